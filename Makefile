@@ -118,10 +118,9 @@ lint: .venv/synced $(PYO3_CONFIG_FILE) ## rustfmt, clippy and ruff, all warnings
 	cargo clippy $(CARGO_FLAGS) --quiet --all-targets -- -D warnings
 	cargo clippy $(CARGO_FLAGS) --quiet --all-targets --features python -- -D warnings
 
-types: extension ## mypy, and the stub against the compiled module
+types: extension ## mypy (tests/test_public_api.py holds the stub against the compiled module)
 	$(call step,types)
 	mypy
-	python -m mypy.stubtest weft._native --mypy-config-file pyproject.toml
 
 # Nothing but rust/llama is compiled otherwise with llama.cpp than without (tests/test_layering.py), and all else is tested once.
 test-rust: .venv/synced ## The crate's tests, without and with llama.cpp

@@ -27,9 +27,15 @@ from typing import Any
 
 from benches.start import serving
 from benches.streaming import BenchError
+from benches.traces import TRACES, play_elsewhere
+from benches.traces import play as play_trace
 from tests.engine.tiny_models import KINDS, write_tiny_model
+from weft.settings.volatile import PRESETS
 
 FLAGS = ("-np", "4", "-c", "65536", "--kv-unified", "-t", "2", "--chat-template", "chatml")
+
+REPLAYED = ("-np", "4", "-c", "65536", "--kv-unified", "-t", "2")
+"""The actor has a template of its own."""
 
 ARCHITECTURES = {"attention": "llama", "window": "gemma3", "recurrent": "mamba", "hybrid": "lfm2", "demo": "llama"}
 """Their contexts are as long as the pool, whatever they were made for: nobody reads what they write."""
@@ -162,12 +168,32 @@ def measure(name: str, flags: Sequence[str], n_chats: int, n_turns: int) -> bool
     return total.ratio <= AIM
 
 
+def replay(name: str, flags: Sequence[str], toy: Sequence[str], other: Path | None) -> bool:
+    """Plays the traces of clients to one model; whether what was computed is about what had to be."""
+    is_met = True
+    for client in TRACES:
+        for rule in (None, *([client] if client in PRESETS else [])):
+            told = play_trace(client, [*flags, *toy, *(["--volatile-prompt-lines", rule] if rule else [])])
+            ratio = told.computed / told.had_to
+            what = f"{client}{', its lines moved' if rule else ''}"
+            print(
+                f"{name:<10} {what:<32} {told.computed:>8} {told.had_to:>8} {ratio:>7.3f} {told.n_requests} requests", flush=True
+            )
+            is_met &= ratio <= AIM
+            if other is not None:
+                n = play_elsewhere(other, told.prompts, [*flags, *toy])
+                print(f"{name:<10} {what:<32} {n:>8} {told.had_to:>8} {n / told.had_to:>7.3f} llama-server", flush=True)
+    return is_met
+
+
 def main() -> int:
     """Measures every kind of memory, or those that are named."""
     parser = argparse.ArgumentParser(description="what agents' chats compute, against what had to be computed")
     parser.add_argument("kinds", nargs="*", choices=[*KINDS, "demo", []], help="kinds of memory (default: all)")
     parser.add_argument("--chats", type=int, default=2)
     parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--traces", action="store_true", help="play what clients that exist have sent, and nothing else")
+    parser.add_argument("--llama-server", type=Path, help="a llama-server that is given the same prompts")
     args = parser.parse_args()
     print(f"{'model':<10} {'what':<20} {'computed':>8} {'had to':>8} {'ratio':>7}")
     is_met = True
@@ -176,9 +202,13 @@ def main() -> int:
             flags = ["--override-kv", f"{ARCHITECTURES[kind]}.context_length=int:65536"]
             if kind != "demo":
                 path = Path(folder) / f"{kind}.gguf"
-                write_tiny_model(kind, path)
+                # Of its tokens each is a byte, so that the actor can say anything.
+                write_tiny_model(kind, path, has_end=not args.traces)
                 flags += ["-m", str(path)]
-            is_met &= measure(kind, flags, args.chats, args.turns)
+            if args.traces:
+                is_met &= replay(kind, REPLAYED, flags, args.llama_server)
+            else:
+                is_met &= measure(kind, flags, args.chats, args.turns)
     return 0 if is_met else 1
 
 

@@ -31,6 +31,7 @@ from weft.server.openai.chat_schemas import CreateChatCompletion
 from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.openai.schemas import CreateCompletion
 from weft.server.responses.schemas import CompactBody, ConversationBody, CountBody, CreateResponse
+from weft.server.score_api.schemas import ScoreBody
 from weft.server.seeds.schemas import StreamBody
 
 TESTS = Path(__file__).parent
@@ -49,6 +50,7 @@ PAGE = (TESTS.parent / "docs" / "fields.md").read_text(encoding="utf-8")
         DetokenizeBody,
         SlotActionBody,
         StreamBody,
+        ScoreBody,
         EmbeddingBody,
         RerankBody,
         CreateEmbedding,

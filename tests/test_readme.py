@@ -41,7 +41,20 @@ from weft.server.errors import (
 )
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
 from weft.server.responses import items, keeper, store, translate
-from weft.server.run import aside, collected, fetching, hints, media, patience, recording, service, stream, turns, vectors
+from weft.server.run import (
+    aside,
+    collected,
+    fetching,
+    hints,
+    media,
+    patience,
+    recording,
+    scoring,
+    service,
+    stream,
+    turns,
+    vectors,
+)
 from weft.serving import handles, place
 from weft.settings import volatile
 from weft.settings.server import MAX_THREADS_HTTP
@@ -272,7 +285,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant("engine/said.rs", "MAX_SAID"),
         constant("engine/said.rs", "MAX_SAID_TEXTS"),
     ],
-    "`--volatile-prompt-lines`": lambda: [volatile.MAX_RULES, volatile.MAX_PATTERN],
+    "`--volatile-prompt-lines`": lambda: [volatile.MAX_RULES, volatile.MAX_PATTERN, volatile.MAX_WAYS],
     "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_STORE") >> 20],
     "a request's body, `--max-body`": lambda: [
         json_request.BASE_BYTES >> 20,
@@ -311,6 +324,10 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "values inside of each other in a call's arguments": lambda: [MAX_DEPTH],
     "`response_fields` of one request": lambda: [MAX_PATHS, MAX_PATH_CHARACTERS],
     "log-probabilities of a request's prompts, `echo` with `logprobs`": lambda: [service.MAX_PROMPT_LOGPROBS],
+    "what `POST /score` tells": lambda: [scoring.MAX_CONTINUATIONS, scoring.MAX_SCORED],
+    "log-probabilities of prompts that are remembered, with the likeliest token beside each": lambda: [
+        constant("engine/recall.rs", "MAX_RECALLED"),
+    ],
     "an answer that is not streamed, while it is collected, and all of them together": lambda: [
         *(collected.MAX_ANSWER_BYTES >> 20, describe(AnswerTooLargeError(1)).code),
         *(collected.MAX_TOGETHER_BYTES >> 20, collected.SMALL_BYTES >> 20, describe(AnswersTooLargeError(1)).code),

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from weft.infill import Snippet
     from weft.prefix import PrefixFile
     from weft.request import Request, RequestOptions
+    from weft.scoring import Score, ScoredToken
     from weft.thought import GrammarTrigger, Thought
     from weft.tree import Extension, Node, Tree
 
@@ -120,6 +121,8 @@ __all__ = [
     "Request",
     "RequestOptions",
     "SavedPrefix",
+    "Score",
+    "ScoredToken",
     "Slot",
     "SlowReader",
     "Snippet",
@@ -201,6 +204,7 @@ _HOMES = {
     "weft.infill": ("Snippet",),
     "weft.prefix": ("PrefixFile",),
     "weft.request": ("Request", "RequestOptions"),
+    "weft.scoring": ("Score", "ScoredToken"),
     "weft.thought": ("GrammarTrigger", "Thought"),
     "weft.tree": ("Extension", "Node", "Tree"),
 }

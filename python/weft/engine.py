@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from weft.chat.replies import ChatAnswer
     from weft.chat.request import ChatOptions, Messages, Templates
     from weft.infill import Snippet
+    from weft.scoring import Continuation, Score, ScoreOptions
 
 __all__ = ["Engine"]
 
@@ -244,6 +245,64 @@ class Engine(Embedding):
             WeftError: What `generate` raises, and `DecodeError` where the model could not compute a step.
         """
         return await Answer.collect(self.generate(prompt, **options), max_bytes=max_bytes)
+
+    async def score(
+        self,
+        prompt: str | Sequence[int],
+        continuations: "Sequence[Continuation]",
+        *,
+        n_probs: int = 0,
+        **options: "Unpack[ScoreOptions]",
+    ) -> "list[Score]":
+        """How likely each of some continuations is after a prompt, in their order.
+
+            rain, snow = await engine.score("The sky is dark. Soon there will be", [" rain", " snow"])
+            print(rain.logprob > snow.logprob, rain.tokens)
+
+        The prompt is computed once, or not at all where it is cached, and the continuations together, as many at a time as there
+        are slots. What earlier ones were told is told again without computing it.
+
+        The tokens of a continuation stand behind those of the prompt as they are, not merged with them: a string is tokenized
+        without the token that begins a text and without the space that some vocabularies put before one, and control tokens are
+        not read in it. So `"A"` after `"Answer: "` and `" A"` after `"Answer:"` are different tokens; models expect the latter.
+
+        Args:
+            prompt: What stands before them, at least one token; a string is tokenized as `generate` does it.
+            continuations: What may follow, each at least one token.
+            n_probs: How many of the most likely tokens are told in the place of each, 0 to 1,000.
+            **options: The fields of `Request` that count here.
+
+        Raises:
+            InvalidRequest: A text has no token, or a field has the wrong type or is out of range.
+            ContextOverflow: The prompt with a continuation fills the context.
+            QueueFull: `max_queue` requests of others wait already.
+            DecodeError: The model could not compute a step.
+            EngineStopped: The engine was closed.
+        """
+        return (await self.score_many([(prompt, continuations)], n_probs=n_probs, **options))[0]
+
+    async def score_many(
+        self,
+        tasks: "Sequence[tuple[str | Sequence[int], Sequence[Continuation]]]",
+        *,
+        n_probs: int = 0,
+        **options: "Unpack[ScoreOptions]",
+    ) -> "list[list[Score]]":
+        """What `score` says for each of some pairs of a prompt and its continuations; prompts share what they begin with.
+
+        Raises:
+            WeftError: What `score` raises.
+        """
+        from weft.scoring import continuation_tokens, scores  # noqa: PLC0415 (few score)
+
+        def read(prompt: str | Sequence[int]) -> Sequence[int]:
+            return self.tokenize(prompt) if isinstance(prompt, str) else prompt
+
+        def go_on(text: "Continuation") -> Sequence[int]:
+            return continuation_tokens(self.model, text) if isinstance(text, str) else text
+
+        read_tasks = [(read(prompt), [go_on(text) for text in continuations]) for prompt, continuations in tasks]
+        return await scores(self, read_tasks, Request(prompt=(), **options), n_probs)
 
     def infill(
         self,

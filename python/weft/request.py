@@ -156,11 +156,21 @@ class Request(Sampling, frozen=True, kw_only=True):
         int | None,
         About(
             "reports the log-probabilities of the prompt's tokens and of this many most likely ones in the place of "
-            "each, 0 to 1,000: as `PromptLogprobs`, before the first token. All of the prompt is computed for it",
+            "each, 0 to 1,000: as `PromptLogprobs`, before the first token. With 0 or 1, what an earlier prompt was told of "
+            "the tokens that it begins with is told again, and what is cached of them is used; with more, they are computed",
             0,
             1_000,
         ),
     ] = None
+    prompt_logprobs_from: Annotated[
+        int,
+        About(
+            "reports them of the tokens from this one on, below the prompt's length: what stands before it is taken from the "
+            "cache, but for one token. Only beside `prompt_logprobs`",
+            0,
+            2**32 - 1,
+        ),
+    ] = 0
     report_progress: Annotated[bool, About("whether the stream tells how far the prompt is computed: as `Progress`")] = False
     snapshots_at: Annotated[
         Sequence[int],
@@ -272,6 +282,7 @@ class RequestOptions(TypedDict, total=False):
     adapters: Sequence[tuple[int, float]] | None
     use_cache: bool
     prompt_logprobs: int | None
+    prompt_logprobs_from: int
     report_progress: bool
     snapshots_at: Sequence[int]
     keep_answers: bool

@@ -15,7 +15,7 @@ use crate::engine::runner::Runner;
 use crate::engine::running::{Phase, Running};
 use crate::engine::seniority::Seniority;
 use crate::engine::sequence::Sequence;
-use crate::engine::telling::tell_start;
+use crate::engine::telling::{tell_known, tell_start};
 use crate::request::Task;
 
 /// Cells kept free for each running sequence when another one is admitted, so that it need not be preempted at once.
@@ -191,6 +191,7 @@ fn begin<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32, slot: u32, 
     }
     let nth = enter(core, slot, sequence, matched);
     tell_start(core, nth);
+    tell_known(core, nth);
     count_found(core, request_id, nth, n_pool, n_found);
     core.outbox.admitted.extend(core.queue.start(request_id, index));
     if let Some(logits) = logits {

@@ -4,9 +4,11 @@ use std::time::Instant;
 
 use crate::config::Limits;
 use crate::engine::history::History;
+use crate::engine::job::Job;
 use crate::engine::memory::{Copying, Memory};
 use crate::engine::outbox::Outbox;
 use crate::engine::queue::Queue;
+use crate::engine::recall::Recall;
 use crate::engine::runner::Runner;
 use crate::engine::seniority::Seniority;
 use crate::engine::slots::Slots;
@@ -23,6 +25,7 @@ pub(super) struct Core<R> {
     pub(super) slots: Slots,
     pub(super) outbox: Outbox,
     pub(super) history: History,
+    pub(super) recall: Recall,
     pub(super) samplers: Threads,
     /// All but what is only known when they are published.
     pub(super) stats: Stats,
@@ -48,6 +51,13 @@ impl<R: Runner> Core<R> {
 
     pub(super) fn is_complete(&self, nth: usize) -> bool {
         *self.task(nth) == Task::Complete
+    }
+
+    /// Up to which token of its prompt the next branch of a request knows what it is to tell, where it is to tell log-probabilities:
+    /// those from there on need the rows of logits before them. At least 1.
+    pub(super) fn n_told(&self, job: &Job) -> Option<u32> {
+        let from = job.tells_from()?;
+        Some(from + if job.recalls() { self.recall.n_known(&job.variants, &job.prompt, from) } else { 0 })
     }
 
     /// Something for the reader of a request, who is told when the step ends.

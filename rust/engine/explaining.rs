@@ -39,6 +39,9 @@ pub(super) fn explain<R: Runner>(core: &mut Core<R>, request_id: u64, matched: &
         Vec::new()
     } else if !job.uses_cache() {
         vec![Computed::new(0..n_prompt, Cause::CacheUnused)]
+    } else if core.n_told(job).is_some_and(|n_told| n_told < n_prompt && n_found + 1 >= n_told) {
+        // What follows is computed for the log-probabilities of its tokens.
+        vec![Computed::new(n_found..n_prompt, Cause::CacheUnused)]
     } else if n_found == n_prompt - 1 {
         vec![Computed::new(n_found..n_prompt, if n_awaited > 0 { Cause::Awaited } else { Cause::LastToken })]
     } else {

@@ -2,7 +2,7 @@
 
 use crate::cache::{MIN_SHARED, Match, Wanted};
 use crate::engine::core::Core;
-use crate::engine::job::{Awaits, Keeper};
+use crate::engine::job::{Awaits, Job, Keeper};
 use crate::engine::runner::Runner;
 use crate::engine::running::Running;
 use crate::request::Task;
@@ -24,12 +24,17 @@ pub(super) fn find<R: Runner>(core: &mut Core<R>, request_id: u64) -> Match {
         return Match::default();
     }
     let n = job.n_prompt();
+    let tells = core.n_told(job).filter(|&n_told| n_told < n);
     let wanted = Wanted {
         variants: &job.variants,
         tokens: &job.prompt,
         at_least: if matches!(job.request.task, Task::Save { .. }) { 1 } else { MIN_SHARED },
-        at_most: if job.request.task == Task::Complete { (n - 1).min(job.grouped_from) } else { n },
-        takes_logits: true,
+        at_most: match tells {
+            Some(n_told) => (n_told - 1).min(job.grouped_from),
+            None if job.request.task == Task::Complete => (n - 1).min(job.grouped_from),
+            None => n,
+        },
+        takes_logits: tells.is_none(),
     };
     core.memory.find(&wanted, &job.media)
 }
@@ -66,6 +71,7 @@ pub(super) fn worth_awaiting<R: Runner>(core: &Core<R>, request_id: u64, n_known
         return (None, 0);
     }
     let n = job.n_prompt();
+    let n_told = core.n_told(job);
     let (mut best, mut n_compared): (Option<Awaits>, u64) = (None, 0);
     let can_share = |running: &&Running| running.n_uncomputed() >= MIN_SHARED && running.n_grouped.is_none();
     for running in core.slots.running().iter().filter(can_share) {
@@ -74,6 +80,7 @@ pub(super) fn worth_awaiting<R: Runner>(core: &Core<R>, request_id: u64, n_known
         let n_alike = running.sequence.variants.n_common(&job.variants);
         let grouped_from = core.queue.job(running.sequence.request_id).grouped_from;
         let n_common = n_common.min(n_alike).min(job.grouped_from).min(grouped_from);
+        let n_common = n_told.map_or(n_common, |n_told| n_common.min(n_of_use(running, job, n_told, n_common)));
         let n_tokens = if core.memory.kind().is_a_state() {
             last_snapshot(core, running, n_common, n).unwrap_or(0)
         } else {
@@ -89,6 +96,14 @@ pub(super) fn worth_awaiting<R: Runner>(core: &Core<R>, request_id: u64, n_known
         }
     }
     (best, n_compared)
+}
+
+/// How many tokens of a prompt are of use to a branch which knows what it is to tell up to `n_told`, where `running` computes the first
+/// `n_common` of them: what that one tells of them is known too, and the row before the first token that is not known must be computed.
+fn n_of_use(running: &Running, job: &Job, n_told: u32, n_common: u32) -> u32 {
+    let untold = running.sequence.untold.logprobs.as_ref().filter(|untold| untold.from <= n_told);
+    let will_be_told = if job.recalls() { untold.map_or(0, |_| n_common.min(running.sequence.n_prompt)) } else { 0 };
+    will_be_told.max(n_told) - 1
 }
 
 /// Where a sequence that is computing its prompt will keep the last snapshot of use to a prompt of `n` tokens of which it has the

@@ -180,9 +180,21 @@ impl Job {
         self.request.task == Task::Complete || self.request.slot == Some(slot)
     }
 
-    /// Whether the next branch takes what others computed of its prompt. What a branch tells of the prompt it computes itself.
+    /// Whether the next branch takes what others computed of its prompt.
     pub(crate) fn uses_cache(&self) -> bool {
-        self.request.uses_cache && (self.request.prompt_logprobs.is_none() || self.has_started())
+        self.request.uses_cache
+    }
+
+    /// The first token of its prompt that the next branch tells the log-probability of, where it tells any: the prompt's first has
+    /// none.
+    pub(crate) fn tells_from(&self) -> Option<u32> {
+        let tells = self.request.prompt_logprobs.is_some() && !self.has_started();
+        tells.then(|| self.request.prompt_logprobs_from.max(1))
+    }
+
+    /// Whether what earlier prompts were told is enough for what it tells, and to be used.
+    pub(crate) fn recalls(&self) -> bool {
+        self.request.prompt_logprobs.is_some_and(|n| n <= 1) && self.request.uses_cache
     }
 
     pub(crate) fn n_prompt(&self) -> u32 {

@@ -6,7 +6,7 @@
 //! | files | what they are |
 //! | --- | --- |
 //! | `runner` `stats` `seniority` `stream` | the words that others use: a model, counters, who goes before whom, a reader's end |
-//! | `step_cost` `scheduler` `rounds` `stopwatch` `movement` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves |
+//! | `step_cost` `scheduler` `rounds` `stopwatch` `movement` `recall` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves, what prompts were told |
 //! | `job` `sequence` `running` `lagging` `said` | a request, one completion of it, one that is in a slot, readers that are behind, and what was written in chats |
 //! | `queue` `slots` `memory` `outbox` `history` | the parts: who starts next, who runs, what is computed, what is told, what was asked before |
 //! | `core` | all of them |
@@ -32,6 +32,7 @@ mod planning;
 mod publishing;
 mod questions;
 mod queue;
+mod recall;
 mod restoring;
 mod rounds;
 pub mod runner;
@@ -67,7 +68,7 @@ use crate::sampling::{Lexicon, Sampler};
 use job::{Job, QueuePlace};
 use outbox::Published;
 use questions::Question;
-use runner::{MemoryKind, Runner, Variant, Variants};
+use runner::{DefaultAdapters, MemoryKind, Runner, Variant, Variants};
 use said::Respelt;
 use worker::{Command, Worker};
 
@@ -81,7 +82,7 @@ struct Inner {
     limits: Limits,
     known: Known,
     /// Those of requests that name none.
-    adapters: Mutex<Vec<AdapterScale>>,
+    adapters: DefaultAdapters,
     n_submitted: AtomicU64,
     /// Unbounded, but holds no more than [`Limits::max_queue`] requests, because `n_waiting` counts them.
     commands: mpsc::Sender<Command>,
@@ -156,12 +157,14 @@ impl Known {
     }
 }
 
-/// A memory that cannot be cut keeps its state where the variant of a text changes, since others share it up to there.
-fn add_snapshot(snapshots_at: &mut Vec<u32>, variants: &Variants) {
-    if let Some(place) = variants.change().filter(|&place| place > 0)
-        && let Err(at) = snapshots_at.binary_search(&place)
-    {
-        snapshots_at.insert(at, place);
+/// A memory that cannot be cut keeps its state where others share it up to there: where the variant of a text changes, and before the
+/// first token that log-probabilities are told of.
+fn add_snapshots(request: &mut Request, variants: &Variants) {
+    let told_from = request.prompt_logprobs_from.saturating_sub(1);
+    for place in [variants.change().unwrap_or(0), told_from].into_iter().filter(|&place| place > 0) {
+        if let Err(at) = request.snapshots_at.binary_search(&place) {
+            request.snapshots_at.insert(at, place);
+        }
     }
 }
 
@@ -213,7 +216,7 @@ impl Engine {
         };
         let worker = worker.map_err(|_| Error::Stopped)?;
         let (known, adapters) = told.recv().map_err(|_| Error::Stopped)??;
-        let adapters = Mutex::new(adapters);
+        let adapters = Arc::new(Mutex::new(adapters));
         let (worker_id, worker) = (worker.thread().id(), Mutex::new(Some(worker)));
         let process_id = std::process::id();
         let n_submitted = AtomicU64::new(0);
@@ -267,7 +270,7 @@ impl Engine {
         let (written, invoked_at) = self.keep_answers(&mut request, &asked_for, invoked_at);
         let variants = known.variants(&adapters, invoked_at, &request.prompt)?;
         if known.memory.is_a_state() {
-            add_snapshot(&mut request.snapshots_at, &variants);
+            add_snapshots(&mut request, &variants);
         }
         let (n_prompt, n_ctx) = (request.prompt.n_tokens(), limits.n_ctx_slot as usize);
         if n_prompt >= n_ctx {
@@ -340,6 +343,12 @@ impl Engine {
         let Respelt { tokens, written, .. } = respelt;
         request.prompt = Prompt::from_tokens(tokens);
         (written, invoked_at)
+    }
+
+    /// As [`Engine::adapters`], for whoever computes with them beside the engine: what is said later is seen there.
+    #[must_use]
+    pub fn default_adapters(&self) -> DefaultAdapters {
+        Arc::clone(&self.inner.adapters)
     }
 
     /// The adapters of requests that name none, each with its scale: what [`Engine::set_adapters`] said last, at first those of the

@@ -161,11 +161,17 @@ impl Planner {
         let running = core.slots.running();
         // At most `n_outputs` rows may want logits: everybody keeps one, for the next token, and those that tell of their prompts
         // share the rest.
-        let n_telling = count(running.iter().filter(|running| running.sequence.tells_of_prompt()));
-        let n_more = (core.limits.n_outputs - count(running.iter())) / n_telling.max(1);
+        let n_more = fair_share(
+            core.limits.n_outputs - count(running.iter()),
+            running.iter().filter(|running| running.sequence.tells_of_prompt()).map(n_telling),
+        );
         self.demands.clear();
         self.demands.extend(running.iter().map(|running| {
-            let most = if running.sequence.tells_of_prompt() { 1 + n_more.min(n_told_at_once(running)) } else { u32::MAX };
+            let most = if running.sequence.tells_of_prompt() {
+                running.sequence.n_until_told(running.n_held).saturating_add(1 + n_more.min(n_told_at_once(running)))
+            } else {
+                u32::MAX
+            };
             let request = running.sequence.request();
             let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
             let most = if running.takes_all_at_hand() { u32::MAX } else { most };
@@ -238,6 +244,26 @@ fn n_ready<R: Runner>(core: &Core<R>, running: &Running) -> u32 {
 
 /// Most bytes of a prompt's log-probabilities that a step tells: a reader that keeps up with its stream is never too far behind.
 const MAX_TOLD: usize = 4 << 20;
+
+/// Rows that tell of a sequence's prompt and are not computed yet, but for the last.
+fn n_telling(running: &Running) -> u32 {
+    running.n_uncomputed().saturating_sub(running.sequence.n_until_told(running.n_held) + 1)
+}
+
+/// The most that each may get of `n` so that those who want less than that leave the rest to the others.
+fn fair_share(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
+    let mut wanted: Vec<u32> = wanted.collect();
+    wanted.sort_unstable();
+    let (mut left, mut n_others) = (n, count(wanted.iter()));
+    for n_wanted in wanted {
+        if n_wanted > left / n_others {
+            return left / n_others;
+        }
+        left -= n_wanted;
+        n_others -= 1;
+    }
+    u32::MAX
+}
 
 /// How many of its tokens a step may tell log-probabilities of.
 fn n_told_at_once(running: &Running) -> u32 {

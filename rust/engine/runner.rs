@@ -1,11 +1,14 @@
 //! The one seam between the engine and a model.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub use crate::cache::{Forks, IdleCost, MemoryKind, SequenceId, Variant, Variants};
 use crate::request::{AdapterScale, Media, Token};
 use crate::sampling::Lexicon;
+
+/// The adapters of requests that name none, each with its scale: whoever computes beside the engine sees what is said later.
+pub type DefaultAdapters = Arc<Mutex<Vec<AdapterScale>>>;
 
 /// One token of one sequence in a decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

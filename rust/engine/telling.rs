@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use crate::engine::core::Core;
 use crate::engine::drawing::BLOCK;
+use crate::engine::recall::Told;
 use crate::engine::runner::Runner;
 use crate::engine::running::Running;
-use crate::engine::sequence::{UntoldLogprobs, named};
+use crate::engine::sequence::{Sequence, UntoldLogprobs, named};
 use crate::request::{Event, Logprobs, Progress, PromptLogprobs, Token};
 use crate::sampling;
 
@@ -42,19 +43,12 @@ fn computed(running: &Running) -> Range<u32> {
 /// Tells of the log-probabilities that the rows from `first_row` on give. The row after each token is that of the next one.
 fn tell_logprobs<R: Runner>(core: &mut Core<R>, nth: usize, first_row: usize) {
     let Core { slots, memory, samplers, .. } = core;
-    let (running, runner) = (&mut slots.running_mut()[nth], memory.model());
+    let (running, runner) = (&slots.running()[nth], memory.model());
     let computed = computed(running);
-    let sequence = &mut running.sequence;
-    let told = sequence.untold.told_by(&computed, sequence.n_prompt);
-    let Some(UntoldLogprobs { n_probs, n_told }) = &mut sequence.untold.logprobs else { return };
-    let is_first = std::mem::replace(n_told, told.end.max(*n_told)) == 0;
-    if told.is_empty() && !is_first {
-        return;
-    }
-    // Nothing comes before the first token.
-    let mut logprobs: Vec<Option<Logprobs>> = Vec::with_capacity(told.len() + usize::from(is_first));
-    logprobs.extend(is_first.then_some(None));
-    let tokens: Vec<u32> = told.clone().collect();
+    let sequence = &running.sequence;
+    let Some(UntoldLogprobs { n_probs, .. }) = sequence.untold.logprobs else { return };
+    let tokens: Vec<u32> = sequence.untold.told_by(&computed, sequence.n_prompt).collect();
+    let mut found = Vec::with_capacity(tokens.len());
     for block in tokens.chunks(BLOCK) {
         let mut rows: Vec<Row<'_>> = (block.iter())
             .map(|&at| Row {
@@ -64,19 +58,63 @@ fn tell_logprobs<R: Runner>(core: &mut Core<R>, nth: usize, first_row: usize) {
             })
             .collect();
         samplers.for_each(&mut rows, runner.n_vocab(), |row| {
-            row.found = Some(sampling::logprobs(row.logits, row.token, *n_probs));
+            // The most likely one is found anyway.
+            row.found = Some(sampling::logprobs(row.logits, row.token, n_probs.max(1)));
         });
-        logprobs.extend(rows.into_iter().map(|Row { token, found, .. }| Some(named(found?, token))));
+        found.extend(rows.into_iter().filter_map(|row| row.found));
     }
-    let mut start = if is_first { 0 } else { told.start };
-    let (request_id, at_once) = (sequence.request_id, (MAX_EVENT_BYTES / Logprobs::n_bytes(*n_probs)).max(1));
-    let mut logprobs = logprobs.into_iter();
+    let best = |(logprob, top): &(f32, Vec<(Token, f32)>)| Some(Told { logprob: *logprob, best: *top.first()? });
+    // A row of which nothing is known ends what is kept.
+    let known: Vec<Told> = found.iter().map_while(best).collect();
+    tell_next(core, nth, &known, found);
+}
+
+/// Tells the sequence at `nth`, which starts, what earlier prompts were told of the tokens that it begins with.
+pub(super) fn tell_known<R: Runner>(core: &mut Core<R>, nth: usize) {
+    let request_id = core.slots.running()[nth].sequence.request_id;
+    let sequence = &core.slots.running()[nth].sequence;
+    let Some(UntoldLogprobs { n_told, .. }) = sequence.untold.logprobs else { return };
+    let job = core.queue.job(request_id);
+    if !job.recalls() {
+        return;
+    }
+    let known = core.recall.known(&job.variants, &job.prompt, n_told.max(1));
+    let found = known.iter().map(|told| (told.logprob, vec![told.best])).collect();
+    tell_next(core, nth, &known, found);
+}
+
+/// Tells of the next tokens of the prompt of the sequence at `nth`, of which these log-probabilities were `found`, and keeps what is
+/// `known` of them.
+fn tell_next<R: Runner>(core: &mut Core<R>, nth: usize, known: &[Told], found: Vec<(f32, Vec<(Token, f32)>)>) {
+    let Core { slots, recall, queue, .. } = core;
+    let Sequence { untold, request_id, .. } = &mut slots.running_mut()[nth].sequence;
+    let Some(UntoldLogprobs { n_probs, n_told, place, .. }) = &mut untold.logprobs else { return };
+    let (request_id, n_probs, start) = (*request_id, *n_probs, *n_told);
+    let job = queue.job(request_id);
+    // Nothing comes before the first token.
+    let first = start.max(1);
+    if found.is_empty() && (start == first || job.prompt.len() > 1) {
+        return;
+    }
+    recall.learn(&job.variants, &job.prompt, first, known, place);
+    let mut logprobs: Vec<Option<Logprobs>> = vec![None; (first - start) as usize];
+    logprobs.extend(found.into_iter().zip(first..).map(|((logprob, mut top), at)| {
+        top.truncate(n_probs);
+        Some(named((logprob, top), job.prompt[at as usize]))
+    }));
+    *n_told = start + count(&logprobs);
+    let at_once = (MAX_EVENT_BYTES / Logprobs::n_bytes(n_probs)).max(1);
+    let (mut start, mut logprobs) = (start, logprobs.into_iter());
     while !logprobs.as_slice().is_empty() {
         let piece: Vec<_> = logprobs.by_ref().take(at_once).collect();
-        let next = start + u32::try_from(piece.len()).expect("a prompt has fewer than 2³² tokens");
+        let next = start + count(&piece);
         core.tell(request_id, Event::PromptLogprobs(PromptLogprobs { start, logprobs: piece }));
         start = next;
     }
+}
+
+fn count(logprobs: &[Option<Logprobs>]) -> u32 {
+    u32::try_from(logprobs.len()).expect("a prompt has fewer than 2³² tokens")
 }
 
 /// Tells that the sequence at `nth` starts, where its stream hears of its progress.

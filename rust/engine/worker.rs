@@ -20,6 +20,7 @@ use crate::engine::planning::{Planner, count};
 use crate::engine::publishing::{await_readers, publish, show};
 use crate::engine::questions::{Question, answer};
 use crate::engine::queue::Queue;
+use crate::engine::recall::Recall;
 use crate::engine::restoring::{move_pieces, use_idle_time};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
@@ -63,6 +64,7 @@ impl<R: Runner> Worker<R> {
             slots: Slots::new(limits.n_slots),
             outbox: Outbox::new(published),
             history: History::default(),
+            recall: Recall::default(),
             samplers,
             stats,
             stopwatch: Stopwatch::new(),

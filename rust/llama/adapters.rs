@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{AdapterConfig, MAX_ADAPTERS};
+use crate::engine::runner::Variant;
 use crate::error::{Error, Result};
 use crate::llama::gguf::{Metadata, Tensor};
 use crate::llama::identity::{Identity, ModelFiles};
@@ -92,6 +93,32 @@ pub(super) unsafe fn load(model: *mut sys::llama_model, base: &[Metadata], adapt
         )));
     }
     Ok(loaded)
+}
+
+/// Has `context` compute with the adapters of `variant` from now on, of those that are `known`. llama.cpp then makes its graphs anew.
+///
+/// # Errors
+/// If one of them is not known, or its scale is no number; nothing changes then.
+///
+/// # Safety
+/// `context` is alive, and of the model that the adapters were loaded for.
+pub(super) unsafe fn turn_on(
+    context: NonNull<sys::llama_context>,
+    known: &[Adapter],
+    variant: &Variant,
+) -> std::result::Result<(), String> {
+    let of = |(id, scale): (u32, f32)| {
+        let adapter = known.get(id as usize).filter(|_| scale.is_finite());
+        let unknown = || format!("the plan breaks a rule: adapter {id} with a scale of {scale} is none of the {}", known.len());
+        adapter.map(|adapter| (adapter.as_ptr(), scale)).ok_or_else(unknown)
+    };
+    let adapters = variant.adapters().map(of).collect::<std::result::Result<Vec<_>, _>>()?;
+    let (mut adapters, mut scales): (Vec<_>, Vec<_>) = adapters.into_iter().unzip();
+    let n = adapters.len();
+    // SAFETY: the caller vouches for the context; adapters live as long as the model; both lists have `n` entries and are only read.
+    let code = unsafe { sys::llama_set_adapters_lora(context.as_ptr(), adapters.as_mut_ptr(), n, scales.as_mut_ptr()) };
+    assert_eq!(code, 0, "llama.cpp only notes which adapters are on");
+    Ok(())
 }
 
 /// As [`load`], of one.

@@ -10,6 +10,7 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{EngineConfig, FlashAttention, Limits, Threads, Used};
 use crate::engine::runner::{DecodeError, MediaRows, MemoryKind, Plan, SequenceId, StateError, Variant};
 use crate::error::{Error, Result};
+use crate::llama::adapters;
 use crate::llama::affinity::Stay;
 use crate::llama::batch::{Batch, Bounds, rows_of};
 use crate::llama::crowd::{Crew, Crowd};
@@ -154,19 +155,9 @@ impl Context {
         if self.variant == *variant {
             return Ok(());
         }
-        let known = self.model.adapters();
-        let mut adapters = Vec::new();
-        for (id, scale) in variant.adapters() {
-            let adapter = known.get(id as usize).filter(|_| scale.is_finite()).ok_or_else(|| DecodeError {
-                reason: format!("the plan breaks a rule: adapter {id} with a scale of {scale} is none of the {}", known.len()),
-            })?;
-            adapters.push((adapter.as_ptr(), scale));
-        }
-        let (mut adapters, mut scales): (Vec<_>, Vec<_>) = adapters.into_iter().unzip();
-        let n = adapters.len();
-        // SAFETY: context and adapters are alive, the latter as long as the model; both lists have `n` entries and are only read.
-        let code = unsafe { sys::llama_set_adapters_lora(self.raw.as_ptr(), adapters.as_mut_ptr(), n, scales.as_mut_ptr()) };
-        assert_eq!(code, 0, "llama.cpp only notes which adapters are on");
+        // SAFETY: the context is alive, and of this model.
+        let turned = unsafe { adapters::turn_on(self.raw, self.model.adapters(), variant) };
+        turned.map_err(|reason| DecodeError { reason })?;
         self.variant = variant.clone();
         Ok(())
     }

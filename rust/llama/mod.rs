@@ -237,7 +237,7 @@ impl Runner for LlamaRunner {
     }
 
     fn default_adapters(&self) -> Vec<AdapterScale> {
-        (0..).zip(self.model.adapters()).map(|(id, adapter)| (id, adapter.scale)).collect()
+        self.model.default_adapters()
     }
 
     fn n_threads(&self) -> usize {

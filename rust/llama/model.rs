@@ -23,7 +23,7 @@ use crate::llama::tensor_overrides::TensorOverrides;
 use crate::llama::tokenizer::Tokenizer;
 use crate::llama::vocabulary::Vocabulary;
 use crate::llama::{kinds, load, memory};
-use crate::request::{MEDIA_MARKER, SharedConstraint, Token, Trigger, is_of_medium};
+use crate::request::{AdapterScale, MEDIA_MARKER, SharedConstraint, Token, Trigger, is_of_medium};
 
 /// A loaded model. Every method may be called from any thread.
 pub struct Model {
@@ -131,6 +131,11 @@ impl Model {
     #[must_use]
     pub fn adapters(&self) -> &[Adapter] {
         &self.adapters
+    }
+
+    /// The adapters that are on where nobody says otherwise, each with its scale.
+    pub(super) fn default_adapters(&self) -> Vec<AdapterScale> {
+        (0..).zip(&self.adapters).map(|(id, adapter)| (id, adapter.scale)).collect()
     }
 
     /// What reads pictures and sounds for it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::engine::runner::{DecodeError, Forks, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
 use crate::llama::lexicon;
 use crate::llama::model::Model;
-use crate::request::Token;
+use crate::request::{AdapterScale, Token};
 use crate::sampling::Lexicon;
 
 /// An encoder. It holds no cells.
@@ -22,6 +22,18 @@ impl Silent {
 impl Runner for Silent {
     fn n_vocab(&self) -> usize {
         self.0.n_vocab()
+    }
+
+    fn n_adapters(&self) -> u32 {
+        u32::try_from(self.0.adapters().len()).expect("there are few adapters")
+    }
+
+    fn invocation(&self, adapter: u32) -> &[Token] {
+        &self.0.adapters()[adapter as usize].invocation
+    }
+
+    fn default_adapters(&self) -> Vec<AdapterScale> {
+        self.0.default_adapters()
     }
 
     fn n_threads(&self) -> usize {

@@ -1,14 +1,15 @@
 //! The context that makes vectors: a second one over the weights of a model, or the only one of an encoder.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{EngineConfig, KvType, Pooling, Used};
+use crate::config::{Choice, EngineConfig, KvType, Pooling, Used};
 use crate::embedding::{self, Embedder, Encoded, Encoder, Group, MAX_SEQUENCES, Shape};
-use crate::engine::runner::{MediaRows, Plan, Row, SequenceId};
+use crate::engine::runner::{DefaultAdapters, MediaRows, Plan, Row, SequenceId, Variant};
 use crate::error::{Error, Result};
+use crate::llama::adapters;
 use crate::llama::affinity::Stay;
 use crate::llama::batch::{Batch, Bounds};
 use crate::llama::context::{make, reason_of};
@@ -21,7 +22,6 @@ use crate::llama::model::Model;
 use crate::llama::niceness;
 use crate::llama::positions::Positions;
 use crate::llama::rope;
-use crate::llama::start::Settled;
 use crate::llama::threads::{self, ThreadPool};
 use crate::request::{Prompt, Run, Token};
 
@@ -33,14 +33,16 @@ const MAX_STATES: u32 = 8;
 const NICENESS: i32 = niceness::NICENESS + 5;
 
 /// Makes the worker for vectors of `model`. It takes nothing until it is first asked. `on_done` is called on its thread whenever
-/// requests are answered.
+/// requests are answered. `adapters` are those of `engine` that are on when a batch is computed, but for activated ones (aLoRA),
+/// which count after words that no text for a vector has.
 ///
 /// # Errors
 /// [`Error::InvalidConfig`] where the model cannot be pooled as `config` says.
 pub fn embedder(
     model: &Arc<Model>,
     config: &EngineConfig,
-    settled: &Settled,
+    choice: &Choice,
+    adapters: DefaultAdapters,
     on_done: impl Fn() + Send + Sync + 'static,
 ) -> Result<Embedder> {
     let pooling = config.pooling.unwrap_or_else(|| model.pooling());
@@ -54,11 +56,11 @@ pub fn embedder(
     if model.is_recurrent() || model.is_hybrid() {
         shape.n_sequences = MAX_STATES as usize;
     }
-    let (model, choice) = (Arc::clone(model), settled.choice.clone());
+    let (model, choice) = (Arc::clone(model), choice.clone());
     let used = Used { attention: false, ..choice.used };
     let config = EngineConfig { n_threads: Some(choice.n_threads_batch), used, ..config.clone() };
     let make = move || {
-        let context = VectorContext::new(Arc::clone(&model), &config, shape)?;
+        let context = VectorContext::new(Arc::clone(&model), &config, shape, Arc::clone(&adapters))?;
         Ok(Box::new(context) as Box<dyn Encoder>)
     };
     Ok(Embedder::new(shape, make, on_done))
@@ -76,8 +78,10 @@ pub(super) struct VectorContext {
     encodes: bool,
     /// Whether sequences can share cells of what they begin with.
     shares: bool,
-    /// What each sequence holds.
+    /// What each sequence holds, computed with the adapters of `variant`.
     held: Vec<Vec<Token>>,
+    variant: Variant,
+    adapters: DefaultAdapters,
     /// The most rows that were computed at once: llama.cpp keeps room for so many.
     n_rows_most: usize,
     // Dropped after `raw` is freed, which uses them.
@@ -89,7 +93,7 @@ pub(super) struct VectorContext {
 
 impl VectorContext {
     /// With `n_threads` of `config`, which are where and how those of prompts are, but for their priority.
-    pub(super) fn new(model: Arc<Model>, config: &EngineConfig, shape: Shape) -> Result<Self> {
+    pub(super) fn new(model: Arc<Model>, config: &EngineConfig, shape: Shape, adapters: DefaultAdapters) -> Result<Self> {
         let (used, n_threads) = (config.used, config.n_threads.unwrap_or_else(threads::n_cores));
         if !model.is_encoder() {
             // Threads that this one starts are as nice.
@@ -162,6 +166,8 @@ impl VectorContext {
             encodes: is_t5(model.architecture()),
             shares,
             held: vec![Vec::new(); n_sequences],
+            variant: Variant::default(),
+            adapters,
             n_rows_most: 0,
             _threads: threads,
             _stay: stay,
@@ -174,6 +180,22 @@ impl VectorContext {
             context.n_bytes() >> 20
         );
         Ok(context)
+    }
+
+    /// Computes with the adapters that are on now. What was computed with others is forgotten.
+    fn use_adapters(&mut self) -> std::result::Result<(), String> {
+        let known = self.model.adapters();
+        let is_plain = |id: u32| known.get(id as usize).is_none_or(|adapter| adapter.invocation.is_empty());
+        let on = self.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let variant = Variant::with_adapters(on.into_iter().filter(|&(id, _)| is_plain(id)));
+        if variant == self.variant {
+            return Ok(());
+        }
+        self.forget();
+        // SAFETY: the context is alive, and of this model.
+        unsafe { adapters::turn_on(self.raw, self.model.adapters(), &variant) }?;
+        self.variant = variant;
+        Ok(())
     }
 
     /// Computes the tokens from `n_held` on of what the sequences are to hold.
@@ -397,6 +419,7 @@ impl VectorContext {
 
 impl Encoder for VectorContext {
     fn encode(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
+        self.use_adapters()?;
         let encoded = if self.shares { self.encode_shared(texts) } else { self.encode_alone(texts) };
         if encoded.is_err() {
             self.forget();
@@ -405,6 +428,7 @@ impl Encoder for VectorContext {
     }
 
     fn encode_mixed(&mut self, prompt: &Prompt) -> std::result::Result<Encoded, String> {
+        self.use_adapters()?;
         self.forget();
         let encoded = self.compute_runs(prompt);
         self.forget();

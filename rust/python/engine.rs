@@ -207,11 +207,12 @@ impl PyEngine {
         let settled = Settled::new(loaded, &config)?;
         let bells = Arc::<Bells>::default();
         let ringing = Arc::clone(&bells);
-        let embedder = llama::embedder(loaded, &config, &settled, move || ringing.ring())?;
+        let choice = settled.choice.clone();
         let engine = py.detach(|| settled.start(loaded, &config))?;
+        let embedder = llama::embedder(loaded, &config, &choice, engine.default_adapters(), move || ringing.ring())?;
         let files = Files::new(loaded, &config);
         let (handle, embedder) = (Some(ThisProcess::new(engine)), Some(ThisProcess::new(embedder)));
-        Ok(Self { handle, bells, model, files, choice: settled.choice, embedder })
+        Ok(Self { handle, bells, model, files, choice, embedder })
     }
 
     #[getter]

@@ -272,6 +272,9 @@ pub struct Request {
     /// Reports the log-probabilities of the prompt's tokens and of this many most likely ones in the place of each; at most
     /// [`MAX_PROBS`], and [`MAX_PROMPT_PROBS`] in all.
     pub prompt_logprobs: Option<u32>,
+    /// Of the prompt's tokens, those from this one on: what stands before it is taken from the cache, but for the token right before
+    /// it. Below the prompt's length, and 0 where [`Request::prompt_logprobs`] asks for none.
+    pub prompt_logprobs_from: u32,
     /// Whether the stream tells how far the prompt is computed.
     pub reports_progress: bool,
     /// Where, in tokens of the prompt, a memory that cannot be cut keeps a snapshot besides at the prompt's end, in order; at most
@@ -341,6 +344,7 @@ impl Request {
             n_indent: 0,
             uses_cache: true,
             prompt_logprobs: None,
+            prompt_logprobs_from: 0,
             reports_progress: false,
             snapshots_at: Vec::new(),
             keeps_answers: false,
@@ -391,7 +395,15 @@ impl Request {
         if let Some(n) = self.prompt_logprobs.filter(|&n| n > MAX_PROBS) {
             return refuse("prompt_logprobs", format!("prompt_logprobs is {n}; it must be 0 to {MAX_PROBS}"));
         }
-        let n_told = self.prompt_logprobs.map_or(0, |n| (n as usize + 1) * self.prompt.n_tokens());
+        let (from, n_prompt) = (self.prompt_logprobs_from, self.prompt.n_tokens());
+        if from > 0 && self.prompt_logprobs.is_none() {
+            return refuse("prompt_logprobs_from", "prompt_logprobs_from needs prompt_logprobs; set that too".to_owned());
+        }
+        if from as usize >= n_prompt {
+            let limit = format!("it must be below the prompt's {n_prompt} tokens");
+            return refuse("prompt_logprobs_from", format!("prompt_logprobs_from is {from}; {limit}"));
+        }
+        let n_told = self.prompt_logprobs.map_or(0, |n| (n as usize + 1) * (n_prompt - from as usize));
         if n_told > MAX_PROMPT_PROBS {
             let limit = format!("a prompt has at most {MAX_PROMPT_PROBS} of them; ask for fewer or shorten the prompt");
             return refuse("prompt_logprobs", format!("prompt_logprobs asks for {n_told} log-probabilities; {limit}"));

@@ -7,9 +7,9 @@ by the model alone.
     python -m tests.clients.actor --port 8080
 """
 
+import argparse
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +18,7 @@ from typing import Any, cast
 import msgspec
 
 import weft
+from tests.engine.tiny_models import write_tiny_model
 from tests.engine.tiny_projectors import Size, write_projector
 from weft.cli.main import main
 
@@ -29,21 +30,32 @@ N_EMBD = 192
 N_CTX = 65_536
 """Tokens of the context. The demo model was trained on fewer, but need not understand what it sees."""
 
+N_CTX_TOY = 1 << 20
+"""The same of the toy, whose tokens are bytes."""
+
 _TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 _CALL = re.compile(r"(\w+)\((\{.*?\})\)")
+_STEP = re.compile(r"^Step \d+: (.*)$", re.MULTILINE)
 
 Json = Any
 
 
-def flags(folder: Path) -> list[str]:
-    """What the server is started with, besides what is given; `folder` is for a projector, which sees nothing."""
-    projector = folder / "mmproj.gguf"
-    write_projector(projector, "llava", size=Size(n_text=N_EMBD))
-    return [
-        *("--chat-template-file", str(Path(__file__).with_name("hermes.jinja"))),
-        *("-c", str(N_CTX), "--kv-unified", "--override-kv", f"llama.context_length=int:{N_CTX}"),
-        *("--mmproj", str(projector)),
-    ]
+def flags(folder: Path | None, *, is_toy: bool = False) -> list[str]:
+    """What the server is started with, besides what is given.
+
+    `folder` is for a projector, which sees nothing, of the demo model; or for a toy in its place, which reads long prompts fast.
+    """
+    told = [*("--chat-template-file", str(Path(__file__).with_name("hermes.jinja"))), "--kv-unified"]
+    if folder is not None and is_toy:
+        toy = folder / "toy.gguf"
+        write_tiny_model("recurrent", toy, has_end=False)
+        return [*told, "-m", str(toy), "-c", str(N_CTX_TOY), "--override-kv", f"mamba.context_length=int:{N_CTX_TOY}"]
+    told += ["-c", str(N_CTX), "--override-kv", f"llama.context_length=int:{N_CTX}"]
+    if folder is not None:
+        projector = folder / "mmproj.gguf"
+        write_projector(projector, "llava", size=Size(n_text=N_EMBD))
+        told += ["--mmproj", str(projector)]
+    return told
 
 
 class Scene(msgspec.Struct):
@@ -59,6 +71,8 @@ class Scene(msgspec.Struct):
     """What the user said last."""
     tools: list[Json]
     """The functions that may be called."""
+    n_answers: int
+    """How often the model has spoken since."""
     schema: str | None
     """What the answer must be."""
     must_call: bool
@@ -72,19 +86,24 @@ def line(prompt: str, schema: str | None, grammar: str | None) -> str | None:
         return None
     turns: list[tuple[str, str]] = _TURN.findall(before)
     role, text = turns[-1] if turns else ("user", "")
-    asked = next((said for by, said in reversed(turns) if by == "user"), "")
+    asked_at = max((nth for nth, (by, _) in enumerate(turns) if by == "user"), default=0)
+    asked = turns[asked_at][1] if turns else ""
+    n_answers = sum(by == "assistant" for by, _ in turns[asked_at:])
     tools = [tool["function"] for tool in _tools(before)]
     # A grammar that has some of the tools in it, and nothing else, is that of the tools which may be chosen.
     must_call = grammar is not None and bool(tools)
     if must_call:
         tools = [tool for tool in tools if tool["name"] in (grammar or "")] or tools
-    scene = Scene(before, role, text, asked, tools, schema, must_call)
+    scene = Scene(before, role, text, asked, tools, n_answers, schema, must_call)
     thinks = not opening.endswith("</think>\n\n") and "think" in asked.lower().split()
     return ("<think>\nFirst I think it over.\n</think>\n\n" if thinks else "") + _said(scene)
 
 
 def _said(scene: Scene) -> str:
     asked = scene.asked
+    if scene.tools and (steps := _STEP.findall(asked.replace('\\"', '"'))):
+        told = "\n".join(_spelt(steps[scene.n_answers], scene.tools)) if scene.n_answers < len(steps) else ""
+        return told or f"All {len(steps)} steps are done."
     if scene.role == "tool" and not scene.must_call:
         last = [tool for tool in scene.tools if tool["name"].startswith("final_result")]
         if last:
@@ -111,7 +130,7 @@ def _worked(scene: Scene) -> str:
         return "hello.py\n```\nprint('goodbye')\n```\n"
     if named := re.search(r"Run this: `(.*)`", scene.asked):
         return f"I run it.\n\n```mswea_bash_command\n{named[1]}\n```"
-    return f"You said: {scene.asked.strip()[:200]}"
+    return f"You said: {scene.asked.strip()[-200:]}"
 
 
 def _tools(prompt: str) -> Iterator[Json]:
@@ -125,9 +144,8 @@ def _calls(scene: Scene) -> list[str]:
     """The calls that a question leads to: those that it spells, else one of the tool that it has most words in common with."""
     by_name = {tool["name"]: tool for tool in scene.tools}
     # Some programs quote what they are asked.
-    asked = scene.asked.replace('\\"', '"')
-    if spelt := [(name, json.loads(given)) for name, given in _CALL.findall(asked) if name in by_name]:
-        return [_call(name, arguments) for name, arguments in spelt]
+    if spelt := _spelt(scene.asked.replace('\\"', '"'), scene.tools):
+        return spelt
     words = _words(scene.asked)
     best = max(by_name, key=lambda name: len(words & _words(name)), default=None)
     if best is None:
@@ -136,6 +154,12 @@ def _calls(scene: Scene) -> list[str]:
     if not is_meant and not scene.must_call:
         return []
     return [_call(best, _value(by_name[best].get("parameters") or {}, _Hints(scene.asked)))]
+
+
+def _spelt(text: str, tools: list[Json]) -> list[str]:
+    """The calls of these tools that a text spells."""
+    names = {tool["name"] for tool in tools}
+    return [_call(name, json.loads(given)) for name, given in _CALL.findall(text) if name in names]
 
 
 def _words(text: str) -> set[str]:
@@ -227,24 +251,42 @@ _UNHELD = {"json_schema": None, "grammar_lazy": False, "grammar_triggers": (), "
 _generate = weft.Engine.generate
 
 
-def _played(self: weft.Engine, prompt: Any, **options: Any) -> Any:  # noqa: ANN401 (as what it stands for)
-    """[`weft.Engine.generate`], held to what is to be said."""
-    if not isinstance(prompt, weft.Request) or options:
-        return _generate(self, prompt, **options)
-    # What waits for a beginning of a call holds to nothing that is said without one.
-    is_held = not getattr(prompt, "grammar_lazy", False)
-    said = line(
-        self.detokenize(cast("list[int]", prompt.prompt)), prompt.schema if is_held else None, prompt.grammar if is_held else None
-    )
-    if said is None:
-        return _generate(self, prompt)
-    free = {name: default for name, default in _UNHELD.items() if hasattr(prompt, name)}
-    return _generate(self, msgspec.structs.replace(prompt, grammar=_grammar(said), temperature=0.0, **free))
+def _play(prompts: Path | None) -> None:
+    """Has the engine say what it is to say from here on.
+
+    What it is asked, and says, is added to `prompts`, a line of JSON each.
+    """
+
+    def played(self: weft.Engine, prompt: Any, **options: Any) -> Any:  # noqa: ANN401 (as what it stands for)
+        """[`weft.Engine.generate`], held to what is to be said."""
+        if not isinstance(prompt, weft.Request) or options:
+            return _generate(self, prompt, **options)
+        tokens = cast("list[int]", prompt.prompt)
+        text = self.detokenize(tokens)
+        # What waits for a beginning of a call holds to nothing that is said without one.
+        is_held = not getattr(prompt, "grammar_lazy", False)
+        said = line(text, prompt.schema if is_held else None, prompt.grammar if is_held else None)
+        if said is None:
+            return _generate(self, prompt)
+        if prompts is not None:
+            with prompts.open("ab") as file:
+                file.write(msgspec.json.encode({"tokens": list(tokens), "text": text, "said": said}) + b"\n")
+        free = {name: default for name, default in _UNHELD.items() if hasattr(prompt, name)}
+        return _generate(self, msgspec.structs.replace(prompt, grammar=_grammar(said), temperature=0.0, **free))
+
+    weft.Engine.generate = played  # type: ignore[method-assign]
 
 
-weft.Engine.generate = _played  # type: ignore[method-assign]
+def _main() -> None:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--prompts", type=Path, help="a file for what the model was asked, and said")
+    parser.add_argument("--without-projector", action="store_true", help="pictures are refused; for other models than the demo's")
+    parser.add_argument("--toy", action="store_true", help="a toy in place of the demo model; it reads long prompts fast")
+    given, rest = parser.parse_known_args()
+    _play(given.prompts)
+    with TemporaryDirectory() as folder:
+        main([*flags(None if given.without_projector else Path(folder), is_toy=given.toy), *rest])
+
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as folder:
-        sys.argv[1:1] = flags(Path(folder))
-        main()
+    _main()

@@ -2,6 +2,7 @@
 
     python -m tests.clients.run                 # all of them, and docs/clients.md
     python -m tests.clients.run openai-python   # one
+    python -m tests.clients.run --traces codex  # and the shapes of what it sends, for benches.turns
 
 Each is installed by its own name and version (`requirements/`) into a folder of its own, outside of the repository, by the
 package managers as they are set up.
@@ -19,12 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.clients.trace import recorded
 from tests.server.live import LiveServer
 
 __all__ = ["CLIENTS", "PAGE", "Client", "page"]
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "clients.md"
+
+TRACES = HERE / "traces"
 
 TIMEOUT_S = 600
 """Seconds that one client may take; an installation has as many."""
@@ -39,6 +43,8 @@ class Client:
     """In `scripts/`."""
     requirements: str
     """In `requirements/`: what is to be installed, the client first."""
+    is_wordy: bool = False
+    """Whether its prompts are so long that a toy reads them."""
 
     @property
     def is_node(self) -> bool:
@@ -125,6 +131,7 @@ CLIENTS = (
     Client("aider", "aider_edit.py", "aider.txt"),
     Client("mini-swe-agent", "mini_swe_agent.py", "mini-swe-agent.txt"),
     Client("codex", "codex_exec.mjs", "codex.npm.txt"),
+    Client("claude-code", "claude_code.mjs", "claude-code.npm.txt", is_wordy=True),
     Client("opencode", "opencode_run.mjs", "opencode.npm.txt"),
     Client("lm-eval", "lm_eval_tasks.py", "lm-eval.txt"),
 )
@@ -160,6 +167,12 @@ python -m tests.clients.actor --port 8080
 make clients ARGS="openai-python" # installs it, and tries it with a server of its own
 python tests/clients/scripts/openai_python.py http://127.0.0.1:8080 # the server above, and your installation
 ```
+
+Agents also do a task of twelve to twenty turns, with others of their kind where they can have them. `--traces` writes down what
+they send meanwhile, in `tests/clients/traces`, as far as lengths, order and structure go: what a client says to a model is its
+maker's, and no word of it is kept. `python -m benches.turns --traces` plays it again in words of our own;
+[what was computed for it](explained.md#what-agents-compute-again) is told there. `npm` may say of Claude Code that it needs a
+newer Node.js: its installer does, the program is one of its own.
 """
 
 
@@ -203,15 +216,20 @@ def _others(results: Mapping[str, Mapping[str, bool]]) -> Iterator[str]:
         yield f"| {client.name} | {script} | {', '.join(told)} |"
 
 
-async def _try(clients: Sequence[Client], folder: Path) -> dict[str, dict[str, bool]]:
+async def _try(clients: Sequence[Client], folder: Path, traces: Path | None = None) -> dict[str, dict[str, bool]]:
     results = {}
     for client in clients:
         print(f"{client.name} {client.version}", flush=True)
         client.install()
         log = folder / f"{client.name}.log"
-        with LiveServer(folder / "server.log", "-np", "4", program=("-m", "tests.clients.actor")) as server:
+        program = ("-m", "tests.clients.actor", *(["--toy"] if client.is_wordy else []))
+        with LiveServer(folder / "server.log", "-np", "4", program=program) as server:
             await server.ready()
-            results[client.name] = client.tried(server.url, log)
+            if traces is None:
+                results[client.name] = client.tried(server.url, log)
+                continue
+            with recorded(f"{client.name} {client.version}", server.url, traces / f"{client.name}.json") as url:
+                results[client.name] = client.tried(url, log)
     return results
 
 
@@ -220,11 +238,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Tries clients that exist against a server whose model plays a part.")
     names = [client.name for client in CLIENTS]
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"one of {', '.join(names)}; all by default")
-    given = parser.parse_args().clients
+    parser.add_argument("--traces", action="store_true", help="write down the shapes of what they send, in traces/")
+    arguments = parser.parse_args()
+    given = arguments.clients
     if unknown := set(given) - set(names):
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     with TemporaryDirectory() as folder:
-        results = asyncio.run(_try([client for client in CLIENTS if not given or client.name in given], Path(folder)))
+        clients = [client for client in CLIENTS if not given or client.name in given]
+        results = asyncio.run(_try(clients, Path(folder), TRACES if arguments.traces else None))
     if not given:
         PAGE.write_text(page(results), encoding="utf-8")
     n_failed = sum(not is_there for found in results.values() for is_there in found.values())

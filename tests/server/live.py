@@ -62,7 +62,8 @@ class LiveServer:
                 return False
 
         with httpx.Client() as client:
-            await wait_until(is_ready, 20)
+            # A look takes a millisecond from a start that takes a second on one core.
+            await wait_until(is_ready, 20, 0.02)
 
     @property
     def log(self) -> str:

@@ -464,7 +464,7 @@ async def test_the_openapi_document_tells_every_route(client: httpx.AsyncClient)
         "/completion", "/completions", "/infill", "/stream", "/tokenize", "/detokenize", "/tokenizer_info", "/apply-template",
         "/health", "/v1/health", "/slots", "/props", "/lora-adapters",
         "/chat/completions", "/v1/chat/completions", "/slots/{id_slot}", "/metrics", "/v1/completions",
-        "/v1/models", "/v1/models/{name}", "/models", "/prefixes", "/prefixes/{prefix_id}", "/cache",
+        "/v1/models", "/v1/models/{name}", "/models", "/prefixes", "/prefixes/{prefix_id}", "/cache", "/score",
         "/chat/completions/input_tokens", "/v1/chat/completions/input_tokens", "/v1/stream", "/v1/streams/lookup",
         "/responses", "/v1/responses", "/responses/input_tokens", "/v1/responses/input_tokens", "/v1/responses/compact",
         "/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel", "/v1/responses/{response_id}/input_items",

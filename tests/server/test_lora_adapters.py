@@ -188,3 +188,32 @@ async def test_an_activated_adapter_is_listed_with_its_invocation_and_the_cache_
         assert {"adapters", "invoked_at"}.isdisjoint(short)
         [first, second] = (await client.get("/prefixes")).json()["prefixes"]
         assert (first["adapters"], "adapters" in second) == (pinned["adapters"], False)
+
+
+async def test_vectors_are_computed_with_the_adapters_that_are_on(adapted: httpx.AsyncClient) -> None:
+    async def vector() -> list[float]:
+        answer = (await adapted.post("/v1/embeddings", json={"input": "Once upon a time"})).raise_for_status()
+        vector: list[float] = answer.json()["data"][0]["embedding"]
+        return vector
+
+    async with AsyncTestClient(create_app(weft.Engine(n_slots=2, n_ctx=2048, kv_unified=True, n_threads=1))) as plain:
+        await answers(plain, 200)
+        answer = (await plain.post("/v1/embeddings", json={"input": "Once upon a time"})).raise_for_status()
+        without = answer.json()["data"][0]["embedding"]
+    found: dict[tuple[float, float], list[float]] = {}
+    for scales in ((1.0, 0.0), (0.0, 0.0), (0.0, 0.5), (1.0, 0.0)):
+        lora = [{"id": number, "scale": scale} for number, scale in enumerate(scales)]
+        (await adapted.post("/lora-adapters", json=lora)).raise_for_status()
+        vector_of = await vector()
+        assert found.setdefault(scales, vector_of) == vector_of, "the same set, the same numbers"
+    assert found[(0.0, 0.0)] == without
+    assert len({tuple(vector) for vector in found.values()}) == 3
+
+
+@pytest.mark.parametrize("route", ["/embedding", "/embeddings", "/rerank"])
+async def test_a_request_for_vectors_has_no_adapters_of_its_own(adapted: httpx.AsyncClient, route: str) -> None:
+    body = {"content": "Once", "query": "Once", "documents": ["upon"], "lora": [{"id": 0, "scale": 1}]}
+    answer = await adapted.post(route, json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "lora"
+    assert "POST /lora-adapters" in answer.json()["error"]["message"]

@@ -56,6 +56,7 @@ ROUTES: dict[str, tuple[str, Json, int]] = {
     "GET /prefixes": ("/prefixes", None, 200),
     "DELETE /prefixes/{prefix_id:int}": ("/prefixes/99", None, 404),
     "GET /cache": ("/cache", None, 200),
+    "POST /score": ("/score", {"prompt": PROMPT, "continuations": [" a", LONG[:100]]}, 200),
     "POST /chat/completions/input_tokens": ("/chat/completions/input_tokens", {"messages": MESSAGES}, 200),
     "GET /v1/stream": ("/v1/stream?conv_id=a", None, 404),
     "DELETE /v1/stream": ("/v1/stream?conv_id=a", None, 204),

@@ -207,14 +207,15 @@ async def test_what_is_no_longer_kept_is_said_so(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_stream_is_forgotten_some_time_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "KEPT_S", 0.05)
     streams = Recordings(nullcontext)
+    await begun(streams, "kept", b"de")
+    monkeypatch.setattr(recording, "KEPT_S", 0.05)
     await begun(streams, "ended", b"abc")
     await begun(streams, "running", b"a", ends=False)
-    assert streams.find(None, "ended") is not None
     # Whether anybody asks or not.
-    await wait_until(lambda: streams._room.n_bytes == 1)
+    await wait_until(lambda: streams._room.n_bytes == 3)
     assert streams.find(None, "ended") is None
+    assert streams.find(None, "kept") is not None
     assert streams.find(None, "running") is not None
     await streams.close()
 

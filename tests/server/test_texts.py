@@ -132,8 +132,9 @@ def pieces_of_four() -> ScriptedEngine:
         ("/completion", {"prompt": ["a", "a" * 256]}),
         ("/v1/completions", {"prompt": "a" * 256}),
         ("/prefixes", {"prompt": "a" * 256}),
+        ("/score", {"prompt": "a" * 200, "continuations": ["b" * 56]}),
     ],
-    ids=["llamacpp", "with tokens", "one of two", "openai", "pin"],
+    ids=["llamacpp", "with tokens", "one of two", "openai", "pin", "score"],
 )
 async def test_a_prompt_that_cannot_fit_is_not_tokenized(route: str, body: Json) -> None:
     engine = pieces_of_four()

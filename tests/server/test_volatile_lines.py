@@ -81,6 +81,10 @@ def test_presets_and_patterns_are_rules() -> None:
         "You help.\nBe brief.\nToday's date: 2025-11-23",
         2,
     )
+    assert told(*rules("opencode"), content="Today's date is 2025-11-23.\nYou help.") == (
+        "You help.\nToday's date is 2025-11-23.",
+        1,
+    )
     for preset in PRESETS.values():
         assert all(rules(str(rule)) == (rule,) for rule in preset), "a preset keeps to the bounds of what is given"
 

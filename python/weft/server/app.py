@@ -38,6 +38,7 @@ from weft.server.responses.routes import router as responses_router
 from weft.server.run.caller import CONVERSATION, Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
 from weft.server.run.service import Service
+from weft.server.score_api.routes import router as score_router
 from weft.server.seeds import parallel
 from weft.server.seeds import single_request_batching as srb
 from weft.server.seeds.routes import router as seeds_router
@@ -146,7 +147,7 @@ def create_app(
     app = Application(
         route_handlers=[
             *(llamacpp_router, openai_router, responses_router, anthropic_router, ollama_router),
-            *(seeds_router, cache_router, docs),
+            *(seeds_router, cache_router, score_router, docs),
         ],
         dependencies={
             "documentation": Provide(provide_documentation, sync_to_thread=False),

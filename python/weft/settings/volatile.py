@@ -7,7 +7,7 @@ from importlib import import_module
 from math import prod
 from typing import Any
 
-__all__ = ["MAX_LINE", "MAX_PATTERN", "MAX_RULES", "PRESETS", "LineRule", "all_rules", "rules"]
+__all__ = ["MAX_LINE", "MAX_PATTERN", "MAX_RULES", "MAX_WAYS", "PRESETS", "LineRule", "all_rules", "rules"]
 
 # Where patterns are parsed, which has no other name.
 _parser, _constants = import_module("re._parser"), import_module("re._constants")
@@ -44,8 +44,8 @@ class LineRule:
 
 PRESETS = {
     # The header of each request, which no model is meant to read, and what its system prompt says of the day.
-    "claude-code": (LineRule(r"x-anthropic-billing-header:.*", drops=True), LineRule(r"\s*Today's date: .*")),
-    "opencode": (LineRule(r"\s*Today's date: .*"),),
+    "claude-code": (LineRule(r"x-anthropic-billing-header:.*", drops=True), LineRule(r"\s*Today's date(?:: | is ).*")),
+    "opencode": (LineRule(r"\s*Today's date(?:: | is ).*"),),
 }
 """Rules by the client whose lines they are."""
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::engine::recall::Place;
 use crate::engine::sequence::Sequence;
 use crate::request::Request;
 
@@ -16,8 +17,11 @@ pub(crate) struct Untold {
 pub(crate) struct UntoldLogprobs {
     /// How many of the most likely tokens in the place of each.
     pub(crate) n_probs: usize,
-    /// `[0, n_told)` of the prompt are told.
+    /// `[from, n_told)` of the prompt are told.
+    pub(crate) from: u32,
     pub(crate) n_told: u32,
+    /// Where what is told next is kept.
+    pub(crate) place: Option<Place>,
 }
 
 impl Untold {
@@ -26,7 +30,8 @@ impl Untold {
         if has_elder {
             return Self::default();
         }
-        let logprobs = request.prompt_logprobs.map(|n| UntoldLogprobs { n_probs: n as usize, n_told: 0 });
+        let from = request.prompt_logprobs_from;
+        let logprobs = request.prompt_logprobs.map(|n| UntoldLogprobs { n_probs: n as usize, from, n_told: from, place: None });
         Self { logprobs, reports_progress: request.reports_progress }
     }
 
@@ -46,6 +51,11 @@ impl Sequence {
     /// Whether log-probabilities of its prompt's tokens are still to be told, which a decode with many rows of logits finds.
     pub(crate) fn tells_of_prompt(&self) -> bool {
         self.untold.logprobs.as_ref().is_some_and(|logprobs| logprobs.n_told < self.n_prompt)
+    }
+
+    /// How many more of its tokens are computed until the first row that tells of its prompt is; 0 where that is the next one.
+    pub(crate) fn n_until_told(&self, n_held: u32) -> u32 {
+        self.untold.logprobs.as_ref().map_or(0, |logprobs| logprobs.n_told.saturating_sub(n_held + 1))
     }
 
     /// Most tokens that it may find computed: what it must tell of needs the logits before it.

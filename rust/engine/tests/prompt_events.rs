@@ -14,7 +14,7 @@ fn prompt_logprobs(completions: Completions) -> (Vec<Option<Logprobs>>, Vec<Even
             Event::PromptLogprobs(PromptLogprobs { start, logprobs: more }) => {
                 assert_eq!(start as usize, logprobs.len(), "each token once, in order");
                 assert!(rest.is_empty(), "before the first token");
-                assert!(more.len() <= 66 + 1, "in bounded pieces");
+                assert!(more.len() <= 1 << 10, "in bounded pieces");
                 logprobs.extend(more);
             }
             event => rest.push(event),
@@ -76,6 +76,116 @@ fn they_are_told_once_for_all_branches_and_also_where_nothing_is_drawn() {
     let (logprobs, rest) = prompt_logprobs(engine.submit(whole, None).unwrap());
     check(&text, 2, &logprobs);
     assert!(matches!(&rest[..], [Event::Finished(Finished { reason: FinishReason::Length, usage, .. })] if usage.n_cached == 0));
+}
+
+/// A prompt whose tokens from `from` on are told of, and nothing drawn.
+fn scoring(text: &str, from: usize) -> Request {
+    let prompt_logprobs_from = u32::try_from(from).unwrap();
+    Request { max_tokens: Some(0), prompt_logprobs_from, ..asking(text, 1, 1) }
+}
+
+/// Checks the log-probabilities of the tokens from `from` on.
+fn check_from(text: &str, from: usize, completions: Completions) {
+    let tokens = tokens_of(text);
+    let mut at = from;
+    for event in completions.map(Result::unwrap) {
+        let Event::PromptLogprobs(PromptLogprobs { start, logprobs }) = event else { continue };
+        assert_eq!(start as usize, at, "each token once, in order");
+        for told in logprobs {
+            let (chosen, top) = sampling::logprobs(&FakeRunner::logits_after(&tokens[..at]), tokens[at], 1);
+            let told = told.expect("only the first has none");
+            assert_eq!((told.chosen.token, told.chosen.logprob), (tokens[at], chosen), "token {at}");
+            assert_eq!((told.top[0].token, told.top[0].logprob), top[0], "token {at}");
+            at += 1;
+        }
+    }
+    assert_eq!(at, tokens.len());
+}
+
+#[test]
+fn many_continuations_of_one_prompt_compute_it_once_and_run_together() {
+    for kind in [Forks::Anywhere, Forks::AtEnd] {
+        let limits = Limits { max_store_bytes: STORE, ..limits(8, 4096) };
+        let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: kind, ..MEMORY }));
+        control.allow(Some(0));
+        let document = prompt(1, 400);
+        // No two begin alike.
+        let own = |seed: u8| format!("{}{}", char::from(b'A' + seed), prompt(seed.into(), 4 + usize::from(seed % 3)));
+        let texts: Vec<String> = (0..16).map(|seed| format!("{document}{}", own(seed))).collect();
+        let streams: Vec<_> = texts.iter().map(|text| engine.submit(scoring(text, 400), None).unwrap()).collect();
+        control.allow(None);
+        for (text, stream) in texts.iter().zip(streams) {
+            check_from(text, 400, stream);
+        }
+        let n_continued: usize = texts.iter().map(|text| text.len() - 400).sum();
+        // Each but the first computes the last token of the document, for the row after it.
+        assert_eq!(control.n_computed(), 400 + n_continued + 15, "{kind:?}");
+        let n_shared = control.plans().iter().filter(|plan| plan.rows.iter().all(|row| row.position >= 399)).count();
+        // The first one's own, and fifteen in eight slots.
+        assert!(n_shared <= 4, "{n_shared} decodes, {kind:?}");
+    }
+}
+
+#[test]
+fn what_was_told_of_a_prompt_is_told_again_without_computing_it() {
+    let (engine, control) = start_stored(4, 2048);
+    let document = prompt(1, 300);
+    for (own, n_computed) in [("A", 311), ("B", 12), ("C", 12), ("B", 1)] {
+        let text = format!("{document}{own}{}", prompt(2, 10));
+        let before = control.n_computed();
+        check_from(&text, 1, engine.submit(scoring(&text, 1), None).unwrap());
+        assert_eq!(control.n_computed() - before, n_computed, "{own}");
+    }
+    let text = format!("{document}B{}", prompt(2, 10));
+    let before = control.n_computed();
+    // More of the likely tokens than are remembered.
+    let (logprobs, _) = prompt_logprobs(engine.submit(Request { max_tokens: Some(0), ..asking(&text, 1, 2) }, None).unwrap());
+    check(&text, 2, &logprobs);
+    assert_eq!(control.n_computed() - before, 311);
+    let before = control.n_computed();
+    let (logprobs, _) = prompt_logprobs(engine.submit(Request { uses_cache: false, ..asking(&text, 1, 1) }, None).unwrap());
+    check(&text, 1, &logprobs);
+    assert_eq!(control.n_computed() - before, 311 + 2);
+    let (logprobs, _) = prompt_logprobs(engine.submit(asking(&text, 2, 0), None).unwrap());
+    check(&text, 0, &logprobs);
+}
+
+#[test]
+fn prompts_that_are_told_of_whole_wait_for_what_another_is_told() {
+    let (engine, control) = start(limits(8, 4096));
+    control.allow(Some(0));
+    let document = prompt(1, 400);
+    let texts: Vec<String> = (0..4).map(|seed| format!("{document}{seed}{}", prompt(seed, 4))).collect();
+    let streams: Vec<_> = texts.iter().map(|text| engine.submit(asking(text, 1, 1), None).unwrap()).collect();
+    control.allow(None);
+    for (text, stream) in texts.iter().zip(streams) {
+        check(text, 1, &prompt_logprobs(stream).0);
+    }
+    assert_eq!(control.n_computed(), 400 + 4 * (5 + 2) + 3);
+}
+
+#[test]
+fn other_adapters_are_told_of_anew() {
+    let (engine, control) = start_with(limits(4, 2048), |runner| runner.with_adapters(&[0.0]));
+    let text = prompt(1, 100);
+    for (scale, n_computed) in [(1.0, 100), (1.0, 1), (0.5, 100), (0.0, 100)] {
+        let before = control.n_computed();
+        let request = Request { adapters: Some(vec![(0, scale)]), ..scoring(&text, 1) };
+        assert!(collect(engine.submit(request, None).unwrap()).is_ok());
+        assert_eq!(control.n_computed() - before, n_computed, "{scale}");
+    }
+}
+
+#[test]
+fn a_place_that_the_prompt_does_not_have_is_refused() {
+    let (engine, _) = start(limits(1, 256));
+    let message = |request: Request| match engine.submit(request, None).err() {
+        Some(Error::InvalidRequest { param: "prompt_logprobs_from", message }) => message,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(message(scoring("text", 4)), "prompt_logprobs_from is 4; it must be below the prompt's 4 tokens");
+    let without = Request { prompt_logprobs: None, ..scoring("text", 2) };
+    assert_eq!(message(without), "prompt_logprobs_from needs prompt_logprobs; set that too");
 }
 
 #[test]

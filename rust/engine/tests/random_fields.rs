@@ -6,6 +6,7 @@ use super::context_shift::Shifting;
 use super::*;
 use crate::fake_runner::Failing;
 use crate::request::{ContextShift, Progress, PromptLogprobs};
+use crate::sampling;
 
 const N_CTX_SLOT: usize = 192;
 
@@ -36,6 +37,7 @@ impl Dice {
         request.priority = [-1, 0, 0, 1, 5][self.size(5)];
         request.reports_progress = self.below(3) == 0;
         request.prompt_logprobs = (self.below(4) == 0).then(|| self.number(4));
+        request.prompt_logprobs_from = request.prompt_logprobs.map_or(0, |_| self.number(2) * self.number(n_prompt));
         if self.below(2) == 0 {
             let n_keep = (self.below(4) > 0).then(|| self.number(250));
             request.context_shift = Some(ContextShift { n_keep, n_discard: self.number(2) * self.number(100) });
@@ -63,11 +65,19 @@ fn drawn_by(text: &str, request: &Request) -> (Vec<Token>, FinishReason) {
 
 /// Checks what the stream tells of the prompt, and returns the rest of it.
 fn told_of(text: &str, request: &Request, completions: Completions, n_events: usize) -> Vec<Event> {
-    let (mut n_told, mut last, mut rest) = (0, None, Vec::new());
+    let (mut n_told, mut last, mut rest) = (request.prompt_logprobs_from as usize, None, Vec::new());
+    let tokens = tokens_of(text);
     for event in completions.take(n_events) {
         match event.expect("nothing fails") {
             Event::PromptLogprobs(PromptLogprobs { start, logprobs }) => {
                 assert_eq!(start as usize, n_told);
+                for (at, told) in (n_told..).zip(&logprobs) {
+                    let found = told.as_ref().map(|told| (told.chosen.logprob, told.top.len()));
+                    let n_probs = request.prompt_logprobs.unwrap() as usize;
+                    let logits = || FakeRunner::logits_after(&tokens[..at]);
+                    let right = (at > 0).then(|| (sampling::logprobs(&logits(), tokens[at], 0).0, n_probs));
+                    assert_eq!(found, right, "token {at} of {request:?}");
+                }
                 n_told += logprobs.len();
             }
             Event::Progress(progress) => last = Some(progress),
@@ -103,8 +113,7 @@ fn random_requests(engine: &Engine) {
                             Event::Token(token) => drawn[token.index as usize].push(token.token),
                             Event::Finished(end) => {
                                 assert_eq!(end.reason, reason, "{case}");
-                                let computes_all = !request.uses_cache || request.prompt_logprobs.is_some();
-                                assert!(end.index > 0 || !computes_all || end.usage.n_cached == 0, "{case}");
+                                assert!(end.index > 0 || request.uses_cache || end.usage.n_cached == 0, "{case}");
                             }
                             Event::Progress(_) | Event::PromptLogprobs(_) => unreachable!("they come first"),
                         }

@@ -32,7 +32,7 @@ const PART: usize = 1_000;
 pub(super) const ENDLESS: usize = 1_000_000_000;
 
 /// Most times that something may be asked for, or be bounded to.
-pub(super) const MAX_TIMES: usize = 200_000;
+pub(super) const MAX_TIMES: usize = 1_000_000;
 
 /// What a rule asks for.
 #[derive(Debug, Clone)]
@@ -82,31 +82,34 @@ impl Rules {
         self.list.len()
     }
 
+    /// This, as a rule of its own.
+    fn rule_of(&mut self, expr: Expr) -> Expr {
+        let rule = self.add();
+        self.set(rule, expr);
+        Expr::Rule(rule)
+    }
+
     /// An item so often at least, and at most.
     pub(super) fn repeat(&mut self, item: Expr, min: usize, max: Option<usize>) -> Expr {
         // What is repeated is one rule, of which a grammar may repeat no more than so many.
-        let item = if matches!(item, Expr::Named(_) | Expr::Rule(_)) {
-            item
-        } else {
-            let rule = self.add();
-            self.set(rule, item);
-            Expr::Rule(rule)
-        };
+        let item = if matches!(item, Expr::Named(_) | Expr::Rule(_)) { item } else { self.rule_of(item) };
         let part = |min: usize, max: Option<usize>| Expr::Repeat(Box::new(item.clone()), min, max);
-        let whole = || part(PART, Some(PART));
-        let mut parts: Vec<Expr> = (0..min / PART).map(|_| whole()).collect();
+        let left = max.filter(|&max| max < ENDLESS).map(|max| max.saturating_sub(min));
+        // Each is one rule, however often it is asked for: long bounds cost hardly more than short ones.
+        let whole = (min.max(left.unwrap_or(0)) >= PART).then(|| self.rule_of(part(PART, Some(PART))));
+        let mut parts: Vec<Expr> = whole.iter().cycle().take(min / PART).cloned().collect();
         parts.push(part(min % PART, Some(min % PART)));
-        let Some(max) = max.filter(|&max| max < ENDLESS) else {
+        let Some(left) = left else {
             parts.push(part(0, None));
             return Expr::Sequence(parts);
         };
         // A part that is full, and more; or one that is not, and the end.
-        let left = max.saturating_sub(min);
         let mut rest = part(0, Some(left % PART));
-        for _ in 0..left / PART {
-            let rule = self.add();
-            self.set(rule, Expr::Choice(vec![part(0, Some(PART - 1)), Expr::Sequence(vec![whole(), rest])]));
-            rest = Expr::Rule(rule);
+        if let Some(whole) = whole.filter(|_| left >= PART) {
+            let short = self.rule_of(part(0, Some(PART - 1)));
+            for _ in 0..left / PART {
+                rest = self.rule_of(Expr::Choice(vec![short.clone(), Expr::Sequence(vec![whole.clone(), rest])]));
+            }
         }
         parts.push(rest);
         Expr::Sequence(parts)

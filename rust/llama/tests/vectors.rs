@@ -10,6 +10,7 @@ use super::demo;
 use super::tiny::{Kind, tiny};
 use crate::config::{EngineConfig, Pooling};
 use crate::embedding::{Embedder, Encoder, Normalization, Shape, Stats, Vectors};
+use crate::engine::runner::DefaultAdapters;
 use crate::error::Error;
 use crate::llama::vectors::VectorContext;
 use crate::llama::{Model, Settled, embedder, memory};
@@ -22,7 +23,12 @@ pub(super) fn worker(model: &Arc<Model>, pooling: Pooling) -> (Embedder, mpsc::R
     let config = EngineConfig { pooling: Some(pooling), n_ctx: Some(512), n_threads: Some(1), ..EngineConfig::default() };
     let settled = Settled::new(model, &config).expect("the model can be served");
     let (ring, rung) = mpsc::channel();
-    (embedder(model, &config, &settled, move || ring.send(()).unwrap_or(())).expect("the model can be pooled so"), rung)
+    let adapters = DefaultAdapters::default();
+    (
+        embedder(model, &config, &settled.choice, adapters, move || ring.send(()).unwrap_or(()))
+            .expect("the model can be pooled so"),
+        rung,
+    )
 }
 
 fn embed_tokens(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Result<Vectors, Error> {
@@ -148,7 +154,7 @@ fn a_text_as_long_as_may_be_is_computed_and_a_longer_one_is_refused_with_the_lim
 fn a_model_without_a_classifier_ranks_nothing() {
     let config = EngineConfig { pooling: Some(Pooling::Rank), ..EngineConfig::default() };
     let settled = Settled::new(&demo(), &config).expect("the model can be served");
-    let refused = embedder(&demo(), &config, &settled, || ()).err();
+    let refused = embedder(&demo(), &config, &settled.choice, DefaultAdapters::default(), || ()).err();
     assert!(matches!(refused, Some(Error::InvalidConfig { param: "pooling", .. })));
 }
 
@@ -159,7 +165,7 @@ fn shape(n_batch: usize) -> Shape {
 
 #[test]
 fn cells_that_there_is_no_memory_for_are_refused_before_they_are_made() {
-    let refused = VectorContext::new(demo(), &EngineConfig::default(), shape(1 << 31)).err();
+    let refused = VectorContext::new(demo(), &EngineConfig::default(), shape(1 << 31), DefaultAdapters::default()).err();
     let Some(Error::Decode { reason }) = refused else { panic!("there is memory for cells of {} bytes", 1_u64 << 41) };
     assert!(reason.contains("a context of 2147483648 tokens for vectors takes"), "{reason}");
     assert!(reason.contains("are free"), "{reason}");
@@ -168,8 +174,8 @@ fn cells_that_there_is_no_memory_for_are_refused_before_they_are_made() {
 #[test]
 fn rows_that_there_is_no_memory_for_are_refused_and_fewer_are_computed() {
     let n_batch = 1 << 10;
-    let mut context = VectorContext::new(demo(), &EngineConfig { n_threads: Some(1), ..EngineConfig::default() }, shape(n_batch))
-        .expect("it is small");
+    let config = EngineConfig { n_threads: Some(1), ..EngineConfig::default() };
+    let mut context = VectorContext::new(demo(), &config, shape(n_batch), DefaultAdapters::default()).expect("it is small");
     let too_many = usize::try_from(memory::free_on_host()).expect("64 bits") / 2048;
     let refused = context.check_memory(too_many).expect_err("the logits alone are four times as many bytes as are free");
     assert!(refused.contains(&format!("computing {too_many} tokens of texts together takes")), "{refused}");

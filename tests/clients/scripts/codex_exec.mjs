@@ -5,7 +5,7 @@ import { spawnSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { feature, run, url } from "./report.mjs";
+import { feature, run, task, url } from "./report.mjs";
 
 /** What codex says at last; its folder is looked at before it goes. */
 function asked(prompt, look = () => {}) {
@@ -41,6 +41,14 @@ feature("tools in a stream", () => {
     assert.equal(readFileSync(join(folder, "hello.txt"), "utf8"), "hello\n");
   });
   assert.match(said, /^The tool said: /);
+});
+
+feature("long task", () => {
+  const steps = Array.from({ length: 20 }, (_, nth) => `exec_command({"cmd": "echo ${nth} >> steps.txt; seq ${nth} ${nth * 3}", "yield_time_ms": 5000})`);
+  const said = asked(task(steps), (folder) => {
+    assert.equal(readFileSync(join(folder, "steps.txt"), "utf8").trim().split("\n").length, 20);
+  });
+  assert.match(said, /All 20 steps are done/);
 });
 
 await run();

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from report import feature, run, url
+from report import feature, run, task, url
 
 PROGRAM = Path(sys.executable).with_name("mini")
 
 DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 
-def done(task: str, *flags: str) -> None:
+def done(asked: str, *flags: str) -> None:
     """Has a task done, which is to write `hello.txt`."""
     with TemporaryDirectory() as folder:
         quiet = {
@@ -26,7 +26,7 @@ def done(task: str, *flags: str) -> None:
             "OPENAI_API_BASE": f"{url()}/v1",
             "OPENAI_API_KEY": "none",
         }
-        command = [PROGRAM, "-m", "openai/weft", "-t", task, "--yolo", "--exit-immediately", "-l", "0", "-o", "run.json", *flags]
+        command = [PROGRAM, "-m", "openai/weft", "-t", asked, "--yolo", "--exit-immediately", "-l", "0", "-o", "run.json", *flags]
         ran = subprocess.run(
             command,
             cwd=folder,
@@ -51,6 +51,12 @@ def tools() -> None:
 @feature("chat")
 def chat() -> None:
     done(f"Run this: `echo hello > hello.txt; {DONE}`", "-c", "mini_textbased.yaml", "-c", "model.model_class=litellm_textbased")
+
+
+@feature("long task")
+def long_task() -> None:
+    calls = [f'bash({{"command": "echo hello > hello.txt; seq {nth} {nth * 3}"}})' for nth in range(15)]
+    done(task([*calls, f'bash({{"command": "{DONE}"}})']))
 
 
 run()

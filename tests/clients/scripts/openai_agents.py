@@ -7,7 +7,7 @@ from agents import Agent, Model, OpenAIChatCompletionsModel, OpenAIResponsesMode
 from openai import AsyncOpenAI
 from openai.types.responses import ResponseTextDeltaEvent
 from pydantic import BaseModel
-from report import MODEL, feature, run, url
+from report import MODEL, feature, run, task, url
 
 set_tracing_disabled(True)
 
@@ -16,6 +16,18 @@ set_tracing_disabled(True)
 def get_weather(city: str, days: int) -> str:
     """The weather of a city."""
     return f"{city}: {days} wet days"
+
+
+@function_tool
+def read(page: int) -> str:
+    """A page of a book."""
+    return " ".join(f"This is line {nth} of page {page}." for nth in range(20))
+
+
+RULES = "\n".join(
+    f"Rule {nth} says what to do where a reader asks for the {nth}th time, and it is as long." for nth in range(400)
+)
+"""Of each of four agents; some 7,000 tokens."""
 
 
 class Pet(BaseModel):
@@ -58,6 +70,15 @@ def features(name: str, model: Callable[[], Model]) -> None:
     def schema() -> None:
         agent = Agent(name="pets", model=model(), output_type=Pet)
         assert Runner.run_sync(agent, "A 'dog' that is 3 years old").final_output == Pet(kind="dog", age=3)
+
+    @feature(f"long task ({name})")
+    def long_task() -> None:
+        readers = [Agent(name=f"reader {nth}", instructions=RULES, model=model()) for nth in range(4)]
+        tools = [reader.as_tool(f"reader_{nth}", "Reads.") for nth, reader in enumerate(readers)]
+        agent = Agent(name="books", instructions="Read what you are told to.", model=model(), tools=[read, *tools])
+        calls = [f'read({{"page": {nth}}})' for nth in range(12)]
+        calls.insert(8, " ".join(f'reader_{nth}({{"input": "Part {nth}"}})' for nth in range(4)))
+        assert Runner.run_sync(agent, task(calls), max_turns=20).final_output == "All 13 steps are done."
 
 
 def client() -> AsyncOpenAI:

@@ -5,7 +5,7 @@ import { spawnSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { feature, run, url } from "./report.mjs";
+import { feature, run, task, url } from "./report.mjs";
 
 const SETTINGS = {
   provider: {
@@ -55,6 +55,16 @@ feature("tools in a stream", () => {
   asked(`Write a file: ${call}`, (folder) => {
     assert.equal(readFileSync(join(folder, "hello.txt"), "utf8"), "hello\n");
   });
+});
+
+feature("long task", () => {
+  const bash = (nth) => `bash({"command": "echo ${nth} >> steps.txt; seq ${nth} ${nth * 3}", "description": "Counts"})`;
+  const others = ["one", "two", "three", "four"].map((name) => `task({"description": "Greets", "prompt": "Good day, ${name}!", "subagent_type": "general"})`);
+  const steps = Array.from({ length: 15 }, (_, nth) => (nth === 9 ? others : bash(nth)));
+  const said = asked(task(steps), (folder) => {
+    assert.equal(readFileSync(join(folder, "steps.txt"), "utf8").trim().split("\n").length, 14);
+  });
+  assert.match(said, /All 15 steps are done/);
 });
 
 await run();

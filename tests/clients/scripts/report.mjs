@@ -25,6 +25,9 @@ export const TOOL = {
 /** Imports a package from the current folder, where the client is installed. */
 export const installed = async (name) => import(pathToFileURL(createRequire(`${process.cwd()}/`).resolve(name)));
 
+/** A task of many steps, each of which calls what is named: of texts, or of lists of them for those of one turn. */
+export const task = (steps) => ["This is to be done.", ...steps.map((calls, nth) => `Step ${nth + 1}: ${[calls].flat().join(" ")}`)].join("\n");
+
 /** Marks a function that throws where the client cannot do this. */
 export function feature(name, check) {
   features.push([name, check]);

@@ -8,9 +8,9 @@ import struct
 import sys
 import traceback
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-__all__ = ["MODEL", "TOOL", "feature", "picture", "run", "url"]
+__all__ = ["MODEL", "TOOL", "feature", "picture", "run", "task", "url"]
 
 MODEL = "weft"
 
@@ -41,6 +41,11 @@ def feature(name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
         return check
 
     return marked
+
+
+def task(calls: Iterable[str]) -> str:
+    """A task of many steps, in each of which the model makes these calls."""
+    return "\n".join(["This is to be done.", *(f"Step {nth}: {call}" for nth, call in enumerate(calls, 1))])
 
 
 def picture() -> str:

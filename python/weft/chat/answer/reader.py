@@ -82,6 +82,9 @@ class FamilyReader:
         starts = (thought.start,) if thought is not None else ()
         marks = sorted({*self._triggers, *self._fillers, *starts}, key=len, reverse=True)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
+        first = f"[{re.escape(''.join({mark[0] for mark in marks}))}]|" if marks else ""
+        self._not_plain = re.compile(rf"{first}\s\Z").search
+        """Finds what may begin a mark, and space that may be told later: most stretches of a text have neither."""
         self._trigger = re.compile("|".join(map(re.escape, self._triggers))) if self._triggers else None
         self._longest = max(map(len, marks), default=0)
         self._begun = {mark[:n] for mark in marks for n in range(1, len(mark))}
@@ -103,6 +106,8 @@ class FamilyReader:
         """The block of calls that is being read."""
         self._reading: Reading | None = None
         self._is_ended = False
+        self._is_plain = False
+        """Whether a stretch in which nothing can begin is said as it is."""
         self._has_warned = False
         self._parts: list[Part] = []
 
@@ -113,6 +118,11 @@ class FamilyReader:
 
     def read(self, text: str) -> list[Part]:
         """What a next stretch of the text adds."""
+        if self._is_plain and text and self._not_plain(text) is None:
+            # Most of most answers is this.
+            if self._space:
+                text, self._space = self._space + text, ""
+            return [Content(text)]
         if self._source is None:
             self._text += text
         else:
@@ -140,6 +150,8 @@ class FamilyReader:
 
     def _advanced(self) -> list[Part]:
         self._advance()
+        is_apart = self._is_thinking or self._is_fresh or self._before or self._text
+        self._is_plain = self._has_said and self._source is None and not is_apart
         parts, self._parts = self._parts, []
         return _joined(parts)
 
@@ -201,7 +213,7 @@ class FamilyReader:
             return self._begins()
         if self._openings and not self._has_said and self._may_open():
             return self._opened()
-        if self._mark is None:
+        if self._mark is None or self._not_plain(self._text) is None:
             self._say(self._text)
             self._text = ""
             return False
@@ -345,6 +357,8 @@ class FamilyReader:
 
 def _joined(parts: list[Part]) -> list[Part]:
     """The same, with stretches of one kind as one."""
+    if len(parts) == 1 and not isinstance(parts[0], Content):
+        return parts
     joined: list[Part] = []
     for part in parts:
         if isinstance(part, Content) and not part.text:

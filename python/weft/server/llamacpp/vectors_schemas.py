@@ -18,6 +18,7 @@ class EmbeddingBody(msgspec.Struct):
     embd_normalize: int | None = None
     image_data: Any = None
     """Pictures for `[img-12]` in one text, as in 2024; one text beside a list, be it empty, is answered as it was then."""
+    lora: Any = None
 
 
 class TextEmbedding(msgspec.Struct):
@@ -49,6 +50,7 @@ class RerankBody(msgspec.Struct):
     return_documents: bool | None = None
     return_text: bool | None = None
     truncate: Any = None
+    lora: Any = None
 
 
 class Ranked(msgspec.Struct):

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from weft import InvalidRequest
+from weft.chat.asking import REASONING_FORMATS
 from weft.server.request_fields.fields import CompletionFields
 
 __all__ = ["refuse", "refuse_unsupported"]
@@ -19,7 +20,7 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "n_cache_reuse": lambda value: value == 0,
     "parse_tool_calls": lambda value: value is False,
     # What llama.cpp's own page always sends, and what settings tell: it is of chats, and a completion's text stays whole.
-    "reasoning_format": lambda value: value in ("", "none", "auto", "deepseek"),
+    "reasoning_format": lambda value: isinstance(value, str) and (not value or value in REASONING_FORMATS),
     "service_tier": lambda value: value in ("auto", "default"),
     "store": lambda value: value is False,
     "system_prompt": lambda value: not value,

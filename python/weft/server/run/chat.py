@@ -90,14 +90,16 @@ class Spoken:
         reader = self._readers.get(event.index)
         if reader is None:
             reader = self._readers[event.index] = self._form.reader()
-        parts = reader.read(event.text) if event.text else []
+        text = event.text
+        parts = reader.read(text) if text else []
         if isinstance(event, Finished):
             parts += reader.end()
             if reader.is_cut:
                 self._cut.add(event.index)
             del self._readers[event.index]
-        if any(isinstance(part, CallBegun) for part in parts):
-            self._callers.add(event.index)
+        for part in parts:
+            if isinstance(part, CallBegun):
+                self._callers.add(event.index)
         return parts
 
     def calls(self, finished: Finished) -> bool:

@@ -270,9 +270,7 @@ class Service:
             NotSupportedError: the server makes vectors only.
             NotSupported: the model does.
         """
-        if self.settings.embeddings or self.settings.reranking:
-            flag = "--embeddings" if self.settings.embeddings else "--reranking"
-            raise NotSupportedError(f"This server does not support completions. Start it without `{flag}`")
+        self.check_writes()
         asked = await self._with_media(asked)
         # With a vocabulary of 150,000 pieces that takes up to a third of a second.
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
@@ -280,6 +278,16 @@ class Service:
         generation = Generation(asked, requests, streams, self.tally, keeps_text=self.tells_texts)
         self._generations.add(generation)
         return generation
+
+    def check_writes(self) -> None:
+        """Refuses what is to be written or scored where the server makes vectors only.
+
+        Raises:
+            NotSupportedError: it does.
+        """
+        if self.settings.embeddings or self.settings.reranking:
+            flag = "--embeddings" if self.settings.embeddings else "--reranking"
+            raise NotSupportedError(f"This server does not support completions. Start it without `{flag}`")
 
     async def _with_media(self, asked: Submission) -> Submission:
         """The same with its pictures and sounds read."""
@@ -354,7 +362,7 @@ class Service:
         )
         if asked.gap is None:
             for prompt in asked.prompts:
-                self._check_length(prompt)
+                self.check_length(prompt)
             prompts: Iterable[Sequence[int] | MixedPrompt] = (self._prompt(prompt, asked.after) for prompt in asked.prompts)
         else:
             prefixes = [prompt for prompt in asked.prompts if not isinstance(prompt, MediaPrompt | MixedPrompt)]
@@ -395,8 +403,12 @@ class Service:
                 suffix_first=gap.suffix_first,
             )
 
-    def _check_length(self, pieces: SentPrompt) -> None:
-        """Refuses what cannot fit, were all of its tokens as long as they can be, before any of it is tokenized."""
+    def check_length(self, pieces: SentPrompt) -> None:
+        """Refuses what cannot fit, were all of its tokens as long as they can be, before any of it is tokenized.
+
+        Raises:
+            ContextOverflow: it cannot fit.
+        """
         longest, n_ctx = self.engine.model.longest_piece, self.engine.limits.n_ctx_slot
         if longest is None:
             return
@@ -443,12 +455,16 @@ class Service:
         Raises:
             ContextOverflow: it cannot fit.
         """
+        return await self.aside.work(Purpose.PROMPT, size_of(pieces), self.prompt_now, pieces)
 
-        def read() -> Sequence[int]:
-            self._check_length(pieces)
-            return self._tokens(pieces)
+    def prompt_now(self, pieces: Sequence[Piece]) -> Sequence[int]:
+        """The same on this thread.
 
-        return await self.aside.work(Purpose.PROMPT, size_of(pieces), read)
+        Raises:
+            ContextOverflow: it cannot fit.
+        """
+        self.check_length(pieces)
+        return self._tokens(pieces)
 
     def text_or_tokens(self, pieces: Sequence[Piece]) -> str | Sequence[int]:
         """A text as it is, or its tokens where it is made of several pieces."""

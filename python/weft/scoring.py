@@ -1,0 +1,187 @@
+"""How likely texts are after others."""
+
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Annotated, Protocol, TypeAlias, TypedDict
+
+import msgspec
+
+from weft._native import Model, Stream
+from weft.errors import InvalidRequest, QueueFull
+from weft.events import Finished, Logprob, Logprobs, PromptLogprobs, Usage
+from weft.fields.about import About, described
+from weft.request import Request
+from weft.tree.seam import continued
+
+__all__ = ["MAX_PROBS", "Continuation", "Score", "ScoreOptions", "ScoredToken", "continuation_tokens", "scores"]
+
+Continuation: TypeAlias = str | Sequence[int]
+"""What may follow a prompt."""
+
+MAX_PROBS = 1_000
+"""Most of the likely tokens that are told in the place of each."""
+
+N_AHEAD = 64
+"""Continuations that are submitted before the first of them is read: as many as keep every slot busy."""
+
+
+class Generating(Protocol):
+    """What is needed of an engine."""
+
+    def generate(self, prompt: Request, /) -> Stream:
+        """Queues a request and returns the stream of its events at once."""
+
+
+class ScoreOptions(TypedDict, total=False):
+    """The fields of `Request` that count where continuations are scored, as keywords of `Engine.score`."""
+
+    priority: int
+    max_token_gap_ms: float | None
+    n_batch: int | None
+    adapters: Sequence[tuple[int, float]] | None
+    use_cache: bool
+    owner: str | None
+
+
+@described
+class ScoredToken(msgspec.Struct, frozen=True, gc=False):
+    """One token of a continuation."""
+
+    token: Annotated[int, About("the token id")]
+    bytes: Annotated[bytes, About("the bytes that the token stands for, perhaps no whole character")]
+    logprob: Annotated[float, About("natural logarithm of its probability after all tokens before it, 0 or less")]
+    is_greedy: Annotated[bool, About("whether no other token is more likely there")]
+    top: Annotated[tuple[Logprob, ...], About("the `n_probs` most likely tokens there, most likely first")] = ()
+
+    @property
+    def text(self) -> str:
+        """The bytes as text, U+FFFD for what is no UTF-8."""
+        return self.bytes.decode(errors="replace")
+
+
+@described
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """How likely a continuation is after its prompt."""
+
+    logprob: Annotated[float, About("natural logarithm of its probability: the sum of those of its tokens")]
+    tokens: Annotated[tuple[ScoredToken, ...], About("each of its tokens")]
+    usage: Annotated[Usage, About("what it cost, of prompt and continuation together")]
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens the continuation has."""
+        return len(self.tokens)
+
+    @property
+    def n_computed(self) -> int:
+        """Tokens of the prompt and of the continuation that were computed for it; the others were cached."""
+        return self.usage.n_computed
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether each of its tokens is the most likely one in its place: what the model writes by itself at temperature 0."""
+        return all(token.is_greedy for token in self.tokens)
+
+
+def continuation_tokens(model: Model, text: str) -> Sequence[int]:
+    """The tokens of a text that goes on where another ends.
+
+    Nothing is put before it: no token that begins a text, and not the space that some vocabularies put before one. Control tokens
+    are not read in it.
+
+    Raises:
+        InvalidRequest: It has a lone surrogate.
+    """
+    try:
+        spelt = text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("continuations", "a continuation has a lone surrogate, which is no text") from None
+    return continued(model, spelt)
+
+
+async def scores(
+    engine: Generating, tasks: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], template: Request, n_probs: int = 0
+) -> list[list[Score]]:
+    """The score of each continuation of each prompt, in token ids; `template` is a request whose prompt is replaced.
+
+    Raises:
+        InvalidRequest: A prompt or a continuation has no token, or `n_probs` is out of range.
+        WeftError: What a request raises.
+    """
+    if not 0 <= n_probs <= MAX_PROBS:
+        raise InvalidRequest("n_probs", f"n_probs is {n_probs}; it must be 0 to {MAX_PROBS}")
+    _check(tasks)
+    requests = _requests(tasks, msgspec.structs.replace(template, max_tokens=0, n=1, prompt_logprobs=max(n_probs, 1)))
+    made = [score async for score in _each(engine, requests, n_probs)]
+    rest = iter(made)
+    return [[next(rest) for _ in continuations] for _, continuations in tasks]
+
+
+def _check(tasks: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> None:
+    for prompt, continuations in tasks:
+        if not len(prompt):
+            raise InvalidRequest("prompt", "the prompt holds no tokens; give at least one")
+        for position, continuation in enumerate(continuations):
+            if not len(continuation):
+                raise InvalidRequest("continuations", f"continuation {position} holds no tokens; give at least one")
+
+
+def _requests(tasks: Iterable[tuple[Sequence[int], Sequence[Sequence[int]]]], template: Request) -> Iterator[Request]:
+    for prompt, continuations in tasks:
+        for continuation in continuations:
+            yield msgspec.structs.replace(template, prompt=[*prompt, *continuation], prompt_logprobs_from=len(prompt))
+
+
+async def _each(engine: Generating, requests: Iterator[Request], n_probs: int) -> AsyncIterator[Score]:
+    """Some are submitted ahead, so that they are computed together; the first of them is the first to end."""
+    streams: deque[Stream] = deque()
+    try:
+        for request in requests:
+            if len(streams) == N_AHEAD:
+                yield await _score(streams.popleft(), n_probs)
+            while (stream := _submitted(engine, request, can_wait=bool(streams))) is None:
+                yield await _score(streams.popleft(), n_probs)
+            streams.append(stream)
+        while streams:
+            yield await _score(streams.popleft(), n_probs)
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+def _submitted(engine: Generating, request: Request, *, can_wait: bool) -> Stream | None:
+    """Its stream; None where others fill the queue and some of its own will leave it."""
+    try:
+        return engine.generate(request)
+    except QueueFull:
+        if can_wait:
+            return None
+        raise
+
+
+async def _score(stream: Stream, n_probs: int) -> Score:
+    told: list[ScoredToken] = []
+    usage: Usage | None = None
+    try:
+        while events := await stream.next_batch():
+            for event in events:
+                if isinstance(event, PromptLogprobs):
+                    told += [_token(logprobs, n_probs) for logprobs in event.logprobs if logprobs is not None]
+                elif isinstance(event, Finished):
+                    usage = event.usage
+    finally:
+        stream.close()
+    assert usage is not None, "a stream that ends without an error has told its branch's end"
+    return Score(logprob=math.fsum(token.logprob for token in told), tokens=tuple(told), usage=usage)
+
+
+def _token(logprobs: Logprobs, n_probs: int) -> ScoredToken:
+    chosen, top = logprobs.chosen, logprobs.top
+    return ScoredToken(
+        token=chosen.token,
+        bytes=chosen.bytes,
+        logprob=chosen.logprob,
+        is_greedy=chosen.logprob >= top[0].logprob,
+        top=top[:n_probs],
+    )

@@ -1,0 +1,1 @@
+"""Weft's own route to the log-probabilities of many continuations: `/score`."""

@@ -1,0 +1,27 @@
+"""Weft's own route to the log-probabilities of many continuations."""
+
+from functools import partial
+
+from litestar import Router, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, SkipValidation
+
+from weft.server.errors import ERRORS, NOT_SUPPORTED
+from weft.server.json_request import JsonRequest
+from weft.server.run.scoring import score
+from weft.server.run.service import Service
+from weft.server.run.stream import Answer, AwaitedPieces
+from weft.server.score_api import translate
+from weft.server.score_api.schemas import ScoreBody, ScoreReport
+
+__all__ = ["router"]
+
+
+@post("/score", status_code=200, responses=ERRORS | NOT_SUPPORTED)
+async def scores(data: JSONBody[ScoreBody], service: NamedDependency[SkipValidation[Service]]) -> Answer[ScoreReport]:
+    """How likely each of many continuations is after its prompt, which is computed once."""
+    write = partial(translate.written, data, service.model_name)
+    return Answer(AwaitedPieces(partial(score, service, translate.asked(data), write), service.collected))
+
+
+router = Router(path="/", route_handlers=[scores], request_class=JsonRequest, tags=["Weft"])

@@ -1,0 +1,110 @@
+"""What `/score` asks for, and what it tells. No I/O here."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from weft import InvalidRequest, Logprob, Score, ScoredToken
+from weft.scoring import MAX_PROBS
+from weft.server.request_fields.adapters import adapters
+from weft.server.response_fields.probabilities import TokenLogprob
+from weft.server.run.scoring import Asked, Task
+from weft.server.run.submission import Piece
+from weft.server.score_api.schemas import (
+    ContinuationScore,
+    ScoreBody,
+    ScoreReport,
+    ScoreTask,
+    ScoreUsage,
+    TaskScores,
+    TokenScore,
+)
+
+__all__ = ["LOWEST", "asked", "written"]
+
+LOWEST = -3.4028234663852886e38
+"""What is told in the place of minus infinity, which JSON has no word for: the least number of 32 bits."""
+
+
+def asked(data: ScoreBody) -> Asked:
+    """What a body asks for."""
+    if data.tasks is not None and (data.prompt is not None or data.continuations is not None):
+        raise InvalidRequest("tasks", "tasks stand in the place of prompt and continuations; leave one of the two out")
+    if data.tasks is None:
+        tasks = [_task(data, "")]
+    else:
+        tasks = [_task(task, f"tasks[{position}].") for position, task in enumerate(data.tasks)]
+    n_probs = data.n_probs or 0
+    if not 0 <= n_probs <= MAX_PROBS:
+        raise InvalidRequest("n_probs", f"n_probs is {n_probs}; it must be 0 to {MAX_PROBS}")
+    return Asked(
+        tasks=tasks,
+        n_probs=n_probs,
+        use_cache=data.cache_prompt is not False,
+        adapters=adapters(data.lora),
+        priority=data.priority or 0,
+    )
+
+
+def _task(task: ScoreTask, where: str) -> Task:
+    if task.prompt is None:
+        raise InvalidRequest(f"{where}prompt", f"{where}prompt must be given")
+    if task.continuations is None:
+        raise InvalidRequest(
+            f"{where}continuations", f"{where}continuations must be given, as a list of texts or of lists of tokens"
+        )
+    return Task(_pieces(task.prompt), [_pieces(text) for text in task.continuations])
+
+
+def _pieces(text: str | list[int | str]) -> Sequence[Piece]:
+    return [text] if isinstance(text, str) else text
+
+
+def written(data: ScoreBody, model_name: str, scores: Sequence[Sequence[Score]]) -> bytes:
+    """The JSON of scores."""
+    tells_tokens = data.tokens is not False
+    results = [
+        [_continuation(position, score, data.n_probs or 0, tells_tokens=tells_tokens) for position, score in enumerate(of_task)]
+        for of_task in scores
+    ]
+    report = ScoreReport(model=model_name, usage=_usage(scores))
+    if data.tasks is None:
+        report.scores = results[0]
+    else:
+        report.results = [TaskScores(position, result) for position, result in enumerate(results)]
+    return msgspec.json.encode(report)
+
+
+def _usage(scores: Sequence[Sequence[Score]]) -> ScoreUsage:
+    each = [score for of_task in scores for score in of_task]
+    n_prompt = sum(of_task[0].usage.n_prompt - of_task[0].n_tokens for of_task in scores if of_task)
+    return ScoreUsage(n_prompt, sum(score.n_tokens for score in each), sum(score.n_computed for score in each))
+
+
+def _continuation(index: int, score: Score, n_probs: int, *, tells_tokens: bool) -> ContinuationScore:
+    return ContinuationScore(
+        index=index,
+        logprob=_told(score.logprob),
+        n_tokens=score.n_tokens,
+        is_greedy=score.is_greedy,
+        tokens=[_token(token, n_probs) for token in score.tokens] if tells_tokens else msgspec.UNSET,
+    )
+
+
+def _token(token: ScoredToken, n_probs: int) -> TokenScore:
+    return TokenScore(
+        id=token.token,
+        token=token.text,
+        bytes=list(token.bytes),
+        logprob=_told(token.logprob),
+        is_greedy=token.is_greedy,
+        top_logprobs=[_likely(top) for top in token.top] if n_probs else msgspec.UNSET,
+    )
+
+
+def _likely(top: Logprob) -> TokenLogprob:
+    return TokenLogprob(top.token, top.text, list(top.bytes), _told(top.logprob))
+
+
+def _told(logprob: float) -> float:
+    return max(logprob, LOWEST)
