@@ -72,10 +72,8 @@ async def _changes(engine: weft.Engine) -> None:
 
 async def _beside(engine: weft.Engine) -> None:
     """Streams side by side, of as many sets as there are."""
-    print(
-        f"\n{N_STREAMS} streams of {MAX_TOKENS} tokens"
-        f"{'tokens/s':>22}{'changes':>9}{'steps':>7}{'pause p99, ms':>15}{'longest':>9}"
-    )
+    columns = f"{'tokens/s':>22}{'changes':>9}{'steps':>7}{'pause p99, ms':>15}{'longest':>9}"
+    print(f"\n{N_STREAMS} streams of {MAX_TOKENS} tokens{columns}")
     sets: dict[str, list[Adapters]] = {
         "all without adapters": [[]],
         "all with the same": [[(0, 1.0)]],
