@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(n_known(&recall, &[5, 6, 7, 8, 9], 2), 2);
         assert_eq!(n_known(&recall, &[6, 7, 8], 1), 0);
         assert_eq!(n_known(&recall, &[5], 1), 0);
-        let others = Variants::from(Variant::with_adapters([(0, 1.0)].into_iter()));
+        let others = Variants::from(Variant::with_adapters([(0, 1.0)]));
         assert_eq!(recall.n_known(&others, &[5, 6, 7, 8], 1), 0);
     }
 

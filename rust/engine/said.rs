@@ -254,7 +254,9 @@ mod tests {
         let mut said = Said::default();
         let mut chat = |written: &[&str]| {
             let mut text = Tokens::new(tokens(&["d"]).into());
-            tokens(written).into_iter().for_each(|token| text.push(token));
+            for token in tokens(written) {
+                text.push(token);
+            }
             let range = 1..text.len();
             said.remember(None, Variant::default(), text, vec![range]);
         };

@@ -65,7 +65,7 @@ async def test_a_load_that_fails_leaves_it_asleep(tmp_path: Path, model_path: Pa
 
 async def test_adapters_that_cannot_count_as_they_did_leave_it_asleep(tmp_path: Path) -> None:
     files = [write_adapter(tmp_path / f"{seed}.gguf", seed=seed) for seed in (1, 2)]
-    async with small(lora=files) as engine:
+    async with small(lora=[files[0], (files[1], 0.0)]) as engine:
         engine.set_adapters([(0, 0.5), (1, 0.5)])
         await engine.sleep()
         for file in files:

@@ -353,11 +353,11 @@ async def test_what_is_wrong_is_refused_and_changes_nothing(
 async def test_what_is_extended_dropped_and_cancelled_at_once_leaves_nothing_behind(engine: weft.Engine) -> None:
     draw = random.Random(2)
     tree = Tree(engine, prompt_of(20, "at once"), max_nodes=200)
-    running: set[asyncio.Task[list[Node]]] = set()
+    running: dict[asyncio.Task[list[Node]], Node] = {}
     ends: Counter[str] = Counter()
 
     def ended(task: asyncio.Task[list[Node]]) -> None:
-        running.discard(task)
+        del running[task]
         ends["cancelled" if task.cancelled() else type(task.exception()).__name__] += 1
 
     for step in range(400):
@@ -366,12 +366,15 @@ async def test_what_is_extended_dropped_and_cancelled_at_once_leaves_nothing_beh
         if kind == "extend" and len(node.path) < 500:
             keep_partial, n = draw.choice([True, False]), draw.randint(1, 3)
             task = asyncio.create_task(node.extend(keep_partial=keep_partial, n=n, max_tokens=draw.randint(1, 60), seed=step))
-            running.add(task)
+            running[task] = node
             task.add_done_callback(ended)
         elif kind == "append" and len(tree) < 150:
             node.append(" and")
-        elif kind == "drop" and node.parent is not None:
-            node.drop()
+        elif kind == "drop":
+            # Rather one that is being extended.
+            node = draw.choice([each for each in running.values() if not each.is_dropped] or [node])
+            if node.parent is not None:
+                node.drop()
         elif kind == "cancel" and running:
             draw.choice(sorted(running, key=id)).cancel()
         elif kind == "forget" and len(tree) < 150:

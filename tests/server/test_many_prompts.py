@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import weft
@@ -51,7 +52,7 @@ class CountedStream(ScriptedStream):
 async def test_so_many_streams_are_waited_for_and_read_in_turns_of_a_hundred() -> None:
     turns = Turns()
     streams = cast("list[weft.Stream]", [CountedStream(turns) for _ in range(N_PROMPTS)])
-    told = Generation(cast("Any", None), [weft.Request(prompt=[1])] * N_PROMPTS, streams, Tally())
+    told = Generation(cast("Any", SimpleNamespace(branches=())), [weft.Request(prompt=[1])] * N_PROMPTS, streams, Tally())
     batches = []
     while batch := await told.next_batches():
         batches += batch

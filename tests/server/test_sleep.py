@@ -524,13 +524,17 @@ async def test_asleep_it_holds_neither_the_models_memory_nor_its_threads_and_a_s
 
         written = await ask()
         awake = server.memory_bytes()
-        await wait_until(is_sleeping)
+
+        async def fall_asleep() -> None:
+            await wait_until(is_sleeping)
+            await wait_until(lambda: awake - server.memory_bytes() > 0.9 * n_bytes, 3)
+
+        await fall_asleep()
         # By now there are threads for all that is to be done.
         assert await ask() == written
         threads = threads_of(server)
         for _ in range(2):
-            await wait_until(is_sleeping)
-            await wait_until(lambda: awake - server.memory_bytes() > 0.9 * n_bytes, 3)
+            await fall_asleep()
             assert len(threads_of(server)) < len(threads)
             assert await ask() == written
             assert threads_of(server) == threads

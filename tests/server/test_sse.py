@@ -129,7 +129,7 @@ async def test_others_have_their_turn_while_a_whole_answer_is_taken_up(monkeypat
     async def send(_: Json) -> None:
         pass
 
-    generation: Json = SimpleNamespace(next_batches=next_batches, close=lambda: None, explanations=())
+    generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
     counting = asyncio.create_task(turns.count())
     scope: Json = {"type": "http", "headers": []}
     await stream.WholeAnswer(generation, turns, Room())(scope, receive, send)

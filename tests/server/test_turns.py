@@ -5,6 +5,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -156,7 +157,7 @@ class Stream:
 async def calls_of_a_step(n_prompts: int) -> int:
     """Calls of functions that it takes to read one token of one of so many prompts."""
     streams = [Stream(prompt) for prompt in range(n_prompts)]
-    generation = Generation(cast("Any", None), [], cast("Any", streams), Tally())
+    generation = Generation(cast("Any", SimpleNamespace(branches=())), [], cast("Any", streams), Tally())
     reading = asyncio.create_task(generation.next_batches())
     await asyncio.sleep(0)
     streams[1].feed([token(0, "a")])
@@ -187,7 +188,7 @@ async def test_of_many_streams_that_have_much_a_bounded_part_is_taken_at_once() 
     for stream in streams:
         stream.feed([token(0, "a")] * 2_000)
         stream.feed([])
-    generation = Generation(cast("Any", None), [], cast("Any", streams), Tally())
+    generation = Generation(cast("Any", SimpleNamespace(branches=())), [], cast("Any", streams), Tally())
     found: list[int] = []
     while batches := await generation.next_batches():
         assert len(batches) <= 3

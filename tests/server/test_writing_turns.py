@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -63,7 +64,7 @@ async def test_of_many_that_are_told_much_one_alone_is_served_each_time(n_prompt
     async def answer(reader: int) -> None:
         requests = [weft.Request(prompt="a", n_probs=HEAVY)] * n_prompts
         streams = [Told(reader) for _ in requests]
-        generation = Generation(cast("Any", None), requests, cast("Any", streams), Tally())
+        generation = Generation(cast("Any", SimpleNamespace(branches=())), requests, cast("Any", streams), Tally())
         while await generation.next_batches():
             pass
 
