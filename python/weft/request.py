@@ -296,63 +296,14 @@ class Request(Sampling, frozen=True, kw_only=True):
         return self.json_schema
 
 
-class RequestOptions(TypedDict, total=False):
+class RequestOptions(BranchOptions, total=False):
     """The fields of `Request` but the prompt, as keywords of `Engine.generate` and `Engine.complete`."""
 
     n: int
     branches: Sequence[BranchOptions]
-    suffix_prompt: str | Sequence[int] | None
-    max_tokens: int | None
-    stop: str | Sequence[str]
-    seed: int | None
-    samplers: Sequence[str]
-    temperature: float
-    dynatemp_range: float
-    dynatemp_exponent: float
-    top_k: int
-    top_p: float
-    min_p: float
-    typical_p: float
-    top_n_sigma: float
-    tfs_z: float
-    xtc_probability: float
-    xtc_threshold: float
-    min_keep: int
-    repeat_penalty: float
-    repeat_last_n: int
-    presence_penalty: float
-    frequency_penalty: float
-    penalize_nl: bool
-    penalty_prompt: Sequence[int] | None
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_penalty_last_n: int
-    dry_sequence_breakers: Sequence[str]
-    mirostat: int
-    mirostat_tau: float
-    mirostat_eta: float
-    adaptive_target: float
-    adaptive_decay: float
-    logit_bias: Sequence[tuple[int, float]] | Mapping[int, float]
-    ignore_eos: bool
-    n_probs: int
-    post_sampling_probs: bool
-    grammar: str | None
-    json_schema: JsonSchema | None
-    grammar_lazy: bool
-    grammar_triggers: Sequence[GrammarTrigger]
-    preserved_tokens: Sequence[str]
-    thought: Thought | None
-    context_shift: bool
-    n_keep: int | None
-    n_discard: int
     priority: int
     max_token_gap_ms: float | None
     n_batch: int | None
-    max_predict_ms: float | None
-    n_indent: int
-    adapters: Sequence[tuple[int, float]] | None
     use_cache: bool
     prompt_logprobs: int | None
     prompt_logprobs_from: int
