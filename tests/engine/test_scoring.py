@@ -104,7 +104,9 @@ async def test_other_memories_compute_the_prompt_once_too(tiny_models: dict[Kind
         prompt = [N_CONTROL + position * 7 % (N_VOCAB - N_CONTROL) for position in range(200)]
         continuations = [[N_CONTROL + n, N_CONTROL + 2 * n, N_CONTROL + 3] for n in range(1, 7)]
         scores = await engine.score(prompt, continuations)
-        assert sum(score.n_computed for score in scores) <= 200 + 6 * (3 + 1)
+        # One may come when the window has moved on from where the prompts part; then it computes what is missing itself.
+        n_late = 200 if kind == "window" else 0
+        assert sum(score.n_computed for score in scores) <= 200 + 6 * (3 + 1) + n_late
         for score, continuation in zip(scores, continuations, strict=True):
             alone = await uncached(engine, [*prompt, *continuation], 200)
             assert [token.logprob for token in score.tokens] == pytest.approx(alone, abs=TOLERANCE)
