@@ -167,6 +167,16 @@ def http_speed(port: int, load: Load, n_tokens: int) -> float:
     """Tokens per second of all branches together, over one connection per request."""
     request = request_of(port, load, n_tokens)
     readers = [Reader(port, request) for _ in range(load.connections)]
+    read_all(readers)
+    return speed_of([(reader.first, reader.last, reader.tokens(load, n_tokens)) for reader in readers], load, n_tokens)
+
+
+def read_all(readers: "Sequence[Reader]") -> None:
+    """Reads each answer to its end.
+
+    Raises:
+        BenchError: The server has fallen silent.
+    """
     with selectors.DefaultSelector() as selector:
         for reader in readers:
             selector.register(reader.connection, selectors.EVENT_READ, reader)
@@ -178,7 +188,6 @@ def http_speed(port: int, load: Load, n_tokens: int) -> float:
                 if key.data.read():
                     selector.unregister(key.fileobj)
                     key.data.connection.close()
-    return speed_of([(reader.first, reader.last, reader.tokens(load, n_tokens)) for reader in readers], load, n_tokens)
 
 
 def request_of(port: int, load: Load, n_tokens: int) -> bytes:

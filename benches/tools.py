@@ -9,14 +9,13 @@ it to them. They run in turn, several times over, and the ratio is the median of
 
 import argparse
 import os
-import selectors
 import statistics
 import sys
 from pathlib import Path
 
 import msgspec
 
-from benches.streaming import DEMO, SILENCE_S, SPARE_CELLS, SYNTHETIC, BenchError, Load, Reader, chunks, served
+from benches.streaming import DEMO, SPARE_CELLS, SYNTHETIC, BenchError, Load, Reader, chunks, read_all, served
 
 LOADS = (Load(1, 1), Load(1, 8), Load(1, 32), Load(32, 1))
 N_TOKENS = 384
@@ -110,17 +109,7 @@ def speed(port: int, load: Load, choice: str) -> float:
     )
     request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
     readers = [Reader(port, request) for _ in range(load.connections)]
-    with selectors.DefaultSelector() as selector:
-        for reader in readers:
-            selector.register(reader.connection, selectors.EVENT_READ, reader)
-        while selector.get_map():
-            ready = selector.select(timeout=SILENCE_S)
-            if not ready:
-                raise BenchError(f"the server has sent nothing for {SILENCE_S:.0f} s, and has not closed the connection")
-            for key, _ in ready:
-                if key.data.read():
-                    selector.unregister(key.fileobj)
-                    key.data.connection.close()
+    read_all(readers)
     n_tokens = sum(map(n_written, readers))
     return n_tokens / (max(reader.last for reader in readers) - min(reader.first for reader in readers))
 
