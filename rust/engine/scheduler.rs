@@ -329,7 +329,12 @@ mod tests {
             // Every other step waits for another process, ten times as long as it computes.
             let n_prefill = 20 * (i % 5);
             let wait = if i % 2 == 0 { 0 } else { 20_000 };
-            scheduler.observe(1, u32::try_from(n_prefill).unwrap(), N_CELLS, Duration::from_micros(2_000 + 50 * n_prefill + wait));
+            scheduler.observe(
+                1,
+                u32::try_from(n_prefill).unwrap(),
+                N_CELLS,
+                Duration::from_micros(2_000 + 50 * n_prefill + wait),
+            );
         }
         let [_, rows] = plan(&scheduler, &[1, 2_000])[..] else { panic!("two were asked for") };
         let mean_s = |n_prefill| scheduler.decode.mean_s(Shape { n_decoding: 1, n_prefill, n_cells: N_CELLS });
