@@ -223,6 +223,9 @@ fn check_branches(requests: &[Request]) -> Result<()> {
     if requests.len() > 1 && requests.iter().any(|request| request.task != Task::Complete) {
         return refuse("a prompt that is not continued has no branches".into());
     }
+    if let Some(param) = requests.iter().find_map(|request| request.diversity.param()).filter(|_| requests.len() > 1) {
+        return refuse(format!("{param} is about the n completions of one request; leave it or the branches out"));
+    }
     Ok(())
 }
 

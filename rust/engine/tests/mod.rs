@@ -6,6 +6,7 @@ mod branches;
 mod cancelling;
 mod constraints;
 mod context_shift;
+mod diversity;
 mod explaining;
 mod failing;
 mod giving_way;
