@@ -211,6 +211,11 @@ impl Job {
         self.branches.contains(&Branch::Waiting)
     }
 
+    /// Branches that start together, or not at all.
+    pub(crate) fn n_together(&self) -> u32 {
+        self.request.diversity.beams().map_or(1, |beams| beams.width)
+    }
+
     pub(crate) fn n_running(&self) -> usize {
         self.branches.iter().filter(|&&branch| branch == Branch::Running).count()
     }

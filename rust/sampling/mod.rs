@@ -5,6 +5,7 @@
 
 mod adaptive;
 mod arithmetic;
+pub(crate) mod beams;
 mod breakers;
 pub(crate) mod candidates;
 pub(crate) mod chain;

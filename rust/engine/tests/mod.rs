@@ -1,6 +1,7 @@
 //! The whole engine on [`FakeRunner`]: exact texts, and every computed token counted.
 
 mod adapters;
+mod beams;
 mod bells;
 mod branches;
 mod cancelling;
