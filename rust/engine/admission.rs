@@ -103,13 +103,17 @@ fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) ->
     if is_refused(core, seniority) {
         return false;
     }
+    let n_together = core.queue.job(request_id).n_together() as usize;
+    // Whoever needs several slots waits for them before anything is looked up.
+    if n_together > 1 && core.slots.n_untaken() + junior_to(core, core.queue.job(request_id)).count() < n_together {
+        return false;
+    }
     budget.spend(if is_kept { 1 } else { n_prompt.into() });
     if !is_kept {
         // Before an id is freed, so that it is not taken from what the request goes on with.
         core.memory.cache_mut().touch(&job.variants, &job.prompt);
     }
-    let n_together = core.queue.job(request_id).n_together();
-    if !free_ids(core, n_together as usize) {
+    if !free_ids(core, n_together) {
         return false;
     }
     let matched = find(core, request_id);
@@ -127,7 +131,7 @@ fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) ->
     }
     let is_cut = job.request.task == Task::Save { computes: false };
     let n_tokens = if is_cut { matched.n_tokens() } else { n_prompt };
-    let n_beside = i64::from((n_together - 1) * MARGIN);
+    let n_beside = i64::from((job.n_together() - 1) * MARGIN);
     let Some(n_giving_way) = n_giving_way(core, job, n_needed(core, n_tokens, &matched) + n_beside) else {
         core.refused = Some(Refusal { seniority, n_left: n_left(core) });
         return false;
@@ -138,7 +142,7 @@ fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) ->
         let nth = junior_to(core, core.queue.job(request_id)).next().expect("as many were counted");
         preempt(core, nth);
     }
-    if core.slots.n_free() < n_together as usize {
+    if core.slots.n_free() < n_together {
         return false;
     }
     let Some(slot) = core.slots.free_slot(core.queue.job(request_id)) else { return false };

@@ -143,7 +143,8 @@ impl Sequence {
         Stem {
             tokens: self.tokens.clone(),
             n_predicted: self.n_predicted,
-            sampler: self.sampler.clone(),
+            // Without what the last row left in it; a beam takes no number from its generator.
+            sampler: self.sampler.branch(self.request.seed),
             constraint: self.constraint.as_ref().map(|constraint| constraint.copy()),
             text: self.text.clone(),
             untold: self.beam.as_ref().map(|beam| beam.untold.clone()).unwrap_or_default(),

@@ -222,11 +222,11 @@ fn a_search_waits_for_all_of_its_slots_and_takes_them_together() {
     let (engine, control) = start_with(limits(4, 4096), FakeRunner::without_end);
     control.allow(Some(1));
     let others: Vec<_> = (0..2).map(|seed| engine.submit(greedy(&prompt(10 + seed, 40), 30), None).unwrap()).collect();
-    wait_until(&engine, |stats| stats.slots.iter().filter(|slot| slot.running.is_some()).count() == 2);
+    let n_busy = |stats: &Stats| stats.slots.iter().filter(|slot| slot.running.is_some()).count();
+    step_until(&engine, &control, |stats| n_busy(stats) == 2);
     let search = engine.submit(beams(&prompt(1, 50), 4, 10, SEARCH), None).unwrap();
-    control.allow(Some(20));
-    wait_until(&engine, |stats| stats.n_decodes >= 20);
-    assert_eq!(engine.stats().slots.iter().filter(|slot| slot.running.is_some()).count(), 2, "half of the slots are no use");
+    (0..10).for_each(|_| step(&engine, &control));
+    assert_eq!(n_busy(&engine.stats()), 2, "half of the slots are no use");
     control.allow(None);
     let found = collect(search).unwrap();
     assert_eq!(found[0].tokens, searched(&prompt(1, 50), 4, 10)[0].0);
