@@ -289,7 +289,9 @@ fn finish_search<R: Runner>(core: &mut Core<R>, request_id: u64, all: &[usize]) 
         }
         let first = &core.slots.running()[all[0]].sequence;
         let mut written = first.tokens_of_prompt();
-        tokens.into_iter().for_each(|token| written.push(token));
+        for token in tokens {
+            written.push(token);
+        }
         if score.is_some() {
             remember_text(core, request_id, &written);
         }

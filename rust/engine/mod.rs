@@ -65,7 +65,9 @@ pub use stream::{BELL_REST, Bell, Completions, MAX_BELL_REST, MAX_BYTES_BEHIND, 
 
 use crate::config::Limits;
 use crate::error::{Error, Result};
-use crate::request::{AdapterScale, BeamSearch, Held, MAX_COMPLETIONS, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters};
+use crate::request::{
+    AdapterScale, BeamSearch, Held, MAX_COMPLETIONS, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters,
+};
 use crate::sampling::{Lexicon, Sampler};
 use job::{Job, QueuePlace};
 use outbox::Published;

@@ -17,7 +17,10 @@ use super::steering::{self, Steering};
 use crate::config::{CacheRam, FlashAttention, Kernels, KvType, MAX_THREADS, Numa, Pooling, Split, TokenGap, Tuned};
 use crate::error::Error;
 use crate::llama::Model;
-use crate::request::{BeamSearch, ContextShift, Diversity, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Task, Token};
+use crate::request::{
+    BeamSearch, ContextShift, Diversity, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Task,
+    Token,
+};
 
 /// A prompt as the caller gave it.
 pub(super) enum PromptInput {

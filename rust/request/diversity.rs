@@ -89,7 +89,10 @@ impl BeamSearch {
             return refuse("length_penalty", format!("length_penalty is {length_penalty}; {limits}"));
         }
         if is_stochastic && length_penalty.to_bits() != 1.0_f32.to_bits() {
-            return refuse("length_penalty", "beams that are drawn are not ranked by length; leave length_penalty out".to_owned());
+            return refuse(
+                "length_penalty",
+                "beams that are drawn are not ranked by length; leave length_penalty out".to_owned(),
+            );
         }
         let excluded = [
             ("max_tokens", request.max_tokens == Some(0), "a search that writes nothing finds nothing"),

@@ -238,7 +238,8 @@ mod tests {
     #[test]
     fn what_ends_a_text_counts_among_the_first_and_makes_room_for_nobody() {
         let proposal = |token, rank| Proposal { token, worth: Worth { logprob: rank, rank } };
-        let proposals = [vec![proposal(0, -1.0), proposal(5, -2.0), proposal(6, -5.0)], vec![proposal(7, -3.0), proposal(0, -4.0)]];
+        let proposals =
+            [vec![proposal(0, -1.0), proposal(5, -2.0), proposal(6, -5.0)], vec![proposal(7, -3.0), proposal(0, -4.0)]];
         let chosen = choose_likeliest(&proposals, 2, |of| (of.token == 0).then_some("end"));
         assert_eq!(chosen.live.iter().map(|of| (of.parent, of.token)).collect::<Vec<_>>(), [(0, 5), (1, 7)]);
         assert_eq!(chosen.ended.iter().map(|(of, _)| (of.parent, of.token)).collect::<Vec<_>>(), [(0, 0)]);

@@ -1,6 +1,7 @@
 """Completions that are drawn together, and searches: on a real model, by counting what is computed."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -49,12 +50,19 @@ async def logprob_of(engine: weft.Engine, prompt: str, tokens: list[int]) -> flo
 
 async def test_a_search_computes_one_token_for_each_beam_and_step(engine: weft.Engine, how: How) -> None:
     prompt = prompt_of(80, f"search {how}")
-    before = engine.stats()
+    before, began = engine.stats(), time.monotonic()
     answer = await branches(engine, how, prompt, n=2, beam_width=4, max_tokens=10, temperature=0, ignore_eos=True, **OPEN)
     after = engine.stats()
     assert [len(branch.tokens) for branch in answer] == [10, 10]
     assert after.n_computed - before.n_computed == 80
     assert after.n_predicted - before.n_predicted == 4 * 10
+    # The first step has one beam, and the last token of each is never computed.
+
+    def n_rows() -> int:
+        return sum(step.n_rows for step in engine.recent_steps() if step.started >= began - 0.001)
+
+    # A step is over when its events can be read already.
+    await wait_until(lambda: n_rows() == 80 + 4 * 9)
     scores = [branch.score for branch in answer]
     assert all(score is not None for score in scores)
     assert scores == sorted(scores, reverse=True, key=lambda score: score or 0.0)

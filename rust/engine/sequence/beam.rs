@@ -120,7 +120,8 @@ impl Sequence {
         let params = &self.request.sampling;
         let n = params.n_probs as usize;
         (n > 0).then(|| {
-            let told = if params.post_sampling_probs { self.sampler.logprobs(token, n) } else { sampling::logprobs(logits, token, n) };
+            let told =
+                if params.post_sampling_probs { self.sampler.logprobs(token, n) } else { sampling::logprobs(logits, token, n) };
             Box::new(named(told, token))
         })
     }

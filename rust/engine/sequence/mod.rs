@@ -15,7 +15,9 @@ use crate::engine::job::Job;
 use crate::engine::runner::{Runner, Variants};
 use crate::engine::seniority::Seniority;
 use crate::engine::untold::Untold;
-use crate::request::{Constraint, Diversity, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
+use crate::request::{
+    Constraint, Diversity, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage,
+};
 use crate::sampling::{self, Firsts, Lexicon, Next, Sampler, Thinking};
 use beam::append;
 pub(crate) use beam::{Beam, Found, Proposed, Whole, Written};

@@ -341,6 +341,7 @@ fn more_beams_than_slots_are_refused() {
     let refused = engine.submit(beams("hello", 1, 2, SEARCH), None).err();
     let Some(Error::InvalidRequest { param: "beam_width", message }) = refused else { panic!("{refused:?}") };
     assert!(message.contains("beam_width is 4") && message.contains("3 slots"), "{message}");
-    let shifted = Request { context_shift: Some(ContextShift::default()), ..beams("hello", 1, 2, BeamSearch { width: 2, ..SEARCH }) };
+    let shifted =
+        Request { context_shift: Some(ContextShift::default()), ..beams("hello", 1, 2, BeamSearch { width: 2, ..SEARCH }) };
     assert!(matches!(engine.submit(shifted, None).err(), Some(Error::InvalidRequest { param: "context_shift", .. })));
 }
