@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any, Literal
 
 import pytest
 
@@ -9,7 +10,7 @@ import weft
 from tests.helpers import How, branches, n_processing, prompt_of, wait_until
 from weft import InvalidRequest
 
-OPEN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+OPEN: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 """All that the model could say."""
 
 
@@ -31,7 +32,7 @@ async def test_completions_that_no_first_token_is_left_for_are_empty(engine: wef
 async def test_code_points_part_the_texts_that_independent_draws_leave_together(engine: weft.Engine) -> None:
     prompt = "Once upon a time, there was a"
 
-    async def n_texts(diverse: str | None) -> int:
+    async def n_texts(diverse: Literal["arithmetic"] | None) -> int:
         answers = [
             await engine.complete(prompt, n=16, max_tokens=2, seed=seed, diverse=diverse, temperature=0.7, ignore_eos=True)
             for seed in range(8)
@@ -86,8 +87,8 @@ async def test_a_wider_search_finds_a_likelier_text_whose_score_is_its_mean_log_
 async def test_a_search_is_the_same_each_time_and_one_that_draws_with_each_seed(engine: weft.Engine) -> None:
     prompt = "A dog and a cat"
 
-    async def texts(**asked: object) -> list[str]:
-        answer = await engine.complete(prompt, n=3, beam_width=3, max_tokens=8, **asked)  # type: ignore[arg-type]
+    async def texts(seed: int, diverse: Literal["beam"] | None = None) -> list[str]:
+        answer = await engine.complete(prompt, n=3, beam_width=3, max_tokens=8, seed=seed, diverse=diverse)
         return list(answer.texts)
 
     assert await texts(seed=1) == await texts(seed=2)
@@ -143,7 +144,7 @@ async def test_a_cancelled_search_leaves_its_slots(engine: weft.Engine) -> None:
     ],
     ids=str,
 )
-async def test_what_does_not_go_together_is_refused_by_name(engine: weft.Engine, asked: dict[str, object], param: str) -> None:
+async def test_what_does_not_go_together_is_refused_by_name(engine: weft.Engine, asked: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        await engine.complete("Once", **{"max_tokens": 2} | asked)  # type: ignore[arg-type]
+        await engine.complete("Once", **{"max_tokens": 2} | asked)
     assert refused.value.param == param

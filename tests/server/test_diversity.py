@@ -11,7 +11,7 @@ from tests.helpers import read_sse
 Json = Any
 
 PROMPT = "Once upon a time, there was a"
-PATHS = {
+PATHS: dict[str, Json] = {
     "/completion": {"prompt": PROMPT},
     "/v1/completions": {"prompt": PROMPT},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": PROMPT}]},
