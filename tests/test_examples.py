@@ -30,6 +30,7 @@ PRINTS = {
     "pinned_prefix.py": r"pinned (\d+) tokens, \d+ bytes\nprompt tokens computed: \d, found in the cache: \1\n",
     "embedding_search.py": r"(-?[01]\.\d{3} .+\n){3}",
     "tools.py": r"roll \{'dice': [123]\}\n",
+    "beam_search.py": r"(-\d\.\d{3}:.+\n){3}(-\d+\.\d:.+\n){4}" + COUNTED,
     "best_of_n.py": r"Once upon a time,.+\nmean log-probability: -\d\.\d\d, the best of 16\n" + COUNTED,
     "self_consistency.py": r"votes: (fox|bear|whale) \d+(, (fox|bear|whale) \d+)*\n" + COUNTED,
     "tree_search.py": r"Once upon a time,.+\nwords told: \d+%, nodes: 49, stories tried: 96\n" + COUNTED,

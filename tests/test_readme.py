@@ -213,6 +213,7 @@ def range_of(name: str) -> list[float]:
 CONFIG, STREAM, VECTORS = "config/mod.rs", "engine/stream.rs", "embedding/queue.rs"
 REQUEST, SAMPLING = "request/mod.rs", "request/sampling.rs"
 GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema/mod.rs", "llama/grammar.rs"
+DIVERSITY = "request/diversity.rs"
 TRIGGERS, THOUGHT, STEERING = "grammar/lazy/triggers.rs", "request/thought.rs", "python/steering.rs"
 
 BOUNDS: dict[str, Callable[[], list[float]]] = {
@@ -375,6 +376,10 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant(STREAM, "STREAMS_PER_REST"),
         constant(STREAM, "MAX_BELL_REST"),
     ],
+    "`beam_width` of a request, and `length_penalty`": lambda: [
+        constant(DIVERSITY, "MIN_BEAMS"),
+        *range_of("length_penalty"),
+    ],
     "`priority` of a request": lambda: [*range_of("priority"), constant("engine/seniority.rs", "TURNS_PER_PRIORITY")],
     "`max_token_gap_ms` of a request": lambda: range_of("max_token_gap_ms"),
     "one decode, `-ub`": lambda: [constant("config/choice.rs", "DEFAULT_UBATCH")],
@@ -413,6 +418,8 @@ def test_the_bounds_of_a_request_are_the_engines() -> None:
     fields = abouts(weft.Request)
     assert fields["n"].high == MAX_BRANCHES == constant(REQUEST, "MAX_COMPLETIONS")
     assert fields["priority"].high == -fields["priority"].low == constant(REQUEST, "MAX_PRIORITY")
+    assert fields["beam_width"].low == constant(DIVERSITY, "MIN_BEAMS")
+    assert fields["length_penalty"].high == -fields["length_penalty"].low == constant(DIVERSITY, "MAX_LENGTH_PENALTY")
     assert fields["max_token_gap_ms"].high == constant(REQUEST, "LONGEST_GAP") * 1_000
     assert fields["n_probs"].high == fields["prompt_logprobs"].high == constant(SAMPLING, "MAX_PROBS")
     settings = abouts(weft.EngineConfig)

@@ -944,7 +944,8 @@ class Stream:
     def cancel(self, index: int) -> None:
         """Cancels one branch: its slot is free before the next decode, it ends with the reason "cancelled", and the others go on.
 
-        Nothing happens where there is no such branch, or where it has ended by then.
+        The beams of a search are those of all of its branches: with one of them, all end. Nothing happens where there is no
+        such branch, or where it has ended by then.
 
         Raises:
             InvalidRequest: `index` is no number of a branch.

@@ -218,6 +218,12 @@ impl KvCache {
         !self.free_ids.is_empty()
     }
 
+    /// Paths that could be placed.
+    #[must_use]
+    pub fn n_free_ids(&self) -> usize {
+        self.free_ids.len()
+    }
+
     /// A pinned path that starts with what `matched` found in the pool, on the lowest free id. `None` where no id is free.
     pub fn place(&mut self, variants: &Variants, matched: Option<&Match>) -> Option<SequenceId> {
         let id = self.free_ids.pop_first()?;
@@ -335,6 +341,11 @@ impl KvCache {
     /// there before, and stays.
     pub fn forget(&mut self, id: SequenceId) {
         self.remember_failed(id);
+        self.give_up(id);
+    }
+
+    /// As [`KvCache::forget`], where nothing was lost: nobody wants to go on with what it holds.
+    pub fn give_up(&mut self, id: SequenceId) {
         let tip = self.stop_running(id);
         match self.rules().end_of_pin(self, tip) {
             Some(node) => self.keep_up_to(id, node),

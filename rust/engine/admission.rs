@@ -9,7 +9,7 @@ use crate::engine::drawing::draw_first;
 use crate::engine::explaining::explain;
 use crate::engine::finding::{find, keep_prompts, worth_awaiting};
 use crate::engine::job::Job;
-use crate::engine::leaving::{free_an_id, preempt, release_keeper};
+use crate::engine::leaving::{free_ids, preempt, release_keeper};
 use crate::engine::queue::Preempted;
 use crate::engine::runner::Runner;
 use crate::engine::running::{Phase, Running};
@@ -104,12 +104,17 @@ fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) ->
     if is_refused(core, seniority) {
         return false;
     }
+    let n_together = core.queue.job(request_id).n_together() as usize;
+    // Whoever needs several slots waits for them before anything is looked up.
+    if n_together > 1 && core.slots.n_untaken() + junior_to(core, core.queue.job(request_id)).count() < n_together {
+        return false;
+    }
     budget.spend(if is_kept { 1 } else { n_prompt.into() });
     if !is_kept {
         // Before an id is freed, so that it is not taken from what the request goes on with.
         core.memory.cache_mut().touch(&job.variants, &job.prompt);
     }
-    if !free_an_id(core) {
+    if !free_ids(core, n_together) {
         return false;
     }
     let matched = find(core, request_id);
@@ -127,13 +132,19 @@ fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) ->
     }
     let is_cut = job.request.task == Task::Save { computes: false };
     let n_tokens = if is_cut { matched.n_tokens() } else { n_prompt };
-    let Some(n_giving_way) = n_giving_way(core, job, n_needed(core, n_tokens, &matched)) else {
+    let n_beside = i64::from((job.n_together() - 1) * MARGIN);
+    let Some(n_giving_way) = n_giving_way(core, job, n_needed(core, n_tokens, &matched) + n_beside) else {
         core.refused = Some(Refusal { seniority, n_left: n_left(core) });
         return false;
     };
-    for _ in 0..n_giving_way {
+    let n_staying = core.slots.running().len() - n_giving_way;
+    // Beams take those of their search with them.
+    while core.slots.running().len() > n_staying {
         let nth = junior_to(core, core.queue.job(request_id)).next().expect("as many were counted");
         preempt(core, nth);
+    }
+    if core.slots.n_free() < n_together {
+        return false;
     }
     let Some(slot) = core.slots.free_slot(core.queue.job(request_id)) else { return false };
     // What gave way may have given up the id that was found, or kept the prompt.
@@ -155,7 +166,7 @@ fn junior_to<R: Runner>(core: &Core<R>, job: &Job) -> impl Iterator<Item = usize
 /// How many running sequences must give way so that a request gets a slot and `n_needed` cells. `None` where all that would are not
 /// enough: then none does.
 fn n_giving_way<R: Runner>(core: &Core<R>, job: &Job, n_needed: i64) -> Option<usize> {
-    let n_least = usize::from(core.slots.are_full());
+    let n_least = (job.n_together() as usize).saturating_sub(core.slots.n_untaken());
     if n_least == 0 && (core.slots.running().is_empty() || n_needed <= n_left(core)) {
         return Some(0);
     }
@@ -193,10 +204,16 @@ fn begin<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32, slot: u32, 
         core.history.begin(core.queue.job(request_id));
     }
     let nth = enter(core, slot, sequence, matched);
+    let n_together = core.queue.job(request_id).n_together();
+    for index in 1..n_together {
+        follow(core, request_id, index);
+    }
     tell_start(core, nth);
     tell_known(core, nth);
     count_found(core, request_id, nth, n_pool, n_found);
-    core.outbox.admitted.extend(core.queue.start(request_id, index));
+    for index in index..index + n_together {
+        core.outbox.admitted.extend(core.queue.start(request_id, index));
+    }
     if let Some(logits) = logits {
         draw_first(core, nth, &logits);
     }
@@ -216,27 +233,73 @@ fn resume<R: Runner>(core: &mut Core<R>, budget: &mut Budget) -> bool {
     if is_refused(core, seniority) {
         return false;
     }
-    let tokens = sequence.tokens.first(sequence.n_tokens());
-    budget.spend(sequence.n_tokens().into());
-    core.memory.cache_mut().touch(&sequence.variants, &tokens);
-    if !free_an_id(core) {
+    let n_together = core.queue.resuming().len();
+    if core.slots.n_free() < n_together {
         return false;
     }
-    let Preempted { sequence, slot, .. } = &core.queue.preempted()[0];
-    let job = core.queue.job(sequence.request_id);
-    let at_most = sequence.most_found().min(job.grouped_from);
-    let wanted = Wanted { variants: &sequence.variants, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
-    let matched = core.memory.find(&wanted, &job.media);
-    let n_needed = n_needed(core, sequence.n_tokens(), &matched) + i64::from(margin(sequence));
-    if !core.slots.running().is_empty() && n_needed > n_left(core) {
+    for Preempted { sequence, .. } in core.queue.resuming() {
+        let tokens = sequence.tokens.first(sequence.n_tokens());
+        budget.spend(sequence.n_tokens().into());
+        core.memory.cache_mut().touch(&sequence.variants, &tokens);
+    }
+    if !free_ids(core, n_together) {
+        return false;
+    }
+    let mut total = 0;
+    for nth in 0..n_together {
+        let matched = find_again(core, nth);
+        let sequence = &core.queue.preempted()[nth].sequence;
+        let n_needed = matched.map_or(0, |matched| n_needed(core, sequence.n_tokens(), &matched));
+        total += n_needed + i64::from(margin(sequence));
+    }
+    if !core.slots.running().is_empty() && total > n_left(core) {
         core.refused = Some(Refusal { seniority, n_left: n_left(core) });
         return false;
     }
-    let Some(slot) = core.slots.free_slot_like(*slot) else { return false };
-    let Preempted { sequence, reservation, .. } = core.queue.resume();
-    enter(core, slot, sequence, matched);
-    core.memory.cache_mut().release(reservation);
+    for _ in 0..n_together {
+        // Who is back before it may hold more of it by now.
+        let matched = find_again(core, 0);
+        let slot = core.slots.free_slot_like(core.queue.preempted()[0].slot).expect("as many are free");
+        let Preempted { sequence, reservation, .. } = core.queue.resume();
+        match matched {
+            Some(matched) => drop(enter(core, slot, sequence, matched)),
+            None => enter_following(core, slot, sequence),
+        }
+        core.memory.cache_mut().release(reservation);
+    }
     true
+}
+
+/// What is known of the `nth` of the sequences that wait to resume; `None` where that is a beam that has no text.
+fn find_again<R: Runner>(core: &mut Core<R>, nth: usize) -> Option<Match> {
+    let Preempted { sequence, .. } = &core.queue.preempted()[nth];
+    if sequence.beam.as_ref().is_some_and(|beam| !beam.is_live) {
+        return None;
+    }
+    let job = core.queue.job(sequence.request_id);
+    let at_most = sequence.most_found().min(job.grouped_from);
+    let tokens = sequence.tokens.first(sequence.n_tokens());
+    let wanted = Wanted { variants: &sequence.variants, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
+    Some(core.memory.find(&wanted, &job.media))
+}
+
+/// Puts branch `index` of a request into some free slot, where it waits for a beam to go on with.
+fn follow<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32) {
+    let job = core.queue.job(request_id);
+    let sequence = Sequence::new(job, index, core.limits.n_ctx_slot, &core.memory.model().lexicon(), Instant::now());
+    let slot = core.slots.free_slot(job).expect("as many slots are free");
+    enter_following(core, slot, sequence);
+}
+
+/// Puts `sequence`, which has no text, into `slot`. An id is free.
+fn enter_following<R: Runner>(core: &mut Core<R>, slot: u32, sequence: Sequence) {
+    core.has_changed = true;
+    if core.queue.job(sequence.request_id).fills(slot) {
+        core.slots.forget(slot);
+    }
+    let id = core.memory.place(&sequence.variants, None).expect("an id was freed before");
+    let phase = Phase::Following;
+    core.slots.enter(Running { sequence, slot, id, n_grouped: None, n_held: 0, n_planned: 0, phase, end: None });
 }
 
 /// Puts `sequence` into `slot`, over what `matched` found; returns its place among the running. An id is free.

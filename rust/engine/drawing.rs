@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::engine::beams::advance;
 use crate::engine::core::Core;
 use crate::engine::leaving::{finish, shift_full};
 use crate::engine::runner::Runner;
@@ -18,6 +19,7 @@ pub(super) fn draw<R: Runner>(core: &mut Core<R>) {
     choose(core);
     let chosen = core.lap(|times| &mut times.sample);
     show_chosen(core, chosen);
+    advance(core, chosen);
     for mut running in core.slots.take_all(|running| running.end.is_some()) {
         let reason = running.end.take().expect("it was taken out because it has one");
         finish(core, running, reason, None);
@@ -93,6 +95,9 @@ pub(super) fn draw_first<R: Runner>(core: &mut Core<R>, nth: usize, logits: &Arc
     if running.end.is_none() {
         running.sequence.choose(logits);
         let chosen = Instant::now();
+        if running.sequence.beam.is_some() {
+            return advance(core, chosen);
+        }
         let shown = running.sequence.show(core.memory.model(), running.slot, chosen);
         let Drawn { event, finished } = shown.expect("a token was chosen before, or none can be");
         running.end = finished;

@@ -10,11 +10,12 @@
 //! | `job` `sequence` `running` `lagging` `said` | a request, one completion of it, one that is in a slot, readers that are behind, and what was written in chats |
 //! | `queue` `slots` `memory` `outbox` `history` | the parts: who starts next, who runs, what is computed, what is told, what was asked before |
 //! | `core` | all of them |
-//! | `explaining` `leaving` `drawing` `telling` `snapshots` `tasks` | what becomes of a sequence: how it ends or gives way, what it draws and tells, what is kept of it |
+//! | `explaining` `leaving` `beams` `drawing` `telling` `snapshots` `tasks` | what becomes of a sequence: how it ends or gives way, what a search makes of its beams, what it draws and tells, what is kept of it |
 //! | `restoring` `finding` `grouping` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
 //! | `worker` | the loop |
 
 mod admission;
+mod beams;
 mod computing;
 mod core;
 mod drawing;
@@ -64,7 +65,9 @@ pub use stream::{BELL_REST, Bell, Completions, MAX_BELL_REST, MAX_BYTES_BEHIND, 
 
 use crate::config::Limits;
 use crate::error::{Error, Result};
-use crate::request::{AdapterScale, Held, MAX_COMPLETIONS, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters};
+use crate::request::{
+    AdapterScale, BeamSearch, Held, MAX_COMPLETIONS, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters,
+};
 use crate::sampling::{Lexicon, Sampler};
 use job::{Job, QueuePlace};
 use outbox::Published;
@@ -222,6 +225,9 @@ fn check_branches(requests: &[Request]) -> Result<()> {
     }
     if requests.len() > 1 && requests.iter().any(|request| request.task != Task::Complete) {
         return refuse("a prompt that is not continued has no branches".into());
+    }
+    if let Some(param) = requests.iter().find_map(|request| request.diversity.param()).filter(|_| requests.len() > 1) {
+        return refuse(format!("{param} is about the n completions of one request; leave it or the branches out"));
     }
     Ok(())
 }
@@ -408,12 +414,34 @@ impl Engine {
             let message = "a context whose tokens are grouped is not shifted; set grp_attn_n to 1".to_owned();
             return Err(Error::InvalidRequest { param: "context_shift", message });
         }
+        self.accept_beams(&mut request)?;
         let n_penalised = request.sampling.penalty_prompt.as_ref().map_or(0, Vec::len);
         if n_penalised > n_ctx {
             let message = format!("penalty_prompt has {n_penalised} tokens; a slot's context, the limit, holds {n_ctx}");
             return Err(Error::InvalidRequest { param: "penalty_prompt", message });
         }
         Ok(Accepted { request, variants, asked_for, written })
+    }
+
+    /// Checks that the beams of a request, where it has some, have their slots.
+    ///
+    /// # Errors
+    /// As [`Engine::accept`].
+    fn accept_beams(&self, request: &mut Request) -> Result<()> {
+        let Limits { n_slots, grouping, .. } = &self.inner.limits;
+        let refuse = |message: String| Err(Error::InvalidRequest { param: "beam_width", message });
+        let Some(&BeamSearch { width, .. }) = request.diversity.beams() else { return Ok(()) };
+        if width > *n_slots {
+            return refuse(format!("beam_width is {width}; all beams are in slots together, and there are {n_slots} slots"));
+        }
+        if grouping.is_some() {
+            return refuse("a context whose tokens are grouped is not forked; set grp_attn_n to 1".to_owned());
+        }
+        // Nothing is drawn, so that it would leave one text: the probabilities are those of the model.
+        if request.sampling.temperature <= 0.0 {
+            request.sampling.temperature = 1.0;
+        }
+        Ok(())
     }
 
     /// What was written for earlier requests with the same adapters is put in the tokens that it was written in, where the prompt has

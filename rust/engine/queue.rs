@@ -277,6 +277,14 @@ impl Queue {
         &self.preempted
     }
 
+    /// The sequences that resume together with the most senior one: of a search, all that wait.
+    pub(super) fn resuming(&self) -> &[Preempted] {
+        let Some(first) = self.preempted.first() else { return &[] };
+        let is_beam = first.sequence.beam.is_some();
+        let is_together = |other: &&Preempted| is_beam && other.sequence.request_id == first.sequence.request_id;
+        &self.preempted[..self.preempted.iter().take_while(is_together).count().max(1)]
+    }
+
     pub(super) fn wait_to_resume(&mut self, preempted: Preempted) {
         let job = self.job_mut(preempted.sequence.request_id);
         job.set(preempted.sequence.index, Branch::Preempted);

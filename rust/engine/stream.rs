@@ -202,7 +202,8 @@ impl Completions {
 
     /// Cancels one branch: its slot is free before the next decode, it ends with
     /// [`FinishReason::Cancelled`](crate::request::FinishReason::Cancelled), and the others go on. Nothing happens where there is no
-    /// branch of that number, or where it has ended by then: it may just be ending otherwise.
+    /// branch of that number, or where it has ended by then: it may just be ending otherwise. The beams of a search are those of all
+    /// of its branches, and with one of them all end.
     pub fn cancel_branch(&self, index: u32) {
         if self.shared.lock().end.is_none() {
             (self.cancel)(Some(index));

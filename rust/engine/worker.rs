@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::Limits;
 use crate::engine::admission::admit;
+use crate::engine::beams::cancel_search;
 use crate::engine::computing::compute;
 use crate::engine::core::Core;
 use crate::engine::drawing::draw;
@@ -186,7 +187,11 @@ impl<R: Runner> Worker<R> {
                 }
             }
             Command::Cancel(stream_id) => drop(remove_stream(core, stream_id)),
-            Command::CancelBranch(stream_id, index) => cancel_branch(core, stream_id, index),
+            Command::CancelBranch(stream_id, index) => {
+                if !cancel_search(core, stream_id, index) {
+                    cancel_branch(core, stream_id, index);
+                }
+            }
             Command::Ask(question) => {
                 core.outbox.ring();
                 answer(core, question);

@@ -1,5 +1,6 @@
 //! One completion being written.
 
+mod beam;
 mod clock;
 mod context_window;
 mod indentation;
@@ -14,8 +15,12 @@ use crate::engine::job::Job;
 use crate::engine::runner::{Runner, Variants};
 use crate::engine::seniority::Seniority;
 use crate::engine::untold::Untold;
-use crate::request::{Constraint, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
-use crate::sampling::{self, Lexicon, Sampler, Thinking};
+use crate::request::{
+    Constraint, Diversity, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage,
+};
+use crate::sampling::{self, Firsts, Lexicon, Next, Sampler, Thinking};
+use beam::append;
+pub(crate) use beam::{Beam, Found, Proposed, Whole, Written};
 use clock::Clock;
 use context_window::ContextWindow;
 use smol_str::SmolStr;
@@ -47,6 +52,10 @@ pub(crate) struct Sequence {
     n_predicted: u32,
     window: ContextWindow,
     sampler: Sampler,
+    /// Where its first token comes from, and which of them it is, where it is drawn together with those of others.
+    first: Option<(Arc<Firsts>, u32)>,
+    /// Of a search, what it is there.
+    pub(crate) beam: Option<Box<Beam>>,
     /// What its tokens are held to.
     constraint: Option<Box<dyn Constraint>>,
     /// What ends it where the constraint allows no token that can be drawn.
@@ -72,6 +81,11 @@ impl Sequence {
     pub(crate) fn new(job: &Job, index: u32, n_ctx_slot: u32, lexicon: &Lexicon, now: Instant) -> Self {
         let (way, nth) = job.way(index);
         let request = Arc::clone(&way.request);
+        let text = Text::new(Arc::clone(&way.stops), request.n_indent);
+        let mut sampler = way.sampler.branch(request.seed.wrapping_add(nth));
+        if request.diversity == Diversity::Arithmetic {
+            sampler.draw_by_code_point(request.seed, nth, way.n);
+        }
         Self {
             request_id: job.request_id,
             stream_id: job.stream_id,
@@ -84,11 +98,13 @@ impl Sequence {
             n_prompt: job.n_prompt(),
             n_predicted: 0,
             window: ContextWindow::new(n_ctx_slot, request.context_shift),
-            sampler: way.sampler.branch(request.seed.wrapping_add(nth)),
+            sampler,
+            beam: request.diversity.beams().map(|&search| Box::new(Beam::new(search, nth, &text))),
+            first: way.firsts.clone().map(|firsts| (firsts, nth)),
             constraint: constraint(&request, lexicon),
             end_token: lexicon.end_tokens().first().copied(),
             is_stuck: false,
-            text: Text::new(Arc::clone(&way.stops), request.n_indent),
+            text,
             chosen: None,
             clock: Clock::new(now),
             n_cached: None,
@@ -163,12 +179,19 @@ impl Sequence {
     }
 
     /// Chooses the next token from the `logits` after its last one, on whichever thread; [`Sequence::show`] says which.
+    ///
+    /// A beam chooses none and proposes some, of which its search chooses.
     pub(crate) fn choose(&mut self, logits: &[f32]) {
-        let drawn = match &mut self.constraint {
-            None => Some(self.sampler.sample(logits)),
-            Some(constraint) => sampling::draw_allowed(&mut self.sampler, &mut **constraint, logits),
+        if self.beam.is_some() {
+            return self.propose(logits);
+        }
+        let is_first = self.first.is_some();
+        let drawn = match (self.first.take(), &mut self.constraint) {
+            (Some((firsts, nth)), _) => self.choose_first(&firsts, nth, logits),
+            (None, None) => Some(self.sampler.sample(logits)),
+            (None, Some(constraint)) => sampling::draw_allowed(&mut self.sampler, &mut **constraint, logits),
         };
-        let Some(token) = drawn.or(self.end_token) else {
+        let Some(token) = drawn.or(self.end_token.filter(|_| !is_first)) else {
             self.is_stuck = true;
             return;
         };
@@ -183,6 +206,22 @@ impl Sequence {
         self.chosen = Some(Chosen { token, logprobs });
     }
 
+    /// The first token, which no other branch has; `None` where all that could be drawn are taken.
+    fn choose_first(&mut self, firsts: &Firsts, nth: u32, logits: &[f32]) -> Option<Token> {
+        let token = match sampling::next_allowed(self.constraint.as_deref_mut(), logits) {
+            Next::Forced(token) => (nth == 0).then_some(token)?,
+            Next::Any(row) => {
+                // What is told of the draw is read from its own chain.
+                self.sampler.distribution(&row);
+                firsts.draw(nth, &row)?
+            }
+        };
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token);
+        }
+        Some(token)
+    }
+
     /// Turns the token that was chosen before `now` into text, and says whether that ends it. `None` where none was chosen since the
     /// last one that was shown.
     pub(crate) fn show(&mut self, runner: &impl Runner, slot: u32, now: Instant) -> Option<Drawn> {
@@ -194,13 +233,7 @@ impl Sequence {
         };
         self.clock.draw(now);
         let is_end = runner.is_end(token);
-        let Shown { mut text, end } = self.text.push(|bytes| {
-            if self.request.preserved_tokens.contains(&token) {
-                bytes.extend_from_slice(runner.lexicon().spelling(token));
-            } else if !is_end {
-                runner.append_piece(token, bytes);
-            }
-        });
+        let Shown { mut text, end } = self.text.push(|bytes| append(&self.request, runner, token, bytes));
         let is_late = || self.request.max_predict_time.is_some_and(|limit| text.contains('\n') && self.clock.predicted() > limit);
         let finished = match end {
             Some(end) => Some(end),

@@ -9,7 +9,7 @@ use crate::engine::sequence::indentation::Indentation;
 use crate::request::FinishReason;
 
 /// The text of one branch as it grows.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Text {
     /// Shared by the branches of a request.
     stops: Arc<[String]>,

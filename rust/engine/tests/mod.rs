@@ -1,11 +1,13 @@
 //! The whole engine on [`FakeRunner`]: exact texts, and every computed token counted.
 
 mod adapters;
+mod beams;
 mod bells;
 mod branches;
 mod cancelling;
 mod constraints;
 mod context_shift;
+mod diversity;
 mod explaining;
 mod failing;
 mod giving_way;

@@ -64,6 +64,14 @@ class CompletionFields(SamplingFields, kw_only=True):
     """What follows the prompt: a text that goes on where it ends, or tokens; a branch's own, most of all."""
     stream: bool | None = None
     n: int | None = None
+    distinct: bool | None = None
+    """Whether no two completions begin with the same token."""
+    diverse: str | None = None
+    """`arithmetic` spreads the completions over what could be said, `beam` draws whole texts without replacement."""
+    beam_width: int | None = None
+    """Beams of a search for the likeliest texts, of which the `n` best are told."""
+    length_penalty: float | None = None
+    """What their scores are divided by: their number of tokens, raised to this."""
     branches: list[dict[str, Any]] | None = None
     """In place of `n`: an object for each branch, with the fields that are its own; `BranchFields` are those that may be."""
     n_cmpl: int | None = None
