@@ -1,5 +1,6 @@
 //! One completion being written.
 
+mod begun;
 mod clock;
 mod context_window;
 mod indentation;
@@ -16,9 +17,11 @@ use crate::engine::seniority::Seniority;
 use crate::engine::untold::Untold;
 use crate::request::{Constraint, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
 use crate::sampling::{self, Lexicon, Sampler, Thinking};
+pub(crate) use begun::Begun;
 use clock::Clock;
 use context_window::ContextWindow;
 use smol_str::SmolStr;
+pub(crate) use text::incomplete_tail;
 use text::{Shown, Text};
 pub(crate) use tokens::Tokens;
 
@@ -46,6 +49,8 @@ pub(crate) struct Sequence {
     pub(crate) n_prompt: u32,
     n_predicted: u32,
     window: ContextWindow,
+    /// Where its context was shifted last: what follows is the newest of its text.
+    shifted_at: Option<u32>,
     sampler: Sampler,
     /// What its tokens are held to.
     constraint: Option<Box<dyn Constraint>>,
@@ -82,6 +87,7 @@ impl Sequence {
             n_prompt: job.n_prompt(),
             n_predicted: 0,
             window: ContextWindow::new(n_ctx_slot, request.context_shift),
+            shifted_at: None,
             sampler: way.sampler.branch(request.seed.wrapping_add(nth)),
             constraint: constraint(&request, lexicon),
             end_token: lexicon.end_tokens().first().copied(),
@@ -130,7 +136,18 @@ impl Sequence {
         let n_before = self.n_tokens();
         let n_kept = self.window.shift(self.n_prompt, &mut self.tokens)?;
         self.variants.remove(&(n_kept..n_kept + n_before - self.n_tokens()));
+        self.shifted_at = Some(n_kept);
         Some(n_kept)
+    }
+
+    /// Where its context was shifted last; `None` where all of its text is there.
+    pub(crate) fn shifted_at(&self) -> Option<u32> {
+        self.shifted_at
+    }
+
+    /// How it chooses: it has seen its prompt and what it has drawn.
+    pub(crate) fn sampler(&self) -> &Sampler {
+        &self.sampler
     }
 
     /// Whether its context must be shifted before it can go on.
@@ -191,13 +208,7 @@ impl Sequence {
         };
         self.clock.draw(now);
         let is_end = runner.is_end(token);
-        let Shown { mut text, end } = self.text.push(|bytes| {
-            if self.request.preserved_tokens.contains(&token) {
-                bytes.extend_from_slice(runner.lexicon().spelling(token));
-            } else if !is_end {
-                runner.append_piece(token, bytes);
-            }
-        });
+        let Shown { mut text, end } = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
         let is_late = || self.request.max_predict_time.is_some_and(|limit| text.contains('\n') && self.clock.predicted() > limit);
         let finished = match end {
             Some(end) => Some(end),
@@ -259,6 +270,15 @@ impl Sequence {
     /// shown it, and this is empty.
     pub(crate) fn rest_of_text(&mut self) -> SmolStr {
         self.text.finish()
+    }
+}
+
+/// What `token` adds to the text of a branch of `request`.
+pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner, bytes: &mut Vec<u8>) {
+    if request.preserved_tokens.contains(&token) {
+        bytes.extend_from_slice(runner.lexicon().spelling(token));
+    } else if !runner.is_end(token) {
+        runner.append_piece(token, bytes);
     }
 }
 
