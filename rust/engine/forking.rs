@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::engine::core::Core;
-use crate::engine::forks::{ForkMade, ForkOrder, OrderedWays, Source};
+use crate::engine::forks::{ForkOrder, Ordered, OrderedWays, Source};
 use crate::engine::job::{Awaits, Branch, Job, Way};
 use crate::engine::runner::Runner;
 use crate::engine::sequence::{Begun, Sequence, append_text, incomplete_tail};
-use crate::engine::stream::{At, Sender};
+use crate::engine::stream::{At, ForkMade, Sender};
 use crate::error::{Error, Result};
 use crate::request::{MAX_COMPLETIONS, Request, Task, Token, is_of_medium};
 use crate::sampling::Sampler;
@@ -17,13 +17,12 @@ const MAX_TOKENS_OF_CHARACTER: usize = 4;
 
 /// Forks a branch, and answers.
 pub(super) fn fork<R: Runner>(core: &mut Core<R>, order: ForkOrder) {
-    let answer = order.answer.clone();
-    // Whoever asked may have gone: then the forks are the stream's all the same, or end with their own.
-    answer.send(make(core, order)).unwrap_or_default();
+    let ForkOrder { order, answer } = order;
+    answer.give(make(core, order));
 }
 
-fn make<R: Runner>(core: &mut Core<R>, order: ForkOrder) -> Result<ForkMade> {
-    let ForkOrder { stream_id, branch, at, append, ways, request_id, own, place, .. } = order;
+fn make<R: Runner>(core: &mut Core<R>, order: Ordered) -> Result<ForkMade> {
+    let Ordered { stream_id, branch, at, append, ways, request_id, own, place } = order;
     let (source, sender) = find_source(core, stream_id, branch)?;
     let live = live(core, stream_id, branch);
     let n_said = n_said(&source, at, core.memory.model())?;
@@ -42,7 +41,7 @@ fn make<R: Runner>(core: &mut Core<R>, order: ForkOrder) -> Result<ForkMade> {
     let drawn = source.drawn(n_said);
     let is_end = n_said == source.n_predicted;
     let begun = match (&ways, live.filter(|_| is_end)) {
-        (OrderedWays::Anew(_), _) => {
+        (OrderedWays::Anew { .. }, _) => {
             let mut begun = anew(&source, &drawn, core.memory.model());
             begun.append(&append, &source.request).map(|()| begun)
         }
@@ -62,7 +61,7 @@ fn make<R: Runner>(core: &mut Core<R>, order: ForkOrder) -> Result<ForkMade> {
     let prompt: Arc<[Token]> = tokens.into();
     let n = match &ways {
         OrderedWays::Alike(n) => *n,
-        OrderedWays::Anew(requests) => requests.iter().map(|(request, _)| request.n).sum(),
+        OrderedWays::Anew { requests, .. } => requests.iter().map(|(request, _)| request.n).sum(),
     };
     let (branches, seed) = match &own {
         Some(_) => (0..n, MAX_COMPLETIONS.wrapping_add(sender.fork_off(n))),
@@ -77,9 +76,9 @@ fn make<R: Runner>(core: &mut Core<R>, order: ForkOrder) -> Result<ForkMade> {
             (branches, seed)
         }
     };
+    let seed = source.request.seed.wrapping_sub(source.first).wrapping_add(seed);
     let (ways, seed) = match ways {
         OrderedWays::Alike(_) => {
-            let seed = source.request.seed.wrapping_sub(source.first).wrapping_add(seed);
             let mut sampler = match live.filter(|_| is_end).and_then(|live| sequence_of(core, live)) {
                 Some(sequence) => sequence.sampler().branch(seed),
                 None => after(&source.sampler, &drawn),
@@ -88,8 +87,15 @@ fn make<R: Runner>(core: &mut Core<R>, order: ForkOrder) -> Result<ForkMade> {
             let request = Arc::new(forked(&source.request, n, seed));
             (vec![Way { first: branches.start, n, request, stops: Arc::clone(&source.stops), sampler }], seed)
         }
-        OrderedWays::Anew(requests) => {
-            let seed = requests.first().map_or(0, |(request, _)| request.seed);
+        OrderedWays::Anew { mut requests, with_own_seeds } => {
+            if !with_own_seeds {
+                let mut next = seed;
+                for (request, _) in &mut requests {
+                    request.seed = next;
+                    next = next.wrapping_add(request.n);
+                }
+            }
+            let seed = requests.first().map_or(seed, |(request, _)| request.seed);
             let drawable: Arc<[Token]> = if source.media.is_empty() {
                 Arc::clone(&prompt)
             } else {

@@ -10,13 +10,19 @@ use std::sync::mpsc::SyncSender;
 use crate::cache::{Variant, Variants};
 use crate::engine::job::{Job, QueuePlace};
 use crate::engine::sequence::{Begun, Sequence, Tokens};
-use crate::engine::stream::{At, MAX_ENDED_TOKENS, Sender};
+use crate::engine::stream::{At, Bell, ForkMade, MAX_ENDED_TOKENS, Sender};
 use crate::error::Result;
 use crate::request::{PlacedMedia, Request, Token};
 use crate::sampling::Sampler;
 
 /// A fork that a caller asks for; counted in [`Published::n_waiting`](crate::engine::outbox::Published::n_waiting).
 pub(crate) struct ForkOrder {
+    pub(crate) order: Ordered,
+    pub(crate) answer: ForkAnswer,
+}
+
+/// What is asked for.
+pub(crate) struct Ordered {
     pub(crate) stream_id: u64,
     /// As the stream counts its branches.
     pub(crate) branch: u32,
@@ -28,21 +34,41 @@ pub(crate) struct ForkOrder {
     /// Their own stream, where they have one.
     pub(crate) own: Option<Arc<Sender>>,
     pub(crate) place: QueuePlace,
-    pub(crate) answer: SyncSender<Result<ForkMade>>,
 }
 
 /// As [`Ways`](crate::engine::stream::Ways), checked, and with samplers that have seen nothing.
 pub(crate) enum OrderedWays {
     Alike(u32),
-    Anew(Vec<(Request, Sampler)>),
+    Anew { requests: Vec<(Request, Sampler)>, with_own_seeds: bool },
 }
 
-/// What became of it.
-pub(crate) struct ForkMade {
-    /// Of their stream.
-    pub(crate) branches: Range<u32>,
-    pub(crate) seed: u32,
-    pub(crate) n_prompt: usize,
+/// Tells whoever asked what became of it; that is over when this is dropped.
+pub(crate) struct ForkAnswer {
+    /// Always there until the drop.
+    asker: Option<SyncSender<Result<ForkMade>>>,
+    bell: Option<Arc<dyn Bell>>,
+}
+
+impl ForkAnswer {
+    pub(crate) fn new(asker: SyncSender<Result<ForkMade>>, bell: Option<Arc<dyn Bell>>) -> Self {
+        Self { asker: Some(asker), bell }
+    }
+
+    /// Whoever asked may have gone: then nobody needs it.
+    pub(super) fn give(self, made: Result<ForkMade>) {
+        if let Some(asker) = &self.asker {
+            asker.send(made).unwrap_or_default();
+        }
+    }
+}
+
+impl Drop for ForkAnswer {
+    fn drop(&mut self) {
+        self.asker = None;
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
 }
 
 /// A branch that can be forked: how it is written, and how far.
@@ -199,11 +225,5 @@ impl Forks {
             *n_tokens -= if is_held { 0 } else { ended.n_tokens };
             is_held
         });
-    }
-
-    /// Tokens of all that have ended, and their streams; forks that wait for logits.
-    #[cfg(test)]
-    pub(super) fn size(&self) -> (usize, usize, usize) {
-        (self.n_tokens, self.ended.len(), self.due.len())
     }
 }

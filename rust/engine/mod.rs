@@ -68,7 +68,7 @@ pub use stats::{
 };
 pub use stream::{
     At, BELL_REST, Bell, Completions, Fork, Forked, Into, MAX_BELL_REST, MAX_BYTES_BEHIND, MAX_ENDED_TOKENS, MAX_EVENTS_BEHIND,
-    Ready, Ways,
+    PendingFork, Ready, Ways,
 };
 
 use crate::config::Limits;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -137,7 +138,12 @@ pub enum Ways {
     Alike(u32),
     /// As these ask for, each of them for its `n`: what stands before is the prompt to them, so that a grammar begins anew. What a
     /// request says of its prompt is not theirs to say: prompt, suffix and adapters are the branch's.
-    Anew(Vec<Request>),
+    Anew {
+        /// One for each kind of them.
+        requests: Vec<Request>,
+        /// Whether they draw with the seeds of their requests; otherwise with those that [`Ways::Alike`] would.
+        with_own_seeds: bool,
+    },
 }
 
 /// Where the events of forks come.
@@ -149,6 +155,7 @@ pub enum Into {
 }
 
 /// What [`Completions::fork`] has made.
+#[derive(Debug)]
 pub struct Forked {
     /// The numbers of the forks in their stream.
     pub branches: Range<u32>,
@@ -158,8 +165,87 @@ pub struct Forked {
     pub stream: Option<Completions>,
 }
 
-/// Asks the worker for a fork.
-pub(crate) type AskFork = dyn Fn(Fork) -> Result<Forked> + Send + Sync;
+/// A fork that the worker was asked for.
+pub struct PendingFork {
+    /// `None` once it was taken.
+    asked: Mutex<Option<AskedFork>>,
+}
+
+pub(crate) struct AskedFork {
+    pub(crate) answered: Receiver<Result<ForkMade>>,
+    /// What was taken out of that.
+    pub(crate) answer: Option<Result<ForkMade>>,
+    /// The forks' own stream, where they have one.
+    pub(crate) own: Option<Completions>,
+}
+
+/// What became of a fork.
+#[derive(Debug)]
+pub(crate) struct ForkMade {
+    /// Of their stream.
+    pub(crate) branches: Range<u32>,
+    pub(crate) seed: u32,
+    pub(crate) n_prompt: usize,
+}
+
+impl AskedFork {
+    fn made(self, answer: Result<ForkMade>) -> Result<Forked> {
+        let ForkMade { branches, seed, n_prompt } = answer?;
+        let stream = self.own.map(|mut completions| {
+            completions.set_prompt(n_prompt);
+            completions
+        });
+        Ok(Forked { branches, seed, stream })
+    }
+}
+
+impl PendingFork {
+    pub(crate) fn new(asked: AskedFork) -> Self {
+        Self { asked: Mutex::new(Some(asked)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<AskedFork>> {
+        self.asked.lock().expect("no code that holds a fork can panic")
+    }
+
+    /// Whether [`PendingFork::take`] would answer.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let mut asked = self.lock();
+        let Some(asked) = &mut *asked else { return true };
+        if asked.answer.is_none() {
+            asked.answer = match asked.answered.try_recv() {
+                Ok(answer) => Some(answer),
+                Err(TryRecvError::Disconnected) => Some(Err(Error::Stopped)),
+                Err(TryRecvError::Empty) => None,
+            };
+        }
+        asked.answer.is_some()
+    }
+
+    /// What became of it, once; `None` as long as the worker has not answered, and after that was taken.
+    pub fn take(&self) -> Option<Result<Forked>> {
+        if !self.is_ready() {
+            return None;
+        }
+        let mut asked = self.lock().take()?;
+        let answer = asked.answer.take()?;
+        Some(asked.made(answer))
+    }
+
+    /// Waits for what becomes of it.
+    ///
+    /// # Errors
+    /// As [`Completions::fork`].
+    pub fn wait(self) -> Result<Forked> {
+        let mut asked = self.lock().take().ok_or(Error::Stopped)?;
+        let answer = asked.answer.take().unwrap_or_else(|| asked.answered.recv().unwrap_or(Err(Error::Stopped)));
+        asked.made(answer)
+    }
+}
+
+/// Asks the worker for a fork; who gave a bell is told by it that there is an answer.
+pub(crate) type AskFork = dyn Fn(Fork, Option<Arc<dyn Bell>>) -> Result<PendingFork> + Send + Sync;
 
 /// The receiving end of one request: an iterator over its events. Dropping it cancels the request.
 ///
@@ -279,8 +365,8 @@ impl Completions {
     /// token is drawn from, and nothing is computed for it; further back, the last token before the place is. Where the model's
     /// memory is a state or sees a window, what is computed begins at the last place where that was kept. Adapters are the branch's.
     ///
-    /// Forks are queued as any request, with one place for all of them, and junior to what came before. Fork `k` of
-    /// [`Ways::Anew`] draws with its request's `seed + k`. Of [`Ways::Alike`], the fork that becomes branch `i` of the same stream
+    /// Forks are queued as any request, with one place for all of them, and junior to what came before. Fork `k` of a request with
+    /// its own seed draws with `seed + k`. Of others, the fork that becomes branch `i` of the same stream
     /// draws with `seed + i`, where `seed` is that of the stream's branch 0, and the `k`th of all that got streams of their own with
     /// `seed + 256 + k`.
     ///
@@ -293,12 +379,26 @@ impl Completions {
     /// [`Engine::submit`](crate::engine::Engine::submit) does; [`Error::ContextOverflow`], [`Error::QueueFull`],
     /// [`Error::Stopped`].
     pub fn fork(&self, fork: Fork) -> Result<Forked> {
-        self.fork.as_ref().map_or(Err(Error::Stopped), |ask| ask(fork))
+        self.ask_fork(fork, None)?.wait()
+    }
+
+    /// As [`Completions::fork`], without waiting: `bell` is rung when the worker has answered.
+    ///
+    /// # Errors
+    /// As that, for what is known before.
+    pub fn ask_fork(&self, fork: Fork, bell: Option<Arc<dyn Bell>>) -> Result<PendingFork> {
+        self.fork.as_ref().map_or(Err(Error::Stopped), |ask| ask(fork, bell))
     }
 }
 
 /// Most tokens that are kept of branches which have ended, for forks of them; those of the oldest streams go first.
 pub const MAX_ENDED_TOKENS: usize = 4 << 20;
+
+impl std::fmt::Debug for Completions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Completions").field("request_id", &self.request_id).finish_non_exhaustive()
+    }
+}
 
 impl Iterator for Completions {
     type Item = Result<Event>;

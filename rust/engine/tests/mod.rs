@@ -8,6 +8,7 @@ mod constraints;
 mod context_shift;
 mod explaining;
 mod failing;
+mod forks;
 mod giving_way;
 mod grouping;
 mod growth;
