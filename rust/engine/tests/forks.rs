@@ -285,7 +285,7 @@ fn a_byte_inside_a_character_is_refused_with_the_places_beside_it() {
     let (engine, control) = start(limits(2, 4096));
     let text = prompt(1, 40);
     let mut halves = drawn(&text, 1, 300);
-    halves.sampling.logit_bias = vec![(1, 90.0), (2, 90.0)];
+    halves.sampling.logit_bias = vec![(1, 200.0), (2, 200.0)];
     let completions = drawing(&engine, &control, halves, 40);
     let refused =
         (0..40).find_map(|at| match forked(&control, &completions, on_its_own(Fork { at: At::Byte(at), ..alike(1) })) {
