@@ -970,17 +970,29 @@ class Stream:
         append: str | Sequence[int] | None = None,
         own_stream: Literal[True],
         **options: Unpack[ForkOptions],
-    ) -> Coroutine[Any, Any, Stream]:
+    ) -> Coroutine[Any, Any, Stream]: ...
+    @overload
+    def fork(
+        self,
+        index: int,
+        *,
+        n: int = 1,
+        at: int | None = None,
+        unit: Literal["token", "byte"] = "token",
+        append: str | Sequence[int] | None = None,
+        own_stream: bool,
+        **options: Unpack[ForkOptions],
+    ) -> Coroutine[Any, Any, list[int] | Stream]:
         """Forks a branch: `n` others continue its prompt, its text up to a place, and what is appended.
 
         They come into this stream, behind the branches that it has had, or into one of their own; a branch that has ended can be
         forked too, as long as this stream is held. At the end of a branch that runs, its forks draw from the very row of logits
         that its next token is drawn from, and nothing is computed for them; further back, one token is.
 
-        Without options of their own, they go on as the branch would: with its parameters, and with what its penalties, its grammar
-        and its stop strings have seen. With any, all begin anew, and what stands before is their prompt. A fork that becomes
-        branch `i` of this stream draws with `seed + i`, and the `k`th of all that got streams of their own with `seed + 256 + k`
-        (modulo 2³²); with the option `seed`, fork `k` draws with that `+ k`.
+        Without options of their own, they go on as the branch would: with its parameters, and with what its penalties, its
+        grammar and its stop strings have seen. With any, all begin anew, and what stands before is their prompt. A fork that
+        becomes branch `i` of this stream draws with `seed + i`, and the `k`th of all that got streams of their own with
+        `seed + 256 + k` (modulo 2³²); with the option `seed`, fork `k` draws with that `+ k`.
 
         Asked for at once, also if it is not awaited; forks that come into this stream stay if the wait is cancelled.
 
@@ -1355,7 +1367,7 @@ class BranchStats:
 
     @property
     def n_computed(self) -> int:
-        """Tokens of prompts that were computed for branches which are not the first of their stream, and for forks, by their ends."""
+        """Prompt tokens computed for branches that are not the first of their stream, and for forks; counted at their ends."""
 
     @property
     def n_shared(self) -> int:

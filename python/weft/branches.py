@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 
 from weft.errors import InvalidRequest
-from weft.request import BranchOptions, Request
+from weft.request import BranchOptions, ForkOptions, Request
 
 __all__ = ["BRANCH_FIELDS", "FORK_FIELDS", "branch_requests", "fork_request"]
 
 BRANCH_FIELDS = frozenset(BranchOptions.__optional_keys__)
 """What a branch may say; everything else is of the whole request."""
 
-FORK_FIELDS = BRANCH_FIELDS - {"suffix_prompt"}
-"""What forks of a branch may say: what stands before them is the branch's, and what `append` says."""
+FORK_FIELDS = frozenset(ForkOptions.__optional_keys__)
+"""What forks of a branch may say: what stands before them, and its adapters, are the branch's."""
 
 _CONSTRAINTS = ("grammar", "json_schema")
 

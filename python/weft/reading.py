@@ -123,7 +123,8 @@ class BranchStream:
 
     async def fork(self, **arguments: Any) -> "list[int] | Stream":
         """Forks it; see `Stream.fork`."""
-        return await self._stream.fork(self.index, **arguments)
+        made: list[int] | Stream = await self._stream.fork(self.index, **arguments)
+        return made
 
     def _take(self, event: Token | Finished) -> None:
         if isinstance(event, Finished):

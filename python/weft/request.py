@@ -67,13 +67,13 @@ class ForkOptions(TypedDict, total=False):
     n_discard: int
     max_predict_ms: float | None
     n_indent: int
-    adapters: Sequence[tuple[int, float]] | None
 
 
 class BranchOptions(ForkOptions, total=False):
     """What one of `Request.branches` may say of itself; what it leaves unsaid is the request's."""
 
     suffix_prompt: str | Sequence[int] | None
+    adapters: Sequence[tuple[int, float]] | None
 
 
 @described

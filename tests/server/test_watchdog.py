@@ -152,6 +152,10 @@ LARGEST: dict[str, dict[str, Body]] = {
         "many tokens": filled('{"prompt": "a", "continuations": [[', "12", "]]}"),
         "many tasks": filled('{"tasks": [', '{"prompt": "a", "continuations": []}', "]}", 1_000_000),
     },
+    "POST /requests/{request_id:str}/branches/{index:int}/fork": {
+        "a long text": filled('{"append": "', "word", '"}'),
+        "many tokens": filled('{"append": [', "12", "]}"),
+    },
     "POST /props": {"anything": filled('{"a": [', "12", "]}")},
     "POST /slots/{id_slot:str}": {"a long name": filled('{"filename": "', "word", '"}')},
     "GET /cache": {"all nodes": None},
