@@ -133,7 +133,10 @@ impl PyStream {
     }
 
     /// Forks a branch: others continue its prompt, its text up to a place, and what is appended.
-    #[pyo3(signature = (index, *, n = None, at = None, unit = "token".to_owned(), append = None, own_stream = false, **options))]
+    #[pyo3(
+        signature = (index, *, n = None, at = None, unit = "token".to_owned(), append = None, own_stream = false, **options),
+        text_signature = "($self, index, *, n=1, at=None, unit='token', append=None, own_stream=False, **options)"
+    )]
     #[expect(clippy::too_many_arguments, reason = "Python's are named")]
     fn fork(
         slf: Py<Self>,
