@@ -74,6 +74,10 @@ COMPLETIONS: dict[str, Body] = TEXTS | {
     ),
     "a large grammar": filled('{"prompt": "a", "grammar": "root ::= [a-z]+ # ', "comment", '"}', 1_000_000),
     "a large schema": filled('{"prompt": "a", "json_schema": {"enum": [', '"word"', "]}}", 250_000),
+    "branches that differ": encoded(
+        prompt="Once",
+        branches=[{"suffix_prompt": f" upon {nth}", "n_predict": 2, "grammar": "root ::= [a-z ]+"} for nth in range(256)],
+    ),
     "many branches with probabilities": encoded(n=256, stream=True, **MUCH),
     "the whole of them": encoded(n=16, **MUCH),
     "the prompt's probabilities": encoded(prompt=[300] * 1000, echo=True, logprobs=1000, n_probs=1000, max_tokens=1),
