@@ -73,7 +73,9 @@ fn give_to_forks(queue: &mut Queue, forks: &mut Forks, sequence: &Sequence, logi
     let due = forks.take_due(sequence.request_id, sequence.index, sequence.n_tokens());
     if !due.is_empty() {
         let logits = logits();
-        due.into_iter().for_each(|request_id| queue.give_logits(request_id, &logits));
+        for request_id in due {
+            queue.give_logits(request_id, &logits);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! A branch is forked: what others continue of it becomes the prompt of a job of theirs.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::engine::core::Core;
@@ -21,116 +22,153 @@ pub(super) fn fork<R: Runner>(core: &mut Core<R>, order: ForkOrder) {
     answer.give(make(core, order));
 }
 
+/// Where a branch is forked.
+struct Cut {
+    source: Source,
+    /// The end of the branch's stream.
+    sender: Arc<Sender>,
+    /// Its job and its place there, where it was in a slot, has not ended, and is forked at its end.
+    live: Option<(u64, u32)>,
+    /// What is left of what it drew before.
+    drawn: Vec<Token>,
+    /// All before the place.
+    n_tokens: u32,
+    is_end: bool,
+}
+
 fn make<R: Runner>(core: &mut Core<R>, order: Ordered) -> Result<ForkMade> {
     let Ordered { stream_id, branch, at, append, ways, request_id, own, place } = order;
-    let (source, sender) = find_source(core, stream_id, branch)?;
-    let live = live(core, stream_id, branch);
-    let n_said = n_said(&source, at, core.memory.model())?;
-    let n_cut = source.cut(n_said);
-    if let Some(shifted_at) = source.shifted_at.filter(|&at| n_cut <= at) {
-        let n_left = source.tokens.len() - shifted_at - 1;
-        let message = format!("the context of the branch was shifted: only in its last {n_left} tokens can it be forked");
-        return Err(refused("at", message));
-    }
-    let mut tokens = source.tokens.first(n_cut);
+    let cut = cut(core, stream_id, branch, at)?;
+    check(&cut.source, &ways)?;
+    let mut tokens = cut.source.tokens.first(cut.n_tokens);
     tokens.extend(&append);
     let (n_prompt, n_ctx) = (tokens.len(), core.limits.n_ctx_slot as usize);
     if n_prompt >= n_ctx {
         return Err(Error::ContextOverflow { n_prompt, n_ctx });
     }
-    let drawn = source.drawn(n_said);
-    let is_end = n_said == source.n_predicted;
-    let begun = match (&ways, live.filter(|_| is_end)) {
-        (OrderedWays::Anew { .. }, _) => {
-            let mut begun = anew(&source, &drawn, core.memory.model());
-            begun.append(&append, &source.request).map(|()| begun)
-        }
-        (OrderedWays::Alike(_), Some(live)) => {
-            let mut begun = sequence_of(core, live).expect("it was just found").begun();
-            begun.append(&append, &source.request).map(|()| begun)
-        }
-        (OrderedWays::Alike(_), None) => {
-            let mut begun = said_again(core, &source, &drawn)?;
-            begun.append(&append, &source.request).map(|()| begun)
-        }
-    };
-    let begun = begun.map_err(|token| {
-        let piece = String::from_utf8_lossy(core.memory.model().lexicon().spelling(token)).into_owned();
-        refused("append", format!("the grammar of the branch does not allow what is appended, from {piece:?} on"))
-    })?;
+    let begun = begun(core, &cut, &ways, &append)?;
     let prompt: Arc<[Token]> = tokens.into();
-    let n = match &ways {
-        OrderedWays::Alike(n) => *n,
-        OrderedWays::Anew { requests, .. } => requests.iter().map(|(request, _)| request.n).sum(),
-    };
-    let (branches, seed) = match &own {
-        Some(_) => (0..n, MAX_COMPLETIONS.wrapping_add(sender.fork_off(n))),
-        None if sender.has_ended() => {
-            return Err(refused("stream", "the stream has ended; forks of its branches need a stream of their own".to_owned()));
-        }
-        None => {
-            let branches = sender.add_branches(n).ok_or_else(|| {
-                refused("n", format!("a stream has at most {MAX_COMPLETIONS} branches, and {n} more would be too many"))
-            })?;
-            let seed = branches.start;
-            (branches, seed)
-        }
-    };
-    let seed = source.request.seed.wrapping_sub(source.first).wrapping_add(seed);
-    let (ways, seed) = match ways {
-        OrderedWays::Alike(_) => {
-            let mut sampler = match live.filter(|_| is_end).and_then(|live| sequence_of(core, live)) {
-                Some(sequence) => sequence.sampler().branch(seed),
-                None => after(&source.sampler, &drawn),
-            };
-            append.iter().for_each(|&token| sampler.accept(token));
-            let request = Arc::new(forked(&source.request, n, seed));
-            (vec![Way { first: branches.start, n, request, stops: Arc::clone(&source.stops), sampler }], seed)
-        }
-        OrderedWays::Anew { mut requests, with_own_seeds } => {
-            if !with_own_seeds {
-                let mut next = seed;
-                for (request, _) in &mut requests {
-                    request.seed = next;
-                    next = next.wrapping_add(request.n);
-                }
-            }
-            let seed = requests.first().map_or(seed, |(request, _)| request.seed);
-            let drawable: Arc<[Token]> = if source.media.is_empty() {
-                Arc::clone(&prompt)
-            } else {
-                prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect()
-            };
-            let mut first = branches.start;
-            let ways = requests.into_iter().map(|(request, sampler)| {
-                let at = first;
-                first += request.n;
-                Way::new(at, request, sampler, Arc::clone(&drawable))
-            });
-            (ways.collect(), seed)
-        }
-    };
+    // Nothing is refused any more once they have their numbers.
+    let (branches, number) = number(&cut.sender, ways.n(), own.is_some())?;
+    let seed = cut.source.request.seed.wrapping_sub(cut.source.first).wrapping_add(number);
+    let ways = written(core, &cut, ways, (branches.start, seed), &prompt, &append);
+    let seed = ways[0].request.seed;
     let is_own = own.is_some();
-    let mut job = Job::of_ways(request_id, ways, Arc::clone(&prompt), own.unwrap_or(sender), place);
+    let Cut { source, sender, n_tokens, is_end, .. } = cut;
+    let mut job = Job::of_ways(request_id, ways, prompt, own.unwrap_or(sender), place);
     job.stream_id = if is_own { request_id } else { stream_id };
-    (job.variants, job.asked_for, job.media) = (source.variants.clone(), source.asked_for.clone(), Arc::clone(&source.media));
-    job.written = source.written.clone();
-    if source.shifted_at.is_none() {
-        job.written.push(source.n_prompt..n_cut);
-        job.written.retain(|range| !range.is_empty());
+    if source.shifted_at.is_none() && n_tokens > source.n_prompt {
+        job.written.push(source.n_prompt..n_tokens);
     }
+    job.written.splice(0..0, source.written);
+    (job.variants, job.asked_for, job.media) = (source.variants, source.asked_for, source.media);
     if let Some(grouping) = core.limits.grouping {
         job.grouped_from = grouping.first(job.n_prompt());
     }
-    let shares_all = job.shares_prompt();
+    let (n, shares_all) = (job.branches.len() as u64, job.shares_prompt());
     core.forks.begin(request_id, begun);
     core.queue.push(job);
-    core.stats.branches.n_forked += u64::from(n);
+    core.stats.branches.n_forked += n;
     core.has_changed = true;
     if is_end && shares_all {
         follow(core, request_id, stream_id, branch, append.is_empty());
     }
     Ok(ForkMade { branches, seed, n_prompt })
+}
+
+/// Looks where a branch is to be forked.
+fn cut<R: Runner>(core: &Core<R>, stream_id: u64, branch: u32, at: At) -> Result<Cut> {
+    let (source, sender) = find_source(core, stream_id, branch)?;
+    let n_said = n_said(&source, at, core.memory.model())?;
+    let (n_tokens, is_end) = (source.cut(n_said), n_said == source.n_predicted);
+    if let Some(shifted_at) = source.shifted_at.filter(|&at| n_tokens <= at) {
+        let n_left = source.tokens.len() - shifted_at - 1;
+        let message = format!("the context of the branch was shifted: only in its last {n_left} tokens can it be forked");
+        return Err(refused("at", message));
+    }
+    let live = core.queue.find_branch(stream_id, branch).filter(|&found| is_end && sequence_of(core, found).is_some());
+    Ok(Cut { drawn: source.drawn(n_said), source, sender, live, n_tokens, is_end })
+}
+
+/// Refuses what forks of this branch cannot have.
+fn check(source: &Source, ways: &OrderedWays) -> Result<()> {
+    let OrderedWays::Anew { requests, .. } = ways else { return Ok(()) };
+    if !source.media.is_empty() && requests.iter().any(|(request, _)| request.context_shift.is_some()) {
+        let message = "a context that holds a picture or a sound is not shifted; leave context_shift out".to_owned();
+        return Err(refused("context_shift", message));
+    }
+    Ok(())
+}
+
+/// What forks begin with, beside the tokens.
+fn begun<R: Runner>(core: &Core<R>, cut: &Cut, ways: &OrderedWays, append: &[Token]) -> Result<Begun> {
+    let (source, runner) = (&cut.source, core.memory.model());
+    let mut begun = match (ways, cut.live.and_then(|live| sequence_of(core, live))) {
+        (OrderedWays::Anew { .. }, _) => anew(source, &cut.drawn, runner),
+        (OrderedWays::Alike(_), Some(sequence)) => sequence.begun(),
+        (OrderedWays::Alike(_), None) => said_again(core, source, &cut.drawn)?,
+    };
+    begun.append(append, &source.request).map_err(|token| {
+        let piece = String::from_utf8_lossy(runner.lexicon().spelling(token)).into_owned();
+        refused("append", format!("the grammar of the branch does not allow what is appended, from {piece:?} on"))
+    })?;
+    Ok(begun)
+}
+
+/// The numbers of `n` forks in their stream, and the number of the first among the seeds of the branch's.
+fn number(sender: &Sender, n: u32, is_own: bool) -> Result<(Range<u32>, u32)> {
+    if is_own {
+        return Ok((0..n, MAX_COMPLETIONS.wrapping_add(sender.fork_off(n))));
+    }
+    if sender.has_ended() {
+        return Err(refused("stream", "the stream has ended; forks of its branches need a stream of their own".to_owned()));
+    }
+    let too_many = || refused("n", format!("a stream has at most {MAX_COMPLETIONS} branches, and {n} more would be too many"));
+    let branches = sender.add_branches(n).ok_or_else(too_many)?;
+    let number = branches.start;
+    Ok((branches, number))
+}
+
+/// How forks are written that continue `prompt`, of which `append` is none of the branch's own.
+fn written<R: Runner>(
+    core: &Core<R>,
+    cut: &Cut,
+    ways: OrderedWays,
+    (mut first, mut seed): (u32, u32),
+    prompt: &Arc<[Token]>,
+    append: &[Token],
+) -> Vec<Way> {
+    let source = &cut.source;
+    match ways {
+        OrderedWays::Alike(n) => {
+            let mut sampler = match cut.live.and_then(|live| sequence_of(core, live)) {
+                Some(sequence) => sequence.sampler().branch(seed),
+                None => after(&source.sampler, &cut.drawn),
+            };
+            for &token in append {
+                sampler.accept(token);
+            }
+            let request = Arc::new(forked(&source.request, n, seed));
+            vec![Way { first, n, request, stops: Arc::clone(&source.stops), sampler }]
+        }
+        OrderedWays::Anew { requests, with_own_seeds } => {
+            let drawable: Arc<[Token]> = if source.media.is_empty() {
+                Arc::clone(prompt)
+            } else {
+                prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect()
+            };
+            let way = |(mut request, sampler): (Request, Sampler)| {
+                let n = request.n;
+                if !with_own_seeds {
+                    request.seed = seed;
+                }
+                let way = Way::new(first, request, sampler, Arc::clone(&drawable));
+                (first, seed) = (first + n, seed.wrapping_add(n));
+                way
+            };
+            requests.into_iter().map(way).collect()
+        }
+    }
 }
 
 /// The fork of a request id stands at the end of a branch, or `is_next` false, behind that: it waits for what that computes next.
@@ -171,11 +209,6 @@ fn find_source<R: Runner>(core: &Core<R>, stream_id: u64, branch: u32) -> Result
         source = source.reached(sequence);
     }
     Ok((source, Arc::clone(&job.sender)))
-}
-
-/// The job of a branch that was in a slot and has not ended, and which of the job's it is.
-fn live<R: Runner>(core: &Core<R>, stream_id: u64, branch: u32) -> Option<(u64, u32)> {
-    core.queue.find_branch(stream_id, branch).filter(|&found| sequence_of(core, found).is_some())
 }
 
 /// A branch of a job that was in a slot and has not ended.
@@ -250,7 +283,9 @@ fn said_again<R: Runner>(core: &Core<R>, source: &Source, drawn: &[Token]) -> Re
 fn anew(source: &Source, drawn: &[Token], runner: &impl Runner) -> Begun {
     let start = drawn.len().saturating_sub(MAX_TOKENS_OF_CHARACTER);
     let mut bytes = source.begun.as_deref().filter(|_| start == 0).map_or_else(Vec::new, Begun::held);
-    drawn[start..].iter().for_each(|&token| append_text(token, &source.request, runner, &mut bytes));
+    for &token in &drawn[start..] {
+        append_text(token, &source.request, runner, &mut bytes);
+    }
     let n_whole = bytes.len() - incomplete_tail(&bytes);
     Begun::Anew(bytes.split_off(n_whole))
 }
@@ -258,7 +293,9 @@ fn anew(source: &Source, drawn: &[Token], runner: &impl Runner) -> Begun {
 /// A sampler that has seen what `sampler` has, and then `drawn`.
 fn after(sampler: &Sampler, drawn: &[Token]) -> Sampler {
     let mut sampler = sampler.branch(0);
-    drawn.iter().for_each(|&token| sampler.accept(token));
+    for &token in drawn {
+        sampler.accept(token);
+    }
     sampler
 }
 

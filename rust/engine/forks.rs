@@ -42,6 +42,16 @@ pub(crate) enum OrderedWays {
     Anew { requests: Vec<(Request, Sampler)>, with_own_seeds: bool },
 }
 
+impl OrderedWays {
+    /// How many forks they ask for.
+    pub(crate) fn n(&self) -> u32 {
+        match self {
+            Self::Alike(n) => *n,
+            Self::Anew { requests, .. } => requests.iter().map(|(request, _)| request.n).sum(),
+        }
+    }
+}
+
 /// Tells whoever asked what became of it; that is over when this is dropped.
 pub(crate) struct ForkAnswer {
     /// Always there until the drop.

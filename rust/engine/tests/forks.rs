@@ -74,7 +74,7 @@ fn forks_at_the_end_of_a_running_branch_compute_nothing() {
         assert_eq!(control.n_computed(), length + 3 * 19, "{n_slots} slots, {length} tokens, recurrent: {recurrent}");
         let stats = wait_until(&engine, is_idle).branches;
         assert_eq!((stats.n_started, stats.n_forked, stats.n_computed), (3, 2, 0));
-        assert_eq!(stats.n_shared as usize, 2 * (length + n_at));
+        assert_eq!(stats.n_shared, 2 * (length + n_at) as u64);
     }
 }
 
@@ -372,7 +372,7 @@ impl Dice {
             suffix: tokens_of(&dice.text(5, 30)),
             ..greedy(&stem, 1)
         };
-        (0..1 + self.below(3)).map(|_| request(self)).collect()
+        (0..=self.below(3)).map(|_| request(self)).collect()
     }
 }
 
@@ -422,7 +422,9 @@ fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
         }
     }
     open.into_iter().for_each(read_to_the_end);
-    pins.into_iter().for_each(|id| assert!(engine.unpin(id).unwrap()));
+    for id in pins {
+        assert!(engine.unpin(id).unwrap());
+    }
     forks
 }
 
