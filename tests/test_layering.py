@@ -73,6 +73,13 @@ RULES = {
     "no dialect names the cache's routes": Rule(
         "python/weft/server/*", r"\bserver\.cache_api\b", ("python/weft/server/app.py", "python/weft/server/cache_api")
     ),
+    "the routes to requests name no dialect": Rule(
+        "python/weft/server/requests_api",
+        r"\bserver(\.| import .*\b)(anthropic|cache_api|llamacpp|ollama|openai|responses|seeds)\b",
+    ),
+    "no dialect names the routes to requests": Rule(
+        "python/weft/server/*", r"\bserver\.requests_api\b", ("python/weft/server/app.py", "python/weft/server/requests_api")
+    ),
     "schemas name only what dialects share": Rule(
         "python/weft/server/*/*schemas.py", r"\bweft\.(?!server\.(request_fields|response_fields|openai\.schemas)\b)"
     ),

@@ -222,6 +222,10 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "pool, `-c`": lambda: [constant(CONFIG, "DEFAULT_POOL")],
     "completions of one request, `n`, and its `branches`": lambda: [abouts(weft.Request)["n"].high],
     "branches that one look at a request, `GET /requests/{id}`, tells": lambda: [requests_api.MAX_TOLD],
+    "branches of one stream, with those that were forked from others": lambda: [constant(REQUEST, "MAX_COMPLETIONS")],
+    "texts of branches that have ended, kept for forks while their streams are held": lambda: [
+        constant("engine/stream.rs", "MAX_ENDED_TOKENS")
+    ],
     "stop strings of one request": lambda: [
         constant(REQUEST, "MAX_STOPS"),
         constant(REQUEST, "MAX_STOP_BYTES"),

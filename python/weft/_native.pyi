@@ -11,14 +11,16 @@ In a forked child every call that touches a model, an engine or a stream raises 
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, Unpack, final, overload
 
 from weft.events import Event, Logprob
-from weft.request import Request
+from weft.reading import Branches
+from weft.request import ForkOptions, Request
 
 __all__ = [
     "Adapter",
     "Biases",
+    "BranchStats",
     "CachedNode",
     "CompactLogprobs",
     "Compute",
@@ -951,6 +953,79 @@ class Stream:
             InvalidRequest: `index` is no number of a branch.
         """
 
+    @overload
+    def fork(
+        self,
+        index: int,
+        *,
+        n: int = 1,
+        at: int | None = None,
+        unit: Literal["token", "byte"] = "token",
+        append: str | Sequence[int] | None = None,
+        own_stream: Literal[False] = False,
+        **options: Unpack[ForkOptions],
+    ) -> Coroutine[Any, Any, list[int]]: ...
+    @overload
+    def fork(
+        self,
+        index: int,
+        *,
+        n: int = 1,
+        at: int | None = None,
+        unit: Literal["token", "byte"] = "token",
+        append: str | Sequence[int] | None = None,
+        own_stream: Literal[True],
+        **options: Unpack[ForkOptions],
+    ) -> Coroutine[Any, Any, Stream]: ...
+    @overload
+    def fork(
+        self,
+        index: int,
+        *,
+        n: int = 1,
+        at: int | None = None,
+        unit: Literal["token", "byte"] = "token",
+        append: str | Sequence[int] | None = None,
+        own_stream: bool,
+        **options: Unpack[ForkOptions],
+    ) -> Coroutine[Any, Any, list[int] | Stream]:
+        """Forks a branch: `n` others continue its prompt, its text up to a place, and what is appended.
+
+        They come into this stream, behind the branches that it has had, or into one of their own; a branch that has ended can be
+        forked too, as long as this stream is held. At the end of a branch that runs, its forks draw from the very row of logits
+        that its next token is drawn from, and nothing is computed for them; further back, one token is.
+
+        Without options of their own, they go on as the branch would: with its parameters, and with what its penalties, its
+        grammar and its stop strings have seen. With any, all begin anew, and what stands before is their prompt. A fork that
+        becomes branch `i` of this stream draws with `seed + i`, and the `k`th of all that got streams of their own with
+        `seed + 256 + k` (modulo 2³²); with the option `seed`, fork `k` draws with that `+ k`.
+
+        Asked for at once, also if it is not awaited; forks that come into this stream stay if the wait is cancelled.
+
+        Args:
+            index: Which branch.
+            n: How many forks, 1 to 256 with the branches of this stream.
+            at: Where they part from it, in tokens that it has drawn or in bytes of its text; None is its end when the worker sees
+                this. A token that ends texts is no part of that.
+            unit: What `at` counts: `"token"` or `"byte"`.
+            append: What stands between there and what they write, as `Request.suffix_prompt`. A grammar that goes on reads it.
+            own_stream: Whether they get a stream of their own.
+            **options: What they are asked for; what is left unsaid is the branch's.
+
+        Returns:
+            The numbers of the forks in this stream, or their own stream.
+
+        Raises:
+            InvalidRequest: There is no such branch or place, the grammar does not allow what is appended, or an option is wrong;
+                or this stream has ended, and forks are to come into it.
+            ContextOverflow: What they are to continue fills the context.
+            QueueFull: `max_queue` requests wait already.
+            EngineStopped: The engine was closed.
+        """
+
+    def branches(self) -> Branches:
+        """Each branch on its own, those too that forks add: `async for branch in stream.branches()`. To be called once."""
+
     def close(self) -> None:
         """Cancels the request now: its events are dropped, and whoever waits for one sees the end of the stream. Idempotent."""
 
@@ -1233,6 +1308,10 @@ class Stats:
         """Sequences that gave up their slot for an older one."""
 
     @property
+    def branches(self) -> BranchStats:
+        """What became of the branches of streams."""
+
+    @property
     def n_adapter_changes(self) -> int:
         """Decodes with other adapters than the one before."""
 
@@ -1275,6 +1354,30 @@ class Stats:
     @property
     def times(self) -> StepTimes:
         """Where the worker's time went since its start."""
+
+@final
+class BranchStats:
+    """The branches of all streams, since the engine's start; prompts that are only computed are none."""
+
+    @property
+    def n_started(self) -> int:
+        """Those that were in a slot."""
+
+    @property
+    def n_forked(self) -> int:
+        """Those that were forked from others."""
+
+    @property
+    def n_cancelled(self) -> int:
+        """Those that were cancelled on their own, while their streams went on."""
+
+    @property
+    def n_computed(self) -> int:
+        """Prompt tokens computed for branches that are not the first of their stream, and for forks; counted at their ends."""
+
+    @property
+    def n_shared(self) -> int:
+        """Tokens of their prompts that these found computed."""
 
 @final
 class StoreStats:

@@ -11,16 +11,15 @@ from weft.sampling import Sampling
 from weft.schema import JsonSchema, schema_text
 from weft.thought import GrammarTrigger, Thought
 
-__all__ = ["BranchOptions", "Prompt", "Request", "RequestOptions"]
+__all__ = ["BranchOptions", "ForkOptions", "Prompt", "Request", "RequestOptions"]
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[str | int | Media | Sequence[int]] | MixedPrompt
 """What may be continued."""
 
 
-class BranchOptions(TypedDict, total=False):
-    """What one of `Request.branches` may say of itself; what it leaves unsaid is the request's."""
+class ForkOptions(TypedDict, total=False):
+    """What forks of a branch may say, see `Stream.fork`; what they leave unsaid is the branch's."""
 
-    suffix_prompt: str | Sequence[int] | None
     max_tokens: int | None
     stop: str | Sequence[str]
     seed: int | None
@@ -68,6 +67,12 @@ class BranchOptions(TypedDict, total=False):
     n_discard: int
     max_predict_ms: float | None
     n_indent: int
+
+
+class BranchOptions(ForkOptions, total=False):
+    """What one of `Request.branches` may say of itself; what it leaves unsaid is the request's."""
+
+    suffix_prompt: str | Sequence[int] | None
     adapters: Sequence[tuple[int, float]] | None
 
 

@@ -77,10 +77,11 @@ pub(super) fn admit<R: Runner>(core: &mut Core<R>) {
 
 /// Requests that waited for what is computed by now may start.
 fn unpark<R: Runner>(core: &mut Core<R>) {
-    let running = core.slots.running();
+    let (running, laggards) = (core.slots.running(), &core.outbox.laggards);
     core.queue.unpark(|owner| {
         let nth = running.binary_search_by_key(&owner, |running| running.sequence.seniority()).ok()?;
-        Some(running[nth].n_held)
+        // Nobody waits for another's reader.
+        Some(running[nth].n_held).filter(|_| !laggards.holds(running[nth].sequence.stream_id))
     });
 }
 
@@ -192,6 +193,9 @@ fn begin<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32, slot: u32, 
         matched.take_from(saved, core.memory.kind().forks);
     }
     let mut sequence = Sequence::new(job, index, core.limits.n_ctx_slot, &core.memory.model().lexicon(), Instant::now());
+    if let Some(begun) = core.forks.begun(request_id) {
+        sequence.go_on_from(begun);
+    }
     let (is_complete, is_first) = (job.request.task == Task::Complete, !job.has_started);
     let is_explained = is_first && job.request.explains_cache && request_id == job.stream_id;
     let (n_pool, n_found) = (matched.n_pool, matched.n_tokens());
@@ -214,6 +218,7 @@ fn begin<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32, slot: u32, 
     for index in index..index + n_together {
         core.outbox.admitted.extend(core.queue.start(request_id, index));
     }
+    core.stats.branches.n_started += u64::from(is_complete) * u64::from(n_together);
     if let Some(logits) = logits {
         draw_first(core, nth, &logits);
     }

@@ -73,7 +73,10 @@ pub(super) fn worth_awaiting<R: Runner>(core: &Core<R>, request_id: u64, n_known
     let n = job.n_prompt();
     let n_told = core.n_told(job);
     let (mut best, mut n_compared): (Option<Awaits>, u64) = (None, 0);
-    let can_share = |running: &&Running| running.n_uncomputed() >= MIN_SHARED && running.n_grouped.is_none();
+    let can_share = |running: &&Running| {
+        let is_held_back = core.outbox.laggards.holds(running.sequence.stream_id);
+        running.n_uncomputed() >= MIN_SHARED && running.n_grouped.is_none() && !is_held_back
+    };
     for running in core.slots.running().iter().filter(can_share) {
         let n_common = running.sequence.tokens.common_prefix(&job.prompt);
         n_compared += u64::from(n_common);

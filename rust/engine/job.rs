@@ -157,7 +157,21 @@ impl Job {
             if media.is_empty() { Arc::clone(&prompt) } else { prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect() };
         let untold = Untold::new(first);
         let way = |(first, request, sampler)| Way::new(first, request, sampler, Arc::clone(&drawable));
-        let ways: Vec<Way> = requests.into_iter().map(way).collect();
+        let ways = requests.into_iter().map(way).collect();
+        Self { media, untold: Some(untold), ..Self::of_ways(request_id, ways, prompt, sender, waiting) }
+    }
+
+    /// As [`Job::new`], where it is known how the branches go on that begin with `prompt`; it tells nothing of that.
+    ///
+    /// # Panics
+    /// If there are no ways.
+    pub(crate) fn of_ways(
+        request_id: u64,
+        ways: Vec<Way>,
+        prompt: Arc<[Token]>,
+        sender: Arc<Sender>,
+        waiting: QueuePlace,
+    ) -> Self {
         let n = ways.iter().map(|way| way.n as usize).sum();
         let branches = vec![Branch::Waiting; n];
         Self {
@@ -166,7 +180,7 @@ impl Job {
             request: Arc::clone(&ways[0].request),
             ways,
             prompt,
-            media,
+            media: Arc::from([]),
             variants: Variants::default(),
             asked_for: Variant::default(),
             sender,
@@ -180,7 +194,7 @@ impl Job {
             last_served: 0,
             prompt_logits: None,
             keeper: Keeper::Nobody,
-            untold: Some(untold),
+            untold: None,
             events: Vec::new(),
         }
     }

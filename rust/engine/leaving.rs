@@ -2,6 +2,7 @@
 
 use crate::engine::core::Core;
 use crate::engine::explaining::show_places;
+use crate::engine::forks::Source;
 use crate::engine::job::{Branch, Job, Keeper};
 use crate::engine::queue::Preempted;
 use crate::engine::runner::{Runner, SequenceId, Variants};
@@ -40,9 +41,29 @@ fn end_branch<R: Runner>(
     if let Some(explanation) = &mut explanation {
         show_places(explanation, &core.queue.job(sequence.request_id).prompt, &core.memory.model().lexicon());
     }
+    count_shared(core, &sequence, &usage);
+    remember_end(core, &sequence);
     core.queue.job_mut(sequence.request_id).set(sequence.index, Branch::Finished);
     let finished = Finished { index: sequence.branch, slot, reason, text, usage, is_truncated, made, score: None, explanation };
     core.tell(sequence.request_id, Event::Finished(finished));
+}
+
+/// Counts what a branch that is not the only one of its prompt has shared with others.
+fn count_shared<R: Runner>(core: &mut Core<R>, sequence: &Sequence, usage: &Usage) {
+    if sequence.request().task == Task::Complete && (sequence.branch > 0 || core.forks.begun(sequence.request_id).is_some()) {
+        core.stats.branches.n_computed += u64::from(usage.n_computed);
+        core.stats.branches.n_shared += u64::from(usage.n_cached);
+    }
+}
+
+/// A branch has ended: whoever forks it goes on from where it was.
+fn remember_end<R: Runner>(core: &mut Core<R>, sequence: &Sequence) {
+    let Core { queue, forks, .. } = core;
+    let job = queue.job(sequence.request_id);
+    if job.request.task == Task::Complete {
+        let source = Source::new(job, sequence.index, forks.begun(job.request_id).cloned()).reached(sequence);
+        forks.end(job.stream_id, sequence.branch, source, &job.sender);
+    }
 }
 
 /// Branch `index` of a stream ends here, and the others go on. Nothing happens where there is none, where it has ended, and where it
@@ -54,6 +75,7 @@ pub(super) fn cancel_branch<R: Runner>(core: &mut Core<R>, stream_id: u64, index
         return;
     }
     core.has_changed = true;
+    core.stats.branches.n_cancelled += u64::from(job.branches[place as usize] != Branch::Finished);
     match job.branches[place as usize] {
         Branch::Finished => {}
         Branch::Running => cancel_running(core, request_id, place),
@@ -65,6 +87,8 @@ pub(super) fn cancel_branch<R: Runner>(core: &mut Core<R>, stream_id: u64, index
             end_branch(core, sequence, Some(slot), n_held, FinishReason::Cancelled, None);
         }
         Branch::Waiting => {
+            let source = Source::new(job, place, core.forks.begun(request_id).cloned());
+            core.forks.end(stream_id, index, source, &job.sender);
             // Whoever looks at the queue finds it shorter at once.
             drop(core.queue.drop_waiting(request_id, place));
             let finished = Finished {
@@ -164,11 +188,14 @@ pub(super) fn remove<R: Runner>(core: &mut Core<R>, request_id: u64) -> Option<J
         leave_cut_media(core, &mut running);
         leave_slot(core, &running);
         core.memory.cache_mut().unpin(running.id);
+        count_shared(core, &running.sequence, &running.sequence.usage(running.n_held, true));
     }
     for preempted in core.queue.remove_preempted(request_id) {
+        count_shared(core, &preempted.sequence, &preempted.sequence.usage(preempted.n_held, true));
         core.memory.cache_mut().release(preempted.reservation);
     }
     release_keeper(core, request_id);
+    core.forks.leave(request_id);
     core.queue.remove(request_id)
 }
 

@@ -259,7 +259,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         }
     };
     let steering = steering::read(object, held_to.is_some())?;
-    let suffix = suffix(&get(intern!(py, "suffix_prompt"))?)?;
+    let suffix = text_or_tokens("suffix_prompt", &get(intern!(py, "suffix_prompt"))?)?;
     Ok(RequestInput { suffix, request, held_to, steering })
 }
 
@@ -387,15 +387,15 @@ pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
 /// Reads what follows a prompt: a text, or token ids.
 ///
 /// # Errors
-/// `InvalidRequest` for anything else but `None`.
-fn suffix(value: &Bound<'_, PyAny>) -> PyResult<Option<PromptInput>> {
+/// `InvalidRequest` names the field where that is anything else but `None`.
+pub(super) fn text_or_tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Option<PromptInput>> {
     if value.is_none() {
         return Ok(None);
     }
     if value.is_instance_of::<PyString>() {
-        return text("suffix_prompt", value).map(|text| Some(PromptInput::Text(text)));
+        return text(name, value).map(|text| Some(PromptInput::Text(text)));
     }
-    tokens("suffix_prompt", value).map(|tokens| Some(PromptInput::Tokens(tokens)))
+    tokens(name, value).map(|tokens| Some(PromptInput::Tokens(tokens)))
 }
 
 /// Reads what the penalties see in place of the prompt.
@@ -460,7 +460,7 @@ pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<V
     match value.extract() {
         Ok(tokens) if !is_bytes => Ok(tokens),
         _ => {
-            let or_text = if matches!(name, "prompt" | "suffix_prompt") { "a string or " } else { "" };
+            let or_text = if matches!(name, "prompt" | "suffix_prompt" | "append") { "a string or " } else { "" };
             let message = format!("{name} is {}; it must be {or_text}a sequence of token ids below 2³¹", shown(value));
             Err(InvalidRequest::new_err((name, message)))
         }

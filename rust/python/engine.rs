@@ -14,6 +14,7 @@ use super::cached::{self, PyCachedNode};
 use super::convert::{self, Constraints, PromptInput, RequestInput};
 use super::errors::{ContextOverflow, InvalidRequest};
 use super::fork::ThisProcess;
+use super::forking::Asked;
 use super::limits::PyLimits;
 use super::logging;
 use super::model::PyModel;
@@ -58,7 +59,9 @@ impl PyEngine {
 
     /// Queues the request that `request` makes of the prompt's tokens.
     fn queue(&self, py: Python<'_>, prompt: PromptInput, request: impl FnOnce(Prompt) -> Request + Send) -> PyResult<PyStream> {
-        self.queue_branches(py, prompt, |prompt, _| Ok(vec![request(prompt)]))
+        // Nothing of it is forked.
+        let asked = vec![(0, py.None())];
+        self.queue_branches(py, prompt, asked, |prompt, _| Ok(vec![request(prompt)]))
     }
 
     /// Queues the requests that `requests` makes of the prompt's tokens, as one stream; there is at least one, or none is queued.
@@ -66,6 +69,7 @@ impl PyEngine {
         &self,
         py: Python<'_>,
         prompt: PromptInput,
+        asked: Vec<(u32, Py<PyAny>)>,
         requests: impl FnOnce(Prompt, &Model) -> crate::error::Result<Vec<Request>> + Send,
     ) -> PyResult<PyStream> {
         let engine = self.handle()?;
@@ -77,6 +81,7 @@ impl PyEngine {
         if let PromptInput::Text(text) = &prompt {
             check_length(text.as_bytes().len(), model, engine.limits().n_ctx_slot)?;
         }
+        let asked = Asked::new(model, prompt.parses_special(), asked);
         let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&self.bells);
         let submit = || -> crate::error::Result<(Completions, u32)> {
             let prompt = prompt.read(model)?;
@@ -86,7 +91,8 @@ impl PyEngine {
         };
         let (completions, seed) = detached(py, submit)?;
         let n_prompt = completions.n_prompt();
-        Ok(PyStream::new(Stream::new(completions, Arc::clone(&self.bells), engine.lexicon().clone()), seed, n_prompt))
+        let stream = Stream::new(completions, Arc::clone(&self.bells), engine.lexicon().clone());
+        Ok(PyStream::new(stream, asked, seed, n_prompt))
     }
 }
 
@@ -244,12 +250,16 @@ impl PyEngine {
     #[pyo3(signature = (request, branches=None))]
     fn submit(&self, py: Python<'_>, request: &Bound<'_, PyAny>, branches: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<PyStream> {
         let prompt = convert::prompt_of(request)?;
+        let asked = match &branches {
+            None => vec![(0, request.clone().unbind())],
+            Some(branches) => (0..).zip(branches).map(|(first, branch)| (first, branch.clone().unbind())).collect(),
+        };
         let branches = match branches {
             None => vec![convert::request(request)?],
             Some(branches) => branches.iter().map(convert::request).collect::<PyResult<_>>()?,
         };
         let parses_special = prompt.parses_special();
-        self.queue_branches(py, prompt, move |prompt, model| {
+        self.queue_branches(py, prompt, asked, move |prompt, model| {
             let mut constraints = Constraints::default();
             let request = |branch: RequestInput| branch.complete(prompt.clone(), parses_special, model, &mut constraints);
             branches.into_iter().map(request).collect()

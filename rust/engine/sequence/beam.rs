@@ -3,7 +3,7 @@
 use crate::engine::runner::Runner;
 use crate::engine::sequence::text::{Shown, Text};
 use crate::engine::sequence::tokens::Tokens;
-use crate::engine::sequence::{Sequence, named};
+use crate::engine::sequence::{Sequence, append_text, named};
 use crate::request::{BeamSearch, Constraint, FinishReason, Logprobs, Token};
 use crate::sampling::beams::{Proposal, Worth, drawn, likeliest};
 use crate::sampling::rng::Mt19937;
@@ -129,7 +129,7 @@ impl Sequence {
     /// Why `token` would end its text; `None` where it would not.
     pub(crate) fn end_with(&self, token: Token, runner: &impl Runner) -> Option<FinishReason> {
         let is_end = runner.is_end(token);
-        let Shown { end, .. } = self.text.clone().push(|bytes| append(self.request(), runner, token, bytes));
+        let Shown { end, .. } = self.text.clone().push(|bytes| append_text(token, self.request(), runner, bytes));
         match end {
             Some(end) => Some(end),
             None if is_end => Some(FinishReason::End),
@@ -179,7 +179,7 @@ impl Sequence {
         if let Some(constraint) = &mut self.constraint {
             constraint.accept(token);
         }
-        self.text.push(|bytes| append(&self.request, runner, token, bytes));
+        self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
         if let Some(beam) = &mut self.beam {
             beam.untold.push(written);
             (beam.worth, beam.place, beam.proposals) = (worth, place, None);
@@ -197,15 +197,6 @@ impl Sequence {
     }
 }
 
-/// Appends what `token` stands for in a text.
-pub(super) fn append(request: &crate::request::Request, runner: &impl Runner, token: Token, bytes: &mut Vec<u8>) {
-    if request.preserved_tokens.contains(&token) {
-        bytes.extend_from_slice(runner.lexicon().spelling(token));
-    } else if !runner.is_end(token) {
-        runner.append_piece(token, bytes);
-    }
-}
-
 /// How much of a text a stream has heard.
 #[derive(Debug, Clone)]
 pub(crate) struct Teller {
@@ -218,7 +209,7 @@ impl Teller {
     /// The text that becomes safe to show with `token`; with the last one, that is all of the rest.
     pub(crate) fn tell(&mut self, of: &Sequence, token: Token, is_last: bool, runner: &impl Runner) -> SmolStr {
         self.n_told += 1;
-        let Shown { text, .. } = self.text.push(|bytes| append(of.request(), runner, token, bytes));
+        let Shown { text, .. } = self.text.push(|bytes| append_text(token, of.request(), runner, bytes));
         if !is_last {
             return text;
         }

@@ -1,6 +1,7 @@
 //! One completion being written.
 
 mod beam;
+mod begun;
 mod clock;
 mod context_window;
 mod indentation;
@@ -19,11 +20,12 @@ use crate::request::{
     Constraint, Diversity, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage,
 };
 use crate::sampling::{self, Firsts, Lexicon, Next, Sampler, Thinking};
-use beam::append;
 pub(crate) use beam::{Beam, Found, Proposed, Whole, Written};
+pub(crate) use begun::Begun;
 use clock::Clock;
 use context_window::ContextWindow;
 use smol_str::SmolStr;
+pub(crate) use text::incomplete_tail;
 use text::{Shown, Text};
 pub(crate) use tokens::Tokens;
 
@@ -51,6 +53,8 @@ pub(crate) struct Sequence {
     pub(crate) n_prompt: u32,
     n_predicted: u32,
     window: ContextWindow,
+    /// Where its context was shifted last: what follows is the newest of its text.
+    shifted_at: Option<u32>,
     sampler: Sampler,
     /// Where its first token comes from, and which of them it is, where it is drawn together with those of others.
     first: Option<(Arc<Firsts>, u32)>,
@@ -98,6 +102,7 @@ impl Sequence {
             n_prompt: job.n_prompt(),
             n_predicted: 0,
             window: ContextWindow::new(n_ctx_slot, request.context_shift),
+            shifted_at: None,
             sampler,
             beam: request.diversity.beams().map(|&search| Box::new(Beam::new(search, nth, &text))),
             first: way.firsts.clone().map(|firsts| (firsts, nth)),
@@ -149,7 +154,18 @@ impl Sequence {
         let n_before = self.n_tokens();
         let n_kept = self.window.shift(self.n_prompt, &mut self.tokens)?;
         self.variants.remove(&(n_kept..n_kept + n_before - self.n_tokens()));
+        self.shifted_at = Some(n_kept);
         Some(n_kept)
+    }
+
+    /// Where its context was shifted last; `None` where all of its text is there.
+    pub(crate) fn shifted_at(&self) -> Option<u32> {
+        self.shifted_at
+    }
+
+    /// How it chooses: it has seen its prompt and what it has drawn.
+    pub(crate) fn sampler(&self) -> &Sampler {
+        &self.sampler
     }
 
     /// Whether its context must be shifted before it can go on.
@@ -233,7 +249,7 @@ impl Sequence {
         };
         self.clock.draw(now);
         let is_end = runner.is_end(token);
-        let Shown { mut text, end } = self.text.push(|bytes| append(&self.request, runner, token, bytes));
+        let Shown { mut text, end } = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
         let is_late = || self.request.max_predict_time.is_some_and(|limit| text.contains('\n') && self.clock.predicted() > limit);
         let finished = match end {
             Some(end) => Some(end),
@@ -295,6 +311,15 @@ impl Sequence {
     /// shown it, and this is empty.
     pub(crate) fn rest_of_text(&mut self) -> SmolStr {
         self.text.finish()
+    }
+}
+
+/// What `token` adds to the text of a branch of `request`.
+pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner, bytes: &mut Vec<u8>) {
+    if request.preserved_tokens.contains(&token) {
+        bytes.extend_from_slice(runner.lexicon().spelling(token));
+    } else if !runner.is_end(token) {
+        runner.append_piece(token, bytes);
     }
 }
 

@@ -10,6 +10,7 @@ mod context_shift;
 mod diversity;
 mod explaining;
 mod failing;
+mod forks;
 mod giving_way;
 mod grouping;
 mod growth;

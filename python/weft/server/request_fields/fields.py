@@ -6,7 +6,17 @@ import msgspec
 
 from weft.sampling import Sampling
 
-__all__ = ["BRANCH_NAMES", "BranchFields", "CompletionFields", "LogitBias", "Prompt", "TextPrompt", "TriggerField"]
+__all__ = [
+    "BRANCH_NAMES",
+    "FORK_NAMES",
+    "BranchFields",
+    "CompletionFields",
+    "ForkFields",
+    "LogitBias",
+    "Prompt",
+    "TextPrompt",
+    "TriggerField",
+]
 
 
 class TextPrompt(msgspec.Struct):
@@ -169,7 +179,13 @@ BRANCH_NAMES = (
 )
 """Fields of a completion that each branch may have of its own."""
 
+FORK_NAMES = tuple(name for name in BRANCH_NAMES if name not in ("suffix_prompt", "lora"))
+"""Fields that forks of a branch may have of their own."""
+
 if TYPE_CHECKING:
+
+    class ForkFields(CompletionFields):
+        """What forks say of themselves; what they leave unsaid is their branch's. It has the fields of `FORK_NAMES` alone."""
 
     class BranchFields(CompletionFields):
         """What one branch says of itself; what it leaves unsaid is the body's. It has the fields of `BRANCH_NAMES` alone."""
@@ -180,4 +196,11 @@ else:
         kw_only=True,
         module=__name__,
         namespace={"__doc__": "What one branch says of itself; what it leaves unsaid is the body's."},
+    )
+    ForkFields = msgspec.defstruct(
+        "ForkFields",
+        [(name, get_type_hints(CompletionFields)[name], None) for name in FORK_NAMES],
+        kw_only=True,
+        module=__name__,
+        namespace={"__doc__": "What forks say of themselves; what they leave unsaid is their branch's."},
     )
