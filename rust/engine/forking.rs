@@ -81,7 +81,7 @@ fn cut<R: Runner>(core: &Core<R>, stream_id: u64, branch: u32, at: At) -> Result
     let (source, sender) = find_source(core, stream_id, branch)?;
     if source.request.diversity.beams().is_some() {
         return Err(refused(
-            "index",
+            "branch",
             "the beams of a search replace each other, and are not forked; fork a branch of its own".to_owned(),
         ));
     }

@@ -291,6 +291,8 @@ fn searches_are_not_forked_and_forks_are_no_searches() {
         assert!(matches!(refused, Some(Error::InvalidRequest { param: "branch", .. })), "{refused:?}");
     }
     drop(completions);
+    control.allow(None);
+    wait_until(&engine, is_idle);
     let completions = drawing(&engine, &control, greedy(&prompt(1, 60), 50), 5);
     let ways = own_way(vec![Request { diversity: search, n: 2, ..anew(5) }]);
     let refused = forked(&control, &completions, Fork { ways, ..alike(1) }).err();
