@@ -57,10 +57,10 @@ fn make<R: Runner>(core: &mut Core<R>, order: Ordered) -> Result<ForkMade> {
     let Cut { source, sender, n_tokens, is_end, .. } = cut;
     let mut job = Job::of_ways(request_id, ways, prompt, own.unwrap_or(sender), place);
     job.stream_id = if is_own { request_id } else { stream_id };
+    job.written = source.written;
     if source.shifted_at.is_none() && n_tokens > source.n_prompt {
         job.written.push(source.n_prompt..n_tokens);
     }
-    job.written.splice(0..0, source.written);
     (job.variants, job.asked_for, job.media) = (source.variants, source.asked_for, source.media);
     if let Some(grouping) = core.limits.grouping {
         job.grouped_from = grouping.first(job.n_prompt());
