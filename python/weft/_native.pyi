@@ -1489,7 +1489,7 @@ class Slot:
 
     @property
     def index(self) -> int | None:
-        """Which branch of the request; None where the slot is idle."""
+        """Which branch of the request, or which beam of a search; None where the slot is idle."""
 
     @property
     def n_prompt(self) -> int:

@@ -164,7 +164,7 @@ pub struct SlotStats {
 pub struct RunningStats {
     /// Counts requests in order of submission, from 0.
     pub request_id: u64,
-    /// Which branch of it.
+    /// Which branch of it; of a search, which beam.
     pub index: u32,
     /// The prompt's length in tokens.
     pub n_prompt: u32,

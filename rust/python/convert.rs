@@ -11,16 +11,14 @@ use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use super::adapters;
 use super::compact::{PyBiases, PyTokenIds};
+use super::diversity;
 use super::errors::{InvalidConfig, InvalidRequest};
 use super::media::{self, PyMixedPrompt};
 use super::steering::{self, Steering};
 use crate::config::{CacheRam, FlashAttention, Kernels, KvType, MAX_THREADS, Numa, Pooling, Split, TokenGap, Tuned};
 use crate::error::Error;
 use crate::llama::Model;
-use crate::request::{
-    BeamSearch, ContextShift, Diversity, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Task,
-    Token,
-};
+use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Task, Token};
 
 /// A prompt as the caller gave it.
 pub(super) enum PromptInput {
@@ -170,12 +168,6 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
     let n_keep: Option<u32> = field!("n_keep", "an integer from 0 to 2³² − 1 or None");
     let owner: Option<PyBackedStr> = field!("owner", "a string or None");
     let n: u32 = field!("n", "a positive integer");
-    let asked = DiversityAsked {
-        is_distinct: field!("distinct", "True or False"),
-        diverse: field!("diverse", "'arithmetic', 'beam' or None"),
-        beam_width: field!("beam_width", "an integer of 2 or more, or None"),
-        length_penalty: field!("length_penalty", "a number from −10 to 10"),
-    };
     let n_batch: Option<u32> = field!("n_batch", "a count or None");
     let max_predict_ms: Option<f64> = field!("max_predict_ms", "a number or None");
     let max_token_gap_ms: Option<f64> = field!("max_token_gap_ms", "a number from 1 to 60000 or None");
@@ -183,7 +175,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         prompt: Prompt::default(),
         suffix: Vec::new(),
         n,
-        diversity: asked.read(n)?,
+        diversity: diversity::read(object, n)?,
         max_tokens: field!("max_tokens", "an integer from 0 to 2³² − 1 or None"),
         stop: field!("stop", "a sequence of strings"),
         seed: seed.map_or_else(|| random_seed(py), Ok)?,
@@ -265,44 +257,6 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
 
 pub(super) fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
     value.extract().map_err(|_| InvalidRequest::new_err((name, format!("{name} is {}; it must be {what}", shown(value)))))
-}
-
-/// What the completions of a request have to do with each other, as the caller gave it.
-struct DiversityAsked {
-    is_distinct: bool,
-    diverse: Option<PyBackedStr>,
-    beam_width: Option<u32>,
-    length_penalty: f32,
-}
-
-impl DiversityAsked {
-    /// # Errors
-    /// `InvalidRequest` for a kind that does not exist, and for what does not go together.
-    fn read(self, n: u32) -> PyResult<Diversity> {
-        let refuse = |param: &'static str, message: &str| Err(InvalidRequest::new_err((param, message.to_owned())));
-        let Self { is_distinct, diverse, beam_width, length_penalty } = self;
-        let (is_arithmetic, is_stochastic) = match diverse.as_deref() {
-            None => (false, false),
-            Some("arithmetic") => (true, false),
-            Some("beam") => (false, true),
-            Some(other) => return refuse("diverse", &format!("diverse is '{other}'; it must be 'arithmetic', 'beam' or None")),
-        };
-        if is_distinct && (diverse.is_some() || beam_width.is_some()) {
-            return refuse("distinct", "distinct does not go with diverse or beam_width, which keep texts apart themselves");
-        }
-        if is_arithmetic && beam_width.is_some() {
-            return refuse("diverse", "a search with beam_width draws nothing by arithmetic sampling; leave one of them out");
-        }
-        match beam_width.or(is_stochastic.then_some(n)) {
-            Some(width) => Ok(Diversity::Beams(BeamSearch { width, length_penalty, is_stochastic })),
-            None if length_penalty.to_bits() != 1.0_f32.to_bits() => {
-                refuse("length_penalty", "length_penalty ranks what a search finds, and needs beam_width")
-            }
-            None if is_arithmetic => Ok(Diversity::Arithmetic),
-            None if is_distinct => Ok(Diversity::Distinct),
-            None => Ok(Diversity::None),
-        }
-    }
 }
 
 /// Reads the names of samplers.

@@ -12,6 +12,7 @@ mod body;
 mod cached;
 mod compact;
 mod convert;
+mod diversity;
 mod engine;
 mod errors;
 mod events;
