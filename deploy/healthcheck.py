@@ -3,14 +3,14 @@
 Not by `urllib`, which would ask a proxy of the environment, and not by `curl`, which an image need not have. A key is not needed.
 """
 
+import os
 import sys
 from http.client import HTTPConnection, HTTPException
 
-ADDRESS = ("127.0.0.1", 8080)
 PATIENCE_S = 4.0
 
 try:
-    connection = HTTPConnection(*ADDRESS, timeout=PATIENCE_S)
+    connection = HTTPConnection("127.0.0.1", int(os.environ["LLAMA_ARG_PORT"]), timeout=PATIENCE_S)
     connection.request("GET", "/health")
     sys.exit(connection.getresponse().status != 200)
 except (OSError, HTTPException):

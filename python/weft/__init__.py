@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         AnswerTooLarge,
         ContextOverflow,
         DecodeError,
+        DriverMissing,
         EngineStopped,
         ForkedProcess,
         InvalidConfig,
@@ -84,6 +85,7 @@ __all__ = [
     "ComputedStretch",
     "ContextOverflow",
     "DecodeError",
+    "DriverMissing",
     "EarlierRequest",
     "Embeddings",
     "Engine",
@@ -173,6 +175,7 @@ _HOMES = {
         "AnswerTooLarge",
         "ContextOverflow",
         "DecodeError",
+        "DriverMissing",
         "EngineStopped",
         "ForkedProcess",
         "InvalidConfig",
@@ -222,8 +225,16 @@ if not TYPE_CHECKING:
         """A public name, when it is first asked for."""
         if (home := _HOME_OF.get(name)) is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        try:
+            module = import_module(home)
+        except ImportError as error:
+            from weft.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
+
+            if (driver := missing()) is not None:
+                raise driver from error
+            raise
         # From now on it is found without a call.
-        value = globals()[name] = getattr(import_module(home), name)
+        value = globals()[name] = getattr(module, name)
         return value
 
 

@@ -135,6 +135,13 @@ class _Supervision(threading.Thread):
 
 def _application(settings: Settings, places: Sequence[Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
     """Called in the worker process."""
-    from weft.serving.worker import application  # noqa: PLC0415 (the supervisor is not to hold what it imports)
+    try:
+        from weft.serving.worker import application  # noqa: PLC0415 (the supervisor is not to hold what it imports)
+    except ImportError as error:
+        from weft.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
 
+        if (driver := missing()) is None:
+            raise
+        line.send(str(driver))
+        raise SystemExit(1) from error
     return application(settings, places, config, line)
