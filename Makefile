@@ -44,7 +44,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-all clients compare wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-all clients compare wheel single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -107,6 +107,9 @@ compare: ## Ask a real llama-server and Weft the same, and tell where answers di
 # Tagged `linux`, not `manylinux`: made for this CPU, it must not travel.
 wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel for this machine's CPU in dist/
 	maturin build --release --locked --strip --compatibility linux --out dist
+
+single-wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel with one compiled module: ARGS=cuda12, vulkan, metal, or cpu for machines other than Linux on x86-64
+	python scripts/single_wheel.py $(ARGS)
 
 lint: .venv/synced $(PYO3_CONFIG_FILE) ## rustfmt, clippy and ruff, all warnings being errors
 	$(call step,format)

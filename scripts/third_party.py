@@ -1,10 +1,12 @@
 #!/usr/bin/env python
 """Prints THIRD_PARTY: what the wheels hold beside Weft's own code, and under which licences.
 
-It is made of `cargo metadata`, of the files that lie beside each crate's source, and of llama.cpp's and those that it brings along.
+It is made of `cargo metadata`, of the files beside each crate's source, and of those of llama.cpp and of what that brings along.
 Crates that only compile (build scripts, procedural macros) or test leave nothing in a wheel. With `--crates` it prints only names
 and versions.
 """
+
+# ruff: noqa: T201  (it prints the file)
 
 import json
 import re
