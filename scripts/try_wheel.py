@@ -1,5 +1,7 @@
 """Installs a wheel into an environment of its own, serves the demo model with it in an empty folder, and asks for a completion.
 
+One for a GPU may be tried where there is none: then it has to say what is missing.
+
 usage: python scripts/try_wheel.py [WHEEL]; without one, the only wheel in dist/
 """
 
@@ -31,6 +33,12 @@ def main() -> int:
         subprocess.run([python, "-m", "pip", "install", "--quiet", wheel.resolve()], check=True)
         print(f"installed {wheel.name} ({wheel.stat().st_size / 1e6:.1f} MB) in {time.monotonic() - began:.1f} s")
         subprocess.run([python, "-m", "weft", "--version"], cwd=folder, check=True)
+        imported = subprocess.run(
+            [python, "-c", "import weft; weft.Engine"], cwd=folder, stderr=subprocess.PIPE, text=True, check=False
+        )
+        if imported.returncode:
+            print(imported.stderr, file=sys.stderr)
+            return 0 if "weft.errors.DriverMissing: " in imported.stderr else 1
         return serve(python, folder)
 
 
