@@ -85,7 +85,7 @@ def test_an_image_writes_only_into_its_volume(image: Path) -> None:
 def test_an_image_sets_what_the_server_reads(image: Path) -> None:
     variables = {name: value for name, value in environment(image).items() if name.startswith("LLAMA_ARG_")}
     settings, warnings = parse([], variables)
-    assert (settings.host, settings.port, warnings) == ("0.0.0.0", int(last_stage(image)["EXPOSE"]), ())
+    assert (settings.hosts, settings.port, warnings) == (("0.0.0.0",), int(last_stage(image)["EXPOSE"]), ())
 
 
 def test_an_image_asks_after_its_health_by_a_file_that_it_has(image: Path) -> None:
