@@ -97,7 +97,7 @@ def test_an_image_asks_after_its_health_by_a_file_that_it_has(image: Path) -> No
 
 def asked(port: int) -> int:
     """The exit code of the check in a container where the server listens at this port."""
-    command = [sys.executable, DEPLOY / "healthcheck.py"]
+    command = [sys.executable, str(DEPLOY / "healthcheck.py")]
     return subprocess.run(command, env={"LLAMA_ARG_PORT": str(port)}, timeout=20, check=False).returncode
 
 
@@ -306,7 +306,7 @@ def test_only_what_publishes_may_do_more_than_read() -> None:
 
 
 def test_third_parties_are_those_of_the_lock_file() -> None:
-    command = [sys.executable, ROOT / "scripts" / "third_party.py", "--crates"]
+    command = [sys.executable, str(ROOT / "scripts" / "third_party.py"), "--crates"]
     crates = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()
     told = (ROOT / "THIRD_PARTY").read_text()
     assert len(crates) > 50
