@@ -1,7 +1,7 @@
 """Builds the wheel that travels, and the source distribution, into dist/: `make wheels`.
 
-The compiled module is built once for each level of `weft.levels`; a wheel of all of them is put together and audited, and the sizes of
-its parts are printed. llama.cpp's code outside its CPU backend is the same for all levels, and with ccache it is compiled once.
+The compiled module is built once for each level of `weft.levels`; a wheel of all of them is put together and audited, and the
+sizes of its parts are printed. llama.cpp's code outside its CPU backend is the same for all levels: ccache compiles it once.
 """
 
 # ruff: noqa: T201  (it prints what it made)
@@ -29,15 +29,24 @@ WHEEL = ("wheel==0.48.0", "wheel")
 AUDITWHEEL = ("auditwheel==6.8.2", "auditwheel")
 
 RUST_NAMES = {"pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "cx16": "cmpxchg16b", "lahf_lm": "lahfsahf", "abm": "lzcnt"}
-"""Features that rustc calls otherwise than Linux; the others lose their underscores."""
+"""Features that rustc calls otherwise than Linux; the others lose their underscores. None of AMX's is of use to ours."""
 
 CMAKE_NAMES = {
+    "sse4_2": "GGML_SSE42",
+    "avx": "GGML_AVX",
+    "avx2": "GGML_AVX2",
+    "bmi2": "GGML_BMI2",
+    "f16c": "GGML_F16C",
+    "fma": "GGML_FMA",
     "avx512f": "GGML_AVX512",
+    "avx512vbmi": "GGML_AVX512_VBMI",
+    "avx512_vnni": "GGML_AVX512_VNNI",
+    "avx512_bf16": "GGML_AVX512_BF16",
     "amx_tile": "GGML_AMX_TILE",
     "amx_int8": "GGML_AMX_INT8",
     "amx_bf16": "GGML_AMX_BF16",
 }
-"""Features that llama.cpp's build script does not read off rustc's."""
+"""Features that llama.cpp's CPU backend is told of; its other code is compiled for any processor, here as in every build."""
 
 
 def main() -> int:
@@ -71,15 +80,13 @@ def uvx(tool: tuple[str, str], *arguments: str) -> None:
     run(["uv", "tool", "run", "--from", package, command, *arguments])
 
 
-def flags(level: Level) -> dict[str, str]:
-    """The environment that cargo, rustc and CMake take a level from."""
-    features = sorted(f"+{RUST_NAMES.get(flag, flag.replace('_', ''))}" for flag in level.flags if not flag.startswith("amx"))
-    environ = {"RUSTFLAGS": f"-C target-feature={','.join(features)}"}
-    environ |= {name: "ON" for flag, name in CMAKE_NAMES.items() if flag in level.flags}
+def environment(level: Level) -> dict[str, str]:
+    """What cargo and CMake read."""
+    # Features among RUSTFLAGS would be flags of all of llama.cpp's files, and none of them could be shared.
+    environ = {"CARGO_TARGET_DIR": str(BUILT), "RUSTFLAGS": "", "CARGO_PROFILE_RELEASE_DEBUG": "false"}
+    environ |= {name: "ON" if flag in level.flags else "OFF" for flag, name in CMAKE_NAMES.items()}
     if shutil.which("ccache"):
         environ |= {f"CMAKE_{language}_COMPILER_LAUNCHER": "ccache" for language in ("C", "CXX")}
-        # Levels have folders of their own, which the compiler's answer does not depend on.
-        environ |= {"CCACHE_BASEDIR": str(BUILT), "CCACHE_NOHASHDIR": "1"}
     return environ
 
 
@@ -87,10 +94,12 @@ def build(level: Level) -> Path:
     """A wheel with this level's module alone."""
     out = BUILT / level.name
     shutil.rmtree(out, ignore_errors=True)
+    environ = environment(level)
+    # llama.cpp's build script configures CMake once in its folder, whatever its environment says later.
+    run(["cargo", "clean", "--quiet", "--release", "--target", TARGET, "--package", "llama-cpp-sys-2"], environ)
+    features = ",".join(f"+{RUST_NAMES.get(flag, flag.replace('_', ''))}" for flag in sorted(level.flags) if "amx" not in flag)
     command = ["build", "--release", "--locked", "--strip", "--target", TARGET, "--compatibility", POLICY, "--out", str(out)]
-    # Line tables would be stripped anyway.
-    environ = {"CARGO_TARGET_DIR": str(BUILT), "CARGO_PROFILE_RELEASE_DEBUG": "false"}
-    run([sys.executable, "-m", "maturin", *command], environ | flags(level))
+    run([sys.executable, "-m", "maturin", *command, "--", "-C", f"target-feature={features}"], environ)
     [wheel] = out.glob("*.whl")
     return wheel
 

@@ -46,7 +46,7 @@ def test_a_processor_that_tells_nothing_gets_the_slowest(content: str | None, tm
     assert levels.chosen(LEVELS, has, {}) is BASELINE
 
 
-@pytest.mark.parametrize(("slower", "faster"), pairwise(LEVELS), ids=[level.name for level in LEVELS[1:]])
+@pytest.mark.parametrize(("slower", "faster"), list(pairwise(LEVELS)), ids=[level.name for level in LEVELS[1:]])
 def test_a_processor_gets_the_best_that_it_has(slower: Level, faster: Level) -> None:
     assert levels.chosen(LEVELS, faster.flags | {"fpu"}, {}) is faster
     for flag in faster.flags - slower.flags:
