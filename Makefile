@@ -46,7 +46,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-all clients compare wheel wheels lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-levels bench-all clients compare wheel wheels lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -79,6 +79,9 @@ bench-beside: extension ## The 99th percentile of a stream's pauses beside vecto
 	python -m benches.media
 	$(call step,beside streams with other adapters)
 	python -m benches.adapters
+
+bench-levels: extension ## A wheel's speed at each level of CPUs against this build's (ARGS="/tmp/installed/bin/python", which has the wheel)
+	python -m benches.levels $(ARGS)
 
 bench-all: extension bench bench-loads ## All of these, then what sharing is worth, what saving costs, and HTTP's speed against the engine's
 	$(call step,sharing against nothing shared)
