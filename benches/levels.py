@@ -66,7 +66,9 @@ def main() -> None:
     parser.add_argument(
         "-m", "--model", action="append", type=Path, help="a GGUF file, instead of the synthetic and the demo model"
     )
-    parser.add_argument("--levels", help="those to compare; the processor's own are what is left out")
+    parser.add_argument(
+        "--levels", help="those to compare, as `avx2` or, with other kernels of ours, `baseline/avx512`; all that run here"
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=1.0, help="of one side in one round")
     asked = parser.parse_args()
@@ -87,7 +89,7 @@ def compare(path: Path, python: str, names: Sequence[str], rounds: int, seconds:
     with contextlib.ExitStack() as stack:
         native = stack.enter_context(started("native", sys.executable, path))
         others = [stack.enter_context(started("native again", sys.executable, path))]
-        others += [stack.enter_context(started(name, python, path, {VARIABLE: name})) for name in names]
+        others += [stack.enter_context(started(name, python, path, *name.split("/"))) for name in names]
         print(f"{'':<20}{'level':<14}{'native tokens/s':>17}{'tokens/s':>10}{'ratio':>8}   least to most")
         for work in WORKS:
             for side in [native, *others]:
@@ -115,9 +117,11 @@ def row(work: Work, side: Side, pairs: Sequence[tuple[float, float]]) -> str:
 
 
 @contextlib.contextmanager
-def started(name: str, python: str, path: Path, variables: dict[str, str] | None = None) -> Iterator[Side]:
+def started(name: str, python: str, path: Path, level: str | None = None, kernels: str | None = None) -> Iterator[Side]:
     """A process that has loaded the model, by the Weft that its interpreter finds."""
-    environ = {key: value for key, value in os.environ.items() if key not in (VARIABLE, "WEFT_INSTRUCTIONS")} | (variables or {})
+    asked = {VARIABLE: level, "WEFT_INSTRUCTIONS": kernels}
+    environ = {key: value for key, value in os.environ.items() if key not in asked}
+    environ |= {key: value for key, value in asked.items() if value is not None}
     process = subprocess.Popen([python, SIDE, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ)
     try:
         assert process.stdout is not None

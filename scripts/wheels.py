@@ -28,8 +28,11 @@ MODULE = "_native.abi3.so"
 WHEEL = ("wheel==0.48.0", "wheel")
 AUDITWHEEL = ("auditwheel==6.8.2", "auditwheel")
 
-RUST_NAMES = {"pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "cx16": "cmpxchg16b", "lahf_lm": "lahfsahf", "abm": "lzcnt"}
-"""Features that rustc calls otherwise than Linux; the others lose their underscores. None of AMX's is of use to ours."""
+RUST_NAMES = {"pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "cx16": "cmpxchg16b", "abm": "lzcnt"}
+"""Features that rustc calls otherwise than Linux; the others lose their underscores."""
+
+UNSTABLE = {"lahf_lm", "amx_tile", "amx_int8", "amx_bf16"}
+"""Those that a stable rustc does not take, and that our code would gain nothing by."""
 
 CMAKE_NAMES = {
     "sse4_2": "GGML_SSE42",
@@ -57,6 +60,9 @@ def main() -> int:
     names = options.levels.split(",")
     if unknown := set(names) - {level.name for level in LEVELS}:
         parser.error(f"there is no level {', '.join(sorted(unknown))}")
+    # What is packed has the time of its commit, so that equal sources make equal files.
+    committed = subprocess.run(["git", "log", "-1", "--format=%ct"], capture_output=True, check=False, text=True, cwd=ROOT).stdout
+    os.environ.setdefault("SOURCE_DATE_EPOCH", committed.strip() or "315532800")
     try:
         wheels = {level: build(level) for level in LEVELS if level.name in names}
         wheel = audited(put_together(wheels))
@@ -97,7 +103,7 @@ def build(level: Level) -> Path:
     environ = environment(level)
     # llama.cpp's build script configures CMake once in its folder, whatever its environment says later.
     run(["cargo", "clean", "--quiet", "--release", "--target", TARGET, "--package", "llama-cpp-sys-2"], environ)
-    features = ",".join(f"+{RUST_NAMES.get(flag, flag.replace('_', ''))}" for flag in sorted(level.flags) if "amx" not in flag)
+    features = ",".join(f"+{RUST_NAMES.get(flag, flag.replace('_', ''))}" for flag in sorted(level.flags - UNSTABLE))
     command = ["build", "--release", "--locked", "--strip", "--target", TARGET, "--compatibility", POLICY, "--out", str(out)]
     run([sys.executable, "-m", "maturin", *command, "--", "-C", f"target-feature={features}"], environ)
     [wheel] = out.glob("*.whl")

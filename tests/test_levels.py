@@ -13,6 +13,7 @@ import pytest
 
 import weft
 from weft import _native, levels
+from weft.installed import installed
 from weft.levels import LEVELS, Level
 
 BASELINE, AVX2, AVX512, AVX512_BF16, AMX = LEVELS
@@ -120,6 +121,10 @@ def test_the_module_is_loaded_by_its_one_name(wheel: Path) -> None:
 def test_a_level_that_is_asked_for_restrains_the_kernels_too(wheel: Path) -> None:
     assert run(wheel, "-c", LOADED, WEFT_CPU_LEVEL="baseline").stdout.split() == [BASELINE.file, "portable"]
     assert run(wheel, "-c", LOADED, WEFT_CPU_LEVEL="baseline", WEFT_INSTRUCTIONS="avx2").stdout.split() == [BASELINE.file, "avx2"]
+
+
+def test_the_version_tells_the_level(wheel: Path) -> None:
+    assert run(wheel, "-m", "weft", "--version", WEFT_CPU_LEVEL="avx2").stdout == f"weft {installed().version} (avx2)\n"
 
 
 def test_a_server_says_in_one_line_why_it_does_not_start(wheel: Path) -> None:

@@ -13,7 +13,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["LEVELS", "VARIABLE", "Level", "check", "chosen", "load", "processor"]
+__all__ = ["LEVELS", "VARIABLE", "Level", "chosen", "here", "load", "processor"]
 
 VARIABLE = "WEFT_CPU_LEVEL"
 """The environment variable that asks for a level by its name."""
@@ -93,14 +93,14 @@ def chosen(there: tuple[Level, ...], has: frozenset[str] | None, environ: Mappin
     return fitting[-1]
 
 
-def check() -> None:
-    """Raises what importing `weft._native` would, without the import, where that is there for several kinds of processors.
+def here() -> Level | None:
+    """The level that `weft._native` has here, without importing it; None where it was compiled for this machine alone.
 
     Raises:
-        ImportError: As `chosen` says.
+        ImportError: As `chosen` says: importing it would raise the same.
     """
-    if there := _there():
-        chosen(there, processor(), os.environ)
+    there = _there()
+    return chosen(there, processor(), os.environ) if there else None
 
 
 def load(name: str) -> ModuleType:

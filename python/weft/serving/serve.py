@@ -51,7 +51,7 @@ def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
     for warning in warnings:
         logger.warning("%s", warning)
     try:
-        levels.check()
+        levels.here()  # Raises what the worker would.
         # Read once: a worker that is started again has the same keys.
         settings = replace(settings, api_keys=keys_of(settings), api_key_file=None)
         certificate = tls(settings)
