@@ -1,8 +1,9 @@
 """What a wheel's speed is at each level of CPUs, against that of the build for this machine alone, in one run.
 
 Every side is a process of its own that holds the model; one of them computes at a time, in turns, and a ratio is of two that
-followed each other, since a shared machine drifts by more than is to be told apart. The native build is there twice: its ratio to
-itself is what the others can be told by. Start it in the repository's root, with the interpreter of an environment that the wheel
+followed each other, since a shared machine drifts by more than is to be told apart: the median of these ratios, with their
+quartiles. Others that compute on the machine make a side slower and never faster, so the ratio of the best rounds is there too. The
+native build is there twice: its ratio to itself is what the others can be told by. Start it in the repository's root, with the interpreter of an environment that the wheel
 is installed in: `python -m benches.levels /tmp/installed/bin/python`. The larger model is written by `cargo bench --bench decode
 -- --write-model`.
 """
@@ -69,8 +70,8 @@ def main() -> None:
     parser.add_argument(
         "--levels", help="those to compare, as `avx2` or, with other kernels of ours, `baseline/avx512`; all that run here"
     )
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of one side in one round")
+    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--seconds", type=float, default=0.25, help="of one side in one round")
     asked = parser.parse_args()
     has = processor()
     if has is None:
@@ -90,7 +91,7 @@ def compare(path: Path, python: str, names: Sequence[str], rounds: int, seconds:
         native = stack.enter_context(started("native", sys.executable, path))
         others = [stack.enter_context(started("native again", sys.executable, path))]
         others += [stack.enter_context(started(name, python, path, *name.split("/"))) for name in names]
-        print(f"{'':<20}{'level':<14}{'native tokens/s':>17}{'tokens/s':>10}{'ratio':>8}   least to most")
+        print(f"{'':<20}{'level':<16}{'native tokens/s':>16}{'tokens/s':>10}{'of bests':>10}{'median':>8}   quartiles")
         for work in WORKS:
             for side in [native, *others]:
                 side.time(work, 0.0)
@@ -110,10 +111,10 @@ def pair(native: Side, other: Side, work: Work, seconds: float, number: int) -> 
 
 def row(work: Work, side: Side, pairs: Sequence[tuple[float, float]]) -> str:
     """For the table."""
-    native, other = (statistics.median(column) for column in zip(*pairs, strict=True))
-    ratios = [theirs / ours for ours, theirs in pairs]
-    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-    return f"{work.name:<20}{side.name:<14}{native:>17.1f}{other:>10.1f}{statistics.median(ratios):>8.3f}   {spread}"
+    native, other = (max(column) for column in zip(*pairs, strict=True))
+    low, middle, high = statistics.quantiles((theirs / ours for ours, theirs in pairs), n=4, method="inclusive")
+    ratios = f"{other / native:>10.3f}{middle:>8.3f}   {low:.3f} to {high:.3f}"
+    return f"{work.name:<20}{side.name:<16}{native:>16.1f}{other:>10.1f}{ratios}"
 
 
 @contextlib.contextmanager
@@ -125,7 +126,7 @@ def started(name: str, python: str, path: Path, level: str | None = None, kernel
     process = subprocess.Popen([python, SIDE, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ)
     try:
         assert process.stdout is not None
-        print(f"{name:<14}{process.stdout.readline().strip()}", flush=True)
+        print(f"{name:<16}{process.stdout.readline().strip()}", flush=True)
         yield Side(name, process)
     finally:
         assert process.stdin is not None
