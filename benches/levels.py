@@ -2,10 +2,10 @@
 
 Every side is a process of its own that holds the model; one of them computes at a time, in turns, and a ratio is of two that
 followed each other, since a shared machine drifts by more than is to be told apart: the median of these ratios, with their
-quartiles. Others that compute on the machine make a side slower and never faster, so the ratio of the best rounds is there too. The
-native build is there twice: its ratio to itself is what the others can be told by. Start it in the repository's root, with the interpreter of an environment that the wheel
-is installed in: `python -m benches.levels /tmp/installed/bin/python`. The larger model is written by `cargo bench --bench decode
--- --write-model`.
+quartiles. Others that compute on the machine make a side slower and never faster, so the ratio of the best rounds is there
+too. The native build is there twice: its ratio to itself is what the others can be told by. Start it in the repository's
+root, with the interpreter of an environment that the wheel is installed in: `python -m benches.levels
+/tmp/installed/bin/python`. The larger model is written by `cargo bench --bench decode -- --write-model`.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
