@@ -15,7 +15,7 @@ import weft
 
 N_CTX = 8192
 N_STREAMS = 8
-N_TOKENS = 96
+N_TOKENS = 32
 """Of each stream in one request."""
 
 ORDINARY = range(300, 2000)

@@ -56,6 +56,7 @@ def main() -> int:
     """Builds what is asked for; 1 if a command fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--levels", default=",".join(level.name for level in LEVELS), help="those that the wheel holds")
+    parser.add_argument("--packed-only", action="store_true", help="put together the modules that an earlier run has built")
     options = parser.parse_args()
     names = options.levels.split(",")
     if unknown := set(names) - {level.name for level in LEVELS}:
@@ -64,7 +65,8 @@ def main() -> int:
     committed = subprocess.run(["git", "log", "-1", "--format=%ct"], capture_output=True, check=False, text=True, cwd=ROOT).stdout
     os.environ.setdefault("SOURCE_DATE_EPOCH", committed.strip() or "315532800")
     try:
-        wheels = {level: build(level) for level in LEVELS if level.name in names}
+        make = built if options.packed_only else build
+        wheels = {level: make(level) for level in LEVELS if level.name in names}
         wheel = audited(put_together(wheels))
         run([sys.executable, "-m", "maturin", "sdist", "--out", str(DIST)])
     except subprocess.CalledProcessError as error:
@@ -106,7 +108,12 @@ def build(level: Level) -> Path:
     features = ",".join(f"+{RUST_NAMES.get(flag, flag.replace('_', ''))}" for flag in sorted(level.flags - UNSTABLE))
     command = ["build", "--release", "--locked", "--strip", "--target", TARGET, "--compatibility", POLICY, "--out", str(out)]
     run([sys.executable, "-m", "maturin", *command, "--", "-C", f"target-feature={features}"], environ)
-    [wheel] = out.glob("*.whl")
+    return built(level)
+
+
+def built(level: Level) -> Path:
+    """The wheel that `build` has made."""
+    [wheel] = (BUILT / level.name).glob("*.whl")
     return wheel
 
 
