@@ -104,9 +104,11 @@ def parse(argv: Sequence[str], environ: Mapping[str, str], command: Command = SE
         return read(argv, environ, command.settings)
     except Asked as asked:
         if asked.what == VERSION:
-            from importlib.metadata import version  # noqa: PLC0415 (its own imports take longer than all of the rest)
+            from weft.installed import installed  # noqa: PLC0415 (what it imports takes longer than all of the rest)
+            from weft.levels import here  # noqa: PLC0415
 
-            print(f"weft {version('weft')}")
+            level = here()
+            print(f"weft {installed().version}{f' ({level.name})' if level else ''}")
         elif asked.what == COMPLETION:
             print(completion_script(), end="")
         elif asked.what == CACHE_LIST:
