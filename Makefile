@@ -119,7 +119,7 @@ wheels: .venv/synced $(PYO3_CONFIG_FILE) ## Build the wheel that travels, for ev
 	PYTHONPATH=python python scripts/wheels.py $(ARGS)
 
 single-wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel with one compiled module: ARGS=cuda12, vulkan, metal, or cpu for machines other than Linux on x86-64
-	python scripts/single_wheel.py $(ARGS)
+	PYTHONPATH=python python scripts/single_wheel.py $(ARGS)
 
 lint: .venv/synced $(PYO3_CONFIG_FILE) ## rustfmt, clippy and ruff, all warnings being errors
 	$(call step,format)

@@ -14,19 +14,13 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-DIST = ROOT / "dist"
-BUILT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "single-wheel"
-POLICY = "manylinux_2_34"
-DISTRIBUTION = "weft-llm"
+from wheels import AUDITWHEEL, DIST, POLICY, ROOT, WHEEL, run, uvx
 
-# Fetched by uv when they are needed, since only wheels need them.
-WHEEL = ("wheel==0.48.0", "wheel")
-AUDITWHEEL = ("auditwheel==6.8.2", "auditwheel")
+BUILT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "single-wheel"
+DISTRIBUTION = "weft-llm"
 
 CPUS = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3", "arm64": "apple-m1", "aarch64": "generic"}
 """What the module is compiled for, by the machine. Weft's own kernels choose what is better at run time."""
@@ -67,18 +61,6 @@ def main() -> int:
     return 0
 
 
-def run(command: Sequence[str | Path], environ: dict[str, str] | None = None) -> None:
-    """Runs it to its end, here."""
-    print("+", *command, flush=True)
-    subprocess.run(command, check=True, cwd=ROOT, env=os.environ | (environ or {}))
-
-
-def uvx(tool: tuple[str, str], *arguments: str | Path) -> None:
-    """Runs a tool of PyPI's."""
-    package, command = tool
-    run(["uv", "tool", "run", "--from", package, command, *arguments])
-
-
 def build(variant: Variant) -> Path:
     """The wheel as maturin makes it, under the name of `weft-llm`."""
     out = BUILT / "built"
@@ -113,7 +95,7 @@ def renamed(wheel: Path, name: str, folder: Path) -> Path:
     # zipfile forgets modes; a module is no program, so that one mode fits all.
     for path in unpacked.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
-    uvx(WHEEL, "pack", "--dest-dir", packed, unpacked)
+    uvx(WHEEL, "pack", "--dest-dir", str(packed), str(unpacked))
     [made] = packed.glob("*.whl")
     return made
 
@@ -123,7 +105,7 @@ def audited(wheel: Path, variant: Variant) -> Path:
     excluded = ("--exclude", variant.driver) if variant.driver else ()
     out = BUILT / "audited"
     shutil.rmtree(out, ignore_errors=True)
-    uvx(AUDITWHEEL, "repair", "--plat", f"{POLICY}_{platform.machine()}", *excluded, "--wheel-dir", out, wheel)
+    uvx(AUDITWHEEL, "repair", "--plat", f"{POLICY}_{platform.machine()}", *excluded, "--wheel-dir", str(out), str(wheel))
     [repaired] = out.glob("*.whl")
     return Path(shutil.copy(repaired, DIST))
 
