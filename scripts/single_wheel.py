@@ -17,7 +17,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from wheels import AUDITWHEEL, DIST, POLICY, ROOT, WHEEL, run, uvx
+from wheels import AUDITWHEEL, DIST, POLICY, ROOT, packed, run, uvx
 
 BUILT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "single-wheel"
 DISTRIBUTION = "weft-llm"
@@ -79,25 +79,17 @@ def build(variant: Variant) -> Path:
 
 
 def renamed(wheel: Path, name: str, folder: Path) -> Path:
-    """The wheel as one of another distribution; `wheel` writes its list of files anew."""
-    normalized = name.replace("-", "_")
-    unpacked, packed = folder / "unpacked", folder / "packed"
-    for each in (unpacked, packed):
-        shutil.rmtree(each, ignore_errors=True)
-        each.mkdir(parents=True)
+    """The wheel as one of another distribution."""
+    unpacked = folder / "unpacked"
+    shutil.rmtree(unpacked, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(unpacked)
     [metadata] = unpacked.glob("*.dist-info")
     version = metadata.name.removesuffix(".dist-info").rpartition("-")[2]
-    metadata = metadata.rename(unpacked / f"{normalized}-{version}.dist-info")
+    metadata = metadata.rename(unpacked / f"{name.replace('-', '_')}-{version}.dist-info")
     described = (metadata / "METADATA").read_text(encoding="utf-8")
     (metadata / "METADATA").write_text(re.sub(r"(?m)^Name: .*$", f"Name: {name}", described, count=1), encoding="utf-8")
-    # zipfile forgets modes; a module is no program, so that one mode fits all.
-    for path in unpacked.rglob("*"):
-        path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
-    uvx(WHEEL, "pack", "--dest-dir", str(packed), str(unpacked))
-    [made] = packed.glob("*.whl")
-    return made
+    return packed(unpacked, folder / "packed")
 
 
 def audited(wheel: Path, variant: Variant) -> Path:

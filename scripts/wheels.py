@@ -7,6 +7,7 @@ sizes of its parts are printed. llama.cpp's code outside its CPU backend is the 
 # ruff: noqa: T201  (it prints what it made)
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -125,15 +126,29 @@ def put_together(wheels: dict[Level, Path]) -> Path:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)
         (folder / "weft" / MODULE).rename(folder / "weft" / level.file)
+    return packed(folder, BUILT / "packed")
+
+
+def packed(folder: Path, out: Path) -> Path:
+    """The wheel of an unpacked one, the same whenever and wherever it is made; `wheel` writes its list of files anew."""
+    for sbom in folder.glob("*.dist-info/sboms/*.json"):
+        settle(sbom)
     # zipfile forgets modes; a module is no program, so that one mode fits all.
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
-    out = BUILT / "packed"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     uvx(WHEEL, "pack", "--dest-dir", str(out), str(folder))
-    [packed] = out.glob("*.whl")
-    return packed
+    [made] = out.glob("*.whl")
+    return made
+
+
+def settle(sbom: Path) -> None:
+    """Takes the number, the time and the folder of this build out of its list of crates (CycloneDX): none of them has to be there."""
+    told = json.loads(sbom.read_text(encoding="utf-8"))
+    told.pop("serialNumber", None)
+    told["metadata"].pop("timestamp", None)
+    sbom.write_text(json.dumps(told, indent=2).replace(ROOT.as_uri(), "file:///weft"), encoding="utf-8")
 
 
 def audited(wheel: Path) -> Path:
