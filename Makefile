@@ -14,7 +14,7 @@ VENV := $(ROOT)/.venv
 # rustup puts cargo where only a login shell looks for it.
 export PATH := $(VENV)/bin:$(PATH):$(HOME)/.cargo/bin
 export CARGO_TARGET_DIR ?= $(ROOT)/target
-# For the CPU at hand, or for another: llama.cpp follows this flag. Wheels that are to travel are built elsewhere.
+# For the CPU at hand, or for another: llama.cpp follows this flag. Wheels that are to travel have flags of their own (scripts/wheels.py).
 TARGET_CPU ?= native
 export RUSTFLAGS := -C target-cpu=$(TARGET_CPU)
 export VIRTUAL_ENV := $(VENV)
@@ -25,6 +25,8 @@ export PYO3_BUILD_EXTENSION_MODULE := 1
 export UV_PYTHON_DOWNLOADS := never
 # Where a machine's settings forbid bytecode, each worker of pytest would compile all tests, and each server that they start its modules.
 unexport PYTHONDONTWRITEBYTECODE
+# pip builds by scripts/build_backend.py, which calls maturin.
+export MATURIN_NO_MISSING_BUILD_BACKEND_WARNING := 1
 
 CARGO_FLAGS := --release --locked
 UV_VERSION := 0.13.9
@@ -44,7 +46,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-all clients compare wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-levels bench-all clients compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -78,6 +80,9 @@ bench-beside: extension ## The 99th percentile of a stream's pauses beside vecto
 	$(call step,beside streams with other adapters)
 	python -m benches.adapters
 
+bench-levels: extension ## A wheel's speed at each level of CPUs against this build's (ARGS="/tmp/installed/bin/python", which has the wheel)
+	python -m benches.levels $(ARGS)
+
 bench-all: extension bench bench-loads ## All of these, then what sharing is worth, what saving costs, and HTTP's speed against the engine's
 	$(call step,sharing against nothing shared)
 	cargo bench --locked --bench sharing -- $(ARGS)
@@ -107,6 +112,14 @@ compare: ## Ask a real llama-server and Weft the same, and tell where answers di
 # Tagged `linux`, not `manylinux`: made for this CPU, it must not travel.
 wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel for this machine's CPU in dist/
 	maturin build --release --locked --strip --compatibility linux --out dist
+
+# In a folder of its own: what `make run` and `make test` build stays as it is.
+wheels: .venv/synced $(PYO3_CONFIG_FILE) ## Build the wheel that travels, for every level of CPUs, and the source distribution in dist/ (half an hour; ccache helps)
+	@grep -q '^export CC := clang' $(TOOLCHAIN) || { echo 'weft: wheels need clang 16 or newer' >&2; exit 1; }
+	PYTHONPATH=python python scripts/wheels.py $(ARGS)
+
+single-wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel with one compiled module: ARGS=cuda12, vulkan, metal, or cpu for machines other than Linux on x86-64
+	PYTHONPATH=python python scripts/single_wheel.py $(ARGS)
 
 lint: .venv/synced $(PYO3_CONFIG_FILE) ## rustfmt, clippy and ruff, all warnings being errors
 	$(call step,format)

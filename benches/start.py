@@ -1,35 +1,34 @@
 """What a start costs, in time and in memory, with the demo model.
 
-Every time is of a fresh process, with the bytecode of every module at hand: a first run that is not counted writes it. Other
-programs make a start later and never earlier, so look at the least time, and at the time of the processor, which they change
-little. Memory is what is resident: of a process all that it maps, and in brackets its share of what it has in common with others
-(`Pss`, proc_pid_smaps_rollup(5)). Start it in the repository's root as `python -m benches.start`; it takes half a minute.
+Every time is of a fresh process, with the bytecode of every module at hand: a first round that is not counted writes it. The
+starts take turns, and each is also told as a multiple of the interpreter that did nothing in the same round, which a slow machine
+slows down as well. Other programs make a start later and never earlier, so look at the least time, and at the time of the
+processor, which they change little. Memory is what is resident: of a process all that it maps, and in brackets its share of what
+it has in common with others (`Pss`, proc_pid_smaps_rollup(5)). Start it in the repository's root as `python -m benches.start`; it
+takes half a minute.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
 
 import argparse
 import contextlib
+import json
 import os
 import resource
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benches.streaming import DEMO, BenchError, Load, free_port, http_speed, is_ready
 
-COMMANDS = (
-    ("an interpreter that does nothing", ("-c", "pass")),
-    ("import weft", ("-c", "import weft")),
-    ("import weft, and its engine", ("-c", "import weft; weft.Engine")),
-    ("python -m weft --version", ("-m", "weft", "--version")),
-    ("python -m weft --help", ("-m", "weft", "--help")),
-)
+PROMPT = "Once upon a time,"
 
 STAGES = (
     ("interpreter, asyncio", "import asyncio"),
@@ -82,12 +81,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     options = parser.parse_args()
     n = 3 if options.quick else 11
-    print(f"starts of a fresh process, {n} of each; load before: {os.getloadavg()[0]:.2f}")
-    print("                                     │ wall ms: least  median │ processor ms: least")
+    print(f"starts of a fresh process, {n} of each in turn; load before: {os.getloadavg()[0]:.2f}")
     try:
-        for what, arguments in COMMANDS:
-            print_times(what, [command(arguments) for _ in range(n + 1)][1:])
-        print_times("python -m weft until /health is 200", [until_ready() for _ in range(n + 1)][1:])
+        print_times([[start() for _, start in STARTS] for _ in range(n + 1)][1:])
         print_stages()
         print_processes()
     except BenchError as error:
@@ -96,10 +92,14 @@ def main() -> int:
     return 0
 
 
-def print_times(what: str, took: Sequence[Took]) -> None:
-    """One row."""
-    wall, cpu = [1e3 * one.wall_s for one in took], [1e3 * one.cpu_s for one in took]
-    print(f" {what:<35} │ {min(wall):>14.0f} {statistics.median(wall):>7.0f} │ {min(cpu):>19.0f}", flush=True)
+def print_times(rounds: Sequence[Sequence[Took]]) -> None:
+    """A row for each start; the first start is what the others are measured by."""
+    print("                                     │ wall ms: least  median  times the first │ processor ms: least")
+    for number, (what, _) in enumerate(STARTS):
+        wall = [1e3 * took[number].wall_s for took in rounds]
+        times = statistics.median(took[number].wall_s / took[0].wall_s for took in rounds)
+        cpu = min(1e3 * took[number].cpu_s for took in rounds)
+        print(f" {what:<35} │ {min(wall):>14.0f} {statistics.median(wall):>7.0f} {times:>16.1f} │ {cpu:>19.0f}", flush=True)
 
 
 def command(arguments: Sequence[str]) -> Took:
@@ -116,6 +116,35 @@ def until_ready() -> Took:
     with serving(()) as (_, processes):
         wall_s = time.perf_counter() - began
         return Took(wall_s, sum(map(cpu_seconds, processes)))
+
+
+def until_first_token() -> Took:
+    """Starts the server, asks for a stream as soon as it is ready, and waits for the first event."""
+    began = time.perf_counter()
+    with serving(()) as (port, processes):
+        body = json.dumps({"prompt": PROMPT, "n_predict": 8, "stream": True}).encode()
+        head = f"POST /completion HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
+            connection.sendall(head + body)
+            told = b""
+            while b"data: " not in told:
+                piece = connection.recv(65_536)
+                if not piece:
+                    raise BenchError(f"there is no token in the answer:\n{told.decode(errors='replace')}")
+                told += piece
+        wall_s = time.perf_counter() - began
+        return Took(wall_s, sum(map(cpu_seconds, processes)))
+
+
+STARTS: tuple[tuple[str, Callable[[], Took]], ...] = (
+    ("an interpreter that does nothing", partial(command, ("-c", "pass"))),
+    ("import weft", partial(command, ("-c", "import weft"))),
+    ("import weft, and its engine", partial(command, ("-c", "import weft; weft.Engine"))),
+    ("python -m weft --version", partial(command, ("-m", "weft", "--version"))),
+    ("python -m weft --help", partial(command, ("-m", "weft", "--help"))),
+    ("python -m weft until /health is 200", until_ready),
+    ("python -m weft until a first token", until_first_token),
+)
 
 
 def print_stages() -> None:

@@ -23,7 +23,7 @@ def forgotten() -> Iterator[None]:
 def installed(monkeypatch: pytest.MonkeyPatch, folder: Path, version: str, record: str | None) -> None:
     """Weft as it is installed in a folder of its own."""
     package = SimpleNamespace(version=version, read_text=lambda name: record if name == "RECORD" else None)
-    monkeypatch.setattr(build, "distribution", lambda _: package)
+    monkeypatch.setattr(build, "installed", lambda: package)
     monkeypatch.setattr(build, "__file__", str(folder / "lib" / "weft" / "serving" / "build.py"))
 
 

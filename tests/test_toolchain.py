@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,28 @@ def test_one_command_builds_and_starts_it(machine: Path) -> None:
 
 def test_one_command_makes_a_wheel(machine: Path) -> None:
     assert re.search(r"^maturin build --release .*--out dist$", made(machine, "wheel"), re.MULTILINE)
+
+
+def test_one_command_makes_the_wheel_that_travels(machine: Path) -> None:
+    assert re.search(r"^PYTHONPATH=python python scripts/wheels.py", made(machine, "wheels"), re.MULTILINE)
+
+
+def test_pip_is_told_what_lacks_and_nothing_is_installed(machine: Path) -> None:
+    (machine / "cmake").unlink()
+    (machine / "apt-get").write_text("#!/bin/sh\ntouch installed\n")
+    (machine / "apt-get").chmod(0o755)
+    hook = "import os, build_backend; build_backend.get_requires_for_build_wheel()"
+    environ = os.environ | {"PATH": str(machine), "PYTHONPATH": str(SCRIPT.parent), "HOME": str(machine.parent)}
+    environ["CARGO_TARGET_DIR"] = str(machine.parent / "target")
+    command = [sys.executable, "-c", hook]
+    folder = machine.parent / "source"
+    folder.mkdir()
+    (folder / "scripts").symlink_to(SCRIPT.parent)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environ, cwd=folder)
+    assert ran.returncode == 1
+    assert "weft: these are missing: cmake\n" in ran.stderr
+    assert ran.stderr.endswith("https://pypi.org/project/weft-llm/ has wheels that need no compiler\n")
+    assert not (folder / "installed").exists()
 
 
 def test_programs_beside_the_build_are_asked_for_only_where_they_are_named(machine: Path) -> None:

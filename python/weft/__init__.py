@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         AnswerTooLarge,
         ContextOverflow,
         DecodeError,
+        DriverMissing,
         EngineStopped,
         ForkedProcess,
         InvalidConfig,
@@ -89,6 +90,7 @@ __all__ = [
     "ComputedStretch",
     "ContextOverflow",
     "DecodeError",
+    "DriverMissing",
     "EarlierRequest",
     "Embeddings",
     "Engine",
@@ -180,6 +182,7 @@ _HOMES = {
         "AnswerTooLarge",
         "ContextOverflow",
         "DecodeError",
+        "DriverMissing",
         "EngineStopped",
         "ForkedProcess",
         "InvalidConfig",
@@ -230,8 +233,16 @@ if not TYPE_CHECKING:
         """A public name, when it is first asked for."""
         if (home := _HOME_OF.get(name)) is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        try:
+            module = import_module(home)
+        except ImportError as error:
+            from weft.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
+
+            if (driver := missing()) is not None:
+                raise driver from error
+            raise
         # From now on it is found without a call.
-        value = globals()[name] = getattr(import_module(home), name)
+        value = globals()[name] = getattr(module, name)
         return value
 
 

@@ -12,6 +12,7 @@ __all__ = [
     "AnswerTooLarge",
     "ContextOverflow",
     "DecodeError",
+    "DriverMissing",
     "EngineStopped",
     "ForkedProcess",
     "InvalidConfig",
@@ -264,4 +265,23 @@ class ForkedProcess(WeftError, RuntimeError):
         return (
             f"the engine runs in process {self.started_in} and process {self.used_in} was forked from it, which has none of its "
             "threads; start processes with the start method spawn and give each its own engine"
+        )
+
+
+class DriverMissing(WeftError, ImportError):
+    """The distribution that is installed computes on a GPU, and the machine lacks the GPU's driver."""
+
+    def __init__(self, distribution: str, library: str, advice: str) -> None:
+        self.distribution = distribution
+        """Its name on the package index."""
+        self.library = library
+        """The file of the driver that is not there."""
+        self.advice = advice
+        """How one comes by it."""
+        super().__init__(distribution, library, advice)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.distribution} needs {self.library}, which is not here: {self.advice}; or compute on the CPU: "
+            f"`pip uninstall {self.distribution}`, then `pip install weft-llm`"
         )

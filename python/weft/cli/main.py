@@ -66,7 +66,18 @@ TUNE = Command(
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Serves until a signal, tunes or watches, and ends the process: 0 then, 1 if it could not, 2 for a wrong command line."""
-    given = sys.argv[1:] if argv is None else argv
+    try:
+        _run(sys.argv[1:] if argv is None else argv)
+    except ImportError as error:
+        from weft.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
+
+        if (driver := missing()) is None:
+            raise
+        print(f"weft: error: {driver}", file=sys.stderr)
+        raise SystemExit(1) from error
+
+
+def _run(given: Sequence[str]) -> NoReturn:
     # What either needs is imported late: `--help` should not wait for it, and the server pulls in all of HTTP.
     if given and given[0] == "tune":
         settings, _ = parse(given[1:], os.environ, TUNE)
@@ -93,9 +104,11 @@ def parse(argv: Sequence[str], environ: Mapping[str, str], command: Command = SE
         return read(argv, environ, command.settings)
     except Asked as asked:
         if asked.what == VERSION:
-            from importlib.metadata import version  # noqa: PLC0415 (its own imports take longer than all of the rest)
+            from weft.installed import installed  # noqa: PLC0415 (what it imports takes longer than all of the rest)
+            from weft.levels import here  # noqa: PLC0415
 
-            print(f"weft {version('weft')}")
+            level = here()
+            print(f"weft {installed().version}{f' ({level.name})' if level else ''}")
         elif asked.what == COMPLETION:
             print(completion_script(), end="")
         elif asked.what == CACHE_LIST:

@@ -4,8 +4,9 @@ import hashlib
 import re
 import subprocess
 from functools import cache
-from importlib.metadata import distribution
 from pathlib import Path
+
+from weft.installed import installed
 
 __all__ = ["build_info"]
 
@@ -22,7 +23,7 @@ def build_info() -> str:
     Where weft runs from its repository, that is the commit checked out there. An installed wheel knows no commit: there it is the
     beginning of the SHA-256 of its record, which holds the digest of each of its files, the compiled module among them.
     """
-    weft = distribution("weft")
+    weft = installed()
     major, minor, patch = (int(part) for part in re.findall("[0-9]+", weft.version)[:3])
     return f"b{major * 10_000 + minor * 100 + patch}-{_checked_out() or _digest(weft.read_text('RECORD')) or UNKNOWN}"
 

@@ -21,6 +21,7 @@ from typing import Any
 from granian.constants import Interfaces
 from granian.server.mp import MPServer
 
+from weft import levels
 from weft.demo import DEMO_MODEL
 from weft.errors import InvalidConfig
 from weft.serving.handles import n_connections
@@ -50,11 +51,12 @@ def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
     for warning in warnings:
         logger.warning("%s", warning)
     try:
+        levels.here()  # Raises what the worker would.
         # Read once: a worker that is started again has the same keys.
         settings = replace(settings, api_keys=keys_of(settings), api_key_file=None)
         certificate = tls(settings)
         addresses, claims = claim(settings)
-    except (InvalidConfig, CannotListenError) as error:
+    except (InvalidConfig, CannotListenError, ImportError) as error:
         logger.error("%s", reason_of(error))
         return 1
     n = n_connections(len(addresses), settings.engine.max_queue)
@@ -135,6 +137,13 @@ class _Supervision(threading.Thread):
 
 def _application(settings: Settings, places: Sequence[Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
     """Called in the worker process."""
-    from weft.serving.worker import application  # noqa: PLC0415 (the supervisor is not to hold what it imports)
+    try:
+        from weft.serving.worker import application  # noqa: PLC0415 (the supervisor is not to hold what it imports)
+    except ImportError as error:
+        from weft.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
 
+        if (driver := missing()) is None:
+            raise
+        line.send(str(driver))
+        raise SystemExit(1) from error
     return application(settings, places, config, line)

@@ -1,0 +1,130 @@
+"""Instruction sets that a wheel has code for, and which of them this processor gets.
+
+A wheel for x86-64 holds the compiled module once for each level: llama.cpp's code for a CPU is compiled for one set of
+instructions, and so is ours but for its kernels. The best one that the processor has is loaded.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["LEVELS", "VARIABLE", "Level", "chosen", "here", "load", "processor"]
+
+VARIABLE = "WEFT_CPU_LEVEL"
+"""The environment variable that asks for a level by its name."""
+
+CPUINFO = Path("/proc/cpuinfo")
+FOLDER = Path(__file__).parent
+
+_V2 = frozenset({"pni", "ssse3", "sse4_1", "sse4_2", "popcnt", "cx16", "lahf_lm"})
+_V3 = _V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_BF16 = _V4 | {"avx512_vnni", "avx512_bf16", "avx512vbmi"}
+_AMX = _BF16 | {"amx_tile", "amx_int8", "amx_bf16"}
+
+
+@dataclass(frozen=True)
+class Level:
+    """A set of instructions that a module is compiled for."""
+
+    name: str
+    flags: frozenset[str]
+    """What a processor must have, by Linux's names."""
+    kernels: str | None = None
+    """The instruction set of Weft's own kernels where a user asks for this level, since these choose theirs at run time; None is
+    the best that the processor has."""
+
+    @property
+    def file(self) -> str:
+        """The file of its module, beside this one."""
+        return f"_native_{self.name.replace('-', '_')}.abi3.so"
+
+
+LEVELS = (
+    Level("baseline", _V2, "portable"),
+    Level("avx2", _V3, "avx2"),
+    Level("avx512", _V4),
+    Level("avx512-bf16", _BF16),
+    Level("amx", _AMX),
+)
+"""The slowest first; each has all that the one before it has."""
+
+
+def processor(cpuinfo: Path = CPUINFO) -> frozenset[str] | None:
+    """What the processor has and the system lets programs use, by Linux's names; None where that cannot be read."""
+    try:
+        with cpuinfo.open(encoding="ascii", errors="replace") as lines:
+            found = next((line for line in lines if line.startswith("flags")), None)
+    except OSError:
+        return None
+    return frozenset(found.partition(":")[2].split()) if found else None
+
+
+def chosen(there: tuple[Level, ...], has: frozenset[str] | None, environ: Mapping[str, str]) -> Level:
+    """The level to load: the one that `WEFT_CPU_LEVEL` names, or the best of those that are there for this processor.
+
+    A processor that tells nothing of itself gets the slowest.
+
+    Raises:
+        ImportError: None fits the processor, or the one that is asked for is not there, or needs what the processor lacks.
+    """
+    named = environ.get(VARIABLE)
+    if named is not None:
+        asked = next((level for level in there if level.name == named), None)
+        if asked is None:
+            raise ImportError(f"{VARIABLE} is {named!r}; there are {', '.join(level.name for level in there)}")
+        if has is not None and (lacks := asked.flags - has):
+            raise ImportError(f"{VARIABLE} is {named!r}, and the processor lacks {', '.join(sorted(lacks))}")
+        return asked
+    if has is None:
+        return there[0]
+    fitting = [level for level in there if level.flags <= has]
+    if not fitting:
+        lacks = there[0].flags - has
+        raise ImportError(
+            f"the processor lacks {', '.join(sorted(lacks))}, which this wheel needs; "
+            "pip install --no-binary weft-llm weft-llm builds one for it"
+        )
+    return fitting[-1]
+
+
+def here() -> Level | None:
+    """The level that `weft._native` has here, without importing it; None where it was compiled for this machine alone.
+
+    Raises:
+        ImportError: As `chosen` says: importing it would raise the same.
+    """
+    there = _there()
+    return chosen(there, processor(), os.environ) if there else None
+
+
+def load(name: str) -> ModuleType:
+    """The compiled module under this name, for this processor. Called once, while `weft._native` is imported.
+
+    Raises:
+        ImportError: As `chosen` says, or nothing was compiled.
+    """
+    there = _there()
+    if not there:
+        raise ImportError(f"there is no compiled module in {FOLDER}; in a checkout, `make extension` builds it", name=name)
+    level = chosen(there, processor(), os.environ)
+    if VARIABLE in os.environ and level.kernels:
+        # Read by the module, once, when it first looks for kernels. What the user says of them holds.
+        os.environ.setdefault("WEFT_INSTRUCTIONS", level.kernels)
+    path = str(FOLDER / level.file)
+    loader = ExtensionFileLoader(name, path)
+    spec = spec_from_loader(name, loader)
+    assert spec is not None, "a loader that is given makes a specification"
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    loader.exec_module(module)
+    return module
+
+
+def _there() -> tuple[Level, ...]:
+    return tuple(level for level in LEVELS if (FOLDER / level.file).exists())

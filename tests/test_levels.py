@@ -1,0 +1,141 @@
+"""Which compiled module of a wheel a processor gets, and what the wheel's parts are compiled for."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft import _native, levels
+from weft.installed import installed
+from weft.levels import LEVELS, Level
+
+BASELINE, AVX2, AVX512, AVX512_BF16, AMX = LEVELS
+
+CPUINFO = """\
+processor\t: 0
+model name\t: A processor
+flags\t\t: fpu sse {}
+
+processor\t: 1
+flags\t\t: none
+"""
+
+
+def test_each_level_has_all_that_the_one_before_it_has() -> None:
+    for slower, faster in pairwise(LEVELS):
+        assert slower.flags < faster.flags
+
+
+def test_a_processor_is_read_by_its_first_core(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(CPUINFO.format("avx2 fma"))
+    assert levels.processor(tmp_path / "cpuinfo") == frozenset({"fpu", "sse", "avx2", "fma"})
+
+
+@pytest.mark.parametrize("content", [None, "processor\t: 0\nFeatures\t: asimd\n"], ids=["no file", "another kind"])
+def test_a_processor_that_tells_nothing_gets_the_slowest(content: str | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "cpuinfo").write_text(content)
+    has = levels.processor(tmp_path / "cpuinfo")
+    assert has is None
+    assert levels.chosen(LEVELS, has, {}) is BASELINE
+
+
+@pytest.mark.parametrize(("slower", "faster"), list(pairwise(LEVELS)), ids=[level.name for level in LEVELS[1:]])
+def test_a_processor_gets_the_best_that_it_has(slower: Level, faster: Level) -> None:
+    assert levels.chosen(LEVELS, faster.flags | {"fpu"}, {}) is faster
+    for flag in faster.flags - slower.flags:
+        assert levels.chosen(LEVELS, faster.flags - {flag}, {}) is slower
+
+
+def test_a_processor_that_is_too_old_is_told_what_helps() -> None:
+    with pytest.raises(
+        ImportError, match=r"^the processor lacks ssse3, .*; pip install --no-binary weft-llm weft-llm builds one"
+    ):
+        levels.chosen(LEVELS, BASELINE.flags - {"ssse3"}, {})
+
+
+def test_a_wheel_may_lack_levels() -> None:
+    assert levels.chosen((BASELINE, AVX512), AMX.flags, {}) is AVX512
+
+
+def test_the_variable_asks_for_a_slower_one() -> None:
+    assert levels.chosen(LEVELS, AMX.flags, {"WEFT_CPU_LEVEL": "avx2"}) is AVX2
+    # Who asks is believed where nothing is known.
+    assert levels.chosen(LEVELS, None, {"WEFT_CPU_LEVEL": "avx512"}) is AVX512
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("avx512-bf16", "WEFT_CPU_LEVEL is 'avx512-bf16', and the processor lacks avx512_bf16, avx512_vnni, avx512vbmi"),
+        ("neon", "WEFT_CPU_LEVEL is 'neon'; there are baseline, avx2, avx512, avx512-bf16, amx"),
+        ("", "WEFT_CPU_LEVEL is ''; there are baseline, avx2, avx512, avx512-bf16, amx"),
+    ],
+)
+def test_what_the_processor_cannot_do_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
+        levels.chosen(LEVELS, AVX512.flags, {"WEFT_CPU_LEVEL": name})
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """The package as a wheel has it, in a folder of its own: this machine's module stands for that of every level."""
+    package = Path(weft.__file__).parent
+    ignored = shutil.ignore_patterns("__pycache__", *(f"*{suffix}" for suffix in EXTENSION_SUFFIXES))
+    shutil.copytree(package, tmp_path / "weft", ignore=ignored)
+    assert _native.__file__ is not None
+    for level in LEVELS:
+        (tmp_path / "weft" / level.file).symlink_to(_native.__file__)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter that finds the package there."""
+    environ = {name: value for name, value in os.environ.items() if name not in ("WEFT_CPU_LEVEL", "WEFT_INSTRUCTIONS")}
+    environ |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"} | variables
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=25, env=environ, cwd=folder)
+
+
+LOADED = """
+import os, sys
+from weft import Model, _native
+assert sys.modules["weft._native"] is _native is sys.modules[Model.__module__]
+print(os.path.basename(_native.__file__), os.environ.get("WEFT_INSTRUCTIONS"))
+"""
+
+
+def test_the_module_is_loaded_by_its_one_name(wheel: Path) -> None:
+    has = levels.processor()
+    ran = run(wheel, "-c", LOADED)
+    assert (ran.stdout.split(), ran.stderr) == ([levels.chosen(LEVELS, has, {}).file, "None"], "")
+
+
+def test_a_level_that_is_asked_for_restrains_the_kernels_too(wheel: Path) -> None:
+    assert run(wheel, "-c", LOADED, WEFT_CPU_LEVEL="baseline").stdout.split() == [BASELINE.file, "portable"]
+    assert run(wheel, "-c", LOADED, WEFT_CPU_LEVEL="baseline", WEFT_INSTRUCTIONS="avx2").stdout.split() == [BASELINE.file, "avx2"]
+
+
+def test_the_version_tells_the_level(wheel: Path) -> None:
+    assert run(wheel, "-m", "weft", "--version", WEFT_CPU_LEVEL="avx2").stdout == f"weft {installed().version} (avx2)\n"
+
+
+def test_a_server_says_in_one_line_why_it_does_not_start(wheel: Path) -> None:
+    ran = run(wheel, "-m", "weft", "--port", "0", WEFT_CPU_LEVEL="fastest")
+    [line] = (ran.stdout + ran.stderr).splitlines()
+    assert ran.returncode == 1
+    assert line.endswith("WEFT_CPU_LEVEL is 'fastest'; there are baseline, avx2, avx512, avx512-bf16, amx")
+
+
+def test_a_package_without_a_compiled_module_says_how_to_build_it(wheel: Path) -> None:
+    for level in LEVELS:
+        (wheel / "weft" / level.file).unlink()
+    ran = run(wheel, "-c", "import weft; weft.Model")
+    assert re.search(r"^ImportError: there is no compiled module in .*, `make extension` builds it$", ran.stderr, re.MULTILINE)
