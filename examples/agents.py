@@ -1,4 +1,4 @@
-"""Agents that fan out: they read one long brief, each says what it will do, and four ways of doing so begin where it stands."""
+"""Agents that fan out: they read one long brief, each begins to speak, and from there it is forked four times."""
 
 import asyncio
 
@@ -8,26 +8,26 @@ BRIEF = "Once upon a time, three friends went out to look for the lost ring of t
 AGENTS = ["The fox", "The bear", "The whale"]
 
 
+async def fan_out(branch: weft.BranchStream) -> tuple[weft.BranchStream, weft.Answer]:
+    """What an agent comes to say in four ways, each of which goes on from where it is."""
+    await anext(branch)
+    forks = await weft.Answer.collect(await branch.fork(n=4, own_stream=True))
+    await branch.text()
+    return branch, forks
+
+
 async def main() -> None:
-    """Gives each agent its word, and forks it four times as soon as it has begun."""
+    """Lets the agents speak, and counts what was computed for all of them."""
     async with weft.Engine(n_slots=8) as engine:
         ways: list[weft.BranchOptions] = [{"suffix_prompt": name} for name in AGENTS]
         stream = engine.generate(BRIEF, branches=ways, max_tokens=24, temperature=1.0, ignore_eos=True)
-        computed = used = 0
-
-        async def follow(branch: weft.BranchStream) -> None:
-            nonlocal computed, used
-            if branch.index < len(AGENTS):
-                await anext(branch)
-                await branch.fork(n=4)
-            text = await branch.text()
-            assert branch.finished is not None
-            usage = branch.finished.usage
-            computed, used = computed + usage.n_computed, used + usage.n_prompt
-            print(f"{branch.index}: {text.strip()}")
-
-        await asyncio.gather(*[asyncio.create_task(follow(branch)) async for branch in stream.branches()])
-        print(f"prompt tokens computed: {computed}, used: {used}")
+        tasks = [asyncio.create_task(fan_out(branch)) async for branch in stream.branches()]
+        usages = []
+        for branch, forks in await asyncio.gather(*tasks):
+            for fork in forks.branches:
+                print(f"{AGENTS[branch.index]}: … {fork.text.strip()}")
+            usages += [fork.usage for fork in forks.branches] + ([branch.finished.usage] if branch.finished else [])
+        print(f"tokens computed: {sum(one.n_computed for one in usages)}, used: {sum(one.n_prompt for one in usages)}")
 
 
 asyncio.run(main())

@@ -9,8 +9,6 @@ import weft
 from tests.helpers import prompt_of, wait_until
 from weft import InvalidRequest
 
-GREEDY = {"temperature": 0.0, "ignore_eos": True}
-
 
 async def begun(stream: weft.Stream, n: int, index: int = 0) -> str:
     """The text of a branch once it has drawn so many tokens."""
@@ -36,34 +34,39 @@ async def ends(stream: weft.Stream) -> dict[int, tuple[str, weft.Usage]]:
 
 
 async def test_forks_at_the_end_of_a_running_branch_compute_nothing(engine: weft.Engine) -> None:
-    stream = engine.generate(prompt_of(100, "forked"), max_tokens=200, temperature=0.0, ignore_eos=True)
+    # As long as it may be, so that it runs when it is forked however slow the machine is.
+    stream = engine.generate(prompt_of(100, "forked"), temperature=0.0, ignore_eos=True)
     await begun(stream, 5)
     before = engine.stats()
     assert await stream.fork(0, n=2) == [1, 2]
-    assert await stream.fork(1) == [3]
+    await begun(stream, 1, index=2)
+    for index in range(3):
+        stream.cancel(index)
     told = await ends(stream)
-    assert told.keys() == {0, 1, 2, 3}
-    assert [told[index][1].n_computed for index in (1, 2)] == [0, 0]
-    assert told[3][1].n_computed <= 1
-    assert told[1][0] == told[2][0]
+    assert told.keys() == {0, 1, 2}
+    for index in (1, 2):
+        _, usage = told[index]
+        assert (usage.n_computed, usage.n_cached >= 105) == (0, True)
     stats = engine.stats()
-    assert stats.branches.n_forked - before.branches.n_forked == 3
-    assert stats.branches.n_shared - before.branches.n_shared >= 300
+    assert stats.branches.n_forked - before.branches.n_forked == 2
+    assert stats.branches.n_cancelled - before.branches.n_cancelled == 3
+    assert stats.branches.n_shared - before.branches.n_shared >= 210
+    assert stats.branches.n_computed == before.branches.n_computed
 
 
 async def test_a_fork_further_back_computes_one_token_and_writes_what_its_branch_did(engine: weft.Engine) -> None:
     stream = engine.generate(prompt_of(100, "further back"), max_tokens=60, temperature=0.0, ignore_eos=True)
-    text = await begun(stream, 20)
+    texts = [event.text async for event in stream if isinstance(event, weft.Token)]
     own = await stream.fork(0, at=8, own_stream=True)
     assert own.n_prompt == 108
-    by_byte = await stream.fork(0, at=len(text.encode()), unit="byte", own_stream=True, max_tokens=5)
-    whole = text + (await ends(stream))[0][0]
+    by_byte = await stream.fork(0, at=len("".join(texts[:20]).encode()), unit="byte", own_stream=True, max_tokens=5)
+    assert by_byte.n_prompt == 120
     [(forked, usage)] = (await ends(own)).values()
     assert usage.n_computed == 1
-    assert whole.endswith(forked[: len(whole) // 3]) or forked[:40] in whole
+    assert forked.startswith("".join(texts[8:]))
     [(forked, usage)] = (await ends(by_byte)).values()
     assert (usage.n_computed, usage.n_predicted) == (1, 5)
-    assert whole[len(text) :].startswith(forked)
+    assert forked == "".join(texts[20:25])
 
 
 async def test_what_is_appended_is_read_before_they_write(engine: weft.Engine) -> None:
@@ -141,20 +144,24 @@ async def test_forks_into_a_stream_that_has_ended_are_refused(engine: weft.Engin
 
 
 async def test_branches_are_read_each_on_its_own_also_those_that_forks_add(engine: weft.Engine) -> None:
-    stream = engine.generate(prompt_of(40, "read apart"), n=2, max_tokens=12, temperature=0.0, ignore_eos=True)
+    stream = engine.generate(prompt_of(40, "read apart"), n=2, temperature=0.0, ignore_eos=True)
     texts: dict[int, str] = {}
+    reasons: dict[int, str] = {}
 
     async def read(branch: weft.BranchStream) -> None:
+        first = ""
         if branch.index == 1:
-            await anext(branch)
-            assert await branch.fork(n=2, at=0) == [2, 3]
-        texts[branch.index] = await branch.text()
+            first = (await anext(branch)).text
+            assert await branch.fork(n=2, at=0, max_tokens=12) == [2, 3]
+            stream.cancel(0)
+            branch.cancel()
+        texts[branch.index] = first + await branch.text()
         assert branch.finished is not None
-        assert branch.finished.usage.n_predicted == 12
+        reasons[branch.index] = branch.finished.reason
 
     await asyncio.gather(*[asyncio.create_task(read(branch)) async for branch in stream.branches()])
-    assert texts.keys() == {0, 1, 2, 3}
-    assert texts[2] == texts[3] == texts[0]
+    assert reasons == {0: "cancelled", 1: "cancelled", 2: "length", 3: "length"}
+    assert texts[2] == texts[3] != ""
 
 
 async def numbered(stream: weft.Stream) -> AsyncIterator[int]:
