@@ -1,5 +1,6 @@
 """What replicas hold: whole engines without a model, or, for a quick look, blocks that are kept by when they were used."""
 
+import json
 import struct
 import subprocess
 from collections.abc import Sequence
@@ -8,12 +9,12 @@ from typing import Protocol, Self
 
 from weft.ray.digest import BLOCK, MAX_HASHES, block_hashes, pack, salt_of
 
-__all__ = ["KEY", "SALT", "Blocks", "Engines", "Held"]
+__all__ = ["KEY", "SALT", "Blocks", "Engines", "Held", "built"]
 
 KEY = b"a cluster"
 SALT = salt_of(KEY)
 
-COMMAND = ("cargo", "bench", "--quiet", "--locked", "--no-default-features", "--bench", "replicas")
+BUILD = ("cargo", "bench", "--locked", "--no-default-features", "--no-run", "--message-format=json", "--bench", "replicas")
 
 
 class Held(Protocol):
@@ -29,20 +30,29 @@ class Held(Protocol):
         """It has nothing any more."""
 
 
+def built() -> str:
+    """The program that the engines are in, built where it is not."""
+    told = subprocess.run(BUILD, stdout=subprocess.PIPE, text=True, check=True).stdout
+    made = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    (executable,) = [one["executable"] for one in made if one.get("executable")]
+    return str(executable)
+
+
 class Engines:
     """Engines with a prefix tree, a pool and a store each, over a model that computes nothing: `rust/benches/replicas.rs`.
 
     They are in a process of their own, so that the extension which users install has nothing in it that only a simulation needs.
 
     Args:
+        program: What `built` has built.
         n_replicas: How many.
         n_slots: Slots of each.
         n_cells: Tokens of the pool of each.
         n_stored: Tokens of the store of each, about.
     """
 
-    def __init__(self, n_replicas: int, *, n_slots: int, n_cells: int, n_stored: int) -> None:
-        self._process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, program: str, n_replicas: int, *, n_slots: int, n_cells: int, n_stored: int) -> None:
+        self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._asked, self._answers = self._process.stdin, self._process.stdout
