@@ -26,7 +26,7 @@ from pathlib import Path
 
 __all__ = ["FULL", "Session", "Tokens", "Turn", "chats", "fan_outs", "mooncake", "words"]
 
-FULL = 64
+FULL = 96
 """Replicas that the whole of Mooncake's trace is sent to."""
 
 N_WORDS = 88

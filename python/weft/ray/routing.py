@@ -7,8 +7,10 @@ the least busy one is passed over, whatever it holds.
 """
 
 import random
+from collections import deque
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import islice, takewhile
 
 import msgspec
 
@@ -34,8 +36,20 @@ USUAL_SLOTS = 4
 RESTORING = 2 / 1_800
 """What a token costs that is brought back from the store, in tokens that are computed: 1 to 3 µs for each 1,800, as measured."""
 
-WRITING = 128.0
-"""What a request costs others at its replica beside its prompt, in tokens of a prompt."""
+COMPUTING = 2.0
+"""What a token costs that is computed, in tokens that are waited for: it is waited for, and makes others wait."""
+
+WAITING = 4.0
+"""By how much that is more for each prompt that waits at a replica, on average."""
+
+WRITING = 500.0
+"""What a request waits for each one that must end before it gets a slot, in tokens of a prompt."""
+
+SHARING = 16.0
+"""What it waits for each one that runs beside it, likewise."""
+
+MAX_PROMPTS = 256
+"""Most prompts that are remembered of those that were sent to a replica: those that wait there are the last of them."""
 
 GUARD_RATIO = 1.5
 """A replica is passed over that has so many times as much to do as the least busy one, and as many requests more as it has
@@ -58,15 +72,21 @@ class Candidate(msgspec.Struct, frozen=True):
 class _Known:
     """What the router remembers of a replica."""
 
-    __slots__ = ("made_at", "packed", "pool", "sent", "stored")
+    __slots__ = ("made_at", "packed", "pool", "prompts", "sent", "stored")
 
     def __init__(self) -> None:
+        self.sent: dict[int, float] = {}
+        """When each block was sent last, the oldest first."""
+        self.prompts: deque[tuple[float, float]] = deque(maxlen=MAX_PROMPTS)
+        """When each of the last prompts was sent, and what of it had to be computed, the oldest first."""
+        self.forget()
+
+    def forget(self) -> None:
+        """What it has told is not believed."""
         self.made_at = float("-inf")
         self.packed = b"", b""
         self.pool: frozenset[int] = frozenset()
         self.stored: frozenset[int] = frozenset()
-        self.sent: dict[int, float] = {}
-        """When each was sent last, the oldest first."""
 
     def read(self, digest: Digest) -> None:
         """A digest is read once. What was sent long before it was made is told by it, or is not held any more."""
@@ -76,22 +96,29 @@ class _Known:
         if self.packed != (digest.pool, digest.stored):
             self.packed = digest.pool, digest.stored
             self.pool, self.stored = unpack(digest.pool), unpack(digest.stored)
+        # Prompts begin in the order in which they were sent: those that wait are the last ones.
+        n_waiting = digest.n_queued + self.n_since(digest.made_at)
+        first_waiting = self.prompts[-min(n_waiting, len(self.prompts))][0] if n_waiting and self.prompts else float("inf")
         for block, sent_at in list(self.sent.items()):
-            if sent_at + SETTLED_S > digest.made_at:
+            if sent_at >= min(digest.made_at - SETTLED_S, first_waiting):
                 break
             del self.sent[block]
 
-    def forget(self) -> None:
-        """What it has told is not believed."""
-        self.made_at, self.packed = float("-inf"), (b"", b"")
-        self.pool = self.stored = frozenset()
-
-    def remember(self, blocks: Sequence[int], now: float) -> None:
+    def remember(self, blocks: Sequence[int], own: float, now: float) -> None:
+        self.prompts.append((now, own))
         for block in blocks:
             self.sent.pop(block, None)
             self.sent[block] = now
         while len(self.sent) > MAX_SENT:
             del self.sent[next(iter(self.sent))]
+
+    def n_since(self, made_at: float) -> int:
+        """How many prompts were sent after that time."""
+        return sum(1 for _ in takewhile(lambda prompt: prompt[0] > made_at, reversed(self.prompts)))
+
+    def pending(self, n: int, typical: float) -> float:
+        """What has to be computed of the last `n` prompts that a replica was sent; those of others are as most are."""
+        return sum(own for _, own in islice(reversed(self.prompts), n)) + typical * max(n - len(self.prompts), 0)
 
 
 class _Offer(msgspec.Struct):
@@ -100,17 +127,28 @@ class _Offer(msgspec.Struct):
     replica_id: str
     own: float
     """What of the prompt must be computed there."""
-    load: float
-    """Requests that it has, for each slot."""
+    pending: float
+    """What must be computed before it."""
     n_requests: int
     n_slots: int
     n_free_cells: int
 
-    def price(self, typical: float) -> float:
-        return self.own + self.n_requests * typical
+    @property
+    def load(self) -> float:
+        """Requests that it has, for each slot."""
+        return self.n_requests / self.n_slots
 
-    def busy(self) -> tuple[float, int]:
-        return (self.load, -self.n_free_cells)
+    def price(self, computing: float) -> float:
+        """What it costs, in tokens that are waited for, where one that is computed is worth so many."""
+        return computing * self.own + self.waiting + SHARING * min(self.n_requests, self.n_slots)
+
+    @property
+    def waiting(self) -> float:
+        """What is waited for before it begins, in tokens of a prompt."""
+        return self.pending + WRITING * max(self.n_requests + 1 - self.n_slots, 0)
+
+    def busy(self) -> tuple[float, float, int]:
+        return (self.load, self.pending, -self.n_free_cells)
 
 
 class Router:
@@ -157,8 +195,11 @@ class Router:
             weights = {offer.replica_id: _weight(sticky, offer.replica_id) for offer in offers}
             offers.sort(key=lambda offer: (offer.replica_id in passed_over, -weights[offer.replica_id]))
             return [offer.replica_id for offer in offers]
+        # What is computed makes all wait that come before it is done: the more, the more there is to do.
+        waiting = sum(offer.waiting for offer in offers) / len(offers) / max(self._typical, BLOCK)
+        computing = COMPUTING + WAITING * waiting
         self._random.shuffle(offers)
-        offers.sort(key=lambda offer: (offer.replica_id in passed_over, offer.price(self._typical), -offer.n_free_cells))
+        offers.sort(key=lambda offer: (offer.replica_id in passed_over, offer.price(computing), -offer.n_free_cells))
         open_to_all = [offer for offer in offers if offer.replica_id not in passed_over]
         if max(offer.own for offer in open_to_all) - offers[0].own < BLOCK and len(open_to_all) > 1:
             first = min(self._random.sample(open_to_all, 2), key=_Offer.busy)
@@ -180,8 +221,9 @@ class Router:
         blocks = block_hashes(tokens, salt=self._salt if salt is None else salt)
         known = self._seen(replica_id)
         in_pool, in_store = _held(known, blocks)
-        self._typical += _SMOOTHING * (_own(len(tokens), in_pool, in_store) + WRITING - self._typical)
-        known.remember(blocks, now)
+        own = _own(len(tokens), in_pool, in_store)
+        self._typical += _SMOOTHING * (own - self._typical)
+        known.remember(blocks, own, now)
 
     def _seen(self, replica_id: str) -> _Known:
         known = self._known.pop(replica_id, None) or _Known()
@@ -196,12 +238,16 @@ class Router:
         if digest is None or now - digest.made_at > MAX_AGE_S:
             known.forget()
             n_requests, n_slots, n_free_cells = candidate.n_ongoing, USUAL_SLOTS, 0
+            # Of those that have not ended, some have been computed.
+            pending = known.pending(candidate.n_ongoing, self._typical) / 2
         else:
             known.read(digest)
             n_requests = max(candidate.n_ongoing, digest.n_queued + digest.n_running)
             n_slots, n_free_cells = max(digest.n_slots, 1), digest.n_free_cells
+            told = self._typical * digest.n_running / 2 if digest.n_pending is None else digest.n_pending
+            pending = told + known.pending(digest.n_queued + known.n_since(digest.made_at), self._typical)
         own = _own(n_tokens, *_held(known, blocks))
-        return _Offer(candidate.replica_id, own, n_requests / n_slots, n_requests, n_slots, n_free_cells)
+        return _Offer(candidate.replica_id, own, pending, n_requests, n_slots, n_free_cells)
 
 
 def _held(known: _Known, blocks: Sequence[int]) -> tuple[int, int]:
