@@ -31,7 +31,7 @@ class _Random:
     needs_digests = False
 
     def __init__(self) -> None:
-        self._draw = random.Random(1)  # noqa: S311
+        self._draw = random.Random(1)
 
     def choose(self, _prompt: Sequence[int], replicas: Sequence[Seen], _now: float, _key: str) -> int:
         return self._draw.randrange(len(replicas))
@@ -54,7 +54,7 @@ class _LeastLoaded:
     needs_digests = False
 
     def __init__(self) -> None:
-        self._draw = random.Random(1)  # noqa: S311
+        self._draw = random.Random(1)
 
     def choose(self, _prompt: Sequence[int], replicas: Sequence[Seen], _now: float, _key: str) -> int:
         return self._least(replicas, range(len(replicas)))
@@ -171,4 +171,3 @@ RULES: dict[str, Callable[[], Rule]] = {
     "random": _Random,
 }
 """By the names that they have in tables. The threshold of Ray's rule is infinite unless somebody sets it; 8 is all slots of one."""
-

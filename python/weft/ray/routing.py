@@ -39,8 +39,8 @@ RESTORING = 2 / 1_800
 COMPUTING = 2.0
 """What a token costs that is computed, in tokens that are waited for: it is waited for, and makes others wait."""
 
-WAITING = 4.0
-"""By how much that is more for each prompt that waits at a replica, on average."""
+WAITING, MOST_COMPUTING = 4.0, 8.0
+"""By how much that is more for each prompt that waits at a replica, on average, and what it is at most."""
 
 WRITING = 500.0
 """What a request waits for each one that must end before it gets a slot, in tokens of a prompt."""
@@ -51,9 +51,8 @@ SHARING = 16.0
 MAX_PROMPTS = 256
 """Most prompts that are remembered of those that were sent to a replica: those that wait there are the last of them."""
 
-GUARD_RATIO = 1.5
-"""A replica is passed over that has so many times as much to do as the least busy one, and as many requests more as it has
-slots."""
+GUARD_RATIO, GUARD_SLOTS = 1.5, 2
+"""A replica is passed over that has so many times as many requests as the least busy one, and so many times its slots more."""
 
 _SMOOTHING = 1 / 64
 """The weight of one more prompt in the mean of what is computed of one."""
@@ -197,7 +196,7 @@ class Router:
             return [offer.replica_id for offer in offers]
         # What is computed makes all wait that come before it is done: the more, the more there is to do.
         waiting = sum(offer.waiting for offer in offers) / len(offers) / max(self._typical, BLOCK)
-        computing = COMPUTING + WAITING * waiting
+        computing = min(COMPUTING + WAITING * waiting, MOST_COMPUTING)
         self._random.shuffle(offers)
         offers.sort(key=lambda offer: (offer.replica_id in passed_over, offer.price(computing), -offer.n_free_cells))
         open_to_all = [offer for offer in offers if offer.replica_id not in passed_over]
@@ -269,7 +268,7 @@ def _own(n_tokens: int, in_pool: int, in_store: int) -> float:
 
 
 def _is_far_busier(offer: _Offer, least: _Offer) -> bool:
-    return offer.n_requests > least.n_requests + offer.n_slots and offer.load > GUARD_RATIO * least.load
+    return offer.n_requests > least.n_requests + GUARD_SLOTS * offer.n_slots and offer.load > GUARD_RATIO * least.load
 
 
 def _weight(key: str, replica_id: str) -> int:
