@@ -11,8 +11,8 @@ The shapes, and where they are from:
 - Fan-outs: 40 requests at once that share a prompt and differ in their last tokens, as self-consistency samples (Wang et al.
   2022, <https://arxiv.org/abs/2203.11171>: up to 40 paths), and 8 more that go on from one of them, one after the other.
 - Mooncake's conversation trace (Qin et al. 2025, FAST '25, <https://github.com/kvcache-ai/Mooncake/tree/main/FAST25-release/traces>):
-  an hour of 12,031 requests with their times, lengths, and the blocks of 512 tokens that they share. A part of the conversations, as
-  large as the cluster is of 96 replicas, at the times of the trace.
+  an hour of 12,031 requests with their times, lengths, and the blocks of 512 tokens that they share. A part of the conversations,
+  as large as the cluster is of 96 replicas, at the times of the trace.
 """
 
 import json
@@ -80,7 +80,7 @@ def chats(n_replicas: int, seconds: float, *, per_s: float, n_system_prompts: in
         at += draw.expovariate(n_replicas * per_s)
         which = system_prompt(draw)
         text = words(f"system {which}", lengths[which])
-        turns = []
+        turns: list[Turn] = []
         is_last = False
         while not is_last:
             asked = words(f"chat {seed} {nth} asked {len(turns)}", 1 + round(draw.expovariate(1 / 69.5)))

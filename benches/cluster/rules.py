@@ -102,8 +102,8 @@ class _Sent:
 class _Ray(_PowerOfTwo):
     """As Ray's `PrefixCacheAffinityRouter`, in our words: of its source, `routing_policies/prefix_aware/prefix_aware_router.py`.
 
-    Where the longest queue is longer than the shortest by more than a threshold, the one with fewer requests of two that are drawn.
-    Else, where a tenth of the text was sent before, the one with fewest requests of those that got most of it; else the one that
+    Where the longest queue is longer than the shortest by more than a threshold, the one with fewer requests of two that are
+    drawn. Else, where a tenth of the text was sent before, the one with fewest requests of those that got most of it; else the one that
     got least. The threshold is infinite where nobody says otherwise.
     """
 
@@ -170,4 +170,4 @@ RULES: dict[str, Callable[[], Rule]] = {
     "round robin": _RoundRobin,
     "random": _Random,
 }
-"""By the names that they have in tables. The threshold of Ray's rule is infinite unless somebody sets it; 8 is all slots of one."""
+"""By the names that they have in tables. Ray's threshold is infinite unless somebody sets it; 8 is all slots of a replica."""
