@@ -2,8 +2,8 @@
 
 Each line says of the tokens of all prompts how many were found computed, how many one cache of the same total size finds that
 gets all requests in the same order, how long requests waited beside the time that their own prompts take (p99), when they had
-their first token, how evenly the replicas worked, and what a million tokens cost. `--write` keeps the numbers and draws the curves
-of `docs/scale.md`; `--trace` names Mooncake's `conversation_trace.jsonl`, which is not in the repository.
+their first token, how evenly the replicas worked, and how long one replica computes for a million tokens. `--write` keeps the
+numbers and draws the curves of `docs/scale.md`; `--trace` names Mooncake's `conversation_trace.jsonl`, which is not in the repository.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)

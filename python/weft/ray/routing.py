@@ -8,9 +8,11 @@ the least busy one is passed over, whatever it holds.
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from hashlib import blake2b
 from itertools import islice, takewhile
+from typing import NamedTuple
 
 import msgspec
 
@@ -68,6 +70,15 @@ class Candidate(msgspec.Struct, frozen=True):
     """Requests that were sent to it and have not ended, as far as the sender knows."""
 
 
+class _Text(NamedTuple):
+    """The blocks of a prompt."""
+
+    n_tokens: int
+    blocks: frozenset[int]
+    places: Mapping[int, int]
+    """That of each block, from 1 on."""
+
+
 class _Known:
     """What the router remembers of a replica."""
 
@@ -103,7 +114,7 @@ class _Known:
                 break
             del self.sent[block]
 
-    def remember(self, blocks: Sequence[int], own: float, now: float) -> None:
+    def remember(self, blocks: Iterable[int], own: float, now: float) -> None:
         self.prompts.append((now, own))
         for block in blocks:
             self.sent.pop(block, None)
@@ -184,8 +195,8 @@ class Router:
             sticky: A key whose requests all go to the same replica as long as it lives and is not far busier than others.
             salt: The key of this prompt's hashes; `None` is the router's own.
         """
-        blocks = block_hashes(tokens, salt=self._salt if salt is None else salt) if tokens else []
-        offers = [self._offer(candidate, blocks, len(tokens or ()), now) for candidate in candidates]
+        text = _text(tokens or (), self._salt if salt is None else salt)
+        offers = [self._offer(candidate, text, now) for candidate in candidates]
         if not offers:
             return []
         least = min(offers, key=_Offer.busy)
@@ -217,12 +228,11 @@ class Router:
         """
         if not tokens:
             return
-        blocks = block_hashes(tokens, salt=self._salt if salt is None else salt)
+        text = _text(tokens, self._salt if salt is None else salt)
         known = self._seen(replica_id)
-        in_pool, in_store = _held(known, blocks)
-        own = _own(len(tokens), in_pool, in_store)
+        own = _own(text, *_held(known, text))
         self._typical += _SMOOTHING * (own - self._typical)
-        known.remember(blocks, own, now)
+        known.remember(text.places, own, now)
 
     def _seen(self, replica_id: str) -> _Known:
         known = self._known.pop(replica_id, None) or _Known()
@@ -231,7 +241,7 @@ class Router:
             del self._known[next(iter(self._known))]
         return known
 
-    def _offer(self, candidate: Candidate, blocks: Sequence[int], n_tokens: int, now: float) -> _Offer:
+    def _offer(self, candidate: Candidate, text: _Text, now: float) -> _Offer:
         known = self._seen(candidate.replica_id)
         digest = candidate.digest
         if digest is None or now - digest.made_at > MAX_AGE_S:
@@ -245,26 +255,30 @@ class Router:
             n_slots, n_free_cells = max(digest.n_slots, 1), digest.n_free_cells
             told = self._typical * digest.n_running / 2 if digest.n_pending is None else digest.n_pending
             pending = told + known.pending(digest.n_queued + known.n_since(digest.made_at), self._typical)
-        own = _own(n_tokens, *_held(known, blocks))
+        own = _own(text, *_held(known, text))
         return _Offer(candidate.replica_id, own, pending, n_requests, n_slots, n_free_cells)
 
 
-def _held(known: _Known, blocks: Sequence[int]) -> tuple[int, int]:
+def _text(tokens: Sequence[int], salt: bytes) -> _Text:
+    places = {block: place for place, block in enumerate(block_hashes(tokens, salt=salt), start=1)}
+    return _Text(len(tokens), frozenset(places), places)
+
+
+def _held(known: _Known, text: _Text) -> tuple[int, int]:
     """How many of the first tokens a replica holds in cells, and how many after them in its store."""
-    in_pool = _depth(blocks, known.pool, known.sent)
-    in_store = _depth(blocks, known.stored)
+    in_pool = max(_depth(text, known.pool), _depth(text, known.sent.keys()))
+    in_store = _depth(text, known.stored)
     return BLOCK * in_pool, BLOCK * max(in_store - in_pool, 0)
 
 
-def _depth(blocks: Sequence[int], *held: frozenset[int] | dict[int, float]) -> int:
-    """How many of the blocks are held, since the last one of them that is: a hash names all that is before it."""
-    if all(set_.isdisjoint(blocks) if isinstance(set_, frozenset) else set_.keys().isdisjoint(blocks) for set_ in held):
-        return 0
-    return next(n for n in range(len(blocks), 0, -1) if any(blocks[n - 1] in set_ for set_ in held))
+def _depth(text: _Text, held: AbstractSet[int]) -> int:
+    """How many of the blocks are held, as the last of them tells that is: a hash names all before it."""
+    # In this order it costs what the text has, however much is held.
+    return max(map(text.places.__getitem__, held & text.blocks), default=0)
 
 
-def _own(n_tokens: int, in_pool: int, in_store: int) -> float:
-    return n_tokens - in_pool - in_store + RESTORING * in_store
+def _own(text: _Text, in_pool: int, in_store: int) -> float:
+    return text.n_tokens - in_pool - in_store + RESTORING * in_store
 
 
 def _is_far_busier(offer: _Offer, least: _Offer) -> bool:
