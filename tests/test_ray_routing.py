@@ -132,6 +132,15 @@ def test_what_still_waits_there_will_be_held(router: Router) -> None:
     assert first(router, TEXT, *offers, now=at) == "a"
 
 
+def test_what_was_sent_since_the_digest_waits_there_as_long_as_it_has_not_ended(router: Router) -> None:
+    asked = TEXT[:1_000]
+    for nth in range(6):
+        router.sent("a", [nth, *OTHER], now=NOW + 0.1)
+    busy, done = replica("a", asked, n_ongoing=6), replica("a", asked, n_ongoing=0)
+    assert first(router, asked, busy, replica("b"), now=NOW + 0.2) == "b"
+    assert first(router, asked, done, replica("b"), now=NOW + 0.2) == "a"
+
+
 def test_an_old_digest_is_not_believed_and_a_new_one_is_again(router: Router) -> None:
     old = replica("old", TEXT)
     assert first(router, TEXT, old, replica("new", TEXT[:640])) == "old"

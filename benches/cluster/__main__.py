@@ -3,7 +3,8 @@
 Each line says of the tokens of all prompts how many were found computed, how many one cache of the same total size finds that
 gets all requests in the same order, how long requests waited beside the time that their own prompts take (p99), when they had
 their first token, how evenly the replicas worked, and how long one replica computes for a million tokens. `--write` keeps the
-numbers and draws the curves of `docs/scale.md`; `--trace` names Mooncake's `conversation_trace.jsonl`, which is not in the repository.
+numbers and draws the curves of `docs/scale.md`; `--trace` names Mooncake's `conversation_trace.jsonl`, which is not in the
+repository.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
@@ -139,6 +140,16 @@ def read() -> list[Row]:
     return [Row(**row) for row in json.loads(RECORDED.read_text(encoding="utf-8"))]
 
 
+def write(rows: Sequence[Row]) -> None:
+    """Keeps these rows, and of others those of loads that are not among them; draws all."""
+    written = {row.load for row in rows}
+    kept = [row for row in (read() if RECORDED.exists() else []) if row.load not in written]
+    rows = [*kept, *rows]
+    RECORDED.write_text(json.dumps([row._asdict() for row in rows], indent=1) + "\n", encoding="utf-8")
+    for path, picture in drawn(rows).items():
+        path.write_text(picture, encoding="utf-8")
+
+
 def main() -> None:
     """Compares, prints and, where that is asked, writes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -159,10 +170,8 @@ def main() -> None:
             for row in compare(load, n_replicas, given.rules.split(";"), program):
                 print(row.line(), flush=True)
                 rows.append(row)
-    if given.write:
-        RECORDED.write_text(json.dumps([row._asdict() for row in rows], indent=1) + "\n", encoding="utf-8")
-        for path, picture in drawn(rows).items():
-            path.write_text(picture, encoding="utf-8")
+            if given.write:
+                write(rows)
 
 
 if __name__ == "__main__":

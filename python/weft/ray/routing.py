@@ -195,7 +195,8 @@ class Router:
             sticky: A key whose requests all go to the same replica as long as it lives and is not far busier than others.
             salt: The key of this prompt's hashes; `None` is the router's own.
         """
-        text = _text(tokens or (), self._salt if salt is None else salt)
+        known_text = tokens if tokens and sticky is None else ()
+        text = _text(known_text, self._salt if salt is None else salt)
         offers = [self._offer(candidate, text, now) for candidate in candidates]
         if not offers:
             return []
@@ -254,7 +255,8 @@ class Router:
             n_requests = max(candidate.n_ongoing, digest.n_queued + digest.n_running)
             n_slots, n_free_cells = max(digest.n_slots, 1), digest.n_free_cells
             told = self._typical * digest.n_running / 2 if digest.n_pending is None else digest.n_pending
-            pending = told + known.pending(digest.n_queued + known.n_since(digest.made_at), self._typical)
+            n_waiting = min(digest.n_queued + known.n_since(digest.made_at), n_requests)
+            pending = told + known.pending(n_waiting, self._typical)
         own = _own(text, *_held(known, text))
         return _Offer(candidate.replica_id, own, pending, n_requests, n_slots, n_free_cells)
 
