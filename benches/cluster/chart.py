@@ -12,9 +12,9 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 64, 178, 40, 44
 LINE = 16
 """Pixels from one line of the legend to the next."""
 
-COLOURS = ("#1d4ed8", "#0f766e", "#92620a", "#b3261e", "#7b3fb5", "#57606a", "#1a7f37", "#a8557a", "#3b82a0")
-DARK = ("#7fb0ff", "#4fd1c5", "#f2b65a", "#ff8a80", "#c9a2f5", "#9aa4b2", "#56d364", "#f0a5c6", "#8fd0ea")
-MARKS = ("", "6 3", "2 2", "8 3 2 3", "1 3", "10 4", "4 4", "12 2", "3 1")
+COLOURS = ("#1d4ed8", "#0f766e", "#92620a", "#b3261e", "#7b3fb5", "#57606a", "#1a7f37", "#a8557a", "#3b82a0", "#1b1f24")
+DARK = ("#7fb0ff", "#4fd1c5", "#f2b65a", "#ff8a80", "#c9a2f5", "#9aa4b2", "#56d364", "#f0a5c6", "#8fd0ea", "#e6e9ee")
+MARKS = ("", "16 3", "6 3", "2 2", "8 3 2 3", "1 3", "10 4", "4 4", "12 2", "3 1")
 """Curves differ by their dashes too."""
 
 STYLE = """\
@@ -40,6 +40,9 @@ def draw(title: str, xs: Sequence[int], curves: Mapping[str, Sequence[float]], *
         share = (scale(max(value, low)) - scale(low)) / (scale(high) - scale(low))
         return LEFT + math.log2(x / xs[0]) / steps * width, TOP + (1 - share) * height
 
+    if len(curves) > len(MARKS):
+        msg = f"there are {len(curves)} curves; {len(MARKS)} can be told apart"
+        raise ValueError(msg)
     colours = [
         "\n".join(f".c{nth} {{{{ stroke: {colour} }}}}".replace("{{", "{").replace("}}", "}") for nth, colour in enumerate(of))
         for of in (COLOURS, DARK)

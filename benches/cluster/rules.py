@@ -103,8 +103,8 @@ class _Ray(_PowerOfTwo):
     """As Ray's `PrefixCacheAffinityRouter`, in our words: of its source, `routing_policies/prefix_aware/prefix_aware_router.py`.
 
     Where the longest queue is longer than the shortest by more than a threshold, the one with fewer requests of two that are
-    drawn. Else, where a tenth of the text was sent before, the one with fewest requests of those that got most of it; else the one
-    that got least. The threshold is infinite where nobody says otherwise.
+    drawn. Else, where a tenth of the text was sent before, the one with fewest requests of those that got most of it; else
+    the one that got least. The threshold is infinite where nobody says otherwise.
     """
 
     def __init__(self, imbalanced: float) -> None:
