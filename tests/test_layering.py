@@ -89,6 +89,7 @@ RULES = {
     "only what watches a server needs a terminal": Rule(
         "python/weft", r"\brich\b", ("python/weft/top", "python/weft/cli/top.py")
     ),
+    "a router knows only digests": Rule("python/weft/ray/routing.py", r"(?<!\.)\bray\b|\bweft\.(?!ray\.digest\b)"),
     "chats know no HTTP": Rule("python/weft/chat", r"\bweft\.(server|serving|cli)\b"),
 }
 

@@ -72,6 +72,7 @@ pub use stream::{
     PendingFork, Ready, Ways,
 };
 
+use crate::cache::{MAX_KEY, Place, PrefixDigest};
 use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::request::{
@@ -513,6 +514,30 @@ impl Engine {
     /// [`Error::Stopped`], as every question that the worker answers.
     pub fn cached(&self) -> Result<Vec<CachedNode>> {
         self.ask(Question::Cached)
+    }
+
+    /// Which prefixes can be had, as at most `n_max` hashes of blocks that are made with `key`: see [`block_hashes`].
+    ///
+    /// The worker answers some of it between two steps, and more between the next two: no step waits for more than some 0.1 ms of it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] for a key of more than [`MAX_KEY`] bytes; [`Error::Stopped`].
+    ///
+    /// [`block_hashes`]: crate::cache::block_hashes
+    pub fn prefix_digest(&self, key: &[u8], n_max: usize) -> Result<PrefixDigest> {
+        if key.len() > MAX_KEY {
+            let message = format!("key has {} bytes; it may have {MAX_KEY}", key.len());
+            return Err(Error::InvalidRequest { param: "key", message });
+        }
+        let key: Arc<[u8]> = key.into();
+        let mut blocks = Vec::new();
+        let mut next = Some(Place::default());
+        while let Some(place) = next {
+            let some;
+            (some, next) = self.ask(|answer| Question::Blocks(Arc::clone(&key), place, answer))?;
+            blocks.extend(some);
+        }
+        Ok(PrefixDigest::new(blocks, n_max))
     }
 
     /// Every pinned prefix, in the order of their pinning.
