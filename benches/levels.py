@@ -42,6 +42,7 @@ class Work:
         return f"{self.n_prompt} {self.n_streams}"
 
 
+HEADER = f"{'':20}{'level':16}{'native tokens/s':>16}{'tokens/s':>10}{'of bests':>10}{'median':>8}   {'quartiles':14}processor"
 WORKS = (Work("prefill", 512, 0), Work("decode, 1 stream", 32, 1), Work("decode, 8 streams", 32, 8))
 
 
@@ -103,9 +104,7 @@ def compare(path: Path, names: Sequence[str], asked: argparse.Namespace) -> None
         native = stack.enter_context(started("native", sys.executable, file))
         others = [stack.enter_context(started("native again", sys.executable, file))]
         others += [stack.enter_context(started(name, asked.python, file, *name.split("/"))) for name in names]
-        print(
-            f"{'':<20}{'level':<16}{'native tokens/s':>16}{'tokens/s':>10}{'of bests':>10}{'median':>8}   {'quartiles':<14}processor"
-        )
+        print(HEADER)
         for work in WORKS:
             for side in [native, *others]:
                 side.time(work, 0.0)
