@@ -1,0 +1,1 @@
+"""Past one machine: what replicas tell of what they hold, and who is sent where."""
