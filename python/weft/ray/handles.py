@@ -10,8 +10,8 @@ from ray.serve.handle import DeploymentHandle
 from weft.errors import QueueFull, WeftError
 from weft.ray.errors import NoReplica, ReplicaLost
 from weft.ray.fleet import Fleet
+from weft.ray.known import known
 from weft.ray.messages import Call, Question, Sent, Told
-from weft.ray.router import PrefixRouter
 
 __all__ = ["RayFleet"]
 
@@ -28,8 +28,7 @@ class RayFleet(Fleet):
 
     def told(self) -> Mapping[str, Told]:
         """As of `Fleet`; it is told after the first call or question."""
-        router = PrefixRouter.of_deployment.get(self._app)
-        return {} if router is None else router.told
+        return known(self._app).told()
 
     async def begin(self, call: Call) -> AsyncGenerator[Sent]:
         """As of `Fleet`."""
@@ -61,8 +60,7 @@ class RayFleet(Fleet):
 
     def remember(self, replica_id: str, tokens: Sequence[int], salt: bytes) -> None:
         """As of `Fleet`."""
-        if (router := PrefixRouter.of_deployment.get(self._app)) is not None:
-            router.remember(replica_id, tokens, salt)
+        known(self._app).remember(replica_id, tokens, salt)
 
 
 def ours(error: Exception) -> Exception:

@@ -72,6 +72,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     compute: SimpleNamespace
     is_repeatable: bool
     adapters: list[SimpleNamespace]
+    stats: SimpleNamespace
+    """Of the time when they were asked for, as the next one."""
     vector_stats: SimpleNamespace
     model: dict[str, Any]
     """What only the weights tell: `n_params`, `size_bytes`, and so on."""

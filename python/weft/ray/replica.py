@@ -100,6 +100,7 @@ class Replica:
             compute=copied(engine.compute),
             is_repeatable=engine.is_repeatable,
             adapters=copied(engine.adapters),
+            stats=copied(engine.stats()),
             vector_stats=copied(engine.vector_stats()),
             model={name: getattr(model, name) for name in names},
         )

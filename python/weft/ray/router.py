@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
+from weft.ray.known import Known, of_router
 from weft.ray.messages import Call, Question, Told, unpacked
 from weft.ray.routing import Candidate, Router
 
@@ -15,22 +16,13 @@ __all__ = ["PrefixRouter"]
 class PrefixRouter(RequestRouter):
     """Sends a call to where most of its prompt is computed. Ray makes one in each process with a handle, on a loop of its own."""
 
-    of_deployment: ClassVar[dict[str, "PrefixRouter"]] = {}
-    """By the name of the application: what this process knows of its replicas."""
-
     def initialize_state(self, **_: object) -> None:
         """Called by Ray when it has made it."""
         self._choosing = Router()
         self._told: dict[str, Told] = {}
-        PrefixRouter.of_deployment[self._deployment_id.app_name] = self
+        of_router(self._deployment_id.app_name, Known(lambda: self._told, self._remember))
 
-    @property
-    def told(self) -> Mapping[str, Told]:
-        """What each replica that runs told last; from any thread."""
-        return self._told
-
-    def remember(self, replica_id: str, tokens: Sequence[int], salt: bytes) -> None:
-        """A replica holds these tokens now; from any thread."""
+    def _remember(self, replica_id: str, tokens: Sequence[int], salt: bytes) -> None:
         self._event_loop.call_soon_threadsafe(lambda: self._choosing.sent(replica_id, tokens, now=time.time(), salt=salt))
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:

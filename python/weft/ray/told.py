@@ -17,7 +17,7 @@ _OF_ONE = frozenset(("width", "max_tokens"))
 
 
 def copied(told: Any) -> Any:  # noqa: ANN401 (any object of the engine, or a plain value)
-    """An object of the compiled engine as one that can be pickled, with attributes of the same names; plain values as they are."""
+    """An object of the compiled engine as one that can be pickled, attributes of the same names; plain values as they are."""
     if isinstance(told, list):
         return [copied(one) for one in told]
     if not type(told).__module__.startswith("weft._native"):
