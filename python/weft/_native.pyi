@@ -204,9 +204,9 @@ class Model:
     def load_vocabulary(
         path: str | os.PathLike[str], *, kv_overrides: Sequence[tuple[str, bool | int | float | str]] | None = None
     ) -> Model:
-        """Loads the metadata and the vocabulary of a GGUF file alone, in milliseconds: it cuts texts into tokens, and continues none.
+        """Loads the metadata and the vocabulary of a GGUF file alone, in milliseconds: it cuts texts into tokens.
 
-        What is about weights is 0: `n_params`, `size_bytes`, and the model's sizes, `n_ctx_train` and `n_embd`.
+        It continues none, and what is about weights is 0: `n_params`, `size_bytes`, `n_ctx_train`, `n_embd`.
 
         Args:
             path: The file; of a split model, its first part.

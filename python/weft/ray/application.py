@@ -26,11 +26,11 @@ TOLD_EVERY_S = 1.0
 MAX_ONGOING = 4_096
 """Requests that one process takes at a time. A replica's engine has a queue of its own, which knows whose prompts are shared."""
 
-HEALTH_EVERY_S = 5.0
+HEALTH_EVERY_S = 2.0
 """How often a replica is asked whether it is well."""
 
-ANSWERS_WITHIN_S = 10.0
-"""Seconds within which it has to answer; Ray ends it after three times in which it does not."""
+ANSWERS_WITHIN_S = 5.0
+"""Seconds within which it has to answer; Ray ends it when it has not done so three times, one after the other."""
 
 SCALE_EVERY_S = 2.0
 """How often replicas tell how busy they are, where their number follows that."""

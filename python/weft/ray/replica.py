@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
@@ -59,7 +59,7 @@ class Replica:
         if not self._engine.is_running:
             raise EngineStopped
 
-    async def generate(self, call: Call) -> AsyncIterator[Sent]:
+    async def generate(self, call: Call) -> AsyncGenerator[Sent]:
         """The answer to a call. Whoever stops reading it frees the slots."""
         try:
             stream = self._engine.generate(msgspec.structs.replace(call.request, prompt=unpacked(call.tokens)))

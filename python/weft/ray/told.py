@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from types import GetSetDescriptorType, SimpleNamespace
+from types import GetSetDescriptorType, MemberDescriptorType, SimpleNamespace
 from typing import Any
 
 from weft._native import CachedNode, Prefix
@@ -22,7 +22,7 @@ def copied(told: Any) -> Any:  # noqa: ANN401 (any object of the engine, or a pl
         return [copied(one) for one in told]
     if not type(told).__module__.startswith("weft._native"):
         return told
-    names = [name for name, kind in vars(type(told)).items() if isinstance(kind, GetSetDescriptorType)]
+    names = [name for name, kind in vars(type(told)).items() if isinstance(kind, GetSetDescriptorType | MemberDescriptorType)]
     return SimpleNamespace(**{name: copied(getattr(told, name)) for name in names})
 
 
