@@ -82,6 +82,13 @@ RULES = {
     "only what watches a server needs a terminal": Rule(
         "python/weft", r"\brich\b", ("python/weft/top", "python/weft/cli/top.py")
     ),
+    "only what runs on Ray names it": Rule(
+        "python/weft",
+        r"^\s*(from|import)\s+(ray|pyarrow)\b",
+        tuple(f"python/weft/ray/{name}.py" for name in ("application", "batch", "handles", "router")),
+    ),
+    "nobody names replicas": Rule("python/weft", r"\bweft\.ray\b", ("python/weft/ray",)),
+    "who chooses a replica knows no engine": Rule("python/weft/ray/routing.py", r"\bweft\.(?!ray\.digest\b)"),
     "chats know no HTTP": Rule("python/weft/chat", r"\bweft\.(server|serving|cli)\b"),
 }
 

@@ -101,6 +101,8 @@ def build(
     num_cpus: float | str = 1,
     num_gpus: float | str = 0,
     drain_s: float | str = 600,
+    up_after_s: float | str = 30,
+    down_after_s: float | str = 600,
     **settings: Any,  # noqa: ANN401 (each of its own type)
 ) -> Any:  # noqa: ANN401 (Ray's `Application`, which has no types)
     """The application: an ingress, and replicas of one model behind it.
@@ -113,6 +115,8 @@ def build(
         num_cpus: What Ray reserves for each. Its threads are as many, from 1 on, where `n_threads` does not say otherwise.
         num_gpus: The same of GPUs.
         drain_s: Seconds that a replica that is to go has to end what it writes.
+        up_after_s: Seconds for which more replicas have to be wanted, before there are.
+        down_after_s: The same of fewer.
         **settings: Those of the engines and of the server, by the names that `weft.toml` has for them with `_` between words,
             or by those of `EngineConfig`; texts are read as on the command line.
 
@@ -132,6 +136,9 @@ def build(
                 min_replicas=low,
                 max_replicas=high,
                 metrics_interval_s=SCALE_EVERY_S,
+                look_back_period_s=max(min(float(up_after_s), 30.0), SCALE_EVERY_S),
+                upscale_delay_s=float(up_after_s),
+                downscale_delay_s=float(down_after_s),
                 policy=AutoscalingPolicy(policy_function="weft.ray.application:policy"),
             )
         }

@@ -40,8 +40,6 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """The prompt, as `packed` writes it."""
     salt: bytes
     """The key of the hashes of its blocks, which follows its adapters."""
-    session: str | None = None
-    """A key whose requests go to one replica, as long as that lives; None is wherever most of the prompt is."""
     only: str | None = None
     """The replica that it is for; None is any."""
     avoid: tuple[str, ...] = ()

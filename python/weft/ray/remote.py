@@ -39,9 +39,6 @@ __all__ = ["RemoteEngine"]
 TAKEN_WITHIN_S = 60.0
 """Seconds within which some replica has to take a request."""
 
-MAX_OPEN = 65_536
-"""Most requests of which it is remembered which number they have at their replica."""
-
 
 class RemoteEngine(Engine):
     """What `weft.Engine` is, with the replicas of a fleet in the place of a worker; it cuts texts into tokens itself.
@@ -94,10 +91,9 @@ class RemoteEngine(Engine):
     async def close(self) -> None:
         """Ends every open stream; the replicas go on. Idempotent."""
         self._state = "closed"
-        for feed in self._feeds.values():
+        for feed in list(self._feeds.values()):
             feed.error = EngineStopped()
             feed.close()
-        self._feeds = {}
 
     async def sleep(self) -> None:
         """Replicas are not let go one by one: how many there are follows the load."""
@@ -133,8 +129,9 @@ class RemoteEngine(Engine):
         only, slot = self._wished(request.slot)
         portable = msgspec.structs.replace(portable_request(request), seed=seed, adapters=adapters or None, slot=slot)
         call = Call(id=uuid.uuid4().hex, request=portable, tokens=packed(tokens), salt=salt_of(self._key, adapters), only=only)
-        feed = Feed(self._fleet, call, len(request.branches) or request.n, TAKEN_WITHIN_S)
         request_id, self._n_requests = self._n_requests, self._n_requests + 1
+        n = len(request.branches) or request.n
+        feed = Feed(self._fleet, call, n, TAKEN_WITHIN_S, on_end=lambda: self._feeds.pop(request_id, None))
         stream = RemoteStream(
             feed,
             self._loop,
@@ -145,8 +142,6 @@ class RemoteEngine(Engine):
             slots_before=self._slots_before,
         )
         self._feeds[request_id] = feed
-        if len(self._feeds) > MAX_OPEN:
-            self._feeds = {number: one for number, one in self._feeds.items() if not one.is_ended}
         self._loop.call_soon_threadsafe(feed.start)
         return cast("Stream", stream)
 
@@ -268,8 +263,8 @@ class RemoteEngine(Engine):
             return cast("Stats", self._known().stats)
         numbers = {
             (feed.begun.replica_id, feed.begun.request_id): number
-            for number, feed in self._feeds.items()
-            if feed.begun is not None and not feed.is_ended
+            for number, feed in list(self._feeds.items())
+            if feed.begun is not None
         }
         each = []
         for name in sorted(told, key=places.__getitem__):

@@ -56,7 +56,7 @@ class PrefixRouter(RequestRouter):
         if call is None:
             return self._choosing.choose(None, candidates, now=time.time())
         tokens = unpacked(call.tokens)
-        ranked = self._choosing.choose(tokens, candidates, now=time.time(), sticky=call.session, salt=call.salt)
+        ranked = self._choosing.choose(tokens, candidates, now=time.time(), salt=call.salt)
         return sorted(ranked, key=lambda name: name in call.avoid)
 
     def _candidates(self, by_name: Mapping[str, RunningReplica]) -> list[Candidate]:

@@ -20,10 +20,10 @@ def wanted(n_now: int, pressure: Mapping[str, Sequence[float]]) -> int:
         pressure: What each told, by name: `busy_slots` and `busy_cells`, as `Replica.pressure` names them.
 
     Returns:
-        At least one; as many as now where nothing is told.
+        None where nothing runs or waits; as many as now where nothing is told.
     """
     shares = [sum(told) / len(told) / limit for name, limit in _LIMITS.items() if (told := pressure.get(name))]
-    return max(math.ceil(n_now * max(shares) - 1e-9), 1) if shares else n_now
+    return math.ceil(n_now * max(shares) - 1e-9) if shares else n_now
 
 
 _LIMITS = {"busy_slots": BUSY, "busy_cells": FULL}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 import msgspec
 
 from weft._native import Model
-from weft.errors import InvalidRequest, SlowReader, WeftError
+from weft.errors import EngineStopped, InvalidRequest, SlowReader, WeftError
 from weft.events import Event, Finished, Token
 from weft.ray.errors import NoReplica, ReplicaLost
 from weft.ray.fleet import Fleet
@@ -35,10 +35,11 @@ class Feed:
         fleet: Who is asked.
         call: What is asked.
         n: How many branches there are.
-        taken_within_s: Seconds within which a replica has to take it, before another is tried.
+        taken_within_s: Seconds within which a replica has to take it.
+        on_end: Called when nothing more will come.
     """
 
-    def __init__(self, fleet: Fleet, call: Call, n: int, taken_within_s: float) -> None:
+    def __init__(self, fleet: Fleet, call: Call, n: int, taken_within_s: float, on_end: Callable[[], object]) -> None:
         self.begun: Begun | None = None
         self.events: deque[Event] = deque()
         self.error: Exception | None = None
@@ -49,6 +50,7 @@ class Feed:
         self._n = n
         self._n_open = n
         self._taken_within_s = taken_within_s
+        self._on_end = on_end
         self._written: list[int] = []
         """The tokens of branch 0: with the prompt, what is asked to go on next."""
         self._read_at = time.monotonic()
@@ -62,6 +64,7 @@ class Feed:
     def close(self) -> None:
         """Cancels it; to be called on the event loop. Idempotent."""
         self.is_closed = True
+        self._on_end()
         self.events.clear()
         if self._task is not None:
             self._task.cancel()
@@ -101,6 +104,7 @@ class Feed:
         except WeftError as error:
             self.error = error
         finally:
+            self._on_end()
             self._arrived.set()
 
     async def _go_on_trying(self) -> None:
@@ -128,6 +132,8 @@ class Feed:
                     if isinstance(message, Begun):
                         self.begun = message
                         waiting.reschedule(None)
+                    elif isinstance(message, EngineStopped):
+                        break
                     elif isinstance(message, WeftError):
                         raise message
                     else:
