@@ -3,6 +3,7 @@
 import difflib
 import secrets
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from ray import serve
@@ -45,8 +46,9 @@ class ReplicaActor:
 
     async def generate(self, call: Call) -> AsyncGenerator[Sent]:
         """The answer to a call."""
-        async for message in self._replica.generate(call):
-            yield message
+        async with aclosing(self._replica.generate(call)) as messages:
+            async for message in messages:
+                yield message
 
     async def answer(self, question: Question) -> Any:  # noqa: ANN401 (what is asked)
         """The answer to a question; an error of ours is one too."""
