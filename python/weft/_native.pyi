@@ -674,6 +674,17 @@ class Engine:
             OverflowError: `limit` is below 0.
         """
 
+    def prefix_digest(self, key: bytes, n_max: int) -> tuple[bytes, bytes]:
+        """Which prefixes are in the pool and which only in the store, as hashes of blocks of 64 tokens: see `Engine.prefix_digest`.
+
+        Waits for some steps: what must be hashed is spread over them.
+
+        Raises:
+            InvalidRequest: The key has more than 64 bytes.
+            EngineStopped: The engine was stopped.
+            OverflowError: `n_max` is below 0.
+        """
+
     def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
         """The tokens that a slot holds, the adapters that they were computed with, and where an activated one of them begins.
 

@@ -11,6 +11,7 @@
 //! What depends on the kind of memory is asked of `kinds`, where each has a file of its own. No call costs more the more waits in
 //! the store: they walk the nodes of a path, the ids, and the cells that they move, as `tests/costs.rs` counts.
 
+mod blocks;
 mod cells;
 mod departure;
 mod find;
@@ -33,6 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::request::Token;
+pub use blocks::{BLOCK, HeldBlock, MAX_KEY, Place, PrefixDigest, block_hashes};
 pub use departure::{Departure, Saved, Why};
 pub use find::{Match, Restore, Wanted};
 pub use kinds::{Forks, IdleCost, MemoryKind};
@@ -78,6 +80,8 @@ struct Path {
     tip: NodeId,
     /// The rest, which nobody shares.
     tail: Vec<Token>,
+    /// Hashes of the blocks that end in it.
+    blocks: blocks::Blocks,
     /// How all of it is computed.
     variants: Variants,
     /// Whether nobody ever shares any of it.
@@ -107,6 +111,8 @@ pub struct KvCache {
     now: u64,
     counts: Counts,
     lost: LostStretches,
+    /// That of the hashes of blocks.
+    key: blocks::Key,
 }
 
 /// Tokens that moved between the tiers since the start.
@@ -142,6 +148,7 @@ impl KvCache {
             now: 0,
             counts: Counts::default(),
             lost: LostStretches::default(),
+            key: blocks::Key::default(),
         }
     }
 
@@ -233,7 +240,7 @@ impl KvCache {
             self.tree.root(variants.at(0))
         };
         self.paths[usize::from(id.0)] =
-            Some(Path { tip, tail: Vec::new(), variants: variants.clone(), is_private: false, maker: None });
+            Some(Path { tip, tail: Vec::new(), blocks: blocks::Blocks::default(), variants: variants.clone(), is_private: false, maker: None });
         self.begin_at(tip, None, id);
         self.give_back_ids(tip, id);
         Some(id)
@@ -305,6 +312,7 @@ impl KvCache {
         assert!(n_kept >= in_tree, "{n_kept} tokens of {id:?} are kept, but {in_tree} are shared");
         let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is taken back");
         path.tail.truncate((n_kept - in_tree) as usize);
+        path.blocks.clear();
         self.strands.shorten(id, n_kept);
     }
 

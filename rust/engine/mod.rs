@@ -62,6 +62,7 @@ pub use seniority::TURNS_PER_PRIORITY;
 pub use stats::{CachedNode, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats, Tier};
 pub use stream::{BELL_REST, Bell, Completions, MAX_BELL_REST, MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND, Ready};
 
+use crate::cache::{MAX_KEY, Place, PrefixDigest};
 use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::request::{AdapterScale, Held, MAX_COMPLETIONS, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters};
@@ -492,6 +493,30 @@ impl Engine {
     /// [`Error::Stopped`], as every question that the worker answers.
     pub fn cached(&self) -> Result<Vec<CachedNode>> {
         self.ask(Question::Cached)
+    }
+
+    /// Which prefixes can be had, as at most `n_max` hashes of blocks that are made with `key`: see [`block_hashes`].
+    ///
+    /// The worker answers some of it between two steps, and more between the next two: no step waits for more than some 0.1 ms of it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] for a key of more than [`MAX_KEY`] bytes; [`Error::Stopped`].
+    ///
+    /// [`block_hashes`]: crate::cache::block_hashes
+    pub fn prefix_digest(&self, key: &[u8], n_max: usize) -> Result<PrefixDigest> {
+        if key.len() > MAX_KEY {
+            let message = format!("key has {} bytes; it may have {MAX_KEY}", key.len());
+            return Err(Error::InvalidRequest { param: "key", message });
+        }
+        let key: Arc<[u8]> = key.into();
+        let mut blocks = Vec::new();
+        let mut next = Some(Place::default());
+        while let Some(place) = next {
+            let some;
+            (some, next) = self.ask(|answer| Question::Blocks(Arc::clone(&key), place, answer))?;
+            blocks.extend(some);
+        }
+        Ok(PrefixDigest::new(blocks, n_max))
     }
 
     /// Every pinned prefix, in the order of their pinning.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use super::adapters::{self, PyAdapter};
 use super::aside::detached;
@@ -24,6 +25,7 @@ use super::stats::{PyRecentStep, PyStats};
 use super::stream::{PyStream, Stream};
 use super::tune::PyCompute;
 use super::vectors::{self, PyVectorStats};
+use crate::cache::PrefixDigest;
 use crate::config::{Choice, EngineConfig, Limits};
 use crate::embedding::{Embedder, Normalization};
 use crate::engine::{Bell, Completions, Engine};
@@ -345,6 +347,18 @@ impl PyEngine {
         let shown = || engine.cached().map(|nodes| (nodes.len(), cached::recently_used(nodes, limit)));
         let (n_nodes, shown) = py.detach(shown)?;
         Ok((shown.into_iter().map(PyCachedNode).collect(), n_nodes))
+    }
+
+    /// Which prefixes are in the pool and which only in the store, as hashes of blocks: at most `n_max`, each as 8 bytes, the least
+    /// first.
+    fn prefix_digest<'py>(&self, py: Python<'py>, key: &[u8], n_max: usize) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+        let engine = self.handle()?;
+        let packed = |hashes: Vec<u64>| -> Vec<u8> { hashes.into_iter().flat_map(u64::to_le_bytes).collect() };
+        let (pool, stored) = py.detach(|| {
+            let PrefixDigest { pool, stored } = engine.prefix_digest(key, n_max)?;
+            Ok::<_, Error>((packed(pool), packed(stored)))
+        })?;
+        Ok((PyBytes::new(py, &pool), PyBytes::new(py, &stored)))
     }
 
     /// Every pinned prefix, in the order of their pinning.

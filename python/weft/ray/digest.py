@@ -8,13 +8,16 @@ are given keys of their own, have no hash in common.
 
 import struct
 import sys
+import time
 from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 import msgspec
 
-__all__ = ["BLOCK", "MAX_BLOCKS", "MAX_HASHES", "MAX_SALT", "Digest", "block_hashes", "pack", "salt_of", "unpack"]
+from weft.engine import Engine
+
+__all__ = ["BLOCK", "MAX_BLOCKS", "MAX_HASHES", "MAX_SALT", "Digest", "block_hashes", "digest_of", "pack", "salt_of", "unpack"]
 
 BLOCK = 64
 """Tokens of a block."""
@@ -49,6 +52,27 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
     """Hashes of blocks whose keys and values were in cells, as `pack` writes them."""
     stored: bytes = b""
     """Hashes of blocks that were only in the store, as `pack` writes them."""
+
+
+async def digest_of(engine: Engine, key: bytes) -> Digest:
+    """What an engine holds now, hashed with this key, and how busy it is.
+
+    Raises:
+        InvalidRequest: The key has more than `MAX_SALT` bytes.
+        EngineStopped: The engine was closed, before or meanwhile.
+    """
+    made_at = time.time()
+    pool, stored = await engine.prefix_digest(key, n_max=MAX_HASHES)
+    stats = engine.stats()
+    return Digest(
+        made_at=made_at,
+        n_queued=stats.n_waiting,
+        n_running=sum(slot.is_processing for slot in stats.slots),
+        n_slots=len(stats.slots),
+        n_free_cells=stats.n_cells - stats.n_cells_used + stats.n_cells_idle,
+        pool=pool,
+        stored=stored,
+    )
 
 
 def block_hashes(tokens: Sequence[int], *, salt: bytes = b"") -> list[int]:

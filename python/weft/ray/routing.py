@@ -28,6 +28,9 @@ MAX_REPLICAS = 1_024
 MAX_SENT = MAX_HASHES
 """Most hashes of what was sent to a replica that are remembered; the oldest are forgotten first."""
 
+USUAL_SLOTS = 4
+"""Slots that a replica is taken to have that has not told."""
+
 RESTORING = 2 / 1_800
 """What a token costs that is brought back from the store, in tokens that are computed: 1 to 3 µs for each 1,800, as measured."""
 
@@ -55,10 +58,11 @@ class Candidate(msgspec.Struct, frozen=True):
 class _Known:
     """What the router remembers of a replica."""
 
-    __slots__ = ("made_at", "pool", "sent", "stored")
+    __slots__ = ("made_at", "packed", "pool", "sent", "stored")
 
     def __init__(self) -> None:
         self.made_at = float("-inf")
+        self.packed = b"", b""
         self.pool: frozenset[int] = frozenset()
         self.stored: frozenset[int] = frozenset()
         self.sent: dict[int, float] = {}
@@ -69,11 +73,18 @@ class _Known:
         if digest.made_at == self.made_at:
             return
         self.made_at = digest.made_at
-        self.pool, self.stored = unpack(digest.pool), unpack(digest.stored)
+        if self.packed != (digest.pool, digest.stored):
+            self.packed = digest.pool, digest.stored
+            self.pool, self.stored = unpack(digest.pool), unpack(digest.stored)
         for block, sent_at in list(self.sent.items()):
             if sent_at + SETTLED_S > digest.made_at:
                 break
             del self.sent[block]
+
+    def forget(self) -> None:
+        """What it has told is not believed."""
+        self.made_at, self.packed = float("-inf"), (b"", b"")
+        self.pool = self.stored = frozenset()
 
     def remember(self, blocks: Sequence[int], now: float) -> None:
         for block in blocks:
@@ -183,9 +194,8 @@ class Router:
         known = self._seen(candidate.replica_id)
         digest = candidate.digest
         if digest is None or now - digest.made_at > MAX_AGE_S:
-            known.pool = known.stored = frozenset()
-            known.made_at = float("-inf")
-            n_requests, n_slots, n_free_cells = candidate.n_ongoing, 1, 0
+            known.forget()
+            n_requests, n_slots, n_free_cells = candidate.n_ongoing, USUAL_SLOTS, 0
         else:
             known.read(digest)
             n_requests = max(candidate.n_ongoing, digest.n_queued + digest.n_running)
