@@ -44,7 +44,7 @@ def main() -> int:
         command = [sys.executable, "-m", "tests.ray.faults", *asked[1:]]
     else:
         files = [str(HERE / name) for name in TESTS]
-        options = ["-o", "timeout=240", "-o", "filterwarnings=default", "--quiet"]
+        options = ["-o", "timeout=240", "-o", "filterwarnings=ignore", "--quiet"]
         command = [sys.executable, "-m", "pytest", *options, *files, *asked]
     return subprocess.run(command, check=False, cwd=ROOT, env=environment()).returncode
 

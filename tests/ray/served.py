@@ -9,7 +9,11 @@ import httpx
 import pytest
 from openai import OpenAI
 
+import weft.ray
 from tests.ray.cluster import Cluster, wait_until
+from weft.errors import InvalidConfig
+from weft.ray.application import _NOT_HERE
+from weft.settings import table
 
 PROMPT = "Once upon a time,"
 
@@ -43,8 +47,10 @@ def test_the_official_client_reads_a_stream(cluster: Cluster) -> None:
 
 def test_a_seeded_text_is_the_same_at_every_replica(cluster: Cluster) -> None:
     body = {"prompt": PROMPT, "n_predict": 24, "seed": 5}
-    texts = {cluster.client.post("/completion", json={**body, "id_slot": slot}).json()["content"] for slot in range(8)}
-    assert len(texts) == 1
+    answers = [cluster.client.post("/completion", json={**body, "id_slot": slot}) for slot in range(8)]
+    assert [answer.status_code for answer in answers] == [200] * 8, [answer.text for answer in answers]
+    assert [answer.json()["id_slot"] for answer in answers] == list(range(8))
+    assert len({answer.json()["content"] for answer in answers}) == 1
 
 
 def test_prompts_go_where_what_they_begin_with_is_computed(cluster: Cluster) -> None:
@@ -116,3 +122,44 @@ def test_replicas_that_go_lose_no_token(cluster: Cluster) -> None:
     assert {end for end, _ in ends} == {"limit"}, time.monotonic() - began
     assert {n for _, n in ends} == {n_tokens}
     wait_until(lambda: len(before & set(cluster.processes("replica"))) <= 1, 60)
+
+
+def test_their_number_follows_the_load(cluster: Cluster) -> None:
+    cluster.deploy(replicas="1-3", up_after_s=1, down_after_s=1)
+    wait_until(lambda: len(cluster.processes("replica")) == 1, 60)
+    is_over = threading.Event()
+
+    def ask_on(number: int) -> None:
+        while not is_over.is_set():
+            body = {"prompt": f"{number}. {PROMPT}", "n_predict": 500, "ignore_eos": True}
+            assert httpx.post(f"{cluster.url}/completion", json=body, timeout=120).status_code == 200
+
+    askers = [threading.Thread(target=ask_on, args=(number,)) for number in range(12)]
+    for asker in askers:
+        asker.start()
+    try:
+        wait_until(lambda: len(cluster.processes("replica")) == 3, 60)
+    finally:
+        is_over.set()
+        for asker in askers:
+            asker.join()
+    wait_until(lambda: len(cluster.processes("replica")) == 1, 90)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_slotz": 4}, "did you mean n_slots"),
+        ({"n_slots": 0}, "n_slots is 0"),
+        ({"replicas": "4-2"}, "replicas is '4-2'"),
+        ({"slot_save_path": "/tmp"}, "slot_save_path is nothing that replicas do"),
+    ],
+)
+def test_what_replicas_cannot_do_is_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises((TypeError, InvalidConfig), match=message):
+        weft.ray.build(**settings)  # type: ignore[arg-type]
+
+
+def test_texts_are_read_as_on_the_command_line() -> None:
+    assert weft.ray.app({"n_slots": "6", "flash_attention": "on", "replicas": "2-3", "num_cpus": "0.5"}) is not None
+    assert set(_NOT_HERE) <= set(table())

@@ -1,7 +1,6 @@
 """One engine, as another process asks it. Nothing here knows Ray."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
@@ -11,8 +10,7 @@ from weft.config import EngineConfig
 from weft.engine import Engine
 from weft.errors import EngineStopped, WeftError
 from weft.events import Finished
-from weft.ray.digest import Digest, pack, salt_of
-from weft.ray.holding import holding
+from weft.ray.digest import digest_of
 from weft.ray.messages import Begun, Call, Facts, Sent, Told, portable, unpacked
 from weft.ray.told import ToldNode, ToldPrefix, copied
 from weft.request import Prompt
@@ -21,9 +19,6 @@ __all__ = ["Replica"]
 
 GAP_S = 0.02
 """Seconds between two messages of one stream, but for its first: a message between processes costs a millisecond of both."""
-
-MAX_NODES = 2_000
-"""Nodes of the tree that a digest is made of, the most recently used."""
 
 
 class Replica:
@@ -108,22 +103,9 @@ class Replica:
     async def told(self) -> Told:
         """What it holds and how busy it is."""
         engine = self._engine
-        nodes, _ = await engine.recently_used(MAX_NODES)
-        pool, stored = await asyncio.to_thread(holding, nodes, self._salt)
+        digest = await digest_of(engine, self._key)
         stats = engine.stats()
-        digest = Digest(
-            made_at=time.time(),
-            n_queued=stats.n_waiting,
-            n_running=sum(slot.is_processing for slot in stats.slots),
-            n_slots=engine.limits.n_slots,
-            n_free_cells=stats.n_cells - stats.n_cells_used + stats.n_cells_idle,
-            pool=pack(pool),
-            stored=pack(stored),
-        )
         return Told(digest=digest, stats=copied(stats), vector_stats=copied(engine.vector_stats()))
-
-    def _salt(self, adapters: Sequence[tuple[int, float]]) -> bytes:
-        return salt_of(self._key, adapters)
 
     def pressure(self) -> dict[str, float]:
         """What decides on how many replicas there should be."""
