@@ -4,10 +4,13 @@ import json
 import signal
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from openai import OpenAI
+from ray.serve.schema import ServeDeploySchema
 
 import weft.ray
 from tests.ray.cluster import Cluster, wait_until
@@ -163,3 +166,10 @@ def test_what_replicas_cannot_do_is_refused(settings: dict[str, object], message
 def test_texts_are_read_as_on_the_command_line() -> None:
     assert weft.ray.app({"n_slots": "6", "flash_attention": "on", "replicas": "2-3", "num_cpus": "0.5"}) is not None
     assert set(_NOT_HERE) <= set(table())
+
+
+def test_the_file_for_serve_deploy_is_one() -> None:
+    file = yaml.safe_load((Path(__file__).parent.parent.parent / "deploy" / "ray-serve.yaml").read_text(encoding="utf-8"))
+    (application,) = ServeDeploySchema.model_validate(file).applications
+    assert application.import_path == "weft.ray:app"
+    assert weft.ray.app(application.args) is not None
