@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.errors import WeftError
 from weft.ray.errors import ReplicaLost
-from weft.ray.messages import Call, Sent, Told, unpacked
+from weft.ray.messages import Call, Question, Sent, Told, unpacked
 from weft.ray.replica import Replica
 from weft.ray.routing import Candidate, Router
 
@@ -70,12 +70,12 @@ class LocalFleet:
     async def ask(self, replica_id: str | None, question: str, *given: object) -> Any:  # noqa: ANN401 (as there)
         """As of `Fleet`."""
         name = next(iter(self.replicas)) if replica_id is None else replica_id
-        if name not in self.replicas:
-            raise ReplicaLost(name)
-        try:
-            return _sent(await getattr(self.replicas[name], question)(*_sent(given)))
-        except WeftError as error:
-            raise _sent(error) from None
+        # As over Ray, whoever gets what is for another says so.
+        reached = self.replicas.get(name) or next(iter(self.replicas.values()))
+        answer = _sent(await reached.answer(_sent(Question(question, given, replica_id))))
+        if isinstance(answer, WeftError):
+            raise answer
+        return answer
 
     async def ask_all(self, question: str, *given: object) -> list[Any]:
         """As of `Fleet`."""

@@ -230,3 +230,13 @@ async def test_a_stream_over_http_whose_replica_dies_ends_with_one_error(client:
     errors = [frame for frame in frames if "error" in frame]
     assert len(errors) == 1
     assert json.loads(errors[0])["error"]["code"] == 503
+
+
+async def test_what_is_for_a_replica_that_is_gone_is_refused(remote: RemoteEngine, fleet: LocalFleet) -> None:
+    stream = remote.generate(PROMPT, slot=0, max_tokens=3)
+    fleet.replicas["a"], gone = fleet.replicas["b"], fleet.replicas["a"]
+    with pytest.raises(ReplicaLost, match="the replica a has died"):
+        await stream.next_batch()
+    with pytest.raises(ReplicaLost):
+        await fleet.ask("c", "facts")
+    fleet.replicas["a"] = gone

@@ -11,7 +11,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingP
 from ray.serve.handle import DeploymentHandle
 
 from weft.config import EngineConfig
-from weft.errors import InvalidConfig, WeftError
+from weft.errors import InvalidConfig
 from weft.ray.handles import RayFleet
 from weft.ray.messages import Call, Question, Sent
 from weft.ray.remote import RemoteEngine
@@ -51,11 +51,8 @@ class ReplicaActor:
                 yield message
 
     async def answer(self, question: Question) -> Any:  # noqa: ANN401 (what is asked)
-        """The answer to a question; an error of ours is one too."""
-        try:
-            return await getattr(self._replica, question.method)(*question.given)
-        except WeftError as error:
-            return error
+        """The answer to a question."""
+        return await self._replica.answer(question)
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """What the routers are told."""

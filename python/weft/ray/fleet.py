@@ -26,6 +26,7 @@ class Fleet(Protocol):
 
         Raises:
             ReplicaLost: The replica has died, or there is none of that name.
+            NoReplica: None has answered in time.
             WeftError: What the method raises.
         """
 

@@ -1,5 +1,6 @@
 """The replicas of a deployment of Ray Serve."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from weft.ray.messages import Call, Question, Sent, Told
 __all__ = ["RayFleet"]
 
 ANSWER_S = 120.0
-"""Seconds within which all replicas have to answer a question."""
+"""Seconds within which a question has to be answered."""
 
 
 class RayFleet(Fleet):
@@ -44,7 +45,10 @@ class RayFleet(Fleet):
     async def ask(self, replica_id: str | None, question: str, *given: object) -> Any:  # noqa: ANN401 (as there)
         """As of `Fleet`."""
         try:
-            answer = await self._handle.options(method_name="answer").remote(Question(question, given, replica_id))
+            async with asyncio.timeout(ANSWER_S):
+                answer = await self._handle.options(method_name="answer").remote(Question(question, given, replica_id))
+        except TimeoutError:
+            raise NoReplica(ANSWER_S) from None
         except Exception as error:  # noqa: BLE001 (all of Ray's, as ours)
             raise ours(error) from None
         return _raised(answer)

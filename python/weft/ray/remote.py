@@ -1,6 +1,7 @@
 """An engine whose computing is done by replicas in other processes."""
 
 import asyncio
+import contextlib
 import random
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
@@ -24,9 +25,9 @@ from weft._native import (
 )
 from weft.config import EngineConfig
 from weft.engine import Engine
-from weft.errors import ContextOverflow, EngineStopped, InvalidRequest, NotSupported
+from weft.errors import ContextOverflow, EngineStopped, InvalidRequest, NotSupported, WeftError
 from weft.ray.digest import salt_of
-from weft.ray.errors import ReplicaLost
+from weft.ray.errors import NoReplica, ReplicaLost
 from weft.ray.fleet import Fleet
 from weft.ray.messages import Call, Facts, packed, portable_request, tokens_of
 from weft.ray.stream import Feed, RemoteStream
@@ -82,11 +83,19 @@ class RemoteEngine(Engine):
         self._loop = asyncio.get_running_loop()
         overrides = self._config.kv_overrides or None
         vocabulary = await self._threads.work(For.LIFE, lambda: Model.load_vocabulary(self._path, kv_overrides=overrides))
-        self._facts = await self._fleet.ask(None, "facts")
+        self._facts = await self._first_facts()
         self._scales = [(adapter.id, adapter.scale) for adapter in self._facts.adapters]
         self._vocabulary = cast("Model", _Vocabulary(vocabulary, self._facts.model))
         self._native_model = vocabulary
         self._state = "running"
+
+    async def _first_facts(self) -> Facts:
+        """What the first replica tells that runs, however long it takes to load its model."""
+        while not self._is_closed():
+            with contextlib.suppress(NoReplica, ReplicaLost):
+                facts: Facts = await self._fleet.ask(None, "facts")
+                return facts
+        raise EngineStopped
 
     async def close(self) -> None:
         """Ends every open stream; the replicas go on. Idempotent."""
@@ -203,7 +212,11 @@ class RemoteEngine(Engine):
         """As of `Engine`, in every replica that there is; one that comes later has it when it is asked for."""
         tokens = tokens_of(prompt, self._native_model)
         scales = list(self._scales if adapters is None else adapters) or None
-        made: list[ToldPrefix] = await self._fleet.ask_all("pin", tokens, scales)
+        try:
+            made: list[ToldPrefix] = await self._fleet.ask_all("pin", tokens, scales)
+        except WeftError:
+            await self._fleet.ask_all("unpin", tokens)
+            raise
         if not made:
             raise ReplicaLost("")
         prefix = made[0]

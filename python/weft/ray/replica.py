@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -11,7 +12,8 @@ from weft.engine import Engine
 from weft.errors import EngineStopped, WeftError
 from weft.events import Finished
 from weft.ray.digest import digest_of
-from weft.ray.messages import Begun, Call, Facts, Sent, Told, portable, unpacked
+from weft.ray.errors import ReplicaLost
+from weft.ray.messages import Begun, Call, Facts, Question, Sent, Told, portable, unpacked
 from weft.ray.told import ToldNode, ToldPrefix, copied
 from weft.request import Prompt
 
@@ -56,6 +58,9 @@ class Replica:
 
     async def generate(self, call: Call) -> AsyncGenerator[Sent]:
         """The answer to a call. Whoever stops reading it frees the slots."""
+        if call.only not in (None, self._id):
+            yield ReplicaLost(call.only or "")
+            return
         try:
             stream = self._engine.generate(msgspec.structs.replace(call.request, prompt=unpacked(call.tokens)))
         except WeftError as error:
@@ -75,6 +80,15 @@ class Replica:
         finally:
             stream.close()
             del self._streams[call.id]
+
+    async def answer(self, question: Question) -> Any:  # noqa: ANN401 (what is asked)
+        """What a method gives; an error of ours is an answer too."""
+        if question.only not in (None, self._id):
+            return ReplicaLost(question.only or "")
+        try:
+            return await getattr(self, question.method)(*question.given)
+        except WeftError as error:
+            return error
 
     async def cancel(self, call_id: str, index: int) -> None:
         """Cancels one branch of a call; nothing happens where that has ended."""

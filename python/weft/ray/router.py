@@ -37,9 +37,10 @@ class PrefixRouter(RequestRouter):
         """Called by Ray: the replicas in the order in which they are to be tried, each a rank of its own."""
         by_name = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         asked = _asked(pending_request)
-        if asked is not None and asked.only is not None:
-            ranked = [name for name in by_name if name == asked.only]
+        if asked is not None and asked.only in by_name:
+            ranked = [asked.only]
         else:
+            # The replica that it is only for may be gone: whoever gets it says so.
             ranked = self._ranked(asked if isinstance(asked, Call) else None, self._candidates(by_name))
         if pending_request is not None:
             # Ray asks again and again without a pause, until it hears that all were tried.

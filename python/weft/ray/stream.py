@@ -101,7 +101,7 @@ class Feed:
     async def _run(self) -> None:
         try:
             await self._go_on_trying()
-        except WeftError as error:
+        except Exception as error:  # noqa: BLE001 (whoever reads it raises it)
             self.error = error
         finally:
             self._on_end()
