@@ -19,7 +19,7 @@ TIMEOUT_S = 1_200
 
 
 def environment() -> dict[str, str]:
-    """The environment of a process that finds Ray, as `weft[ray]` has it; installs it first where it is not there."""
+    """The environment of a process that finds Ray, as `weft-llm[ray]` has it; installs it first where it is not there."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (wanted,) = project["optional-dependencies"]["ray"]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"

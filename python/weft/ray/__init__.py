@@ -22,5 +22,5 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 (one of those above)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ray":
             raise
-        raise ModuleNotFoundError("Ray is not installed; `pip install 'weft[ray]'` has it", name="ray") from error
+        raise ModuleNotFoundError("Ray is not installed; `pip install 'weft-llm[ray]'` has it", name="ray") from error
     return getattr(application, name)

@@ -37,7 +37,7 @@ class PrefixRouter(RequestRouter):
         """Called by Ray: the replicas in the order in which they are to be tried, each a rank of its own."""
         by_name = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         asked = _asked(pending_request)
-        if asked is not None and asked.only in by_name:
+        if asked is not None and asked.only is not None and asked.only in by_name:
             ranked = [asked.only]
         else:
             # The replica that it is only for may be gone: whoever gets it says so.

@@ -132,7 +132,7 @@ class Feed:
                     if isinstance(message, Begun):
                         self.begun = message
                         waiting.reschedule(None)
-                    elif isinstance(message, EngineStopped):
+                    elif isinstance(message, EngineStopped) and not isinstance(message, ReplicaLost):
                         break
                     elif isinstance(message, WeftError):
                         raise message
