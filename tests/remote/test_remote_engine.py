@@ -147,12 +147,12 @@ async def test_a_pinned_prefix_is_pinned_in_every_replica(remote: RemoteEngine, 
     prefix = await remote.pin(prompt_of(50, "pinned"))
     assert [prefix.n_tokens, len(await remote.prefixes())] == [50, 1]
     for replica in fleet.replicas.values():
-        nodes, _ = await replica.nodes(10)
+        _, nodes, _ = await replica.nodes(10)
         assert any(node.is_pinned for node in nodes)
     assert await remote.unpin(prefix)
     assert not await remote.unpin(prefix)
     for replica in fleet.replicas.values():
-        nodes, _ = await replica.nodes(10)
+        _, nodes, _ = await replica.nodes(10)
         assert not any(node.is_pinned for node in nodes)
 
 

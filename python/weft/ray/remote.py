@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import random
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
@@ -134,10 +135,14 @@ class RemoteEngine(Engine):
     def _send(self, request: Request, tokens: list[int]) -> Stream:
         assert self._loop is not None, "it was started"
         seed = random.getrandbits(32) if request.seed is None else request.seed
-        adapters = self._scales if request.adapters is None else request.adapters
+        adapters = request.adapters
+        if adapters is None and self._known().adapters:
+            adapters = self._scales
         only, slot = self._wished(request.slot)
-        portable = msgspec.structs.replace(portable_request(request), seed=seed, adapters=adapters or None, slot=slot)
-        call = Call(id=uuid.uuid4().hex, request=portable, tokens=packed(tokens), salt=salt_of(self._key, adapters), only=only)
+        portable = msgspec.structs.replace(portable_request(request), seed=seed, adapters=adapters, slot=slot)
+        call = Call(
+            id=uuid.uuid4().hex, request=portable, tokens=packed(tokens), salt=salt_of(self._key, adapters or ()), only=only
+        )
         request_id, self._n_requests = self._n_requests, self._n_requests + 1
         n = len(request.branches) or request.n
         feed = Feed(self._fleet, call, n, TAKEN_WITHIN_S, on_end=lambda: self._feeds.pop(request_id, None))
@@ -203,9 +208,11 @@ class RemoteEngine(Engine):
     def set_adapters(self, adapters: Sequence[tuple[int, float]]) -> None:
         """As of `Engine`: each request tells its replica the scales."""
         known = {adapter.id for adapter in self._known().adapters}
-        for number, _ in adapters:
+        for number, scale in adapters:
             if number not in known:
                 raise InvalidRequest("adapters", f"adapters has {number}; there are {len(known)}, counted from 0")
+            if not math.isfinite(scale):
+                raise InvalidRequest("adapters", f"adapters has the scale {scale}; it must be a finite number")
         self._scales = [(number, scale) for number, scale in adapters if scale]
 
     async def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Prefix:
@@ -243,13 +250,12 @@ class RemoteEngine(Engine):
     async def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
         """As of `Engine`: the trees of all replicas, one after the other, each with its share of `limit`."""
         alive = max(len(self._fleet.told()), 1)
-        told: list[tuple[list[ToldNode], int]] = await self._fleet.ask_all("nodes", limit // alive)
+        told: list[tuple[str, list[ToldNode], int]] = await self._fleet.ask_all("nodes", limit // alive)
         nodes: list[ToldNode] = []
-        n_slots = self._known().limits.n_slots
-        for place, (own, _) in enumerate(told):
-            n_before = len(nodes)
-            nodes += [node.moved(n_before, place * n_slots) for node in own]
-        return cast("list[CachedNode]", nodes), sum(n for _, n in told)
+        for replica_id, own, _ in told:
+            n_before, n_slots = len(nodes), self._slots_before(replica_id)
+            nodes += [node.moved(n_before, n_slots) for node in own]
+        return cast("list[CachedNode]", nodes), sum(n for _, _, n in told)
 
     async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
         """As of `Engine`, of a slot in the list of all."""

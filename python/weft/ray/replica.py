@@ -147,10 +147,10 @@ class Replica:
         ids = [prefix.id for prefix in await self._engine.prefixes() if prefix.tokens == list(tokens)]
         return any([await self._engine.unpin(each) for each in ids])
 
-    async def nodes(self, limit: int) -> tuple[list[ToldNode], int]:
-        """As `Engine.recently_used`."""
+    async def nodes(self, limit: int) -> tuple[str, list[ToldNode], int]:
+        """As `Engine.recently_used`, and whose nodes they are."""
         nodes, n_nodes = await self._engine.recently_used(limit)
-        return [ToldNode(node) for node in nodes], n_nodes
+        return self._id, [ToldNode(node) for node in nodes], n_nodes
 
     async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
         """As of `Engine`."""
