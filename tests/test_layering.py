@@ -90,6 +90,12 @@ RULES = {
         "python/weft", r"\brich\b", ("python/weft/top", "python/weft/cli/top.py")
     ),
     "a router knows only digests": Rule("python/weft/ray/routing.py", r"(?<!\.)\bray\b|\bweft\.(?!ray\.digest\b)"),
+    "only what runs on Ray names it": Rule(
+        "python/weft",
+        r"^\s*(from|import)\s+(ray|pyarrow)\b",
+        tuple(f"python/weft/ray/{name}.py" for name in ("application", "batch", "handles", "router")),
+    ),
+    "nobody names replicas": Rule("python/weft", r"\bweft\.ray\b", ("python/weft/ray",)),
     "chats know no HTTP": Rule("python/weft/chat", r"\bweft\.(server|serving|cli)\b"),
 }
 

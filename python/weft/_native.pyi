@@ -202,6 +202,23 @@ class Model:
                 file has, a file of `lora` is no adapter of this model, or that of `mmproj` no projector for it.
         """
 
+    @staticmethod
+    def load_vocabulary(
+        path: str | os.PathLike[str], *, kv_overrides: Sequence[tuple[str, bool | int | float | str]] | None = None
+    ) -> Model:
+        """Loads the metadata and the vocabulary of a GGUF file alone, in milliseconds: it cuts texts into tokens.
+
+        It continues none, and what is about weights is 0: `n_params`, `size_bytes`, `n_ctx_train`, `n_embd`.
+
+        Args:
+            path: The file; of a split model, its first part.
+            kv_overrides: As `load` takes them.
+
+        Raises:
+            ModelLoadError: The file is no model that can be run; `reason` says what is wrong.
+            InvalidConfig: A value of `kv_overrides` is not of the type that the file has.
+        """
+
     @property
     def path(self) -> str:
         """The file, as it was named."""
@@ -880,6 +897,16 @@ def tune(
 class CompactLogprobs:
     """Log-probabilities of one token that write themselves out as JSON; its length is the number of the most likely ones."""
 
+    def __new__(cls, model: Model, pairs: Sequence[tuple[int, float]]) -> Self:
+        """Of what `pairs` has told in another process; `model` spells the tokens.
+
+        Raises:
+            ValueError: There is no pair.
+        """
+
+    def pairs(self) -> list[tuple[int, float]]:
+        """The token that was drawn, then the most likely ones, each with its log-probability."""
+
     @property
     def chosen(self) -> Logprob:
         """Of the token that was drawn, or that the prompt has there."""
@@ -1524,7 +1551,17 @@ class Slot:
 
 @final
 class Vectors:
-    """The vectors of some texts: rows of `width` numbers, one for each text, or for each token where nothing is pooled."""
+    """The vectors of some texts: rows of `width` numbers, one for each text, or for each token where nothing is pooled.
+
+    It can be pickled.
+    """
+
+    def __new__(cls, width: int, starts: Sequence[int], n_tokens: Sequence[int], data: bytes) -> Self:
+        """Of what the properties and `data` of another one tell.
+
+        Raises:
+            ValueError: The numbers are not those of such rows.
+        """
 
     @property
     def width(self) -> int:

@@ -91,6 +91,8 @@ pub struct ModelConfig {
     pub overrides: Vec<KvOverride>,
     /// The projector that reads pictures and sounds for it.
     pub media: Option<MediaConfig>,
+    /// Reads the metadata and the vocabulary alone: the model cuts texts into tokens, and continues none.
+    pub vocabulary_only: bool,
 }
 
 /// A file of a projector (`mmproj`), and how it is used.
@@ -158,6 +160,7 @@ impl ModelConfig {
             adapters: Vec::new(),
             overrides: Vec::new(),
             media: None,
+            vocabulary_only: false,
         }
     }
 }

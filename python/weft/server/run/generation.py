@@ -10,7 +10,7 @@ from typing import cast
 
 import msgspec
 
-from weft import CacheExplanation, Event, Finished, Progress, PromptLogprobs, Request, Stream, Token
+from weft import CacheExplanation, Event, Finished, InvalidRequest, Progress, PromptLogprobs, Request, Stream, Token
 from weft._native import CompactLogprobs
 from weft.branches import branch_requests
 from weft.server.request_line import current_line
@@ -109,14 +109,10 @@ class Generation:
 
     async def next_batches(self) -> list[tuple[int, list[Event]]]:
         """Events that are ready, with the position of their prompt; at least one, and none once all have finished."""
-        if len(self.streams) == 1:
-            if self._is_heavy:
-                await self.streams[0].readable()
-                await next_turn()
-            batch = await self.streams[0].next_batch(compact=True)
-            batches = [(0, batch)] if batch else []
-        else:
-            batches = await self._next_of_several()
+        try:
+            batches = await (self._next_of_one() if len(self.streams) == 1 else self._next_of_several())
+        except InvalidRequest as error:  # An engine that is elsewhere refuses when it is read.
+            raise self.asked.blame(error) from None
         for prompt, events in batches:
             self._tally.watch(events)
             self._watch(prompt, events)
@@ -172,6 +168,13 @@ class Generation:
     def has_new_line(self, prompt: int, index: int) -> bool:
         """Whether the text of a branch, as far as it was read, has a line break."""
         return (prompt, index) in self._with_new_line
+
+    async def _next_of_one(self) -> list[tuple[int, list[Event]]]:
+        if self._is_heavy:
+            await self.streams[0].readable()
+            await next_turn()
+        batch = await self.streams[0].next_batch(compact=True)
+        return [(0, batch)] if batch else []
 
     async def _next_of_several(self) -> list[tuple[int, list[Event]]]:
         # Only the streams that have something are looked at: of a thousand prompts, eight may be running.
