@@ -192,7 +192,9 @@ async def test_beams_are_forks_that_compute_what_their_texts_alone_would(case: C
         for branch in found.branches:
             await reference.check(prompt, branch, (0, 1, 10, 19))
             mean = sum(one.chosen.logprob for one in branch.logprobs) / 20
-            assert branch.score == pytest.approx(mean, abs=1e-4)
+            # Ends are banned, so that what is left is a little likelier than the model says.
+            assert branch.score is not None
+            assert mean - 1e-4 < branch.score < mean + 0.05
 
 
 @each_case
