@@ -51,7 +51,7 @@ async def test_forks_get_a_stream_of_their_own(live: Any) -> None:  # noqa: ANN4
         stream = Running(answer)
         await stream.read(12)
         url = f"/requests/{stream.id}/branches/0/fork"
-        body: Json = {"n": 3, "stream": True, "n_predict": 6, "temperature": 0, "at": {"token": 4}, "append": " But then"}
+        body: Json = {"n": 3, "stream": True, "n_predict": 6, "temperature": 0, "at": {"token": 12}, "append": " But then"}
         forks = await client.post(url, json=body)
         assert forks.headers["content-type"].startswith("text/event-stream")
         events = [json.loads(line.removeprefix("data: ")) for line in forks.text.splitlines() if line.startswith("data: ")]
@@ -61,7 +61,7 @@ async def test_forks_get_a_stream_of_their_own(live: Any) -> None:  # noqa: ANN4
         assert ends.keys() == {0, 1, 2}
         assert texts[0] == texts[1] == texts[2] != ""
         assert all((end["reason"], end["tokens_predicted"]) == ("length", 6) for end in ends.values())
-        assert sum(end["tokens_computed"] for end in ends.values()) < 10
+        assert sum(end["tokens_computed"] for end in ends.values()) < 8, "fewer than 16 tokens are never shared"
         before = dict(stream.texts)
         await stream.read(4)
         assert stream.texts != before, "the branch goes on"
@@ -76,7 +76,7 @@ async def test_forks_get_a_stream_of_their_own(live: Any) -> None:  # noqa: ANN4
         pytest.param({"at": {"token": 1, "byte": 1}}, "at", id="in two places"),
         pytest.param({"n": 0}, "n", id="none"),
         pytest.param({"n": 257}, "n", id="too many"),
-        pytest.param({"grammar": "root ::="}, "grammar", id="no grammar"),
+        pytest.param({"grammar": "root ::= ("}, "grammar", id="no grammar"),
         pytest.param({"n_predict": -7}, "n_predict", id="no limit that there is"),
     ],
 )
