@@ -16,7 +16,7 @@ use crate::request::Token;
 /// Tokens of a block.
 pub const BLOCK: u32 = 64;
 
-/// Blocks that are hashed for one answer: some 0.1 ms.
+/// Blocks that are hashed for one answer: some 0.2 ms.
 const MAX_HASHED: usize = 256;
 
 /// Nodes and paths that are looked at for one answer.

@@ -518,7 +518,7 @@ impl Engine {
 
     /// Which prefixes can be had, as at most `n_max` hashes of blocks that are made with `key`: see [`block_hashes`].
     ///
-    /// The worker answers some of it between two steps, and more between the next two: no step waits for more than some 0.1 ms of it.
+    /// The worker answers some of it between two steps, and more between the next two: no step waits for more than some 0.2 ms of it.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a key of more than [`MAX_KEY`] bytes; [`Error::Stopped`].
