@@ -270,6 +270,11 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "processors of `-C` and `-Cr`": lambda: [int(CPUS.low), int(CPUS.high)],
     "threads that read and write connections, `--threads-http`": lambda: [1, MAX_THREADS_HTTP],
     "snapshots at turn ends of one prompt": lambda: [constant(REQUEST, "MAX_SNAPSHOTS")],
+    "snapshots along one prompt, `--ctx-checkpoints`": lambda: [
+        weft.EngineConfig().ctx_checkpoints,
+        1,
+        constant("engine/snapshots.rs", "PART_OF_STORE"),
+    ],
     "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), sandbox.MAX_SIZE >> 20],
     "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
         *(aside.MAX_WAITING >> 20, aside.VERY_LONG_TEXT >> 10),

@@ -419,6 +419,8 @@ class Engine:
         cache_ram: int | None = None,
         max_queue: int | None = None,
         max_token_gap_ms: float | None = None,
+        ctx_checkpoints: int | None = None,
+        checkpoint_min_step: int | None = None,
         rope_scaling_type: Literal["none", "linear", "yarn"] | None = None,
         rope_freq_base: float | None = None,
         rope_freq_scale: float | None = None,
@@ -470,6 +472,9 @@ class Engine:
             max_token_gap_ms: 99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt
                 being computed beside it may cause; None is ten times what the streams take without it, from 8 to
                 200, or twice what they take where that is more.
+            ctx_checkpoints: Most states that are kept along a prompt of a model whose memory is a state, beside those at its
+                ends, in an eighth of cache_ram at most; None is 32.
+            checkpoint_min_step: Fewest tokens from one of them to the next, on average; None is 48.
             rope_scaling_type: How the frequencies of positions are scaled; None of this and the seven after it is as the model's
                 file says.
             rope_freq_base: Base of those frequencies, 2 to 1e12.

@@ -15,6 +15,7 @@ use crate::engine::runner::Runner;
 use crate::engine::running::{Phase, Running};
 use crate::engine::seniority::Seniority;
 use crate::engine::sequence::Sequence;
+use crate::engine::snapshots::snapshot_places;
 use crate::engine::telling::{tell_known, tell_start};
 use crate::request::Task;
 
@@ -185,6 +186,7 @@ fn begin<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32, slot: u32, 
     let (n_pool, n_found) = (matched.n_pool, matched.n_tokens());
     let is_known = is_complete && n_pool == sequence.n_tokens();
     let logits = job.prompt_logits.clone().filter(|_| is_known);
+    sequence.snapshots_at = snapshot_places(core, job, n_found);
     sequence.explanation = is_explained.then(|| Box::new(explain(core, request_id, &matched)));
     sequence.untold = core.queue.job_mut(request_id).untold.take().unwrap_or_default();
     if is_first {

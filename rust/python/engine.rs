@@ -26,7 +26,7 @@ use super::stream::{PyStream, Stream};
 use super::tune::PyCompute;
 use super::vectors::{self, PyVectorStats};
 use crate::cache::PrefixDigest;
-use crate::config::{Choice, EngineConfig, Limits};
+use crate::config::{Checkpoints, Choice, EngineConfig, Limits};
 use crate::embedding::{Embedder, Normalization};
 use crate::engine::{Bell, Completions, Engine};
 use crate::error::Error;
@@ -117,7 +117,7 @@ impl PyEngine {
     #[pyo3(signature = (model, *, n_slots=None, n_ctx=None, kv_unified=None, n_batch=None, n_ubatch=None, grp_attn_n=None,
         grp_attn_w=None, n_threads=None, n_threads_batch=None, kernels="auto", flash_attention="auto", tuned=None, pooling=None,
         type_k="f16", type_v="f16", cache_ram=None, max_queue=None,
-        max_token_gap_ms=None, rope_scaling_type=None, rope_freq_base=None, rope_freq_scale=None, yarn_orig_ctx=None,
+        max_token_gap_ms=None, ctx_checkpoints=None, checkpoint_min_step=None, rope_scaling_type=None, rope_freq_base=None, rope_freq_scale=None, yarn_orig_ctx=None,
         yarn_ext_factor=None, yarn_attn_factor=None, yarn_beta_slow=None, yarn_beta_fast=None, offload_kqv=true, op_offload=true,
         cpus=None, cpus_batch=None, strict_cpu=None, strict_cpu_batch=None, prio=None, prio_batch=None, poll=None,
         poll_batch=None))]
@@ -143,6 +143,8 @@ impl PyEngine {
         cache_ram: Option<&Bound<'_, PyAny>>,
         max_queue: Option<&Bound<'_, PyAny>>,
         max_token_gap_ms: Option<f64>,
+        ctx_checkpoints: Option<&Bound<'_, PyAny>>,
+        checkpoint_min_step: Option<&Bound<'_, PyAny>>,
         rope_scaling_type: Option<&str>,
         rope_freq_base: Option<f64>,
         rope_freq_scale: Option<f64>,
@@ -186,6 +188,10 @@ impl PyEngine {
             cache_ram: convert::cache_ram(cache_ram)?,
             max_queue: convert::setting("max_queue", max_queue)?.unwrap_or(default.max_queue),
             max_token_gap: convert::max_token_gap(max_token_gap_ms)?,
+            checkpoints: Checkpoints {
+                n_most: convert::setting("ctx_checkpoints", ctx_checkpoints)?.unwrap_or(default.checkpoints.n_most),
+                min_step: convert::setting("checkpoint_min_step", checkpoint_min_step)?.unwrap_or(default.checkpoints.min_step),
+            },
             rope: settings::rope(
                 rope_scaling_type,
                 [rope_freq_base, rope_freq_scale],

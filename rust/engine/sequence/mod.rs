@@ -59,6 +59,8 @@ pub(crate) struct Sequence {
     clock: Clock,
     /// `None` until it was placed for the first time: what later placements find counts for nobody.
     n_cached: Option<u32>,
+    /// Where in its prompt a memory that cannot be cut keeps its state, besides at the end; in order.
+    pub(crate) snapshots_at: Vec<u32>,
     /// What its stream is still to hear of its prompt.
     pub(crate) untold: Untold,
     /// Why what is computed of the prompt has to be, where it is to tell that.
@@ -90,6 +92,7 @@ impl Sequence {
             chosen: None,
             clock: Clock::new(now),
             n_cached: None,
+            snapshots_at: Vec::new(),
             untold: Untold::default(),
             explanation: None,
             request,

@@ -32,7 +32,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::cache::{Forks, MemoryKind};
-use crate::config::{Limits, READER_PATIENCE, TokenGap};
+use crate::config::{Checkpoints, Limits, READER_PATIENCE, TokenGap};
 use crate::engine::{Completions, Engine, Stats};
 use crate::error::Error;
 use crate::fake_runner::{FakeControl, FakeRunner, MEMORY, tokens_of};
@@ -60,6 +60,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
         max_store_bytes: Some(0),
         max_queue: 256,
         max_token_gap: TokenGap::Auto,
+        checkpoints: Checkpoints::NONE,
         reader_patience: READER_PATIENCE,
     }
 }
