@@ -5,13 +5,14 @@ The shapes, and where they are from:
 - Chats: two turns on average, of 69.5 tokens, answered in 214.5: LMSYS-Chat-1M (Zheng et al. 2023,
   <https://arxiv.org/abs/2309.11998>, table 1). The number of turns is drawn from a geometric distribution, lengths from
   exponential ones; a person reads and types for 30 seconds on average, which no source tells.
-- System prompts: how often each is used follows Zipf's law with exponent 0.8, as requests of web pages do (0.64 to 0.83; Breslau et
-  al. 1999, <https://doi.org/10.1109/INFCOM.1999.749260>): nobody has published it of system prompts. They have 1,000 to 3,000 tokens.
-- Fan-outs: 40 requests at once that share a prompt and differ in their last tokens, as self-consistency samples (Wang et al. 2022,
-  <https://arxiv.org/abs/2203.11171>: up to 40 paths), and some seconds later 8 that go on from one of them, as tree searches do.
+- System prompts: how often each is used follows Zipf's law with exponent 0.8, as requests of web pages do (0.64 to 0.83; Breslau
+  et al. 1999, <https://doi.org/10.1109/INFCOM.1999.749260>): nobody has published it of system prompts. They have 1,000 to 3,000
+  tokens.
+- Fan-outs: 40 requests at once that share a prompt and differ in their last tokens, as self-consistency samples (Wang et al.
+  2022, <https://arxiv.org/abs/2203.11171>: up to 40 paths), and 8 more that go on from one of them, one after the other.
 - Mooncake's conversation trace (Qin et al. 2025, FAST '25, <https://github.com/kvcache-ai/Mooncake/tree/main/FAST25-release/traces>):
-  an hour of 12,031 requests with their times, lengths, and the blocks of 512 tokens that they share. A part of the conversations, as
-  large as the cluster is of 64 replicas, at the times of the trace.
+  an hour of 12,031 requests with their times, lengths, and the blocks of 512 tokens that they share. A part of the conversations,
+  as large as the cluster is of 96 replicas, at the times of the trace.
 """
 
 import json
@@ -26,7 +27,7 @@ from pathlib import Path
 
 __all__ = ["FULL", "Session", "Tokens", "Turn", "chats", "fan_outs", "mooncake", "words"]
 
-FULL = 64
+FULL = 96
 """Replicas that the whole of Mooncake's trace is sent to."""
 
 N_WORDS = 88
@@ -71,15 +72,15 @@ def _zipf(n: int, exponent: float) -> Callable[[random.Random], int]:
 
 def chats(n_replicas: int, seconds: float, *, per_s: float, n_system_prompts: int, seed: int = 0) -> Iterator[Session]:
     """Chats that begin so often in a second for each replica."""
-    draw = random.Random(f"chats {seed}")  # noqa: S311
+    draw = random.Random(f"chats {seed}")
     system_prompt = _zipf(n_system_prompts, 0.8)
-    lengths = [random.Random(f"system {nth}").randint(1_000, 3_000) for nth in range(n_system_prompts)]  # noqa: S311
+    lengths = [random.Random(f"system {nth}").randint(1_000, 3_000) for nth in range(n_system_prompts)]
     at = 0.0
     for nth in range(round(n_replicas * seconds * per_s)):
         at += draw.expovariate(n_replicas * per_s)
         which = system_prompt(draw)
         text = words(f"system {which}", lengths[which])
-        turns = []
+        turns: list[Turn] = []
         is_last = False
         while not is_last:
             asked = words(f"chat {seed} {nth} asked {len(turns)}", 1 + round(draw.expovariate(1 / 69.5)))
@@ -93,7 +94,7 @@ def chats(n_replicas: int, seconds: float, *, per_s: float, n_system_prompts: in
 
 def fan_outs(n_replicas: int, seconds: float, *, per_s: float, seed: int = 0) -> Iterator[Session]:
     """Trees that begin so often in a second for each replica."""
-    draw = random.Random(f"fan-outs {seed}")  # noqa: S311
+    draw = random.Random(f"fan-outs {seed}")
     at = 0.0
     for nth in range(round(n_replicas * seconds * per_s)):
         at += draw.expovariate(n_replicas * per_s)
@@ -123,7 +124,7 @@ def mooncake(path: Path, n_replicas: int, seconds: float) -> Iterator[Session]:
                 return
             # All begin with the same block: what tells conversations apart is the second one.
             conversation = ids[min(1, len(ids) - 1)]
-            if random.Random(conversation).random() * FULL < n_replicas:  # noqa: S311
+            if random.Random(conversation).random() * FULL < n_replicas:
                 turn = Turn(lambda ids=ids, n=n: _expanded(ids, n), words("", 0), row["output_length"], 0.0)  # type: ignore[misc]
                 yield Session(at, [turn], str(conversation))
 

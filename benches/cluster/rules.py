@@ -31,7 +31,7 @@ class _Random:
     needs_digests = False
 
     def __init__(self) -> None:
-        self._draw = random.Random(1)  # noqa: S311
+        self._draw = random.Random(1)
 
     def choose(self, _prompt: Sequence[int], replicas: Sequence[Seen], _now: float, _key: str) -> int:
         return self._draw.randrange(len(replicas))
@@ -54,7 +54,7 @@ class _LeastLoaded:
     needs_digests = False
 
     def __init__(self) -> None:
-        self._draw = random.Random(1)  # noqa: S311
+        self._draw = random.Random(1)
 
     def choose(self, _prompt: Sequence[int], replicas: Sequence[Seen], _now: float, _key: str) -> int:
         return self._least(replicas, range(len(replicas)))
@@ -102,9 +102,9 @@ class _Sent:
 class _Ray(_PowerOfTwo):
     """As Ray's `PrefixCacheAffinityRouter`, in our words: of its source, `routing_policies/prefix_aware/prefix_aware_router.py`.
 
-    Where the longest queue is longer than the shortest by more than a threshold, the one with fewer requests of two that are drawn.
-    Else, where a tenth of the text was sent before, the one with fewest requests of those that got most of it; else the one that
-    got least. The threshold is infinite where nobody says otherwise.
+    Where the longest queue is longer than the shortest by more than a threshold, the one with fewer requests of two that are
+    drawn. Else, where a tenth of the text was sent before, the one with fewest requests of those that got most of it; else
+    the one that got least. The threshold is infinite where nobody says otherwise.
     """
 
     def __init__(self, imbalanced: float) -> None:
@@ -170,5 +170,4 @@ RULES: dict[str, Callable[[], Rule]] = {
     "round robin": _RoundRobin,
     "random": _Random,
 }
-"""By the names that they have in tables. The threshold of Ray's rule is infinite unless somebody sets it; 8 is all slots of one."""
-
+"""By the names that they have in tables. Ray's threshold is infinite unless somebody sets it; 8 is all slots of a replica."""

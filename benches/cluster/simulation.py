@@ -212,6 +212,7 @@ class _Replica:
                 n_running=n_running,
                 n_slots=self._n_slots,
                 n_free_cells=0,
+                n_pending=sum(job.n_left for job in self._prompts),
                 pool=pool,
                 stored=stored,
             )

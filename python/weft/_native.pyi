@@ -680,7 +680,7 @@ class Engine:
         """
 
     def prefix_digest(self, key: bytes, n_max: int) -> tuple[bytes, bytes]:
-        """Which prefixes are in the pool and which only in the store, as hashes of blocks of 64 tokens: see `Engine.prefix_digest`.
+        """Which prefixes are in the pool and which only in the store, as hashes of blocks: see `Engine.prefix_digest`.
 
         Waits for some steps: what must be hashed is spread over them.
 

@@ -481,7 +481,7 @@ class Engine(Embedding):
         return await self._threads.work(For.LOOK, self._running().recently_used, limit)
 
     async def prefix_digest(self, key: bytes = b"", *, n_max: int = 8_192) -> tuple[bytes, bytes]:
-        """Which prefixes are held in cells, and which only beside them, as hashes of the blocks of 64 tokens that they are made of.
+        """Which prefixes are held in cells, and which only beside them, as hashes of their blocks of 64 tokens.
 
         A hash names a text from its beginning to the end of a block. Each is 8 bytes, the least byte first, and they are in the
         order of their numbers. `weft.ray.digest` makes the same hashes of a prompt. Only what other requests can use is told.

@@ -44,7 +44,8 @@ fn main() -> io::Result<()> {
                 let [replica, n_prompt, n_tokens] = numbers(&mut input)?;
                 let mut bytes = vec![0; 4 * n_tokens as usize];
                 input.read_exact(&mut bytes)?;
-                let tokens = bytes.chunks_exact(4).map(|token| Token::from_le_bytes(token.try_into().expect("4 bytes"))).collect();
+                let tokens =
+                    bytes.chunks_exact(4).map(|token| Token::from_le_bytes(token.try_into().expect("4 bytes"))).collect();
                 let n_cached = serve(&engines[replica as usize], tokens).min(n_prompt);
                 output.write_all(&n_cached.to_le_bytes())?;
             }

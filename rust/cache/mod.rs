@@ -239,8 +239,14 @@ impl KvCache {
             self.strands.pin(id);
             self.tree.root(variants.at(0))
         };
-        self.paths[usize::from(id.0)] =
-            Some(Path { tip, tail: Vec::new(), blocks: blocks::Blocks::default(), variants: variants.clone(), is_private: false, maker: None });
+        self.paths[usize::from(id.0)] = Some(Path {
+            tip,
+            tail: Vec::new(),
+            blocks: blocks::Blocks::default(),
+            variants: variants.clone(),
+            is_private: false,
+            maker: None,
+        });
         self.begin_at(tip, None, id);
         self.give_back_ids(tip, id);
         Some(id)

@@ -357,7 +357,12 @@ impl PyEngine {
 
     /// Which prefixes are in the pool and which only in the store, as hashes of blocks: at most `n_max`, each as 8 bytes, the least
     /// first.
-    fn prefix_digest<'py>(&self, py: Python<'py>, key: &[u8], n_max: usize) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+    fn prefix_digest<'py>(
+        &self,
+        py: Python<'py>,
+        key: &[u8],
+        n_max: usize,
+    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
         let engine = self.handle()?;
         let packed = |hashes: Vec<u64>| -> Vec<u8> { hashes.into_iter().flat_map(u64::to_le_bytes).collect() };
         let (pool, stored) = py.detach(|| {

@@ -48,6 +48,8 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
     """Sequences that can run at a time."""
     n_free_cells: int
     """Tokens that its pool had room for: cells that were free, or held by nobody who runs."""
+    n_pending: int | None = None
+    """Tokens of prompts that those who ran had yet to compute; `None` where nobody counts them."""
     pool: bytes = b""
     """Hashes of blocks whose keys and values were in cells, as `pack` writes them."""
     stored: bytes = b""
@@ -70,6 +72,7 @@ async def digest_of(engine: Engine, key: bytes) -> Digest:
         n_running=sum(slot.is_processing for slot in stats.slots),
         n_slots=len(stats.slots),
         n_free_cells=stats.n_cells - stats.n_cells_used + stats.n_cells_idle,
+        n_pending=sum(max(slot.n_prompt - slot.n_cached - slot.n_computed, 0) for slot in stats.slots),
         pool=pool,
         stored=stored,
     )

@@ -124,11 +124,7 @@ fn what_is_told_is_what_can_be_had() {
     let mut draw = move |n: u32| random.next_u32() % n;
     let mut cache = KvCache::new(6_000, 24, memory(Forks::Anywhere), Some(8_000));
     let adapted = Variant::with_adapters([(1, 0.5)]);
-    let kinds = [
-        Variants::default(),
-        adapted.clone().into(),
-        Variants::changing(Variant::default(), 100, adapted.clone()),
-    ];
+    let kinds = [Variants::default(), adapted.clone().into(), Variants::changing(Variant::default(), 100, adapted.clone())];
     let mut running: Vec<(SequenceId, Vec<Token>, usize, usize)> = Vec::new();
     for round in 0..600_usize {
         match draw(4) {
