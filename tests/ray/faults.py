@@ -137,7 +137,7 @@ def tried(cluster: Cluster, fault: Callable[[Cluster], None], seconds: float) ->
         time.sleep(2)
         began = time.monotonic()
         fault(cluster)
-        wait_until(lambda: cluster.client.get("/health").status_code == 200, 60)
+        wait_until(lambda: cluster.client.get("/health").status_code == 200, 120)
         wait_until(lambda: len(cluster.processes("replica")) == 3 and len(cluster.client.get("/slots").json()) == 12, 60)
         again_s = time.monotonic() - began
         time.sleep(seconds)
@@ -150,8 +150,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("faults", nargs="*", choices=[[], *FAULTS], help="which of them; all where none is named")
     asked = parser.parse_args().faults or list(FAULTS)
-    rows: list[str] = []
-    told: Counter[str] = Counter()
     is_well = True
     with running() as cluster:
         cluster.deploy(replicas=3)
@@ -159,23 +157,23 @@ def main() -> int:
             title, fault, seconds = FAULTS[name]
             load, again_s = tried(cluster, fault, seconds)
             counts = " | ".join(str(load.outcomes[outcome]) for outcome in OUTCOMES)
-            rows.append(f"| {title} | {sum(load.outcomes.values())} | {counts} | {load.longest_s:.1f} | {again_s:.1f} |")
-            print(rows[-1], dict(load.errors), flush=True)
-            told += load.errors
+            told = "; ".join(f"{n} × {error}" for error, n in load.errors.most_common())
+            n_requests = sum(load.outcomes.values())
+            row = f"| {title} | {n_requests} | {counts} | {load.longest_s:.1f} | {again_s:.1f} | {told} |"
+            print(row, flush=True)
+            PAGE.write_text(_with_row(PAGE.read_text(encoding="utf-8"), row), encoding="utf-8")
             is_well &= load.outcomes["hung"] == load.outcomes["wrong"] == 0
-    if asked == list(FAULTS):
-        PAGE.write_text(_with_table(PAGE.read_text(encoding="utf-8"), rows, told), encoding="utf-8")
     return 0 if is_well else 1
 
 
-def _with_table(page: str, rows: list[str], told: Counter[str]) -> str:
-    head = f"| under load | requests | {' | '.join(OUTCOMES)} | longest, s | all well again after, s |"
-    errors = [f"- {n} × {error}" for error, n in told.most_common()]
-    made = "\n".join(
-        [BEGIN, "", head, "| --- |" + " ---: |" * 8, *rows, "", "What those with an error were told:", "", *errors, "", END]
-    )
+def _with_row(page: str, row: str) -> str:
+    """The page with one row of its table made anew."""
     before, _, rest = page.partition(BEGIN)
-    return before + made + rest.partition(END)[2]
+    table, _, after = rest.partition(END)
+    rows = {line.split(" | ")[0]: line for line in [*table.splitlines(), row] if line.startswith("| ")}
+    head = f"| under load | requests | {' | '.join(OUTCOMES)} | longest, s | all well again after, s | what was told |"
+    ordered = [rows[title] for name in FAULTS if (title := f"| {FAULTS[name][0]}") in rows]
+    return "\n".join([before + BEGIN, "", head, "| --- |" + " ---: |" * 8 + " --- |", *ordered, "", END]) + after
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ def environment() -> dict[str, str]:
     site = Path(sys.executable).parent.parent / "lib" / folder.name.rpartition("-")[2].join(("python", "/site-packages"))
     paths = [str(ROOT / "python"), str(ROOT), str(site), str(folder)]
     quiet = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
-    return {**os.environ, **quiet, "PYTHONPATH": os.pathsep.join(paths)}
+    # Ray looks every 10 s whether a proxy is well, and starts another after three times in which it is not.
+    looks = {"RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1", "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30"}
+    return {**os.environ, **quiet, **looks, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def main() -> int:
