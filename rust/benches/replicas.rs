@@ -16,7 +16,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::time::Duration;
 
 use measures::weightless::{Decodes, Weightless};
-use weft::config::{Limits, READER_PATIENCE, TokenGap};
+use weft::config::{Checkpoints, Limits, READER_PATIENCE, TokenGap};
 use weft::engine::Engine;
 use weft::request::{Event, Prompt, Request, SamplingParams, Token};
 
@@ -95,6 +95,7 @@ fn limits(n_slots: u32, n_cells: u32, max_store_bytes: u64) -> Limits {
         max_queue: 1_024,
         max_token_gap: TokenGap::Auto,
         reader_patience: READER_PATIENCE,
+        checkpoints: Checkpoints::NONE,
     }
 }
 
