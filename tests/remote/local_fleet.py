@@ -28,6 +28,8 @@ class LocalFleet:
         """Replicas that die after so many messages of a call more."""
         self.deaf: set[str] = set()
         """Replicas that never answer."""
+        self.still: set[str] = set()
+        """Replicas that stand still from now on."""
         self._told: dict[str, Told] = {}
         self._router = Router(seed=1)
 
@@ -48,6 +50,8 @@ class LocalFleet:
         answer = self.replicas[name].generate(_sent(call))
         try:
             async for message in answer:
+                if name in self.still:
+                    await asyncio.Event().wait()
                 if name in self.dying:
                     self.dying[name] -= 1
                     if self.dying[name] < 0:

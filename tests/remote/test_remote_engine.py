@@ -1,5 +1,6 @@
 """An engine whose computing is done elsewhere: what it gives is what an engine gives."""
 
+import asyncio
 import gc
 import json
 
@@ -240,3 +241,29 @@ async def test_what_is_for_a_replica_that_is_gone_is_refused(remote: RemoteEngin
     with pytest.raises(ReplicaLost):
         await fleet.ask("c", "facts")
     fleet.replicas["a"] = gone
+
+
+async def test_a_replica_that_stands_still_is_taken_for_dead(
+    remote: RemoteEngine, fleet: LocalFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_stream, "SILENT_S", 0.2)
+    stream = remote.generate(PROMPT, max_tokens=2_000, ignore_eos=True, context_shift=True)
+    assert await stream.next_batch()
+    fleet.still = {"a", "b"}
+    with pytest.raises(ReplicaLost, match="has died"):
+        await collect(stream)
+
+
+async def test_a_stream_that_waits_long_is_not_taken_for_dead(
+    remote: RemoteEngine, fleet: LocalFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.ray.replica.LIVES_EVERY_S", 0.05)
+    monkeypatch.setattr(remote_stream, "SILENT_S", 0.3)
+    running = [remote.generate(PROMPT, ignore_eos=True, context_shift=True, slot=slot) for slot in (0, 1)]
+    for stream in running:
+        assert await stream.next_batch()
+    waiting = remote.generate(PROMPT, max_tokens=2, slot=0)
+    await asyncio.sleep(1)
+    for stream in running:
+        stream.close()
+    assert [event for event in await collect(waiting) if isinstance(event, weft.Finished)]

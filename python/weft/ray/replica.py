@@ -23,6 +23,10 @@ GAP_S = 0.02
 """Seconds between two messages of one stream, but for its first: a message between processes costs a millisecond of both."""
 
 
+LIVES_EVERY_S = 5.0
+"""Seconds after which a stream that waits tells that its replica lives."""
+
+
 class Replica:
     """An engine that is asked by its replica id.
 
@@ -70,7 +74,15 @@ class Replica:
         try:
             yield Begun(self._id, stream.request_id)
             n_open = len(call.request.branches) or call.request.n
-            while n_open and (events := await stream.next_batch(compact=True)):
+            while n_open:
+                try:
+                    async with asyncio.timeout(LIVES_EVERY_S):
+                        events = await stream.next_batch(compact=True)
+                except TimeoutError:
+                    yield []
+                    continue
+                if not events:
+                    break
                 yield [portable(event) for event in events]
                 n_open -= sum(isinstance(event, Finished) for event in events)
                 if n_open:

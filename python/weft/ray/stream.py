@@ -28,6 +28,10 @@ PATIENCE_S = 30.0
 """Seconds after which a reader who reads nothing, with so many waiting, is too slow."""
 
 
+SILENT_S = 20.0
+"""Seconds after which a replica that has taken a request, and tells nothing, is taken for dead: it stands still."""
+
+
 class Feed:
     """What comes from the replica. A task of the engine's event loop fills it, and a `RemoteStream` reads it.
 
@@ -114,14 +118,17 @@ class Feed:
             n_tries += 1
             try:
                 await self._read(call)
-            except ReplicaLost as lost:
+            except (ReplicaLost, TimeoutError) as lost:
+                if isinstance(lost, TimeoutError):
+                    if self.begun is None:
+                        raise NoReplica(round(time.monotonic() - began, 1)) from None
+                    lost = ReplicaLost(self.begun.replica_id)
                 replica_id = lost.replica_id or (self.begun.replica_id if self.begun is not None else "")
                 # What was shown cannot be taken back, and another replica might go on otherwise.
                 if self._n_open < self._n or self._written or n_tries == MAX_TRIES or call.only is not None:
                     raise ReplicaLost(replica_id, n_tries) from None
                 call = msgspec.structs.replace(call, avoid=(*call.avoid, replica_id))
-            except TimeoutError:
-                raise NoReplica(round(time.monotonic() - began, 1)) from None
+                self.begun = None
             else:
                 return
 
@@ -129,9 +136,10 @@ class Feed:
         async with contextlib.aclosing(self._fleet.begin(call)) as messages:
             async with asyncio.timeout(self._taken_within_s) as waiting:
                 async for message in messages:
+                    # From now on it tells every few seconds that it lives.
+                    waiting.reschedule(asyncio.get_running_loop().time() + SILENT_S)
                     if isinstance(message, Begun):
                         self.begun = message
-                        waiting.reschedule(None)
                     elif isinstance(message, EngineStopped) and not isinstance(message, ReplicaLost):
                         break
                     elif isinstance(message, WeftError):
