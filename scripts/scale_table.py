@@ -1,4 +1,7 @@
-"""Writes the table of docs/scale.md and draws its curves, from what `python -m benches.cluster --write` has recorded."""
+"""Writes the table of docs/scale.md and draws its curves, from what `python -m benches.cluster --write` has recorded.
+
+It is `python -m scripts.scale_table` in the repository's root.
+"""
 
 from pathlib import Path
 

@@ -19,14 +19,14 @@ def rows() -> list[Row]:
 
 def test_the_table_is_what_was_recorded(rows: list[Row]) -> None:
     page = runpy.run_path(str(ROOT / "scripts" / "scale_table.py"))["page"]
-    assert page(PAGE, rows) == PAGE, "scripts/scale_table.py"
+    assert page(PAGE, rows) == PAGE, "python -m scripts.scale_table"
 
 
 def test_the_curves_are_what_was_recorded(rows: list[Row]) -> None:
     pictures = drawn(rows)
     assert {path.name for path in pictures} == set(re.findall(r"!\[[^]]*\]\((\S+\.svg)\)", PAGE))
     for path, text in pictures.items():
-        assert path.read_text(encoding="utf-8") == text, "scripts/scale_table.py"
+        assert path.read_text(encoding="utf-8") == text, "python -m scripts.scale_table"
 
 
 @pytest.mark.parametrize(("load", "most"), [("chats", 0.98), ("fan-outs", 0.95), ("mooncake", 0.9)])

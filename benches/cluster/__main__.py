@@ -125,9 +125,9 @@ def drawn(rows: Sequence[Row]) -> dict[Path, str]:
         xs = sorted({row.n_replicas for row in of_load})
         names = [name for name in RULES if any(row.rule == name for row in of_load)]
         by = {(row.rule, row.n_replicas): row for row in of_load}
-        hits = {name: [by[name, x].hit_rate for x in xs] for name in names}
-        hits = {"one cache": [by[names[0], x].of_one_cache for x in xs], **hits}
-        waits = {name: [by[name, x].waited_p99_s for x in xs] for name in names}
+        hits = {name: {x: by[name, x].hit_rate for x in xs if (name, x) in by} for name in names}
+        hits = {"one cache": {x: by[names[0], x].of_one_cache for x in xs}, **hits}
+        waits = {name: {x: by[name, x].waited_p99_s for x in xs if (name, x) in by} for name in names}
         title = f"{load}: share of the prompts' tokens that is not computed"
         pictures[DOCS / f"scale-{load}-hits.svg"] = draw(title, xs, hits, is_log=False, unit="")
         title = f"{load}: longest wait of 99 % of the requests"
@@ -141,10 +141,10 @@ def read() -> list[Row]:
 
 
 def write(rows: Sequence[Row]) -> None:
-    """Keeps these rows, and of others those of loads that are not among them; draws all."""
-    written = {row.load for row in rows}
-    kept = [row for row in (read() if RECORDED.exists() else []) if row.load not in written]
-    rows = [*kept, *rows]
+    """Keeps these rows, and those that were kept of other simulations; draws all."""
+    kept = {row[:3]: row for row in [*(read() if RECORDED.exists() else []), *rows]}
+    names = list(RULES)
+    rows = sorted(kept.values(), key=lambda row: (row.load, row.n_replicas, names.index(row.rule)))
     RECORDED.write_text(json.dumps([row._asdict() for row in rows], indent=1) + "\n", encoding="utf-8")
     for path, picture in drawn(rows).items():
         path.write_text(picture, encoding="utf-8")

@@ -27,9 +27,9 @@ text {{ fill: #e6e9ee }} .page {{ fill: #14161a }} .grid {{ stroke: #333a44 }}
 }}"""
 
 
-def draw(title: str, xs: Sequence[int], curves: Mapping[str, Sequence[float]], *, is_log: bool, unit: str) -> str:
-    """The picture: `curves` by their names, a value for each of `xs`, which double."""
-    values = [value for curve in curves.values() for value in curve]
+def draw(title: str, xs: Sequence[int], curves: Mapping[str, Mapping[int, float]], *, is_log: bool, unit: str) -> str:
+    """The picture: `curves` by their names, with their values for some of `xs`, which double."""
+    values = [value for curve in curves.values() for value in curve.values()]
     ticks = _powers(min(values), max(values)) if is_log else [share / 5 for share in range(6)]
     low, high = ticks[0], ticks[-1]
     scale: Callable[[float], float] = math.log10 if is_log else float
@@ -63,7 +63,7 @@ def draw(title: str, xs: Sequence[int], curves: Mapping[str, Sequence[float]], *
         lines.append(f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x}</text>')
     lines.append(f'<text x="{LEFT + width / 2:.0f}" y="{HEIGHT - 8}" text-anchor="middle">replicas</text>')
     for nth, (name, curve) in enumerate(curves.items()):
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(x, value) for x, value in zip(xs, curve, strict=True)))
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(x, value) for x, value in curve.items()))
         look = f'class="curve c{nth}" stroke-dasharray="{MARKS[nth]}"'
         y = TOP + LINE * nth + 6
         lines.append(f'<polyline {look} points="{points}"/>')

@@ -103,7 +103,7 @@ fn start(limits: &Limits) -> Engine {
     let decodes = Decodes::default();
     decodes.run_freely();
     let build = move || Ok(Weightless::new(Duration::ZERO, decodes).with_bytes_per_token(BYTES_PER_TOKEN));
-    Engine::start(limits.clone(), build).expect("a model that computes nothing always starts")
+    Engine::start(*limits, build).expect("a model that computes nothing always starts")
 }
 
 /// How many of these tokens were cached; now all of them are.

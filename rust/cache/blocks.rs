@@ -1,7 +1,7 @@
 //! Which prefixes are held, as hashes of blocks: what a router is told that sends requests to several engines.
 //!
 //! A text is cut into blocks of [`BLOCK`] tokens from its beginning on. The hash of a block is one of its tokens and of the hash of
-//! the block before it, so that it names the whole text up to its end. It is keyed (BLAKE2b, RFC 7693): by a secret of those who tell
+//! the block before it, so that it names the whole text up to its end. It is keyed (`BLAKE2b`, RFC 7693): by a secret of those who tell
 //! each other, and by the variant that the block's last token is computed with.
 //!
 //! A node remembers the hashes of its blocks, also where it is split or joined. They are made when somebody asks, a bounded number in
