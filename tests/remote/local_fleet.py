@@ -87,7 +87,7 @@ class LocalFleet:
 
     def remember(self, replica_id: str, tokens: Sequence[int], salt: bytes) -> None:
         """As of `Fleet`."""
-        self._router.sent(replica_id, tokens, now=time.time(), salt=salt)
+        self._router.wrote(replica_id, tokens, now=time.time(), salt=salt)
 
 
 def _sent(message: Any) -> Any:  # noqa: ANN401 (whatever is sent)

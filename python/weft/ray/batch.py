@@ -105,16 +105,20 @@ def complete(
     if not progress.n_rows:
         return progress
     began = time.monotonic()
-    # Neighbours stay together, and every engine has something.
+    # Neighbours stay together, and every engine has something. Engines would leave no processor for this: it is done before.
     n_parts = max(math.ceil(progress.n_rows / batch_rows), min(replicas, progress.n_rows))
-    written = data.repartition(n_parts).map_batches(
-        _Writer,
-        fn_constructor_args=(model, config, names, common, str(into)),
-        batch_size=None,
-        batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(size=replicas),
-        num_cpus=num_cpus,
-        num_gpus=num_gpus or None,
+    written = (
+        data.repartition(n_parts)
+        .materialize()
+        .map_batches(
+            _Writer,
+            fn_constructor_args=(model, config, names, common, str(into)),
+            batch_size=None,
+            batch_format="pyarrow",
+            compute=ray.data.ActorPoolStrategy(size=replicas),
+            num_cpus=num_cpus,
+            num_gpus=num_gpus or None,
+        )
     )
     for part in written.iter_batches(batch_size=None, batch_format="pyarrow"):
         for row in part.to_pylist():

@@ -23,7 +23,7 @@ class PrefixRouter(RequestRouter):
         of_router(self._deployment_id.app_name, Known(lambda: self._told, self._remember))
 
     def _remember(self, replica_id: str, tokens: Sequence[int], salt: bytes) -> None:
-        self._event_loop.call_soon_threadsafe(lambda: self._choosing.sent(replica_id, tokens, now=time.time(), salt=salt))
+        self._event_loop.call_soon_threadsafe(lambda: self._choosing.wrote(replica_id, tokens, now=time.time(), salt=salt))
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Called by Ray when a replica comes, goes, or tells something new."""

@@ -116,6 +116,9 @@ class _Known:
 
     def remember(self, blocks: Iterable[int], own: float, now: float) -> None:
         self.prompts.append((now, own))
+        self.hold(blocks, now)
+
+    def hold(self, blocks: Iterable[int], now: float) -> None:
         for block in blocks:
             self.sent.pop(block, None)
             self.sent[block] = now
@@ -234,6 +237,17 @@ class Router:
         own = _own(text, *_held(known, text))
         self._typical += _SMOOTHING * (own - self._typical)
         known.remember(text.places, own, now)
+
+    def wrote(self, replica_id: str, tokens: Sequence[int], *, now: float, salt: bytes | None = None) -> None:
+        """A replica has computed a text, a prompt with its answer, and holds it, though no digest tells of it yet.
+
+        Args:
+            replica_id: Which.
+            tokens: The text.
+            now: Seconds since the epoch.
+            salt: The key of its hashes; `None` is the router's own.
+        """
+        self._seen(replica_id).hold(_text(tokens, self._salt if salt is None else salt).places, now)
 
     def _seen(self, replica_id: str) -> _Known:
         known = self._known.pop(replica_id, None) or _Known()
