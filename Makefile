@@ -46,7 +46,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-levels bench-all clients compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-levels bench-all clients ray compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -103,6 +103,9 @@ bench-all: extension bench bench-loads ## All of these, then what sharing is wor
 
 clients: extension ## Try clients that exist against a server whose model plays a part: half an hour (ARGS="openai-python")
 	python -m tests.clients.run $(ARGS)
+
+ray: extension ## Try replicas on a real Ray, which is installed into a folder of its own: five minutes (ARGS=--faults counts what faults do)
+	python -m tests.ray.run $(ARGS)
 
 compare: ## Ask a real llama-server and Weft the same, and tell where answers differ (LLAMA_SERVER=/path/to/llama-server)
 	@test -x '$(LLAMA_SERVER)' || { echo 'weft: name a llama-server: make compare LLAMA_SERVER=/path/to/llama-server' >&2; exit 1; }

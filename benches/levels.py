@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from benches.streaming import DEMO, SYNTHETIC
 from weft.levels import LEVELS, VARIABLE, processor
@@ -41,7 +42,16 @@ class Work:
         return f"{self.n_prompt} {self.n_streams}"
 
 
+HEADER = f"{'':20}{'level':16}{'native tokens/s':>16}{'tokens/s':>10}{'of bests':>10}{'median':>8}   {'quartiles':14}processor"
 WORKS = (Work("prefill", 512, 0), Work("decode, 1 stream", 32, 1), Work("decode, 8 streams", 32, 8))
+
+
+class Speed(NamedTuple):
+    """Tokens per second."""
+
+    wall: float
+    processor: float
+    """Of all cores together: what waits for other programs does not count, what threads wait for each other does."""
 
 
 @dataclass
@@ -51,13 +61,14 @@ class Side:
     name: str
     process: subprocess.Popen[str]
 
-    def time(self, work: Work, seconds: float) -> float:
-        """Tokens per second, over about so many seconds."""
+    def time(self, work: Work, seconds: float) -> Speed:
+        """Over about so many seconds."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{work.spelt} {seconds}\n")
         self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+        wall, processor = self.process.stdout.readline().split()
+        return Speed(float(wall), float(processor))
 
 
 def main() -> None:
@@ -72,6 +83,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=0.25, help="of one side in one round")
+    parser.add_argument("--threads", type=int, help="with one, no thread waits for another")
     asked = parser.parse_args()
     has = processor()
     if has is None:
@@ -81,26 +93,27 @@ def main() -> None:
         names = asked.levels.split(",")
     print(f"load before: {os.getloadavg()[0]:.2f}; {asked.rounds} rounds of {asked.seconds:g} s a side")
     for path in asked.model or [SYNTHETIC, DEMO]:
-        compare(path, asked.python, names, asked.rounds, asked.seconds)
+        compare(path, names, asked)
 
 
-def compare(path: Path, python: str, names: Sequence[str], rounds: int, seconds: float) -> None:
+def compare(path: Path, names: Sequence[str], asked: argparse.Namespace) -> None:
     """One table."""
+    file = [str(path), *([str(asked.threads)] if asked.threads else [])]
     print(f"\n{path.name}")
     with contextlib.ExitStack() as stack:
-        native = stack.enter_context(started("native", sys.executable, path))
-        others = [stack.enter_context(started("native again", sys.executable, path))]
-        others += [stack.enter_context(started(name, python, path, *name.split("/"))) for name in names]
-        print(f"{'':<20}{'level':<16}{'native tokens/s':>16}{'tokens/s':>10}{'of bests':>10}{'median':>8}   quartiles")
+        native = stack.enter_context(started("native", sys.executable, file))
+        others = [stack.enter_context(started("native again", sys.executable, file))]
+        others += [stack.enter_context(started(name, asked.python, file, *name.split("/"))) for name in names]
+        print(HEADER)
         for work in WORKS:
             for side in [native, *others]:
                 side.time(work, 0.0)
             for other in others:
-                pairs = [pair(native, other, work, seconds, number) for number in range(rounds)]
+                pairs = [pair(native, other, work, asked.seconds, number) for number in range(asked.rounds)]
                 print(row(work, other, pairs), flush=True)
 
 
-def pair(native: Side, other: Side, work: Work, seconds: float, number: int) -> tuple[float, float]:
+def pair(native: Side, other: Side, work: Work, seconds: float, number: int) -> tuple[Speed, Speed]:
     """Both, one after the other; who goes first takes turns."""
     if number % 2:
         second = other.time(work, seconds)
@@ -109,21 +122,22 @@ def pair(native: Side, other: Side, work: Work, seconds: float, number: int) -> 
     return first, other.time(work, seconds)
 
 
-def row(work: Work, side: Side, pairs: Sequence[tuple[float, float]]) -> str:
+def row(work: Work, side: Side, pairs: Sequence[tuple[Speed, Speed]]) -> str:
     """For the table."""
-    native, other = (max(column) for column in zip(*pairs, strict=True))
-    low, middle, high = statistics.quantiles((theirs / ours for ours, theirs in pairs), n=4, method="inclusive")
-    ratios = f"{other / native:>10.3f}{middle:>8.3f}   {low:.3f} to {high:.3f}"
+    native, other = (max(speed.wall for speed in column) for column in zip(*pairs, strict=True))
+    low, middle, high = statistics.quantiles((theirs.wall / ours.wall for ours, theirs in pairs), n=4, method="inclusive")
+    processor = statistics.median(theirs.processor / ours.processor for ours, theirs in pairs)
+    ratios = f"{other / native:>10.3f}{middle:>8.3f}   {low:.3f} to {high:.3f}{processor:>9.3f}"
     return f"{work.name:<20}{side.name:<16}{native:>16.1f}{other:>10.1f}{ratios}"
 
 
 @contextlib.contextmanager
-def started(name: str, python: str, path: Path, level: str | None = None, kernels: str | None = None) -> Iterator[Side]:
+def started(name: str, python: str, file: Sequence[str], level: str | None = None, kernels: str | None = None) -> Iterator[Side]:
     """A process that has loaded the model, by the Weft that its interpreter finds."""
     asked = {VARIABLE: level, "WEFT_INSTRUCTIONS": kernels}
     environ = {key: value for key, value in os.environ.items() if key not in asked}
     environ |= {key: value for key, value in asked.items() if value is not None}
-    process = subprocess.Popen([python, SIDE, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ)
+    process = subprocess.Popen([python, SIDE, *file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ)
     try:
         assert process.stdout is not None
         print(f"{name:<16}{process.stdout.readline().strip()}", flush=True)

@@ -220,13 +220,11 @@ def measure(server: Server, way: Way, asked: Sequence[Question]) -> Measured:
 
 
 @contextmanager
-def llama_server(path: str, model: Path) -> Iterator[int]:
+def llama_server(path: str, model: Path, flags: Sequence[str] = (*FLAGS, "--kv-unified")) -> Iterator[int]:
     """A server of llama.cpp's own; yields its port."""
     port = free_port()
     with tempfile.TemporaryFile() as log:
-        server = subprocess.Popen(
-            [path, "-m", str(model), "--port", str(port), *FLAGS, "--kv-unified"], stdout=log, stderr=subprocess.STDOUT
-        )
+        server = subprocess.Popen([path, "-m", str(model), "--port", str(port), *flags], stdout=log, stderr=subprocess.STDOUT)
         try:
             deadline = time.monotonic() + PATIENCE_S
             while not is_ready(port):
@@ -240,12 +238,12 @@ def llama_server(path: str, model: Path) -> Iterator[int]:
             server.wait(10)
 
 
-def write_model(path: Path) -> None:
+def write_model(path: Path, n_ctx: int = 8192) -> None:
     """A random model of 28 million parameters with the demo model's vocabulary: what it says means nothing."""
     n_embd, n_ff, n_layers, n_heads, n_head = 512, 1408, 8, 8, 64
     reader = gguf.GGUFReader(weft.DEMO_MODEL)
     writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_context_length(8192)
+    writer.add_context_length(n_ctx)
     writer.add_embedding_length(n_embd)
     writer.add_block_count(n_layers)
     writer.add_feed_forward_length(n_ff)

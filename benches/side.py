@@ -1,7 +1,8 @@
 """One side of `benches.levels`: a process that holds a model, and times what it is told to on its standard input.
 
 It is run as a file, by an interpreter whose Weft may be another one than the repository's. A line is `PROMPT STREAMS SECONDS`:
-tokens of a prompt, streams that follow it (0 for the prompt alone), and the least time; the answer is tokens per second.
+tokens of a prompt, streams that follow it (0 for the prompt alone), and the least time; the answer is tokens per second, and per
+second of the processor. Its arguments are the model and, if there is one, a number of threads.
 """
 
 # ruff: noqa: T201  (its output is its answer; it is a program of its own)
@@ -13,6 +14,7 @@ import time
 
 import weft
 
+THREADS = int(sys.argv[2]) if len(sys.argv) > 2 else None
 N_CTX = 8192
 N_STREAMS = 8
 N_TOKENS = 32
@@ -26,34 +28,42 @@ async def main() -> None:
     """Answers until the input ends."""
     draw = random.Random(0)
     # Nothing is kept, so that every round begins with the same empty cache.
-    async with weft.Engine(sys.argv[1], n_slots=N_STREAMS, n_ctx=N_CTX, cache_ram=0, tuned=False) as engine:
+    settings = weft.EngineConfig(n_slots=N_STREAMS, n_ctx=N_CTX, cache_ram=0, tuned=False, n_threads=THREADS)
+    async with weft.Engine(sys.argv[1], config=settings) as engine:
         print(engine.compute.summary, flush=True)
         for line in sys.stdin:
             n_prompt, n_streams, seconds = line.split()
-            n_tokens, took = 0, 0.0
+            n_tokens, took, computed = 0, 0.0, 0.0
             while not n_tokens or took < float(seconds):
                 prompt = draw.choices(ORDINARY, k=int(n_prompt))
-                n, s = await (decode(engine, prompt, int(n_streams)) if int(n_streams) else prefill(engine, prompt))
-                n_tokens, took = n_tokens + n, took + s
-            print(n_tokens / took, flush=True)
+                n, wall, processor = await (decode(engine, prompt, int(n_streams)) if int(n_streams) else prefill(engine, prompt))
+                n_tokens, took, computed = n_tokens + n, took + wall, computed + processor
+            print(n_tokens / took, n_tokens / computed, flush=True)
 
 
-async def prefill(engine: weft.Engine, prompt: list[int]) -> tuple[int, float]:
-    """Tokens of a prompt, and the time to the first that follows it."""
-    began = time.perf_counter()
+def now() -> tuple[float, float]:
+    """The time, and that of the processor in all threads, in seconds."""
+    return time.perf_counter(), time.process_time()
+
+
+async def prefill(engine: weft.Engine, prompt: list[int]) -> tuple[int, float, float]:
+    """Tokens of a prompt, and the times to the first that follows it."""
+    began, begun = now()
     answer = await engine.complete(prompt, max_tokens=1, ignore_eos=True)
-    return answer.n_computed, time.perf_counter() - began
+    ended, done = now()
+    return answer.n_computed, ended - began, done - begun
 
 
-async def decode(engine: weft.Engine, prompt: list[int], n_streams: int) -> tuple[int, float]:
-    """Tokens of all streams together, from where all of them have begun to the last, and their time."""
-    n_tokens, began, behind = 0, 0.0, 0
+async def decode(engine: weft.Engine, prompt: list[int], n_streams: int) -> tuple[int, float, float]:
+    """Tokens of all streams together, from where all of them have begun to the last, and their times."""
+    n_tokens, behind, (began, begun) = 0, 0, now()
     async for event in engine.generate(prompt, n=n_streams, max_tokens=N_TOKENS, ignore_eos=True, seed=1):
         if isinstance(event, weft.Token):
             n_tokens += 1
             if n_tokens == 2 * n_streams:
-                began, behind = time.perf_counter(), n_tokens
-    return n_tokens - behind, time.perf_counter() - began
+                behind, (began, begun) = n_tokens, now()
+    ended, done = now()
+    return n_tokens - behind, ended - began, done - begun
 
 
 asyncio.run(main())

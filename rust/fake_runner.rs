@@ -615,7 +615,7 @@ const BYTES: [u8; N_VOCAB] = {
     bytes
 };
 
-fn spelling_of(token: Token) -> &'static [u8] {
+pub(crate) fn spelling_of(token: Token) -> &'static [u8] {
     let at = usize::try_from(token).expect("a token of the vocabulary");
     if token == END { &[] } else { &BYTES[at..=at] }
 }

@@ -144,7 +144,7 @@ def packed(folder: Path, out: Path) -> Path:
 
 
 def settle(sbom: Path) -> None:
-    """Takes the number, time and folder of this build out of its list of crates (CycloneDX), which need not be there."""
+    """Takes the number, the time and the folder of this build out of its list of crates (CycloneDX), which needs none of them."""
     told = json.loads(sbom.read_text(encoding="utf-8"))
     told.pop("serialNumber", None)
     told["metadata"].pop("timestamp", None)

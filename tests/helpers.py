@@ -43,6 +43,7 @@ async def branches(
             stop=end.stop,
             usage=end.usage,
             truncated=end.truncated,
+            score=end.score,
             logprobs=tuple(token.logprobs for token in tokens[index] if token.logprobs is not None),
         )
         for index, end in sorted(finished.items())

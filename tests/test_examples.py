@@ -23,6 +23,8 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 COUNTED = r"tokens computed: (?P<computed>\d+), tokens used: (?P<used>\d+)\n"
 
 PRINTS = {
+    "agents.py": r"(The (fox|bear|whale): … .*\n+){12}" + COUNTED,
+    "sixteen_questions.py": r"(The fox|The friend|Mia|The sea) .+\n" + COUNTED,
     "complete.py": r"Once upon a time,.+",
     "stream.py": r".+\n\((end|length|context_full) after \d+ tokens in \d+ ms\)\n",
     "many_completions.py": r"0:.+\n7:.+\nprompt tokens computed: (\d+), shared: \d+\n",
@@ -30,6 +32,7 @@ PRINTS = {
     "pinned_prefix.py": r"pinned (\d+) tokens, \d+ bytes\nprompt tokens computed: \d, found in the cache: \1\n",
     "embedding_search.py": r"(-?[01]\.\d{3} .+\n){3}",
     "tools.py": r"roll \{'dice': [123]\}\n",
+    "beam_search.py": r"(-\d\.\d{3}:.+\n){3}(-\d+\.\d:.+\n){4}" + COUNTED,
     "best_of_n.py": r"Once upon a time,.+\nmean log-probability: -\d\.\d\d, the best of 16\n" + COUNTED,
     "self_consistency.py": r"votes: (fox|bear|whale) \d+(, (fox|bear|whale) \d+)*\n" + COUNTED,
     "tree_search.py": r"Once upon a time,.+\nwords told: \d+%, nodes: 49, stories tried: 96\n" + COUNTED,
@@ -38,7 +41,7 @@ PRINTS = {
 }
 SERVES = {"mount_in_litestar.py"}
 ARGUMENTS = {"loom.py": ["--demo"]}
-LONGER = {"tree_search.py": 60, "loom.py": 125}
+LONGER = {"agents.py": 40, "tree_search.py": 60, "loom.py": 125}
 """Lines of those that may have more than 30."""
 
 

@@ -73,6 +73,13 @@ RULES = {
     "no dialect names the cache's routes": Rule(
         "python/weft/server/*", r"\bserver\.cache_api\b", ("python/weft/server/app.py", "python/weft/server/cache_api")
     ),
+    "the routes to requests name no dialect": Rule(
+        "python/weft/server/requests_api",
+        r"\bserver(\.| import .*\b)(anthropic|cache_api|llamacpp|ollama|openai|responses|seeds)\b",
+    ),
+    "no dialect names the routes to requests": Rule(
+        "python/weft/server/*", r"\bserver\.requests_api\b", ("python/weft/server/app.py", "python/weft/server/requests_api")
+    ),
     "schemas name only what dialects share": Rule(
         "python/weft/server/*/*schemas.py", r"\bweft\.(?!server\.(request_fields|response_fields|openai\.schemas)\b)"
     ),
@@ -82,6 +89,13 @@ RULES = {
     "only what watches a server needs a terminal": Rule(
         "python/weft", r"\brich\b", ("python/weft/top", "python/weft/cli/top.py")
     ),
+    "a router knows only digests": Rule("python/weft/ray/routing.py", r"(?<!\.)\bray\b|\bweft\.(?!ray\.digest\b)"),
+    "only what runs on Ray names it": Rule(
+        "python/weft",
+        r"^\s*(from|import)\s+(ray|pyarrow)\b",
+        tuple(f"python/weft/ray/{name}.py" for name in ("application", "batch", "handles", "router")),
+    ),
+    "nobody names replicas": Rule("python/weft", r"\bweft\.ray\b", ("python/weft/ray",)),
     "chats know no HTTP": Rule("python/weft/chat", r"\bweft\.(server|serving|cli)\b"),
 }
 

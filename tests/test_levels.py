@@ -28,6 +28,14 @@ flags\t\t: none
 """
 
 
+PAGE = (Path(__file__).parent.parent / "docs" / "install.md").read_text(encoding="utf-8")
+
+
+def test_the_page_tells_every_level() -> None:
+    table = PAGE[PAGE.index("| level | needs") :].split("\n\n")[0]
+    assert re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE) == [level.name for level in LEVELS]
+
+
 def test_each_level_has_all_that_the_one_before_it_has() -> None:
     for slower, faster in pairwise(LEVELS):
         assert slower.flags < faster.flags

@@ -213,6 +213,7 @@ def range_of(name: str) -> list[float]:
 CONFIG, STREAM, VECTORS = "config/mod.rs", "engine/stream.rs", "embedding/queue.rs"
 REQUEST, SAMPLING = "request/mod.rs", "request/sampling.rs"
 GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema/mod.rs", "llama/grammar.rs"
+DIVERSITY = "request/diversity.rs"
 TRIGGERS, THOUGHT, STEERING = "grammar/lazy/triggers.rs", "request/thought.rs", "python/steering.rs"
 
 BOUNDS: dict[str, Callable[[], list[float]]] = {
@@ -221,6 +222,10 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "pool, `-c`": lambda: [constant(CONFIG, "DEFAULT_POOL")],
     "completions of one request, `n`, and its `branches`": lambda: [abouts(weft.Request)["n"].high],
     "branches that one look at a request, `GET /requests/{id}`, tells": lambda: [requests_api.MAX_TOLD],
+    "branches of one stream, with those that were forked from others": lambda: [constant(REQUEST, "MAX_COMPLETIONS")],
+    "texts of branches that have ended, kept for forks while their streams are held": lambda: [
+        constant("engine/stream.rs", "MAX_ENDED_TOKENS")
+    ],
     "stop strings of one request": lambda: [
         constant(REQUEST, "MAX_STOPS"),
         constant(REQUEST, "MAX_STOP_BYTES"),
@@ -270,6 +275,11 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "processors of `-C` and `-Cr`": lambda: [int(CPUS.low), int(CPUS.high)],
     "threads that read and write connections, `--threads-http`": lambda: [1, MAX_THREADS_HTTP],
     "snapshots at turn ends of one prompt": lambda: [constant(REQUEST, "MAX_SNAPSHOTS")],
+    "snapshots along one prompt, `--ctx-checkpoints`": lambda: [
+        weft.EngineConfig().ctx_checkpoints,
+        1,
+        constant("engine/snapshots.rs", "PART_OF_STORE"),
+    ],
     "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), sandbox.MAX_SIZE >> 20],
     "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
         *(aside.MAX_WAITING >> 20, aside.VERY_LONG_TEXT >> 10),
@@ -370,6 +380,10 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant(STREAM, "STREAMS_PER_REST"),
         constant(STREAM, "MAX_BELL_REST"),
     ],
+    "`beam_width` of a request, and `length_penalty`": lambda: [
+        constant(DIVERSITY, "MIN_BEAMS"),
+        *range_of("length_penalty"),
+    ],
     "`priority` of a request": lambda: [*range_of("priority"), constant("engine/seniority.rs", "TURNS_PER_PRIORITY")],
     "`max_token_gap_ms` of a request": lambda: range_of("max_token_gap_ms"),
     "one decode, `-ub`": lambda: [constant("config/choice.rs", "DEFAULT_UBATCH")],
@@ -408,6 +422,8 @@ def test_the_bounds_of_a_request_are_the_engines() -> None:
     fields = abouts(weft.Request)
     assert fields["n"].high == MAX_BRANCHES == constant(REQUEST, "MAX_COMPLETIONS")
     assert fields["priority"].high == -fields["priority"].low == constant(REQUEST, "MAX_PRIORITY")
+    assert fields["beam_width"].low == constant(DIVERSITY, "MIN_BEAMS")
+    assert fields["length_penalty"].high == -fields["length_penalty"].low == constant(DIVERSITY, "MAX_LENGTH_PENALTY")
     assert fields["max_token_gap_ms"].high == constant(REQUEST, "LONGEST_GAP") * 1_000
     assert fields["n_probs"].high == fields["prompt_logprobs"].high == constant(SAMPLING, "MAX_PROBS")
     settings = abouts(weft.EngineConfig)

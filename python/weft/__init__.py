@@ -6,6 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from weft._native import (
         Adapter,
+        BranchStats,
         CachedNode,
         Compute,
         Limits,
@@ -66,7 +67,8 @@ if TYPE_CHECKING:
     )
     from weft.infill import Snippet
     from weft.prefix import PrefixFile
-    from weft.request import BranchOptions, Request, RequestOptions
+    from weft.reading import Branches, BranchStream
+    from weft.request import BranchOptions, ForkOptions, Request, RequestOptions
     from weft.scoring import Score, ScoredToken
     from weft.thought import GrammarTrigger, Thought
     from weft.tree import Extension, Node, Tree
@@ -78,6 +80,9 @@ __all__ = [
     "AnswerTooLarge",
     "Branch",
     "BranchOptions",
+    "BranchStats",
+    "BranchStream",
+    "Branches",
     "CacheExplanation",
     "CachedNode",
     "ChatAnswer",
@@ -94,6 +99,7 @@ __all__ = [
     "Event",
     "Extension",
     "Finished",
+    "ForkOptions",
     "ForkedProcess",
     "GrammarTrigger",
     "InvalidConfig",
@@ -147,6 +153,7 @@ __all__ = [
 _HOMES = {
     "weft._native": (
         "Adapter",
+        "BranchStats",
         "CachedNode",
         "Compute",
         "Stream",
@@ -207,7 +214,8 @@ _HOMES = {
     ),
     "weft.infill": ("Snippet",),
     "weft.prefix": ("PrefixFile",),
-    "weft.request": ("BranchOptions", "Request", "RequestOptions"),
+    "weft.reading": ("BranchStream", "Branches"),
+    "weft.request": ("BranchOptions", "ForkOptions", "Request", "RequestOptions"),
     "weft.scoring": ("Score", "ScoredToken"),
     "weft.thought": ("GrammarTrigger", "Thought"),
     "weft.tree": ("Extension", "Node", "Tree"),

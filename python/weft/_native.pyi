@@ -11,14 +11,16 @@ In a forked child every call that touches a model, an engine or a stream raises 
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, Unpack, final, overload
 
 from weft.events import Event, Logprob
-from weft.request import Request
+from weft.reading import Branches
+from weft.request import ForkOptions, Request
 
 __all__ = [
     "Adapter",
     "Biases",
+    "BranchStats",
     "CachedNode",
     "CompactLogprobs",
     "Compute",
@@ -198,6 +200,23 @@ class Model:
             ModelLoadError: The file is no model that can be run, or a device is not there; `reason` says what is wrong.
             InvalidConfig: A number is out of range, a name is unknown, a pattern is none, a value is not of the type that the
                 file has, a file of `lora` is no adapter of this model, or that of `mmproj` no projector for it.
+        """
+
+    @staticmethod
+    def load_vocabulary(
+        path: str | os.PathLike[str], *, kv_overrides: Sequence[tuple[str, bool | int | float | str]] | None = None
+    ) -> Model:
+        """Loads the metadata and the vocabulary of a GGUF file alone, in milliseconds: it cuts texts into tokens.
+
+        It continues none, and what is about weights is 0: `n_params`, `size_bytes`, `n_ctx_train`, `n_embd`.
+
+        Args:
+            path: The file; of a split model, its first part.
+            kv_overrides: As `load` takes them.
+
+        Raises:
+            ModelLoadError: The file is no model that can be run; `reason` says what is wrong.
+            InvalidConfig: A value of `kv_overrides` is not of the type that the file has.
         """
 
     @property
@@ -402,6 +421,8 @@ class Engine:
         cache_ram: int | None = None,
         max_queue: int | None = None,
         max_token_gap_ms: float | None = None,
+        ctx_checkpoints: int | None = None,
+        checkpoint_min_step: int | None = None,
         rope_scaling_type: Literal["none", "linear", "yarn"] | None = None,
         rope_freq_base: float | None = None,
         rope_freq_scale: float | None = None,
@@ -453,6 +474,9 @@ class Engine:
             max_token_gap_ms: 99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt
                 being computed beside it may cause; None is ten times what the streams take without it, from 8 to
                 200, or twice what they take where that is more.
+            ctx_checkpoints: Most states that are kept along a prompt of a model whose memory is a state, beside those at its
+                ends, in an eighth of cache_ram at most; None is 32.
+            checkpoint_min_step: Fewest tokens from one of them to the next, on average; None is 48.
             rope_scaling_type: How the frequencies of positions are scaled; None of this and the seven after it is as the model's
                 file says.
             rope_freq_base: Base of those frequencies, 2 to 1e12.
@@ -655,6 +679,17 @@ class Engine:
         Raises:
             EngineStopped: The engine was stopped.
             OverflowError: `limit` is below 0.
+        """
+
+    def prefix_digest(self, key: bytes, n_max: int) -> tuple[bytes, bytes]:
+        """Which prefixes are in the pool and which only in the store, as hashes of blocks: see `Engine.prefix_digest`.
+
+        Waits for some steps: what must be hashed is spread over them.
+
+        Raises:
+            InvalidRequest: The key has more than 64 bytes.
+            EngineStopped: The engine was stopped.
+            OverflowError: `n_max` is below 0.
         """
 
     def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
@@ -862,6 +897,16 @@ def tune(
 class CompactLogprobs:
     """Log-probabilities of one token that write themselves out as JSON; its length is the number of the most likely ones."""
 
+    def __new__(cls, model: Model, pairs: Sequence[tuple[int, float]]) -> Self:
+        """Of what `pairs` has told in another process; `model` spells the tokens.
+
+        Raises:
+            ValueError: There is no pair.
+        """
+
+    def pairs(self) -> list[tuple[int, float]]:
+        """The token that was drawn, then the most likely ones, each with its log-probability."""
+
     @property
     def chosen(self) -> Logprob:
         """Of the token that was drawn, or that the prompt has there."""
@@ -939,11 +984,85 @@ class Stream:
     def cancel(self, index: int) -> None:
         """Cancels one branch: its slot is free before the next decode, it ends with the reason "cancelled", and the others go on.
 
-        Nothing happens where there is no such branch, or where it has ended by then.
+        The beams of a search are those of all of its branches: with one of them, all end. Nothing happens where there is no
+        such branch, or where it has ended by then.
 
         Raises:
             InvalidRequest: `index` is no number of a branch.
         """
+
+    @overload
+    def fork(
+        self,
+        index: int,
+        *,
+        n: int = 1,
+        at: int | None = None,
+        unit: Literal["token", "byte"] = "token",
+        append: str | Sequence[int] | None = None,
+        own_stream: Literal[False] = False,
+        **options: Unpack[ForkOptions],
+    ) -> Coroutine[Any, Any, list[int]]: ...
+    @overload
+    def fork(
+        self,
+        index: int,
+        *,
+        n: int = 1,
+        at: int | None = None,
+        unit: Literal["token", "byte"] = "token",
+        append: str | Sequence[int] | None = None,
+        own_stream: Literal[True],
+        **options: Unpack[ForkOptions],
+    ) -> Coroutine[Any, Any, Stream]: ...
+    @overload
+    def fork(
+        self,
+        index: int,
+        *,
+        n: int = 1,
+        at: int | None = None,
+        unit: Literal["token", "byte"] = "token",
+        append: str | Sequence[int] | None = None,
+        own_stream: bool,
+        **options: Unpack[ForkOptions],
+    ) -> Coroutine[Any, Any, list[int] | Stream]:
+        """Forks a branch: `n` others continue its prompt, its text up to a place, and what is appended.
+
+        They come into this stream, behind the branches that it has had, or into one of their own; a branch that has ended can be
+        forked too, as long as this stream is held. At the end of a branch that runs, its forks draw from the very row of logits
+        that its next token is drawn from, and nothing is computed for them; further back, one token is.
+
+        Without options of their own, they go on as the branch would: with its parameters, and with what its penalties, its
+        grammar and its stop strings have seen. With any, all begin anew, and what stands before is their prompt. A fork that
+        becomes branch `i` of this stream draws with `seed + i`, and the `k`th of all that got streams of their own with
+        `seed + 256 + k` (modulo 2³²); with the option `seed`, fork `k` draws with that `+ k`.
+
+        Asked for at once, also if it is not awaited; forks that come into this stream stay if the wait is cancelled.
+
+        Args:
+            index: Which branch.
+            n: How many forks, 1 to 256 with the branches of this stream.
+            at: Where they part from it, in tokens that it has drawn or in bytes of its text; None is its end when the worker sees
+                this. A token that ends texts is no part of that.
+            unit: What `at` counts: `"token"` or `"byte"`.
+            append: What stands between there and what they write, as `Request.suffix_prompt`. A grammar that goes on reads it.
+            own_stream: Whether they get a stream of their own.
+            **options: What they are asked for; what is left unsaid is the branch's.
+
+        Returns:
+            The numbers of the forks in this stream, or their own stream.
+
+        Raises:
+            InvalidRequest: There is no such branch or place, the grammar does not allow what is appended, or an option is wrong;
+                or this stream has ended, and forks are to come into it.
+            ContextOverflow: What they are to continue fills the context.
+            QueueFull: `max_queue` requests wait already.
+            EngineStopped: The engine was closed.
+        """
+
+    def branches(self) -> Branches:
+        """Each branch on its own, those too that forks add: `async for branch in stream.branches()`. To be called once."""
 
     def close(self) -> None:
         """Cancels the request now: its events are dropped, and whoever waits for one sees the end of the stream. Idempotent."""
@@ -1227,6 +1346,10 @@ class Stats:
         """Sequences that gave up their slot for an older one."""
 
     @property
+    def branches(self) -> BranchStats:
+        """What became of the branches of streams."""
+
+    @property
     def n_adapter_changes(self) -> int:
         """Decodes with other adapters than the one before."""
 
@@ -1269,6 +1392,30 @@ class Stats:
     @property
     def times(self) -> StepTimes:
         """Where the worker's time went since its start."""
+
+@final
+class BranchStats:
+    """The branches of all streams, since the engine's start; prompts that are only computed are none."""
+
+    @property
+    def n_started(self) -> int:
+        """Those that were in a slot."""
+
+    @property
+    def n_forked(self) -> int:
+        """Those that were forked from others."""
+
+    @property
+    def n_cancelled(self) -> int:
+        """Those that were cancelled on their own, while their streams went on."""
+
+    @property
+    def n_computed(self) -> int:
+        """Prompt tokens computed for branches that are not the first of their stream, and for forks; counted at their ends."""
+
+    @property
+    def n_shared(self) -> int:
+        """Tokens of their prompts that these found computed."""
 
 @final
 class StoreStats:
@@ -1380,7 +1527,7 @@ class Slot:
 
     @property
     def index(self) -> int | None:
-        """Which branch of the request; None where the slot is idle."""
+        """Which branch of the request, or which beam of a search; None where the slot is idle."""
 
     @property
     def n_prompt(self) -> int:
@@ -1404,7 +1551,17 @@ class Slot:
 
 @final
 class Vectors:
-    """The vectors of some texts: rows of `width` numbers, one for each text, or for each token where nothing is pooled."""
+    """The vectors of some texts: rows of `width` numbers, one for each text, or for each token where nothing is pooled.
+
+    It can be pickled.
+    """
+
+    def __new__(cls, width: int, starts: Sequence[int], n_tokens: Sequence[int], data: bytes) -> Self:
+        """Of what the properties and `data` of another one tell.
+
+        Raises:
+            ValueError: The numbers are not those of such rows.
+        """
 
     @property
     def width(self) -> int:

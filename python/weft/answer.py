@@ -37,6 +37,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: Annotated[tuple[Logprobs, ...], About("one entry per token where `n_probs` asked for them, else empty")]
     truncated: Annotated[bool, About("whether the context was full; see `Finished.truncated`")]
     explanation: Annotated[CacheExplanation | None, About("why the prompt had to be computed; see `Finished.explanation`")] = None
+    score: Annotated[float | None, About("what ranks it among what a search has found; see `Finished.score`")] = None
 
 
 @described
@@ -141,4 +142,5 @@ def _branch(tokens: Sequence[Token], finished: Finished) -> Branch:
         logprobs=tuple(token.logprobs for token in tokens if token.logprobs is not None),
         truncated=finished.truncated,
         explanation=finished.explanation,
+        score=finished.score,
     )

@@ -7,15 +7,33 @@ from typing import Any
 import msgspec
 
 from weft.errors import InvalidRequest
-from weft.request import BranchOptions, Request
+from weft.request import BranchOptions, ForkOptions, Request
 
-__all__ = ["BRANCH_FIELDS", "branch_requests"]
+__all__ = ["BRANCH_FIELDS", "FORK_FIELDS", "branch_requests", "fork_request"]
 
 BRANCH_FIELDS = frozenset(BranchOptions.__optional_keys__)
 """What a branch may say; everything else is of the whole request."""
 
+FORK_FIELDS = frozenset(ForkOptions.__optional_keys__)
+"""What forks of a branch may say: what stands before them, and its adapters, are the branch's."""
 
 _CONSTRAINTS = ("grammar", "json_schema")
+
+_OF_PROMPTS: dict[str, Any] = {
+    "prompt": (),
+    "branches": (),
+    "suffix_prompt": None,
+    "adapters": None,
+    "prompt_logprobs": None,
+    "prompt_logprobs_from": 0,
+    "report_progress": False,
+    "snapshots_at": (),
+    "explain_cache": False,
+    "system_end": None,
+    "slot": None,
+    "seed": None,
+}
+"""What a request says of its prompt or of one branch alone, and what says nothing."""
 
 
 def branch_requests(request: Request) -> list[Request]:
@@ -36,6 +54,20 @@ def branch_requests(request: Request) -> list[Request]:
         msgspec.structs.replace(alone, **{"seed": (seed + index) % 2**32, **_given(branch)})
         for index, branch in enumerate(branches)
     ]
+
+
+def fork_request(request: Request, n: int, options: Mapping[str, Any]) -> Request:
+    """What `n` forks of a branch of `request` are asked for that have options of their own.
+
+    Raises:
+        InvalidRequest: there is an option that forks do not have.
+    """
+    for name in options:
+        if name not in FORK_FIELDS:
+            known = ", ".join(sorted(FORK_FIELDS))
+            raise InvalidRequest(name, f"{name} is nothing that forks have of their own; those are {known}")
+    fields: dict[str, Any] = {**_OF_PROMPTS, "n": n, **_given(options)}
+    return msgspec.structs.replace(request, **fields)
 
 
 def _checked(branches: Any) -> Sequence[Mapping[str, Any]]:  # noqa: ANN401 (what a caller gave)

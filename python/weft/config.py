@@ -161,6 +161,25 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             0,
         ),
     ] = None
+    ctx_checkpoints: Annotated[
+        int,
+        About(
+            "most states that are kept along the prompt of a recurrent or hybrid model, so that one which parts from it there"
+            " computes little again, in an eighth of cache_ram at most; 0 keeps them at the ends of prompts, turns and answers"
+            " alone. Other models go on from anywhere",
+            0,
+            MAX_NUMBER,
+        ),
+    ] = 32
+    checkpoint_min_step: Annotated[
+        int,
+        About(
+            "fewest tokens from one of them to the next, on average, since they stand where lines end: a prompt is computed in"
+            " pieces between them",
+            1,
+            MAX_NUMBER,
+        ),
+    ] = 48
     use_mmap: Annotated[bool, About("maps the file instead of reading it")] = True
     use_mlock: Annotated[bool, About("keeps the weights from being swapped out")] = False
     direct_io: Annotated[
@@ -422,6 +441,8 @@ class EngineOptions(TypedDict, total=False):
     cache_ram: int | None
     max_queue: int
     max_token_gap_ms: float | None
+    ctx_checkpoints: int
+    checkpoint_min_step: int
     use_mmap: bool
     use_mlock: bool
     direct_io: bool

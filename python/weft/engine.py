@@ -480,6 +480,23 @@ class Engine(Embedding):
         """
         return await self._threads.work(For.LOOK, self._running().recently_used, limit)
 
+    async def prefix_digest(self, key: bytes = b"", *, n_max: int = 8_192) -> tuple[bytes, bytes]:
+        """Which prefixes are held in cells, and which only beside them, as hashes of their blocks of 64 tokens.
+
+        A hash names a text from its beginning to the end of a block. Each is 8 bytes, the least byte first, and they are in the
+        order of their numbers. `weft.ray.digest` makes the same hashes of a prompt. Only what other requests can use is told.
+
+        Args:
+            key: Of the hashes, at most 64 bytes: whoever does not know it cannot tell which texts these are.
+            n_max: Most hashes. Where there are more, every second of each text is told, or every fourth, and so on.
+
+        Raises:
+            InvalidRequest: The key is longer.
+            EngineStopped: The engine was closed, before or meanwhile.
+            OverflowError: `n_max` is below 0.
+        """
+        return await self._threads.work(For.LOOK, self._running().prefix_digest, key, n_max)
+
     async def save_prefix(
         self,
         prompt: str | Sequence[int],

@@ -227,6 +227,14 @@ class Finished(msgspec.Struct, frozen=True):
         CacheExplanation | None,
         About("why what was computed of the prompt had to be, in branch 0 where `Request.explain_cache` asks for it"),
     ] = None
+    score: Annotated[
+        float | None,
+        About(
+            "what ranks the text among those that a search has found: the natural logarithm of its probability, under what the "
+            "samplers leave, divided by its tokens raised to `Request.length_penalty`; where texts are drawn, that logarithm. "
+            "None where nothing was searched, and where fewer texts were found than are told"
+        ),
+    ] = None
 
 
 Event = Token | Finished | Progress | PromptLogprobs

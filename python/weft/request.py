@@ -1,7 +1,7 @@
 """What a caller asks for."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, TypeAlias, TypedDict
+from typing import Annotated, Literal, TypeAlias, TypedDict
 
 from msgspec.structs import force_setattr
 
@@ -11,16 +11,15 @@ from weft.sampling import Sampling
 from weft.schema import JsonSchema, schema_text
 from weft.thought import GrammarTrigger, Thought
 
-__all__ = ["BranchOptions", "Prompt", "Request", "RequestOptions"]
+__all__ = ["BranchOptions", "ForkOptions", "Prompt", "Request", "RequestOptions"]
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[str | int | Media | Sequence[int]] | MixedPrompt
 """What may be continued."""
 
 
-class BranchOptions(TypedDict, total=False):
-    """What one of `Request.branches` may say of itself; what it leaves unsaid is the request's."""
+class ForkOptions(TypedDict, total=False):
+    """What forks of a branch may say, see `Stream.fork`; what they leave unsaid is the branch's."""
 
-    suffix_prompt: str | Sequence[int] | None
     max_tokens: int | None
     stop: str | Sequence[str]
     seed: int | None
@@ -68,6 +67,12 @@ class BranchOptions(TypedDict, total=False):
     n_discard: int
     max_predict_ms: float | None
     n_indent: int
+
+
+class BranchOptions(ForkOptions, total=False):
+    """What one of `Request.branches` may say of itself; what it leaves unsaid is the request's."""
+
+    suffix_prompt: str | Sequence[int] | None
     adapters: Sequence[tuple[int, float]] | None
 
 
@@ -88,6 +93,42 @@ class Request(Sampling, frozen=True, kw_only=True):
         ),
     ]
     n: Annotated[int, About("how many completions, 1 to 256. The prompt is computed once for all", 1, 256)] = 1
+    distinct: Annotated[
+        bool,
+        About(
+            "whether no two of the `n` completions begin with the same token: the first tokens are drawn without replacement, by "
+            "Gumbel top-k (Kool et al. 2019, arXiv 1903.06059), from what the samplers leave. Where they leave fewer than `n`, "
+            "the last completions have no token, and end as texts do"
+        ),
+    ] = False
+    diverse: Annotated[
+        Literal["arithmetic", "beam"] | None,
+        About(
+            'how else the `n` completions are kept apart. "arithmetic": each is drawn as it would be alone, and together they '
+            "are spread evenly over what the model could say (arithmetic sampling, Vilnis et al. 2022, arXiv 2210.15458): "
+            'completion `i` has the code point `(u + i / n) mod 1`, with one `u` of the seed. "beam": whole texts are drawn '
+            "without replacement (stochastic beam search, arXiv 1903.06059), with `beam_width` beams or, unsaid, `n`"
+        ),
+    ] = None
+    beam_width: Annotated[
+        int | None,
+        About(
+            "searches for the likeliest texts with so many beams, 2 to the number of slots, and tells the `n` best, at most as "
+            "many, with their `Finished.score`. All beams are in slots together, and are forks of each other: a search computes "
+            "the prompt, and at most one token for each beam and token. A temperature of 0, which would leave one text, is 1 "
+            "here. None is no search",
+            2,
+        ),
+    ] = None
+    length_penalty: Annotated[
+        float,
+        About(
+            "texts that a search finds are ranked by the sum of their tokens' log-probabilities, divided by their number raised "
+            "to this: 1 is the mean, 0 the sum, and more is kinder to long texts. 1 where they are drawn",
+            -10,
+            10,
+        ),
+    ] = 1.0
     branches: Annotated[
         Sequence[BranchOptions],
         About(
@@ -300,6 +341,10 @@ class RequestOptions(BranchOptions, total=False):
     """The fields of `Request` but the prompt, as keywords of `Engine.generate` and `Engine.complete`."""
 
     n: int
+    distinct: bool
+    diverse: Literal["arithmetic", "beam"] | None
+    beam_width: int | None
+    length_penalty: float
     branches: Sequence[BranchOptions]
     priority: int
     max_token_gap_ms: float | None

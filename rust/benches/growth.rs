@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use measures::weightless::{Decode, Decodes, Weightless};
-use weft::config::{Limits, READER_PATIENCE, TokenGap};
+use weft::config::{Checkpoints, Limits, READER_PATIENCE, TokenGap};
 use weft::engine::{Bell, Completions, Engine};
 use weft::request::{Event, Finished, Prompt, Request, SamplingParams, Token};
 
@@ -195,6 +195,7 @@ fn start(n_slots: u32, n_ctx: u32, decode: Duration, decodes: &Decodes) -> Engin
         max_store_bytes: Some(0),
         max_queue: 1_024,
         max_token_gap: TokenGap::Auto,
+        checkpoints: Checkpoints::NONE,
         reader_patience: READER_PATIENCE,
     };
     let runner = Weightless::new(decode, decodes.clone());

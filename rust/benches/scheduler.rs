@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use weft::config::{Limits, READER_PATIENCE, TokenGap};
+use weft::config::{Checkpoints, Limits, READER_PATIENCE, TokenGap};
 use weft::engine::Engine;
 use weft::engine::runner::{Plan, Row, Runner, SequenceId};
 use weft::fake_runner::FakeRunner;
@@ -58,6 +58,7 @@ fn time_worker(n: u32) -> Duration {
         max_store_bytes: Some(0),
         max_queue: 1,
         max_token_gap: TokenGap::Auto,
+        checkpoints: Checkpoints::NONE,
         reader_patience: READER_PATIENCE,
     };
     let engine = Engine::start(limits, move || Ok(FakeRunner::new(n_ctx, n_ids(n)).0.without_record()))

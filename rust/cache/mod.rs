@@ -11,6 +11,7 @@
 //! What depends on the kind of memory is asked of `kinds`, where each has a file of its own. No call costs more the more waits in
 //! the store: they walk the nodes of a path, the ids, and the cells that they move, as `tests/costs.rs` counts.
 
+mod blocks;
 mod cells;
 mod departure;
 mod find;
@@ -33,6 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::request::Token;
+pub use blocks::{BLOCK, HeldBlock, MAX_KEY, Place, PrefixDigest, block_hashes};
 pub use departure::{Departure, Saved, Why};
 pub use find::{Match, Restore, Wanted};
 pub use kinds::{Forks, IdleCost, MemoryKind};
@@ -78,6 +80,8 @@ struct Path {
     tip: NodeId,
     /// The rest, which nobody shares.
     tail: Vec<Token>,
+    /// Hashes of the blocks that end in it.
+    blocks: blocks::Blocks,
     /// How all of it is computed.
     variants: Variants,
     /// Whether nobody ever shares any of it.
@@ -107,6 +111,8 @@ pub struct KvCache {
     now: u64,
     counts: Counts,
     lost: LostStretches,
+    /// That of the hashes of blocks.
+    key: blocks::Key,
 }
 
 /// Tokens that moved between the tiers since the start.
@@ -142,6 +148,7 @@ impl KvCache {
             now: 0,
             counts: Counts::default(),
             lost: LostStretches::default(),
+            key: blocks::Key::default(),
         }
     }
 
@@ -218,6 +225,12 @@ impl KvCache {
         !self.free_ids.is_empty()
     }
 
+    /// Paths that could be placed.
+    #[must_use]
+    pub fn n_free_ids(&self) -> usize {
+        self.free_ids.len()
+    }
+
     /// A pinned path that starts with what `matched` found in the pool, on the lowest free id. `None` where no id is free.
     pub fn place(&mut self, variants: &Variants, matched: Option<&Match>) -> Option<SequenceId> {
         let id = self.free_ids.pop_first()?;
@@ -232,8 +245,14 @@ impl KvCache {
             self.strands.pin(id);
             self.tree.root(variants.at(0))
         };
-        self.paths[usize::from(id.0)] =
-            Some(Path { tip, tail: Vec::new(), variants: variants.clone(), is_private: false, maker: None });
+        self.paths[usize::from(id.0)] = Some(Path {
+            tip,
+            tail: Vec::new(),
+            blocks: blocks::Blocks::default(),
+            variants: variants.clone(),
+            is_private: false,
+            maker: None,
+        });
         self.begin_at(tip, None, id);
         self.give_back_ids(tip, id);
         Some(id)
@@ -305,6 +324,7 @@ impl KvCache {
         assert!(n_kept >= in_tree, "{n_kept} tokens of {id:?} are kept, but {in_tree} are shared");
         let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is taken back");
         path.tail.truncate((n_kept - in_tree) as usize);
+        path.blocks.clear();
         self.strands.shorten(id, n_kept);
     }
 
@@ -335,6 +355,11 @@ impl KvCache {
     /// there before, and stays.
     pub fn forget(&mut self, id: SequenceId) {
         self.remember_failed(id);
+        self.give_up(id);
+    }
+
+    /// As [`KvCache::forget`], where nothing was lost: nobody wants to go on with what it holds.
+    pub fn give_up(&mut self, id: SequenceId) {
         let tip = self.stop_running(id);
         match self.rules().end_of_pin(self, tip) {
             Some(node) => self.keep_up_to(id, node),

@@ -19,6 +19,7 @@ impl KvCache {
         }
         let path = self.path_mut(id);
         let tokens: Vec<Token> = path.tail.drain(..n).collect();
+        path.blocks.clear();
         let (old, maker, variants) = (path.tip, path.maker.clone(), path.variants.clone());
         let (mut at, mut passed, mut rest) = (old, vec![old], &tokens[..]);
         while let Some(first) = rest.first() {
@@ -127,7 +128,9 @@ impl KvCache {
     /// Of the idle path of `id`, with its tail, only what is before the end of `node` is left.
     pub(super) fn keep_up_to(&mut self, id: SequenceId, node: NodeId) {
         let (tip, end) = (self.path(id).tip, self.tree.node(node).end());
-        self.path_mut(id).tail.clear();
+        let path = self.path_mut(id);
+        path.tail.clear();
+        path.blocks.clear();
         if node != tip {
             self.end_above(tip, Some(node), id);
         }

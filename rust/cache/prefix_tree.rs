@@ -5,6 +5,7 @@ mod holders;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use crate::cache::blocks::Blocks;
 use crate::cache::store::PieceId;
 use crate::cache::{Maker, SequenceId, Variant, Variants, work};
 use crate::request::Token;
@@ -26,6 +27,8 @@ pub(super) struct Node {
     /// Those of them that are in the pool, in no order: as many as there are ids at most, whatever is stored beside them.
     pub(super) pooled: Vec<NodeId>,
     pub(super) tokens: Vec<Token>,
+    /// Hashes of the blocks that end in it.
+    pub(super) blocks: Blocks,
     /// Of a root, nodes that are computed with its variant.
     n_of_variant: u32,
     /// Tokens before it.
@@ -117,6 +120,16 @@ impl PrefixTree {
         self.nodes.iter().enumerate().filter_map(|(index, node)| Some((NodeId(index), node.as_ref()?)))
     }
 
+    /// Places that nodes have, or had.
+    pub(super) fn n_places(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The node of a place, where there is one.
+    pub(super) fn at_place(&self, index: usize) -> Option<NodeId> {
+        self.nodes[index].as_ref().map(|_| NodeId(index))
+    }
+
     pub(super) fn roots(&self) -> impl Iterator<Item = NodeId> {
         self.roots.values().copied()
     }
@@ -124,6 +137,12 @@ impl PrefixTree {
     /// By its root, each variant.
     pub(super) fn variants(&self) -> BTreeMap<NodeId, &Variant> {
         self.roots.iter().map(|(variant, &root)| (root, variant)).collect()
+    }
+
+    /// The variant of this root.
+    pub(super) fn variant(&self, root: NodeId) -> &Variant {
+        let mut roots = self.roots.iter();
+        roots.find_map(|(variant, &of)| (of == root).then_some(variant)).expect("it is a root")
     }
 
     /// The root of `variant`, made where there is none.
@@ -168,6 +187,7 @@ impl PrefixTree {
             children: BTreeMap::new(),
             pooled: Vec::new(),
             tokens,
+            blocks: Blocks::default(),
             n_of_variant: 0,
             start,
             tips: Vec::new(),
@@ -236,6 +256,7 @@ impl PrefixTree {
         let tokens = cut_front(&mut node.tokens, n as usize);
         let (parent, start) = (node.parent.expect("a root has no tokens to cut"), node.start);
         let variant = node.variant;
+        let blocks = node.blocks.cut_front(start, n);
         node.start += n;
         let first_of_lower = node.tokens[0];
         let (n_holders, n_running) = (node.n_holders, node.n_running);
@@ -249,6 +270,7 @@ impl PrefixTree {
         let node = self.node_mut(upper);
         node.children.insert((variant, first_of_lower), id);
         node.pooled.extend((n_holders > 0).then_some(id));
+        node.blocks = blocks;
         (node.n_holders, node.n_running) = (n_holders, n_running);
         (node.n_pins, node.n_reserved) = (n_pins, n_reserved);
         (node.n_hits, node.last_used, node.maker) = (n_hits, last_used, maker);
@@ -278,6 +300,7 @@ impl PrefixTree {
         let mut tokens = node.tokens;
         tokens.append(&mut lower.tokens);
         lower.tokens = tokens;
+        lower.blocks.join(node.blocks);
         lower.start = node.start;
         lower.parent = Some(parent);
         self.node_mut(parent).children.insert((node.variant, first), child);

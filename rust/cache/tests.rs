@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+mod blocks;
 mod costs;
 mod pins;
 mod properties;

@@ -91,6 +91,8 @@ pub struct ModelConfig {
     pub overrides: Vec<KvOverride>,
     /// The projector that reads pictures and sounds for it.
     pub media: Option<MediaConfig>,
+    /// Reads the metadata and the vocabulary alone: the model cuts texts into tokens, and continues none.
+    pub vocabulary_only: bool,
 }
 
 /// A file of a projector (`mmproj`), and how it is used.
@@ -158,6 +160,7 @@ impl ModelConfig {
             adapters: Vec::new(),
             overrides: Vec::new(),
             media: None,
+            vocabulary_only: false,
         }
     }
 }
@@ -262,6 +265,32 @@ pub struct EngineConfig {
     pub max_queue: u32,
     /// Longest pause between two tokens of a running stream that a waiting prompt may cause; it sizes the chunks of its prefill.
     pub max_token_gap: TokenGap,
+    /// States that are kept along prompts, where the model's memory cannot be cut.
+    pub checkpoints: Checkpoints,
+}
+
+/// States that are kept along a prompt, so that a later one which parts from it anywhere computes little again. Only a memory that
+/// cannot be cut needs them: that of recurrent and hybrid models.
+///
+/// They lie about evenly over what is computed of the prompt, where lines end, and one where it parts from earlier ones. Together
+/// they take an eighth of the store at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checkpoints {
+    /// Most of one prompt (`-ctxcp`); 0 keeps states only where requests name the place, and at the ends of prompts and answers.
+    pub n_most: u32,
+    /// So many tokens or more are from one to the next on average (`-cms`): a prompt is computed in pieces between them.
+    pub min_step: u32,
+}
+
+impl Checkpoints {
+    /// None at all.
+    pub const NONE: Self = Self { n_most: 0, min_step: 1 };
+}
+
+impl Default for Checkpoints {
+    fn default() -> Self {
+        Self { n_most: 32, min_step: 48 }
+    }
 }
 
 /// Longest pause between two tokens of a running stream that a waiting prompt may cause; 99 of 100 are not longer.
@@ -316,6 +345,7 @@ impl Default for EngineConfig {
             cache_ram: CacheRam::Default,
             max_queue: 1024,
             max_token_gap: TokenGap::Auto,
+            checkpoints: Checkpoints::default(),
         }
     }
 }
@@ -356,6 +386,8 @@ pub struct Limits {
     pub max_queue: u32,
     /// See [`EngineConfig::max_token_gap`].
     pub max_token_gap: TokenGap,
+    /// See [`EngineConfig::checkpoints`].
+    pub checkpoints: Checkpoints,
     /// How long a stream whose reader is too far behind waits for it to read anything at all; then it ends with
     /// [`Error::SlowReader`].
     pub reader_patience: Duration,
@@ -367,7 +399,7 @@ impl Limits {
     /// # Errors
     /// [`Error::InvalidConfig`] names the first number that is out of range.
     pub fn validate(&self) -> Result<()> {
-        let Self { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, n_outputs, max_queue, .. } = *self;
+        let Self { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, n_outputs, max_queue, checkpoints, .. } = *self;
         let rules = [
             ("n_slots", n_slots > 0, format!("there are {n_slots} slots; at least one is needed")),
             ("n_ctx", (2..=n_ctx).contains(&n_ctx_slot), format!("a slot of {n_ctx_slot} tokens needs 2 to n_ctx = {n_ctx}")),
@@ -378,6 +410,7 @@ impl Limits {
             ),
             ("n_slots", (n_slots + 1..=256).contains(&n_seq_max), format!("{n_seq_max} sequence ids need {n_slots} + 1 to 256")),
             ("n_slots", n_outputs >= n_slots, format!("logits after {n_outputs} rows are too few for {n_slots} slots")),
+            ("checkpoint_min_step", checkpoints.min_step > 0, "checkpoint_min_step is 0; it must be at least 1".to_owned()),
             ("max_queue", max_queue > 0, "max_queue is 0; at least one request must be able to wait".to_owned()),
         ];
         match rules.into_iter().find(|(_, holds, _)| !holds) {
@@ -438,6 +471,7 @@ impl EngineConfig {
             },
             max_queue: self.max_queue,
             max_token_gap: self.max_token_gap,
+            checkpoints: self.checkpoints,
             reader_patience: READER_PATIENCE,
         })
     }

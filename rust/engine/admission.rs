@@ -9,12 +9,13 @@ use crate::engine::drawing::draw_first;
 use crate::engine::explaining::explain;
 use crate::engine::finding::{find, keep_prompts, worth_awaiting};
 use crate::engine::job::Job;
-use crate::engine::leaving::{free_an_id, preempt, release_keeper};
+use crate::engine::leaving::{free_ids, preempt, release_keeper};
 use crate::engine::queue::Preempted;
 use crate::engine::runner::Runner;
 use crate::engine::running::{Phase, Running};
 use crate::engine::seniority::Seniority;
 use crate::engine::sequence::Sequence;
+use crate::engine::snapshots::snapshot_places;
 use crate::engine::telling::{tell_known, tell_start};
 use crate::request::Task;
 
@@ -76,10 +77,11 @@ pub(super) fn admit<R: Runner>(core: &mut Core<R>) {
 
 /// Requests that waited for what is computed by now may start.
 fn unpark<R: Runner>(core: &mut Core<R>) {
-    let running = core.slots.running();
+    let (running, laggards) = (core.slots.running(), &core.outbox.laggards);
     core.queue.unpark(|owner| {
         let nth = running.binary_search_by_key(&owner, |running| running.sequence.seniority()).ok()?;
-        Some(running[nth].n_held)
+        // Nobody waits for another's reader.
+        Some(running[nth].n_held).filter(|_| !laggards.holds(running[nth].sequence.stream_id))
     });
 }
 
@@ -103,12 +105,17 @@ fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) ->
     if is_refused(core, seniority) {
         return false;
     }
+    let n_together = core.queue.job(request_id).n_together() as usize;
+    // Whoever needs several slots waits for them before anything is looked up.
+    if n_together > 1 && core.slots.n_untaken() + junior_to(core, core.queue.job(request_id)).count() < n_together {
+        return false;
+    }
     budget.spend(if is_kept { 1 } else { n_prompt.into() });
     if !is_kept {
         // Before an id is freed, so that it is not taken from what the request goes on with.
         core.memory.cache_mut().touch(&job.variants, &job.prompt);
     }
-    if !free_an_id(core) {
+    if !free_ids(core, n_together) {
         return false;
     }
     let matched = find(core, request_id);
@@ -126,13 +133,19 @@ fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) ->
     }
     let is_cut = job.request.task == Task::Save { computes: false };
     let n_tokens = if is_cut { matched.n_tokens() } else { n_prompt };
-    let Some(n_giving_way) = n_giving_way(core, job, n_needed(core, n_tokens, &matched)) else {
+    let n_beside = i64::from((job.n_together() - 1) * MARGIN);
+    let Some(n_giving_way) = n_giving_way(core, job, n_needed(core, n_tokens, &matched) + n_beside) else {
         core.refused = Some(Refusal { seniority, n_left: n_left(core) });
         return false;
     };
-    for _ in 0..n_giving_way {
+    let n_staying = core.slots.running().len() - n_giving_way;
+    // Beams take those of their search with them.
+    while core.slots.running().len() > n_staying {
         let nth = junior_to(core, core.queue.job(request_id)).next().expect("as many were counted");
         preempt(core, nth);
+    }
+    if core.slots.n_free() < n_together {
+        return false;
     }
     let Some(slot) = core.slots.free_slot(core.queue.job(request_id)) else { return false };
     // What gave way may have given up the id that was found, or kept the prompt.
@@ -154,7 +167,7 @@ fn junior_to<R: Runner>(core: &Core<R>, job: &Job) -> impl Iterator<Item = usize
 /// How many running sequences must give way so that a request gets a slot and `n_needed` cells. `None` where all that would are not
 /// enough: then none does.
 fn n_giving_way<R: Runner>(core: &Core<R>, job: &Job, n_needed: i64) -> Option<usize> {
-    let n_least = usize::from(core.slots.are_full());
+    let n_least = (job.n_together() as usize).saturating_sub(core.slots.n_untaken());
     if n_least == 0 && (core.slots.running().is_empty() || n_needed <= n_left(core)) {
         return Some(0);
     }
@@ -180,21 +193,32 @@ fn begin<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32, slot: u32, 
         matched.take_from(saved, core.memory.kind().forks);
     }
     let mut sequence = Sequence::new(job, index, core.limits.n_ctx_slot, &core.memory.model().lexicon(), Instant::now());
+    if let Some(begun) = core.forks.begun(request_id) {
+        sequence.go_on_from(begun);
+    }
     let (is_complete, is_first) = (job.request.task == Task::Complete, !job.has_started);
     let is_explained = is_first && job.request.explains_cache && request_id == job.stream_id;
     let (n_pool, n_found) = (matched.n_pool, matched.n_tokens());
     let is_known = is_complete && n_pool == sequence.n_tokens();
     let logits = job.prompt_logits.clone().filter(|_| is_known);
+    sequence.snapshots_at = snapshot_places(core, job, n_found);
     sequence.explanation = is_explained.then(|| Box::new(explain(core, request_id, &matched)));
     sequence.untold = core.queue.job_mut(request_id).untold.take().unwrap_or_default();
     if is_first {
         core.history.begin(core.queue.job(request_id));
     }
     let nth = enter(core, slot, sequence, matched);
+    let n_together = core.queue.job(request_id).n_together();
+    for index in 1..n_together {
+        follow(core, request_id, index);
+    }
     tell_start(core, nth);
     tell_known(core, nth);
     count_found(core, request_id, nth, n_pool, n_found);
-    core.outbox.admitted.extend(core.queue.start(request_id, index));
+    for index in index..index + n_together {
+        core.outbox.admitted.extend(core.queue.start(request_id, index));
+    }
+    core.stats.branches.n_started += u64::from(is_complete) * u64::from(n_together);
     if let Some(logits) = logits {
         draw_first(core, nth, &logits);
     }
@@ -214,27 +238,73 @@ fn resume<R: Runner>(core: &mut Core<R>, budget: &mut Budget) -> bool {
     if is_refused(core, seniority) {
         return false;
     }
-    let tokens = sequence.tokens.first(sequence.n_tokens());
-    budget.spend(sequence.n_tokens().into());
-    core.memory.cache_mut().touch(&sequence.variants, &tokens);
-    if !free_an_id(core) {
+    let n_together = core.queue.resuming().len();
+    if core.slots.n_free() < n_together {
         return false;
     }
-    let Preempted { sequence, slot, .. } = &core.queue.preempted()[0];
-    let job = core.queue.job(sequence.request_id);
-    let at_most = sequence.most_found().min(job.grouped_from);
-    let wanted = Wanted { variants: &sequence.variants, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
-    let matched = core.memory.find(&wanted, &job.media);
-    let n_needed = n_needed(core, sequence.n_tokens(), &matched) + i64::from(margin(sequence));
-    if !core.slots.running().is_empty() && n_needed > n_left(core) {
+    for Preempted { sequence, .. } in core.queue.resuming() {
+        let tokens = sequence.tokens.first(sequence.n_tokens());
+        budget.spend(sequence.n_tokens().into());
+        core.memory.cache_mut().touch(&sequence.variants, &tokens);
+    }
+    if !free_ids(core, n_together) {
+        return false;
+    }
+    let mut total = 0;
+    for nth in 0..n_together {
+        let matched = find_again(core, nth);
+        let sequence = &core.queue.preempted()[nth].sequence;
+        let n_needed = matched.map_or(0, |matched| n_needed(core, sequence.n_tokens(), &matched));
+        total += n_needed + i64::from(margin(sequence));
+    }
+    if !core.slots.running().is_empty() && total > n_left(core) {
         core.refused = Some(Refusal { seniority, n_left: n_left(core) });
         return false;
     }
-    let Some(slot) = core.slots.free_slot_like(*slot) else { return false };
-    let Preempted { sequence, reservation, .. } = core.queue.resume();
-    enter(core, slot, sequence, matched);
-    core.memory.cache_mut().release(reservation);
+    for _ in 0..n_together {
+        // Who is back before it may hold more of it by now.
+        let matched = find_again(core, 0);
+        let slot = core.slots.free_slot_like(core.queue.preempted()[0].slot).expect("as many are free");
+        let Preempted { sequence, reservation, .. } = core.queue.resume();
+        match matched {
+            Some(matched) => drop(enter(core, slot, sequence, matched)),
+            None => enter_following(core, slot, sequence),
+        }
+        core.memory.cache_mut().release(reservation);
+    }
     true
+}
+
+/// What is known of the `nth` of the sequences that wait to resume; `None` where that is a beam that has no text.
+fn find_again<R: Runner>(core: &mut Core<R>, nth: usize) -> Option<Match> {
+    let Preempted { sequence, .. } = &core.queue.preempted()[nth];
+    if sequence.beam.as_ref().is_some_and(|beam| !beam.is_live) {
+        return None;
+    }
+    let job = core.queue.job(sequence.request_id);
+    let at_most = sequence.most_found().min(job.grouped_from);
+    let tokens = sequence.tokens.first(sequence.n_tokens());
+    let wanted = Wanted { variants: &sequence.variants, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
+    Some(core.memory.find(&wanted, &job.media))
+}
+
+/// Puts branch `index` of a request into some free slot, where it waits for a beam to go on with.
+fn follow<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32) {
+    let job = core.queue.job(request_id);
+    let sequence = Sequence::new(job, index, core.limits.n_ctx_slot, &core.memory.model().lexicon(), Instant::now());
+    let slot = core.slots.free_slot(job).expect("as many slots are free");
+    enter_following(core, slot, sequence);
+}
+
+/// Puts `sequence`, which has no text, into `slot`. An id is free.
+fn enter_following<R: Runner>(core: &mut Core<R>, slot: u32, sequence: Sequence) {
+    core.has_changed = true;
+    if core.queue.job(sequence.request_id).fills(slot) {
+        core.slots.forget(slot);
+    }
+    let id = core.memory.place(&sequence.variants, None).expect("an id was freed before");
+    let phase = Phase::Following;
+    core.slots.enter(Running { sequence, slot, id, n_grouped: None, n_held: 0, n_planned: 0, phase, end: None });
 }
 
 /// Puts `sequence` into `slot`, over what `matched` found; returns its place among the running. An id is free.

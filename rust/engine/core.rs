@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use crate::config::Limits;
+use crate::engine::forks::Forks;
 use crate::engine::history::History;
 use crate::engine::job::Job;
 use crate::engine::memory::{Copying, Memory};
@@ -25,6 +26,7 @@ pub(super) struct Core<R> {
     pub(super) slots: Slots,
     pub(super) outbox: Outbox,
     pub(super) history: History,
+    pub(super) forks: Forks,
     pub(super) recall: Recall,
     pub(super) samplers: Threads,
     /// All but what is only known when they are published.

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::engine::beams::advance;
 use crate::engine::core::Core;
+use crate::engine::forks::Forks;
 use crate::engine::leaving::{finish, shift_full};
+use crate::engine::queue::Queue;
 use crate::engine::runner::Runner;
 use crate::engine::running::Phase;
 use crate::engine::sequence::{Drawn, Sequence};
@@ -18,6 +21,7 @@ pub(super) fn draw<R: Runner>(core: &mut Core<R>) {
     choose(core);
     let chosen = core.lap(|times| &mut times.sample);
     show_chosen(core, chosen);
+    advance(core, chosen);
     for mut running in core.slots.take_all(|running| running.end.is_some()) {
         let reason = running.end.take().expect("it was taken out because it has one");
         finish(core, running, reason, None);
@@ -28,7 +32,7 @@ pub(super) fn draw<R: Runner>(core: &mut Core<R>) {
 
 /// Chooses the tokens, several rows at once.
 fn choose<R: Runner>(core: &mut Core<R>) {
-    let Core { slots, memory, queue, samplers, .. } = core;
+    let Core { slots, memory, queue, forks, samplers, .. } = core;
     let (runner, now) = (memory.model(), Instant::now());
     let n_vocab = runner.n_vocab();
     let mut n_rows = 0;
@@ -48,6 +52,7 @@ fn choose<R: Runner>(core: &mut Core<R>) {
                 job.keeper.want();
             }
         }
+        give_to_forks(queue, forks, &running.sequence, || logits.into());
         running.phase = Phase::Decoding;
         running.end = running.sequence.end_without_token(now);
         running.end.is_none().then_some((&mut running.sequence, logits))
@@ -61,6 +66,17 @@ fn choose<R: Runner>(core: &mut Core<R>) {
         });
         if n < BLOCK {
             return;
+        }
+    }
+}
+
+/// Forks at the end of a sequence draw from the same `logits` as that.
+fn give_to_forks(queue: &mut Queue, forks: &mut Forks, sequence: &Sequence, logits: impl FnOnce() -> Arc<[f32]>) {
+    let due = forks.take_due(sequence.request_id, sequence.index, sequence.n_tokens());
+    if !due.is_empty() {
+        let logits = logits();
+        for request_id in due {
+            queue.give_logits(request_id, &logits);
         }
     }
 }
@@ -87,12 +103,16 @@ pub(super) fn draw_first<R: Runner>(core: &mut Core<R>, nth: usize, logits: &Arc
         job.prompt_logits.get_or_insert_with(|| Arc::clone(logits));
         job.keeper.want();
     }
+    give_to_forks(&mut core.queue, &mut core.forks, &running.sequence, || Arc::clone(logits));
     running.phase = Phase::Decoding;
     let started = Instant::now();
     running.end = running.sequence.end_without_token(started);
     if running.end.is_none() {
         running.sequence.choose(logits);
         let chosen = Instant::now();
+        if running.sequence.beam.is_some() {
+            return advance(core, chosen);
+        }
         let shown = running.sequence.show(core.memory.model(), running.slot, chosen);
         let Drawn { event, finished } = shown.expect("a token was chosen before, or none can be");
         running.end = finished;

@@ -73,7 +73,10 @@ pub(super) fn worth_awaiting<R: Runner>(core: &Core<R>, request_id: u64, n_known
     let n = job.n_prompt();
     let n_told = core.n_told(job);
     let (mut best, mut n_compared): (Option<Awaits>, u64) = (None, 0);
-    let can_share = |running: &&Running| running.n_uncomputed() >= MIN_SHARED && running.n_grouped.is_none();
+    let can_share = |running: &&Running| {
+        let is_held_back = core.outbox.laggards.holds(running.sequence.stream_id);
+        running.n_uncomputed() >= MIN_SHARED && running.n_grouped.is_none() && !is_held_back
+    };
     for running in core.slots.running().iter().filter(can_share) {
         let n_common = running.sequence.tokens.common_prefix(&job.prompt);
         n_compared += u64::from(n_common);
@@ -113,7 +116,7 @@ fn last_snapshot<R: Runner>(core: &Core<R>, running: &Running, n_common: u32, n:
     if running.sequence.n_predicted() > 0 || !core.memory.cache().has_store() {
         return None;
     }
-    let places = &running.sequence.request().snapshots_at;
+    let places = &running.sequence.snapshots_at;
     let earlier = || places.iter().rfind(|&&at| at <= n_common && at < n).copied();
     if n_common == n_prompt { Some(n_prompt) } else { earlier() }
 }

@@ -7,7 +7,7 @@
 //! [`Grouping`]: crate::config::Grouping
 
 use crate::engine::core::Core;
-use crate::engine::leaving::{Urgency, free_an_id, make_room, preempt};
+use crate::engine::leaving::{Urgency, free_ids, make_room, preempt};
 use crate::engine::restoring::count_lost;
 use crate::engine::runner::{Runner, SequenceId};
 use crate::engine::running::{Phase, Running};
@@ -52,7 +52,7 @@ pub(super) fn group<R: Runner>(core: &mut Core<R>) {
 /// The sequence at `nth` takes a copy of its own of what it holds; where there is no room for that, or the memory refuses, it
 /// computes all of it again. `false` where there is no sequence id for it in this step.
 fn take_own<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
-    while !free_an_id(core) {
+    while !free_ids(core, 1) {
         let is_junior = core.slots.running().len() > nth + 1;
         if core.memory.is_out_of_time() || !is_junior {
             return false;

@@ -13,8 +13,8 @@ use crate::engine::runner::SequenceId;
 use crate::engine::seniority::Seniority;
 use crate::engine::stream::Sender;
 use crate::engine::untold::Untold;
-use crate::request::{Event, PlacedMedia, Prompt, Request, Task, Token, is_of_medium};
-use crate::sampling::Sampler;
+use crate::request::{Diversity, Event, PlacedMedia, Prompt, Request, Task, Token, is_of_medium};
+use crate::sampling::{Firsts, Sampler};
 
 /// A request, from its submission to the end of its last branch.
 pub(crate) struct Job {
@@ -66,13 +66,15 @@ pub(crate) struct Job {
 pub(crate) struct Way {
     /// The first of them, as their stream counts its branches.
     pub(crate) first: u32,
-    /// How many they are.
+    /// How many they are: of a search, one for each beam.
     pub(crate) n: u32,
     /// What was asked for, but for its prompt, its stop strings, its adapters, and the biases and the prompt of its penalties.
     pub(crate) request: Arc<Request>,
     pub(crate) stops: Arc<[String]>,
     /// What the branches' samplers are made from: it has seen the prompt.
     pub(crate) sampler: Sampler,
+    /// Their first tokens, where no two of them are to be equal.
+    pub(crate) firsts: Option<Arc<Firsts>>,
 }
 
 impl Way {
@@ -83,7 +85,10 @@ impl Way {
         (request.prompt, request.suffix) = (Prompt::default(), Vec::new());
         (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
         let stops = std::mem::take(&mut request.stop).into();
-        Self { first, n: request.n, request: Arc::new(request), stops, sampler }
+        let n = request.diversity.beams().map_or(request.n, |beams| beams.width);
+        let is_distinct = request.diversity == Diversity::Distinct;
+        let firsts = is_distinct.then(|| Arc::new(Firsts::new(&sampler, request.seed, n)));
+        Self { first, n, request: Arc::new(request), stops, sampler, firsts }
     }
 }
 
@@ -152,7 +157,21 @@ impl Job {
             if media.is_empty() { Arc::clone(&prompt) } else { prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect() };
         let untold = Untold::new(first);
         let way = |(first, request, sampler)| Way::new(first, request, sampler, Arc::clone(&drawable));
-        let ways: Vec<Way> = requests.into_iter().map(way).collect();
+        let ways = requests.into_iter().map(way).collect();
+        Self { media, untold: Some(untold), ..Self::of_ways(request_id, ways, prompt, sender, waiting) }
+    }
+
+    /// As [`Job::new`], where it is known how the branches go on that begin with `prompt`; it tells nothing of that.
+    ///
+    /// # Panics
+    /// If there are no ways.
+    pub(crate) fn of_ways(
+        request_id: u64,
+        ways: Vec<Way>,
+        prompt: Arc<[Token]>,
+        sender: Arc<Sender>,
+        waiting: QueuePlace,
+    ) -> Self {
         let n = ways.iter().map(|way| way.n as usize).sum();
         let branches = vec![Branch::Waiting; n];
         Self {
@@ -161,7 +180,7 @@ impl Job {
             request: Arc::clone(&ways[0].request),
             ways,
             prompt,
-            media,
+            media: Arc::from([]),
             variants: Variants::default(),
             asked_for: Variant::default(),
             sender,
@@ -175,7 +194,7 @@ impl Job {
             last_served: 0,
             prompt_logits: None,
             keeper: Keeper::Nobody,
-            untold: Some(untold),
+            untold: None,
             events: Vec::new(),
         }
     }
@@ -204,6 +223,11 @@ impl Job {
     /// Whether some branch was never in a slot.
     pub(crate) fn has_waiting(&self) -> bool {
         self.branches.contains(&Branch::Waiting)
+    }
+
+    /// Branches that start together, or not at all.
+    pub(crate) fn n_together(&self) -> u32 {
+        self.request.diversity.beams().map_or(1, |beams| beams.width)
     }
 
     pub(crate) fn n_running(&self) -> usize {

@@ -2,6 +2,7 @@
 
 use crate::engine::core::Core;
 use crate::engine::explaining::show_places;
+use crate::engine::forks::Source;
 use crate::engine::job::{Branch, Job, Keeper};
 use crate::engine::queue::Preempted;
 use crate::engine::runner::{Runner, SequenceId, Variants};
@@ -40,9 +41,29 @@ fn end_branch<R: Runner>(
     if let Some(explanation) = &mut explanation {
         show_places(explanation, &core.queue.job(sequence.request_id).prompt, &core.memory.model().lexicon());
     }
+    count_shared(core, &sequence, &usage);
+    remember_end(core, &sequence);
     core.queue.job_mut(sequence.request_id).set(sequence.index, Branch::Finished);
-    let finished = Finished { index: sequence.branch, slot, reason, text, usage, is_truncated, made, explanation };
+    let finished = Finished { index: sequence.branch, slot, reason, text, usage, is_truncated, made, score: None, explanation };
     core.tell(sequence.request_id, Event::Finished(finished));
+}
+
+/// Counts what a branch that is not the only one of its prompt has shared with others.
+fn count_shared<R: Runner>(core: &mut Core<R>, sequence: &Sequence, usage: &Usage) {
+    if sequence.request().task == Task::Complete && (sequence.branch > 0 || core.forks.begun(sequence.request_id).is_some()) {
+        core.stats.branches.n_computed += u64::from(usage.n_computed);
+        core.stats.branches.n_shared += u64::from(usage.n_cached);
+    }
+}
+
+/// A branch has ended: whoever forks it goes on from where it was.
+fn remember_end<R: Runner>(core: &mut Core<R>, sequence: &Sequence) {
+    let Core { queue, forks, .. } = core;
+    let job = queue.job(sequence.request_id);
+    if job.request.task == Task::Complete {
+        let source = Source::new(job, sequence.index, forks.begun(job.request_id).cloned()).reached(sequence);
+        forks.end(job.stream_id, sequence.branch, source, &job.sender);
+    }
 }
 
 /// Branch `index` of a stream ends here, and the others go on. Nothing happens where there is none, where it has ended, and where it
@@ -54,6 +75,7 @@ pub(super) fn cancel_branch<R: Runner>(core: &mut Core<R>, stream_id: u64, index
         return;
     }
     core.has_changed = true;
+    core.stats.branches.n_cancelled += u64::from(job.branches[place as usize] != Branch::Finished);
     match job.branches[place as usize] {
         Branch::Finished => {}
         Branch::Running => cancel_running(core, request_id, place),
@@ -65,6 +87,8 @@ pub(super) fn cancel_branch<R: Runner>(core: &mut Core<R>, stream_id: u64, index
             end_branch(core, sequence, Some(slot), n_held, FinishReason::Cancelled, None);
         }
         Branch::Waiting => {
+            let source = Source::new(job, place, core.forks.begun(request_id).cloned());
+            core.forks.end(stream_id, index, source, &job.sender);
             // Whoever looks at the queue finds it shorter at once.
             drop(core.queue.drop_waiting(request_id, place));
             let finished = Finished {
@@ -75,6 +99,7 @@ pub(super) fn cancel_branch<R: Runner>(core: &mut Core<R>, stream_id: u64, index
                 usage: Usage::default(),
                 is_truncated: false,
                 made: None,
+                score: None,
                 explanation: None,
             };
             core.tell(request_id, Event::Finished(finished));
@@ -104,15 +129,20 @@ fn give_untold_back<R: Runner>(core: &mut Core<R>, sequence: &mut Sequence) {
 
 /// What was written in a chat is known in its tokens when it is sent back.
 fn remember_written<R: Runner>(core: &Core<R>, sequence: &Sequence) {
-    let job = core.queue.job(sequence.request_id);
-    let (n_prompt, n_tokens) = (sequence.n_prompt, sequence.n_tokens());
-    if !job.request.keeps_answers || n_tokens == n_prompt || !sequence.tokens.has_prompt(n_prompt) {
+    remember_text(core, sequence.request_id, &sequence.tokens);
+}
+
+/// As [`remember_written`], of a text of a request.
+pub(super) fn remember_text<R: Runner>(core: &Core<R>, request_id: u64, tokens: &Tokens) {
+    let job = core.queue.job(request_id);
+    let (n_prompt, n_tokens) = (job.n_prompt(), tokens.len());
+    if !job.request.keeps_answers || n_tokens == n_prompt || !tokens.has_prompt(n_prompt) {
         return;
     }
     let mut written = job.written.clone();
     written.push(n_prompt..n_tokens);
     let owner = job.request.owner.clone();
-    core.outbox.published.said().remember(owner, job.asked_for.clone(), sequence.tokens.clone(), written);
+    core.outbox.published.said().remember(owner, job.asked_for.clone(), tokens.clone(), written);
 }
 
 /// The request of the sequence at `nth` ends with an error, and what it held is forgotten.
@@ -158,18 +188,32 @@ pub(super) fn remove<R: Runner>(core: &mut Core<R>, request_id: u64) -> Option<J
         leave_cut_media(core, &mut running);
         leave_slot(core, &running);
         core.memory.cache_mut().unpin(running.id);
+        count_shared(core, &running.sequence, &running.sequence.usage(running.n_held, true));
     }
     for preempted in core.queue.remove_preempted(request_id) {
+        count_shared(core, &preempted.sequence, &preempted.sequence.usage(preempted.n_held, true));
         core.memory.cache_mut().release(preempted.reservation);
     }
     release_keeper(core, request_id);
+    core.forks.leave(request_id);
     core.queue.remove(request_id)
 }
 
 /// Takes the sequence at `nth` off its slot. Its text and its generator stay; its cells can be evicted, after others. What is being
-/// loaded has neither: it goes back to its place in the queue, and to the copy that it is loaded from.
+/// loaded has neither: it goes back to its place in the queue, and to the copy that it is loaded from. The beams of a search leave
+/// together.
 pub(super) fn preempt<R: Runner>(core: &mut Core<R>, nth: usize) {
-    let mut running = core.slots.take(nth);
+    if core.slots.running()[nth].sequence.beam.is_none() {
+        let running = core.slots.take(nth);
+        return preempt_one(core, running);
+    }
+    let request_id = core.slots.running()[nth].sequence.request_id;
+    for running in core.slots.take_all(|running| running.sequence.request_id == request_id) {
+        preempt_one(core, running);
+    }
+}
+
+fn preempt_one<R: Runner>(core: &mut Core<R>, mut running: Running) {
     leave_cut_media(core, &mut running);
     leave_slot(core, &running);
     core.stats.n_preempted += 1;
@@ -178,6 +222,10 @@ pub(super) fn preempt<R: Runner>(core: &mut Core<R>, nth: usize) {
         core.queue.put_back(running.sequence.request_id);
         core.queue.job_mut(running.sequence.request_id).untold = Some(running.sequence.untold);
         return;
+    }
+    if let Some(beam) = &mut running.sequence.beam {
+        // Its last token is computed again.
+        beam.proposals = None;
     }
     let reservation = core.memory.cache_mut().reserve(running.id);
     core.queue.wait_to_resume(Preempted { n_held: running.n_held, sequence: running.sequence, reservation, slot: running.slot });
@@ -250,9 +298,10 @@ pub(super) fn make_room<R: Runner>(core: &mut Core<R>, nth: usize, n_wanted: u32
             break;
         }
         let has_more = core.memory.evict() || release_junior_keeper(core) || {
-            let is_junior = core.slots.running().len() > nth + 1;
+            let (running, last) = (core.slots.running(), core.slots.running().len() - 1);
+            let is_junior = last > nth && !running[last].is_together_with(&running[nth]);
             if is_junior {
-                preempt(core, core.slots.running().len() - 1);
+                preempt(core, last);
             }
             is_junior
         };
@@ -272,10 +321,10 @@ pub(super) enum Urgency {
     WhenThereIsTime,
 }
 
-/// Makes sure that some sequence id is free; `false` where none can be had yet, or this step has no more time to save what holds
-/// one.
-pub(super) fn free_an_id<R: Runner>(core: &mut Core<R>) -> bool {
-    while !core.memory.cache().has_free_id() {
+/// Makes sure that `n` sequence ids are free; `false` where they cannot be had yet, or this step has no more time to save what holds
+/// them.
+pub(super) fn free_ids<R: Runner>(core: &mut Core<R>, n: usize) -> bool {
+    while core.memory.cache().n_free_ids() < n {
         if core.memory.is_out_of_time() || !(core.memory.evict() || release_junior_keeper(core)) {
             return false;
         }

@@ -8,18 +8,23 @@
 //! | `runner` `stats` `seniority` `stream` `recall` `untold` | the words that others use: a model, counters, who goes before whom, a reader's end, what prompts were told, what a reader is to hear of one |
 //! | `step_cost` `scheduler` `rounds` `stopwatch` `movement` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves |
 //! | `job` `sequence` `running` `lagging` `said` | a request, one completion of it, one that is in a slot, readers that are behind, and what was written in chats |
-//! | `queue` `slots` `memory` `outbox` `history` | the parts: who starts next, who runs, what is computed, what is told, what was asked before |
+//! | `queue` `slots` `memory` `outbox` `history` `forks` | the parts: who starts next, who runs, what is computed, what is told, what was asked before, what can be forked |
 //! | `core` | all of them |
-//! | `explaining` `leaving` `drawing` `telling` `snapshots` `tasks` | what becomes of a sequence: how it ends or gives way, what it draws and tells, what is kept of it |
+//! | `explaining` `leaving` `beams` `drawing` `telling` `snapshots` `tasks` `forking` | what becomes of a sequence: how it ends or gives way, what a search makes of its beams, what it draws and tells, what is kept of it, what continues it |
 //! | `restoring` `finding` `grouping` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
 //! | `worker` | the loop |
+//! | `control` | what readers ask of it |
 
 mod admission;
+mod beams;
 mod computing;
+mod control;
 mod core;
 mod drawing;
 mod explaining;
 mod finding;
+mod forking;
+mod forks;
 mod grouping;
 mod history;
 mod job;
@@ -59,13 +64,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 
 pub use seniority::TURNS_PER_PRIORITY;
-pub use stats::{CachedNode, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats, Tier};
-pub use stream::{BELL_REST, Bell, Completions, MAX_BELL_REST, MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND, Ready};
+pub use stats::{
+    BranchStats, CachedNode, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats, Tier,
+};
+pub use stream::{
+    At, BELL_REST, Bell, Completions, Fork, Forked, Into, MAX_BELL_REST, MAX_BYTES_BEHIND, MAX_ENDED_TOKENS, MAX_EVENTS_BEHIND,
+    PendingFork, Ready, Ways,
+};
 
+use crate::cache::{MAX_KEY, Place, PrefixDigest};
 use crate::config::Limits;
 use crate::error::{Error, Result};
-use crate::request::{AdapterScale, Held, MAX_COMPLETIONS, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters};
+use crate::request::{
+    AdapterScale, BeamSearch, Held, MAX_COMPLETIONS, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters,
+};
 use crate::sampling::{Lexicon, Sampler};
+use control::open_stream;
 use job::{Job, QueuePlace};
 use outbox::Published;
 use questions::Question;
@@ -223,6 +237,9 @@ fn check_branches(requests: &[Request]) -> Result<()> {
     if requests.len() > 1 && requests.iter().any(|request| request.task != Task::Complete) {
         return refuse("a prompt that is not continued has no branches".into());
     }
+    if let Some(param) = requests.iter().find_map(|request| request.diversity.param()).filter(|_| requests.len() > 1) {
+        return refuse(format!("{param} is about the n completions of one request; leave it or the branches out"));
+    }
     Ok(())
 }
 
@@ -327,7 +344,7 @@ impl Engine {
     /// As [`Engine::submit`], for any of them; [`Error::InvalidRequest`] too where there are none, where they ask for more than
     /// [`MAX_COMPLETIONS`] together, and where one of several only wants its prompt. Then none is queued.
     pub fn submit_branches(&self, requests: Vec<Request>, bell: Option<Arc<dyn Bell>>) -> Result<Completions> {
-        let Inner { limits, known, n_submitted, commands, published, .. } = &*self.inner;
+        let Inner { limits, n_submitted, commands, published, .. } = &*self.inner;
         check_branches(&requests)?;
         let n = requests.iter().map(|request| request.n).sum();
         let kinds = group(requests.into_iter().map(|request| self.accept(request)).collect::<Result<_>>()?);
@@ -335,22 +352,14 @@ impl Engine {
         let places = kinds.iter().map(take_place).collect::<std::result::Result<Vec<QueuePlace>, usize>>();
         let places = places.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
         let stream_id = n_submitted.fetch_add(kinds.len() as u64, Ordering::Relaxed);
-        let canceller = commands.clone();
-        // The worker may have gone; then there is nothing to cancel.
-        let cancel = move |branch: Option<u32>| {
-            let command = branch.map_or(Command::Cancel(stream_id), |index| Command::CancelBranch(stream_id, index));
-            canceller.send(command).unwrap_or_default();
-        };
-        let (sender, mut completions) = stream::stream(stream_id, n, bell, Box::new(cancel));
+        let (sender, mut completions) = open_stream(&self.inner, stream_id, n, bell);
         completions.set_prompt(kinds[0].0[0].1.request.prompt.n_tokens());
         let sender = Arc::new(sender);
         let jobs = (stream_id..).zip(kinds).zip(places).map(|((request_id, Kind(alike)), place)| {
             let mut requests = Vec::with_capacity(alike.len());
             let mut of_all = None;
             for (first, Accepted { mut request, variants, asked_for, written }) in alike {
-                request.sampling.logit_bias.extend(known.suppressed.iter().map(|&token| (token, f32::NEG_INFINITY)));
-                // Here and not on the worker's thread, where the running streams would wait for it.
-                let sampler = Sampler::new(&request.sampling, request.seed, &known.lexicon, limits.n_ctx_slot);
+                let sampler = self.inner.sampler(&mut request);
                 requests.push((first, request, sampler));
                 of_all.get_or_insert((variants, asked_for, written));
             }
@@ -382,7 +391,7 @@ impl Engine {
             (_, None) => (self.adapters(), request.invoked_at),
         };
         known.check_adapters(&adapters)?;
-        request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
+        self.inner.check_way(&request)?;
         let asked_for = Variant::with_adapters(adapters.iter().copied());
         // Before it is known where an adapter counts: that is a place in the tokens that are computed.
         let (written, invoked_at) = self.keep_answers(&mut request, &asked_for, invoked_at);
@@ -404,16 +413,29 @@ impl Engine {
             let message = format!("a picture of {n} places is computed in one decode, which has at most n_ubatch = {n_ubatch}");
             return Err(Error::InvalidRequest { param: "prompt", message });
         }
-        if limits.grouping.is_some() && request.context_shift.is_some() {
-            let message = "a context whose tokens are grouped is not shifted; set grp_attn_n to 1".to_owned();
-            return Err(Error::InvalidRequest { param: "context_shift", message });
-        }
-        let n_penalised = request.sampling.penalty_prompt.as_ref().map_or(0, Vec::len);
-        if n_penalised > n_ctx {
-            let message = format!("penalty_prompt has {n_penalised} tokens; a slot's context, the limit, holds {n_ctx}");
-            return Err(Error::InvalidRequest { param: "penalty_prompt", message });
-        }
+        self.accept_beams(&mut request)?;
         Ok(Accepted { request, variants, asked_for, written })
+    }
+
+    /// Checks that the beams of a request, where it has some, have their slots.
+    ///
+    /// # Errors
+    /// As [`Engine::accept`].
+    fn accept_beams(&self, request: &mut Request) -> Result<()> {
+        let Limits { n_slots, grouping, .. } = &self.inner.limits;
+        let refuse = |message: String| Err(Error::InvalidRequest { param: "beam_width", message });
+        let Some(&BeamSearch { width, .. }) = request.diversity.beams() else { return Ok(()) };
+        if width > *n_slots {
+            return refuse(format!("beam_width is {width}; all beams are in slots together, and there are {n_slots} slots"));
+        }
+        if grouping.is_some() {
+            return refuse("a context whose tokens are grouped is not forked; set grp_attn_n to 1".to_owned());
+        }
+        // Nothing is drawn, so that it would leave one text: the probabilities are those of the model.
+        if request.sampling.temperature <= 0.0 {
+            request.sampling.temperature = 1.0;
+        }
+        Ok(())
     }
 
     /// What was written for earlier requests with the same adapters is put in the tokens that it was written in, where the prompt has
@@ -494,6 +516,30 @@ impl Engine {
         self.ask(Question::Cached)
     }
 
+    /// Which prefixes can be had, as at most `n_max` hashes of blocks that are made with `key`: see [`block_hashes`].
+    ///
+    /// The worker answers some of it between two steps, and more between the next two: no step waits for more than some 0.2 ms of it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] for a key of more than [`MAX_KEY`] bytes; [`Error::Stopped`].
+    ///
+    /// [`block_hashes`]: crate::cache::block_hashes
+    pub fn prefix_digest(&self, key: &[u8], n_max: usize) -> Result<PrefixDigest> {
+        if key.len() > MAX_KEY {
+            let message = format!("key has {} bytes; it may have {MAX_KEY}", key.len());
+            return Err(Error::InvalidRequest { param: "key", message });
+        }
+        let key: Arc<[u8]> = key.into();
+        let mut blocks = Vec::new();
+        let mut next = Some(Place::default());
+        while let Some(place) = next {
+            let some;
+            (some, next) = self.ask(|answer| Question::Blocks(Arc::clone(&key), place, answer))?;
+            blocks.extend(some);
+        }
+        Ok(PrefixDigest::new(blocks, n_max))
+    }
+
     /// Every pinned prefix, in the order of their pinning.
     ///
     /// # Errors
@@ -517,7 +563,7 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidRequest`] for a slot that does not exist; [`Error::Stopped`].
     pub fn held_by_slot(&self, slot: u32) -> Result<Held> {
-        self.check_slot(slot)?;
+        self.inner.check_slot(slot)?;
         self.ask(|answer| Question::HeldBySlot(slot, answer))
     }
 
@@ -527,17 +573,8 @@ impl Engine {
     /// # Errors
     /// As [`Engine::held_by_slot`].
     pub fn erase_slot(&self, slot: u32) -> Result<Option<u32>> {
-        self.check_slot(slot)?;
+        self.inner.check_slot(slot)?;
         self.ask(|answer| Question::EraseSlot(slot, answer))
-    }
-
-    fn check_slot(&self, slot: u32) -> Result<()> {
-        let n_slots = self.inner.limits.n_slots;
-        if slot < n_slots {
-            return Ok(());
-        }
-        let message = format!("there is no slot {slot}; there are {n_slots}, counted from 0");
-        Err(Error::InvalidRequest { param: "slot", message })
     }
 
     fn ask<T>(&self, question: impl FnOnce(mpsc::SyncSender<T>) -> Question) -> Result<T> {
@@ -559,6 +596,55 @@ impl Engine {
 }
 
 impl Inner {
+    /// Checks what a request says of how its branches go on, where that depends on how this engine was started.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`].
+    fn check_way(&self, request: &Request) -> Result<()> {
+        let (limits, n_ctx) = (&self.limits, self.limits.n_ctx_slot as usize);
+        request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
+        if limits.grouping.is_some() && request.context_shift.is_some() {
+            let message = "a context whose tokens are grouped is not shifted; set grp_attn_n to 1".to_owned();
+            return Err(Error::InvalidRequest { param: "context_shift", message });
+        }
+        let n_penalised = request.sampling.penalty_prompt.as_ref().map_or(0, Vec::len);
+        if n_penalised > n_ctx {
+            let message = format!("penalty_prompt has {n_penalised} tokens; a slot's context, the limit, holds {n_ctx}");
+            return Err(Error::InvalidRequest { param: "penalty_prompt", message });
+        }
+        Ok(())
+    }
+
+    fn check_slot(&self, slot: u32) -> Result<()> {
+        let n_slots = self.limits.n_slots;
+        if slot < n_slots {
+            return Ok(());
+        }
+        let message = format!("there is no slot {slot}; there are {n_slots}, counted from 0");
+        Err(Error::InvalidRequest { param: "slot", message })
+    }
+
+    /// Checks tokens against the vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] names `param`.
+    fn check_tokens(&self, param: &'static str, tokens: &[Token]) -> Result<()> {
+        let n_vocab = self.known.n_vocab;
+        let is_outside = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);
+        let Some(token) = tokens.iter().find(is_outside) else { return Ok(()) };
+        let message = format!("token {token} is outside of the vocabulary of {n_vocab} pieces");
+        Err(Error::InvalidRequest { param, message })
+    }
+
+    /// What chooses the tokens of a request, and never one that is suppressed: it has seen nothing.
+    ///
+    /// Here and not on the worker's thread, where the running streams would wait for it.
+    fn sampler(&self, request: &mut Request) -> Sampler {
+        let Known { suppressed, lexicon, .. } = &self.known;
+        request.sampling.logit_bias.extend(suppressed.iter().map(|&token| (token, f32::NEG_INFINITY)));
+        Sampler::new(&request.sampling, request.seed, lexicon, self.limits.n_ctx_slot)
+    }
+
     fn stop(&self) {
         if std::process::id() != self.process_id {
             return;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::engine::beams::end_full;
 use crate::engine::core::Core;
 use crate::engine::grouping::n_until_grouped;
 use crate::engine::leaving::{Urgency, fail, fail_request, finish, leave_slot, make_room, preempt, shift};
@@ -144,7 +145,8 @@ impl Planner {
             let n = if n < n_wanted && core.slots.running()[nth].takes_all_at_hand() { 0 } else { n };
             core.slots.running_mut()[nth].n_planned = n.min(n_wanted);
             if n == 0 && n_wanted > 0 && !is_worth_waiting(core, urgency) {
-                if core.slots.running().len() == 1 {
+                let running = core.slots.running();
+                if running.len() == 1 || running.iter().all(|other| other.is_together_with(&running[0])) {
                     end_oversized(core);
                 } else {
                     preempt(core, core.slots.running().len() - 1);
@@ -289,8 +291,12 @@ fn is_worth_waiting<R: Runner>(core: &Core<R>, urgency: Urgency) -> bool {
     urgency == Urgency::WhenThereIsTime && core.memory.is_out_of_time() && core.memory.cache().n_evictable() > 0
 }
 
-/// The only sequence that runs does not fit alone, since pinned prefixes take the rest of the pool.
+/// The only sequence that runs, or the only search, does not fit alone, since pinned prefixes take the rest of the pool.
 fn end_oversized<R: Runner>(core: &mut Core<R>) {
+    let running = &core.slots.running()[0];
+    if running.sequence.beam.is_some() && end_full(core, running.sequence.request_id) {
+        return;
+    }
     if core.slots.running()[0].sequence.n_predicted() > 0 && shift(core, 0) {
         return;
     }

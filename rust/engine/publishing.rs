@@ -56,8 +56,8 @@ pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
         }
         core.outbox.hurry();
     }
-    let is_steady =
-        core.memory.spent().is_zero() && core.slots.running().iter().all(|running| matches!(running.phase, Phase::Decoding));
+    let is_steady = core.memory.spent().is_zero()
+        && core.slots.running().iter().all(|running| matches!(running.phase, Phase::Decoding | Phase::Following));
     if !is_steady {
         core.outbox.hurry();
     }

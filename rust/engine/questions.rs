@@ -1,8 +1,9 @@
 //! What callers ask between two steps, and what they are told.
 
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use crate::cache::CachedNode;
+use crate::cache::{CachedNode, HeldBlock, Place};
 use crate::engine::core::Core;
 use crate::engine::publishing::show;
 use crate::engine::runner::Runner;
@@ -12,6 +13,8 @@ use crate::request::{Held, PinnedPrefix, Token};
 /// A question, with the channel for its answer.
 pub(crate) enum Question {
     Cached(SyncSender<Vec<CachedNode>>),
+    /// Some of the blocks that are held, hashed with this key, from this place on; and from where on the others are.
+    Blocks(Arc<[u8]>, Place, SyncSender<(Vec<HeldBlock>, Option<Place>)>),
     Pinned(SyncSender<Vec<PinnedPrefix>>),
     Unpin(u64, SyncSender<bool>),
     HeldBySlot(u32, SyncSender<Held>),
@@ -21,6 +24,7 @@ pub(crate) enum Question {
 pub(super) fn answer<R: Runner>(core: &mut Core<R>, question: Question) {
     match question {
         Question::Cached(answer) => reply(&answer, core.memory.cache().listing(|id| core.slots.slot_of(id))),
+        Question::Blocks(key, place, answer) => reply(&answer, core.memory.cache_mut().blocks(&key, place)),
         Question::Pinned(answer) => reply(&answer, core.memory.cache().pinned()),
         Question::Unpin(name, answer) => {
             let is_unpinned = core.memory.cache_mut().unpin_prefix(name);

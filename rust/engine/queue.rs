@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
 
 use crate::cache::Reservation;
 use crate::engine::job::{Awaits, Branch, Job, QueuePlace};
@@ -34,7 +35,7 @@ enum File {
     Awaiting(Awaits),
     /// It waits for this slot.
     ForSlot(u32),
-    /// Some branch was in a slot and some was not.
+    /// Some branch was in a slot and some was not; or none was, and the logits after its prompt are known.
     Open,
     /// Every branch was in a slot.
     Started,
@@ -249,6 +250,21 @@ impl Queue {
         })
     }
 
+    /// The `logits` after the prompt of a request are known before a branch of it was in a slot, where enough is free for keeping them.
+    pub(super) fn give_logits(&mut self, request_id: u64, logits: &Arc<[f32]>) {
+        let is_fresh = |job: &&Job| !job.has_started && job.has_waiting() && job.prompt_logits.is_none();
+        let Some(job) = self.get(request_id).filter(is_fresh) else { return };
+        if !self.has_room_for(job.request.priority) {
+            return;
+        }
+        self.refile(request_id, |job| {
+            job.awaits = None;
+            job.prompt_logits = Some(Arc::clone(logits));
+            job.keeper.want();
+            (file_of(job), ())
+        });
+    }
+
     /// Nothing of a request starts any more: it ends with an error.
     pub(super) fn give_up(&mut self, request_id: u64) {
         self.refile(request_id, |_| (File::Started, ()));
@@ -275,6 +291,14 @@ impl Queue {
     /// Sequences that wait to resume, most senior first.
     pub(super) fn preempted(&self) -> &[Preempted] {
         &self.preempted
+    }
+
+    /// The sequences that resume together with the most senior one: of a search, all that wait.
+    pub(super) fn resuming(&self) -> &[Preempted] {
+        let Some(first) = self.preempted.first() else { return &[] };
+        let is_beam = first.sequence.beam.is_some();
+        let is_together = |other: &&Preempted| is_beam && other.sequence.request_id == first.sequence.request_id;
+        &self.preempted[..self.preempted.iter().take_while(is_together).count().max(1)]
     }
 
     pub(super) fn wait_to_resume(&mut self, preempted: Preempted) {
@@ -362,7 +386,7 @@ fn file_of(job: &Job) -> File {
     if !job.has_waiting() {
         return File::Started;
     }
-    match (job.has_started, job.must_have()) {
+    match (job.has_started || job.prompt_logits.is_some(), job.must_have()) {
         (false, None) => File::Fresh,
         (false, Some(slot)) => File::ForSlot(slot),
         (true, _) => File::Open,
@@ -371,7 +395,6 @@ fn file_of(job: &Job) -> File {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
 
     use super::*;

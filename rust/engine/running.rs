@@ -21,6 +21,8 @@ pub(crate) enum Phase {
     Prefilling,
     /// The token drawn last is computed, and another one drawn.
     Decoding,
+    /// It is a place for a beam, and holds nothing until its search has one for it.
+    Following,
     /// All of it is computed and copied piece by piece.
     Copying(SavedPrefix),
 }
@@ -45,13 +47,23 @@ pub(crate) struct Running {
 impl Running {
     /// Tokens that wait to be computed or restored: the one drawn last, or a prompt's rest; none where a prompt is all there is.
     pub(crate) fn n_uncomputed(&self) -> u32 {
-        self.sequence.n_tokens() - self.n_held
+        if self.follows() { 0 } else { self.sequence.n_tokens() - self.n_held }
+    }
+
+    /// Whether it is a place for a beam that has none.
+    pub(crate) fn follows(&self) -> bool {
+        matches!(self.phase, Phase::Following)
+    }
+
+    /// Whether it and `other` are beams of one search, which leave their slots together.
+    pub(crate) fn is_together_with(&self, other: &Self) -> bool {
+        self.sequence.beam.is_some() && self.sequence.request_id == other.sequence.request_id
     }
 
     /// Tokens that the next decode could compute.
     pub(crate) fn n_ready(&self) -> u32 {
         match self.phase {
-            Phase::Restoring { .. } | Phase::Copying(_) => 0,
+            Phase::Restoring { .. } | Phase::Following | Phase::Copying(_) => 0,
             Phase::Prefilling | Phase::Decoding => self.n_uncomputed(),
         }
     }
@@ -81,7 +93,7 @@ impl Running {
     pub(crate) fn next_restore(&self) -> Option<&Restore> {
         match &self.phase {
             Phase::Restoring { pieces, .. } => pieces.front(),
-            Phase::Prefilling | Phase::Decoding | Phase::Copying(_) => None,
+            Phase::Prefilling | Phase::Decoding | Phase::Following | Phase::Copying(_) => None,
         }
     }
 

@@ -21,6 +21,9 @@ const MIN_BESIDE: u32 = 4;
 /// A chunk is at most so many times the largest one that was measured, so that a wrong first estimate costs little.
 const MAX_GROWTH: u32 = 4;
 
+/// Share of the allowed gap that a step may take on average where the machine is so unsteady that no bound can be kept.
+const CALM: f64 = 1.0 / 3.0;
+
 /// Weight of the newest step in the mean time outside of decodes.
 const NEWEST: f64 = 0.1;
 
@@ -122,7 +125,8 @@ impl Scheduler {
             return MAX_MOVE;
         }
         let shape = Shape { n_decoding: streams.n_decoding, n_prefill: 0, n_cells };
-        let left_s = self.budget_s(streams, n_cells, Duration::ZERO) - self.decode.high_s(shape);
+        let safe_s = self.budget_s(streams, n_cells, Duration::ZERO) - self.decode.high_s(shape);
+        let left_s = safe_s.max(self.calm_s(streams, n_cells, Duration::ZERO) - self.decode.mean_s(shape));
         let share = if n_prefilling == 0 { 0.5 } else { 0.25 };
         let least_s = (LEAST_MOVE * self.decode.mean_s(shape)).min(MAX_MOVE.as_secs_f64());
         Duration::from_secs_f64((left_s * share).max(least_s))
@@ -148,7 +152,9 @@ impl Scheduler {
     }
 
     /// Most prefill rows beside `streams`, where `n_wanted` wait: as many as stay within the budget in 99 of 100 steps; on average
-    /// where nobody decodes, since then no stream pauses when one takes longer.
+    /// where nobody decodes, since then no stream pauses when one takes longer. Where the machine is too unsteady for any chunk to
+    /// be safe, as many as take a calm one no more than a third of the gap and no longer than the streams by themselves: the pauses
+    /// are somebody else's doing then, and a smaller chunk would not shorten them.
     fn chunk(&self, streams: Streams, n_wanted: u32, n_cells: u32, spent: Duration) -> u32 {
         let budget_s = self.budget_s(streams, n_cells, spent);
         let n_decoding = streams.n_decoding;
@@ -160,13 +166,24 @@ impl Scheduler {
         };
         let most = self.n_ubatch.saturating_sub(n_decoding).min(n_wanted);
         let least = if nobody_waits { MIN_CHUNK } else { MIN_BESIDE };
-        most_rows(least.min(most), MIN_CHUNK.max(MAX_GROWTH.saturating_mul(self.decode.n_tried())).min(most), fits)
+        let high = MIN_CHUNK.max(MAX_GROWTH.saturating_mul(self.decode.n_tried())).min(most);
+        let calm_s = self.calm_s(streams, n_cells, spent);
+        let is_calm = |n_prefill| self.decode.mean_s(Shape { n_decoding, n_prefill, n_cells }) <= calm_s;
+        let low = least.min(most);
+        most_rows(low, high, fits).max(if nobody_waits { low } else { most_rows(low, high, is_calm) })
     }
 
     /// Of `chunk` rows, as many as take no longer than `n_decoding` streams do by themselves.
     fn chunk_aside(&self, n_decoding: u32, chunk: u32, n_cells: u32) -> u32 {
         let mean_s = |n_prefill| self.decode.mean_s(Shape { n_decoding, n_prefill, n_cells });
         most_rows(MIN_BESIDE.min(chunk), chunk, |n_prefill| mean_s(n_prefill) <= 2.0 * mean_s(0))
+    }
+
+    /// Seconds that a decode beside `streams` may take on average, however unsteady the machine.
+    fn calm_s(&self, streams: Streams, n_cells: u32, spent: Duration) -> f64 {
+        let alone_s = self.decode.mean_s(Shape { n_decoding: streams.n_decoding, n_prefill: 0, n_cells });
+        let within_s = streams.within.map_or(f64::INFINITY, |within| within.as_secs_f64());
+        (2.0 * alone_s).min(CALM * self.step_s(streams, n_cells).min(within_s)) - spent.as_secs_f64()
     }
 
     /// Seconds that a step's decode may take. Negative where the rest of the step alone takes more than is allowed.
@@ -303,6 +320,27 @@ mod tests {
             assert_eq!(plan(&fast, &[2_000]), [expected]);
             fast.observe(0, expected, N_CELLS, Duration::from_micros(1_000 + u64::from(expected)));
         }
+    }
+
+    #[test]
+    fn a_prompt_gets_the_time_of_the_streams_also_where_no_bound_can_be_kept() {
+        let mut scheduler = Scheduler::new(512, TokenGap::Auto);
+        for i in 0..400_u64 {
+            // Every other step waits for another process, ten times as long as it computes.
+            let n_prefill = 20 * (i % 5);
+            let wait = if i % 2 == 0 { 0 } else { 20_000 };
+            scheduler.observe(
+                1,
+                u32::try_from(n_prefill).unwrap(),
+                N_CELLS,
+                Duration::from_micros(2_000 + 50 * n_prefill + wait),
+            );
+        }
+        let [_, rows] = plan(&scheduler, &[1, 2_000])[..] else { panic!("two were asked for") };
+        let mean_s = |n_prefill| scheduler.decode.mean_s(Shape { n_decoding: 1, n_prefill, n_cells: N_CELLS });
+        assert!(rows > MIN_BESIDE, "{rows} rows are no more than on any machine");
+        assert!(mean_s(rows) <= 2.0 * mean_s(0), "{rows} rows slow the stream down by more than one half");
+        assert!(scheduler.spare(streams(&[1]), 1, N_CELLS).as_secs_f64() >= 0.2 * mean_s(0), "nor is there time to move");
     }
 
     #[test]

@@ -81,6 +81,16 @@ impl Slots {
         self.running.len() == self.left.len()
     }
 
+    /// Slots that nobody has.
+    pub(super) fn n_untaken(&self) -> usize {
+        self.left.len() - self.running.len()
+    }
+
+    /// Slots that somebody may get now.
+    pub(super) fn n_free(&self) -> usize {
+        (0u32..).zip(&self.left).filter(|&(slot, _)| self.is_free(slot)).count()
+    }
+
     /// The slot of the sequence that runs on `id`.
     pub(super) fn slot_of(&self, id: SequenceId) -> Option<u32> {
         self.running.iter().find(|running| running.id == id).map(|running| running.slot)

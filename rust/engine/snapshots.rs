@@ -2,14 +2,63 @@
 //! sees at the prompt's end, which moves on with the answer.
 
 use crate::cache::{MIN_SHARED, Maker, Match};
+use crate::config::Checkpoints;
 use crate::engine::core::Core;
+use crate::engine::job::Job;
 use crate::engine::runner::Runner;
 use crate::engine::running::Running;
 use crate::engine::sequence::Sequence;
+use crate::request::{Task, Token, is_of_medium};
+use crate::sampling::Lexicon;
+
+/// What the states along one prompt take of the store at most: one part in so many.
+const PART_OF_STORE: u64 = 8;
 
 /// Whether a state is worth keeping: only a memory that cannot be cut has any use for it.
 fn keeps_states<R: Runner>(core: &Core<R>) -> bool {
     core.memory.kind().is_a_state() && core.memory.cache().has_store()
+}
+
+/// Where in the prompt of a request that starts with `n_found` known tokens states are kept besides at its end, in order: where it
+/// says so, where it parts from what was computed before, and about evenly in between, as far as [`Checkpoints`] allow.
+pub(super) fn snapshot_places<R: Runner>(core: &Core<R>, job: &Job, n_found: u32) -> Vec<u32> {
+    let mut places = job.request.snapshots_at.clone();
+    let Checkpoints { n_most, min_step } = core.limits.checkpoints;
+    if n_most == 0 || !keeps_states(core) || !job.uses_cache() || job.request.task != Task::Complete {
+        return places;
+    }
+    let (cache, n_prompt) = (core.memory.cache(), job.n_prompt());
+    let mut add = |at: u32, distance: u32| {
+        let next = places.partition_point(|&place| place < at);
+        let is_apart = |place: Option<&u32>| place.is_none_or(|place| place.abs_diff(at) >= distance);
+        let is_free = is_apart(places.get(next)) && is_apart(next.checked_sub(1).and_then(|before| places.get(before)));
+        if at > n_found && at < n_prompt && is_free && !job.media.iter().any(|placed| placed.is_cut_at(at)) {
+            places.insert(next, at);
+        }
+    };
+    add(cache.n_there(&job.variants, &job.prompt), 1);
+    let (_, max_bytes, _) = cache.store_size();
+    let n_affordable = max_bytes.map_or(u64::MAX, |max| max / PART_OF_STORE / core.memory.kind().bytes_of(n_prompt).max(1));
+    let n_most = u32::try_from(n_affordable).unwrap_or(u32::MAX).min(n_most);
+    if n_most > 0 {
+        let step = (n_prompt - n_found).div_ceil(n_most + 1).max(min_step);
+        let lexicon = core.memory.model().lexicon();
+        for at in (n_found..n_prompt).step_by(step as usize).skip(1).take(n_most as usize) {
+            add(line_end_near(at, step, &job.prompt, &lexicon), MIN_SHARED);
+        }
+    }
+    places
+}
+
+/// The place nearest to `at`, less than `distance` from it, where a line of the prompt ends, else `at`: texts part where a turn, a line or a
+/// paragraph begins more often than elsewhere.
+fn line_end_near(at: u32, distance: u32, prompt: &[Token], lexicon: &Lexicon) -> u32 {
+    let ends_line = |place: u32| {
+        let before = place.checked_sub(1).and_then(|before| prompt.get(before as usize));
+        before.is_some_and(|&token| !is_of_medium(token) && lexicon.spelling(token).ends_with(b"\n"))
+    };
+    let near = (0..distance).flat_map(|off| [at.checked_sub(off), at.checked_add(off)]);
+    near.flatten().find(|&place| ends_line(place)).unwrap_or(at)
 }
 
 /// How many tokens a sequence may compute until its state is to be kept.
@@ -17,8 +66,7 @@ pub(super) fn n_to_snapshot<R: Runner>(core: &Core<R>, running: &Running) -> u32
     if running.sequence.n_predicted() > 0 || !keeps_states(core) {
         return u32::MAX;
     }
-    let places = &running.sequence.request().snapshots_at;
-    places.iter().find(|&&at| at > running.n_held).map_or(u32::MAX, |at| at - running.n_held)
+    running.sequence.snapshots_at.iter().find(|&&at| at > running.n_held).map_or(u32::MAX, |at| at - running.n_held)
 }
 
 /// Keeps what this decode has reached and will be gone after the next.
@@ -63,7 +111,7 @@ fn keep_states<R: Runner>(core: &mut Core<R>) {
             continue;
         }
         let (id, is_end) = (running.id, running.will_draw());
-        if !is_end && !running.sequence.request().snapshots_at.contains(&n_tokens) {
+        if !is_end && !running.sequence.snapshots_at.contains(&n_tokens) {
             continue;
         }
         let Sequence { variants, tokens, .. } = &running.sequence;

@@ -31,6 +31,8 @@ pub struct Stats {
     pub n_busy: u64,
     /// Sequences that gave up their slot for an older one.
     pub n_preempted: u64,
+    /// What became of the branches of streams.
+    pub branches: BranchStats,
     /// Decodes with other adapters than the one before.
     pub n_adapter_changes: u64,
     /// Cells of the pool that hold something.
@@ -49,6 +51,22 @@ pub struct Stats {
     pub store: StoreStats,
     /// Where the worker's time went since its start.
     pub times: StepTimes,
+}
+
+/// The branches of all streams, since the start; prompts that are only computed are none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BranchStats {
+    /// Those that were in a slot.
+    pub n_started: u64,
+    /// Those that were forked from others.
+    pub n_forked: u64,
+    /// Those that were cancelled on their own, while their streams went on.
+    pub n_cancelled: u64,
+    /// Tokens of their prompts that were computed for branches which are not the first of their stream, and for forks, by their
+    /// ends.
+    pub n_computed: u64,
+    /// Tokens of their prompts that these found computed.
+    pub n_shared: u64,
 }
 
 /// The store: saved pieces in host memory.
@@ -146,7 +164,7 @@ pub struct SlotStats {
 pub struct RunningStats {
     /// Counts requests in order of submission, from 0.
     pub request_id: u64,
-    /// Which branch of it.
+    /// Which branch of it; of a search, which beam.
     pub index: u32,
     /// The prompt's length in tokens.
     pub n_prompt: u32,

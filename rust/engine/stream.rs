@@ -1,12 +1,14 @@
 //! The stream of one request: the worker's end and the caller's end.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use crate::error::{Error, Result, Unit};
-use crate::request::Event;
+use crate::request::{Event, MAX_COMPLETIONS, Request, Token};
 
 /// Events of one branch that may wait to be read, one for each token. A stream's bound is this times its branches; where more wait,
 /// nothing is computed for it until half of that is read.
@@ -105,6 +107,146 @@ impl Shared {
     }
 }
 
+/// How a branch is forked, see [`Completions::fork`].
+pub struct Fork {
+    /// Which branch, as its stream counts them.
+    pub branch: u32,
+    /// Where its forks part from it.
+    pub at: At,
+    /// Tokens that stand between there and what the forks write.
+    pub append: Vec<Token>,
+    /// How they go on.
+    pub ways: Ways,
+    /// Where their events come.
+    pub into: Into,
+}
+
+/// A place in the text that a branch has written so far, its prompt not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// Where it ends when the worker sees the fork; a token that ends texts is no part of it.
+    End,
+    /// After so many of its tokens.
+    Token(u32),
+    /// After so many bytes, as its tokens spell it: a token and a character must end there.
+    Byte(usize),
+}
+
+/// How forks go on.
+pub enum Ways {
+    /// So many, as the branch itself would: with its parameters, and from the state of its penalties and its grammar.
+    Alike(u32),
+    /// As these ask for, each of them for its `n`: what stands before is the prompt to them, so that a grammar begins anew. What a
+    /// request says of its prompt is not theirs to say: prompt, suffix and adapters are the branch's.
+    Anew {
+        /// One for each kind of them.
+        requests: Vec<Request>,
+        /// Whether they draw with the seeds of their requests; otherwise with those that [`Ways::Alike`] would.
+        with_own_seeds: bool,
+    },
+}
+
+/// Where the events of forks come.
+pub enum Into {
+    /// In the stream of the branch, with the numbers behind those that it has had.
+    SameStream,
+    /// In one of their own, which rings this bell.
+    OwnStream(Option<Arc<dyn Bell>>),
+}
+
+/// What [`Completions::fork`] has made.
+#[derive(Debug)]
+pub struct Forked {
+    /// The numbers of the forks in their stream.
+    pub branches: Range<u32>,
+    /// The seed of the first.
+    pub seed: u32,
+    /// That stream, where it is their own.
+    pub stream: Option<Completions>,
+}
+
+/// A fork that the worker was asked for.
+pub struct PendingFork {
+    /// `None` once it was taken.
+    asked: Mutex<Option<AskedFork>>,
+}
+
+pub(crate) struct AskedFork {
+    pub(crate) answered: Receiver<Result<ForkMade>>,
+    /// What was taken out of that.
+    pub(crate) answer: Option<Result<ForkMade>>,
+    /// The forks' own stream, where they have one.
+    pub(crate) own: Option<Completions>,
+}
+
+/// What became of a fork.
+#[derive(Debug)]
+pub(crate) struct ForkMade {
+    /// Of their stream.
+    pub(crate) branches: Range<u32>,
+    pub(crate) seed: u32,
+    pub(crate) n_prompt: usize,
+}
+
+impl AskedFork {
+    fn made(self, answer: Result<ForkMade>) -> Result<Forked> {
+        let ForkMade { branches, seed, n_prompt } = answer?;
+        let stream = self.own.map(|mut completions| {
+            completions.set_prompt(n_prompt);
+            completions
+        });
+        Ok(Forked { branches, seed, stream })
+    }
+}
+
+impl PendingFork {
+    pub(crate) fn new(asked: AskedFork) -> Self {
+        Self { asked: Mutex::new(Some(asked)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<AskedFork>> {
+        self.asked.lock().expect("no code that holds a fork can panic")
+    }
+
+    /// Whether [`PendingFork::take`] would answer.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let mut asked = self.lock();
+        let Some(asked) = &mut *asked else { return true };
+        if asked.answer.is_none() {
+            asked.answer = match asked.answered.try_recv() {
+                Ok(answer) => Some(answer),
+                Err(TryRecvError::Disconnected) => Some(Err(Error::Stopped)),
+                Err(TryRecvError::Empty) => None,
+            };
+        }
+        asked.answer.is_some()
+    }
+
+    /// What became of it, once; `None` as long as the worker has not answered, and after that was taken.
+    pub fn take(&self) -> Option<Result<Forked>> {
+        if !self.is_ready() {
+            return None;
+        }
+        let mut asked = self.lock().take()?;
+        let answer = asked.answer.take()?;
+        Some(asked.made(answer))
+    }
+
+    /// Waits for what becomes of it.
+    ///
+    /// # Errors
+    /// As [`Completions::fork`].
+    pub fn wait(self) -> Result<Forked> {
+        let mut asked = self.lock().take().ok_or(Error::Stopped)?;
+        let answer = asked.answer.take().unwrap_or_else(|| asked.answered.recv().unwrap_or(Err(Error::Stopped)));
+        asked.made(answer)
+    }
+}
+
+/// Asks the worker for a fork; who gave a bell is told by it that there is an answer.
+pub(crate) type AskFork = dyn Fn(Fork, Option<Arc<dyn Bell>>) -> Result<PendingFork> + Send + Sync;
+
 /// The receiving end of one request: an iterator over its events. Dropping it cancels the request.
 ///
 /// Any thread may read; every event is read once.
@@ -114,6 +256,9 @@ pub struct Completions {
     n_prompt: usize,
     /// Tells the worker that nobody reads on, or that one branch is wanted no longer.
     cancel: Box<dyn Fn(Option<u32>) + Send + Sync>,
+    fork: Option<Box<AskFork>>,
+    /// Lives as long as this: until then the texts of branches that have ended may be asked for.
+    _reader: Arc<()>,
 }
 
 impl Completions {
@@ -133,6 +278,11 @@ impl Completions {
     /// The prompt has so many tokens.
     pub(crate) fn set_prompt(&mut self, n_prompt: usize) {
         self.n_prompt = n_prompt;
+    }
+
+    /// How forks are asked for.
+    pub(crate) fn set_fork(&mut self, fork: Box<AskFork>) {
+        self.fork = Some(fork);
     }
 
     /// Takes events that are ready, without waiting: at least one, and no further one once those taken have `max_bytes` bytes, as
@@ -202,11 +352,52 @@ impl Completions {
 
     /// Cancels one branch: its slot is free before the next decode, it ends with
     /// [`FinishReason::Cancelled`](crate::request::FinishReason::Cancelled), and the others go on. Nothing happens where there is no
-    /// branch of that number, or where it has ended by then: it may just be ending otherwise.
+    /// branch of that number, or where it has ended by then: it may just be ending otherwise. The beams of a search are those of all
+    /// of its branches, and with one of them all end.
     pub fn cancel_branch(&self, index: u32) {
         if self.shared.lock().end.is_none() {
             (self.cancel)(Some(index));
         }
+    }
+
+    /// Forks a branch, which runs, waits or has ended: its forks continue its prompt, its text up to a place, and what is appended.
+    ///
+    /// They share what is computed of that. A fork at the end of a branch that runs draws from the same row of logits as its next
+    /// token is drawn from, and nothing is computed for it; further back, the last token before the place is. Where the model's
+    /// memory is a state or sees a window, what is computed begins at the last place where that was kept. Adapters are the branch's.
+    ///
+    /// Forks are queued as any request, with one place for all of them, and junior to what came before. Fork `k` of a request with
+    /// its own seed draws with `seed + k`. Of others, the fork that becomes branch `i` of the same stream
+    /// draws with `seed + i`, where `seed` is that of the stream's branch 0, and the `k`th of all that got streams of their own with
+    /// `seed + 256 + k`.
+    ///
+    /// The worker answers between two steps; this waits for it. An ended branch is known as long as its stream is held, and as it is
+    /// among the last [`MAX_ENDED_TOKENS`] tokens of those.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] where there is no such branch or place, where its grammar does not allow what is appended, where
+    /// the stream has ended that forks are to come in or would have more than [`MAX_COMPLETIONS`] branches, and for a request as
+    /// [`Engine::submit`](crate::engine::Engine::submit) does; [`Error::ContextOverflow`], [`Error::QueueFull`],
+    /// [`Error::Stopped`].
+    pub fn fork(&self, fork: Fork) -> Result<Forked> {
+        self.ask_fork(fork, None)?.wait()
+    }
+
+    /// As [`Completions::fork`], without waiting: `bell` is rung when the worker has answered.
+    ///
+    /// # Errors
+    /// As that, for what is known before.
+    pub fn ask_fork(&self, fork: Fork, bell: Option<Arc<dyn Bell>>) -> Result<PendingFork> {
+        self.fork.as_ref().map_or(Err(Error::Stopped), |ask| ask(fork, bell))
+    }
+}
+
+/// Most tokens that are kept of branches which have ended, for forks of them; those of the oldest streams go first.
+pub const MAX_ENDED_TOKENS: usize = 4 << 20;
+
+impl std::fmt::Debug for Completions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Completions").field("request_id", &self.request_id).finish_non_exhaustive()
     }
 }
 
@@ -228,10 +419,40 @@ impl Drop for Completions {
 pub(crate) struct Sender {
     shared: Arc<Shared>,
     bell: Option<Arc<dyn Bell>>,
-    max_events: usize,
+    /// Branches that it has had.
+    n_branches: AtomicU32,
+    /// Forks of them that got streams of their own.
+    n_forked_off: AtomicU32,
+    reader: Weak<()>,
 }
 
 impl Sender {
+    /// Whether somebody holds the other end.
+    pub(crate) fn has_reader(&self) -> bool {
+        self.reader.strong_count() > 0
+    }
+
+    /// Adds `n` branches, and says which; `None` where it would have too many.
+    pub(crate) fn add_branches(&self, n: u32) -> Option<Range<u32>> {
+        let more = |has: u32| has.checked_add(n).filter(|&all| all <= MAX_COMPLETIONS);
+        let first = self.n_branches.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(first..first + n)
+    }
+
+    /// Counts `n` forks that get a stream of their own; returns how many there were.
+    pub(crate) fn fork_off(&self, n: u32) -> u32 {
+        self.n_forked_off.fetch_add(n, Ordering::AcqRel)
+    }
+
+    /// Whether the stream has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.shared.lock().end.is_some()
+    }
+
+    fn max_events(&self) -> usize {
+        MAX_EVENTS_BEHIND * self.n_branches.load(Ordering::Acquire) as usize
+    }
+
     /// Whether the reader has gone.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.shared.is_cancelled.load(Ordering::Acquire)
@@ -249,7 +470,7 @@ impl Sender {
 
     fn backlog_of(&self, queue: &Unread) -> Backlog {
         let &Unread { ref events, n_bytes, n_read, .. } = queue;
-        Backlog { n_events: events.len(), n_bytes, n_read, max_events: self.max_events }
+        Backlog { n_events: events.len(), n_bytes, n_read, max_events: self.max_events() }
     }
 
     /// Publishes `events`, which are left empty.
@@ -355,6 +576,13 @@ pub(crate) fn stream(
     cancel: Box<dyn Fn(Option<u32>) + Send + Sync>,
 ) -> (Sender, Completions) {
     let shared = Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), is_cancelled: AtomicBool::new(false) });
-    let sender = Sender { shared: Arc::clone(&shared), bell, max_events: MAX_EVENTS_BEHIND * n as usize };
-    (sender, Completions { shared, request_id, n_prompt: 0, cancel })
+    let reader = Arc::new(());
+    let sender = Sender {
+        shared: Arc::clone(&shared),
+        bell,
+        n_branches: AtomicU32::new(n),
+        n_forked_off: AtomicU32::new(0),
+        reader: Arc::downgrade(&reader),
+    };
+    (sender, Completions { shared, request_id, n_prompt: 0, cancel, fork: None, _reader: reader })
 }

@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::config::Limits;
 use crate::engine::admission::admit;
+use crate::engine::beams::cancel_search;
 use crate::engine::computing::compute;
 use crate::engine::core::Core;
 use crate::engine::drawing::draw;
 use crate::engine::finding::keep_prompts;
+use crate::engine::forking::fork;
+use crate::engine::forks::{ForkOrder, Forks};
 use crate::engine::grouping::group;
 use crate::engine::history::History;
 use crate::engine::job::Job;
@@ -43,6 +46,8 @@ pub(crate) enum Command {
     Cancel(u64),
     /// This branch of a stream, by its number there, is wanted no longer.
     CancelBranch(u64, u32),
+    /// A branch is to be forked; counted in [`Published::n_waiting`].
+    Fork(Box<ForkOrder>),
     /// To be answered between two steps.
     Ask(Question),
     /// End now.
@@ -66,6 +71,7 @@ impl<R: Runner> Worker<R> {
             slots: Slots::new(limits.n_slots),
             outbox: Outbox::new(published),
             history: History::default(),
+            forks: Forks::default(),
             recall: Recall::default(),
             samplers,
             stats,
@@ -186,7 +192,12 @@ impl<R: Runner> Worker<R> {
                 }
             }
             Command::Cancel(stream_id) => drop(remove_stream(core, stream_id)),
-            Command::CancelBranch(stream_id, index) => cancel_branch(core, stream_id, index),
+            Command::CancelBranch(stream_id, index) => {
+                if !cancel_search(core, stream_id, index) {
+                    cancel_branch(core, stream_id, index);
+                }
+            }
+            Command::Fork(order) => fork(core, *order),
             Command::Ask(question) => {
                 core.outbox.ring();
                 answer(core, question);

@@ -11,7 +11,7 @@ use crate::request::Token;
 use crate::sampling::{Lexicon, Vocabulary};
 
 /// The vocabulary of a model, which it keeps loaded.
-pub(super) fn lexicon(model: &Arc<Model>) -> Lexicon {
+pub(crate) fn lexicon(model: &Arc<Model>) -> Lexicon {
     Lexicon::new(OfModel(Arc::clone(model)))
 }
 

@@ -99,6 +99,7 @@ pub(super) fn load<F: FnMut(f32)>(
         (false, false, false) => sys::LLAMA_LOAD_MODE_NONE,
     };
     params.check_tensors = config.check_tensors;
+    params.vocab_only = config.vocabulary_only;
     params.no_host = placement.no_host;
     let overrides = overrides.as_list();
     params.kv_overrides = overrides.as_ref().map_or(null(), Vec::as_ptr);

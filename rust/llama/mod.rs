@@ -67,6 +67,7 @@ use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
 pub use crate::llama::grammar::{MAX_GRAMMARS, schema_grammar};
 pub use crate::llama::infill::InfillTokens;
+pub(crate) use crate::llama::lexicon::lexicon;
 pub use crate::llama::media::{LoadedMedia, MAX_KEPT_BYTES, MAX_LOADED_BYTES, MediaStats, Modalities, Projector};
 pub use crate::llama::media_file::{MAX_PIXELS, MAX_SECONDS, MediaKind};
 pub use crate::llama::model::Model;

@@ -127,6 +127,16 @@ impl Model {
         })
     }
 
+    /// # Errors
+    /// [`Error::ModelLoad`] of a model whose weights were not loaded.
+    pub(super) fn check_weights(&self) -> Result<()> {
+        if self.config.vocabulary_only {
+            let reason = "only its vocabulary was loaded, which continues no text".to_owned();
+            return Err(Error::ModelLoad { path: self.config.path.clone(), reason });
+        }
+        Ok(())
+    }
+
     /// The adapters that were loaded beside it, in the order of the configuration, by which they are known.
     #[must_use]
     pub fn adapters(&self) -> &[Adapter] {

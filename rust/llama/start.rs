@@ -92,5 +92,6 @@ pub(super) fn machine(model: &Model, config: &EngineConfig) -> Machine {
 /// # Errors
 /// As [`Settled::new`] and [`Settled::start`].
 pub fn start(model: &Arc<Model>, config: &EngineConfig) -> Result<Engine> {
+    model.check_weights()?;
     Settled::new(model, config)?.start(model, config)
 }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::config::{EngineConfig, FlashAttention, Limits, READER_PATIENCE, Tuned};
+use crate::config::{Checkpoints, EngineConfig, FlashAttention, Limits, READER_PATIENCE, Tuned};
 use crate::engine::runner::{Plan, SequenceId, StateError};
 use crate::error::{Error, Result};
 use crate::llama::batch::rows_of;
@@ -235,6 +235,7 @@ impl Bench {
             max_store_bytes: Some(0),
             max_queue: 1,
             max_token_gap: config.max_token_gap,
+            checkpoints: Checkpoints::NONE,
             reader_patience: READER_PATIENCE,
         };
         let config = EngineConfig {

@@ -10,6 +10,7 @@ use pyo3::types::PyList;
 
 use super::bell::{Awaited, Watch};
 use super::events::{self, Telling};
+use super::forking::AwaitedFork;
 use super::stream::{PyStream, Stream};
 use super::vectors::PendingVectors;
 use crate::engine::Ready;
@@ -32,7 +33,7 @@ pub(super) enum Want {
     Nothing,
 }
 
-/// One `await` of a stream, or of vectors. It has the four methods of a coroutine, so that `asyncio.create_task` takes it too.
+/// One `await` of a stream, of a fork, or of vectors. It has the four methods of a coroutine, so that `asyncio.create_task` takes it too.
 ///
 /// An event is taken in the very step that hands it to the task, so a task that is cancelled while it waits, or after it was
 /// woken, leaves the event in the stream. Several tasks may wait for one stream, on several loops: each event goes to one of them.
@@ -47,6 +48,7 @@ enum Of {
     Stream(Py<PyStream>, Want),
     /// Held by nobody else: when Python drops this object, they are not computed.
     Vectors(Arc<PendingVectors>),
+    Fork(Arc<AwaitedFork>),
 }
 
 /// The future that the task was told to wait for, and who sets it.
@@ -62,6 +64,10 @@ impl PyNext {
 
     pub(super) fn of_vectors(pending: PendingVectors) -> Self {
         Self { of: Of::Vectors(Arc::new(pending)), waits: Mutex::new(None) }
+    }
+
+    pub(super) fn of_fork(pending: AwaitedFork) -> Self {
+        Self { of: Of::Fork(Arc::new(pending)), waits: Mutex::new(None) }
     }
 
     fn waits(&self) -> MutexGuard<'_, Option<Wait>> {
@@ -80,6 +86,7 @@ impl PyNext {
         Ok(match &self.of {
             Of::Stream(stream, _) => Arc::<Stream>::clone(stream.get().stream()?),
             Of::Vectors(pending) => Arc::<PendingVectors>::clone(pending),
+            Of::Fork(pending) => Arc::<AwaitedFork>::clone(pending),
         })
     }
 
@@ -88,6 +95,7 @@ impl PyNext {
         let (stream, want) = match &self.of {
             Of::Stream(stream, want) => (stream.get().stream()?, want),
             Of::Vectors(pending) => return pending.take(py),
+            Of::Fork(pending) => return pending.take(py),
         };
         match want {
             Want::Nothing => Ok(Some(py.None())),

@@ -11,6 +11,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use super::adapters;
 use super::compact::{PyBiases, PyTokenIds};
+use super::diversity;
 use super::errors::{InvalidConfig, InvalidRequest};
 use super::media::{self, PyMixedPrompt};
 use super::steering::{self, Steering};
@@ -166,13 +167,15 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
     let context_shift: bool = field!("context_shift", "True or False");
     let n_keep: Option<u32> = field!("n_keep", "an integer from 0 to 2³² − 1 or None");
     let owner: Option<PyBackedStr> = field!("owner", "a string or None");
+    let n: u32 = field!("n", "a positive integer");
     let n_batch: Option<u32> = field!("n_batch", "a count or None");
     let max_predict_ms: Option<f64> = field!("max_predict_ms", "a number or None");
     let max_token_gap_ms: Option<f64> = field!("max_token_gap_ms", "a number from 1 to 60000 or None");
     let request = Request {
         prompt: Prompt::default(),
         suffix: Vec::new(),
-        n: field!("n", "a positive integer"),
+        n,
+        diversity: diversity::read(object, n)?,
         max_tokens: field!("max_tokens", "an integer from 0 to 2³² − 1 or None"),
         stop: field!("stop", "a sequence of strings"),
         seed: seed.map_or_else(|| random_seed(py), Ok)?,
@@ -248,7 +251,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         }
     };
     let steering = steering::read(object, held_to.is_some())?;
-    let suffix = suffix(&get(intern!(py, "suffix_prompt"))?)?;
+    let suffix = text_or_tokens("suffix_prompt", &get(intern!(py, "suffix_prompt"))?)?;
     Ok(RequestInput { suffix, request, held_to, steering })
 }
 
@@ -338,15 +341,15 @@ pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
 /// Reads what follows a prompt: a text, or token ids.
 ///
 /// # Errors
-/// `InvalidRequest` for anything else but `None`.
-fn suffix(value: &Bound<'_, PyAny>) -> PyResult<Option<PromptInput>> {
+/// `InvalidRequest` names the field where that is anything else but `None`.
+pub(super) fn text_or_tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Option<PromptInput>> {
     if value.is_none() {
         return Ok(None);
     }
     if value.is_instance_of::<PyString>() {
-        return text("suffix_prompt", value).map(|text| Some(PromptInput::Text(text)));
+        return text(name, value).map(|text| Some(PromptInput::Text(text)));
     }
-    tokens("suffix_prompt", value).map(|tokens| Some(PromptInput::Tokens(tokens)))
+    tokens(name, value).map(|tokens| Some(PromptInput::Tokens(tokens)))
 }
 
 /// Reads what the penalties see in place of the prompt.
@@ -411,7 +414,7 @@ pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<V
     match value.extract() {
         Ok(tokens) if !is_bytes => Ok(tokens),
         _ => {
-            let or_text = if matches!(name, "prompt" | "suffix_prompt") { "a string or " } else { "" };
+            let or_text = if matches!(name, "prompt" | "suffix_prompt" | "append") { "a string or " } else { "" };
             let message = format!("{name} is {}; it must be {or_text}a sequence of token ids below 2³¹", shown(value));
             Err(InvalidRequest::new_err((name, message)))
         }

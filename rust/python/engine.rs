@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use super::adapters::{self, PyAdapter};
 use super::aside::detached;
@@ -14,6 +15,7 @@ use super::cached::{self, PyCachedNode};
 use super::convert::{self, Constraints, PromptInput, RequestInput};
 use super::errors::{ContextOverflow, InvalidRequest};
 use super::fork::ThisProcess;
+use super::forking::Asked;
 use super::limits::PyLimits;
 use super::logging;
 use super::model::PyModel;
@@ -24,7 +26,8 @@ use super::stats::{PyRecentStep, PyStats};
 use super::stream::{PyStream, Stream};
 use super::tune::PyCompute;
 use super::vectors::{self, PyVectorStats};
-use crate::config::{Choice, EngineConfig, Limits};
+use crate::cache::PrefixDigest;
+use crate::config::{Checkpoints, Choice, EngineConfig, Limits};
 use crate::embedding::{Embedder, Normalization};
 use crate::engine::{Bell, Completions, Engine};
 use crate::error::Error;
@@ -58,7 +61,9 @@ impl PyEngine {
 
     /// Queues the request that `request` makes of the prompt's tokens.
     fn queue(&self, py: Python<'_>, prompt: PromptInput, request: impl FnOnce(Prompt) -> Request + Send) -> PyResult<PyStream> {
-        self.queue_branches(py, prompt, |prompt, _| Ok(vec![request(prompt)]))
+        // Nothing of it is forked.
+        let asked = vec![(0, py.None())];
+        self.queue_branches(py, prompt, asked, |prompt, _| Ok(vec![request(prompt)]))
     }
 
     /// Queues the requests that `requests` makes of the prompt's tokens, as one stream; there is at least one, or none is queued.
@@ -66,6 +71,7 @@ impl PyEngine {
         &self,
         py: Python<'_>,
         prompt: PromptInput,
+        asked: Vec<(u32, Py<PyAny>)>,
         requests: impl FnOnce(Prompt, &Model) -> crate::error::Result<Vec<Request>> + Send,
     ) -> PyResult<PyStream> {
         let engine = self.handle()?;
@@ -77,6 +83,7 @@ impl PyEngine {
         if let PromptInput::Text(text) = &prompt {
             check_length(text.as_bytes().len(), model, engine.limits().n_ctx_slot)?;
         }
+        let asked = Asked::new(model, prompt.parses_special(), asked);
         let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&self.bells);
         let submit = || -> crate::error::Result<(Completions, u32)> {
             let prompt = prompt.read(model)?;
@@ -86,7 +93,8 @@ impl PyEngine {
         };
         let (completions, seed) = detached(py, submit)?;
         let n_prompt = completions.n_prompt();
-        Ok(PyStream::new(Stream::new(completions, Arc::clone(&self.bells), engine.lexicon().clone()), seed, n_prompt))
+        let stream = Stream::new(completions, Arc::clone(&self.bells), engine.lexicon().clone());
+        Ok(PyStream::new(stream, asked, seed, n_prompt))
     }
 }
 
@@ -115,7 +123,7 @@ impl PyEngine {
     #[pyo3(signature = (model, *, n_slots=None, n_ctx=None, kv_unified=None, n_batch=None, n_ubatch=None, grp_attn_n=None,
         grp_attn_w=None, n_threads=None, n_threads_batch=None, kernels="auto", flash_attention="auto", tuned=None, pooling=None,
         type_k="f16", type_v="f16", cache_ram=None, max_queue=None,
-        max_token_gap_ms=None, rope_scaling_type=None, rope_freq_base=None, rope_freq_scale=None, yarn_orig_ctx=None,
+        max_token_gap_ms=None, ctx_checkpoints=None, checkpoint_min_step=None, rope_scaling_type=None, rope_freq_base=None, rope_freq_scale=None, yarn_orig_ctx=None,
         yarn_ext_factor=None, yarn_attn_factor=None, yarn_beta_slow=None, yarn_beta_fast=None, offload_kqv=true, op_offload=true,
         cpus=None, cpus_batch=None, strict_cpu=None, strict_cpu_batch=None, prio=None, prio_batch=None, poll=None,
         poll_batch=None))]
@@ -141,6 +149,8 @@ impl PyEngine {
         cache_ram: Option<&Bound<'_, PyAny>>,
         max_queue: Option<&Bound<'_, PyAny>>,
         max_token_gap_ms: Option<f64>,
+        ctx_checkpoints: Option<&Bound<'_, PyAny>>,
+        checkpoint_min_step: Option<&Bound<'_, PyAny>>,
         rope_scaling_type: Option<&str>,
         rope_freq_base: Option<f64>,
         rope_freq_scale: Option<f64>,
@@ -184,6 +194,10 @@ impl PyEngine {
             cache_ram: convert::cache_ram(cache_ram)?,
             max_queue: convert::setting("max_queue", max_queue)?.unwrap_or(default.max_queue),
             max_token_gap: convert::max_token_gap(max_token_gap_ms)?,
+            checkpoints: Checkpoints {
+                n_most: convert::setting("ctx_checkpoints", ctx_checkpoints)?.unwrap_or(default.checkpoints.n_most),
+                min_step: convert::setting("checkpoint_min_step", checkpoint_min_step)?.unwrap_or(default.checkpoints.min_step),
+            },
             rope: settings::rope(
                 rope_scaling_type,
                 [rope_freq_base, rope_freq_scale],
@@ -238,12 +252,16 @@ impl PyEngine {
     #[pyo3(signature = (request, branches=None))]
     fn submit(&self, py: Python<'_>, request: &Bound<'_, PyAny>, branches: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<PyStream> {
         let prompt = convert::prompt_of(request)?;
+        let asked = match &branches {
+            None => vec![(0, request.clone().unbind())],
+            Some(branches) => (0..).zip(branches).map(|(first, branch)| (first, branch.clone().unbind())).collect(),
+        };
         let branches = match branches {
             None => vec![convert::request(request)?],
             Some(branches) => branches.iter().map(convert::request).collect::<PyResult<_>>()?,
         };
         let parses_special = prompt.parses_special();
-        self.queue_branches(py, prompt, move |prompt, model| {
+        self.queue_branches(py, prompt, asked, move |prompt, model| {
             let mut constraints = Constraints::default();
             let request = |branch: RequestInput| branch.complete(prompt.clone(), parses_special, model, &mut constraints);
             branches.into_iter().map(request).collect()
@@ -345,6 +363,23 @@ impl PyEngine {
         let shown = || engine.cached().map(|nodes| (nodes.len(), cached::recently_used(nodes, limit)));
         let (n_nodes, shown) = py.detach(shown)?;
         Ok((shown.into_iter().map(PyCachedNode).collect(), n_nodes))
+    }
+
+    /// Which prefixes are in the pool and which only in the store, as hashes of blocks: at most `n_max`, each as 8 bytes, the least
+    /// first.
+    fn prefix_digest<'py>(
+        &self,
+        py: Python<'py>,
+        key: &[u8],
+        n_max: usize,
+    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+        let engine = self.handle()?;
+        let packed = |hashes: Vec<u64>| -> Vec<u8> { hashes.into_iter().flat_map(u64::to_le_bytes).collect() };
+        let (pool, stored) = py.detach(|| {
+            let PrefixDigest { pool, stored } = engine.prefix_digest(key, n_max)?;
+            Ok::<_, Error>((packed(pool), packed(stored)))
+        })?;
+        Ok((PyBytes::new(py, &pool), PyBytes::new(py, &stored)))
     }
 
     /// Every pinned prefix, in the order of their pinning.

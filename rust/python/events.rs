@@ -97,7 +97,7 @@ pub(super) fn logprob<'py>(
 }
 
 fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
-    let Finished { index, slot, reason, text, usage, is_truncated, made, explanation } = event;
+    let Finished { index, slot, reason, text, usage, is_truncated, made, score, explanation } = event;
     let (reason, stop) = match reason {
         FinishReason::End => (intern!(py, "end"), None),
         FinishReason::Stop(stop) => (intern!(py, "stop"), Some(stop)),
@@ -109,7 +109,7 @@ fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
     let usage = USAGE.get(py)?.call1((n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms))?;
     let made = made.map(|made| prefix::to_python(py, *made)).transpose()?;
     let explanation = explanation.map(|explanation| explained(py, *explanation)).transpose()?;
-    FINISHED.get(py)?.call1((index, reason, usage, slot, stop, text.as_str(), is_truncated, made, explanation))
+    FINISHED.get(py)?.call1((index, reason, usage, slot, stop, text.as_str(), is_truncated, made, explanation, score))
 }
 
 fn explained(py: Python<'_>, told: Explanation) -> PyResult<Bound<'_, PyAny>> {

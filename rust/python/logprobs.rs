@@ -3,12 +3,15 @@
 
 use std::collections::HashSet;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::events;
 use super::json::Json;
-use crate::request::{Logprob, Logprobs};
+use super::model::PyModel;
+use crate::llama::lexicon;
+use crate::request::{Logprob, Logprobs, Token};
 use crate::sampling::Lexicon;
 
 /// The least number of 32 bits: what llama-server writes for the logarithm of 0, as JSON has no infinity.
@@ -51,6 +54,20 @@ impl PyCompactLogprobs {
 
 #[pymethods]
 impl PyCompactLogprobs {
+    /// Of what [`PyCompactLogprobs::pairs`] of another process has told, spelt by the vocabulary of `model`.
+    #[new]
+    fn of(model: &PyModel, pairs: Vec<(Token, f32)>) -> PyResult<Self> {
+        let mut all = pairs.into_iter().map(|(token, logprob)| Logprob { token, logprob });
+        let chosen = all.next().ok_or_else(|| PyValueError::new_err("there is no token"))?;
+        Ok(Self { logprobs: Logprobs { chosen, top: all.collect() }, lexicon: lexicon(model.loaded()?) })
+    }
+
+    /// The token, then the most likely ones, each with its log-probability.
+    fn pairs(&self) -> Vec<(Token, f32)> {
+        let all = std::iter::once(&self.logprobs.chosen).chain(&self.logprobs.top);
+        all.map(|one| (one.token, one.logprob)).collect()
+    }
+
     /// How many of the most likely tokens there are.
     fn __len__(&self) -> usize {
         self.logprobs.top.len()

@@ -12,10 +12,12 @@ mod body;
 mod cached;
 mod compact;
 mod convert;
+mod diversity;
 mod engine;
 mod errors;
 mod events;
 mod fork;
+mod forking;
 mod json;
 mod limits;
 mod logging;
@@ -62,7 +64,7 @@ mod native {
     #[pymodule_export]
     use super::settings::{devices, schema_grammar};
     #[pymodule_export]
-    use super::stats::{PyRecentStep, PySlot, PyStats, PyStepTimes, PyStoreStats};
+    use super::stats::{PyBranchStats, PyRecentStep, PySlot, PyStats, PyStepTimes, PyStoreStats};
     #[pymodule_export]
     use super::stream::PyStream;
     #[pymodule_export]

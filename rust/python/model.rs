@@ -106,6 +106,7 @@ impl PyModel {
             adapters: lora.unwrap_or_default().into_iter().map(|(path, scale)| AdapterConfig { path, scale }).collect(),
             media: has_projector.then_some(media),
             overrides: settings::kv_overrides(kv_overrides.unwrap_or_default())?,
+            vocabulary_only: false,
         };
         // llama.cpp's callback has no way to carry an exception: the first one is kept until the load returns.
         let raised: Arc<Mutex<Option<PyErr>>> = Arc::default();
@@ -122,6 +123,17 @@ impl PyModel {
         let model = py.detach(|| Model::load(&config, progress))?;
         let raised = raised.lock().unwrap_or_else(PoisonError::into_inner).take();
         raised.map_or_else(|| Ok(Self(ThisProcess::new(Arc::new(model)))), Err)
+    }
+
+    /// Loads no more of a GGUF file than cuts texts into tokens.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, kv_overrides=None))]
+    fn load_vocabulary(py: Python<'_>, path: PathBuf, kv_overrides: Option<Vec<(String, Bound<'_, PyAny>)>>) -> PyResult<Self> {
+        logging::follow(py)?;
+        let overrides = settings::kv_overrides(kv_overrides.unwrap_or_default())?;
+        let config = ModelConfig { overrides, vocabulary_only: true, ..ModelConfig::at(path) };
+        let model = py.detach(|| Model::load(&config, |_| {}))?;
+        Ok(Self(ThisProcess::new(Arc::new(model))))
     }
 
     #[getter]

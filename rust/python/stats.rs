@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-use crate::engine::{RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats};
+use crate::engine::{BranchStats, RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats};
 use crate::llama::kernels;
 
 /// A snapshot of the engine, as of its last step.
@@ -29,6 +29,7 @@ pub(super) struct PyStats {
     n_ids: usize,
     n_kernel_attentions: u64,
     n_kernel_products: u64,
+    branches: Py<PyBranchStats>,
     store: Py<PyStoreStats>,
     times: Py<PyStepTimes>,
 }
@@ -57,6 +58,7 @@ impl PyStats {
             n_ids: stats.n_ids,
             n_kernel_attentions: calls.attention,
             n_kernel_products: calls.products,
+            branches: Py::new(py, PyBranchStats::from(stats.branches))?,
             store: Py::new(py, PyStoreStats::from(stats.store))?,
             times: Py::new(py, PyStepTimes::from(stats.times))?,
         })
@@ -74,6 +76,34 @@ impl PyStats {
             self.n_computed,
             self.n_cached,
             self.n_predicted
+        )
+    }
+}
+
+/// The branches of all streams.
+#[pyclass(frozen, get_all, module = "weft._native", name = "BranchStats")]
+pub(super) struct PyBranchStats {
+    n_started: u64,
+    n_forked: u64,
+    n_cancelled: u64,
+    n_computed: u64,
+    n_shared: u64,
+}
+
+impl From<BranchStats> for PyBranchStats {
+    fn from(stats: BranchStats) -> Self {
+        let BranchStats { n_started, n_forked, n_cancelled, n_computed, n_shared } = stats;
+        Self { n_started, n_forked, n_cancelled, n_computed, n_shared }
+    }
+}
+
+#[pymethods]
+impl PyBranchStats {
+    fn __repr__(&self) -> String {
+        let Self { n_started, n_forked, n_cancelled, n_computed, n_shared } = self;
+        format!(
+            "BranchStats(n_started={n_started}, n_forked={n_forked}, n_cancelled={n_cancelled}, n_computed={n_computed}, \
+             n_shared={n_shared})"
         )
     }
 }

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::awaitable::{PyNext, Want};
 use super::bell::{Awaited, Bells};
 use super::convert;
 use super::fork::ThisProcess;
-use crate::engine::{Bell, Completions, Ready};
+use super::forking::{self, Arguments, Asked};
+use crate::engine::{Bell, Completions, Fork, PendingFork, Ready};
 use crate::error::Result;
 use crate::sampling::Lexicon;
 
@@ -31,6 +34,18 @@ impl Stream {
     /// What ended the stream before its branches had finished, once, after the events before it.
     pub(super) fn take(&self, max_bytes: usize) -> Result<Ready> {
         self.completions.try_events(max_bytes)
+    }
+
+    /// Asks for forks of a branch; `bell` is rung when there is an answer.
+    ///
+    /// # Errors
+    /// What is known to be wrong before the worker has seen it.
+    pub(super) fn fork(&self, fork: Fork, bell: Arc<dyn Bell>) -> Result<PendingFork> {
+        self.completions.ask_fork(fork, Some(bell))
+    }
+
+    pub(super) fn shared_bells(&self) -> &Arc<Bells> {
+        &self.bells
     }
 
     /// Cancels the request and ends the stream for whoever waits for it.
@@ -57,6 +72,7 @@ impl Awaited for Stream {
 pub(super) struct PyStream {
     /// The only strong reference but for a look's own: when Python drops this object, the request is cancelled.
     stream: ThisProcess<Arc<Stream>>,
+    pub(super) asked: Asked,
     /// The seed of branch 0.
     #[pyo3(get)]
     seed: u32,
@@ -69,9 +85,9 @@ pub(super) struct PyStream {
 }
 
 impl PyStream {
-    pub(super) fn new(stream: Stream, seed: u32, n_prompt: usize) -> Self {
+    pub(super) fn new(stream: Stream, asked: Asked, seed: u32, n_prompt: usize) -> Self {
         let request_id = stream.completions.request_id();
-        Self { stream: ThisProcess::new(Arc::new(stream)), seed, n_prompt, request_id }
+        Self { stream: ThisProcess::new(Arc::new(stream)), asked, seed, n_prompt, request_id }
     }
 
     /// # Errors
@@ -114,6 +130,34 @@ impl PyStream {
         let index = convert::branch_number(index)?;
         self.stream()?.completions.cancel_branch(index);
         Ok(())
+    }
+
+    /// Forks a branch: others continue its prompt, its text up to a place, and what is appended.
+    #[pyo3(
+        signature = (index, *, n = None, at = None, unit = "token".to_owned(), append = None, own_stream = false, **options),
+        text_signature = "($self, index, *, n=1, at=None, unit='token', append=None, own_stream=False, **options)"
+    )]
+    #[expect(clippy::too_many_arguments, reason = "Python's are named")]
+    fn fork(
+        slf: Py<Self>,
+        py: Python<'_>,
+        index: Bound<'_, PyAny>,
+        n: Option<Bound<'_, PyAny>>,
+        at: Option<Bound<'_, PyAny>>,
+        unit: String,
+        append: Option<Bound<'_, PyAny>>,
+        own_stream: bool,
+        options: Option<Bound<'_, PyDict>>,
+    ) -> PyResult<PyNext> {
+        let n = n.map_or_else(|| 1_u32.into_pyobject(py).map(Bound::into_any), Ok)?;
+        let append = append.unwrap_or_else(|| py.None().into_bound(py));
+        Ok(PyNext::of_fork(forking::fork(py, slf, Arguments { index, n, at, unit, append, own_stream, options })?))
+    }
+
+    /// Each branch on its own, those too that forks add.
+    fn branches(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        let py = slf.py();
+        py.import(intern!(py, "weft.reading"))?.getattr(intern!(py, "Branches"))?.call1((slf,))
     }
 
     /// Cancels the request now, as `close` does.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyIndexError, PyRuntimeError};
+use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyTuple};
 
 use super::aside::detached;
 use super::awaitable::PyNext;
@@ -129,6 +129,25 @@ impl PyVectors {
 
 #[pymethods]
 impl PyVectors {
+    /// Of what another process has told, as [`PyVectors::data`] and the getters tell it.
+    #[new]
+    fn new(width: usize, starts: Vec<usize>, n_tokens: Vec<usize>, data: &[u8]) -> PyResult<Self> {
+        let n_rows = starts.last().copied().unwrap_or_default();
+        let fits = starts.len() == n_tokens.len() + 1 && starts[0] == 0 && starts.is_sorted() && width > 0;
+        if !fits || n_rows.checked_mul(width * size_of::<f32>()) != Some(data.len()) {
+            return Err(PyValueError::new_err("the numbers are not those of such rows"));
+        }
+        let numbers = data.chunks_exact(size_of::<f32>()).map(|bytes| f32::from_ne_bytes(bytes.try_into().expect("four bytes")));
+        Ok(Self(Vectors { numbers: numbers.collect(), width, starts, n_tokens }))
+    }
+
+    /// Pickled as what it is made of.
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        let (py, told) = (slf.py(), slf.get());
+        let made_of = (told.width(), told.starts(), told.n_tokens(), told.data(py)?).into_pyobject(py)?;
+        (slf.get_type(), made_of).into_pyobject(py)
+    }
+
     #[getter]
     fn width(&self) -> usize {
         self.0.width

@@ -123,6 +123,10 @@ pub struct Finished {
     pub is_truncated: bool,
     /// What a task other than [`Task::Complete`] and [`Task::Load`] made.
     pub made: Option<Box<Made>>,
+    /// What ranks it among the others of a search: the logarithm of its text's probability, divided by the number of its tokens
+    /// raised to [`BeamSearch::length_penalty`](crate::request::BeamSearch::length_penalty), or that logarithm itself where the
+    /// search is stochastic. `None` for all others, and where it has found too few.
+    pub score: Option<f64>,
     /// Why what was computed of the prompt had to be, where [`Request::explains_cache`](crate::request::Request::explains_cache) asks
     /// for it; in the first branch alone.
     pub explanation: Option<Box<Explanation>>,

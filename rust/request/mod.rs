@@ -1,6 +1,7 @@
 //! What a caller asks for and what a stream yields: plain data that crosses threads.
 
 mod constraint;
+mod diversity;
 mod event;
 mod explanation;
 mod media;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use constraint::{Constraint, ConstraintSource, SharedConstraint};
+pub use diversity::{BeamSearch, Diversity, MAX_LENGTH_PENALTY, MIN_BEAMS};
 pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, Progress, PromptLogprobs, TokenEvent, Usage};
 pub use explanation::{BEGINNING, Cause, Computed, Earlier, Explanation, WhyLost};
 pub use media::{Encoding, MEDIA_MARKER, Media, Medium, PlacedMedia, is_of_medium};
@@ -234,6 +236,8 @@ pub struct Request {
     pub suffix: Vec<Token>,
     /// How many completions, `1 ≤ n ≤` [`MAX_COMPLETIONS`].
     pub n: u32,
+    /// What they have to do with each other.
+    pub diversity: Diversity,
     /// Most tokens of one completion; `None` is until the context is full, 0 only computes the prompt.
     pub max_tokens: Option<u32>,
     /// Strings that end a completion, at most [`MAX_STOPS`]; none of them is part of its text.
@@ -331,6 +335,7 @@ impl Request {
             prompt,
             suffix: Vec::new(),
             n: 1,
+            diversity: Diversity::None,
             max_tokens: None,
             stop: Vec::new(),
             seed,
@@ -453,6 +458,7 @@ impl Request {
             return refuse("preserved_tokens", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
         }
         self.thought.as_ref().map_or(Ok(()), |thought| thought.validate(n_vocab))?;
+        self.diversity.validate(self)?;
         self.sampling.validate(n_vocab)
     }
 

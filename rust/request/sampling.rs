@@ -168,6 +168,11 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
+    /// Whether the chain takes likely tokens away by chance.
+    pub(super) fn has_xtc(&self) -> bool {
+        self.samplers.contains(&SamplerKind::Xtc) && self.xtc_probability > 0.0 && self.xtc_threshold <= 0.5
+    }
+
     /// Checks every field against its range and the model's vocabulary of `n_vocab` pieces.
     ///
     /// # Errors

@@ -173,6 +173,14 @@ impl Candidates {
         (chosen, top.list.iter().take(n).map(|candidate| (candidate.token, logprob(candidate))).collect())
     }
 
+    /// All of them with the natural logarithms of their probabilities, in the order of the list.
+    pub(crate) fn distribution(&self) -> Vec<(Token, f64)> {
+        let Some(best) = self.best() else { return Vec::new() };
+        let weight = |candidate: &Candidate| f64::from(candidate.logit) - f64::from(best.logit);
+        let log_total = self.list.iter().map(|candidate| weight(candidate).exp()).sum::<f64>().ln();
+        self.list.iter().map(|candidate| (candidate.token, weight(candidate) - log_total)).collect()
+    }
+
     fn clear(&mut self) {
         self.list.clear();
         self.is_sorted = false;

@@ -1,5 +1,7 @@
 //! A token that a constraint allows.
 
+use std::borrow::Cow;
+
 use crate::request::{Constraint, Token};
 use crate::sampling::Sampler;
 
@@ -16,11 +18,10 @@ pub(crate) fn draw_allowed(sampler: &mut Sampler, constraint: &mut dyn Constrain
         constraint.accept(token);
         return Some(token);
     }
-    let mut token = sampler.sample(logits);
+    // A code point lies in one token's interval alone: it is looked up among those that are allowed.
+    let mut token = if sampler.has_code_point() { sampler.sample(&allowed(constraint, logits)) } else { sampler.sample(logits) };
     if !constraint.allows(token) {
-        let mut allowed = logits.to_vec();
-        constraint.mask(&mut allowed);
-        token = sampler.sample(&allowed);
+        token = sampler.sample(&allowed(constraint, logits));
         // Where nothing can be drawn, a sampler takes what it likes.
         if !constraint.allows(token) {
             return None;
@@ -28,4 +29,28 @@ pub(crate) fn draw_allowed(sampler: &mut Sampler, constraint: &mut dyn Constrain
     }
     constraint.accept(token);
     Some(token)
+}
+
+/// The row in which the tokens that `constraint` allows have their logits, and the others none.
+fn allowed(constraint: &mut dyn Constraint, logits: &[f32]) -> Vec<f32> {
+    let mut allowed = logits.to_vec();
+    constraint.mask(&mut allowed);
+    allowed
+}
+
+/// Which tokens may come next after a row of logits.
+pub(crate) enum Next<'a> {
+    /// This one, whatever the model makes of it.
+    Forced(Token),
+    /// Those that have logits in this row.
+    Any(Cow<'a, [f32]>),
+}
+
+/// Which tokens `constraint` lets come next.
+pub(crate) fn next_allowed<'a>(constraint: Option<&mut (dyn Constraint + 'static)>, logits: &'a [f32]) -> Next<'a> {
+    match constraint.map(|constraint| (constraint.forced(), constraint)) {
+        None => Next::Any(Cow::Borrowed(logits)),
+        Some((Some(token), _)) => Next::Forced(token),
+        Some((None, constraint)) => Next::Any(Cow::Owned(allowed(constraint, logits))),
+    }
 }

@@ -4,11 +4,14 @@
 //! where the first steps say what is needed of it, and only the candidates are sorted.
 
 mod adaptive;
+mod arithmetic;
+pub(crate) mod beams;
 mod breakers;
 pub(crate) mod candidates;
 pub(crate) mod chain;
 mod constrained;
 mod counts;
+mod distinct;
 mod draw;
 mod dry;
 mod filters;
@@ -32,7 +35,8 @@ mod typical;
 mod window;
 mod xtc;
 
-pub(crate) use constrained::draw_allowed;
+pub(crate) use constrained::{Next, draw_allowed, next_allowed};
+pub(crate) use distinct::Firsts;
 pub use lexicon::{Lexicon, Vocabulary};
 pub use logprobs::logprobs;
 pub(crate) use thought::Thinking;
@@ -42,6 +46,7 @@ use std::sync::Arc;
 
 use crate::request::{SamplerKind, SamplingParams, Token};
 use adaptive::Adaptive;
+use arithmetic::CodePoint;
 use candidates::Candidates;
 use chain::Chain;
 use draw::draw;
@@ -71,6 +76,7 @@ enum Draw {
     Probable,
     Adaptive(Adaptive),
     Mirostat(Surprise),
+    Arithmetic(CodePoint),
 }
 
 impl Sampler {
@@ -108,6 +114,18 @@ impl Sampler {
         Self { chain, draw, rng: Mt19937::new(seed), candidates: Candidates::default() }
     }
 
+    /// From here on draws by arithmetic sampling, as branch `nth` of `n` whose first is seeded with `seed`.
+    pub(crate) fn draw_by_code_point(&mut self, seed: u32, nth: u32, n: u32) {
+        self.draw = Draw::Arithmetic(CodePoint::new(seed, nth, n));
+        // The first number of the first branch's generator is in its code point.
+        self.rng.uniform();
+    }
+
+    /// Whether it draws by arithmetic sampling.
+    pub(crate) fn has_code_point(&self) -> bool {
+        matches!(self.draw, Draw::Arithmetic(_))
+    }
+
     /// Tells the penalties about the prompt; only its last tokens, as many as their windows hold, are looked at.
     ///
     /// # Panics
@@ -119,8 +137,10 @@ impl Sampler {
     /// Tells the penalties about a token of the answer, and the draw that it was taken.
     pub fn accept(&mut self, token: Token) {
         self.chain.accept(token);
-        if let Draw::Adaptive(adaptive) = &mut self.draw {
-            adaptive.accept(token);
+        match &mut self.draw {
+            Draw::Adaptive(adaptive) => adaptive.accept(token),
+            Draw::Arithmetic(code) => code.accept(),
+            Draw::Probable | Draw::Mirostat(_) => {}
         }
     }
 
@@ -135,8 +155,15 @@ impl Sampler {
             Draw::Probable => draw(candidates, rng.uniform()),
             Draw::Adaptive(adaptive) => adaptive.draw(candidates, rng),
             Draw::Mirostat(surprise) => surprise.draw(candidates, logits.len(), rng),
+            Draw::Arithmetic(code) => code.draw(candidates, rng),
         };
         drawn.map_or(0, |candidate| candidate.token)
+    }
+
+    /// What the chain leaves of a row of logits, each token with the natural logarithm of its probability; nothing is drawn.
+    pub(crate) fn distribution(&mut self, logits: &[f32]) -> Vec<(Token, f64)> {
+        self.chain.apply(logits, &mut self.candidates);
+        self.candidates.distribution()
     }
 
     /// Natural logarithms of the probabilities that `token` and the `n` most likely tokens had in the last draw, most likely first:

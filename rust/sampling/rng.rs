@@ -28,6 +28,20 @@ impl Mt19937 {
         Self { state, next: N }
     }
 
+    /// One of many generators that have nothing to do with each other, nor with that of `seed`: the one of these two numbers.
+    ///
+    /// The three are mixed as `SplitMix64` does. Source: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
+    pub(crate) fn derived(seed: u32, first: u32, second: u32) -> Self {
+        let mix = |number: u64| {
+            let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            number ^ (number >> 31)
+        };
+        let mixed = mix(mix(u64::from(seed)) ^ (u64::from(first) << 32 | u64::from(second)));
+        Self::new(u32::try_from(mixed >> 32).expect("the upper half of 64 bits"))
+    }
+
     /// The next 32 bits.
     pub(crate) fn next_u32(&mut self) -> u32 {
         if self.next == N {
@@ -58,6 +72,11 @@ impl Mt19937 {
     #[expect(clippy::cast_precision_loss, reason = "the rounding is libstdc++'s")]
     pub(crate) fn uniform_f32(&mut self) -> f32 {
         (self.next_u32() as f32 / 4_294_967_296.0).min(1.0_f32.next_down())
+    }
+
+    /// A number with the standard Gumbel distribution, by inversion of one uniform.
+    pub(crate) fn gumbel(&mut self) -> f64 {
+        -(-self.uniform().ln()).ln()
     }
 
     fn twist(&mut self) {

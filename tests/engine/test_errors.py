@@ -186,6 +186,7 @@ SETTINGS: list[tuple[str, object, str]] = [
     ("n_threads_batch", 10_000, "from 1 to 512, or None"),
     ("n_gpu_layers", -2, "an integer from 0"),
     ("max_queue", 0, "an integer from 1"),
+    ("checkpoint_min_step", 0, "an integer from 1"),
     ("kernels", "ggml", "auto, weft or llama.cpp"),
     ("flash_attention", "maybe", "auto, on or off"),
     ("type_k", "q3", "f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1"),

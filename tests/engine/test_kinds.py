@@ -180,6 +180,24 @@ async def test_branches_are_continued_without_computing_their_past(case: Case, w
 
 
 @each_case
+async def test_beams_are_forks_that_compute_what_their_texts_alone_would(case: Case, tiny_models: Models) -> None:
+    async with running(tiny_models, case) as engine, alone(tiny_models, case) as reference:
+        prompt = text_of(50, "beams")
+        before = engine.stats()
+        asked: RequestOptions = {**hot(20, n=3), "beam_width": 6}
+        found = await engine.complete(prompt, **asked)
+        after = engine.stats()
+        assert (after.n_computed - before.n_computed, after.n_predicted - before.n_predicted) == (50, 6 * 20)
+        assert len({branch.tokens for branch in found.branches}) == 3
+        for branch in found.branches:
+            await reference.check(prompt, branch, (0, 1, 10, 19))
+            mean = sum(one.chosen.logprob for one in branch.logprobs) / 20
+            # Ends are banned, so that what is left is a little likelier than the model says.
+            assert branch.score is not None
+            assert mean - 1e-4 < branch.score < mean + 0.05
+
+
+@each_case
 async def test_branches_are_continued_together(case: Case, tiny_models: Models) -> None:
     async with running(tiny_models, case) as engine, alone(tiny_models, case) as reference:
         prompt = text_of(50, "together")

@@ -370,12 +370,20 @@ TURNS: Json = [
 ]
 
 
-def test_turns_end_after_the_system_before_the_last_message_and_after_it() -> None:
+def test_turns_end_after_the_system_and_after_the_last_messages() -> None:
     told, before = "<|im_start|>system\nS<|im_end|>\n", "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n"
     last = "<|im_start|>user\nV<|im_end|>\n"
-    assert turn_ends(TURNS) == [told, told + before, told + before + last]
-    assert turn_ends(TURNS[1:]) == [before, before + last]
+    asked = "<|im_start|>user\nU<|im_end|>\n"
+    assert turn_ends(TURNS) == [told, told + asked, told + before, told + before + last]
+    assert turn_ends(TURNS[1:]) == [asked, before, before + last]
     assert turn_ends(TURNS[1:2]) == ["<|im_start|>user\nU<|im_end|>\n"]
+
+
+def test_of_a_long_chat_the_last_turns_are_marked_that_end_as_the_others_do() -> None:
+    says = [{"role": "user", "content": f"{turn}"} for turn in range(20)]
+    texts = [f"<|im_start|>user\n{turn}<|im_end|>\n" for turn in range(20)]
+    assert turn_ends(says) == ["".join(texts[: n + 1]) for n in range(12, 20)]
+    assert turn_ends([{"role": "system", "content": "S"}, *says])[0] == "<|im_start|>system\nS<|im_end|>\n"
 
 
 def test_no_turn_is_marked_where_any_prefix_can_be_continued() -> None:

@@ -1,4 +1,4 @@
-"""Chats of models whose memory cannot be cut: each turn goes on from a snapshot at the end of an earlier one."""
+"""Chats of models whose memory cannot be cut: each turn goes on from a snapshot at the end of an earlier one, or behind it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +41,6 @@ async def test_a_next_and_an_edited_turn_compute_only_what_is_new(tiny_models: M
         assert await n_cached(SYSTEM, FIRST, TOLD, NEXT) >= first
         # A last message of the assistant is left open, to be gone on with. A token is a byte here.
         told = await n_tokens(SYSTEM, FIRST, TOLD) + len("<|im_end|>\n")
-        assert await n_cached(SYSTEM, FIRST, TOLD, EDITED) == told
+        assert await n_cached(SYSTEM, FIRST, TOLD, EDITED) >= told
         # Another chat of the same system shares its message.
-        assert await n_cached(SYSTEM, EDITED) == await n_tokens(SYSTEM)
+        assert await n_cached(SYSTEM, EDITED) >= await n_tokens(SYSTEM)

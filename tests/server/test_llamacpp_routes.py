@@ -466,6 +466,7 @@ async def test_the_openapi_document_tells_every_route(client: httpx.AsyncClient)
         "/chat/completions", "/v1/chat/completions", "/slots/{id_slot}", "/metrics", "/v1/completions",
         "/v1/models", "/v1/models/{name}", "/models", "/prefixes", "/prefixes/{prefix_id}", "/cache", "/score",
         "/requests", "/requests/{request_id}", "/requests/{request_id}/branches/{index}",
+        "/requests/{request_id}/branches/{index}/fork",
         "/chat/completions/input_tokens", "/v1/chat/completions/input_tokens", "/v1/stream", "/v1/streams/lookup",
         "/responses", "/v1/responses", "/responses/input_tokens", "/v1/responses/input_tokens", "/v1/responses/compact",
         "/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel", "/v1/responses/{response_id}/input_items",

@@ -233,6 +233,8 @@ async def test_the_likeliest_of_several_completions_are_told_best_first(client: 
     expected = [choice for choices in best for choice in choices]
     assert [choice["text"] for choice in told["choices"]] == [choice["text"] for choice in expected]
     assert [choice["logprobs"] for choice in told["choices"]] == [choice["logprobs"] for choice in expected]
+    assert [choice["score"] for choice in told["choices"]] == [pytest.approx(mean(choice)) for choice in expected]
+    assert not any("score" in choice for choice in written)
     # All that was written was paid for, and llama-server's own answer is that of the best.
     assert told["usage"]["completion_tokens"] > sum(len(choice["logprobs"]["tokens"]) for choice in told["choices"])
     assert told["__verbose"]["content"] == expected[0]["text"]
@@ -251,6 +253,8 @@ async def test_probabilities_by_which_texts_are_compared_are_told_only_where_ask
         ({"best_of": 3, "n": 2, "stream": True}, "best_of", "best_of above n cannot be streamed.*"),
         ({"best_of": 2, "n": 3}, "best_of", "best_of is 2, less than n, which is 3"),
         ({"best_of": 257}, "best_of", "best_of is 257; it must be 1 to 256"),
+        ({"best_of": 3, "beam_width": 3}, "best_of", "best_of compares what is drawn.*"),
+        ({"best_of": 3, "n": 2, "diverse": "beam"}, "best_of", "best_of compares what is drawn.*"),
     ],
     ids=str,
 )

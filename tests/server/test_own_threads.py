@@ -61,6 +61,7 @@ ROUTES: dict[str, tuple[str, Json, int]] = {
     "GET /requests/{request_id:str}": ("/requests/a", None, 404),
     "DELETE /requests/{request_id:str}": ("/requests/a", None, 404),
     "DELETE /requests/{request_id:str}/branches/{index:int}": ("/requests/a/branches/0", None, 404),
+    "POST /requests/{request_id:str}/branches/{index:int}/fork": ("/requests/a/branches/0/fork", {"n": 2}, 404),
     "POST /chat/completions/input_tokens": ("/chat/completions/input_tokens", {"messages": MESSAGES}, 200),
     "GET /v1/stream": ("/v1/stream?conv_id=a", None, 404),
     "DELETE /v1/stream": ("/v1/stream?conv_id=a", None, 204),

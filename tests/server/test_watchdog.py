@@ -74,6 +74,10 @@ COMPLETIONS: dict[str, Body] = TEXTS | {
     ),
     "a large grammar": filled('{"prompt": "a", "grammar": "root ::= [a-z]+ # ', "comment", '"}', 1_000_000),
     "a large schema": filled('{"prompt": "a", "json_schema": {"enum": [', '"word"', "]}}", 250_000),
+    "branches that differ": encoded(
+        prompt="Once",
+        branches=[{"suffix_prompt": f" upon {nth}", "n_predict": 2, "grammar": "root ::= [a-z ]+"} for nth in range(256)],
+    ),
     "many branches with probabilities": encoded(n=256, stream=True, **MUCH),
     "the whole of them": encoded(n=16, **MUCH),
     "the prompt's probabilities": encoded(prompt=[300] * 1000, echo=True, logprobs=1000, n_probs=1000, max_tokens=1),
@@ -151,6 +155,10 @@ LARGEST: dict[str, dict[str, Body]] = {
         "as many continuations as may be": filled('{"prompt": "a", "continuations": [', '"a fox"', "]}", 4096 * 8),
         "many tokens": filled('{"prompt": "a", "continuations": [[', "12", "]]}"),
         "many tasks": filled('{"tasks": [', '{"prompt": "a", "continuations": []}', "]}", 1_000_000),
+    },
+    "POST /requests/{request_id:str}/branches/{index:int}/fork": {
+        "a long text": filled('{"append": "', "word", '"}'),
+        "many tokens": filled('{"append": [', "12", "]}"),
     },
     "POST /props": {"anything": filled('{"a": [', "12", "]}")},
     "POST /slots/{id_slot:str}": {"a long name": filled('{"filename": "', "word", '"}')},

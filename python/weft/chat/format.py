@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -31,6 +32,12 @@ from weft.request import Request
 from weft.settings.chat import ChatSettings
 
 __all__ = ["ChatFormat", "ChatPrompt"]
+
+N_LIKE = 8
+"""Messages at the end of a chat behind which prompts may part, where the model's memory cannot be cut."""
+
+MAX_CLOSING = 16
+"""Tokens that close a turn, at most."""
 
 _KEEPING = {"preserve_reasoning": True}
 """What templates are told unless somebody says otherwise: what is kept of earlier thoughts is in the cache as it was written."""
@@ -333,12 +340,18 @@ class ChatFormat:
         return self._reader.tokens(self._opening, stretches, media)
 
     def _turn_ends(self, chat: _Chat, parts: Sequence[int | Media], media: Sequence[Media]) -> list[int]:
-        """Where the system's message, all messages but the last, and all of them end; those that the template can render."""
+        """Where messages end behind which prompts may part, as far as the template can render them.
+
+        Those are the system's, all but the last, all, and the last [`N_LIKE`] whose ends look like those.
+        """
         if self._engine.limits.forks_anywhere:
             return []
         numbers = {_n_told(chat), len(chat.messages) - 1, len(chat.messages)}
-        ends = {self._end_of(n_messages, chat, parts, media) for n_messages in numbers}
-        return sorted(end for end in ends if end is not None and 0 < end < sum(map(_n_places, parts)))
+        told = {self._end_of(n_messages, chat, parts, media) for n_messages in numbers}
+        ends = {end for end in told if end is not None and 0 < end < sum(map(_n_places, parts))}
+        if not media:
+            ends.update(_ends_like(ends, cast("Sequence[int]", parts), self._reader.control_tokens))
+        return sorted(ends)
 
     def _end_of(self, n_messages: int, chat: _Chat, parts: Sequence[int | Media], media: Sequence[Media]) -> int | None:
         """Where the first messages of a chat end that was rendered to these parts; None where there are none, or nobody knows."""
@@ -389,6 +402,33 @@ class ChatFormat:
     @property
     def _adds_bos(self) -> bool:
         return bool(self._opening and self.template.bos_token)
+
+
+def _ends_like(ends: Collection[int], tokens: Sequence[int], control: Container[int]) -> list[int]:
+    """The last places that follow what closes a turn: a note that moves through a chat, as it grows, parts prompts there.
+
+    That are the tokens before all of these ends, from the last control token on where there is one.
+    """
+    if len(ends) < 2:
+        return []
+    before = [tokens[max(0, end - MAX_CLOSING) : end] for end in ends]
+    n_closing = 0
+    while n_closing < min(map(len, before)) and len({each[-1 - n_closing] for each in before}) == 1:
+        n_closing += 1
+        if before[0][-n_closing] in control:
+            break
+    if not n_closing:
+        return []
+    # Bytes are searched fast.
+    closing, text = array("i", before[0][-n_closing:]).tobytes(), array("i", tokens).tobytes()
+    size = array("i").itemsize
+    found: list[int] = []
+    at = len(text)
+    while len(found) < N_LIKE and (at := text.rfind(closing, 0, at)) >= 0:
+        if at % size == 0 and at + len(closing) < len(text):
+            found.append((at + len(closing)) // size)
+        at += len(closing) - 1
+    return found
 
 
 def _n_told(chat: _Chat) -> int:

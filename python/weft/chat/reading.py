@@ -41,7 +41,7 @@ class StretchReader:
                 tokens.append(media[stretch.number])
                 n_tokens += media[stretch.number].n_tokens
                 continue
-            goes_on = bool(tokens) and not isinstance(tokens[-1], Media) and tokens[-1] not in self._control_tokens
+            goes_on = bool(tokens) and not isinstance(tokens[-1], Media) and tokens[-1] not in self.control_tokens
             read = self._going_on(stretch) if goes_on else self._read(stretch)
             tokens += read
             n_tokens += len(read)
@@ -56,7 +56,8 @@ class StretchReader:
         return self._engine.tokenize(stretch.text, add_special=False, parse_special=stretch.is_parsed)
 
     @cached_property
-    def _control_tokens(self) -> frozenset[int]:
+    def control_tokens(self) -> frozenset[int]:
+        """Tokens that are no text."""
         return frozenset(self._engine.model.control_tokens())
 
     @cached_property

@@ -101,9 +101,6 @@ def _idle_values() -> Iterator[Accepted]:
     yield _idle("-dt", "--defrag-thold", env="LLAMA_ARG_DEFRAG_THOLD", why=why)
     why = "a window of attention is kept as small as the model allows, and what falls out of it is computed again"
     yield _idle("--swa-full", n=0, env="LLAMA_ARG_SWA_FULL", why=why)
-    why = "states are kept at the ends of prompts and answers, in the memory that --cache-ram bounds"
-    yield _idle("-ctxcp", "--ctx-checkpoints", "--swa-checkpoints", env="LLAMA_ARG_CTX_CHECKPOINTS", why=why)
-    yield _idle("-cms", "--checkpoint-min-step", env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT", why=why)
     why = "a prompt finds the longest prefix that any slot has computed"
     yield _idle("-sps", "--slot-prompt-similarity", why=why)
     why = "only a prefix is reused, which is exact; pieces behind it are computed"

@@ -135,6 +135,24 @@ CACHE: Mapping[str, Flag] = {
         help="most MiB of memory for what is cached beside the context; -1 is no limit, 0 is off"
         " (default: 8192, or a quarter of the machine's memory if that is less)",
     ),
+    "ctx_checkpoints": row(
+        CONTEXT,
+        "-ctxcp",
+        "--ctx-checkpoints",
+        "--swa-checkpoints",
+        parse=within(EngineConfig, "ctx_checkpoints"),
+        env="LLAMA_ARG_CTX_CHECKPOINTS",
+        help="most states that are kept along a prompt of a recurrent or hybrid model, in an eighth of --cache-ram at most;"
+        " 0 keeps them at the ends of prompts, turns and answers alone (default: 32)",
+    ),
+    "checkpoint_min_step": row(
+        CONTEXT,
+        "-cms",
+        "--checkpoint-min-step",
+        parse=within(EngineConfig, "checkpoint_min_step"),
+        env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT",
+        help="fewest tokens from one of them to the next, on average (default: 48)",
+    ),
     "max_queue": row(
         CONTEXT,
         "--max-queue",

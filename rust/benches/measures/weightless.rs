@@ -99,6 +99,8 @@ pub(crate) struct Weightless {
     /// How long each decode sleeps.
     takes: Duration,
     decodes: Decodes,
+    /// Of a saved piece.
+    bytes_per_token: usize,
     logits: Vec<f32>,
     lexicon: Lexicon,
 }
@@ -108,7 +110,14 @@ impl Weightless {
         // All but the tokens that end or halve something are as likely.
         let mut logits = vec![0.0; N_VOCAB];
         logits[..4].fill(-100.0);
-        Self { takes, decodes, logits, lexicon: FakeRunner::new(256, 2).0.lexicon() }
+        Self { takes, decodes, bytes_per_token: 1, logits, lexicon: FakeRunner::new(256, 2).0.lexicon() }
+    }
+}
+
+impl Weightless {
+    #[allow(dead_code, reason = "not every bench saves much")]
+    pub(crate) fn with_bytes_per_token(self, bytes_per_token: usize) -> Self {
+        Self { bytes_per_token, ..self }
     }
 }
 
@@ -152,7 +161,7 @@ impl Runner for Weightless {
     }
 
     fn save(&mut self, _: SequenceId, range: Range<u32>) -> Result<Arc<[u8]>, StateError> {
-        Ok(vec![0; range.len()].into())
+        Ok(vec![0; range.len() * self.bytes_per_token].into())
     }
 
     fn whole_from(&self, _: SequenceId, range: &Range<u32>) -> u32 {

@@ -6,7 +6,7 @@
 /// must come after at least `at_least` of these. The text ends before it. llama-server finds that out a token or two later and
 /// then takes back what it has shown already; here it is found out at once, so that a stream holds the same text as the whole
 /// answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Indentation {
     /// 0 is off.
     at_least: u32,

@@ -1,5 +1,7 @@
 //! One completion being written.
 
+mod beam;
+mod begun;
 mod clock;
 mod context_window;
 mod indentation;
@@ -14,11 +16,16 @@ use crate::engine::job::Job;
 use crate::engine::runner::{Runner, Variants};
 use crate::engine::seniority::Seniority;
 use crate::engine::untold::Untold;
-use crate::request::{Constraint, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
-use crate::sampling::{self, Lexicon, Sampler, Thinking};
+use crate::request::{
+    Constraint, Diversity, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage,
+};
+use crate::sampling::{self, Firsts, Lexicon, Next, Sampler, Thinking};
+pub(crate) use beam::{Beam, Found, Proposed, Whole, Written};
+pub(crate) use begun::Begun;
 use clock::Clock;
 use context_window::ContextWindow;
 use smol_str::SmolStr;
+pub(crate) use text::incomplete_tail;
 use text::{Shown, Text};
 pub(crate) use tokens::Tokens;
 
@@ -46,7 +53,13 @@ pub(crate) struct Sequence {
     pub(crate) n_prompt: u32,
     n_predicted: u32,
     window: ContextWindow,
+    /// Where its context was shifted last: what follows is the newest of its text.
+    shifted_at: Option<u32>,
     sampler: Sampler,
+    /// Where its first token comes from, and which of them it is, where it is drawn together with those of others.
+    first: Option<(Arc<Firsts>, u32)>,
+    /// Of a search, what it is there.
+    pub(crate) beam: Option<Box<Beam>>,
     /// What its tokens are held to.
     constraint: Option<Box<dyn Constraint>>,
     /// What ends it where the constraint allows no token that can be drawn.
@@ -59,6 +72,8 @@ pub(crate) struct Sequence {
     clock: Clock,
     /// `None` until it was placed for the first time: what later placements find counts for nobody.
     n_cached: Option<u32>,
+    /// Where in its prompt a memory that cannot be cut keeps its state, besides at the end; in order.
+    pub(crate) snapshots_at: Vec<u32>,
     /// What its stream is still to hear of its prompt.
     pub(crate) untold: Untold,
     /// Why what is computed of the prompt has to be, where it is to tell that.
@@ -70,6 +85,11 @@ impl Sequence {
     pub(crate) fn new(job: &Job, index: u32, n_ctx_slot: u32, lexicon: &Lexicon, now: Instant) -> Self {
         let (way, nth) = job.way(index);
         let request = Arc::clone(&way.request);
+        let text = Text::new(Arc::clone(&way.stops), request.n_indent);
+        let mut sampler = way.sampler.branch(request.seed.wrapping_add(nth));
+        if request.diversity == Diversity::Arithmetic {
+            sampler.draw_by_code_point(request.seed, nth, way.n);
+        }
         Self {
             request_id: job.request_id,
             stream_id: job.stream_id,
@@ -82,14 +102,18 @@ impl Sequence {
             n_prompt: job.n_prompt(),
             n_predicted: 0,
             window: ContextWindow::new(n_ctx_slot, request.context_shift),
-            sampler: way.sampler.branch(request.seed.wrapping_add(nth)),
+            shifted_at: None,
+            sampler,
+            beam: request.diversity.beams().map(|&search| Box::new(Beam::new(search, nth, &text))),
+            first: way.firsts.clone().map(|firsts| (firsts, nth)),
             constraint: constraint(&request, lexicon),
             end_token: lexicon.end_tokens().first().copied(),
             is_stuck: false,
-            text: Text::new(Arc::clone(&way.stops), request.n_indent),
+            text,
             chosen: None,
             clock: Clock::new(now),
             n_cached: None,
+            snapshots_at: Vec::new(),
             untold: Untold::default(),
             explanation: None,
             request,
@@ -130,7 +154,18 @@ impl Sequence {
         let n_before = self.n_tokens();
         let n_kept = self.window.shift(self.n_prompt, &mut self.tokens)?;
         self.variants.remove(&(n_kept..n_kept + n_before - self.n_tokens()));
+        self.shifted_at = Some(n_kept);
         Some(n_kept)
+    }
+
+    /// Where its context was shifted last; `None` where all of its text is there.
+    pub(crate) fn shifted_at(&self) -> Option<u32> {
+        self.shifted_at
+    }
+
+    /// How it chooses: it has seen its prompt and what it has drawn.
+    pub(crate) fn sampler(&self) -> &Sampler {
+        &self.sampler
     }
 
     /// Whether its context must be shifted before it can go on.
@@ -160,12 +195,19 @@ impl Sequence {
     }
 
     /// Chooses the next token from the `logits` after its last one, on whichever thread; [`Sequence::show`] says which.
+    ///
+    /// A beam chooses none and proposes some, of which its search chooses.
     pub(crate) fn choose(&mut self, logits: &[f32]) {
-        let drawn = match &mut self.constraint {
-            None => Some(self.sampler.sample(logits)),
-            Some(constraint) => sampling::draw_allowed(&mut self.sampler, &mut **constraint, logits),
+        if self.beam.is_some() {
+            return self.propose(logits);
+        }
+        let is_first = self.first.is_some();
+        let drawn = match (self.first.take(), &mut self.constraint) {
+            (Some((firsts, nth)), _) => self.choose_first(&firsts, nth, logits),
+            (None, None) => Some(self.sampler.sample(logits)),
+            (None, Some(constraint)) => sampling::draw_allowed(&mut self.sampler, &mut **constraint, logits),
         };
-        let Some(token) = drawn.or(self.end_token) else {
+        let Some(token) = drawn.or(self.end_token.filter(|_| !is_first)) else {
             self.is_stuck = true;
             return;
         };
@@ -180,6 +222,22 @@ impl Sequence {
         self.chosen = Some(Chosen { token, logprobs });
     }
 
+    /// The first token, which no other branch has; `None` where all that could be drawn are taken.
+    fn choose_first(&mut self, firsts: &Firsts, nth: u32, logits: &[f32]) -> Option<Token> {
+        let token = match sampling::next_allowed(self.constraint.as_deref_mut(), logits) {
+            Next::Forced(token) => (nth == 0).then_some(token)?,
+            Next::Any(row) => {
+                // What is told of the draw is read from its own chain.
+                self.sampler.distribution(&row);
+                firsts.draw(nth, &row)?
+            }
+        };
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token);
+        }
+        Some(token)
+    }
+
     /// Turns the token that was chosen before `now` into text, and says whether that ends it. `None` where none was chosen since the
     /// last one that was shown.
     pub(crate) fn show(&mut self, runner: &impl Runner, slot: u32, now: Instant) -> Option<Drawn> {
@@ -191,13 +249,7 @@ impl Sequence {
         };
         self.clock.draw(now);
         let is_end = runner.is_end(token);
-        let Shown { mut text, end } = self.text.push(|bytes| {
-            if self.request.preserved_tokens.contains(&token) {
-                bytes.extend_from_slice(runner.lexicon().spelling(token));
-            } else if !is_end {
-                runner.append_piece(token, bytes);
-            }
-        });
+        let Shown { mut text, end } = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
         let is_late = || self.request.max_predict_time.is_some_and(|limit| text.contains('\n') && self.clock.predicted() > limit);
         let finished = match end {
             Some(end) => Some(end),
@@ -259,6 +311,15 @@ impl Sequence {
     /// shown it, and this is empty.
     pub(crate) fn rest_of_text(&mut self) -> SmolStr {
         self.text.finish()
+    }
+}
+
+/// What `token` adds to the text of a branch of `request`.
+pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner, bytes: &mut Vec<u8>) {
+    if request.preserved_tokens.contains(&token) {
+        bytes.extend_from_slice(runner.lexicon().spelling(token));
+    } else if !runner.is_end(token) {
+        runner.append_piece(token, bytes);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::engine::sequence::indentation::Indentation;
 use crate::request::FinishReason;
 
 /// The text of one branch as it grows.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Text {
     /// Shared by the branches of a request.
     stops: Arc<[String]>,
@@ -31,6 +31,21 @@ impl Text {
     /// Ends at any of `stops`, and at a line that is indented by fewer than `n_indent` characters.
     pub(crate) fn new(stops: Arc<[String]>, n_indent: u32) -> Self {
         Self { stops, held: Vec::new(), indentation: Indentation::new(n_indent) }
+    }
+
+    /// The first bytes of a character that others have shown nothing of.
+    pub(crate) fn hold(&mut self, bytes: &[u8]) {
+        self.held.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn held(&self) -> &[u8] {
+        &self.held
+    }
+
+    /// What comes now is a text of its own, which ends as this one does.
+    pub(crate) fn begin_again(&mut self, n_indent: u32) {
+        self.held.clear();
+        self.indentation = Indentation::new(n_indent);
     }
 
     /// Takes the bytes that `append` adds. The stop string that begins first wins; of two that begin together, the one that is
@@ -94,7 +109,7 @@ fn overlap(bytes: &[u8], stop: &[u8]) -> usize {
 }
 
 /// Length of the character at the end of `bytes` whose last bytes have not come yet.
-fn incomplete_tail(bytes: &[u8]) -> usize {
+pub(crate) fn incomplete_tail(bytes: &[u8]) -> usize {
     let is_incomplete = |n: &usize| {
         let tail = &bytes[bytes.len() - n..];
         std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())

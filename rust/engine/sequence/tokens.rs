@@ -18,6 +18,11 @@ impl Tokens {
         Self { shared: prompt, own: Vec::new() }
     }
 
+    /// The prompt that it shares, without what is its own.
+    pub(crate) fn of_prompt(&self) -> Self {
+        Self::new(Arc::clone(&self.shared))
+    }
+
     pub(crate) fn len(&self) -> u32 {
         u32::try_from(self.shared.len() + self.own.len()).expect("a sequence fits its context")
     }

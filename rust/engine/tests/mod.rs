@@ -1,13 +1,16 @@
 //! The whole engine on [`FakeRunner`]: exact texts, and every computed token counted.
 
 mod adapters;
+mod beams;
 mod bells;
 mod branches;
 mod cancelling;
 mod constraints;
 mod context_shift;
+mod diversity;
 mod explaining;
 mod failing;
+mod forks;
 mod giving_way;
 mod grouping;
 mod growth;
@@ -32,7 +35,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::cache::{Forks, MemoryKind};
-use crate::config::{Limits, READER_PATIENCE, TokenGap};
+use crate::config::{Checkpoints, Limits, READER_PATIENCE, TokenGap};
 use crate::engine::{Completions, Engine, Stats};
 use crate::error::Error;
 use crate::fake_runner::{FakeControl, FakeRunner, MEMORY, tokens_of};
@@ -60,6 +63,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
         max_store_bytes: Some(0),
         max_queue: 256,
         max_token_gap: TokenGap::Auto,
+        checkpoints: Checkpoints::NONE,
         reader_patience: READER_PATIENCE,
     }
 }

@@ -91,3 +91,57 @@ fn of_a_chat_what_a_window_sees_at_the_end_of_its_prompt_is_kept() {
         assert_eq!(control.n_computed() - before, n_expected, "with places {snapshots_at:?} and a store of {max_store_bytes:?}");
     }
 }
+
+/// Bytes of a state of whatever length.
+const STATE_BYTES: u64 = 50_000;
+
+/// A memory that cannot be cut, with a store of `max_store_bytes`.
+fn start_with_checkpoints(checkpoints: Checkpoints, max_store_bytes: Option<u64>) -> (Engine, FakeControl) {
+    let limits = Limits { checkpoints, max_store_bytes, n_seq_max: 4, ..limits(2, 4096) };
+    let memory = MemoryKind { forks: Forks::AtEnd, bytes_per_token: 0, bytes_per_state: STATE_BYTES, ..MEMORY };
+    start_with(limits, move |runner| runner.with_memory(memory))
+}
+
+#[test]
+fn a_prompt_that_parts_anywhere_from_an_earlier_one_goes_on_from_the_last_checkpoint_and_the_next_from_there() {
+    let (engine, control) = start_with_checkpoints(Checkpoints { n_most: 24, min_step: 64 }, None);
+    assert_eq!(n_computed_for(&engine, &control, greedy(&prompt(1, 1000), 5)), 1000 + 4);
+    let parted = |seed, n_own| format!("{}{}", &prompt(1, 1000)[..333], prompt(seed, n_own));
+    assert_eq!(n_computed_for(&engine, &control, greedy(&parted(2, 50), 5)), 333 - 5 * 64 + 50 + 4);
+    assert_eq!(n_computed_for(&engine, &control, greedy(&parted(3, 40), 5)), 40 + 4, "where two have parted, a third goes on");
+}
+
+#[test]
+fn checkpoints_are_bounded_in_number_and_by_a_part_of_the_store() {
+    for (n_most, max_store_bytes, n_expected) in
+        [(8, None, 8), (0, None, 0), (8, Some(8 * 5 * STATE_BYTES), 5), (8, Some(7 * STATE_BYTES), 0)]
+    {
+        let (engine, _) = start_with_checkpoints(Checkpoints { n_most, min_step: 16 }, max_store_bytes);
+        run(&engine, greedy(&prompt(1, 2000), 1));
+        // Beside them there is the state at the prompt's end.
+        let n_pieces = engine.stats().store.n_pieces;
+        assert_eq!(n_pieces, n_expected + 1, "of {n_most} in {max_store_bytes:?} bytes");
+    }
+}
+
+#[test]
+fn a_second_prompt_waits_for_the_checkpoint_that_a_running_one_will_reach() {
+    let (engine, control) = start_with_checkpoints(Checkpoints { n_most: 24, min_step: 64 }, None);
+    control.allow(Some(0));
+    let first = engine.submit(greedy(&prompt(1, 1000), 5), None).unwrap();
+    let parted = format!("{}{}", &prompt(1, 1000)[..600], prompt(2, 100));
+    let second = engine.submit(greedy(&parted, 5), None).unwrap();
+    control.allow(None);
+    assert_eq!(collect(first).unwrap()[0].finished.usage.n_computed, 1000);
+    let second = collect(second).unwrap().remove(0);
+    assert_eq!((second.tokens, second.finished.usage.n_computed), (expected(&parted, 5), 600 - 9 * 64 + 100));
+}
+
+#[test]
+fn checkpoints_stand_where_lines_end() {
+    let (engine, control) = start_with_checkpoints(Checkpoints::default(), None);
+    let lines = format!("{}\n{}", &prompt(1, 1000)[..350], prompt(2, 649));
+    assert_eq!(n_computed_for(&engine, &control, greedy(&lines, 5)), 1000 + 4);
+    let other = format!("{}{}", &lines[..360], prompt(3, 50));
+    assert_eq!(n_computed_for(&engine, &control, greedy(&other, 5)), 360 - 351 + 50 + 4);
+}

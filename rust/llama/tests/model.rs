@@ -258,3 +258,12 @@ fn two_threads_load_at_once() {
         }
     });
 }
+
+#[test]
+fn a_vocabulary_alone_cuts_texts_as_the_whole_model_does_and_continues_none() {
+    let config = ModelConfig { vocabulary_only: true, ..ModelConfig::at(demo_path()) };
+    let model = Arc::new(Model::load(&config, |_| {}).expect("the demo model has a vocabulary"));
+    let text = "Once upon a time, there was a fox.";
+    assert_eq!(model.tokenize(text.as_bytes(), true, true), demo().tokenize(text.as_bytes(), true, true));
+    assert!(matches!(crate::llama::start(&model, &EngineConfig::default()), Err(Error::ModelLoad { .. })));
+}

@@ -97,6 +97,7 @@ class _Form:
     """What a stream and a whole answer have in common."""
 
     def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
+        generation.takes_forks = len(generation.streams) == 1
         self._branches = Branches(generation, engine, model)
         self._paths = request_fields.paths(data)
         self._post_sampling = data.post_sampling_probs is True
@@ -116,10 +117,17 @@ class Stream(_Form):
         super().__init__(data, generation, engine, model)
         self._running = Running(generation) if data.timings_per_token else None
         self._with_progress = data.return_progress is True
+        self._id: str | None = generation.id
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
         """The frames of events of one prompt, in order."""
-        return [sse.frame(told) for event in events for told in self._told(prompt, event)]
+        return [sse.frame(self._named(told)) for event in events for told in self._told(prompt, event)]
+
+    def _named(self, told: object) -> object:
+        """The same; the first says by which id the request is found while it runs."""
+        if self._id is not None and isinstance(told, CompletionEvent):
+            told.id, self._id = self._id, None
+        return told
 
     def _told(self, prompt: int, event: Event) -> Sequence[object]:
         match event:

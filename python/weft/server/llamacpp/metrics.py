@@ -104,6 +104,15 @@ def _prompts(stats: Stats) -> list[Family]:
     about = "Prompt tokens by where they came from; awaited ones were still being computed by another request."
     return [
         counter("weft:prompt_tokens_total", about, sources, label="source"),
+        counter("weft:branches_started_total", "Branches of requests that got a slot.", stats.branches.n_started),
+        counter("weft:branches_forked_total", "Branches that were forked from others.", stats.branches.n_forked),
+        counter("weft:branches_cancelled_total", "Branches that were cancelled on their own.", stats.branches.n_cancelled),
+        counter(
+            "weft:branch_tokens_computed_total",
+            "Prompt tokens computed for branches that are not the first of their request, and for forks.",
+            stats.branches.n_computed,
+        ),
+        counter("weft:branch_tokens_shared_total", "Prompt tokens that these found computed.", stats.branches.n_shared),
         counter("weft:preempted_total", "Times that a completion gave up its slot for an older one.", stats.n_preempted),
     ]
 

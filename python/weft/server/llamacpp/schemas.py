@@ -69,7 +69,7 @@ class InfillBody(CompletionFields, kw_only=True):
 
 
 class CompletionEvent(msgspec.Struct):
-    """One token of a stream, or how far the prompt is before the first one."""
+    """One token of a stream, or how far the prompt is before the first one. The first says by which `id` the request is found."""
 
     index: int
     content: str
@@ -81,6 +81,7 @@ class CompletionEvent(msgspec.Struct):
     completion_probabilities: list[CompletionProbability] | msgspec.UnsetType = msgspec.UNSET
     timings: Timings | msgspec.UnsetType = msgspec.UNSET
     prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
+    id: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class TokenizeBody(msgspec.Struct):

@@ -40,8 +40,11 @@ class BestOf:
             branches = range(first, first + self._n_written)
             best = sorted(branches, key=self._mean, reverse=True)[: self._n_told]
             told += [(index, by_index[index]) for index in best]
-        for place, (_, choice) in enumerate(told):
+        for place, (index, choice) in enumerate(told):
             choice.index = place
+            # JSON has no infinity: what has no token has no score.
+            if index in self._sums:
+                choice.score = self._mean(index)
         return told
 
     def _mean(self, index: int) -> float:

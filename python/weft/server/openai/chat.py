@@ -22,7 +22,7 @@ from weft.server.openai.chat_schemas import (
     Message,
     ToolCall,
 )
-from weft.server.response_fields import CompletionResult, TokenProbability, timings
+from weft.server.response_fields import CompletionResult, TokenProbability, timings, told_score
 from weft.server.run import sse
 from weft.server.run.chat import Spoken
 from weft.server.run.collected import TOKEN_BYTES
@@ -162,7 +162,7 @@ class Stream(_Form):
             return []
         self._about.finish(prompt, event)
         index = self._about.index(prompt, event)
-        chunk = self._chunk([ChunkChoice(index, Delta(), None, self._finish_reason(event))])
+        chunk = self._chunk([ChunkChoice(index, Delta(), None, self._finish_reason(event), told_score(event))])
         chunk.timings = timings([event.usage])
         chunk.verbose = self._about.verbose(prompt, event)
         chunk.cache_explanation = self._about.explanation(prompt, event)
@@ -250,7 +250,7 @@ class Whole(_Form):
         if told := self._told.pop(index, []):
             logprobs = ChatLogprobs(cast("list[TokenProbability]", GAP))
             self._gaps[index] = json_list(told)
-        self._choices.append(ChatChoice(index, message, logprobs, self._finish_reason(finished)))
+        self._choices.append(ChatChoice(index, message, logprobs, self._finish_reason(finished), told_score(finished)))
         if index == 0:
             has_probabilities = bool(self._told_first)
             self._verbose = self._about.verbose(

@@ -73,6 +73,8 @@ class ChatChoice(msgspec.Struct):
     message: Message
     logprobs: ChatLogprobs | None
     finish_reason: str
+    score: float | msgspec.UnsetType = msgspec.UNSET
+    """With `beam_width`: what ranks it, the greater the better."""
 
 
 class ChatCompletion(msgspec.Struct):
@@ -108,6 +110,8 @@ class ChunkChoice(msgspec.Struct):
     delta: Delta
     logprobs: ChatLogprobs | None
     finish_reason: str | None
+    score: float | msgspec.UnsetType = msgspec.UNSET
+    """As of a whole answer, at a branch's end."""
 
 
 class ChatChunk(msgspec.Struct):

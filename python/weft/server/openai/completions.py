@@ -13,7 +13,7 @@ from weft.server.openai.echo import Echo
 from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Choice, CompletionChunk, CompletionObject, CreateCompletion, Logprobs
-from weft.server.response_fields import CompletionResult, likely_by_text, timings
+from weft.server.response_fields import CompletionResult, likely_by_text, timings, told_score
 from weft.server.run import sse
 from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, drawn
@@ -52,6 +52,8 @@ def _with_best_of(data: CreateCompletion, asked: Submission) -> Submission:
         return asked
     if asked.branches:
         raise InvalidRequest("best_of", "best_of compares completions of one kind; leave it out, or the branches")
+    if asked.template.beam_width is not None or asked.template.diverse == "beam":
+        raise InvalidRequest("best_of", "best_of compares what is drawn, and a search its beams; leave one of them out")
     if data.best_of < asked.template.n:
         raise InvalidRequest("best_of", f"best_of is {data.best_of}, less than n, which is {asked.template.n}")
     if asked.stream:
@@ -160,7 +162,9 @@ class Stream(_Form):
 
     def _ending(self, prompt: int, finished: Finished) -> CompletionChunk:
         self._about.finish(prompt, finished)
-        chunk = self._chunk([Choice("", self._about.index(prompt, finished), None, FINISH_REASONS[finished.reason])])
+        chunk = self._chunk(
+            [Choice("", self._about.index(prompt, finished), None, FINISH_REASONS[finished.reason], told_score(finished))]
+        )
         chunk.timings = timings([finished.usage])
         chunk.verbose = self._about.verbose(prompt, finished)
         chunk.cache_explanation = self._about.explanation(prompt, finished)
@@ -254,7 +258,7 @@ class Whole(_Form):
         if logprobs is not None:
             self._gaps[index] = logprobs.fillings()
         gaps = None if logprobs is None else logprobs.gaps
-        self._choices.append(Choice(text + written, index, gaps, FINISH_REASONS[finished.reason]))
+        self._choices.append(Choice(text + written, index, gaps, FINISH_REASONS[finished.reason], told_score(finished)))
         if self._may_be_first(index):
             self._verbose[index] = self._about.verbose(
                 prompt, finished, content=written, tokens=tokens, has_probabilities=index in self._told

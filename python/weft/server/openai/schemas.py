@@ -69,6 +69,8 @@ class Choice(msgspec.Struct):
     index: int
     logprobs: Logprobs | None
     finish_reason: str | None
+    score: float | msgspec.UnsetType = msgspec.UNSET
+    """With `best_of` and with `beam_width`, at a branch's end: what ranks it, the greater the better."""
 
 
 class PromptTokensDetails(msgspec.Struct):

@@ -7,7 +7,8 @@ refused by name, unless its value asks for nothing.
 from weft.infill import Snippet
 from weft.server.request_fields.branches import branches_size
 from weft.server.request_fields.constraint import Constraint, constraint
-from weft.server.request_fields.fields import CompletionFields, LogitBias, Prompt, TextPrompt
+from weft.server.request_fields.fields import CompletionFields, ForkFields, LogitBias, Prompt, TextPrompt
+from weft.server.request_fields.forks import fork_asked
 from weft.server.request_fields.media import chat_files, with_images
 from weft.server.request_fields.neutral import refuse, refuse_unsupported
 from weft.server.request_fields.paths import paths
@@ -20,6 +21,7 @@ __all__ = [
     "RANDOM_SEED",
     "CompletionFields",
     "Constraint",
+    "ForkFields",
     "LogitBias",
     "Prompt",
     "Snippet",
@@ -30,6 +32,7 @@ __all__ = [
     "chat_files",
     "constraint",
     "first_given",
+    "fork_asked",
     "n_completions",
     "paths",
     "pieces",

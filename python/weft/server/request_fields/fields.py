@@ -6,7 +6,17 @@ import msgspec
 
 from weft.sampling import Sampling
 
-__all__ = ["BRANCH_NAMES", "BranchFields", "CompletionFields", "LogitBias", "Prompt", "TextPrompt", "TriggerField"]
+__all__ = [
+    "BRANCH_NAMES",
+    "FORK_NAMES",
+    "BranchFields",
+    "CompletionFields",
+    "ForkFields",
+    "LogitBias",
+    "Prompt",
+    "TextPrompt",
+    "TriggerField",
+]
 
 
 class TextPrompt(msgspec.Struct):
@@ -64,6 +74,14 @@ class CompletionFields(SamplingFields, kw_only=True):
     """What follows the prompt: a text that goes on where it ends, or tokens; a branch's own, most of all."""
     stream: bool | None = None
     n: int | None = None
+    distinct: bool | None = None
+    """Whether no two completions begin with the same token."""
+    diverse: str | None = None
+    """`arithmetic` spreads the completions over what could be said, `beam` draws whole texts without replacement."""
+    beam_width: int | None = None
+    """Beams of a search for the likeliest texts, of which the `n` best are told."""
+    length_penalty: float | None = None
+    """What their scores are divided by: their number of tokens, raised to this."""
     branches: list[dict[str, Any]] | None = None
     """In place of `n`: an object for each branch, with the fields that are its own; `BranchFields` are those that may be."""
     n_cmpl: int | None = None
@@ -161,7 +179,13 @@ BRANCH_NAMES = (
 )
 """Fields of a completion that each branch may have of its own."""
 
+FORK_NAMES = tuple(name for name in BRANCH_NAMES if name not in ("suffix_prompt", "lora"))
+"""Fields that forks of a branch may have of their own."""
+
 if TYPE_CHECKING:
+
+    class ForkFields(CompletionFields):
+        """What forks say of themselves; what they leave unsaid is their branch's. It has the fields of `FORK_NAMES` alone."""
 
     class BranchFields(CompletionFields):
         """What one branch says of itself; what it leaves unsaid is the body's. It has the fields of `BRANCH_NAMES` alone."""
@@ -172,4 +196,11 @@ else:
         kw_only=True,
         module=__name__,
         namespace={"__doc__": "What one branch says of itself; what it leaves unsaid is the body's."},
+    )
+    ForkFields = msgspec.defstruct(
+        "ForkFields",
+        [(name, get_type_hints(CompletionFields)[name], None) for name in FORK_NAMES],
+        kw_only=True,
+        module=__name__,
+        namespace={"__doc__": "What forks say of themselves; what they leave unsaid is their branch's."},
     )

@@ -41,6 +41,7 @@ _READ = ("samplers", "dry_base", "dry_sequence_breakers", "logit_bias")
 _AS_THEY_ARE = (
     *(name for name in _KNOBS if name not in _READ),
     *("n_discard", "n_indent", "post_sampling_probs", "priority"),
+    *("distinct", "diverse", "beam_width", "length_penalty"),
 )
 """Fields that a body and a request have by the same name, with the same meaning of every value."""
 

@@ -4,20 +4,22 @@ import asyncio
 from functools import partial
 
 import msgspec
-from litestar import Router, delete, get
+from litestar import Router, delete, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, FromQuery, SkipValidation
+from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft.server.auth import current_owner
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError
 from weft.server.json_request import JsonRequest
 from weft.server.requests_api import translate
-from weft.server.requests_api.schemas import RequestReport, RequestsReport
+from weft.server.requests_api.forked import ForkStream
+from weft.server.requests_api.schemas import ForkBody, Forked, RequestReport, RequestsReport
 from weft.server.run.aside import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedAnswer
+from weft.server.run.stream import Answer, AwaitedAnswer, StreamedAnswer
+from weft.server.run.submission import ForkAsked
 
 __all__ = ["router"]
 
@@ -55,11 +57,40 @@ async def cancel(request_id: FromPath[str], service: Here) -> None:
 async def cancel_branch(request_id: FromPath[str], index: FromPath[int], service: Here) -> None:
     """Ends one branch with the reason `cancelled`; the others go on. Nothing happens where it has ended."""
     generation = _found(service, request_id)
+    prompt, place = _place(generation, request_id, index)
+    generation.streams[prompt].cancel(place)
+
+
+@post("/requests/{request_id:str}/branches/{index:int}/fork", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+async def fork(
+    request_id: FromPath[str], index: FromPath[int], service: Here, data: JSONBody[ForkBody | None] = None
+) -> Answer[Forked]:
+    """Forks a branch: others continue its prompt, its text up to a place, and what is appended.
+
+    With `stream` they get a stream of their own, which this answers; otherwise they come into the request's.
+    """
+    generation = _found(service, request_id)
+    prompt, place = _place(generation, request_id, index)
+    asked = translate.fork_asked(ForkBody() if data is None else data, service.settings)
+    if not asked.own_stream:
+        return Answer(AwaitedAnswer(partial(_fork, service, generation, (prompt, place), asked)))
+    own = await service.fork(generation, prompt, place, asked)
+    assert isinstance(own, Generation), "forks were asked for that have a stream of their own"
+    return Answer(StreamedAnswer(own, ForkStream(own), service.settings.ping_s))
+
+
+async def _fork(service: Service, generation: Generation, branch: tuple[int, int], asked: ForkAsked) -> Forked:
+    indices = await service.fork(generation, *branch, asked)
+    assert not isinstance(indices, Generation), "they come into the request's stream"
+    return Forked(indices)
+
+
+def _place(generation: Generation, request_id: str, index: int) -> tuple[int, int]:
+    """The prompt of a branch, and its place there."""
     found = translate.branch_of(generation, index)
     if found is None:
         raise NoSuchItemError(f"the request {request_id} has no branch {index}")
-    prompt, place = found
-    generation.streams[prompt].cancel(place)
+    return found
 
 
 def _found(service: Service, request_id: str) -> Generation:
@@ -71,9 +102,11 @@ def _found(service: Service, request_id: str) -> Generation:
 
 async def _report(service: Service, generation: Generation, first: int) -> msgspec.Raw:
     make = partial(translate.report, generation, service, service.engine.slots, first=first)
-    n = min(generation.requests[0].n * len(generation.streams), translate.MAX_TOLD)
+    n = min(translate.n_branches(generation), translate.MAX_TOLD)
     # Neither hundreds of texts nor their JSON are the event loop's work.
     return await service.aside.elsewhere(Purpose.SIGHT, n, lambda: msgspec.Raw(msgspec.json.encode(make())))
 
 
-router = Router(path="/", route_handlers=[requests, request, cancel, cancel_branch], request_class=JsonRequest, tags=["Weft"])
+router = Router(
+    path="/", route_handlers=[requests, request, cancel, cancel_branch, fork], request_class=JsonRequest, tags=["Weft"]
+)

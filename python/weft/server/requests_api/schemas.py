@@ -2,9 +2,20 @@
 
 import msgspec
 
-from weft.server.response_fields import GenerationSettings
+from weft.server.request_fields import ForkFields
+from weft.server.response_fields import GenerationSettings, Timings
 
-__all__ = ["BranchReport", "RequestReport", "RequestSummary", "RequestsReport"]
+__all__ = [
+    "BranchReport",
+    "ForkBody",
+    "ForkEnd",
+    "ForkEvent",
+    "ForkPlace",
+    "Forked",
+    "RequestReport",
+    "RequestSummary",
+    "RequestsReport",
+]
 
 
 class RequestSummary(msgspec.Struct, kw_only=True):
@@ -52,3 +63,60 @@ class RequestReport(RequestSummary, kw_only=True):
     """The same, with its branches: at most 256, from the one on that the query's `first` says."""
 
     branches: list[BranchReport]
+
+
+class ForkPlace(msgspec.Struct, forbid_unknown_fields=True):
+    """A place in the text of a branch, its prompt not counted: after so many tokens, or after so many bytes."""
+
+    token: int | None = None
+    byte: int | None = None
+
+
+class ForkBody(ForkFields, kw_only=True):
+    """`POST /requests/{id}/branches/{index}/fork`: how the forks go on, where not as their branch would."""
+
+    n: int | None = None
+    """How many forks; 1 where nothing is said."""
+    at: ForkPlace | None = None
+    """Where they part from the branch; its end where nothing is said."""
+    append: str | list[int | str] | None = None
+    """What stands between there and what they write."""
+    stream: bool | None = None
+    """Whether they get a stream of their own, which is this answer; otherwise they come into the request's."""
+
+
+class Forked(msgspec.Struct):
+    """The numbers of forks in the stream of their request."""
+
+    indices: list[int]
+
+
+class ForkEvent(msgspec.Struct, kw_only=True):
+    """One token of a fork that has a stream of its own. The first of them says by which `id` the forks are found as a request."""
+
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    index: int
+    content: str
+    tokens: list[int]
+    stop: bool = False
+    id_slot: int
+    tokens_predicted: int
+
+
+class ForkEnd(msgspec.Struct, kw_only=True):
+    """The end of such a fork: `content` is what was held back of its text."""
+
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    index: int
+    content: str
+    stop: bool = True
+    reason: str
+    """`end`, `stop`, `length`, `context_full` or `cancelled`."""
+    stopping_word: str
+    truncated: bool
+    tokens_predicted: int
+    tokens_evaluated: int
+    """Tokens of what it continued."""
+    tokens_computed: int
+    """Of these, those that were computed for it; the others were shared."""
+    timings: Timings

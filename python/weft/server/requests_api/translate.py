@@ -1,16 +1,20 @@
 """Generations become reports. No I/O here."""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
 from weft import InvalidRequest, Slot
-from weft.server.requests_api.schemas import BranchReport, RequestReport, RequestsReport, RequestSummary
+from weft.server import request_fields
+from weft.server.requests_api.schemas import BranchReport, ForkBody, ForkPlace, RequestReport, RequestsReport, RequestSummary
 from weft.server.response_fields import Branches
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
+from weft.server.run.submission import ForkAsked
+from weft.settings import Settings
 
-__all__ = ["MAX_TOLD", "branch_of", "report", "reports"]
+__all__ = ["MAX_TOLD", "branch_of", "fork_asked", "n_branches", "report", "reports"]
 
 MAX_TOLD = 256
 """Most branches of one report: each comes with its settings and its text."""
@@ -35,15 +39,52 @@ def report(generation: Generation, service: Service, listed: Sequence[Slot], *, 
         raise InvalidRequest("first", f"first is {first}; it must be 0 or more")
     slots = _slots(listed)
     branches = Branches(generation, service.engine, service.model_name)
-    last = min(first + MAX_TOLD, branches.n * len(generation.streams))
-    told = [_branch(generation, branches, *divmod(index, branches.n), slots) for index in range(first, last)]
+    last = min(first + MAX_TOLD, n_branches(generation))
+    places = [place for index in range(first, last) if (place := branch_of(generation, index)) is not None]
+    told = [_branch(generation, branches, *place, slots) for place in places]
     return RequestReport(**msgspec.structs.asdict(_summary(generation, slots)), branches=told)
 
 
 def branch_of(generation: Generation, index: int) -> tuple[int, int] | None:
     """The prompt of a branch that is counted over all prompts, and its place there; None where there is none."""
+    if len(generation.streams) == 1:
+        return (0, index) if 0 <= index < generation.n_branches(0) else None
     n = generation.requests[0].n
     return divmod(index, n) if 0 <= index < n * len(generation.streams) else None
+
+
+def n_branches(generation: Generation) -> int:
+    """The branches of all prompts, those that were forked among them."""
+    return sum(generation.n_branches(prompt) for prompt in range(len(generation.streams)))
+
+
+def fork_asked(data: ForkBody, settings: Settings) -> ForkAsked:
+    """What a body says of forks.
+
+    Raises:
+        InvalidRequest: a field is not what it must be.
+    """
+    at, unit = _place(data.at)
+    return msgspec.structs.replace(
+        request_fields.fork_asked(data, settings),
+        n=1 if data.n is None else data.n,
+        at=at,
+        unit=unit,
+        append=request_fields.pieces(data.append or ""),
+        own_stream=data.stream is True,
+    )
+
+
+def _place(at: ForkPlace | None) -> tuple[int | None, Literal["token", "byte"]]:
+    if at is None:
+        return None, "token"
+    match at.token, at.byte:
+        case int(token), None:
+            return token, "token"
+        case None, int(byte):
+            return byte, "byte"
+        case _:
+            raise InvalidRequest("at", 'at must be {"token": n} or {"byte": n}: a place is counted in one of them')
 
 
 def _slots(listed: Sequence[Slot]) -> Slots:
@@ -58,7 +99,7 @@ def _summary(generation: Generation, slots: Slots) -> RequestSummary:
         created=int(generation.created),
         stream=generation.asked.stream,
         n_prompts=len(numbers),
-        n_branches=generation.requests[0].n * len(numbers),
+        n_branches=n_branches(generation),
         n_finished=generation.n_finished,
         n_running=sum(number in set(numbers) for number, _ in slots),
     )

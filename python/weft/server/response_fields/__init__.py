@@ -9,7 +9,7 @@ from weft.server.response_fields.probabilities import (
 )
 from weft.server.response_fields.progress import PromptProgress, Running
 from weft.server.response_fields.projection import projected
-from weft.server.response_fields.result import Branches, CompletionResult
+from weft.server.response_fields.result import Branches, CompletionResult, told_score
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
 from weft.server.response_fields.texts_usage import TextsUsage
 from weft.server.response_fields.timings import Timings, timings
@@ -30,4 +30,5 @@ __all__ = [
     "projected",
     "timings",
     "token_probability",
+    "told_score",
 ]

@@ -11,7 +11,7 @@ from weft.server.response_fields.settings import GenerationSettings, generation_
 from weft.server.response_fields.timings import Timings, timings
 from weft.server.run.generation import Generation
 
-__all__ = ["Branches", "CompletionResult"]
+__all__ = ["Branches", "CompletionResult", "told_score"]
 
 STOP_TYPES = {"end": "eos", "stop": "word", "length": "limit", "context_full": "limit", "cancelled": "none"}
 
@@ -43,6 +43,13 @@ class CompletionResult(msgspec.Struct):
     timings: Timings
     completion_probabilities: Sequence[CompletionProbability] | msgspec.UnsetType = msgspec.UNSET
     cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
+    score: float | msgspec.UnsetType = msgspec.UNSET
+    """With `beam_width`: what ranks the branch among the others, the greater the better."""
+
+
+def told_score(finished: Finished) -> float | msgspec.UnsetType:
+    """The score of a branch, where it has one."""
+    return msgspec.UNSET if finished.score is None else finished.score
 
 
 class Branches:
@@ -95,6 +102,7 @@ class Branches:
             timings=timings([usage]),
             completion_probabilities=cast("Sequence[CompletionProbability]", probabilities),
             cache_explanation=self.generation.explanation(prompt, finished),
+            score=told_score(finished),
         )
 
     def slot(self, prompt: int) -> int:

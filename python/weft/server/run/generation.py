@@ -10,7 +10,7 @@ from typing import cast
 
 import msgspec
 
-from weft import CacheExplanation, Event, Finished, Progress, PromptLogprobs, Request, Stream, Token
+from weft import CacheExplanation, Event, Finished, InvalidRequest, Progress, PromptLogprobs, Request, Stream, Token
 from weft._native import CompactLogprobs
 from weft.branches import branch_requests
 from weft.server.request_line import current_line
@@ -69,6 +69,10 @@ class Generation:
         """The requests of each prompt's branches, where they differ."""
         n_probs = [max(request.n_probs, request.prompt_logprobs or 0) for request in requests]
         self._is_heavy = max([*n_probs, *(branch.template.n_probs for branch in asked.branches)], default=0) >= HEAVY
+        self.takes_forks = False
+        """Whether forks of its branches may come into its answer: whoever writes it says so."""
+        self._forks: dict[tuple[int, int], Request] = {}
+        """What is asked of the branches that were forked from others."""
         self._with_new_line: set[tuple[int, int]] = set()
         self._texts: dict[tuple[int, int], list[str]] = {}
         self._n_predicted: dict[tuple[int, int], int] = {}
@@ -84,23 +88,31 @@ class Generation:
 
     def branch(self, prompt: int, index: int) -> Request:
         """What is asked of one branch of a prompt, with its own seed."""
+        if (fork := self._forks.get((prompt, index))) is not None:
+            return fork
         request = self.requests[prompt]
-        if not request.branches:
+        if not request.branches or index >= len(request.branches):
             return msgspec.structs.replace(request, seed=(self.streams[prompt].seed + index) % 2**32)
         if prompt not in self._branches:
             self._branches[prompt] = branch_requests(request)
         return self._branches[prompt][index]
 
+    def add_forks(self, prompt: int, indices: Sequence[int], request: Request) -> None:
+        """Takes up forks that come into the stream of a prompt, and what they were asked for; its seed is the first one's."""
+        seed = request.seed or 0
+        for nth, index in enumerate(indices):
+            self._forks[prompt, index] = msgspec.structs.replace(request, seed=(seed + nth) % 2**32)
+
+    def n_branches(self, prompt: int) -> int:
+        """How many branches of a prompt there are, those that were forked among them."""
+        return self.requests[prompt].n + sum(of == prompt for of, _ in self._forks)
+
     async def next_batches(self) -> list[tuple[int, list[Event]]]:
         """Events that are ready, with the position of their prompt; at least one, and none once all have finished."""
-        if len(self.streams) == 1:
-            if self._is_heavy:
-                await self.streams[0].readable()
-                await next_turn()
-            batch = await self.streams[0].next_batch(compact=True)
-            batches = [(0, batch)] if batch else []
-        else:
-            batches = await self._next_of_several()
+        try:
+            batches = await (self._next_of_one() if len(self.streams) == 1 else self._next_of_several())
+        except InvalidRequest as error:  # An engine that is elsewhere refuses when it is read.
+            raise self.asked.blame(error) from None
         for prompt, events in batches:
             self._tally.watch(events)
             self._watch(prompt, events)
@@ -146,7 +158,7 @@ class Generation:
 
     def unfinished(self) -> list[tuple[int, int]]:
         """The other branches, each with its prompt."""
-        branches = ((prompt, index) for prompt, request in enumerate(self.requests) for index in range(request.n))
+        branches = ((prompt, index) for prompt in range(len(self.requests)) for index in range(self.n_branches(prompt)))
         return [branch for branch in branches if branch not in self._reasons]
 
     def explanation(self, prompt: int, finished: Finished) -> CacheExplanation | msgspec.UnsetType:
@@ -156,6 +168,13 @@ class Generation:
     def has_new_line(self, prompt: int, index: int) -> bool:
         """Whether the text of a branch, as far as it was read, has a line break."""
         return (prompt, index) in self._with_new_line
+
+    async def _next_of_one(self) -> list[tuple[int, list[Event]]]:
+        if self._is_heavy:
+            await self.streams[0].readable()
+            await next_turn()
+        batch = await self.streams[0].next_batch(compact=True)
+        return [(0, batch)] if batch else []
 
     async def _next_of_several(self) -> list[tuple[int, list[Event]]]:
         # Only the streams that have something are looked at: of a thousand prompts, eight may be running.

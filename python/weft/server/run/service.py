@@ -44,7 +44,7 @@ from weft.server.run.patience import n_body_bytes
 from weft.server.run.pins import Pins
 from weft.server.run.recording import Recordings
 from weft.server.run.sleep import Sleep
-from weft.server.run.submission import Gap, Piece, SentPrompt, Submission, size_of
+from weft.server.run.submission import ForkAsked, Gap, Piece, SentPrompt, Submission, size_of
 from weft.server.run.system_prompt import CommonPrompt
 from weft.server.run.tally import Tally
 from weft.server.run.turns import Turns
@@ -291,6 +291,42 @@ class Service:
         self._generations.add(generation)
         return generation
 
+    async def fork(self, generation: Generation, prompt: int, place: int, asked: ForkAsked) -> list[int] | Generation:
+        """Forks a branch: the numbers of its forks in its own stream, or what they write in theirs.
+
+        Raises:
+            InvalidRequest: a field is out of range, or the forks cannot be told where they are to come.
+            WeftError: what [`Stream.fork`][weft.Stream.fork] raises.
+        """
+        if not asked.own_stream and not generation.takes_forks:
+            message = "the answer to this request has no room for forks; set stream to true, which gives them one of their own"
+            raise InvalidRequest("stream", message)
+        size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
+        options, append = await self.aside.work(Purpose.PROMPT, size, self._fork_options, generation.asked.prompts[prompt], asked)
+        source = generation.branch(prompt, place)
+        made = await generation.streams[prompt].fork(
+            place, n=asked.n, at=asked.at, unit=asked.unit, append=append or None, own_stream=asked.own_stream, **options
+        )
+        seed = options.get("seed")
+        if isinstance(made, list):
+            first = (source.seed or 0) - place + made[0] if seed is None else seed
+            generation.add_forks(prompt, made, _forked(source, len(made), {**options, "seed": first % 2**32}))
+            return made
+        alone = msgspec.structs.replace(generation.asked, stream=True, branches=())
+        requests = [_forked(source, asked.n, {**options, "seed": made.seed})]
+        own = Generation(alone, requests, [made], self.tally, owner=generation.owner)
+        self._generations.add(own)
+        return own
+
+    def _fork_options(self, sent: SentPrompt, asked: ForkAsked) -> tuple[dict[str, Any], list[int]]:
+        """What forks are asked for, and the tokens of what is appended to the text before them."""
+        options = {**asked.options}
+        if asked.logit_bias is not None:
+            options["logit_bias"] = self._biases(asked.logit_bias)
+        if asked.penalty_prompt is not None:
+            options["penalty_prompt"] = self._penalty_prompt(asked.penalty_prompt)
+        return options, self._tokens_on(asked.append, parse_special=_reads_special(sent))
+
     def check_writes(self) -> None:
         """Refuses what is to be written or scored where the server makes vectors only.
 
@@ -401,9 +437,7 @@ class Service:
     def _with_branches(self, request: Request, asked: Submission, sent: SentPrompt) -> Request:
         """The same with what follows its prompt, and with its branches, where they differ."""
         # Where a prompt came as tokens, no text of it is read for control tokens, and so none behind it.
-        parse_special = isinstance(sent, MediaPrompt) or (
-            not isinstance(sent, TokenIds | MixedPrompt) and any(isinstance(piece, str) for piece in sent)
-        )
+        parse_special = _reads_special(sent)
 
         def suffix(pieces: Sequence[Piece]) -> Sequence[int] | None:
             return self._tokens_on(pieces, parse_special=parse_special) or None
@@ -566,6 +600,18 @@ class Service:
                 opens = add_special and position == 0
                 tokens += self.engine.tokenize(piece, add_special=opens, parse_special=parse_special)
         return tokens
+
+
+def _reads_special(sent: SentPrompt) -> bool:
+    """Whether texts behind a prompt are read for control tokens: its own were."""
+    return isinstance(sent, MediaPrompt) or (
+        not isinstance(sent, TokenIds | MixedPrompt) and any(isinstance(piece, str) for piece in sent)
+    )
+
+
+def _forked(source: Request, n: int, options: Mapping[str, Any]) -> Request:
+    """What forks of a branch were asked for, for those who tell of them."""
+    return msgspec.structs.replace(source, **{**options, "n": n, "branches": ()})
 
 
 def _size_of_chat(data: Chat, files: Sequence[MediaFile]) -> int:

@@ -1,6 +1,7 @@
 """What one HTTP request asks of the engine, before any of its texts is tokenized."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -9,7 +10,7 @@ from weft._native import Biases, TokenIds
 from weft.infill import Snippet
 from weft.server.run.media_files import MediaPrompt
 
-__all__ = ["BranchAsked", "Gap", "Piece", "SentPrompt", "Submission", "size_of"]
+__all__ = ["BranchAsked", "ForkAsked", "Gap", "Piece", "SentPrompt", "Submission", "size_of"]
 
 Piece = str | int
 """A stretch of a prompt: text, or one token."""
@@ -57,6 +58,37 @@ class BranchAsked(msgspec.Struct, frozen=True, kw_only=True):
         """Characters and tokens."""
         n_biases = len(self.logit_bias) if isinstance(self.logit_bias, Biases) else size_of([one for one, _ in self.logit_bias])
         return PROMPT_SIZE + n_biases + size_of(self.penalty_prompt or ()) + size_of(self.suffix)
+
+
+class ForkAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """Forks of one branch."""
+
+    options: Mapping[str, Any]
+    """Fields of a request, in the place of the branch's: all but the two that follow."""
+    logit_bias: Sequence[tuple[Piece, float]] | None = None
+    penalty_prompt: Sequence[Piece] | None = None
+    n: int = 1
+    at: int | None = None
+    unit: Literal["token", "byte"] = "token"
+    append: Sequence[Piece] = ()
+    """What stands between the branch's text and theirs."""
+    own_stream: bool = False
+
+    @property
+    def size(self) -> int:
+        """Characters and tokens."""
+        n_biases = 0
+        if self.logit_bias is not None:
+            biases = self.logit_bias
+            n_biases = len(biases) if isinstance(biases, Biases) else size_of([one for one, _ in biases])
+        return PROMPT_SIZE + n_biases + size_of(self.penalty_prompt or ()) + size_of(self.append)
+
+    @property
+    def looks_through_vocabulary(self) -> bool:
+        """As [`Submission.looks_through_vocabulary`]."""
+        options = self.options
+        held = options.get("grammar") is not None or options.get("json_schema") is not None
+        return held or options.get("dry_multiplier", 0) != 0
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):

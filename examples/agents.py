@@ -1,0 +1,33 @@
+"""Agents that fan out: they read one long brief, each begins to speak, and from there it is forked four times."""
+
+import asyncio
+
+import weft
+
+BRIEF = "Once upon a time, three friends went out to look for the lost ring of the king. " * 20
+AGENTS = ["The fox", "The bear", "The whale"]
+
+
+async def fan_out(branch: weft.BranchStream) -> tuple[weft.BranchStream, weft.Answer]:
+    """What an agent comes to say in four ways, each of which goes on from where it is."""
+    await anext(branch)
+    forks = await weft.Answer.collect(await branch.fork(n=4, own_stream=True))
+    await branch.text()
+    return branch, forks
+
+
+async def main() -> None:
+    """Lets the agents speak, and counts what was computed for all of them."""
+    async with weft.Engine(n_slots=8) as engine:
+        ways: list[weft.BranchOptions] = [{"suffix_prompt": name} for name in AGENTS]
+        stream = engine.generate(BRIEF, branches=ways, max_tokens=24, temperature=1.0, ignore_eos=True)
+        tasks = [asyncio.create_task(fan_out(branch)) async for branch in stream.branches()]
+        usages = []
+        for branch, forks in await asyncio.gather(*tasks):
+            for fork in forks.branches:
+                print(f"{AGENTS[branch.index]}: … {fork.text.strip()}")
+            usages += [fork.usage for fork in forks.branches] + ([branch.finished.usage] if branch.finished else [])
+        print(f"tokens computed: {sum(one.n_computed for one in usages)}, tokens used: {sum(one.n_prompt for one in usages)}")
+
+
+asyncio.run(main())

@@ -1,0 +1,26 @@
+"""Past one machine: replicas on Ray, each one engine, and what knows who holds which prefix.
+
+    serve run weft.ray:app model=model.gguf replicas=4
+
+`build` makes the application of Ray Serve, `app` does so for the command line and for files of `serve deploy`, and
+[`weft.ray.batch`][] runs offline jobs. What routes needs no Ray.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.ray.application import app, build
+
+__all__ = ["app", "build"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 (one of those above)
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from weft.ray import application  # noqa: PLC0415 (routing needs no Ray)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ray":
+            raise
+        raise ModuleNotFoundError("Ray is not installed; `pip install 'weft-llm[ray]'` has it", name="ray") from error
+    return getattr(application, name)

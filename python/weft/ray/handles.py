@@ -1,0 +1,87 @@
+"""The replicas of a deployment of Ray Serve."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from ray.exceptions import RayActorError, RayTaskError, TaskCancelledError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
+from ray.serve.handle import DeploymentHandle
+
+from weft.errors import QueueFull, WeftError
+from weft.ray.errors import NoReplica, ReplicaLost
+from weft.ray.fleet import Fleet
+from weft.ray.known import known
+from weft.ray.messages import Call, Question, Sent, Told
+
+__all__ = ["RayFleet"]
+
+ANSWER_S = 120.0
+"""Seconds within which a question has to be answered."""
+
+
+class RayFleet(Fleet):
+    """A fleet behind a handle."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self._handle = handle
+        self._app = handle.app_name
+
+    def told(self) -> Mapping[str, Told]:
+        """As of `Fleet`; it is told after the first call or question."""
+        return known(self._app).told()
+
+    async def begin(self, call: Call) -> AsyncGenerator[Sent]:
+        """As of `Fleet`."""
+        messages = self._handle.options(method_name="generate", stream=True).remote(call)
+        try:
+            async for message in messages:
+                yield message
+        except Exception as error:  # noqa: BLE001 (as below)
+            raise ours(error) from None
+        finally:
+            messages.cancel()
+
+    async def ask(self, replica_id: str | None, question: str, *given: object) -> Any:  # noqa: ANN401 (as there)
+        """As of `Fleet`."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                answer = await self._handle.options(method_name="answer").remote(Question(question, given, replica_id))
+        except TimeoutError:
+            raise NoReplica(ANSWER_S) from None
+        except Exception as error:  # noqa: BLE001 (all of Ray's, as ours)
+            raise ours(error) from None
+        return _raised(answer)
+
+    async def ask_all(self, question: str, *given: object) -> list[Any]:
+        """As of `Fleet`."""
+        answers = self._handle.broadcast("answer", Question(question, given))
+        try:
+            told = await answers.results_async(timeout_s=ANSWER_S, return_exceptions=True)
+        except TimeoutError:
+            raise NoReplica(ANSWER_S) from None
+        return [_raised(one) for one in told if not isinstance(one, RayActorError)]
+
+    def remember(self, replica_id: str, tokens: Sequence[int], salt: bytes) -> None:
+        """As of `Fleet`."""
+        known(self._app).remember(replica_id, tokens, salt)
+
+
+def ours(error: Exception) -> Exception:
+    """What an exception of Ray's means."""
+    if isinstance(error, RayTaskError):
+        # What a replica did not expect, or what came to it: a replica that dies while it is asked is no fault of its own.
+        return error.cause if isinstance(error.cause, WeftError) else error
+    if isinstance(error, BackPressureError):
+        return QueueFull(error.num_queued_requests)
+    if isinstance(error, DeploymentUnavailableError):
+        return NoReplica(0.0)
+    if isinstance(error, RayActorError | TaskCancelledError | ReplicaUnavailableError):
+        return ReplicaLost("")
+    return error
+
+
+def _raised(answer: Any) -> Any:  # noqa: ANN401 (whatever was answered)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

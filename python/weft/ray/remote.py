@@ -1,0 +1,343 @@
+"""An engine whose computing is done by replicas in other processes."""
+
+import asyncio
+import contextlib
+import math
+import random
+import uuid
+from collections.abc import Coroutine, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Unpack, cast
+
+import msgspec
+
+from weft import _native
+from weft._native import (
+    Adapter,
+    CachedNode,
+    Compute,
+    Limits,
+    Model,
+    Prefix,
+    Stats,
+    Stream,
+    Vectors,
+    VectorStats,
+)
+from weft.config import EngineConfig
+from weft.engine import Engine
+from weft.errors import ContextOverflow, EngineStopped, InvalidRequest, NotSupported, WeftError
+from weft.ray.digest import salt_of
+from weft.ray.errors import NoReplica, ReplicaLost
+from weft.ray.fleet import Fleet
+from weft.ray.messages import Call, Facts, packed, portable_request, tokens_of
+from weft.ray.stream import Feed, RemoteStream
+from weft.ray.told import ToldNode, ToldPrefix, together
+from weft.request import Prompt, Request, RequestOptions
+from weft.work.threads import For
+
+__all__ = ["RemoteEngine"]
+
+TAKEN_WITHIN_S = 60.0
+"""Seconds within which some replica has to take a request."""
+
+
+class RemoteEngine(Engine):
+    """What `weft.Engine` is, with the replicas of a fleet in the place of a worker; it cuts texts into tokens itself.
+
+    It belongs to the event loop that starts it: streams are read there. What all replicas together tell is a second old.
+
+    Args:
+        fleet: The replicas.
+        model: Their GGUF file, whose vocabulary is read; None is the demo model.
+        config: How each of their engines is.
+        key: The secret of the digests.
+    """
+
+    def __init__(self, fleet: Fleet, model: str | None, config: EngineConfig, key: bytes) -> None:
+        super().__init__(model, config=config)
+        self._fleet = fleet
+        self._key = key
+        self._facts: Facts | None = None
+        self._vocabulary: Model | None = None
+        self._scales: list[tuple[int, float]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._n_requests = 0
+        self._feeds: dict[int, Feed] = {}
+        """Of requests that may run, by their number here."""
+        self._places: dict[str, int] = {}
+        """Which place each replica has in the list of all: the first that was free when it came."""
+        self._pins: dict[int, ToldPrefix] = {}
+        """What was pinned here, by its number here."""
+
+    async def start(self) -> None:
+        """Reads the vocabulary, and waits for the first replica.
+
+        Raises:
+            ModelLoadError: The file is no model that can be run.
+            InvalidConfig: Settings contradict each other, or do not fit the model.
+            RuntimeError: It was started before.
+        """
+        if self._state != "new":
+            raise RuntimeError("the engine was started before")
+        self._state = "starting"
+        self._loop = asyncio.get_running_loop()
+        overrides = self._config.kv_overrides or None
+        vocabulary = await self._threads.work(For.LIFE, lambda: Model.load_vocabulary(self._path, kv_overrides=overrides))
+        self._facts = await self._first_facts()
+        self._scales = [(adapter.id, adapter.scale) for adapter in self._facts.adapters]
+        self._vocabulary = cast("Model", _Vocabulary(vocabulary, self._facts.model))
+        self._native_model = vocabulary
+        self._state = "running"
+
+    async def _first_facts(self) -> Facts:
+        """What the first replica tells that runs, however long it takes to load its model."""
+        while not self._is_closed():
+            with contextlib.suppress(NoReplica, ReplicaLost):
+                facts: Facts = await self._fleet.ask(None, "facts")
+                return facts
+        raise EngineStopped
+
+    async def close(self) -> None:
+        """Ends every open stream; the replicas go on. Idempotent."""
+        self._state = "closed"
+        for feed in list(self._feeds.values()):
+            feed.error = EngineStopped()
+            feed.close()
+
+    async def sleep(self) -> None:
+        """Replicas are not let go one by one: how many there are follows the load."""
+        raise NotSupported("replicas do not sleep; give a range of replicas instead, from 0 on")
+
+    async def wake(self) -> None:
+        """See `sleep`."""
+        raise NotSupported("replicas do not sleep")
+
+    def generate(self, prompt: Prompt | Request, **options: Unpack[RequestOptions]) -> Stream:
+        """As `Engine.generate`; what a replica refuses is raised when the stream is read.
+
+        Raises:
+            ContextOverflow: The prompt alone fills the context.
+            NotSupported: The prompt holds pictures or sounds.
+            EngineStopped: The engine was closed.
+        """
+        fields: dict[str, Any] = {**options}
+        if isinstance(prompt, Request):
+            request = msgspec.structs.replace(prompt, **fields) if fields else prompt
+        else:
+            request = Request(prompt=prompt, **fields)
+        facts = self._known()
+        tokens = tokens_of(request.prompt, self._native_model)
+        if len(tokens) >= facts.limits.n_ctx_slot:
+            raise ContextOverflow(len(tokens), facts.limits.n_ctx_slot)
+        return self._send(request, tokens)
+
+    def _send(self, request: Request, tokens: list[int]) -> Stream:
+        assert self._loop is not None, "it was started"
+        seed = random.getrandbits(32) if request.seed is None else request.seed
+        adapters = request.adapters
+        if adapters is None and self._known().adapters:
+            adapters = self._scales
+        only, slot = self._wished(request.slot)
+        portable = msgspec.structs.replace(portable_request(request), seed=seed, adapters=adapters, slot=slot)
+        call = Call(
+            id=uuid.uuid4().hex, request=portable, tokens=packed(tokens), salt=salt_of(self._key, adapters or ()), only=only
+        )
+        request_id, self._n_requests = self._n_requests, self._n_requests + 1
+        n = len(request.branches) or request.n
+        feed = Feed(self._fleet, call, n, TAKEN_WITHIN_S, on_end=lambda: self._feeds.pop(request_id, None))
+        stream = RemoteStream(
+            feed,
+            self._loop,
+            self._native_model,
+            seed=seed,
+            n_prompt=len(tokens),
+            request_id=request_id,
+            slots_before=self._slots_before,
+        )
+        self._feeds[request_id] = feed
+        self._loop.call_soon_threadsafe(feed.start)
+        return cast("Stream", stream)
+
+    def _wished(self, slot: int | None) -> tuple[str | None, int | None]:
+        """The replica of a slot in the list of all, and which of its own that is."""
+        if slot is None:
+            return None, None
+        place, own = divmod(slot, self._known().limits.n_slots)
+        replica_id = next((name for name, at in self._placed().items() if at == place), None)
+        if replica_id is None:
+            raise InvalidRequest("slot", f"slot is {slot}, and there is no replica that has it")
+        return replica_id, own
+
+    def _slots_before(self, replica_id: str) -> int:
+        n_slots: int = self._known().limits.n_slots
+        return self._placed().get(replica_id, 0) * n_slots
+
+    def _placed(self) -> dict[str, int]:
+        alive = self._fleet.told()
+        self._places = {name: place for name, place in self._places.items() if name in alive}
+        for name in alive:
+            if name not in self._places:
+                taken = set(self._places.values())
+                self._places[name] = next(place for place in range(len(taken) + 1) if place not in taken)
+        return self._places
+
+    def begin_embedding(self, texts: Sequence[Prompt], normalize: int, dimensions: int | None) -> Coroutine[Any, Any, Vectors]:
+        """As of `Engine`; any replica makes the vectors."""
+        read = [tokens_of(text, self._native_model) for text in texts]
+        return self._fleet.ask(None, "embed", read, normalize, dimensions)
+
+    def begin_ranking(self, query: str, texts: Sequence[str]) -> Coroutine[Any, Any, Vectors]:
+        """As of `Engine`; any replica ranks."""
+        return self._fleet.ask(None, "rank", query, list(texts))
+
+    def vector_stats(self) -> VectorStats:
+        """What all replicas tell together."""
+        told = [one.vector_stats for one in self._fleet.told().values()] or [self._known().vector_stats]
+        return cast("VectorStats", together(told))
+
+    @property
+    def adapters(self) -> list[Adapter]:
+        """The adapters, which are the same in all replicas."""
+        scales = dict(self._scales)
+        return [
+            cast("Adapter", SimpleNamespace(**{**vars(adapter), "scale": scales.get(adapter.id, 0.0)}))
+            for adapter in self._known().adapters
+        ]
+
+    def set_adapters(self, adapters: Sequence[tuple[int, float]]) -> None:
+        """As of `Engine`: each request tells its replica the scales."""
+        known = {adapter.id for adapter in self._known().adapters}
+        for number, scale in adapters:
+            if number not in known:
+                raise InvalidRequest("adapters", f"adapters has {number}; there are {len(known)}, counted from 0")
+            if not math.isfinite(scale):
+                raise InvalidRequest("adapters", f"adapters has the scale {scale}; it must be a finite number")
+        self._scales = [(number, scale) for number, scale in adapters if scale]
+
+    async def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Prefix:
+        """As of `Engine`, in every replica that there is; one that comes later has it when it is asked for."""
+        tokens = tokens_of(prompt, self._native_model)
+        scales = list(self._scales if adapters is None else adapters) or None
+        try:
+            made: list[ToldPrefix] = await self._fleet.ask_all("pin", tokens, scales)
+        except WeftError:
+            await self._fleet.ask_all("unpin", tokens)
+            raise
+        if not made:
+            raise ReplicaLost("")
+        prefix = made[0]
+        prefix.id = max(self._pins, default=-1) + 1
+        prefix.n_bytes = sum(each.n_bytes for each in made)
+        self._pins[prefix.id] = prefix
+        return cast("Prefix", prefix)
+
+    async def unpin(self, prefix: Prefix | int) -> bool:
+        """As of `Engine`, in every replica."""
+        number = prefix if isinstance(prefix, int) else prefix.id
+        pinned = self._pins.pop(number, None)
+        if pinned is None:
+            return False
+        others = [each for each in self._pins.values() if (each.tokens, each.adapters) == (pinned.tokens, pinned.adapters)]
+        if not others:
+            await self._fleet.ask_all("unpin", pinned.tokens)
+        return True
+
+    async def prefixes(self) -> list[Prefix]:
+        """What was pinned here, in order."""
+        return [cast("Prefix", prefix) for prefix in self._pins.values()]
+
+    async def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
+        """As of `Engine`: the trees of all replicas, one after the other, each with its share of `limit`."""
+        alive = max(len(self._fleet.told()), 1)
+        told: list[tuple[str, list[ToldNode], int]] = await self._fleet.ask_all("nodes", limit // alive)
+        nodes: list[ToldNode] = []
+        for replica_id, own, _ in told:
+            n_before, n_slots = len(nodes), self._slots_before(replica_id)
+            nodes += [node.moved(n_before, n_slots) for node in own]
+        return cast("list[CachedNode]", nodes), sum(n for _, _, n in told)
+
+    async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
+        """As of `Engine`, of a slot in the list of all."""
+        return cast("tuple[list[int], list[tuple[int, float]], int | None]", await self._of_slot(slot, "held_by_slot"))
+
+    async def erase_slot(self, slot: int) -> int:
+        """As of `Engine`, of a slot in the list of all."""
+        return cast("int", await self._of_slot(slot, "erase_slot"))
+
+    async def _of_slot(self, slot: int, question: str) -> Any:  # noqa: ANN401 (what the question gives)
+        replica_id, own = self._wished(slot)
+        return await self._fleet.ask(replica_id, question, own)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not closed. Replicas that die are started again by whoever placed them."""
+        return self._state == "running"
+
+    def stats(self) -> Stats:
+        """What all replicas told last, together: their slots one after the other, all else added."""
+        told = self._fleet.told()
+        places = self._placed()
+        if not told:
+            return cast("Stats", self._known().stats)
+        numbers = {
+            (feed.begun.replica_id, feed.begun.request_id): number
+            for number, feed in list(self._feeds.items())
+            if feed.begun is not None
+        }
+        each = []
+        for name in sorted(told, key=places.__getitem__):
+            slots = [_renumbered(slot, name, self._slots_before(name), numbers) for slot in told[name].stats.slots]
+            each.append(SimpleNamespace(**{**vars(told[name].stats), "slots": slots}))
+        return cast("Stats", together(each))
+
+    @property
+    def model(self) -> Model:
+        """The vocabulary, and what replicas tell of the weights."""
+        self._known()
+        assert self._vocabulary is not None, "it is known with the facts"
+        return self._vocabulary
+
+    @property
+    def limits(self) -> Limits:
+        """Those of one replica, but for its slots and its queue, which are those of all."""
+        own = self._known().limits
+        n = max(max(self._placed().values(), default=0) + 1, 1)
+        return cast("Limits", SimpleNamespace(**{**vars(own), "n_slots": n * own.n_slots, "max_queue": n * own.max_queue}))
+
+    @property
+    def is_repeatable(self) -> bool:
+        """As of one replica: they compute alike on machines that are alike."""
+        return self._known().is_repeatable
+
+    @property
+    def compute(self) -> Compute:
+        """As of one replica."""
+        return cast("Compute", self._known().compute)
+
+    def _known(self) -> Facts:
+        if self._state == "closed":
+            raise EngineStopped
+        if self._facts is None:
+            raise RuntimeError("the engine is not started; use `async with` or `await engine.start()`")
+        return self._facts
+
+    def _running(self) -> _native.Engine:
+        raise NotSupported("files of states, whole caches and single steps are of one engine; replicas are not asked for them")
+
+
+class _Vocabulary:
+    """A vocabulary, with the weights' own numbers from elsewhere."""
+
+    def __init__(self, vocabulary: Model, told: Mapping[str, Any]) -> None:
+        self._vocabulary = vocabulary
+        self._told = told
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (any attribute of a model)
+        return self._told[name] if name in self._told else getattr(self._vocabulary, name)
+
+
+def _renumbered(slot: SimpleNamespace, replica_id: str, n_before: int, numbers: Mapping[tuple[str, int], int]) -> SimpleNamespace:
+    """A replica's slot in the list of all, with the number that its request has here; -1 where it has none any more."""
+    own = None if slot.request_id is None else numbers.get((replica_id, slot.request_id), -1)
+    return SimpleNamespace(**{**vars(slot), "id": slot.id + n_before, "request_id": own})

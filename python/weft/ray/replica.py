@@ -1,0 +1,173 @@
+"""One engine, as another process asks it. Nothing here knows Ray."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import msgspec
+
+from weft._native import Stream, Vectors
+from weft.config import EngineConfig
+from weft.engine import Engine
+from weft.errors import EngineStopped, WeftError
+from weft.events import Finished
+from weft.ray.digest import digest_of
+from weft.ray.errors import ReplicaLost
+from weft.ray.messages import Begun, Call, Facts, Question, Sent, Told, portable, unpacked
+from weft.ray.told import ToldNode, ToldPrefix, copied
+from weft.request import Prompt
+
+__all__ = ["Replica"]
+
+GAP_S = 0.02
+"""Seconds between two messages of one stream, but for its first: a message between processes costs a millisecond of both."""
+
+
+LIVES_EVERY_S = 5.0
+"""Seconds after which a stream that waits tells that its replica lives."""
+
+
+class Replica:
+    """An engine that is asked by its replica id.
+
+    Args:
+        replica_id: Its name among the replicas.
+        model: The GGUF file; None is the demo model.
+        config: How the engine is to be.
+        key: The secret of the digests.
+    """
+
+    def __init__(self, replica_id: str, model: str | None, config: EngineConfig, key: bytes) -> None:
+        self._id = replica_id
+        self._engine = Engine(model, config=config)
+        self._key = key
+        self._streams: dict[str, Stream] = {}
+
+    async def start(self) -> None:
+        """Loads the model; it raises what `Engine.start` does."""
+        await self._engine.start()
+
+    async def close(self) -> None:
+        """Ends the engine: what is open ends with an error."""
+        await self._engine.close()
+
+    def check_health(self) -> None:
+        """Does nothing where the engine's worker lives.
+
+        Raises:
+            EngineStopped: It does not.
+        """
+        if not self._engine.is_running:
+            raise EngineStopped
+
+    async def generate(self, call: Call) -> AsyncGenerator[Sent]:
+        """The answer to a call. Whoever stops reading it frees the slots."""
+        if call.only not in (None, self._id):
+            yield ReplicaLost(call.only or "")
+            return
+        try:
+            stream = self._engine.generate(msgspec.structs.replace(call.request, prompt=unpacked(call.tokens)))
+        except WeftError as error:
+            yield error
+            return
+        self._streams[call.id] = stream
+        try:
+            yield Begun(self._id, stream.request_id)
+            n_open = len(call.request.branches) or call.request.n
+            while n_open:
+                try:
+                    async with asyncio.timeout(LIVES_EVERY_S):
+                        events = await stream.next_batch(compact=True)
+                except TimeoutError:
+                    yield []
+                    continue
+                if not events:
+                    break
+                yield [portable(event) for event in events]
+                n_open -= sum(isinstance(event, Finished) for event in events)
+                if n_open:
+                    await asyncio.sleep(GAP_S)
+        except WeftError as error:
+            yield error
+        finally:
+            stream.close()
+            del self._streams[call.id]
+
+    async def answer(self, question: Question) -> Any:  # noqa: ANN401 (what is asked)
+        """What a method gives; an error of ours is an answer too."""
+        if question.only not in (None, self._id):
+            return ReplicaLost(question.only or "")
+        try:
+            return await getattr(self, question.method)(*question.given)
+        except WeftError as error:
+            return error
+
+    async def cancel(self, call_id: str, index: int) -> None:
+        """Cancels one branch of a call; nothing happens where that has ended."""
+        if (stream := self._streams.get(call_id)) is not None:
+            stream.cancel(index)
+
+    async def drop(self, call_id: str) -> None:
+        """Cancels a call; nothing happens where it has ended."""
+        if (stream := self._streams.get(call_id)) is not None:
+            stream.close()
+
+    async def facts(self) -> Facts:
+        """What does not change while it lives."""
+        engine, model = self._engine, self._engine.model
+        names = ("n_params", "size_bytes", "n_ctx_train", "n_embd", "description", "is_encoder", "is_repacked", "is_layout_open")
+        return Facts(
+            limits=copied(engine.limits),
+            compute=copied(engine.compute),
+            is_repeatable=engine.is_repeatable,
+            adapters=copied(engine.adapters),
+            stats=copied(engine.stats()),
+            vector_stats=copied(engine.vector_stats()),
+            model={name: getattr(model, name) for name in names},
+        )
+
+    async def told(self) -> Told:
+        """What it holds and how busy it is."""
+        engine = self._engine
+        digest = await digest_of(engine, self._key)
+        stats = engine.stats()
+        return Told(digest=digest, stats=copied(stats), vector_stats=copied(engine.vector_stats()))
+
+    def pressure(self) -> dict[str, float]:
+        """What decides on how many replicas there should be."""
+        stats = self._engine.stats()
+        n_running = sum(slot.is_processing for slot in stats.slots)
+        return {
+            "busy_slots": (n_running + stats.n_waiting) / len(stats.slots),
+            "busy_cells": (stats.n_cells_used - stats.n_cells_idle) / stats.n_cells,
+        }
+
+    async def embed(self, texts: Sequence[Prompt], normalize: int, dimensions: int | None) -> Vectors:
+        """As `Engine.begin_embedding`, read to its end."""
+        return await self._engine.begin_embedding(texts, normalize, dimensions)
+
+    async def rank(self, query: str, texts: Sequence[str]) -> Vectors:
+        """As `Engine.begin_ranking`, read to its end."""
+        return await self._engine.begin_ranking(query, texts)
+
+    async def pin(self, prompt: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> ToldPrefix:
+        """As `Engine.pin`."""
+        return ToldPrefix(await self._engine.pin(prompt, adapters=adapters))
+
+    async def unpin(self, tokens: Sequence[int]) -> bool:
+        """Unpins every prefix of these tokens; whether there was one."""
+        ids = [prefix.id for prefix in await self._engine.prefixes() if prefix.tokens == list(tokens)]
+        return any([await self._engine.unpin(each) for each in ids])
+
+    async def nodes(self, limit: int) -> tuple[str, list[ToldNode], int]:
+        """As `Engine.recently_used`, and whose nodes they are."""
+        nodes, n_nodes = await self._engine.recently_used(limit)
+        return self._id, [ToldNode(node) for node in nodes], n_nodes
+
+    async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
+        """As of `Engine`."""
+        return await self._engine.held_by_slot(slot)
+
+    async def erase_slot(self, slot: int) -> int:
+        """As of `Engine`."""
+        return await self._engine.erase_slot(slot)

@@ -1,0 +1,78 @@
+"""Ray Serve's side of routing: an adapter between its request router, whose interface is alpha, and `weft.ray.routing`."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
+
+from weft.ray.known import Known, of_router
+from weft.ray.messages import Call, Question, Told, unpacked
+from weft.ray.routing import Candidate, Router
+
+__all__ = ["PrefixRouter"]
+
+
+class PrefixRouter(RequestRouter):
+    """Sends a call to where most of its prompt is computed. Ray makes one in each process with a handle, on a loop of its own."""
+
+    def initialize_state(self, **_: object) -> None:
+        """Called by Ray when it has made it."""
+        self._choosing = Router()
+        self._told: dict[str, Told] = {}
+        of_router(self._deployment_id.app_name, Known(lambda: self._told, self._remember))
+
+    def _remember(self, replica_id: str, tokens: Sequence[int], salt: bytes) -> None:
+        self._event_loop.call_soon_threadsafe(lambda: self._choosing.wrote(replica_id, tokens, now=time.time(), salt=salt))
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Called by Ray when a replica comes, goes, or tells something new."""
+        super().update_replicas(replicas)
+        told = {replica.replica_id.unique_id: replica.routing_stats.get("told") for replica in replicas}
+        self._told = {name: one for name, one in told.items() if one is not None}
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """Called by Ray: the replicas in the order in which they are to be tried, each a rank of its own."""
+        by_name = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
+        asked = _asked(pending_request)
+        if asked is not None and asked.only is not None and asked.only in by_name:
+            ranked = [asked.only]
+        else:
+            # The replica that it is only for may be gone: whoever gets it says so.
+            ranked = self._ranked(asked if isinstance(asked, Call) else None, self._candidates(by_name))
+        if pending_request is not None:
+            # Ray asks again and again without a pause, until it hears that all were tried.
+            pending_request.routing_context.should_backoff = True
+        return [[by_name[name]] for name in ranked]
+
+    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:  # noqa: ARG002, ANN401
+        """Called by Ray when a replica has taken a request."""
+        call = _asked(pending_request)
+        if isinstance(call, Call):
+            self._choosing.sent(replica_id.unique_id, unpacked(call.tokens), now=time.time(), salt=call.salt)
+
+    def _ranked(self, call: Call | None, candidates: Sequence[Candidate]) -> list[str]:
+        if call is None:
+            return self._choosing.choose(None, candidates, now=time.time())
+        tokens = unpacked(call.tokens)
+        ranked = self._choosing.choose(tokens, candidates, now=time.time(), salt=call.salt)
+        return sorted(ranked, key=lambda name: name in call.avoid)
+
+    def _candidates(self, by_name: Mapping[str, RunningReplica]) -> list[Candidate]:
+        told = self._told
+        return [
+            Candidate(
+                name,
+                None if name not in told else told[name].digest,
+                self.replica_queue_len_cache.get(replica.replica_id) or 0,
+            )
+            for name, replica in by_name.items()
+        ]
+
+
+def _asked(pending_request: PendingRequest | None) -> Call | Question | None:
+    """What a request of Ray's carries."""
+    first = pending_request.args[0] if pending_request is not None and pending_request.args else None
+    return first if isinstance(first, Call | Question) else None

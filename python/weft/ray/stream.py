@@ -1,0 +1,272 @@
+"""The stream of a request that a replica computes."""
+
+import asyncio
+import contextlib
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine
+
+import msgspec
+
+from weft._native import Model
+from weft.errors import EngineStopped, InvalidRequest, SlowReader, WeftError
+from weft.events import Event, Finished, Token
+from weft.ray.errors import NoReplica, ReplicaLost
+from weft.ray.fleet import Fleet
+from weft.ray.messages import Begun, Call, received, unpacked
+
+__all__ = ["Feed", "RemoteStream"]
+
+MAX_TRIES = 3
+"""Replicas that a request is sent to, one after the other, as long as nothing of its answer has come."""
+
+MAX_BEHIND = 10_000
+"""Events of each branch that may wait for a reader who reads nothing."""
+
+PATIENCE_S = 30.0
+"""Seconds after which a reader who reads nothing, with so many waiting, is too slow."""
+
+
+SILENT_S = 20.0
+"""Seconds after which a replica that has taken a request, and tells nothing, is taken for dead: it stands still."""
+
+
+class Feed:
+    """What comes from the replica. A task of the engine's event loop fills it, and a `RemoteStream` reads it.
+
+    Args:
+        fleet: Who is asked.
+        call: What is asked.
+        n: How many branches there are.
+        taken_within_s: Seconds within which a replica has to take it.
+        on_end: Called when nothing more will come.
+    """
+
+    def __init__(self, fleet: Fleet, call: Call, n: int, taken_within_s: float, on_end: Callable[[], object]) -> None:
+        self.begun: Begun | None = None
+        self.events: deque[Event] = deque()
+        self.error: Exception | None = None
+        self.is_closed = False
+        self._arrived = asyncio.Event()
+        self._fleet = fleet
+        self._call = call
+        self._n = n
+        self._n_open = n
+        self._taken_within_s = taken_within_s
+        self._on_end = on_end
+        self._written: list[int] = []
+        """The tokens of branch 0: with the prompt, what is asked to go on next."""
+        self._read_at = time.monotonic()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Sends it; to be called on the event loop."""
+        if not self.is_closed:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def close(self) -> None:
+        """Cancels it; to be called on the event loop. Idempotent."""
+        self.is_closed = True
+        self._on_end()
+        self.events.clear()
+        if self._task is not None:
+            self._task.cancel()
+        self._arrived.set()
+
+    def cancel(self, index: int) -> Coroutine[object, object, None]:
+        """Cancels one branch."""
+        return self._cancel(index)
+
+    async def wait(self) -> None:
+        """Returns when there is an event, an error or the end."""
+        while not (self.events or self.error is not None or self.is_ended):
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def take(self) -> list[Event]:
+        """What has come, or the error once; an empty list at the end."""
+        self._read_at = time.monotonic()
+        if self.events:
+            events = list(self.events)
+            self.events.clear()
+            return events
+        error, self.error = self.error, None
+        if error is not None:
+            self.is_closed = True
+            raise error
+        return []
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.is_closed or not self._n_open
+
+    async def _run(self) -> None:
+        try:
+            await self._go_on_trying()
+        except Exception as error:  # noqa: BLE001 (whoever reads it raises it)
+            self.error = error
+        finally:
+            self._on_end()
+            self._arrived.set()
+
+    async def _go_on_trying(self) -> None:
+        call, n_tries = self._call, 0
+        began = time.monotonic()
+        while True:
+            n_tries += 1
+            try:
+                await self._read(call)
+            except (ReplicaLost, TimeoutError) as lost:
+                if isinstance(lost, TimeoutError):
+                    if self.begun is None:
+                        raise NoReplica(round(time.monotonic() - began, 1)) from None
+                    lost = ReplicaLost(self.begun.replica_id)
+                replica_id = lost.replica_id or (self.begun.replica_id if self.begun is not None else "")
+                # What was shown cannot be taken back, and another replica might go on otherwise.
+                if self._n_open < self._n or self._written or n_tries == MAX_TRIES or call.only is not None:
+                    raise ReplicaLost(replica_id, n_tries) from None
+                call = msgspec.structs.replace(call, avoid=(*call.avoid, replica_id))
+                self.begun = None
+            else:
+                return
+
+    async def _read(self, call: Call) -> None:
+        async with contextlib.aclosing(self._fleet.begin(call)) as messages:
+            async with asyncio.timeout(self._taken_within_s) as waiting:
+                async for message in messages:
+                    # From now on it tells every few seconds that it lives.
+                    waiting.reschedule(asyncio.get_running_loop().time() + SILENT_S)
+                    if isinstance(message, Begun):
+                        self.begun = message
+                    elif isinstance(message, EngineStopped) and not isinstance(message, ReplicaLost):
+                        break
+                    elif isinstance(message, WeftError):
+                        raise message
+                    else:
+                        self._add(message)
+                        if not self._n_open:
+                            break
+            if self._n_open:
+                raise ReplicaLost("" if self.begun is None else self.begun.replica_id)
+            if self.begun is not None:
+                # Who goes on from here is best sent where this is held, before any digest tells of it.
+                tokens = [*unpacked(call.tokens), *self._written]
+                self._fleet.remember(self.begun.replica_id, tokens, call.salt)
+
+    def _add(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Finished):
+                self._n_open -= 1
+            elif isinstance(event, Token) and event.index == 0:
+                self._written.append(event.token)
+        self.events += events
+        self._arrived.set()
+        limit = MAX_BEHIND * self._n
+        if len(self.events) > limit and time.monotonic() - self._read_at > PATIENCE_S:
+            n_behind = len(self.events)
+            self.events.clear()
+            raise SlowReader(n_behind, limit)
+
+    async def _cancel(self, index: int) -> None:
+        if self.begun is not None and not self.is_ended:
+            with contextlib.suppress(ReplicaLost):
+                await self._fleet.ask(self.begun.replica_id, "cancel", self._call.id, index)
+
+
+class RemoteStream:
+    """What `RemoteEngine.generate` gives: as the compiled engine's `Stream`, but for the one event loop that it is bound to.
+
+    Args:
+        feed: What it reads.
+        loop: The event loop on which it is read.
+        model: The vocabulary that spells tokens.
+        seed: As of `Stream`.
+        n_prompt: As of `Stream`.
+        request_id: As of `Stream`.
+        slots_before: How many slots come before those of a replica, in the list of all.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        loop: asyncio.AbstractEventLoop,
+        model: Model,
+        *,
+        seed: int,
+        n_prompt: int,
+        request_id: int,
+        slots_before: Callable[[str], int],
+    ) -> None:
+        self.seed = seed
+        self.n_prompt = n_prompt
+        self.request_id = request_id
+        self._feed = feed
+        self._loop = loop
+        self._model = model
+        self._slots_before = slots_before
+        self._ready: deque[Event] = deque()
+        # The task that fills the feed knows nothing of this: whoever lets go of it cancels the request.
+        self._dropped = weakref.finalize(self, _close, loop, feed)
+        self._dropped.atexit = False
+
+    def __aiter__(self) -> "RemoteStream":
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event of any branch; it raises what `next_batch` does."""
+        if not self._ready:
+            self._ready += await self.next_batch()
+        if not self._ready:
+            raise StopAsyncIteration
+        return self._ready.popleft()
+
+    async def next_batch(self, *, compact: bool = False) -> list[Event]:
+        """Events that have come, in order, one at least; an empty list at the end.
+
+        Raises:
+            WeftError: What the replica's engine raises, which a stream there raises at once or when it is read.
+            ReplicaLost: The replica has died.
+            NoReplica: None took it in time.
+        """
+        await self._feed.wait()
+        events = self._feed.take()
+        if not events or self._feed.begun is None:
+            return events
+        n_before = self._slots_before(self._feed.begun.replica_id)
+        return [_numbered(received(event, self._model, compact=compact), n_before) for event in events]
+
+    async def readable(self) -> None:
+        """Waits until `next_batch` would not wait."""
+        await self._feed.wait()
+
+    def cancel(self, index: int) -> None:
+        """Cancels one branch, soon.
+
+        Raises:
+            InvalidRequest: `index` is no number of a branch.
+        """
+        if index < 0:
+            raise InvalidRequest("index", f"index is {index}; it must be 0 or more")
+        asyncio.run_coroutine_threadsafe(self._feed.cancel(index), self._loop)
+
+    def close(self) -> None:
+        """Cancels the request now. Idempotent."""
+        self._dropped()
+
+    async def aclose(self) -> None:
+        """The same as `close`."""
+        self.close()
+
+
+def _numbered(event: Event, n_before: int) -> Event:
+    """The same with its slot in the list of all."""
+    if n_before and isinstance(event, Token | Finished) and event.slot is not None:
+        return msgspec.structs.replace(event, slot=event.slot + n_before)
+    return event
+
+
+def _close(loop: asyncio.AbstractEventLoop, feed: Feed) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(feed.close)

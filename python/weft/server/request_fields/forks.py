@@ -1,0 +1,43 @@
+"""What a body says of forks, in the place of what their branch was asked for."""
+
+from typing import Any
+
+from weft.branches import FORK_FIELDS
+from weft.server.request_fields.fields import FORK_NAMES, CompletionFields, ForkFields
+from weft.server.request_fields.prompts import logit_bias, penalty_prompt
+from weft.server.request_fields.requests import template
+from weft.server.run.submission import ForkAsked
+from weft.settings import Settings
+
+__all__ = ["fork_asked"]
+
+_OTHER_NAMES = {
+    "n_predict": ("max_tokens",),
+    "max_completion_tokens": ("max_tokens",),
+    "t_max_predict_ms": ("max_predict_ms",),
+    "grammar": ("grammar", "json_schema"),
+    "json_schema": ("grammar", "json_schema"),
+    "response_format": ("grammar", "json_schema"),
+}
+"""The fields of a request that a body calls otherwise."""
+
+
+def fork_asked(own: ForkFields, settings: Settings) -> ForkAsked:
+    """What a body says of forks: fields of a request, for those that it names.
+
+    Raises:
+        InvalidRequest: a field is not what it must be.
+    """
+    given = {name: value for name in FORK_NAMES if (value := getattr(own, name)) is not None}
+    asked = template(CompletionFields(**given), settings, n=1)
+    changed = {field for name in given for field in _OTHER_NAMES.get(name, (name,))} & FORK_FIELDS
+    options: dict[str, Any] = {name: getattr(asked, name) for name in changed}
+    if own.n_probs is not None:
+        options["n_probs"] = own.n_probs
+    options.pop("logit_bias", None)
+    options.pop("penalty_prompt", None)
+    return ForkAsked(
+        options=options,
+        logit_bias=None if own.logit_bias is None else logit_bias(own.logit_bias),
+        penalty_prompt=None if own.penalty_prompt is None else penalty_prompt(own.penalty_prompt),
+    )

@@ -1,0 +1,55 @@
+"""How forks are written that have a stream of their own."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from weft import Finished, Progress, PromptLogprobs
+from weft.server.requests_api.schemas import ForkEnd, ForkEvent
+from weft.server.response_fields import timings
+from weft.server.run import sse
+from weft.server.run.generation import Event, Generation
+
+__all__ = ["ForkStream"]
+
+
+class ForkStream:
+    """One event per token, and one with `"stop": true` at the end of each fork."""
+
+    def __init__(self, generation: Generation) -> None:
+        generation.takes_forks = True
+        self._id: str | msgspec.UnsetType = generation.id
+
+    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
+        """The frames of events, in order."""
+        return [sse.frame(self._told(event)) for event in events if not isinstance(event, Progress | PromptLogprobs)]
+
+    def _told(self, event: Event) -> ForkEvent | ForkEnd:
+        name, self._id = self._id, msgspec.UNSET
+        if isinstance(event, Finished):
+            usage = event.usage
+            return ForkEnd(
+                id=name,
+                index=event.index,
+                content=event.text,
+                reason=event.reason,
+                stopping_word=event.stop or "",
+                truncated=event.truncated,
+                tokens_predicted=usage.n_predicted,
+                tokens_evaluated=usage.n_prompt,
+                tokens_computed=usage.n_computed,
+                timings=timings([usage]),
+            )
+        assert not isinstance(event, Progress | PromptLogprobs), "those are of no branch"
+        return ForkEvent(
+            id=name,
+            index=event.index,
+            content=event.text,
+            tokens=[event.token],
+            id_slot=event.slot,
+            tokens_predicted=event.n_predicted,
+        )
+
+    def end(self) -> bytes:
+        """Nothing: the last fork's own end is the stream's."""
+        return b""

@@ -1,0 +1,199 @@
+//! Hashes of blocks: what is told is what can be had, whatever became of the tree meanwhile.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::cache::blocks::{BLOCK, HeldBlock, Place, PrefixDigest, block_hashes};
+use crate::sampling::rng::Mt19937;
+
+const KEY: &[u8] = b"a key";
+
+fn cache() -> KvCache {
+    KvCache::new(20_000, 32, memory(Forks::Anywhere), None)
+}
+
+fn write(cache: &mut KvCache, variants: &Variants, tokens: &[Token]) -> SequenceId {
+    let wanted = Wanted { variants, tokens, at_least: 1, at_most: length(tokens), takes_logits: false };
+    let matched = cache.find(&wanted, |_, n_held, n| n <= n_held).unwrap_or_default();
+    let id = cache.place(variants, Some(&matched)).expect("an id is free");
+    cache.extend([(id, &tokens[matched.n_pool as usize..])]);
+    id
+}
+
+fn evict(cache: &mut KvCache) {
+    while let Some(departure) = cache.next_departure(u64::MAX, Why::Pressed) {
+        let saved = departure.saves.clone().map(|range| Saved { bytes: vec![0; range.len()].into(), whole_from: range.start });
+        cache.take_ops().count();
+        cache.depart(&departure, saved, Why::Pressed);
+    }
+}
+
+/// All that it tells, and in how many answers.
+fn told(cache: &mut KvCache, key: &[u8]) -> (Vec<HeldBlock>, usize) {
+    let (mut all, mut next, mut n_answers) = (Vec::new(), Some(Place::default()), 0);
+    while let Some(place) = next {
+        let some;
+        (some, next) = cache.blocks(key, place);
+        all.extend(some);
+        n_answers += 1;
+    }
+    (all, n_answers)
+}
+
+fn hashes(blocks: &[HeldBlock]) -> BTreeSet<u64> {
+    blocks.iter().map(|block| block.hash).collect()
+}
+
+fn text(seed: u32, n: usize) -> Vec<Token> {
+    let mut random = Mt19937::new(seed);
+    (0..n).map(|_| Token::try_from(random.next_u32() % 1_000).expect("small")).collect()
+}
+
+#[test]
+fn a_hash_is_the_same_everywhere_and_for_ever() {
+    let tokens: Vec<Token> = (0..150).collect();
+    let expected = [0xf406_1464_1030_ab05, 0x6a65_c5c1_8f14_1c0d];
+    assert_eq!(block_hashes(KEY, &Variant::default(), &tokens), expected);
+    let adapted = Variant::with_adapters([(3, 0.5), (1, 2.0)]);
+    assert_eq!(block_hashes(KEY, &adapted, &tokens), [0xe7cb_cffa_bbd7_81b6, 0x5185_2d46_ded6_7793]);
+}
+
+#[test]
+fn what_runs_is_told_and_what_waits_in_the_store() {
+    let mut cache = cache();
+    let base = Variants::default();
+    let text = text(1, 1_000);
+    let all = block_hashes(KEY, &Variant::default(), &text);
+    let id = write(&mut cache, &base, &text[..300]);
+    assert_eq!(hashes(&told(&mut cache, KEY).0), all[..4].iter().copied().collect(), "300 tokens are 4 blocks and a part");
+    cache.extend([(id, &text[300..330])]);
+    assert_eq!(hashes(&told(&mut cache, KEY).0), all[..5].iter().copied().collect());
+    cache.unpin(id);
+    let (blocks, _) = told(&mut cache, KEY);
+    assert_eq!((hashes(&blocks), blocks[4].tier), (all[..5].iter().copied().collect(), Tier::Pool));
+    evict(&mut cache);
+    let (blocks, _) = told(&mut cache, KEY);
+    assert_eq!(hashes(&blocks), all[..5].iter().copied().collect());
+    assert!(blocks.iter().all(|block| block.tier == Tier::Store));
+    assert_eq!(blocks.iter().map(|block| block.index).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn what_is_private_is_not_told() {
+    let mut cache = cache();
+    let id = cache.place_private(&Variants::default()).expect("an id is free");
+    cache.extend([(id, &text(1, 300)[..])]);
+    assert_eq!(told(&mut cache, KEY), (Vec::new(), 1));
+}
+
+#[test]
+fn an_answer_hashes_so_much_and_the_next_one_goes_on() {
+    let mut cache = cache();
+    let text = text(1, 19_968);
+    let id = write(&mut cache, &Variants::default(), &text);
+    let n_blocks = text.len() / BLOCK as usize;
+    for key in [KEY, b"another"] {
+        let (n_looked_at, (some, next)) = work::of(|| cache.blocks(key, Place::default()));
+        assert!(n_looked_at < 300 && some.is_empty() && next.is_some(), "{n_looked_at} looks");
+        let (all, _) = told(&mut cache, key);
+        assert_eq!(hashes(&all), block_hashes(key, &Variant::default(), &text).into_iter().collect());
+        let (n_looked_at, (some, next)) = work::of(|| cache.blocks(key, Place::default()));
+        assert!(n_looked_at < 64 && next.is_none(), "nothing is hashed again: {n_looked_at} looks");
+        assert_eq!(some.len(), n_blocks);
+    }
+    cache.unpin(id);
+    assert_eq!(told(&mut cache, KEY).0.len(), n_blocks, "as a node it is hashed once more");
+}
+
+#[test]
+fn a_digest_tells_of_every_second_block_where_there_are_too_many() {
+    let blocks = |tier| (0..100).map(move |index| HeldBlock { hash: 1_000 - u64::from(index), index, tier });
+    let both: Vec<HeldBlock> = blocks(Tier::Store).chain(blocks(Tier::Pool)).collect();
+    let digest = PrefixDigest::new(both.clone(), 100);
+    assert_eq!((digest.pool.len(), digest.stored.len()), (100, 0), "what is in both is in the pool");
+    assert!(digest.pool.is_sorted());
+    let digest = PrefixDigest::new(both, 30);
+    assert_eq!(digest.pool, (0..25).map(|n| 1_000 - (99 - 4 * n)).collect::<Vec<u64>>(), "every fourth");
+    assert_eq!(PrefixDigest::new(blocks(Tier::Store).collect(), 0), PrefixDigest::default());
+}
+
+/// Splits, joins, spills, evictions, branches of other variants: what is told is always what the listing has.
+#[test]
+fn what_is_told_is_what_can_be_had() {
+    let mut random = Mt19937::new(7);
+    let mut draw = move |n: u32| random.next_u32() % n;
+    let mut cache = KvCache::new(6_000, 24, memory(Forks::Anywhere), Some(8_000));
+    let adapted = Variant::with_adapters([(1, 0.5)]);
+    let kinds = [Variants::default(), adapted.clone().into(), Variants::changing(Variant::default(), 100, adapted.clone())];
+    let mut running: Vec<(SequenceId, Vec<Token>, usize, usize)> = Vec::new();
+    for round in 0..600_usize {
+        match draw(4) {
+            0 if !running.is_empty() => {
+                let (id, ..) = running.swap_remove(draw(u32::try_from(running.len()).unwrap()) as usize);
+                cache.unpin(id);
+            }
+            1 => {
+                let departure = cache.next_departure(300, Why::Pressed);
+                if let Some(departure) = departure {
+                    let saved = departure
+                        .saves
+                        .clone()
+                        .filter(|_| draw(4) > 0)
+                        .map(|range| Saved { bytes: vec![0; range.len()].into(), whole_from: range.start });
+                    cache.take_ops().count();
+                    cache.depart(&departure, saved, Why::Pressed);
+                }
+            }
+            _ if running.len() < 8 && cache.has_free_id() => {
+                // Few first words, so that texts part late: each begins with one of three, and goes on in one of many ways.
+                let (kind, seed) = (draw(3) as usize, draw(3));
+                let mut tokens = text(seed, 50 + draw(400) as usize);
+                tokens.extend(text(100 + draw(50), draw(300) as usize));
+                let n_cells = tokens.len();
+                if cache.n_free() < n_cells {
+                    continue;
+                }
+                let id = write(&mut cache, &kinds[kind], &tokens);
+                running.push((id, tokens, kind, round));
+            }
+            _ => {}
+        }
+        cache.take_ops().count();
+        if round % 7 != 0 {
+            continue;
+        }
+        let (blocks, _) = told(&mut cache, if round % 70 < 35 { KEY } else { b"another" });
+        let key: &[u8] = if round % 70 < 35 { KEY } else { b"another" };
+        let mut expected = BTreeMap::new();
+        let listing = cache.listing(|_| Some(0));
+        for (at, node) in listing.iter().enumerate() {
+            if node.tier == Tier::Nowhere {
+                continue;
+            }
+            let mut path = vec![at];
+            while let Some(parent) = listing[path[path.len() - 1]].parent {
+                path.push(parent);
+            }
+            let (mut tokens, mut salts) = (Vec::new(), Vec::new());
+            for &at in path.iter().rev() {
+                tokens.extend_from_slice(&listing[at].tokens);
+                salts.resize(tokens.len(), Variant::with_adapters(listing[at].adapters.iter().copied()));
+            }
+            let mut before = 0;
+            for (index, block) in (0..).zip(tokens.chunks_exact(BLOCK as usize)) {
+                let end = (index + 1) * BLOCK;
+                before = super::super::blocks::hash_of(key, before, block, &salts[end as usize - 1]);
+                if end > node.start {
+                    let tier = if node.tier == Tier::Store { Tier::Store } else { Tier::Pool };
+                    expected.insert(before, (index, tier));
+                }
+            }
+        }
+        let told: BTreeMap<u64, (u32, Tier)> = blocks.iter().map(|block| (block.hash, (block.index, block.tier))).collect();
+        assert_eq!(told, expected, "in round {round}");
+    }
+    for (id, ..) in running {
+        cache.unpin(id);
+    }
+    cache.check_integrity();
+}

@@ -1,0 +1,95 @@
+//! What a branch goes on from that was forked from another, beside the tokens.
+
+use std::sync::Arc;
+
+use crate::engine::runner::Runner;
+use crate::engine::sequence::text::Text;
+use crate::engine::sequence::{Sequence, append_text, constraint};
+use crate::request::{Constraint, Request, Token};
+use crate::sampling::Lexicon;
+
+/// What holds the tokens of a branch, and its text, before it writes on.
+pub(crate) enum Begun {
+    /// It goes on as the branch did that it was forked from.
+    Alike { constraint: Option<Box<dyn Constraint>>, text: Text },
+    /// It begins anew, but for the first bytes of a character.
+    Anew(Vec<u8>),
+}
+
+impl Begun {
+    /// Where a branch is that has said nothing; it was asked for by `request`, and ends at any of `stops`.
+    pub(crate) fn new(request: &Request, stops: Arc<[String]>, lexicon: &Lexicon) -> Self {
+        Self::Alike { constraint: constraint(request, lexicon), text: Text::new(stops, request.n_indent) }
+    }
+
+    /// Another one that is where this one is.
+    pub(crate) fn copy(&self) -> Self {
+        match self {
+            Self::Alike { constraint, text } => {
+                Self::Alike { constraint: constraint.as_deref().map(Constraint::copy), text: text.clone() }
+            }
+            Self::Anew(bytes) => Self::Anew(bytes.clone()),
+        }
+    }
+
+    /// After `tokens` that a branch of `request` drew next.
+    pub(crate) fn say(&mut self, tokens: &[Token], request: &Request, runner: &impl Runner) {
+        let Self::Alike { constraint, text } = self else { return };
+        for &token in tokens {
+            // Its text went on after whatever it was that would have ended it.
+            drop(text.push(|bytes| append_text(token, request, runner, bytes)));
+            if let Some(constraint) = constraint
+                && constraint.allows(token)
+            {
+                constraint.accept(token);
+            }
+        }
+    }
+
+    /// After `tokens` that somebody else has put there, which are no part of its text.
+    ///
+    /// # Errors
+    /// The first token that it may not say.
+    pub(crate) fn append(&mut self, tokens: &[Token], request: &Request) -> Result<(), Token> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        match self {
+            Self::Anew(bytes) => bytes.clear(),
+            Self::Alike { constraint, text } => {
+                text.begin_again(request.n_indent);
+                for &token in tokens {
+                    let Some(constraint) = constraint else { break };
+                    if !constraint.allows(token) {
+                        return Err(token);
+                    }
+                    constraint.accept(token);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of its text that nobody was shown.
+    pub(crate) fn held(&self) -> Vec<u8> {
+        match self {
+            Self::Alike { text, .. } => text.held().to_vec(),
+            Self::Anew(bytes) => bytes.clone(),
+        }
+    }
+}
+
+impl Sequence {
+    /// Where it is.
+    pub(crate) fn begun(&self) -> Begun {
+        Begun::Alike { constraint: self.constraint.as_deref().map(Constraint::copy), text: self.text.clone() }
+    }
+
+    /// It was forked from a branch that was there.
+    pub(crate) fn go_on_from(&mut self, begun: &Begun) {
+        match begun.copy() {
+            Begun::Alike { constraint, text } => (self.constraint, self.text) = (constraint, text),
+            Begun::Anew(bytes) => self.text.hold(&bytes),
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! Forks of branches that run, wait or have ended.
+
+use super::*;
+use crate::engine::{At, Fork, Forked, Into, Ways};
+use crate::fake_runner::spelling_of;
+use crate::request::{BeamSearch, ContextShift, Diversity};
+
+/// So many forks of branch 0 at its end, which go on as it does.
+fn alike(n: u32) -> Fork {
+    Fork { branch: 0, at: At::End, append: Vec::new(), ways: Ways::Alike(n), into: Into::SameStream }
+}
+
+fn on_its_own(fork: Fork) -> Fork {
+    Fork { into: Into::OwnStream(None), ..fork }
+}
+
+/// A greedy request that forks may go on as.
+fn anew(max_tokens: u32) -> Request {
+    Request { prompt: Prompt::default(), ..greedy("x", max_tokens) }
+}
+
+fn own_way(requests: Vec<Request>) -> Ways {
+    Ways::Anew { requests, with_own_seeds: true }
+}
+
+/// Branch 0 of a request, after it has drawn `n` tokens; decodes are held.
+fn drawing(engine: &Engine, control: &FakeControl, request: Request, n: u32) -> Completions {
+    control.allow(Some(0));
+    let completions = engine.submit(request, None).unwrap();
+    step_until(engine, control, |stats| {
+        stats.slots.iter().flat_map(|slot| &slot.running).any(|running| running.index == 0 && running.n_predicted >= n)
+    });
+    completions
+}
+
+/// Forks while decodes are held: so few run until the worker answers that the branch goes on.
+fn forked(control: &FakeControl, completions: &Completions, fork: Fork) -> Result<Forked, Error> {
+    asked(control, || completions.fork(fork))
+}
+
+/// What a greedy continuation of `tokens` by `n` more must be.
+fn expected_after(mut tokens: Vec<Token>, n: usize) -> Vec<Token> {
+    let start = tokens.len();
+    (0..n).for_each(|_| tokens.push(FakeRunner::next_token(&tokens)));
+    tokens.split_off(start)
+}
+
+fn bytes_of(tokens: &[Token]) -> Vec<u8> {
+    tokens.iter().flat_map(|&token| spelling_of(token)).copied().collect()
+}
+
+fn n_computed(branch: &Branch) -> u32 {
+    branch.finished.usage.n_computed
+}
+
+#[test]
+fn forks_at_the_end_of_a_running_branch_compute_nothing() {
+    for (n_slots, length, recurrent) in [(4, 60, false), (1, 60, false), (4, 5, false), (8, 60, true)] {
+        let (engine, control) = if recurrent { start_recurrent(n_slots, 4096) } else { start_stored(n_slots, 4096) };
+        let text = prompt(1, length);
+        let completions = drawing(&engine, &control, greedy(&text, 20), 6);
+        let made = forked(&control, &completions, alike(2)).unwrap();
+        assert_eq!((made.branches, made.stream.is_none()), (1..3, true));
+        control.allow(None);
+        let branches = collect(completions).unwrap();
+        let n_at = branches[1].finished.usage.n_cached as usize - length;
+        assert!((6..20).contains(&n_at), "{n_at}");
+        for fork in &branches[1..] {
+            assert_eq!((n_computed(fork), fork.finished.usage.n_cached as usize), (0, length + n_at));
+            assert_eq!(fork.tokens, expected(&text, n_at + 20)[n_at..]);
+            assert_eq!(fork.text, String::from_utf8_lossy(&bytes_of(&fork.tokens)));
+        }
+        // Each but the last token that it draws is computed by its branch.
+        assert_eq!(control.n_computed(), length + 3 * 19, "{n_slots} slots, {length} tokens, recurrent: {recurrent}");
+        let stats = wait_until(&engine, is_idle).branches;
+        assert_eq!((stats.n_started, stats.n_forked, stats.n_computed), (3, 2, 0));
+        assert_eq!(stats.n_shared, 2 * (length + n_at) as u64);
+    }
+}
+
+#[test]
+fn forks_further_back_compute_one_token() {
+    let (engine, control) = start(limits(4, 4096));
+    let text = prompt(1, 60);
+    let completions = drawing(&engine, &control, greedy(&text, 20), 9);
+    let n_bytes = bytes_of(&expected(&text, 7)).len();
+    let places = [(At::Token(4), 4), (At::Byte(n_bytes), 7), (At::Token(0), 0)];
+    let forks = places.map(|(at, n)| {
+        let made = forked(&control, &completions, on_its_own(Fork { at, ..alike(1) })).unwrap();
+        let stream = made.stream.unwrap();
+        assert_eq!(stream.n_prompt(), 60 + n);
+        (stream, n)
+    });
+    control.allow(None);
+    for (stream, n) in forks {
+        let branches = collect(stream).unwrap();
+        assert_eq!((n_computed(&branches[0]), branches[0].finished.usage.n_cached as usize), (1, 59 + n));
+        assert_eq!(branches[0].tokens, expected(&text, n + 20)[n..]);
+    }
+}
+
+#[test]
+fn what_is_appended_is_computed_and_nothing_else() {
+    let (engine, control) = start(limits(4, 4096));
+    let text = prompt(1, 60);
+    let completions = drawing(&engine, &control, greedy(&text, 40), 6);
+    let more = "and then?";
+    let made = forked(&control, &completions, on_its_own(Fork { append: tokens_of(more), ..alike(3) })).unwrap();
+    let stream = made.stream.unwrap();
+    let n_at = stream.n_prompt() - 60 - more.len();
+    control.allow(None);
+    let branches = collect(stream).unwrap();
+    assert_eq!(branches.iter().map(n_computed).sum::<u32>() as usize, more.len());
+    let whole = [tokens_of(&text), expected(&text, n_at), tokens_of(more)].concat();
+    assert!(branches.iter().all(|branch| branch.tokens == expected_after(whole.clone(), 40)));
+    assert_eq!(collect(completions).unwrap()[0].tokens, expected(&text, 40));
+}
+
+#[test]
+fn branches_that_have_ended_are_forked_as_long_as_their_stream_is_held() {
+    let (engine, control) = start(limits(4, 4096));
+    let text = prompt(1, 60);
+    let completions = engine.submit(greedy(&text, 12), None).unwrap();
+    wait_until(&engine, |stats| stats.n_predicted == 12 && is_idle(stats));
+    let before = control.n_computed();
+    let stream = completions.fork(on_its_own(alike(2))).unwrap().stream.unwrap();
+    let branches = collect(stream).unwrap();
+    assert!(branches.iter().all(|branch| branch.tokens == expected(&text, 24)[12..]));
+    // The last token was drawn and never computed.
+    assert_eq!(control.n_computed() - before, 1 + 2 * 11);
+    let Err(Error::InvalidRequest { param: "stream", .. }) = forked(&control, &completions, alike(1)) else {
+        panic!("it has ended")
+    };
+    let Err(Error::InvalidRequest { param: "branch", .. }) =
+        forked(&control, &completions, Fork { branch: 1, ..on_its_own(alike(1)) })
+    else {
+        panic!("there is none")
+    };
+}
+
+#[test]
+fn forks_of_their_own_way_begin_anew_over_the_text() {
+    let (engine, control) = start(limits(6, 4096));
+    let text = prompt(1, 60);
+    let completions = drawing(&engine, &control, drawn(&text, 1, 60), 8);
+    let ways = vec![
+        Request { n: 2, seed: 9, ..Request { sampling: SamplingParams::default(), ..anew(10) } },
+        Request { stop: vec!["e".to_owned()], ..anew(90) },
+        anew(4),
+    ];
+    let made = forked(&control, &completions, Fork { at: At::Token(5), ways: own_way(ways.clone()), ..alike(1) }).unwrap();
+    assert_eq!((made.branches, made.seed), (1..5, 9));
+    control.allow(None);
+    let branches = collect(completions).unwrap();
+    let mut begun = tokens_of(&text);
+    begun.extend(&branches[0].tokens[..5]);
+    let asked = ways.into_iter().map(|way| Request { prompt: Prompt::from_tokens(begun.clone()), ..way });
+    let alone: Vec<Branch> = asked.flat_map(|request| run(&engine, request)).collect();
+    for (fork, alone) in branches[1..].iter().zip(&alone) {
+        assert_eq!((&fork.tokens, &fork.text), (&alone.tokens, &alone.text));
+        assert_eq!(fork.finished.reason, alone.finished.reason);
+    }
+}
+
+#[test]
+fn a_fork_draws_with_the_streams_seed_and_its_number_and_knows_what_was_said() {
+    let (engine, control) = start(limits(4, 4096));
+    let text = prompt(1, 60);
+    let mut request = drawn(&text, 1, 30);
+    request.seed = 40;
+    request.sampling.repeat_penalty = 1.8;
+    request.sampling.repeat_last_n = 64;
+    let completions = drawing(&engine, &control, request.clone(), 10);
+    let at = Fork { at: At::Token(10), ..alike(1) };
+    assert_eq!(forked(&control, &completions, at).unwrap().seed, 41);
+    let own = forked(&control, &completions, on_its_own(Fork { at: At::Token(10), ..alike(2) })).unwrap();
+    assert_eq!(own.seed, 40 + 256);
+    control.allow(None);
+    let own = collect(own.stream.unwrap()).unwrap();
+    let branches = collect(completions).unwrap();
+    // A prompt that holds what was said before is seen by the penalties as what was said.
+    let mut begun = tokens_of(&text);
+    begun.extend(&branches[0].tokens[..10]);
+    let seeded = |seed| Request { prompt: Prompt::from_tokens(begun.clone()), seed, ..request.clone() };
+    assert_eq!(branches[1].tokens, run(&engine, seeded(41))[0].tokens);
+    assert_eq!(own[0].tokens, run(&engine, seeded(296))[0].tokens);
+    assert_eq!(own[1].tokens, run(&engine, seeded(297))[0].tokens);
+}
+
+#[test]
+fn a_fork_of_a_preempted_branch_goes_on_where_that_was() {
+    let (engine, control) = start_stored(2, 200);
+    let text = prompt(1, 60);
+    let completions = drawing(&engine, &control, greedy(&text, 40), 5);
+    let urgent: Vec<Completions> =
+        (0..2).map(|i| engine.submit(Request { priority: 9, ..greedy(&prompt(5 + i, 60), 30) }, None).unwrap()).collect();
+    step_until(&engine, &control, |stats| stats.n_preempted > 0);
+    let made = forked(&control, &completions, on_its_own(alike(2))).unwrap();
+    let stream = made.stream.unwrap();
+    let n_at = stream.n_prompt() - 60;
+    completions.cancel_branch(0);
+    control.allow(None);
+    assert!(urgent.into_iter().all(|stream| collect(stream).unwrap()[0].tokens.len() == 30));
+    let branches = collect(stream).unwrap();
+    assert!(branches.iter().all(|branch| branch.tokens == expected(&text, n_at + 40)[n_at..]));
+    assert!(branches.iter().map(n_computed).sum::<u32>() <= 1, "it was kept in the store");
+    assert_eq!(reasons(&collect(completions).unwrap()), [FinishReason::Cancelled]);
+    wait_until(&engine, is_idle);
+}
+
+#[test]
+fn a_shifted_branch_is_forked_where_its_text_is_left() {
+    let (engine, control) = start(Limits { n_ctx_slot: 64, ..limits(3, 512) });
+    let text = prompt(1, 30);
+    let shift = ContextShift { n_keep: Some(10), n_discard: 0 };
+    let request = Request { context_shift: Some(shift), ..greedy(&text, 100) };
+    let completions = drawing(&engine, &control, request, 40);
+    let made = forked(&control, &completions, on_its_own(alike(1))).unwrap();
+    let stream = made.stream.unwrap();
+    assert!(stream.n_prompt() < 64);
+    let near = forked(&control, &completions, on_its_own(Fork { at: At::Token(38), ..alike(1) }));
+    let Err(Error::InvalidRequest { param: "at", message }) =
+        forked(&control, &completions, on_its_own(Fork { at: At::Token(2), ..alike(1) }))
+    else {
+        panic!("that is gone")
+    };
+    assert!(message.contains("was shifted"), "{message}");
+    control.allow(None);
+    let whole = collect(completions).unwrap().remove(0).tokens;
+    let fork = collect(stream).unwrap().remove(0).tokens;
+    let at = whole.windows(40).position(|part| part == &fork[..40]).expect("it draws what its branch draws");
+    assert!(at >= 40);
+    assert_eq!(collect(near.unwrap().stream.unwrap()).unwrap()[0].tokens[..2], whole[38..40]);
+}
+
+#[test]
+fn forks_of_forks_and_of_what_waits() {
+    let (engine, control) = start(limits(2, 4096));
+    let text = prompt(1, 60);
+    let completions = drawing(&engine, &control, greedy(&text, 30), 5);
+    let first = forked(&control, &completions, Fork { at: At::Token(5), ..alike(3) }).unwrap();
+    assert_eq!(first.branches, 1..4);
+    // It was never in a slot.
+    let second = forked(&control, &completions, Fork { branch: 3, ..alike(1) }).unwrap();
+    assert_eq!(second.branches, 4..5);
+    control.allow(None);
+    let branches = collect(completions).unwrap();
+    assert!(branches[1..].iter().all(|branch| branch.tokens == expected(&text, 35)[5..]));
+}
+
+#[test]
+fn what_cannot_be_forked_is_refused_and_leaves_nothing() {
+    let (engine, control) = start(Limits { max_queue: 3, ..limits(1, 128) });
+    let text = prompt(1, 60);
+    let completions = drawing(&engine, &control, greedy(&text, 50), 5);
+    let param = |fork| match forked(&control, &completions, fork) {
+        Err(Error::InvalidRequest { param, .. }) => param,
+        Err(other) => panic!("{other:?}"),
+        Ok(_) => panic!("it was forked"),
+    };
+    assert_eq!(param(Fork { branch: 7, ..alike(1) }), "branch");
+    assert_eq!(param(Fork { at: At::Token(1_000), ..alike(1) }), "at");
+    assert_eq!(param(Fork { at: At::Byte(1_000), ..alike(1) }), "at");
+    assert_eq!(param(Fork { append: vec![-3], ..alike(1) }), "append");
+    assert_eq!(param(alike(0)), "n");
+    assert_eq!(param(alike(257)), "n");
+    assert_eq!(param(alike(256)), "n", "with the one that is there");
+    assert_eq!(param(Fork { ways: own_way(vec![greedy("with a prompt", 1)]), ..alike(1) }), "prompt");
+    assert_eq!(param(Fork { ways: own_way(vec![Request { slot: Some(9), ..anew(1) }]), ..alike(1) }), "slot");
+    assert!(matches!(
+        forked(&control, &completions, Fork { append: vec![30; 90], ..alike(1) }),
+        Err(Error::ContextOverflow { n_ctx: 128, .. })
+    ));
+    let waiting: Vec<Forked> = (0..3).map(|_| forked(&control, &completions, alike(1)).unwrap()).collect();
+    assert!(matches!(forked(&control, &completions, alike(1)), Err(Error::QueueFull { n_waiting: 3, .. })));
+    assert_eq!(waiting[2].branches, 3..4);
+    drop(completions);
+    control.allow(None);
+    wait_until(&engine, is_idle);
+    assert_eq!(run(&engine, greedy(&text, 3))[0].tokens, expected(&text, 3));
+}
+
+#[test]
+fn searches_are_not_forked_and_forks_are_no_searches() {
+    let search = Diversity::Beams(BeamSearch { width: 2, length_penalty: 1.0, is_stochastic: false });
+    let (engine, control) = start_stored(4, 2048);
+    let searching = Request { diversity: search, ..drawn(&prompt(1, 60), 2, 50) };
+    let completions = drawing(&engine, &control, searching, 5);
+    for branch in 0..2 {
+        let refused = forked(&control, &completions, Fork { branch, ..alike(1) }).err();
+        assert!(matches!(refused, Some(Error::InvalidRequest { param: "branch", .. })), "{refused:?}");
+    }
+    drop(completions);
+    control.allow(None);
+    wait_until(&engine, is_idle);
+    let completions = drawing(&engine, &control, greedy(&prompt(1, 60), 50), 5);
+    let ways = own_way(vec![Request { diversity: search, n: 2, ..anew(5) }]);
+    let refused = forked(&control, &completions, Fork { ways, ..alike(1) }).err();
+    assert!(matches!(refused, Some(Error::InvalidRequest { param: "beam_width", .. })), "{refused:?}");
+    drop(completions);
+    control.allow(None);
+    wait_until(&engine, is_idle);
+}
+
+#[test]
+fn a_byte_inside_a_character_is_refused_with_the_places_beside_it() {
+    let (engine, control) = start(limits(2, 4096));
+    let text = prompt(1, 40);
+    let mut halves = drawn(&text, 1, 300);
+    halves.sampling.logit_bias = vec![(1, 200.0), (2, 200.0)];
+    let completions = drawing(&engine, &control, halves, 40);
+    let refused =
+        (0..40).find_map(|at| match forked(&control, &completions, on_its_own(Fork { at: At::Byte(at), ..alike(1) })) {
+            Err(Error::InvalidRequest { param: "at", message }) => Some(message),
+            Err(other) => panic!("{other:?}"),
+            Ok(_) => None,
+        });
+    let message = refused.expect("some character has two bytes");
+    assert!(message.contains("the nearest are"), "{message}");
+    drop(completions);
+    control.allow(None);
+    wait_until(&engine, is_idle);
+}
+
+#[test]
+fn a_fork_that_loses_its_branch_computes_what_is_left() {
+    let (engine, control) = start(limits(4, 4096));
+    let text = prompt(1, 60);
+    for leave in [true, false] {
+        let completions = drawing(&engine, &control, greedy(&text, 60), 5);
+        let stream = forked(&control, &completions, on_its_own(alike(2))).unwrap().stream.unwrap();
+        let n_at = stream.n_prompt() - 60;
+        if leave {
+            drop(completions);
+        } else {
+            completions.cancel_branch(0);
+        }
+        control.allow(None);
+        let branches = collect(stream).unwrap();
+        assert!(branches.iter().all(|branch| branch.tokens == expected(&text, n_at + 60)[n_at..]));
+        assert!(branches.iter().map(n_computed).sum::<u32>() <= 1);
+        wait_until(&engine, is_idle);
+    }
+}
+
+#[test]
+fn a_reader_of_forks_who_leaves_leaves_their_branch_running() {
+    let (engine, control) = start(limits(4, 4096));
+    let text = prompt(1, 60);
+    let completions = drawing(&engine, &control, greedy(&text, 60), 5);
+    drop(forked(&control, &completions, on_its_own(alike(3))).unwrap());
+    control.allow(None);
+    assert_eq!(collect(completions).unwrap()[0].tokens, expected(&text, 60));
+    wait_until(&engine, is_idle);
+}
+
+/// What a test draws its next operation from.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        u32::try_from((self.0 >> 33) % u64::from(n)).unwrap()
+    }
+
+    fn text(&mut self, n_kinds: u32, n: u32) -> String {
+        prompt(self.below(n_kinds).into(), self.below(n) as usize)
+    }
+
+    /// A fork of some branch, which may not be there.
+    fn fork(&mut self) -> Fork {
+        let at = match self.below(4) {
+            0 => At::Token(self.below(20)),
+            1 => At::Byte(self.below(20) as usize),
+            _ => At::End,
+        };
+        let n = 1 + self.below(3);
+        let way = Request { n, priority: i32::try_from(self.below(3)).unwrap(), ..anew(self.below(20)) };
+        let ways = if self.below(3) == 0 { own_way(vec![way, anew(self.below(9))]) } else { Ways::Alike(n) };
+        let into = if self.below(2) == 0 { Into::SameStream } else { Into::OwnStream(None) };
+        let append = if self.below(3) == 0 { tokens_of(&self.text(4, 20)) } else { Vec::new() };
+        Fork { branch: self.below(6), at, append, ways, into }
+    }
+
+    /// Requests that go on with a text of few kinds, cut anywhere.
+    fn requests(&mut self) -> Vec<Request> {
+        let stem = format!("{}{}", prompt(self.below(3).into(), 20), self.text(3, 60));
+        let context_shift = (self.below(6) == 0).then_some(ContextShift { n_keep: Some(8), n_discard: 0 });
+        let request = |dice: &mut Self| Request {
+            n: 1 + dice.below(3),
+            max_tokens: Some(dice.below(40)),
+            priority: i32::try_from(dice.below(2)).unwrap(),
+            context_shift,
+            suffix: tokens_of(&dice.text(5, 30)),
+            ..greedy(&stem, 1)
+        };
+        (0..=self.below(3)).map(|_| request(self)).collect()
+    }
+}
+
+/// Reads a stream to its end, and checks that each branch ends once.
+fn read_to_the_end(stream: Completions) {
+    let mut ended = std::collections::BTreeSet::new();
+    for event in stream {
+        if let Event::Finished(finished) = event.expect("nothing fails") {
+            assert!(ended.insert(finished.index), "branch {} has ended before", finished.index);
+        }
+    }
+    assert_eq!(ended.last().map(|&last| last as usize + 1), Some(ended.len()), "every branch ends");
+}
+
+/// So many operations of one who grows trees of texts; returns how many forks were made of those that were asked for.
+fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
+    let mut dice = Dice(seed);
+    let (mut open, mut pins): (Vec<Completions>, Vec<u64>) = (Vec::new(), Vec::new());
+    let mut forks = (0, 0);
+    for _ in 0..n {
+        let some = if open.is_empty() { 0 } else { dice.below(u32::try_from(open.len()).unwrap()) as usize };
+        match dice.below(16) {
+            0..3 => open.push(engine.submit_branches(dice.requests(), None).unwrap()),
+            3..9 if !open.is_empty() => {
+                forks.1 += 1;
+                match open[some].fork(dice.fork()) {
+                    Ok(made) => {
+                        forks.0 += 1;
+                        open.extend(made.stream);
+                    }
+                    Err(Error::InvalidRequest { .. } | Error::ContextOverflow { .. } | Error::QueueFull { .. }) => {}
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            9..12 if !open.is_empty() => open[some].cancel_branch(dice.below(8)),
+            12 if !open.is_empty() => drop(open.swap_remove(some)),
+            13 if pins.len() < 2 && dice.below(20) == 0 => {
+                if let Ok(branches) = collect(engine.submit(task(&prompt(dice.below(3).into(), 20), Task::Pin), None).unwrap())
+                    && let Some(Made::Pinned(pinned)) = branches[0].finished.made.as_deref()
+                {
+                    pins.push(pinned.id);
+                }
+            }
+            14 if dice.below(20) == 0 => drop(pins.pop().map(|id| engine.unpin(id))),
+            _ if open.len() > 6 => read_to_the_end(open.swap_remove(0)),
+            _ => {}
+        }
+    }
+    open.into_iter().for_each(read_to_the_end);
+    for id in pins {
+        assert!(engine.unpin(id).unwrap());
+    }
+    forks
+}
+
+#[test]
+fn a_hundred_thousand_operations_on_trees_lose_no_cell_and_leave_nothing_running() {
+    let kinds = [(Forks::Anywhere, 64), (Forks::InWindow, 64), (Forks::AtEnd, 2)];
+    let tiers = [(Some(0), 400), (STORE, 400), (Some(20_000), 240), (STORE, 2_000)];
+    let n_each = 100_000_usize.div_ceil(kinds.len() * tiers.len() * 2);
+    for (kind, (forks, n_more)) in (1_u64..).zip(kinds) {
+        for (tier, (max_store_bytes, n_ctx)) in (1_u64..).zip(tiers) {
+            let limits = Limits { n_ctx_slot: 160, n_seq_max: 3 + n_more, max_store_bytes, max_queue: 64, ..limits(3, n_ctx) };
+            let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));
+            let made: Vec<(usize, usize)> = std::thread::scope(|scope| {
+                let growing: Vec<_> = (1..3)
+                    .map(|thread| {
+                        let engine = &engine;
+                        scope.spawn(move || grow(engine, 100 * kind + 10 * tier + thread, n_each))
+                    })
+                    .collect();
+                growing.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(made.iter().all(|(made, asked)| made * 10 > *asked), "{made:?}");
+            // The worker checks the cache, and that nothing is held, when it has nothing to do.
+            let stats = wait_until(&engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
+            assert!(engine.is_running());
+            assert!(max_store_bytes.is_none_or(|max| max > 20_000) || stats.n_preempted > 0, "the pool was never short");
+            assert_eq!(run(&engine, greedy("still there, and serving?", 3))[0].tokens, expected("still there, and serving?", 3));
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What the completions of a request have to do with each other, as the caller gave it.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
+
+use super::convert::field;
+use super::errors::InvalidRequest;
+use crate::request::{BeamSearch, Diversity};
+
+/// Reads these fields of a `weft.Request` for `n` completions.
+///
+/// # Errors
+/// `InvalidRequest` for a kind that does not exist, and for what does not go together.
+pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
+    let py = object.py();
+    let is_distinct: bool = field("distinct", "True or False", &object.getattr(intern!(py, "distinct"))?)?;
+    let diverse: Option<PyBackedStr> =
+        field("diverse", "'arithmetic', 'beam' or None", &object.getattr(intern!(py, "diverse"))?)?;
+    let beam_width: Option<u32> =
+        field("beam_width", "an integer of 2 or more, or None", &object.getattr(intern!(py, "beam_width"))?)?;
+    let length_penalty: f32 =
+        field("length_penalty", "a number from −10 to 10", &object.getattr(intern!(py, "length_penalty"))?)?;
+    let refuse = |param: &'static str, message: &str| Err(InvalidRequest::new_err((param, message.to_owned())));
+    let (is_arithmetic, is_stochastic) = match diverse.as_deref() {
+        None => (false, false),
+        Some("arithmetic") => (true, false),
+        Some("beam") => (false, true),
+        Some(other) => return refuse("diverse", &format!("diverse is '{other}'; it must be 'arithmetic', 'beam' or None")),
+    };
+    if is_distinct && (diverse.is_some() || beam_width.is_some()) {
+        return refuse("distinct", "distinct does not go with diverse or beam_width, which keep texts apart themselves");
+    }
+    if is_arithmetic && beam_width.is_some() {
+        return refuse("diverse", "a search with beam_width draws nothing by arithmetic sampling; leave one of them out");
+    }
+    match beam_width.or(is_stochastic.then_some(n)) {
+        Some(width) => Ok(Diversity::Beams(BeamSearch { width, length_penalty, is_stochastic })),
+        None if length_penalty.to_bits() != 1.0_f32.to_bits() => {
+            refuse("length_penalty", "length_penalty ranks what a search finds, and needs beam_width")
+        }
+        None if is_arithmetic => Ok(Diversity::Arithmetic),
+        None if is_distinct => Ok(Diversity::Distinct),
+        None => Ok(Diversity::None),
+    }
+}

@@ -1,0 +1,149 @@
+//! Forks of the branches of a stream, for Python.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use super::aside::detached;
+use super::bell::{Awaited, Bells};
+use super::convert::{self, Constraints, PromptInput};
+use super::errors::{EngineStopped, InvalidRequest};
+use super::stream::{PyStream, Stream};
+use crate::engine::{At, Bell, Fork, Forked, Into, PendingFork, Ways};
+use crate::llama::Model;
+use crate::request::Prompt;
+
+/// What the branches of a stream were asked for, and what tokenizes what is appended to them.
+pub(super) struct Asked {
+    /// Weak, since a stream does not keep the model loaded.
+    model: Weak<Model>,
+    /// Whether the spelling of a control token in their texts is read as that token.
+    parses_special: bool,
+    /// The requests as Python gave them, each with its first branch.
+    requests: Mutex<Vec<(u32, Py<PyAny>)>>,
+}
+
+impl Asked {
+    pub(super) fn new(model: &Arc<Model>, parses_special: bool, requests: Vec<(u32, Py<PyAny>)>) -> Self {
+        Self { model: Arc::downgrade(model), parses_special, requests: Mutex::new(requests) }
+    }
+
+    /// The request of a branch, or of the last one before it.
+    fn of(&self, py: Python<'_>, branch: u32) -> Option<Py<PyAny>> {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.iter().rev().find(|(first, _)| *first <= branch).map(|(_, request)| request.clone_ref(py))
+    }
+
+    fn add(&self, first: u32, request: Py<PyAny>) {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).push((first, request));
+    }
+}
+
+/// A fork that the worker was asked for, and who is told which event loops wait for it.
+pub(super) struct AwaitedFork {
+    pending: PendingFork,
+    /// The stream of the branch.
+    stream: Py<PyStream>,
+    /// What the forks were asked for.
+    request: Py<PyAny>,
+    bells: Arc<Bells>,
+}
+
+impl AwaitedFork {
+    /// The numbers of the forks, or their stream, once; `None` as long as the worker has not answered.
+    pub(super) fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let Some(forked) = self.pending.take() else { return Ok(None) };
+        let Forked { branches, seed, stream: own } = forked?;
+        let stream = self.stream.get();
+        let Some(completions) = own else {
+            stream.asked.add(branches.start, self.request.clone_ref(py));
+            return Ok(Some(PyList::new(py, branches)?.into_any().unbind()));
+        };
+        let n_prompt = completions.n_prompt();
+        let asked = Asked {
+            model: Weak::clone(&stream.asked.model),
+            parses_special: stream.asked.parses_special,
+            requests: Mutex::new(vec![(0, self.request.clone_ref(py))]),
+        };
+        let own = Stream::new(completions, Arc::clone(&self.bells), stream.stream()?.lexicon.clone());
+        Ok(Some(Py::new(py, PyStream::new(own, asked, seed, n_prompt))?.into_any()))
+    }
+}
+
+impl Awaited for AwaitedFork {
+    fn is_ready(&self) -> bool {
+        self.pending.is_ready()
+    }
+
+    fn bells(&self) -> &Bells {
+        &self.bells
+    }
+}
+
+/// Where, how and what: the arguments of `Stream.fork`.
+pub(super) struct Arguments<'py> {
+    pub(super) index: Bound<'py, PyAny>,
+    pub(super) n: Bound<'py, PyAny>,
+    pub(super) at: Option<Bound<'py, PyAny>>,
+    pub(super) unit: String,
+    pub(super) append: Bound<'py, PyAny>,
+    pub(super) own_stream: bool,
+    pub(super) options: Option<Bound<'py, PyDict>>,
+}
+
+/// Asks for forks of a branch of `stream`.
+///
+/// # Errors
+/// `InvalidRequest` for an argument that is none; what is raised of a request.
+pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_>) -> PyResult<AwaitedFork> {
+    let Arguments { index, n, at, unit, append, own_stream, options } = arguments;
+    let of = stream.get();
+    let branch = convert::branch_number(&index)?;
+    let n: u32 = convert::field("n", "a positive integer", &n)?;
+    let at = match (&at, unit.as_str()) {
+        (None, "token" | "byte") => At::End,
+        (Some(at), "token") => At::Token(convert::field("at", "a number of tokens or None", at)?),
+        (Some(at), "byte") => At::Byte(convert::field("at", "a number of bytes or None", at)?),
+        _ => return Err(InvalidRequest::new_err(("unit", format!("unit is {unit:?}; it must be \"token\" or \"byte\"")))),
+    };
+    let append = convert::text_or_tokens("append", &append)?;
+    let asked = of.asked.of(py, branch).expect("a stream has a request");
+    let options = options.filter(|options| !options.is_empty());
+    let has_own_seed = match &options {
+        Some(options) => options.get_item(intern!(py, "seed"))?.is_some_and(|seed| !seed.is_none()),
+        None => false,
+    };
+    let (request, input) = match options {
+        None => (asked, None),
+        Some(options) => {
+            let request = py.import(intern!(py, "weft.branches"))?.getattr(intern!(py, "fork_request"))?;
+            let request = request.call1((asked, n, options))?;
+            let input = convert::request(&request)?;
+            (request.unbind(), Some(input))
+        }
+    };
+    let model = of.asked.model.upgrade().ok_or_else(|| EngineStopped::new_err(()))?;
+    let bells = Arc::clone(of.stream()?.shared_bells());
+    let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&bells);
+    let parses_special = of.asked.parses_special;
+    let completions = of.stream()?;
+    let pending = detached(py, || -> crate::error::Result<PendingFork> {
+        let append = match append {
+            Some(PromptInput::Text(text)) => model.tokenize_on(text.as_bytes(), parses_special),
+            Some(given) => given.read(&model)?.into_tokens(),
+            None => Vec::new(),
+        };
+        let ways = match input {
+            None => Ways::Alike(n),
+            Some(input) => {
+                let request = input.complete(Prompt::default(), parses_special, &model, &mut Constraints::default())?;
+                Ways::Anew { requests: vec![request], with_own_seeds: has_own_seed }
+            }
+        };
+        let into = if own_stream { Into::OwnStream(Some(Arc::clone(&bell))) } else { Into::SameStream };
+        completions.fork(Fork { branch, at, append, ways, into }, bell)
+    })?;
+    Ok(AwaitedFork { pending, stream, request, bells })
+}

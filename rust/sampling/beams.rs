@@ -1,0 +1,317 @@
+//! Which texts of a search are gone on with: plain values in, plain values out.
+//!
+//! A beam is a text that is being written, and its successors are that text with one more token. What is best is found as Hugging
+//! Face's transformers find it (`generation/utils.py`, `_beam_search`; llama.cpp's own, which was taken out of it in 2024, ranked by
+//! plain sums): of the `2 · width` likeliest successors those that end a text count if they are among the first `width`, and the
+//! others go on. What is drawn is drawn by stochastic beam search, Kool, van Hoof and Welling, "Stochastic Beams and Where to Find
+//! Them", 2019, arXiv 1903.06059, algorithm 1: whole texts, without replacement.
+
+use std::cmp::Ordering;
+
+use crate::request::Token;
+use crate::sampling::rng::Mt19937;
+
+/// How likely a text is, and where it stands among others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Worth {
+    /// The natural logarithm of its probability after its prompt.
+    pub(crate) logprob: f64,
+    /// The greater goes first: its log-probability, perturbed where texts are drawn.
+    pub(crate) rank: f64,
+}
+
+impl Worth {
+    /// That of a text that is empty.
+    pub(crate) const EMPTY: Self = Self { logprob: 0.0, rank: 0.0 };
+}
+
+/// A token that may follow a beam's text, and what the two are worth together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Proposal {
+    pub(crate) token: Token,
+    pub(crate) worth: Worth,
+}
+
+/// A beam's text with one more token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Successor {
+    /// Which beam.
+    pub(crate) parent: usize,
+    /// Which of its proposals.
+    pub(crate) nth: usize,
+    pub(crate) token: Token,
+    pub(crate) worth: Worth,
+}
+
+/// What became of the beams.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Chosen<E> {
+    /// Those that are gone on with, best first.
+    pub(crate) live: Vec<Successor>,
+    /// Those that end a text, and how.
+    pub(crate) ended: Vec<(Successor, E)>,
+}
+
+/// The `n` likeliest tokens after a text of this worth, likeliest first.
+pub(crate) fn likeliest(distribution: &[(Token, f64)], parent: Worth, n: usize) -> Vec<Proposal> {
+    let proposal = |&(token, logprob): &(Token, f64)| {
+        let logprob = parent.logprob + logprob;
+        Proposal { token, worth: Worth { logprob, rank: logprob } }
+    };
+    best(distribution.iter().map(proposal).collect(), n)
+}
+
+/// The `n` tokens after a text of this worth that are drawn first. Each successor's log-probability is perturbed by a Gumbel number,
+/// under the condition that the greatest of them is the text's own: so that a text has one rank, however it is come to.
+pub(crate) fn drawn(distribution: &[(Token, f64)], parent: Worth, n: usize, rng: &mut Mt19937) -> Vec<Proposal> {
+    let perturbed: Vec<f64> = distribution.iter().map(|&(_, logprob)| parent.logprob + logprob + rng.gumbel()).collect();
+    let greatest = perturbed.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let proposal = |(&(token, logprob), perturbed): (&(Token, f64), f64)| {
+        // Appendix B.3, which neither overflows nor takes the logarithm of a difference of nearly equal numbers.
+        let v = parent.rank - perturbed + log_1m_exp(perturbed - greatest);
+        let rank = parent.rank - v.max(0.0) - (-v.abs()).exp().ln_1p();
+        Proposal { token, worth: Worth { logprob: parent.logprob + logprob, rank } }
+    };
+    best(distribution.iter().zip(perturbed).map(proposal).collect(), n)
+}
+
+/// ln(1 − eˣ) of an x of at most 0.
+fn log_1m_exp(x: f64) -> f64 {
+    if x > -std::f64::consts::LN_2 { (-x.exp_m1()).ln() } else { (-x.exp()).ln_1p() }
+}
+
+fn best(mut proposals: Vec<Proposal>, n: usize) -> Vec<Proposal> {
+    let order = |a: &Proposal, b: &Proposal| b.worth.rank.total_cmp(&a.worth.rank).then(a.token.cmp(&b.token));
+    if n < proposals.len() && n > 0 {
+        proposals.select_nth_unstable_by(n - 1, order);
+    }
+    proposals.truncate(n);
+    proposals.sort_unstable_by(order);
+    proposals
+}
+
+/// All successors that beams propose, the best first; of equal ones those of the beam that stands first.
+fn in_order(proposals: &[Vec<Proposal>]) -> Vec<Successor> {
+    let of_one = |(parent, proposals): (usize, &Vec<Proposal>)| {
+        let one = move |(nth, &Proposal { token, worth })| Successor { parent, nth, token, worth };
+        proposals.iter().enumerate().map(one).collect::<Vec<_>>()
+    };
+    let mut all: Vec<Successor> = proposals.iter().enumerate().flat_map(of_one).collect();
+    all.sort_by(compare);
+    all
+}
+
+fn compare(a: &Successor, b: &Successor) -> Ordering {
+    b.worth.rank.total_cmp(&a.worth.rank).then(a.parent.cmp(&b.parent)).then(a.nth.cmp(&b.nth))
+}
+
+/// Goes on with the `width` likeliest of what the beams propose that end no text; `ends` says which do, and how. Those count where
+/// they are among the `width` likeliest of all.
+pub(crate) fn choose_likeliest<E>(
+    proposals: &[Vec<Proposal>],
+    width: usize,
+    mut ends: impl FnMut(&Successor) -> Option<E>,
+) -> Chosen<E> {
+    let mut chosen = Chosen { live: Vec::new(), ended: Vec::new() };
+    for (place, successor) in in_order(proposals).into_iter().enumerate() {
+        if chosen.live.len() == width {
+            break;
+        }
+        match ends(&successor) {
+            None => chosen.live.push(successor),
+            Some(end) if place < width => chosen.ended.push((successor, end)),
+            Some(_) => {}
+        }
+    }
+    chosen
+}
+
+/// Goes on with those of what the beams propose that are among the `width` first of these and of the texts that ended before, which
+/// have these `ranks`.
+pub(crate) fn choose_drawn<E>(
+    proposals: &[Vec<Proposal>],
+    ranks: &[f64],
+    width: usize,
+    mut ends: impl FnMut(&Successor) -> Option<E>,
+) -> Chosen<E> {
+    let mut chosen = Chosen { live: Vec::new(), ended: Vec::new() };
+    for (place, successor) in in_order(proposals).into_iter().enumerate() {
+        let n_before = place + ranks.iter().filter(|&&rank| rank >= successor.worth.rank).count();
+        if n_before >= width {
+            break;
+        }
+        match ends(&successor) {
+            None => chosen.live.push(successor),
+            Some(end) => chosen.ended.push((successor, end)),
+        }
+    }
+    chosen
+}
+
+/// What a text of `n_tokens` is ranked by.
+pub(crate) fn score(logprob: f64, n_tokens: u32, length_penalty: f32) -> f64 {
+    logprob / f64::from(n_tokens).powf(f64::from(length_penalty))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const N_VOCAB: Token = 4;
+    const LENGTH: usize = 3;
+
+    /// How likely each token is after `text`: a language that is different everywhere, in which 0 ends a text.
+    fn after(text: &[Token]) -> Vec<(Token, f64)> {
+        let weight = |token: Token| {
+            let mixed = text.iter().fold(token + 1, |mixed, &earlier| (mixed * 7 + earlier * 5 + 3) % 11);
+            f64::from(mixed) + 0.5
+        };
+        let total: f64 = (0..N_VOCAB).map(weight).sum();
+        (0..N_VOCAB).map(|token| (token, (weight(token) / total).ln())).collect()
+    }
+
+    /// Every whole text with the logarithm of its probability.
+    fn all_texts() -> Vec<(Vec<Token>, f64)> {
+        let (mut whole, mut open) = (Vec::new(), vec![(Vec::new(), 0.0)]);
+        while let Some((text, logprob)) = open.pop() {
+            for (token, more) in after(&text) {
+                let longer = ([&text[..], &[token]].concat(), logprob + more);
+                if is_whole(&longer.0) { whole.push(longer) } else { open.push(longer) }
+            }
+        }
+        whole
+    }
+
+    fn is_whole(text: &[Token]) -> bool {
+        text.len() == LENGTH || text.last() == Some(&0)
+    }
+
+    /// The texts that a search finds, best first.
+    fn search(width: usize, mut seed: Option<u32>) -> Vec<(Vec<Token>, Worth)> {
+        let (mut live, mut ended) = (vec![(Vec::new(), Worth::EMPTY)], Vec::<(Vec<Token>, Worth)>::new());
+        while !live.is_empty() {
+            let propose = |(text, worth): &(Vec<Token>, Worth)| match &mut seed {
+                None => likeliest(&after(text), *worth, 2 * width),
+                Some(seed) => {
+                    *seed = seed.wrapping_add(1_000_003);
+                    drawn(&after(text), *worth, width, &mut Mt19937::derived(*seed, 1, 2))
+                }
+            };
+            let proposals: Vec<_> = live.iter().map(propose).collect();
+            let text = |of: &Successor| [&live[of.parent].0[..], &[of.token]].concat();
+            let ends = |of: &Successor| is_whole(&text(of)).then_some(());
+            let ranks: Vec<f64> = ended.iter().map(|(_, worth)| worth.rank).collect();
+            let chosen = match seed {
+                None => choose_likeliest(&proposals, width, ends),
+                Some(_) => choose_drawn(&proposals, &ranks, width, ends),
+            };
+            ended.extend(chosen.ended.iter().map(|(of, ())| (text(of), of.worth)));
+            live = chosen.live.iter().map(|of| (text(of), of.worth)).collect();
+            ended.sort_by(|(_, a), (_, b)| b.rank.total_cmp(&a.rank));
+            ended.truncate(width);
+        }
+        ended
+    }
+
+    #[test]
+    fn a_wide_search_finds_the_likeliest_texts_in_their_order() {
+        let mut all = all_texts();
+        all.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        let found = search(64, None);
+        for ((text, worth), (best, logprob)) in found.iter().zip(&all).take(10) {
+            assert_eq!(text, best);
+            assert!((worth.logprob - logprob).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn a_search_of_width_one_takes_the_likeliest_token_each_time() {
+        let mut text = Vec::new();
+        while !is_whole(&text) {
+            text.push(after(&text).into_iter().max_by(|(_, a), (_, b)| a.total_cmp(b)).unwrap().0);
+        }
+        assert_eq!(search(1, None)[0].0, text);
+    }
+
+    #[test]
+    fn what_ends_a_text_counts_among_the_first_and_makes_room_for_nobody() {
+        let proposal = |token, rank| Proposal { token, worth: Worth { logprob: rank, rank } };
+        let proposals =
+            [vec![proposal(0, -1.0), proposal(5, -2.0), proposal(6, -5.0)], vec![proposal(7, -3.0), proposal(0, -4.0)]];
+        let chosen = choose_likeliest(&proposals, 2, |of| (of.token == 0).then_some("end"));
+        assert_eq!(chosen.live.iter().map(|of| (of.parent, of.token)).collect::<Vec<_>>(), [(0, 5), (1, 7)]);
+        assert_eq!(chosen.ended.iter().map(|(of, _)| (of.parent, of.token)).collect::<Vec<_>>(), [(0, 0)]);
+        let chosen = choose_likeliest(&proposals, 3, |of| (of.token == 0).then_some("end"));
+        assert_eq!((chosen.live.len(), chosen.ended.len()), (3, 1), "the other end is the fourth");
+    }
+
+    #[test]
+    fn texts_that_ended_keep_their_places_among_those_that_are_drawn() {
+        let proposal = |token, rank| Proposal { token, worth: Worth { logprob: -9.0, rank } };
+        let proposals = [vec![proposal(1, 3.0), proposal(2, 1.0)], vec![proposal(0, 2.0), proposal(3, 0.0)]];
+        let chosen = choose_drawn(&proposals, &[2.5, -1.0], 3, |of| (of.token == 0).then_some(()));
+        assert_eq!(chosen.live.iter().map(|of| of.token).collect::<Vec<_>>(), [1]);
+        assert_eq!(chosen.ended.iter().map(|(of, ())| of.token).collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn a_text_that_is_drawn_has_the_rank_of_its_best_successor() {
+        let mut rng = Mt19937::new(4);
+        for seed in 0..200 {
+            let parent = Worth { logprob: -f64::from(seed) / 10.0, rank: f64::from(seed % 17) - 8.0 };
+            let proposals = drawn(&after(&[1]), parent, 4, &mut rng);
+            assert!((proposals[0].worth.rank - parent.rank).abs() < 1e-9, "{proposals:?} after {parent:?}");
+            assert!(proposals.iter().all(|of| of.worth.rank.is_finite()));
+        }
+    }
+
+    /// How far counts are from what they should be, in chi-square; and of how many degrees of freedom.
+    fn chi_square(n_drawn: &BTreeMap<Vec<Vec<Token>>, f64>, expected: &BTreeMap<Vec<Vec<Token>>, f64>) -> (f64, usize) {
+        let (mut sum, mut n, mut rare) = (0.0, 0, (0.0, 0.0));
+        for (texts, &should) in expected {
+            let is = n_drawn.get(texts).copied().unwrap_or(0.0);
+            if should < 8.0 {
+                rare = (rare.0 + is, rare.1 + should);
+            } else {
+                (sum, n) = (sum + (is - should).powi(2) / should, n + 1);
+            }
+        }
+        (sum + (rare.0 - rare.1).powi(2) / rare.1.max(1.0), n)
+    }
+
+    #[test]
+    fn texts_are_drawn_without_replacement_by_their_probabilities() {
+        const N: u32 = 60_000;
+        let all = all_texts();
+        let total: f64 = all.iter().map(|(_, logprob)| logprob.exp()).sum();
+        assert!((total - 1.0).abs() < 1e-9, "all texts are there");
+        let mut expected = BTreeMap::new();
+        for (first, a) in &all {
+            for (second, b) in all.iter().filter(|(second, _)| second != first) {
+                let p = a.exp() * b.exp() / (1.0 - a.exp());
+                expected.insert(vec![first.clone(), second.clone()], p * f64::from(N));
+            }
+        }
+        let mut n_drawn = BTreeMap::new();
+        for seed in 0..N {
+            let texts: Vec<_> = search(2, Some(seed)).into_iter().map(|(text, _)| text).collect();
+            assert_eq!(texts.len(), 2);
+            *n_drawn.entry(texts).or_insert(0.0) += 1.0;
+        }
+        let (sum, n) = chi_square(&n_drawn, &expected);
+        // The 99.9th percentile, by Wilson and Hilferty.
+        #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
+        let n = n as f64;
+        let limit = n * (1.0 - 2.0 / (9.0 * n) + 3.09 * (2.0 / (9.0 * n)).sqrt()).powi(3);
+        assert!(n > 100.0 && sum < limit, "{sum} of at most {limit} with {n} degrees of freedom");
+    }
+
+    #[test]
+    fn a_penalty_of_one_ranks_by_the_mean_and_of_none_by_the_sum() {
+        assert!((score(-6.0, 3, 1.0) + 2.0).abs() < 1e-12);
+        assert!((score(-6.0, 3, 0.0) + 6.0).abs() < 1e-12);
+        assert!(score(-6.0, 9, 2.0) > score(-6.0, 9, 1.0), "a greater penalty is kinder to long texts");
+    }
+}

@@ -1,0 +1,106 @@
+"""Ray on this machine, with replicas of the demo model behind real HTTP."""
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import ray
+from ray import serve
+
+import weft.ray
+from weft.ray.messages import Question
+
+__all__ = ["Cluster", "free_port", "running", "wait_until"]
+
+MEMORY_BYTES = 200_000_000
+"""Of Ray's store of objects."""
+
+
+class Cluster:
+    """An application that runs, and what a test does to it."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.client = httpx.Client(base_url=self.url, timeout=120)
+
+    def deploy(self, **options: Any) -> None:  # noqa: ANN401 (those of `build`)
+        """Serves the demo model; each replica has four slots unless it is said otherwise."""
+        settings = {"n_slots": 4, "n_ctx": 4096, "kv_unified": True, "cache_ram": 64, "metrics": True, "num_cpus": 0.25}
+        serve.run(weft.ray.build(**{**settings, **options}), name="weft")
+        wait_until(lambda: self.client.get("/health").status_code == 200, 60)
+
+    def ask(self, method: str, *given: object) -> list[Any]:
+        """What a method of each replica gives."""
+        handle = serve.get_deployment_handle("replica", "weft")
+        return list(handle.broadcast("answer", Question(method, given)).results(timeout_s=30))
+
+    def n_busy(self) -> int:
+        """Sequences that run, and requests that wait, in all replicas."""
+        return sum(told.digest.n_running + told.digest.n_queued for told in self.ask("told"))
+
+    @staticmethod
+    def processes(title: str) -> list[int]:
+        """The processes that this one's Ray calls so: `replica`, `ingress` or `ProxyActor`."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                name = (folder / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+                if folder.name.isdigit() and name.startswith("ray::") and title in name and _is_below(int(folder.name)):
+                    found.append(int(folder.name))
+        return sorted(found)
+
+    @staticmethod
+    def kill(process_id: int, signal: int) -> None:
+        """Sends a signal to one of them."""
+        os.kill(process_id, signal)
+
+
+def _is_below(process_id: int) -> bool:
+    """Whether it is of the session of Ray that this process has begun."""
+    environment = Path(f"/proc/{process_id}/environ").read_bytes()
+    return f"WEFT_TEST_OF={os.getpid()}".encode() in environment.split(b"\0")
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Cluster]:
+    """Ray with two processors, and Serve on a free port; all of it is gone at the end."""
+    port = free_port()
+    os.environ["WEFT_TEST_OF"] = str(os.getpid())
+    ray.init(
+        num_cpus=2,
+        object_store_memory=MEMORY_BYTES,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    try:
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        yield Cluster(port)
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        port: int = asked.getsockname()[1]
+    return port
+
+
+def wait_until(condition: Callable[[], bool], deadline_s: float) -> None:
+    """Waits for something that nothing announces."""
+    end = time.monotonic() + deadline_s
+    while True:
+        with contextlib.suppress(httpx.HTTPError, json.JSONDecodeError):
+            if condition():
+                return
+        assert time.monotonic() < end, f"not so within {deadline_s} s"
+        time.sleep(0.05)
