@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -88,11 +89,12 @@ def running() -> Iterator[Cluster]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        port: int = asked.getsockname()[1]
-    return port
+    """A port that nobody listens on. It is none of those that systems hand out: a process of Ray's might get it meanwhile."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as asked, contextlib.suppress(OSError):
+            asked.bind(("127.0.0.1", port))
+            return port
+    raise OSError("of a hundred ports none is free")
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float) -> None:
