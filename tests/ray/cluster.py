@@ -32,8 +32,8 @@ class Cluster:
 
     def deploy(self, **options: Any) -> None:  # noqa: ANN401 (those of `build`)
         """Serves the demo model; each replica has four slots unless it is said otherwise."""
-        settings = {"n_slots": 4, "n_ctx": 4096, "kv_unified": True, "cache_ram": 64, "metrics": True, "num_cpus": 0.25}
-        serve.run(weft.ray.build(**{**settings, **options}), name="weft")
+        settings = {"n_slots": 4, "n_ctx": 4096, "kv_unified": True, "cache_ram": 64, "metrics": True, "context_shift": True}
+        serve.run(weft.ray.build(**{**settings, "num_cpus": 0.25, **options}), name="weft")
         wait_until(lambda: self.client.get("/health").status_code == 200, 60)
 
     def ask(self, method: str, *given: object) -> list[Any]:
