@@ -27,7 +27,7 @@ async def main() -> None:
             for fork in forks.branches:
                 print(f"{AGENTS[branch.index]}: … {fork.text.strip()}")
             usages += [fork.usage for fork in forks.branches] + ([branch.finished.usage] if branch.finished else [])
-        print(f"tokens computed: {sum(one.n_computed for one in usages)}, used: {sum(one.n_prompt for one in usages)}")
+        print(f"tokens computed: {sum(one.n_computed for one in usages)}, tokens used: {sum(one.n_prompt for one in usages)}")
 
 
 asyncio.run(main())

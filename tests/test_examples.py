@@ -23,7 +23,8 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 COUNTED = r"tokens computed: (?P<computed>\d+), tokens used: (?P<used>\d+)\n"
 
 PRINTS = {
-    "agents.py": r"(The (fox|bear|whale): … .*\n+){12}tokens computed: \d{3}, used: \d{4,5}\n",
+    "agents.py": r"(The (fox|bear|whale): … .*\n+){12}" + COUNTED,
+    "sixteen_questions.py": r"(The fox|The friend|Mia|The sea) .+\n" + COUNTED,
     "complete.py": r"Once upon a time,.+",
     "stream.py": r".+\n\((end|length|context_full) after \d+ tokens in \d+ ms\)\n",
     "many_completions.py": r"0:.+\n7:.+\nprompt tokens computed: (\d+), shared: \d+\n",

@@ -96,7 +96,6 @@ RULES = {
         tuple(f"python/weft/ray/{name}.py" for name in ("application", "batch", "handles", "router")),
     ),
     "nobody names replicas": Rule("python/weft", r"\bweft\.ray\b", ("python/weft/ray",)),
-    "a router knows only digests": Rule("python/weft/ray/routing.py", r"(?<!\.)\bray\b|\bweft\.(?!ray\.digest\b)"),
     "chats know no HTTP": Rule("python/weft/chat", r"\bweft\.(server|serving|cli)\b"),
 }
 

@@ -62,13 +62,20 @@ async def test_the_sessions_show_what_they_say(fresh: weft.Engine) -> None:
 
 
 async def test_the_program_makes_a_tree_as_it_is_drawn() -> None:
-    [program] = blocks("python")
+    program = blocks("python")[0]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         await value_of(program, {"weft": weft})
     drawn, shown = (ElementTree.fromstring(text) for text in (printed.getvalue(), (ROOT / "docs" / "tree.svg").read_text()))
     kinds = [[(part.tag, part.get("class")) for part in picture.iter()] for picture in (drawn, shown)]
     assert kinds[0] == kinds[1]
+
+
+async def test_the_program_forks_a_branch_as_the_page_says(fresh: weft.Engine) -> None:
+    names: dict[str, Any] = {"engine": fresh, "weft": weft, "prompt": prompt_of(40, "forks")}
+    await value_of(blocks("python")[1], names)
+    assert names["indices"] == [2, 3, 4, 5]
+    assert [event.index async for event in names["hotter"] if isinstance(event, weft.Finished)] == [0]
 
 
 async def test_the_pictures_are_current(engine: weft.Engine) -> None:

@@ -128,11 +128,7 @@ impl PyModel {
     /// Loads no more of a GGUF file than cuts texts into tokens.
     #[staticmethod]
     #[pyo3(signature = (path, *, kv_overrides=None))]
-    fn load_vocabulary(
-        py: Python<'_>,
-        path: PathBuf,
-        kv_overrides: Option<Vec<(String, Bound<'_, PyAny>)>>,
-    ) -> PyResult<Self> {
+    fn load_vocabulary(py: Python<'_>, path: PathBuf, kv_overrides: Option<Vec<(String, Bound<'_, PyAny>)>>) -> PyResult<Self> {
         logging::follow(py)?;
         let overrides = settings::kv_overrides(kv_overrides.unwrap_or_default())?;
         let config = ModelConfig { overrides, vocabulary_only: true, ..ModelConfig::at(path) };

@@ -78,7 +78,7 @@ async def test_a_stream_has_one_event_per_token_and_one_for_the_end(client: http
         "tokens_evaluated": 6,
     }
     assert events == [
-        token | {"tokens_predicted": 1},
+        token | {"tokens_predicted": 1, "id": TEXT},
         token | {"tokens_predicted": 2},
         token | {"tokens_predicted": 3},
         {
@@ -324,6 +324,7 @@ async def test_the_prompts_progress_comes_before_the_first_token(client: httpx.A
     assert processed == sorted(processed)
     assert (processed[0], processed[-1]) == (0, 700)
     assert events[0] == {
+        "id": TEXT,
         "index": 0,
         "content": "",
         "tokens": [],
