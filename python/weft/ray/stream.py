@@ -252,7 +252,7 @@ class RemoteStream:
             raise InvalidRequest("index", f"index is {index}; it must be 0 or more")
         asyncio.run_coroutine_threadsafe(self._feed.cancel(index), self._loop)
 
-    async def fork(self, index: int, **options: object) -> NoReturn:
+    async def fork(self, index: int, **options: object) -> NoReturn:  # noqa: ARG002 (as of `Stream`)
         """Refused.
 
         Raises:
