@@ -16,7 +16,7 @@ from types import ModuleType
 __all__ = ["LEVELS", "VARIABLE", "Level", "chosen", "here", "load", "processor"]
 
 VARIABLE = "WEFT_CPU_LEVEL"
-"""The environment variable that asks for a level by its name."""
+"""The environment variable that asks for a level by its name; empty asks for none."""
 
 CPUINFO = Path("/proc/cpuinfo")
 FOLDER = Path(__file__).parent
@@ -73,8 +73,7 @@ def chosen(there: tuple[Level, ...], has: frozenset[str] | None, environ: Mappin
     Raises:
         ImportError: None fits the processor, or the one that is asked for is not there, or needs what the processor lacks.
     """
-    named = environ.get(VARIABLE)
-    if named is not None:
+    if named := environ.get(VARIABLE):
         asked = next((level for level in there if level.name == named), None)
         if asked is None:
             raise ImportError(f"{VARIABLE} is {named!r}; there are {', '.join(level.name for level in there)}")
@@ -113,7 +112,7 @@ def load(name: str) -> ModuleType:
     if not there:
         raise ImportError(f"there is no compiled module in {FOLDER}; in a checkout, `make extension` builds it", name=name)
     level = chosen(there, processor(), os.environ)
-    if VARIABLE in os.environ and level.kernels:
+    if os.environ.get(VARIABLE) and level.kernels:
         # Read by the module, once, when it first looks for kernels. What the user says of them holds.
         os.environ.setdefault("WEFT_INSTRUCTIONS", level.kernels)
     path = str(FOLDER / level.file)

@@ -276,8 +276,8 @@ fn finish_search<R: Runner>(core: &mut Core<R>, request_id: u64, all: &[usize]) 
         let whole = texts.next();
         let (untold, reason, score) = match whole {
             Some(Whole { untold, reason, score, .. }) => (untold, reason, Some(score)),
-            // There are fewer texts than branches.
-            None => (Vec::new(), FinishReason::End, None),
+            // There are fewer texts than branches: what this one was told goes on nowhere.
+            None => (Vec::new(), FinishReason::Cancelled, None),
         };
         let n_untold = untold.len();
         for (nth, Written { token, logprobs }) in untold.into_iter().enumerate() {

@@ -34,6 +34,9 @@ pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
     if is_arithmetic && beam_width.is_some() {
         return refuse("diverse", "a search with beam_width draws nothing by arithmetic sampling; leave one of them out");
     }
+    if is_stochastic && beam_width.is_none() && n < 2 {
+        return refuse("diverse", "diverse is 'beam' and n is 1; there must be 2 beams or more: give n, or beam_width");
+    }
     match beam_width.or(is_stochastic.then_some(n)) {
         Some(width) => Ok(Diversity::Beams(BeamSearch { width, length_penalty, is_stochastic })),
         None if length_penalty.to_bits() != 1.0_f32.to_bits() => {

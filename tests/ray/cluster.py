@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -31,8 +32,8 @@ class Cluster:
 
     def deploy(self, **options: Any) -> None:  # noqa: ANN401 (those of `build`)
         """Serves the demo model; each replica has four slots unless it is said otherwise."""
-        settings = {"n_slots": 4, "n_ctx": 4096, "kv_unified": True, "cache_ram": 64, "metrics": True, "num_cpus": 0.25}
-        serve.run(weft.ray.build(**{**settings, **options}), name="weft")
+        settings = {"n_slots": 4, "n_ctx": 4096, "kv_unified": True, "cache_ram": 64, "metrics": True, "context_shift": True}
+        serve.run(weft.ray.build(**{**settings, "num_cpus": 0.25, **options}), name="weft")
         wait_until(lambda: self.client.get("/health").status_code == 200, 60)
 
     def ask(self, method: str, *given: object) -> list[Any]:
@@ -88,11 +89,12 @@ def running() -> Iterator[Cluster]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        port: int = asked.getsockname()[1]
-    return port
+    """A port that nobody listens on. It is none of those that systems hand out: a process of Ray's might get it meanwhile."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as asked, contextlib.suppress(OSError):
+            asked.bind(("127.0.0.1", port))
+            return port
+    raise OSError("of a hundred ports none is free")
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float) -> None:

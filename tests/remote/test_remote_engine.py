@@ -129,6 +129,13 @@ async def test_what_a_replica_refuses_is_raised_as_here(remote: RemoteEngine) ->
         remote.generate(prompt_of(3000, "too long"))
 
 
+async def test_branches_at_replicas_are_not_forked(remote: RemoteEngine) -> None:
+    stream = remote.generate(PROMPT, max_tokens=20)
+    with pytest.raises(weft.NotSupported, match="branch 0 is written by a replica"):
+        await stream.fork(0, n=2)
+    await stream.aclose()
+
+
 async def test_slots_of_all_replicas_are_counted_through(remote: RemoteEngine, fleet: LocalFleet) -> None:
     assert remote.limits.n_slots == 4
     slots = {(await remote.complete(PROMPT, max_tokens=1, slot=slot)).branches[0].index: slot for slot in range(4)}

@@ -5,8 +5,13 @@ from typing import Any
 
 import httpx
 import pytest
+from litestar.testing import AsyncTestClient
 
+import weft
 from tests.helpers import read_sse
+from tests.server.conftest import answers
+from weft.server import create_app
+from weft.settings import Settings
 
 Json = Any
 
@@ -68,7 +73,13 @@ async def test_a_stream_tells_a_score_with_each_end(client: httpx.AsyncClient) -
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     ("fields", "name"),
-    [({"beam_width": 100}, "beam_width"), ({"beam_width": 2, "mirostat": 1}, "mirostat"), ({"diverse": "none"}, "diverse")],
+    [
+        ({"beam_width": 100}, "beam_width"),
+        ({"beam_width": 2, "mirostat": 1}, "mirostat"),
+        ({"diverse": "none"}, "diverse"),
+        ({"diverse": "beam"}, "diverse"),
+        ({"beam_width": 2, "n_predict": 0}, "n_predict"),
+    ],
     ids=str,
 )
 async def test_what_does_not_go_together_is_refused_by_name(
@@ -77,3 +88,13 @@ async def test_what_does_not_go_together_is_refused_by_name(
     answer = await client.post(path, json={**PATHS[path], "n_predict": 2, **fields})
     assert answer.status_code == 400
     assert name in answer.json()["error"]["message"]
+
+
+async def test_a_server_that_shifts_contexts_searches() -> None:
+    engine = weft.Engine(n_slots=4, n_ctx=512, kv_unified=True, n_threads=1)
+    async with AsyncTestClient(create_app(engine, Settings(context_shift=True))) as client:
+        await answers(client, 200)
+        body = {"prompt": PROMPT, "beam_width": 3, "n": 2, "n_predict": 4}
+        assert len((await client.post("/completion", json=body)).raise_for_status().json()) == 2
+        refused = await client.post("/completion", json=body | {"n_predict": 0})
+        assert refused.json()["error"]["param"] == "n_predict"

@@ -88,6 +88,15 @@ async def test_what_cannot_be_forked_is_refused(live: Any, body: Json, param: st
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
 
 
+@pytest.mark.parametrize("field", ["suffix_prompt", "beam_width", "distinct", "lora", "prompt", "tempreature"])
+async def test_a_field_that_forks_do_not_have_is_refused_by_name(live: Any, field: str) -> None:  # noqa: ANN401 (as above)
+    async with client_of(live) as client, client.stream("POST", "/completion", json=ENDLESS) as answer:
+        stream = Running(answer)
+        await stream.read(1)
+        refused = await client.post(f"/requests/{stream.id}/branches/0/fork", json={field: 1})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+
+
 async def test_a_byte_inside_a_token_is_refused_with_the_places_beside_it(live: Any) -> None:  # noqa: ANN401 (as above)
     async with client_of(live) as client, client.stream("POST", "/completion", json=ENDLESS) as answer:
         stream = Running(answer)

@@ -6,11 +6,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
+from typing import NoReturn
 
 import msgspec
 
 from weft._native import Model
-from weft.errors import EngineStopped, InvalidRequest, SlowReader, WeftError
+from weft.errors import EngineStopped, InvalidRequest, NotSupported, SlowReader, WeftError
 from weft.events import Event, Finished, Token
 from weft.ray.errors import NoReplica, ReplicaLost
 from weft.ray.fleet import Fleet
@@ -250,6 +251,15 @@ class RemoteStream:
         if index < 0:
             raise InvalidRequest("index", f"index is {index}; it must be 0 or more")
         asyncio.run_coroutine_threadsafe(self._feed.cancel(index), self._loop)
+
+    async def fork(self, index: int, **options: object) -> NoReturn:  # noqa: ARG002 (as of `Stream`)
+        """Refused.
+
+        Raises:
+            NotSupported: Always: the replica that writes a branch is not asked to fork it.
+        """
+        what = "ask for its prompt and text as a prompt, of which only what is new is computed"
+        raise NotSupported(f"branch {index} is written by a replica, which is not asked to fork it; {what}")
 
     def close(self) -> None:
         """Cancels the request now. Idempotent."""

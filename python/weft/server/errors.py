@@ -5,6 +5,7 @@ another one say which paths are theirs.
 """
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -329,6 +330,10 @@ def _describe_field(error: ValidationException) -> ErrorObject:
     """Names the first field of a body or query that does not fit its schema."""
     first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
     place = first.get("key", "")
+    if place in ("", "data") and (unknown := UNKNOWN_FIELD.search(str(first.get("message")))) is not None:
+        _count(Reason.INVALID_FIELD)
+        message = f"{cut(unknown[1])}: there is no such field here"
+        return ErrorObject(code=400, message=message, type="invalid_request_error", param=cut(unknown[1]))
     if place in ("", "data"):
         _count(Reason.INVALID_BODY)
         return ErrorObject(code=400, message="the body must be a JSON object", type="invalid_request_error")
@@ -339,6 +344,9 @@ def _describe_field(error: ValidationException) -> ErrorObject:
         code=400, message=f"{cut(place)}: {cut(str(first.get('message')))}", type="invalid_request_error", param=field
     )
 
+
+UNKNOWN_FIELD = re.compile(r"unknown field `(.*)`")
+"""What msgspec says of a body with a field that a route does not have."""
 
 Shape = Callable[[ErrorObject], Mapping[str, Any]]
 """How a dialect writes an error: the body's fields."""

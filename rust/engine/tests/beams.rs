@@ -214,6 +214,7 @@ fn where_there_are_fewer_texts_than_branches_the_last_ones_have_no_score() {
         let branches = run(&engine, request);
         assert_eq!(branches.iter().map(|branch| branch.finished.score.is_some()).collect::<Vec<_>>(), [true, true, true, false]);
         assert!(branches[3].tokens.is_empty());
+        assert_eq!(branches[3].finished.reason, FinishReason::Cancelled);
     }
 }
 

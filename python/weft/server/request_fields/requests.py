@@ -84,6 +84,7 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
         slot=None if body.id_slot == ANY_SLOT else body.id_slot,
         sent_as={
             "n": first_given(body, *_N)[0],
+            "max_tokens": first_given(body, *_LIMIT)[0],
             "n_probs": name,
             "max_predict_ms": "t_max_predict_ms",
             "adapters": "lora",
@@ -134,7 +135,8 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
         grammar_triggers=triggers(body),
         preserved_tokens=tuple(body.preserved_tokens or ()),
         thought=tagged_thought(body, settings),
-        context_shift=_default(settings, "context_shift"),
+        # The beams of a search share their context, whatever the server does with others'.
+        context_shift=False if body.beam_width is not None or body.diverse == "beam" else _default(settings, "context_shift"),
         n_keep=_n_keep(body, settings),
         adapters=adapters(body.lora),
         max_token_gap_ms=_max_token_gap_ms(body),

@@ -72,7 +72,7 @@ class ForkPlace(msgspec.Struct, forbid_unknown_fields=True):
     byte: int | None = None
 
 
-class ForkBody(ForkFields, kw_only=True):
+class ForkBody(ForkFields, kw_only=True, forbid_unknown_fields=True):
     """`POST /requests/{id}/branches/{index}/fork`: how the forks go on, where not as their branch would."""
 
     n: int | None = None

@@ -5,7 +5,8 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import msgspec
@@ -73,6 +74,8 @@ class Generation:
         """Whether forks of its branches may come into its answer: whoever writes it says so."""
         self._forks: dict[tuple[int, int], Request] = {}
         """What is asked of the branches that were forked from others."""
+        self._n_forking = 0
+        self._are_forks_known = asyncio.Event()
         self._with_new_line: set[tuple[int, int]] = set()
         self._texts: dict[tuple[int, int], list[str]] = {}
         self._n_predicted: dict[tuple[int, int], int] = {}
@@ -103,6 +106,22 @@ class Generation:
         for nth, index in enumerate(indices):
             self._forks[prompt, index] = msgspec.structs.replace(request, seed=(seed + nth) % 2**32)
 
+    @contextmanager
+    def forking(self) -> Iterator[None]:
+        """A block in which forks are asked for, and taken up: what they write may come before it is known what they are."""
+        self._n_forking += 1
+        self._are_forks_known.clear()
+        try:
+            yield
+        finally:
+            self._n_forking -= 1
+            if not self._n_forking:
+                self._are_forks_known.set()
+
+    def _is_unknown(self, prompt: int, event: Event) -> bool:
+        index = 0 if isinstance(event, Progress | PromptLogprobs) else event.index
+        return index >= self.requests[prompt].n and (prompt, index) not in self._forks
+
     def n_branches(self, prompt: int) -> int:
         """How many branches of a prompt there are, those that were forked among them."""
         return self.requests[prompt].n + sum(of == prompt for of, _ in self._forks)
@@ -113,6 +132,8 @@ class Generation:
             batches = await (self._next_of_one() if len(self.streams) == 1 else self._next_of_several())
         except InvalidRequest as error:  # An engine that is elsewhere refuses when it is read.
             raise self.asked.blame(error) from None
+        if self._n_forking and any(self._is_unknown(prompt, event) for prompt, events in batches for event in events):
+            await self._are_forks_known.wait()
         for prompt, events in batches:
             self._tally.watch(events)
             self._watch(prompt, events)

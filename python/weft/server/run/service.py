@@ -304,14 +304,15 @@ class Service:
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
         options, append = await self.aside.work(Purpose.PROMPT, size, self._fork_options, generation.asked.prompts[prompt], asked)
         source = generation.branch(prompt, place)
-        made = await generation.streams[prompt].fork(
-            place, n=asked.n, at=asked.at, unit=asked.unit, append=append or None, own_stream=asked.own_stream, **options
-        )
-        seed = options.get("seed")
-        if isinstance(made, list):
-            first = (source.seed or 0) - place + made[0] if seed is None else seed
-            generation.add_forks(prompt, made, _forked(source, len(made), {**options, "seed": first % 2**32}))
-            return made
+        with generation.forking():
+            made = await generation.streams[prompt].fork(
+                place, n=asked.n, at=asked.at, unit=asked.unit, append=append or None, own_stream=asked.own_stream, **options
+            )
+            if isinstance(made, list):
+                seed = options.get("seed")
+                first = (source.seed or 0) - place + made[0] if seed is None else seed
+                generation.add_forks(prompt, made, _forked(source, len(made), {**options, "seed": first % 2**32}))
+                return made
         alone = msgspec.structs.replace(generation.asked, stream=True, branches=())
         requests = [_forked(source, asked.n, {**options, "seed": made.seed})]
         own = Generation(alone, requests, [made], self.tally, owner=generation.owner)
