@@ -73,18 +73,18 @@ def _supervise(settings: Settings, places: Sequence[Place], config: dict[str, An
     server.is_hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     supervision = _Supervision(server)
     supervision.start()
+    is_dead = False
     try:
         server.serve(target_loader=partial(_application, settings, places, config, workers), wrap_loader=False)
     except SystemExit:
         # Granian's way to say that a worker has died for good, or was stopped by the same Ctrl-C as the supervisor.
-        if not server.interrupt_signal:
-            logger.error("the server process died")
-            return 1
+        is_dead = not server.interrupt_signal
     finally:
+        # What the worker has told last is heard first: it may say why it died.
         workers.close()
         supervision.join()
-    if supervision.failure is not None:
-        logger.error("%s", supervision.failure)
+    if supervision.failure is not None or is_dead:
+        logger.error("%s", supervision.failure or "the server process died")
         return 1
     return 0
 
