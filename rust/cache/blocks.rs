@@ -49,7 +49,8 @@ pub struct PrefixDigest {
 }
 
 impl PrefixDigest {
-    /// At most `n_max` of these blocks: where there are more, every second of each text, or every fourth, and so on.
+    /// At most `n_max` of these blocks: where there are more, every second of each text, or every fourth, and so on. Where that would
+    /// leave none, since all texts are short, as many of them as there may be, whichever they are.
     #[must_use]
     pub fn new(blocks: Vec<HeldBlock>, n_max: usize) -> Self {
         let mut all = blocks;
@@ -58,11 +59,11 @@ impl PrefixDigest {
         all.dedup_by_key(|block| block.hash);
         let mut every: u32 = 1;
         while all.len() > n_max {
-            let Some(next) = every.checked_mul(2) else {
-                all.clear();
+            every = every.saturating_mul(2);
+            if !all.iter().any(|block| (block.index + 1).is_multiple_of(every)) {
+                all.truncate(n_max);
                 break;
-            };
-            every = next;
+            }
             all.retain(|block| (block.index + 1).is_multiple_of(every));
         }
         let of = |stored| all.iter().filter(move |block| (block.tier == Tier::Store) == stored).map(|block| block.hash).collect();

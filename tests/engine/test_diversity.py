@@ -130,7 +130,7 @@ async def test_a_cancelled_search_leaves_its_slots(engine: weft.Engine) -> None:
         ({"beam_width": 2, "diverse": "beam", "length_penalty": 0.0}, "length_penalty"),
         ({"beam_width": 2, "diverse": "arithmetic"}, "diverse"),
         ({"diverse": "both"}, "diverse"),
-        ({"diverse": "beam"}, "beam_width"),
+        ({"diverse": "beam"}, "diverse"),
         ({"distinct": True, "beam_width": 2}, "distinct"),
         ({"distinct": True, "n": 2, "mirostat": 2}, "mirostat"),
         ({"beam_width": 2, "mirostat": 1}, "mirostat"),

@@ -115,6 +115,8 @@ fn a_digest_tells_of_every_second_block_where_there_are_too_many() {
     let digest = PrefixDigest::new(both, 30);
     assert_eq!(digest.pool, (0..25).map(|n| 1_000 - (99 - 4 * n)).collect::<Vec<u64>>(), "every fourth");
     assert_eq!(PrefixDigest::new(blocks(Tier::Store).collect(), 0), PrefixDigest::default());
+    let of_short_texts = (0..20).map(|hash| HeldBlock { hash, index: 0, tier: Tier::Pool }).collect();
+    assert_eq!(PrefixDigest::new(of_short_texts, 8).pool.len(), 8);
 }
 
 /// Splits, joins, spills, evictions, branches of other variants: what is told is always what the listing has.
