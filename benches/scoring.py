@@ -39,7 +39,7 @@ import numpy as np
 
 import weft
 from benches.start import serving
-from benches.streaming import BenchError, free_port, is_ready
+from benches.streaming import BenchError, free_port, is_ready, post
 
 PATIENCE_S = 300.0
 
@@ -88,15 +88,7 @@ class Server:
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request."""
         self.n_requests += 1
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-                told: dict[str, Any] = json.load(answer)
-        except urllib.error.HTTPError as error:
-            raise BenchError(f"{path}: {error.read().decode()}") from error
-        return told
+        return post(self.port, path, body, PATIENCE_S)
 
     def n_computed(self) -> int:
         """Prompt tokens that it has computed."""

@@ -10,6 +10,7 @@ is outside. Start it in the repository's root, after `cargo bench --bench decode
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import selectors
 import socket
@@ -18,9 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -274,6 +278,19 @@ def served(path: Path, slots: int, ctx_size: int, command: Sequence[str] = SERVE
                 server.wait(10)
             except subprocess.TimeoutExpired:
                 server.kill()
+
+
+def post(port: int, path: str, body: dict[str, Any], patience_s: float) -> dict[str, Any]:
+    """The answer to a request."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=patience_s) as answer:
+            told: dict[str, Any] = json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise BenchError(f"{path}: {error.read().decode()}") from error
+    return told
 
 
 def free_port() -> int:

@@ -13,12 +13,9 @@ computed, how many had to be, and the first over the second. Start it in the rep
 # ruff: noqa: T201  (a bench answers on the standard output)
 
 import argparse
-import json
 import random
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benches.start import serving
-from benches.streaming import BenchError
+from benches.streaming import post
 from benches.traces import TRACES, play_elsewhere
 from benches.traces import play as play_trace
 from tests.engine.tiny_models import KINDS, write_tiny_model
@@ -75,15 +72,7 @@ class Trace:
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-                told: dict[str, Any] = json.load(answer)
-        except urllib.error.HTTPError as error:
-            raise BenchError(f"{path}: {error.read().decode()}") from error
-        return told
+        return post(self.port, path, body, PATIENCE_S)
 
     def tokens(self, messages: Sequence[Message]) -> list[int]:
         """The prompt of a chat, as the tokenizer makes it."""
