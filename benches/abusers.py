@@ -193,6 +193,7 @@ async def main() -> None:
     parser.add_argument("--only", choices=ABUSES)
     options = parser.parse_args()
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     answers: defaultdict[str, Counter[str]] = defaultdict(Counter)
     names = [options.only] if options.only else list(ABUSES)
     seeds = (options.seed * 1_000_000 + number for number in range(options.connections))

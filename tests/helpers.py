@@ -1,6 +1,9 @@
 """What several tests need."""
 
 import asyncio
+import ctypes
+import os
+import platform
 import random
 import time
 from collections import defaultdict
@@ -92,3 +95,21 @@ async def read_sse(lines: AsyncIterator[str]) -> list[str]:
             data = []
     assert not data, "an event ends with an empty line"
     return events
+
+
+def niceness(thread: int) -> int:
+    """Of a thread of this process, as Linux counts it; 0 is the one that asks."""
+    return os.getpriority(os.PRIO_PROCESS, thread)
+
+
+def turn_ns(thread: int) -> int:
+    """How long the turns are that a thread takes on a processor, in nanoseconds; 0 where Linux does not tell (before 6.12)."""
+    number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
+    attributes = (ctypes.c_uint64 * 6)()
+    assert ctypes.CDLL(None, use_errno=True).syscall(number, thread, attributes, 48, 0) == 0, os.strerror(ctypes.get_errno())
+    return int(attributes[3])
+
+
+def niceness_of_computing() -> int:
+    """How much nicer threads are that compute: not at all where they have long turns instead."""
+    return 0 if turn_ns(0) else 5

@@ -162,9 +162,10 @@ impl Planner {
     fn count_demands<R: Runner>(&mut self, core: &Core<R>) {
         let running = core.slots.running();
         // At most `n_outputs` rows may want logits: everybody keeps one, for the next token, and those that tell of their prompts
-        // share the rest.
+        // share the rest, as far as there is time to tell of them.
+        let n_in_time = self.scheduler.n_told(streams(core, |_| true), self.n_cells);
         let n_more = fair_share(
-            core.limits.n_outputs - count(running.iter()),
+            (core.limits.n_outputs - count(running.iter())).min(n_in_time),
             running.iter().filter(|running| running.sequence.tells_of_prompt()).map(n_telling),
         );
         self.demands.clear();

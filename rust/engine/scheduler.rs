@@ -71,13 +71,15 @@ pub struct Scheduler {
     /// Mean seconds of a step outside of its decode, and mean distance from that.
     rest_s: f64,
     rest_spread_s: f64,
+    /// Mean seconds that it takes to tell the log-probabilities of one token of a prompt; 0 until that was measured.
+    told_s: f64,
 }
 
 impl Scheduler {
     /// For decodes of at most `n_ubatch` rows, in steps that hold nobody up for longer than `max_token_gap`.
     #[must_use]
     pub const fn new(n_ubatch: u32, max_token_gap: TokenGap) -> Self {
-        Self { n_ubatch, max_token_gap, decode: StepCost::new(), rest_s: 0.0, rest_spread_s: 0.0 }
+        Self { n_ubatch, max_token_gap, decode: StepCost::new(), rest_s: 0.0, rest_spread_s: 0.0, told_s: 0.0 }
     }
 
     /// Rows for each running sequence, most senior first, in place of what `rows` holds.
@@ -149,6 +151,29 @@ impl Scheduler {
         let off_s = (took_s - self.rest_s).clamp(-self.rest_s, self.rest_s);
         self.rest_s += NEWEST * off_s;
         self.rest_spread_s += NEWEST * (off_s.abs() - self.rest_spread_s);
+    }
+
+    /// Tells how long it took to tell the log-probabilities of `n_tokens` of prompts, of which there is one at least.
+    pub fn observe_telling(&mut self, n_tokens: u32, took: Duration) {
+        let one_s = took.as_secs_f64() / f64::from(n_tokens);
+        self.told_s = if self.told_s == 0.0 { one_s } else { self.told_s + NEWEST * (one_s - self.told_s) };
+    }
+
+    /// Of how many tokens of prompts, 1 at least, a step tells the log-probabilities beside `streams`: that takes no longer than the
+    /// streams by themselves, nor than a third of the gap. All where nobody decodes.
+    #[must_use]
+    pub fn n_told(&self, streams: Streams, n_cells: u32) -> u32 {
+        if streams.n_decoding == 0 {
+            return u32::MAX;
+        }
+        if self.told_s == 0.0 {
+            return MIN_CHUNK;
+        }
+        let alone_s = self.decode.mean_s(Shape { n_decoding: streams.n_decoding, n_prefill: 0, n_cells });
+        let most_s = alone_s.min(CALM * self.step_s(streams, n_cells));
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast of a float keeps to the range")]
+        let n_tokens = (most_s / self.told_s) as u32;
+        n_tokens.max(1)
     }
 
     /// Most prefill rows beside `streams`, where `n_wanted` wait: as many as stay within the budget in 99 of 100 steps; on average
@@ -320,6 +345,19 @@ mod tests {
             assert_eq!(plan(&fast, &[2_000]), [expected]);
             fast.observe(0, expected, N_CELLS, Duration::from_micros(1_000 + u64::from(expected)));
         }
+    }
+
+    #[test]
+    fn log_probabilities_of_prompts_take_no_longer_than_the_streams_nor_than_a_third_of_the_gap() {
+        let mut scheduler = measured();
+        assert_eq!(scheduler.n_told(Streams::by_default(1), N_CELLS), MIN_CHUNK, "nothing is known yet");
+        scheduler.observe_telling(64, Duration::from_millis(128));
+        assert_eq!(scheduler.n_told(Streams::by_default(0), N_CELLS), u32::MAX, "nobody waits");
+        assert!((9..=11).contains(&scheduler.n_told(Streams::by_default(1), N_CELLS)), "20 ms by 2 ms");
+        let hurried = Streams { n_by_default: 0, max_token_gap: Some(Duration::from_millis(30)), ..Streams::by_default(1) };
+        assert!((4..=5).contains(&scheduler.n_told(hurried, N_CELLS)), "10 ms by 2 ms");
+        (0..100).for_each(|_| scheduler.observe_telling(1, Duration::from_secs(1)));
+        assert_eq!(scheduler.n_told(Streams::by_default(1), N_CELLS), 1, "nobody stands still");
     }
 
     #[test]

@@ -17,16 +17,16 @@ use crate::sampling;
 /// something else to do between two of them.
 const MAX_EVENT_BYTES: usize = 64 << 10;
 
-/// Tells of the prompts that this decode computed a part of.
-pub(super) fn tell_of_prompts<R: Runner>(core: &mut Core<R>) {
-    let mut first_row = 0;
+/// Tells of the prompts that this decode computed a part of. Returns of how many tokens it told the log-probabilities.
+pub(super) fn tell_of_prompts<R: Runner>(core: &mut Core<R>) -> u32 {
+    let (mut first_row, mut n_told) = (0, 0);
     for nth in 0..core.slots.running().len() {
         let running = &core.slots.running()[nth];
         if running.n_planned == 0 {
             continue;
         }
         if running.sequence.tells_of_prompt() {
-            tell_logprobs(core, nth, first_row);
+            n_told += tell_logprobs(core, nth, first_row);
         }
         let running = &core.slots.running()[nth];
         if running.sequence.untold.reports_progress && running.sequence.n_predicted() == 0 {
@@ -34,6 +34,7 @@ pub(super) fn tell_of_prompts<R: Runner>(core: &mut Core<R>) {
         }
         first_row += core.slots.running()[nth].n_planned as usize;
     }
+    n_told
 }
 
 /// What the decode computed of a sequence.
@@ -41,13 +42,14 @@ fn computed(running: &Running) -> Range<u32> {
     running.n_held..running.n_held + running.n_planned
 }
 
-/// Tells of the log-probabilities that the rows from `first_row` on give. The row after each token is that of the next one.
-fn tell_logprobs<R: Runner>(core: &mut Core<R>, nth: usize, first_row: usize) {
+/// Tells of the log-probabilities that the rows from `first_row` on give. The row after each token is that of the next one. Returns
+/// how many there are.
+fn tell_logprobs<R: Runner>(core: &mut Core<R>, nth: usize, first_row: usize) -> u32 {
     let Core { slots, memory, samplers, .. } = core;
     let (running, runner) = (&slots.running()[nth], memory.model());
     let computed = computed(running);
     let sequence = &running.sequence;
-    let Some(UntoldLogprobs { n_probs, .. }) = sequence.untold.logprobs else { return };
+    let Some(UntoldLogprobs { n_probs, .. }) = sequence.untold.logprobs else { return 0 };
     let tokens: Vec<u32> = sequence.untold.told_by(&computed, sequence.n_prompt).collect();
     let mut found = Vec::with_capacity(tokens.len());
     for block in tokens.chunks(BLOCK) {
@@ -67,7 +69,9 @@ fn tell_logprobs<R: Runner>(core: &mut Core<R>, nth: usize, first_row: usize) {
     let best = |(logprob, top): &(f32, Vec<(Token, f32)>)| Some(Told { logprob: *logprob, best: *top.first()? });
     // A row of which nothing is known ends what is kept.
     let known: Vec<Told> = found.iter().map_while(best).collect();
+    let n_found = u32::try_from(found.len()).expect("a decode has fewer than 2³² rows");
     tell_next(core, nth, &known, found);
+    n_found
 }
 
 /// Tells the sequence at `nth`, which starts, what earlier prompts were told of the tokens that it begins with.

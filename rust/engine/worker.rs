@@ -120,7 +120,11 @@ impl<R: Runner> Worker<R> {
         core.lap(|times| &mut times.decode);
         if decode.is_some() {
             keep_snapshots(core);
-            tell_of_prompts(core);
+            let began = Instant::now();
+            let n_told = tell_of_prompts(core);
+            if n_told > 0 {
+                planner.scheduler.observe_telling(n_told, began.elapsed());
+            }
             draw(core);
             admit(core);
         }

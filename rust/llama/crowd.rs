@@ -31,6 +31,10 @@ const WAIT: u32 = 8;
 const WAIT_FOR_ALL: u32 = 64;
 const MAX_WAIT: u32 = 1_024;
 
+/// Decodes of any size between two tries with all threads that were in vain, each of which holds every stream up: fewer than one in a
+/// hundred does.
+const REST: u32 = 256;
+
 /// Which threads compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Crew {
@@ -59,12 +63,14 @@ struct Kind {
 #[derive(Debug)]
 pub(super) struct Crowd {
     kinds: [Kind; N_KINDS],
+    /// Decodes until all threads may be tried again.
+    rest: u32,
 }
 
 impl Default for Crowd {
     fn default() -> Self {
         let kind = Kind { crew: Crew::All, mean_s: None, least_s: f64::INFINITY, tried: None, n_left: WAIT, wait: WAIT };
-        Self { kinds: [kind; N_KINDS] }
+        Self { kinds: [kind; N_KINDS], rest: 0 }
     }
 }
 
@@ -74,7 +80,7 @@ impl Crowd {
         let kind = &mut self.kinds[place(n_rows)];
         let is_slow = match kind.crew {
             Crew::All => kind.mean_s.is_some_and(|mean| mean > SLOW * kind.least_s),
-            Crew::Half => true,
+            Crew::Half => self.rest == 0,
         };
         if kind.tried.is_none() && kind.n_left == 0 && is_slow {
             kind.tried = Some((0, 0.0));
@@ -88,6 +94,7 @@ impl Crowd {
     /// It took so long.
     pub(super) fn took(&mut self, n_rows: usize, time: Duration) {
         let (kind, s) = (&mut self.kinds[place(n_rows)], time.as_secs_f64());
+        self.rest = self.rest.saturating_sub(1);
         let Some((n, sum_s)) = kind.tried else {
             kind.mean_s = Some(kind.mean_s.map_or(s, |mean| mean + (s - mean) / WEIGHT));
             kind.n_left = kind.n_left.saturating_sub(1);
@@ -97,17 +104,19 @@ impl Crowd {
             return;
         };
         let (n, sum_s) = (n + 1, sum_s + s);
-        if n < (if kind.crew == Crew::All { TRY } else { TRY_ALL }) {
+        let mean_s = kind.mean_s.unwrap_or(f64::INFINITY);
+        let (n_try, good_s) = match kind.crew {
+            Crew::All => (TRY, GAIN * mean_s),
+            Crew::Half => (TRY_ALL, mean_s),
+        };
+        // It ends at once where the rest of it could change nothing.
+        if n < n_try && sum_s < f64::from(n_try) * good_s {
             kind.tried = Some((n, sum_s));
             return;
         }
         kind.tried = None;
-        let (tried_s, mean_s) = (sum_s / f64::from(n), kind.mean_s.unwrap_or(f64::INFINITY));
-        let is_better = match kind.crew {
-            Crew::All => tried_s < GAIN * mean_s,
-            Crew::Half => tried_s < mean_s,
-        };
-        if is_better {
+        let tried_s = sum_s / f64::from(n);
+        if tried_s < good_s {
             (kind.crew, kind.wait) = match kind.crew {
                 Crew::All => (Crew::Half, WAIT_FOR_ALL),
                 Crew::Half => (Crew::All, WAIT),
@@ -115,6 +124,9 @@ impl Crowd {
             kind.mean_s = Some(tried_s);
         } else {
             kind.wait = (2 * kind.wait).min(MAX_WAIT);
+            if kind.crew == Crew::Half {
+                self.rest = REST;
+            }
         }
         kind.n_left = kind.wait;
     }
@@ -157,6 +169,21 @@ mod tests {
         assert!(n_by_half(&crowded) > 950, "{}", n_by_half(&crowded));
         assert!(crowded[..40].contains(&Crew::Half), "it is found out soon");
         assert_eq!(n_by_half(&decodes(&mut crowd, 3_000, 1.0, 1.9)[1_100..]), 0, "it is found out that it has gone");
+    }
+
+    #[test]
+    fn all_threads_are_tried_by_one_decode_in_hundreds_whatever_the_sizes() {
+        let mut crowd = Crowd::default();
+        let mut decode = |n: usize, all_ms| {
+            let n_rows = 1 << (n % N_KINDS);
+            let crew = crowd.crew(n_rows);
+            crowd.took(n_rows, Duration::from_millis(if crew == Crew::All { all_ms } else { 4 }));
+            crew
+        };
+        let before = (0..4_000).filter(|&n| decode(n, if n < 2_000 { 2 } else { 50 }) == Crew::Half).count();
+        assert!(before > 1_000);
+        let crowded: Vec<Crew> = (0..20_000).map(|n| decode(n, 50)).collect();
+        assert!((20..=80).contains(&(crowded.len() - n_by_half(&crowded))), "{}", crowded.len() - n_by_half(&crowded));
     }
 
     #[test]

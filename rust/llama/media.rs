@@ -22,8 +22,7 @@ use crate::config::MediaConfig;
 use crate::error::{Error, Result};
 use crate::llama::gguf::Metadata;
 use crate::llama::media_file::{self, MediaKind, Picture};
-use crate::llama::niceness::{self, give_way};
-use crate::llama::{logging, memory, threads};
+use crate::llama::{logging, memory, niceness, threads};
 use crate::request::{Encoding, Media, Medium, Run, Token};
 
 /// Bytes of vectors that are kept for prompts that come later.
@@ -45,7 +44,7 @@ static LOWEST_ID: AtomicI32 = AtomicI32::new(0);
 static N_PROJECTORS: AtomicU64 = AtomicU64::new(0);
 
 /// How far the thread that makes vectors gives way: by five levels more than those that write texts.
-const NICENESS: i32 = niceness::NICENESS + 5;
+const NICENESS: i32 = 5;
 
 /// What a model's projector reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -508,7 +507,7 @@ struct Encoder {
 impl Encoder {
     /// Makes what is wanted, until nobody can want anything any more. What a request wanted that has gone is not begun.
     fn run(&self, wanted: &Receiver<Weak<Chunk>>) {
-        give_way(NICENESS);
+        niceness::compute(NICENESS);
         for chunk in wanted {
             let Some(chunk) = chunk.upgrade() else { continue };
             let raw = match std::mem::replace(&mut *lock(&chunk.state), State::Gone) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::config::{Choice, EngineConfig, Kernels, Limits, Machine, ModelFacts, Ours, ThreadsNames, Used};
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::llama::niceness::{NICENESS, give_way};
+use crate::llama::niceness;
 use crate::llama::silent::Silent;
 use crate::llama::{LlamaRunner, Model, kernels, memory, threads};
 
@@ -62,8 +62,7 @@ impl Settled {
             return Engine::start(limits, move || Ok(Silent(model)));
         }
         Engine::start(limits, move || {
-            // Threads that this one starts are as nice.
-            give_way(NICENESS);
+            niceness::compute(0);
             LlamaRunner::new(model, &config, &limits)
         })
     }

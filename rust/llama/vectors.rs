@@ -30,7 +30,7 @@ const MAX_STATES: u32 = 8;
 
 /// How far the threads give way: by five levels more than those that write texts, which is about a third of a busy processor. With
 /// ten more, a model whose streams never rest made a third as many vectors.
-const NICENESS: i32 = niceness::NICENESS + 5;
+const NICENESS: i32 = 5;
 
 /// Makes the worker for vectors of `model`. It takes nothing until it is first asked. `on_done` is called on its thread whenever
 /// requests are answered. `adapters` are those of `engine` that are on when a batch is computed, but for activated ones (aLoRA),
@@ -96,8 +96,7 @@ impl VectorContext {
     pub(super) fn new(model: Arc<Model>, config: &EngineConfig, shape: Shape, adapters: DefaultAdapters) -> Result<Self> {
         let (used, n_threads) = (config.used, config.n_threads.unwrap_or_else(threads::n_cores));
         if !model.is_encoder() {
-            // Threads that this one starts are as nice.
-            niceness::give_way(NICENESS);
+            niceness::compute(NICENESS);
         }
         let keeps_states = model.is_recurrent() || model.is_hybrid();
         let has_last = matches!(shape.pooling, Pooling::Last | Pooling::Rank);

@@ -11,7 +11,7 @@ use std::thread;
 
 use pyo3::prelude::*;
 
-use crate::llama::{self, give_way};
+use crate::llama;
 
 /// As that of threads that Python starts: grammars are nested.
 const STACK_BYTES: usize = 8 << 20;
@@ -20,7 +20,14 @@ thread_local! {
     static NICENESS: Cell<i32> = const { Cell::new(0) };
 }
 
-/// Long work that this thread asks for steps back so far from now on, as nice(2) counts it.
+/// This thread answers requests, and so do those that it starts from now on: where the system can, they do not wait for the end of
+/// the turns of those that compute.
+#[pyfunction]
+pub(super) fn answer_at_once() {
+    llama::answer();
+}
+
+/// Long work that this thread asks for steps back so far from now on, as nice(2) counts it, from those that compute tokens.
 #[pyfunction]
 pub(super) fn step_back(niceness: i32) {
     NICENESS.set(niceness.clamp(0, 19));
@@ -43,7 +50,7 @@ pub(super) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send)
         let work = Mutex::new(Some(work));
         let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take().expect("it is done once")();
         let nicely = || {
-            give_way(niceness);
+            llama::compute(niceness);
             take()
         };
         thread::scope(|scope| {

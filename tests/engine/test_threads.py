@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 import weft
-from tests.helpers import collect, is_idle, prompt_of, wait_until
+from tests.helpers import collect, is_idle, niceness, niceness_of_computing, prompt_of, turn_ns, wait_until
 
 
 def run_loop(engine: weft.Engine, name: str) -> int:
@@ -34,13 +34,11 @@ async def test_every_thread_and_loop_gets_its_own_answers(engine: weft.Engine) -
     assert here.n_predicted == 40
 
 
-def niceness_of_workers() -> set[int]:
-    return {os.getpriority(os.PRIO_PROCESS, thread) for thread in workers()}
-
-
 async def test_threads_that_compute_give_way_to_those_that_answer(engine: weft.Engine) -> None:
     await engine.complete("Once", max_tokens=1)
-    assert niceness_of_workers() == {min(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) + 5, 19)}
+    assert {niceness(thread) for thread in workers()} == {min(niceness(0) + niceness_of_computing(), 19)}
+    if turn_ns(0):
+        assert {turn_ns(thread) for thread in workers()} == {20_000_000}
 
 
 def workers() -> list[int]:

@@ -1,7 +1,6 @@
 """Work on texts: none keeps other work waiting, what cannot fit is not read, and what nobody waits for is not begun."""
 
 import asyncio
-import os
 import socket
 import threading
 import time
@@ -17,7 +16,7 @@ from granian.server.embed import Server as EmbeddedServer
 from litestar.testing import AsyncTestClient
 
 import weft
-from tests.helpers import wait_until
+from tests.helpers import niceness, niceness_of_computing, wait_until
 from tests.server.conftest import answers
 from tests.server.live import free_port
 from tests.server.matchers import Json
@@ -273,10 +272,6 @@ async def test_a_client_that_has_left_makes_room(slow: SlowEngine, monkeypatch: 
         assert await waiting == 200
 
 
-def niceness(thread: int) -> int:
-    return os.getpriority(os.PRIO_PROCESS, thread)
-
-
 def niceness_of_work() -> int | None:
     """Of the thread that does the engine's work on a text, while there is one."""
     for task in Path("/proc/self/task").iterdir():
@@ -301,7 +296,7 @@ async def test_work_on_texts_steps_back_for_those_that_compute_but_no_thread_of_
     threads = aside.Aside()
     text = "word " * 20_000
     own = niceness(0)
-    wanted = min(own + levels, 19)
+    wanted = min(own + niceness_of_computing() + levels, 19)
     seen: set[int] = set()
     deadline = time.monotonic() + 20
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from granian.constants import Interfaces
 from granian.server.embed import Server as EmbeddedServer
 
-from weft._native import give_back_what_is_freed
+from weft._native import answer_at_once, give_back_what_is_freed
 from weft.demo import DEMO_MODEL
 from weft.engine import Engine
 from weft.errors import EngineStopped
@@ -39,7 +39,7 @@ __all__ = ["application"]
 
 logger = logging.getLogger("weft")
 
-SWITCH_INTERVAL_S = 0.001
+SWITCH_INTERVAL_S = 0.0001
 """Seconds for which a thread keeps the interpreter that the event loop waits for."""
 
 LISTENING_INTERVAL_S = 0.001
@@ -53,6 +53,7 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
     # Chats are rendered on threads beside the event loop, which gets the interpreter back after this time and not after 5 ms.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     give_back_what_is_freed()
+    answer_at_once()  # Granian's threads, which are started later, as well.
     # A terminal that closes tells every process; what is to happen then, the supervisor decides.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     began = time.monotonic()

@@ -26,13 +26,13 @@ MAX_WAITING = 64 * 1024 * 1024
 alone."""
 
 
-NICENESS = 12
-"""How far the engine's work on a text steps back, as nice(2) counts it: further than the threads that compute tokens, which do
-so by 5. These wait for each other many times in a step, so that it takes a hundred times as long where one has to share its core
-with a thread that is worth as much. The threads here do not step back themselves: they hold the interpreter now and then, and all
-others would wait for it with them."""
+NICENESS = 7
+"""How far the engine's work on a text steps back from the threads that compute tokens, as nice(2) counts it. These wait for each
+other many times in a step, so that it takes a hundred times as long where one has to share its core with a thread that is worth
+as much. The threads here do not step back themselves: they hold the interpreter now and then, and all others would wait for it
+with them."""
 
-NICENESS_OF_PROMPTS = 8
+NICENESS_OF_PROMPTS = 3
 """The same of prompts of a usual length: somebody waits for their first token."""
 
 
