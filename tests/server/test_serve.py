@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 import weft
-from tests.helpers import wait_until
+from tests.helpers import turn_ns, wait_until
 from tests.server.conftest import PROMPT
 from tests.server.http2 import Http2Client
 from tests.server.live import LiveServer, environ, events_of, free_port
@@ -165,6 +165,24 @@ async def test_a_hangup_that_was_ignored_where_it_was_started_does_not_end_it(tm
         await asyncio.sleep(0.5)
         assert server.worker_id() == worker
         assert server.get("/health")["status"] == "ok"
+
+
+def turns(process: int) -> dict[str, set[int]]:
+    """Of its threads, by their names."""
+    found: dict[str, set[int]] = {}
+    for task in Path(f"/proc/{process}/task").iterdir():
+        found.setdefault((task / "comm").read_text().strip(), set()).add(turn_ns(int(task.name)))
+    return found
+
+
+async def test_threads_that_answer_do_not_wait_for_turns_of_those_that_compute(tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log") as server:
+        await server.ready()
+        of_thread = turns(server.worker_id())
+    # Linux before 6.12 has no turns to choose.
+    answering, computing = (100_000, 20_000_000) if turn_ns(0) else (0, 0)
+    assert (of_thread["tokio-rt-worker"], of_thread["weft-worker"]) == ({answering}, {computing})
+    assert answering in of_thread["python"]
 
 
 async def test_a_client_that_does_not_read_cannot_hold_the_end_up(tmp_path: Path) -> None:
