@@ -43,6 +43,8 @@ pub struct FakeControl {
 struct State {
     /// How long each restore takes at least.
     restore_takes: Duration,
+    /// How long each row of a decode takes at least.
+    row_takes: Duration,
     plans: Vec<Plan>,
     /// Decodes that may still run; `None` is any number.
     n_allowed: Option<u64>,
@@ -140,6 +142,11 @@ impl FakeControl {
     /// From now on each restore takes so long at least.
     pub fn slow_restores(&self, each: Duration) {
         self.lock().restore_takes = each;
+    }
+
+    /// From now on each row of a decode takes so long at least.
+    pub fn slow_rows(&self, each: Duration) {
+        self.lock().row_takes = each;
     }
 
     /// From now on saves and restores fail, or no longer do.
@@ -391,7 +398,13 @@ impl Runner for FakeRunner {
 
     fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
         self.wait_for_permission();
-        let failing = self.control.lock().failing;
+        let (failing, row_takes) = {
+            let state = self.control.lock();
+            (state.failing, state.row_takes)
+        };
+        if !row_takes.is_zero() {
+            std::thread::sleep(row_takes * u32::try_from(plan.rows.len()).expect("a decode has few rows"));
+        }
         let fails = match failing {
             Some(Failing::All) => true,
             Some(Failing::MoreRowsThan(n)) => plan.rows.len() > n,

@@ -304,7 +304,7 @@ fn enter_following<R: Runner>(core: &mut Core<R>, slot: u32, sequence: Sequence)
     }
     let id = core.memory.place(&sequence.variants, None).expect("an id was freed before");
     let phase = Phase::Following;
-    core.slots.enter(Running { sequence, slot, id, n_grouped: None, n_held: 0, n_planned: 0, phase, end: None });
+    core.slots.enter(Running { sequence, slot, id, n_grouped: None, n_held: 0, n_planned: 0, n_waited: 0, phase, end: None });
 }
 
 /// Puts `sequence` into `slot`, over what `matched` found; returns its place among the running. An id is free.
@@ -323,7 +323,7 @@ fn enter<R: Runner>(core: &mut Core<R>, slot: u32, mut sequence: Sequence, match
     let Match { n_pool, restores, logits, .. } = matched;
     let phase =
         if restores.is_empty() { Phase::Prefilling } else { Phase::Restoring { pieces: VecDeque::from(restores), logits } };
-    core.slots.enter(Running { sequence, slot, id, n_grouped: None, n_held: n_pool, n_planned: 0, phase, end: None })
+    core.slots.enter(Running { sequence, slot, id, n_grouped: None, n_held: n_pool, n_planned: 0, n_waited: 0, phase, end: None })
 }
 
 /// Counts where the first `n_found` tokens of the prompt of the sequence at `nth` came from, each of them once.

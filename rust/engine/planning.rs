@@ -62,6 +62,7 @@ impl Planner {
         let streams = Streams { within, ..streams(core, |running| *running.variant() == *current) };
         self.scheduler.plan(&self.demands, streams, self.n_cells, core.memory.spent(), &mut self.n_rows);
         self.grant_whole(core);
+        self.count_waiting(core);
         self.grant(core);
         let planned = core.slots.running().iter().filter(|running| running.n_planned > 0);
         let rows = planned.flat_map(|running| running.planned().map(|tokens| (running.id, tokens)));
@@ -124,6 +125,14 @@ impl Planner {
         self.sets.retain(has_demand);
     }
 
+    /// Counts for how many steps those have waited that stand back.
+    fn count_waiting<R: Runner>(&self, core: &mut Core<R>) {
+        for ((running, demand), &n_rows) in core.slots.running_mut().iter_mut().zip(&self.demands).zip(&self.n_rows) {
+            let stands_back = demand.n_ready == 1 && n_rows == 0;
+            running.n_waited = if stands_back { running.n_waited.saturating_add(1) } else { 0 };
+        }
+    }
+
     /// A medium that sees ahead gets all of its rows where it got some, one of them in a step.
     fn grant_whole<R: Runner>(&mut self, core: &Core<R>) {
         let mut has_one = false;
@@ -181,7 +190,9 @@ impl Planner {
             let until = n_to_snapshot(core, running).min(n_until_grouped(core, running));
             let n_alike = running.sequence.variants.n_alike(running.n_held);
             let n_ready = n_ready(core, running).min(until).min(most).min(n_of_a_kind(running)).min(n_alike);
-            Demand { n_ready, priority: request.priority }
+            // The beams of a search go on together.
+            let n_waited = running.sequence.beam.is_none().then_some(running.n_waited);
+            Demand { n_ready, priority: request.priority, n_waited }
         }));
     }
 

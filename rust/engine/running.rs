@@ -39,6 +39,8 @@ pub(crate) struct Running {
     pub(crate) n_held: u32,
     /// How many more the next decode computes.
     pub(crate) n_planned: u32,
+    /// For how many steps in a row it has stood back for others.
+    pub(crate) n_waited: u32,
     pub(crate) phase: Phase,
     /// Why it ends with this step.
     pub(crate) end: Option<FinishReason>,

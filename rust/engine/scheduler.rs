@@ -1,5 +1,6 @@
 //! Which tokens go into the next decode. Pure: values in, values out, no clock.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::config::{MIN_CHUNK, TokenGap};
@@ -15,7 +16,7 @@ pub const MAX_MOVE: Duration = Duration::from_millis(100);
 const LEAST_MOVE: f64 = 0.05;
 
 /// The smallest chunk beside sequences that decode, where a larger one would take longer than the gap allows: no prompt stands
-/// still, however slow the machine.
+/// still, however slow the machine. As many streams go on beside those of a higher priority.
 const MIN_BESIDE: u32 = 4;
 
 /// A chunk is at most so many times the largest one that was measured, so that a wrong first estimate costs little.
@@ -34,6 +35,8 @@ pub struct Demand {
     pub n_ready: u32,
     /// Of two prompts, the one of higher priority is computed first.
     pub priority: i32,
+    /// For how many steps in a row it has got nothing; `None` where it waits for nobody.
+    pub n_waited: Option<u32>,
 }
 
 /// The sequences that get a token in every step, and how long they may wait for it.
@@ -84,7 +87,8 @@ impl Scheduler {
 
     /// Rows for each running sequence, most senior first, in place of what `rows` holds.
     ///
-    /// A sequence that waits for one token gets it in every step. Prompts share the chunk. One stands back for those that are more
+    /// A sequence that waits for one token gets it in every step, but for those that stand back for a higher priority: they slow it down
+    /// to half its speed at most, and take turns where not all of them can go on. Prompts share the chunk. One stands back for those that are more
     /// senior and of higher priority; the others get up to [`MIN_CHUNK`] each, so that a short one need not wait for a long one, and
     /// the rest goes to the most senior. Those of a lower priority than some stream get what is left of as much time as the streams
     /// take by themselves: they slow them down to half their speed at most, however long the allowed gap.
@@ -94,6 +98,7 @@ impl Scheduler {
     pub fn plan(&self, demands: &[Demand], streams: Streams, n_cells: u32, spent: Duration, rows: &mut Vec<u32>) {
         rows.clear();
         rows.extend(demands.iter().map(|demand| u32::from(demand.n_ready == 1)));
+        self.stand_back(demands, n_cells, rows);
         let prompts = || demands.iter().filter(|demand| demand.n_ready > 1);
         let n_wanted = prompts().fold(0, |sum: u32, demand| sum.saturating_add(demand.n_ready));
         let streams = Streams { n_decoding: rows.iter().sum(), ..streams };
@@ -114,6 +119,33 @@ impl Scheduler {
                 next = priorities().filter(|&other| other < priority).max();
             }
             n_granted -= left;
+        }
+    }
+
+    /// Takes their rows back from streams of lower priorities than the highest of all, as far as the step would take more than twice as
+    /// long with them as with those of that priority alone. Those that have waited the longest go on, then the most senior.
+    fn stand_back(&self, demands: &[Demand], n_cells: u32, rows: &mut [u32]) {
+        let ready = || demands.iter().filter(|demand| demand.n_ready > 0);
+        let Some(highest) = ready().map(|demand| demand.priority).max() else { return };
+        let may_wait = |demand: &Demand| demand.n_ready == 1 && demand.priority < highest && demand.n_waited.is_some();
+        let n_low = count(ready().filter(|&demand| may_wait(demand)));
+        if n_low <= MIN_BESIDE {
+            return;
+        }
+        let of_highest = || ready().filter(|demand| demand.priority == highest);
+        let n_decoding = count(of_highest().filter(|demand| demand.n_ready == 1));
+        // Prompts beside streams of their own priority take no time from these that would be known here.
+        let n_wanted = of_highest().fold(0, |sum: u32, demand| sum.saturating_add(demand.n_ready)).min(self.n_ubatch);
+        let n_prefill = if n_decoding > 0 { 0 } else { n_wanted };
+        let mean_s = |n_beside| self.decode.mean_s(Shape { n_decoding: n_decoding + n_beside, n_prefill, n_cells });
+        let n_on = most_rows(MIN_BESIDE, n_low, |n_on| mean_s(n_on) <= 2.0 * mean_s(0));
+        if n_on == n_low {
+            return;
+        }
+        let mut low: Vec<usize> = (0..demands.len()).filter(|&nth| may_wait(&demands[nth])).collect();
+        low.sort_by_key(|&nth| Reverse(demands[nth].n_waited));
+        for nth in low.into_iter().skip(n_on as usize) {
+            rows[nth] = 0;
         }
     }
 
@@ -256,6 +288,10 @@ impl Scheduler {
     }
 }
 
+fn count<'a>(demands: impl Iterator<Item = &'a Demand>) -> u32 {
+    u32::try_from(demands.count()).expect("a decode has fewer than 2³² rows")
+}
+
 /// The most rows that fit, from `low`, which are granted, to `high`.
 fn most_rows(mut low: u32, mut high: u32, fits: impl Fn(u32) -> bool) -> u32 {
     while low < high {
@@ -314,7 +350,7 @@ mod tests {
     }
 
     pub(super) fn demands(n_uncomputed: &[u32]) -> Vec<Demand> {
-        n_uncomputed.iter().map(|&n_ready| Demand { n_ready, priority: 0 }).collect()
+        n_uncomputed.iter().map(|&n_ready| Demand { n_ready, priority: 0, n_waited: None }).collect()
     }
 
     fn plan_of(scheduler: &Scheduler, n_uncomputed: &[u32], n_cells: u32, spent: Duration) -> Vec<u32> {
@@ -344,6 +380,77 @@ mod tests {
         for expected in [16, 64, 256, 512] {
             assert_eq!(plan(&fast, &[2_000]), [expected]);
             fast.observe(0, expected, N_CELLS, Duration::from_micros(1_000 + u64::from(expected)));
+        }
+    }
+
+    /// Which of 1 + `n_low` streams go on in each of `n_steps` steps, where the first has the higher priority.
+    fn steps_beside(scheduler: &Scheduler, n_low: usize, n_steps: usize) -> Vec<Vec<usize>> {
+        let mut n_waited = vec![0; 1 + n_low];
+        let mut rows = Vec::new();
+        let steps = (0..n_steps).map(|_| {
+            let demands: Vec<_> = (n_waited.iter().enumerate())
+                .map(|(nth, &n_waited)| Demand { n_ready: 1, priority: i32::from(nth == 0), n_waited: Some(n_waited) })
+                .collect();
+            scheduler.plan(&demands, Streams::by_default(0), N_CELLS, Duration::ZERO, &mut rows);
+            for (n_waited, &n_rows) in n_waited.iter_mut().zip(&rows) {
+                *n_waited = if n_rows == 0 { *n_waited + 1 } else { 0 };
+            }
+            (0..rows.len()).filter(|&nth| rows[nth] > 0).collect()
+        });
+        steps.collect()
+    }
+
+    /// A step takes 4 ms, and 1 ms more for each stream.
+    fn of_streams() -> Scheduler {
+        let mut scheduler = scheduler();
+        for i in 0..400 {
+            let n_decoding = 1 + 7 * (i % 5);
+            scheduler.observe(n_decoding, 0, N_CELLS, Duration::from_millis(4 + u64::from(n_decoding)));
+        }
+        scheduler
+    }
+
+    #[test]
+    fn streams_of_lower_priorities_slow_one_down_to_half_its_speed_and_take_turns() {
+        let steps = steps_beside(&of_streams(), 20, 40);
+        for step in &steps {
+            assert_eq!(step[0], 0, "the one of higher priority goes on in every step");
+            assert!((5..=6).contains(&(step.len() - 1)), "5 + 5 ms: {step:?}");
+        }
+        for low in 1..=20 {
+            let at: Vec<usize> = (0..steps.len()).filter(|&nth| steps[nth].contains(&low)).collect();
+            assert!(at.windows(2).all(|two| two[1] - two[0] <= 5), "{low} goes on at {at:?}");
+        }
+    }
+
+    #[test]
+    fn some_streams_go_on_however_slow_they_are_and_all_where_they_cost_little_or_nothing_is_known() {
+        let mut slow = scheduler();
+        for i in 0..400 {
+            let n_decoding = 1 + 7 * (i % 5);
+            slow.observe(n_decoding, 0, N_CELLS, Duration::from_millis(20 * u64::from(n_decoding)));
+        }
+        assert!(steps_beside(&slow, 20, 10).iter().all(|step| step.len() == 1 + MIN_BESIDE as usize));
+        assert!(steps_beside(&of_streams(), 4, 10).iter().all(|step| step.len() == 5));
+        assert!(steps_beside(&scheduler(), 20, 10).iter().all(|step| step.len() == 21));
+    }
+
+    #[test]
+    fn a_prompt_of_a_higher_priority_is_not_held_up_by_streams_either_but_for_those_that_wait_for_nobody() {
+        let mut scheduler = scheduler();
+        for i in 0..400 {
+            // 4 ms, 1 for each stream, and a tenth for each row of a prompt.
+            let (n_decoding, n_prefill) = if i % 2 == 0 { (1 + 7 * (i % 5), 0) } else { (0, 10 * (i % 5)) };
+            let took = Duration::from_micros(4_000 + u64::from(1_000 * n_decoding + 100 * n_prefill));
+            scheduler.observe(n_decoding, n_prefill, N_CELLS, took);
+        }
+        let stream = |n_waited| Demand { n_ready: 1, priority: 0, n_waited };
+        let mut rows = Vec::new();
+        for (n_waited, expected) in [(Some(0), 4..=12), (None, 30..=30)] {
+            let demands = [vec![Demand { n_ready: 20, priority: 1, n_waited: Some(0) }], vec![stream(n_waited); 30]].concat();
+            scheduler.plan(&demands, Streams::by_default(30), N_CELLS, Duration::ZERO, &mut rows);
+            assert!(rows[0] > 0);
+            assert!(expected.contains(&rows[1..].iter().sum::<u32>()), "{rows:?}");
         }
     }
 
@@ -467,7 +574,7 @@ mod tests {
     fn a_prompt_of_higher_priority_gets_the_chunk_before_others() {
         let measured = measured();
         let chunk = plan(&measured, &[1, 2_000])[1];
-        let demand = |n_ready, priority| Demand { n_ready, priority };
+        let demand = |n_ready, priority| Demand { n_ready, priority, n_waited: None };
         let mut rows = Vec::new();
         let mut plan_with = |demands: &[Demand]| {
             measured.plan(demands, Streams::by_default(1), N_CELLS, Duration::ZERO, &mut rows);
@@ -485,7 +592,8 @@ mod tests {
             measured.observe(1, n_prefill, N_CELLS, Duration::from_millis(20 + u64::from(n_prefill)));
         }
         let plan_with = |demands: &[(u32, i32)], priority| {
-            let demands: Vec<_> = demands.iter().map(|&(n_ready, priority)| Demand { n_ready, priority }).collect();
+            let demands: Vec<_> =
+                demands.iter().map(|&(n_ready, priority)| Demand { n_ready, priority, n_waited: None }).collect();
             let mut rows = Vec::new();
             let streams = Streams { priority, ..Streams::by_default(1) };
             measured.plan(&demands, streams, N_CELLS, Duration::ZERO, &mut rows);
@@ -592,7 +700,7 @@ mod tests {
     #[test]
     fn a_senior_prompt_of_low_priority_is_computed_beside_any_number_of_a_higher_one() {
         // The first has waited so long that it is senior to the others; as long as others come, it must get on.
-        let demands: Vec<Demand> = [0, 1, 1].map(|priority| Demand { n_ready: 2_000, priority }).into();
+        let demands: Vec<Demand> = [0, 1, 1].map(|priority| Demand { n_ready: 2_000, priority, n_waited: None }).into();
         let mut rows = Vec::new();
         scheduler().plan(&demands, Streams::default(), N_CELLS, Duration::ZERO, &mut rows);
         assert!(rows[0] > 0, "{rows:?}");

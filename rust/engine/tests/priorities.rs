@@ -95,6 +95,23 @@ fn the_prompt_of_a_higher_priority_is_computed_first() {
 }
 
 #[test]
+fn streams_of_a_lower_priority_stand_back_by_turns_where_they_would_slow_one_down_to_less_than_half_its_speed() {
+    let (engine, control) = start(limits(16, 8192));
+    control.slow_rows(Duration::from_micros(300));
+    let batch: Vec<_> =
+        (0..12).map(|seed| engine.submit(with_priority(-1, greedy(&prompt(seed, 8), 40)), None).unwrap()).collect();
+    let chat = engine.submit(greedy(&prompt(90, 8), 60), None).unwrap();
+    assert_eq!(collect(chat).unwrap()[0].tokens, expected(&prompt(90, 8), 60));
+    let stats = engine.stats();
+    for (seed, stream) in (0..).zip(batch) {
+        assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(seed, 8), 40));
+    }
+    // Without, the chat would have waited for nearly all of them in each of its first 40 steps.
+    assert!(stats.n_computed < 8 * 13 + 59 + 59 * 6, "{} tokens computed by the end of the chat", stats.n_computed);
+    assert_eq!(control.n_computed(), 13 * 8 + 12 * 39 + 59, "nothing is computed twice");
+}
+
+#[test]
 fn a_priority_out_of_range_is_refused() {
     let (engine, _) = start(limits(1, 256));
     for priority in [101, -101, i32::MIN] {
