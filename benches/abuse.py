@@ -1,10 +1,10 @@
 """What one stream and one chat feel of 200 connections that abuse the server, and whether anything is left of these.
 
-The server is one of the demo model with 32 slots, in processes of its own. A stream is read all the time, one after the other,
-and a short chat is asked for again and again; measured are the pauses between the writes of the stream, and the time from its
-request to the first text. First alone; then beside as many processes that merely spin as there are abusive ones, because the
-machine has few cores and all of these take some of their time; then beside plain streams in all slots, because every server is
-slower where others are served; then beside the abuse (`benches/abusers.py`). All but the server and whoever measures run only
+The server is one of the demo model, or of another one (`--model`, `--random`), with 32 slots, in processes of its own. A stream
+is read all the time, one after the other, and a short chat is asked for again and again; measured are the pauses between the
+writes of the stream, and the time from its request to the first text. First alone; then beside as many processes that merely
+spin as there are abusive ones, because the machine has few cores and all of these take some of their time; then beside plain
+streams in all slots, because every server is slower where others are served; then beside the abuse (`benches/abusers.py`). All but the server and whoever measures run only
 where a processor would be idle, so that what is felt is the server's doing and not that of clients on the same cores.
 
 Memory, handles and threads are looked at while the server is idle, before and after; before that there is some abuse too, so that
@@ -32,8 +32,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benches.abusers import ABUSES
+from benches.scoring import write_model
 from benches.start import MIB, cpu_seconds, memory, serving
-from benches.streaming import BenchError
+from benches.streaming import DEMO, BenchError
 
 SLOTS = 32
 FLAGS = ("-np", str(SLOTS), "-c", "32768", "--kv-unified", "--cache-ram", "32", "--metrics")
@@ -326,7 +327,11 @@ def print_answers(counts: Counter[tuple[str, str]], before: dict[str, float], af
 def bench(options: argparse.Namespace, folder: str) -> int:
     """Measures, and prints; 1 if the server logged an error."""
     log = Path(folder, "log")
-    with serving((*FLAGS, "--slot-save-path", folder, "--log-file", str(log))) as (port, processes):
+    model = options.model
+    if options.random:
+        model = Path(folder, "random.gguf")
+        write_model(model)
+    with serving((*FLAGS, "--slot-save-path", folder, "--log-file", str(log)), model=model) as (port, processes):
         with abused(port, options.connections, options.only):
             time.sleep(min(WARM_S, options.seconds))
         before = state(port, processes)
@@ -361,6 +366,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600, help="of abuse (default: 600)")
     parser.add_argument("--connections", type=int, default=200, help="of abusive clients (default: 200)")
     parser.add_argument("--priority", type=int, default=100, help="of the stream and the chat that are measured (default: 100)")
+    parser.add_argument("--model", type=Path, default=DEMO, help="a GGUF file (default: the demo model)")
+    parser.add_argument("--random", action="store_true", help="a random model of 28 M parameters instead")
     parser.add_argument("--only", choices=ABUSES, help="one kind of abuse instead of all")
     options = parser.parse_args()
     print(

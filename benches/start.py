@@ -177,15 +177,15 @@ def print_memory(what: str, processes: Sequence[int]) -> None:
 
 
 @contextlib.contextmanager
-def serving(flags: Sequence[str], program: Sequence[str] = ("weft",)) -> Iterator[tuple[int, list[int]]]:
-    """A server of the demo model; yields its port and its processes, the supervisor first, as soon as it is ready.
+def serving(flags: Sequence[str], program: Sequence[str] = ("weft",), model: Path = DEMO) -> Iterator[tuple[int, list[int]]]:
+    """A server of a model; yields its port and its processes, the supervisor first, as soon as it is ready.
 
     `program` is what serves, with flags of its own.
     """
     port = free_port()
     with tempfile.TemporaryFile() as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", *program, "-m", str(DEMO.absolute()), "--port", str(port), *flags],
+            [sys.executable, "-m", *program, "-m", str(model.absolute()), "--port", str(port), *flags],
             stdout=log,
             stderr=subprocess.STDOUT,
             env=environ(),
