@@ -4,7 +4,8 @@ The server is one of the demo model, or of another one (`--model`, `--random`), 
 is read all the time, one after the other, and a short chat is asked for again and again; measured are the pauses between the
 writes of the stream, and the time from its request to the first text. First alone; then beside as many processes that merely
 spin as there are abusive ones, because the machine has few cores and all of these take some of their time; then beside plain
-streams in all slots, because every server is slower where others are served; then beside the abuse (`benches/abusers.py`). All but the server and whoever measures run only
+streams in all slots, because every server is slower where others are served; then beside the abuse (`benches/abusers.py`).
+All but the server and whoever measures run only
 where a processor would be idle, so that what is felt is the server's doing and not that of clients on the same cores.
 
 Memory, handles and threads are looked at while the server is idle, before and after; before that there is some abuse too, so that
