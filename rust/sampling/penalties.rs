@@ -108,6 +108,11 @@ impl Penalties {
         list
     }
 
+    /// Bytes of its counts, about.
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.counts.n_bytes()
+    }
+
     /// How many tokens and counts a clone would copy.
     #[cfg(test)]
     pub(crate) fn n_own(&self) -> usize {
