@@ -91,7 +91,7 @@ impl Way {
         Self { first, n, request: Arc::new(request), stops, sampler, firsts }
     }
 
-    /// Bytes that it takes, about, but for the text that its sampler has seen.
+    /// Bytes that it takes, about, but for the prompt.
     pub(crate) fn n_bytes(&self) -> usize {
         let held = self.request.constraint.as_ref().map_or(0, |constraint| constraint.0.n_bytes());
         let stops: usize = self.stops.iter().map(|stop| size_of::<String>() + stop.len()).sum();

@@ -124,7 +124,7 @@ impl Chain {
         }
     }
 
-    /// Bytes of biases and counts, about.
+    /// Bytes that it takes, about, but for the prompt.
     pub(crate) fn n_bytes(&self) -> usize {
         self.history.n_bytes() + self.patches.n_bytes()
     }

@@ -114,7 +114,7 @@ impl Sampler {
         Self { chain, draw, rng: Mt19937::new(seed), candidates: Candidates::default() }
     }
 
-    /// Bytes that it takes, about, what it shares with its branches included, but for the text that it has seen.
+    /// Bytes that it takes, about, what it shares with its branches included, but for the prompt.
     pub(crate) fn n_bytes(&self) -> usize {
         size_of::<Self>() + self.chain.n_bytes()
     }

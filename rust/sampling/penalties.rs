@@ -108,9 +108,9 @@ impl Penalties {
         list
     }
 
-    /// Bytes of its counts, about.
+    /// Bytes that it takes, about, but for what its window shares.
     pub(crate) fn n_bytes(&self) -> usize {
-        self.counts.n_bytes()
+        self.counts.n_bytes() + size_of::<Token>() * self.window.n_own()
     }
 
     /// How many tokens and counts a clone would copy.

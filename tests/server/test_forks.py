@@ -230,12 +230,12 @@ async def test_a_fork_is_read_from_where_its_branch_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("route", "asked"),
     [
-        ("/v1/messages", {"messages": [{"role": "user", "content": "A story!"}]}),
+        ("/v1/responses", {"input": "A story!", "max_output_tokens": 1500}),
         ("/v1/completions", {"prompt": PROMPT, "echo": True}),
         ("/v1/completions", {"prompt": PROMPT, "best_of": 2}),
         ("/v1/completions", {"prompt": [PROMPT, PROMPT]}),
     ],
-    ids=["Anthropic's", "echo", "best_of", "two prompts"],
+    ids=["responses", "echo", "best_of", "two prompts"],
 )
 async def test_an_answer_that_has_no_room_for_forks_says_so(live: Any, route: str, asked: Json) -> None:  # noqa: ANN401 (as above)
     async with client_of(live) as client:
