@@ -7,10 +7,10 @@ request alone before the others come, and with one slot, where each request goes
 attention. Told are seconds until the last answer has ended, those until an answer's first token on average, and the tokens of
 prompts that were computed.
 
-Where nobody else names a model, the agents' is a random one of 28 million parameters. llama-server computes the document anew in
-nearly every slot, 64,000 tokens in all, and with one pool for all slots (`--kv-unified`) each of them against the cells of all the
-others too, which it then leaves out: minutes for one load. So the questions are put to a random model of 3 million parameters, and
-llama-server has a cache for each slot there, which is its faster way. Start it in the repository's root as
+Where nobody names a model, the agents' is a random one of 28 million parameters. llama-server computes the document anew in
+nearly every slot, 64,000 tokens in all, and with one pool for all slots (`--kv-unified`) each of them against the cells of all
+others too, which it then leaves out: minutes for one load. So the questions are put to a random model of 3 million parameters,
+and llama-server has a cache for each slot there, which is its faster way. Start it in the repository's root as
 `python -m benches.fanout --llama-server PATH`, or by `make bench-fanout`: some six minutes, less than four for the questions.
 """
 

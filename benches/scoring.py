@@ -231,7 +231,7 @@ def llama_server(path: str, model: Path, flags: Sequence[str] = (*FLAGS, "--kv-u
 
 
 def write_model(path: Path, n_ctx: int = 8192, *, n_layers: int = 8, n_heads: int = 8) -> None:
-    """A random model with the demo model's vocabulary, of 28 million parameters where nothing is said: what it says means nothing."""
+    """A random model with the demo model's vocabulary, by default of 28 million parameters: what it says means nothing."""
     n_head = 64
     n_embd = n_heads * n_head
     n_ff = n_embd * 11 // 4

@@ -155,9 +155,10 @@ impl Source {
         let prompt = self.tokens.prompt();
         let of_prompt = has_no(&|other| Arc::ptr_eq(other.tokens.prompt(), prompt)).then(|| size_of_val(&**prompt));
         let of_way = has_no(&|other| Arc::ptr_eq(&other.way, &self.way)).then(|| self.way.n_bytes());
-        let begun = self.begun.as_ref().filter(|&begun| {
-            has_no(&|other| other.begun.as_ref().is_some_and(|known| Rc::ptr_eq(known, begun)))
-        });
+        let begun = self
+            .begun
+            .as_ref()
+            .filter(|&begun| has_no(&|other| other.begun.as_ref().is_some_and(|known| Rc::ptr_eq(known, begun))));
         of_prompt.into_iter().chain(of_way).chain(begun.map(|begun| begun.n_bytes())).sum()
     }
 }

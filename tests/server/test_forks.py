@@ -192,7 +192,9 @@ async def test_forks_come_into_whole_answers_of_openais_as_further_choices(live:
         url = await found(client)
         assert (await client.post(f"{url}/fork", json={"n": 2, "n_predict": 6})).json() == {"indices": [1, 2]}
         report_url = url.removesuffix("/branches/0")
-        while (await client.get(report_url)).json()["n_finished"] < 2:
+        n_finished = 0
+        while n_finished < 2:
+            n_finished = (await client.get(report_url)).json()["n_finished"]
             await asyncio.sleep(0.01)
         await client.delete(url)
         answer = (await answering).json()

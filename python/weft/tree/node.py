@@ -136,9 +136,9 @@ class Node:
 
             children = await tree.root.extend(n=8, max_tokens=64, temperature=1.1)
 
-        The path is computed once for all of them, as far as it is not cached. Several nodes may be extended at once. Branches that
-        find no slot free wait for one; only the beams of a search need theirs together. Cancelling it frees the slots; branches
-        that have finished by then stay.
+        The path is computed once for all of them, as far as it is not cached. Several nodes may be extended at once. Branches
+        that find no slot free wait for one; only the beams of a search need theirs together. Cancelling it frees the slots;
+        branches that have finished by then stay.
 
         Args:
             keep_partial: Whether branches that are cut by cancelling it become children too, as far as they are written.
@@ -166,7 +166,9 @@ class Node:
         given = options.get("branches")
         branches = given if isinstance(given, Sequence) else ()
         if any(isinstance(asked, Mapping) and asked.get("suffix_prompt") for asked in (options, *branches)):
-            raise InvalidRequest("suffix_prompt", "what stands between a node and its children is a node: append it, and extend that")
+            raise InvalidRequest(
+                "suffix_prompt", "what stands between a node and its children is a node: append it, and extend that"
+            )
         n = len(branches) or options.get("n", 1)
         if isinstance(n, int):
             self._nodes.check_room(n)

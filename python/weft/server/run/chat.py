@@ -118,7 +118,7 @@ class Spoken:
         return parts
 
     def _begin_within(self, index: int, reader: AnswerReader, before: str) -> list[Part]:
-        """Reads what stands before the text of a branch. A call that this goes on with is the branch's own, from its beginning."""
+        """Reads what stands before the text of a branch. A call that this goes on with is its own, from the call's beginning."""
         said = reader.read(before)
         n_calls = sum(isinstance(part, CallBegun) for part in said)
         n_whole = self._n_calls_before[index] = n_calls - reader.is_cut
