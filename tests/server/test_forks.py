@@ -149,9 +149,10 @@ class Chunks:
         return [piece for piece in told if piece]
 
 
-async def found(client: httpx.AsyncClient) -> str:
-    """The URL of the one request that runs and is answered whole."""
+async def found(client: httpx.AsyncClient, answering: "asyncio.Task[httpx.Response]") -> str:
+    """The URL of the first branch of the one request that runs and is answered whole."""
     while True:
+        assert not answering.done(), answering.result().text
         for one in (await client.get("/requests")).json()["requests"]:
             if one["n_running"] and not one["stream"]:
                 return f"/requests/{one['id']}/branches/0"
@@ -189,7 +190,7 @@ async def test_forks_come_into_whole_answers_of_openais_as_further_choices(live:
     body = {**ROUTES[route], "max_tokens": 3000, "ignore_eos": True}
     async with client_of(live) as client:
         answering = asyncio.create_task(client.post(route, json=body))
-        url = await found(client)
+        url = await found(client, answering)
         assert (await client.post(f"{url}/fork", json={"n": 2, "n_predict": 6})).json() == {"indices": [1, 2]}
         report_url = url.removesuffix("/branches/0")
         n_finished = 0
@@ -242,7 +243,7 @@ async def test_a_fork_is_read_from_where_its_branch_was(tmp_path: Path) -> None:
 async def test_an_answer_that_has_no_room_for_forks_says_so(live: Any, route: str, asked: Json) -> None:  # noqa: ANN401 (as above)
     async with client_of(live) as client:
         answering = asyncio.create_task(client.post(route, json={**asked, "max_tokens": 1500, "ignore_eos": True}))
-        url = await found(client)
+        url = await found(client, answering)
         refused = await client.post(f"{url}/fork", json={})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stream")
         own = await client.post(f"{url}/fork", json={"stream": True, "n_predict": 2})

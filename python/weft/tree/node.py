@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from weft._native import Prefix
 from weft.errors import InvalidRequest
@@ -163,9 +163,10 @@ class Node:
         """
         self._nodes.check(self)
         # What is no list or no number is for the engine to refuse.
-        given = options.get("branches")
+        given: Any = options.get("branches")
         branches = given if isinstance(given, Sequence) else ()
-        if any(isinstance(asked, Mapping) and asked.get("suffix_prompt") for asked in (options, *branches)):
+        asked: list[Any] = [options, *branches]
+        if any(isinstance(each, Mapping) and each.get("suffix_prompt") for each in asked):
             raise InvalidRequest(
                 "suffix_prompt", "what stands between a node and its children is a node: append it, and extend that"
             )
