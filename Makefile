@@ -46,7 +46,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-levels bench-all clients ray compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-fanout bench-forks bench-levels bench-all clients ray compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -79,6 +79,12 @@ bench-beside: extension ## The 99th percentile of a stream's pauses beside vecto
 	python -m benches.media
 	$(call step,beside streams with other adapters)
 	python -m benches.adapters
+
+bench-fanout: extension ## One long text continued in several ways, as requests and as branches (ARGS="--llama-server PATH" asks llama-server too)
+	python -m benches.fanout $(ARGS)
+
+bench-forks: extension ## What a stream and a chat feel of forks and searches beside them: two minutes (ARGS="--seconds 20")
+	python -m benches.beside_forks $(ARGS)
 
 bench-levels: extension ## A wheel's speed at each level of CPUs against this build's (ARGS="/tmp/installed/bin/python", which has the wheel)
 	python -m benches.levels $(ARGS)

@@ -5,7 +5,13 @@ questions of 20 tokens about a document of 4,000. Weft is asked by as many plain
 branches (`suffix_prompt`). llama-server is asked by the same plain requests: with a slot for each of them, with the first
 request alone before the others come, and with one slot, where each request goes on from the one before; with and without flash
 attention. Told are seconds until the last answer has ended, those until an answer's first token on average, and the tokens of
-prompts that were computed. Start it in the repository's root as `python -m benches.fanout --llama-server PATH`.
+prompts that were computed.
+
+Where nobody names a model, the agents' is a random one of 28 million parameters. llama-server computes the document anew in
+nearly every slot, 64,000 tokens in all, and with one pool for all slots (`--kv-unified`) each of them against the cells of all
+others too, which it then leaves out: minutes for one load. So the questions are put to a random model of 3 million parameters,
+and llama-server has a cache for each slot there, which is its faster way. Start it in the repository's root as
+`python -m benches.fanout --llama-server PATH`, or by `make bench-fanout`: some six minutes, less than four for the questions.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
@@ -45,6 +51,11 @@ class Load:
     n_shared: int
     n_texts: int
     n_own: int
+    n_layers: int
+    n_heads: int
+    """Of the random model that continues them."""
+    one_pool: bool
+    """Whether llama-server's slots share their cells."""
 
     def texts(self, seed: int) -> tuple[list[int], list[list[int]]]:
         """What is shared, and what each text has of its own."""
@@ -56,7 +67,10 @@ class Load:
         return some(self.n_shared), [[FIRST_TOKEN - 1 - nth, *some(self.n_own - 1)] for nth in range(self.n_texts)]
 
 
-LOADS = (Load("4 agents, 7,400 shared tokens", 7_400, 4, 100), Load("16 questions, a document of 4,000", 4_000, 16, 20))
+LOADS = (
+    Load("4 agents, 7,400 shared tokens", 7_400, 4, 100, n_layers=8, n_heads=8, one_pool=True),
+    Load("16 questions, a document of 4,000", 4_000, 16, 20, n_layers=2, n_heads=4, one_pool=False),
+)
 
 
 @dataclass(frozen=True)
@@ -128,18 +142,18 @@ def report(name: str, tries: Sequence[Took], best_s: float | None) -> float:
 def main() -> int:
     """Measures both loads."""
     parser = argparse.ArgumentParser(description="what several continuations of one long text take")
-    parser.add_argument("model", nargs="?", type=Path, help="a GGUF file (default: a random one of 28 M)")
+    parser.add_argument("model", nargs="?", type=Path, help="a GGUF file for both loads (default: random ones)")
     parser.add_argument("--llama-server", help="llama.cpp's server, to be asked too")
     parser.add_argument("--load", type=int, choices=range(len(LOADS)), help="only this one")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     print(f"  {'':<44} {'seconds':>8} {'first s':>8} {'computed':>9}  llama-server's best ÷ this")
     with tempfile.TemporaryDirectory() as folder:
-        model = args.model or Path(folder) / "random.gguf"
-        if args.model is None:
-            write_model(model, N_CTX)
         for load in LOADS if args.load is None else [LOADS[args.load]]:
             print(load.name)
+            model = args.model or Path(folder) / "random.gguf"
+            if args.model is None:
+                write_model(model, N_CTX, n_layers=load.n_layers, n_heads=load.n_heads)
             common = ["-c", str(N_CTX), "--metrics"]
             best_s = None
             if args.llama_server:
@@ -149,7 +163,8 @@ def main() -> int:
                     ("one slot", 1, at_once),
                 ]
                 for (how, slots, ask), attention in product(ways, ("on", "off")):
-                    flags = [*common, "-np", str(slots), "--kv-unified", "-fa", attention]
+                    layout = "--kv-unified" if load.one_pool else "--no-kv-unified"
+                    flags = [*common, "-np", str(slots), layout, "-fa", attention]
                     tries = [measure(llama_server(args.llama_server, model, flags), ask, load, n) for n in range(args.rounds)]
                     took_s = report(f"llama-server, {how}, -fa {attention}", tries, None)
                     best_s = min(took_s, best_s or took_s)

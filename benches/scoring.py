@@ -230,9 +230,11 @@ def llama_server(path: str, model: Path, flags: Sequence[str] = (*FLAGS, "--kv-u
             server.wait(10)
 
 
-def write_model(path: Path, n_ctx: int = 8192) -> None:
-    """A random model of 28 million parameters with the demo model's vocabulary: what it says means nothing."""
-    n_embd, n_ff, n_layers, n_heads, n_head = 512, 1408, 8, 8, 64
+def write_model(path: Path, n_ctx: int = 8192, *, n_layers: int = 8, n_heads: int = 8) -> None:
+    """A random model with the demo model's vocabulary, by default of 28 million parameters: what it says means nothing."""
+    n_head = 64
+    n_embd = n_heads * n_head
+    n_ff = n_embd * 11 // 4
     reader = gguf.GGUFReader(weft.DEMO_MODEL)
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_context_length(n_ctx)

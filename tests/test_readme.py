@@ -223,8 +223,12 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "completions of one request, `n`, and its `branches`": lambda: [abouts(weft.Request)["n"].high],
     "branches that one look at a request, `GET /requests/{id}`, tells": lambda: [requests_api.MAX_TOLD],
     "branches of one stream, with those that were forked from others": lambda: [constant(REQUEST, "MAX_COMPLETIONS")],
-    "texts of branches that have ended, kept for forks while their streams are held": lambda: [
-        constant("engine/stream.rs", "MAX_ENDED_TOKENS")
+    "what is kept of branches that have ended, for forks while their streams are held; the oldest streams' go first": lambda: [
+        constant("engine/stream.rs", "MAX_ENDED_BYTES") >> 20
+    ],
+    "what forks take over in one step; further ones wait for the next": lambda: [
+        constant("engine/forks.rs", "MAX_FORKED_TOKENS"),
+        constant("engine/forks.rs", "READ_AGAIN"),
     ],
     "stop strings of one request": lambda: [
         constant(REQUEST, "MAX_STOPS"),

@@ -1062,6 +1062,15 @@ class Stream:
             EngineStopped: The engine was closed.
         """
 
+    def forked_at(self, index: int) -> tuple[int, int] | None:
+        """The branch of this stream that one was forked from, and after how many of its tokens; None for one that was no fork.
+
+        It is known when `fork` has answered.
+
+        Raises:
+            InvalidRequest: `index` is no number of a branch.
+        """
+
     def branches(self) -> Branches:
         """Each branch on its own, those too that forks add: `async for branch in stream.branches()`. To be called once."""
 

@@ -229,6 +229,9 @@ class Engine(Embedding):
             request = msgspec.structs.replace(prompt, **fields) if fields else prompt
         else:
             request = Request(prompt=prompt, **fields)
+        return self._submit(request)
+
+    def _submit(self, request: Request) -> Stream:
         native = self._running()
         return native.submit(request, branch_requests(request)) if request.branches else native.submit(request)
 

@@ -12,7 +12,6 @@ from weft.errors import InvalidRequest, QueueFull
 from weft.events import Finished, Logprob, Logprobs, PromptLogprobs, Usage
 from weft.fields.about import About, described
 from weft.request import Request
-from weft.tree.seam import continued
 
 __all__ = ["MAX_PROBS", "Continuation", "Score", "ScoreOptions", "ScoredToken", "continuation_tokens", "scores"]
 
@@ -97,7 +96,7 @@ def continuation_tokens(model: Model, text: str) -> Sequence[int]:
         spelt = text.encode()
     except UnicodeEncodeError:
         raise InvalidRequest("continuations", "a continuation has a lone surrogate, which is no text") from None
-    return continued(model, spelt)
+    return model.tokenize_on(spelt, parse_special=False)
 
 
 async def scores(

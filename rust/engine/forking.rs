@@ -14,7 +14,7 @@ use crate::request::{MAX_COMPLETIONS, Request, Task, Token, is_of_medium};
 use crate::sampling::Sampler;
 
 /// The longest character takes so many tokens.
-const MAX_TOKENS_OF_CHARACTER: usize = 4;
+const MAX_TOKENS_OF_CHARACTER: u32 = 4;
 
 /// Forks a branch, and answers.
 pub(super) fn fork<R: Runner>(core: &mut Core<R>, order: ForkOrder) {
@@ -29,8 +29,8 @@ struct Cut {
     sender: Arc<Sender>,
     /// Its job and its place there, where it was in a slot, has not ended, and is forked at its end.
     live: Option<(u64, u32)>,
-    /// What is left of what it drew before.
-    drawn: Vec<Token>,
+    /// After so many of the tokens that it has drawn.
+    n_said: u32,
     /// All before the place.
     n_tokens: u32,
     is_end: bool,
@@ -40,21 +40,21 @@ fn make<R: Runner>(core: &mut Core<R>, order: Ordered) -> Result<ForkMade> {
     let Ordered { stream_id, branch, at, append, ways, request_id, own, place } = order;
     let cut = cut(core, stream_id, branch, at)?;
     check(&cut.source, &ways)?;
-    let mut tokens = cut.source.tokens.first(cut.n_tokens);
-    tokens.extend(&append);
-    let (n_prompt, n_ctx) = (tokens.len(), core.limits.n_ctx_slot as usize);
+    let (n_prompt, n_ctx) = (cut.n_tokens as usize + append.len(), core.limits.n_ctx_slot as usize);
     if n_prompt >= n_ctx {
         return Err(Error::ContextOverflow { n_prompt, n_ctx });
     }
+    count(core, &cut, &ways, n_prompt);
     let begun = begun(core, &cut, &ways, &append)?;
-    let prompt: Arc<[Token]> = tokens.into();
+    let prompt = cut.source.tokens.first_with(cut.n_tokens, &append);
     // Nothing is refused any more once they have their numbers.
     let (branches, number) = number(&cut.sender, ways.n(), own.is_some())?;
-    let seed = cut.source.request.seed.wrapping_sub(cut.source.first).wrapping_add(number);
+    let Way { request, first, .. } = &*cut.source.way;
+    let seed = request.seed.wrapping_sub(*first).wrapping_add(number);
     let ways = written(core, &cut, ways, (branches.start, seed), &prompt, &append);
     let seed = ways[0].request.seed;
     let is_own = own.is_some();
-    let Cut { source, sender, n_tokens, is_end, .. } = cut;
+    let Cut { source, sender, n_said, n_tokens, is_end, .. } = cut;
     let mut job = Job::of_ways(request_id, ways, prompt, own.unwrap_or(sender), place);
     job.stream_id = if is_own { request_id } else { stream_id };
     job.written = source.written;
@@ -73,17 +73,30 @@ fn make<R: Runner>(core: &mut Core<R>, order: Ordered) -> Result<ForkMade> {
     if is_end && shares_all {
         follow(core, request_id, stream_id, branch, append.is_empty());
     }
-    Ok(ForkMade { branches, seed, n_prompt })
+    Ok(ForkMade { branches, seed, n_said, n_prompt })
+}
+
+/// Counts what forks take over as the step's work.
+fn count<R: Runner>(core: &mut Core<R>, cut: &Cut, ways: &OrderedWays, n_prompt: usize) {
+    let (n_kinds, n_read) = match ways {
+        OrderedWays::Alike(_) => (1, if cut.live.is_none() { cut.source.drawn(cut.n_said).len() } else { 0 }),
+        // The penalties of each count the prompt.
+        OrderedWays::Anew { requests, .. } => (1 + requests.len(), 0),
+    };
+    core.forks.count(n_kinds * n_prompt, n_read);
 }
 
 /// Looks where a branch is to be forked.
-fn cut<R: Runner>(core: &Core<R>, stream_id: u64, branch: u32, at: At) -> Result<Cut> {
+fn cut<R: Runner>(core: &mut Core<R>, stream_id: u64, branch: u32, at: At) -> Result<Cut> {
     let (source, sender) = find_source(core, stream_id, branch)?;
-    if source.request.diversity.beams().is_some() {
+    if source.way.request.diversity.beams().is_some() {
         return Err(refused(
             "branch",
             "the beams of a search replace each other, and are not forked; fork a branch of its own".to_owned(),
         ));
+    }
+    if matches!(at, At::Byte(_)) {
+        core.forks.count(0, source.drawn(source.n_predicted).len());
     }
     let n_said = n_said(&source, at, core.memory.model())?;
     let (n_tokens, is_end) = (source.cut(n_said), n_said == source.n_predicted);
@@ -93,7 +106,7 @@ fn cut<R: Runner>(core: &Core<R>, stream_id: u64, branch: u32, at: At) -> Result
         return Err(refused("at", message));
     }
     let live = core.queue.find_branch(stream_id, branch).filter(|&found| is_end && sequence_of(core, found).is_some());
-    Ok(Cut { drawn: source.drawn(n_said), source, sender, live, n_tokens, is_end })
+    Ok(Cut { source, sender, live, n_said, n_tokens, is_end })
 }
 
 /// Refuses what forks of this branch cannot have.
@@ -116,11 +129,11 @@ fn check(source: &Source, ways: &OrderedWays) -> Result<()> {
 fn begun<R: Runner>(core: &Core<R>, cut: &Cut, ways: &OrderedWays, append: &[Token]) -> Result<Begun> {
     let (source, runner) = (&cut.source, core.memory.model());
     let mut begun = match (ways, cut.live.and_then(|live| sequence_of(core, live))) {
-        (OrderedWays::Anew { .. }, _) => anew(source, &cut.drawn, runner),
+        (OrderedWays::Anew { .. }, _) => anew(source, cut.n_said, runner),
         (OrderedWays::Alike(_), Some(sequence)) => sequence.begun(),
-        (OrderedWays::Alike(_), None) => said_again(core, source, &cut.drawn)?,
+        (OrderedWays::Alike(_), None) => said_again(core, source, cut.n_said)?,
     };
-    begun.append(append, &source.request).map_err(|token| {
+    begun.append(append, &source.way.request).map_err(|token| {
         let piece = String::from_utf8_lossy(runner.lexicon().spelling(token)).into_owned();
         refused("append", format!("the grammar of the branch does not allow what is appended, from {piece:?} on"))
     })?;
@@ -155,13 +168,13 @@ fn written<R: Runner>(
         OrderedWays::Alike(n) => {
             let mut sampler = match cut.live.and_then(|live| sequence_of(core, live)) {
                 Some(sequence) => sequence.sampler().branch(seed),
-                None => after(&source.sampler, &cut.drawn),
+                None => after(source, cut.n_said),
             };
             for &token in append {
                 sampler.accept(token);
             }
-            let request = Arc::new(forked(&source.request, n, seed));
-            vec![Way { first, n, request, stops: Arc::clone(&source.stops), sampler, firsts: None }]
+            let request = Arc::new(forked(&source.way.request, n, seed));
+            vec![Way { first, n, request, stops: Arc::clone(&source.way.stops), sampler, firsts: None }]
         }
         OrderedWays::Anew { requests, with_own_seeds } => {
             let drawable: Arc<[Token]> = if source.media.is_empty() {
@@ -252,8 +265,8 @@ fn after_bytes(source: &Source, at: usize, runner: &impl Runner) -> Result<u32> 
         return Err(refused("at", message));
     }
     let (mut bytes, mut n_before, mut below) = (source.begun.as_deref().map_or_else(Vec::new, Begun::held), 0, 0);
-    let drawn = source.drawn(source.n_predicted);
-    for (n, token) in (1..).zip(drawn.iter().map(Some).chain([None])) {
+    let drawn = source.tokens.of(source.drawn(source.n_predicted));
+    for (n, token) in (1..).zip(drawn.map(Some).chain([None])) {
         let is_place = incomplete_tail(&bytes) == 0;
         if is_place && bytes.len() == at {
             return Ok(n - 1);
@@ -268,15 +281,16 @@ fn after_bytes(source: &Source, at: usize, runner: &impl Runner) -> Result<u32> 
             below = bytes.len();
         }
         n_before = bytes.len();
-        let Some(&token) = token else { break };
-        append_text(token, &source.request, runner, &mut bytes);
+        let Some(token) = token else { break };
+        append_text(token, &source.way.request, runner, &mut bytes);
     }
     Err(refused("at", format!("the text has {n_before} bytes, and is to be forked after {at}; the nearest place is {below}")))
 }
 
-/// Where a branch was after the tokens that it drew.
-fn said_again<R: Runner>(core: &Core<R>, source: &Source, drawn: &[Token]) -> Result<Begun> {
-    let is_held = source.request.constraint.is_some() || source.request.thought.is_some();
+/// Where a branch was after the first `n_said` tokens that it drew.
+fn said_again<R: Runner>(core: &Core<R>, source: &Source, n_said: u32) -> Result<Begun> {
+    let Way { request, stops, .. } = &*source.way;
+    let is_held = request.constraint.is_some() || request.thought.is_some();
     if is_held && source.shifted_at.is_some() {
         let message =
             "the context of the branch was shifted, and with it went what its grammar has read; give the forks their own";
@@ -285,27 +299,28 @@ fn said_again<R: Runner>(core: &Core<R>, source: &Source, drawn: &[Token]) -> Re
     let runner = core.memory.model();
     let mut begun = match &source.begun {
         Some(begun) => begun.copy(),
-        None => Begun::new(&source.request, Arc::clone(&source.stops), &runner.lexicon()),
+        None => Begun::new(request, Arc::clone(stops), &runner.lexicon()),
     };
-    begun.say(drawn, &source.request, runner);
+    begun.say(source.tokens.of(source.drawn(n_said)), request, runner);
     Ok(begun)
 }
 
-/// Where forks begin that have their own parameters, behind the tokens that a branch drew.
-fn anew(source: &Source, drawn: &[Token], runner: &impl Runner) -> Begun {
-    let start = drawn.len().saturating_sub(MAX_TOKENS_OF_CHARACTER);
-    let mut bytes = source.begun.as_deref().filter(|_| start == 0).map_or_else(Vec::new, Begun::held);
-    for &token in &drawn[start..] {
-        append_text(token, &source.request, runner, &mut bytes);
+/// Where forks begin that have their own parameters, behind the first `n_said` tokens that a branch drew.
+fn anew(source: &Source, n_said: u32, runner: &impl Runner) -> Begun {
+    let drawn = source.drawn(n_said);
+    let last = drawn.start.max(drawn.end.saturating_sub(MAX_TOKENS_OF_CHARACTER))..drawn.end;
+    let mut bytes = source.begun.as_deref().filter(|_| last == drawn).map_or_else(Vec::new, Begun::held);
+    for token in source.tokens.of(last) {
+        append_text(token, &source.way.request, runner, &mut bytes);
     }
     let n_whole = bytes.len() - incomplete_tail(&bytes);
     Begun::Anew(bytes.split_off(n_whole))
 }
 
-/// A sampler that has seen what `sampler` has, and then `drawn`.
-fn after(sampler: &Sampler, drawn: &[Token]) -> Sampler {
-    let mut sampler = sampler.branch(0);
-    for &token in drawn {
+/// A sampler that has seen what that of a branch had after the first `n_said` tokens that it drew.
+fn after(source: &Source, n_said: u32) -> Sampler {
+    let mut sampler = source.way.sampler.branch(0);
+    for token in source.tokens.of(source.drawn(n_said)) {
         sampler.accept(token);
     }
     sampler

@@ -8,12 +8,19 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use crate::cache::{Variant, Variants};
-use crate::engine::job::{Job, QueuePlace};
+use crate::engine::job::{Job, QueuePlace, Way};
 use crate::engine::sequence::{Begun, Sequence, Tokens};
-use crate::engine::stream::{At, Bell, ForkMade, MAX_ENDED_TOKENS, Sender};
+use crate::engine::stream::{At, Bell, ForkMade, MAX_ENDED_BYTES, Sender};
 use crate::error::Result;
 use crate::request::{PlacedMedia, Request, Token};
 use crate::sampling::Sampler;
+
+/// Once the forks of a step have taken so many tokens over, further ones wait for the next step, and with them whatever was asked for
+/// after them: some milliseconds' work. A token that is copied counts once.
+pub(super) const MAX_FORKED_TOKENS: usize = 1 << 18;
+
+/// A token that a sampler, a grammar or a text reads again counts for so many that are copied.
+pub(super) const READ_AGAIN: usize = 32;
 
 /// A fork that a caller asks for; counted in [`Published::n_waiting`](crate::engine::outbox::Published::n_waiting).
 pub(crate) struct ForkOrder {
@@ -81,7 +88,7 @@ impl Drop for ForkAnswer {
     }
 }
 
-/// A branch that can be forked: how it is written, and how far.
+/// A branch that can be forked: how it is written, and how far. A clone copies next to nothing.
 #[derive(Clone)]
 pub(super) struct Source {
     pub(super) tokens: Tokens,
@@ -93,12 +100,7 @@ pub(super) struct Source {
     pub(super) asked_for: Variant,
     pub(super) media: Arc<[PlacedMedia]>,
     pub(super) written: Vec<Range<u32>>,
-    pub(super) request: Arc<Request>,
-    pub(super) stops: Arc<[String]>,
-    /// The first branch of its request, as the stream counts them.
-    pub(super) first: u32,
-    /// It has seen the prompt alone.
-    pub(super) sampler: Sampler,
+    pub(super) way: Arc<Way>,
     /// What it began with, where it was forked itself.
     pub(super) begun: Option<Rc<Begun>>,
 }
@@ -106,7 +108,6 @@ pub(super) struct Source {
 impl Source {
     /// Branch `index` of a job, which has drawn nothing; `begun` is what the job's branches begin with.
     pub(super) fn new(job: &Job, index: u32, begun: Option<Rc<Begun>>) -> Self {
-        let (way, _) = job.way(index);
         Self {
             tokens: Tokens::new(Arc::clone(&job.prompt)),
             n_prompt: job.n_prompt(),
@@ -116,10 +117,7 @@ impl Source {
             asked_for: job.asked_for.clone(),
             media: Arc::clone(&job.media),
             written: job.written.clone(),
-            request: Arc::clone(&way.request),
-            stops: Arc::clone(&way.stops),
-            first: way.first,
-            sampler: way.sampler.branch(0),
+            way: Arc::clone(job.way(index).0),
             begun,
         }
     }
@@ -140,11 +138,28 @@ impl Source {
         self.tokens.len() - (self.n_predicted - n_said)
     }
 
-    /// What is left of the first `n_said` tokens that it has drawn.
-    pub(super) fn drawn(&self, n_said: u32) -> Vec<Token> {
+    /// Where in all of its tokens is what is left of the first `n_said` that it has drawn.
+    pub(super) fn drawn(&self, n_said: u32) -> Range<u32> {
         let end = self.cut(n_said);
-        let start = self.shifted_at.unwrap_or(0).max(end.saturating_sub(n_said));
-        self.tokens.slices(start..end).concat()
+        self.shifted_at.unwrap_or(0).max(end.saturating_sub(n_said))..end
+    }
+
+    /// Bytes that it alone takes, about.
+    fn n_own(&self) -> usize {
+        size_of::<Self>() + size_of::<Token>() * self.tokens.n_own() + size_of_val(&self.written[..])
+    }
+
+    /// Bytes that branches share which began together, about: of each part that one of `others` does not have.
+    fn n_shared<'a>(&self, others: impl Iterator<Item = &'a Self> + Clone) -> usize {
+        let has_no = |is_it: &dyn Fn(&Self) -> bool| !others.clone().any(is_it);
+        let prompt = self.tokens.prompt();
+        let of_prompt = has_no(&|other| Arc::ptr_eq(other.tokens.prompt(), prompt)).then(|| size_of_val(&**prompt));
+        let of_way = has_no(&|other| Arc::ptr_eq(&other.way, &self.way)).then(|| self.way.n_bytes());
+        let begun = self
+            .begun
+            .as_ref()
+            .filter(|&begun| has_no(&|other| other.begun.as_ref().is_some_and(|known| Rc::ptr_eq(known, begun))));
+        of_prompt.into_iter().chain(of_way).chain(begun.map(|begun| begun.n_bytes())).sum()
     }
 }
 
@@ -161,7 +176,7 @@ struct Due {
 struct Ended {
     sender: Arc<Sender>,
     branches: BTreeMap<u32, Source>,
-    n_tokens: usize,
+    n_bytes: usize,
 }
 
 /// What is known of forks.
@@ -173,10 +188,27 @@ pub(super) struct Forks {
     /// By stream id.
     ended: BTreeMap<u64, Ended>,
     /// Of all of these.
-    n_tokens: usize,
+    n_bytes: usize,
+    /// Tokens that were taken over in this step.
+    n_taken: usize,
 }
 
 impl Forks {
+    /// A step begins.
+    pub(super) fn begin_step(&mut self) {
+        self.n_taken = 0;
+    }
+
+    /// So many tokens were copied in this step, and so many read again.
+    pub(super) fn count(&mut self, n_copied: usize, n_read: usize) {
+        self.n_taken += n_copied + READ_AGAIN * n_read;
+    }
+
+    /// Whether further forks wait for the next step.
+    pub(super) fn have_enough(&self) -> bool {
+        self.n_taken >= MAX_FORKED_TOKENS
+    }
+
     /// The branches of a job begin like this.
     pub(super) fn begin(&mut self, request_id: u64, begun: Begun) {
         self.begun.insert(request_id, Rc::new(begun));
@@ -207,18 +239,15 @@ impl Forks {
     /// A branch of a stream has ended, and may be forked for as long as somebody holds the stream.
     pub(super) fn end(&mut self, stream_id: u64, branch: u32, source: Source, sender: &Arc<Sender>) {
         self.drop_left();
-        let n_tokens = source.tokens.n_own();
-        let of_stream = self.ended.entry(stream_id).or_insert_with(|| {
-            let n_prompt = source.tokens.len() as usize - n_tokens;
-            self.n_tokens += n_prompt;
-            Ended { sender: Arc::clone(sender), branches: BTreeMap::new(), n_tokens: n_prompt }
-        });
-        of_stream.n_tokens += n_tokens;
+        let new = || Ended { sender: Arc::clone(sender), branches: BTreeMap::new(), n_bytes: 0 };
+        let of_stream = self.ended.entry(stream_id).or_insert_with(new);
+        let n_bytes = source.n_own() + source.n_shared(of_stream.branches.values());
+        of_stream.n_bytes += n_bytes;
         of_stream.branches.insert(branch, source);
-        self.n_tokens += n_tokens;
-        while self.n_tokens > MAX_ENDED_TOKENS {
+        self.n_bytes += n_bytes;
+        while self.n_bytes > MAX_ENDED_BYTES {
             let Some((_, oldest)) = self.ended.pop_first() else { return };
-            self.n_tokens -= oldest.n_tokens;
+            self.n_bytes -= oldest.n_bytes;
         }
     }
 
@@ -229,11 +258,84 @@ impl Forks {
     }
 
     fn drop_left(&mut self) {
-        let n_tokens = &mut self.n_tokens;
+        let n_bytes = &mut self.n_bytes;
         self.ended.retain(|_, ended| {
             let is_held = ended.sender.has_reader();
-            *n_tokens -= if is_held { 0 } else { ended.n_tokens };
+            *n_bytes -= if is_held { 0 } else { ended.n_bytes };
             is_held
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::engine::stream::{self, Completions};
+    use crate::request::Prompt;
+    use crate::sampling::lexicon::tests::Pieces;
+
+    /// A request for `n` branches after `n_prompt` tokens, and its reader.
+    fn job(request_id: u64, n: u32, n_prompt: usize) -> (Job, Completions) {
+        let place = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+        let (sender, reader) = stream::stream(request_id, n, None, Box::new(|_| {}));
+        let request = Request { n, ..Request::new(Prompt::from_tokens(vec![1; n_prompt]), 0) };
+        let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
+        (Job::new(request_id, vec![(0, request, sampler)], Arc::new(sender), place), reader)
+    }
+
+    fn end(forks: &mut Forks, job: &Job, branch: u32, n_drawn: u32) {
+        let mut source = Source::new(job, 0, None);
+        (0..n_drawn).for_each(|token| source.tokens.push(Token::try_from(token).expect("small")));
+        forks.end(job.stream_id, branch, source, &job.sender);
+    }
+
+    #[test]
+    fn what_branches_have_in_common_counts_once_and_what_is_their_own_each_time() {
+        let mut forks = Forks::default();
+        let (first, _reader) = job(0, 3, 50_000);
+        end(&mut forks, &first, 0, 100);
+        let n_first = forks.n_bytes;
+        assert!((200_400..230_000).contains(&n_first), "{n_first} bytes");
+        end(&mut forks, &first, 1, 100);
+        assert_eq!(forks.n_bytes - n_first, size_of::<Source>() + 400);
+        // Forks that came into the stream have a prompt and a way of their own.
+        let n_before = forks.n_bytes;
+        let (mut fork, _) = job(1, 1, 50_000);
+        fork.stream_id = 0;
+        forks.end(0, 3, Source::new(&fork, 0, None), &first.sender);
+        assert_eq!(forks.n_bytes - n_before, n_first - 400);
+    }
+
+    #[test]
+    fn what_a_fork_begins_with_counts_too() {
+        let mut forks = Forks::default();
+        let (job, _reader) = job(0, 2, 20);
+        let begun = Rc::new(Begun::Anew(vec![b'x'; 3_000]));
+        let source = || Source::new(&job, 0, Some(Rc::clone(&begun)));
+        forks.end(0, 0, source(), &job.sender);
+        let n_bytes = forks.n_bytes;
+        assert!(n_bytes >= 3_000);
+        forks.end(0, 1, source(), &job.sender);
+        assert_eq!(forks.n_bytes - n_bytes, size_of::<Source>());
+    }
+
+    #[test]
+    fn the_oldest_streams_go_first_and_nothing_counts_that_is_gone() {
+        let mut forks = Forks::default();
+        let n_prompt = MAX_ENDED_BYTES / size_of::<Token>() / 3;
+        let jobs: Vec<(Job, Completions)> = (0..3).map(|id| job(id, 1, n_prompt)).collect();
+        for (job, _) in &jobs {
+            end(&mut forks, job, 0, 1);
+        }
+        // A little more than a third each.
+        assert_eq!((forks.ended.len(), forks.ended(0, 0).is_none()), (2, true));
+        assert!(forks.n_bytes <= MAX_ENDED_BYTES);
+        drop(jobs);
+        let (last, _reader) = job(3, 1, 20);
+        end(&mut forks, &last, 0, 1);
+        assert_eq!(forks.ended.len(), 1);
+        assert!(forks.n_bytes < 100_000, "{} bytes", forks.n_bytes);
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Job {
     /// What was asked for, as far as all branches have it in common: nothing of how they go on is read here.
     pub(crate) request: Arc<Request>,
     /// How its branches go on, in order.
-    pub(crate) ways: Vec<Way>,
+    pub(crate) ways: Vec<Arc<Way>>,
     /// Shared by all branches, as is what follows: with their suffix.
     pub(crate) prompt: Arc<[Token]>,
     /// The pictures and sounds of the prompt, in order.
@@ -89,6 +89,13 @@ impl Way {
         let is_distinct = request.diversity == Diversity::Distinct;
         let firsts = is_distinct.then(|| Arc::new(Firsts::new(&sampler, request.seed, n)));
         Self { first, n, request: Arc::new(request), stops, sampler, firsts }
+    }
+
+    /// Bytes that it takes, about, but for the prompt.
+    pub(crate) fn n_bytes(&self) -> usize {
+        let held = self.request.constraint.as_ref().map_or(0, |constraint| constraint.0.n_bytes());
+        let stops: usize = self.stops.iter().map(|stop| size_of::<String>() + stop.len()).sum();
+        size_of::<Self>() + size_of::<Request>() + self.sampler.n_bytes() + held + stops
     }
 }
 
@@ -178,7 +185,7 @@ impl Job {
             request_id,
             stream_id: request_id,
             request: Arc::clone(&ways[0].request),
-            ways,
+            ways: ways.into_iter().map(Arc::new).collect(),
             prompt,
             media: Arc::from([]),
             variants: Variants::default(),
@@ -203,7 +210,7 @@ impl Job {
     ///
     /// # Panics
     /// If there is none.
-    pub(crate) fn way(&self, index: u32) -> (&Way, u32) {
+    pub(crate) fn way(&self, index: u32) -> (&Arc<Way>, u32) {
         let mut nth = index;
         for way in &self.ways {
             if nth < way.n {

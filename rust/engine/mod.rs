@@ -68,7 +68,7 @@ pub use stats::{
     BranchStats, CachedNode, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats, Tier,
 };
 pub use stream::{
-    At, BELL_REST, Bell, Completions, Fork, Forked, Into, MAX_BELL_REST, MAX_BYTES_BEHIND, MAX_ENDED_TOKENS, MAX_EVENTS_BEHIND,
+    At, BELL_REST, Bell, Completions, Fork, Forked, Into, MAX_BELL_REST, MAX_BYTES_BEHIND, MAX_ENDED_BYTES, MAX_EVENTS_BEHIND,
     PendingFork, Ready, Ways,
 };
 

@@ -161,6 +161,8 @@ pub struct Forked {
     pub branches: Range<u32>,
     /// The seed of the first.
     pub seed: u32,
+    /// After so many of the tokens that the branch has drawn.
+    pub n_said: u32,
     /// That stream, where it is their own.
     pub stream: Option<Completions>,
 }
@@ -185,17 +187,18 @@ pub(crate) struct ForkMade {
     /// Of their stream.
     pub(crate) branches: Range<u32>,
     pub(crate) seed: u32,
+    pub(crate) n_said: u32,
     pub(crate) n_prompt: usize,
 }
 
 impl AskedFork {
     fn made(self, answer: Result<ForkMade>) -> Result<Forked> {
-        let ForkMade { branches, seed, n_prompt } = answer?;
+        let ForkMade { branches, seed, n_said, n_prompt } = answer?;
         let stream = self.own.map(|mut completions| {
             completions.set_prompt(n_prompt);
             completions
         });
-        Ok(Forked { branches, seed, stream })
+        Ok(Forked { branches, seed, n_said, stream })
     }
 }
 
@@ -372,7 +375,7 @@ impl Completions {
     /// `seed + 256 + k`.
     ///
     /// The worker answers between two steps; this waits for it. An ended branch is known as long as its stream is held, and as it is
-    /// among the last [`MAX_ENDED_TOKENS`] tokens of those.
+    /// among the last [`MAX_ENDED_BYTES`] of those.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] where there is no such branch or place, where its grammar does not allow what is appended, where
@@ -392,8 +395,9 @@ impl Completions {
     }
 }
 
-/// Most tokens that are kept of branches which have ended, for forks of them; those of the oldest streams go first.
-pub const MAX_ENDED_TOKENS: usize = 4 << 20;
+/// Most bytes that are kept of branches which have ended, for forks of them: their tokens, and what goes on from them, which is a
+/// sampler, a grammar and text that nobody was shown. Those of the oldest streams go first.
+pub const MAX_ENDED_BYTES: usize = 64 << 20;
 
 impl std::fmt::Debug for Completions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

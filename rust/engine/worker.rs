@@ -146,8 +146,9 @@ impl<R: Runner> Worker<R> {
     }
 
     /// Takes the commands that wait, and returns when it began to; where there is nothing to do, or for so long as nothing can be
-    /// done, waits for one. `None` when the engine stops.
+    /// done, waits for one. What comes behind forks that are enough for one step is taken after that. `None` when the engine stops.
     fn receive(&mut self, nap: Option<Duration>) -> Option<Instant> {
+        self.core.forks.begin_step();
         if let Some(nap) = nap.filter(|_| !self.core.queue.is_empty()) {
             match self.commands.recv_timeout(nap) {
                 Ok(command) => self.obey(command).then_some(())?,
@@ -157,6 +158,9 @@ impl<R: Runner> Worker<R> {
         }
         let mut began = self.core.begin_step();
         loop {
+            if self.core.forks.have_enough() && !self.core.queue.is_empty() {
+                return Some(began);
+            }
             let command = match self.commands.try_recv() {
                 Ok(command) => command,
                 Err(TryRecvError::Disconnected) => return None,

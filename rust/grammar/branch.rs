@@ -144,4 +144,8 @@ impl Constraint for Branch {
         }
         self.warn_if_exhausted();
     }
+
+    fn n_bytes(&self) -> usize {
+        self.matcher.n_bytes()
+    }
 }

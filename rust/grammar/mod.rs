@@ -97,6 +97,10 @@ impl ConstraintSource for Grammar {
         let (spellings, matcher) = (Arc::clone(&self.spellings), self.matcher.clone());
         Box::new(Branch { spellings, matcher, state: self.start, partial: Partial::default() })
     }
+
+    fn n_bytes(&self) -> usize {
+        self.matcher.n_bytes()
+    }
 }
 
 impl fmt::Debug for Grammar {

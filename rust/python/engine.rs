@@ -83,7 +83,7 @@ impl PyEngine {
         if let PromptInput::Text(text) = &prompt {
             check_length(text.as_bytes().len(), model, engine.limits().n_ctx_slot)?;
         }
-        let asked = Asked::new(model, prompt.parses_special(), asked);
+        let asked = Asked::new(Arc::downgrade(model), prompt.parses_special(), asked);
         let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&self.bells);
         let submit = || -> crate::error::Result<(Completions, u32)> {
             let prompt = prompt.read(model)?;

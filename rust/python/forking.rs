@@ -1,6 +1,6 @@
 //! Forks of the branches of a stream, for Python.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -21,24 +21,49 @@ pub(super) struct Asked {
     model: Weak<Model>,
     /// Whether the spelling of a control token in their texts is read as that token.
     parses_special: bool,
-    /// The requests as Python gave them, each with its first branch.
-    requests: Mutex<Vec<(u32, Py<PyAny>)>>,
+    /// The requests as Python gave them, in order of their branches.
+    kinds: Mutex<Vec<Kind>>,
+}
+
+/// Branches of one kind.
+pub(super) struct Kind {
+    first: u32,
+    request: Py<PyAny>,
+    /// The branch that they were forked from, and after how many of its tokens, where that is one of the same stream.
+    forked_at: Option<(u32, u32)>,
 }
 
 impl Asked {
-    pub(super) fn new(model: &Arc<Model>, parses_special: bool, requests: Vec<(u32, Py<PyAny>)>) -> Self {
-        Self { model: Arc::downgrade(model), parses_special, requests: Mutex::new(requests) }
+    /// Of requests, each with its first branch.
+    pub(super) fn new(model: Weak<Model>, parses_special: bool, requests: Vec<(u32, Py<PyAny>)>) -> Self {
+        let kinds = requests.into_iter().map(|(first, request)| Kind { first, request, forked_at: None }).collect();
+        Self { model, parses_special, kinds: Mutex::new(kinds) }
+    }
+
+    fn kinds(&self) -> MutexGuard<'_, Vec<Kind>> {
+        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The request of a branch, or of the last one before it.
     fn of(&self, py: Python<'_>, branch: u32) -> Option<Py<PyAny>> {
-        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        requests.iter().rev().find(|(first, _)| *first <= branch).map(|(_, request)| request.clone_ref(py))
+        kind_of(&self.kinds(), branch).map(|kind| kind.request.clone_ref(py))
     }
 
-    fn add(&self, first: u32, request: Py<PyAny>) {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).push((first, request));
+    /// Where a branch was forked, if it was; as [`Kind::forked_at`].
+    pub(super) fn forked_at(&self, branch: u32) -> Option<(u32, u32)> {
+        kind_of(&self.kinds(), branch)?.forked_at
     }
+
+    /// Takes in a kind. Forks may be heard of in another order than they were made in.
+    fn add(&self, kind: Kind) {
+        let mut kinds = self.kinds();
+        let at = kinds.partition_point(|known| known.first < kind.first);
+        kinds.insert(at, kind);
+    }
+}
+
+fn kind_of(kinds: &[Kind], branch: u32) -> Option<&Kind> {
+    kinds.iter().rev().find(|kind| kind.first <= branch)
 }
 
 /// A fork that the worker was asked for, and who is told which event loops wait for it.
@@ -46,6 +71,7 @@ pub(super) struct AwaitedFork {
     pending: PendingFork,
     /// The stream of the branch.
     stream: Py<PyStream>,
+    branch: u32,
     /// What the forks were asked for.
     request: Py<PyAny>,
     bells: Arc<Bells>,
@@ -55,18 +81,14 @@ impl AwaitedFork {
     /// The numbers of the forks, or their stream, once; `None` as long as the worker has not answered.
     pub(super) fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let Some(forked) = self.pending.take() else { return Ok(None) };
-        let Forked { branches, seed, stream: own } = forked?;
-        let stream = self.stream.get();
+        let Forked { branches, seed, n_said, stream: own } = forked?;
+        let (stream, request) = (self.stream.get(), self.request.clone_ref(py));
         let Some(completions) = own else {
-            stream.asked.add(branches.start, self.request.clone_ref(py));
+            stream.asked.add(Kind { first: branches.start, request, forked_at: Some((self.branch, n_said)) });
             return Ok(Some(PyList::new(py, branches)?.into_any().unbind()));
         };
         let n_prompt = completions.n_prompt();
-        let asked = Asked {
-            model: Weak::clone(&stream.asked.model),
-            parses_special: stream.asked.parses_special,
-            requests: Mutex::new(vec![(0, self.request.clone_ref(py))]),
-        };
+        let asked = Asked::new(Weak::clone(&stream.asked.model), stream.asked.parses_special, vec![(0, request)]);
         let own = Stream::new(completions, Arc::clone(&self.bells), stream.stream()?.lexicon.clone());
         Ok(Some(Py::new(py, PyStream::new(own, asked, seed, n_prompt))?.into_any()))
     }
@@ -145,5 +167,5 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
         let into = if own_stream { Into::OwnStream(Some(Arc::clone(&bell))) } else { Into::SameStream };
         completions.fork(Fork { branch, at, append, ways, into }, bell)
     })?;
-    Ok(AwaitedFork { pending, stream, request, bells })
+    Ok(AwaitedFork { pending, stream, branch, request, bells })
 }

@@ -154,6 +154,11 @@ impl PyStream {
         Ok(PyNext::of_fork(forking::fork(py, slf, Arguments { index, n, at, unit, append, own_stream, options })?))
     }
 
+    /// The branch that one was forked from, and after how many of its tokens.
+    fn forked_at(&self, index: &Bound<'_, PyAny>) -> PyResult<Option<(u32, u32)>> {
+        Ok(self.asked.forked_at(convert::branch_number(index)?))
+    }
+
     /// Each branch on its own, those too that forks add.
     fn branches(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
         let py = slf.py();

@@ -40,12 +40,22 @@ pub trait Constraint: Send {
     fn waits(&self) -> bool {
         false
     }
+
+    /// Bytes that it takes, about; 0 where they are next to none.
+    fn n_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// What the branches of a request are held to.
 pub trait ConstraintSource: fmt::Debug + Send + Sync {
     /// The constraint of one branch, which has said nothing.
     fn start(&self) -> Box<dyn Constraint>;
+
+    /// As [`Constraint::n_bytes`].
+    fn n_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// A [`ConstraintSource`] that requests share. It is equal to itself alone.

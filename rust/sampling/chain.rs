@@ -124,6 +124,11 @@ impl Chain {
         }
     }
 
+    /// Bytes that it takes, about, but for the prompt.
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.history.n_bytes() + self.patches.n_bytes()
+    }
+
     /// How many tokens, counts and biases a branch would copy.
     #[cfg(test)]
     pub(crate) fn n_own(&self) -> usize {

@@ -67,6 +67,15 @@ impl Counts {
         (&self.base, &self.changed)
     }
 
+    /// Bytes that it takes, what it shares with its clones included.
+    pub(crate) fn n_bytes(&self) -> usize {
+        let base = match &*self.base {
+            Base::Few(few) => size_of_val(&few[..]),
+            Base::Many(counts) => size_of_val(&counts[..]),
+        };
+        base + size_of_val(&self.changed[..])
+    }
+
     /// How often `token` stands there.
     pub(crate) fn get(&self, token: Token) -> u32 {
         match self.changed.binary_search_by_key(&token, |&(changed, _)| changed) {

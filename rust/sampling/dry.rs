@@ -88,6 +88,11 @@ impl Repetitions {
         Some(&self.penalties)
     }
 
+    /// Bytes that it takes, about, but for what its window shares.
+    pub(crate) fn n_bytes(&self) -> usize {
+        size_of::<Token>() * self.window.n_own()
+    }
+
     /// How many tokens a clone would copy.
     #[cfg(test)]
     pub(crate) fn n_own(&self) -> usize {

@@ -92,6 +92,11 @@ impl History {
         }
     }
 
+    /// Bytes that it takes, about, but for the prompt.
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.penalties.as_ref().map_or(0, Penalties::n_bytes) + self.repetitions.as_ref().map_or(0, Repetitions::n_bytes)
+    }
+
     /// How many tokens and counts a clone would copy.
     #[cfg(test)]
     pub(crate) fn n_own(&self) -> usize {

@@ -114,6 +114,11 @@ impl Sampler {
         Self { chain, draw, rng: Mt19937::new(seed), candidates: Candidates::default() }
     }
 
+    /// Bytes that it takes, about, what it shares with its branches included, but for the prompt.
+    pub(crate) fn n_bytes(&self) -> usize {
+        size_of::<Self>() + self.chain.n_bytes()
+    }
+
     /// From here on draws by arithmetic sampling, as branch `nth` of `n` whose first is seeded with `seed`.
     pub(crate) fn draw_by_code_point(&mut self, seed: u32, nth: u32, n: u32) {
         self.draw = Draw::Arithmetic(CodePoint::new(seed, nth, n));

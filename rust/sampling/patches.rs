@@ -115,6 +115,11 @@ impl Patches {
         }
     }
 
+    /// Bytes of the biases.
+    pub(crate) fn n_bytes(&self) -> usize {
+        size_of_val(&*self.bias)
+    }
+
     /// How many numbers a clone would copy.
     #[cfg(test)]
     pub(crate) fn n_own(&self) -> usize {

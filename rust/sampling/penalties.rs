@@ -108,6 +108,11 @@ impl Penalties {
         list
     }
 
+    /// Bytes that it takes, about, but for what its window shares.
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.counts.n_bytes() + size_of::<Token>() * self.window.n_own()
+    }
+
     /// How many tokens and counts a clone would copy.
     #[cfg(test)]
     pub(crate) fn n_own(&self) -> usize {

@@ -71,7 +71,6 @@ impl Window {
     }
 
     /// How many tokens a clone would copy.
-    #[cfg(test)]
     pub(crate) fn n_own(&self) -> usize {
         self.own.len()
     }

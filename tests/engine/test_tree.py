@@ -290,6 +290,25 @@ async def test_a_node_that_is_dropped_while_it_is_pinned_is_not(
     assert await engine.prefixes() == []
 
 
+async def test_branches_beyond_the_slots_wait_for_one_and_compute_nothing(model_path: Path) -> None:
+    async with weft.Engine(model_path, n_slots=2, n_ctx=2048, n_threads=1) as engine:
+        tree = Tree(engine, prompt_of(40, "more branches than slots"))
+        children = await tree.root.extend(n=7, **LONG)
+        assert [child.reason for child in children] == ["length"] * 7
+        assert (computed(children), tree.n_cached) == (40, 6 * 40)
+        grown = await asyncio.gather(*(child.extend(n=3, **LONG) for child in children))
+        assert [len(each) for each in grown] == [3] * 7
+        assert computed([node for each in grown for node in each]) == 7, "one token of each path"
+        with pytest.raises(weft.InvalidRequest, match="beam_width is 3"):
+            await tree.root.extend(beam_width=3, max_tokens=4)
+        assert len(tree) == 1 + 7 + 21
+
+
+async def test_branches_that_differ_become_children_all_of_them(tree: Tree) -> None:
+    children = await tree.root.extend(branches=[{"max_tokens": 1}, {"max_tokens": 2}, {"max_tokens": 3}], ignore_eos=True)
+    assert [len(child.tokens) for child in children] == [1, 2, 3]
+
+
 async def test_a_tree_holds_so_many_nodes_and_no_more(engine: weft.Engine) -> None:
     tree = Tree(engine, "Once upon a time", max_nodes=4)
     extension = tree.root.stream(n=2, max_tokens=2_000, ignore_eos=True)
@@ -336,6 +355,9 @@ async def test_a_tree_takes_so_many_bytes_and_no_more(engine: weft.Engine) -> No
         (lambda tree: tree.root.append("x").edit(0, "x", unit="line"), "unit"),
         (lambda tree: tree.root.stream(n="2"), "n"),
         (lambda tree: tree.root.stream(n=0), "n"),
+        (lambda tree: tree.root.stream(branches=7), "branches"),
+        (lambda tree: tree.root.stream(suffix_prompt=" She"), "suffix_prompt"),
+        (lambda tree: tree.root.stream(branches=[{}, {"suffix_prompt": " She"}]), "suffix_prompt"),
         (lambda tree: Tree(tree.engine, []), "prompt"),
         (lambda tree: Tree(tree.engine, "x", max_nodes=0), "max_nodes"),
         (lambda tree: Tree(tree.engine, "x", max_bytes=0), "max_bytes"),

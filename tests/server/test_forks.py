@@ -111,20 +111,144 @@ async def test_a_byte_inside_a_token_is_refused_with_the_places_beside_it(live: 
         assert all("the nearest are" in message for message in refusals)
 
 
-async def test_a_dialect_that_has_no_room_for_forks_says_so(live: Any) -> None:  # noqa: ANN401 (as above)
+ROUTES: dict[str, Json] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Tell me of a fox that went to the sea with a bear!"}]},
+    "/v1/completions": {"prompt": "Once upon a time, a fox and a bear went to the sea. They"},
+}
+
+
+class Chunks:
+    """A stream of OpenAI's that is being read."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self.id = answer.headers["x-request-id"]
+        self._lines = answer.aiter_lines()
+        self.choices: dict[int, list[Json]] = {}
+        self.predicted: dict[int, int] = {}
+        """Tokens of the branches that have ended."""
+        self.usage: Json = {}
+
+    async def read(self, n_chunks: int | None = None) -> None:
+        """Reads so many chunks, or all to the end."""
+        async for line in self._lines:
+            if not line.startswith("data: {"):
+                continue
+            chunk = json.loads(line.removeprefix("data: "))
+            self.usage = chunk["usage"] or self.usage
+            for choice in chunk["choices"]:
+                self.choices.setdefault(choice["index"], []).append(choice)
+                if choice["finish_reason"] is not None:
+                    self.predicted[choice["index"]] = chunk["timings"]["predicted_n"]
+            n_chunks = None if n_chunks is None else n_chunks - 1
+            if n_chunks == 0:
+                return
+
+    def pieces(self, index: int, kind: str = "content") -> list[str]:
+        """What a branch was told, piece by piece."""
+        told = [choice["text"] if "text" in choice else choice["delta"].get(kind) for choice in self.choices[index]]
+        return [piece for piece in told if piece]
+
+
+async def found(client: httpx.AsyncClient, answering: "asyncio.Task[httpx.Response]") -> str:
+    """The URL of the first branch of the one request that runs and is answered whole."""
+    while True:
+        assert not answering.done(), answering.result().text
+        for one in (await client.get("/requests")).json()["requests"]:
+            if one["n_running"] and not one["stream"]:
+                return f"/requests/{one['id']}/branches/0"
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_forks_come_into_streams_of_openais_as_further_choices(live: Any, route: str) -> None:  # noqa: ANN401 (as above)
+    body = {**ROUTES[route], "max_tokens": 2000, "ignore_eos": True, "temperature": 0, "stream": True}
+    body["stream_options"] = {"include_usage": True}
+    async with client_of(live) as client, client.stream("POST", route, json=body) as answer:
+        stream = Chunks(answer)
+        await stream.read(16)
+        url = f"/requests/{stream.id}/branches"
+        alike = await client.post(f"{url}/0/fork", json={"at": {"token": 4}})
+        hotter = await client.post(f"{url}/0/fork", json={"n": 2, "n_predict": 5, "temperature": 1.5})
+        assert (alike.json(), hotter.json()) == ({"indices": [1]}, {"indices": [2, 3]})
+        while not (len(stream.choices.get(1, ())) > 12 and {2, 3} <= stream.predicted.keys()):
+            await stream.read(1)
+        for index in (0, 1):
+            assert (await client.delete(f"{url}/{index}")).status_code == 204
+        await stream.read()
+    assert "".join(stream.pieces(1)[:8]).strip() in "".join(stream.pieces(0)), "it writes what its branch has written"
+    reasons = {index: choices[-1]["finish_reason"] for index, choices in stream.choices.items()}
+    assert reasons == {0: "cancelled", 1: "cancelled", 2: "length", 3: "length"}
+    if "chat" in route:
+        assert all(choices[0]["delta"] == {"role": "assistant", "content": None} for choices in stream.choices.values())
+        assert not any("role" in choice["delta"] for choices in stream.choices.values() for choice in choices[1:])
+    assert (stream.predicted[2], stream.predicted[3]) == (5, 5)
+    assert stream.usage["completion_tokens"] == sum(stream.predicted.values())
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_forks_come_into_whole_answers_of_openais_as_further_choices(live: Any, route: str) -> None:  # noqa: ANN401 (as above)
+    body = {**ROUTES[route], "max_tokens": 3000, "ignore_eos": True}
     async with client_of(live) as client:
-        body = {"messages": [{"role": "user", "content": "A story!"}], "max_tokens": 3000, "ignore_eos": True}
-        answering = asyncio.create_task(client.post("/v1/chat/completions", json=body, timeout=60))
-        listed: list[Json] = []
-        while not (listed and listed[0]["n_running"] == 1):
-            listed = [one for one in (await client.get("/requests")).json()["requests"] if not one["stream"]]
+        answering = asyncio.create_task(client.post(route, json=body))
+        url = await found(client, answering)
+        assert (await client.post(f"{url}/fork", json={"n": 2, "n_predict": 6})).json() == {"indices": [1, 2]}
+        report_url = url.removesuffix("/branches/0")
+        n_finished = 0
+        while n_finished < 2:
+            n_finished = (await client.get(report_url)).json()["n_finished"]
             await asyncio.sleep(0.01)
-        url = f"/requests/{listed[0]['id']}/branches/0"
+        await client.delete(url)
+        answer = (await answering).json()
+    told = [(choice["index"], choice["finish_reason"]) for choice in answer["choices"]]
+    assert told == [(0, "cancelled"), (1, "length"), (2, "length")]
+    assert all(choice["text"] if "text" in choice else choice["message"]["content"] for choice in answer["choices"])
+    assert answer["usage"]["completion_tokens"] == answer["timings"]["predicted_n"] > 12
+
+
+async def test_a_fork_is_read_from_where_its_branch_was(tmp_path: Path) -> None:
+    template = "{{ messages[0].content }}{% if add_generation_prompt %}<think>\n{% endif %}{# </think> #}"
+    body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    body["stream_options"] = {"include_usage": True}
+    with LiveServer(tmp_path / "log", "-np", "4", "-c", "8192", "--kv-unified", "--chat-template", template) as server:
+        await server.ready()
+        async with client_of(server) as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            stream = Chunks(answer)
+            await stream.read(8)
+            url = f"/requests/{stream.id}/branches"
+            for index, asked in enumerate(({"append": "</think>\n\nOnce"}, {}), 1):
+                made = await client.post(f"{url}/0/fork", json={"n_predict": 12, **asked})
+                assert made.json() == {"indices": [index]}, made.text
+            # One that is forked from a fork knows what that was forked from.
+            while not len(stream.choices.get(1, ())) > 4:
+                await stream.read(1)
+            assert (await client.post(f"{url}/1/fork", json={"n_predict": 5})).json() == {"indices": [3]}
+            while not {1, 2, 3} <= stream.predicted.keys():
+                await stream.read(1)
+            await client.delete(f"{url}/0")
+            await stream.read()
+    answers, thoughts = ([bool(stream.pieces(index, kind)) for index in range(4)] for kind in ("content", "reasoning_content"))
+    assert (answers, thoughts) == ([False, True, False, True], [True, False, True, False])
+
+
+@pytest.mark.parametrize(
+    ("route", "asked"),
+    [
+        ("/v1/responses", {"input": "A story!", "max_output_tokens": 1500}),
+        ("/v1/completions", {"prompt": PROMPT, "echo": True}),
+        ("/v1/completions", {"prompt": PROMPT, "best_of": 2}),
+        ("/v1/completions", {"prompt": [PROMPT, PROMPT]}),
+    ],
+    ids=["responses", "echo", "best_of", "two prompts"],
+)
+async def test_an_answer_that_has_no_room_for_forks_says_so(live: Any, route: str, asked: Json) -> None:  # noqa: ANN401 (as above)
+    async with client_of(live) as client:
+        answering = asyncio.create_task(client.post(route, json={**asked, "max_tokens": 1500, "ignore_eos": True}))
+        url = await found(client, answering)
         refused = await client.post(f"{url}/fork", json={})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stream")
         own = await client.post(f"{url}/fork", json={"stream": True, "n_predict": 2})
         assert own.status_code == 200
-        await client.delete(url)
+        await client.delete(url.removesuffix("/branches/0"))
         await answering
 
 

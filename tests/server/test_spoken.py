@@ -1,8 +1,16 @@
 """What the branches of a chat say, part by part."""
 
+import pytest
+
 from weft import Finished, Token, Usage
-from weft.chat.answer.parts import PLAIN, Content
+from weft.chat.answer.families.tagged import HERMES
+from weft.chat.answer.family import ThoughtMarks
+from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.parts import PLAIN, CallArguments, CallBegun, Content, Part, Thought
+from weft.chat.answer.tools import Tool, ToolUse
 from weft.server.run.chat import Spoken
+
+USAGE = Usage(n_computed=1, n_cached=2, n_predicted=1, n_held=3, prompt_ms=1.0, predicted_ms=1.0)
 
 
 def token(index: int, text: str) -> Token:
@@ -11,10 +19,70 @@ def token(index: int, text: str) -> Token:
 
 
 def test_what_is_neither_thought_nor_call_is_content_and_the_rest_comes_at_the_end() -> None:
-    usage = Usage(n_computed=1, n_cached=2, n_predicted=1, n_held=3, prompt_ms=1.0, predicted_ms=1.0)
     spoken = Spoken(PLAIN)
     assert spoken.read(token(0, "He")) == [Content("He")]
     assert spoken.read(token(1, "")) == []
-    finished = Finished(index=0, reason="end", text="y", usage=usage, slot=0)
+    finished = Finished(index=0, reason="end", text="y", usage=USAGE, slot=0)
     assert spoken.read(finished) == [Content("y")]
     assert not spoken.calls(finished)
+
+
+WRITTEN = (
+    "<think>It may rain.</think>\n\nLet me look. "
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+)
+TOOLS = (Tool("weather", {"type": "object", "properties": {"city": {"type": "string"}}}),)
+
+
+def reading(before: str = "") -> Spoken:
+    """Branch 5 of a chat with a tool was forked behind this text."""
+    form = FamilyForm(HERMES, ThoughtMarks("<think>", "</think>"), ToolUse(TOOLS))
+    return Spoken(form, lambda index: before if index == 5 else "")
+
+
+def said(spoken: Spoken, text: str) -> tuple[list[Part], bool]:
+    """What comes of a text of branch 5, and whether it is a call."""
+    parts = [part for piece in text for part in spoken.read(token(5, piece))]
+    end = Finished(index=5, reason="end", text="", usage=USAGE, slot=0)
+    return [*parts, *spoken.read(end)], spoken.calls(end)
+
+
+def joined(parts: list[Part], kind: type[Content | Thought]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, kind))
+
+
+def calls(parts: list[Part]) -> list[tuple[int, str, str]]:
+    """The number, the name and the arguments of each call."""
+    begun = [part for part in parts if isinstance(part, CallBegun)]
+    told = [part for part in parts if isinstance(part, CallArguments)]
+    return [(one.call, one.name, "".join(part.text for part in told if part.call == one.call)) for one in begun]
+
+
+@pytest.mark.parametrize(
+    ("behind", "thought", "content", "cities"),
+    [
+        ("", "It may rain.", "Let me look.", ["Rome", "Oslo"]),
+        ("<thi", "It may rain.", "Let me look.", ["Rome", "Oslo"]),
+        ("It may", " rain.", "Let me look.", ["Rome", "Oslo"]),
+        ("Let me", "", " look.", ["Rome", "Oslo"]),
+        ('{"name": "wea', "", "", ["Rome", "Oslo"]),
+        ('"city": "Ro', "", "", ["Rome", "Oslo"]),
+        ("</tool_call>", "", "", ["Oslo"]),
+        ('"Os', "", "", ["Oslo"]),
+        ('{"city": "Oslo"}}\n</tool_call>', "", "", []),
+    ],
+)
+def test_a_fork_is_read_as_its_branch_would_be_and_a_call_that_it_completes_is_its_own(
+    behind: str, thought: str, content: str, cities: list[str]
+) -> None:
+    at = WRITTEN.index(behind) + len(behind)
+    parts, is_call = said(reading(WRITTEN[:at]), WRITTEN[at:])
+    assert (joined(parts, Thought), joined(parts, Content).rstrip()) == (thought, content)
+    assert calls(parts) == [(nth, "weather", f'{{"city": "{city}"}}') for nth, city in enumerate(cities)]
+    assert is_call == bool(cities)
+
+
+def test_other_branches_begin_with_nothing() -> None:
+    spoken = reading("<think>It may")
+    assert spoken.read(token(0, "<think>so")) == [Thought("so")]

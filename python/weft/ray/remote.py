@@ -7,7 +7,7 @@ import random
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -33,7 +33,7 @@ from weft.ray.fleet import Fleet
 from weft.ray.messages import Call, Facts, packed, portable_request, tokens_of
 from weft.ray.stream import Feed, RemoteStream
 from weft.ray.told import ToldNode, ToldPrefix, together
-from weft.request import Prompt, Request, RequestOptions
+from weft.request import Prompt, Request
 from weft.work.threads import For
 
 __all__ = ["RemoteEngine"]
@@ -113,19 +113,14 @@ class RemoteEngine(Engine):
         """See `sleep`."""
         raise NotSupported("replicas do not sleep")
 
-    def generate(self, prompt: Prompt | Request, **options: Unpack[RequestOptions]) -> Stream:
-        """As `Engine.generate`; what a replica refuses is raised when the stream is read.
+    def _submit(self, request: Request) -> Stream:
+        """Sends a request to a replica; what that refuses is raised when the stream is read.
 
         Raises:
             ContextOverflow: The prompt alone fills the context.
             NotSupported: The prompt holds pictures or sounds.
             EngineStopped: The engine was closed.
         """
-        fields: dict[str, Any] = {**options}
-        if isinstance(prompt, Request):
-            request = msgspec.structs.replace(prompt, **fields) if fields else prompt
-        else:
-            request = Request(prompt=prompt, **fields)
         facts = self._known()
         tokens = tokens_of(request.prompt, self._native_model)
         if len(tokens) >= facts.limits.n_ctx_slot:

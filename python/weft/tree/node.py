@@ -1,8 +1,8 @@
 """One node of a tree: a stretch of text with what may follow it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from weft._native import Prefix
 from weft.errors import InvalidRequest
@@ -11,7 +11,7 @@ from weft.request import RequestOptions
 from weft.tree.extension import Extension
 from weft.tree.nodes import Nodes
 from weft.tree.piece import Piece, Reason
-from weft.tree.seam import continued, cut, spelt
+from weft.tree.seam import cut, spelt
 
 __all__ = ["Node"]
 
@@ -136,8 +136,9 @@ class Node:
 
             children = await tree.root.extend(n=8, max_tokens=64, temperature=1.1)
 
-        The path is computed once for all of them, as far as it is not cached. Several nodes may be extended at once. Cancelling
-        it frees the slots; branches that have finished by then stay.
+        The path is computed once for all of them, as far as it is not cached. Several nodes may be extended at once. Branches
+        that find no slot free wait for one; only the beams of a search need theirs together. Cancelling it frees the slots;
+        branches that have finished by then stay.
 
         Args:
             keep_partial: Whether branches that are cut by cancelling it become children too, as far as they are written.
@@ -155,13 +156,21 @@ class Node:
         """Begins what `extend` does at once, and returns it: for reading the events of the branches as they come.
 
         Raises:
+            InvalidRequest: There is a `suffix_prompt`.
             NodeDropped: It was dropped.
             TreeFull: The tree has no room for the children.
             WeftError: What `Engine.generate` raises.
         """
         self._nodes.check(self)
-        n = options.get("n", 1)
-        # What is no number is for the engine to refuse.
+        # What is no list or no number is for the engine to refuse.
+        given: Any = options.get("branches")
+        branches = given if isinstance(given, Sequence) else ()
+        asked: list[Any] = [options, *branches]
+        if any(isinstance(each, Mapping) and each.get("suffix_prompt") for each in asked):
+            raise InvalidRequest(
+                "suffix_prompt", "what stands between a node and its children is a node: append it, and extend that"
+            )
+        n = len(branches) or options.get("n", 1)
         if isinstance(n, int):
             self._nodes.check_room(n)
         options.setdefault("n_probs", 1)
@@ -187,9 +196,8 @@ class Node:
         model = self._nodes.engine.model
         if isinstance(given, str):
             _check_text(given)
-            return _grown(
-                self._nodes, self, Piece.given(continued(model, given.encode(), parse_special=parse_special), given), "given"
-            )
+            tokens = model.tokenize_on(given, parse_special=parse_special)
+            return _grown(self._nodes, self, Piece.given(tokens, given), "given")
         return _grown(self._nodes, self, Piece.given(given, model.detokenize(given)), "given")
 
     def edit(self, at: int, text: str, *, unit: Literal["token", "byte"] = "token") -> "Node":
@@ -221,7 +229,7 @@ class Node:
         if not 0 <= at <= n_all:
             raise InvalidRequest("at", f"at is {at}; the node has {n_all} {unit}s")
         kept, new = self.tokens[:n_kept], rest + text.encode()
-        tokens = [*kept, *(continued(model, new) if new else [])]
+        tokens = [*kept, *(model.tokenize_on(new, parse_special=False) if new else [])]
         told = (spelt(model, kept) + new).decode(errors="replace")
         return _grown(self._nodes, self._parent, Piece.given(tokens, told, self.logprobs[:n_kept]), "text")
 

@@ -1,50 +1,15 @@
-"""Where a text goes on from tokens: it is tokenized by itself, and a text may end, or be cut, within a token."""
+"""Where a text goes on from tokens, which `Model.tokenize_on` makes tokens of: a text may end, or be cut, within a token."""
 
 from collections.abc import Iterable, Sequence
 
 from weft._native import Model
 
-__all__ = ["continued", "cut", "fitted", "spelt"]
-
-_BEFORE = ("\n", "x", ".", "1")
-"""What is put before a text, so that the blank with which some vocabularies begin every text is not in it."""
+__all__ = ["cut", "fitted", "spelt"]
 
 
 def spelt(model: Model, tokens: Iterable[int]) -> bytes:
     """The bytes that tokens stand for, control tokens as they are spelt."""
     return b"".join(map(model.token_bytes, tokens))
-
-
-def continued(model: Model, text: bytes, *, parse_special: bool = False) -> list[int]:
-    """The tokens of a text that follows others: without the token that begins a text, or a blank that is not in it.
-
-    No token of it has anything of what stands before: where a vocabulary has one for both sides of the seam, it is not used.
-    """
-
-    def read(text: bytes) -> list[int]:
-        return model.tokenize(text, add_special=False, parse_special=parse_special)
-
-    tokens = read(text)
-    n_more = len(spelt(model, tokens)) - len(text)
-    if n_more <= 0:
-        return tokens
-    for before in _BEFORE:
-        both = read(before.encode() + text)
-        n_kept = len(both) - _n_ending(model, both, len(text))
-        if spelt(model, both[n_kept:]) == text:
-            return both[n_kept:]
-    return tokens
-
-
-def _n_ending(model: Model, tokens: Sequence[int], n_bytes: int) -> int:
-    """How many tokens at the end have no more than these bytes together."""
-    n = 0
-    for token in reversed(tokens):
-        n_bytes -= len(model.token_bytes(token))
-        if n_bytes < 0:
-            break
-        n += 1
-    return n
 
 
 def cut(model: Model, tokens: Sequence[int], n_bytes: int) -> tuple[int, bytes]:
@@ -75,4 +40,4 @@ def fitted(model: Model, tokens: Sequence[int], text: str) -> tuple[int, list[in
             n_kept = n
         elif token not in hidden:
             break
-    return n_kept, continued(model, rest) if rest else []
+    return n_kept, model.tokenize_on(rest, parse_special=False) if rest else []

@@ -13,7 +13,6 @@ from weft.tree.node import Node
 from weft.tree.nodes import Nodes
 from weft.tree.picture import Format, draw
 from weft.tree.piece import Given, Piece
-from weft.tree.seam import continued
 
 __all__ = ["MAX_BYTES", "MAX_CACHE_FILES", "MAX_NODES", "Tree"]
 
@@ -231,7 +230,9 @@ def _tokenized(tree: saved.SavedTree, engine: Engine) -> list[Given]:
     """The same in the tokens that an engine reads their texts in."""
     model = engine.model
     root, *others = tree.nodes
-    rest = [Given(node.id, node.parent, Piece.given(continued(model, node.text.encode()), node.text)) for node in others]
+    rest = [
+        Given(node.id, node.parent, Piece.given(model.tokenize_on(node.text, parse_special=False), node.text)) for node in others
+    ]
     return [Given(root.id, None, Piece.given(model.tokenize(root.text), root.text)), *rest]
 
 

@@ -33,9 +33,9 @@ impl Begun {
     }
 
     /// After `tokens` that a branch of `request` drew next.
-    pub(crate) fn say(&mut self, tokens: &[Token], request: &Request, runner: &impl Runner) {
+    pub(crate) fn say(&mut self, tokens: impl Iterator<Item = Token>, request: &Request, runner: &impl Runner) {
         let Self::Alike { constraint, text } = self else { return };
-        for &token in tokens {
+        for token in tokens {
             // Its text went on after whatever it was that would have ended it.
             drop(text.push(|bytes| append_text(token, request, runner, bytes)));
             if let Some(constraint) = constraint
@@ -68,6 +68,15 @@ impl Begun {
             }
         }
         Ok(())
+    }
+
+    /// Bytes that it takes, about.
+    pub(crate) fn n_bytes(&self) -> usize {
+        let held = match self {
+            Self::Alike { constraint, text } => text.held().len() + constraint.as_ref().map_or(0, |held| held.n_bytes()),
+            Self::Anew(bytes) => bytes.len(),
+        };
+        size_of::<Self>() + held
     }
 
     /// Bytes of its text that nobody was shown.

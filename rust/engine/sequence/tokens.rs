@@ -6,21 +6,28 @@ use std::sync::Arc;
 use crate::request::Token;
 
 /// The tokens of one sequence. Those of its prompt are the request's own, so that a branch that starts copies none of them.
+///
+/// A clone copies nothing: what was drawn is copied when one of the two goes on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tokens {
     shared: Arc<[Token]>,
-    own: Vec<Token>,
+    own: Arc<Vec<Token>>,
 }
 
 impl Tokens {
     /// A prompt.
     pub(crate) fn new(prompt: Arc<[Token]>) -> Self {
-        Self { shared: prompt, own: Vec::new() }
+        Self { shared: prompt, own: Arc::default() }
     }
 
     /// The prompt that it shares, without what is its own.
     pub(crate) fn of_prompt(&self) -> Self {
         Self::new(Arc::clone(&self.shared))
+    }
+
+    /// The prompt itself.
+    pub(crate) fn prompt(&self) -> &Arc<[Token]> {
+        &self.shared
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -47,7 +54,7 @@ impl Tokens {
     }
 
     pub(crate) fn push(&mut self, token: Token) {
-        self.own.push(token);
+        Arc::make_mut(&mut self.own).push(token);
     }
 
     /// The tokens of `range`: of the prompt, and those after it.
@@ -56,6 +63,21 @@ impl Tokens {
         let shared = &self.shared[start.min(n_shared)..end.min(n_shared)];
         let own = &self.own[start.max(n_shared) - n_shared..end.max(n_shared) - n_shared];
         [shared, own]
+    }
+
+    /// The tokens of `range`, one by one.
+    pub(crate) fn of(&self, range: Range<u32>) -> impl Iterator<Item = Token> {
+        let [shared, own] = self.slices(range);
+        shared.iter().chain(own).copied()
+    }
+
+    /// The first `n`, and `more` behind them: a text that others begin with, which is copied once.
+    pub(crate) fn first_with(&self, n: u32, more: &[Token]) -> Arc<[Token]> {
+        let [shared, own] = self.slices(0..n);
+        if more.is_empty() && shared.len() == self.shared.len() && own.is_empty() {
+            return Arc::clone(&self.shared);
+        }
+        shared.iter().chain(own).chain(more).copied().collect()
     }
 
     /// A copy of the first `n`.
@@ -80,7 +102,7 @@ impl Tokens {
     pub(crate) fn remove(&mut self, range: Range<u32>) {
         let mut tokens = self.first(self.len());
         tokens.drain(range.start as usize..range.end as usize);
-        (self.shared, self.own) = (Arc::from([]), tokens);
+        (self.shared, self.own) = (Arc::from([]), Arc::new(tokens));
     }
 }
 
@@ -111,6 +133,24 @@ mod tests {
         for (other, n) in [(&[1, 2, 3, 4, 5, 6][..], 5), (&[1, 2, 3, 4, 9], 4), (&[1, 2], 2), (&[1, 9, 3], 1), (&[], 0)] {
             assert_eq!(tokens().common_prefix(&other.into()), n, "{other:?}");
         }
+    }
+
+    #[test]
+    fn what_others_begin_with_is_the_prompt_itself_where_it_is_no_more() {
+        let tokens = tokens();
+        assert!(Arc::ptr_eq(&tokens.first_with(3, &[]), tokens.prompt()));
+        for (n, more) in [(0, &[][..]), (2, &[]), (2, &[9]), (3, &[9]), (5, &[]), (4, &[8, 9])] {
+            assert_eq!(tokens.first_with(n, more).to_vec(), [&tokens.first(n)[..], more].concat());
+        }
+    }
+
+    #[test]
+    fn a_clone_stays_as_it_is_when_the_other_goes_on() {
+        let mut tokens = tokens();
+        let clone = tokens.clone();
+        assert!(std::ptr::eq(tokens.slices(3..5)[1], clone.slices(3..5)[1]), "nothing is copied before");
+        tokens.push(6);
+        assert_eq!((tokens.first(6), clone.first(clone.len())), (vec![1, 2, 3, 4, 5, 6], vec![1, 2, 3, 4, 5]));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Forks of branches that run, wait or have ended.
 
 use super::*;
-use crate::engine::{At, Fork, Forked, Into, Ways};
+use crate::engine::{At, Fork, Forked, Into, PendingFork, Ways};
 use crate::fake_runner::spelling_of;
 use crate::request::{BeamSearch, ContextShift, Diversity};
 
@@ -61,10 +61,12 @@ fn forks_at_the_end_of_a_running_branch_compute_nothing() {
         let completions = drawing(&engine, &control, greedy(&text, 20), 6);
         let made = forked(&control, &completions, alike(2)).unwrap();
         assert_eq!((made.branches, made.stream.is_none()), (1..3, true));
+        let n_said = made.n_said as usize;
         control.allow(None);
         let branches = collect(completions).unwrap();
         let n_at = branches[1].finished.usage.n_cached as usize - length;
         assert!((6..20).contains(&n_at), "{n_at}");
+        assert_eq!(n_said, n_at);
         for fork in &branches[1..] {
             assert_eq!((n_computed(fork), fork.finished.usage.n_cached as usize), (0, length + n_at));
             assert_eq!(fork.tokens, expected(&text, n_at + 20)[n_at..]);
@@ -88,7 +90,7 @@ fn forks_further_back_compute_one_token() {
     let forks = places.map(|(at, n)| {
         let made = forked(&control, &completions, on_its_own(Fork { at, ..alike(1) })).unwrap();
         let stream = made.stream.unwrap();
-        assert_eq!(stream.n_prompt(), 60 + n);
+        assert_eq!((stream.n_prompt(), made.n_said as usize), (60 + n, n));
         (stream, n)
     });
     control.allow(None);
@@ -341,6 +343,28 @@ fn a_fork_that_loses_its_branch_computes_what_is_left() {
         assert!(branches.iter().map(n_computed).sum::<u32>() <= 1);
         wait_until(&engine, is_idle);
     }
+}
+
+#[test]
+fn of_many_forks_asked_for_at_once_a_step_takes_some_over_and_the_rest_wait() {
+    let (engine, control) = start(limits(4, 16_384));
+    let completions = drawing(&engine, &control, greedy(&prompt(1, 4_000), 400), 3);
+    // Each of them reads the prompt, and so two are enough for a step.
+    let fork = || on_its_own(Fork { ways: own_way(vec![anew(1); 32]), ..alike(1) });
+    let asked: Vec<PendingFork> = (0..12).map(|_| completions.ask_fork(fork(), None).unwrap()).collect();
+    let n_made = || asked.iter().filter(|fork| fork.is_ready()).count();
+    for n_steps in 1..=7 {
+        step(&engine, &control);
+        // The worker may have come to some before the first of these steps.
+        assert!((2 * (n_steps - 1)..=2 * (n_steps + 1)).contains(&n_made()), "{} after {n_steps} steps", n_made());
+    }
+    control.allow(None);
+    for fork in asked {
+        let branches = collect(fork.wait().unwrap().stream.unwrap()).unwrap();
+        assert_eq!(branches.len(), 32);
+    }
+    drop(completions);
+    wait_until(&engine, is_idle);
 }
 
 #[test]

@@ -61,6 +61,10 @@ impl ConstraintSource for Lazy {
             beginnings: Vec::new(),
         }))
     }
+
+    fn n_bytes(&self) -> usize {
+        self.source.0.n_bytes()
+    }
 }
 
 impl fmt::Debug for Lazy {
@@ -310,5 +314,15 @@ impl Constraint for Branch {
 
     fn waits(&self) -> bool {
         matches!(self, Self::Waits(_))
+    }
+
+    fn n_bytes(&self) -> usize {
+        match self {
+            Self::Follows(constraint) => constraint.n_bytes(),
+            Self::Waits(waiting) => {
+                let begun = waiting.beginnings.iter().filter_map(|beginning| beginning.constraint.as_ref());
+                size_of::<Said>() * waiting.said.len() + begun.map(|constraint| constraint.n_bytes()).sum::<usize>()
+            }
+        }
     }
 }

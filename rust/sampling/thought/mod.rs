@@ -376,6 +376,11 @@ impl Constraint for Thinking {
         })
     }
 
+    fn n_bytes(&self) -> usize {
+        let ended = self.ended.as_ref().map(|(_, constraint)| constraint);
+        self.constraint.iter().chain(ended).map(|constraint| constraint.n_bytes()).sum()
+    }
+
     fn forced(&self) -> Option<Token> {
         match &self.place {
             Place::Inside(Inside { ending: Ending::Forcing(nth), .. }) => self.thought.closing.get(*nth).copied(),

@@ -1,6 +1,7 @@
 """OpenAI's chats: a body becomes a request, events become chunks and messages. No I/O here."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -68,7 +69,8 @@ class _Form:
         # The drawn token alone, unless likely ones were asked for too, by either name.
         with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
         self._about = Answered("chatcmpl", data, generation, service, with_top=with_top)
-        self._spoken = Spoken(answer)
+        self._spoken = Spoken(answer, partial(generation.text_before, 0))
+        generation.takes_forks = True
         self._is_of_before = bool(data.functions)
         """Whether a call is told in the way of before there were tools."""
 

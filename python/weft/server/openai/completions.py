@@ -72,6 +72,7 @@ class _Form:
         with_top = data.logprobs != 0
         self._about = Answered("cmpl", data, generation, service, with_top=with_top)
         self._echo = Echo(generation, service.engine, with_top=with_top) if data.echo else None
+        generation.takes_forks = len(generation.streams) == 1 and self._echo is None
         self._offsets: dict[int, Offsets] = {}
 
     def _echoed(self, prompt: int) -> tuple[str, LogprobLists | None]:
@@ -201,7 +202,10 @@ class Whole(_Form):
         self._best = BestOf(n_told, generation.requests[0].n)
         # Where they are to be compared, tokens come with what nobody has asked for.
         self._tells_logprobs = data.logprobs is not None or bool(data.n_probs or data.branches)
-        self._n_firsts = generation.requests[0].n if self._best.chooses else 1
+        # What a fork is told of its tokens, it was asked for.
+        self._n_asked = generation.requests[0].n
+        self._n_firsts = self._n_asked if self._best.chooses else 1
+        generation.takes_forks &= not self._best.chooses
         self._texts: dict[int, list[str]] = {}
         self._tokens: dict[int, list[int]] = {}
         self._logprobs: dict[int, LogprobLists] = {}
@@ -236,7 +240,7 @@ class Whole(_Form):
             return n_bytes
         if self._best.chooses:
             self._best.take(index, told.chosen.logprob)
-        if not self._tells_logprobs:
+        if not self._tells_logprobs and index < self._n_asked:
             return n_bytes
         n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._drawn(prompt, index, told))
         if self._may_be_first(index) and (verbose := self._about.verbose_probability(told)) is not None:

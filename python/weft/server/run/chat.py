@@ -1,11 +1,12 @@
 """Chats, as every dialect runs them: messages become a prompt, and what is written becomes the parts of an answer."""
 
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
 from weft import Finished, InvalidRequest, Token
-from weft.chat.answer.parts import AnswerForm, AnswerReader, CallBegun, Part
+from weft.chat.answer.parts import AnswerForm, AnswerReader, CallArguments, CallBegun, Part
 from weft.chat.format import ChatPrompt
 from weft.server import request_fields
 from weft.server.request_fields.chat import ChatFields
@@ -84,28 +85,44 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
 class Spoken:
     """What the branches of one chat say, part by part."""
 
-    def __init__(self, form: AnswerForm) -> None:
+    def __init__(self, form: AnswerForm, before: Callable[[int], str] = lambda _: "") -> None:
+        """Reads what is written in this form; `before` tells what stands before the text of a branch that was forked."""
         self._form = form
+        self._before = before
         self._readers: dict[int, AnswerReader] = {}
+        self._n_calls_before: dict[int, int] = {}
+        """Of branches that were forked: calls that were whole before."""
         self._callers: set[int] = set()
         self._cut: set[int] = set()
 
     def read(self, event: Token | Finished) -> list[Part]:
         """What an event adds to its branch; with the last one comes what was held back."""
         reader = self._readers.get(event.index)
+        parts: list[Part] = []
         if reader is None:
             reader = self._readers[event.index] = self._form.reader()
+            if before := self._before(event.index):
+                parts = self._begin_within(event.index, reader, before)
         text = event.text
-        parts = reader.read(text) if text else []
+        parts += reader.read(text) if text else []
         if isinstance(event, Finished):
             parts += reader.end()
             if reader.is_cut:
                 self._cut.add(event.index)
             del self._readers[event.index]
+        if n_before := self._n_calls_before.get(event.index, 0):
+            parts = [_recounted(part, n_before) for part in parts]
         for part in parts:
             if isinstance(part, CallBegun):
                 self._callers.add(event.index)
         return parts
+
+    def _begin_within(self, index: int, reader: AnswerReader, before: str) -> list[Part]:
+        """Reads what stands before the text of a branch. A call that this goes on with is its own, from the call's beginning."""
+        said = reader.read(before)
+        n_calls = sum(isinstance(part, CallBegun) for part in said)
+        n_whole = self._n_calls_before[index] = n_calls - reader.is_cut
+        return [part for part in said if isinstance(part, CallBegun | CallArguments) and part.call >= n_whole]
 
     def calls(self, finished: Finished) -> bool:
         """Whether a branch has called a tool, and was not ended early: within a call, or where it might have gone on to one."""
@@ -115,3 +132,8 @@ class Spoken:
     def is_cut(self, index: int) -> bool:
         """Whether a branch has ended within a call."""
         return index in self._cut
+
+
+def _recounted(part: Part, n_before: int) -> Part:
+    """The same, with calls counted after so many others."""
+    return msgspec.structs.replace(part, call=part.call - n_before) if isinstance(part, CallBegun | CallArguments) else part

@@ -7,7 +7,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -36,6 +36,16 @@ STREAM_WEIGHT = MAX_WEIGHT // MAX_STREAMS
 HEAVY = 100
 """Of requests that are told so many log-probabilities for each token, one alone is served each time that the event loop goes
 round: what they were told since costs milliseconds of its time to take up, and all of them are woken together."""
+
+
+class _Fork(NamedTuple):
+    """Where a branch comes from that was forked from another one of its stream."""
+
+    source: int
+    n_said: int
+    """Tokens of that one which it continues."""
+    appended: str
+    """What stands between them and its own text."""
 
 
 class Generation:
@@ -74,10 +84,13 @@ class Generation:
         """Whether forks of its branches may come into its answer: whoever writes it says so."""
         self._forks: dict[tuple[int, int], Request] = {}
         """What is asked of the branches that were forked from others."""
+        self._origins: dict[tuple[int, int], _Fork] = {}
+        """Where these come from."""
         self._n_forking = 0
         self._are_forks_known = asyncio.Event()
         self._with_new_line: set[tuple[int, int]] = set()
         self._texts: dict[tuple[int, int], list[str]] = {}
+        """What each branch has written: a text for each token, and what was held back until its end."""
         self._n_predicted: dict[tuple[int, int], int] = {}
         self._reasons: dict[tuple[int, int], str] = {}
         """Why each branch that has ended did."""
@@ -100,11 +113,16 @@ class Generation:
             self._branches[prompt] = branch_requests(request)
         return self._branches[prompt][index]
 
-    def add_forks(self, prompt: int, indices: Sequence[int], request: Request) -> None:
-        """Takes up forks that come into the stream of a prompt, and what they were asked for; its seed is the first one's."""
+    def add_forks(self, prompt: int, indices: Sequence[int], request: Request, appended: str) -> None:
+        """Takes up forks that come into the stream of a prompt, and what they were asked for; its seed is the first one's.
+
+        `appended` stands between the text of their branch and theirs.
+        """
         seed = request.seed or 0
         for nth, index in enumerate(indices):
             self._forks[prompt, index] = msgspec.structs.replace(request, seed=(seed + nth) % 2**32)
+            if (place := self.streams[prompt].forked_at(index)) is not None:
+                self._origins[prompt, index] = _Fork(*place, appended)
 
     @contextmanager
     def forking(self) -> Iterator[None]:
@@ -153,8 +171,7 @@ class Generation:
             if "\n" in event.text:
                 self._with_new_line.add((prompt, event.index))
             branch = prompt, event.index
-            if event.text:
-                self._texts.setdefault(branch, []).append(event.text)
+            self._texts.setdefault(branch, []).append(event.text)
             if isinstance(event, Finished):
                 self._reasons[branch] = event.reason
             else:
@@ -163,6 +180,14 @@ class Generation:
     def text(self, prompt: int, index: int) -> str:
         """The text of a branch, as far as it was read."""
         return "".join(self._texts.get((prompt, index), []))
+
+    def text_before(self, prompt: int, index: int) -> str:
+        """What stands between a prompt and the text of a branch: nothing, but for one that was forked from another."""
+        parts: list[str] = []
+        while (fork := self._origins.get((prompt, index))) is not None:
+            parts += [fork.appended, *reversed(self._texts.get((prompt, fork.source), [])[: fork.n_said])]
+            index = fork.source
+        return "".join(reversed(parts))
 
     def n_predicted(self, prompt: int, index: int) -> int:
         """Tokens of a branch, as far as they were read."""

@@ -311,7 +311,8 @@ class Service:
             if isinstance(made, list):
                 seed = options.get("seed")
                 first = (source.seed or 0) - place + made[0] if seed is None else seed
-                generation.add_forks(prompt, made, _forked(source, len(made), {**options, "seed": first % 2**32}))
+                request = _forked(source, len(made), {**options, "seed": first % 2**32})
+                generation.add_forks(prompt, made, request, self.engine.detokenize(append) if append else "")
                 return made
         alone = msgspec.structs.replace(generation.asked, stream=True, branches=())
         requests = [_forked(source, asked.n, {**options, "seed": made.seed})]
