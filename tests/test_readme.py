@@ -57,6 +57,7 @@ from weft.server.run import (
     turns,
     vectors,
 )
+from weft.server.seeds import prompt_files
 from weft.serving import handles, place
 from weft.settings import volatile
 from weft.settings.server import MAX_THREADS_HTTP

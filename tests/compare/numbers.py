@@ -91,7 +91,10 @@ def _ranked(query: str) -> Question:
     return Question("/rerank", {"query": query, "documents": ["c d", "e f g h", "a b c", "the fox hid the bread"]})
 
 
-_GREEDY = {"n_predict": 8, "temperature": 0, "top_k": 1, "n_probs": 1, "cache_prompt": False}
+_GREEDY = {"n_predict": 8, "temperature": 0, "top_k": 1, "n_probs": 1, "ignore_eos": True, "cache_prompt": False}
+
+_LETTERS = {"grammar": "root ::= [a-z]+"}
+"""Of a piece that is no whole letter llama-server tells no probability."""
 
 
 def _adapted(*scales: float) -> Question:
@@ -102,7 +105,7 @@ def _adapted(*scales: float) -> Question:
 def _shown(file: bytes) -> Question:
     data = base64.b64encode(file).decode()
     prompt = {"prompt_string": f"Look: {_MARKER} What is it?", "multimodal_data": [data]}
-    return Question("/completion", {**_GREEDY, "prompt": prompt})
+    return Question("/completion", {**_GREEDY, **_LETTERS, "prompt": prompt})
 
 
 _RANKINGS = [_ranked("a b c"), _ranked("who hid it")]
@@ -115,7 +118,9 @@ TOYS: Mapping[str, Toy] = {
     **{kind: Toy(partial(_bidirectional, kind), [_vectors()]) for kind in (*BIDIRECTIONAL, *OTHERS)},
     "adapters": Toy(_adapters, [_adapted(*scales) for scales in _SCALES]),
     **{
-        projector: Toy(partial(_projector, projector), [_shown(file) for file in (_SOUNDS if projector == "ultravox" else _PICTURES)])
+        projector: Toy(
+            partial(_projector, projector), [_shown(file) for file in (_SOUNDS if projector == "ultravox" else _PICTURES)]
+        )
         for projector in PROJECTORS
     },
 }

@@ -52,7 +52,7 @@ _STACK = 4
 def write_tiny_projector(
     projector: Projector, folder: Path, *, kind: Kind | None = None, seed: int = 0, stack: int = _STACK
 ) -> tuple[Path, Path]:
-    """Writes a model, of another kind perhaps, and a projector for it, which joins `stack` frames of a sound; returns their paths."""
+    """Writes a model, perhaps of another kind, and a projector, which joins `stack` frames of a sound; returns their paths."""
     kind = kind or PROJECTORS[projector]
     model, path = folder / f"{projector}-{kind}-model.gguf", folder / f"{projector}-mmproj.gguf"
     write_tiny_model(kind, model)

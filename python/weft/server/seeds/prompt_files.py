@@ -31,8 +31,8 @@ def own_folder() -> Path:
 async def recall(service: Service, number: int, prompt: str) -> None:
     """Brings back what was computed of a prompt, where a file of this number is there; else computes and saves it.
 
-    In the server's own folder, a file that does not belong to this model and cache, or is damaged, is written anew, and those that
-    were used least recently are deleted where there are more than may be.
+    In the server's own folder, a file that does not belong to this model and cache, or is damaged, is written anew, and where
+    there are more files than may be, those that were used least recently are deleted.
 
     Raises:
         NotSupportedError: the server has no folder for it.
