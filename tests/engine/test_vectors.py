@@ -220,7 +220,7 @@ async def test_instructions_by_turns_are_computed_once_each(encoders: dict[Encod
 
 
 async def test_two_queries_by_turns_compute_each_query_once(encoders: dict[Encoder, Path]) -> None:
-    queries = ["who is it that ran away?", "where is the bread of the bear?"]
+    queries = ["somebody-or-other?", "everywhere-and-nowhere?"]
     async with engine_of(encoders["judge"]) as engine:
         n_computed, pairs = [], []
         for turn in range(4):
@@ -230,7 +230,7 @@ async def test_two_queries_by_turns_compute_each_query_once(encoders: dict[Encod
                 n_computed.append(engine.vector_stats().n_computed - before)
                 asked = TEMPLATE.replace("{query}", query).replace("{document}", f"{turn}")
                 pairs.append(engine.tokenize(asked, add_special=False))
-                assert ranking.scores[0] == pytest.approx(vector("judge", pairs[-1])[0], abs=0.001)
+                assert ranking.scores[0] == pytest.approx(vector("judge", pairs[-1])[0], abs=0.005)
     assert n_computed == [n_after_earlier(pairs, place) for place in range(len(pairs))]
     # A second query goes on from what stands before both.
     assert n_computed[1] < len(pairs[1]) - 16
