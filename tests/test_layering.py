@@ -26,7 +26,7 @@ RULES = {
     "the cache names no engine but its words": Rule("rust/cache", r"\bengine::(?!runner::SequenceId\b)|\bllama::|\bpython::"),
     "only its kinds tell kinds of memory apart": Rule("rust/cache", r"\bForks::", ("rust/cache/kinds", "rust/cache/tests")),
     "sampling names no engine": Rule("rust/sampling", r"\bengine::|\bcache::|\bllama::|\bpython::"),
-    "vectors name no model": Rule("rust/embedding", r"\bcrate::(?!embedding\b|request\b|config\b|error\b)"),
+    "vectors name no model": Rule("rust/embedding", r"\bcrate::(?!embedding\b|cache\b|request\b|config\b|error\b)"),
     "grammars name only requests": Rule("rust/grammar", r"\bcrate::(?!grammar\b|request\b)"),
     "llama names of the engine only its seam": Rule(
         "rust/llama", r"\bengine::(?!runner\b)", ("rust/llama/tests", "rust/llama/start.rs")

@@ -57,6 +57,7 @@ from weft.server.run import (
     turns,
     vectors,
 )
+from weft.server.seeds import prompt_files
 from weft.serving import handles, place
 from weft.settings import volatile
 from weft.settings.server import MAX_THREADS_HTTP
@@ -268,6 +269,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "vectors of one request": lambda: [constant(VECTORS, "MAX_NUMBERS"), vectors.MAX_TEXTS],
     "one text that is to be a vector": lambda: [constant("embedding/shape.rs", "DEFAULT_LONGEST")],
     "the context for vectors": lambda: [constant("embedding/shape.rs", "FILL")],
+    "what texts begin with that is kept for later vectors": lambda: [constant("embedding/beginnings.rs", "MAX_KEPT")],
     "grammars that are kept for later requests": lambda: [
         constant(KEPT, "MAX_GRAMMARS"),
         constant(KEPT, "MAX_KEPT_BYTES") >> 20,
@@ -278,6 +280,10 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     ],
     "processors of `-C` and `-Cr`": lambda: [int(CPUS.low), int(CPUS.high)],
     "threads that read and write connections, `--threads-http`": lambda: [1, MAX_THREADS_HTTP],
+    "prompts that `--compat stream` keeps in the user's cache folder": lambda: [
+        prompt_files.MAX_FILES,
+        prompt_files.MAX_BYTES >> 30,
+    ],
     "snapshots at turn ends of one prompt": lambda: [constant(REQUEST, "MAX_SNAPSHOTS")],
     "snapshots along one prompt, `--ctx-checkpoints`": lambda: [
         weft.EngineConfig().ctx_checkpoints,

@@ -86,6 +86,14 @@ class MediaStats:
     def n_kept_bytes(self) -> int:
         """Bytes of vectors that are kept, at most 256 MiB."""
 
+    @property
+    def n_waiting_bytes(self) -> int:
+        """Bytes of media of requests that wait for the projector or are being encoded, and of the vectors that they will be."""
+
+    @property
+    def n_projector_bytes(self) -> int:
+        """Bytes of the projector's weights; 0 without one."""
+
 @final
 class Media:
     """A picture or a sound, cut as the model wants it: a part of a prompt."""
@@ -1393,6 +1401,14 @@ class Stats:
     @property
     def n_ids(self) -> int:
         """Sequence ids."""
+
+    @property
+    def n_pinned(self) -> int:
+        """Prefixes that are pinned."""
+
+    @property
+    def n_pinned_bytes(self) -> int:
+        """Bytes that they take: of each as if it were alone, which is what is held against the limit."""
 
     @property
     def n_kernel_attentions(self) -> int:

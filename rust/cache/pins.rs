@@ -60,7 +60,7 @@ impl KvCache {
     /// As [`KvCache::pin`].
     pub fn check_pin(&self, n_tokens: u32) -> Result<(), Error> {
         let n_bytes = self.bytes_of_pin(n_tokens);
-        let n_pinned_bytes = self.pins.values().map(|pin| pin.n_bytes).sum();
+        let (_, n_pinned_bytes) = self.pinned_size();
         let (limit, can_be_kept) = if self.has_store() {
             let limit = self.store.max_bytes().map_or(u64::MAX, |max| max / 2);
             (limit, n_bytes + n_pinned_bytes <= limit)
@@ -139,6 +139,12 @@ impl KvCache {
     #[must_use]
     pub fn pinned(&self) -> Vec<PinnedPrefix> {
         self.pins.iter().map(|(&id, pin)| self.listed(id, pin)).collect()
+    }
+
+    /// How many prefixes are pinned, and the bytes that they take, each counted by itself.
+    #[must_use]
+    pub fn pinned_size(&self) -> (usize, u64) {
+        (self.pins.len(), self.pins.values().map(|pin| pin.n_bytes).sum())
     }
 
     fn listed(&self, id: u64, pin: &Pin) -> PinnedPrefix {

@@ -1,24 +1,27 @@
 //! Texts become vectors, or scores.
 //!
 //! A second worker beside the engine's: a thread with a context of its own over the same weights, both made when they are first
-//! needed. It takes texts of all requests in turns, computes as many together as a batch holds, and keeps nothing of them.
+//! needed. It takes texts of all requests in turns, computes as many together as a batch holds, and keeps nothing of them but, where
+//! it serves, what they begin with.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `shape.rs` | what the context is made for: its numbers, settled from the model |
 //! | `queue.rs` | requests that wait, and which texts are computed next; pure |
 //! | `normalize.rs` | a vector's length; pure |
-//! | `prefixes.rs` | which texts begin alike, so that it is computed once; pure |
+//! | `prefixes.rs` | which texts of a batch begin alike; pure |
+//! | `beginnings.rs` | what texts begin with is computed once, and kept for later batches; pure |
 //! | `worker.rs` | the thread |
 
+mod beginnings;
 mod normalize;
 mod prefixes;
 mod queue;
 mod shape;
 mod worker;
 
+pub use beginnings::{Beginnings, MAX_KEPT, Sequences};
 pub use normalize::Normalization;
-pub use prefixes::{Group, groups, n_alike};
 pub use queue::{MAX_NUMBERS, MAX_TOKENS, Vectors};
 pub use shape::{MAX_SEQUENCES, Shape};
 pub use worker::{Embedder, Pending, Stats};

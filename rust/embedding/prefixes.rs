@@ -1,50 +1,50 @@
 //! Texts of one batch that begin alike: an instruction before every text, or a query before every document.
 
+use crate::cache::MIN_SHARED;
 use crate::request::Token;
 
-/// Fewer tokens are computed again: a decode of their own costs more.
-const MIN_SHARED: usize = 16;
-
-/// Texts that begin with the same tokens, `n_shared` of them; each has more.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
-    /// Their places in the batch.
-    pub texts: Vec<usize>,
-    /// Tokens that they have in common; 0 for a text on its own.
-    pub n_shared: usize,
+/// How much of what a text begins with is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reach {
+    /// Tokens that it can go on from.
+    pub(super) n_found: usize,
+    /// Tokens that were computed of it, or of a text that begins so. More than the others where what a window sees is gone.
+    pub(super) n_known: usize,
 }
 
-/// Tokens that two texts begin with in common, but for the last one of each, which is computed for itself: its vector is wanted.
-#[must_use]
-pub fn n_alike(a: &[Token], b: &[Token]) -> usize {
-    let most = a.len().min(b.len()).saturating_sub(1);
-    let n = a.iter().zip(b).take(most).take_while(|(a, b)| a == b).count();
-    if n < MIN_SHARED { 0 } else { n }
+/// A place where texts part, up to which one of them is computed for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stop {
+    /// Which text is computed.
+    pub(super) text: usize,
+    /// How many of its tokens.
+    pub(super) n_tokens: usize,
 }
 
-/// Puts each text into the group of those that it has most in common with. Every text is in one group, which may be its own.
-#[must_use]
-pub fn groups(texts: &[Vec<Token>]) -> Vec<Group> {
-    let alike = |i: usize, j: usize| if i == j { 0 } else { n_alike(&texts[i], &texts[j]) };
-    let all = 0..texts.len();
-    // The first text of the group that a text is in.
-    let mut first_of: Vec<usize> = all.clone().collect();
-    for i in all.clone() {
-        let most = all.clone().map(|j| alike(i, j)).max().unwrap_or(0);
-        for j in all.clone().filter(|j| most > 0 && alike(i, *j) == most) {
-            let (kept, gone) = (first_of[i].min(first_of[j]), first_of[i].max(first_of[j]));
-            for first in &mut first_of {
-                *first = if *first == gone { kept } else { *first };
-            }
+/// For each two texts the tokens that they begin with in common, but for the last one of each, which is computed for itself: its
+/// vector is wanted. Few are none.
+pub(super) fn alike(texts: &[Vec<Token>]) -> Vec<Vec<usize>> {
+    let n_alike = |i: usize, j: usize| {
+        let (a, b) = (&texts[i], &texts[j]);
+        let most = if i == j { 0 } else { a.len().min(b.len()).saturating_sub(1) };
+        let n = a.iter().zip(b).take(most).take_while(|(a, b)| a == b).count();
+        if n < MIN_SHARED as usize { 0 } else { n }
+    };
+    (0..texts.len()).map(|i| (0..texts.len()).map(|j| n_alike(i, j)).collect()).collect()
+}
+
+/// The next place for each text where another one leaves it, or where what is known of it ends: as far as is worth a decode of its
+/// own after what is there. Texts that stop at the same place after the same tokens have one of them do it.
+pub(super) fn stops(alike: &[Vec<usize>], reaches: &[Reach]) -> Vec<Stop> {
+    let mut stops: Vec<Stop> = Vec::new();
+    for (text, (alike, reach)) in alike.iter().zip(reaches).enumerate() {
+        let is_worth_it = |n: &usize| *n >= reach.n_found + MIN_SHARED as usize;
+        let Some(n_tokens) = alike.iter().copied().chain([reach.n_known]).filter(is_worth_it).min() else { continue };
+        if !stops.iter().any(|stop| stop.n_tokens == n_tokens && alike[stop.text] >= n_tokens) {
+            stops.push(Stop { text, n_tokens });
         }
     }
-    let firsts = all.clone().filter(|i| first_of[*i] == *i);
-    let group = |first: usize| {
-        let texts: Vec<usize> = all.clone().filter(|i| first_of[*i] == first).collect();
-        let n_shared = texts[1..].iter().map(|i| alike(first, *i)).min().unwrap_or(0);
-        Group { texts, n_shared }
-    };
-    firsts.map(group).collect()
+    stops
 }
 
 #[cfg(test)]
@@ -55,24 +55,38 @@ mod tests {
         [vec![prefix; n_prefix], rest.to_vec()].concat()
     }
 
-    #[test]
-    fn texts_that_begin_alike_are_a_group_and_each_keeps_a_token_of_its_own() {
-        let texts = [text(1, 20, &[7, 8]), text(2, 20, &[7]), text(1, 20, &[9]), text(1, 18, &[])];
-        let found = groups(&texts);
-        assert_eq!(found, [Group { texts: vec![0, 2, 3], n_shared: 17 }, Group { texts: vec![1], n_shared: 0 }]);
+    /// The stops of texts of which so much is there.
+    fn stops_after(texts: &[Vec<Token>], n_found: &[usize]) -> Vec<(usize, usize)> {
+        let reaches: Vec<Reach> = n_found.iter().map(|&n| Reach { n_found: n, n_known: n }).collect();
+        stops(&alike(texts), &reaches).iter().map(|stop| (stop.text, stop.n_tokens)).collect()
     }
 
     #[test]
-    fn two_requests_with_one_instruction_share_what_each_has_in_common() {
+    fn texts_that_begin_alike_stop_where_the_first_of_them_parts_and_each_keeps_a_token_of_its_own() {
+        let texts = [text(1, 20, &[7, 8]), text(2, 20, &[7]), text(1, 20, &[9]), text(1, 18, &[])];
+        assert_eq!(stops_after(&texts, &[0; 4]), [(0, 17)]);
+        assert_eq!(stops_after(&texts, &[17, 0, 17, 17]), [], "three tokens more are not worth a decode");
+    }
+
+    #[test]
+    fn two_queries_after_one_instruction_stop_after_it_and_then_after_each_query() {
         let query = |query: Token, document: Token| [vec![1; 20], vec![query; 30], vec![document; 5]].concat();
         let texts = [query(2, 5), query(3, 5), query(2, 6), query(3, 6)];
-        let found = groups(&texts);
-        assert_eq!(found, [Group { texts: vec![0, 2], n_shared: 50 }, Group { texts: vec![1, 3], n_shared: 50 }]);
+        assert_eq!(stops_after(&texts, &[0; 4]), [(0, 20)]);
+        assert_eq!(stops_after(&texts, &[20; 4]), [(0, 50), (1, 50)]);
+        assert_eq!(stops_after(&texts, &[50; 4]), []);
     }
 
     #[test]
     fn few_common_tokens_are_not_worth_a_decode() {
-        let texts = [text(1, 15, &[7]), text(1, 15, &[8])];
-        assert!(groups(&texts).iter().all(|group| group.n_shared == 0 && group.texts.len() == 1));
+        assert_eq!(stops_after(&[text(1, 15, &[7]), text(1, 15, &[8])], &[0; 2]), []);
+    }
+
+    #[test]
+    fn what_is_known_but_cannot_be_gone_on_from_is_computed_by_itself() {
+        let reach = |n_found, n_known| [Reach { n_found, n_known }];
+        let alone = alike(&[text(1, 40, &[7])]);
+        assert_eq!(stops(&alone, &reach(0, 40)), [Stop { text: 0, n_tokens: 40 }]);
+        assert_eq!(stops(&alone, &reach(25, 40)), []);
     }
 }

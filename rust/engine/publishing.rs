@@ -84,6 +84,7 @@ fn publish_stats<R: Runner>(core: &Core<R>) {
     stats.n_cells_reached = cache.n_reached();
     stats.n_cells_idle = cache.n_evictable();
     stats.n_ids_used = cache.n_ids_used();
+    (stats.n_pinned, stats.n_pinned_bytes) = cache.pinned_size();
     let (n_bytes, max_bytes, n_pieces) = cache.store_size();
     let Counts { n_saved, n_restored, n_forgotten, n_relocated } = cache.counts();
     stats.store = StoreStats { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated };

@@ -47,6 +47,10 @@ pub struct Stats {
     pub n_ids_used: usize,
     /// Sequence ids.
     pub n_ids: usize,
+    /// Prefixes that are pinned.
+    pub n_pinned: usize,
+    /// Bytes that they take, each counted by itself.
+    pub n_pinned_bytes: u64,
     /// The second tier.
     pub store: StoreStats,
     /// Where the worker's time went since its start.

@@ -66,6 +66,10 @@ pub struct MediaStats {
     pub encode_s: f64,
     /// Bytes of vectors that are kept.
     pub n_kept_bytes: u64,
+    /// Bytes of chunks of requests that wait for the projector or are being encoded, and of the vectors that they will be.
+    pub n_waiting_bytes: u64,
+    /// Bytes of the projector's weights.
+    pub n_projector_bytes: u64,
 }
 
 /// A loaded file: what stands for it in a prompt.
@@ -107,6 +111,8 @@ pub struct Projector {
     n_embd: usize,
     /// Bytes, for each place, of what a picture's vectors are made of; a sound has fewer.
     n_raw_bytes: u64,
+    /// Of its weights.
+    n_bytes: u64,
     path: PathBuf,
     modalities: Modalities,
     names: Mutex<Names>,
@@ -129,6 +135,8 @@ struct Shared {
     encode_us: AtomicU64,
     /// Of chunks that live.
     n_loaded_bytes: AtomicU64,
+    /// Of those of them whose vectors are not there.
+    n_waiting_bytes: AtomicU64,
 }
 
 impl Projector {
@@ -148,6 +156,7 @@ impl Projector {
         let file = Metadata::open(&config.path).map_err(refuse)?;
         check(&file).map_err(refuse)?;
         let n_raw_bytes = raw_bytes(&file);
+        let n_bytes = file.tensors().map(|(_, n_bytes)| n_bytes).sum();
         check_memory(&config.path, config.offload).map_err(refuse)?;
         // SAFETY: plain data.
         let mut params = unsafe { sys::mtmd_context_params_default() };
@@ -177,7 +186,7 @@ impl Projector {
         let thread = thread::Builder::new().name("weft-media".into()).spawn(move || encoder.run(&received));
         thread.map_err(|error| refuse(format!("no thread can be started: {error}")))?;
         let (number, path) = (N_PROJECTORS.fetch_add(1, Ordering::Relaxed), config.path.clone());
-        Ok(Self { number, raw, rate, n_embd, n_raw_bytes, path, modalities, names: Mutex::default(), shared, wanted })
+        Ok(Self { number, raw, rate, n_embd, n_raw_bytes, n_bytes, path, modalities, names: Mutex::default(), shared, wanted })
     }
 
     /// Which one of the process it is.
@@ -201,13 +210,15 @@ impl Projector {
     /// What was done so far.
     #[must_use]
     pub fn stats(&self) -> MediaStats {
-        let Shared { kept, n_encoded, n_reused, encode_us, .. } = &*self.shared;
+        let Shared { kept, n_encoded, n_reused, encode_us, n_waiting_bytes, .. } = &*self.shared;
         MediaStats {
             n_encoded: n_encoded.load(Ordering::Relaxed),
             n_reused: n_reused.load(Ordering::Relaxed),
             #[expect(clippy::cast_precision_loss, reason = "microseconds of a process's life")]
             encode_s: encode_us.load(Ordering::Relaxed) as f64 * 1e-6,
             n_kept_bytes: lock(kept).n_bytes,
+            n_waiting_bytes: n_waiting_bytes.load(Ordering::Relaxed),
+            n_projector_bytes: self.n_bytes,
         }
     }
 
@@ -303,6 +314,7 @@ impl Projector {
             let n_raw_bytes = u64::from(n_tokens) * self.n_raw_bytes;
             let n_bytes = u64::from(n_tokens) * self.n_embd as u64 * 4 + n_raw_bytes;
             self.shared.n_loaded_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+            self.shared.n_waiting_bytes.fetch_add(n_bytes, Ordering::Relaxed);
             let chunk = Arc::new_cyclic(|own| Chunk {
                 own: own.clone(),
                 first_id,
@@ -311,6 +323,7 @@ impl Projector {
                 grid: has_grid.then(|| copy.grid(n_tokens)),
                 sees_ahead,
                 n_bytes: AtomicU64::new(n_bytes),
+                n_waiting_bytes: AtomicU64::new(n_bytes),
                 n_raw_bytes,
                 state: Mutex::new(State::Unasked(copy)),
                 shared: Arc::clone(&self.shared),
@@ -390,6 +403,8 @@ struct Chunk {
     sees_ahead: bool,
     /// What it counts as: its vectors, and what these are made of until they are there.
     n_bytes: AtomicU64,
+    /// As many, until its vectors are there.
+    n_waiting_bytes: AtomicU64,
     n_raw_bytes: u64,
     state: Mutex<State>,
     shared: Arc<Shared>,
@@ -428,6 +443,7 @@ impl fmt::Debug for Chunk {
 impl Drop for Chunk {
     fn drop(&mut self) {
         self.shared.n_loaded_bytes.fetch_sub(*self.n_bytes.get_mut(), Ordering::Relaxed);
+        self.wait_no_more();
     }
 }
 
@@ -436,7 +452,14 @@ impl Chunk {
     fn ready(&self, vectors: Arc<[f32]>) -> State {
         self.n_bytes.fetch_sub(self.n_raw_bytes, Ordering::Relaxed);
         self.shared.n_loaded_bytes.fetch_sub(self.n_raw_bytes, Ordering::Relaxed);
+        self.wait_no_more();
         State::Ready(vectors)
+    }
+
+    /// It is counted no longer among those that wait for the projector.
+    fn wait_no_more(&self) {
+        let n_bytes = self.n_waiting_bytes.swap(0, Ordering::Relaxed);
+        self.shared.n_waiting_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError};
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{Choice, EngineConfig, KvType, Pooling, Used};
-use crate::embedding::{self, Embedder, Encoded, Encoder, Group, MAX_SEQUENCES, Shape};
-use crate::engine::runner::{DefaultAdapters, MediaRows, Plan, Row, SequenceId, Variant};
+use crate::embedding::{Beginnings, Embedder, Encoded, Encoder, Sequences, Shape};
+use crate::engine::runner::{DefaultAdapters, Forks, IdleCost, MediaRows, MemoryKind, Plan, Row, SequenceId, Variant};
 use crate::error::{Error, Result};
 use crate::llama::adapters;
 use crate::llama::affinity::Stay;
@@ -76,10 +76,12 @@ pub(super) struct VectorContext {
     used: Used,
     /// T5's encoder has a memory as well, and a call of its own.
     encodes: bool,
-    /// Whether sequences can share cells of what they begin with.
-    shares: bool,
-    /// What each sequence holds, computed with the adapters of `variant`.
-    held: Vec<Vec<Token>>,
+    /// What the sequences hold, where they share cells of what they begin with.
+    beginnings: Option<Beginnings>,
+    memory_kind: MemoryKind,
+    /// How many tokens each sequence holds.
+    n_held: Vec<u32>,
+    /// The adapters that are on.
     variant: Variant,
     adapters: DefaultAdapters,
     /// The most rows that were computed at once: llama.cpp keeps room for so many.
@@ -100,10 +102,9 @@ impl VectorContext {
         }
         let keeps_states = model.is_recurrent() || model.is_hybrid();
         let has_last = matches!(shape.pooling, Pooling::Last | Pooling::Rank);
-        let shares = !model.is_encoder() && !keeps_states && model.n_swa() == 0 && has_last;
-        // One more than a batch has texts, to keep one text for the next batch.
-        let n_sequences = shape.n_sequences + usize::from(shares);
-        let n_ctx = shape.n_batch + if shares { shape.n_longest } else { 0 };
+        let shares = !model.is_encoder() && !keeps_states && has_last;
+        let n_sequences = if shares { Beginnings::n_ids(&shape) } else { shape.n_sequences };
+        let n_ctx = if shares { Beginnings::n_cells(&shape) } else { shape.n_batch };
         check_cells(&model, config, n_ctx)?;
         let number = |n: usize| u32::try_from(n).expect("a shape is made of 32-bit numbers");
         // SAFETY: plain data.
@@ -155,6 +156,16 @@ impl VectorContext {
             n_positions: model.n_positions(),
             puts_out: true,
         });
+        let n_window = model.n_swa();
+        let memory_kind = MemoryKind {
+            forks: if n_window > 0 { Forks::InWindow } else { Forks::Anywhere },
+            idle_cost: IdleCost::Nothing,
+            can_be_saved: false,
+            bytes_per_token: 0,
+            bytes_per_state: 0,
+            tokens_per_run: 0,
+            n_window,
+        };
         let context = Self {
             raw,
             batch: Batch::new(bounds),
@@ -163,8 +174,9 @@ impl VectorContext {
             n_ctx: params.n_ctx,
             used,
             encodes: is_t5(model.architecture()),
-            shares,
-            held: vec![Vec::new(); n_sequences],
+            beginnings: shares.then(|| Beginnings::new(shape, memory_kind)),
+            memory_kind,
+            n_held: vec![0; n_sequences],
             variant: Variant::default(),
             adapters,
             n_rows_most: 0,
@@ -181,7 +193,7 @@ impl VectorContext {
         Ok(context)
     }
 
-    /// Computes with the adapters that are on now. What was computed with others is forgotten.
+    /// Computes with the adapters that are on now.
     fn use_adapters(&mut self) -> std::result::Result<(), String> {
         let known = self.model.adapters();
         let is_plain = |id: u32| known.get(id as usize).is_none_or(|adapter| adapter.invocation.is_empty());
@@ -190,30 +202,23 @@ impl VectorContext {
         if variant == self.variant {
             return Ok(());
         }
-        self.forget();
         // SAFETY: the context is alive, and of this model.
         unsafe { adapters::turn_on(self.raw, self.model.adapters(), &variant) }?;
         self.variant = variant;
         Ok(())
     }
 
-    /// Computes the tokens from `n_held` on of what the sequences are to hold.
-    fn compute(&mut self, wanted: &[(usize, &[Token])]) -> std::result::Result<(), String> {
-        let rows = wanted.iter().flat_map(|(id, tokens)| {
-            let sequence = SequenceId(u16::try_from(*id).expect("there are at most 256 sequences"));
-            (0..).zip(*tokens).skip(self.held[*id].len()).map(move |(position, token)| Row {
-                sequence,
-                token: *token,
-                position,
-                wants_logits: true,
-            })
+    /// Computes tokens after what the sequences hold.
+    fn compute_rows(&mut self, wanted: &[(SequenceId, &[Token])]) -> std::result::Result<(), String> {
+        let rows = wanted.iter().flat_map(|&(sequence, tokens)| {
+            let n_held = self.n_held[usize::from(sequence.0)];
+            (n_held..).zip(tokens).map(move |(position, &token)| Row { sequence, token, position, wants_logits: true })
         });
         let plan = Plan { rows: rows.collect(), ..Plan::default() };
-        let n_held: Vec<u32> = self.held.iter().map(|held| u32::try_from(held.len()).expect("it fits in the context")).collect();
-        self.batch.fill(&plan, &n_held, |_, place| place).map_err(|error| error.reason)?;
+        self.batch.fill(&plan, &self.n_held, |_, place| place).map_err(|error| error.reason)?;
         self.run(plan.rows.len(), |context| context.batch.as_raw())?;
-        for (id, tokens) in wanted {
-            self.held[*id] = tokens.to_vec();
+        for Row { sequence, .. } in plan.rows {
+            self.n_held[usize::from(sequence.0)] += 1;
         }
         Ok(())
     }
@@ -258,53 +263,54 @@ impl VectorContext {
         (n_rows * (n_logits + self.shape.width) * size_of::<f32>()) as u64
     }
 
-    /// Computes a text with pictures or sounds, run by run, as no decode takes both, and puts together what each is pooled to.
-    fn compute_runs(&mut self, prompt: &Prompt) -> std::result::Result<Encoded, String> {
-        let mut positions = vec![Positions::NONE; self.held.len()];
-        let mut n_held = vec![0; self.held.len()];
+    /// Computes a text with pictures or sounds in the sequence `id`, which holds nothing: run by run, as no decode takes both. Puts
+    /// together what each is pooled to.
+    fn compute_runs(&mut self, id: SequenceId, prompt: &Prompt) -> std::result::Result<Encoded, String> {
+        let own = usize::from(id.0);
+        let mut positions = vec![Positions::NONE; self.n_held.len()];
         let (mut rows, n) = (Rows::new(self.shape.pooling), prompt.n_tokens());
         for run in prompt.runs() {
-            let place = |token, position| Row { sequence: SequenceId(0), token, position, wants_logits: true };
+            let place = |token, position| Row { sequence: id, token, position, wants_logits: true };
             let tokens = match run {
                 Run::Tokens(tokens) => tokens.clone(),
                 Run::Media(media) => media.ids().collect(),
             };
             let plan = Plan {
-                rows: tokens.into_iter().zip(n_held[0]..).map(|(token, at)| place(token, at)).collect(),
+                rows: tokens.into_iter().zip(self.n_held[own]..).map(|(token, at)| place(token, at)).collect(),
                 ..Plan::default()
             };
             let n_rows = plan.rows.len();
             match run {
                 Run::Tokens(_) => {
-                    let filled = self.batch.fill(&plan, &n_held, |id, place| positions[id].at(place));
+                    let filled = self.batch.fill(&plan, &self.n_held, |id, place| positions[id].at(place));
                     filled.map_err(|error| error.reason)?;
                     self.run(n_rows, |context| context.batch.as_raw())?;
                 }
                 Run::Media(media) => {
                     let whole = [MediaRows { rows: 0..n_rows, media: media.clone(), start: 0 }];
-                    self.media.fill(&plan, &whole, &n_held, &positions)?;
+                    self.media.fill(&plan, &whole, &self.n_held, &positions)?;
                     // SAFETY: the context is alive, and its model is one whose rows see none after them.
                     unsafe { sys::llama_set_causal_attn(self.raw.as_ptr(), !media.sees_ahead()) };
                     let ran = self.run(n_rows, |context| context.media.as_raw());
                     // SAFETY: as above.
                     unsafe { sys::llama_set_causal_attn(self.raw.as_ptr(), true) };
                     ran?;
-                    positions[0].push(n_held[0], &**media);
+                    positions[own].push(self.n_held[own], &**media);
                 }
             }
-            n_held[0] += u32::try_from(n_rows).expect("it fits in the context");
-            rows.add(n_rows, self.rows(0, 0, n_rows));
+            self.n_held[own] += u32::try_from(n_rows).expect("it fits in the context");
+            rows.add(n_rows, self.rows(id, 0, n_rows));
         }
         Ok(Encoded { vectors: vec![rows.pooled(n)], n_computed: n })
     }
 
     /// Computes texts that share nothing, and forgets them.
     fn encode_alone(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
-        let wanted: Vec<(usize, &[Token])> = texts.iter().map(Vec::as_slice).enumerate().collect();
-        let computed = self.compute(&wanted);
+        let wanted: Vec<(SequenceId, &[Token])> = (0..).map(SequenceId).zip(texts.iter().map(Vec::as_slice)).collect();
+        let computed = self.compute_rows(&wanted);
         let vectors = computed.map(|()| {
             let mut first_row = 0;
-            let rows = texts.iter().enumerate().map(|(id, text)| {
+            let rows = wanted.iter().map(|&(id, text)| {
                 let rows = self.rows(id, first_row, text.len());
                 first_row += text.len();
                 rows
@@ -315,53 +321,23 @@ impl VectorContext {
         Ok(Encoded { vectors: vectors?, n_computed: texts.iter().map(Vec::len).sum() })
     }
 
-    /// Computes what texts begin with in common once, and keeps one of them for the next batch.
-    fn encode_shared(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
-        let kept = self.held.iter().position(|held| !held.is_empty());
-        // The texts take the ids in their order, but for that of the text that was kept.
-        let ids: Vec<usize> = (0..self.held.len()).filter(|id| Some(*id) != kept).take(texts.len()).collect();
-        let groups = embedding::groups(texts);
-        for Group { texts: members, n_shared } in &groups {
-            let first = members[0];
-            let common = if *n_shared > 0 { &texts[first][..*n_shared] } else { &texts[first][..] };
-            if let Some(kept) = kept {
-                // A text on its own keeps its last token to compute; a group's texts have more than they share.
-                let n = embedding::n_alike(&self.held[kept], &texts[first]).min(common.len());
-                self.fork(kept, ids[first], n);
-            }
-        }
-        let mut n_computed = 0;
-        let shared: Vec<(usize, &[Token])> = groups
-            .iter()
-            .filter(|group| group.n_shared > self.held[ids[group.texts[0]]].len())
-            .map(|group| (ids[group.texts[0]], &texts[group.texts[0]][..group.n_shared]))
-            .collect();
-        if !shared.is_empty() {
-            n_computed += self.n_missing(&shared);
-            self.compute(&shared)?;
-        }
-        for Group { texts: members, n_shared } in &groups {
-            for member in &members[1..] {
-                self.fork(ids[members[0]], ids[*member], *n_shared);
-            }
-        }
-        let wanted: Vec<(usize, &[Token])> = ids.iter().copied().zip(texts.iter().map(Vec::as_slice)).collect();
-        n_computed += self.n_missing(&wanted);
-        self.compute(&wanted)?;
-        let vectors = ids.iter().map(|id| self.rows(*id, 0, 1)).collect();
-        let next = groups.iter().max_by_key(|group| group.texts.len()).map(|group| ids[group.texts[0]]);
-        for id in (0..self.held.len()).filter(|id| Some(*id) != next) {
-            self.drop_sequence(id);
-        }
-        Ok(Encoded { vectors, n_computed })
-    }
-
-    fn n_missing(&self, wanted: &[(usize, &[Token])]) -> usize {
-        wanted.iter().map(|(id, tokens)| tokens.len() - self.held[*id].len()).sum()
+    /// Computes in a sequence of its own, and forgets that.
+    fn encode_runs(&mut self, prompt: &Prompt) -> std::result::Result<Encoded, String> {
+        let Some(mut beginnings) = self.beginnings.take() else {
+            let encoded = self.compute_runs(SequenceId(0), prompt);
+            self.forget();
+            return encoded;
+        };
+        let variant = self.variant.clone();
+        let id = beginnings.take_id(self, &variant);
+        let encoded = self.compute_runs(id, prompt);
+        beginnings.give_back_id(self, id);
+        self.beginnings = Some(beginnings);
+        encoded
     }
 
     /// The vectors of a text: one row, or `n` of the batch from `first` on where nothing is pooled.
-    fn rows(&self, id: usize, first: usize, n: usize) -> Vec<f32> {
+    fn rows(&self, id: SequenceId, first: usize, n: usize) -> Vec<f32> {
         let copy = |row: *mut f32| {
             assert!(!row.is_null(), "llama.cpp has no vector for a text that it has computed");
             // SAFETY: a vector of this pooling is as wide, and is not written before the next decode.
@@ -374,29 +350,8 @@ impl VectorContext {
             (first..first + n).flat_map(row).copied().collect()
         } else {
             // SAFETY: the last decode succeeded and had rows of this sequence.
-            copy(unsafe { sys::llama_get_embeddings_seq(self.raw.as_ptr(), number(id)) }).to_vec()
+            copy(unsafe { sys::llama_get_embeddings_seq(self.raw.as_ptr(), i32::from(id.0)) }).to_vec()
         }
-    }
-
-    /// Gives the first `n` tokens of `from` to `to` as well, which holds nothing.
-    fn fork(&mut self, from: usize, to: usize, n: usize) {
-        assert!(self.held[to].is_empty() && n <= self.held[from].len(), "a fork of what is there, to where nothing is");
-        if n == 0 {
-            return;
-        }
-        let number = |n: usize| i32::try_from(n).expect("it fits in the context");
-        // SAFETY: both ids are in range, and the pool is unified, so that a part may be copied.
-        unsafe { sys::llama_memory_seq_cp(self.memory(), number(from), number(to), 0, number(n)) };
-        self.held[to] = self.held[from][..n].to_vec();
-    }
-
-    fn drop_sequence(&mut self, id: usize) {
-        if !self.held[id].is_empty() {
-            let id = i32::try_from(id).expect("there are at most 256 sequences");
-            // SAFETY: the id is in range, and every memory can forget a whole sequence.
-            unsafe { sys::llama_memory_seq_rm(self.memory(), id, -1, -1) };
-        }
-        self.held[id].clear();
     }
 
     /// Forgets everything.
@@ -406,7 +361,10 @@ impl VectorContext {
             // SAFETY: the memory is alive.
             unsafe { sys::llama_memory_clear(memory, false) };
         }
-        self.held.iter_mut().for_each(Vec::clear);
+        self.n_held.fill(0);
+        if let Some(beginnings) = &mut self.beginnings {
+            beginnings.clear();
+        }
     }
 
     /// Null for an encoder.
@@ -416,10 +374,49 @@ impl VectorContext {
     }
 }
 
+impl Sequences for VectorContext {
+    fn can_fork(&self, from: SequenceId, n_held: u32, n_tokens: u32) -> bool {
+        // SAFETY: the context is alive, and the id is in range.
+        let first = unsafe { sys::llama_memory_seq_pos_min(self.memory(), i32::from(from.0)) }.max(0).unsigned_abs();
+        n_tokens <= n_held && self.memory_kind.holds_window(first, n_tokens)
+    }
+
+    fn fork(&mut self, from: SequenceId, to: SequenceId, n_tokens: u32) {
+        let [n_held, n_held_of_new] = [from, to].map(|id| self.n_held[usize::from(id.0)]);
+        assert!(n_held_of_new == 0 && n_tokens <= n_held, "a fork of what is there, to where nothing is");
+        // SAFETY: both ids are in range, and the pool is unified, so that a part may be copied.
+        unsafe { sys::llama_memory_seq_cp(self.memory(), i32::from(from.0), i32::from(to.0), 0, n_tokens.cast_signed()) };
+        self.n_held[usize::from(to.0)] = n_tokens;
+    }
+
+    fn truncate(&mut self, id: SequenceId, n_kept: u32) {
+        let n_held = &mut self.n_held[usize::from(id.0)];
+        if n_kept >= *n_held {
+            return;
+        }
+        *n_held = n_kept;
+        let start = if n_kept == 0 { -1 } else { n_kept.cast_signed() };
+        // SAFETY: the id is in range.
+        let is_done = unsafe { sys::llama_memory_seq_rm(self.memory(), i32::from(id.0), start, -1) };
+        assert!(is_done, "every memory can forget a whole sequence, and only one that can be cut is told to cut");
+    }
+
+    fn compute(&mut self, rows: &[(SequenceId, &[Token])]) -> std::result::Result<(), String> {
+        self.compute_rows(rows)
+    }
+
+    fn vector(&self, id: SequenceId) -> Vec<f32> {
+        self.rows(id, 0, 1)
+    }
+}
+
 impl Encoder for VectorContext {
     fn encode(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
         self.use_adapters()?;
-        let encoded = if self.shares { self.encode_shared(texts) } else { self.encode_alone(texts) };
+        let Some(mut beginnings) = self.beginnings.take() else { return self.encode_alone(texts) };
+        let variant = self.variant.clone();
+        let encoded = beginnings.encode(self, &variant, texts);
+        self.beginnings = Some(beginnings);
         if encoded.is_err() {
             self.forget();
         }
@@ -428,9 +425,10 @@ impl Encoder for VectorContext {
 
     fn encode_mixed(&mut self, prompt: &Prompt) -> std::result::Result<Encoded, String> {
         self.use_adapters()?;
-        self.forget();
-        let encoded = self.compute_runs(prompt);
-        self.forget();
+        let encoded = self.encode_runs(prompt);
+        if encoded.is_err() {
+            self.forget();
+        }
         encoded
     }
 
@@ -501,9 +499,6 @@ impl Drop for VectorContext {
         unsafe { sys::llama_free(self.raw.as_ptr()) }
     }
 }
-
-// As many sequences as llama.cpp has: `Batch` takes ids of 16 bits.
-const _: () = assert!(MAX_SEQUENCES < 256);
 
 unsafe extern "C" {
     fn weft_context_bytes(context: *const sys::llama_context) -> usize;

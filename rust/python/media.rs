@@ -72,13 +72,15 @@ pub(super) struct PyMediaStats {
     n_reused: u64,
     encode_s: f64,
     n_kept_bytes: u64,
+    n_waiting_bytes: u64,
+    n_projector_bytes: u64,
 }
 
 impl PyMediaStats {
     pub(super) fn of(model: &Model) -> Self {
         let stats = model.projector().map(crate::llama::Projector::stats).unwrap_or_default();
-        let crate::llama::MediaStats { n_encoded, n_reused, encode_s, n_kept_bytes } = stats;
-        Self { n_encoded, n_reused, encode_s, n_kept_bytes }
+        let crate::llama::MediaStats { n_encoded, n_reused, encode_s, n_kept_bytes, n_waiting_bytes, n_projector_bytes } = stats;
+        Self { n_encoded, n_reused, encode_s, n_kept_bytes, n_waiting_bytes, n_projector_bytes }
     }
 }
 

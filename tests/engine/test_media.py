@@ -71,6 +71,23 @@ async def test_behind_another_text_a_picture_is_decoded_again_but_not_encoded(se
     assert after.n_kept_bytes >= before.n_kept_bytes + 4 * 64 * 4
 
 
+async def test_what_waits_for_the_projector_is_counted_until_it_was_encoded_or_let_go(seeing: weft.Engine) -> None:
+    def n_waiting() -> int:
+        return seeing.model.media_stats().n_waiting_bytes
+
+    before = n_waiting()
+    media = await seeing.read_media(png_of(90))
+    # The pixels, and the vectors that they will be.
+    assert n_waiting() >= before + 3 * 4 * 32 * 32
+    await seeing.complete(["Counted: ", media, " Well?"], **GREEDY)
+    assert n_waiting() == before
+    unused = await seeing.read_media(png_of(91))
+    assert n_waiting() > before
+    del unused
+    await wait_until(lambda: n_waiting() == before)
+    assert seeing.model.media_stats().n_projector_bytes > 10_000
+
+
 @pytest.mark.parametrize("projector", ["llava", "qwen2vl"])
 async def test_another_picture_shares_the_text_before_it_alone(projector: Projector, folder: Path) -> None:
     async with engine_of(projector, folder) as engine:
@@ -115,6 +132,29 @@ async def test_rows_and_columns_are_counted_from_where_a_picture_begins_however_
             media = await engine.read_media(png_of(8, width=size[0], height=size[1]))
             said.append(logprob(await engine.complete(["Look: ", media, " Well?"], n_probs=1, n_batch=n_batch, **GREEDY)))
     assert said[0] == pytest.approx(said[1], abs=0.001)
+
+
+async def test_a_model_that_counts_rows_and_keeps_a_state_shares_what_its_states_were_kept_of(folder: Path) -> None:
+    model, mmproj = write_tiny_projector("qwen2vl", folder, kind="hybrid-grid")
+    options: Any = {"mmproj": mmproj, "n_ctx": 1024, "n_slots": 4, "n_threads": 1, "kv_unified": True}
+    file, said, alone = png_of(8, width=128, height=32), [], []
+    async with weft.Engine(model, **options) as engine:
+        prompt: list[Any] = ["Look: ", await engine.read_media(file), " What is it?"]
+        n_prompt = engine.model.tokenize_parts(prompt).n_tokens
+        answer = await engine.complete(prompt, n=3, n_probs=1, **GREEDY)
+        assert answer.n_computed == n_prompt, "branches go on from one state"
+        said.append(logprob(answer))
+        turn: list[Any] = [*prompt, list(answer.branches[0].tokens), " And now?"]
+        later = await engine.complete(turn, n_probs=1, **GREEDY)
+        assert later.n_computed <= engine.model.tokenize_parts(turn).n_tokens - n_prompt
+        said.append(logprob(later))
+        assert (await engine.complete(prompt, **GREEDY)).n_computed == 0, "its state was kept with what follows it"
+        assert engine.model.media_stats().n_encoded == 1
+    for parts in (prompt, turn):
+        async with weft.Engine(model, **options) as engine:
+            again = [await engine.read_media(file) if isinstance(part, weft.Media) else part for part in parts]
+            alone.append(logprob(await engine.complete(again, n_probs=1, n_batch=16, **GREEDY)))
+    assert said == pytest.approx(alone, abs=0.001)
 
 
 async def test_a_medium_of_another_model_is_refused(folder: Path) -> None:

@@ -13,6 +13,7 @@ import weft
 from tests.engine import tiny_bidirectional
 from tests.engine.tiny_bidirectional import BIDIRECTIONAL, Bidirectional, write_tiny_bidirectional
 from tests.engine.tiny_encoders import CLS, ENCODERS, N_POSITIONS, SEP, TEMPLATE, Encoder, vector, write_tiny_encoder
+from tests.engine.tiny_models import Kind, write_tiny_model
 from tests.helpers import wait_until
 from weft.config import Pooling
 
@@ -194,6 +195,69 @@ async def test_what_texts_begin_with_is_computed_once_where_the_model_is_causal(
         stats = engine.vector_stats()
     assert (stats.n_tokens, stats.n_computed) == (40 * 42, 40 + 40 * 2)
     assert cosines(vectors, np.array([vector("qwen", text) for text in asked])).min() > 0.9999
+
+
+async def computed_by_turns(engine: weft.Engine, beginnings: Sequence[Sequence[int]], n_turns: int) -> tuple[list[int], Any]:
+    """Tokens that are computed for texts which begin so by turns, each a call of its own, and the texts with their vectors."""
+    n_computed, asked, vectors = [], [], []
+    for turn in range(n_turns):
+        for beginning in beginnings:
+            text = [*beginning, 100 + turn, 7, 8]
+            before = engine.vector_stats().n_computed
+            vectors.append(np.asarray((await engine.embed([text])).vectors)[0])
+            n_computed.append(engine.vector_stats().n_computed - before)
+            asked.append(text)
+    return n_computed, list(zip(asked, vectors, strict=True))
+
+
+async def test_instructions_by_turns_are_computed_once_each(encoders: dict[Encoder, Path]) -> None:
+    instructions = [list(range(first, first + 20)) for first in (10, 110)]
+    async with engine_of(encoders["qwen"]) as engine:
+        n_computed, told = await computed_by_turns(engine, instructions, 4)
+    assert n_computed == [23, 23, *[3] * 6]
+    expected = np.array([vector("qwen", text) for text, _ in told])
+    assert cosines(np.array([of_text for _, of_text in told]), expected).min() > 0.9999
+
+
+async def test_two_queries_by_turns_compute_each_query_once(encoders: dict[Encoder, Path]) -> None:
+    queries = ["somebody-or-other?", "everywhere-and-nowhere?"]
+    async with engine_of(encoders["judge"]) as engine:
+        n_computed, pairs = [], []
+        for turn in range(4):
+            for query in queries:
+                before = engine.vector_stats().n_computed
+                ranking = await engine.rerank(query, [f"{turn}"])
+                n_computed.append(engine.vector_stats().n_computed - before)
+                asked = TEMPLATE.replace("{query}", query).replace("{document}", f"{turn}")
+                pairs.append(engine.tokenize(asked, add_special=False))
+                assert ranking.scores[0] == pytest.approx(vector("judge", pairs[-1])[0], abs=0.005)
+    assert n_computed == [n_after_earlier(pairs, place) for place in range(len(pairs))]
+    # A second query goes on from what stands before both.
+    assert n_computed[1] < len(pairs[1]) - 16
+    assert n_computed[2:] == [n_computed[2]] * 6
+
+
+def n_after_earlier(texts: Sequence[Sequence[int]], place: int) -> int:
+    """Tokens of a text after what it begins with in common with some earlier one."""
+    text = texts[place]
+    alike = [next(n for n, (a, b) in enumerate(zip(text, other, strict=False)) if a != b) for other in texts[:place]]
+    return len(text) - max(alike, default=0)
+
+
+@pytest.mark.parametrize("kind", ["window", "recurrent", "hybrid"])
+async def test_a_window_shares_what_it_still_sees_and_a_state_is_computed_whole(tmp_path: Path, kind: Kind) -> None:
+    write_tiny_model(kind, tmp_path / "model.gguf")
+    instructions = [list(range(first, first + 40)) for first in (10, 110)]
+    async with engine_of(tmp_path / "model.gguf", pooling="last") as engine:
+        n_computed, told = await computed_by_turns(engine, instructions, 4)
+    # Once more at most, for itself, where the window has moved on that both texts had in common.
+    most = [43, 43, 43, 43, *[3] * 4] if kind == "window" else [43] * 8
+    assert n_computed[:2] == most[:2]
+    assert n_computed[4:] == most[4:]
+    for text, of_text in told:
+        async with engine_of(tmp_path / "model.gguf", pooling="last") as engine:
+            alone = np.asarray((await engine.embed([text])).vectors)
+        assert cosines(of_text[None], alone).min() > 0.9999
 
 
 @pytest.mark.parametrize(

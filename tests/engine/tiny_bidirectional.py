@@ -1,10 +1,12 @@
 """Encoders of some ten thousand random weights beyond BERT and nomic-bert, and what they compute, in NumPy.
 
 Their architectures are public ones at toy sizes: Jina's second and third, ModernBERT, EmbeddingGemma, T5's encoder by itself, and
-T5 as a whole, of which only the encoder is used. Each has two layers, and its tokens see those after them.
+T5 as a whole, of which only the encoder is used. Each has two layers, and its tokens see those after them. So have EuroBERT,
+NeoBERT, nomic-bert with experts, and Llama without its mask, whose numbers llama-server alone tells (`tests.compare.numbers`).
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,12 +14,17 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BIDIRECTIONAL", "N_POSITIONS", "Bidirectional", "vector", "write_tiny_bidirectional"]
+__all__ = ["BIDIRECTIONAL", "N_POSITIONS", "OTHERS", "Bidirectional", "Other", "vector", "write_tiny_bidirectional"]
 
 Bidirectional = Literal["jina-bert-v2", "jina-bert-v3", "modern-bert", "gemma-embedding", "t5encoder", "t5"]
 """By llama.cpp's names of their architectures."""
 
 BIDIRECTIONAL: tuple[Bidirectional, ...] = ("jina-bert-v2", "jina-bert-v3", "modern-bert", "gemma-embedding", "t5encoder", "t5")
+
+Other = Literal["eurobert", "neo-bert", "nomic-bert-moe", "llama-embed"]
+"""Those that are not computed here."""
+
+OTHERS: tuple[Other, ...] = ("eurobert", "neo-bert", "nomic-bert-moe", "llama-embed")
 
 N_POSITIONS = 200
 """The longest text, in tokens."""
@@ -35,6 +42,7 @@ _WINDOW = 20
 _N_BUCKETS = 32
 _N_DENSE = 40
 _FARTHEST = 128
+_N_EXPERTS, _N_EXPERTS_USED = 4, 2
 
 _T5 = ("t5encoder", "t5")
 
@@ -43,7 +51,7 @@ Array = NDArray[np.float32] | Any
 
 
 def write_tiny_bidirectional(
-    kind: Bidirectional, path: Path, *, n_buckets: int = _N_BUCKETS, without: Sequence[str] = ()
+    kind: Bidirectional | Other, path: Path, *, n_buckets: int = _N_BUCKETS, without: Sequence[str] = ()
 ) -> None:
     """Writes the model of this kind, always the same, but for the tensors that it is to be `without`."""
     writer = gguf.GGUFWriter(str(path), kind)
@@ -69,9 +77,14 @@ def write_tiny_bidirectional(
     else:
         writer.add_causal_attention(False)
         writer.add_layer_norm_eps(_EPSILON)
+        writer.add_layer_norm_rms_eps(_EPSILON)
         writer.add_token_type_count(2)
         if kind == "modern-bert":
             _add_window(writer)
+    if kind == "nomic-bert-moe":
+        writer.add_moe_every_n_layers(2)
+        writer.add_expert_count(_N_EXPERTS)
+        writer.add_expert_used_count(_N_EXPERTS_USED)
     if kind == "t5":
         writer.add_decoder_start_token_id(1)
         writer.add_decoder_block_count(_N_LAYERS)
@@ -96,23 +109,13 @@ def _add_window(writer: gguf.GGUFWriter) -> None:
     writer.add_rope_freq_base_swa(_BASE_OF_WINDOW)
 
 
-def _weights(kind: Bidirectional, n_buckets: int = _N_BUCKETS) -> dict[str, Array]:
+def _weights(kind: Bidirectional | Other, n_buckets: int = _N_BUCKETS) -> dict[str, Array]:
     """Every tensor by its name, rows first."""
-    draw = np.random.default_rng(BIDIRECTIONAL.index(kind))
+    draw = np.random.default_rng((*BIDIRECTIONAL, *OTHERS).index(kind))
 
-    def matrix(*shape: int) -> Array:
-        return draw.normal(scale=0.25, size=shape).astype(np.float32)
-
-    def block(names: Sequence[str], norms: Sequence[str], n_up: int, *, has_gate: bool, has_bias: bool) -> dict[str, Array]:
-        tensors = {f"{name}.weight": matrix(_N_EMBD, _N_EMBD) for name in names}
-        tensors |= {f"{name}.weight": 1 + matrix(_N_EMBD) for name in norms}
-        tensors |= {"ffn_up.weight": matrix(n_up, _N_EMBD), "ffn_down.weight": matrix(_N_EMBD, _N_FF)}
-        if has_gate:
-            tensors["ffn_gate.weight"] = matrix(_N_FF, _N_EMBD)
-        if has_bias:
-            tensors |= {f"{name}.bias": matrix(_N_EMBD) for name in (*norms, "attn_output", "ffn_down")}
-        return tensors
-
+    matrix, block = partial(_matrix, draw), partial(_layer, draw)
+    if kind in OTHERS:
+        return _weights_of_others(kind, draw)
     attention = ("attn_q", "attn_k", "attn_v", "attn_output")
     norms: tuple[str, ...]
     weights = {"token_embd.weight": matrix(_N_VOCAB, _N_EMBD)}
@@ -154,6 +157,52 @@ def _weights(kind: Bidirectional, n_buckets: int = _N_BUCKETS) -> dict[str, Arra
                 norms = ("attn_output_norm", "layer_output_norm")
                 of = block(attention, norms, _N_FF, has_gate=kind == "jina-bert-v2", has_bias=True)
                 weights |= {f"blk.{layer}.{name}": value for name, value in of.items()}
+    return weights
+
+
+def _matrix(draw: np.random.Generator, *shape: int) -> Array:
+    return draw.normal(scale=0.25, size=shape).astype(np.float32)
+
+
+def _layer(
+    draw: np.random.Generator, names: Sequence[str], norms: Sequence[str], n_up: int, *, has_gate: bool, has_bias: bool
+) -> dict[str, Array]:
+    """Tensors of one layer: square ones of these names, norms, and those of a feed-forward network."""
+    matrix = partial(_matrix, draw)
+    tensors = {f"{name}.weight": matrix(_N_EMBD, _N_EMBD) for name in names}
+    tensors |= {f"{name}.weight": 1 + matrix(_N_EMBD) for name in norms}
+    tensors |= {"ffn_up.weight": matrix(n_up, _N_EMBD), "ffn_down.weight": matrix(_N_EMBD, _N_FF)}
+    if has_gate:
+        tensors["ffn_gate.weight"] = matrix(_N_FF, _N_EMBD)
+    if has_bias:
+        tensors |= {f"{name}.bias": matrix(_N_EMBD) for name in (*norms, "attn_output", "ffn_down")}
+    return tensors
+
+
+def _weights_of_others(kind: Bidirectional | Other, draw: np.random.Generator) -> dict[str, Array]:
+    matrix, block = partial(_matrix, draw), partial(_layer, draw)
+    attention = ("attn_q", "attn_k", "attn_v", "attn_output")
+    weights = {"token_embd.weight": matrix(_N_VOCAB, _N_EMBD)}
+    if kind == "nomic-bert-moe":
+        weights["token_types.weight"] = matrix(2, _N_EMBD)
+        weights |= {"token_embd_norm.weight": 1 + matrix(_N_EMBD), "token_embd_norm.bias": matrix(_N_EMBD)}
+    else:
+        weights[f"{'enc.' * (kind == 'neo-bert')}output_norm.weight"] = 1 + matrix(_N_EMBD)
+    for layer in range(_N_LAYERS):
+        match kind:
+            case "neo-bert":
+                of = block(("attn_output",), ("attn_norm", "ffn_norm"), 2 * _N_FF, has_gate=False, has_bias=False)
+                of["attn_qkv.weight"] = matrix(3 * _N_EMBD, _N_EMBD)
+            case "nomic-bert-moe":
+                of = block(attention, ("attn_output_norm", "layer_output_norm"), _N_FF, has_gate=False, has_bias=True)
+                if layer == 1:
+                    of = {name: value for name, value in of.items() if not name.startswith("ffn_")}
+                    of["ffn_gate_inp.weight"] = matrix(_N_EXPERTS, _N_EMBD)
+                    of["ffn_up_exps.weight"] = matrix(_N_EXPERTS, _N_FF, _N_EMBD)
+                    of["ffn_down_exps.weight"] = matrix(_N_EXPERTS, _N_EMBD, _N_FF)
+            case _:
+                of = block(attention, ("attn_norm", "ffn_norm"), _N_FF, has_gate=True, has_bias=False)
+        weights |= {f"blk.{layer}.{name}": value for name, value in of.items()}
     return weights
 
 

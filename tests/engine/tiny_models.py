@@ -13,14 +13,15 @@ import numpy as np
 
 __all__ = ["KINDS", "N_CONTROL", "N_POSITIONS", "N_VOCAB", "N_WINDOW", "Kind", "write_tiny_model"]
 
-Kind = Literal["attention", "window", "recurrent", "hybrid", "positions", "grid"]
+Kind = Literal["attention", "window", "recurrent", "hybrid", "positions", "grid", "hybrid-grid"]
 """What a model keeps of a text.
 
 "attention": cells for all of it (Llama). "window": the same, but the first layer sees `N_WINDOW` tokens alone (Gemma 3).
 "recurrent": a state (Mamba). "hybrid": a state in the first layer, cells in the second (LFM2).
 
 "positions" is as "attention", with a weight for each of `N_POSITIONS` positions: there are no others (GPT-2).
-"grid" is as "attention", with positions in time, row and column (Qwen2-VL).
+"grid" is as "attention", with positions in time, row and column (Qwen2-VL). "hybrid-grid" is as "hybrid", with such positions
+(Qwen3.5).
 """
 
 KINDS: tuple[Kind, ...] = ("attention", "window", "recurrent", "hybrid")
@@ -43,6 +44,10 @@ _N_HEADS = 2
 _N_STATE = 16
 _N_STEP = 4
 
+_N_DELTA_HEADS = 2
+_N_DELTA = 32
+"""Numbers of a key and of a value of a head whose state is a matrix (gated delta net)."""
+
 _HEAD = 32
 """Elements of one head: a whole block of a quantised cache."""
 
@@ -53,6 +58,7 @@ _ARCHITECTURES = {
     "hybrid": "lfm2",
     "positions": "gpt2",
     "grid": "qwen2vl",
+    "hybrid-grid": "qwen35",
 }
 
 
@@ -113,8 +119,15 @@ def _add_shape(writer: gguf.GGUFWriter, kind: Kind) -> None:
     writer.add_head_count_kv([0, 1] if kind == "hybrid" else 1)
     writer.add_key_length(_HEAD)
     writer.add_value_length(_HEAD)
-    if kind == "grid":
+    if kind in ("grid", "hybrid-grid"):
         writer.add_rope_dimension_sections([4, 6, 6, 0])
+    if kind == "hybrid-grid":
+        writer.add_full_attention_interval(2)
+        writer.add_ssm_conv_kernel(4)
+        writer.add_ssm_inner_size(_N_DELTA_HEADS * _N_DELTA)
+        writer.add_ssm_state_size(_N_DELTA)
+        writer.add_ssm_time_step_rank(_N_DELTA_HEADS)
+        writer.add_ssm_group_count(1)
     elif kind == "hybrid":
         writer.add_shortconv_l_cache(3)
     elif kind == "window":
@@ -173,12 +186,24 @@ def _layer_tensors(kind: Kind, layer: int) -> Iterator[tuple[str, tuple[int, ...
         yield "ssm_d", (inner,)
         yield "ssm_out.weight", (_N_EMBD, inner)
         return
-    if kind == "hybrid" and layer == 0:
+    if kind == "hybrid-grid" and layer == 0:
+        n_values = _N_DELTA_HEADS * _N_DELTA
+        yield "attn_qkv.weight", (2 * _N_DELTA + n_values, _N_EMBD)
+        yield "attn_gate.weight", (n_values, _N_EMBD)
+        yield "ssm_conv1d.weight", (2 * _N_DELTA + n_values, 4)
+        yield "ssm_dt.bias", (_N_DELTA_HEADS,)
+        yield "ssm_a", (_N_DELTA_HEADS,)
+        yield "ssm_beta.weight", (_N_DELTA_HEADS, _N_EMBD)
+        yield "ssm_alpha.weight", (_N_DELTA_HEADS, _N_EMBD)
+        yield "ssm_norm.weight", (_N_DELTA,)
+        yield "ssm_out.weight", (_N_EMBD, n_values)
+    elif kind == "hybrid" and layer == 0:
         yield "shortconv.conv.weight", (_N_EMBD, 3)
         yield "shortconv.in_proj.weight", (3 * _N_EMBD, _N_EMBD)
         yield "shortconv.out_proj.weight", (_N_EMBD, _N_EMBD)
     else:
-        yield "attn_q.weight", (_N_HEADS * _HEAD, _N_EMBD)
+        # Qwen3.5's queries have a gate each.
+        yield "attn_q.weight", ((1 + (kind == "hybrid-grid")) * _N_HEADS * _HEAD, _N_EMBD)
         yield "attn_k.weight", (_HEAD, _N_EMBD)
         yield "attn_v.weight", (_HEAD, _N_EMBD)
         yield "attn_output.weight", (_N_EMBD, _N_HEADS * _HEAD)
@@ -189,10 +214,12 @@ def _layer_tensors(kind: Kind, layer: int) -> Iterator[tuple[str, tuple[int, ...
         elif kind != "attention":
             yield "attn_q_norm.weight", (_HEAD,)
             yield "attn_k_norm.weight", (_HEAD,)
-    if kind == "window":
+    if kind in ("window", "hybrid-grid"):
         yield "post_attention_norm.weight", (_N_EMBD,)
+    if kind == "window":
         yield "post_ffw_norm.weight", (_N_EMBD,)
-    yield "ffn_norm.weight", (_N_EMBD,)
+    if kind != "hybrid-grid":
+        yield "ffn_norm.weight", (_N_EMBD,)
     yield "ffn_gate.weight", (_N_FF, _N_EMBD)
     yield "ffn_up.weight", (_N_FF, _N_EMBD)
     yield "ffn_down.weight", (_N_EMBD, _N_FF)

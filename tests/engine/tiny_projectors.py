@@ -49,10 +49,13 @@ _N_MEL = 80
 _STACK = 4
 
 
-def write_tiny_projector(projector: Projector, folder: Path, *, seed: int = 0, stack: int = _STACK) -> tuple[Path, Path]:
-    """Writes a model and a projector for it, which joins `stack` frames of a sound; returns their paths."""
-    model, path = folder / f"{projector}-model.gguf", folder / f"{projector}-mmproj.gguf"
-    write_tiny_model(PROJECTORS[projector], model)
+def write_tiny_projector(
+    projector: Projector, folder: Path, *, kind: Kind | None = None, seed: int = 0, stack: int = _STACK
+) -> tuple[Path, Path]:
+    """Writes a model, perhaps of another kind, and a projector, which joins `stack` frames of a sound; returns their paths."""
+    kind = kind or PROJECTORS[projector]
+    model, path = folder / f"{projector}-{kind}-model.gguf", folder / f"{projector}-mmproj.gguf"
+    write_tiny_model(kind, model)
     write_projector(path, projector, seed=seed, stack=stack)
     return model, path
 

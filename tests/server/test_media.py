@@ -537,6 +537,9 @@ async def test_what_was_encoded_is_counted(seeing: Client) -> None:
     assert [after[name] - before[name] for name in names] == [1, 1]
     assert after["weft:media_encode_seconds_total"] > before["weft:media_encode_seconds_total"]
     assert after["weft:media_bytes"] > before["weft:media_bytes"]
+    # The projector of a few thousand numbers of 32 bits is there from the start.
+    assert before["weft:projector_bytes"] == after["weft:projector_bytes"] > 10_000
+    assert after["weft:media_waiting_bytes"] == 0
 
 
 async def test_numbers_below_0_are_no_tokens_of_a_client(seeing: Client) -> None:
@@ -759,12 +762,15 @@ async def test_only_so_many_bytes_wait_to_be_decoded(seeing: Client, monkeypatch
     monkeypatch.setattr(aside, "MAX_WAITING", aside.LONG_TEXT)
     first = asyncio.create_task(chat(seeing, said(picture(57))))
     await wait_until(lambda: threads != set())
+    # That of a small one counts as if it were larger.
+    assert (await metrics(seeing))["weft:media_waiting_bytes"] == aside.LONG_TEXT
     answer = await chat(seeing, said(picture(58)))
     assert refusal(answer)[0] == 429
     assert "pictures and sounds of " in refusal(answer)[2]
     assert (await seeing.post("/tokenize", json={"content": "texts wait for no picture"})).status_code == 200
     may_go_on.set()
     assert (await first).status_code == 200
+    assert (await metrics(seeing))["weft:media_waiting_bytes"] == 0
     assert all(name.startswith("weft-media") for name in threads), "never on the event loop"
 
 

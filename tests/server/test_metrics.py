@@ -43,6 +43,8 @@ OURS = {
     "media": "counter",
     "media_encode_seconds": "counter",
     "media_bytes": "gauge",
+    "media_waiting_bytes": "gauge",
+    "projector_bytes": "gauge",
     "vectors_texts": "counter",
     "vectors_tokens": "counter",
     "vectors_batches": "counter",
@@ -63,6 +65,8 @@ OURS = {
     "cells_reached": "gauge",
     "sequence_ids": "gauge",
     "sequence_ids_used": "gauge",
+    "pinned_prefixes": "gauge",
+    "pinned_bytes": "gauge",
     "store_bytes": "gauge",
     "store_limit_bytes": "gauge",
     "store_pieces": "gauge",
@@ -149,6 +153,16 @@ async def test_what_is_computed_and_shared_is_counted(metered: httpx.AsyncClient
     assert counted["weft:step_seconds_total decode"] > 0
     assert counted["weft:step_seconds_total spill"] > 0
     assert {f"weft:step_seconds_total {part}" for part in PARTS} <= counted.keys()
+
+
+async def test_what_is_pinned_is_counted_until_it_is_let_go(metered: httpx.AsyncClient) -> None:
+    before = await samples(metered)
+    pinned = (await metered.post("/prefixes", json={"prompt": prompt_of(100, "pinned")})).json()
+    during = await samples(metered)
+    await metered.delete(f"/prefixes/{pinned['id']}")
+    after = await samples(metered)
+    told = [(of["weft:pinned_prefixes"], of["weft:pinned_bytes"]) for of in (before, during, after)]
+    assert told == [(0, 0), (1, pinned["n_bytes"]), (0, 0)]
 
 
 async def test_operations_of_our_own_kernels_are_counted(metered: httpx.AsyncClient) -> None:

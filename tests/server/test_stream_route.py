@@ -17,6 +17,7 @@ from tests.server.serving import serving
 from weft import DecodeError, QueueFull
 from weft.cli.main import parse
 from weft.server import create_app
+from weft.server.seeds import prompt_files
 from weft.settings import Settings
 
 BODY = {"prompt": PROMPT, "num_predict": 8, "temp": 0}
@@ -146,6 +147,36 @@ async def test_the_server_of_that_document_needs_no_folder(monkeypatch: pytest.M
         await answers(client, 200)
         await lines(client, long | {"cache": 0})
         assert engine.stats().n_computed <= 1, "all of it came from the file"
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"),
+    [("MAX_FILES", ["prompt-1.bin", "prompt-4.bin"]), ("MAX_BYTES", ["prompt-1.bin", "prompt-4.bin"]), (None, None)],
+)
+async def test_of_its_own_files_those_that_were_used_last_stay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str | None, kept: list[str] | None
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "weft" / "prompts"
+    engine = weft.Engine(n_slots=2, n_ctx=1024, kv_unified=True, n_threads=1)
+    async with AsyncTestClient(create_app(engine, parse(["--compat", "stream"], {}).settings)) as client:
+        await answers(client, 200)
+        for number in (1, 2, 3):
+            await lines(client, BODY | {"cache": number})
+        names = [file.name for file in sorted(folder.iterdir())]
+        assert names == ["prompt-1.bin", "prompt-2.bin", "prompt-3.bin"]
+        [size] = {file.stat().st_size for file in folder.iterdir()}
+        if limit is not None:
+            monkeypatch.setattr(prompt_files, limit, 2 if limit == "MAX_FILES" else 2 * size)
+        (folder / "notes.txt").write_text("of the user")
+        # The first one is used again, so that the second one is the oldest.
+        await lines(client, BODY | {"cache": 1})
+        await lines(client, BODY | {"cache": 4})
+        there = sorted(file.name for file in folder.iterdir())
+        assert there == ["notes.txt", *(kept or [*names, "prompt-4.bin"])]
+        monkeypatch.setattr(prompt_files, "MAX_BYTES", size - 1)
+        await lines(client, BODY | {"cache": 5})
+        assert sorted(file.name for file in folder.iterdir()) == ["notes.txt", "prompt-5.bin"], "one stays, however large"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ use llama_cpp_sys_2 as sys;
 use super::demo;
 use super::tiny::{Kind, tiny};
 use crate::config::{EngineConfig, Pooling};
-use crate::embedding::{Embedder, Encoder, Normalization, Shape, Stats, Vectors};
+use crate::embedding::{Embedder, Encoder, MAX_KEPT, Normalization, Shape, Stats, Vectors};
 use crate::engine::runner::DefaultAdapters;
 use crate::error::Error;
 use crate::llama::vectors::VectorContext;
@@ -137,6 +137,38 @@ fn what_texts_begin_with_is_computed_once_over_all_batches() {
     // A request that begins so too finds it computed.
     embed_tokens(&worker, &[[prefix, vec![7; 5]].concat()]).expect("the text is short");
     assert_eq!(worker.0.stats().n_computed - n_computed, 5);
+}
+
+#[test]
+fn beginnings_by_turns_are_computed_once_each_and_once_more_where_a_window_has_moved_on() {
+    for (model, n_first) in [(demo(), 2), (tiny(Kind::Window), 4)] {
+        let worker = worker(&model, Pooling::Last);
+        for i in 0..10 {
+            let before = worker.0.stats().n_computed;
+            let text = [(0..40).map(|token| 10 + 50 * (i % 2) + token).collect(), vec![200 + i, 7, 8]].concat();
+            let vectors = embed_tokens(&worker, std::slice::from_ref(&text)).expect("the text is short");
+            let alike = cosine(&vectors.numbers, &reference(&model, Pooling::Last, &text));
+            assert!(alike > least_alike(&model), "text {i}: {alike}");
+            let n_computed = worker.0.stats().n_computed - before;
+            assert!(n_computed == if i < 2 { 43 } else { 3 } || (2..n_first).contains(&i), "text {i}: {n_computed}");
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_what_comes_again_later_is_computed_again() {
+    let model = demo();
+    let worker = worker(&model, Pooling::Last);
+    let text = |beginning: Token| (0..30).map(|token| 10 + 40 * beginning + token).collect::<Vec<_>>();
+    let n_kept = i32::try_from(MAX_KEPT).expect("they are few");
+    for beginning in 0..=n_kept {
+        embed_tokens(&worker, &[text(beginning)]).expect("the text is short");
+    }
+    for (beginning, n_computed) in [(n_kept, 1), (1, 1), (0, 30)] {
+        let before = worker.0.stats().n_computed;
+        embed_tokens(&worker, &[text(beginning)]).expect("the text is short");
+        assert_eq!(worker.0.stats().n_computed - before, n_computed, "text {beginning}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from weft import MediaStats, Stats, VectorStats
 from weft.server.prometheus import Family, counter, gauge
 from weft.server.refusals import Refusals
+from weft.server.run.aside import Purpose
 from weft.server.run.service import Service
 from weft.server.run.tally import Tally
 
@@ -27,7 +28,7 @@ def of_engine(service: Service) -> list[Family]:
         *_store(stats),
         _step_seconds(stats),
         *_vectors(engine.vector_stats()),
-        *_media(engine.model.media_stats()),
+        *_media(engine.model.media_stats(), service.aside.size(Purpose.MEDIA)),
     ]
     before = service.told_before(of_engine)
     if before is not None:
@@ -125,6 +126,8 @@ def _pool(stats: Stats) -> list[Family]:
         gauge("weft:cells_reached", "The highest used cell, plus one: what a decode looks through.", stats.n_cells_reached),
         gauge("weft:sequence_ids", "Sequence ids.", stats.n_ids),
         gauge("weft:sequence_ids_used", "Sequence ids that hold something.", stats.n_ids_used),
+        gauge("weft:pinned_prefixes", "Prefixes that are pinned.", stats.n_pinned),
+        gauge("weft:pinned_bytes", "Bytes that they take, each counted by itself.", stats.n_pinned_bytes),
     ]
 
 
@@ -164,13 +167,19 @@ def _vectors(vectors: VectorStats) -> list[Family]:
     ]
 
 
-def _media(media: MediaStats) -> list[Family]:
+def _media(media: MediaStats, n_files_bytes: int) -> list[Family]:
     sources = {"encoded": media.n_encoded, "kept": media.n_reused}
     about = "Pictures, tiles of them, and sounds, by where their vectors came from: from the projector, or from before."
     return [
         counter("weft:media_total", about, sources, label="source"),
         counter("weft:media_encode_seconds_total", "Seconds that the projector took.", media.encode_s),
         gauge("weft:media_bytes", "Bytes of vectors of pictures and sounds that are kept.", media.n_kept_bytes),
+        gauge(
+            "weft:media_waiting_bytes",
+            "Bytes of pictures and sounds that wait to be decoded or encoded, or are.",
+            n_files_bytes + media.n_waiting_bytes,
+        ),
+        gauge("weft:projector_bytes", "Bytes of the projector's weights; 0 until it is loaded.", media.n_projector_bytes),
     ]
 
 

@@ -104,6 +104,12 @@ class _Lane:
         with self._lock:
             self._size -= size
 
+    @property
+    def size(self) -> int:
+        """What it works on, and what waits for it."""
+        with self._lock:
+            return self._size
+
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -121,6 +127,10 @@ class Aside:
             for purpose in Purpose
             for is_very_long in (False, True)
         }
+
+    def size(self, purpose: Purpose) -> int:
+        """Characters and tokens, or bytes, that wait or are worked on for a purpose; work on few counts as if on `LONG_TEXT`."""
+        return sum(lane.size for (of, _), lane in self._lanes.items() if of is purpose)
 
     async def work(
         self, purpose: Purpose, size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs
