@@ -37,6 +37,10 @@ pub(super) fn snapshot_places<R: Runner>(core: &Core<R>, job: &Job, n_found: u32
         }
     };
     add(cache.n_there(&job.variants, &job.prompt), 1);
+    // What is told of its tokens from here on needs the row before them.
+    if let Some(n_told) = core.n_told(job) {
+        add(n_told - 1, 1);
+    }
     let (_, max_bytes, _) = cache.store_size();
     let n_affordable = max_bytes.map_or(u64::MAX, |max| max / PART_OF_STORE / core.memory.kind().bytes_of(n_prompt).max(1));
     let n_most = u32::try_from(n_affordable).unwrap_or(u32::MAX).min(n_most);
