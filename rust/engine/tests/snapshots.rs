@@ -92,6 +92,27 @@ fn of_a_chat_what_a_window_sees_at_the_end_of_its_prompt_is_kept() {
     }
 }
 
+#[test]
+fn where_prompts_part_a_window_is_kept_for_the_next_that_parts_there() {
+    for n_most in [4, 0] {
+        let checkpoints = Checkpoints { n_most, ..Checkpoints::default() };
+        let limits = Limits { max_store_bytes: STORE, checkpoints, ..limits(2, 4096) };
+        let memory = MemoryKind { forks: Forks::InWindow, n_window: 32, ..MEMORY };
+        let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
+        let after = |n_shared: usize, seed| format!("{}{}", &prompt(1, 500)[..n_shared], prompt(seed, 100));
+        // The second one computes all again, but for the third; 20 tokens are not worth a window.
+        for (n_shared, seed, n_expected) in
+            [(500, 2, 600), (500, 3, 600), (500, 4, 100), (480, 5, 580), (480, 6, 100), (500, 7, 100)]
+        {
+            let n_expected = if n_most == 0 { n_shared + 100 } else { n_expected };
+            assert_eq!(n_computed_for(&engine, &control, greedy(&after(n_shared, seed), 1)), n_expected, "{n_most}, {seed}");
+            if seed % 2 == 0 {
+                wait_until(&engine, |stats| stats.n_cells_used == 0);
+            }
+        }
+    }
+}
+
 /// Bytes of a state of whatever length.
 const STATE_BYTES: u64 = 50_000;
 
