@@ -9,6 +9,8 @@ __all__ = ["cases"]
 
 Json = Any
 
+END = 4
+"""The demo model's token that ends a turn."""
 PROMPT = "Once upon a time,"
 GREEDY: Mapping[str, Json] = {"temperature": 0, "n_predict": 12, "cache_prompt": False}
 USER = [{"role": "user", "content": "What does a cow say?"}]
@@ -177,14 +179,14 @@ TOOLS: Mapping[str, Json] = {
 """Bodies of `/v1/chat/completions`, to the demo model with a template for tools and thoughts."""
 
 CALLS: Mapping[str, Json] = {
-    "a tool that must be called": {"tool_choice": "required"},
+    "a tool": {"tool_choice": "required"},
     "one of two tools": {"tools": [TOLD, TOOL], "tool_choice": "required"},
     "one call and no more": {"tool_choice": "required", "parallel_tool_calls": False},
     "a tool that is named": {"tool_choice": {"type": "function", "function": {"name": "add"}}},
     "one of two that is named": {"tools": [TOLD, TOOL], "tool_choice": {"type": "function", "function": {"name": "add"}}},
     "a tool that may be called": {},
     "two choices": {"tool_choice": "required", "n": 2},
-    "a call that is cut off": {"tool_choice": "required", "max_tokens": 12},
+    "a call that is cut off": {"tool_choice": "required", "max_tokens": 34},
     "log-probabilities": {"tool_choice": "required", "logprobs": True, "top_logprobs": 2},
     "usage": {"tool_choice": "required", "stream_options": {"include_usage": True}},
 }
@@ -293,7 +295,9 @@ def _chats() -> Iterator[Case]:
     yield Case("plain", "POST", "/chat/completions", "its other name", asked)
     for case in _both("tools", "/v1/chat/completions", {**asked, "max_tokens": 60}, TOOLS):
         yield Case(case.server, case.method, case.path, f"a template for tools: {case.about}", case.body)
-    calling = {**asked, "max_tokens": 60, "tools": [TOOL], "logit_bias": [["{", 40.0]]}
+    # An end before all else, where it may come; then a brace; then what ends values before blanks.
+    biases = [[END, 90.0], ["{", 60.0], *([mark, 30.0] for mark in [*'}":,', "name"])]
+    calling = {**asked, "max_tokens": 80, "tools": [TOOL], "logit_bias": biases}
     for case in _both("calls", "/v1/chat/completions", calling, CALLS):
         yield Case(case.server, case.method, case.path, f"a model that calls: {case.about}", case.body)
     yield from _both("plain", "/v1/messages", {"messages": USER, "temperature": 0, "max_tokens": 40}, MESSAGES)

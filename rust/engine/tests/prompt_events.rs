@@ -157,7 +157,7 @@ fn of_a_memory_that_cannot_be_cut_what_follows_what_was_told_is_computed_after_o
     let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
     let document = prompt(1, 300);
     // The second one goes on from the last checkpoint before it parts from the first, and keeps a state there.
-    for (own, n_computed) in [("A", 311), ("B", 311 - 248), ("C", 12), ("D", 12)] {
+    for (own, n_computed) in [("A", 311), ("B", 311 - 4 * 64), ("C", 12), ("D", 12)] {
         let text = format!("{document}{own}{}", prompt(2, 10));
         let before = control.n_computed();
         check_from(&text, 1, engine.submit(scoring(&text, 1), None).unwrap());
