@@ -513,8 +513,15 @@ impl Runner for FakeRunner {
         Ok(bytes.into())
     }
 
-    fn whole_from(&self, _: SequenceId, range: &Range<u32>) -> u32 {
-        range.start
+    fn whole_from(&self, id: SequenceId, range: &Range<u32>) -> u32 {
+        let window_from = match self.memory.forks {
+            Forks::InWindow => {
+                let n_held = u32::try_from(self.sequences[usize::from(id.0)].len()).expect("a context has fewer than 2³² tokens");
+                self.memory.window_from(n_held)
+            }
+            Forks::Anywhere | Forks::AtEnd => 0,
+        };
+        window_from.clamp(range.start, range.end)
     }
 
     fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError> {

@@ -778,7 +778,8 @@ class Limits:
         """Whether a prompt may go on from any place of another that is cached: attention without a window.
 
         Where not, `Request.snapshots_at` is worth giving: a state goes on only from where it was kept. A sliding window goes on
-        from where it still holds what it sees; at the prompt's end that is kept where `snapshots_at` names any place.
+        from where it still holds what it sees; at the prompt's end that is kept where `snapshots_at` names any place, and for the
+        next one where two prompts have parted.
         """
 
 @final

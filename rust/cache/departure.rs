@@ -1,5 +1,6 @@
 //! What leaves the pool: into the store, or into nothing.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -66,9 +67,11 @@ impl KvCache {
     /// but of 16 tokens at least. `None` where nothing is idle, or where what would leave early could not be kept.
     #[must_use]
     pub fn next_departure(&self, max_units: u64, why: Why) -> Option<Departure> {
-        let can_leave = |(id, path): &(SequenceId, &Path)| !self.is_pinned(*id) && self.rules().can_leave(self, path.tip);
+        let can_leave = |(id, path): &(SequenceId, &Path)| !self.is_pinned(*id) && self.rules().can_leave(self, path.tip, why);
         let idle = self.paths().inspect(|_| work::looked_at(1)).filter(can_leave);
-        let (id, path) = idle.min_by_key(|(_, path)| self.tree.node(path.tip).last_used)?;
+        // Of those that were used together the longest goes first: what ends within it may be saved over what it saves.
+        let order = |path: &Path| (self.tree.node(path.tip).last_used, Reverse(self.tree.node(path.tip).end()));
+        let (id, path) = idle.min_by_key(|(_, path)| order(path))?;
         let last_used = self.tree.node(path.tip).last_used;
         let Part { node, range, is_stored, n_tokens, n_units } = self.rules().next_part(self, id, max_units);
         let is_needed = || self.rules().is_needed_by_pin(self, id, node);

@@ -98,6 +98,11 @@ WRITTEN: dict[str, Written] = {
         content="I look.",
         thought="Rome?",
     ),
+    "FunctionGemma": Written(
+        "I look.<start_function_call>call:get_weather{city:<escape>Rome<escape>,days:3}<end_function_call>"
+        "<start_function_call>call:get{}<end_function_call>",
+        content="I look.",
+    ),
     "Apertus": Written(
         '<|inner_prefix|>Rome?<|inner_suffix|>I look.<|tools_prefix|>[{"get_weather": {"city": "Rome", "days": 3}}, {"get": {}}]'
         "<|tools_suffix|>",

@@ -745,13 +745,26 @@ def test_what_others_lose_is_told(name: str, text: str, content: str, calls: lis
         assert (message.content, [call.arguments for call in message.calls]) == (content, calls)
 
 
-def test_arguments_of_gemma_are_read_however_deep_they_are() -> None:
-    text = (
+def spelt(name: str, text: str) -> str:
+    """What Gemma 4 writes as the family of this name, which has other marks, writes it."""
+    marks = {'<|"|>': "<escape>", "<|tool_call>": "<start_function_call>", "<tool_call|>": "<end_function_call>"}
+    for theirs, ours in marks.items() if name == "FunctionGemma" else ():
+        text = text.replace(theirs, ours)
+    return text
+
+
+gemmas = pytest.mark.parametrize("name", ["Gemma 4", "FunctionGemma"])
+
+
+@gemmas
+def test_arguments_of_gemma_are_read_however_deep_they_are(name: str) -> None:
+    text = spelt(
+        name,
         '<|tool_call>call:get_weather{units:{a:[<|"|>x<|"|>,true,null,-1.5],<|"|>b c<|"|>:{}}, "days" : 3,'
-        'city:<|"|>it\'s "<|\\<|"|>}<tool_call|>'
+        'city:<|"|>it\'s "<|\\<|"|>}<tool_call|>',
     )
     for pieces in ([text], list(text)):
-        [call] = message_of(form_of("Gemma 4").reader(), *pieces).calls
+        [call] = message_of(form_of(name).reader(), *pieces).calls
         units = {"a": ["x", True, None, -1.5], "b c": {}}
         assert json.loads(call.arguments) == {"units": units, "days": 3, "city": "it's \"<|\\"}
 
@@ -767,22 +780,31 @@ NESTED: Json = {
 }
 
 
-def test_gemma_is_held_to_schemas() -> None:
-    grammar = Grammar(held_to("Gemma 4", **NESTED))
+@gemmas
+def test_gemma_is_held_to_schemas(name: str) -> None:
+    grammar = Grammar(held_to(name, **NESTED))
     for arguments in (
         "z:[]",
         'a:3,b:<|"|>x<|"|>,z:[{k:<|"|>a<|"|>},{k:1}]',
         "b:null,z:[]",
     ):
-        assert grammar.allows(f"<|tool_call>call:f{{{arguments}}}<tool_call|>"), arguments
+        assert grammar.allows(spelt(name, f"<|tool_call>call:f{{{arguments}}}<tool_call|>")), arguments
     for arguments in ("}", "a:2,", "b:5", "z:[{}", "z:[{k:2", "z:[],a", 'b:"'):
-        assert not grammar.begins(f"<|tool_call>call:f{{{arguments}"), arguments
+        assert not grammar.begins(spelt(name, f"<|tool_call>call:f{{{arguments}")), arguments
     node = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}, "required": ["v"]}
-    list_of = Grammar(held_to("Gemma 4", properties={"a": {"$ref": "#/$defs/node"}}, **{"$defs": {"node": node}}))
-    assert list_of.allows("<|tool_call>call:f{a:{next:{next:{v:1},v:2},v:3}}<tool_call|>")
-    assert not list_of.begins("<|tool_call>call:f{a:{next:{}")
-    free = Grammar(held_to("Gemma 4", properties={"a": {}}))
-    assert free.allows('<|tool_call>call:f{a:{b:[<|"|>x<|"|>,1,{c:null}]}}<tool_call|>')
+    list_of = Grammar(held_to(name, properties={"a": {"$ref": "#/$defs/node"}}, **{"$defs": {"node": node}}))
+    assert list_of.allows(spelt(name, "<|tool_call>call:f{a:{next:{next:{v:1},v:2},v:3}}<tool_call|>"))
+    assert not list_of.begins(spelt(name, "<|tool_call>call:f{a:{next:{}"))
+    free = Grammar(held_to(name, properties={"a": {}}))
+    assert free.allows(spelt(name, '<|tool_call>call:f{a:{b:[<|"|>x<|"|>,1,{c:null}]}}<tool_call|>'))
+
+
+def test_what_an_answer_ends_with_is_no_part_of_it() -> None:
+    for use, ends in ((ToolUse(TOOLS), ["a", "<start_function_response>"]), (ToolUse(()), ["a"])):
+        request = Held(form_of("FunctionGemma", use), {"<start_function_response>": 7}, None).request(
+            weft.Request(prompt="a", stop="a")
+        )
+        assert (request.stop, "<start_function_response>" in request.preserved_tokens) == (ends, True)
 
 
 def test_words_are_pythons_where_calls_are() -> None:

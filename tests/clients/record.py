@@ -7,20 +7,15 @@ Texts that are longer than a line or two are cut: what counts is which fields ar
 
 import argparse
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
+from tests.clients.between import Hearing, Sent, between
 
-__all__ = ["shortened"]
+__all__ = ["recorder", "shortened"]
 
 LONGEST = 240
 """Most characters of a text that is written down."""
-
-HOPS = frozenset({"host", "connection", "content-length", "accept-encoding", "transfer-encoding", "authorization", "x-api-key"})
-"""Headers that are of this connection, or secret."""
 
 
 def shortened(value: Any) -> Any:  # noqa: ANN401 (any JSON)
@@ -32,31 +27,16 @@ def shortened(value: Any) -> Any:  # noqa: ANN401 (any JSON)
     return value[:LONGEST] + " …" if isinstance(value, str) and len(value) > LONGEST else value
 
 
-def _handler(upstream: str, file: Path) -> type[BaseHTTPRequestHandler]:
+def recorder(file: Path) -> Hearing:
+    """Writes down all that it hears of, in `file`."""
     written: list[Any] = []
-    writing = threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
+    def hears(sent: Sent) -> None:
+        body = shortened(json.loads(sent.body)) if sent.body else None
+        written.append({"method": sent.method, "path": sent.path, "headers": sent.headers, "body": body})
+        file.write_text(json.dumps(written, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
-        def _forward(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            headers = {name.lower(): value for name, value in self.headers.items() if name.lower() not in HOPS}
-            with writing:
-                sent = shortened(json.loads(body)) if body else None
-                written.append({"method": self.command, "path": self.path, "headers": headers, "body": sent})
-                file.write_text(json.dumps(written, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-            answer = httpx.request(self.command, upstream + self.path, content=body, headers=headers, timeout=300)
-            self.send_response(answer.status_code)
-            self.send_header("Content-Type", answer.headers.get("content-type", ""))
-            self.send_header("Content-Length", str(len(answer.content)))
-            self.end_headers()
-            self.wfile.write(answer.content)
-
-    for method in ("GET", "POST", "DELETE", "HEAD"):
-        setattr(Handler, f"do_{method}", Handler._forward)
-    return Handler
+    return hears
 
 
 def main() -> None:
@@ -66,7 +46,7 @@ def main() -> None:
     parser.add_argument("server", help="where the server is")
     parser.add_argument("--port", type=int, default=8081, help="where the client is to send it (default: 8081)")
     given = parser.parse_args()
-    ThreadingHTTPServer(("127.0.0.1", given.port), _handler(given.server.rstrip("/"), given.file)).serve_forever()
+    between(given.server, recorder(given.file), given.port).serve_forever()
 
 
 if __name__ == "__main__":

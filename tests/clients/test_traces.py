@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -12,7 +13,9 @@ import pytest
 
 from benches.traces import Prompt, had_to
 from tests.clients.actor import line
+from tests.clients.between import between
 from tests.clients.chats import CHATS
+from tests.clients.record import recorder, shortened
 from tests.clients.run import CLIENTS
 from tests.clients.trace import CHANGING, NAMES, OURS, SHORT, Shaper, bodies, recorded
 from tests.server.matchers import Json
@@ -156,18 +159,39 @@ class Upstream(BaseHTTPRequestHandler):
         self.wfile.write(told)
 
 
-def test_a_recorder_passes_on_what_is_sent_and_keeps_what_was_not_refused(tmp_path: Path) -> None:
-    file = tmp_path / "trace.json"
+@contextmanager
+def upstream() -> Iterator[str]:
+    """A server that sends back what it is sent."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
-        with server, recorded("a client 1.0", f"http://127.0.0.1:{server.server_port}", file) as url:
-            for asked in ("One.", "This is refused.", "Two."):
-                answer = httpx.post(f"{url}/v1/chat/completions", json=chat(asked))
-                assert (answer.status_code, answer.json()) == (400 if "refused" in asked else 200, chat(asked))
-            server.shutdown()
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
+        server.shutdown()
         server.server_close()
+
+
+def test_a_recorder_passes_on_what_is_sent_and_keeps_what_was_not_refused(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    with upstream() as server, recorded("a client 1.0", server, file) as url:
+        for asked in ("One.", "This is refused.", "Two."):
+            answer = httpx.post(f"{url}/v1/chat/completions", json=chat(asked))
+            assert (answer.status_code, answer.json()) == (400 if "refused" in asked else 200, chat(asked))
     trace = json.loads(file.read_text(encoding="utf-8"))
     assert trace["order"] == [0, -1, 1, -2]
     assert [len(body["messages"][1]["content"]) for _, body in bodies(trace, 1.0)] == [4, 4]
+
+
+def test_what_was_sent_is_written_down_without_secrets_and_long_texts(tmp_path: Path) -> None:
+    file = tmp_path / "traffic.json"
+    with upstream() as server, between(server, recorder(file)) as proxy:
+        Thread(target=proxy.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{proxy.server_port}/v1/chat/completions?beta=true"
+        answer = httpx.post(url, json=chat("Hm. " * 100), headers={"authorization": "Bearer me", "x-told": "yes"})
+        proxy.shutdown()
+    assert answer.json() == chat("Hm. " * 100)
+    [sent] = json.loads(file.read_text(encoding="utf-8"))
+    assert (sent["method"], sent["path"]) == ("POST", "/v1/chat/completions?beta=true")
+    assert sent["headers"]["x-told"] == "yes"
+    assert not {"authorization", "host"} & sent["headers"].keys()
+    assert sent["body"] == shortened(chat("Hm. " * 100)) != chat("Hm. " * 100)

@@ -14,13 +14,10 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from tests.clients.record import HOPS
+from tests.clients.between import Answered, Hearing, Sent, between
 
 __all__ = ["Shape", "Shaper", "bodies", "recorded"]
 
@@ -207,35 +204,22 @@ class Shaper:
                 lines.append(number)
 
 
-def _handler(upstream: str, file: Path, shaper: Shaper) -> type[BaseHTTPRequestHandler]:
-    writing = threading.Lock()
+def _tracing(file: Path, shaper: Shaper) -> Hearing:
+    """Writes down the shape of all that it hears of, in `file`."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
+    def hears(sent: Sent) -> Answered | None:
+        if not sent.body or "count_tokens" in sent.path:
+            return None
+        number = shaper.starts(sent.path, json.loads(sent.body))
 
-        def _forward(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            headers = {name.lower(): value for name, value in self.headers.items() if name.lower() not in HOPS}
-            number = None
-            if body and "count_tokens" not in self.path:
-                with writing:
-                    number = shaper.starts(self.path, json.loads(body))
-            answer = httpx.request(self.command, upstream + self.path, content=body, headers=headers, timeout=300)
-            if number is not None:
-                with writing:
-                    shaper.trace["requests"][number]["status"] = answer.status_code
-                    shaper.ends(number)
-                    file.write_text(written(shaper.trace), encoding="utf-8")
-            self.send_response(answer.status_code)
-            self.send_header("Content-Type", answer.headers.get("content-type", ""))
-            self.send_header("Content-Length", str(len(answer.content)))
-            self.end_headers()
-            self.wfile.write(answer.content)
+        def answered(status: int) -> None:
+            shaper.trace["requests"][number]["status"] = status
+            shaper.ends(number)
+            file.write_text(written(shaper.trace), encoding="utf-8")
 
-    for method in ("GET", "POST", "DELETE", "HEAD"):
-        setattr(Handler, f"do_{method}", Handler._forward)
-    return Handler
+        return answered
+
+    return hears
 
 
 def _digit(character: str, draw: random.Random) -> str:
@@ -245,13 +229,12 @@ def _digit(character: str, draw: random.Random) -> str:
 @contextmanager
 def recorded(client: str, server: str, file: Path, port: int = 0) -> Iterator[str]:
     """Where a client is to send what `server` is to answer, for a trace of it in `file`."""
-    between = ThreadingHTTPServer(("127.0.0.1", port), _handler(server.rstrip("/"), file, Shaper(client)))
-    with between:
-        threading.Thread(target=between.serve_forever, daemon=True).start()
+    with between(server, _tracing(file, Shaper(client)), port) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
         try:
-            yield f"http://127.0.0.1:{between.server_port}"
+            yield f"http://127.0.0.1:{proxy.server_port}"
         finally:
-            between.shutdown()
+            proxy.shutdown()
 
 
 def written(trace: Json) -> str:

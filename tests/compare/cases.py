@@ -9,6 +9,8 @@ __all__ = ["cases"]
 
 Json = Any
 
+END = 4
+"""The demo model's token that ends a turn."""
 PROMPT = "Once upon a time,"
 GREEDY: Mapping[str, Json] = {"temperature": 0, "n_predict": 12, "cache_prompt": False}
 USER = [{"role": "user", "content": "What does a cow say?"}]
@@ -21,6 +23,14 @@ TOOL = {
         "name": "add",
         "description": "Adds two digits.",
         "parameters": {"type": "object", "properties": {"a": {"enum": [1, 2]}, "b": {"enum": [3, 4]}}, "required": ["a", "b"]},
+    },
+}
+TOLD = {
+    "type": "function",
+    "function": {
+        "name": "tell",
+        "description": "Tells who is there.",
+        "parameters": {"type": "object", "properties": {"animal": {"enum": ["cow", "dog"]}}},
     },
 }
 LONG = "tell me more about the small red fox " * 400
@@ -168,6 +178,21 @@ TOOLS: Mapping[str, Json] = {
 }
 """Bodies of `/v1/chat/completions`, to the demo model with a template for tools and thoughts."""
 
+CALLS: Mapping[str, Json] = {
+    "a tool": {"tool_choice": "required"},
+    "one of two tools": {"tools": [TOLD, TOOL], "tool_choice": "required"},
+    "one call and no more": {"tool_choice": "required", "parallel_tool_calls": False},
+    "a tool that is named": {"tool_choice": {"type": "function", "function": {"name": "add"}}},
+    "one of two that is named": {"tools": [TOLD, TOOL], "tool_choice": {"type": "function", "function": {"name": "add"}}},
+    "a tool that may be called": {},
+    "two choices": {"tool_choice": "required", "n": 2},
+    "a call that is cut off": {"tool_choice": "required", "max_tokens": 34},
+    "log-probabilities": {"tool_choice": "required", "logprobs": True, "top_logprobs": 2},
+    "usage": {"tool_choice": "required", "stream_options": {"include_usage": True}},
+}
+"""Bodies of `/v1/chat/completions`, to the demo model with a template whose calls begin with a brace, as no other answer does: so
+one token decides that the model calls."""
+
 INFILLS: Mapping[str, Json] = {
     "both sides": {"input_prefix": "Once upon a time, there was a ", "input_suffix": " who lived in a house."},
     "a beginning": {"input_prefix": "Once", "input_suffix": ".", "prompt": " upon"},
@@ -270,6 +295,11 @@ def _chats() -> Iterator[Case]:
     yield Case("plain", "POST", "/chat/completions", "its other name", asked)
     for case in _both("tools", "/v1/chat/completions", {**asked, "max_tokens": 60}, TOOLS):
         yield Case(case.server, case.method, case.path, f"a template for tools: {case.about}", case.body)
+    # An end before all else, where it may come; then a brace; then what ends values before blanks.
+    biases = [[END, 90.0], ["{", 60.0], *([mark, 30.0] for mark in [*'}":,', "name"])]
+    calling = {**asked, "max_tokens": 80, "tools": [TOOL], "logit_bias": biases}
+    for case in _both("calls", "/v1/chat/completions", calling, CALLS):
+        yield Case(case.server, case.method, case.path, f"a model that calls: {case.about}", case.body)
     yield from _both("plain", "/v1/messages", {"messages": USER, "temperature": 0, "max_tokens": 40}, MESSAGES)
     asked = {"input": "What does a cow say?", "temperature": 0, "max_output_tokens": 40}
     yield from _both("plain", "/v1/responses", asked, RESPONSES)

@@ -11,6 +11,7 @@ from weft.demo import DEMO_MODEL
 __all__ = ["LlamaServer", "flags", "slot_files"]
 
 TEMPLATE = Path(__file__).parent.parent / "clients" / "hermes.jinja"
+CALLING = Path(__file__).parent / "llama.jinja"
 
 
 def flags(folder: Path) -> Mapping[str, Sequence[str]]:
@@ -22,6 +23,7 @@ def flags(folder: Path) -> Mapping[str, Sequence[str]]:
     return {
         "plain": (*demo, "--metrics", "--props", "--slots"),
         "tools": (*demo, "--jinja", "--chat-template-file", str(TEMPLATE)),
+        "calls": (*demo, "--jinja", "--chat-template-file", str(CALLING)),
         "verbose": (*demo, "-v"),
         "locked": (*demo, "--api-key", "right", "--no-slots"),
         "vectors": ("-m", str(folder / "bert.gguf"), *small, "--embeddings"),

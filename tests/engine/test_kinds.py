@@ -348,6 +348,19 @@ async def test_a_window_whose_cells_were_used_again_is_a_miss(tiny_models: Model
         await reference.check(end, hit, (0, 19))
 
 
+async def test_a_window_is_kept_where_two_prompts_have_parted(tiny_models: Models) -> None:
+    case = Case("window")
+    async with running(tiny_models, case, n_slots=2) as engine, alone(tiny_models, case) as reference:
+        shared = text_of(300, "parted")
+        for nth, n_cached in enumerate((0, 0, 300, 300)):
+            prompt = [*shared, nth + N_CONTROL, *text_of(99, f"parted {nth}")]
+            [branch] = (await engine.complete(prompt, **greedy(4))).branches
+            assert (branch.usage.n_computed, branch.usage.n_cached) == (400 - n_cached, n_cached)
+            await reference.check(prompt, branch, (0, 3))
+            # Of what is saved of the first one, the window has moved on.
+            await wait_until(lambda: is_empty(engine))
+
+
 @each_kind
 async def test_a_context_is_shifted(case: Case, tiny_models: Models) -> None:
     prompt = text_of(90, "shifted")

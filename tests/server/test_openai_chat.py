@@ -160,7 +160,7 @@ async def test_log_probabilities_of_each_token(client: httpx.AsyncClient, n_top:
     [whole] = (await answer(client, **body))["choices"]
     one = {"id": COUNT, "token": TEXT, "bytes": [], "logprob": LOGPROB}
     content = whole["logprobs"]["content"]
-    assert whole["logprobs"] == {"content": content}
+    assert whole["logprobs"] == {"content": content, "refusal": None}
     assert [{**drawn, "bytes": [], "top_logprobs": []} for drawn in content] == [{**one, "top_logprobs": []}] * 3
     assert [[{**top, "bytes": []} for top in drawn["top_logprobs"]] for drawn in content] == [[one] * (n_top or 0)] * 3
     assert b"".join([bytes(drawn["bytes"]) for drawn in content]).decode() == whole["message"]["content"]

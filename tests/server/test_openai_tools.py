@@ -696,3 +696,28 @@ async def test_a_tool_cannot_spell_a_control_token() -> None:
         assert isinstance(with_tools.prompt, list)
         assert len(with_tools.prompt) > len(plain.prompt)
         assert with_tools.prompt.count(spelt[-1]) == plain.prompt.count(spelt[-1])
+
+
+FUNCTION_GEMMA = (
+    "{%- for message in messages %}{% if message.role == 'tool' %}"
+    "{% if not message.name %}{{ raise_exception('a result must have a name') }}{% endif %}"
+    "<start_function_response>response:{{ message.name }}{value:<escape>{{ message.content }}<escape>}<end_function_response>"
+    "{% else %}<start_of_turn>{{ message.role }}\n{{ message.content }}"
+    "{%- for call in message.tool_calls or [] %}{{ '<start_function_call>call:' + call.function.name }}{{ '{' }}"
+    "{%- for key, value in call.function.arguments | dictsort %}{{ key }}:<escape>{{ value }}<escape>{% endfor %}{{ '}' }}"
+    "<end_function_call>{% endfor %}{% endif %}{% endfor %}"
+    "{%- if tools %}{{ tools | tojson }}{% endif %}"
+)
+
+
+async def test_a_result_without_its_name_is_told_by_that_of_the_call(how: How) -> None:
+    said = "<start_function_call>call:get_weather{city:<escape>Rome<escape>}<end_function_call>"
+    async with saying(said, FUNCTION_GEMMA) as (client, engine):
+        [choice] = await choices(client, how, tools=TOOLS)
+        message = {"role": "assistant", "content": None, "tool_calls": [call("Rome")]}
+        assert choice == {"message": message, "finish_reason": "tool_calls"}
+        result = {"role": "tool", "tool_call_id": choice["message"]["tool_calls"][0]["id"], "content": "sunny"}
+        await choices(client, how, tools=TOOLS, messages=[*HELLO, choice["message"], result])
+        told = "<start_function_response>response:get_weather{value:<escape>sunny<escape>}<end_function_response>"
+        assert f"{said}{told}" in engine.prompts[-1]
+        assert engine.requests[-1].stop == ["<start_function_response>"]

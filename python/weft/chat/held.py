@@ -72,7 +72,8 @@ class Held:
             InvalidRequest: the request holds them to something else already.
         """
         request = self._constrained(request)
-        request = msgspec.structs.replace(request, preserved_tokens=[*request.preserved_tokens, *self._preserved])
+        preserved = [*request.preserved_tokens, *self._preserved]
+        request = msgspec.structs.replace(request, preserved_tokens=preserved, stop=[*request.stop, *self._ends()])
         most = budget if self._budget is None else self._budget if self._budget >= 0 else None
         marks = self._form.thought
         is_held = request.grammar is not None or request.json_schema is not None
@@ -123,6 +124,11 @@ class Held:
         said = self._rules.schema_text("said", schema_text(schema))
         before, behind = ("", "") if family is None else (family.before, family.behind)
         return " ".join(filter(None, (self._rules.literal(before), said, self._rules.literal(behind))))
+
+    def _ends(self) -> Sequence[str]:
+        """What ends an answer besides."""
+        family = self._form.family
+        return () if family is None or self._calls is None else family.ends
 
     def _triggers(self) -> Iterator[GrammarTrigger]:
         """Where the grammar of the calls begins in an answer that may say something else."""

@@ -95,6 +95,8 @@ def for_template(messages: Sequence[ChatMessage], template: ChatTemplate, marks:
     The next of `marks` stands for each picture and sound. As in llama-server, a message that has one is a text: what some
     templates write for it, llama.cpp puts around it.
     """
+    if _NAMED_RESULTS in template.source:
+        messages = _with_names(messages)
     result = [_for_template(message, template, marks) for message in messages]
     if not template.takes_calls:
         result = with_calls_told(result)
@@ -123,6 +125,21 @@ def _for_template(message: ChatMessage, template: ChatTemplate, marks: Iterator[
     if calls := _calls(message, template):
         more["tool_calls"] = calls
     return {"role": role, "content": content, **more}
+
+
+_NAMED_RESULTS = "<start_function_response>"
+"""Stands in templates, FunctionGemma's, that want the name of a function with what it returned. OpenAI's clients send none."""
+
+
+def _with_names(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The messages, with the names of the functions whose results they tell."""
+    names = {call.get("id"): call["function"]["name"] for message in messages for call in message.tool_calls or ()}
+    return [
+        msgspec.structs.replace(message, name=names.get(message.tool_call_id))
+        if message.role == "tool" and not message.name
+        else message
+        for message in messages
+    ]
 
 
 _ROLES = {"function": "tool"}

@@ -1,6 +1,7 @@
 //! Memories that can be cut at any token: plain attention. Cells of a common beginning serve everybody, so a path that another
 //! one contains is of no use, and what leaves does so leaf by leaf, a stretch at a time.
 
+use crate::cache::departure::Why;
 use crate::cache::find::{CanFork, Match, Wanted, add_part};
 use crate::cache::kinds::{NeededBy, Part, Rules};
 use crate::cache::prefix_tree::{NodeId, Walk};
@@ -44,7 +45,7 @@ impl Rules for Anywhere {
     }
 
     /// A leaf: what another path goes through stays with that one.
-    fn can_leave(&self, cache: &KvCache, tip: NodeId) -> bool {
+    fn can_leave(&self, cache: &KvCache, tip: NodeId, _: Why) -> bool {
         let node = cache.tree.node(tip);
         node.n_running == 0 && node.n_holders as usize == node.tips.len()
     }

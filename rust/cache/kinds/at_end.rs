@@ -52,7 +52,7 @@ impl Rules for AtEnd {
     }
 
     /// Each state is kept for itself, wherever it ends.
-    fn can_leave(&self, _: &KvCache, _: NodeId) -> bool {
+    fn can_leave(&self, _: &KvCache, _: NodeId, _: Why) -> bool {
         true
     }
 

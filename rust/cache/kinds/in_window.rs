@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use crate::cache::departure::Why;
 use crate::cache::find::{CanFork, Match, Restore, Wanted, add_part};
 use crate::cache::kinds::{NeededBy, Part, Rules};
 use crate::cache::prefix_tree::{NodeId, Walk};
@@ -45,9 +46,10 @@ impl Rules for InWindow {
         false
     }
 
-    /// What ends inside of a longer path is kept for its own window, and leaves with it.
-    fn can_leave(&self, _: &KvCache, _: NodeId) -> bool {
-        true
+    /// What ends inside of a longer path is kept for its own window, which is saved over what that one saves: it leaves after it, but
+    /// where its id is needed.
+    fn can_leave(&self, cache: &KvCache, tip: NodeId, why: Why) -> bool {
+        why == Why::Pressed || cache.tree.node(tip).n_running == 0
     }
 
     /// The cells leave together, when all of them are saved: what is left of a window cannot be cut.

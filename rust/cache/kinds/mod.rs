@@ -8,6 +8,7 @@ mod in_window;
 use std::fmt::Debug;
 use std::ops::Range;
 
+use crate::cache::departure::Why;
 use crate::cache::find::{CanFork, Match, Wanted};
 use crate::cache::prefix_tree::{NodeId, Walk};
 use crate::cache::room::Leaving;
@@ -140,7 +141,7 @@ pub(super) trait Rules: Debug + Sync {
     fn gives_back_ids(&self) -> bool;
 
     /// Whether an idle path that ends at `tip` may leave.
-    fn can_leave(&self, cache: &KvCache, tip: NodeId) -> bool;
+    fn can_leave(&self, cache: &KvCache, tip: NodeId, why: Why) -> bool;
 
     /// What of the idle path of `id` leaves next, where saving it should cost about `max_units` or less.
     fn next_part(&self, cache: &KvCache, id: SequenceId, max_units: u64) -> Part;

@@ -151,6 +151,21 @@ fn what_was_told_of_a_prompt_is_told_again_without_computing_it() {
 }
 
 #[test]
+fn of_a_memory_that_cannot_be_cut_what_follows_what_was_told_is_computed_after_one_snapshot() {
+    let limits = Limits { max_store_bytes: STORE, checkpoints: Checkpoints { n_most: 4, min_step: 64 }, ..limits(4, 2048) };
+    let memory = MemoryKind { forks: Forks::AtEnd, ..MEMORY };
+    let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
+    let document = prompt(1, 300);
+    // The second one goes on from the last checkpoint before it parts from the first, and keeps a state there.
+    for (own, n_computed) in [("A", 311), ("B", 311 - 4 * 64), ("C", 12), ("D", 12)] {
+        let text = format!("{document}{own}{}", prompt(2, 10));
+        let before = control.n_computed();
+        check_from(&text, 1, engine.submit(scoring(&text, 1), None).unwrap());
+        assert_eq!(control.n_computed() - before, n_computed, "{own}");
+    }
+}
+
+#[test]
 fn prompts_that_are_told_of_whole_wait_for_what_another_is_told() {
     let (engine, control) = start(limits(8, 4096));
     control.allow(Some(0));

@@ -92,6 +92,43 @@ fn of_a_chat_what_a_window_sees_at_the_end_of_its_prompt_is_kept() {
     }
 }
 
+#[test]
+fn where_prompts_part_a_window_is_kept_for_the_next_that_parts_there() {
+    for n_most in [4, 0] {
+        let checkpoints = Checkpoints { n_most, ..Checkpoints::default() };
+        let limits = Limits { max_store_bytes: STORE, checkpoints, ..limits(2, 4096) };
+        let memory = MemoryKind { forks: Forks::InWindow, n_window: 32, ..MEMORY };
+        let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
+        // No two begin alike after what they share.
+        let after = |n: usize, nth: u8| format!("{}{}{}", &prompt(1, 500)[..n], char::from(b'A' + nth), prompt(nth.into(), 99));
+        // The second one of each place computes all again, but for those that follow it; ten tokens are not worth a window.
+        let places = [(500, 0), (500, 0), (500, 500), (480, 0), (480, 480), (490, 480), (490, 480), (500, 500)];
+        for (nth, (n_shared, n_found)) in (0..).zip(places) {
+            let n_found = if n_most == 0 { 0 } else { n_found };
+            let n_computed = n_computed_for(&engine, &control, greedy(&after(n_shared, nth), 1));
+            assert_eq!(n_computed, n_shared + 100 - n_found, "{n_most} checkpoints, prompt {nth}");
+            // Some go on from what is in the pool, others from what was saved.
+            if nth % 2 == 0 {
+                wait_until(&engine, |stats| stats.n_cells_used == 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_window_within_a_prompt_that_runs_is_saved_after_it() {
+    let limits = Limits { max_store_bytes: STORE, checkpoints: Checkpoints::default(), ..limits(4, 4096) };
+    let memory = MemoryKind { forks: Forks::InWindow, n_window: 32, ..MEMORY };
+    let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
+    let after = |nth: u8, n_tokens| greedy(&format!("{}{}", prompt(1, 300), char::from(b'A' + nth)), n_tokens);
+    run(&engine, after(0, 40));
+    wait_until(&engine, |stats| stats.n_cells_used == 0);
+    // What is kept where it parts from the first one ends within it, and has waited since it began.
+    run(&engine, after(1, 400));
+    wait_until(&engine, |stats| stats.n_cells_used == 0);
+    assert_eq!(n_computed_for(&engine, &control, after(2, 1)), 1);
+}
+
 /// Bytes of a state of whatever length.
 const STATE_BYTES: u64 = 50_000;
 

@@ -25,7 +25,10 @@ _HELD: Mapping[str, set[str]] = {
 
 
 class BareArguments:
-    """`{city:<|"|>Rome<|"|>,days:3}`: an object, told as JSON as it comes."""
+    """`{city:<|"|>Rome<|"|>,days:3}`: an object, told as JSON as it comes. Where texts begin and end stands `quote`."""
+
+    def __init__(self, quote: str) -> None:
+        self._quote = quote
 
     def read(self, source: Source) -> Reading:
         """Reads the object."""
@@ -36,7 +39,7 @@ class BareArguments:
 
         if not (yield from Space().read(source)) or source.text[source.at : source.at + 1] != "{":
             return False
-        return (yield from values.read_bare(source, told))
+        return (yield from values.read_bare(source, told, self._quote))
 
     def write(self, rules: Rules) -> str:
         """What fits the tool's schema, with its arguments in the order of their names, as the templates write them."""
@@ -45,13 +48,14 @@ class BareArguments:
         whole.tool = tool
         # As a whole it must be one.
         whole.schema("whole", tool.parameters)
-        return _Writer(rules, tool).value(f"arguments-{rules.tools.index(tool)}", tool.parameters)
+        return _Writer(rules, tool, self._quote).value(f"arguments-{rules.tools.index(tool)}", tool.parameters)
 
 
 class _Writer:
-    def __init__(self, rules: Rules, tool: Tool) -> None:
+    def __init__(self, rules: Rules, tool: Tool, quote: str) -> None:
         self._rules = rules
         self._tool = tool
+        self._quote = quote
         self._defined: dict[str, str] = {}
         """Rules of what is referred to."""
 
@@ -66,7 +70,7 @@ class _Writer:
         words = [schema["const"]] if "const" in schema else schema.get("enum")
         if words is not None:
             self._check(schema, {"const", "enum", "type"})
-            return rules.add(name, " | ".join(rules.literal(_written(word)) for word in words))
+            return rules.add(name, " | ".join(rules.literal(self._written(word)) for word in words))
         for word in ("anyOf", "oneOf"):
             if word in schema:
                 self._check(schema, {word, "type"} if word == "anyOf" else {"type"})
@@ -103,7 +107,7 @@ class _Writer:
         # What follows a member, and what follows nothing.
         behind = first = '"}"'
         for nth, key in reversed(list(enumerate(sorted(properties)))):
-            member = f"{rules.literal(_key(key) + ':')} {self.value(f'{name}-{nth}', properties[key])}"
+            member = f"{rules.literal(self._key(key) + ':')} {self.value(f'{name}-{nth}', properties[key])}"
             more = rules.add(f"{name}-{nth}-more", behind)
             if key in required:
                 first = rules.add(f"{name}-{nth}-first", f"{member} {more}")
@@ -129,7 +133,7 @@ class _Writer:
 
     def _text(self) -> str:
         rules = self._rules
-        return rules.add("bare-text", f"{rules.literal(values.QUOTE)} {rules.until(values.QUOTE)}")
+        return rules.add("bare-text", f"{rules.literal(self._quote)} {rules.until(self._quote)}")
 
     def _anything(self) -> str:
         rules, text = self._rules, self._text()
@@ -148,17 +152,15 @@ class _Writer:
         why = f"and the format of this model's calls cannot be held to {shown(what)} of its schema"
         return InvalidRequest("tools", f"the tool {self._tool.name} is strict, {why}")
 
+    def _key(self, name: str) -> str:
+        return name if re.fullmatch(r"[\w.-]+", name) else f"{self._quote}{name}{self._quote}"
 
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[\w.-]+", name) else f"{values.QUOTE}{name}{values.QUOTE}"
-
-
-def _written(value: Any) -> str:  # noqa: ANN401 (any JSON)
-    """A value as Gemma's templates write it."""
-    if isinstance(value, str):
-        return f"{values.QUOTE}{value}{values.QUOTE}"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{_key(key)}:{_written(value[key])}" for key in sorted(value)) + "}"
-    if isinstance(value, Sequence):
-        return f"[{','.join(map(_written, value))}]"
-    return json.dumps(value)
+    def _written(self, value: Any) -> str:  # noqa: ANN401 (any JSON)
+        """A value as Gemma's templates write it."""
+        if isinstance(value, str):
+            return f"{self._quote}{value}{self._quote}"
+        if isinstance(value, Mapping):
+            return "{" + ",".join(f"{self._key(key)}:{self._written(value[key])}" for key in sorted(value)) + "}"
+        if isinstance(value, Sequence):
+            return f"[{','.join(map(self._written, value))}]"
+        return json.dumps(value)

@@ -35,6 +35,8 @@ class Family(msgspec.Struct, frozen=True):
     """What a model writes between two blocks."""
     fillers: tuple[str, ...] = ()
     """What belongs to the format and says nothing."""
+    ends: tuple[str, ...] = ()
+    """Texts that end an answer which may call: what follows is another's."""
     lead: str = ""
     """What may stand before a block behind a thought."""
     before: str = ""

@@ -110,4 +110,4 @@ class FamilyForm:
     def marks(self) -> Sequence[str]:
         """Texts that must be seen for an answer to be read."""
         thought = () if self.thought is None else (self.thought.start, self.thought.end, *self.thought.ends_before)
-        return (*thought, *(() if self.family is None else (*self.family.fillers, *self.family.triggers)))
+        return (*thought, *(() if self.family is None else (*self.family.fillers, *self.family.triggers, *self.family.ends)))

@@ -7,16 +7,13 @@ from collections.abc import Callable
 from weft.chat.answer.begun import n_begun
 from weft.chat.answer.source import Reading, Source
 
-__all__ = ["MAX_DEPTH", "QUOTE", "escaped", "read_bare", "read_json", "read_python"]
+__all__ = ["MAX_DEPTH", "escaped", "read_bare", "read_json", "read_python"]
 
 MAX_DEPTH = 64
 """Lists and objects inside of each other."""
 
 MAX_SCALAR = 512
 """Characters of a number or a word."""
-
-QUOTE = '<|"|>'
-"""What Gemma writes around texts, in which nothing is escaped."""
 
 Told = Callable[[str], None]
 """Takes a stretch of the JSON."""
@@ -55,9 +52,12 @@ def read_python(source: Source, told: Told) -> Reading:
     return _Value(source, told, is_python=True).read()
 
 
-def read_bare(source: Source, told: Told) -> Reading:
-    """Reads a value as Gemma writes it, with names that nothing stands around, or a value of JSON, and tells it as JSON."""
-    return _BareValue(source, told).read()
+def read_bare(source: Source, told: Told, quote: str) -> Reading:
+    """Reads a value as Gemma writes it, with names that nothing stands around, or a value of JSON, and tells it as JSON.
+
+    `quote` stands around texts, in which nothing is escaped.
+    """
+    return _BareValue(source, told, quote).read()
 
 
 class _Value:
@@ -234,9 +234,10 @@ class _Value:
 class _BareValue(_Value):
     colon = ": "
 
-    def __init__(self, source: Source, told: Told) -> None:
+    def __init__(self, source: Source, told: Told, quote: str) -> None:
         super().__init__(source, told, is_python=True)
-        self._quotes = '<"'
+        self._quote = quote
+        self._quotes = f'{quote[0]}"'
 
     def _skip(self, *, is_told: bool = True) -> Reading:  # noqa: ARG002 (no space is told)
         return super()._skip(is_told=False)
@@ -259,21 +260,21 @@ class _BareValue(_Value):
     def _string(self, quote: str) -> Reading:
         if quote == '"':
             return (yield from super()._string(quote))
-        source = self._source
-        while (there := source.text[source.at : source.at + len(QUOTE)]) != QUOTE:
-            if source.is_ended or not QUOTE.startswith(there):
+        source, mark = self._source, self._quote
+        while (there := source.text[source.at : source.at + len(mark)]) != mark:
+            if source.is_ended or not mark.startswith(there):
                 return False
             yield
-        source.at += len(QUOTE)
+        source.at += len(mark)
         self._made.append('"')
         while True:
-            end = source.text.find(QUOTE, source.at)
-            n_kept = 0 if source.is_ended else n_begun(source.text[source.at :][-len(QUOTE) :], QUOTE)
+            end = source.text.find(mark, source.at)
+            n_kept = 0 if source.is_ended else n_begun(source.text[source.at :][-len(mark) :], mark)
             stop = end if end >= 0 else len(source.text) - n_kept
             self._made.append(escaped(source.text[source.at : stop]))
             source.at = stop
             if end >= 0:
-                source.at += len(QUOTE)
+                source.at += len(mark)
                 self._made.append('"')
                 return True
             if source.is_ended:

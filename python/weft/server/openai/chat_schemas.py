@@ -34,6 +34,8 @@ class ChatLogprobs(msgspec.Struct):
     """One entry for each token."""
 
     content: list[TokenProbability]
+    refusal: None = None
+    """Those of a refusal, of which there is none."""
 
 
 class CalledFunction(msgspec.Struct, kw_only=True):

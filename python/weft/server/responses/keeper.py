@@ -187,7 +187,7 @@ class Keeper:
         written = [KeptItem(item.id or "", *pieces) for item, pieces in zip(writing.items, writing.output, strict=True)]
         if kept.in_background:
             cost = writing.response.usage
-            n_tokens = 0 if cost is None else cost.output_tokens
+            n_tokens = 0 if cost is msgspec.UNSET else cost.output_tokens
             logger.info("a response in the background has ended: %s, %d predicted", writing.response.status, n_tokens)
         if keeps:
             self.store.finish(kept, writing.frame(), written)

@@ -214,10 +214,12 @@ class Response(msgspec.Struct, kw_only=True):
     top_p: float | None
     truncation: str
     input_transformations: list[Transformation]
-    usage: Usage | None = None
+    usage: Usage | msgspec.UnsetType = msgspec.UNSET
+    """What it cost, once it has ended."""
     cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
     """Why what was computed of the prompt had to be, once it has ended, where that was asked for."""
-    user: str | None
+    user: str | msgspec.UnsetType = msgspec.UNSET
+    """As it was given."""
     metadata: dict[str, str]
 
 

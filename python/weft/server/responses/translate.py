@@ -347,7 +347,7 @@ def response(
         top_p=_told(data, settings, "top_p"),
         truncation=data.truncation or "disabled",
         input_transformations=removed,
-        user=data.user,
+        user=msgspec.UNSET if data.user is None else data.user,
         metadata=data.metadata or {},
     )
 

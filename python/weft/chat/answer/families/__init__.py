@@ -10,7 +10,7 @@ GENERIC = tagged.GENERIC
 
 ALL: tuple[Family, ...] = (
     harmony.GPT_OSS,
-    gemma.GEMMA_4,
+    *gemma.ALL,
     named.FUNCTIONARY_3_2,
     named.KIMI,
     *lists.ALL,

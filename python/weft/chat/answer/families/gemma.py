@@ -1,15 +1,26 @@
-"""Gemma 4, which writes arguments in a way of its own."""
+"""Gemma 4 and FunctionGemma, which write arguments in a way of their own."""
 
 from weft.chat.answer.bare import BareArguments
 from weft.chat.answer.family import Family
 from weft.chat.answer.grammar import End, OneCall, Row, ToolName
 
-__all__ = ["GEMMA_4"]
+__all__ = ["ALL"]
 
-GEMMA_4 = Family(
-    name="Gemma 4",
-    is_of=lambda template: "<|tool_call>call:" in template,
-    calls=Row("<|tool_call>call:", OneCall(Row(ToolName(), BareArguments())), End("<tool_call|>")),
-    triggers=("<|tool_call>call:",),
-    between="",
+ALL = (
+    Family(
+        name="Gemma 4",
+        is_of=lambda template: "<|tool_call>call:" in template,
+        calls=Row("<|tool_call>call:", OneCall(Row(ToolName(), BareArguments('<|"|>'))), End("<tool_call|>")),
+        triggers=("<|tool_call>call:",),
+        between="",
+    ),
+    Family(
+        name="FunctionGemma",
+        is_of=lambda template: "<start_function_call>call:" in template,
+        calls=Row("<start_function_call>call:", OneCall(Row(ToolName(), BareArguments("<escape>"))), End("<end_function_call>")),
+        triggers=("<start_function_call>call:",),
+        between="",
+        # It goes on with what the tool returns, and llama.cpp's vocabulary does not know that as an end.
+        ends=("<start_function_response>",),
+    ),
 )
