@@ -66,7 +66,7 @@ TUNE = Command(
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Serves until a signal, tunes or watches, and ends the process: 0 then, 1 if it could not, 2 for a wrong command line."""
+    """Serves until a signal, tunes or watches, and ends the process: 0, 1 if it could not, 2 for wrong flags or variables."""
     try:
         _run(sys.argv[1:] if argv is None else argv)
     except NoLevel as error:
