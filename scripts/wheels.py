@@ -91,22 +91,12 @@ def uvx(tool: tuple[str, str], *arguments: str) -> None:
 
 def environment(level: Level) -> dict[str, str]:
     """What cargo and CMake read."""
-    environ = {"CARGO_TARGET_DIR": str(BUILT), "CARGO_PROFILE_RELEASE_DEBUG": "false"} | placeless()
+    # Features among RUSTFLAGS would be flags of all of llama.cpp's files, and none of them could be shared.
+    environ = {"CARGO_TARGET_DIR": str(BUILT), "RUSTFLAGS": "", "CARGO_PROFILE_RELEASE_DEBUG": "false"}
     environ |= {name: "ON" if flag in level.flags else "OFF" for flag, name in CMAKE_NAMES.items()}
     if shutil.which("ccache"):
         environ |= {f"CMAKE_{language}_COMPILER_LAUNCHER": "ccache" for language in ("C", "CXX")}
     return environ
-
-
-def placeless() -> dict[str, str]:
-    """Flags by which panics and assertions name their files alike, wherever this checkout and cargo's folder are."""
-    # Of several that fit, the last counts for both compilers.
-    folders = {ROOT: "/weft", BUILT: "/target", Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo")): "/cargo"}
-    renamed = [f"{folder}={name}" for folder, name in folders.items()]
-    mapped = " ".join(f"-ffile-prefix-map={each}" for each in renamed)
-    # Features among rustc's flags would be flags of all of llama.cpp's files, and none of them could be shared.
-    rustc = "\x1f".join(f"--remap-path-prefix={each}" for each in renamed)
-    return {"CARGO_ENCODED_RUSTFLAGS": rustc, "CFLAGS": mapped, "CXXFLAGS": mapped}
 
 
 def build(level: Level) -> Path:
