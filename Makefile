@@ -66,7 +66,7 @@ bench-quick: ## The same in a minute and a half
 bench-loads: extension ## What clients see, over HTTP too, against loops that do what llama-server does (ARGS="--quick")
 	cargo bench --locked --bench loads -- $(ARGS)
 
-bench-start: extension ## How long a start takes, and what an idle and a busy server hold in memory (ARGS="--quick")
+bench-start: extension ## How long a start takes, and what an idle and a busy server hold in memory (ARGS="--quick --python /tmp/installed/bin/python")
 	python -m benches.start $(ARGS)
 
 bench-abuse: extension ## What one stream and one chat feel of 200 connections of abuse, and what these leave behind: 12 minutes (ARGS="--seconds 60")

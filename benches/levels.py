@@ -3,9 +3,10 @@
 Every side is a process of its own that holds the model; one of them computes at a time, in turns, and a ratio is of two that
 followed each other, since a shared machine drifts by more than is to be told apart: the median of these ratios, with their
 quartiles. Others that compute on the machine make a side slower and never faster, so the ratio of the best rounds is there
-too. The native build is there twice: its ratio to itself is what the others can be told by. Start it in the repository's
-root, with the interpreter of an environment that the wheel is installed in: `python -m benches.levels
-/tmp/installed/bin/python`. The larger model is written by `cargo bench --bench decode -- --write-model`.
+too. The native build is there twice: its ratio to itself is what the others can be told by. A side of the slowest level may take
+a minute for one round, and gets few. Start it in the repository's root, with the interpreter of an environment that the wheel is
+installed in: `python -m benches.levels /tmp/installed/bin/python`. The larger model is written by `cargo bench --bench decode --
+--write-model`.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
@@ -16,6 +17,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,9 @@ from benches.streaming import DEMO, SYNTHETIC
 from weft.levels import LEVELS, VARIABLE, processor
 
 SIDE = Path(__file__).with_name("side.py")
+
+FEWEST = 4
+"""Rounds of a row, however long they take. An even number: who goes first takes turns."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,9 @@ class Work:
         return f"{self.n_prompt} {self.n_streams}"
 
 
-HEADER = f"{'':20}{'level':16}{'native tokens/s':>16}{'tokens/s':>10}{'of bests':>10}{'median':>8}   {'quartiles':14}processor"
+HEADER = (
+    f"{'':20}{'level':16}{'native tokens/s':>16}{'tokens/s':>10}{'of bests':>10}{'median':>8}   {'quartiles':14}processor  rounds"
+)
 WORKS = (Work("prefill", 512, 0), Work("decode, 1 stream", 32, 1), Work("decode, 8 streams", 32, 8))
 
 
@@ -81,7 +88,10 @@ def main() -> None:
     parser.add_argument(
         "--levels", help="those to compare, as `avx2` or, with other kernels of ours, `baseline/avx512`; all that run here"
     )
-    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=24, help="of a row, at most")
+    parser.add_argument(
+        "--row", type=float, default=30.0, help=f"seconds after which a row gets no further round beyond {FEWEST}"
+    )
     parser.add_argument("--seconds", type=float, default=0.25, help="of one side in one round")
     parser.add_argument("--threads", type=int, help="with one, no thread waits for another")
     asked = parser.parse_args()
@@ -109,8 +119,16 @@ def compare(path: Path, names: Sequence[str], asked: argparse.Namespace) -> None
             for side in [native, *others]:
                 side.time(work, 0.0)
             for other in others:
-                pairs = [pair(native, other, work, asked.seconds, number) for number in range(asked.rounds)]
-                print(row(work, other, pairs), flush=True)
+                print(row(work, other, rounds(native, other, work, asked)), flush=True)
+
+
+def rounds(native: Side, other: Side, work: Work, asked: argparse.Namespace) -> list[tuple[Speed, Speed]]:
+    """As many as are asked for, or as there is time for."""
+    pairs: list[tuple[Speed, Speed]] = []
+    until = time.monotonic() + asked.row
+    while len(pairs) < asked.rounds and (len(pairs) < FEWEST or time.monotonic() < until):
+        pairs.append(pair(native, other, work, asked.seconds, len(pairs)))
+    return pairs
 
 
 def pair(native: Side, other: Side, work: Work, seconds: float, number: int) -> tuple[Speed, Speed]:
@@ -127,7 +145,7 @@ def row(work: Work, side: Side, pairs: Sequence[tuple[Speed, Speed]]) -> str:
     native, other = (max(speed.wall for speed in column) for column in zip(*pairs, strict=True))
     low, middle, high = statistics.quantiles((theirs.wall / ours.wall for ours, theirs in pairs), n=4, method="inclusive")
     processor = statistics.median(theirs.processor / ours.processor for ours, theirs in pairs)
-    ratios = f"{other / native:>10.3f}{middle:>8.3f}   {low:.3f} to {high:.3f}{processor:>9.3f}"
+    ratios = f"{other / native:>10.3f}{middle:>8.3f}   {low:.3f} to {high:.3f}{processor:>9.3f}{len(pairs):>8}"
     return f"{work.name:<20}{side.name:<16}{native:>16.1f}{other:>10.1f}{ratios}"
 
 

@@ -27,7 +27,7 @@ ORDINARY = range(300, 2000)
 async def main() -> None:
     """Answers until the input ends."""
     draw = random.Random(0)
-    # Nothing is kept, so that every round begins with the same empty cache.
+    # Nothing is kept in the store; what slots hold is forgotten, so that every round begins with the same empty cache.
     settings = weft.EngineConfig(n_slots=N_STREAMS, n_ctx=N_CTX, cache_ram=0, tuned=False, n_threads=THREADS)
     async with weft.Engine(sys.argv[1], config=settings) as engine:
         print(engine.compute.summary, flush=True)
@@ -38,6 +38,8 @@ async def main() -> None:
                 prompt = draw.choices(ORDINARY, k=int(n_prompt))
                 n, wall, processor = await (decode(engine, prompt, int(n_streams)) if int(n_streams) else prefill(engine, prompt))
                 n_tokens, took, computed = n_tokens + n, took + wall, computed + processor
+                for slot in range(N_STREAMS):
+                    await engine.erase_slot(slot)
             print(n_tokens / took, n_tokens / computed, flush=True)
 
 

@@ -5,7 +5,7 @@ starts take turns, and each is also told as a multiple of the interpreter that d
 slows down as well. Other programs make a start later and never earlier, so look at the least time, and at the time of the
 processor, which they change little. Memory is what is resident: of a process all that it maps, and in brackets its share of what
 it has in common with others (`Pss`, proc_pid_smaps_rollup(5)). Start it in the repository's root as `python -m benches.start`; it
-takes half a minute.
+takes half a minute. `--python /tmp/installed/bin/python` starts the wheel that this interpreter has.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
@@ -79,7 +79,11 @@ def main() -> int:
     """Prints the tables; 1 if the server does not start or answers wrongly."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
+    parser.add_argument("--python", help="an interpreter that has a wheel, in place of this one")
     options = parser.parse_args()
+    if options.python:
+        quick = ["--quick"] if options.quick else []
+        os.execv(options.python, [options.python, "-m", "benches.start", *quick])
     n = 3 if options.quick else 11
     print(f"starts of a fresh process, {n} of each in turn; load before: {os.getloadavg()[0]:.2f}")
     try:

@@ -14,7 +14,7 @@ import pytest
 import weft
 from weft import _native, levels
 from weft.installed import installed
-from weft.levels import LEVELS, Level
+from weft.levels import LEVELS, Level, NoLevel, WrongLevel
 
 BASELINE, AVX2, AVX512, AVX512_BF16, AMX = LEVELS
 
@@ -64,7 +64,7 @@ def test_a_processor_gets_the_best_that_it_has(slower: Level, faster: Level) -> 
 
 def test_a_processor_that_is_too_old_is_told_what_helps() -> None:
     with pytest.raises(
-        ImportError, match=r"^the processor lacks ssse3, .*; pip install --no-binary weft-llm weft-llm builds one"
+        NoLevel, match=r"^the processor lacks ssse3, which this wheel needs; pip install --no-binary weft-llm weft-llm builds one"
     ):
         levels.chosen(LEVELS, BASELINE.flags - {"ssse3"}, {})
 
@@ -81,15 +81,43 @@ def test_the_variable_asks_for_a_slower_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("has", "name", "message"),
     [
-        ("avx512-bf16", "WEFT_CPU_LEVEL is 'avx512-bf16', and the processor lacks avx512_bf16, avx512_vnni, avx512vbmi"),
-        ("neon", "WEFT_CPU_LEVEL is 'neon'; there are baseline, avx2, avx512, avx512-bf16, amx"),
+        pytest.param(
+            AVX512.flags,
+            "avx512-bf16",
+            "WEFT_CPU_LEVEL is 'avx512-bf16', and the processor lacks avx512_bf16, avx512_vnni and avx512vbmi; "
+            "this wheel has baseline, avx2, avx512, avx512-bf16 and amx, of which this processor has baseline, avx2 and avx512",
+            id="more than the processor has",
+        ),
+        pytest.param(
+            BASELINE.flags,
+            "neon",
+            "WEFT_CPU_LEVEL is 'neon', which is no level; "
+            "this wheel has baseline, avx2, avx512, avx512-bf16 and amx, of which this processor has baseline",
+            id="no level",
+        ),
+        pytest.param(
+            None,
+            "AVX2",
+            "WEFT_CPU_LEVEL is 'AVX2', which is no level; "
+            "this wheel has baseline, avx2, avx512, avx512-bf16 and amx, and what the processor has cannot be read",
+            id="an unknown processor",
+        ),
+        pytest.param(
+            frozenset({"sse"}),
+            "fast\nest",
+            "WEFT_CPU_LEVEL is 'fast\\nest', which is no level; "
+            "this wheel has baseline, avx2, avx512, avx512-bf16 and amx, of which this processor has none",
+            id="an old processor, and a line feed",
+        ),
     ],
 )
-def test_what_the_processor_cannot_do_is_refused(name: str, message: str) -> None:
-    with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
-        levels.chosen(LEVELS, AVX512.flags, {"WEFT_CPU_LEVEL": name})
+def test_a_level_that_is_asked_for_in_vain_is_refused_with_what_there_is(
+    has: frozenset[str] | None, name: str, message: str
+) -> None:
+    with pytest.raises(WrongLevel, match=f"^{re.escape(message)}$"):
+        levels.chosen(LEVELS, has, {"WEFT_CPU_LEVEL": name})
 
 
 @pytest.fixture
@@ -135,11 +163,51 @@ def test_the_version_tells_the_level(wheel: Path) -> None:
     assert run(wheel, "-m", "weft", "--version", WEFT_CPU_LEVEL="avx2").stdout == f"weft {installed().version} (avx2)\n"
 
 
-def test_a_server_says_in_one_line_why_it_does_not_start(wheel: Path) -> None:
-    ran = run(wheel, "-m", "weft", "--port", "0", WEFT_CPU_LEVEL="fastest")
-    [line] = (ran.stdout + ran.stderr).splitlines()
-    assert ran.returncode == 1
-    assert line.endswith("WEFT_CPU_LEVEL is 'fastest'; there are baseline, avx2, avx512, avx512-bf16, amx")
+def refusal() -> str:
+    """What is said here where `fastest` is asked for."""
+    has = levels.processor()
+    assert has is not None, "Linux tells what a processor has"
+    *others, last = [level.name for level in LEVELS if level.flags <= has]
+    named = f"{', '.join(others)} and {last}" if others else last
+    there = "baseline, avx2, avx512, avx512-bf16 and amx"
+    return f"WEFT_CPU_LEVEL is 'fastest', which is no level; this wheel has {there}, of which this processor has {named}"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--port", "0"], ["tune"], ["--list-devices"]], ids=["version", "server", "tune", "devices"]
+)
+def test_a_command_says_in_one_line_that_the_variable_is_wrong(wheel: Path, arguments: list[str]) -> None:
+    ran = run(wheel, "-m", "weft", *arguments, WEFT_CPU_LEVEL="fastest")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"weft: error: {refusal()}\n")
+
+
+def test_an_import_says_that_the_variable_is_wrong(wheel: Path) -> None:
+    code = """
+import weft
+for name in ("Engine", "Model", "Engine"):
+    try:
+        getattr(weft, name)
+    except ImportError as error:
+        print(error)
+"""
+    ran = run(wheel, "-c", code, WEFT_CPU_LEVEL="fastest")
+    assert (ran.returncode, ran.stdout.splitlines(), ran.stderr) == (0, [refusal()] * 3, "")
+
+
+def test_what_needs_no_compiled_module_asks_for_no_level(wheel: Path) -> None:
+    ran = run(wheel, "-m", "weft", "--help", WEFT_CPU_LEVEL="fastest")
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--port", "0"]], ids=["version", "server"])
+def test_a_command_says_in_one_line_that_the_processor_is_too_old(wheel: Path, arguments: list[str]) -> None:
+    too_old = "import sys; from weft import levels; levels.processor = lambda: frozenset({'sse'})"
+    ran = run(wheel, "-c", f"{too_old}; from weft.cli.main import main; main()", *arguments)
+    [line] = ran.stderr.splitlines()
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert line.startswith(
+        "weft: error: the processor lacks cx16, lahf_lm, pni, popcnt, sse4_1, sse4_2 and ssse3, which this wheel"
+    )
 
 
 def test_a_package_without_a_compiled_module_says_how_to_build_it(wheel: Path) -> None:

@@ -37,6 +37,11 @@ def modules_after(code: str) -> set[str]:
         pytest.param("import weft", HEAVY, id="import"),
         pytest.param("import weft; weft.DEMO_MODEL, weft.QueueFull", HEAVY, id="light names"),
         pytest.param("import weft; weft.Engine", HEAVY - {"asyncio", "msgspec", "weft._native", "weft.engine"}, id="engine"),
+        pytest.param(
+            "import weft.cli.main\ntry: weft.cli.main.main(['--version'])\nexcept SystemExit: pass",
+            HEAVY | {"weft.cli.arguments", "weft.settings"},
+            id="version",
+        ),
         # Settings know the defaults of a request, which is a struct of msgspec's.
         pytest.param("import weft.cli.main; weft.cli.main.parse([], {})", HEAVY - {"msgspec"}, id="command line"),
         pytest.param("import weft.serving.serve", HEAVY - {"asyncio", "granian", "msgspec"}, id="supervisor"),

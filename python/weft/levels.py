@@ -6,14 +6,14 @@ instructions, and so is ours but for its kernels. The best one that the processo
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["LEVELS", "VARIABLE", "Level", "chosen", "here", "load", "processor"]
+__all__ = ["LEVELS", "VARIABLE", "Level", "NoLevel", "WrongLevel", "chosen", "here", "load", "processor"]
 
 VARIABLE = "WEFT_CPU_LEVEL"
 """The environment variable that asks for a level by its name; empty asks for none."""
@@ -55,6 +55,14 @@ LEVELS = (
 """The slowest first; each has all that the one before it has."""
 
 
+class NoLevel(ImportError):  # noqa: N818 (it says what is missing, as `NoSuchFile` would)
+    """None of the modules that are there fits the processor."""
+
+
+class WrongLevel(NoLevel):
+    """`WEFT_CPU_LEVEL` names none of the levels that are there, or one that the processor cannot do."""
+
+
 def processor(cpuinfo: Path = CPUINFO) -> frozenset[str] | None:
     """What the processor has and the system lets programs use, by Linux's names; None where that cannot be read."""
     try:
@@ -71,32 +79,47 @@ def chosen(there: tuple[Level, ...], has: frozenset[str] | None, environ: Mappin
     A processor that tells nothing of itself gets the slowest.
 
     Raises:
-        ImportError: None fits the processor, or the one that is asked for is not there, or needs what the processor lacks.
+        WrongLevel: The one that is asked for is not there, or needs what the processor lacks.
+        NoLevel: None fits the processor.
     """
     if named := environ.get(VARIABLE):
         asked = next((level for level in there if level.name == named), None)
         if asked is None:
-            raise ImportError(f"{VARIABLE} is {named!r}; there are {', '.join(level.name for level in there)}")
+            raise WrongLevel(f"{VARIABLE} is {named!r}, which is no level; {_told(there, has)}")
         if has is not None and (lacks := asked.flags - has):
-            raise ImportError(f"{VARIABLE} is {named!r}, and the processor lacks {', '.join(sorted(lacks))}")
+            raise WrongLevel(f"{VARIABLE} is {named!r}, and the processor lacks {_list(sorted(lacks))}; {_told(there, has)}")
         return asked
     if has is None:
         return there[0]
     fitting = [level for level in there if level.flags <= has]
     if not fitting:
         lacks = there[0].flags - has
-        raise ImportError(
-            f"the processor lacks {', '.join(sorted(lacks))}, which this wheel needs; "
+        raise NoLevel(
+            f"the processor lacks {_list(sorted(lacks))}, which this wheel needs; "
             "pip install --no-binary weft-llm weft-llm builds one for it"
         )
     return fitting[-1]
+
+
+def _told(there: tuple[Level, ...], has: frozenset[str] | None) -> str:
+    """Which levels there are, and which of them can be asked for."""
+    all_of_them = f"this wheel has {_list([level.name for level in there])}"
+    if has is None:
+        return f"{all_of_them}, and what the processor has cannot be read"
+    fitting = [level.name for level in there if level.flags <= has]
+    return f"{all_of_them}, of which this processor has {_list(fitting) or 'none'}"
+
+
+def _list(names: Sequence[str]) -> str:
+    """Names as a sentence has them: `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def here() -> Level | None:
     """The level that `weft._native` has here, without importing it; None where it was compiled for this machine alone.
 
     Raises:
-        ImportError: As `chosen` says: importing it would raise the same.
+        WrongLevel, NoLevel: As `chosen` says: importing it would raise the same.
     """
     there = _there()
     return chosen(there, processor(), os.environ) if there else None
@@ -106,7 +129,8 @@ def load(name: str) -> ModuleType:
     """The compiled module under this name, for this processor. Called once, while `weft._native` is imported.
 
     Raises:
-        ImportError: As `chosen` says, or nothing was compiled.
+        WrongLevel, NoLevel: As `chosen` says.
+        ImportError: Nothing was compiled.
     """
     there = _there()
     if not there:

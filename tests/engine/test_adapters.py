@@ -23,8 +23,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 async def adapted(files: list[Path]) -> AsyncIterator[weft.Engine]:
-    """Two adapters that are off where a request says nothing."""
-    async with weft.Engine(n_slots=4, n_ctx=4096, n_threads=1, lora=[(file, 0.0) for file in files]) as engine:
+    """Two adapters that are off where a request says nothing.
+
+    The gap that streams are allowed is one that the slowest machine keeps, so that turns have as many steps as they are to have.
+    """
+    lora = [(file, 0.0) for file in files]
+    async with weft.Engine(n_slots=4, n_ctx=4096, n_threads=1, lora=lora, max_token_gap_ms=10_000) as engine:
         yield engine
 
 

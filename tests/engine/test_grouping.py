@@ -26,7 +26,9 @@ async def test_a_text_may_be_longer_than_the_model_was_trained_for_and_is_the_sa
     first = await grouped.complete(prompt, **GREEDY)
     again = await grouped.complete(prompt, **GREEDY)
     assert len(first.branches[0].tokens) == 100
-    assert again.branches[0].tokens == first.branches[0].tokens
+    # llama.cpp's kernels sum otherwise where a step has other rows.
+    if grouped.compute.attention == "weft":
+        assert again.branches[0].tokens == first.branches[0].tokens
     # The first batch; what follows is grouped, and is computed for each text alone.
     assert (again.n_cached, again.branches[0].usage.n_computed) == (256, 1_500 - 256)
 

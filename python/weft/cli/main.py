@@ -4,11 +4,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from weft.cli.arguments import CACHE_LIST, COMPLETION, DEVICES, VERSION, Asked, Parsed, read
-from weft.cli.given import UsageError
-from weft.cli.help import completion_script, help_text
+from weft.levels import NoLevel, WrongLevel, here
+
+if TYPE_CHECKING:
+    from weft.cli.arguments import Parsed
 
 __all__ = ["main", "parse"]
 
@@ -65,20 +66,32 @@ TUNE = Command(
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Serves until a signal, tunes or watches, and ends the process: 0 then, 1 if it could not, 2 for a wrong command line."""
+    """Serves until a signal, tunes or watches, and ends the process: 0, 1 if it could not, 2 for wrong flags or variables."""
     try:
         _run(sys.argv[1:] if argv is None else argv)
-    except ImportError as error:
+    except NoLevel as error:
+        # A variable of the environment is wrong, or no module of the wheel fits the processor.
+        _stop(error, 2 if isinstance(error, WrongLevel) else 1)
+    except ImportError:
         from weft.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
 
         if (driver := missing()) is None:
             raise
-        print(f"weft: error: {driver}", file=sys.stderr)
-        raise SystemExit(1) from error
+        _stop(driver, 1)
+
+
+def _stop(error: ImportError, code: int) -> NoReturn:
+    """Ends the process, saying why the compiled module cannot be loaded."""
+    print(f"weft: error: {error}", file=sys.stderr)
+    raise SystemExit(code) from error
 
 
 def _run(given: Sequence[str]) -> NoReturn:
-    # What either needs is imported late: `--help` should not wait for it, and the server pulls in all of HTTP.
+    # What either needs is imported late: `--help` should not wait for it, and the server pulls in all of HTTP. The table of all
+    # flags takes longer than what else a version needs.
+    if [*given] == ["--version"]:
+        _print_version()
+        sys.exit(0)
     if given and given[0] == "tune":
         settings, _ = parse(given[1:], os.environ, TUNE)
         from weft.cli.tune import tune  # noqa: PLC0415
@@ -89,26 +102,35 @@ def _run(given: Sequence[str]) -> NoReturn:
 
         sys.exit(top(given[1:]))
     settings, warnings = parse(given, os.environ)
+    here()  # Raises what the worker would.
     from weft.serving.serve import serve  # noqa: PLC0415
 
     sys.exit(serve(settings, warnings))
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str], command: Command = SERVE) -> Parsed:
+def _print_version() -> None:
+    from weft.installed import installed  # noqa: PLC0415 (what it imports takes longer than all of the rest)
+
+    level = here()
+    print(f"weft {installed().version}{f' ({level.name})' if level else ''}")
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str], command: Command = SERVE) -> "Parsed":
     """Makes settings of a command line and an environment.
 
     Ends the process with exit code 2 and a message that names the flag, the variable or the file and its key where something is
     unknown, wrong or not supported; with 0 where help or the like is asked for.
     """
+    # What it imports, a version does without.
+    from weft.cli.arguments import CACHE_LIST, COMPLETION, DEVICES, VERSION, Asked, read  # noqa: PLC0415
+    from weft.cli.given import UsageError  # noqa: PLC0415
+    from weft.cli.help import completion_script, help_text  # noqa: PLC0415
+
     try:
         return read(argv, environ, command.settings)
     except Asked as asked:
         if asked.what == VERSION:
-            from weft.installed import installed  # noqa: PLC0415 (what it imports takes longer than all of the rest)
-            from weft.levels import here  # noqa: PLC0415
-
-            level = here()
-            print(f"weft {installed().version}{f' ({level.name})' if level else ''}")
+            _print_version()
         elif asked.what == COMPLETION:
             print(completion_script(), end="")
         elif asked.what == CACHE_LIST:

@@ -21,7 +21,6 @@ from typing import Any
 from granian.constants import Interfaces
 from granian.server.mp import MPServer
 
-from weft import levels
 from weft.demo import DEMO_MODEL
 from weft.errors import InvalidConfig
 from weft.serving.handles import n_connections
@@ -51,12 +50,11 @@ def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
     for warning in warnings:
         logger.warning("%s", warning)
     try:
-        levels.here()  # Raises what the worker would.
         # Read once: a worker that is started again has the same keys.
         settings = replace(settings, api_keys=keys_of(settings), api_key_file=None)
         certificate = tls(settings)
         addresses, claims = claim(settings)
-    except (InvalidConfig, CannotListenError, ImportError) as error:
+    except (InvalidConfig, CannotListenError) as error:
         logger.error("%s", reason_of(error))
         return 1
     n = n_connections(len(addresses), settings.engine.max_queue)
