@@ -38,6 +38,9 @@ FULL = 96
 LONGEST = 131_072
 """Tokens of the longest prompt of a trace that is sent; longer ones are left out."""
 
+MOST_KNOWN = 20_000
+"""Tokens after which an agent has no further turn: it would not fit soon."""
+
 N_WORDS = 88
 """Tokens of the model that computes nothing, without those that end or halve something."""
 
@@ -198,7 +201,7 @@ def _agent(draw: random.Random, name: str, at_s: float, known: "array[int]", *, 
             ]
         turns.append(Turn(lambda text=text: text, answer, len(answer), draw.expovariate(1 / 5), others))  # type: ignore[misc]
         text = text + answer + words(f"{name} reads {len(turns)}", 1 + round(draw.expovariate(1 / 500)))
-        is_last = draw.random() < 1 / n_turns
+        is_last = draw.random() < 1 / n_turns or len(text) > MOST_KNOWN
     return Session(at_s, turns, name)
 
 

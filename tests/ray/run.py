@@ -2,7 +2,7 @@
 
 python -m tests.ray.run                    # the tests
 python -m tests.ray.run --faults           # counts what comes of requests where processes die, and writes docs/scale-ray.md
-python -m tests.ray.run --python 3.13 ...  # the same by another Python that is on this machine
+python -m tests.ray.run --python 3.13 ...  # the same by another Python, of that version or path
 """
 
 import os
@@ -38,9 +38,9 @@ def environment() -> dict[str, str]:
 
 
 def other_python(version: str) -> tuple[str, dict[str, str]]:
-    """An interpreter of another version with all that the tests need, installed first, and the environment of its processes.
+    """Another interpreter, by its version or path, with all that the tests need, and the environment of its processes.
 
-    The extension is the same: it is built for the oldest Python, and for all that came after.
+    What it needs is installed first. The extension is the same: it is built for the oldest Python, and all that came after.
     """
     project = _project()
     wanted = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["ray"]]
@@ -60,8 +60,11 @@ def _project() -> dict[str, Any]:
 
 def _folder(wanted: list[str], version: str) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"
-    name = "".join(letter if letter.isalnum() else "-" for letter in " ".join(wanted))
-    return cache / f"{name}-{version}"
+    return cache / f"{_plain(' '.join(wanted))}-{_plain(version, '.')}"
+
+
+def _plain(name: str, kept: str = "") -> str:
+    return "".join(letter if letter.isalnum() or letter in kept else "-" for letter in name)
 
 
 def _uv(*command: str) -> None:

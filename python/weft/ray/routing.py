@@ -1,9 +1,10 @@
 """Which replica a prompt is sent to: where most of it is computed already, unless too much waits there.
 
 Every replica is given a price, in tokens of a prompt that have to be computed: those of this prompt that it does not hold, a
-little for those that it must bring back from its store, and what it has to do for others first. The cheapest one is taken. Where
-the prompt is not known, two are drawn and the less busy one is taken. A replica that is far busier than the least busy one is
-passed over, whatever it holds.
+little for those that it must bring back from its store, and what it has to do for others first. The cheapest one is taken; of
+several that are as good, the prompt decides, so that routers that know nothing of each other take the same one. Where the prompt
+is not known, two are drawn and the less busy one is taken. A replica that is far busier than the least busy one is passed over,
+whatever it holds.
 """
 
 import random
@@ -53,6 +54,9 @@ SHARING = 16.0
 MAX_PROMPTS = 256
 """Most prompts that are remembered of those that were sent to a replica: those that wait there are the last of them."""
 
+AS_GOOD = 1 / 8
+"""A replica is as good as the cheapest one whose price is higher by no more than this share of what that one would compute."""
+
 GUARD_RATIO, GUARD_SLOTS = 1.5, 2
 """A replica is passed over that has so many times as many requests as the least busy one, and so many times its slots more."""
 
@@ -77,6 +81,7 @@ class _Text(NamedTuple):
     blocks: frozenset[int]
     places: Mapping[int, int]
     """That of each block, from 1 on."""
+    order: Sequence[int]
 
 
 class _Known:
@@ -145,6 +150,8 @@ class _Offer(msgspec.Struct):
     n_requests: int
     n_slots: int
     n_free_cells: int
+    next_block: int | None
+    """The first of the prompt's that it does not hold; `None` where it holds all of them."""
 
     @property
     def load(self) -> float:
@@ -218,7 +225,19 @@ class Router:
         # What is computed makes all wait that come before it is done: the more, the more there is to do.
         waiting = sum(offer.waiting for offer in offers) / len(offers) / max(self._typical, BLOCK)
         computing = min(COMPUTING + WAITING * waiting, MOST_COMPUTING)
-        offers.sort(key=lambda offer: (offer.replica_id in passed_over, offer.price(computing), -offer.n_free_cells))
+        cheapest = min(
+            (offer for offer in offers if offer.replica_id not in passed_over), key=lambda offer: offer.price(computing)
+        )
+        as_good = cheapest.price(computing) + AS_GOOD * cheapest.own
+
+        def rank(offer: _Offer) -> tuple[bool, float, int]:
+            # Of those that are as good, all routers take the same: what begins alike is not computed elsewhere by each of them.
+            price = offer.price(computing)
+            is_drawn = price <= as_good and offer.next_block is not None
+            weight = _weight(str(offer.next_block), offer.replica_id) if is_drawn else 0
+            return offer.replica_id in passed_over, max(price, as_good), -weight
+
+        offers.sort(key=rank)
         return [offer.replica_id for offer in offers]
 
     def sent(self, replica_id: str, tokens: Sequence[int] | None, *, now: float, salt: bytes | None = None) -> None:
@@ -271,13 +290,17 @@ class Router:
             told = self._typical * digest.n_running / 2 if digest.n_pending is None else digest.n_pending
             n_waiting = min(digest.n_queued + known.n_since(digest.made_at), n_requests)
             pending = told + known.pending(n_waiting, self._typical)
-        own = _own(text, *_held(known, text))
-        return _Offer(candidate.replica_id, own, pending, n_requests, n_slots, n_free_cells)
+        in_pool, in_store = _held(known, text)
+        n_blocks = (in_pool + in_store) // BLOCK
+        next_block = text.order[n_blocks] if n_blocks < len(text.order) else None
+        own = _own(text, in_pool, in_store)
+        return _Offer(candidate.replica_id, own, pending, n_requests, n_slots, n_free_cells, next_block)
 
 
 def _text(tokens: Sequence[int], salt: bytes) -> _Text:
-    places = {block: place for place, block in enumerate(block_hashes(tokens, salt=salt), start=1)}
-    return _Text(len(tokens), frozenset(places), places)
+    order = block_hashes(tokens, salt=salt)
+    places = {block: place for place, block in enumerate(order, start=1)}
+    return _Text(len(tokens), frozenset(places), places, order)
 
 
 def _held(known: _Known, text: _Text) -> tuple[int, int]:
