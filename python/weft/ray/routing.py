@@ -54,9 +54,6 @@ SHARING = 16.0
 MAX_PROMPTS = 256
 """Most prompts that are remembered of those that were sent to a replica: those that wait there are the last of them."""
 
-AS_GOOD = 1 / 8
-"""A replica is as good as the cheapest one whose price is higher by no more than this share of what that one would compute."""
-
 GUARD_RATIO, GUARD_SLOTS = 1.5, 2
 """A replica is passed over that has so many times as many requests as the least busy one, and so many times its slots more."""
 
@@ -225,17 +222,11 @@ class Router:
         # What is computed makes all wait that come before it is done: the more, the more there is to do.
         waiting = sum(offer.waiting for offer in offers) / len(offers) / max(self._typical, BLOCK)
         computing = min(COMPUTING + WAITING * waiting, MOST_COMPUTING)
-        cheapest = min(
-            (offer for offer in offers if offer.replica_id not in passed_over), key=lambda offer: offer.price(computing)
-        )
-        as_good = cheapest.price(computing) + AS_GOOD * cheapest.own
 
         def rank(offer: _Offer) -> tuple[bool, float, int]:
             # Of those that are as good, all routers take the same: what begins alike is not computed elsewhere by each of them.
-            price = offer.price(computing)
-            is_drawn = price <= as_good and offer.next_block is not None
-            weight = _weight(str(offer.next_block), offer.replica_id) if is_drawn else 0
-            return offer.replica_id in passed_over, max(price, as_good), -weight
+            weight = 0 if offer.next_block is None else _weight(str(offer.next_block), offer.replica_id)
+            return offer.replica_id in passed_over, offer.price(computing), -weight
 
         offers.sort(key=rank)
         return [offer.replica_id for offer in offers]
