@@ -31,7 +31,7 @@ def tuned(rows: Sequence[Row]) -> str:
     lines = []
     for load in TUNED:
         of_load = [row for row in rows if row.load == load and not row.n_routers and row.rule != PLACED]
-        for n_replicas in (8, max(row.n_replicas for row in of_load)):
+        for n_replicas in (8, max(row.n_replicas for row in of_load if row.rule == "Weft")):
             lines += [_line(row) for row in of_load if row.n_replicas == n_replicas]
     return HEAD + "".join(lines)
 
@@ -59,7 +59,12 @@ def of_four(rows: Sequence[Row]) -> str:
     """Where four replicas lose what one cache finds."""
     lines = []
     for row in rows:
-        if row.n_replicas != 4 or not row.load.startswith("mooncake") or row.n_routers or row.rule in ("round robin", "random"):
+        if (
+            row.n_replicas != 4
+            or not row.load.startswith("mooncake")
+            or row.n_routers
+            or row.rule not in ("Weft", "Ray, prefixes", PLACED)
+        ):
             continue
         parted = ["", ""]
         if row.with_room is not None:

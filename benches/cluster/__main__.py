@@ -10,6 +10,7 @@ repository. The router's numbers were chosen on the loads of `TUNED`; the others
 # ruff: noqa: T201  (a bench answers on the standard output)
 
 import argparse
+import fcntl
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -162,7 +163,7 @@ def drawn(rows: Sequence[Row]) -> dict[Path, str]:
     pictures = {}
     for load in TUNED:
         of_load = [row for row in rows if row.load == load and not row.n_routers]
-        xs = sorted({row.n_replicas for row in of_load})
+        xs = sorted({row.n_replicas for row in of_load if row.rule == "Weft"})
         names = [name for name in RULES if any(row.rule == name for row in of_load)]
         by = {(row.rule, row.n_replicas): row for row in of_load}
         hits = {name: {x: by[name, x].hit_rate for x in xs if (name, x) in by} for name in names}
@@ -181,7 +182,13 @@ def read() -> list[Row]:
 
 
 def write(rows: Sequence[Row]) -> None:
-    """Keeps these rows, and those that were kept of other simulations; draws all."""
+    """Keeps these rows, and those that were kept of other simulations, which may run beside this one; draws all."""
+    with DOCS.joinpath("scale.md").open(encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _write(rows)
+
+
+def _write(rows: Sequence[Row]) -> None:
     kept = {row.key: row for row in [*(read() if RECORDED.exists() else []), *rows]}
     names = [*RULES, PLACED, CELLS]
     rows = sorted(kept.values(), key=lambda row: (row.load, row.n_replicas, names.index(row.rule), row.n_routers))
