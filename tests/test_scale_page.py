@@ -32,7 +32,7 @@ def test_the_curves_are_what_was_recorded(rows: list[Row]) -> None:
 @pytest.mark.parametrize(("load", "most"), [("chats", 0.98), ("fan-outs", 0.95), ("mooncake", 0.94)])
 def test_a_cluster_found_almost_what_one_cache_of_its_size_finds(load: str, most: float, rows: list[Row]) -> None:
     ours = [row for row in rows if (row.load, row.rule, row.n_routers) == (load, "Weft", 0)]
-    assert {row.n_replicas for row in ours} >= {2, 4, 8, 16}
+    assert {row.n_replicas for row in ours} >= {1, 2, 4, 8, 16, 32}
     assert [row for row in ours if row.hit_rate < most * row.of_one_cache] == []
 
 
