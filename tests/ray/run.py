@@ -7,9 +7,11 @@ python -m tests.ray.run --python 3.13 ...  # the same by another Python, of that
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +51,13 @@ def other_python(version: str) -> tuple[str, dict[str, str]]:
     python = str(folder / "bin" / "python")
     if not (done := folder / "installed").exists():
         _uv("venv", "--quiet", "--clear", "--python", version, str(folder))
-        _uv("pip", "install", "--quiet", "--python", python, *wanted)
+        _uv("pip", "install", "--quiet", "--compile-bytecode", "--python", python, *wanted)
         done.touch()
+    # By this Weft knows its version.
+    told = metadata.distribution("weft-llm").locate_file("")
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for info in Path(str(told)).glob("weft_llm-*.dist-info"):
+        shutil.copytree(info, packages / info.name, dirs_exist_ok=True)
     return python, _with_paths(ROOT / "python", ROOT)
 
 
