@@ -1,30 +1,91 @@
-"""Writes the table of docs/scale.md and draws its curves, from what `python -m benches.cluster --write` has recorded.
+"""Writes the tables of docs/scale.md and draws its curves, from what `python -m benches.cluster --write` has recorded.
 
 It is `python -m scripts.scale_table` in the repository's root.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from benches.cluster.__main__ import Row, drawn, read
+from benches.cluster.__main__ import PLACED, TUNED, Row, drawn, read
 
 PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
-
-BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->\n"
 
 HEAD = """\
 | load, replicas | rule | found, % | of one cache, % | wait, p99 | first token, p50 | p99 | busiest over mean | s for 10⁶ tokens |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
+HEAD_ROUTERS = """\
+| load, replicas | one that counts all | one | two | four |
+| --- | --- | --- | --- | --- |
+"""
 
-def table(rows: list[Row]) -> str:
-    """The largest cluster of each load, and one of eight."""
+HEAD_FOUR = """\
+| conversations | rule | of one cache, % | sent elsewhere, % | given up, % | wait, p99 | first token, p50 |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def tuned(rows: Sequence[Row]) -> str:
+    """The largest cluster of each load that numbers were chosen on, and one of eight."""
     lines = []
-    for load in dict.fromkeys(row.load for row in rows):
-        of_load = [row for row in rows if row.load == load]
-        for n_replicas in (8, max(row.n_replicas for row in of_load)):
+    for load in TUNED:
+        of_load = [row for row in rows if row.load == load and not row.n_routers and row.rule != PLACED]
+        for n_replicas in (8, max(row.n_replicas for row in of_load if row.rule == "Weft")):
             lines += [_line(row) for row in of_load if row.n_replicas == n_replicas]
     return HEAD + "".join(lines)
+
+
+def held_out(rows: Sequence[Row]) -> str:
+    """The other loads, on as many replicas as they were sent to, but for the parts of a trace that four replicas get."""
+    others = [row for row in rows if row.load not in TUNED and not row.n_routers and row.n_replicas > 4]
+    return HEAD + "".join(map(_line, others))
+
+
+def of_routers(rows: Sequence[Row]) -> str:
+    """What is found, of one cache, and the wait, for each number of routers."""
+    by_key = {row.key: row for row in rows}
+    lines = []
+    for load, n_replicas in dict.fromkeys((row.load, row.n_replicas) for row in rows if row.n_routers == 4):
+        cells = [f"{load}, {n_replicas}"]
+        for n in (0, 1, 2, 4):
+            row = by_key.get((load, n_replicas, "Weft", n))
+            cells.append("" if row is None else f"{100 * row.hit_rate / row.of_one_cache:.1f} %, {row.waited_p99_s:.1f} s")
+        lines.append(f"| {' | '.join(cells)} |\n")
+    return HEAD_ROUTERS + "".join(lines)
+
+
+def of_four(rows: Sequence[Row]) -> str:
+    """Where four replicas lose what one cache finds."""
+    lines = []
+    for row in rows:
+        if (
+            row.n_replicas != 4
+            or not row.load.startswith("mooncake")
+            or row.n_routers
+            or row.rule not in ("Weft", "Ray, prefixes", PLACED)
+        ):
+            continue
+        parted = ["", ""]
+        if row.with_room is not None:
+            parted = [
+                f"{100 * lost / row.of_one_cache:.1f}"
+                for lost in (row.of_one_cache - row.with_room, row.with_room - row.hit_rate)
+            ]
+        cells = [
+            row.load,
+            row.rule,
+            f"{100 * row.hit_rate / row.of_one_cache:.1f}",
+            *parted,
+            f"{row.waited_p99_s:.0f} s",
+            f"{row.first_p50_s:.1f} s",
+        ]
+        lines.append(f"| {' | '.join(cells)} |\n")
+    return HEAD_FOUR + "".join(lines)
+
+
+TABLES = {"table": tuned, "others": held_out, "routers": of_routers, "four": of_four}
+"""By the names of their places on the page."""
 
 
 def _line(row: Row) -> str:
@@ -42,11 +103,13 @@ def _line(row: Row) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def page(text: str, rows: list[Row]) -> str:
-    """The page with its table as it is now."""
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return before + BEGIN + "\n" + table(rows) + "\n" + END + after
+def page(text: str, rows: Sequence[Row]) -> str:
+    """The page with its tables as they are now."""
+    for name, table in TABLES.items():
+        before, rest = text.split(f"<!-- {name} -->\n")
+        _, after = rest.split(f"<!-- end of {name} -->\n")
+        text = f"{before}<!-- {name} -->\n\n{table(rows)}\n<!-- end of {name} -->\n{after}"
+    return text
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 Each line says of the tokens of all prompts how many were found computed, how many one cache of the same total size finds that
 gets all requests in the same order, how long requests waited beside the time that their own prompts take (p99), when they had
 their first token, how evenly the replicas worked, and how long one replica computes for a million tokens. `--write` keeps the
-numbers and draws the curves of `docs/scale.md`; `--trace` names Mooncake's `conversation_trace.jsonl`, which is not in the
-repository.
+numbers and draws the curves of `docs/scale.md`; `--trace` and `--synthetic` name Mooncake's traces, which are not in the
+repository. The router's numbers were chosen on the loads of `TUNED`; the others are to find out what they are worth elsewhere.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
 
 import argparse
+import fcntl
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,9 +18,9 @@ from typing import NamedTuple
 
 from benches.cluster.chart import draw
 from benches.cluster.engines import Engines, built
-from benches.cluster.loads import Session, chats, fan_outs, mooncake
-from benches.cluster.rules import RULES
-from benches.cluster.simulation import Outcome, in_one_cache, simulate
+from benches.cluster.loads import Chats, FanOuts, Session, agents, chats, fan_outs, mooncake
+from benches.cluster.rules import RULES, Cells, Placed, Rule, routers
+from benches.cluster.simulation import Outcome, found_again, in_one_cache, simulate
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECORDED = DOCS / "recorded" / "scale.json"
@@ -27,31 +28,46 @@ RECORDED = DOCS / "recorded" / "scale.json"
 N_SLOTS = 8
 
 
+PLACED, CELLS = "placed beforehand", "Weft, cells of 8"
+"""A rule that knows all that will be asked, and the router on two levels; they are compared where that is asked."""
+
+
 class Load(NamedTuple):
     """What is asked, and how much each replica keeps, in tokens."""
 
     name: str
-    about: str
     asked: Callable[[int], Iterator[Session]]
     n_cells: int
     n_stored: int
 
 
-def loads(trace: Path | None) -> list[Load]:
-    """All that there are; Mooncake's trace where its file is named."""
-    both = [
-        Load(
-            "chats",
-            "chats behind system prompts",
-            lambda n: chats(n, 600, per_s=0.2, n_system_prompts=4 * n),
-            32_768,
-            65_536,
-        ),
-        Load("fan-outs", "fan-outs of 40 branches", lambda n: fan_outs(n, 600, per_s=0.006), 32_768, 65_536),
+TUNED = ("chats", "fan-outs", "mooncake")
+"""The loads that the router's numbers were chosen on. Of the others, one was looked at before it was as it is: how several
+routers agree was chosen on long fan-outs too, of another seed."""
+
+LONG_CHATS = Chats(exponent=1.2, n_system=(4_000, 10_000), n_asked=161.3, n_answered=338.0, n_turns=3.5, in_bursts=True)
+LONG_FAN_OUTS = FanOuts(n_shared=(3_000, 5_000), n_branches=16, n_after=12, in_bursts=True)
+
+
+def loads(trace: Path | None, synthetic: Path | None = None) -> list[Load]:
+    """All that there are; those of Mooncake's traces where their files are named."""
+    small, large = (32_768, 65_536), (135_168, 393_216)
+    found = [
+        Load("chats", lambda n: chats(n, 600, per_s=0.2, n_system_prompts=4 * n), *small),
+        Load("fan-outs", lambda n: fan_outs(n, 600, per_s=0.006), *small),
+        Load("long chats", lambda n: chats(n, 600, per_s=0.06, n_system_prompts=4 * n, seed=1, like=LONG_CHATS), *small),
+        Load("long fan-outs", lambda n: fan_outs(n, 600, per_s=0.012, seed=2, like=LONG_FAN_OUTS), *small),
+        Load("agents", lambda n: agents(n, 600, per_s=0.015, seed=1), *small),
     ]
-    if trace is None:
-        return both
-    return [*both, Load("mooncake", "Mooncake's conversations", lambda n: mooncake(trace, n, 3_600), 135_168, 393_216)]
+    if trace is not None:
+        found.append(Load("mooncake", lambda n: mooncake(trace, n, 3_600), *large))
+        found += [
+            Load(f"mooncake, others {nth}", lambda n, nth=nth: mooncake(trace, n, 3_600, part=-nth), *large)  # type: ignore[misc]
+            for nth in range(1, 9)
+        ]
+    if synthetic is not None:
+        found.append(Load("documents", lambda n: mooncake(synthetic, n, 3_600, full=64), *large))
+    return found
 
 
 class Row(NamedTuple):
@@ -69,34 +85,59 @@ class Row(NamedTuple):
     imbalance: float
     busy: float
     s_per_million: float
+    n_routers: int = 0
+    """How many there are that know what Ray's routers know; 0 is one that knows how many requests each replica has."""
+    with_room: float | None = None
+    """The hit rate of the same requests at the same replicas, each of which could keep as much as all do together."""
+
+    @property
+    def key(self) -> tuple[str, int, str, int]:
+        """By which it is found."""
+        return self.load, self.n_replicas, self.rule, self.n_routers
 
     def line(self) -> str:
         """For a terminal."""
+        name = f"{self.rule}, {self.n_routers} routers" if self.n_routers else self.rule
+        room = "" if self.with_room is None else f"{100 * self.with_room / self.of_one_cache:>6.1f}"
         return (
-            f"  {self.load:<9} {self.n_replicas:>3} {self.rule:<17} │ {100 * self.hit_rate:>5.1f} {100 * self.of_one_cache:>7.1f}"
-            f" {100 * self.hit_rate / self.of_one_cache:>6.1f} │ {self.waited_p99_s:>8.2f} {self.first_p50_s:>7.2f}"
+            f"  {self.load:<16} {self.n_replicas:>3} {name:<17} │ {100 * self.hit_rate:>5.1f} {100 * self.of_one_cache:>7.1f}"
+            f" {100 * self.hit_rate / self.of_one_cache:>6.1f} {room:>6} │ {self.waited_p99_s:>8.2f} {self.first_p50_s:>7.2f}"
             f" {self.first_p99_s:>8.2f} │ {self.imbalance:>5.2f} {100 * self.busy:>5.0f} {self.s_per_million:>7.0f}"
         )
 
 
 HEAD = (
-    f"  {'load':<9} {'n':>3} {'rule':<17} │ {'hit %':>5} {'one, %':>7} {'of it':>6} │ {'wait p99':>8} {'1st p50':>7}"
+    f"  {'load':<16} {'n':>3} {'rule':<17} │ {'hit %':>5} {'one, %':>7} {'of it':>6} {'room':>6} │ {'wait p99':>8} {'1st p50':>7}"
     f" {'1st p99':>8} │ {'max/⌀':>5} {'busy%':>5} {'s/M':>7}"
 )
 
+ROOM = 8
+"""Replicas of the largest cluster of which it is asked what would be found with more room: it takes as much memory again."""
 
-def compare(load: Load, n_replicas: int, names: Sequence[str], program: str) -> Iterator[Row]:
+
+def compare(load: Load, n_replicas: int, names: Sequence[str], n_routers: Sequence[int], program: str) -> Iterator[Row]:
     """All rules on one load, and one cache of the same total size, which gets what came in the order of the first of them."""
     sessions = list(load.asked(n_replicas))
+    made: dict[str, Callable[[], Rule]] = {**RULES, PLACED: lambda: Placed(sessions, n_replicas), CELLS: Cells}
+    asked: list[tuple[str, int, Rule | Sequence[Rule]]] = [(name, 0, made[name]()) for name in names]
+    asked += [("Weft", n, routers(n)) for n in n_routers]
     of_one_cache = None
-    for name in names:
-        with Engines(program, n_replicas, n_slots=N_SLOTS, n_cells=load.n_cells, n_stored=load.n_stored) as engines:
-            outcome = simulate(sessions, n_replicas, engines, RULES[name](), n_slots=N_SLOTS)
+
+    def engines(n: int, times: int) -> Engines:
+        n_stored = times * (load.n_cells + load.n_stored) - load.n_cells
+        return Engines(program, n, n_slots=N_SLOTS, n_cells=load.n_cells, n_stored=n_stored)
+
+    for name, n, rule in asked:
+        with engines(n_replicas, 1) as held:
+            outcome = simulate(sessions, n_replicas, held, rule, n_slots=N_SLOTS)
         if of_one_cache is None:
-            n_stored = n_replicas * (load.n_cells + load.n_stored) - load.n_cells
-            with Engines(program, 1, n_slots=N_SLOTS, n_cells=load.n_cells, n_stored=n_stored) as engines:
-                of_one_cache = in_one_cache(outcome.sent, engines)
-        yield _row(load, n_replicas, name, outcome, of_one_cache)
+            with engines(1, n_replicas) as held:
+                of_one_cache = in_one_cache(outcome.sent, held)
+        with_room = None
+        if n_replicas <= ROOM and name in ("Weft", PLACED) and not n:
+            with engines(n_replicas, n_replicas) as held:
+                with_room = found_again(outcome.begun, held)
+        yield _row(load, n_replicas, name, outcome, of_one_cache)._replace(n_routers=n, with_room=with_room)
 
 
 def _row(load: Load, n_replicas: int, rule: str, outcome: Outcome, of_one_cache: float) -> Row:
@@ -120,9 +161,9 @@ def _row(load: Load, n_replicas: int, rule: str, outcome: Outcome, of_one_cache:
 def drawn(rows: Sequence[Row]) -> dict[Path, str]:
     """The pictures of `docs/scale.md`."""
     pictures = {}
-    for load in dict.fromkeys(row.load for row in rows):
-        of_load = [row for row in rows if row.load == load]
-        xs = sorted({row.n_replicas for row in of_load})
+    for load in TUNED:
+        of_load = [row for row in rows if row.load == load and not row.n_routers]
+        xs = sorted({row.n_replicas for row in of_load if row.rule == "Weft"})
         names = [name for name in RULES if any(row.rule == name for row in of_load)]
         by = {(row.rule, row.n_replicas): row for row in of_load}
         hits = {name: {x: by[name, x].hit_rate for x in xs if (name, x) in by} for name in names}
@@ -141,10 +182,16 @@ def read() -> list[Row]:
 
 
 def write(rows: Sequence[Row]) -> None:
-    """Keeps these rows, and those that were kept of other simulations; draws all."""
-    kept = {row[:3]: row for row in [*(read() if RECORDED.exists() else []), *rows]}
-    names = list(RULES)
-    rows = sorted(kept.values(), key=lambda row: (row.load, row.n_replicas, names.index(row.rule)))
+    """Keeps these rows, and those that were kept of other simulations, which may run beside this one; draws all."""
+    with DOCS.joinpath("scale.md").open(encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _write(rows)
+
+
+def _write(rows: Sequence[Row]) -> None:
+    kept = {row.key: row for row in [*(read() if RECORDED.exists() else []), *rows]}
+    names = [*RULES, PLACED, CELLS]
+    rows = sorted(kept.values(), key=lambda row: (row.load, row.n_replicas, names.index(row.rule), row.n_routers))
     RECORDED.write_text(json.dumps([row._asdict() for row in rows], indent=1) + "\n", encoding="utf-8")
     for path, picture in drawn(rows).items():
         path.write_text(picture, encoding="utf-8")
@@ -154,20 +201,25 @@ def main() -> None:
     """Compares, prints and, where that is asked, writes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--trace", type=Path, help="Mooncake's conversation_trace.jsonl")
+    parser.add_argument("--synthetic", type=Path, help="Mooncake's synthetic_trace.jsonl")
+    parser.add_argument("--routers", default="", help="Weft's rule by so many routers too, with commas between")
     parser.add_argument("--replicas", default="1,2,4,8,16,32,64", help="how many, with commas between")
-    parser.add_argument("--loads", default="", help="only these, with commas between")
-    parser.add_argument("--rules", default=";".join(RULES), help="only these, with semicolons between")
+    parser.add_argument("--loads", default="", help="only these, with semicolons between")
+    parser.add_argument(
+        "--rules", default=";".join(RULES), help=f"these, with semicolons between; {PLACED!r} and {CELLS!r} are too"
+    )
     parser.add_argument("--program", help="the engines' program, where it is built already")
     parser.add_argument("--write", action="store_true", help="keep the numbers and draw the curves")
     given = parser.parse_args()
     program = given.program or built()
     rows = []
     print(HEAD)
-    for load in loads(given.trace):
-        if given.loads and load.name not in given.loads.split(","):
+    for load in loads(given.trace, given.synthetic):
+        if given.loads and load.name not in given.loads.split(";"):
             continue
         for n_replicas in map(int, given.replicas.split(",")):
-            for row in compare(load, n_replicas, given.rules.split(";"), program):
+            n_routers = [int(n) for n in given.routers.split(",") if n]
+            for row in compare(load, n_replicas, [rule for rule in given.rules.split(";") if rule], n_routers, program):
                 print(row.line(), flush=True)
                 rows.append(row)
             if given.write:

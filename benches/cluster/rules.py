@@ -1,21 +1,32 @@
 """Who is sent where: Weft's router, and the rules that it is compared with."""
 
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from benches.cluster.engines import SALT
-from weft.ray.digest import Digest, block_hashes
+from benches.cluster.loads import Session
+from weft.ray.digest import BLOCK, Digest, block_hashes, pack, unpack
 from weft.ray.routing import Candidate, Router
 
-__all__ = ["RULES", "Rule", "Seen"]
+__all__ = ["RULES", "Cells", "Placed", "Rule", "Seen", "routers"]
+
+WRITTEN = 3
+"""What a token that is written beside five others weighs, in tokens of a prompt."""
 
 
 class Seen(Protocol):
     """What a rule sees of a replica."""
 
-    n_ongoing: int
-    digest: Digest | None
+    @property
+    def n_ongoing(self) -> int:
+        """Requests that it has, as far as the rule can know."""
+
+    @property
+    def digest(self) -> Digest | None:
+        """What it told last."""
 
 
 class Rule(Protocol):
@@ -147,10 +158,38 @@ class _Sglang(_LeastLoaded):
         return chosen
 
 
+class Placed:
+    """Every conversation has a replica, which is chosen once by whoever knows all that will be asked.
+
+    The largest are placed first, each where least is to be done. Nothing is computed twice, and nobody moves.
+    """
+
+    needs_digests = False
+
+    def __init__(self, sessions: Iterable[Session], n_replicas: int) -> None:
+        blocks: dict[str, set[int]] = {}
+        work = Counter[str]()
+        for session in sessions:
+            known = blocks.setdefault(session.key, set())
+            for turn in session.turns:
+                asked = block_hashes(turn.prompt(), salt=SALT)
+                work[session.key] += BLOCK * len(set(asked) - known) + WRITTEN * turn.n_answer
+                known.update(asked)
+        loads = [0] * n_replicas
+        self._places = {}
+        for key, own in work.most_common():
+            self._places[key] = loads.index(min(loads))
+            loads[self._places[key]] += own
+
+    def choose(self, _prompt: Sequence[int], _replicas: Sequence[Seen], _now: float, key: str) -> int:
+        """As of `Rule`."""
+        return self._places[key]
+
+
 class _Weft:
-    def __init__(self, *, has_digests: bool = True) -> None:
+    def __init__(self, *, has_digests: bool = True, seed: int = 1) -> None:
         self.needs_digests = has_digests
-        self._router = Router(salt=SALT, seed=1)
+        self._router = Router(salt=SALT, seed=seed)
 
     def choose(self, prompt: Sequence[int], replicas: Sequence[Seen], now: float, _key: str) -> int:
         candidates = [Candidate(str(nth), replica.digest, replica.n_ongoing) for nth, replica in enumerate(replicas)]
@@ -171,3 +210,59 @@ RULES: dict[str, Callable[[], Rule]] = {
     "random": _Random,
 }
 """By the names that they have in tables. Ray's threshold is infinite unless somebody sets it; 8 is all slots of a replica."""
+
+
+class Cells:
+    """Two levels: a router chooses a cell of replicas, by what the cell's replicas hold together, and the cell's own the replica.
+
+    A cell tells of every eighth block, which are those whose hashes are divisible by eight: nobody has to agree on more than on
+    hashes. It tells how busy its replicas are on average.
+    """
+
+    needs_digests = True
+
+    def __init__(self, size: int = 8, sampled: int = 8) -> None:
+        self._size, self._sampled = size, sampled
+        self._upper = Router(salt=SALT, seed=1)
+        self._lower: dict[int, _Weft] = {}
+        self._read: dict[bytes, frozenset[int]] = {}
+        self._told: dict[int, Digest] = {}
+
+    def choose(self, prompt: Sequence[int], replicas: Sequence[Seen], now: float, key: str) -> int:
+        """As of `Rule`."""
+        cells = [replicas[first : first + self._size] for first in range(0, len(replicas), self._size)]
+        candidates = [
+            Candidate(str(nth), self._digest(nth, cell), math.ceil(sum(replica.n_ongoing for replica in cell) / len(cell)))
+            for nth, cell in enumerate(cells)
+        ]
+        chosen = int(self._upper.choose(prompt, candidates, now=now)[0])
+        self._upper.sent(str(chosen), prompt, now=now)
+        lower = self._lower.setdefault(chosen, _Weft(seed=chosen))
+        return self._size * chosen + lower.choose(prompt, cells[chosen], now, key)
+
+    def _digest(self, nth: int, cell: Sequence[Seen]) -> Digest | None:
+        told = [replica.digest for replica in cell if replica.digest is not None]
+        if len(told) < len(cell):
+            return None
+        made_at = min(digest.made_at for digest in told)
+        if (known := self._told.get(nth)) is None or known.made_at != made_at:
+            mean = {
+                name: math.ceil(sum(getattr(digest, name) or 0 for digest in told) / len(told))
+                for name in ("n_queued", "n_running", "n_slots", "n_free_cells", "n_pending")
+            }
+            pool = pack(block for digest in told for block in self._sample(digest.pool))
+            stored = pack(block for digest in told for block in self._sample(digest.stored))
+            self._told[nth] = Digest(made_at=made_at, pool=pool, stored=stored, **mean)
+        return self._told[nth]
+
+    def _sample(self, packed: bytes) -> frozenset[int]:
+        if packed not in self._read:
+            if len(self._read) > 1_000:
+                self._read.clear()
+            self._read[packed] = frozenset(block for block in unpack(packed) if not block % self._sampled)
+        return self._read[packed]
+
+
+def routers(n: int) -> list[Rule]:
+    """So many of Weft's, each with what it knows itself."""
+    return [_Weft(seed=nth) for nth in range(n)]

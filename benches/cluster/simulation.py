@@ -5,6 +5,7 @@ What a replica has computed before is known to a `Held`; how long a step takes f
 
 import heapq
 import math
+import random
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from benches.cluster.loads import Session, Tokens
 from benches.cluster.rules import Rule
 from weft.ray.digest import Digest
 
-__all__ = ["MACHINE", "Job", "Machine", "Outcome", "in_one_cache", "simulate"]
+__all__ = ["MACHINE", "Job", "Machine", "Outcome", "found_again", "in_one_cache", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ PERIOD_S = 1.0
 DELAY_S = 0.3
 """How long that takes to come to the router."""
 
+COUNTED_S = 10.0
+"""How long one of several routers believes what it knows of how many requests a replica has: as Ray's, for so long."""
+
 LONGEST_ALONE_S, LONGEST_BESIDE_S = 0.5, 0.2
 """How long a step may take that computes prompts: while nobody is written, and beside others."""
 
@@ -52,6 +56,7 @@ class Job:
     prompt: Tokens | None = None
     n_prompt: int = 0
     replica: int = -1
+    router: int = 0
     n_cached: int = 0
     n_left: int = 0
     n_to_write: int = 0
@@ -72,6 +77,8 @@ class Outcome:
     n_cached: int = 0
     sent: list[tuple[Session, int]] = field(default_factory=list)
     """The requests in the order in which they came."""
+    begun: list[tuple[Session, int, int]] = field(default_factory=list)
+    """The requests in the order in which they began, each with its replica."""
 
     @property
     def hit_rate(self) -> float:
@@ -110,7 +117,8 @@ def _quantile(values: list[float], share: float) -> float:
 
 
 class _Replica:
-    def __init__(self, nth: int, held: Held, n_slots: int, *, publishes: bool) -> None:
+    def __init__(self, nth: int, held: Held, n_slots: int, begun: list[tuple[Session, int, int]], *, publishes: bool) -> None:
+        self._begun = begun
         self.nth, self.n_ongoing, self.busy_s = nth, 0, 0.0
         self.digest: Digest | None = None
         self.speed = 1.0
@@ -168,6 +176,7 @@ class _Replica:
         self.publish(now)
         turn = job.session.turns[job.nth]
         assert job.prompt is not None
+        self._begun.append((job.session, job.nth, self.nth))
         job.n_cached = self._held.serve(self.nth, job.prompt, turn.answer)
         job.prompt = None
         job.n_left = max(job.n_prompt - job.n_cached, 1)
@@ -221,11 +230,70 @@ class _Replica:
             self.digest = self._coming.popleft()
 
 
+class _View:
+    """A replica as one of several routers knows it: it is told as all are, and counts as routers of Ray do.
+
+    It hears how many requests the replica has when it sends one there, counts off its own as they end, and has forgotten it all
+    after a while in which neither happened.
+    """
+
+    def __init__(self, replica: _Replica) -> None:
+        self._replica = replica
+        self._counted_at = -math.inf
+        self.n_ongoing = 0
+
+    @property
+    def digest(self) -> Digest | None:
+        return self._replica.digest
+
+    def look(self, now: float) -> None:
+        if now - self._counted_at > COUNTED_S:
+            self.n_ongoing = 0
+
+    def sent(self, now: float) -> None:
+        self.n_ongoing, self._counted_at = self._replica.n_ongoing, now
+
+    def ended(self, now: float) -> None:
+        if now - self._counted_at <= COUNTED_S:
+            self.n_ongoing, self._counted_at = max(self.n_ongoing - 1, 0), now
+
+
+class _Routers:
+    """Who chooses, and what each knows."""
+
+    def __init__(self, rule: Rule | Sequence[Rule], replicas: Sequence[_Replica]) -> None:
+        self._rules = rule if isinstance(rule, Sequence) else [rule]
+        self._replicas = replicas
+        self._views = [[_View(replica) for replica in replicas] for _ in self._rules] if isinstance(rule, Sequence) else []
+        self._draw = random.Random("which router")
+
+    def choose(self, job: Job, now: float) -> None:
+        """One of them says where a request goes."""
+        job.router = self._draw.randrange(len(self._rules))
+        seen: Sequence[_View | _Replica] = self._replicas
+        if self._views:
+            seen = self._views[job.router]
+            for view in self._views[job.router]:
+                view.look(now)
+        assert job.prompt is not None
+        job.replica = self._rules[job.router].choose(job.prompt, seen, now, job.session.key)
+
+    def sent(self, job: Job, now: float) -> None:
+        """The replica has it."""
+        if self._views:
+            self._views[job.router][job.replica].sent(now)
+
+    def ended(self, job: Job, now: float) -> None:
+        """It is answered."""
+        if self._views:
+            self._views[job.router][job.replica].ended(now)
+
+
 def simulate(
     sessions: Iterable[Session],
     n_replicas: int,
     held: Held,
-    rule: Rule,
+    rule: Rule | Sequence[Rule],
     *,
     n_slots: int,
     speeds: Sequence[float] | None = None,
@@ -236,14 +304,17 @@ def simulate(
         sessions: What is asked, in the order of its beginning.
         n_replicas: How many there are.
         held: What they hold.
-        rule: Who is sent where.
+        rule: Who is sent where, by one router that knows how many requests each replica has; several are routers, of which each
+            gets its share of the requests, knows of the others' by what replicas tell, and counts as Ray's routers do.
         n_slots: Slots of each.
         speeds: How many times as long as others each replica takes for a step.
     """
-    replicas = [_Replica(nth, held, n_slots, publishes=rule.needs_digests) for nth in range(n_replicas)]
+    outcome = Outcome([], [0.0] * n_replicas, [0] * n_replicas)
+    publishes = (rule[0] if isinstance(rule, Sequence) else rule).needs_digests
+    replicas = [_Replica(nth, held, n_slots, outcome.begun, publishes=publishes) for nth in range(n_replicas)]
+    routers = _Routers(rule, replicas)
     for replica, speed in zip(replicas, speeds or [], strict=False):
         replica.speed = speed
-    outcome = Outcome([], [0.0] * n_replicas, [0] * n_replicas)
     # Of what happens at the same time, what was known first.
     coming: list[tuple[float, int, Job | tuple[_Replica, int]]] = []
     n_known = 0
@@ -262,12 +333,13 @@ def simulate(
             what.n_prompt = len(what.prompt)
             for replica in replicas:
                 replica.publish(now)
-            what.replica = rule.choose(what.prompt, replicas, now, what.session.key)
+            routers.choose(what, now)
             outcome.sent.append((what.session, what.nth))
             outcome.n_requests[what.replica] += 1
             replica = replicas[what.replica]
             if (end_s := replica.add(what, now)) is not None:
                 expect(end_s, (replica, replica.version))
+            routers.sent(what, now)
             continue
         replica, version = what
         if version != replica.version:
@@ -279,6 +351,9 @@ def simulate(
             outcome.jobs.append(job)
             outcome.n_prompt += job.n_prompt
             outcome.n_cached += job.n_cached
+            routers.ended(job, now)
+            for other in job.session.turns[job.nth].begins:
+                expect(now + other.at_s, Job(other, 0, now + other.at_s))
             if job.nth + 1 < len(job.session.turns):
                 at_s = now + job.session.turns[job.nth + 1].after_s
                 expect(at_s, Job(job.session, job.nth + 1, at_s))
@@ -288,10 +363,15 @@ def simulate(
 
 def in_one_cache(sent: Iterable[tuple[Session, int]], held: Held) -> float:
     """The share of tokens that one cache finds which gets all requests in this order."""
+    return found_again(((session, nth, 0) for session, nth in sent), held)
+
+
+def found_again(begun: Iterable[tuple[Session, int, int]], held: Held) -> float:
+    """The share of tokens that replicas find which get these requests in this order: what becomes of it where they hold more."""
     n_prompt = n_cached = 0
-    for session, nth in sent:
+    for session, nth, replica in begun:
         turn = session.turns[nth]
         prompt = turn.prompt()
         n_prompt += len(prompt)
-        n_cached += held.serve(0, prompt, turn.answer)
+        n_cached += held.serve(replica, prompt, turn.answer)
     return n_cached / max(n_prompt, 1)

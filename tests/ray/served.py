@@ -4,6 +4,7 @@ import json
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -68,11 +69,25 @@ def test_prompts_go_where_what_they_begin_with_is_computed(cluster: Cluster) -> 
     assert n_cached / n_prompt > 0.9
 
 
-def test_a_response_goes_on_from_one_before(cluster: Cluster) -> None:
-    first = cluster.client.post("/v1/responses", json={"input": "Hello there, fox.", "max_output_tokens": 16}).json()
-    body = {"input": "And then?", "previous_response_id": first["id"], "max_output_tokens": 16}
-    second = cluster.client.post("/v1/responses", json=body).json()
-    assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+def test_responses_go_on_where_the_ones_before_were_written(cluster: Cluster) -> None:
+    """Several at once, each as soon as the one before has ended: no digest has told of it by then."""
+    told = "The fox and the owl told each other of the wood. " * 12
+
+    def ask(number: int) -> None:
+        body = {"input": f"{number}. {told}", "max_output_tokens": 32}
+        before = cluster.client.post("/v1/responses", json=body).json()
+        for turn in range(3):
+            body = {"input": f"And then, {turn}?", "previous_response_id": before["id"], "max_output_tokens": 32}
+            answer = cluster.client.post("/v1/responses", json=body).json()
+            n_before = before["usage"]["input_tokens"]
+            n_cached.append(answer["usage"]["input_tokens_details"]["cached_tokens"] / n_before)
+            before = answer
+
+    n_cached: list[float] = []
+    with ThreadPoolExecutor(4) as askers:
+        list(askers.map(ask, range(4)))
+    assert len(n_cached) == 12
+    assert min(n_cached) > 0.9
 
 
 def test_what_one_engine_tells_all_replicas_tell_together(cluster: Cluster) -> None:
@@ -144,6 +159,29 @@ def test_their_number_follows_the_load(cluster: Cluster) -> None:
         asker.start()
     try:
         wait_until(lambda: len(cluster.processes("replica")) == 3, 60)
+    finally:
+        is_over.set()
+        for asker in askers:
+            asker.join()
+    wait_until(lambda: len(cluster.processes("replica")) == 1, 90)
+
+
+def test_their_number_follows_the_cells_that_are_taken(cluster: Cluster) -> None:
+    cluster.deploy(replicas="1-2", n_slots=16, n_ctx=2048, up_after_s=1, down_after_s=1)
+    wait_until(lambda: len(cluster.processes("replica")) == 1, 60)
+    is_over = threading.Event()
+
+    def ask_on(number: int) -> None:
+        while not is_over.is_set():
+            body = {"prompt": [5 + number] * 560, "n_predict": 80, "ignore_eos": True}
+            assert httpx.post(f"{cluster.url}/completion", json=body, timeout=120).status_code == 200
+
+    # Three find room and three wait: six of sixteen slots, and nine tenths of the cells.
+    askers = [threading.Thread(target=ask_on, args=(number,)) for number in range(6)]
+    for asker in askers:
+        asker.start()
+    try:
+        wait_until(lambda: len(cluster.processes("replica")) == 2, 60)
     finally:
         is_over.set()
         for asker in askers:

@@ -1,9 +1,10 @@
 """Which replica a prompt is sent to: where most of it is computed already, unless too much waits there.
 
 Every replica is given a price, in tokens of a prompt that have to be computed: those of this prompt that it does not hold, a
-little for those that it must bring back from its store, and what it has to do for others first. The cheapest one is taken. Where
-no replica knows more of the prompt than another, two are drawn and the less busy one is taken. A replica that is far busier than
-the least busy one is passed over, whatever it holds.
+little for those that it must bring back from its store, and what it has to do for others first. The cheapest one is taken; of
+several that are as good, the prompt decides, so that routers that know nothing of each other take the same one. Where the prompt
+is not known, two are drawn and the less busy one is taken. A replica that is far busier than the least busy one is passed over,
+whatever it holds.
 """
 
 import random
@@ -41,7 +42,7 @@ RESTORING = 2 / 1_800
 COMPUTING = 2.0
 """What a token costs that is computed, in tokens that are waited for: it is waited for, and makes others wait."""
 
-WAITING, MOST_COMPUTING = 4.0, 8.0
+WAITING, MOST_COMPUTING = 4.0, 16.0
 """By how much that is more for each prompt that waits at a replica, on average, and what it is at most."""
 
 WRITING = 500.0
@@ -77,6 +78,7 @@ class _Text(NamedTuple):
     blocks: frozenset[int]
     places: Mapping[int, int]
     """That of each block, from 1 on."""
+    order: Sequence[int]
 
 
 class _Known:
@@ -106,11 +108,11 @@ class _Known:
         if self.packed != (digest.pool, digest.stored):
             self.packed = digest.pool, digest.stored
             self.pool, self.stored = unpack(digest.pool), unpack(digest.stored)
-        # Prompts begin in the order in which they were sent: those that wait are the last ones.
-        n_waiting = digest.n_queued + self.n_since(digest.made_at)
-        first_waiting = self.prompts[-min(n_waiting, len(self.prompts))][0] if n_waiting and self.prompts else float("inf")
+        # Prompts begin in the order in which they were sent: those that wait, or are computed, are the last ones.
+        n_open = digest.n_queued + self.n_since(digest.made_at) + (digest.n_running if digest.n_pending else 0)
+        first_open = self.prompts[-min(n_open, len(self.prompts))][0] if n_open and self.prompts else float("inf")
         for block, sent_at in list(self.sent.items()):
-            if sent_at >= min(digest.made_at - SETTLED_S, first_waiting):
+            if sent_at >= min(digest.made_at - SETTLED_S, first_open):
                 break
             del self.sent[block]
 
@@ -145,6 +147,8 @@ class _Offer(msgspec.Struct):
     n_requests: int
     n_slots: int
     n_free_cells: int
+    next_block: int | None
+    """The first of the prompt's that it does not hold; `None` where it holds all of them."""
 
     @property
     def load(self) -> float:
@@ -209,16 +213,22 @@ class Router:
             weights = {offer.replica_id: _weight(sticky, offer.replica_id) for offer in offers}
             offers.sort(key=lambda offer: (offer.replica_id in passed_over, -weights[offer.replica_id]))
             return [offer.replica_id for offer in offers]
+        self._random.shuffle(offers)
+        if not tokens:
+            open_to_all = [offer for offer in offers if offer.replica_id not in passed_over]
+            first = min(open_to_all[:2], key=_Offer.busy)
+            offers.sort(key=lambda offer: (offer is not first, offer.replica_id in passed_over, offer.busy()))
+            return [offer.replica_id for offer in offers]
         # What is computed makes all wait that come before it is done: the more, the more there is to do.
         waiting = sum(offer.waiting for offer in offers) / len(offers) / max(self._typical, BLOCK)
         computing = min(COMPUTING + WAITING * waiting, MOST_COMPUTING)
-        self._random.shuffle(offers)
-        offers.sort(key=lambda offer: (offer.replica_id in passed_over, offer.price(computing), -offer.n_free_cells))
-        open_to_all = [offer for offer in offers if offer.replica_id not in passed_over]
-        if max(offer.own for offer in open_to_all) - offers[0].own < BLOCK and len(open_to_all) > 1:
-            first = min(self._random.sample(open_to_all, 2), key=_Offer.busy)
-            offers.remove(first)
-            offers.insert(0, first)
+
+        def rank(offer: _Offer) -> tuple[bool, float, int]:
+            # Of those that are as good, all routers take the same: what begins alike is not computed elsewhere by each of them.
+            weight = 0 if offer.next_block is None else _weight(str(offer.next_block), offer.replica_id)
+            return offer.replica_id in passed_over, offer.price(computing), -weight
+
+        offers.sort(key=rank)
         return [offer.replica_id for offer in offers]
 
     def sent(self, replica_id: str, tokens: Sequence[int] | None, *, now: float, salt: bytes | None = None) -> None:
@@ -271,13 +281,17 @@ class Router:
             told = self._typical * digest.n_running / 2 if digest.n_pending is None else digest.n_pending
             n_waiting = min(digest.n_queued + known.n_since(digest.made_at), n_requests)
             pending = told + known.pending(n_waiting, self._typical)
-        own = _own(text, *_held(known, text))
-        return _Offer(candidate.replica_id, own, pending, n_requests, n_slots, n_free_cells)
+        in_pool, in_store = _held(known, text)
+        n_blocks = (in_pool + in_store) // BLOCK
+        next_block = text.order[n_blocks] if n_blocks < len(text.order) else None
+        own = _own(text, in_pool, in_store)
+        return _Offer(candidate.replica_id, own, pending, n_requests, n_slots, n_free_cells, next_block)
 
 
 def _text(tokens: Sequence[int], salt: bytes) -> _Text:
-    places = {block: place for place, block in enumerate(block_hashes(tokens, salt=salt), start=1)}
-    return _Text(len(tokens), frozenset(places), places)
+    order = block_hashes(tokens, salt=salt)
+    places = {block: place for place, block in enumerate(order, start=1)}
+    return _Text(len(tokens), frozenset(places), places, order)
 
 
 def _held(known: _Known, text: _Text) -> tuple[int, int]:
