@@ -101,7 +101,9 @@ async def _begin(asked: translate.Asked, service: Service, context: Sequence[int
     fields = asked.fields
     prompt = await service.chat_prompt(fields, request_fields.chat_files(fields.messages))
     if context:
-        if (unknown := TokenIds(context).outside(service.engine.model.n_vocab)) is not None:
+        known = context if isinstance(context, TokenIds) else TokenIds(context)
+        service.check_length(known)
+        if (unknown := known.outside(service.engine.model.n_vocab)) is not None:
             raise InvalidRequest("context", f"context has the token {unknown}, which the model has not")
         tokens = prompt.tokens
         assert isinstance(tokens, list), "pictures are refused beside a context"
@@ -220,14 +222,15 @@ def _cut(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt]:
     for pieces in texts:
         text = cast("str", cast("Sequence[Piece]", pieces)[0])
         # A token is a byte at least.
-        tokens = model.tokenize(text) if len(text.encode()) >= n_most - MAX_AROUND else []
+        tokens = model.token_ids(text) if len(text.encode()) >= n_most - MAX_AROUND else TokenIds([])
         if len(tokens) <= n_most:
             cut.append(pieces)
             continue
-        said = model.tokenize(text, add_special=False)
-        n_before = next(n for n in range(len(tokens)) if tokens[n : n + len(said)] == said)
-        n_behind = len(tokens) - len(said) - n_before
-        cut.append([*tokens[: n_most - n_behind], *tokens[len(tokens) - n_behind :]])
+        said = model.token_ids(text, add_special=False)
+        n_around, n_alike = len(tokens) - len(said), min(n_most, len(said))
+        n_before = next(n for n in range(n_around + 1) if tokens.part(n, n + n_alike) == said.part(0, n_alike))
+        n_behind = n_around - n_before
+        cut.append([*tokens.part(0, n_most - n_behind), *tokens.part(len(tokens) - n_behind, len(tokens))])
     return cut
 
 
