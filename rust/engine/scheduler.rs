@@ -109,7 +109,9 @@ impl Scheduler {
         let prompts = || demands.iter().filter(|demand| demand.n_ready > 1);
         let n_wanted = prompts().fold(0, |sum: u32, demand| sum.saturating_add(demand.n_ready));
         let streams = Streams { n_decoding: rows.iter().sum(), ..streams };
-        let chunk = self.chunk(streams, n_wanted, n_cells, spent);
+        let of_first = prompts().filter(|demand| demand.priority >= streams.priority);
+        let n_first = of_first.fold(0, |sum: u32, demand| sum.saturating_add(demand.n_ready));
+        let chunk = self.chunk(streams, n_wanted, n_first, n_cells, spent);
         let mut n_granted = 0;
         for is_low in [false, true] {
             let is_meant = |demand: &Demand| (streams.n_decoding > 0 && demand.priority < streams.priority) == is_low;
@@ -218,8 +220,9 @@ impl Scheduler {
     /// Most prefill rows beside `streams`, where `n_wanted` wait: as many as stay within the budget in 99 of 100 steps; on average
     /// where nobody decodes, since then no stream pauses when one takes longer. Where the machine is too unsteady for any chunk to
     /// be safe, as many as take a calm one no more than a third of the gap and no longer than the streams by themselves: the pauses
-    /// are somebody else's doing then, and a smaller chunk would not shorten them.
-    fn chunk(&self, streams: Streams, n_wanted: u32, n_cells: u32, spent: Duration) -> u32 {
+    /// are somebody else's doing then, and a smaller chunk would not shorten them. Where the `n_first` rows of prompts that are worth as
+    /// much as the streams are all there is in that third, they are computed at once: somebody waits for a first token.
+    fn chunk(&self, streams: Streams, n_wanted: u32, n_first: u32, n_cells: u32, spent: Duration) -> u32 {
         let budget_s = self.budget_s(streams, n_cells, spent);
         let n_decoding = streams.n_decoding;
         let nobody_waits = n_decoding == 0 && streams.within.is_none();
@@ -234,7 +237,13 @@ impl Scheduler {
         let calm_s = self.calm_s(streams, n_cells, spent);
         let is_calm = |n_prefill| self.decode.mean_s(Shape { n_decoding, n_prefill, n_cells }) <= calm_s;
         let low = least.min(most);
-        most_rows(low, high, fits).max(if nobody_waits { low } else { most_rows(low, high, is_calm) })
+        let safe = most_rows(low, high, fits);
+        if nobody_waits {
+            return safe.max(low);
+        }
+        let most_s = CALM * self.most_s(streams, n_cells) - spent.as_secs_f64();
+        let is_whole = n_first <= high && self.decode.mean_s(Shape { n_decoding, n_prefill: n_first, n_cells }) <= most_s;
+        safe.max(most_rows(low, high, is_calm)).max(if is_whole { n_first } else { 0 })
     }
 
     /// Of `chunk` rows, as many as add no more than [`ASIDE`] to what the streams of the highest priority take by themselves.
@@ -248,14 +257,18 @@ impl Scheduler {
     /// Seconds that a decode beside `streams` may take on average, however unsteady the machine.
     fn calm_s(&self, streams: Streams, n_cells: u32, spent: Duration) -> f64 {
         let alone_s = self.decode.mean_s(Shape { n_decoding: streams.n_decoding, n_prefill: 0, n_cells });
+        (2.0 * alone_s).min(CALM * self.most_s(streams, n_cells)) - spent.as_secs_f64()
+    }
+
+    /// Seconds that a whole step may take where streams of other sets of adapters may wait for its end.
+    fn most_s(&self, streams: Streams, n_cells: u32) -> f64 {
         let within_s = streams.within.map_or(f64::INFINITY, |within| within.as_secs_f64());
-        (2.0 * alone_s).min(CALM * self.step_s(streams, n_cells).min(within_s)) - spent.as_secs_f64()
+        self.step_s(streams, n_cells).min(within_s)
     }
 
     /// Seconds that a step's decode may take. Negative where the rest of the step alone takes more than is allowed.
     fn budget_s(&self, streams: Streams, n_cells: u32, spent: Duration) -> f64 {
-        let within_s = streams.within.map_or(f64::INFINITY, |within| within.as_secs_f64());
-        self.step_s(streams, n_cells).min(within_s) - spent.as_secs_f64() - self.rest_s - 3.0 * self.rest_spread_s
+        self.most_s(streams, n_cells) - spent.as_secs_f64() - self.rest_s - 3.0 * self.rest_spread_s
     }
 
     /// Seconds that 99 of 100 steps stay within which compute one token of each of `n_streams`; 0 until one was measured, or where
@@ -474,6 +487,22 @@ mod tests {
         assert!((4..=5).contains(&scheduler.n_told(hurried, N_CELLS)), "10 ms by 2 ms");
         (0..100).for_each(|_| scheduler.observe_telling(1, Duration::from_secs(1)));
         assert_eq!(scheduler.n_told(Streams::by_default(1), N_CELLS), 1, "nobody stands still");
+    }
+
+    #[test]
+    fn a_short_prompt_is_computed_at_once_where_no_bound_can_be_kept_and_a_longer_one_is_not() {
+        let mut scheduler = Scheduler::new(512, TokenGap::AtMost(Duration::from_millis(90)));
+        for i in 0..400_u64 {
+            let n_prefill = 20 * (i % 5);
+            let others = if i % 2 == 0 { 1 } else { 10 };
+            let took = Duration::from_micros((2_000 + 100 * n_prefill) * others);
+            scheduler.observe(1, u32::try_from(n_prefill).unwrap(), N_CELLS, took);
+        }
+        let chunk = |n_ready| plan_of(&scheduler, &[1, n_ready], N_CELLS, Duration::ZERO)[1];
+        let usual = chunk(2_000);
+        assert!((4..60).contains(&usual), "{usual} rows");
+        assert_eq!(chunk(usual + 5), usual + 5, "all there is");
+        assert_eq!(chunk(500), usual, "half a second is no third of the gap");
     }
 
     #[test]
