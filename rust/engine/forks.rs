@@ -150,7 +150,7 @@ impl Source {
     }
 
     /// Bytes that branches share which began together, about: of each part that one of `others` does not have.
-    fn n_shared<'a>(&self, others: impl Iterator<Item = &'a Self> + Clone) -> usize {
+    fn n_shared<'a>(&self, others: &(impl Iterator<Item = &'a Self> + Clone)) -> usize {
         let has_no = |is_it: &dyn Fn(&Self) -> bool| !others.clone().any(is_it);
         let prompt = self.tokens.prompt();
         let of_prompt = has_no(&|other| Arc::ptr_eq(other.tokens.prompt(), prompt)).then(|| size_of_val(&**prompt));
@@ -241,7 +241,7 @@ impl Forks {
         self.drop_left();
         let new = || Ended { sender: Arc::clone(sender), branches: BTreeMap::new(), n_bytes: 0 };
         let of_stream = self.ended.entry(stream_id).or_insert_with(new);
-        let n_bytes = source.n_own() + source.n_shared(of_stream.branches.values());
+        let n_bytes = source.n_own() + source.n_shared(&of_stream.branches.values());
         of_stream.n_bytes += n_bytes;
         of_stream.branches.insert(branch, source);
         self.n_bytes += n_bytes;

@@ -2,7 +2,7 @@
 //!
 //! Those that compute tokens never rest between these, while those that answer requests rest nearly all the time and are waited for
 //! when they do not. As equals, each turn of the second waits until one of the first ends. Where Linux lets threads choose how long
-//! their turns are (EEVDF's slices, sched_setattr(2), from 6.12 on), those that answer have short ones, which come before long
+//! their turns are (EEVDF's slices, `sched_setattr(2)`, from 6.12 on), those that answer have short ones, which come before long
 //! ones, and those that compute have long ones: nobody gets less of the processors for it. Elsewhere those that compute are nicer.
 
 use std::time::Duration;
@@ -16,6 +16,7 @@ const NICENESS: i32 = 5;
 const COMPUTING: Duration = Duration::from_millis(20);
 
 /// A turn of a thread that answers: the shortest that Linux knows.
+#[cfg(any(test, feature = "python"))]
 const ANSWERING: Duration = Duration::from_micros(100);
 
 /// This thread computes, and so do those that it starts from now on: tokens, or with `levels`, as nice(2) counts them, what is to
@@ -26,6 +27,7 @@ pub(crate) fn compute(levels: i32) {
 }
 
 /// This thread answers requests, and so do those that it starts from now on; all is as before where turns cannot be chosen.
+#[cfg(any(test, feature = "python"))]
 pub(crate) fn answer() {
     turns::take(ANSWERING);
 }
@@ -53,7 +55,7 @@ mod turns {
     use std::ffi::{c_int, c_long, c_uint};
     use std::time::Duration;
 
-    /// `struct sched_attr` of sched_setattr(2).
+    /// `struct sched_attr` of `sched_setattr(2)`.
     #[repr(C)]
     #[derive(Debug, Default)]
     struct Attributes {
@@ -68,9 +70,10 @@ mod turns {
         period: u64,
     }
 
-    const N_BYTES: c_uint = size_of::<Attributes>() as c_uint;
+    const N_BYTES: u32 = 48;
+    const _: () = assert!(size_of::<Attributes>() == N_BYTES as usize, "its first version");
 
-    /// The policies that share the processors, SCHED_OTHER and SCHED_BATCH.
+    /// The policies that share the processors, `SCHED_OTHER` and `SCHED_BATCH`.
     const SHARING: [u32; 2] = [0, 3];
 
     /// As the kernel numbers them. The C library has no functions for these two.
