@@ -75,7 +75,9 @@ pub(super) fn worth_awaiting<R: Runner>(core: &Core<R>, request_id: u64, n_known
     let (mut best, mut n_compared): (Option<Awaits>, u64) = (None, 0);
     let can_share = |running: &&Running| {
         let is_held_back = core.outbox.laggards.holds(running.sequence.stream_id);
-        running.n_uncomputed() >= MIN_SHARED && running.n_grouped.is_none() && !is_held_back
+        // One of a lower priority may have to stand back for others, and with it whoever waits for it.
+        let is_slow = running.sequence.request().priority < job.request.priority;
+        running.n_uncomputed() >= MIN_SHARED && running.n_grouped.is_none() && !is_held_back && !is_slow
     };
     for running in core.slots.running().iter().filter(can_share) {
         let n_common = running.sequence.tokens.common_prefix(&job.prompt);

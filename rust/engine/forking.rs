@@ -78,8 +78,9 @@ fn make<R: Runner>(core: &mut Core<R>, order: Ordered) -> Result<ForkMade> {
 
 /// Counts what forks take over as the step's work.
 fn count<R: Runner>(core: &mut Core<R>, cut: &Cut, ways: &OrderedWays, n_prompt: usize) {
+    let n_appended = n_prompt - cut.n_tokens as usize;
     let (n_kinds, n_read) = match ways {
-        OrderedWays::Alike(_) => (1, if cut.live.is_none() { cut.source.drawn(cut.n_said).len() } else { 0 }),
+        OrderedWays::Alike(_) => (1, n_appended + if cut.live.is_none() { cut.source.drawn(cut.n_said).len() } else { 0 }),
         // The penalties of each count the prompt.
         OrderedWays::Anew { requests, .. } => (1 + requests.len(), 0),
     };

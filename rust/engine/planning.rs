@@ -128,8 +128,12 @@ impl Planner {
     /// Counts for how many steps those have waited that stand back.
     fn count_waiting<R: Runner>(&self, core: &mut Core<R>) {
         for ((running, demand), &n_rows) in core.slots.running_mut().iter_mut().zip(&self.demands).zip(&self.n_rows) {
-            let stands_back = demand.n_ready == 1 && n_rows == 0;
-            running.n_waited = if stands_back { running.n_waited.saturating_add(1) } else { 0 };
+            // Whose adapters' turn it is not has got no further, nor does it stand back.
+            running.n_waited = match (n_rows, demand.n_ready) {
+                (0, 1) => running.n_waited.saturating_add(1),
+                (0, _) => running.n_waited,
+                _ => 0,
+            };
         }
     }
 
@@ -192,7 +196,7 @@ impl Planner {
             let n_ready = n_ready(core, running).min(until).min(most).min(n_of_a_kind(running)).min(n_alike);
             // The beams of a search go on together.
             let n_waited = running.sequence.beam.is_none().then_some(running.n_waited);
-            Demand { n_ready, priority: request.priority, n_waited }
+            Demand { n_ready, is_all: n_ready == running.n_uncomputed(), priority: request.priority, n_waited }
         }));
     }
 

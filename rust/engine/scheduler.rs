@@ -40,6 +40,8 @@ const NEWEST: f64 = 0.1;
 pub struct Demand {
     /// Tokens that wait to be computed; 0 where it cannot use rows now.
     pub n_ready: u32,
+    /// Whether these are all that it has to compute.
+    pub is_all: bool,
     /// Of two prompts, the one of higher priority is computed first.
     pub priority: i32,
     /// For how many steps in a row it has got nothing; `None` where it waits for nobody.
@@ -110,7 +112,8 @@ impl Scheduler {
         let n_wanted = prompts().fold(0, |sum: u32, demand| sum.saturating_add(demand.n_ready));
         let streams = Streams { n_decoding: rows.iter().sum(), ..streams };
         let of_first = prompts().filter(|demand| demand.priority >= streams.priority);
-        let n_first = of_first.fold(0, |sum: u32, demand| sum.saturating_add(demand.n_ready));
+        let n_first =
+            of_first.fold(0, |sum: u32, demand| if demand.is_all { sum.saturating_add(demand.n_ready) } else { u32::MAX });
         let chunk = self.chunk(streams, n_wanted, n_first, n_cells, spent);
         let mut n_granted = 0;
         for is_low in [false, true] {
@@ -118,7 +121,8 @@ impl Scheduler {
             let priorities = || prompts().filter(|demand| is_meant(demand)).map(|demand| demand.priority);
             let Some(highest) = priorities().max() else { continue };
             let most = if is_low { self.chunk_aside(demands, streams, chunk, n_cells) } else { chunk };
-            let mut left = most.saturating_sub(n_granted);
+            let least = if is_low { MIN_ASIDE.min(self.n_ubatch.saturating_sub(streams.n_decoding + n_granted)) } else { 0 };
+            let mut left = most.saturating_sub(n_granted).max(least);
             n_granted += left;
             // Those that nobody more senior stands before, then the rest by their priorities.
             share(demands, rows, &mut left, |demand, highest_before| is_meant(demand) && demand.priority >= highest_before);
@@ -132,7 +136,8 @@ impl Scheduler {
     }
 
     /// Takes their rows back from streams of lower priorities than the highest of all, as far as they would add more than [`ASIDE`] to
-    /// what those of that priority take by themselves. Those that have waited the longest go on, then the most senior.
+    /// what those of that priority take by themselves. The one that has waited the longest goes on, then those of higher priorities, then
+    /// those that have waited longer.
     fn stand_back(&self, demands: &[Demand], n_cells: u32, rows: &mut [u32]) {
         let ready = || demands.iter().filter(|demand| demand.n_ready > 0);
         let Some(highest) = ready().map(|demand| demand.priority).max() else { return };
@@ -153,6 +158,7 @@ impl Scheduler {
         }
         let mut low: Vec<usize> = (0..demands.len()).filter(|&nth| may_wait(&demands[nth])).collect();
         low.sort_by_key(|&nth| Reverse(demands[nth].n_waited));
+        low[1..].sort_by_key(|&nth| Reverse(demands[nth].priority));
         for nth in low.into_iter().skip(n_on as usize) {
             rows[nth] = 0;
         }
@@ -372,7 +378,7 @@ mod tests {
     }
 
     pub(super) fn demands(n_uncomputed: &[u32]) -> Vec<Demand> {
-        n_uncomputed.iter().map(|&n_ready| Demand { n_ready, priority: 0, n_waited: None }).collect()
+        n_uncomputed.iter().map(|&n_ready| Demand { n_ready, is_all: true, priority: 0, n_waited: None }).collect()
     }
 
     fn plan_of(scheduler: &Scheduler, n_uncomputed: &[u32], n_cells: u32, spent: Duration) -> Vec<u32> {
@@ -411,7 +417,12 @@ mod tests {
         let mut rows = Vec::new();
         let steps = (0..n_steps).map(|_| {
             let demands: Vec<_> = (n_waited.iter().enumerate())
-                .map(|(nth, &n_waited)| Demand { n_ready: 1, priority: i32::from(nth == 0), n_waited: Some(n_waited) })
+                .map(|(nth, &n_waited)| Demand {
+                    n_ready: 1,
+                    is_all: true,
+                    priority: i32::from(nth == 0),
+                    n_waited: Some(n_waited),
+                })
                 .collect();
             scheduler.plan(&demands, Streams::by_default(0), N_CELLS, Duration::ZERO, &mut rows);
             for (n_waited, &n_rows) in n_waited.iter_mut().zip(&rows) {
@@ -466,10 +477,11 @@ mod tests {
             let took = Duration::from_micros(4_000 + u64::from(1_000 * n_decoding + 100 * n_prefill));
             scheduler.observe(n_decoding, n_prefill, N_CELLS, took);
         }
-        let stream = |n_waited| Demand { n_ready: 1, priority: 0, n_waited };
+        let stream = |n_waited| Demand { n_ready: 1, is_all: true, priority: 0, n_waited };
         let mut rows = Vec::new();
         for (n_waited, expected) in [(Some(0), 1..=6), (None, 30..=30)] {
-            let demands = [vec![Demand { n_ready: 20, priority: 1, n_waited: Some(0) }], vec![stream(n_waited); 30]].concat();
+            let demands =
+                [vec![Demand { n_ready: 20, is_all: true, priority: 1, n_waited: Some(0) }], vec![stream(n_waited); 30]].concat();
             scheduler.plan(&demands, Streams::by_default(30), N_CELLS, Duration::ZERO, &mut rows);
             assert!(rows[0] > 0);
             assert!(expected.contains(&rows[1..].iter().sum::<u32>()), "{rows:?}");
@@ -612,14 +624,14 @@ mod tests {
     fn a_prompt_of_higher_priority_gets_the_chunk_before_others() {
         let measured = measured();
         let chunk = plan(&measured, &[1, 2_000])[1];
-        let demand = |n_ready, priority| Demand { n_ready, priority, n_waited: None };
+        let demand = |n_ready, priority| Demand { n_ready, is_all: true, priority, n_waited: None };
         let mut rows = Vec::new();
         let mut plan_with = |demands: &[Demand]| {
             measured.plan(demands, Streams::by_default(1), N_CELLS, Duration::ZERO, &mut rows);
             rows.clone()
         };
-        assert_eq!(plan_with(&[demand(2_000, 3), demand(2_000, 0), demand(1, 0), demand(300, -1)]), [chunk, 0, 1, 0]);
-        assert_eq!(plan_with(&[demand(30, 3), demand(2_000, 0), demand(1, 0), demand(300, -1)]), [30, chunk - 30, 1, 0]);
+        assert_eq!(plan_with(&[demand(2_000, 3), demand(2_000, 0), demand(1, 0), demand(300, -1)]), [chunk, 0, 1, 1]);
+        assert_eq!(plan_with(&[demand(30, 3), demand(2_000, 0), demand(1, 0), demand(300, -1)]), [30, chunk - 30, 1, 1]);
     }
 
     #[test]
@@ -631,7 +643,7 @@ mod tests {
         }
         let plan_with = |demands: &[(u32, i32)], priority| {
             let demands: Vec<_> =
-                demands.iter().map(|&(n_ready, priority)| Demand { n_ready, priority, n_waited: None }).collect();
+                demands.iter().map(|&(n_ready, priority)| Demand { n_ready, is_all: true, priority, n_waited: None }).collect();
             let mut rows = Vec::new();
             let streams = Streams { priority, ..Streams::by_default(1) };
             measured.plan(&demands, streams, N_CELLS, Duration::ZERO, &mut rows);
@@ -642,7 +654,7 @@ mod tests {
         assert!(whole > 120 && (4..=6).contains(&aside), "{whole} rows of 1 ms in 200 ms, {aside} beside 20 ms");
         assert_eq!(plan_with(&[(1, 3), (2_000, 3)], 3)[1], whole, "equals may take all of the gap");
         assert_eq!(plan_with(&[(1, 3), (3, 3), (40, 1), (2_000, 0)], 3), [1, 3, aside - 3, 0], "which comes off what others get");
-        assert_eq!(plan_with(&[(2_000, 0), (1, 3), (40, 3)], 3), [0, 1, 40]);
+        assert_eq!(plan_with(&[(2_000, 0), (1, 3), (40, 3)], 3), [1, 1, 40], "nobody stands still");
     }
 
     #[test]
@@ -734,7 +746,8 @@ mod tests {
     #[test]
     fn a_senior_prompt_of_low_priority_is_computed_beside_any_number_of_a_higher_one() {
         // The first has waited so long that it is senior to the others; as long as others come, it must get on.
-        let demands: Vec<Demand> = [0, 1, 1].map(|priority| Demand { n_ready: 2_000, priority, n_waited: None }).into();
+        let demands: Vec<Demand> =
+            [0, 1, 1].map(|priority| Demand { n_ready: 2_000, is_all: true, priority, n_waited: None }).into();
         let mut rows = Vec::new();
         scheduler().plan(&demands, Streams::default(), N_CELLS, Duration::ZERO, &mut rows);
         assert!(rows[0] > 0, "{rows:?}");

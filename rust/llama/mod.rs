@@ -72,7 +72,6 @@ pub use crate::llama::media::{LoadedMedia, MAX_KEPT_BYTES, MAX_LOADED_BYTES, Med
 pub use crate::llama::media_file::{MAX_PIXELS, MAX_SECONDS, MediaKind};
 pub use crate::llama::model::Model;
 #[cfg(feature = "python")]
-#[cfg(feature = "python")]
 pub(crate) use crate::llama::niceness::{answer, compute};
 use crate::llama::piece::Layout;
 pub use crate::llama::prefix_file::{PrefixFileError, PrefixFiles};

@@ -97,9 +97,7 @@ impl VectorContext {
     /// With `n_threads` of `config`, which are where and how those of prompts are, but for their priority.
     pub(super) fn new(model: Arc<Model>, config: &EngineConfig, shape: Shape, adapters: DefaultAdapters) -> Result<Self> {
         let (used, n_threads) = (config.used, config.n_threads.unwrap_or_else(threads::n_cores));
-        if !model.is_encoder() {
-            niceness::compute(NICENESS);
-        }
+        niceness::compute(if model.is_encoder() { 0 } else { NICENESS });
         let keeps_states = model.is_recurrent() || model.is_hybrid();
         let has_last = matches!(shape.pooling, Pooling::Last | Pooling::Rank);
         let shares = !model.is_encoder() && !keeps_states && has_last;

@@ -8,6 +8,8 @@ import pytest
 
 from tests.server.matchers import Json
 from weft.chat import builtin, sandbox
+from weft.chat.conversation import ChatMessage
+from weft.chat.messages import for_template
 from weft.chat.template import ChatTemplate, TemplateError, TooLongError
 
 # Renderings of every template that llama.cpp knows by name, as llama.cpp renders them.
@@ -190,3 +192,18 @@ def test_a_template_is_tried_out_for_what_it_takes(source: str, takes_text: bool
 )
 def test_a_template_is_tried_out_for_messages_of_the_system(source: str, takes_system: bool) -> None:
     assert ChatTemplate(source).takes_system is takes_system
+
+
+def test_results_have_the_names_of_their_calls_where_a_template_wants_them_also_where_ids_come_again_or_are_no_texts() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.role }}<start_function_response>{{ m.name }};{% endfor %}")
+
+    def called(name: str, number: object) -> ChatMessage:
+        return ChatMessage(role="assistant", tool_calls=[{"id": number, "function": {"name": name, "arguments": "{}"}}])
+
+    def told(number: str | None) -> ChatMessage:
+        return ChatMessage(role="tool", content="2", tool_call_id=number)
+
+    for number, answered in (("1", "1"), (None, None), (["x"], "['x']")):
+        messages = [called("a", number), told(answered), called("b", number), told(answered)]
+        assert [message.get("name") for message in for_template(messages, template)] == [None, "a", None, "b"]
+    assert for_template([told("2")], template)[0].get("name") is None

@@ -133,13 +133,15 @@ _NAMED_RESULTS = "<start_function_response>"
 
 def _with_names(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """The messages, with the names of the functions whose results they tell."""
-    names = {call.get("id"): call["function"]["name"] for message in messages for call in message.tool_calls or ()}
-    return [
-        msgspec.structs.replace(message, name=names.get(message.tool_call_id))
-        if message.role == "tool" and not message.name
-        else message
-        for message in messages
-    ]
+    names: dict[str, str] = {}
+    named: list[ChatMessage] = []
+    for message in messages:
+        # An id may come again: a result is that of the last call before it.
+        names |= {str(call.get("id") or ""): call["function"]["name"] for call in message.tool_calls or ()}
+        is_nameless = message.role == "tool" and not message.name
+        name = names.get(message.tool_call_id or "") if is_nameless else message.name
+        named.append(msgspec.structs.replace(message, name=name) if is_nameless else message)
+    return named
 
 
 _ROLES = {"function": "tool"}

@@ -95,7 +95,7 @@ fn the_prompt_of_a_higher_priority_is_computed_first() {
 }
 
 #[test]
-fn streams_of_a_lower_priority_stand_back_by_turns_where_they_would_slow_one_down_to_less_than_half_its_speed() {
+fn streams_of_a_lower_priority_stand_back_by_turns_where_they_would_slow_one_down_too_much() {
     let (engine, control) = start(limits(16, 8192));
     control.slow_rows(Duration::from_micros(300));
     let batch: Vec<_> =

@@ -71,11 +71,15 @@ class _Form:
         self._n_prompt = generation.streams[0].n_prompt
         self._spoken = Spoken(form)
         self._shows_thoughts = data.thinking is None or data.thinking.display != "omitted"
+        self._stops = frozenset(data.stop_sequences or ())
 
     def _ended(self, finished: Finished) -> tuple[MessageEnd, Usage]:
         """Why the answer ended, and what it cost."""
         used, reason = finished.usage, STOP_REASONS[finished.reason]
         stop = finished.stop if finished.reason == "stop" else None
+        if stop is not None and stop not in self._stops:
+            # A template's own end of an answer.
+            reason, stop = "end_turn", None
         if reason == "end_turn" and self._spoken.calls(finished):
             reason = "tool_use"
         return MessageEnd(reason, stop), self._usage(used.n_cached, used.n_predicted)

@@ -19,6 +19,9 @@ from weft.settings import Settings
 
 __all__ = ["Spoken", "begin", "count", "submission"]
 
+STRETCH = 1_024
+"""Characters of what stands before a fork that are read together."""
+
 
 async def begin(data: ChatFields, service: Service, *, n_more: int = 0) -> tuple[Generation, AnswerForm]:
     """Asks for the answers to a chat; how they are to be read comes with them.
@@ -119,7 +122,8 @@ class Spoken:
 
     def _begin_within(self, index: int, reader: AnswerReader, before: str) -> list[Part]:
         """Reads what stands before the text of a branch. A call that this goes on with is its own, from the call's beginning."""
-        said = reader.read(before)
+        # At once, the rest would be looked through again behind each mark.
+        said = [part for start in range(0, len(before), STRETCH) for part in reader.read(before[start : start + STRETCH])]
         n_calls = sum(isinstance(part, CallBegun) for part in said)
         n_whole = self._n_calls_before[index] = n_calls - reader.is_cut
         return [part for part in said if isinstance(part, CallBegun | CallArguments) and part.call >= n_whole]

@@ -303,6 +303,17 @@ class Service:
             raise InvalidRequest("stream", message)
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
         options, append = await self.aside.work(Purpose.PROMPT, size, self._fork_options, generation.asked.prompts[prompt], asked)
+        making = asyncio.create_task(self._make_forks(generation, prompt, place, asked, options=options, append=append))
+        try:
+            # What was made is taken up, also where whoever asked has left: forks that nobody knows could not be cancelled.
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_close_unread)
+            raise
+
+    async def _make_forks(
+        self, generation: Generation, prompt: int, place: int, asked: ForkAsked, *, options: dict[str, Any], append: list[int]
+    ) -> list[int] | Generation:
         source = generation.branch(prompt, place)
         with generation.forking():
             made = await generation.streams[prompt].fork(
@@ -602,6 +613,12 @@ class Service:
                 opens = add_special and position == 0
                 tokens += self.engine.tokenize(piece, add_special=opens, parse_special=parse_special)
         return tokens
+
+
+def _close_unread(making: "asyncio.Task[list[int] | Generation]") -> None:
+    """Nobody reads the stream of forks whose caller has left."""
+    if not making.cancelled() and making.exception() is None and isinstance(made := making.result(), Generation):
+        made.close()
 
 
 def _reads_special(sent: SentPrompt) -> bool:

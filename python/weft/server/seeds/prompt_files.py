@@ -76,7 +76,10 @@ def _folder(settings: Settings) -> tuple[Path, bool]:
 
 def _used(path: Path) -> None:
     """Remembers that a file of the server's own folder was used now, and deletes those that are too many beside it."""
-    path.touch()
+    try:
+        path.touch()
+    except OSError as error:
+        logger.warning("when %s was used cannot be kept: %s", path, error.strerror or error)
     n_bytes = 0
     for nth, (_, file, size) in enumerate(sorted(_files(path.parent), reverse=True)):
         n_bytes += size
