@@ -230,6 +230,20 @@ async def test_a_fork_is_read_from_where_its_branch_was(tmp_path: Path) -> None:
     assert (answers, thoughts) == ([False, True, False, True], [True, False, True, False])
 
 
+async def test_forks_that_would_read_too_much_again_do_not_come_into_a_chat(live: Any) -> None:  # noqa: ANN401 (as above)
+    route = "/v1/chat/completions"
+    async with client_of(live) as client:
+        answering = asyncio.create_task(client.post(route, json={**ROUTES[route], "max_tokens": 3000, "ignore_eos": True}))
+        url = await found(client, answering)
+        body = {"n": 200, "n_predict": 1, "append": " and so on" * 40}
+        refused = await client.post(f"{url}/fork", json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
+        assert "set stream to true" in refused.json()["error"]["message"]
+        assert (await client.post(f"{url}/fork", json={**body, "n": 2})).json() == {"indices": [1, 2]}
+        await client.delete(url.removesuffix("/branches/0"))
+        await answering
+
+
 @pytest.mark.parametrize(
     ("route", "asked"),
     [

@@ -70,7 +70,7 @@ class _Form:
         with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
         self._about = Answered("chatcmpl", data, generation, service, with_top=with_top)
         self._spoken = Spoken(answer, partial(generation.text_before, 0))
-        generation.takes_forks = True
+        generation.takes_forks = generation.reads_forks = True
         self._is_of_before = bool(data.functions)
         """Whether a call is told in the way of before there were tools."""
 

@@ -82,6 +82,8 @@ class Generation:
         self._is_heavy = max([*n_probs, *(branch.template.n_probs for branch in asked.branches)], default=0) >= HEAVY
         self.takes_forks = False
         """Whether forks of its branches may come into its answer: whoever writes it says so."""
+        self.reads_forks = False
+        """Whether whoever tells of forks in its streams reads all text that stands before each of them again."""
         self._forks: dict[tuple[int, int], Request] = {}
         """What is asked of the branches that were forked from others."""
         self._origins: dict[tuple[int, int], _Fork] = {}

@@ -72,6 +72,10 @@ FAREWELL_S = 1.0
 """How long open streams have, after the engine was stopped, to tell their clients."""
 
 
+MAX_READ_AGAIN = 65_536
+"""Characters that forks may read again, together, for the stream of a chat: some milliseconds' work on the event loop."""
+
+
 class Service:
     """One engine, its settings, and the generations that run on it."""
 
@@ -315,6 +319,15 @@ class Service:
         self, generation: Generation, prompt: int, place: int, asked: ForkAsked, *, options: dict[str, Any], append: list[int]
     ) -> list[int] | Generation:
         source = generation.branch(prompt, place)
+        appended = self.engine.detokenize(append) if append else ""
+        if generation.reads_forks and not asked.own_stream:
+            n_before = len(generation.text_before(prompt, place)) + len(generation.text(prompt, place)) + len(appended)
+            if asked.n * n_before > MAX_READ_AGAIN:
+                message = (
+                    f"each of the {asked.n} forks would read {n_before} characters again for this chat's stream, {MAX_READ_AGAIN}"
+                    " together at most; set stream to true, which gives them one of their own, or ask for fewer"
+                )
+                raise InvalidRequest("n", message)
         with generation.forking():
             made = await generation.streams[prompt].fork(
                 place, n=asked.n, at=asked.at, unit=asked.unit, append=append or None, own_stream=asked.own_stream, **options
@@ -323,7 +336,7 @@ class Service:
                 seed = options.get("seed")
                 first = (source.seed or 0) - place + made[0] if seed is None else seed
                 request = _forked(source, len(made), {**options, "seed": first % 2**32})
-                generation.add_forks(prompt, made, request, self.engine.detokenize(append) if append else "")
+                generation.add_forks(prompt, made, request, appended)
                 return made
         alone = msgspec.structs.replace(generation.asked, stream=True, branches=())
         requests = [_forked(source, asked.n, {**options, "seed": made.seed})]
