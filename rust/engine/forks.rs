@@ -257,6 +257,11 @@ impl Forks {
         Some((of_stream.branches.get(&branch)?, &of_stream.sender))
     }
 
+    /// Whoever held this stream has gone: what of it has ended is not forked any more.
+    pub(super) fn forget(&mut self, stream_id: u64) {
+        self.n_bytes -= self.ended.remove(&stream_id).map_or(0, |ended| ended.n_bytes);
+    }
+
     fn drop_left(&mut self) {
         let n_bytes = &mut self.n_bytes;
         self.ended.retain(|_, ended| {
@@ -332,6 +337,9 @@ mod tests {
         // A little more than a third each.
         assert_eq!((forks.ended.len(), forks.ended(0, 0).is_none()), (2, true));
         assert!(forks.n_bytes <= MAX_ENDED_BYTES);
+        forks.forget(0);
+        forks.forget(1);
+        assert!((1..=MAX_ENDED_BYTES / 2).contains(&forks.n_bytes), "one is left");
         drop(jobs);
         let (last, _reader) = job(3, 1, 20);
         end(&mut forks, &last, 0, 1);

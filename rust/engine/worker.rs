@@ -199,7 +199,10 @@ impl<R: Runner> Worker<R> {
                     }
                 }
             }
-            Command::Cancel(stream_id) => drop(remove_stream(core, stream_id)),
+            Command::Cancel(stream_id) => {
+                drop(remove_stream(core, stream_id));
+                core.forks.forget(stream_id);
+            }
             Command::CancelBranch(stream_id, index) => {
                 if !cancel_search(core, stream_id, index) {
                     cancel_branch(core, stream_id, index);
