@@ -8,6 +8,11 @@ use pyo3::types::PyBytes;
 pub(super) struct Json(Vec<u8>);
 
 impl Json {
+    /// With room for so many bytes: what is long is not moved while it grows.
+    pub(super) fn with_capacity(n_bytes: usize) -> Self {
+        Self(Vec::with_capacity(n_bytes))
+    }
+
     pub(super) fn raw(&mut self, text: &str) -> &mut Self {
         self.0.extend_from_slice(text.as_bytes());
         self
@@ -23,10 +28,15 @@ impl Json {
         self
     }
 
+    pub(super) fn integer(&mut self, number: i32) -> &mut Self {
+        serde_json::to_writer(&mut self.0, &number).expect("memory takes what is written");
+        self
+    }
+
     /// Bytes as numbers, with commas between them.
     pub(super) fn numbers(&mut self, bytes: &[u8]) -> &mut Self {
-        self.list(bytes, |json, byte| {
-            json.raw(&byte.to_string());
+        self.list(bytes, |json, &byte| {
+            json.integer(byte.into());
         })
     }
 

@@ -1,11 +1,10 @@
 //! Log-probabilities as the server writes them: JSON made here, since to make a thousand objects of each token, and to write these
 //! out again, holds the event loop for milliseconds.
 
-use std::collections::HashSet;
-
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use rustc_hash::{FxBuildHasher, FxHashSet};
 
 use super::events;
 use super::json::Json;
@@ -16,6 +15,9 @@ use crate::sampling::Lexicon;
 
 /// The least number of 32 bits: what llama-server writes for the logarithm of 0, as JSON has no infinity.
 const LOWEST: f32 = f32::MIN;
+
+/// Bytes that one token comes to, about, with two shapes of it.
+const ENTRY_BYTES: usize = 144;
 
 /// `weft._native.CompactLogprobs`.
 #[pyclass(frozen, module = "weft._native", name = "CompactLogprobs")]
@@ -29,10 +31,15 @@ impl PyCompactLogprobs {
         Self { logprobs, lexicon: lexicon.clone() }
     }
 
+    /// With room for all tokens.
+    fn json(&self) -> Json {
+        Json::with_capacity((self.logprobs.top.len() + 2) * ENTRY_BYTES)
+    }
+
     /// The fields of a token that it begins with, without the last brace.
     fn begin(&self, json: &mut Json, one: Logprob, is_prob: bool) {
         let piece = self.lexicon.piece(one.token);
-        json.raw("{\"id\":").raw(&one.token.to_string()).raw(",\"token\":").text(&String::from_utf8_lossy(piece));
+        json.raw("{\"id\":").integer(one.token).raw(",\"token\":").text(&String::from_utf8_lossy(piece));
         json.raw(",\"bytes\":[").numbers(piece);
         json.raw(if is_prob { "],\"prob\":" } else { "],\"logprob\":" });
         json.number(if is_prob { probability(one) } else { logarithm(one) });
@@ -81,14 +88,14 @@ impl PyCompactLogprobs {
 
     /// The token, and the most likely ones in its place, in llama-server's shape of today.
     fn token_json<'py>(&self, py: Python<'py>, with_top: bool, is_prob: bool) -> Bound<'py, PyBytes> {
-        let mut json = Json::default();
+        let mut json = self.json();
         self.drawn(&mut json, with_top, is_prob);
         json.raw("}").bytes(py)
     }
 
     /// The same as `/completion` tells it, with the two fields of 2024.
     fn completion_json<'py>(&self, py: Python<'py>, is_prob: bool) -> Bound<'py, PyBytes> {
-        let mut json = Json::default();
+        let mut json = self.json();
         let text = |one: Logprob| String::from_utf8_lossy(self.lexicon.piece(one.token));
         self.drawn(&mut json, true, is_prob);
         json.raw(",\"content\":").text(&text(self.logprobs.chosen)).raw(",\"probs\":[");
@@ -101,8 +108,8 @@ impl PyCompactLogprobs {
     /// The most likely tokens as OpenAI's object of texts and log-probabilities. Two tokens may be spelt alike where their bytes are
     /// no whole characters; it has the likelier.
     fn top_json<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        let mut json = Json::default();
-        let mut known = HashSet::with_capacity(self.logprobs.top.len());
+        let mut json = self.json();
+        let mut known = FxHashSet::with_capacity_and_hasher(self.logprobs.top.len(), FxBuildHasher);
         let texts = self.logprobs.top.iter().map(|&top| (String::from_utf8_lossy(self.lexicon.piece(top.token)), top));
         let firsts: Vec<_> = texts.filter(|(text, _)| known.insert(text.clone())).collect();
         json.raw("{");

@@ -1,6 +1,7 @@
 """Those that have much to write take turns: whoever has little waits for one of them, however many they are."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import weft
 from tests.server.scripted import ScriptedStream, finished, token
 from weft.server.run.generation import HEAVY, Generation
 from weft.server.run.tally import Tally
-from weft.server.run.writing import next_turn
+from weft.server.run.writing import BURST_S, LITTLE_S, SHARE, Allowance, next_turn, serve_little
 
 N_WRITERS = 20
 
@@ -46,6 +47,51 @@ async def test_one_that_no_longer_waits_holds_nobody_up() -> None:
     async with asyncio.timeout(5):
         await waiting[2]
     assert [task.cancelled() for task in waiting] == [True, True, False]
+
+
+def test_an_allowance_is_given_bit_by_bit_and_only_so_much_of_it_is_kept() -> None:
+    allowance = Allowance(0.25, 0.5, now=10.0)
+    allowance.spend(1.0)
+    assert allowance.wait_s(10.0) == 2.0
+    assert allowance.wait_s(11.0) == 1.0
+    assert allowance.wait_s(20.0) == 0.0
+    allowance.spend(0.5)
+    assert allowance.wait_s(20.0) == 0.0, "half a second was kept"
+    allowance.spend(0.25)
+    assert allowance.wait_s(20.0) == 1.0, "and no more than that"
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_those_that_have_much_get_their_share_of_the_loop_while_others_are_served_and_else_all_of_it(
+    is_shared: bool,
+) -> None:
+    await asyncio.sleep(LITTLE_S)  # Whoever was served by other tests.
+    worked_s = 0.0
+    most_s = 0.0
+    end = time.perf_counter() + 0.2
+
+    async def work() -> None:
+        nonlocal worked_s, most_s
+        while (began := time.perf_counter()) < end:
+            while (now := time.perf_counter()) < began + 0.001:
+                pass
+            worked_s += now - began
+            most_s = max(most_s, now - began)
+            await next_turn()
+
+    async def serve() -> None:
+        while is_shared and time.perf_counter() < end:
+            serve_little()
+            await asyncio.sleep(0)
+
+    began = time.perf_counter()
+    await asyncio.gather(serve(), work(), work())
+    took_s = time.perf_counter() - began
+    if is_shared:
+        # Each begins without a turn, and a turn may be longer than what was left of the allowance.
+        assert worked_s <= SHARE * took_s + BURST_S + 3 * most_s
+    else:
+        assert worked_s > 2 * SHARE * took_s
 
 
 @pytest.mark.parametrize("n_prompts", [1, 3])

@@ -17,7 +17,7 @@ from weft.branches import branch_requests
 from weft.server.request_line import current_line
 from weft.server.run.submission import Submission
 from weft.server.run.tally import Tally
-from weft.server.run.writing import next_turn
+from weft.server.run.writing import next_turn, serve_little
 
 __all__ = ["Event", "Generation", "drawn", "told"]
 
@@ -152,6 +152,8 @@ class Generation:
             batches = await (self._next_of_one() if len(self.streams) == 1 else self._next_of_several())
         except InvalidRequest as error:  # An engine that is elsewhere refuses when it is read.
             raise self.asked.blame(error) from None
+        if not self._is_heavy:
+            serve_little()
         if self._n_forking and any(self._is_unknown(prompt, event) for prompt, events in batches for event in events):
             await self._are_forks_known.wait()
         for prompt, events in batches:

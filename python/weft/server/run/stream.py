@@ -47,7 +47,7 @@ plain events or of one with a thousand probabilities, in some milliseconds."""
 MAX_EVENTS = 1_000
 """Events that are taken up before others have their turn, where they bring nothing to write."""
 
-TURN_S = 0.005
+TURN_S = 0.001
 """A whole answer takes up events for so long, in seconds, before others have their turn."""
 
 

@@ -4,42 +4,106 @@ import asyncio
 from collections import deque
 from weakref import WeakKeyDictionary
 
-__all__ = ["next_turn"]
+__all__ = ["Allowance", "next_turn", "serve_little"]
+
+SHARE = 0.25
+"""Of the event loop's time, for those that have much, while others are served that have little."""
+
+BURST_S = 0.002
+"""What they may take at once after they have rested, in seconds."""
+
+LITTLE_S = 0.25
+"""Who has little counts as served for so long after the last time, in seconds: as long as it may wait for its next token."""
+
+
+class Allowance:
+    """Time that is given bit by bit: of each second a `share`, of which `burst_s` seconds are kept at most."""
+
+    def __init__(self, share: float, burst_s: float, now: float) -> None:
+        self._share = share
+        self._burst_s = burst_s
+        self._left_s = burst_s
+        self._at = now
+
+    def spend(self, took_s: float) -> None:
+        """Takes so much of it, which may be more than there is."""
+        self._left_s -= took_s
+
+    def wait_s(self, now: float) -> float:
+        """How long it takes until some of it is there."""
+        self._left_s = min(self._left_s + self._share * (now - self._at), self._burst_s)
+        self._at = now
+        return max(0.0, -self._left_s / self._share)
 
 
 class _Turns:
     """Those that wait for their next turn, in the order of their coming."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_going_round = False
+        self._allowance = Allowance(SHARE, BURST_S, loop.time())
+        self._began = 0.0
+        self.little_at = float("-inf")
+        """When somebody was served last who has little."""
 
     async def next(self) -> None:
-        turn = self._loop.create_future()
+        turn = self.loop.create_future()
         self._waiting.append(turn)
-        if len(self._waiting) == 1:
-            self._loop.call_soon(self._give)
+        if not self._is_going_round:
+            self._is_going_round = True
+            self.loop.call_soon(self._give)
         await turn
 
     def _give(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():  # One that is cancelled has no use for it.
-                turn.set_result(None)
-                break
-        if self._waiting:
-            self._loop.call_soon(self._give)
+        while self._waiting and self._waiting[0].done():  # One that is cancelled has no use for it.
+            self._waiting.popleft()
+        if not self._waiting:
+            self._is_going_round = False
+            return
+        wait_s = self._allowance.wait_s(self.loop.time())
+        if wait_s > 0.0 and self._is_shared:
+            self.loop.call_later(min(wait_s, LITTLE_S), self._give)
+            return
+        # These three follow each other when the loop goes round: between the others there is what the turn is used for.
+        self.loop.call_soon(self._begin)
+        self._waiting.popleft().set_result(None)
+        self.loop.call_soon(self._end)
+
+    def _begin(self) -> None:
+        self._began = self.loop.time()
+
+    def _end(self) -> None:
+        if self._is_shared:
+            self._allowance.spend(self.loop.time() - self._began)
+        self._give()
+
+    @property
+    def _is_shared(self) -> bool:
+        return self.loop.time() < self.little_at + LITTLE_S
 
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
 
 
-async def next_turn() -> None:
-    """Lets all others go on first, and then one alone of those that wait here, each time that the loop goes round.
-
-    With `asyncio.sleep(0)` all of them would go on at once: who has little to write would wait for a turn of each.
-    """
+def _turns_here() -> _Turns:
     loop = asyncio.get_running_loop()
     if (turns := _turns.get(loop)) is None:
         turns = _turns[loop] = _Turns(loop)
-    await turns.next()
+    return turns
+
+
+async def next_turn() -> None:
+    """Lets all others go on first, and then one alone of those that wait here, each time that the loop goes round.
+
+    With `asyncio.sleep(0)` all of them would go on at once: who has little to write would wait for a turn of each. While such are
+    served, those that wait here get [`SHARE`] of the loop's time.
+    """
+    await _turns_here().next()
+
+
+def serve_little() -> None:
+    """Somebody is served on this loop who has little to write, and is not to wait for those that have much."""
+    turns = _turns_here()
+    turns.little_at = turns.loop.time()
