@@ -91,7 +91,7 @@ async def test_those_that_have_much_get_their_share_of_the_loop_while_others_are
         # Each begins without a turn, and a turn may be longer than what was left of the allowance.
         assert worked_s <= SHARE * took_s + BURST_S + 3 * most_s
     else:
-        assert worked_s > 2 * SHARE * took_s
+        assert worked_s > took_s / 2
 
 
 @pytest.mark.parametrize("n_prompts", [1, 3])

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 __all__ = ["Allowance", "next_turn", "serve_little"]
 
-SHARE = 0.25
+SHARE = 0.1
 """Of the event loop's time, for those that have much, while others are served that have little."""
 
 BURST_S = 0.002
