@@ -102,9 +102,12 @@ async def test_every_kind_of_memory_computes_only_what_is_new(kind: Kind, tiny_m
         assert computed(await second.extend(n=2, max_tokens=4)) == 1
         # Where a state is kept, it is kept with what the model says after it, and only at the ends of nodes.
         is_state = kind in ("recurrent", "hybrid")
-        assert computed(await tree.root.extend(n=2, max_tokens=4)) == (0 if is_state else 1)
+        short = await tree.root.extend(n=2, max_tokens=4)
+        assert computed(short) == (0 if is_state else 1)
         edited = first.edit(20, "x")
-        n_new = len(edited.path) - 100 if is_state else len(edited.path) - 120
+        # The last token that is drawn is not computed; and two texts may begin with the same draws.
+        n_drawn = 3 if any(node.tokens[:3] == edited.tokens[:3] for node in short) else 0
+        n_new = len(edited.path) - 100 - (n_drawn if is_state else 20)
         assert computed(await edited.extend(n=2, max_tokens=4)) == n_new
 
 
