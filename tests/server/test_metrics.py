@@ -171,7 +171,8 @@ async def test_operations_of_our_own_kernels_are_counted(metered: httpx.AsyncCli
     after = await samples(metered)
     for kernel in ("attention", "products"):
         name = f"weft:kernel_calls_total {kernel}"
-        assert (after[name] > before[name]) == (f"{kernel} by weft" in compute)
+        is_ours = f"{kernel} by weft" in compute and not (kernel == "products" and "laid out for AMX" in compute)
+        assert (after[name] > before[name]) == is_ours
 
 
 async def test_with_llama_cpps_kernels_nothing_of_ours_is_counted() -> None:

@@ -11,8 +11,9 @@ use crate::llama::batch::rows_of;
 use crate::request::Token;
 
 /// Logits of one prefix computed in two shapes of batch may differ by this: matrix products and attention sum in another order, over
-/// 16-bit cells. Measured: up to 0.06. Those of another prefix differ by more than 1.
-const TOLERANCE: f32 = 0.25;
+/// 16-bit cells. Measured: up to 0.06, and up to 0.27 between decodes of fewer than 64 rows and of more, for which llama.cpp's flash
+/// attention has two ways to compute. Those of another prefix differ by more than 1.
+const TOLERANCE: f32 = 0.5;
 
 pub(super) fn try_start(change: impl FnOnce(&mut EngineConfig)) -> Result<(LlamaRunner, Limits), Error> {
     let mut config = EngineConfig { n_slots: Some(4), n_ctx: Some(1024), n_threads: Some(1), ..EngineConfig::default() };
