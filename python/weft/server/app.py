@@ -176,6 +176,7 @@ def create_app(
     )
     app.service = service
     app.front = front
+    front.give_way(route.path for route in app.routes)
     return app
 
 
