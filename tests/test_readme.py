@@ -34,6 +34,7 @@ from weft.server.anthropic import translate as anthropic
 from weft.server.errors import (
     AnswersTooLargeError,
     AnswerTooLargeError,
+    BodiesTooLargeError,
     OffsetLostError,
     StreamsFullError,
     TextsWaitingError,
@@ -316,6 +317,9 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         json_request.BYTES_PER_BIAS,
         json_request.MEDIA_BYTES >> 20,
     ],
+    "bodies of requests that are being sent, or wait to be read, all of them together": lambda: [
+        *(json_request.MAX_TOGETHER_BYTES >> 20, json_request.LARGE_BODY >> 10, describe(BodiesTooLargeError(1)).code),
+    ],
     "pictures and sounds of one request": lambda: [media.MAX_FILES, media.MAX_BYTES >> 20],
     "a picture, and one side of it against the other": lambda: [
         constant("llama/media_file.rs", "MAX_PIXELS"),
@@ -378,7 +382,8 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "one write to a client": lambda: [stream.MAX_WRITE_BYTES >> 10],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],
-    "a body": lambda: [patience.BODY_BYTES_PER_S, patience.BODY_GRACE_S],
+    "a body": lambda: [patience.BODY_BYTES_PER_S, patience.BODY_GRACE_S, patience.BODY_SAVED_S],
+    "requests of one HTTP/2 connection at once": lambda: [place.N_STREAMS],
     "queue, `--max-queue`": lambda: [weft.EngineConfig().max_queue],
     "stream": lambda: [
         constant(STREAM, "MAX_EVENTS_BEHIND"),

@@ -15,7 +15,7 @@ from tests.server.scripted import ScriptedEngine, connect, token
 from weft import EngineStopped
 from weft.server import create_app
 from weft.server.run import sse, stream
-from weft.server.run.collected import Room
+from weft.server.run.collected import answers_room
 from weft.settings import Settings
 
 
@@ -132,7 +132,7 @@ async def test_others_have_their_turn_while_a_whole_answer_is_taken_up(monkeypat
     generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
     counting = asyncio.create_task(turns.count())
     scope: Json = {"type": "http", "headers": []}
-    await stream.WholeAnswer(generation, turns, Room())(scope, receive, send)
+    await stream.WholeAnswer(generation, turns, answers_room())(scope, receive, send)
     counting.cancel()
     assert len(turns.noted) == len(set(turns.noted)) == 10
 

@@ -34,7 +34,7 @@ from weft.server.auth import current_owner
 from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals
 from weft.server.run.aside import LONG_TEXT, Aside, Purpose
-from weft.server.run.collected import Room
+from weft.server.run.collected import answers_room
 from weft.server.run.engine_state import EngineState
 from weft.server.run.generation import Generation
 from weft.server.run.hints import Hints
@@ -99,7 +99,7 @@ class Service:
         self.refusals = Refusals()
         self.aside = Aside()
         self.media = MediaReader(engine, self.aside, folder=settings.media_path, hosts=settings.allow_media_urls)
-        self.collected = Room()
+        self.collected = answers_room()
         self.looks = Turns()
         """Looks at the cache, each of which waits for a step and may hold ten thousand nodes."""
         self.slot_files = SlotFiles(engine, settings.slot_save_path, self.aside)

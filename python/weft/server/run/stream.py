@@ -13,9 +13,10 @@ from litestar.types import Receive, Scope, Send
 
 from weft.server.response_fields.explanation import explanation_header
 from weft.server.run import sse
-from weft.server.run.collected import Collected, Room
+from weft.server.run.collected import Collected
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import groups
+from weft.server.run.room import Room
 from weft.server.run.writing import next_turn
 
 __all__ = [
