@@ -41,7 +41,7 @@ from weft.server.errors import (
     describe,
 )
 from weft.server.request_fields.branches import MAX_BRANCHES
-from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
+from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MAX_PATHS
 from weft.server.requests_api import translate as requests_api
 from weft.server.responses import items, keeper, store, translate
 from weft.server.run import (
@@ -349,7 +349,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "`tools` of a chat": lambda: [MAX_TOOLS, MAX_TOOL_BYTES >> 10],
     "a call of a tool that is held back until it is clear that it is one": lambda: [MAX_HELD],
     "values inside of each other in a call's arguments": lambda: [MAX_DEPTH],
-    "`response_fields` of one request": lambda: [MAX_PATHS, MAX_PATH_CHARACTERS],
+    "`response_fields` of one request": lambda: [MAX_PATHS, MAX_PATH_CHARACTERS, MAX_NESTED],
     "log-probabilities of a request's prompts, `echo` with `logprobs`": lambda: [service.MAX_PROMPT_LOGPROBS],
     "what `POST /score` tells": lambda: [scoring.MAX_CONTINUATIONS, scoring.MAX_SCORED],
     "log-probabilities of prompts that are remembered, with the likeliest token beside each": lambda: [
@@ -379,7 +379,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         *(tree.MAX_NODES, tree.MAX_BYTES >> 20, tree.MAX_CACHE_FILES),
     ],
     "nodes that a picture shows, of `GET /cache` and of a `weft.Tree`": lambda: [figure.DEFAULT_DRAWN, figure.MAX_DRAWN],
-    "one write to a client": lambda: [stream.MAX_WRITE_BYTES >> 10],
+    "one write to a client, and the work on it at once": lambda: [stream.MAX_WRITE_BYTES >> 10, round(1000 * stream.TURN_S)],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],
     "a body": lambda: [patience.BODY_BYTES_PER_S, patience.BODY_GRACE_S, patience.BODY_SAVED_S],
