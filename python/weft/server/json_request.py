@@ -112,7 +112,7 @@ class JsonRequest(Request[Any, Any, Any]):
             try:
                 return await self._value(await self.body())
             finally:
-                # What was made of it lives as long as the request, which may be hours.
+                # Whoever reads has all that was in them: they would be held as long as the answer is written.
                 self._body = self._connection_state.body = Empty
 
     async def _value(self, body: bytes) -> Any:  # noqa: ANN401 (any JSON)
