@@ -122,7 +122,7 @@ async def test_no_route_waits_for_the_thread_that_looks_for_files(tmp_path: Path
     await app.service.stop()
 
 
-@pytest.mark.parametrize("path", ["/v1/../app.js", "/v1/models/../../app.js", "//app.js", "/./v1/../app.js"])
+@pytest.mark.parametrize("path", ["/v1/%2e%2e/app.js", "/v1/models/%2e%2e/%2e%2e/app.js", "/slots/..%2fapp.js"])
 async def test_a_roundabout_path_to_a_file_leads_there_though_it_begins_as_a_route_does(folder: Path, path: str) -> None:
     async with serving(static_path=str(folder)) as client:
         answer = await client.send(client.build_request("GET", httpx.URL("http://testserver", raw_path=path.encode())))
