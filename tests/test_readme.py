@@ -34,13 +34,14 @@ from weft.server.anthropic import translate as anthropic
 from weft.server.errors import (
     AnswersTooLargeError,
     AnswerTooLargeError,
+    BodiesTooLargeError,
     OffsetLostError,
     StreamsFullError,
     TextsWaitingError,
     describe,
 )
 from weft.server.request_fields.branches import MAX_BRANCHES
-from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
+from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MAX_PATHS
 from weft.server.requests_api import translate as requests_api
 from weft.server.responses import items, keeper, store, translate
 from weft.server.run import (
@@ -316,6 +317,9 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         json_request.BYTES_PER_BIAS,
         json_request.MEDIA_BYTES >> 20,
     ],
+    "bodies of requests that are being sent, or wait to be read, all of them together": lambda: [
+        *(json_request.MAX_TOGETHER_BYTES >> 20, json_request.LARGE_BODY >> 10, describe(BodiesTooLargeError(1)).code),
+    ],
     "pictures and sounds of one request": lambda: [media.MAX_FILES, media.MAX_BYTES >> 20],
     "a picture, and one side of it against the other": lambda: [
         constant("llama/media_file.rs", "MAX_PIXELS"),
@@ -345,7 +349,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "`tools` of a chat": lambda: [MAX_TOOLS, MAX_TOOL_BYTES >> 10],
     "a call of a tool that is held back until it is clear that it is one": lambda: [MAX_HELD],
     "values inside of each other in a call's arguments": lambda: [MAX_DEPTH],
-    "`response_fields` of one request": lambda: [MAX_PATHS, MAX_PATH_CHARACTERS],
+    "`response_fields` of one request": lambda: [MAX_PATHS, MAX_PATH_CHARACTERS, MAX_NESTED],
     "log-probabilities of a request's prompts, `echo` with `logprobs`": lambda: [service.MAX_PROMPT_LOGPROBS],
     "what `POST /score` tells": lambda: [scoring.MAX_CONTINUATIONS, scoring.MAX_SCORED],
     "log-probabilities of prompts that are remembered, with the likeliest token beside each": lambda: [
@@ -375,10 +379,11 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         *(tree.MAX_NODES, tree.MAX_BYTES >> 20, tree.MAX_CACHE_FILES),
     ],
     "nodes that a picture shows, of `GET /cache` and of a `weft.Tree`": lambda: [figure.DEFAULT_DRAWN, figure.MAX_DRAWN],
-    "one write to a client": lambda: [stream.MAX_WRITE_BYTES >> 10],
+    "one write to a client, and the work on it at once": lambda: [stream.MAX_WRITE_BYTES >> 10, round(1000 * stream.TURN_S)],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],
-    "a body": lambda: [patience.BODY_BYTES_PER_S, patience.BODY_GRACE_S],
+    "a body": lambda: [patience.BODY_BYTES_PER_S, patience.BODY_GRACE_S, patience.BODY_SAVED_S],
+    "requests of one HTTP/2 connection at once": lambda: [place.N_STREAMS],
     "queue, `--max-queue`": lambda: [weft.EngineConfig().max_queue],
     "stream": lambda: [
         constant(STREAM, "MAX_EVENTS_BEHIND"),

@@ -26,6 +26,11 @@ class Http2Client:
         self._writer.close()
         await self._writer.wait_closed()
 
+    @property
+    def most_at_once(self) -> int:
+        """Most requests that the server takes at once, as far as it has said by now."""
+        return self._connection.remote_settings.max_concurrent_streams
+
     async def request(self, method: str, path: str, body: object = None) -> int:
         """Sends a request; returns the id of its stream."""
         stream = self._connection.get_next_available_stream_id()

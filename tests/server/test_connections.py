@@ -15,9 +15,11 @@ import pytest
 
 from tests.certificates import CERTIFICATE, KEY
 from tests.helpers import wait_until
+from tests.server.http2 import Http2Client
 from tests.server.live import LiveServer
 from weft.serving.connections import Connections, _Hand, _network
 from weft.serving.handles import N_OTHERS, n_connections
+from weft.serving.place import N_STREAMS
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
@@ -289,6 +291,12 @@ async def test_thousands_of_silent_connections_keep_nobody_from_being_heard(live
             stack.enter_context(socket.create_connection(("127.0.0.1", live.port), 5))
         answer = await asyncio.to_thread(httpx.get, f"{live.url}/health", timeout=5)
     assert answer.status_code == 200
+
+
+async def test_a_connection_of_http2_is_told_how_many_requests_it_may_have_at_once(live: LiveServer) -> None:
+    async with Http2Client(live.port) as client:
+        await client.first_data(await client.request("GET", "/health"))
+        assert client.most_at_once == N_STREAMS
 
 
 FEW_HANDLES = 192

@@ -1,5 +1,6 @@
 """Bodies of more than 64 KiB: what is long in them is one object, and the event loop makes little of the rest."""
 
+import asyncio
 import json
 import math
 import threading
@@ -9,16 +10,21 @@ from typing import Any, cast
 import httpx
 import pytest
 from litestar.testing import AsyncTestClient
+from litestar.types import Empty
 
+from tests.helpers import wait_until
 from tests.server.conftest import answers
 from tests.server.matchers import Json, matching
 from tests.server.scripted import FullEngine, ScriptedEngine
 from weft import QueueFull, Request
 from weft._native import Biases, TokenIds, read_body
 from weft.server import create_app, json_request
+from weft.server.app import Application
+from weft.server.json_request import LARGE_BODY
+from weft.server.refusals import Reason
 from weft.settings import Settings
 
-FILLER = {"ignored": "x" * json_request.LARGE_BODY}
+FILLER = {"ignored": "x" * LARGE_BODY}
 IDS = [index % 100 for index in range(40_000)]
 
 
@@ -211,3 +217,129 @@ async def test_a_body_that_is_too_large_is_not_read_to_its_end(path: str, is_ann
         await app(cast("Any", scope), receive, send)
     assert sent[0]["status"] == 413
     assert n_read == (0 if is_announced else 2)
+
+
+class Sender:
+    """A client that sends its body part by part, and waits before the last until it is told to go on."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self._parts = list(parts)
+        self.n_read = 0
+        self.may_end = asyncio.Event()
+        self.has_left = asyncio.Event()
+        self.sent: list[Json] = []
+
+    async def receive(self) -> Json:
+        if self.n_read == len(self._parts) - 1:
+            await self.may_end.wait()
+        if self.n_read == len(self._parts):
+            await self.has_left.wait()
+        if self.has_left.is_set():
+            return {"type": "http.disconnect"}
+        self.n_read += 1
+        return {"type": "http.request", "body": self._parts[self.n_read - 1], "more_body": self.n_read < len(self._parts)}
+
+    async def send(self, message: Json) -> None:
+        self.sent.append(message)
+
+    def ask(self, app: Application, path: str) -> asyncio.Task[None]:
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": [], "http_version": "1.1"}
+        return asyncio.create_task(app(cast("Any", scope), self.receive, self.send))
+
+
+def sender(n_bytes: int) -> Sender:
+    """Of a body whose first part has so many bytes, and whose second is the rest of it."""
+    begin = b'{"prompt": "a", "ignored": "'
+    return Sender(begin + b"x" * (n_bytes - len(begin)), b'"}')
+
+
+@pytest.fixture
+async def crowded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Application]:
+    """Its queue is full, and there is room for 100,000 bytes of bodies beside the small part of each."""
+    monkeypatch.setattr(json_request, "MAX_TOGETHER_BYTES", 100_000)
+    engine = ScriptedEngine(*[QueueFull(1)] * 9)
+    engine.loaded.set()
+    app = create_app(engine.as_engine(), Settings(max_body=8 << 20))
+    await app.service.start()
+    yield app
+    await app.service.stop()
+
+
+TOO_MANY = {
+    "code": 429,
+    "message": "the bodies that are being sent have come to 100000 bytes, the most that is held; try again later",
+    "type": "rate_limit_error",
+}
+
+
+async def test_bodies_that_are_being_sent_are_bounded_together_but_small_ones_are_not_refused(
+    crowded: Application, path: str
+) -> None:
+    first, second, small = sender(LARGE_BODY + 60_000), sender(LARGE_BODY + 50_000), sender(LARGE_BODY - 2)
+    asking = first.ask(crowded, path)
+    await wait_until(lambda: crowded.bodies.n_bytes == 60_000)
+    await second.ask(crowded, path)
+    assert (second.sent[0]["status"], dict(second.sent[0]["headers"])[b"retry-after"]) == (429, b"1")
+    assert json.loads(second.sent[1]["body"]) == {"error": TOO_MANY}
+    assert second.n_read == 1, "it is refused at once"
+    assert crowded.service.refusals.counts[Reason.TOO_MANY_BODIES] == 1
+    assert crowded.bodies.n_bytes == 60_000
+    small.may_end.set()
+    await small.ask(crowded, path)
+    first.may_end.set()
+    await asking
+    # Both were read: it is the engine that refuses them.
+    assert crowded.service.refusals.counts[Reason.QUEUE_FULL] == 2
+    assert crowded.bodies.n_bytes == 0
+
+
+async def test_one_body_alone_has_its_room_however_large_it_may_be(crowded: Application, path: str) -> None:
+    alone = sender(LARGE_BODY + 150_000)
+    asking = alone.ask(crowded, path)
+    await wait_until(lambda: crowded.bodies.n_bytes == 150_000)
+    other = sender(LARGE_BODY + 1)
+    await other.ask(crowded, path)
+    assert json.loads(other.sent[1]["body"]) == {"error": TOO_MANY}
+    alone.may_end.set()
+    await asking
+    assert crowded.service.refusals.counts[Reason.QUEUE_FULL] == 1
+    assert crowded.bodies.n_bytes == 0
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_gives_its_room_back(crowded: Application, path: str) -> None:
+    leaving = sender(LARGE_BODY + 60_000)
+    asking = leaving.ask(crowded, path)
+    await wait_until(lambda: crowded.bodies.n_bytes == 60_000)
+    leaving.has_left.set()
+    leaving.may_end.set()
+    await asking
+    assert crowded.bodies.n_bytes == 0
+
+
+@pytest.mark.parametrize("n_more", [60_000, -2], ids=["large", "small"])
+async def test_the_bytes_of_a_body_are_let_go_before_its_request_is_answered(
+    path: str, n_more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ScriptedEngine([[]])
+    engine.loaded.set()
+    app = create_app(engine.as_engine(), Settings(max_body=8 << 20))
+    requests: list[json_request.JsonRequest] = []
+    read = json_request.JsonRequest.json
+
+    async def noted(request: json_request.JsonRequest) -> Json:
+        requests.append(request)
+        return await read(request)
+
+    monkeypatch.setattr(json_request.JsonRequest, "json", noted)
+    await app.service.start()
+    waiting = sender(LARGE_BODY + n_more)
+    waiting.may_end.set()
+    asking = waiting.ask(app, path)
+    await wait_until(lambda: engine.streams != [])
+    [request] = requests
+    assert request._body is Empty
+    assert request._connection_state.body is Empty
+    assert app.bodies.n_bytes == 0
+    waiting.has_left.set()
+    await asking
+    await app.service.stop()

@@ -77,6 +77,15 @@ async def test_a_body_that_arrives_a_byte_at_a_time_is_an_error() -> None:
         await read_all(LeastRate(grace_s=0.02, bytes_per_s=1000))
 
 
+async def test_of_what_a_body_came_to_at_once_only_so_much_is_saved_for_a_pause() -> None:
+    client = Client({"type": "http.request", "body": b"x" * 1_000_000, "more_body": True})
+    patience = Patience(client.receive, client.send, 3600, LeastRate(grace_s=0.01, bytes_per_s=1, saved_s=0.05))
+    await patience.receive()
+    message = "the body arrives too slowly; send at least 1 bytes a second, and pause for 0.05 s at most"
+    with pytest.raises(BodyTimeoutError, match=f"^{message}$"):
+        await patience.receive()
+
+
 async def test_what_the_server_itself_waits_is_not_the_clients_slowness() -> None:
     client = Client(*({"type": "http.request", "body": b"x", "more_body": True} for _ in range(3)), LAST)
     patience = Patience(client.receive, client.send, 10, LeastRate(grace_s=0.03, bytes_per_s=1_000_000))

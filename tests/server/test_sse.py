@@ -1,5 +1,6 @@
 import asyncio
 import json
+import math
 from types import SimpleNamespace
 
 import msgspec
@@ -14,8 +15,8 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, token
 from weft import EngineStopped
 from weft.server import create_app
-from weft.server.run import sse, stream
-from weft.server.run.collected import Room
+from weft.server.run import sse, stream, writing
+from weft.server.run.collected import answers_room
 from weft.settings import Settings
 
 
@@ -132,9 +133,56 @@ async def test_others_have_their_turn_while_a_whole_answer_is_taken_up(monkeypat
     generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
     counting = asyncio.create_task(turns.count())
     scope: Json = {"type": "http", "headers": []}
-    await stream.WholeAnswer(generation, turns, Room())(scope, receive, send)
+    await stream.WholeAnswer(generation, turns, answers_room())(scope, receive, send)
     counting.cancel()
     assert len(turns.noted) == len(set(turns.noted)) == 10
+
+
+class SilentForm:
+    """Whose events show nothing, so that nothing is ever written of them."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+
+    def frames(self, prompt: int, events: Json) -> list[bytes]:
+        self.turns.add(prompt, events)
+        return []
+
+    def end(self) -> bytes:
+        return b"end"
+
+
+@pytest.mark.parametrize("has_much", [False, True])
+async def test_others_have_their_turn_while_a_stream_is_taken_up_that_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, has_much: bool
+) -> None:
+    monkeypatch.setattr(stream, "TURN_S", 0)
+    monkeypatch.setattr(stream, "MUCH_S", 0 if has_much else math.inf)
+    waited: list[int] = []
+
+    async def next_turn() -> None:
+        waited.append(len(form.turns.noted))
+        await writing.next_turn()
+
+    monkeypatch.setattr(stream, "next_turn", next_turn)
+    form = SilentForm()
+    batches = [[(0, [token(0, "x")] * 5)], [(0, [token(0, "y")] * 5)], []]
+    sent: list[Json] = []
+
+    async def next_batches() -> Json:
+        return batches.pop(0)
+
+    async def send(message: Json) -> None:
+        sent.append(message)
+
+    generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None)
+    counting = asyncio.create_task(form.turns.count())
+    await stream.StreamedAnswer(generation, form, None).write(send)
+    counting.cancel()
+    assert len(form.turns.noted) == len(set(form.turns.noted)) == 10
+    # Only who has much waits for others that have, too.
+    assert waited == (list(range(1, 11)) if has_much else [])
+    assert [message.get("body") for message in sent] == [None, b"end"]
 
 
 async def test_an_answer_is_written_at_most_once_per_step() -> None:

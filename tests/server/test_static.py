@@ -1,16 +1,21 @@
 """`--path`: a folder of files in place of the page."""
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import unquote, urljoin, urlsplit
 
 import httpx
 import pytest
 
+import weft
+from tests.helpers import wait_until
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from tests.server.serving import serving
 from weft.server import create_app
+from weft.server.static import Files
 from weft.settings import Settings
 
 
@@ -53,6 +58,75 @@ async def test_a_file_is_served_as_what_its_name_says(folder: Path, path: str, k
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["content-disposition"].startswith("inline")
     assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", str(len(answer.content)))
+
+
+async def test_a_file_that_comes_after_the_start_takes_the_place_of_a_route_until_it_is_gone(folder: Path) -> None:
+    async with serving(static_path=str(folder)) as client:
+
+        async def until(path: str, is_file: bool) -> None:
+            async with asyncio.timeout(5):
+                while ((await client.get(path)).text == "mine") is not is_file:
+                    pass
+
+        for path in ("/slots", "/api/version"):
+            file = folder / path[1:]
+            await until(path, is_file=False)
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("mine")
+            await until(path, is_file=True)
+            file.unlink()
+            assert (await client.get(path)).status_code == 200
+            await until(path, is_file=False)
+
+
+ROUTES = {
+    "/health": 200,
+    "/metrics": 200,
+    "/slots": 200,
+    "/slots/0": 405,
+    "/props": 200,
+    "/models": 200,
+    "/v1/models": 200,
+    "/v1/models/a": 200,
+    "/v1/nothing": 404,
+    "/cache": 200,
+    "/prefixes": 200,
+    "/requests": 200,
+    "/requests/a": 404,
+    "/completion": 405,
+    "/lora-adapters": 200,
+    "/openapi.json": 200,
+    "/api/version": 200,
+}
+
+
+async def test_no_route_waits_for_the_thread_that_looks_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_text("a")
+    app = create_app(weft.Engine(n_slots=1, n_ctx=256, n_threads=1), Settings(static_path=str(tmp_path), metrics=True))
+    is_looking, may_go_on = threading.Event(), threading.Event()
+
+    def find(*_: object) -> None:
+        is_looking.set()
+        assert may_go_on.wait(20), "nobody has let it"
+
+    monkeypatch.setattr(Files, "_find", find)
+    await app.service.start()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://a") as client:
+        looking = asyncio.create_task(client.get("/b"))
+        await wait_until(is_looking.is_set)
+        async with asyncio.timeout(10):
+            for _ in range(2):
+                assert {path: (await client.get(path)).status_code for path in ROUTES} == ROUTES
+        may_go_on.set()
+        assert (await looking).status_code == 404
+    await app.service.stop()
+
+
+@pytest.mark.parametrize("path", ["/v1/%2e%2e/app.js", "/v1/models/%2e%2e/%2e%2e/app.js", "/slots/..%2fapp.js"])
+async def test_a_roundabout_path_to_a_file_leads_there_though_it_begins_as_a_route_does(folder: Path, path: str) -> None:
+    async with serving(static_path=str(folder)) as client:
+        answer = await client.send(client.build_request("GET", httpx.URL("http://testserver", raw_path=path.encode())))
+    assert answer.text == "let x"
 
 
 async def test_a_packed_file_stays_packed(folder: Path) -> None:

@@ -18,7 +18,8 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import Json
 from tests.server.scripted import connect, token
 from weft.server import create_app
-from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
+from weft.server.request_fields import CompletionFields
+from weft.server.request_fields.paths import MAX_NESTED, MAX_PATH_CHARACTERS, MAX_PATHS, paths
 from weft.server.run.generation import Generation
 from weft.server.run.pieces import GAP, entries, filled, groups, json_list
 from weft.server.run.service import MAX_PROMPT_LOGPROBS
@@ -80,6 +81,12 @@ async def test_what_is_sent_in_one_turn_is_bounded(path: str, body: Json, how: H
         json.loads(text)
 
 
+NESTED = (
+    f"response_fields has {MAX_NESTED + 1} paths that lead into each other, as a, a/b and a/b/c do; at most {MAX_NESTED} may,"
+    " since each tells again what the next one tells"
+)
+
+
 @pytest.mark.parametrize("route", ["/completion", "/v1/completions", "/v1/chat/completions"])
 @pytest.mark.parametrize(
     ("paths", "message"),
@@ -89,15 +96,28 @@ async def test_what_is_sent_in_one_turn_is_bounded(path: str, body: Json, how: H
             ["a/" * MAX_PATH_CHARACTERS],
             f"response_fields has a path of {2 * MAX_PATH_CHARACTERS} characters; at most {MAX_PATH_CHARACTERS} are taken",
         ),
+        (
+            ["generation_settings", *("generation_settings/json_schema" + "/a" * n for n in range(MAX_NESTED)), "stop"],
+            NESTED,
+        ),
         ("a" * 1_000, f"response_fields has a path of 1000 characters; at most {MAX_PATH_CHARACTERS} are taken"),
     ],
-    ids=["many", "long", "one"],
+    ids=["many", "long", "nested", "one"],
 )
 async def test_the_paths_of_an_answer_are_bounded(client: httpx.AsyncClient, route: str, paths: Json, message: str) -> None:
     body = {"prompt": "a", "messages": [{"role": "user", "content": "a"}], "response_fields": paths, "max_tokens": 1}
     answer = await client.post(route, json=body)
     error = {"code": 400, "message": message, "type": "invalid_request_error", "param": "response_fields"}
     assert answer.json() == {"error": error}
+
+
+def test_paths_lead_into_each_other_by_their_steps_and_not_by_their_letters() -> None:
+    beside = [f"a-{n}" for n in range(99)] + [f"b/{n}" for n in range(99)] + ["a"] * 9
+    within = ["a" + "/b" * n for n in range(MAX_NESTED - 1)]
+    assert len(paths(CompletionFields(response_fields=beside + within))) == len(beside + within)
+    at_most = paths(CompletionFields(response_fields=[*beside, *within, "a" + "/b" * MAX_NESTED]))
+    with pytest.raises(weft.InvalidRequest, match=f"has {MAX_NESTED + 1} paths"):
+        paths(CompletionFields(response_fields=[*at_most, "a" + "/b" * (MAX_NESTED + 1)]))
 
 
 async def test_as_many_paths_as_there_may_be_are_taken(client: httpx.AsyncClient) -> None:

@@ -74,6 +74,15 @@ COMPLETIONS: dict[str, Body] = TEXTS | {
     ),
     "a large grammar": filled('{"prompt": "a", "grammar": "root ::= [a-z]+ # ', "comment", '"}', 1_000_000),
     "a large schema": filled('{"prompt": "a", "json_schema": {"enum": [', '"word"', "]}}", 250_000),
+    "many parts of a large schema": encoded(
+        prompt="a",
+        n_predict=1,
+        n=64,
+        stream=True,
+        verbose=True,
+        json_schema={"type": "null", "default": {f"part-{nth}": ["word"] * 100 for nth in range(256)}},
+        response_fields=[f"generation_settings/json_schema/default/part-{nth}" for nth in range(256)],
+    ),
     "branches that differ": encoded(
         prompt="Once",
         branches=[{"suffix_prompt": f" upon {nth}", "n_predict": 2, "grammar": "root ::= [a-z ]+"} for nth in range(256)],

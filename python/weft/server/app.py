@@ -25,6 +25,7 @@ from weft.server.cache_api.routes import router as cache_router
 from weft.server.docs import Documentation, docs, document_router
 from weft.server.errors import Errors
 from weft.server.front import Front
+from weft.server.json_request import bodies_room
 from weft.server.llamacpp import metrics, properties, slots
 from weft.server.llamacpp.routes import router as llamacpp_router
 from weft.server.ollama import errors as ollama
@@ -38,6 +39,7 @@ from weft.server.responses.keeper import Keeper
 from weft.server.responses.routes import router as responses_router
 from weft.server.run.caller import CONVERSATION, Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
+from weft.server.run.room import Room
 from weft.server.run.service import Service
 from weft.server.score_api.routes import router as score_router
 from weft.server.seeds import parallel
@@ -59,6 +61,8 @@ class Application(Litestar):
 
     service: Service
     front: Front
+    bodies: Room
+    """What the bodies take that are being sent, or wait to be read."""
 
     async def __call__(self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend) -> None:
         """Lets the front look at every request first."""
@@ -176,6 +180,8 @@ def create_app(
     )
     app.service = service
     app.front = front
+    app.bodies = bodies_room()
+    front.give_way(route.path for route in app.routes)
     return app
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "NOT_SUPPORTED",
     "AnswerTooLargeError",
     "AnswersTooLargeError",
+    "BodiesTooLargeError",
     "BodyTimeoutError",
     "ClientLeftError",
     "ConversationBusyError",
@@ -143,9 +144,10 @@ class BodyTimeoutError(Exception):
         return cls(f"nothing more of the body has arrived for {timeout_s:g} s")
 
     @classmethod
-    def slow(cls, bytes_per_s: float) -> Self:
-        """Less has come than this."""
-        return cls(f"the body arrives too slowly; send at least {bytes_per_s:g} bytes a second")
+    def slow(cls, bytes_per_s: float, saved_s: float) -> Self:
+        """Less has come than this, or nothing for longer than that."""
+        least = f"at least {bytes_per_s:g} bytes a second"
+        return cls(f"the body arrives too slowly; send {least}, and pause for {saved_s:g} s at most")
 
 
 class ClientLeftError(Exception):
@@ -176,6 +178,13 @@ class AnswersTooLargeError(Exception):
     def __init__(self, n_bytes: int) -> None:
         most = f"{n_bytes} bytes, the most that is collected"
         super().__init__(f"the answers that are not streamed have come to {most}; ask with stream, or try again later")
+
+
+class BodiesTooLargeError(Exception):
+    """All bodies that arrive, or wait to be read, come together to more than is held."""
+
+    def __init__(self, n_bytes: int) -> None:
+        super().__init__(f"the bodies that are being sent have come to {n_bytes} bytes, the most that is held; try again later")
 
 
 class NotSupportedError(Exception):
@@ -277,6 +286,7 @@ _TABLE = [
     _Row(StreamsFullError, 429, "rate_limit_error", Reason.QUEUE_FULL),
     _Row(TextsWaitingError, 429, "rate_limit_error", Reason.TEXTS_WAITING),
     _Row(AnswersTooLargeError, 429, "rate_limit_error", Reason.ANSWER_TOO_LARGE, lambda _: {"param": "stream"}),
+    _Row(BodiesTooLargeError, 429, "rate_limit_error", Reason.TOO_MANY_BODIES),
     _Row(ClientLeftError, 499, "client_closed_request", Reason.CLIENT_LEFT),
     _Row(NotSupported, 501, "not_supported_error", Reason.NOT_SUPPORTED),
     _Row(NotSupportedError, 501, "not_supported_error", Reason.NOT_SUPPORTED),
@@ -386,7 +396,7 @@ class Errors:
 def _response(error: Exception, shape: Shape, also: Mapping[str, Any]) -> Response[bytes]:
     described = describe(error)
     headers = error.headers if isinstance(error, HTTPException) else None
-    if isinstance(error, QueueFull | StreamsFullError | TextsWaitingError | AnswersTooLargeError):
+    if isinstance(error, QueueFull | StreamsFullError | TextsWaitingError | AnswersTooLargeError | BodiesTooLargeError):
         headers = {"retry-after": str(RETRY_AFTER_S)}
     if isinstance(error, InvalidKeyError):
         headers = {"www-authenticate": "Bearer"}

@@ -1,6 +1,6 @@
 """What every request passes before the routes: CORS, the prefix, the page, whether the engine runs, and the keys."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -54,6 +54,11 @@ class Front:
         self._files = (
             Files(settings.static_path, service.aside, self.prefix) if settings.ui and settings.static_path is not None else None
         )
+
+    def give_way(self, routes: Iterable[str]) -> None:
+        """Takes the paths of the routes, for which nobody waits until a file is looked for that is not there."""
+        if self._files is not None:
+            self._files.give_way(routes)
 
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, routes: Routes) -> None:
         """Answers."""

@@ -1,24 +1,27 @@
 """How a body is read: what is wrong with it as a whole is the client's error, and said so."""
 
 from collections.abc import AsyncGenerator
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 from litestar import Request
 from litestar.exceptions import ClientException, InternalServerException, SerializationException, ValidationException
 from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
+from litestar.types import Empty
 
 from weft._native import read_body
+from weft.server.errors import BodiesTooLargeError
 from weft.server.run.aside import Purpose
 from weft.server.run.media import MAX_BYTES
+from weft.server.run.room import Room, Share
 from weft.server.run.service import Service
 from weft.server.run.writing import next_turn
 
 if TYPE_CHECKING:
     from weft.server.app import Application
 
-__all__ = ["LARGE_BODY", "JsonRequest", "max_body"]
+__all__ = ["LARGE_BODY", "MAX_TOGETHER_BYTES", "JsonRequest", "bodies_room", "max_body"]
 
 LARGE_BODY = 64 * 1024
 """A body of more bytes is read without the interpreter: objects would be made of it for milliseconds, and up to seconds."""
@@ -32,6 +35,9 @@ character that is escaped has 6."""
 
 MEDIA_BYTES = MAX_BYTES * 4 // 3
 """And, where there is a projector, for all pictures and sounds that a request may have, in base64."""
+
+MAX_TOGETHER_BYTES = 1024 * 1024 * 1024
+"""Most that all bodies may come to that are being sent, or wait to be read, beyond the first [`LARGE_BODY`] of each."""
 
 ONE_TOKEN = (1,)
 ONE_BIAS = ((1, 0.5),)
@@ -48,14 +54,24 @@ def max_body(service: Service) -> int:
     return media + BASE_BYTES + BYTES_PER_TOKEN * engine.limits.n_ctx_slot + BYTES_PER_BIAS * engine.model.n_vocab
 
 
+def bodies_room() -> Room:
+    """What all bodies take together until they are read."""
+    return Room(MAX_TOGETHER_BYTES, LARGE_BODY, BodiesTooLargeError)
+
+
 class JsonRequest(Request[Any, Any, Any]):
-    """A request whose body is JSON."""
+    """A request whose body is JSON. Its bytes are held until they are read once."""
+
+    @cached_property
+    def _share(self) -> Share:
+        return Share(cast("Application", self.app).bodies)
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """The body, in the parts that it comes in.
 
         Raises:
             ClientException: it is larger than it may be. What is announced as larger is not read.
+            BodiesTooLargeError: it is too much beside the bodies of others.
         """
         limit = max_body(cast("Application", self.app).service)
         size = self.content_length or 0
@@ -64,6 +80,7 @@ class JsonRequest(Request[Any, Any, Any]):
         async for part in super().stream():
             size += len(part)
             _check_size(size, limit)
+            self._share.grow(len(part))
             if size > LARGE_BODY:
                 await next_turn()
             yield part
@@ -73,11 +90,15 @@ class JsonRequest(Request[Any, Any, Any]):
 
         Raises:
             ClientException: it is too large, or the client left before it had sent all of it.
+            BodiesTooLargeError: it is too much beside the bodies of others.
         """
         try:
             return await super().body()
         except InternalServerException as error:
             raise ClientException("the body was not sent to its end") from error
+        finally:
+            if self._body is Empty:
+                self._share.release()
 
     async def json(self) -> Any:  # noqa: ANN401 (any JSON)
         """The value of the body; of a large one, what the route's handler takes.
@@ -85,8 +106,16 @@ class JsonRequest(Request[Any, Any, Any]):
         Raises:
             ClientException: it is no JSON, no UTF-8, or nested too deep; or it is large and holds too many values.
             ValidationException: a list in a list stands where a large body may have tokens.
+            BodiesTooLargeError: it is too much beside the bodies of others.
         """
-        body = await self.body()
+        with self._share:
+            try:
+                return await self._value(await self.body())
+            finally:
+                # Whoever reads has all that was in them: they would be held as long as the answer is written.
+                self._body = self._connection_state.body = Empty
+
+    async def _value(self, body: bytes) -> Any:  # noqa: ANN401 (any JSON)
         try:
             if len(body) > LARGE_BODY and (struct := self._struct()) is not None:
                 purpose = self.route_handler.opt.get("purpose", Purpose.PROMPT)

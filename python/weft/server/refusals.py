@@ -24,6 +24,7 @@ class Reason(StrEnum):
     NOT_SUPPORTED = "not_supported"
     SLOW_BODY = "slow_body"
     BODY_TOO_LARGE = "body_too_large"
+    TOO_MANY_BODIES = "too_many_bodies"
     INVALID_BODY = "invalid_body"
     INVALID_FIELD = "invalid_field"
     CONTEXT_TOO_LONG = "context_too_long"

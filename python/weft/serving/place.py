@@ -20,6 +20,10 @@ makes it less."""
 HEAD_BYTES = 64 * 1024
 """Most bytes of a request's head. A client sends what it likes there before anyone can look at it, and on every connection."""
 
+N_STREAMS = 200
+"""Most requests of one connection at once, where HTTP/2 is spoken. A client hears of it, and lets further ones wait. Each may
+have a body, so that a bound on connections is none on requests."""
+
 
 def head_s(settings: Settings) -> int:
     """How long the head of a request may take, in seconds."""
@@ -60,7 +64,7 @@ class Place:
             # version of HTTP is spoken.
             "http": HTTPModes.auto if self.address.path is None else HTTPModes.http1,
             "http1_settings": HTTP1Settings(header_read_timeout=head_s(settings) * 1000 * slack, max_buffer_size=HEAD_BYTES),
-            "http2_settings": HTTP2Settings(max_headers_size=HEAD_BYTES),
+            "http2_settings": HTTP2Settings(max_concurrent_streams=N_STREAMS, max_headers_size=HEAD_BYTES),
             "ssl_key": key,
             "ssl_cert": certificate,
             # As llama-server, whose clients may be older than 1.3.

@@ -99,7 +99,6 @@ class _Form:
     def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
         generation.takes_forks = len(generation.streams) == 1
         self._branches = Branches(generation, engine, model)
-        self._paths = request_fields.paths(data)
         self._post_sampling = data.post_sampling_probs is True
 
     def _probability(self, token: Token) -> CompletionProbability | None:
@@ -132,7 +131,7 @@ class Stream(_Form):
     def _told(self, prompt: int, event: Event) -> Sequence[object]:
         match event:
             case Finished():
-                return [*self._rest(prompt, event), projected(self._branches.result(prompt, event), self._paths)]
+                return [*self._rest(prompt, event), projected(self._branches.result(prompt, event), self._branches.generation)]
             case Progress():
                 return self._progress(prompt, event)
             case PromptLogprobs():
@@ -243,7 +242,7 @@ class Results(_Form):
             tokens=self._tokens.pop(index, []),
             probabilities=msgspec.UNSET if told is None else GAP,
         )
-        frame = msgspec.json.encode(projected(result, self._paths))
+        frame = msgspec.json.encode(projected(result, self._branches.generation))
         self._results[index] = filled(frame, json_list(told or ()))
         return len(frame)
 

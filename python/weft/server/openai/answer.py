@@ -8,7 +8,6 @@ import msgspec
 from weft import CacheExplanation, Finished, Progress, Token
 from weft import Usage as BranchUsage
 from weft._native import CompactLogprobs
-from weft.server import request_fields
 from weft.server.openai.schemas import PromptTokensDetails, StreamOptions, Usage
 from weft.server.request_fields import CompletionFields
 from weft.server.response_fields import (
@@ -54,7 +53,6 @@ class Answered:
         self._post_sampling = data.post_sampling_probs is True
         self.is_verbose = service.settings.is_verbose if data.verbose is None else data.verbose
         self._with_tokens = data.return_tokens is True
-        self._paths = request_fields.paths(data)
         self._with_progress = data.return_progress is True
         self._running = Running(generation) if data.timings_per_token else None
 
@@ -113,7 +111,7 @@ class Answered:
         result = self._branches.result(
             prompt, finished, content=content, tokens=tokens if self._with_tokens else (), probabilities=told
         )
-        return projected(result, self._paths)  # type: ignore[no-any-return]
+        return projected(result, self._branches.generation)  # type: ignore[no-any-return]
 
     def explanation(self, prompt: int, finished: Finished) -> CacheExplanation | msgspec.UnsetType:
         """Why what was computed of a prompt had to be, where the end of its first branch is to tell."""

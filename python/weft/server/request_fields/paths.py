@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from weft import InvalidRequest
 from weft.server.request_fields.fields import CompletionFields
 
-__all__ = ["MAX_PATHS", "MAX_PATH_CHARACTERS", "paths"]
+__all__ = ["MAX_NESTED", "MAX_PATHS", "MAX_PATH_CHARACTERS", "paths"]
 
 MAX_PATHS = 256
 """More than there are fields: each is looked up at the end of each branch."""
@@ -13,12 +13,15 @@ MAX_PATHS = 256
 MAX_PATH_CHARACTERS = 256
 """Longest path, in characters."""
 
+MAX_NESTED = 8
+"""Most paths of which each leads into what the one before it leads to: so often a part of the answer is told at most."""
+
 
 def paths(body: CompletionFields) -> Sequence[str]:
     """The paths of the fields that a finished answer is to hold; none is all of it.
 
     Raises:
-        InvalidRequest: there are too many, or one is too long.
+        InvalidRequest: there are too many, one is too long, or too many lead into what others lead to.
     """
     fields = body.response_fields or []
     fields = [fields] if isinstance(fields, str) else fields
@@ -27,4 +30,21 @@ def paths(body: CompletionFields) -> Sequence[str]:
     if (longest := max(map(len, fields), default=0)) > MAX_PATH_CHARACTERS:
         message = f"response_fields has a path of {longest} characters; at most {MAX_PATH_CHARACTERS} are taken"
         raise InvalidRequest("response_fields", message)
+    if (n_nested := _n_nested(fields)) > MAX_NESTED:
+        nested = f"{n_nested} paths that lead into each other, as a, a/b and a/b/c do"
+        message = f"response_fields has {nested}; at most {MAX_NESTED} may, since each tells again what the next one tells"
+        raise InvalidRequest("response_fields", message)
     return fields
+
+
+def _n_nested(paths: Sequence[str]) -> int:
+    """Most paths of which each leads into what the one before it leads to."""
+    n_nested = 0
+    outer: list[list[str]] = []
+    # Step by step: as texts, `a-b` would come between `a` and `a/b`.
+    for steps in sorted(path.split("/") for path in set(paths)):
+        while outer and steps[: len(outer[-1])] != outer[-1]:
+            outer.pop()
+        outer.append(steps)
+        n_nested = max(n_nested, len(outer))
+    return n_nested

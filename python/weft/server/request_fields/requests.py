@@ -72,8 +72,6 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
     of_all = BranchAsked(template=_NOTHING, logit_bias=biases, penalty_prompt=penalised, suffix=pieces(body.suffix_prompt or ""))
     branches = [_branch(own, alone, settings, of_all, n_probs=value or 0) for own, alone in branch_bodies(body)]
     asked = constraint(body)
-    # Refused now, and not when the answer has been made.
-    paths(body)
     return Submission(
         prompts=prompts(body.prompt),
         template=template(body, settings, n_probs=value or 0, n=len(branches) or None),
@@ -94,6 +92,7 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
         reasoning_format=body.reasoning_format or settings.reasoning_format,
         stream=body.stream is True,
         timings_per_token=body.timings_per_token is True,
+        response_fields=paths(body),
     )
 
 

@@ -81,6 +81,8 @@ if TYPE_CHECKING:
     class GenerationSettings(msgspec.Struct, kw_only=True):
         """The settings that took effect. A limit of -1 is none."""
 
+        json_schema: msgspec.Raw | msgspec.UnsetType
+
         def __init__(self, **settings: Any) -> None: ...  # noqa: ANN401 (any of the fields)
 else:
     _TYPES = get_type_hints(Sampling)

@@ -161,6 +161,14 @@ class Aside:
             # An error knows this frame: with the future, which holds the error, it would be found by the collector alone.
             del future
 
+    def begin(self, purpose: Purpose, work: Callable[[], object]) -> None:
+        """Begins work on little, on another thread, for which nobody waits.
+
+        Raises:
+            TextsWaitingError: too much waits already.
+        """
+        self._lanes[purpose, False].begin(LONG_TEXT, work)
+
     def close(self) -> None:
         """Lets the threads end; work that waits is not begun."""
         for lane in self._lanes.values():

@@ -15,6 +15,7 @@ from weft import CacheExplanation, Event, Finished, InvalidRequest, Progress, Pr
 from weft._native import CompactLogprobs
 from weft.branches import branch_requests
 from weft.server.request_line import current_line
+from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.submission import Submission
 from weft.server.run.tally import Tally
 from weft.server.run.writing import next_turn, serve_little
@@ -59,6 +60,7 @@ class Generation:
         tally: Tally,
         *,
         owner: str | None = None,
+        schema_parts: SchemaParts | None = None,
     ) -> None:
         self.id = uuid.uuid4().hex
         """By which it is found while it runs."""
@@ -67,6 +69,8 @@ class Generation:
         self.created = time.time()
         """In seconds since 1970."""
         self.asked = asked
+        self.schema_parts = schema_parts or SchemaParts()
+        """What the answer is to tell of the schemas that its branches are held to."""
         self.requests = requests
         self.streams = streams
         self._tally = tally

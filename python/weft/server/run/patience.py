@@ -31,6 +31,10 @@ BODY_BYTES_PER_S = 1024
 """What a body must come to: so many bytes for each second that the server waits for it, beyond the first ten. One that comes a
 byte at a time would hold its connection, and what has come of it, for as long as its sender likes."""
 
+BODY_SAVED_S = 60.0
+"""Of what it has come to, so many seconds are saved at most for a pause: megabytes that are sent at once would else be held for
+hours."""
+
 
 @dataclass(frozen=True)
 class LeastRate:
@@ -40,6 +44,8 @@ class LeastRate:
     """Seconds that may be waited for it in any case."""
     bytes_per_s: float = BODY_BYTES_PER_S
     """For so many bytes it may be one second more."""
+    saved_s: float = BODY_SAVED_S
+    """Most of these seconds that are saved."""
 
 
 DEFAULT_RATE = LeastRate()
@@ -103,12 +109,14 @@ class Patience:
                 message = await self._receive()
         except TimeoutError:
             if self._patience_s < self._timeout_s:
-                raise BodyTimeoutError.slow(self._least.bytes_per_s) from None
+                raise BodyTimeoutError.slow(self._least.bytes_per_s, self._least.saved_s) from None
             raise BodyTimeoutError.silent(self._timeout_s) from None
         if message["type"] == "http.request":
             n_bytes = len(message.get("body", b""))
             # Only what was waited for counts: the rest of the time is ours.
-            self._patience_s += n_bytes / self._least.bytes_per_s - (asyncio.get_running_loop().time() - began)
+            waited_s = asyncio.get_running_loop().time() - began
+            patience_s = self._patience_s - waited_s + n_bytes / self._least.bytes_per_s
+            self._patience_s = min(patience_s, max(self._least.saved_s, self._least.grace_s))
             self.n_body_bytes += n_bytes
             self._is_body_read = not message.get("more_body", False)
         return message  # type: ignore[return-value]

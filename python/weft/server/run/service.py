@@ -34,7 +34,7 @@ from weft.server.auth import current_owner
 from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals
 from weft.server.run.aside import LONG_TEXT, Aside, Purpose
-from weft.server.run.collected import Room
+from weft.server.run.collected import answers_room
 from weft.server.run.engine_state import EngineState
 from weft.server.run.generation import Generation
 from weft.server.run.hints import Hints
@@ -43,6 +43,7 @@ from weft.server.run.media_files import MediaFile, MediaPrompt
 from weft.server.run.patience import n_body_bytes
 from weft.server.run.pins import Pins
 from weft.server.run.recording import Recordings
+from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.sleep import Sleep
 from weft.server.run.submission import ForkAsked, Gap, Piece, SentPrompt, Submission, size_of
 from weft.server.run.system_prompt import CommonPrompt
@@ -99,7 +100,7 @@ class Service:
         self.refusals = Refusals()
         self.aside = Aside()
         self.media = MediaReader(engine, self.aside, folder=settings.media_path, hosts=settings.allow_media_urls)
-        self.collected = Room()
+        self.collected = answers_room()
         self.looks = Turns()
         """Looks at the cache, each of which waits for a step and may hold ten thousand nodes."""
         self.slot_files = SlotFiles(engine, settings.slot_save_path, self.aside)
@@ -290,8 +291,9 @@ class Service:
         asked = await self._with_media(asked)
         # With a vocabulary of 150,000 pieces that takes up to a third of a second.
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
-        requests, streams = await self.aside.work(Purpose.PROMPT, size, self._begin, asked, current_owner())
-        generation = Generation(asked, requests, streams, self.tally, owner=current_owner())
+        schema_parts = SchemaParts(asked.response_fields)
+        begun = await self.aside.work(Purpose.PROMPT, size, self._begin, asked, current_owner(), schema_parts)
+        generation = Generation(asked, *begun, self.tally, owner=current_owner(), schema_parts=schema_parts)
         self._generations.add(generation)
         return generation
 
@@ -306,7 +308,8 @@ class Service:
             message = "the answer to this request has no room for forks; set stream to true, which gives them one of their own"
             raise InvalidRequest("stream", message)
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
-        options, append = await self.aside.work(Purpose.PROMPT, size, self._fork_options, generation.asked.prompts[prompt], asked)
+        told = (generation.asked.prompts[prompt], asked, generation.schema_parts)
+        options, append = await self.aside.work(Purpose.PROMPT, size, self._fork_options, *told)
         making = asyncio.create_task(self._make_forks(generation, prompt, place, asked, options=options, append=append))
         try:
             # What was made is taken up, also where whoever asked has left: forks that nobody knows could not be cancelled.
@@ -344,13 +347,15 @@ class Service:
         self._generations.add(own)
         return own
 
-    def _fork_options(self, sent: SentPrompt, asked: ForkAsked) -> tuple[dict[str, Any], list[int]]:
+    def _fork_options(self, sent: SentPrompt, asked: ForkAsked, schema_parts: SchemaParts) -> tuple[dict[str, Any], list[int]]:
         """What forks are asked for, and the tokens of what is appended to the text before them."""
         options = {**asked.options}
         if asked.logit_bias is not None:
             options["logit_bias"] = self._biases(asked.logit_bias)
         if asked.penalty_prompt is not None:
             options["penalty_prompt"] = self._penalty_prompt(asked.penalty_prompt)
+        if isinstance(schema := options.get("json_schema"), str):
+            schema_parts.of(schema)
         return options, self._tokens_on(asked.append, parse_special=_reads_special(sent))
 
     def check_writes(self) -> None:
@@ -413,13 +418,15 @@ class Service:
                     return generation, prompt
         return None
 
-    def _begin(self, asked: Submission, owner: str | None) -> tuple[list[Request], list[Stream]]:
-        """Tokenizes every prompt and submits its request."""
+    def _begin(self, asked: Submission, owner: str | None, schema_parts: SchemaParts) -> tuple[list[Request], list[Stream]]:
+        """Tokenizes every prompt, submits its request, and reads what is to be told of its schemas."""
         requests = self._requests(asked, owner)
         streams: list[Stream] = []
         try:
             for request in requests:
                 streams.append(self.engine.generate(request))  # noqa: PERF401 (those before a failure must be closed)
+            for schema in _schemas(requests):
+                schema_parts.of(schema)
         except Exception as error:
             for stream in streams:
                 stream.close()
@@ -639,6 +646,12 @@ def _reads_special(sent: SentPrompt) -> bool:
     return isinstance(sent, MediaPrompt) or (
         not isinstance(sent, TokenIds | MixedPrompt) and any(isinstance(piece, str) for piece in sent)
     )
+
+
+def _schemas(requests: Sequence[Request]) -> set[str]:
+    """The schemas that branches are held to; those of one prompt are those of all."""
+    asked = [of.get("json_schema") for request in requests[:1] for of in ({"json_schema": request.schema}, *request.branches)]
+    return {schema for schema in asked if isinstance(schema, str)}
 
 
 def _forked(source: Request, n: int, options: Mapping[str, Any]) -> Request:

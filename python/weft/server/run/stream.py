@@ -13,9 +13,10 @@ from litestar.types import Receive, Scope, Send
 
 from weft.server.response_fields.explanation import explanation_header
 from weft.server.run import sse
-from weft.server.run.collected import Collected, Room
+from weft.server.run.collected import Collected
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import groups
+from weft.server.run.room import Room
 from weft.server.run.writing import next_turn
 
 __all__ = [
@@ -44,11 +45,12 @@ MAX_WRITE_BYTES = 64 * 1024
 each with a thousand probabilities, would take the event loop many seconds to write out at once. So much is made of two hundred
 plain events or of one with a thousand probabilities, in some milliseconds."""
 
-MAX_EVENTS = 1_000
-"""Events that are taken up before others have their turn, where they bring nothing to write."""
-
 TURN_S = 0.001
-"""A whole answer takes up events for so long, in seconds, before others have their turn."""
+"""An answer takes up events for so long, in seconds, before others have their turn, whatever comes of them."""
+
+MUCH_S = 0.004
+"""Events that have come together and take so long to take up, in seconds, are much: so long it takes to write as many plain ones
+as come to [`MAX_WRITE_BYTES`]."""
 
 
 class StreamedForm(Protocol):
@@ -129,8 +131,8 @@ class StreamedAnswer(ASGIResponse):
         self._sending = asyncio.Lock()
         self._n_unyielded = 0
         """Bytes that were written since others had their turn."""
-        self._n_untold = 0
-        """Events that were taken up since then."""
+        self._worked_s = 0.0
+        """Seconds for which events were taken up since then."""
         self._last_write = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
@@ -172,8 +174,10 @@ class StreamedAnswer(ASGIResponse):
 
     async def _write_events(self, send: Send, batches: Sequence[tuple[int, Events]]) -> None:
         """Writes events in as few writes as may be; none where a step shows nothing, as with half a character."""
+        loop = asyncio.get_running_loop()
         waiting: list[bytes] = []
         n_bytes = 0
+        took_s, began = 0.0, loop.time()
         for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
             try:
                 pieces = self._form.frames(prompt, [event])
@@ -182,12 +186,18 @@ class StreamedAnswer(ASGIResponse):
                 raise
             waiting += pieces
             n_bytes += sum(map(len, pieces))
-            self._n_untold += 1
-            if n_bytes + self._n_unyielded >= MAX_WRITE_BYTES or self._n_untold >= MAX_EVENTS:
-                await self._write(send, waiting)
-                # Whoever writes little at a time gives way to others, but does not wait for all that write much.
-                await (next_turn() if n_bytes >= MAX_WRITE_BYTES else asyncio.sleep(0))
-                waiting, n_bytes, self._n_unyielded, self._n_untold = [], 0, 0, 0
+            is_full = n_bytes + self._n_unyielded >= MAX_WRITE_BYTES
+            worked_s = loop.time() - began
+            if is_full or self._worked_s + worked_s >= TURN_S:
+                took_s += worked_s
+                has_much = n_bytes >= MAX_WRITE_BYTES or took_s >= MUCH_S
+                if is_full:
+                    await self._write(send, waiting)
+                    waiting, n_bytes, self._n_unyielded = [], 0, 0
+                # Whoever has little at a time gives way to others, but does not wait for all that have much.
+                await (next_turn() if has_much else asyncio.sleep(0))
+                self._worked_s, began = 0.0, loop.time()
+        self._worked_s += loop.time() - began
         if n_bytes:
             # Where events are ready whenever they are asked for, several small writes come to a large one.
             self._n_unyielded += n_bytes

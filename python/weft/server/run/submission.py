@@ -121,6 +121,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of the system's message that `--volatile-prompt-lines` has moved or left out."""
     timings_per_token: bool = False
     """Whether each event of a stream says how long it took."""
+    response_fields: Sequence[str] = ()
+    """The paths of what a finished answer is to hold, where that is not all of it."""
 
     @property
     def size(self) -> int:
