@@ -1,19 +1,28 @@
 """A client in a process of its own: how long a server lets those wait who ask for little, while others ask for much.
 
-`python -m tests.server.probe PORT` asks `/health` again and again and reads one stream after the other. For each line that it is
-sent it prints what the worst has been since the last one, in milliseconds: `{"health": 1.5, "stream": 30.1, "n": 250}`, where
-`n` is how often it has had an answer. It measures alone:
-whoever sends megabytes, or has to be fair to others on an event loop, measures himself.
+`python -m tests.server.probe PORT WORKER` asks `/health` again and again and reads one stream after the other. For each line
+that it is sent it prints what the worst has been since the last one, in milliseconds, and how often it has had an answer:
+`{"health": 1.5, "stream": 30.1, "n": 250}`. It measures alone: whoever sends megabytes, or has to be fair to others on an event
+loop, measures himself.
+
+Left out is the time in which this process and the threads of the process WORKER (for a stream the engine's too) could have run
+and had no processor: other programs took it, and no server can help that. A loop that is held works meanwhile, or sleeps.
 """
 
 import json
+import os
 import select
 import socket
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 PERIOD_S = 0.004
 """Between two questions."""
+
+ENGINE = "weft-worker\n"
+"""The thread that computes."""
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -22,40 +31,71 @@ BODY = b'{"prompt": "Once upon a time,", "n_predict": 900, "ignore_eos": true, "
 STREAM = b"POST /completion HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
 
 
+class Watch:
+    """Measures how long something takes, but for the time that this process and a worker's threads waited for a processor."""
+
+    def __init__(self, worker: int, *, with_engine: bool) -> None:
+        self._folder = f"/proc/{worker}/task"
+        self._with_engine = with_engine
+        self._files = {"": os.open("/proc/thread-self/schedstat", os.O_RDONLY)}
+        self._waited_ns: dict[str, int] = {}
+        """Of each thread, those that have ended among them."""
+
+    def now_s(self) -> float:
+        """Seconds; only the difference of two of them means something."""
+        for thread in os.listdir(self._folder):  # noqa: PTH208 (names are all that is wanted)
+            if thread not in self._waited_ns:
+                self._waited_ns[thread] = 0
+                folder = Path(self._folder, thread)
+                if self._with_engine or (folder / "comm").read_text() != ENGINE:
+                    self._files[thread] = os.open(folder / "schedstat", os.O_RDONLY)
+        for thread, file in self._files.items():
+            with suppress(ProcessLookupError):
+                self._waited_ns[thread] = int(os.pread(file, 100, 0).split()[1])
+        return time.perf_counter() - sum(self._waited_ns.values()) / 1e9
+
+
 class Health:
     """Questions, one at a time, on one connection."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, watch: Watch) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
-        self.worst_s = 0.0
         self.n = 0
-        self.next_at = 0.0
+        self._watch = watch
+        self._worst_s = 0.0
+        self._next_at = 0.0
         self._asked_at: float | None = None
 
-    def ask(self, now: float) -> None:
-        """Asks, unless it is too early or an answer has still to come; one that is waited for counts as it is."""
-        if self._asked_at is not None:
-            self.worst_s = max(self.worst_s, now - self._asked_at)
-        elif now >= self.next_at:
+    def ask(self) -> None:
+        """Asks, unless it is too early or an answer has still to come."""
+        if self._asked_at is None and time.perf_counter() >= self._next_at:
+            self._asked_at = self._watch.now_s()
             self.socket.sendall(HEALTH)
-            self._asked_at = now
 
-    def take(self, now: float) -> None:
+    def take(self) -> None:
         """Takes an answer, which comes in one piece."""
         answer = self.socket.recv(65_536)
         assert answer.startswith(b"HTTP/1.1 200 "), f"the server answers its probe, and not {answer!r}"
-        assert self._asked_at is not None, "nothing comes unasked"
-        self.worst_s = max(self.worst_s, now - self._asked_at)
-        self._asked_at, self.next_at = None, now + PERIOD_S
+        self._worst_s = self._worst()
+        self._asked_at, self._next_at = None, time.perf_counter() + PERIOD_S
         self.n += 1
+
+    def _worst(self) -> float:
+        return self._worst_s if self._asked_at is None else max(self._worst_s, self._watch.now_s() - self._asked_at)
+
+    def told_ms(self) -> float:
+        """The worst since this was last told; an answer that is waited for counts as it is."""
+        worst_s, self._worst_s = self._worst(), 0.0
+        return 1000 * worst_s
 
 
 class Stream:
     """Streams, one after the other; what passes before the first token of one is no pause."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, watch: Watch) -> None:
         self._port = port
-        self.worst_s = 0.0
+        self._watch = watch
+        self._worst_s = 0.0
         self.socket = self._opened()
 
     def _opened(self) -> socket.socket:
@@ -64,36 +104,42 @@ class Stream:
         opened.sendall(STREAM)
         return opened
 
-    def take(self, now: float) -> None:
+    def take(self) -> None:
         """Takes tokens, or the end of a stream."""
         if not (data := self.socket.recv(65_536)):
             self.socket.close()
             self.socket = self._opened()
         elif b"data: " in data:
-            if self._last_at is not None:
-                self.worst_s = max(self.worst_s, now - self._last_at)
-            self._last_at = now
+            self._worst_s, self._last_at = self._worst(), self._watch.now_s()
+
+    def _worst(self) -> float:
+        return self._worst_s if self._last_at is None else max(self._worst_s, self._watch.now_s() - self._last_at)
+
+    def told_ms(self) -> float:
+        """The worst since this was last told; a pause that has not ended counts as it is."""
+        worst_s, self._worst_s = self._worst(), 0.0
+        return 1000 * worst_s
 
 
-def main(port: int) -> None:
+def main(port: int, worker: int) -> None:
     """Probes until standard input ends."""
-    health, stream = Health(port), Stream(port)
+    health = Health(port, Watch(worker, with_engine=False))
+    stream = Stream(port, Watch(worker, with_engine=True))
     while True:
         ready, _, _ = select.select([sys.stdin, health.socket, stream.socket], [], [], PERIOD_S)
-        now = time.perf_counter()
         if stream.socket in ready:
-            stream.take(now)
+            stream.take()
         if health.socket in ready:
-            health.take(now)
-        health.ask(now)
+            health.take()
+        health.ask()
         if sys.stdin in ready:
             if not sys.stdin.readline():
                 return
-            json.dump({"health": 1000 * health.worst_s, "stream": 1000 * stream.worst_s, "n": health.n}, sys.stdout)
+            json.dump({"health": health.told_ms(), "stream": stream.told_ms(), "n": health.n}, sys.stdout)
             sys.stdout.write("\n")
             sys.stdout.flush()
-            health.worst_s, stream.worst_s, health.n = 0.0, 0.0, 0
+            health.n = 0
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))
