@@ -5,7 +5,7 @@ that it is sent it prints what the worst has been since the last one, in millise
 `{"health": 1.5, "stream": 30.1, "n": 250}`. It measures alone: whoever sends megabytes, or has to be fair to others on an event
 loop, measures himself.
 
-Left out is the time in which this process and the threads of the process WORKER (for a stream the engine's too) could have run
+Left out is the time in which this process, and the event loop of the process WORKER (or its engine, of a stream) could have run
 and had no processor: other programs took it, and no server can help that. A loop that is held works meanwhile, or sleeps.
 """
 
@@ -15,13 +15,14 @@ import select
 import socket
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 PERIOD_S = 0.004
 """Between two questions."""
 
-ENGINE = "weft-worker\n"
+ENGINE = "weft-worker"
 """The thread that computes."""
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -31,28 +32,27 @@ BODY = b'{"prompt": "Once upon a time,", "n_predict": 900, "ignore_eos": true, "
 STREAM = b"POST /completion HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
 
 
+class Moment(NamedTuple):
+    """A time, and how long each thread had waited for a processor until then: in seconds, the probe's own first."""
+
+    at: float
+    waited: tuple[float, ...]
+
+
 class Watch:
-    """Measures how long something takes, but for the time that this process and a worker's threads waited for a processor."""
+    """Measures how long something takes, but for the time that who is to do it waited for a processor."""
 
-    def __init__(self, worker: int, *, with_engine: bool) -> None:
-        self._folder = f"/proc/{worker}/task"
-        self._with_engine = with_engine
-        self._files = {"": os.open("/proc/thread-self/schedstat", os.O_RDONLY)}
-        self._waited_ns: dict[str, int] = {}
-        """Of each thread, those that have ended among them."""
+    def __init__(self, threads: Iterable[Path]) -> None:
+        self._files = [os.open(thread / "schedstat", os.O_RDONLY) for thread in (Path("/proc/thread-self"), *threads)]
 
-    def now_s(self) -> float:
-        """Seconds; only the difference of two of them means something."""
-        for thread in os.listdir(self._folder):  # noqa: PTH208 (names are all that is wanted)
-            if thread not in self._waited_ns:
-                self._waited_ns[thread] = 0
-                folder = Path(self._folder, thread)
-                if self._with_engine or (folder / "comm").read_text() != ENGINE:
-                    self._files[thread] = os.open(folder / "schedstat", os.O_RDONLY)
-        for thread, file in self._files.items():
-            with suppress(ProcessLookupError):
-                self._waited_ns[thread] = int(os.pread(file, 100, 0).split()[1])
-        return time.perf_counter() - sum(self._waited_ns.values()) / 1e9
+    def now(self) -> Moment:
+        return Moment(time.perf_counter(), tuple(int(os.pread(file, 100, 0).split()[1]) / 1e9 for file in self._files))
+
+    def since(self, began: Moment) -> float:
+        """Seconds. Threads wait at the same time: what the one that waited longest did is left out, and not what all did."""
+        now = self.now()
+        own, *others = (after - before for before, after in zip(began.waited, now.waited, strict=True))
+        return now.at - began.at - own - max(others)
 
 
 class Health:
@@ -64,12 +64,12 @@ class Health:
         self._watch = watch
         self._worst_s = 0.0
         self._next_at = 0.0
-        self._asked_at: float | None = None
+        self.asked_at: Moment | None = None
 
     def ask(self) -> None:
         """Asks, unless it is too early or an answer has still to come."""
-        if self._asked_at is None and time.perf_counter() >= self._next_at:
-            self._asked_at = self._watch.now_s()
+        if self.asked_at is None and time.perf_counter() >= self._next_at:
+            self.asked_at = self._watch.now()
             self.socket.sendall(HEALTH)
 
     def take(self) -> None:
@@ -77,11 +77,11 @@ class Health:
         answer = self.socket.recv(65_536)
         assert answer.startswith(b"HTTP/1.1 200 "), f"the server answers its probe, and not {answer!r}"
         self._worst_s = self._worst()
-        self._asked_at, self._next_at = None, time.perf_counter() + PERIOD_S
+        self.asked_at, self._next_at = None, time.perf_counter() + PERIOD_S
         self.n += 1
 
     def _worst(self) -> float:
-        return self._worst_s if self._asked_at is None else max(self._worst_s, self._watch.now_s() - self._asked_at)
+        return self._worst_s if self.asked_at is None else max(self._worst_s, self._watch.since(self.asked_at))
 
     def told_ms(self) -> float:
         """The worst since this was last told; an answer that is waited for counts as it is."""
@@ -99,7 +99,7 @@ class Stream:
         self.socket = self._opened()
 
     def _opened(self) -> socket.socket:
-        self._last_at: float | None = None
+        self._last_at: Moment | None = None
         opened = socket.create_connection(("127.0.0.1", self._port))
         opened.sendall(STREAM)
         return opened
@@ -110,10 +110,10 @@ class Stream:
             self.socket.close()
             self.socket = self._opened()
         elif b"data: " in data:
-            self._worst_s, self._last_at = self._worst(), self._watch.now_s()
+            self._worst_s, self._last_at = self._worst(), self._watch.now()
 
     def _worst(self) -> float:
-        return self._worst_s if self._last_at is None else max(self._worst_s, self._watch.now_s() - self._last_at)
+        return self._worst_s if self._last_at is None else max(self._worst_s, self._watch.since(self._last_at))
 
     def told_ms(self) -> float:
         """The worst since this was last told; a pause that has not ended counts as it is."""
@@ -123,10 +123,14 @@ class Stream:
 
 def main(port: int, worker: int) -> None:
     """Probes until standard input ends."""
-    health = Health(port, Watch(worker, with_engine=False))
-    stream = Stream(port, Watch(worker, with_engine=True))
+    threads = {(thread / "comm").read_text().strip(): thread for thread in Path(f"/proc/{worker}/task").iterdir()}
+    loop, engine = Path(f"/proc/{worker}/task/{worker}"), threads[ENGINE]
+    health = Health(port, Watch([loop]))
+    stream = Stream(port, Watch([loop, engine]))
     while True:
-        ready, _, _ = select.select([sys.stdin, health.socket, stream.socket], [], [], PERIOD_S)
+        # Who looks up for nothing while an answer has still to come waits for a processor meanwhile.
+        timeout_s = PERIOD_S if health.asked_at is None else None
+        ready, _, _ = select.select([sys.stdin, health.socket, stream.socket], [], [], timeout_s)
         if stream.socket in ready:
             stream.take()
         if health.socket in ready:

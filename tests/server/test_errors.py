@@ -298,7 +298,9 @@ def handlers() -> list[Handler]:
     """All of the application's, each by its first path."""
     found: dict[tuple[str, object], Handler] = {}
     for route in sorted(create_app(ScriptedEngine().as_engine()).routes, key=lambda route: route.path):
-        for method in sorted(route.methods - {"OPTIONS"}) if isinstance(route, HTTPRoute) else ():
+        if not isinstance(route, HTTPRoute):
+            continue
+        for method in sorted(route.methods - {"OPTIONS"}):
             handler, _ = route.route_handler_map[method]
             taken = handler.parsed_fn_signature.parameters
             queries = [name for name in taken if name not in ("data", "service", "request") and f"{{{name}:" not in route.path]

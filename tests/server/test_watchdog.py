@@ -19,11 +19,14 @@ from tests.server.live import LiveServer
 from tests.server.scripted import ScriptedEngine
 from weft.server import create_app
 
-MOST_MS = {"health": 50.0, "stream": 20.0}
+MOST_MS = {"health": 20.0, "stream": 20.0}
 """How much longer than on a server that is asked nothing else an answer of `/health` may take, and a pause of a stream."""
 
 N_TRIES = 5
 """Each with the worst that was seen beside it, of which the median counts. It is known as soon as three are on one side."""
+
+N_MORE_TRIES = 15
+"""Where that median is too high, so many tell: what holds others does so every time, and a busy machine does not."""
 
 ANSWER_S = 0.7
 """How long an answer is waited for; then the client leaves."""
@@ -424,17 +427,21 @@ async def nobody_waits(watched: Watched, asked: Sequence[Case]) -> None:
 async def slow_beside(watched: Watched, case: Case) -> dict[str, float]:
     """What took too long beside a question, by the median of tries; no more are made than tell on which side that is."""
     tries: list[dict[str, float]] = []
-    while not is_known(len(tries), [sum(what in watched.slow(one) for one in tries) for what in watched.most]):
-        await wait_until(lambda: not watched.slow(watched.probe.after(2)))
-        status = await ask(watched.server.port, case)
-        assert not status.startswith(b"HTTP/1.1 500"), case.name
-        tries.append(watched.probe.after(2))
-    return watched.slow({what: median(one[what] for one in tries) for what in watched.most})
+    slow: dict[str, float] = {}
+    for n_tries in (N_TRIES, N_MORE_TRIES):
+        while not is_known(n_tries, len(tries), [sum(what in watched.slow(one) for one in tries) for what in watched.most]):
+            await wait_until(lambda: not watched.slow(watched.probe.after(2)))
+            status = await ask(watched.server.port, case)
+            assert not status.startswith(b"HTTP/1.1 500"), case.name
+            tries.append(watched.probe.after(2))
+        if not (slow := watched.slow({what: median(one[what] for one in tries) for what in watched.most})):
+            break
+    return slow
 
 
-def is_known(n: int, n_slow: Sequence[int]) -> bool:
-    """Whether `n` tries tell on which side the median of all would be, of each probe that was slow in so many of them."""
-    return all(max(slow, n - slow) > N_TRIES // 2 for slow in n_slow)
+def is_known(n_tries: int, n: int, n_slow: Sequence[int]) -> bool:
+    """Whether `n` of them tell on which side the median of all would be, of each probe that was slow in so many of them."""
+    return all(max(slow, n - slow) > n_tries // 2 for slow in n_slow)
 
 
 async def ask(port: int, case: Case) -> bytes:
