@@ -4,8 +4,8 @@
 import sys
 from collections.abc import Iterable, Iterator
 
-from weft.cli.accepted import ACCEPTED, Accepted, Meaning
 from weft.cli.arguments import ARGS, CACHE_LIST, COMPLETION, CONFIG, CONFIG_VARIABLE, DEVICES, HELP, VERSION
+from weft.cli.flags_without_setting import ACCEPTED, Accepted, Meaning
 from weft.settings import table
 from weft.settings.flags import Flag
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weft import _native
-from weft.cli.accepted import ACCEPTED
+from weft.cli.flags_without_setting import ACCEPTED
 from weft.cli.main import SERVE, TUNE, Command, parse
 from weft.settings import table
 

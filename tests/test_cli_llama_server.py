@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from weft.cli.accepted import ACCEPTED, Meaning
+from weft.cli.flags_without_setting import ACCEPTED, Meaning
 from weft.cli.given import known
 from weft.cli.main import parse
 from weft.settings import Settings, table

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from weft.chat.conversation import ChatMessage
-from weft.cli.accepted import Meaning
 from weft.cli.arguments import ARGS, RESPELT
+from weft.cli.flags_without_setting import Meaning
 from weft.cli.given import known
 from weft.server.anthropic.schemas import Block, CreateMessage, MessageParam, ToolParam
 from weft.server.llamacpp.schemas import (

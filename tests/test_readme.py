@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from weft.chat import sandbox
 from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.values import MAX_DEPTH
 from weft.chat.asking import MAX_TOOL_BYTES, MAX_TOOLS
+from weft.cli.main import TUNE, parse
+from weft.cli.tune import table
 from weft.drawing import figure
 from weft.fields.about import abouts
 from weft.server import json_request
@@ -63,24 +66,86 @@ from weft.serving import handles, place
 from weft.settings import volatile
 from weft.settings.server import MAX_THREADS_HTTP
 from weft.tree import tree
+from weft.tuning import Measured
 
 ROOT = Path(__file__).parent.parent
 CPUS = abouts(weft.EngineConfig)["cpus"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+"""All that the README shows, each with its language."""
+
+
 def blocks(language: str) -> list[str]:
     """What the README shows in a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return [block for of, block in BLOCKS if of == language]
 
 
 PROGRAMS = [block for block in blocks("python") if "asyncio.run(" in block]
 CLIENTS = [block for block in blocks("python") if "OpenAI(" in block]
 PIECES = [block for block in blocks("python") if block not in PROGRAMS + CLIENTS]
+SESSIONS = blocks("pycon")
+SHELL = [block for block in blocks("sh") if "curl " in block]
+INSTALLING = [block for block in blocks("sh") if block.startswith("pip install ")]
+DEVELOPING = [block for block in blocks("sh") if block.startswith("make ")]
+TUNING = [block for block in blocks("console") if block.startswith("$ python -m weft tune ")]
+LINES = [block for block in blocks("") if block.startswith("attention by ")]
+"""What the log says."""
 
 
-def test_every_snippet_is_run() -> None:
-    assert (len(PROGRAMS), len(CLIENTS), len(PIECES), len(blocks("pycon"))) == (2, 1, 2, 1)
+def test_every_snippet_is_run_or_checked() -> None:
+    checked = [PROGRAMS, CLIENTS, PIECES, SESSIONS, SHELL, INSTALLING, DEVELOPING, TUNING, LINES]
+    assert sorted(block for group in checked for block in group) == sorted(block for _, block in BLOCKS)
+    assert [len(group) for group in checked] == [2, 1, 2, 1, 6, 1, 1, 1, 1]
+    assert README.count("\n```") == 2 * len(BLOCKS), "each of them is found"
+
+
+@pytest.mark.parametrize("block", INSTALLING)
+def test_what_is_installed_is_what_is_published_and_starts(block: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert block.splitlines() == [f"pip install {project['name']}", "python -m weft"]
+    settings, warnings = parse([], {})
+    assert (settings.model, settings.source, warnings) == (None, None, ()), "the demo model is served"
+
+
+@pytest.mark.parametrize("block", DEVELOPING)
+def test_what_can_be_made_is_in_the_makefile(block: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    goals = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    aliases = tomllib.loads((ROOT / ".cargo" / "config.toml").read_text(encoding="utf-8"))["alias"]
+    lines = [line.partition("#") for line in block.splitlines()]
+    commands = [words for command, _, _ in lines if (words := command.split())]
+    assert {tuple(command[:1]) for command in commands} == {("make",), ("cargo",)}
+    for program, name in commands:
+        assert name in (goals if program == "make" else aliases), f"there is no {program} {name}"
+    # Further goals are named in what is said of one: `bench-loads: what clients see`.
+    assert set(re.findall(r"\b(\w+-\w+): ", " ".join(about for _, _, about in lines))) <= goals
+
+
+@pytest.mark.parametrize("block", TUNING)
+def test_tuning_prints_such_a_table(block: str) -> None:
+    command, *shown, _, fastest = block.splitlines()
+    assert command == "$ python -m weft tune -m model.gguf"
+    assert parse(shlex.split(command)[5:], {}, TUNE)[0].model == "model.gguf"
+    measured: list[Measured] = []
+    for line in shown[1:]:
+        title, attention, n_threads, seconds = re.fullmatch(r"(.*?) {2,}(\w+) +(\d+) +([\d.]+) +[\d.]+", line).groups()  # type: ignore[union-attr]
+        work = {"a prompt of 1,000 tokens": "prompt", "8 branches of it, 128 tokens each": "branches"}.get(title)
+        assert attention == "weft"
+        measured.append(Measured(work or measured[-1].work, None, int(n_threads), float(seconds)))
+    # What is shown are ratios of seconds that are not rounded.
+    made, told = (re.sub(r"\d\.\d\d$", "", text, flags=re.MULTILINE) for text in (table(tuple(measured)), "\n".join(shown)))
+    assert made == told
+    assert re.fullmatch(r"fastest: \d threads, \d for prompts", fastest)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_log_has_such_a_line(line: str, engine_of_its_own: weft.Engine) -> None:
+    kernels = r"(?:weft \(.*?\)[\w ]*|llama\.cpp.*?)"
+    form = rf"attention by {kernels}, products by {kernels}, at most \d+ tokens per decode, \d+ threads \(.+\)\n?"
+    assert re.fullmatch(form, line)
+    assert re.fullmatch(form, engine_of_its_own.compute.summary)
 
 
 def printed_by(program: str) -> str:
@@ -103,9 +168,6 @@ async def test_a_client_runs(client: str, tmp_path: Path) -> None:
         assert "http://127.0.0.1:8080/" in client
         # The server is another process: nothing here has to go on meanwhile.
         assert re.match("0 .+", printed_by(client.replace("http://127.0.0.1:8080", server.url)))
-
-
-SHELL = [block for block in blocks("sh") if "curl " in block]
 
 
 @pytest.fixture
@@ -175,7 +237,7 @@ async def test_a_piece_runs(piece: str, engine_of_its_own: weft.Engine) -> None:
     assert shown.getvalue().strip()
 
 
-@pytest.mark.parametrize("session", blocks("pycon"))
+@pytest.mark.parametrize("session", SESSIONS)
 async def test_a_session_shows_what_it_says(session: str, engine_of_its_own: weft.Engine) -> None:
     names = {"engine": engine_of_its_own, "prompt_of_200_tokens": prompt_of(200, "readme")}
     n_shown = 0

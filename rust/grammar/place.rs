@@ -1,5 +1,7 @@
 //! Where in a text something is wrong.
 
+use std::borrow::Cow;
+
 /// What is wrong with a text, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flaw {
@@ -29,9 +31,26 @@ impl std::fmt::Display for Flaw {
     }
 }
 
+/// Most characters of what was given that a flaw repeats.
+const MAX_SHOWN: usize = 200;
+
+/// The beginning of what was given, as a flaw repeats it.
+pub(super) fn shown(given: &str) -> Cow<'_, str> {
+    match given.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => Cow::Owned(format!("{}…", &given[..end])),
+        None => Cow::Borrowed(given),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_what_is_long_the_beginning_is_shown() {
+        assert_eq!(shown(&"é".repeat(200)), "é".repeat(200));
+        assert_eq!(shown(&"é".repeat(201)), format!("{}…", "é".repeat(200)));
+    }
 
     #[test]
     fn lines_and_columns_count_characters_from_1() {

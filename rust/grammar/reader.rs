@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::place::Flaw;
+use super::place::{Flaw, shown};
 use super::rules::{self, Alternatives, Class, Classes, Element, RuleId, Rules};
 use super::{MAX_DEPTH, MAX_ELEMENTS, MAX_REPETITIONS};
 use crate::request::Token;
@@ -70,12 +70,12 @@ impl<'a> Reader<'a> {
         };
         let mut rules = Vec::with_capacity(self.rules.len());
         for (rule, &(name, at)) in self.rules.into_iter().zip(&self.names) {
-            let Some(rule) = rule else { return refuse(at, format!("there is no rule '{name}'")) };
+            let Some(rule) = rule else { return refuse(at, format!("there is no rule '{}'", shown(name))) };
             rules.push(rule);
         }
         if let Some(rule) = rules::left_recursive(&rules) {
             let (name, at) = self.names[rule as usize];
-            return refuse(at, format!("the rule '{name}' is left-recursive: it can begin with itself"));
+            return refuse(at, format!("the rule '{}' is left-recursive: it can begin with itself", shown(name)));
         }
         Ok((Rules::new(&rules, root), self.classes.list))
     }
@@ -87,6 +87,7 @@ impl<'a> Reader<'a> {
         let id = self.id_of(name, at);
         self.skip_blanks();
         if !self.text[self.at..].starts_with("::=") {
+            let name = shown(name);
             return refuse(self.at, format!("expected ::= after the name '{name}', which may hold letters, digits and -"));
         }
         self.at += 3;
@@ -278,18 +279,20 @@ impl<'a> Reader<'a> {
         self.at += length;
         let token = match text.strip_prefix("<[").map(|rest| rest.strip_suffix("]>").unwrap_or_default()) {
             Some(id) if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) => {
-                return refuse(start, format!("{text} names no token by its id, as <[7]> does"));
+                return refuse(start, format!("{} names no token by its id, as <[7]> does", shown(text)));
             }
             Some(id) => {
                 let n_vocab = self.tokens.n_vocab();
                 match id.parse().ok().filter(|&token: &Token| usize::try_from(token).is_ok_and(|token| token < n_vocab)) {
                     Some(token) => token,
-                    None => return refuse(start, format!("token {id} is outside of the vocabulary of {n_vocab} pieces")),
+                    None => {
+                        return refuse(start, format!("token {} is outside of the vocabulary of {n_vocab} pieces", shown(id)));
+                    }
                 }
             }
             None => match self.tokens.spelt(text) {
                 Some(token) => token,
-                None => return refuse(start, format!("the vocabulary has no token '{text}'")),
+                None => return refuse(start, format!("the vocabulary has no token '{}'", shown(text))),
             },
         };
         Ok(if is_negated { Element::NotToken(token) } else { Element::Token(token) })

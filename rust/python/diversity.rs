@@ -4,7 +4,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 
-use super::convert::field;
+use super::convert::{field, shown};
 use super::errors::InvalidRequest;
 use crate::request::{BeamSearch, Diversity};
 
@@ -15,8 +15,8 @@ use crate::request::{BeamSearch, Diversity};
 pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
     let py = object.py();
     let is_distinct: bool = field("distinct", "True or False", &object.getattr(intern!(py, "distinct"))?)?;
-    let diverse: Option<PyBackedStr> =
-        field("diverse", "'arithmetic', 'beam' or None", &object.getattr(intern!(py, "diverse"))?)?;
+    let given = object.getattr(intern!(py, "diverse"))?;
+    let diverse: Option<PyBackedStr> = field("diverse", "'arithmetic', 'beam' or None", &given)?;
     let beam_width: Option<u32> =
         field("beam_width", "an integer of 2 or more, or None", &object.getattr(intern!(py, "beam_width"))?)?;
     let length_penalty: f32 =
@@ -26,7 +26,9 @@ pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
         None => (false, false),
         Some("arithmetic") => (true, false),
         Some("beam") => (false, true),
-        Some(other) => return refuse("diverse", &format!("diverse is '{other}'; it must be 'arithmetic', 'beam' or None")),
+        Some(_) => {
+            return refuse("diverse", &format!("diverse is {}; it must be 'arithmetic', 'beam' or None", shown(&given)));
+        }
     };
     if is_distinct && (diverse.is_some() || beam_width.is_some()) {
         return refuse("distinct", "distinct does not go with diverse or beam_width, which keep texts apart themselves");

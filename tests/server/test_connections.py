@@ -17,7 +17,7 @@ from tests.certificates import CERTIFICATE, KEY
 from tests.helpers import wait_until
 from tests.server.http2 import Http2Client
 from tests.server.live import LiveServer
-from weft.serving.connections import Connections, _Hand, _network
+from weft.serving.connections import Connections, Send, _Hand, _network
 from weft.serving.handles import N_OTHERS, n_connections
 from weft.serving.place import N_STREAMS
 
@@ -31,12 +31,16 @@ class Counted:
     def __init__(self) -> None:
         self.silent: list[str] = []
         self.surplus: list[str] = []
+        self.slow: list[str] = []
 
     def no_request(self, client: str) -> None:
         self.silent.append(client)
 
     def too_many(self, client: str) -> None:
         self.surplus.append(client)
+
+    def unread(self, client: str) -> None:
+        self.slow.append(client)
 
 
 class Port:
@@ -76,6 +80,10 @@ def is_cut(client: socket.socket) -> bool:
         return False
 
 
+async def unheard(_: object) -> None:
+    """Sends to nobody."""
+
+
 def test_a_connection_that_asks_nothing_is_cut_when_its_time_is_over(port: Port) -> None:
     patient, strict = port.watch(limit_s=1000), port.watch()
     client = port.connect()
@@ -104,7 +112,7 @@ async def test_a_connection_is_not_cut_while_its_request_is_answered_and_has_its
 
     address, number = client.getsockname()
     scope = {"type": "http", "client": (address, str(number))}
-    request = asyncio.ensure_future(watch.watching(app)(scope, None, None))
+    request = asyncio.ensure_future(watch.watching(app)(scope, None, unheard))
     await asyncio.sleep(0)
     port.sweep(watch)
     assert not is_cut(client)
@@ -113,24 +121,33 @@ async def test_a_connection_is_not_cut_while_its_request_is_answered_and_has_its
     port.sweep(watch)
     assert is_cut(client)
     # Between two requests every connection may end.
-    assert port.cuts.silent == []
+    assert port.cuts.silent == port.cuts.slow == []
 
 
-@pytest.mark.parametrize(("unread_s", "is_given_up"), [(1000, False), (0, True)], ids=["within", "beyond"])
+@pytest.mark.parametrize(
+    ("unread_s", "is_whole", "is_given_up", "is_counted"),
+    [(1000, True, False, False), (0, True, True, True), (0, False, True, False)],
+    ids=["within", "beyond", "an answer that was given up, and counted, before its end"],
+)
 async def test_the_end_of_an_answer_may_stay_unread_as_long_as_the_timeout_says(
-    port: Port, unread_s: float, *, is_given_up: bool
+    port: Port, unread_s: float, *, is_whole: bool, is_given_up: bool, is_counted: bool
 ) -> None:
     client = port.connect()
     watch = port.watch(unread_s=unread_s)
 
-    async def app(*_: object) -> None:
+    async def app(_: object, receive: object, send: Send) -> None:
+        await send({"type": "http.response.body", "body": b"", "more_body": not is_whole})
+
+    async def send(_: object) -> None:
         port.held[0].setblocking(False)
         # More than the buffers hold that the client's machine confirms unread.
         port.held[0].send(bytes(2**24))
 
     address, number = client.getsockname()
-    await watch.watching(app)({"type": "http", "client": (address, str(number))}, None, None)
+    await watch.watching(app)({"type": "http", "client": (address, str(number))}, None, send)
     port.sweep(watch)
+    assert port.cuts.slow == ["127.0.0.1"] * is_counted
+    assert port.cuts.silent == []
     client.settimeout(0.2)
     with suppress(TimeoutError):
         while client.recv(2**20):
@@ -207,6 +224,9 @@ def until_closed(client: socket.socket) -> bytes:
     return said
 
 
+UNREAD = "a connection of 127.0.0.1 was closed: the end of its answer stayed unread"
+
+
 def refused(server: LiveServer, reason: str) -> int:
     text = httpx.get(f"{server.url}/metrics").text
     return int(text.partition(f'weft:refused_total{{reason="{reason}"}} ')[2].partition("\n")[0])
@@ -253,6 +273,20 @@ async def test_a_connection_that_is_left_open_after_its_answer_is_closed(hasty: 
         client.sendall(PREFACE + SETTINGS + headers if is_http2 else b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         assert b"</html>" in await asyncio.to_thread(until_closed, client)
     assert refused(hasty, "no_request") == before
+
+
+async def test_a_connection_whose_answers_end_is_not_read_is_counted_as_that_of_a_slow_reader(hasty: LiveServer) -> None:
+    before = {reason: refused(hasty, reason) for reason in ("slow_reader", "no_request")}
+    n_lines = hasty.log.count(UNREAD)
+    with socket.socket() as client:
+        # What the client's machine takes unread; the rest of the page stays in the server's.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", hasty.port))
+        client.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n")
+        await wait_until(lambda: refused(hasty, "slow_reader") > before["slow_reader"], 8)
+        await wait_until(lambda: hasty.log.count(UNREAD) == n_lines + 1)
+        assert await asyncio.to_thread(until_closed, client)
+    assert {reason: refused(hasty, reason) - n for reason, n in before.items()} == {"slow_reader": 1, "no_request": 0}
 
 
 async def test_a_tls_handshake_that_does_not_end_is_given_up(tmp_path: Path) -> None:

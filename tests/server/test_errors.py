@@ -1,16 +1,20 @@
 import asyncio
+import copy
 import json
+import re
 import threading
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast, get_args
 
 import httpx
+import msgspec
 import pytest
 from litestar.exceptions import InternalServerException
 from litestar.routes import HTTPRoute
 from litestar.testing import AsyncTestClient
 
 from tests.helpers import How
+from tests.server.client_bodies import SENT
 from tests.server.conftest import answers
 from tests.server.matchers import SOME_TEXT, Json, matching
 from tests.server.scripted import ScriptedEngine, Step, token
@@ -27,7 +31,9 @@ from weft import (
     QueueFull,
     SlowReader,
 )
+from weft.fields.shown import MAX_SHOWN
 from weft.server import create_app, docs
+from weft.server.request_fields.fields import CompletionFields
 
 
 def error_of(status: int, message: str, kind: str, **more: object) -> dict[str, object]:
@@ -248,47 +254,218 @@ async def test_a_model_that_cannot_be_loaded_is_told_by_every_route() -> None:
     assert told == [engine.failure]
 
 
-LONG = "\x00" * 500_000
+FILLER = "Q"
+"""Nothing that the server says of its own has this letter."""
+
+LONG = FILLER * 500
+
+VERY_LONG = "\x00" * 500_000
+
+
+def n_repeated(answer: httpx.Response) -> int:
+    """Characters of the input that an error repeats, in its body and in its headers; none where it is no error."""
+    if answer.status_code < 400 and '"error":{' not in answer.text and '{"error":"' not in answer.text:
+        return 0
+    assert answer.status_code < 500 or answer.status_code == 501
+    return answer.text.count(FILLER) + sum(value.count(FILLER) for value in answer.headers.values())
+
+
+BODIES: dict[str, Json] = dict.fromkeys(("prompt", "input", "content", "query", "input_prefix", "model"), "a")
+BODIES |= {
+    "messages": [{"role": "user", "content": "a"}],
+    "documents": ["a"],
+    "tokens": [1],
+    "continuations": ["a"],
+    "max_tokens": 1,
+}
+"""What a route may need beside the field that is wrong."""
+
+WRONG: list[Json] = [LONG, [LONG], {LONG: LONG}, [[LONG]], [{LONG: LONG}], [{"type": LONG, "name": LONG, "content": LONG}]]
+
+
+class Handler(NamedTuple):
+    """What answers a method at a path."""
+
+    name: str
+    method: str
+    path: str
+    queries: Sequence[str]
+    fields: Sequence[str]
+    """Of its body. Those that all completions have are tried at `/completion`."""
+
+
+def handlers() -> list[Handler]:
+    """All of the application's, each by its first path."""
+    found: dict[tuple[str, object], Handler] = {}
+    for route in sorted(create_app(ScriptedEngine().as_engine()).routes, key=lambda route: route.path):
+        if not isinstance(route, HTTPRoute):
+            continue
+        for method in sorted(route.methods - {"OPTIONS"}):
+            handler, _ = route.route_handler_map[method]
+            taken = handler.parsed_fn_signature.parameters
+            queries = [name for name in taken if name not in ("data", "service", "request") and f"{{{name}:" not in route.path]
+            fields: list[str] = []
+            if "data" in taken:
+                body = taken["data"].annotation
+                kinds = [kind for kind in get_args(body) or [body] if issubclass(kind, msgspec.Struct)]
+                common = (
+                    set() if route.path == "/completion" else {field.name for field in msgspec.structs.fields(CompletionFields)}
+                )
+                fields = [
+                    field.encode_name for kind in kinds for field in msgspec.structs.fields(kind) if field.name not in common
+                ]
+            made = Handler(f"{method} {route.path}", method, route.path, queries, fields)
+            found.setdefault((method, handler.fn), made)
+    return list(found.values())
+
+
+def at(path: str, long: str | None = None) -> str:
+    """A path with something in the place of its parameters, of which one may be long."""
+    for place in re.findall(r"{.*?}", path):
+        path = path.replace(place, LONG if place == long else "1")
+    return path
+
+
+@pytest.mark.parametrize("handler", handlers(), ids=lambda handler: handler.name)
+async def test_an_error_repeats_at_most_200_characters_of_the_input(handler: Handler, client: httpx.AsyncClient) -> None:
+    is_post = handler.method == "POST"
+
+    async def ask(path: str, body: Json) -> int:
+        content = msgspec.json.encode(body) if is_post else None
+        return n_repeated(await client.request(handler.method, path, content=content))
+
+    repeated = {place: await ask(at(handler.path, place), {}) for place in re.findall(r"{.*?}", handler.path)}
+    repeated |= {query: await ask(f"{at(handler.path)}?{query}={LONG}", {}) for query in (*handler.queries, LONG)}
+    beside = {name: value for name, value in BODIES.items() if name in handler.fields}
+    for field in handler.fields:
+        repeated[field] = max([await ask(at(handler.path), beside | {field: wrong}) for wrong in WRONG])
+    if is_post:
+        repeated["no field"] = await ask(at(handler.path), beside | {LONG: 1})
+    assert {what: n for what, n in repeated.items() if n > MAX_SHOWN} == {}
+
+
+def places(value: Json, outside: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The way to every value that is inside of a body's fields."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inside:
+        if outside:
+            yield (*outside, key)
+        yield from places(part, (*outside, key))
+
+
+def with_long(body: Json, place: Sequence[str | int], *, is_key: bool) -> Json:
+    """A body with something long in the place of a value, or of its key."""
+    changed = copy.deepcopy(body)
+    around = changed
+    for key in place[:-1]:
+        around = around[key]
+    if is_key:
+        around[LONG] = around.pop(place[-1])
+    else:
+        around[place[-1]] = LONG
+    return changed
+
+
+def as_clients_send_it() -> Iterator[tuple[str, Sequence[str | int], Json]]:
+    """Each kind of place in a body that clients send to a route, once."""
+    known: set[object] = set()
+    for sent in SENT.values():
+        for place in places(sent.body):
+            kind = (sent.route, *("each" if isinstance(key, int) else key for key in place))
+            if kind not in known:
+                known.add(kind)
+                yield sent.route, place, sent.body | {"max_tokens": 1, "stream": False}
+
+
+async def test_it_does_so_wherever_in_a_body_of_a_client_it_is(client: httpx.AsyncClient) -> None:
+    repeated: dict[object, int] = {}
+    for route, place, body in as_clients_send_it():
+        for is_key in (False, True) if isinstance(place[-1], str) else (False,):
+            answer = await client.post(route, content=msgspec.json.encode(with_long(body, place, is_key=is_key)))
+            # A response tells in its `error` and beside it what it was asked for.
+            repeated[route, place, is_key] = n_repeated(answer) if answer.status_code >= 400 else 0
+    assert len(repeated) > 300
+    assert {what: n for what, n in repeated.items() if n > MAX_SHOWN} == {}
+
+
+HELD: dict[str, Json] = {
+    "a rule's name": {"grammar": f"root ::= {LONG}"},
+    "a rule without its sign": {"grammar": f"{LONG} = [a]"},
+    "a rule that begins with itself": {"grammar": f"root ::= {LONG}\n{LONG} ::= {LONG}"},
+    "a token": {"grammar": f"root ::= <{LONG}>"},
+    "a token's id": {"grammar": f"root ::= <[{LONG}]>"},
+    "a type": {"json_schema": {"type": LONG}},
+    "a list of types": {"json_schema": {"type": [LONG]}},
+    "a pattern": {"json_schema": {"type": "string", "pattern": f"{LONG}("}},
+    "a pattern of names": {"json_schema": {"patternProperties": {f"{LONG}(": {}}, "properties": {"a": {}}}},
+    "a reference": {"json_schema": {"$ref": f"#/{LONG[:250]}"}},
+    "a keyword": {"json_schema": {LONG: {"type": LONG}}},
+    "a trigger": {
+        "grammar": 'root ::= "a"',
+        "grammar_lazy": True,
+        "grammar_triggers": [{"type": 2, "value": f"{LONG}("}],
+    },
+    "a kind of diversity": {"n": 2, "diverse": LONG},
+    "a sampler": {"samplers": [LONG]},
+    "a branch": {"branches": [{LONG: 1, "grammar": f"root ::= {LONG}"}]},
+    "a branch's schema": {"branches": [{"json_schema": {"type": LONG}}]},
+}
+
+
+@pytest.mark.parametrize("fields", HELD.values(), ids=HELD)
+async def test_it_does_so_in_what_texts_are_held_to(client: httpx.AsyncClient, path: str, fields: Json) -> None:
+    answer = await client.post(path, json={"prompt": "a", "max_tokens": 1} | fields)
+    assert n_repeated(answer) <= MAX_SHOWN
+
+
+@pytest.mark.parametrize(
+    "name", ["x-request-id", "x-conversation-id", "authorization", "x-api-key", "content-type", "anthropic-version"]
+)
+@pytest.mark.parametrize("route", ["/completion", "/v1/messages", "/v1/responses", "/slots", "/nothing"])
+async def test_it_does_so_of_headers(client: httpx.AsyncClient, route: str, name: str) -> None:
+    body = {"prompt": "a", "input": "a", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}]}
+    answer = await client.post(route, content=msgspec.json.encode(body), headers={name: LONG})
+    assert n_repeated(answer) <= MAX_SHOWN
 
 
 @pytest.mark.parametrize(
     ("route", "body"),
     [
-        ("/completion", {"prompt": "a", "samplers": [LONG]}),
-        ("/completion", {"prompt": "a", "samplers": LONG}),
-        ("/completion", {"prompt": "a", "logit_bias": {LONG: True}}),
+        ("/completion", {"prompt": "a", "samplers": [VERY_LONG]}),
+        ("/completion", {"prompt": "a", "samplers": VERY_LONG}),
+        ("/completion", {"prompt": "a", "logit_bias": {VERY_LONG: True}}),
         ("/completion", {"prompt": "a", "logit_bias": {"9" * 500_000: 1}}),
-        ("/completion", {"prompt": "a", "grammar": LONG}),
-        ("/completion", {"prompt": "a", "json_schema": {"type": LONG}}),
-        ("/completion", {"prompt": "a", "stop": [{LONG: 1}]}),
-        ("/completion", {"prompt": "a", "response_fields": LONG}),
-        ("/completion", {"prompt": "a", "n": LONG}),
-        ("/completion", {LONG: 1, "n": "many"}),
-        ("/v1/completions", {"prompt": "a", "event_format": LONG}),
-        ("/v1/completions", {"prompt": "a", "response_format": {"type": LONG}}),
+        ("/completion", {"prompt": "a", "grammar": VERY_LONG}),
+        ("/completion", {"prompt": "a", "json_schema": {"type": VERY_LONG}}),
+        ("/completion", {"prompt": "a", "stop": [{VERY_LONG: 1}]}),
+        ("/completion", {"prompt": "a", "response_fields": VERY_LONG}),
+        ("/completion", {"prompt": "a", "n": VERY_LONG}),
+        ("/completion", {VERY_LONG: 1, "n": "many"}),
+        ("/v1/completions", {"prompt": "a", "event_format": VERY_LONG}),
+        ("/v1/completions", {"prompt": "a", "response_format": {"type": VERY_LONG}}),
         ("/v1/completions", {"prompt": "a", "n": 10**4000}),
-        ("/v1/chat/completions", {"messages": [{"role": LONG, "content": "a"}]}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": LONG}]}]}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "continue_final_message": LONG}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "continue_final_message": [[LONG] * 9]}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "reasoning_effort": {LONG: LONG}}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "tool_choice": LONG}),
-        ("/tokenize", {"content": [LONG, -1]}),
-        ("/tokenize", {"content": {LONG: LONG}}),
-        ("/slots/0?action=restore", {"filename": LONG}),
-        ("/slots/0?action=restore", {"filename": "a/" + LONG}),
+        ("/v1/chat/completions", {"messages": [{"role": VERY_LONG, "content": "a"}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": VERY_LONG}]}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "continue_final_message": VERY_LONG}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "continue_final_message": [[VERY_LONG] * 9]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "reasoning_effort": {VERY_LONG: VERY_LONG}}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "tool_choice": VERY_LONG}),
+        ("/tokenize", {"content": [VERY_LONG, -1]}),
+        ("/tokenize", {"content": {VERY_LONG: VERY_LONG}}),
+        ("/slots/0?action=restore", {"filename": VERY_LONG}),
+        ("/slots/0?action=restore", {"filename": "a/" + VERY_LONG}),
         (f"/slots/{'x' * 60_000}?action=erase", {}),
         (f"/slots/0?action={'x' * 60_000}", {}),
         (f"/cache?limit={'x' * 60_000}", None),
     ],
     ids=lambda value: repr(value)[:60],
 )
-async def test_what_an_error_repeats_of_the_input_is_cut(client: httpx.AsyncClient, route: str, body: Json) -> None:
+async def test_what_an_error_repeats_of_half_a_megabyte_is_cut(client: httpx.AsyncClient, route: str, body: Json) -> None:
     if body is None:
         answer = await client.get(route)
     else:
         answer = await client.post(route, content=json.dumps(body).encode())
-    assert len(answer.content) < 4000
+    assert len(answer.content) < 1500, "200 characters, each written as six and escaped, and what is said of them"
     assert answer.status_code < 500 or answer.status_code == 501
 
 

@@ -1,63 +1,214 @@
 """What is refused is counted by its reason and logged, and no attack fills the log."""
 
 import asyncio
+import importlib
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 import httpx
 import pytest
+from litestar.exceptions import (
+    ClientException,
+    HTTPException,
+    MethodNotAllowedException,
+    NotFoundException,
+    ValidationException,
+)
 
-from tests.server.scripted import Step, token
+import weft
+from tests.server.matchers import Json
+from tests.server.scripted import ScriptedLogprobs, Step, busy_slot, connect, finished, token
 from tests.server.serving import serving
 from weft import ContextOverflow, EngineStopped, PinsFull, QueueFull, SlowReader
+from weft.server.app import Application
+from weft.server.errors import _TABLE, describe
 from weft.server.refusals import LINES_PER_S, Reason, Refusals
+from weft.server.request_line import RequestLine
+from weft.server.run import collected, turns
 from weft.serving.logs import FIELDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "connections.md").read_text(encoding="utf-8")
 
-Asking = Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]
+Asking = Callable[[httpx.AsyncClient], Awaitable[object]]
+
+
+def app_of(client: httpx.AsyncClient) -> Application:
+    return cast("Application", cast("Any", client).app)
+
+
+def getting(path: str, **about: object) -> Asking:
+    return lambda client: client.get(path, **about)  # type: ignore[arg-type]
 
 
 def posting(path: str, **about: object) -> Asking:
     return lambda client: client.post(path, **about)  # type: ignore[arg-type]
 
 
-ASKED: dict[Reason, tuple[Asking, Step | Exception | None]] = {
-    Reason.NO_ROUTE: (lambda client: client.get("/no/such/route"), None),
-    Reason.NOT_SUPPORTED: (lambda client: client.post("/props"), None),
-    Reason.BODY_TOO_LARGE: (posting("/completion", content=b" " * (64 * 1024 * 1024 + 1)), None),
-    Reason.INVALID_BODY: (posting("/completion", content=b"{"), None),
-    Reason.INVALID_FIELD: (posting("/completion", json={"prompt": "a", "n": "many"}), None),
-    Reason.CONTEXT_TOO_LONG: (posting("/completion", json={"prompt": "a"}), ContextOverflow(70, 64)),
-    Reason.QUEUE_FULL: (posting("/completion", json={"prompt": "a"}), QueueFull(9)),
-    Reason.NOT_READY: (posting("/completion", json={"prompt": "a"}), EngineStopped()),
-    Reason.PINS_FULL: (posting("/completion", json={"prompt": "a"}), PinsFull(3, 2, 4)),
-    Reason.SLOW_READER: (posting("/completion", json={"prompt": "a", "stream": True}), SlowReader(11, 10)),
-    Reason.NO_KEY: (lambda client: client.get("/props", headers={"authorization": "Bearer wrong"}), None),
+async def stop_sending(client: httpx.AsyncClient) -> None:
+    """Asks with a body that ends in its middle, and waits."""
+    messages = [{"type": "http.request", "body": b'{"prompt"', "more_body": True}]
+    sent: list[Json] = []
+
+    async def receive() -> Json:
+        return messages.pop() if messages else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Json) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/completion", "query_string": b"", "headers": [], "http_version": "1.1"}
+    await app_of(client)(cast("Any", scope), receive, send)
+
+
+async def leave(client: httpx.AsyncClient) -> None:
+    """Asks for work that another thread does, and is gone."""
+    await connect(cast("Any", app_of(client)), "/tokenize", {"content": "a" * 1_000_000}, lambda _: True)
+
+
+async def find_all_busy(client: httpx.AsyncClient) -> None:
+    engine = cast("Any", app_of(client).service.engine)
+    engine.slots = [busy_slot(id_slot, 0, 0) for id_slot in range(4)]
+    await client.get("/slots?fail_on_no_slot=1")
+
+
+class Refused(NamedTuple):
+    """Something that is refused, over HTTP."""
+
+    asking: Asking
+    script: Sequence[Step] | Exception = ()
+    """What the engine makes of it."""
+    settings: Mapping[str, Json] = MappingProxyType({})
+    bound: tuple[object, str, int] | None = None
+    """A module's bound that is lowered, so that little is too much."""
+
+
+ASK = posting("/completion", json={"prompt": "a"})
+LIKELY = weft.Token(0, 7, "word", slot=0, n_predicted=1, logprobs=cast("weft.Logprobs", ScriptedLogprobs(9)))
+
+ASKED: dict[Reason, Refused] = {
+    Reason.NO_KEY: Refused(getting("/props", headers={"authorization": "Bearer wrong"}), settings={"api_keys": ("k",)}),
+    Reason.NO_ROUTE: Refused(getting("/no/such/route")),
+    Reason.NOT_SUPPORTED: Refused(posting("/props")),
+    Reason.SLOW_BODY: Refused(stop_sending, settings={"timeout_s": 1}),
+    Reason.BODY_TOO_LARGE: Refused(posting("/completion", content=b" " * (64 * 1024 * 1024 + 1))),
+    Reason.INVALID_BODY: Refused(posting("/completion", content=b"{")),
+    Reason.INVALID_FIELD: Refused(posting("/completion", json={"prompt": "a", "n": "many"})),
+    Reason.CONTEXT_TOO_LONG: Refused(ASK, ContextOverflow(70, 64)),
+    Reason.QUEUE_FULL: Refused(ASK, QueueFull(9)),
+    Reason.TEXTS_WAITING: Refused(getting("/cache"), bound=(turns, "MAX_TURNS", 0)),
+    Reason.ANSWER_TOO_LARGE: Refused(
+        posting("/completion", json={"prompt": "a", "n_probs": 9}),
+        [[LIKELY], [finished(0)], []],
+        bound=(collected, "MAX_ANSWER_BYTES", 256),
+    ),
+    Reason.PINS_FULL: Refused(ASK, PinsFull(3, 2, 4)),
+    Reason.SLOTS_BUSY: Refused(find_all_busy),
+    Reason.NOT_READY: Refused(ASK, EngineStopped()),
+    Reason.CLIENT_LEFT: Refused(leave),
+    Reason.SLOW_READER: Refused(
+        posting("/completion", json={"prompt": "a", "stream": True}), [[token(0, "a")], SlowReader(11, 10)]
+    ),
 }
+
+CUT: dict[Reason, tuple[Callable[[Refusals, str], None], str, str]] = {
+    Reason.NO_REQUEST: (
+        Refusals.no_request,
+        "it sent no request",
+        "test_connections::test_a_connection_without_a_request_is_given_up_whatever_it_has_said",
+    ),
+    Reason.TOO_MANY_CONNECTIONS: (
+        Refusals.too_many,
+        "there are too many",
+        "test_connections::test_one_address_may_have_half_of_the_connections_and_its_youngest_go_first",
+    ),
+    Reason.SLOW_READER: (
+        Refusals.unread,
+        "the end of its answer stayed unread",
+        "test_connections::test_a_connection_whose_answers_end_is_not_read_is_counted_as_that_of_a_slow_reader",
+    ),
+}
+"""What has connections shut, where there is no request that could be answered: how that is counted, what the log says, and the
+test that has it happen on real sockets."""
+
+
+def test_every_reason_is_provoked() -> None:
+    assert ASKED.keys() | CUT.keys() == set(Reason)
 
 
 @pytest.mark.parametrize("reason", ASKED)
-async def test_every_refusal_is_counted_and_its_line_says_why(reason: Reason, caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_refusal_is_counted_and_its_line_says_why(
+    reason: Reason, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.INFO)
-    asking, script = ASKED[reason]
-    scripts = [] if script is None else [[[token(0, "a")], script] if reason == Reason.SLOW_READER else script]
-    keys = {"api_keys": ("k",)} if reason == Reason.NO_KEY else {}
-    async with serving(*scripts, **keys) as client:
+    asking, script, settings, bound = ASKED[reason]
+    if bound is not None:
+        monkeypatch.setattr(*bound)
+    async with serving(script, **settings) as client:
         await asking(client)
         [line] = [record for record in caplog.records if record.name == "weft.server.request_line"]
-        counts = cast("Any", client).app.service.refusals.counts
+        counts = app_of(client).service.refusals.counts
     assert {counted: n for counted, n in counts.items() if n} == {reason: 1}
     assert getattr(line, FIELDS)["refused"] == reason
     assert f"refused: {reason}" in line.message
 
 
+@pytest.mark.parametrize("reason", CUT)
+def test_every_cut_is_counted_and_has_a_line_of_its_own(reason: Reason, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    cut, why, test = CUT[reason]
+    refusals = Refusals()
+    cut(refusals, "10.0.0.1")
+    assert {counted: n for counted, n in refusals.counts.items() if n} == {reason: 1}
+    assert [record.message for record in caplog.records] == [f"a connection of 10.0.0.1 was closed: {why}"]
+    module, _, name = test.partition("::")
+    assert callable(getattr(importlib.import_module(f"tests.server.{module}"), name))
+
+
+def rows() -> dict[str, str]:
+    """The answer to each reason, as the page has it."""
+    return dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", PAGE, re.MULTILINE))
+
+
 def test_every_reason_is_on_the_page_and_none_besides() -> None:
-    told = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
-    assert told == [str(reason) for reason in Reason]
+    assert list(rows()) == [str(reason) for reason in Reason]
+
+
+OF_THE_FRAMEWORK: list[HTTPException] = [
+    NotFoundException(),
+    MethodNotAllowedException(),
+    ClientException(status_code=413),
+    ClientException(),
+    ValidationException(extra=[{"key": "", "message": "Expected `object`"}]),
+    ValidationException(extra=[{"key": "n", "message": "Expected `int`"}]),
+]
+"""What Litestar refuses itself."""
+
+
+def reason_for(error: HTTPException) -> Reason:
+    refusals = Refusals()
+    scope: Any = {"method": "GET", "path": "/"}
+    with RequestLine(scope, refusals):
+        assert describe(error).code == error.status_code
+    [reason] = [reason for reason, n in refusals.counts.items() if n]
+    return reason
+
+
+def test_the_page_tells_every_status_that_a_reason_is_answered_with() -> None:
+    answered: dict[str, set[int]] = {str(reason): set() for reason in Reason}
+    for row in _TABLE:
+        if row.reason is not None:
+            answered[row.reason].add(row.status)
+    for error in OF_THE_FRAMEWORK:
+        answered[reason_for(error)].add(error.status_code)
+    assert {reason: set(map(int, re.findall(r"\b[45]\d\d\b", answer))) for reason, answer in rows().items()} == answered
+
+
+@pytest.mark.parametrize("reason", CUT)
+def test_the_page_says_what_is_closed(reason: Reason) -> None:
+    assert "closed" in rows()[reason]
 
 
 def test_the_log_has_a_few_lines_a_second_of_each_reason_and_says_how_many_are_missing() -> None:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
-from weft.cli.accepted import ACCEPTED, Accepted
 from weft.cli.config_file import Entry, entries
+from weft.cli.flags_without_setting import ACCEPTED, Accepted
 from weft.cli.given import Given, Known, UsageError, known
 from weft.settings import Settings, table
 from weft.settings.flags import negated

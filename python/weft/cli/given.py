@@ -1,11 +1,11 @@
-"""What a flag gives, by every spelling of `weft.settings` and `weft.cli.accepted`: to a setting, or to nothing."""
+"""What a flag gives, by every spelling of `weft.settings` and `weft.cli.flags_without_setting`: to a setting, or to nothing."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from weft.cli.accepted import ACCEPTED, Accepted, Meaning
 from weft.cli.config_file import texts
+from weft.cli.flags_without_setting import ACCEPTED, Accepted, Meaning
 from weft.settings import table
 from weft.settings.flags import Flag, Way
 

@@ -3,8 +3,8 @@
 import textwrap
 from collections.abc import Collection, Iterable
 
-from weft.cli.accepted import ACCEPTED, Meaning
 from weft.cli.arguments import ARGS, CACHE_LIST, COMPLETION, CONFIG, CONFIG_VARIABLE, DEVICES, HELP, VERSION
+from weft.cli.flags_without_setting import ACCEPTED, Meaning
 from weft.cli.given import known
 from weft.settings import table
 from weft.settings.flags import Flag

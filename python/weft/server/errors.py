@@ -29,7 +29,7 @@ from weft.errors import (
     QueueFull,
     SlowReader,
 )
-from weft.fields.shown import cut
+from weft.fields.shown import MAX_SHOWN, cut
 from weft.server.refusals import Reason
 from weft.server.request_line import current_line
 
@@ -342,8 +342,8 @@ def _describe_field(error: ValidationException) -> ErrorObject:
     place = first.get("key", "")
     if place in ("", "data") and (unknown := UNKNOWN_FIELD.search(str(first.get("message")))) is not None:
         _count(Reason.INVALID_FIELD)
-        message = f"{cut(unknown[1])}: there is no such field here"
-        return ErrorObject(code=400, message=message, type="invalid_request_error", param=cut(unknown[1]))
+        field = cut(unknown[1], MAX_SHOWN // 2)  # It is told twice.
+        return ErrorObject(code=400, message=f"{field}: there is no such field here", type="invalid_request_error", param=field)
     if place in ("", "data"):
         _count(Reason.INVALID_BODY)
         return ErrorObject(code=400, message="the body must be a JSON object", type="invalid_request_error")

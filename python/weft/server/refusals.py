@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from enum import StrEnum
+from threading import Lock
 
 __all__ = ["Reason", "Refusals", "unlogged"]
 
@@ -51,20 +52,21 @@ class Refusals:
         """Lines in that second."""
         self._n_unlogged = dict.fromkeys(Reason, 0)
         """What has not been logged since the last line."""
-
-    # Each reason is counted by one thread: those of connections by the one that watches them, all others by the event loop's.
+        self._lock = Lock()
+        """Connections are watched on a thread of their own, requests answered on the event loop's."""
 
     def add(self, reason: Reason) -> int | None:
         """Counts one; returns how many before it were not logged, or None where it is not to be logged itself."""
-        self.counts[reason] += 1
-        if (second := int(self._clock())) != self._second[reason]:
-            self._second[reason], self._n_lines[reason] = second, 0
-        if self._n_lines[reason] >= LINES_PER_S:
-            self._n_unlogged[reason] += 1
-            return None
-        self._n_lines[reason] += 1
-        n_unlogged, self._n_unlogged[reason] = self._n_unlogged[reason], 0
-        return n_unlogged
+        with self._lock:
+            self.counts[reason] += 1
+            if (second := int(self._clock())) != self._second[reason]:
+                self._second[reason], self._n_lines[reason] = second, 0
+            if self._n_lines[reason] >= LINES_PER_S:
+                self._n_unlogged[reason] += 1
+                return None
+            self._n_lines[reason] += 1
+            n_unlogged, self._n_unlogged[reason] = self._n_unlogged[reason], 0
+            return n_unlogged
 
     def no_request(self, client: str) -> None:
         """A connection was closed that had no whole head of a request in its time."""
@@ -73,6 +75,10 @@ class Refusals:
     def too_many(self, client: str) -> None:
         """A connection was closed because there were too many, or too many of one address."""
         self._cut(Reason.TOO_MANY_CONNECTIONS, f"a connection of {client} was closed: there are too many")
+
+    def unread(self, client: str) -> None:
+        """A connection was closed whose client had not read the end of an answer in its time."""
+        self._cut(Reason.SLOW_READER, f"a connection of {client} was closed: the end of its answer stayed unread")
 
     def _cut(self, reason: Reason, text: str) -> None:
         if (n_unlogged := self.add(reason)) is not None:

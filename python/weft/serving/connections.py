@@ -24,7 +24,7 @@ from fcntl import ioctl
 from ipaddress import IPv6Address
 from typing import Any, Protocol, Self
 
-__all__ = ["App", "Connections", "Cuts"]
+__all__ = ["App", "Connections", "Cuts", "Send"]
 
 SWEEP_S = 1.0
 """How often, in seconds, all connections are looked at; four times in a limit that is shorter than four of them. Three thousand
@@ -39,7 +39,9 @@ HASTE = 10
 Client = tuple[str, int]
 """A client's address and port."""
 
-App = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+App = Callable[[MutableMapping[str, Any], Any, Send], Awaitable[None]]
 
 
 class Cuts(Protocol):
@@ -51,6 +53,9 @@ class Cuts(Protocol):
     def too_many(self, client: str) -> None:
         """A client has more connections than one address may, or there are more than there may be."""
 
+    def unread(self, client: str) -> None:
+        """A client has not read the end of an answer in its time."""
+
 
 @dataclass
 class _Work:
@@ -60,6 +65,17 @@ class _Work:
     """Those that are being answered."""
     ended_at: float = 0.0
     """When the last one was answered, on the monotonic clock."""
+    is_whole: bool = False
+    """Whether Granian has all of the last answer. Where it has not, whoever gave the answer up has counted that."""
+
+    def watching(self, send: Send) -> Send:
+        """Sends, and learns whether the answer is whole."""
+
+        async def send_and_learn(message: MutableMapping[str, Any]) -> None:
+            await send(message)
+            self.is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+        return send_and_learn
 
 
 @dataclass
@@ -95,24 +111,25 @@ class Connections:
     def watching(self, app: App) -> App:
         """The application, whose requests are known from then on."""
 
-        async def watched(scope: MutableMapping[str, Any], receive: object, send: object) -> None:
+        async def watched(scope: MutableMapping[str, Any], receive: object, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
             # Granian tells the port as text.
             address, port = scope["client"]
-            with self._request((address, int(port))):
-                await app(scope, receive, send)
+            with self._request((address, int(port))) as work:
+                await app(scope, receive, work.watching(send))
 
         return watched
 
     @contextmanager
-    def _request(self, client: Client) -> Iterator[None]:
+    def _request(self, client: Client) -> Iterator[_Work]:
         with self._lock:
             work = self._work.setdefault(client, _Work())
             work.n_open += 1
+            work.is_whole = False
         try:
-            yield
+            yield work
         finally:
             with self._lock:
                 work.n_open -= 1
@@ -142,20 +159,26 @@ class Connections:
             self._forget_work(now)
             idle = {inode: connection for inode, connection in self._known.items() if self._is_idle(connection)}
             begun = {inode for inode in idle if idle[inode].client in self._work}
+            whole = {inode for inode in begun if self._work[idle[inode].client].is_whole}
             waiting_since = {
                 inode: self._work[connection.client].ended_at if inode in begun else connection.seen_at
                 for inode, connection in idle.items()
             }
         for inode in self._surplus(idle):
-            if self._cut(hand, handles[inode], idle[inode]):
+            if self._cut(hand, handles[inode], idle[inode]) is not None:
                 cuts.too_many(idle[inode].client[0])
             del waiting_since[inode]
         for inode, since in waiting_since.items():
             if now - since < (self._limit_s if inode in begun else limit_s):
                 continue
             unread_s = self._unread_s if inode in begun else 0.0
-            if self._cut(hand, handles[inode], idle[inode], unread=now - since < unread_s) and inode not in begun:
+            n_unread = self._cut(hand, handles[inode], idle[inode], unread=now - since < unread_s)
+            if n_unread is None:
+                continue
+            if inode not in begun:
                 cuts.no_request(idle[inode].client[0])
+            elif n_unread > 0 and inode in whole:  # Between two requests every connection may end.
+                cuts.unread(idle[inode].client[0])
 
     def _forget_work(self, now: float) -> None:
         """Forgets those that have gone; one that came after the handles were looked at has not."""
@@ -209,19 +232,26 @@ class Connections:
                 return None
             return _Connection(client, _network(client[0]), time.monotonic())
 
-    def _cut(self, hand: "_Hand", handle: int, connection: _Connection, *, unread: bool = False) -> bool:
-        """Shuts a connection down; not where `unread` may stay so, and something is."""
+    def _cut(self, hand: "_Hand", handle: int, connection: _Connection, *, unread: bool = False) -> int | None:
+        """Shuts a connection down; not where `unread` may stay so, and something is.
+
+        Returns:
+            The bytes that its client has left unread; None where it was not shut down.
+        """
         with hand.taking(handle) as held, suppress(OSError):
             # The handle may be another's by now.
-            if held is None or _client(held) != connection.client or (unread and _n_unread(held) > 0):
-                return False
+            if held is None or _client(held) != connection.client:
+                return None
+            n_unread = _n_unread(held)
+            if unread and n_unread > 0:
+                return None
             with self._lock:
                 if not self._is_idle(connection):  # A request has come meanwhile.
-                    return False
+                    return None
                 held.shutdown(socket.SHUT_RDWR)
                 connection.is_cut = True
-                return True
-        return False
+                return n_unread
+        return None
 
 
 def _await_turn(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,8 +1,8 @@
 """Every setting of the server: its flags, its variable, its range and its default, in one table.
 
-The spellings are llama-server's, so that a command line written for it works here. `weft.cli.accepted` has those flags of
-llama-server that set nothing here. What is the engine's own is `Settings.engine`, and how
-tokens are chosen `Settings.sampling`: here they only get their spellings.
+The spellings are llama-server's, so that a command line written for it works here. `weft.cli.flags_without_setting` has those
+flags of llama-server that set nothing here. What is the engine's own is `Settings.engine`, and how tokens are chosen
+`Settings.sampling`: here they only get their spellings.
 """
 
 from collections.abc import Mapping

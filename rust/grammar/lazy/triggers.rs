@@ -4,6 +4,7 @@ use regex_automata::nfa::thompson::{NFA, WhichCaptures};
 use regex_automata::util::look::LookSet;
 use regex_syntax::hir::{Hir, Look};
 
+use super::super::place::shown;
 use super::search::Search;
 use crate::request::{Token, Trigger};
 
@@ -95,7 +96,7 @@ fn read(pattern: &str) -> Result<Hir, String> {
             other => (other.to_string(), None),
         };
         let place = span.map_or_else(String::new, |span| format!(" at byte {}", span.start.offset));
-        format!("grammar_triggers has the pattern '{pattern}', which cannot be read{place}: {what}")
+        format!("grammar_triggers has the pattern '{}', which cannot be read{place}: {what}", shown(pattern))
     })
 }
 

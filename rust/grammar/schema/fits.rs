@@ -1,6 +1,7 @@
 //! Whether a value fits what is read, and whether anything does.
 
 use super::super::json::{Kind, Value};
+use super::super::place::shown;
 use super::automaton;
 use super::shape::{
     ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, add, is_same, type_of,
@@ -203,5 +204,6 @@ pub(super) fn asked(shape: &Shape) -> automaton::Asked {
 
 pub(super) fn fits_pattern(pattern: &NamePattern, name: &str) -> Result<bool, Refusal> {
     let asked = automaton::Asked { patterns: vec![((*pattern.node).clone(), true)], length: (0, None) };
-    asked.fits(name).or_else(|why| refuse_at(pattern.at, format!("the pattern {:?} cannot be held to: {why}", pattern.text)))
+    let refused = |why| refuse_at(pattern.at, format!("the pattern {:?} cannot be held to: {why}", shown(pattern.text)));
+    asked.fits(name).or_else(refused)
 }

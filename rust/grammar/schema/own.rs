@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::super::json::{Kind, Value};
+use super::super::place::shown;
 use super::pattern::{self, Node};
 use super::shape::{
     ARRAY, Arrays, BOOLEAN, Block, Contains, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, STRING, Shape, Types,
@@ -203,9 +204,8 @@ pub(super) fn types(value: &Value) -> Result<Types, Refusal> {
         Some("array") => Ok(ARRAY),
         Some("object") => Ok(OBJECT),
         Some(name) => {
-            let name: String = name.chars().take(MAX_NAME_BYTES).collect();
             let known = "object, array, string, integer, number, boolean and null";
-            refuse(value, format!("there is no type '{name}'; there are {known}"))
+            refuse(value, format!("there is no type '{}'; there are {known}", shown(name)))
         }
         None => refuse(value, "type must be a string or a list of strings"),
     };
@@ -264,5 +264,5 @@ fn check_pattern(text: &str, at: &Value) -> Result<(), Refusal> {
 }
 
 fn unheld<T>(text: &str, at: &Value, why: &str) -> Result<T, Refusal> {
-    refuse(at, format!("the pattern {text:?} cannot be held to: {why}"))
+    refuse(at, format!("the pattern {:?} cannot be held to: {why}", shown(text)))
 }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use super::super::json::{Kind, Value};
+use super::super::place::shown;
 use super::own::{check_name, own, text};
 use super::shape::{ARRAY, Block, NEVER, NamePattern, OBJECT, Part, Parts, Shape, add, part};
 use super::{MAX_NAME_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, MAX_WAYS, Refusal, refuse};
@@ -269,7 +270,7 @@ impl<'a> Reader<'a> {
                 None => target.get(&name),
             };
             let Some(next) = next else {
-                return refuse(reference, format!("the reference #{path} leads nowhere: there is no '{name}'"));
+                return refuse(reference, format!("the reference leads nowhere: there is no '{}'", shown(&name)));
             };
             target = next;
         }

@@ -1,6 +1,6 @@
 """`/tokenize`, `/detokenize` and `/tokenizer_info`: texts and tokens in llama-server's and vLLM's shapes. No I/O here."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import msgspec
@@ -61,8 +61,20 @@ def tokens(ids: Sequence[int], model: Model, *, with_pieces: bool) -> list[bytes
     """The JSON of tokens in pieces, with what they stand for where that is asked for."""
     result = msgspec.json.encode(TokenizeResult(cast("Sequence[int]", GAP)))
     if with_pieces:
-        return filled(result, [b"[", *_cut(model.pieces_json(ids)), b"]"])
+        return filled(result, [b"[", *_with_pieces(ids, model), b"]"])
     return filled(result, _cut(ids.json() if isinstance(ids, TokenIds) else msgspec.json.encode(ids)))
+
+
+N_TOKENS_AT_ONCE = 2048
+"""What is told of so many comes to about 50 KB."""
+
+
+def _with_pieces(ids: Sequence[int], model: Model) -> Iterator[bytes]:
+    """The JSON of tokens and what they stand for. To copy all of it at once, 60 MB at most, would hold everybody up."""
+    for start in range(0, len(ids), N_TOKENS_AT_ONCE):
+        end = start + N_TOKENS_AT_ONCE
+        told = model.pieces_json(ids.part(start, end) if isinstance(ids, TokenIds) else ids[start:end])
+        yield from _cut(b"," + told if start else told)
 
 
 def _cut(written: bytes) -> list[bytes]:

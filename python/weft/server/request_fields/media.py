@@ -33,10 +33,12 @@ def marked(prompt: TextPrompt) -> MediaPrompt:
         InvalidRequest: there are more of them than markers, or fewer.
     """
     data = prompt.multimodal_data or []
-    texts = prompt.prompt_string.split(MEDIA_MARKER)
-    if len(texts) != len(data) + 1:
-        message = f"prompt_string has {len(texts) - 1} of the markers {MEDIA_MARKER}, and multimodal_data {len(data)} entries"
+    # A text of megabytes may hold half a million, and to make as many texts of it would hold everybody up.
+    n_markers = prompt.prompt_string.count(MEDIA_MARKER)
+    if n_markers != len(data):
+        message = f"prompt_string has {n_markers} of the markers {MEDIA_MARKER}, and multimodal_data {len(data)} entries"
         raise InvalidRequest("prompt", f"{message}; they must be as many")
+    texts = prompt.prompt_string.split(MEDIA_MARKER)
     pieces: list[str | MediaFile] = [texts[0]]
     for index, (source, text) in enumerate(zip(data, texts[1:], strict=True)):
         pieces += [MediaFile(source=source, param="prompt", place=f"multimodal_data[{index}]"), text]

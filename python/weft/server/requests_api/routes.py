@@ -8,6 +8,7 @@ from litestar import Router, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
+from weft.fields.shown import shown
 from weft.server.auth import current_owner
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError
@@ -96,7 +97,7 @@ def _place(generation: Generation, request_id: str, index: int) -> tuple[int, in
 def _found(service: Service, request_id: str) -> Generation:
     generation = service.find_generation(request_id, current_owner())
     if generation is None:
-        raise NoSuchItemError(f"no request {request_id!r} runs")
+        raise NoSuchItemError(f"no request {shown(request_id)} runs")
     return generation
 
 

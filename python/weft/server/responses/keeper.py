@@ -13,7 +13,7 @@ from litestar.response.base import ASGIResponse
 from weft import ContextOverflow, Finished, InvalidRequest, Token
 from weft.chat.answer.parts import AnswerForm, Content
 from weft.chat.messages import media_parts
-from weft.fields.shown import shown
+from weft.fields.shown import cut, shown
 from weft.server import request_fields
 from weft.server.errors import ConversationBusyError, NoSuchItemError
 from weft.server.request_fields.chat import ChatFields
@@ -224,7 +224,7 @@ class Keeper:
         try:
             previous = self.store.response(owner, data.previous_response_id)
         except NoSuchItemError:
-            message = f"Previous response with id '{data.previous_response_id}' not found."
+            message = f"Previous response with id '{cut(data.previous_response_id)}' not found."
             raise InvalidRequest("previous_response_id", message) from None
         if previous.frame is None:
             message = f"the response {data.previous_response_id} is still being written; go on from it when it has ended"
@@ -235,7 +235,7 @@ class Keeper:
         if not isinstance(item, Reference):
             return item
         if (found := self.store.item(owner, item.id)) is None:
-            raise NoSuchItemError(f"Item with id '{item.id}' not found.")
+            raise NoSuchItemError(f"Item with id '{cut(item.id)}' not found.")
         return found
 
     async def count(self, data: CountBody, caller: Caller) -> int:

@@ -9,7 +9,7 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequest
-from weft.fields.shown import shown
+from weft.fields.shown import cut, shown
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NOT_SUPPORTED, NoSuchItemError
 from weft.server.json_request import JsonRequest
@@ -204,7 +204,7 @@ async def remove_item(conversation_id: FromPath[str], item_id: FromPath[str], ke
 
 def _found(items: list[KeptItem], item_id: str) -> KeptItem:
     if (found := next((item for item in items if item.id == item_id), None)) is None:
-        raise NoSuchItemError(f"Item with id '{item_id}' not found.")
+        raise NoSuchItemError(f"Item with id '{cut(item_id)}' not found.")
     return found
 
 

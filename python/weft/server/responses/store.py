@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from sys import getsizeof
 from weakref import ReferenceType
 
+from weft.fields.shown import cut
 from weft.server.errors import NoSuchItemError
 from weft.server.responses.items import Item, decoded
 from weft.server.responses.schemas import Conversation
@@ -174,7 +175,7 @@ class Store:
         """
         found = self._used(owner, name)
         if not isinstance(found, Kept):
-            raise NoSuchItemError(f"Response with id '{name}' not found.")
+            raise NoSuchItemError(f"Response with id '{cut(name)}' not found.")
         return found
 
     def conversation(self, owner: Owner, name: str) -> KeptConversation:
@@ -185,7 +186,7 @@ class Store:
         """
         found = self._used(owner, name)
         if not isinstance(found, KeptConversation):
-            raise NoSuchItemError(f"Conversation with id '{name}' not found.")
+            raise NoSuchItemError(f"Conversation with id '{cut(name)}' not found.")
         return found
 
     def item(self, owner: Owner, name: str) -> Item | None:

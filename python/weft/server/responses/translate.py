@@ -8,7 +8,7 @@ import msgspec
 
 from weft import InvalidRequest
 from weft.chat.conversation import ChatMessage
-from weft.fields.shown import shown
+from weft.fields.shown import cut, shown
 from weft.server import request_fields
 from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.fields import SamplingFields
@@ -148,7 +148,7 @@ def _check_object(
 ) -> None:
     for key, value in (given or {}).items():
         if key not in but and value is not None and value not in neutral.get(key, ()):
-            raise InvalidRequest(name, f"{name}.{key} is {shown(value)}, which is not supported; leave it out")
+            raise InvalidRequest(name, f"{name}.{cut(f'{key} is {shown(value)}')}, which is not supported; leave it out")
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> None:
