@@ -36,6 +36,26 @@ enum Runs {
     Anything,
 }
 
+/// The names of those that llama.cpp has code for.
+#[rustfmt::skip]
+pub(super) const OWN_CODE: [&str; 57] = [
+    "a.x-4.0", "chatglm-bpe", "codeshell", "command-r", "dbrx", "deepseek-r1-qwen", "exaone", "exaone4", "f2llmv2", "falcon-h1",
+    "falcon3", "gemma4", "gigachat", "glm4", "glm5", "gpt-2", "granite-docling", "granite-embed-multi-311m", "grok-2",
+    "hunyuan", "jais", "jina-de", "jina-es", "jina-v1-en", "jina-v2-code", "jina-v2-de", "jina-v2-es", "jina-v5-nano",
+    "kimi-k2", "kormo", "laguna", "lfm2", "llama-bpe", "llama-v3", "llama3", "megrez", "mellum", "mellum2", "midm-2.0",
+    "minerva-7b", "mmbert", "modern-bert", "mpt", "olmo", "phi-2", "pixtral", "qwen2", "qwen35", "refact", "roberta-bpe",
+    "sarvam-moe", "smaug-bpe", "smollm", "solar-open", "stablelm2", "starcoder", "trillion",
+];
+
+/// The names of those whose expressions repeat one class of characters, and of what is taken where a file names none.
+#[rustfmt::skip]
+pub(super) const CLASSES: [&str; 30] = [
+    "", "afmoe", "bailingmoe", "bailingmoe2", "chameleon", "cohere2moe", "deepseek-coder", "deepseek-llm", "deepseek-v3",
+    "default", "falcon", "gpt-4o", "granite-embed-multi-97m", "hunyuan-dense", "hy_v4", "jais-2", "joyai-llm", "kanana2",
+    "llada-moe", "llama4", "minicpm5", "minimax-m2", "seed-coder", "spark2_5", "superbpe", "talkie", "tekken", "tiny_aya",
+    "ufakzeka", "youtu",
+];
+
 /// What finds the words of a vocabulary.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Splitter {
@@ -52,100 +72,15 @@ impl Splitter {
     /// That of a vocabulary of merges, by the name that the file has for it in `tokenizer.ggml.pre`.
     pub(super) fn named(name: &str) -> Self {
         let is_slow: Option<fn(char) -> bool> = match name {
-            // `\s+$` fails at each white space that something else follows.
-            "deepseek-llm" => Some(char::is_whitespace),
+            // `\s+$` fails at each white space that something else follows. Line breaks are cut off before.
+            "deepseek-llm" => Some(|character| character.is_whitespace() && !matches!(character, '\r' | '\n')),
             // `(?=(\d{3})+(?!\d))` counts the digits to the end of the number.
             "superbpe" => Some(char::is_numeric),
             _ => None,
         };
         let runs = match name {
-            "llama3"
-            | "llama-v3"
-            | "llama-bpe"
-            | "falcon3"
-            | "falcon-h1"
-            | "pixtral"
-            | "midm-2.0"
-            | "lfm2"
-            | "jina-v5-nano"
-            | "dbrx"
-            | "smaug-bpe"
-            | "starcoder"
-            | "refact"
-            | "command-r"
-            | "smollm"
-            | "codeshell"
-            | "exaone"
-            | "exaone4"
-            | "minerva-7b"
-            | "mellum"
-            | "mellum2"
-            | "gpt-2"
-            | "phi-2"
-            | "jina-es"
-            | "jina-de"
-            | "jina-v1-en"
-            | "jina-v2-es"
-            | "jina-v2-de"
-            | "jina-v2-code"
-            | "roberta-bpe"
-            | "gigachat"
-            | "a.x-4.0"
-            | "modern-bert"
-            | "mpt"
-            | "olmo"
-            | "jais"
-            | "trillion"
-            | "granite-docling"
-            | "qwen2"
-            | "qwen35"
-            | "deepseek-r1-qwen"
-            | "kormo"
-            | "f2llmv2"
-            | "megrez"
-            | "stablelm2"
-            | "hunyuan"
-            | "solar-open"
-            | "grok-2"
-            | "laguna"
-            | "chatglm-bpe"
-            | "glm4"
-            | "glm5"
-            | "kimi-k2"
-            | "gemma4"
-            | "granite-embed-multi-311m"
-            | "mmbert"
-            | "sarvam-moe" => None,
-            ""
-            | "default"
-            | "afmoe"
-            | "bailingmoe"
-            | "bailingmoe2"
-            | "chameleon"
-            | "cohere2moe"
-            | "deepseek-coder"
-            | "deepseek-llm"
-            | "deepseek-v3"
-            | "falcon"
-            | "gpt-4o"
-            | "granite-embed-multi-97m"
-            | "hunyuan-dense"
-            | "hy_v4"
-            | "jais-2"
-            | "joyai-llm"
-            | "kanana2"
-            | "llada-moe"
-            | "llama4"
-            | "minicpm5"
-            | "minimax-m2"
-            | "seed-coder"
-            | "spark2_5"
-            | "superbpe"
-            | "talkie"
-            | "tekken"
-            | "tiny_aya"
-            | "ufakzeka"
-            | "youtu" => Some(Runs::Alike),
+            _ if OWN_CODE.contains(&name) => None,
+            _ if CLASSES.contains(&name) => Some(Runs::Alike),
             "bloom" | "gpt3-finnish" | "poro-chat" | "viking" | "whitespace" => Some(Runs::Words),
             "exaone-moe" => Some(Runs::Sentences),
             _ => Some(Runs::Anything),

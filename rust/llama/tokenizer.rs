@@ -36,8 +36,8 @@ enum Fewest {
     OfBytesButSpace(usize),
     /// Each word is a token or more, or stands with at most so many in the spelling of a special one.
     OfWords(usize),
-    /// Nothing: bytes that have no token are left out, or all that is not known and stands together becomes one token (Unigram),
-    /// whose text may be anything before it is normalized.
+    /// Nothing, so that the work is bounded by a request's body alone. Bytes that have no token are left out; and Unigram makes one
+    /// token of all that it does not know and that stands together, after its file's table has replaced what that says.
     Unknown,
 }
 
