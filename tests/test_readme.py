@@ -463,6 +463,12 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     ],
     "`priority` of a request": lambda: [*range_of("priority"), constant("engine/seniority.rs", "TURNS_PER_PRIORITY")],
     "`max_token_gap_ms` of a request": lambda: range_of("max_token_gap_ms"),
+    "letters, digits, white space or other signs in a row, where a vocabulary's words are found by regular expressions "
+    "(`tekken`, `gpt-4o`, `deepseek-v3` and others)": lambda: [
+        constant("llama/splitter.rs", "MAX_RUN"),
+        400,
+        *(constant("llama/splitter.rs", name) for name in ("STACK_PER_CHARACTER", "MAX_SLOW_RUN")),
+    ],
     "one decode, `-ub`": lambda: [constant("config/choice.rs", "DEFAULT_UBATCH")],
     "99th percentile of a running stream's pauses beside a prompt, `--max-token-gap`": lambda: [
         constant(CONFIG, name) for name in ("IN_TOKENS", "LEAST", "USUAL")

@@ -310,6 +310,16 @@ class Model:
         None where there is no such bound: some vocabularies leave out white space, or make one token of a word however long.
         """
 
+    def least_tokens(self, text: str | bytes) -> int:
+        """A number of tokens that a text has at least, without tokenizing it, at 1 ns per byte.
+
+        It follows from `longest_piece` where that is known, else from what stands beside the white space, or from the words of a
+        WordPiece vocabulary. 0 where nothing is known: with Unigram, and where not every byte has a token.
+
+        Raises:
+            InvalidRequest: `text` has a lone surrogate, or is no text at all.
+        """
+
     def metadata(self) -> dict[str, str]:
         """Every key of the file's metadata with its value as text, arrays left out."""
 
@@ -328,7 +338,9 @@ class Model:
             parse_special: Reads the spelling of a control token as that token.
 
         Raises:
-            InvalidRequest: `text` has a lone surrogate, or is no text at all.
+            InvalidRequest: `text` has a lone surrogate, or is no text at all; or, where the vocabulary's words are found by
+                regular expressions, it has more than 262,144 characters of one kind in a row.
+            NotSupported: There is no memory for the stack that a long run of such characters needs.
         """
 
     def tokenize_on(self, text: str | bytes, *, parse_special: bool = True) -> list[int]:

@@ -124,8 +124,9 @@ fn refusal(param: &'static str, message: String) -> Error {
 
 impl Tokens for Model {
     fn spelt(&self, text: &str) -> Option<Token> {
-        match self.tokenize(text.as_bytes(), false, true)[..] {
-            [token] => Some(token),
+        // What cannot be tokenized for its length is no single token.
+        match self.tokenize(text.as_bytes(), false, true).as_deref() {
+            Ok([token]) => Some(*token),
             _ => None,
         }
     }

@@ -47,7 +47,7 @@ impl Vocabulary for OfModel {
     }
 
     fn tokenize(&self, text: &[u8]) -> Vec<Token> {
-        self.0.tokenize(text, false, false)
+        self.0.tokenize(text, false, false).expect("samplers ask for the tokens of a few bytes")
     }
 
     fn newline(&self) -> Option<Token> {

@@ -41,6 +41,7 @@ mod rope;
 mod sampler_parity;
 mod silent;
 mod special_tokens;
+mod splitter;
 mod start;
 mod state;
 mod tensor_overrides;

@@ -94,8 +94,10 @@ impl Model {
         // SAFETY: the model is alive, and its vocabulary is its own.
         let vocabulary = unsafe { Vocabulary::read(sys::llama_model_get_vocab(raw(&inner))) }?;
         let kind = value("tokenizer.ggml.model").unwrap_or_default();
+        let splitter = value("tokenizer.ggml.pre").unwrap_or_default();
         // SAFETY: as above, and the vocabulary was found to be one that can read every text.
-        let tokenizer = unsafe { Tokenizer::read(sys::llama_model_get_vocab(raw(&inner)), kind, vocabulary.adds_special()) }?;
+        let tokenizer =
+            unsafe { Tokenizer::read(sys::llama_model_get_vocab(raw(&inner)), kind, splitter, vocabulary.adds_special()) }?;
         let number = |name: &str| value(&format!("{architecture}.{name}")).and_then(|text| text.parse().ok());
         let array = |name: &str| parts[0].u32_array(&format!("{architecture}.{name}"));
         let kv_shape = if inner.is_recurrent() {
@@ -271,10 +273,13 @@ impl Model {
     /// The tokens of `text`, which need not be UTF-8. `add_special` adds BOS and EOS where the vocabulary asks for them;
     /// `parse_special` reads the spelling of a control token as that token.
     ///
+    /// # Errors
+    /// With the vocabularies that find words by regular expressions, [`Error::InvalidRequest`] for a text with more than 262,144
+    /// characters of one kind in a row, and [`Error::NotSupported`] where there is no memory for the stack that a long run needs.
+    ///
     /// # Panics
     /// If `text` is 2 GiB long or longer.
-    #[must_use]
-    pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Vec<Token> {
+    pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         // SAFETY: the tokenizer was read from this model's vocabulary.
         unsafe { self.tokenizer.tokenize(self.vocab(), text, add_special, parse_special) }
     }
@@ -283,19 +288,21 @@ impl Model {
     /// before a text. `parse_special` is as of [`Model::tokenize`]. What stands on both sides of the seam stays two tokens, also
     /// where a text of both would have one.
     ///
+    /// # Errors
+    /// As [`Model::tokenize`].
+    ///
     /// # Panics
     /// As [`Model::tokenize`].
-    #[must_use]
-    pub fn tokenize_on(&self, text: &[u8], parse_special: bool) -> Vec<Token> {
+    pub fn tokenize_on(&self, text: &[u8], parse_special: bool) -> Result<Vec<Token>> {
         // A byte that no text has, and that is merged with nothing: where a space comes before a text, it comes before that.
         const GUARD: u8 = 1;
-        let guard = self.tokenize(&[GUARD], false, parse_special);
+        let guard = self.tokenize(&[GUARD], false, parse_special)?;
         let opens_with_space =
             guard.first().and_then(|&first| self.vocabulary.spelling(first)).is_some_and(|piece| piece.starts_with(b" "));
         if opens_with_space {
-            let guarded = self.tokenize(&[&[GUARD], text].concat(), false, parse_special);
+            let guarded = self.tokenize(&[&[GUARD], text].concat(), false, parse_special)?;
             if let Some(tokens) = guarded.strip_prefix(&guard[..]) {
-                return tokens.to_vec();
+                return Ok(tokens.to_vec());
             }
         }
         self.tokenize(text, false, parse_special)
@@ -306,6 +313,14 @@ impl Model {
     #[must_use]
     pub fn longest_piece(&self) -> Option<usize> {
         self.tokenizer.longest_piece()
+    }
+
+    /// A number of tokens that `text` has at least, found in one pass over it: also where [`Model::longest_piece`] is `None`, for
+    /// vocabularies that leave out white space beside some special tokens, and for `WordPiece`, by its words. 0 where nothing is
+    /// known: with Unigram, and where not every byte has a token.
+    #[must_use]
+    pub fn least_tokens(&self, text: &[u8]) -> usize {
+        self.tokenizer.least_tokens(text)
     }
 
     /// The spellings of `tokens`, one after the other, those of control tokens included. Where the vocabulary puts a space before

@@ -2,27 +2,30 @@
 
 use llama_cpp_sys_2 as sys;
 
+use crate::error::Result;
 use crate::llama::model::Model;
 use crate::request::Token;
 
 /// The tokens of the query with each of the texts: by the model's own template, where its file has one for it, else as BERT's
 /// pairs, with the tokens between them that the vocabulary asks for.
-#[must_use]
-pub fn pairs<T: AsRef<[u8]>>(model: &Model, query: &[u8], texts: &[T]) -> Vec<Vec<Token>> {
+///
+/// # Errors
+/// As [`Model::tokenize`].
+pub fn pairs<T: AsRef<[u8]>>(model: &Model, query: &[u8], texts: &[T]) -> Result<Vec<Vec<Token>>> {
     if let Some(template) = model.value("tokenizer.chat_template.rerank") {
         return texts.iter().map(|text| from_template(model, template, query, text.as_ref())).collect();
     }
     let between = Between::of(model);
-    let query = model.tokenize(query, false, false);
+    let query = model.tokenize(query, false, false)?;
     let pair = |text: &T| {
-        let text = model.tokenize(text.as_ref(), false, false);
-        [&between.before[..], &query, &between.middle, &text, &between.after].concat()
+        let text = model.tokenize(text.as_ref(), false, false)?;
+        Ok([&between.before[..], &query, &between.middle, &text, &between.after].concat())
     };
     texts.iter().map(pair).collect()
 }
 
 /// Both are put in at once, so that what stands in one is never taken for the place of the other.
-fn from_template(model: &Model, template: &str, query: &[u8], text: &[u8]) -> Vec<Token> {
+fn from_template(model: &Model, template: &str, query: &[u8], text: &[u8]) -> Result<Vec<Token>> {
     let (mut prompt, mut rest) = (Vec::new(), template);
     while let Some(at) = rest.find('{') {
         prompt.extend_from_slice(&rest.as_bytes()[..at]);

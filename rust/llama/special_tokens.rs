@@ -74,10 +74,17 @@ impl SpecialTokens {
     ///
     /// Needs at most 9 bytes beside each byte of the text, and one look at a place for each special token that ends there.
     pub(super) fn split(&self, text: &[u8]) -> Vec<Stretch> {
+        self.split_counting(text).0
+    }
+
+    /// The same, with the number of looks at places where special tokens end and at white space beside them.
+    fn split_counting(&self, text: &[u8]) -> (Vec<Stretch>, usize) {
+        let mut n_looks = 0;
         let mut candidates = self.longest_at_each_end(text);
         let mut taken = Taken(vec![false; if candidates.is_empty() { 0 } else { text.len() }]);
         let mut found = Vec::new();
         while let Some(Reverse((rank, end))) = candidates.pop() {
+            n_looks += 1;
             let special = self.rank(rank);
             let (start, end) = (end as usize - special.n_bytes, end as usize);
             // What was taken before was no shorter, and takes no white space but beside itself: so where both ends are free, all
@@ -91,15 +98,15 @@ impl SpecialTokens {
             }
             taken.0[start..end].fill(true);
             if special.strips_left {
-                taken.strip((0..start).rev(), text);
+                n_looks += taken.strip((0..start).rev(), text);
             }
             if special.strips_right {
-                taken.strip(end..text.len(), text);
+                n_looks += taken.strip(end..text.len(), text);
             }
             found.push((start, end, special.token));
         }
         found.sort_unstable();
-        taken.stretches(&found, text.len())
+        (taken.stretches(&found, text.len()), n_looks)
     }
 
     /// For each place where special tokens end, the first in rank, which is the longest: the others are its ends.
@@ -124,14 +131,17 @@ impl SpecialTokens {
 struct Taken(Vec<bool>);
 
 impl Taken {
-    /// Takes the white space at the beginning of `places`.
-    fn strip(&mut self, places: impl Iterator<Item = usize>, text: &[u8]) {
+    /// Takes the white space at the beginning of `places`, and returns how many of these it has looked at.
+    fn strip(&mut self, places: impl Iterator<Item = usize>, text: &[u8]) -> usize {
+        let mut n_looks = 0;
         for place in places {
+            n_looks += 1;
             if self.0[place] || !is_space(text[place]) {
-                return;
+                break;
             }
             self.0[place] = true;
         }
+        n_looks
     }
 
     /// The special tokens, given in order by where they begin and end, and what is left between them of `n_bytes`.
@@ -160,7 +170,7 @@ impl Taken {
 }
 
 /// What `isspace` says in C's own locale.
-fn is_space(byte: u8) -> bool {
+pub(super) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
@@ -226,6 +236,26 @@ mod tests {
         assert_eq!(split(&["_m_"], " _m_  _m_ "), "[_m_] [_m_]");
         assert_eq!(split(&["   ", "_m"], "a     _m"), "'a' [   ] [_m]");
         assert_eq!(split(&["_m", " "], "a  _m b"), "'a' [_m] [ ] 'b'");
+    }
+
+    #[test]
+    fn a_place_is_looked_at_once_for_each_special_token_that_ends_there_however_long_the_text() {
+        // For each text, the most special tokens that end at one place, and the looks at white space for each that is found.
+        let texts: [(&[&str], &str, usize); 5] = [
+            (&["<s>"], "<s>", 1),
+            (&["aaaa", "aaa", "aa", "a"], "a", 4),
+            (&["baaa", "aaaa", "aa"], "aaaaab", 3),
+            (&["_m_"], "_m_   ", 4),
+            (&["   ", "_m", " "], "     _m", 3),
+        ];
+        for (spellings, part, most) in texts {
+            let special = special(spellings);
+            for n in [1, 1_000, 100_000] {
+                let text = part.repeat(n);
+                let (_, n_looks) = special.split_counting(text.as_bytes());
+                assert!(n_looks <= most * text.len(), "{spellings:?} {n}: {n_looks} looks at {} bytes", text.len());
+            }
+        }
     }
 
     #[test]

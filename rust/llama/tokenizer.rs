@@ -8,7 +8,9 @@ use std::ffi::{CStr, c_char};
 
 use llama_cpp_sys_2 as sys;
 
-use crate::llama::special_tokens::{SpecialToken, SpecialTokens, Stretch};
+use crate::error::Result;
+use crate::llama::special_tokens::{SpecialToken, SpecialTokens, Stretch, is_space};
+use crate::llama::splitter::Splitter;
 use crate::request::Token;
 
 /// What tokenizing needs to know of a vocabulary beside what llama.cpp knows.
@@ -17,11 +19,45 @@ pub(super) struct Tokenizer {
     special: SpecialTokens,
     /// Those that a text is cut at even where special tokens are not parsed: they are part of it.
     user_defined: SpecialTokens,
+    splitter: Splitter,
     /// What is added before a text.
     opening: Vec<Token>,
     /// What is added behind a text.
     closing: Vec<Token>,
-    longest_piece: Option<usize>,
+    fewest: Fewest,
+}
+
+/// What is known of how few tokens a text can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fewest {
+    /// Each byte is in a token, of at most so many bytes.
+    OfBytes(usize),
+    /// So is each byte but white space, which is left out beside some special tokens.
+    OfBytesButSpace(usize),
+    /// Each word is a token or more, or stands with at most so many in the spelling of a special one.
+    OfWords(usize),
+    /// Nothing, so that the work is bounded by a request's body alone. Bytes that have no token are left out; and Unigram makes one
+    /// token of all that it does not know and that stands together, after its file's table has replaced what that says.
+    Unknown,
+}
+
+impl Fewest {
+    fn tokens(self, text: &[u8]) -> usize {
+        match self {
+            Self::OfBytes(longest) => text.len().div_ceil(longest),
+            Self::OfBytesButSpace(longest) => text.iter().filter(|&&byte| !is_space(byte)).count().div_ceil(longest),
+            Self::OfWords(most) => n_words(text).div_ceil(most),
+            Self::Unknown => 0,
+        }
+    }
+}
+
+/// Words of a text that WordPiece makes tokens of, however it normalizes: each mark of ASCII is one, and so is what stands between
+/// these and white space, if a letter or a digit of ASCII is in it, which are never left out.
+fn n_words(text: &[u8]) -> usize {
+    let words = text.split(|&byte| is_space(byte) || byte.is_ascii_punctuation());
+    let n_marks = text.iter().filter(|byte| byte.is_ascii_punctuation()).count();
+    n_marks + words.filter(|word| word.iter().any(u8::is_ascii_alphanumeric)).count()
 }
 
 impl Tokenizer {
@@ -29,11 +65,17 @@ impl Tokenizer {
     ///
     /// # Safety
     /// `vocab` belongs to a loaded model, its type is not `LLAMA_VOCAB_TYPE_NONE`, and where `adds_special` holds it has the tokens
-    /// that it asks to be added. `kind` is the name that the file has for the kind of tokenizer.
+    /// that it asks to be added. `kind` is the name that the file has for the kind of tokenizer, `splitter` that for how it finds
+    /// words.
     ///
     /// # Errors
     /// Why they cannot be searched for, for [`crate::error::Error::ModelLoad`].
-    pub(super) unsafe fn read(vocab: *const sys::llama_vocab, kind: &str, adds_special: bool) -> Result<Self, String> {
+    pub(super) unsafe fn read(
+        vocab: *const sys::llama_vocab,
+        kind: &str,
+        splitter: &str,
+        adds_special: bool,
+    ) -> std::result::Result<Self, String> {
         // SAFETY: the caller's promise.
         let tokens = unsafe { special_tokens(vocab) };
         let never_text = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN;
@@ -51,14 +93,38 @@ impl Tokenizer {
         let closing = opening.split_off(usize::from(opens).min(opening.len()));
         let strips = tokens.iter().any(|(token, _)| token.strips_left || token.strips_right);
         // SAFETY: the caller's promise.
-        let longest_piece = if strips { None } else { unsafe { longest_piece(vocab, kind) } };
-        Ok(Self { special, user_defined, opening, closing, longest_piece })
+        let longest = unsafe { longest_piece(vocab, kind) };
+        let fewest = match longest {
+            Some(longest) if strips => Fewest::OfBytesButSpace(longest),
+            Some(longest) => Fewest::OfBytes(longest),
+            None if kind == "bert" => {
+                Fewest::OfWords(tokens.iter().map(|(token, _)| n_words(token.spelling)).max().unwrap_or(0).max(1))
+            }
+            None => Fewest::Unknown,
+        };
+        // SAFETY: the caller's promise.
+        let has_merges = unsafe { sys::llama_vocab_type(vocab) } == sys::LLAMA_VOCAB_TYPE_BPE;
+        let splitter = match kind {
+            _ if !has_merges => Splitter::NONE,
+            // llama.cpp gives it this one, whatever the file says.
+            "gemma4" => Splitter::named(kind),
+            _ => Splitter::named(splitter),
+        };
+        Ok(Self { special, user_defined, splitter, opening, closing, fewest })
     }
 
     /// Most bytes of a text that become one token. `None` where there is no such bound: where white space may be left out, or a
     /// word that is not known becomes one token however long it is.
     pub(super) fn longest_piece(&self) -> Option<usize> {
-        self.longest_piece
+        match self.fewest {
+            Fewest::OfBytes(longest) => Some(longest),
+            _ => None,
+        }
+    }
+
+    /// A number of tokens that `text` has at least, found in one pass over it; 0 where nothing is known, see [`Fewest`].
+    pub(super) fn least_tokens(&self, text: &[u8]) -> usize {
+        self.fewest.tokens(text)
     }
 
     /// The tokens of `text`. `add_special` adds what the vocabulary asks for; `parse_special` reads the spelling of a control token
@@ -66,6 +132,9 @@ impl Tokenizer {
     ///
     /// # Safety
     /// `vocab` is what this was read from.
+    ///
+    /// # Errors
+    /// As of [`Splitter::with_stack`].
     ///
     /// # Panics
     /// If `text` is 2 GiB long or longer.
@@ -75,7 +144,7 @@ impl Tokenizer {
         text: &[u8],
         add_special: bool,
         parse_special: bool,
-    ) -> Vec<Token> {
+    ) -> Result<Vec<Token>> {
         let mut tokens = Vec::new();
         if add_special {
             tokens.extend(&self.opening);
@@ -84,17 +153,27 @@ impl Tokenizer {
         for stretch in cuts.split(text) {
             match stretch {
                 Stretch::Special(token) => tokens.push(token),
-                // SAFETY: the caller's promise.
-                Stretch::Plain(range) => unsafe { append(vocab, &text[range], false, &mut tokens) },
+                Stretch::Plain(range) => self.append_plain(&Shared(vocab), &text[range], &mut tokens)?,
             }
         }
         if add_special {
             tokens.extend(&self.closing);
         }
         tokens.shrink_to_fit();
-        tokens
+        Ok(tokens)
+    }
+
+    fn append_plain(&self, vocab: &Shared, text: &[u8], tokens: &mut Vec<Token>) -> Result<()> {
+        // SAFETY: whoever tokenizes vouches for the vocabulary.
+        self.splitter.with_stack(text, || unsafe { append(vocab.0, text, false, tokens) })
     }
 }
+
+/// A vocabulary of a loaded model, which another thread reads while this one waits.
+struct Shared(*const sys::llama_vocab);
+
+// SAFETY: a vocabulary does not change once it is loaded, and tokenizing only reads it.
+unsafe impl Sync for Shared {}
 
 /// The special tokens with their attributes, in the order in which llama.cpp looks for them.
 ///
@@ -123,7 +202,7 @@ unsafe fn special_tokens<'a>(vocab: *const sys::llama_vocab) -> Vec<(SpecialToke
     order.into_iter().map(|place| tokens[place as usize]).filter(|(token, _)| !token.spelling.is_empty()).collect()
 }
 
-/// See [`Tokenizer::longest_piece`], for a vocabulary whose special tokens take no white space.
+/// Most bytes of a text that become one token, where each byte is in a token but for white space that special ones take.
 ///
 /// # Safety
 /// `vocab` belongs to a loaded model.

@@ -43,13 +43,13 @@ impl PromptInput {
     /// The prompt, tokenized where it is not yet.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for a medium of another model.
+    /// [`Error::InvalidRequest`] for a medium of another model; what [`Model::tokenize`] answers.
     pub(super) fn read(self, model: &Model) -> Result<Prompt, Error> {
         Ok(match self {
             Self::Tokens(tokens) => Prompt::from_tokens(tokens),
             Self::Shared(tokens) => Prompt::from_tokens(Arc::unwrap_or_clone(tokens)),
             // As llama-server tokenizes a raw prompt: clients that write their own template need the special tokens.
-            Self::Text(text) => Prompt::from_tokens(model.tokenize(text.as_bytes(), true, true)),
+            Self::Text(text) => Prompt::from_tokens(model.tokenize(text.as_bytes(), true, true)?),
             Self::Parts(parts) => media::prompt_of(&parts, model, true, true)?,
             Self::Mixed(mixed) => mixed.get().of(model)?,
         })
@@ -79,7 +79,7 @@ impl RequestInput {
     ) -> Result<Request, Error> {
         let Self { suffix, request, held_to, steering } = self;
         let suffix = match suffix {
-            Some(PromptInput::Text(text)) => model.tokenize_on(text.as_bytes(), parses_special),
+            Some(PromptInput::Text(text)) => model.tokenize_on(text.as_bytes(), parses_special)?,
             Some(given) => given.read(model)?.into_tokens(),
             None => Vec::new(),
         };
@@ -112,7 +112,8 @@ impl Constraints {
 /// The same shift, which keeps the token that begins every text besides, as llama-server does: the vocabulary knows whether there is
 /// one.
 fn keeping_the_opening(shift: ContextShift, model: &Model) -> ContextShift {
-    let opens = model.bos_token().is_some_and(|bos| model.tokenize(b"", true, true).first() == Some(&bos));
+    let opening = model.tokenize(b"", true, true).unwrap_or_default();
+    let opens = model.bos_token().is_some_and(|bos| opening.first() == Some(&bos));
     ContextShift { n_keep: shift.n_keep.map(|n| n.saturating_add(opens.into())), ..shift }
 }
 

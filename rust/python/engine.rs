@@ -81,7 +81,7 @@ impl PyEngine {
             return Err(Error::NotSupported { message }.into());
         }
         if let PromptInput::Text(text) = &prompt {
-            check_length(text.as_bytes().len(), model, engine.limits().n_ctx_slot)?;
+            check_length(text.as_bytes(), model, engine.limits().n_ctx_slot)?;
         }
         let asked = Asked::new(Arc::downgrade(model), prompt.parses_special(), asked);
         let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&self.bells);
@@ -106,15 +106,13 @@ impl Drop for PyEngine {
     }
 }
 
-/// Refuses a prompt of `n_bytes` that cannot fit, before any work is done on it.
+/// Refuses a prompt that cannot fit, before it is tokenized.
 ///
 /// # Errors
 /// `ContextOverflow`.
-fn check_length(n_bytes: usize, model: &Model, n_ctx: u32) -> PyResult<()> {
-    match model.longest_piece().map(|longest| n_bytes.div_ceil(longest)) {
-        Some(n_least) if n_least >= n_ctx as usize => Err(ContextOverflow::new_err((n_least, n_ctx, true))),
-        _ => Ok(()),
-    }
+fn check_length(prompt: &[u8], model: &Model, n_ctx: u32) -> PyResult<()> {
+    let n_least = model.least_tokens(prompt);
+    if n_least >= n_ctx as usize { Err(ContextOverflow::new_err((n_least, n_ctx, true))) } else { Ok(()) }
 }
 
 #[pymethods]

@@ -153,7 +153,7 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
     let completions = of.stream()?;
     let pending = detached(py, || -> crate::error::Result<PendingFork> {
         let append = match append {
-            Some(PromptInput::Text(text)) => model.tokenize_on(text.as_bytes(), parses_special),
+            Some(PromptInput::Text(text)) => model.tokenize_on(text.as_bytes(), parses_special)?,
             Some(given) => given.read(&model)?.into_tokens(),
             None => Vec::new(),
         };

@@ -142,19 +142,19 @@ fn check(projector: u64, model: &Model) -> Result<(), Error> {
 /// The prompt that `parts` are together. A text is tokenized by itself, as `mtmd` does; what begins every text comes first.
 ///
 /// # Errors
-/// [`Error::InvalidRequest`] for a medium of another model.
+/// [`Error::InvalidRequest`] for a medium of another model; what [`Model::tokenize`] answers.
 pub(super) fn prompt_of(parts: &[Part], model: &Model, add_special: bool, parse_special: bool) -> Result<Prompt, Error> {
     for part in parts {
         if let Part::Media(media) = part {
             check(media.get().0.projector, model)?;
         }
     }
-    let opening = if add_special { model.tokenize(b"", true, parse_special) } else { Vec::new() };
+    let opening = if add_special { model.tokenize(b"", true, parse_special)? } else { Vec::new() };
     let opening = opening.into_iter().take_while(|&token| Some(token) == model.bos_token()).collect();
     let mut prompt = Prompt::from_tokens(opening);
     for part in parts {
         match part {
-            Part::Text(text) => prompt.push(Run::Tokens(model.tokenize(text.as_bytes(), false, parse_special))),
+            Part::Text(text) => prompt.push(Run::Tokens(model.tokenize(text.as_bytes(), false, parse_special)?)),
             Part::Tokens(tokens) => prompt.push(Run::Tokens(tokens.clone())),
             Part::Media(media) => media.get().0.runs.iter().cloned().for_each(|run| prompt.push(run)),
         }

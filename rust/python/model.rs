@@ -244,12 +244,17 @@ impl PyModel {
         Ok(self.loaded()?.longest_piece())
     }
 
+    /// A number of tokens that a text has at least.
+    fn least_tokens(&self, text: &Bound<'_, PyAny>) -> PyResult<usize> {
+        Ok(self.loaded()?.least_tokens(convert::text("text", text)?.as_bytes()))
+    }
+
     /// The token ids of a text.
     #[pyo3(signature = (text, *, add_special=true, parse_special=true))]
     fn tokenize(&self, py: Python<'_>, text: &Bound<'_, PyAny>, add_special: bool, parse_special: bool) -> PyResult<Vec<Token>> {
         let model = self.loaded()?;
         let text = convert::text("text", text)?;
-        Ok(detached(py, || model.tokenize(text.as_bytes(), add_special, parse_special)))
+        Ok(detached(py, || model.tokenize(text.as_bytes(), add_special, parse_special))?)
     }
 
     /// The token ids of a text that goes on after others.
@@ -257,7 +262,7 @@ impl PyModel {
     fn tokenize_on(&self, py: Python<'_>, text: &Bound<'_, PyAny>, parse_special: bool) -> PyResult<Vec<Token>> {
         let model = self.loaded()?;
         let text = convert::text("text", text)?;
-        Ok(detached(py, || model.tokenize_on(text.as_bytes(), parse_special)))
+        Ok(detached(py, || model.tokenize_on(text.as_bytes(), parse_special))?)
     }
 
     /// The token ids of a long text, as one object.

@@ -30,7 +30,7 @@ impl Steering {
     /// The request with all of it.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for triggers that are refused.
+    /// [`Error::InvalidRequest`] for triggers that are refused; what [`Model::tokenize`] answers.
     pub(super) fn apply(self, request: Request, model: &Model) -> Result<Request> {
         let tokens = |text: &str| model.tokenize(text.as_bytes(), false, true);
         let (n, n_bytes) = (self.preserved.len(), self.preserved.iter().map(String::len).sum::<usize>());
@@ -46,17 +46,21 @@ impl Steering {
             return Err(Error::InvalidRequest { param: "thought", message });
         }
         // As in llama-server, a text that is no token of this vocabulary is passed over: a client names those of many models.
-        let token = |text: &String| <[Token; 1]>::try_from(tokens(text)).ok().map(|[token]| token);
+        let token = |text: &String| match tokens(text).as_deref() {
+            Ok([token]) => Some(*token),
+            _ => None,
+        };
         let preserved_tokens: Vec<Token> = self.preserved.iter().filter_map(token).collect();
         let constraint = match (request.constraint, self.triggers) {
             (Some(constraint), Some(triggers)) => Some(model.lazy(constraint, &triggers, &preserved_tokens)?),
             (constraint, _) => constraint,
         };
         let thought = self.thought.map(|(thought, message)| {
-            let last = thought.ends.first().map(|end| tokens(end)).unwrap_or_default();
-            let closing = if thought.budget.is_some() { [tokens(&message), last].concat() } else { Vec::new() };
-            Arc::new(Thought { closing, ..thought })
+            let last = thought.ends.first().map(|end| tokens(end)).transpose()?.unwrap_or_default();
+            let closing = if thought.budget.is_some() { [tokens(&message)?, last].concat() } else { Vec::new() };
+            Ok::<_, Error>(Arc::new(Thought { closing, ..thought }))
         });
+        let thought = thought.transpose()?;
         Ok(Request { constraint, thought, preserved_tokens, ..request })
     }
 }

@@ -70,11 +70,12 @@ pub(super) fn rank(embedder: &Embedder, bells: &Arc<Bells>, model: &Model, query
         let message = "this model makes vectors and ranks nothing; load a reranker, or start it with the pooling rank".to_owned();
         return Err(Error::NotSupported { message });
     }
-    // The query is in every pair.
+    // The query is in every pair; where both are read as one text, their seam may be within a token.
+    let n_query = model.least_tokens(query).saturating_sub(1);
     for (place, text) in texts.iter().enumerate() {
-        check_length(model, place, query.len() + text.len(), embedder.shape())?;
+        check_length(place, n_query + model.least_tokens(text), embedder.shape())?;
     }
-    let pairs = rerank::pairs(model, query, texts).into_iter().map(Prompt::from_tokens).collect();
+    let pairs = rerank::pairs(model, query, texts)?.into_iter().map(Prompt::from_tokens).collect();
     queue(embedder, bells, pairs, Normalization::None, Some(1))
 }
 
@@ -92,24 +93,21 @@ fn queue(
 fn prompts(embedder: &Embedder, model: &Model, texts: Vec<PromptInput>) -> Result<Vec<Prompt>> {
     let prompts = texts.into_iter().enumerate().map(|(place, text)| {
         if let PromptInput::Text(text) = &text {
-            check_length(model, place, text.as_bytes().len(), embedder.shape())?;
+            check_length(place, model.least_tokens(text.as_bytes()), embedder.shape())?;
         }
         text.read(model)
     });
     prompts.collect()
 }
 
-/// Refuses a text of `n_bytes` that cannot fit, before any work is done on it.
-fn check_length(model: &Model, place: usize, n_bytes: usize, shape: &Shape) -> Result<()> {
+/// Refuses a text of at least `n` tokens that cannot fit, before it is tokenized.
+fn check_length(place: usize, n: usize, shape: &Shape) -> Result<()> {
     let n_longest = shape.n_longest;
-    match model.longest_piece().map(|longest| n_bytes.div_ceil(longest)) {
-        Some(n) if n > n_longest => {
-            let message =
-                format!("text {place} has at least {n} tokens; at most {n_longest} are computed together, so shorten it");
-            Err(Error::InvalidRequest { param: "texts", message })
-        }
-        _ => Ok(()),
+    if n <= n_longest {
+        return Ok(());
     }
+    let message = format!("text {place} has at least {n} tokens; at most {n_longest} are computed together, so shorten it");
+    Err(Error::InvalidRequest { param: "texts", message })
 }
 
 /// `weft._native.Vectors`.

@@ -69,20 +69,25 @@ def write_tiny_model(
     seed: int = 0,
     matrices: gguf.GGMLQuantizationType | None = None,
     has_end: bool = True,
+    splitter: str | None = None,
     gap_tokens: Mapping[str, int] | None = None,
     scaling: tuple[gguf.RopeScalingType, float] | None = None,
 ) -> None:
     """Writes the model of this kind, the same for the same seed, the matrices of its layers in this format, else in f32.
 
-    Without `has_end` no token ends a text. `gap_tokens` are those of a text with a gap, by llama.cpp's names for them. `scaling`
-    is how its positions are scaled, for texts that are longer by this factor.
+    Without `has_end` no token ends a text. With a `splitter`, words are found by what llama.cpp has under this name. `gap_tokens`
+    are those of a text with a gap, by llama.cpp's names for them. `scaling` is how its positions are scaled, for texts that are
+    longer by this factor.
     """
     writer = gguf.GGUFWriter(str(path), _ARCHITECTURES[kind])
     _add_shape(writer, kind)
     if scaling is not None:
         writer.add_rope_scaling_type(scaling[0])
         writer.add_rope_scaling_factor(scaling[1])
-    _add_vocabulary(writer, has_end=has_end)
+    if splitter is None:
+        _add_vocabulary(writer, has_end=has_end)
+    else:
+        _add_words(writer, splitter)
     for name, token in (gap_tokens or {}).items():
         writer.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", token)
     draw = np.random.default_rng(seed)
@@ -147,6 +152,19 @@ def _add_vocabulary(writer: gguf.GGUFWriter, *, has_end: bool) -> None:
     writer.add_token_list(["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))])
     writer.add_token_scores([0.0] * N_VOCAB)
     writer.add_token_types(types)
+
+
+def _add_words(writer: gguf.GGUFWriter, splitter: str) -> None:
+    # As GPT-2 spells bytes: those that are no visible characters move to 256 and on.
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = (chr(256 + place) for place in range(256 - len(visible)))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(splitter)
+    writer.add_token_list(["<unk>", "<s>", "</s>", *(chr(byte) if byte in visible else next(moved) for byte in range(256))])
+    writer.add_token_types([*[gguf.TokenType.CONTROL] * N_CONTROL, *[gguf.TokenType.NORMAL] * 256])
+    writer.add_token_merges(["a a"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
 
 
 def _tensors(kind: Kind) -> Iterator[tuple[str, tuple[int, ...]]]:

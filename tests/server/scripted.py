@@ -85,6 +85,7 @@ class ScriptedEngine:
             end_tokens=list,
             is_encoder=False,
             longest_piece=None,
+            least_tokens=lambda text: 0,
             modalities=SimpleNamespace(vision=False, audio=False),
         )
         self.path = self.model.path

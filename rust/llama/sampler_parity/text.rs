@@ -15,7 +15,7 @@ const N_TOKENS: u32 = 120;
 /// The tokens that our sampler says after a prompt, each of which llama.cpp's chain must choose too.
 fn text_of(runner: &mut LlamaRunner, params: &SamplingParams, seed: u32) -> Vec<Token> {
     let lexicon = demo_lexicon();
-    let prompt = demo().tokenize(b"Once upon a time, there was a little girl who loved to", true, true);
+    let prompt = demo().tokenize(b"Once upon a time, there was a little girl who loved to", true, true).unwrap();
     let mut ours = Sampler::new(params, seed, &lexicon, N_CTX);
     let theirs = Theirs::server_chain(runner.n_vocab(), params, seed, lexicon.end_tokens());
     ours.accept_prompt(prompt.as_slice());

@@ -309,7 +309,7 @@ fn the_same_seed_draws_what_llama_cpps_chain_and_grammar_draw() {
     let (mut runner, _) = try_start(|_| ()).expect("the demo model runs");
     let mut n_drawn = 0;
     for (seed, text) in (1..).zip(GRAMMARS.iter().cycle().take(30)) {
-        let mut row = model.tokenize(format!("Chapter {seed}. Once upon a time").as_bytes(), true, true);
+        let mut row = model.tokenize(format!("Chapter {seed}. Once upon a time").as_bytes(), true, true).unwrap();
         let mut position = 0;
         let mut sampler = Sampler::new(&params, seed, &lexicon(&model), 1_024);
         let mut constraint = begin(&model.grammar(text).unwrap());

@@ -22,7 +22,7 @@ fn story(n: usize) -> Vec<Token> {
     let (who, what) = (["cow", "fox", "girl", "king", "bird"], ["sea", "moon", "farm"]);
     let sentence = |i: usize| format!("The {} number {i} wanted to see the {}. ", who[i % 5], what[i % 3]);
     let text: String = (0..n / 4).map(sentence).collect();
-    let tokens = demo().tokenize(text.as_bytes(), true, true);
+    let tokens = demo().tokenize(text.as_bytes(), true, true).unwrap();
     assert!(tokens.len() >= n, "{} tokens", tokens.len());
     tokens[..n].to_vec()
 }

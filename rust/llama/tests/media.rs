@@ -207,10 +207,10 @@ fn start(model: &Arc<Model>) -> LlamaRunner {
 
 /// The prompt `before`, a file, `after`, as its parts are read one by one.
 fn prompt(model: &Model, before: &str, file: &[u8], after: &str) -> Prompt {
-    let mut prompt = Prompt::from_tokens(model.tokenize(before.as_bytes(), true, true));
+    let mut prompt = Prompt::from_tokens(model.tokenize(before.as_bytes(), true, true).unwrap());
     let media = model.projector().expect("there is one").read(file).expect("the file is sound");
     media.runs.into_iter().for_each(|run| prompt.push(run));
-    prompt.push(Run::Tokens(model.tokenize(after.as_bytes(), false, true)));
+    prompt.push(Run::Tokens(model.tokenize(after.as_bytes(), false, true).unwrap()));
     prompt
 }
 

@@ -32,7 +32,7 @@ pub(super) fn prompt(n: usize) -> Vec<Token> {
     let (who, what) = (["cow", "fox", "girl", "king", "bird"], ["sea", "moon", "farm"]);
     let sentences = (0..50).map(|i| format!("The {} number {i} wanted to see the {}. ", who[i % 5], what[i % 3]));
     let text: String = sentences.collect();
-    let tokens = demo().tokenize(text.as_bytes(), true, true);
+    let tokens = demo().tokenize(text.as_bytes(), true, true).unwrap();
     assert!(tokens.len() >= n, "{} tokens", tokens.len());
     tokens[..n].to_vec()
 }
@@ -204,7 +204,7 @@ fn more_than_is_held_cannot_be_forked() {
 fn control_tokens_are_no_text() {
     let (runner, _) = start();
     let mut text = Vec::new();
-    for token in demo().tokenize(b"<|im_start|>cow<|im_end|>", true, true) {
+    for token in demo().tokenize(b"<|im_start|>cow<|im_end|>", true, true).unwrap() {
         runner.append_piece(token, &mut text);
     }
     assert_eq!(String::from_utf8_lossy(&text).trim_start(), "cow");

@@ -40,7 +40,7 @@ fn run(engine: &Engine, request: Request) -> Vec<(String, Finished)> {
 }
 
 fn request(n: u32, max_tokens: Option<u32>) -> Request {
-    let prompt = Prompt::from_tokens(demo().tokenize(b"Once upon a time, there was a little cow", true, true));
+    let prompt = Prompt::from_tokens(demo().tokenize(b"Once upon a time, there was a little cow", true, true).unwrap());
     Request { n, max_tokens, ..Request::new(prompt, 7) }
 }
 

@@ -9,7 +9,9 @@ use llama_cpp_sys_2 as sys;
 use super::gguf_writer::Header;
 use super::tiny::{Chance, Kind, write_tiny_with};
 use super::{demo, load};
+use crate::error::Error;
 use crate::llama::Model;
+use crate::llama::splitter::{CLASSES, OWN_CODE};
 use crate::request::Token;
 
 /// llama.cpp's numbers of the kinds of tokens.
@@ -183,15 +185,20 @@ fn mix(chance: &mut Chance, specials: &[String]) -> String {
 
 /// Compares the two on 10,000 texts.
 fn agrees(recipe: &Recipe) {
+    agrees_on(10_000, recipe);
+}
+
+fn agrees_on(n_texts: usize, recipe: &Recipe) {
     let model = recipe.load();
     let longest_piece = model.longest_piece();
     let specials: Vec<String> = specials().into_iter().chain(["<unk>", "<s>", "</s>", "<mask>"].map(str::to_owned)).collect();
     let mut chance = Chance(7);
-    for _ in 0..10_000 {
+    for _ in 0..n_texts {
         let text = mix(&mut chance, &specials);
         let (add_special, parse_special) = (chance.below(2) == 0, chance.below(2) == 0);
-        let ours = model.tokenize(text.as_bytes(), add_special, parse_special);
+        let ours = model.tokenize(text.as_bytes(), add_special, parse_special).unwrap();
         assert!(longest_piece.is_none_or(|longest| ours.len() * longest >= text.len()), "{} {text:?}", recipe.tokenizer);
+        assert!(ours.len() >= model.least_tokens(text.as_bytes()), "{} {text:?}", recipe.tokenizer);
         let theirs = as_llama_cpp(&model, &text, add_special, parse_special);
         assert_eq!(ours, theirs, "{} {text:?} add_special: {add_special} parse_special: {parse_special}", recipe.tokenizer);
     }
@@ -261,11 +268,103 @@ fn the_longest_piece_is_known_where_every_byte_of_a_text_is_in_a_token() {
 }
 
 #[test]
+fn how_few_tokens_a_text_can_be_is_known_though_white_space_is_left_out_or_a_word_is_one_token() {
+    let takes_behind = &[("general.name", "phi-3")];
+    let phi = Recipe { strings: takes_behind, ..Recipe::new("llama", Bytes::Hexadecimal) }.load();
+    let longest = "<|endoftext|>".len();
+    assert_eq!(phi.least_tokens("d e\n".repeat(10 * longest).as_bytes()), 20);
+    let bert = Recipe::new("bert", Bytes::Shifted).load();
+    // Of its special tokens, `<|im_start|>` has most words: seven.
+    assert_eq!(bert.least_tokens("dé 1,\té é".repeat(60).as_bytes()), 26);
+    assert_eq!(bert.tokenize("qж".repeat(9_999).as_bytes(), false, false).unwrap().len(), 1);
+    assert_eq!(bert.least_tokens("qж".repeat(9_999).as_bytes()), 1);
+    assert_eq!(Recipe::new("t5", Bytes::Hexadecimal).load().least_tokens(b"d d d"), 0);
+}
+
+/// Names of splitters that are regular expressions: one of each kind, and those that are used most.
+const EXPRESSIONS: [&str; 8] =
+    ["tekken", "gpt-4o", "deepseek-v3", "deepseek-llm", "deepseek-coder", "default", "exaone-moe", "bloom"];
+
+fn split_by(name: &'static str) -> Recipe {
+    // Leaked, because it is for a test.
+    let strings = Box::leak(Box::new([("tokenizer.ggml.pre", name)]));
+    Recipe { strings, ..Recipe::new("gpt2", Bytes::Shifted) }
+}
+
+/// What llama.cpp makes of a text with a run of any length that fits the tests' memory.
+fn on_a_large_stack(model: &Model, text: &str) -> Vec<Token> {
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().stack_size(1 << 30);
+        builder.spawn_scoped(scope, || as_llama_cpp(model, text, false, false)).unwrap().join().unwrap()
+    })
+}
+
+#[test]
+fn words_that_regular_expressions_find_are_tokenized_as_by_llama_cpp() {
+    for name in EXPRESSIONS {
+        // Each stretch of a text takes llama.cpp up to 0.1 seconds, in which it reads the expressions.
+        agrees_on(40, &split_by(name));
+    }
+}
+
+#[test]
+fn a_long_run_of_like_characters_is_tokenized_as_by_llama_cpp_and_ends_no_process() {
+    for name in EXPRESSIONS {
+        let model = split_by(name).load();
+        // The vocabulary has special tokens of some spaces and line feeds.
+        for run in ["a", "A", "\u{b}", ".", "中", "1", "\r", "dede/\n "] {
+            // Where white space may take the square of its length, less is allowed.
+            let n = if name == "deepseek-llm" && run == "\u{b}" { 4_095 } else { 60_000 };
+            let text = format!("de {}. de", run.repeat(n));
+            assert_eq!(model.tokenize(text.as_bytes(), false, false).unwrap(), on_a_large_stack(&model, &text), "{name} {run:?}");
+        }
+    }
+}
+
+#[test]
+fn the_longest_run_that_is_read_fits_its_stack_and_a_longer_one_is_refused() {
+    for name in EXPRESSIONS {
+        let model = split_by(name).load();
+        for run in ["A", "\u{b}", ".", "中"] {
+            if name == "deepseek-llm" && run == "\u{b}" {
+                continue;
+            }
+            let mut text = run.repeat(262_144);
+            assert!(model.tokenize(text.as_bytes(), false, false).is_ok(), "{name} {run:?}");
+            text.push_str(run);
+            let refused = model.tokenize(text.as_bytes(), false, false);
+            assert!(matches!(refused, Err(Error::InvalidRequest { param: "text", .. })), "{name} {run:?}");
+        }
+    }
+}
+
+#[test]
+fn code_that_finds_words_without_expressions_reads_runs_of_any_length() {
+    let gemma = Recipe::new("gemma4", Bytes::Hexadecimal);
+    for (name, recipe) in OWN_CODE.map(|name| (name, split_by(name))).into_iter().chain([("of Gemma 4", gemma)]) {
+        let model = recipe.load();
+        for run in ["a", "\u{b}", ".", "中", "1", "\r"] {
+            assert!(model.tokenize(run.repeat(100_000).as_bytes(), false, false).is_ok(), "{name} {run:?}");
+        }
+    }
+}
+
+#[test]
+fn every_expression_that_is_known_reads_a_run_that_a_threads_usual_stack_is_too_small_for() {
+    for name in CLASSES {
+        let model = split_by(name).load();
+        for run in ["a", ".", "中", "\r"] {
+            assert!(model.tokenize(run.repeat(30_000).as_bytes(), false, false).is_ok(), "{name} {run:?}");
+        }
+    }
+}
+
+#[test]
 fn the_demo_model_reads_a_chat_as_llama_cpp_does() {
     let model = demo();
     let text = "<|im_start|>user\nIs it <s> or </s>?<|im_end|>\n<|im_start|>assistant\n".repeat(50);
     for (add_special, parse_special) in [(true, true), (true, false), (false, true), (false, false)] {
         let theirs = as_llama_cpp(&model, &text, add_special, parse_special);
-        assert_eq!(model.tokenize(text.as_bytes(), add_special, parse_special), theirs);
+        assert_eq!(model.tokenize(text.as_bytes(), add_special, parse_special).unwrap(), theirs);
     }
 }

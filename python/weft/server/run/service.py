@@ -25,7 +25,7 @@ from weft import (
     Stream,
     WeftError,
 )
-from weft._native import Biases, SavedPrefix, TokenIds
+from weft._native import Biases, Model, SavedPrefix, TokenIds
 from weft.branches import BRANCH_FIELDS
 from weft.chat.conversation import Chat
 from weft.chat.format import ChatFormat, ChatPrompt
@@ -538,10 +538,8 @@ class Service:
         Raises:
             ContextOverflow: it cannot fit.
         """
-        longest, n_ctx = self.engine.model.longest_piece, self.engine.limits.n_ctx_slot
-        if longest is None:
-            return
-        n_least = _n_least(pieces, longest)
+        n_ctx = self.engine.limits.n_ctx_slot
+        n_least = _n_least(pieces, self.engine.model)
         if n_least >= n_ctx:
             is_counted = isinstance(pieces, TokenIds | MixedPrompt) or not any(
                 isinstance(piece, str) for piece in _pieces(pieces)
@@ -677,11 +675,15 @@ def _pieces(prompt: Sequence[Piece] | MediaPrompt) -> Sequence[object]:
     return prompt.pieces if isinstance(prompt, MediaPrompt) else prompt
 
 
-def _n_least(pieces: SentPrompt, longest: int) -> int:
-    """Fewest tokens that pieces can be, if a token has at most so many bytes: a character is a byte or more."""
+def _n_least(pieces: SentPrompt, model: Model) -> int:
+    """A number of tokens that pieces are at least. Where a token has at most so many bytes, characters are counted for them."""
     if isinstance(pieces, TokenIds | MixedPrompt):
         return len(pieces)
+    longest = model.longest_piece
+
+    def least(text: str) -> int:
+        return model.least_tokens(text) if longest is None else -(-len(text) // longest)
+
     return sum(
-        -(-len(piece) // longest) if isinstance(piece, str) else piece.n_tokens if isinstance(piece, Media) else 1
-        for piece in _pieces(pieces)
+        least(piece) if isinstance(piece, str) else piece.n_tokens if isinstance(piece, Media) else 1 for piece in _pieces(pieces)
     )
