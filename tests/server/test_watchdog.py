@@ -113,7 +113,7 @@ COMPLETIONS: dict[str, Body] = TEXTS | {
         n=64,
         stream=True,
         verbose=True,
-        json_schema={"type": "null", "default": {f"part-{nth}": ["word"] * 100 for nth in range(256)}},
+        json_schema={"type": "null", "title": "§", "default": {f"part-{nth}": ["word"] * 100 for nth in range(256)}},
         response_fields=[f"generation_settings/json_schema/default/part-{nth}" for nth in range(256)],
     ),
     "branches that differ": encoded(
