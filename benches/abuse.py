@@ -51,6 +51,10 @@ CHAT_PAUSE_S = 0.05
 """Between the end of a chat and the next."""
 
 PATIENCE_S = 60.0
+
+SETTLE_S = 12.0
+"""How long a server that became idle has at least before it is looked at: it looks after its heap every 5 s."""
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 FIRST_TEXT = re.compile(rb'"content":"[^"]')
 SPIN = f"import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile os.getppid() == {os.getpid()}: pass"
@@ -232,6 +236,7 @@ def metrics(port: int) -> dict[str, float]:
 def state(port: int, processes: Sequence[int]) -> State:
     """What the server holds, as soon as nothing runs and nobody is connected any more."""
     deadline = time.monotonic() + PATIENCE_S
+    settled = time.monotonic() + SETTLE_S
     worker = Path("/proc", str(processes[-1]))
     handles: list[int] = []
     while True:
@@ -239,7 +244,8 @@ def state(port: int, processes: Sequence[int]) -> State:
         busy = sum(slot["is_processing"] for slot in json.loads(ask(port, "/slots")))
         busy += int(told["llamacpp:requests_processing"] + told["llamacpp:requests_deferred"])
         handles.append(len(list((worker / "fd").iterdir())))
-        if time.monotonic() > deadline or (not busy and len(handles) > 3 and len(set(handles[-4:])) == 1):
+        is_same = time.monotonic() > settled and len(set(handles[-4:])) == 1
+        if time.monotonic() > deadline or (not busy and is_same):
             break
         time.sleep(1)
     held = [memory(process) for process in processes]

@@ -1,7 +1,11 @@
-"""What only refers to itself is looked for when nobody waits; and requests leave none of it."""
+"""What only refers to itself is looked for when nobody waits, and what is freed goes back; and requests leave no circles."""
 
 import asyncio
 import gc
+import subprocess
+import sys
+import textwrap
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -85,6 +89,82 @@ def test_where_somebody_always_waits_it_is_collected_seldom() -> None:
         assert known() is not None
     clock.turn()
     assert known() is None
+
+
+@pytest.mark.usefixtures("by_hand")
+def test_while_much_lives_it_is_collected_very_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    blocks = 1_000
+    monkeypatch.setattr(sys, "getallocatedblocks", lambda: blocks)
+    Collector(lambda: False).start(clock)  # type: ignore[arg-type]
+    clock.turn()
+    known = old_circle()
+    blocks = 2_001
+    while clock.now + garbage.LOOK_S < garbage.VERY_SELDOM_S:
+        clock.turn()
+        assert known() is not None
+    clock.turn()
+    assert known() is None
+
+
+class Heap:
+    """One that holds so much, until it is trimmed."""
+
+    def __init__(self) -> None:
+        self.held = 100 << 20
+        self.is_idle = True
+        self.clock = Clock()
+        self.trims: list[float] = []
+        Collector(lambda: self.is_idle, lambda: self.held, self.trim).start(self.clock)  # type: ignore[arg-type]
+
+    def trim(self) -> None:
+        self.trims.append(self.clock.now)
+        self.held = 110 << 20
+
+    def look(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.clock.turn()
+            for thread in threading.enumerate():
+                if thread.name == "weft-trim":
+                    thread.join()
+
+
+def test_a_heap_that_has_grown_is_trimmed_when_nobody_waits_and_not_again_before_it_grows_again() -> None:
+    heap = Heap()
+    heap.look(times=3)
+    assert not heap.trims
+    heap.held = 500 << 20
+    heap.look(times=3)
+    assert heap.trims == [4 * garbage.LOOK_S]
+    heap.held += garbage.GROWN
+    heap.look()
+    assert len(heap.trims) == 2
+
+
+def test_a_heap_is_left_alone_while_somebody_waits() -> None:
+    heap = Heap()
+    heap.is_idle = False
+    heap.held = 4_000 << 20
+    heap.look(times=int(2 * garbage.SELDOM_S / garbage.LOOK_S))
+    assert not heap.trims
+    heap.is_idle = True
+    heap.look()
+    assert len(heap.trims) == 1
+
+
+def test_freed_memory_in_the_middle_of_the_heap_goes_back_to_the_system() -> None:
+    script = """
+        from weft._native import trim_heap
+        from weft.serving.garbage import resident_bytes
+        # Larger than what Python has an allocator of its own for; each second one stays.
+        blocks = [b"x" * (16_000 + number % 2) for number in range(8_000)]
+        del blocks[::2]
+        before = resident_bytes()
+        trim_heap()
+        print(before - resident_bytes())
+    """
+    told = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True, timeout=60)
+    assert int(told.stdout) > 32 << 20
 
 
 def test_the_interpreter_leaves_old_objects_alone() -> None:

@@ -48,7 +48,16 @@ def test_every_public_module_exports_its_part() -> None:
     assert set(errors.__all__) < set(weft.__all__)
 
 
-FUNCTIONS = {"answer_at_once", "devices", "give_back_what_is_freed", "read_body", "schema_grammar", "step_back", "tune"}
+FUNCTIONS = {
+    "answer_at_once",
+    "devices",
+    "give_back_what_is_freed",
+    "read_body",
+    "schema_grammar",
+    "step_back",
+    "trim_heap",
+    "tune",
+}
 
 
 def test_the_stub_has_the_classes_of_the_compiled_module() -> None:

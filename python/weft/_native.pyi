@@ -51,6 +51,7 @@ __all__ = [
     "read_body",
     "schema_grammar",
     "step_back",
+    "trim_heap",
     "tune",
 ]
 
@@ -1161,6 +1162,12 @@ def schema_grammar(schema: str) -> str:
 
 def give_back_what_is_freed() -> None:
     """From now on, the allocator gives back what is freed instead of keeping it, where it is glibc's."""
+
+def trim_heap() -> None:
+    """Gives the system the memory that is free in the middle of the heap too, where the allocator is glibc's.
+
+    A gigabyte takes some 80 ms. Other threads run meanwhile; those that allocate wait for a part of it.
+    """
 
 def answer_at_once() -> None:
     """From now on, this thread and those that it starts have the shortest turns on a processor that Linux knows (6.12 and newer).

@@ -63,7 +63,7 @@ use crate::engine::runner::{
 use crate::error::{Error, Result};
 pub use crate::llama::adapters::Adapter;
 #[cfg(feature = "python")]
-pub(crate) use crate::llama::allocator::give_back_what_is_freed;
+pub(crate) use crate::llama::allocator::{give_back_what_is_freed, trim_heap};
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
 pub use crate::llama::grammar::{MAX_GRAMMARS, schema_grammar};

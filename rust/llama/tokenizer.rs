@@ -52,7 +52,7 @@ impl Fewest {
     }
 }
 
-/// Words of a text that WordPiece makes tokens of, however it normalizes: each mark of ASCII is one, and so is what stands between
+/// Words of a text that `WordPiece` makes tokens of, however it normalizes: each mark of ASCII is one, and so is what stands between
 /// these and white space, if a letter or a digit of ASCII is in it, which are never left out.
 fn n_words(text: &[u8]) -> usize {
     let words = text.split(|&byte| is_space(byte) || byte.is_ascii_punctuation());

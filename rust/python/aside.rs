@@ -39,6 +39,12 @@ pub(super) fn give_back_what_is_freed() {
     llama::give_back_what_is_freed();
 }
 
+/// Gives the system what is free in the heap, see [`llama::trim_heap`].
+#[pyfunction]
+pub(super) fn trim_heap(py: Python<'_>) {
+    py.detach(llama::trim_heap);
+}
+
 /// Does `work` without the interpreter; where this thread has said [`step_back`], by a thread that does so.
 pub(super) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
     let niceness = NICENESS.get();

@@ -42,7 +42,7 @@ mod native {
     #[pymodule_export]
     use super::adapters::PyAdapter;
     #[pymodule_export]
-    use super::aside::{answer_at_once, give_back_what_is_freed, step_back};
+    use super::aside::{answer_at_once, give_back_what_is_freed, step_back, trim_heap};
     #[pymodule_export]
     use super::body::read_body;
     #[pymodule_export]
