@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benches.streaming import DEMO, SYNTHETIC
-from weft.levels import LEVELS, VARIABLE, processor
+from weft.installed.levels import LEVELS, VARIABLE, processor
 
 SIDE = Path(__file__).with_name("side.py")
 

@@ -35,7 +35,7 @@ class Variant:
     feature: str | None = None
     """Of the crate, beside Python's."""
     driver: str | None = None
-    """The library that the machine's driver brings, which the wheel leaves out; weft/driver.py says where it is missing."""
+    """The library that the machine's driver brings, left out of the wheel; weft/installed/driver.py says where it is missing."""
 
 
 VARIANTS = {

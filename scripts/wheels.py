@@ -1,7 +1,8 @@
 """Builds the wheel that travels, and the source distribution, into dist/: `make wheels`.
 
-The compiled module is built once for each level of `weft.levels`; a wheel of all of them is put together and audited, and the
-sizes of its parts are printed. llama.cpp's code outside its CPU backend is the same for all levels: ccache compiles it once.
+The compiled module is built once for each level of `weft.installed.levels`; a wheel of all of them is put together and audited,
+and the sizes of its parts are printed. llama.cpp's code outside its CPU backend is the same for all levels: ccache compiles it
+once.
 """
 
 # ruff: noqa: T201  (it prints what it made)
@@ -16,7 +17,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from weft.levels import LEVELS, Level
+from weft.installed.levels import LEVELS, Level
 
 ROOT = Path(__file__).parent.parent
 BUILT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "wheels"
@@ -119,7 +120,7 @@ def built(level: Level) -> Path:
 
 
 def put_together(wheels: dict[Level, Path]) -> Path:
-    """One wheel of them all, each module under the name that `weft.levels` knows it by."""
+    """One wheel of them all, each module under the name that `weft.installed.levels` knows it by."""
     folder = BUILT / "together"
     shutil.rmtree(folder, ignore_errors=True)
     for level, wheel in wheels.items():

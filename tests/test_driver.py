@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft import driver
+from weft.installed import driver
 
 PACKAGE = Path(weft.__file__).parent
 FILE = "libno-such-driver.so.1"

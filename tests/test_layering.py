@@ -85,10 +85,8 @@ RULES = {
     ),
     "pictures of trees name nobody": Rule("python/weft/drawing", r"\bweft\.(?!drawing\b)"),
     "trees know no HTTP": Rule("python/weft/tree", r"\bweft\.(server|serving|cli)\b"),
-    "what watches a server imports nothing of it": Rule("python/weft/top", r"\bweft\.(?!top\b|drawing\b)"),
-    "only what watches a server needs a terminal": Rule(
-        "python/weft", r"\brich\b", ("python/weft/top", "python/weft/cli/top.py")
-    ),
+    "what watches a server imports nothing of it": Rule("python/weft/cli/top", r"\bweft\.(?!cli\.top\b|drawing\b)"),
+    "only what watches a server needs a terminal": Rule("python/weft", r"\brich\b", ("python/weft/cli/top",)),
     "a router knows only digests": Rule("python/weft/ray/routing.py", r"(?<!\.)\bray\b|\bweft\.(?!ray\.digest\b)"),
     "only what runs on Ray names it": Rule(
         "python/weft",
@@ -207,3 +205,45 @@ def test_planted_violation_is_found(rule: str, file: str, line: str, tmp_path: P
     planted.parent.mkdir(parents=True)
     planted.write_text(f"\n{line}\n")
     assert list(violations(RULES[rule], tmp_path)) == [f"{file}:2: {line}"]
+
+
+TOP_MODULES = {
+    "answer": "what a request comes to",
+    "config": "how an engine is started",
+    "demo": "the model that ships with the package",
+    "embedding": "vectors and rankings",
+    "engine": "what all of it is asked of",
+    "errors": "what goes wrong",
+    "events": "what a stream tells",
+    "infill": "a text between two texts",
+    "prefix": "prompts that are kept in files",
+    "reading": "a stream, branch by branch",
+    "sampling": "how tokens are drawn",
+    "scoring": "how likely texts are",
+}
+"""What a user of the library meets first."""
+
+TOP_FOLDERS = {
+    "chat": "conversations, templates and tools",
+    "cli": "the command line",
+    "drawing": "pictures of trees",
+    "fields": "one table of what can be asked",
+    "hub": "models by name",
+    "installed": "the distribution, and which compiled module it loads",
+    "models": "the demo model's file",
+    "ray": "replicas on Ray",
+    "request": "what is asked",
+    "server": "the routes",
+    "serving": "sockets, logs, processes",
+    "settings": "what a server is started with",
+    "tree": "trees of texts",
+    "work": "what an engine does beside its streams",
+}
+
+
+def test_the_top_level_holds_what_a_user_of_the_library_meets_and_no_more() -> None:
+    package = ROOT / "python" / "weft"
+    modules = {path.stem for path in package.glob("*.py") if not path.stem.startswith("_")}
+    folders = {path.name for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert modules == TOP_MODULES.keys()
+    assert folders == TOP_FOLDERS.keys()

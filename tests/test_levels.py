@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft import _native, levels
-from weft.installed import installed
-from weft.levels import LEVELS, Level, NoLevel, WrongLevel
+from weft import _native
+from weft.installed import levels
+from weft.installed.distribution import installed
+from weft.installed.levels import LEVELS, Level, NoLevel, WrongLevel
 
 BASELINE, AVX2, AVX512, AVX512_BF16, AMX = LEVELS
 
@@ -201,7 +202,7 @@ def test_what_needs_no_compiled_module_asks_for_no_level(wheel: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--port", "0"]], ids=["version", "server"])
 def test_a_command_says_in_one_line_that_the_processor_is_too_old(wheel: Path, arguments: list[str]) -> None:
-    too_old = "import sys; from weft import levels; levels.processor = lambda: frozenset({'sse'})"
+    too_old = "import sys; from weft.installed import levels; levels.processor = lambda: frozenset({'sse'})"
     ran = run(wheel, "-c", f"{too_old}; from weft.cli.main import main; main()", *arguments)
     [line] = ran.stderr.splitlines()
     assert (ran.returncode, ran.stdout) == (1, "")

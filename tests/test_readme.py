@@ -66,7 +66,7 @@ from weft.serving import handles, place
 from weft.settings import volatile
 from weft.settings.server import MAX_THREADS_HTTP
 from weft.tree import tree
-from weft.tuning import Measured
+from weft.work.tuning import Measured
 
 ROOT = Path(__file__).parent.parent
 CPUS = abouts(weft.EngineConfig)["cpus"]

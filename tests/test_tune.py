@@ -11,11 +11,12 @@ import pytest
 
 import weft
 from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
-from weft import _native, tuning
+from weft import _native
 from weft._native import Hardware, tune
 from weft.cli.tune import NOISE, table
 from weft.config import Kernels
-from weft.tuning import Conditions, Measured, Tuned
+from weft.work import tuning
+from weft.work.tuning import Conditions, Measured, Tuned
 
 SLOW = Tuned(True, 1, 1, "a model", "a processor", ())
 """What the rule would never choose for llama.cpp's own kernels on a CPU."""

@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from weft.prefix import PrefixFile
     from weft.reading import Branches, BranchStream
     from weft.request import BranchOptions, ForkOptions, Request, RequestOptions
+    from weft.request.thought import GrammarTrigger, Thought
     from weft.scoring import Score, ScoredToken
-    from weft.thought import GrammarTrigger, Thought
     from weft.tree import Extension, Node, Tree
 
 __all__ = [
@@ -217,7 +217,7 @@ _HOMES = {
     "weft.reading": ("BranchStream", "Branches"),
     "weft.request": ("BranchOptions", "ForkOptions", "Request", "RequestOptions"),
     "weft.scoring": ("Score", "ScoredToken"),
-    "weft.thought": ("GrammarTrigger", "Thought"),
+    "weft.request.thought": ("GrammarTrigger", "Thought"),
     "weft.tree": ("Extension", "Node", "Tree"),
 }
 """Which module each public name is of. It is imported when the name is first asked for: `python -m weft` comes by here in every
@@ -236,7 +236,7 @@ if not TYPE_CHECKING:
         try:
             module = import_module(home)
         except ImportError as error:
-            from weft.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
+            from weft.installed.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
 
             if (driver := missing()) is not None:
                 raise driver from error

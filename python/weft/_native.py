@@ -3,7 +3,7 @@
 Where one was compiled for this machine alone, as in a checkout, Python finds that one before this file.
 """
 
-from weft.levels import load
+from weft.installed.levels import load
 
 __all__: list[str] = []
 

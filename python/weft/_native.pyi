@@ -545,7 +545,8 @@ class Engine:
         """Queues a request and returns its stream at once.
 
         With `branches`, its prompt is continued as each of them says, whose own prompts are not looked at; their completions are
-        counted through, in order. `weft.branches.branch_requests` makes them of `Request.branches`, which is not looked at here.
+        counted through, in order. `weft.request.branches.branch_requests` makes them of `Request.branches`, which is not looked
+        at here.
 
         A prompt that is a string is tokenized here, without the GIL but on this thread, with the special tokens that the
         vocabulary asks for and with control tokens read from their spelling, as llama-server reads a raw prompt.

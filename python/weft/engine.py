@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import msgspec
 
-from weft import _native, tuning
+from weft import _native
 from weft._native import (
     Adapter,
     CachedNode,
@@ -27,13 +27,14 @@ from weft._native import (
     Stream,
 )
 from weft.answer import MAX_BYTES, Answer
-from weft.branches import branch_requests
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
 from weft.embedding import Embedding
 from weft.errors import EngineStopped, WeftError
 from weft.prefix import PrefixFile
 from weft.request import Prompt, Request, RequestOptions
+from weft.request.branches import branch_requests
+from weft.work import tuning
 from weft.work.cache import CacheWork
 from weft.work.memory import free_bytes
 from weft.work.threads import For, Threads

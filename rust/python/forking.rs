@@ -140,7 +140,7 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
     let (request, input) = match options {
         None => (asked, None),
         Some(options) => {
-            let request = py.import(intern!(py, "weft.branches"))?.getattr(intern!(py, "fork_request"))?;
+            let request = py.import(intern!(py, "weft.request.branches"))?.getattr(intern!(py, "fork_request"))?;
             let request = request.call1((asked, n, options))?;
             let input = convert::request(&request)?;
             (request.unbind(), Some(input))

@@ -24,10 +24,10 @@ import pytest
 from rich.console import Console
 
 from tests.server.live import LiveServer, environ
-from weft.cli.top import top
-from weft.top.asking import NoAnswerError, Server
-from weft.top.looks import Cache, Cells, Look, Node, Properties, Rates, Slot, Store, metrics
-from weft.top.view import page
+from weft.cli.top.asking import NoAnswerError, Server
+from weft.cli.top.command import top
+from weft.cli.top.looks import Cache, Cells, Look, Node, Properties, Rates, Slot, Store, metrics
+from weft.cli.top.view import page
 
 PROMPT = "Once upon a time, there was a fox who lived in the forest near the old village by the river."
 KEY = "sesame"

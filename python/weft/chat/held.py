@@ -10,8 +10,8 @@ from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.tools import ToolUse
 from weft.errors import InvalidRequest
 from weft.request import Request
-from weft.schema import schema_text
-from weft.thought import GrammarTrigger, Thought
+from weft.request.schema import schema_text
+from weft.request.thought import GrammarTrigger, Thought
 
 __all__ = ["Held"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from weft.levels import NoLevel, WrongLevel, here
+from weft.installed.levels import NoLevel, WrongLevel, here
 
 if TYPE_CHECKING:
     from weft.cli.arguments import Parsed
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         # A variable of the environment is wrong, or no module of the wheel fits the processor.
         _stop(error, 2 if isinstance(error, WrongLevel) else 1)
     except ImportError:
-        from weft.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
+        from weft.installed.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
 
         if (driver := missing()) is None:
             raise
@@ -98,7 +98,7 @@ def _run(given: Sequence[str]) -> NoReturn:
 
         sys.exit(tune(settings))
     if given and given[0] == "top":
-        from weft.cli.top import top  # noqa: PLC0415
+        from weft.cli.top.command import top  # noqa: PLC0415
 
         sys.exit(top(given[1:]))
     settings, warnings = parse(given, os.environ)
@@ -109,7 +109,7 @@ def _run(given: Sequence[str]) -> NoReturn:
 
 
 def _print_version() -> None:
-    from weft.installed import installed  # noqa: PLC0415 (what it imports takes longer than all of the rest)
+    from weft.installed.distribution import installed  # noqa: PLC0415 (what it imports takes longer than all of the rest)
 
     level = here()
     print(f"weft {installed().version}{f' ({level.name})' if level else ''}")

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from weft import hub, tuning
+from weft import hub
 from weft._native import Hardware, Model
 from weft.demo import DEMO_MODEL
 from weft.errors import WeftError
 from weft.serving.progress import bar
 from weft.settings import Settings
-from weft.tuning import Conditions, Measured, Tuned
+from weft.work import tuning
+from weft.work.tuning import Conditions, Measured, Tuned
 
 __all__ = ["tune"]
 

@@ -12,7 +12,7 @@ from weft.errors import NotSupported, WeftError
 from weft.events import Event, Logprob, Logprobs, PromptLogprobs, Token
 from weft.ray.digest import Digest
 from weft.request import Prompt, Request
-from weft.schema import schema_text
+from weft.request.schema import schema_text
 
 __all__ = [
     "Begun",

@@ -6,7 +6,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from weft.installed import installed
+from weft.installed.distribution import installed
 
 __all__ = ["build_info"]
 

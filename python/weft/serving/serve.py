@@ -138,7 +138,7 @@ def _application(settings: Settings, places: Sequence[Place], config: dict[str, 
     try:
         from weft.serving.worker import application  # noqa: PLC0415 (the supervisor is not to hold what it imports)
     except ImportError as error:
-        from weft.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
+        from weft.installed.driver import missing  # noqa: PLC0415 (where nothing is missing, it is not needed)
 
         if (driver := missing()) is None:
             raise

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from weft.branches import FORK_FIELDS
+from weft.request.branches import FORK_FIELDS
 from weft.server.request_fields.fields import FORK_NAMES, CompletionFields, ForkFields
 from weft.server.request_fields.prompts import logit_bias, penalty_prompt
 from weft.server.request_fields.requests import template

@@ -13,7 +13,7 @@ import msgspec
 
 from weft import CacheExplanation, Event, Finished, InvalidRequest, Progress, PromptLogprobs, Request, Stream, Token
 from weft._native import CompactLogprobs
-from weft.branches import branch_requests
+from weft.request.branches import branch_requests
 from weft.server.request_line import current_line
 from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.submission import Submission

@@ -26,10 +26,10 @@ from weft import (
     WeftError,
 )
 from weft._native import Biases, Model, SavedPrefix, TokenIds
-from weft.branches import BRANCH_FIELDS
 from weft.chat.conversation import Chat
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.infill import infill_tokens, missing
+from weft.request.branches import BRANCH_FIELDS
 from weft.server.auth import current_owner
 from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals

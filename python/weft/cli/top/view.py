@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from weft.cli.top.looks import Cache, Look, Rates, Slot
 from weft.drawing.figure import cut, readable
-from weft.top.looks import Cache, Look, Rates, Slot
 
 __all__ = ["page", "unanswered"]
 

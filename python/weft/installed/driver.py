@@ -14,7 +14,7 @@ from weft.errors import DriverMissing
 
 __all__ = ["DRIVERS", "Driver", "missing"]
 
-SITE_PACKAGES = Path(__file__).parents[1]
+SITE_PACKAGES = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)

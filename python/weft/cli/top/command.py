@@ -10,9 +10,9 @@ from datetime import datetime
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from weft.top.asking import NoAnswerError, Server
-from weft.top.looks import Look, Rates
-from weft.top.view import page, unanswered
+from weft.cli.top.asking import NoAnswerError, Server
+from weft.cli.top.looks import Look, Rates
+from weft.cli.top.view import page, unanswered
 
 __all__ = ["top"]
 

@@ -10,8 +10,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import msgspec
 
+from weft.cli.top.looks import COUNTERS, Cache, Look, Properties, Slot, metrics
 from weft.drawing.figure import readable
-from weft.top.looks import COUNTERS, Cache, Look, Properties, Slot, metrics
 
 __all__ = ["NoAnswerError", "Server"]
 

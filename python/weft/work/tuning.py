@@ -97,7 +97,7 @@ def tune_file(model: Model, conditions: Conditions) -> Path:
     # The server loads its model while it imports the rest: what only this needs keeps `import weft` from nothing.
     import platformdirs  # noqa: PLC0415
 
-    from weft.installed import installed  # noqa: PLC0415
+    from weft.installed.distribution import installed  # noqa: PLC0415
 
     hardware = Hardware.read()
     metadata = {key: value for key, value in model.metadata().items() if not key.startswith(("general.", "tokenizer."))}

@@ -19,7 +19,7 @@ VARIABLE = "WEFT_CPU_LEVEL"
 """The environment variable that asks for a level by its name; empty asks for none."""
 
 CPUINFO = Path("/proc/cpuinfo")
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent.parent
 
 _V2 = frozenset({"pni", "ssse3", "sse4_1", "sse4_2", "popcnt", "cx16", "lahf_lm"})
 _V3 = _V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}
@@ -41,7 +41,7 @@ class Level:
 
     @property
     def file(self) -> str:
-        """The file of its module, beside this one."""
+        """The file of its module, beside `weft/_native.py`."""
         return f"_native_{self.name.replace('-', '_')}.abi3.so"
 
 
