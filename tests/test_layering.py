@@ -244,6 +244,6 @@ TOP_FOLDERS = {
 def test_the_top_level_holds_what_a_user_of_the_library_meets_and_no_more() -> None:
     package = ROOT / "python" / "weft"
     modules = {path.stem for path in package.glob("*.py") if not path.stem.startswith("_")}
-    folders = {path.name for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    folders = {path.parent.name for path in package.glob("*/*") if path.is_file()} - {"__pycache__"}
     assert modules == TOP_MODULES.keys()
     assert folders == TOP_FOLDERS.keys()
