@@ -35,6 +35,7 @@ Full = tuple[FullEngine, httpx.AsyncClient]
 async def full() -> AsyncIterator[Full]:
     engine = FullEngine()
     engine.model.n_vocab = 100_000
+    engine.limits.n_ctx_slot = 1 << 20
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine(), Settings(max_body=8 << 20))) as client:
         await answers(client, 200)

@@ -1,8 +1,8 @@
 """How a body is read: what is wrong with it as a whole is the client's error, and said so."""
 
-from collections.abc import AsyncGenerator
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, cast, get_args
+from collections.abc import AsyncGenerator, Callable
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 import msgspec
 from litestar import Request
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from weft.server.app import Application
 
 __all__ = ["LARGE_BODY", "MAX_TOGETHER_BYTES", "JsonRequest", "bodies_room", "max_body"]
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 LARGE_BODY = 64 * 1024
 """A body of more bytes is read without the interpreter: objects would be made of it for milliseconds, and up to seconds."""
@@ -91,14 +94,26 @@ class JsonRequest(Request[Any, Any, Any]):
         Raises:
             ClientException: it is too large, or the client left before it had sent all of it.
             BodiesTooLargeError: it is too much beside the bodies of others.
+            TextsWaitingError: too much waits to be read.
         """
-        try:
-            return await super().body()
-        except InternalServerException as error:
-            raise ClientException("the body was not sent to its end") from error
-        finally:
-            if self._body is Empty:
-                self._share.release()
+        if self._body is Empty:
+            try:
+                parts = [part async for part in self.stream()]
+                # Tens of megabytes take as long as a step, beside which others run.
+                self._body = await self._aside(b"".join, parts, sum(map(len, parts)))
+            except InternalServerException as error:
+                raise ClientException("the body was not sent to its end") from error
+            finally:
+                if self._body is Empty:
+                    self._share.release()
+        return cast("bytes", self._body)
+
+    async def _aside(self, work: Callable[[Given], Made], given: Given, size: int) -> Made:
+        """Does work on so many bytes of a body: at once if they are few, else on another thread."""
+        if size <= LARGE_BODY:
+            return work(given)
+        service = cast("Application", self.app).service
+        return await service.aside.work(self.route_handler.opt.get("purpose", Purpose.PROMPT), size, work, given)
 
     async def json(self) -> Any:  # noqa: ANN401 (any JSON)
         """The value of the body; of a large one, what the route's handler takes.
@@ -118,8 +133,7 @@ class JsonRequest(Request[Any, Any, Any]):
     async def _value(self, body: bytes) -> Any:  # noqa: ANN401 (any JSON)
         try:
             if len(body) > LARGE_BODY and (struct := self._struct()) is not None:
-                purpose = self.route_handler.opt.get("purpose", Purpose.PROMPT)
-                return await _read(body, struct, cast("Application", self.app).service, purpose)
+                return await self._read(body, struct)
             return await super().json()
         except UnicodeDecodeError as error:
             raise ClientException(f"the body is no UTF-8: {error.reason}") from error
@@ -127,6 +141,26 @@ class JsonRequest(Request[Any, Any, Any]):
             raise ClientException("the body is nested too deep") from error
         except SerializationException as error:
             raise ClientException(f"the body is no JSON in UTF-8: {error}") from error
+
+    async def _read(self, body: bytes, struct: type[msgspec.Struct]) -> Any:  # noqa: ANN401 (the struct, or what cannot become one)
+        read = partial(read_body, fields=_names(struct), tokens=_names_of(struct, ONE_TOKEN), biases=_names_of(struct, ONE_BIAS))
+        try:
+            rest, beside = await self._aside(read, body, len(body))
+        except ValueError as error:
+            raise ClientException(str(error)) from None
+        for name, value in beside.items():
+            if isinstance(value, list) and name not in _names_of(struct, (ONE_TOKEN,)):
+                raise ValidationException(extra=[{"key": f"{name}[0]", "message": "Expected `int | str`, got `array`"}])
+        # Thousands of messages become objects here.
+        await next_turn()
+        try:
+            data = msgspec.json.decode(rest, type=struct, strict=False)
+        except msgspec.ValidationError:
+            # Litestar says what is wrong with it, as it does of a small body.
+            return msgspec.json.decode(rest)
+        for name, value in beside.items():
+            setattr(data, name, value)
+        return data
 
     def _struct(self) -> type[msgspec.Struct] | None:
         """The struct that the handler takes, perhaps among others."""
@@ -159,31 +193,3 @@ def _check_size(size: int, limit: int) -> None:
     if size > limit:
         message = f"the body has more than {limit} bytes; send less, or start the server with a larger --max-body"
         raise ClientException(message, status_code=HTTP_413_REQUEST_ENTITY_TOO_LARGE)
-
-
-async def _read(body: bytes, struct: type[msgspec.Struct], service: Service, purpose: Purpose) -> Any:  # noqa: ANN401 (the struct, or what cannot become one)
-    try:
-        rest, beside = await service.aside.work(
-            purpose,
-            len(body),
-            read_body,
-            body,
-            fields=_names(struct),
-            tokens=_names_of(struct, ONE_TOKEN),
-            biases=_names_of(struct, ONE_BIAS),
-        )
-    except ValueError as error:
-        raise ClientException(str(error)) from None
-    for name, value in beside.items():
-        if isinstance(value, list) and name not in _names_of(struct, (ONE_TOKEN,)):
-            raise ValidationException(extra=[{"key": f"{name}[0]", "message": "Expected `int | str`, got `array`"}])
-    # Thousands of messages become objects here.
-    await next_turn()
-    try:
-        data = msgspec.json.decode(rest, type=struct, strict=False)
-    except msgspec.ValidationError:
-        # Litestar says what is wrong with it, as it does of a small body.
-        return msgspec.json.decode(rest)
-    for name, value in beside.items():
-        setattr(data, name, value)
-    return data
