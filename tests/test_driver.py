@@ -20,10 +20,10 @@ def installed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path
     name: str = request.param
     shutil.copytree(PACKAGE, tmp_path / "weft", ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.gguf"))
     (tmp_path / "weft" / "_native.py").write_text(f'raise ImportError("{FILE}: cannot open shared object file")\n')
-    source = (tmp_path / "weft" / "driver.py").read_text()
+    source = (tmp_path / "weft" / "installed" / "driver.py").read_text()
     for each in driver.DRIVERS.values():
         source = source.replace(f'"{each.libraries[sys.platform]}"', f'"{FILE}"')
-    (tmp_path / "weft" / "driver.py").write_text(source)
+    (tmp_path / "weft" / "installed" / "driver.py").write_text(source)
     (tmp_path / f"{name.replace('-', '_')}-0.1.0.dist-info").mkdir()
     return name, tmp_path
 

@@ -90,7 +90,7 @@ class ScriptedEngine:
         )
         self.path = self.model.path
         self.has_files = True
-        self.limits = SimpleNamespace(max_queue=8, n_slots=4, n_ctx=256, n_ctx_slot=64, forks_anywhere=True)
+        self.limits = SimpleNamespace(max_queue=8, n_slots=4, n_ctx=16_384, n_ctx_slot=4_096, forks_anywhere=True)
         self.compute = SimpleNamespace(summary="as it is written")
         self.is_repeatable = True
         self.adapters: list[Json] = []

@@ -180,7 +180,7 @@ async def test_a_large_body_goes_through_the_other_routes(client: httpx.AsyncCli
 
 
 @pytest.mark.parametrize(
-    ("settings", "limit"), [({}, (4 << 20) + 64 * 64 + 32 * 128), ({"max_body": 100_000}, 100_000)], ids=repr
+    ("settings", "limit"), [({}, (4 << 20) + 64 * 4_096 + 32 * 128), ({"max_body": 100_000}, 100_000)], ids=repr
 )
 async def test_a_body_is_as_long_as_it_may_be(path: str, settings: Json, limit: int) -> None:
     engine = ScriptedEngine(QueueFull(1))

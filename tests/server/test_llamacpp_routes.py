@@ -320,7 +320,7 @@ async def test_a_slot_tells_its_texts_only_where_that_is_asked_for(debug: str, m
     # A request of nobody's, as where a prefix is pinned.
     assert other == {
         "id": 2,
-        "n_ctx": 64,
+        "n_ctx": 4_096,
         "model": "scripted.gguf",
         "speculative": False,
         "is_processing": True,

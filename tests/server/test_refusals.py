@@ -26,6 +26,7 @@ from tests.server.serving import serving
 from weft import ContextOverflow, EngineStopped, PinsFull, QueueFull, SlowReader
 from weft.server.app import Application
 from weft.server.errors import _TABLE, describe
+from weft.server.json_request import LARGE_BODY
 from weft.server.refusals import LINES_PER_S, Reason, Refusals
 from weft.server.request_line import RequestLine
 from weft.server.run import collected, turns
@@ -74,6 +75,13 @@ async def find_all_busy(client: httpx.AsyncClient) -> None:
     await client.get("/slots?fail_on_no_slot=1")
 
 
+async def find_no_room(client: httpx.AsyncClient) -> None:
+    """Sends a large body while those of others take all the room that there is."""
+    bodies = app_of(client).bodies
+    bodies.n_bytes = bodies.max_bytes
+    await client.post("/completion", content=b" " * (LARGE_BODY + 1))
+
+
 class Refused(NamedTuple):
     """Something that is refused, over HTTP."""
 
@@ -94,6 +102,7 @@ ASKED: dict[Reason, Refused] = {
     Reason.NOT_SUPPORTED: Refused(posting("/props")),
     Reason.SLOW_BODY: Refused(stop_sending, settings={"timeout_s": 1}),
     Reason.BODY_TOO_LARGE: Refused(posting("/completion", content=b" " * (64 * 1024 * 1024 + 1))),
+    Reason.TOO_MANY_BODIES: Refused(find_no_room),
     Reason.INVALID_BODY: Refused(posting("/completion", content=b"{")),
     Reason.INVALID_FIELD: Refused(posting("/completion", json={"prompt": "a", "n": "many"})),
     Reason.CONTEXT_TOO_LONG: Refused(ASK, ContextOverflow(70, 64)),

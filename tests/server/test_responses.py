@@ -329,7 +329,7 @@ async def test_fields_reach_the_engine() -> None:
 
 async def test_more_items_than_the_context_has_tokens_are_refused_at_once() -> None:
     async with serving() as client:
-        begun = (await client.post("/v1/conversations", json={"items": [{"role": "user", "content": "a"}] * 64})).json()
+        begun = (await client.post("/v1/conversations", json={"items": [{"role": "user", "content": "a"}] * 4_096})).json()
         refused = await asked(client, conversation=begun["id"])
         assert (refused.status_code, refused.json()["error"]["type"]) == (400, "exceed_context_size_error")
         # It is free again.

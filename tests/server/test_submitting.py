@@ -18,6 +18,7 @@ async def is_submitted_aside(route: str, body: Json, **settings: Json) -> bool:
     engine = ScriptedEngine(QueueFull(1))
     engine.loaded.set()
     engine.limits.max_queue = 1_000
+    engine.limits.n_ctx_slot = 1 << 20
     async with AsyncTestClient(create_app(engine.as_engine(), Settings.of(settings))) as client:
         await answers(client, 200)
         assert (await client.post(route, json=ASKED | body)).status_code == 429

@@ -119,6 +119,7 @@ def is_refused_for_length(answer: httpx.Response, n_least: int) -> bool:
 def pieces_of_four() -> ScriptedEngine:
     """An engine with a context of 64 tokens that stand for 4 bytes at most."""
     engine = ScriptedEngine()
+    engine.limits.n_ctx_slot = 64
     engine.model.longest_piece = 4
     return engine
 
@@ -145,6 +146,7 @@ async def test_a_prompt_that_cannot_fit_is_not_tokenized(route: str, body: Json)
 
 async def test_a_prompt_that_could_fit_is_tokenized() -> None:
     engine = ScriptedEngine([[finished(0)], []])
+    engine.limits.n_ctx_slot = 64
     engine.model.longest_piece = 4
     async with running(engine) as (client, _):
         assert (await client.post("/completion", json={"prompt": "a" * 252})).status_code == 200
@@ -156,6 +158,7 @@ ROUTES = ["/v1/chat/completions", "/apply-template"]
 @pytest.mark.parametrize("route", ROUTES)
 async def test_more_messages_than_the_context_has_tokens_are_not_rendered(route: str) -> None:
     engine = ScriptedEngine()
+    engine.limits.n_ctx_slot = 64
     async with running(engine, chat_template="{{ raise_exception('it is rendered') }}") as (client, _):
         answer = await client.post(route, json={"messages": [{"role": "user", "content": ""}] * 5000})
     assert is_refused_for_length(answer, 5000)
@@ -181,6 +184,7 @@ async def test_an_answer_that_goes_on_counts_too() -> None:
 
 async def test_stretches_are_read_only_as_long_as_they_fit() -> None:
     engine = ScriptedEngine()
+    engine.limits.n_ctx_slot = 64
     engine.model.control_tokens = lambda: [ord("<")]
     async with running(engine, chat_template="{% for m in messages %}{{ m.content }}{% endfor %}") as (client, _):
         answer = await client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "<" * 500}]})
