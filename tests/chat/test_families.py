@@ -6,12 +6,14 @@ import re
 from itertools import chain
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import weft
 from tests.chat.families import DSML, FAMILIES, GET, TOOLS, WRITTEN, form_of, message_of
 from tests.chat.gbnf import Grammar
 from tests.server.matchers import Json
+from weft._native import schema_grammar
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
 from weft.chat.answer.form import FamilyForm
@@ -24,6 +26,7 @@ from weft.chat.answer.written import WrittenMessage
 from weft.chat.asking import MAX_TOOLS
 from weft.chat.format import ChatPrompt
 from weft.chat.held import Held
+from weft.chat.known_calls import MAX_KEPT_BYTES, KnownCalls
 from weft.server import prometheus
 from weft.server.llamacpp import metrics
 from weft.server.refusals import Refusals
@@ -820,3 +823,38 @@ def test_arguments_are_held_to_their_schema() -> None:
     assert '"x" | "y"' in held_to("Qwen3 Coder", **words)
     assert '"\\"x\\"" | "\\"y\\""' in held_to("Hermes", **words)
     assert '"\\"x\\"" | "\\"y\\""' in held_to("LFM2", **words)
+
+
+def test_the_calls_of_the_same_tools_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def written(schema: str) -> str:
+        read.append(schema)
+        return schema_grammar(schema)
+
+    monkeypatch.setattr("weft.chat.answer.gbnf.schema_grammar", written)
+    known, request = KnownCalls(), weft.Request(prompt="a")
+    schema = msgspec.structs.replace(request, json_schema={"const": "said"})
+    first = Held(form_of("Hermes"), {}, None, known=known)
+    n_read = len(read)
+    said = first.request(schema).grammar
+    again = Held(form_of("Hermes"), {}, None, known=known)
+    assert 0 < n_read < len(read) == n_read + 1
+    assert again.request(request) == Held(form_of("Hermes"), {}, None).request(request)
+    assert again.request(schema).grammar == said
+
+    others = Held(form_of("Hermes", ToolUse(TOOLS[:1])), {}, None, known=known)
+    assert others.request(request).grammar != again.request(request).grammar
+
+
+def test_calls_that_are_known_are_bounded_in_bytes() -> None:
+    known = KnownCalls()
+    for n in range(40):
+        tool = Tool("act", {"type": "object", "description": f"{n}" + "a" * (MAX_KEPT_BYTES // 32)})
+        known.write(form_of("Hermes", ToolUse((tool,))), {})
+        assert known.n_bytes <= MAX_KEPT_BYTES
+    many = [Tool(f"act{n}", {"type": "object", "description": "a" * (MAX_KEPT_BYTES // 32)}) for n in range(32)]
+    known.write(form_of("Hermes", ToolUse(tuple(many))), {})
+    assert known.n_bytes > MAX_KEPT_BYTES
+    known.write(form_of("Hermes"), {})
+    assert 0 < known.n_bytes <= MAX_KEPT_BYTES

@@ -22,6 +22,7 @@ from weft.chat.conversation import Chat, ChatMessage
 from weft.chat.described import with_tools_told
 from weft.chat.disguise import ControlSpellings, Disguise, MediaPlace, Stretch, media_marks
 from weft.chat.held import Held
+from weft.chat.known_calls import KnownCalls
 from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.reading import StretchReader
 from weft.chat.sandbox import MAX_SIZE
@@ -108,6 +109,7 @@ class ChatFormat:
         self._volatile = VolatileLines(settings.volatile_prompt_lines)
         self._reader = StretchReader(engine)
         self._unread = unread
+        self._known_calls = KnownCalls()
 
     def check_settings(self) -> None:
         """Reads and compiles the template that the settings name, once the model is loaded.
@@ -207,7 +209,8 @@ class ChatFormat:
             earlier=[str(call.get("id") or "") for message in chat.messages for call in message.tool_calls or ()],
             unread=self._unread,
         )
-        held = Held(form, self._control_ids, chat.thinking.budget, may_think=chat.thinking.is_on is not False)
+        may_think = chat.thinking.is_on is not False
+        held = Held(form, self._control_ids, chat.thinking.budget, may_think=may_think, known=self._known_calls)
         return PLAIN if self._settings.skip_chat_parsing else form, held
 
     @cached_property

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from weft.chat.answer.form import FamilyForm
-from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.tools import ToolUse
+from weft.chat.known_calls import KnownCalls, write
 from weft.errors import InvalidRequest
 from weft.request import Request
 from weft.request.schema import schema_text
@@ -25,7 +25,13 @@ class Held:
     """Holds the answers of one chat to the calls that they may make, and tells the engine of their thoughts."""
 
     def __init__(
-        self, form: FamilyForm, control_tokens: Mapping[str, int], budget: int | None, *, may_think: bool = True
+        self,
+        form: FamilyForm,
+        control_tokens: Mapping[str, int],
+        budget: int | None,
+        *,
+        may_think: bool = True,
+        known: KnownCalls | None = None,
     ) -> None:
         """Writes the grammar of the calls.
 
@@ -34,6 +40,7 @@ class Held:
             control_tokens: The id of each control token by its spelling.
             budget: Most tokens of a thought, below 0 any number; None leaves it to the server.
             may_think: Whether the model may begin a thought before what a grammar or a schema holds.
+            known: The calls that other chats could make; None writes these anew.
 
         Raises:
             InvalidRequest: the schema of a tool is none, or cannot be held to.
@@ -42,8 +49,7 @@ class Held:
         self._budget = budget
         self._may_think = may_think
         self._use = form.use or _NONE
-        self._rules = Rules(self._use.tools, control_tokens, is_parallel=self._use.is_parallel)
-        self._calls = form.write(self._rules) if self._use.tools else None
+        self._rules, self._calls = (write if known is None else known.write)(form, control_tokens)
         marks = form.marks()
         held = "\n".join(marks)
         named = [spelling for spelling in control_tokens if spelling in self._rules.named or spelling in held]

@@ -115,8 +115,8 @@ struct Looked {
 /// What a token does.
 #[derive(Clone)]
 enum Effect {
-    /// Nothing begins; the searches after it.
-    Nothing(Vec<Search>),
+    /// Nothing begins; the searches after it, unless all pass over it.
+    Nothing(Option<Vec<Search>>),
     /// The grammar begins at this place of the text.
     Begins(usize),
 }
@@ -139,21 +139,20 @@ impl Waiting {
 
     fn effect(&self, token: Token, n_skipped: usize) -> Effect {
         if self.spellings.is_end(token) {
-            return Effect::Nothing(self.searches.clone());
+            return Effect::Nothing(Some(self.searches.clone()));
         }
         if n_skipped == 0 && self.triggers.tokens.contains(&token) {
             return Effect::Begins(self.n_said);
         }
+        let bytes = bytes(&self.spellings, token, n_skipped);
+        if self.searches.iter().all(|search| search.passes(bytes)) {
+            return Effect::Nothing(None);
+        }
         let mut searches = self.searches.clone();
-        let bytes = self.bytes(token, n_skipped);
         match searches.iter_mut().find_map(|search| search.feed(bytes)) {
             Some(at) => Effect::Begins(at),
-            None => Effect::Nothing(searches),
+            None => Effect::Nothing(Some(searches)),
         }
-    }
-
-    fn bytes(&self, token: Token, n_skipped: usize) -> &[u8] {
-        self.spellings.spelling(token).get(n_skipped..).unwrap_or_default()
     }
 
     /// Whether the grammar may begin at `at` of the text and go on with the rest of this token.
@@ -193,8 +192,9 @@ impl Waiting {
     }
 
     /// A token that begins nothing was said.
-    fn push(&mut self, token: Token, n_skipped: usize, searches: Vec<Search>) {
-        let n_bytes = self.bytes(token, n_skipped).len();
+    fn push(&mut self, token: Token, n_skipped: usize, searches: Option<Vec<Search>>) {
+        let spellings = Arc::clone(&self.spellings);
+        let bytes = bytes(&spellings, token, n_skipped);
         for Beginning { constraint, .. } in &mut self.beginnings {
             let is_allowed = constraint.as_mut().is_some_and(|constraint| constraint.allows_rest(token, n_skipped));
             match constraint {
@@ -204,12 +204,15 @@ impl Waiting {
         }
         // What is begun at the end of the text is begun anew with each token.
         self.beginnings.retain(|beginning| beginning.at < self.n_said);
-        self.searches = searches;
-        if n_bytes == 0 {
+        match searches {
+            Some(searches) => self.searches = searches,
+            None => self.searches.iter_mut().for_each(|search| search.pass(bytes)),
+        }
+        if bytes.is_empty() {
             return;
         }
         let start = self.n_said;
-        self.n_said += n_bytes;
+        self.n_said += bytes.len();
         self.said.push_back(Said { token, n_skipped, start, end: self.n_said });
         while self.said.front().is_some_and(|first| self.n_said - first.end >= MAX_REACH) {
             self.said.pop_front();
@@ -232,6 +235,11 @@ impl Waiting {
             beginnings: self.beginnings.iter().map(copied).collect(),
         }
     }
+}
+
+/// The bytes of a token without its first ones.
+fn bytes(spellings: &Spellings, token: Token, n_skipped: usize) -> &[u8] {
+    spellings.spelling(token).get(n_skipped..).unwrap_or_default()
 }
 
 impl Constraint for Branch {

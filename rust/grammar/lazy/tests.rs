@@ -183,7 +183,7 @@ fn a_search_finds_what_a_search_of_the_whole_text_finds() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % n
     };
-    let mut n_found = 0;
+    let (mut n_found, mut n_passed) = (0, 0);
     for round in 0..6_000 {
         let pattern = PATTERNS[round % PATTERNS.len()];
         let oracle = regex::bytes::RegexBuilder::new(pattern).unicode(false).build().unwrap();
@@ -200,7 +200,9 @@ fn a_search_finds_what_a_search_of_the_whole_text_finds() {
                 let group = captures.iter().skip(1).flatten().find(|group| !group.is_empty());
                 group.unwrap_or_else(|| captures.get(0).unwrap()).start()
             });
-            let is = search.feed(&piece);
+            let passes = search.passes(&piece);
+            let is = if passes { (search.pass(&piece), None).1 } else { search.feed(&piece) };
+            n_passed += usize::from(passes);
             assert_eq!(is, found, "{pattern:?} (whole: {is_whole}) in {:?}", text.escape_ascii().to_string());
             if is.is_some() {
                 n_found += 1;
@@ -208,7 +210,7 @@ fn a_search_finds_what_a_search_of_the_whole_text_finds() {
             }
         }
     }
-    assert!(n_found > 1_500, "{n_found} texts were found");
+    assert!(n_found > 1_500 && n_passed > 4_000, "{n_found} texts were found, {n_passed} tokens passed");
 }
 
 #[test]

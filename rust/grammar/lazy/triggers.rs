@@ -1,11 +1,13 @@
 //! What begins a lazy grammar, read once for all branches.
 
+use std::sync::Arc;
+
 use regex_automata::nfa::thompson::{NFA, WhichCaptures};
 use regex_automata::util::look::LookSet;
 use regex_syntax::hir::{Hir, Look};
 
 use super::super::place::shown;
-use super::search::Search;
+use super::search::{Search, Sought};
 use crate::request::{Token, Trigger};
 
 /// Most triggers of a grammar: each token looks for all of them.
@@ -22,7 +24,7 @@ const MAX_COMPILED_BYTES: usize = 1 << 19;
 pub struct Triggers {
     pub(super) tokens: Vec<Token>,
     /// In the order in which they are asked.
-    patterns: Vec<NFA>,
+    patterns: Vec<Arc<Sought>>,
 }
 
 impl Triggers {
@@ -52,7 +54,7 @@ impl Triggers {
             };
             let nfa = compile(&expression, n_left).map_err(|reason| format!("grammar_triggers has '{text}', {reason}"))?;
             n_left = n_left.saturating_sub(nfa.memory_usage());
-            patterns.push(nfa);
+            patterns.push(Arc::new(Sought::new(nfa)));
         }
         Ok(Self { tokens, patterns })
     }

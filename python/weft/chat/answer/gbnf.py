@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import msgspec
 
@@ -43,6 +44,18 @@ class Rules:
         """What reads up to an ending."""
         self.named: set[str] = set()
         """Control tokens that are written."""
+
+    def copy(self) -> Self:
+        """The same rules, to which others are added apart."""
+        twin = copy(self)
+        twin._rules, twin._until = dict(self._rules), dict(self._until)  # noqa: SLF001 (its own)
+        twin.named = set(self.named)
+        return twin
+
+    @property
+    def n_characters(self) -> int:
+        """Of all the rules."""
+        return sum(len(name) + len(body) for name, body in self._rules.items())
 
     def text(self, root: str) -> str:
         """The whole grammar, which begins with this."""
