@@ -183,10 +183,13 @@ fn passed_over(nfa: &NFA) -> Option<[bool; 256]> {
         match nfa.state(id) {
             State::ByteRange { trans } => begins(trans),
             State::Sparse(transitions) => transitions.transitions.iter().for_each(&mut begins),
-            State::Dense(transitions) => (0..=u8::MAX).for_each(|byte| {
-                let next = transitions.matches_byte(byte);
-                next.iter().for_each(|&next| begins(&Transition { start: byte, end: byte, next }));
-            }),
+            State::Dense(transitions) => {
+                for byte in 0..=u8::MAX {
+                    if let Some(next) = transitions.matches_byte(byte) {
+                        begins(&Transition { start: byte, end: byte, next });
+                    }
+                }
+            }
             State::Look { look: Look::Start, .. } | State::Fail => {}
             State::Look { next, .. } | State::Capture { next, .. } => todo.push(*next),
             State::Union { alternates } => todo.extend(alternates.iter()),
