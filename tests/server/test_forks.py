@@ -186,6 +186,25 @@ async def test_forks_come_into_streams_of_openais_as_further_choices(live: Any, 
 
 
 @pytest.mark.parametrize("route", ROUTES)
+async def test_a_fork_tells_the_likely_tokens_that_it_was_asked_for_and_its_branch_was_not(live: Any, route: str) -> None:  # noqa: ANN401 (as above)
+    body = {**ROUTES[route], "max_tokens": 2000, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
+    body |= {"logprobs": True} if "chat" in route else {"logprobs": 0}
+    async with client_of(live) as client, client.stream("POST", route, json=body) as answer:
+        stream = Chunks(answer)
+        await stream.read(4)
+        url = f"/requests/{stream.id}/branches"
+        assert (await client.post(f"{url}/0/fork", json={"n_predict": 3, "n_probs": 2})).json() == {"indices": [1]}
+        assert (await client.post(f"{url}/0/fork", json={"n_predict": 3})).json() == {"indices": [2]}
+        while not {1, 2} <= stream.predicted.keys():
+            await stream.read(1)
+        assert (await client.delete(f"{url}/0")).status_code == 204
+        await stream.read()
+    told = {index: [one["logprobs"] for one in choices if one["logprobs"]] for index, choices in stream.choices.items()}
+    n_likely = {index: {len(one["content"][0].get("top_logprobs", ())) for one in lists} for index, lists in told.items()}
+    assert n_likely == {0: {0}, 1: {2}, 2: {0}}
+
+
+@pytest.mark.parametrize("route", ROUTES)
 async def test_forks_come_into_whole_answers_of_openais_as_further_choices(live: Any, route: str) -> None:  # noqa: ANN401 (as above)
     body = {**ROUTES[route], "max_tokens": 3000, "ignore_eos": True}
     async with client_of(live) as client:

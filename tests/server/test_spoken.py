@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.chat.families import FAMILIES
 from weft import Finished, Token, Usage
 from weft.chat.answer.families.tagged import HERMES
 from weft.chat.answer.family import ThoughtMarks
@@ -81,6 +82,33 @@ def test_a_fork_is_read_as_its_branch_would_be_and_a_call_that_it_completes_is_i
     assert (joined(parts, Thought), joined(parts, Content).rstrip()) == (thought, content)
     assert calls(parts) == [(nth, "weather", f'{{"city": "{city}"}}') for nth, city in enumerate(cities)]
     assert is_call == bool(cities)
+
+
+KIMI = (
+    "<|tool_calls_section_begin|>"
+    '<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{"city": "Rome"}<|tool_call_end|>'
+    '<|tool_call_begin|>functions.weather:1<|tool_call_argument_begin|>{"city": "Oslo"}<|tool_call_end|>'
+    "<|tool_calls_section_end|>"
+)
+
+
+@pytest.mark.parametrize(
+    ("behind", "ids"),
+    [
+        ("", ["functions.weather:0", "functions.weather:1"]),
+        ('"city": "Ro', ["functions.weather:0", "functions.weather:1"]),
+        ('"Rome"}<|tool_call_end|>', ["functions.weather:1"]),
+        ('"Os', ["functions.weather:1"]),
+    ],
+)
+def test_numbered_ids_go_on_from_where_the_branch_of_a_fork_was(behind: str, ids: list[str]) -> None:
+    at = KIMI.index(behind) + len(behind)
+    spoken = Spoken(FamilyForm(FAMILIES["Kimi K2"], None, ToolUse(TOOLS)), lambda index: KIMI[:at] if index == 5 else "")
+    parts, _ = said(spoken, KIMI[at:])
+    assert [part.id for part in parts if isinstance(part, CallBegun)] == ids
+    # Another choice counts its own.
+    others = [part for piece in KIMI for part in spoken.read(token(0, piece)) if isinstance(part, CallBegun)]
+    assert [part.id for part in others] == ["functions.weather:0", "functions.weather:1"]
 
 
 def test_other_branches_begin_with_nothing() -> None:

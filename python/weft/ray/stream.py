@@ -248,8 +248,7 @@ class RemoteStream:
         Raises:
             InvalidRequest: `index` is no number of a branch.
         """
-        if index < 0:
-            raise InvalidRequest("index", f"index is {index}; it must be 0 or more")
+        _check(index)
         asyncio.run_coroutine_threadsafe(self._feed.cancel(index), self._loop)
 
     async def fork(self, index: int, **options: object) -> NoReturn:  # noqa: ARG002 (as of `Stream`)
@@ -261,6 +260,15 @@ class RemoteStream:
         what = "ask for its prompt and text as a prompt, of which only what is new is computed"
         raise NotSupported(f"branch {index} is written by a replica, which is not asked to fork it; {what}")
 
+    def forked_at(self, index: int) -> tuple[int, int] | None:
+        """None: no branch was forked from another.
+
+        Raises:
+            InvalidRequest: `index` is no number of a branch.
+        """
+        _check(index)
+        return None
+
     def close(self) -> None:
         """Cancels the request now. Idempotent."""
         self._dropped()
@@ -268,6 +276,11 @@ class RemoteStream:
     async def aclose(self) -> None:
         """The same as `close`."""
         self.close()
+
+
+def _check(index: int) -> None:
+    if index < 0:
+        raise InvalidRequest("index", f"index is {index}; it must be 0 or more")
 
 
 def _numbered(event: Event, n_before: int) -> Event:

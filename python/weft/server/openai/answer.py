@@ -49,7 +49,8 @@ class Answered:
         self.build = service.build
         self._branches = Branches(generation, service.engine, service.model_name)
         self._usages: list[list[BranchUsage]] = [[] for _ in generation.streams]
-        self.with_top = with_top
+        self._with_top = with_top
+        self._asks_likely = generation.asks_likely
         self._post_sampling = data.post_sampling_probs is True
         self.is_verbose = service.settings.is_verbose if data.verbose is None else data.verbose
         self._with_tokens = data.return_tokens is True
@@ -68,9 +69,13 @@ class Answered:
         """Takes the end of a branch."""
         self._usages[prompt].append(finished.usage)
 
-    def token(self, drawn: CompactLogprobs) -> TokenProbability:
-        """A drawn token with what the body wants to know of its probability, written already."""
-        return token_probability(drawn, with_top=self.with_top, post_sampling=self._post_sampling)
+    def with_top(self, index: int) -> bool:
+        """Whether a branch tells the likely tokens beside a drawn one: where the body asks for them, or its fork."""
+        return self._with_top or self._asks_likely(0, index)
+
+    def token(self, index: int, drawn: CompactLogprobs) -> TokenProbability:
+        """A token drawn by a branch with what is to be told of its probability, written already."""
+        return token_probability(drawn, with_top=self.with_top(index), post_sampling=self._post_sampling)
 
     def timings(self, prompt: int, index: int, n_predicted: int) -> Timings | msgspec.UnsetType:
         """The timings of a branch of which so many tokens have come, where they are wanted with each event."""

@@ -134,7 +134,7 @@ class Stream(_Form):
             deltas = [Delta(content="")]
         chunks = []
         for nth, delta in enumerate(deltas):
-            logprobs = None if told is None or nth else ChatLogprobs([self._about.token(told)])
+            logprobs = None if told is None or nth else ChatLogprobs([self._about.token(index, told)])
             chunk = self._chunk([ChunkChoice(index, delta, logprobs, None)])
             chunk.timings = self._about.timings(prompt, event.index, n_predicted)
             chunks.append(chunk)
@@ -230,7 +230,7 @@ class Whole(_Form):
             self._tokens.append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
         if (logprobs := drawn(token)) is not None:
-            told = msgspec.json.encode(self._about.token(logprobs))
+            told = msgspec.json.encode(self._about.token(index, logprobs))
             self._told.setdefault(index, []).append(told)
             n_bytes += len(told)
             if index == 0 and (verbose := self._about.verbose_probability(logprobs)) is not None:

@@ -90,9 +90,9 @@ class _Form:
         return Logprobs(
             tokens=[chosen.text],
             token_logprobs=[chosen.logprob],
-            top_logprobs=[likely_by_text(token) if self._about.with_top else {}],
+            top_logprobs=[likely_by_text(token) if self._about.with_top(index) else {}],
             text_offset=[offsets.next(chosen.bytes)],
-            content=[self._about.token(token)],
+            content=[self._about.token(index, token)],
         )
 
 

@@ -94,6 +94,7 @@ class Generation:
         """Where these come from."""
         self._n_forking = 0
         self._are_forks_known = asyncio.Event()
+        self._with_likely: set[tuple[int, int]] = set()
         self._with_new_line: set[tuple[int, int]] = set()
         self._texts: dict[tuple[int, int], list[str]] = {}
         """What each branch has written: a text for each token, and what was held back until its end."""
@@ -119,11 +120,17 @@ class Generation:
             self._branches[prompt] = branch_requests(request)
         return self._branches[prompt][index]
 
-    def add_forks(self, prompt: int, indices: Sequence[int], request: Request, appended: str) -> None:
+    def asks_likely(self, prompt: int, index: int) -> bool:
+        """Whether a branch is a fork that was asked to tell likely tokens, whatever the request was."""
+        return (prompt, index) in self._with_likely
+
+    def add_forks(self, prompt: int, indices: Sequence[int], request: Request, appended: str, *, asks_likely: bool) -> None:
         """Takes up forks that come into the stream of a prompt, and what they were asked for; its seed is the first one's.
 
-        `appended` stands between the text of their branch and theirs.
+        `appended` stands between the text of their branch and theirs; `asks_likely` says whether they are to tell likely tokens.
         """
+        if asks_likely:
+            self._with_likely.update((prompt, index) for index in indices)
         seed = request.seed or 0
         for nth, index in enumerate(indices):
             self._forks[prompt, index] = msgspec.structs.replace(request, seed=(seed + nth) % 2**32)

@@ -339,7 +339,9 @@ class Service:
                 seed = options.get("seed")
                 first = (source.seed or 0) - place + made[0] if seed is None else seed
                 request = _forked(source, len(made), {**options, "seed": first % 2**32})
-                generation.add_forks(prompt, made, request, appended)
+                n_probs = options.get("n_probs")
+                asks_likely = generation.asks_likely(prompt, place) if n_probs is None else n_probs > 0
+                generation.add_forks(prompt, made, request, appended, asks_likely=asks_likely)
                 return made
         alone = msgspec.structs.replace(generation.asked, stream=True, branches=())
         requests = [_forked(source, asked.n, {**options, "seed": made.seed})]
