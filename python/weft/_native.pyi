@@ -1185,7 +1185,7 @@ def step_back(niceness: int) -> None:
 
 def read_body(
     body: bytes, *, fields: Sequence[str], tokens: Sequence[str], biases: Sequence[str]
-) -> tuple[bytes, dict[str, TokenIds | list[TokenIds] | Biases]]:
+) -> tuple[bytes, dict[str, TokenIds | list[TokenIds] | Biases], list[tuple[tuple[str | int, ...], str]]]:
     """Reads a large JSON object without the GIL: Python makes objects of what is left, and of few values only.
 
     Args:
@@ -1195,7 +1195,8 @@ def read_body(
         biases: And those that may hold biases: pairs of a token and a number, or an object; `false` bans.
 
     Returns:
-        The object as JSON, without what does not matter and what is returned beside it: long lists, by their field.
+        The object as JSON, without what does not matter and what is returned beside it: long lists, by their field, and strings
+        of more than 64 KiB, each with the names and indices that lead to it. There `…` stands for it.
 
     Raises:
         ValueError: It is no JSON object in UTF-8, nested more than 900 levels deep, or has more than 65,536 values besides.

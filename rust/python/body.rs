@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use serde_json::value::RawValue;
 
 use super::aside::detached;
@@ -22,8 +22,21 @@ const MIN_COMPACT_BYTES: usize = 4 << 10;
 /// Most values of a body that become an object in Python each: a few milliseconds of its time.
 const MAX_VALUES: usize = 1 << 16;
 
-/// What is left of a body, as JSON, and the fields that are taken out of it.
-type Parts<'a> = (String, Vec<(&'a str, Compact)>);
+/// A string of more bytes is not left in what Python reads, which would look at each of them.
+const MAX_STRING_BYTES: usize = 64 << 10;
+
+/// What is read in the place of such a string.
+const STAND_IN: &str = "\u{2026}";
+
+/// What Python gets: what is left of a body, the lists that were in it, and the strings, each with the way to its place.
+type Read<'py> = (Bound<'py, PyBytes>, Bound<'py, PyDict>, Vec<(Bound<'py, PyTuple>, String)>);
+
+/// What is left of a body, as JSON, and what is taken out of it.
+struct Parts<'a> {
+    rest: String,
+    lists: Vec<(&'a str, Compact)>,
+    strings: Vec<(Vec<Step>, String)>,
+}
 
 /// A field that is one object in Python, or one for each prompt.
 enum Compact {
@@ -32,10 +45,18 @@ enum Compact {
     Biases(Vec<(Token, f32)>),
 }
 
+/// A step into a value: the name of a field, or the place in a list.
+#[derive(Clone, Debug, PartialEq, IntoPyObject)]
+enum Step {
+    Name(String),
+    Index(usize),
+}
+
 /// Reads a large body, of which the `fields` matter; of these, `tokens` may be token ids, or lists of them, and `biases` biases of
 /// tokens.
 ///
-/// Returns the body as JSON without what does not matter and what is returned beside it: such lists, by their field.
+/// Returns the body as JSON without what does not matter and what is returned beside it: such lists, by their field, and long
+/// strings, each with the way to where `…` stands for it.
 ///
 /// # Errors
 /// `ValueError` says what is wrong with the body.
@@ -48,10 +69,10 @@ pub(super) fn read_body(
     fields: Vec<String>,
     tokens: Vec<String>,
     biases: Vec<String>,
-) -> PyResult<(Bound<'_, PyBytes>, Bound<'_, PyDict>)> {
-    let (rest, compact) = detached(py, || parts(&body, &fields, &tokens, &biases)).map_err(PyValueError::new_err)?;
+) -> PyResult<Read<'_>> {
+    let parts = detached(py, || parts(&body, &fields, &tokens, &biases)).map_err(PyValueError::new_err)?;
     let beside = PyDict::new(py);
-    for (name, value) in compact {
+    for (name, value) in parts.lists {
         match value {
             Compact::Tokens(tokens) => beside.set_item(name, PyTokenIds::from(tokens))?,
             Compact::Prompts(prompts) => {
@@ -61,7 +82,8 @@ pub(super) fn read_body(
             Compact::Biases(biases) => beside.set_item(name, PyBiases::from(biases))?,
         }
     }
-    Ok((PyBytes::new(py, rest.as_bytes()), beside))
+    let strings = parts.strings.into_iter().map(|(way, text)| Ok((PyTuple::new(py, way)?, text))).collect::<PyResult<_>>()?;
+    Ok((PyBytes::new(py, parts.rest.as_bytes()), beside, strings))
 }
 
 fn parts<'a>(body: &[u8], fields: &'a [String], tokens: &[String], biases: &[String]) -> Result<Parts<'a>, String> {
@@ -80,7 +102,8 @@ fn parts<'a>(body: &[u8], fields: &'a [String], tokens: &[String], biases: &[Str
     let values: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|error| {
         if error.is_data() { "the body must be a JSON object".into() } else { format!("the body is no JSON in UTF-8: {error}") }
     })?;
-    let (mut rest, mut n_values, mut compact) = (String::from("{"), 0, Vec::new());
+    let mut parts = Parts { rest: String::from("{"), lists: Vec::new(), strings: Vec::new() };
+    let mut n_values = 0;
     for name in fields {
         let Some(raw) = values.get(name).map(|raw| raw.get()) else { continue };
         let found = if raw.len() < MIN_COMPACT_BYTES {
@@ -94,19 +117,86 @@ fn parts<'a>(body: &[u8], fields: &'a [String], tokens: &[String], biases: &[Str
         };
         if let Some(found) = found {
             n_values += if let Compact::Prompts(prompts) = &found { prompts.len() } else { 1 };
-            compact.push((name.as_str(), found));
+            parts.lists.push((name.as_str(), found));
         } else {
             n_values += survey(raw)?;
-            let separator = if rest.len() > 1 { "," } else { "" };
+            let separator = if parts.rest.len() > 1 { "," } else { "" };
             // The names are those of our own structs: none needs an escape.
-            rest.extend([separator, "\"", name, "\":", raw]);
+            parts.rest.extend([separator, "\"", name, "\":"]);
+            parts.lift_strings(name, raw)?;
         }
         if n_values > MAX_VALUES {
             return Err(format!("the body has too many values besides its token ids and biases: at most {MAX_VALUES} are read"));
         }
     }
-    rest.push('}');
-    Ok((rest, compact))
+    parts.rest.push('}');
+    Ok(parts)
+}
+
+impl Parts<'_> {
+    /// Leaves the value of a field, which is JSON, without its long strings.
+    fn lift_strings(&mut self, name: &str, raw: &str) -> Result<(), String> {
+        let bytes = raw.as_bytes();
+        let mut way = vec![Place::Field(name)];
+        let (mut is_name, mut n_left, mut at) = (false, 0, 0);
+        while at < bytes.len() {
+            match bytes[at] {
+                b'"' => {
+                    let end = end_of_string(bytes, at + 1)?;
+                    let quoted = &raw[at..=end];
+                    if is_name {
+                        way.pop();
+                        way.push(Place::Quoted(quoted));
+                        is_name = false;
+                    } else if quoted.len() > MAX_STRING_BYTES {
+                        self.rest.extend([&raw[n_left..at], "\"", STAND_IN, "\""]);
+                        n_left = end + 1;
+                        self.strings.push((way.iter().map(Place::step).collect::<Result<_, _>>()?, unquoted(quoted)?));
+                    }
+                    at = end;
+                }
+                b'[' => way.push(Place::Index(0)),
+                b'{' => {
+                    way.push(Place::Quoted("\"\""));
+                    is_name = true;
+                }
+                b']' | b'}' => {
+                    way.pop();
+                    is_name = false;
+                }
+                b',' => match way.last_mut() {
+                    Some(Place::Index(index)) => *index += 1,
+                    _ => is_name = true,
+                },
+                _ => {}
+            }
+            at += 1;
+        }
+        self.rest.push_str(&raw[n_left..]);
+        Ok(())
+    }
+}
+
+/// Where a value stands in what holds it, as a text has it.
+enum Place<'a> {
+    Field(&'a str),
+    /// A name with its quotes and escapes.
+    Quoted(&'a str),
+    Index(usize),
+}
+
+impl Place<'_> {
+    fn step(&self) -> Result<Step, String> {
+        match *self {
+            Self::Field(name) => Ok(Step::Name(name.to_owned())),
+            Self::Quoted(name) => unquoted(name).map(Step::Name),
+            Self::Index(index) => Ok(Step::Index(index)),
+        }
+    }
+}
+
+fn unquoted(text: &str) -> Result<String, String> {
+    serde_json::from_str(text).map_err(|error| format!("the body is no JSON in UTF-8: {error}"))
 }
 
 /// Token ids, or lists of them.

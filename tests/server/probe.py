@@ -23,7 +23,7 @@ PERIOD_S = 0.004
 """Between two questions."""
 
 ENGINE = "weft-worker"
-"""The thread that computes."""
+"""The threads that compute: each waits for the others many times in a step."""
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -123,10 +123,12 @@ class Stream:
 
 def main(port: int, worker: int) -> None:
     """Probes until standard input ends."""
-    threads = {(thread / "comm").read_text().strip(): thread for thread in Path(f"/proc/{worker}/task").iterdir()}
-    loop, engine = Path(f"/proc/{worker}/task/{worker}"), threads[ENGINE]
+    tasks = Path(f"/proc/{worker}/task")
+    loop = tasks / str(worker)
+    engine = [thread for thread in tasks.iterdir() if (thread / "comm").read_text().strip() == ENGINE]
+    assert engine, "the engine computes"
     health = Health(port, Watch([loop]))
-    stream = Stream(port, Watch([loop, engine]))
+    stream = Stream(port, Watch([loop, *engine]))
     while True:
         # Who looks up for nothing while an answer has still to come waits for a processor meanwhile.
         timeout_s = PERIOD_S if health.asked_at is None else None

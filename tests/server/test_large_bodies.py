@@ -3,11 +3,13 @@
 import asyncio
 import json
 import math
+import random
 import threading
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import httpx
+import msgspec
 import pytest
 from litestar.testing import AsyncTestClient
 from litestar.types import Empty
@@ -20,7 +22,7 @@ from weft import QueueFull, Request
 from weft._native import Biases, TokenIds, read_body
 from weft.server import create_app, json_request
 from weft.server.app import Application
-from weft.server.json_request import LARGE_BODY
+from weft.server.json_request import LARGE_BODY, put_text
 from weft.server.refusals import Reason
 from weft.settings import Settings
 
@@ -72,9 +74,73 @@ async def test_each_prompt_of_a_list_is_one_object(full: Full, path: str) -> Non
     [request] = await asked(full, path, {"prompt": [IDS[:20_000], IDS[:3]]})
     assert isinstance(request.prompt, TokenIds)
     assert list(cast("Any", request.prompt)) == IDS[:20_000]
-    rest, beside = read_body(json.dumps({"prompt": [IDS, IDS[:3]]}).encode(), fields=["prompt"], tokens=["prompt"], biases=[])
-    assert rest == b"{}"
+    body = json.dumps({"prompt": [IDS, IDS[:3]]}).encode()
+    rest, beside, texts = read_body(body, fields=["prompt"], tokens=["prompt"], biases=[])
+    assert (rest, texts) == (b"{}", [])
     assert [list(cast("Any", prompt)) for prompt in cast("list[TokenIds]", beside["prompt"])] == [IDS, IDS[:3]]
+
+
+LONG = 'ä"\\\n\N{GRINNING FACE}' * 20_000
+
+
+@pytest.mark.parametrize("content", [LONG, [{"type": "text", "text": "a"}, {"type": "text", "text": LONG}]], ids=["text", "part"])
+async def test_a_long_text_comes_whole_to_its_place(full: Full, content: Json) -> None:
+    [request] = await asked(full, "/v1/chat/completions", {"messages": [{"role": "user", "content": content}]})
+    assert LONG in "".join(map(chr, cast("list[int]", request.prompt)))
+
+
+def value(draw: random.Random, depth: int) -> Json:
+    """Any value, in which texts may be long."""
+    kind = draw.randrange(6 if depth < 4 else 3)
+    if kind < 2:
+        return draw.choice(["", "…", "a, [b", LONG, LONG[:70_000], "x" * (1 << 16), "x" * ((1 << 16) - 2)])
+    if kind == 2:
+        return draw.choice([None, True, 1.5, -7, [], {}])
+    if kind == 3:
+        return [value(draw, depth + 1) for _ in range(draw.randrange(4))]
+    names = ["a", "…", 'a "name"', "\n", "ä" * 40_000]
+    return {draw.choice(names): value(draw, depth + 1) for _ in range(draw.randrange(4))}
+
+
+class Held(msgspec.Struct):
+    """Something that is in a body."""
+
+    name: str = msgspec.field(default="", name="a name")
+    rest: Any = None
+
+
+class Sent(msgspec.Struct):
+    """A body."""
+
+    first: Any = None
+    held: list[Held] = []
+
+
+def test_every_long_text_is_put_where_it_was() -> None:
+    draw = random.Random(7)
+    n_long = 0
+    for nth in range(200):
+        held = [{"a name": draw.choice(["a", LONG]), "unknown": [LONG], "rest": value(draw, 1)} for _ in range(nth % 3)]
+        body = json.dumps({"first": value(draw, 0), "held": held, "unknown": LONG}, ensure_ascii=bool(nth % 2)).encode()
+        rest, _, texts = read_body(body, fields=["first", "held"], tokens=[], biases=[])
+        assert len(max(rest.split(b'"'), key=len)) < 1 << 18, "what is long is no text, but perhaps a name"
+        sent = msgspec.json.decode(rest, type=Sent)
+        for way, text in reversed(texts):
+            put_text(sent, way, text)
+        assert sent == msgspec.json.decode(body, type=Sent)
+        n_long += len(texts)
+    assert n_long > 100
+
+
+def test_of_two_texts_by_one_name_the_last_is_put() -> None:
+    long, other = (json.dumps(letter * LARGE_BODY) for letter in "xy")
+    for first, last in ((long, other), (long, "5"), ("5", long), (long, '{"b": 5}')):
+        body = f'{{"first": {{"a": {first}, "a": {last}}}}}'.encode()
+        rest, _, texts = read_body(body, fields=["first"], tokens=[], biases=[])
+        sent = msgspec.json.decode(rest, type=Sent)
+        for way, text in reversed(texts):
+            put_text(sent, way, text)
+        assert sent == msgspec.json.decode(body, type=Sent)
 
 
 @pytest.mark.parametrize("as_object", [False, True], ids=["pairs", "object"])

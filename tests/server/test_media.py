@@ -866,8 +866,8 @@ async def test_nobody_waits_for_the_largest_pictures(files: Files, tmp_path: Pat
         "many files": filled('{"prompt": {"prompt_string": "", "multimodal_data": [', '"§"', "]}}", 150_000),
     }
     flags = ("-m", str(model), "--mmproj", str(path), "-np", "2", "-c", "4096", "--kv-unified")
-    # A body of 30 MB becomes one text while the interpreter is held, which takes some 30 ms.
-    async with watching(tmp_path, *flags, most_ms={"health": 100.0, "stream": 100.0}) as watched:
+    # A body of 30 MB becomes one text while the interpreter is held, which takes some 10 ms.
+    async with watching(tmp_path, *flags, most_ms={"health": 50.0, "stream": 50.0}) as watched:
         for name, body in bodies.items():
             route = "/completion" if name.startswith("many") else "/v1/chat/completions"
             await nobody_waits(watched, [Case(name, f"POST {route} HTTP/1.1\r\n", body)])

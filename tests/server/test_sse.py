@@ -1,6 +1,7 @@
 import asyncio
 import json
 import math
+import time
 from types import SimpleNamespace
 
 import msgspec
@@ -183,6 +184,48 @@ async def test_others_have_their_turn_while_a_stream_is_taken_up_that_shows_noth
     # Only who has much waits for others that have, too.
     assert waited == (list(range(1, 11)) if has_much else [])
     assert [message.get("body") for message in sent] == [None, b"end"]
+
+
+class WaitingForm(SilentForm):
+    """Whose work waits for a processor longer than it takes to write much."""
+
+    def frames(self, prompt: int, events: Json) -> list[bytes]:
+        time.sleep(1.5 * stream.MUCH_S)
+        return super().frames(prompt, events)
+
+    def add(self, _prompt: int, _events: Json) -> int:
+        time.sleep(1.5 * stream.MUCH_S)
+        return 0
+
+    def body(self) -> list[bytes]:
+        return [b"{}"]
+
+
+async def test_who_has_little_and_waits_for_a_processor_does_not_wait_for_those_that_have_much(
+    monkeypatch: pytest.MonkeyPatch, how: How
+) -> None:
+    async def next_turn() -> None:
+        pytest.fail("it has little")
+
+    async def next_batches() -> Json:
+        return batches.pop(0)
+
+    async def send(_: Json) -> None:
+        pass
+
+    async def receive() -> Json:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(stream, "next_turn", next_turn)
+    batches = [[(0, [token(0, "x")] * 5)], []]
+    generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
+    scope: Json = {"type": "http", "headers": []}
+    if how == "stream":
+        await stream.StreamedAnswer(generation, WaitingForm(), None).write(send)
+    else:
+        form: Json = WaitingForm()
+        await stream.WholeAnswer(generation, form, answers_room())(scope, receive, send)
+    assert batches == []
 
 
 async def test_an_answer_is_written_at_most_once_per_step() -> None:

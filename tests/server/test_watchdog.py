@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from itertools import cycle
 from pathlib import Path
 from statistics import median
@@ -359,12 +359,11 @@ async def watching(folder: Path, *flags: str, most_ms: Mapping[str, float] = MOS
     """A server, whose probe has told what it measures alone."""
     with LiveServer(folder / "log", *flags) as server:
         await server.ready()
-        probe = Probe(server.port, server.worker_id())
-        await wait_until(lambda: server.busy_slots() != [])
-        probe.worst()
-        alone = [probe.after(N_ALONE) for _ in range(N_SAMPLES_ALONE)]
-        yield Watched(server, probe, {what: most + median(one[what] for one in alone) for what, most in most_ms.items()})
-        probe.close()
+        with closing(Probe(server.port, server.worker_id())) as probe:
+            await wait_until(lambda: server.busy_slots() != [])
+            probe.worst()
+            alone = [probe.after(N_ALONE) for _ in range(N_SAMPLES_ALONE)]
+            yield Watched(server, probe, {what: most + median(one[what] for one in alone) for what, most in most_ms.items()})
         assert "ERROR" not in server.log
 
 

@@ -1,6 +1,6 @@
 """How a body is read: what is wrong with it as a whole is the client's error, and said so."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
@@ -21,7 +21,7 @@ from weft.server.run.writing import next_turn
 if TYPE_CHECKING:
     from weft.server.app import Application
 
-__all__ = ["LARGE_BODY", "MAX_TOGETHER_BYTES", "JsonRequest", "bodies_room", "max_body"]
+__all__ = ["LARGE_BODY", "MAX_TOGETHER_BYTES", "JsonRequest", "bodies_room", "max_body", "put_text"]
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -41,6 +41,9 @@ MEDIA_BYTES = MAX_BYTES * 4 // 3
 
 MAX_TOGETHER_BYTES = 1024 * 1024 * 1024
 """Most that all bodies may come to that are being sent, or wait to be read, beyond the first [`LARGE_BODY`] of each."""
+
+STAND_IN = "\N{HORIZONTAL ELLIPSIS}"
+"""Where a long text was, until it is put there."""
 
 ONE_TOKEN = (1,)
 ONE_BIAS = ((1, 0.5),)
@@ -145,7 +148,7 @@ class JsonRequest(Request[Any, Any, Any]):
     async def _read(self, body: bytes, struct: type[msgspec.Struct]) -> Any:  # noqa: ANN401 (the struct, or what cannot become one)
         read = partial(read_body, fields=_names(struct), tokens=_names_of(struct, ONE_TOKEN), biases=_names_of(struct, ONE_BIAS))
         try:
-            rest, beside = await self._aside(read, body, len(body))
+            rest, beside, texts = await self._aside(read, body, len(body))
         except ValueError as error:
             raise ClientException(str(error)) from None
         for name, value in beside.items():
@@ -160,6 +163,9 @@ class JsonRequest(Request[Any, Any, Any]):
             return msgspec.json.decode(rest)
         for name, value in beside.items():
             setattr(data, name, value)
+        # Of two by one name the last holds: the other finds its place taken.
+        for way, text in reversed(texts):
+            put_text(data, way, text)
         return data
 
     def _struct(self) -> type[msgspec.Struct] | None:
@@ -167,6 +173,35 @@ class JsonRequest(Request[Any, Any, Any]):
         field = self.route_handler.parsed_data_field
         kinds = () if field is None else (field.annotation, *get_args(field.annotation))
         return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)), None)
+
+
+def put_text(value: Any, way: Sequence[str | int], text: str) -> None:  # noqa: ANN401 (anything that JSON becomes)
+    """Puts a long text where it was; what has been read of its place may have no such field, or another value of that name."""
+    *steps, last = way
+    for step in steps:
+        if (value := _at(value, step)) is None:
+            return
+    if _at(value, last) != STAND_IN:
+        return
+    if isinstance(value, msgspec.Struct):
+        setattr(value, _attributes(type(value))[last], text)
+    else:
+        value[last] = text
+
+
+def _at(value: Any, step: Any) -> Any:  # noqa: ANN401 (anything that JSON becomes)
+    """What is in a value under a name or an index, or None."""
+    if isinstance(value, msgspec.Struct):
+        return getattr(value, _attributes(type(value)).get(step, ""), None)
+    if isinstance(value, dict):
+        return value.get(step)
+    return value[step] if isinstance(value, list) and isinstance(step, int) and step < len(value) else None
+
+
+@cache
+def _attributes(struct: type[msgspec.Struct]) -> dict[str | int, str]:
+    """The attributes of a struct by what JSON calls them."""
+    return {field.encode_name: field.name for field in msgspec.structs.fields(struct)}
 
 
 @cache

@@ -1,6 +1,7 @@
 """From events to the connection: streamed and whole answers, and what happens when the client leaves."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -49,8 +50,8 @@ TURN_S = 0.001
 """An answer takes up events for so long, in seconds, before others have their turn, whatever comes of them."""
 
 MUCH_S = 0.004
-"""Events that have come together and take so long to take up, in seconds, are much: so long it takes to write as many plain ones
-as come to [`MAX_WRITE_BYTES`]."""
+"""Events that have come together and take so long to take up, in seconds of a processor, are much: so long it takes to write as
+many plain ones as come to [`MAX_WRITE_BYTES`]. A thread that waits for a processor, or for the interpreter, has not more to do."""
 
 
 class StreamedForm(Protocol):
@@ -176,8 +177,8 @@ class StreamedAnswer(ASGIResponse):
         """Writes events in as few writes as may be; none where a step shows nothing, as with half a character."""
         loop = asyncio.get_running_loop()
         waiting: list[bytes] = []
-        n_bytes = 0
-        took_s, began = 0.0, loop.time()
+        n_bytes, took_s = 0, 0.0
+        began_s, began = time.thread_time(), loop.time()
         for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
             try:
                 pieces = self._form.frames(prompt, [event])
@@ -187,16 +188,15 @@ class StreamedAnswer(ASGIResponse):
             waiting += pieces
             n_bytes += sum(map(len, pieces))
             is_full = n_bytes + self._n_unyielded >= MAX_WRITE_BYTES
-            worked_s = loop.time() - began
-            if is_full or self._worked_s + worked_s >= TURN_S:
-                took_s += worked_s
+            if is_full or self._worked_s + loop.time() - began >= TURN_S:
+                took_s += time.thread_time() - began_s
                 has_much = n_bytes >= MAX_WRITE_BYTES or took_s >= MUCH_S
                 if is_full:
                     await self._write(send, waiting)
                     waiting, n_bytes, self._n_unyielded = [], 0, 0
                 # Whoever has little at a time gives way to others, but does not wait for all that have much.
                 await (next_turn() if has_much else asyncio.sleep(0))
-                self._worked_s, began = 0.0, loop.time()
+                self._worked_s, began_s, began = 0.0, time.thread_time(), loop.time()
         self._worked_s += loop.time() - began
         if n_bytes:
             # Where events are ready whenever they are asked for, several small writes come to a large one.
@@ -272,14 +272,16 @@ class WholeAnswer(ASGIResponse):
         loop = asyncio.get_running_loop()
         worked_s = 0.0
         while batches := await self._generation.next_batches():
-            began = loop.time()
+            took_s = 0.0
+            began_s, began = time.thread_time(), loop.time()
             for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
                 collected.grow(self._form.add(prompt, [event]))
                 # Events that are ready are had without waiting, and those with a thousand probabilities each are as fast drawn
                 # as taken up: without this nobody else would be served before the answer's end.
                 if worked_s + loop.time() - began >= TURN_S:
-                    await next_turn()
-                    worked_s, began = 0.0, loop.time()
+                    took_s += time.thread_time() - began_s
+                    await (next_turn() if took_s >= MUCH_S else asyncio.sleep(0))
+                    worked_s, began_s, began = 0.0, time.thread_time(), loop.time()
             worked_s += loop.time() - began
         headers = {**explanation_header(self._generation.explanations), REQUEST_ID: self._generation.id}
         await PiecedAnswer(self._form.body(), headers)(scope, receive, send)

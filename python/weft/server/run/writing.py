@@ -1,13 +1,15 @@
 """Who has much to write, or to read, takes turns on the event loop."""
 
 import asyncio
+import time
 from collections import deque
 from weakref import WeakKeyDictionary
 
 __all__ = ["Allowance", "next_turn", "serve_little"]
 
 SHARE = 0.1
-"""Of the event loop's time, for those that have much, while others are served that have little."""
+"""Of the event loop's time, for those that have much, while others are served that have little: seconds of a processor in each
+second that passes."""
 
 BURST_S = 0.002
 """What they may take at once after they have rested, in seconds."""
@@ -72,11 +74,11 @@ class _Turns:
         self.loop.call_soon(self._end)
 
     def _begin(self) -> None:
-        self._began = self.loop.time()
+        self._began = time.thread_time()
 
     def _end(self) -> None:
         if self._is_shared:
-            self._allowance.spend(self.loop.time() - self._began)
+            self._allowance.spend(time.thread_time() - self._began)
         self._give()
 
     @property
