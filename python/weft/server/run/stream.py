@@ -51,7 +51,7 @@ TURN_S = 0.001
 
 MUCH_S = 0.004
 """Events that have come together and take so long to take up, in seconds of a processor, are much: so long it takes to write as
-many plain ones as come to [`MAX_WRITE_BYTES`]. Who waits for a processor, or for the interpreter, has no more to write for that."""
+many plain ones as come to [`MAX_WRITE_BYTES`]. Who waits for a processor or for the interpreter has no more to write."""
 
 
 class StreamedForm(Protocol):
