@@ -425,7 +425,8 @@ impl VectorContext {
     /// Computes texts as each of them is to be, those that share their adapters together.
     fn encode_texts(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
         let on = self.adapters_on();
-        let (invoking, others): (Vec<usize>, Vec<usize>) = (0..texts.len()).partition(|&i| on.variants(&texts[i]).change().is_some());
+        let (invoking, others): (Vec<usize>, Vec<usize>) =
+            (0..texts.len()).partition(|&i| on.variants(&texts[i]).change().is_some());
         if invoking.is_empty() {
             return self.encode_alike(&on.plain, texts);
         }
