@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,12 @@ FIRST, LAST = MINE[0], MINE[-1]
 
 def computing() -> set[int]:
     """The threads of this process that compute tokens, by Linux's numbers."""
-    tasks = Path("/proc/self/task")
-    return {int(task.name) for task in tasks.iterdir() if (task / "comm").read_text(encoding="utf-8") == "weft-worker\n"}
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # It has ended.
+            if (task / "comm").read_text(encoding="utf-8") == "weft-worker\n":
+                found.add(int(task.name))
+    return found
 
 
 @asynccontextmanager
