@@ -200,6 +200,12 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
         ("--fim-qwen-7b-spec", {}, "argument --fim-qwen-7b-spec is not supported: it drafts with a second model"),
         ("", {"LLAMA_ARG_AGENT": "1"}, "variable LLAMA_ARG_AGENT is not supported: there are no built-in tools"),
         ("", {"LLAMA_ARG_SWA_FULL": "maybe"}, "variable LLAMA_ARG_SWA_FULL: 'maybe' is not one of on, enabled"),
+        ("--control-vector a.gguf", {}, "argument --control-vector is not supported: only adapters change a model"),
+        (
+            "--control-vector-scaled a.gguf:2",
+            {},
+            "argument --control-vector-scaled is not supported: only adapters change a model",
+        ),
         ("--control-vector-layer-range 1", {}, "argument --control-vector-layer-range: a value must follow"),
     ],
 )

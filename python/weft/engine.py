@@ -427,6 +427,8 @@ class Engine(Embedding):
     def set_adapters(self, adapters: Sequence[tuple[int, float]]) -> None:
         """Requests that name no adapters get these from now on, as `Request.adapters`; what is not named is off.
 
+        So do texts for vectors and for ranking, which name none.
+
         Raises:
             InvalidRequest: There is no such adapter, or a scale is no finite number; then nothing changes.
             EngineStopped: The engine was closed.

@@ -46,7 +46,7 @@ use prefix_tree::{DropKey, NodeId, PrefixTree, length};
 pub use relocation::Relocation;
 use store::Store;
 use strands::Strands;
-pub use variant::{Variant, Variants};
+pub use variant::{Variant, Variants, invoked_at};
 
 /// llama.cpp's number that owns cells, `0 ≤ id < n_seq_max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

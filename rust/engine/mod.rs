@@ -72,7 +72,7 @@ pub use stream::{
     PendingFork, Ready, Ways,
 };
 
-use crate::cache::{MAX_KEY, Place, PrefixDigest};
+use crate::cache::{self, MAX_KEY, Place, PrefixDigest};
 use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::request::{
@@ -169,8 +169,7 @@ impl Known {
         let invoked_at = invoked_at.or_else(|| {
             let mut tokens = prompt.clone().into_tokens();
             tokens.extend(suffix);
-            let place = tokens.windows(invocation.len()).rposition(|at| at == invocation)?;
-            Some(u32::try_from(place).expect("a prompt has fewer than 2³² tokens"))
+            cache::invoked_at(&tokens, invocation)
         });
         Ok(match invoked_at {
             Some(place) => Variants::changing(others, place, Variant::with_adapters(all())),

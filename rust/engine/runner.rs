@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-pub use crate::cache::{Forks, IdleCost, MemoryKind, SequenceId, Variant, Variants};
+pub use crate::cache::{Forks, IdleCost, MemoryKind, SequenceId, Variant, Variants, invoked_at};
 use crate::request::{AdapterScale, Media, Token};
 use crate::sampling::Lexicon;
 

@@ -62,14 +62,19 @@ impl Adapter {
     }
 }
 
-/// Loads `adapters` for `model`, which was read from the files `base`.
+/// Loads `adapters` for `model`, which was read from the files `base` and, as an encoder, reads a text at once.
 ///
 /// # Errors
 /// [`Error::InvalidConfig`] names the first file that is no adapter of this model, and says why, or two that cannot both be on.
 ///
 /// # Safety
 /// `model` is alive, and nobody else loads an adapter for it or computes with it.
-pub(super) unsafe fn load(model: *mut sys::llama_model, base: &[Metadata], adapters: &[AdapterConfig]) -> Result<Vec<Adapter>> {
+pub(super) unsafe fn load(
+    model: *mut sys::llama_model,
+    base: &[Metadata],
+    adapters: &[AdapterConfig],
+    is_encoder: bool,
+) -> Result<Vec<Adapter>> {
     let refuse = |message: String| Error::InvalidConfig { param: "lora", message };
     if adapters.is_empty() {
         return Ok(Vec::new());
@@ -84,6 +89,13 @@ pub(super) unsafe fn load(model: *mut sys::llama_model, base: &[Metadata], adapt
         unsafe { load_one(model, &base, config) }.map_err(explain)
     };
     let loaded = adapters.iter().map(load).collect::<Result<Vec<_>>>()?;
+    if let Some(adapter) = loaded.iter().find(|adapter| is_encoder && !adapter.invocation.is_empty()) {
+        return Err(refuse(format!(
+            "cannot load the adapter {}: it is an activated one (aLoRA), which counts from some place of a text on, but this model \
+             reads all of a text at once",
+            adapter.path.display()
+        )));
+    }
     let mut activated = loaded.iter().filter(|adapter| adapter.scale != 0.0 && !adapter.invocation.is_empty());
     if let (Some(first), Some(second)) = (activated.next(), activated.next()) {
         let [first, second] = [first, second].map(|adapter| adapter.path.display());

@@ -69,7 +69,7 @@ impl Model {
         let inner = load::load(config, weights, &overrides, tensors.as_ref(), progress).map_err(refuse)?;
         let mut model = Self::read(config.clone(), weights, inner, &files, overrides).map_err(refuse)?;
         // SAFETY: the model is alive, and nobody else knows it yet.
-        model.adapters = unsafe { adapters::load(model.as_ptr(), &files, &config.adapters) }?;
+        model.adapters = unsafe { adapters::load(model.as_ptr(), &files, &config.adapters, model.is_encoder()) }?;
         if let Some(media) = &config.media {
             // SAFETY: the model is alive, and drops the projector with itself.
             model.projector = Some(unsafe { Projector::load(media, model.as_ptr(), model.n_embd_in()) }?);

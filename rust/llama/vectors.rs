@@ -7,9 +7,11 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::{Choice, EngineConfig, KvType, Pooling, Used};
 use crate::embedding::{Beginnings, Embedder, Encoded, Encoder, Sequences, Shape};
-use crate::engine::runner::{DefaultAdapters, Forks, IdleCost, MediaRows, MemoryKind, Plan, Row, SequenceId, Variant};
+use crate::engine::runner::{
+    DefaultAdapters, Forks, IdleCost, MediaRows, MemoryKind, Plan, Row, SequenceId, Variant, Variants, invoked_at,
+};
 use crate::error::{Error, Result};
-use crate::llama::adapters;
+use crate::llama::adapters::{self, Adapter};
 use crate::llama::affinity::Stay;
 use crate::llama::batch::{Batch, Bounds};
 use crate::llama::context::{make, reason_of};
@@ -23,7 +25,7 @@ use crate::llama::niceness;
 use crate::llama::positions::Positions;
 use crate::llama::rope;
 use crate::llama::threads::{self, ThreadPool};
-use crate::request::{Prompt, Run, Token};
+use crate::request::{AdapterScale, Prompt, Run, Token};
 
 /// Sequence ids where each takes a whole state.
 const MAX_STATES: u32 = 8;
@@ -33,8 +35,7 @@ const MAX_STATES: u32 = 8;
 const NICENESS: i32 = 5;
 
 /// Makes the worker for vectors of `model`. It takes nothing until it is first asked. `on_done` is called on its thread whenever
-/// requests are answered. `adapters` are those of `engine` that are on when a batch is computed, but for activated ones (aLoRA),
-/// which count after words that no text for a vector has.
+/// requests are answered. `adapters` are those of the engine that are on when a batch is computed.
 ///
 /// # Errors
 /// [`Error::InvalidConfig`] where the model cannot be pooled as `config` says.
@@ -191,18 +192,20 @@ impl VectorContext {
         Ok(context)
     }
 
-    /// Computes with the adapters that are on now.
-    fn use_adapters(&mut self) -> std::result::Result<(), String> {
-        let known = self.model.adapters();
-        let is_plain = |id: u32| known.get(id as usize).is_none_or(|adapter| adapter.invocation.is_empty());
+    /// The adapters that are on now.
+    fn adapters_on(&self) -> AdaptersOn {
         let on = self.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let variant = Variant::with_adapters(on.into_iter().filter(|&(id, _)| is_plain(id)));
-        if variant == self.variant {
+        AdaptersOn::of(&on, self.model.adapters())
+    }
+
+    /// Computes with these adapters from now on.
+    fn use_variant(&mut self, variant: &Variant) -> std::result::Result<(), String> {
+        if *variant == self.variant {
             return Ok(());
         }
         // SAFETY: the context is alive, and of this model.
-        unsafe { adapters::turn_on(self.raw, self.model.adapters(), &variant) }?;
-        self.variant = variant;
+        unsafe { adapters::turn_on(self.raw, self.model.adapters(), variant) }?;
+        self.variant = variant.clone();
         Ok(())
     }
 
@@ -261,13 +264,14 @@ impl VectorContext {
         (n_rows * (n_logits + self.shape.width) * size_of::<f32>()) as u64
     }
 
-    /// Computes a text with pictures or sounds in the sequence `id`, which holds nothing: run by run, as no decode takes both. Puts
-    /// together what each is pooled to.
-    fn compute_runs(&mut self, id: SequenceId, prompt: &Prompt) -> std::result::Result<Encoded, String> {
+    /// Computes a text in the sequence `id`, which holds nothing: run by run, as no decode takes both tokens and pictures. Each run is
+    /// computed as its first token is. Puts together what each is pooled to.
+    fn compute_runs(&mut self, id: SequenceId, prompt: &Prompt, variants: &Variants) -> std::result::Result<Encoded, String> {
         let own = usize::from(id.0);
         let mut positions = vec![Positions::NONE; self.n_held.len()];
         let (mut rows, n) = (Rows::new(self.shape.pooling), prompt.n_tokens());
         for run in prompt.runs() {
+            self.use_variant(variants.at(self.n_held[own]))?;
             let place = |token, position| Row { sequence: id, token, position, wants_logits: true };
             let tokens = match run {
                 Run::Tokens(tokens) => tokens.clone(),
@@ -320,15 +324,15 @@ impl VectorContext {
     }
 
     /// Computes in a sequence of its own, and forgets that.
-    fn encode_runs(&mut self, prompt: &Prompt) -> std::result::Result<Encoded, String> {
+    fn encode_runs(&mut self, prompt: &Prompt, variants: &Variants) -> std::result::Result<Encoded, String> {
+        let prompt = &cut(prompt, variants.change());
         let Some(mut beginnings) = self.beginnings.take() else {
-            let encoded = self.compute_runs(SequenceId(0), prompt);
+            let encoded = self.compute_runs(SequenceId(0), prompt, variants);
             self.forget();
             return encoded;
         };
-        let variant = self.variant.clone();
-        let id = beginnings.take_id(self, &variant);
-        let encoded = self.compute_runs(id, prompt);
+        let id = beginnings.take_id(self, variants.at(0));
+        let encoded = self.compute_runs(id, prompt, variants);
         beginnings.give_back_id(self, id);
         self.beginnings = Some(beginnings);
         encoded
@@ -408,26 +412,58 @@ impl Sequences for VectorContext {
     }
 }
 
-impl Encoder for VectorContext {
-    fn encode(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
-        self.use_adapters()?;
+impl VectorContext {
+    /// Computes texts with the same adapters from their beginnings to their ends.
+    fn encode_alike(&mut self, variant: &Variant, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
+        self.use_variant(variant)?;
         let Some(mut beginnings) = self.beginnings.take() else { return self.encode_alone(texts) };
-        let variant = self.variant.clone();
-        let encoded = beginnings.encode(self, &variant, texts);
+        let encoded = beginnings.encode(self, variant, texts);
         self.beginnings = Some(beginnings);
+        encoded
+    }
+
+    /// Computes texts as each of them is to be, those that share their adapters together.
+    fn encode_texts(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
+        let on = self.adapters_on();
+        let (invoking, others): (Vec<usize>, Vec<usize>) =
+            (0..texts.len()).partition(|&i| on.variants(&texts[i]).change().is_some());
+        if invoking.is_empty() {
+            return self.encode_alike(&on.plain, texts);
+        }
+        let mut all = Encoded { vectors: vec![Vec::new(); texts.len()], n_computed: 0 };
+        if !others.is_empty() {
+            let alike: Vec<Vec<Token>> = others.iter().map(|&i| texts[i].clone()).collect();
+            let encoded = self.encode_alike(&on.plain, &alike)?;
+            all.n_computed += encoded.n_computed;
+            others.into_iter().zip(encoded.vectors).for_each(|(i, vector)| all.vectors[i] = vector);
+        }
+        for i in invoking {
+            let mut encoded = self.encode_runs(&Prompt::from_tokens(texts[i].clone()), &on.variants(&texts[i]))?;
+            all.n_computed += encoded.n_computed;
+            all.vectors[i] = encoded.vectors.swap_remove(0);
+        }
+        Ok(all)
+    }
+
+    /// What it holds is no longer known where a decode has failed.
+    fn checked(&mut self, encoded: std::result::Result<Encoded, String>) -> std::result::Result<Encoded, String> {
         if encoded.is_err() {
             self.forget();
         }
         encoded
     }
+}
+
+impl Encoder for VectorContext {
+    fn encode(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
+        let encoded = self.encode_texts(texts);
+        self.checked(encoded)
+    }
 
     fn encode_mixed(&mut self, prompt: &Prompt) -> std::result::Result<Encoded, String> {
-        self.use_adapters()?;
-        let encoded = self.encode_runs(prompt);
-        if encoded.is_err() {
-            self.forget();
-        }
-        encoded
+        let variants = self.adapters_on().variants(&prompt.clone().into_tokens());
+        let encoded = self.encode_runs(prompt, &variants);
+        self.checked(encoded)
     }
 
     fn n_bytes(&self) -> u64 {
@@ -435,6 +471,51 @@ impl Encoder for VectorContext {
         let n_bytes = unsafe { weft_context_bytes(self.raw.as_ptr()) } as u64;
         n_bytes + self.n_output_bytes(self.n_rows_most)
     }
+}
+
+/// The adapters that are on, and from which tokens on an activated one of them counts.
+struct AdaptersOn {
+    /// Those that count in every text.
+    plain: Variant,
+    /// All of them with what invokes the activated one (aLoRA), of which there is at most one.
+    activated: Option<(Variant, Vec<Token>)>,
+}
+
+impl AdaptersOn {
+    /// Of those that are on, with their scales, among those that are `known`.
+    fn of(on: &[AdapterScale], known: &[Adapter]) -> Self {
+        let invocation = |id: u32| known.get(id as usize).map_or(&[][..], |adapter| &adapter.invocation);
+        let all = || on.iter().copied().filter(|&(_, scale)| scale != 0.0);
+        let plain = Variant::with_adapters(all().filter(|&(id, _)| invocation(id).is_empty()));
+        let invoked = all().map(|(id, _)| invocation(id)).find(|invocation| !invocation.is_empty());
+        Self { plain, activated: invoked.map(|invocation| (Variant::with_adapters(all()), invocation.to_vec())) }
+    }
+
+    /// How these tokens are computed.
+    fn variants(&self, tokens: &[Token]) -> Variants {
+        let place = self.activated.as_ref().and_then(|(with, invocation)| Some((invoked_at(tokens, invocation)?, with)));
+        match place {
+            Some((place, with)) => Variants::changing(self.plain.clone(), place, with.clone()),
+            None => self.plain.clone().into(),
+        }
+    }
+}
+
+/// `prompt`, its run that has the token at `place` cut in two before it.
+fn cut(prompt: &Prompt, place: Option<u32>) -> Prompt {
+    let (mut parts, mut start) = (Prompt::default(), 0);
+    for run in prompt.runs() {
+        let within = place.and_then(|place| (place as usize).checked_sub(start));
+        match (run, within) {
+            (Run::Tokens(tokens), Some(n)) if n < tokens.len() => {
+                parts.push(Run::Tokens(tokens[..n].to_vec()));
+                parts.push(Run::Tokens(tokens[n..].to_vec()));
+            }
+            _ => parts.push(run.clone()),
+        }
+        start += run.n_tokens();
+    }
+    parts
 }
 
 /// The vectors of the runs of one text, on their way to what the whole text is pooled to.

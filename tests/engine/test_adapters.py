@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import weft
-from tests.adapters import N_BYTES, write_adapter
+from tests.adapters import N_BYTES, write_adapter, write_changes
+from tests.engine.tiny_encoders import write_tiny_encoder
 from tests.helpers import prompt_of
 
 PROMPT = "Once upon a time, there was a little"
@@ -188,6 +190,48 @@ async def test_a_prompt_without_the_invocation_is_the_models_own(activated: weft
     assert await text_of(adapted, adapters=[(0, 1.0)]) != alone
     with pytest.raises(weft.InvalidRequest, match="adapters has 0 and 1; of activated adapters"):
         await activated.complete(PROMPT, adapters=[(0, 1.0), (1, 1.0), (2, 1.0)])
+
+
+async def test_texts_for_vectors_have_an_activated_adapter_from_its_invocation_on(
+    activated: weft.Engine, adapted: weft.Engine
+) -> None:
+    invoking_text, plain_text = invoking("is a vector", 60, 20), prompt_of(60, "is a vector before")
+
+    async def vectors(engine: weft.Engine, adapters: list[tuple[int, float]]) -> Any:  # noqa: ANN401 (an array)
+        engine.set_adapters(adapters)
+        try:
+            return np.asarray((await engine.embed([invoking_text, plain_text])).vectors)
+        finally:
+            engine.set_adapters([])
+
+    def alike(a: Any, b: Any) -> list[bool]:  # noqa: ANN401 (arrays)
+        # Numbers differ a little with what is computed beside a text; what an adapter here changes is more.
+        cosines = np.sum(a * b, axis=1)
+        assert all(cosine > 0.999 or cosine < 0.99 for cosine in cosines), cosines
+        return [bool(cosine > 0.999) for cosine in cosines]
+
+    alone, invoked = await vectors(activated, []), await vectors(activated, [(0, 1.0)])
+    assert alike(alone, invoked) == [False, True], "a text without the invocation is the model's own"
+    assert alike(invoked, await vectors(adapted, [(0, 1.0)])) == [False, False], "it is not on from the beginning"
+    # Beside a plain adapter, which counts from the beginning.
+    plain, both = await vectors(activated, [(2, 1.0)]), await vectors(activated, [(0, 1.0), (2, 1.0)])
+    assert alike(plain, both) == [False, True]
+    assert alike(invoked, both) == [False, False]
+
+
+async def test_an_encoder_reads_a_text_at_once_and_takes_no_activated_adapter(tmp_path: Path) -> None:
+    write_tiny_encoder("bert", tmp_path / "bert.gguf")
+    shapes = {"blk.0.attn_q.weight": (32, 32)}
+    plain = write_changes(tmp_path / "plain.gguf", "bert", shapes, seed=1)
+    activated = write_changes(tmp_path / "activated.gguf", "bert", shapes, seed=1, invoked_by=[7, 8])
+    vectors = []
+    for lora in ([], [plain]):
+        async with weft.Engine(tmp_path / "bert.gguf", n_threads=1, lora=lora) as engine:
+            vectors.append((await engine.embed([[5, 7, 8, 9]])).vectors.tolist())
+    assert vectors[0] != vectors[1]
+    with pytest.raises(weft.InvalidConfig, match=r"an activated one \(aLoRA\).* reads all of a text at once") as caught:
+        await weft.Engine(tmp_path / "bert.gguf", n_threads=1, lora=[activated]).start()
+    assert caught.value.param == "lora"
 
 
 async def test_what_is_cached_pinned_and_saved_says_where_an_activated_adapter_begins(

@@ -375,6 +375,19 @@ async def test_listings_show_media_as_marks(seeing: weft.Engine) -> None:
     assert answer.n_prompt == prompt.n_tokens
 
 
+async def test_a_picture_takes_as_many_tokens_as_are_asked_for(folder: Path) -> None:
+    async def n_tokens(**asked: int) -> int:
+        async with engine_of("qwen2vl", folder, **asked) as engine:
+            media = await engine.read_media(png_of(1, width=64, height=64))
+            assert (await engine.complete([media], max_tokens=1)).n_prompt >= media.n_tokens
+            return media.n_tokens
+
+    # One for each square of 16, between two words that the toy's vocabulary spells.
+    n_of_words = await n_tokens() - 16
+    assert 100 <= await n_tokens(image_min_tokens=100) - n_of_words < 130
+    assert 0 < await n_tokens(image_max_tokens=10) - n_of_words <= 10
+
+
 async def test_what_is_loaded_is_bounded_until_its_vectors_are_there(folder: Path) -> None:
     picture = png_of(1, width=64, height=64)
     options = {"image_min_tokens": 2_048, "image_max_tokens": 2_048}

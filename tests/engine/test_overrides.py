@@ -1,11 +1,14 @@
 """What is said in place of a model's file: its metadata, and where its tensors and its cache go."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import weft
+from tests.engine.tiny_bidirectional import write_tiny_bidirectional
+from tests.helpers import wait_until
 from weft.config import EngineOptions
 
 SMALL = weft.EngineConfig(n_slots=1, n_ctx=256, n_threads=1, tuned=False)
@@ -65,6 +68,13 @@ async def test_metadata_that_llama_cpp_could_not_take_is_refused(overrides: dict
     assert refused.value.param == "kv_overrides"
 
 
+TRACE = 5
+"""The level of what llama.cpp says to who debugs it."""
+
+_EXPERTS = ["blk.1.ffn_up_exps.weight", "blk.1.ffn_down_exps.weight"]
+_FEED_FORWARD = ["blk.0.ffn_up.weight", "blk.0.ffn_down.weight", "blk.0.ffn_down.bias"]
+_NORMS = [f"blk.{layer}.attn_output_norm.{half}" for layer in (0, 1) for half in ("weight", "bias")]
+
 MOVES: list[EngineOptions] = [
     {"tensor_overrides": {r"blk\.[0-2]\.ffn_(up|down)": "CPU"}, "use_mmap": False},
     {"cpu_moe": True, "n_cpu_moe": 2, "n_cpu_ffn": 2},
@@ -75,6 +85,33 @@ MOVES: list[EngineOptions] = [
 @pytest.mark.parametrize("moved", MOVES, ids=["patterns", "layers", "cache"])
 async def test_a_model_whose_tensors_are_moved_computes_the_same(moved: EngineOptions) -> None:
     assert await logprobs_of(**moved) == await logprobs_of()
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, []),
+        ({"tensor_overrides": {r"blk\.1\.ffn_(up|down)": "CPU"}}, _EXPERTS),
+        ({"cpu_moe": True}, _EXPERTS),
+        ({"n_cpu_moe": 1}, []),
+        ({"n_cpu_moe": 2}, _EXPERTS),
+        ({"n_cpu_ffn": 2}, _FEED_FORWARD),
+        (
+            {"n_cpu_ffn": 1, "cpu_moe": True, "tensor_overrides": {"attn_output_norm": "CPU"}},
+            [*_FEED_FORWARD, *_EXPERTS, *_NORMS],
+        ),
+    ],
+    ids=["nothing", "a pattern", "experts", "of one layer", "of two layers", "all else of layers", "together"],
+)
+async def test_llama_cpp_moves_the_tensors_that_are_named_and_no_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, asked: EngineOptions, expected: list[str]
+) -> None:
+    # The first of its two layers has one feed-forward network, the second has experts.
+    write_tiny_bidirectional("nomic-bert-moe", tmp_path / "experts.gguf")
+    with caplog.at_level(TRACE, logger="weft"):
+        async with weft.Engine(tmp_path / "experts.gguf", config=SMALL, **asked):
+            await wait_until(lambda: "model buffer size" in caplog.text)
+    assert set(re.findall(r"tensor (\S+) .* buffer type overridden to CPU", caplog.text)) == set(expected)
 
 
 async def test_a_pattern_that_moves_nothing_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:

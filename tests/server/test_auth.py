@@ -9,6 +9,7 @@ import httpx
 import pytest
 from litestar.testing import AsyncTestClient
 
+import weft
 from tests.server.conftest import answers
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
@@ -36,19 +37,25 @@ def every_route() -> list[tuple[str, str]]:
     return [*sorted(routes), ("GET", "/no/such/route"), ("GET", "/health/"), ("POST", "/x")]
 
 
-PUBLIC = [("GET", "/health"), ("GET", "/v1/health"), ("GET", "/"), ("HEAD", "/")]
+PUBLIC = [("GET", path) for path in ("/health", "/v1/health", "/models", "/v1/models", "/")] + [("HEAD", "/")]
 
 
 @pytest.mark.parametrize(("method", "path"), [route for route in every_route() if route not in PUBLIC])
-async def test_every_route_but_health_and_the_page_needs_a_key(locked: httpx.AsyncClient, method: str, path: str) -> None:
+async def test_every_route_but_health_the_model_and_the_page_needs_a_key(
+    locked: httpx.AsyncClient, method: str, path: str
+) -> None:
     answer = await locked.request(method, path, content=b"{}")
     assert (answer.status_code, answer.json()) == (401, in_shape_of(path, UNAUTHORIZED))
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize(("method", "path"), PUBLIC)
-async def test_health_and_the_page_need_none(locked: httpx.AsyncClient, method: str, path: str) -> None:
-    assert (await locked.request(method, path)).status_code == 200
+async def test_health_the_model_and_the_page_need_none() -> None:
+    engine = weft.Engine(n_slots=1, n_ctx=256, n_threads=1)
+    async with AsyncTestClient(create_app(engine, Settings(api_keys=("k",)))) as client:
+        await answers(client, 200)
+        for method, path in PUBLIC:
+            assert (await client.request(method, path)).status_code == 200, path
+        assert (await client.get("/v1/models/any")).status_code == 401
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,22 @@ async def test_a_request_names_its_own_and_the_answer_tells_them(adapted: httpx.
     assert chats[0]["choices"][0]["message"] != chats[1]["choices"][0]["message"]
 
 
+async def test_each_branch_of_a_request_may_have_adapters_of_its_own(adapted: httpx.AsyncClient) -> None:
+    sets: list[Json] = [[{"id": 1, "scale": 1}], [{"id": 0, "scale": 0.5}], [{"id": 1, "scale": 1}], []]
+    alone = [(await complete(adapted, prompt_of(50, "branches alone"), lora=lora))["content"] for lora in sets]
+    assert len(set(alone)) == 3
+    prompt = prompt_of(50, "branches alone")
+    branches = [{"lora": lora} for lora in sets]
+    assert [each["content"] for each in await complete(adapted, prompt, branches=branches)] == alone
+    # Of a prompt that nobody has computed, each set computes its own, and branches with the same one share it.
+    answers = await complete(adapted, prompt_of(50, "branches together"), branches=branches)
+    assert sum(each["timings"]["prompt_n"] for each in answers) == 3 * 50
+    assert [each["generation_settings"]["lora"][1]["scale"] for each in answers] == [1.0, 0.0, 1.0, 0.0]
+    unknown = {"prompt": prompt, "branches": [{}, {"lora": [{"id": 7, "scale": 1}]}]}
+    refused = await adapted.post("/completion", json=unknown)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "lora")
+
+
 async def test_equal_sets_share_what_is_computed_across_changes_of_the_default(adapted: httpx.AsyncClient) -> None:
     prompt = prompt_of(100, "adapters over http")
 
@@ -210,9 +226,9 @@ async def test_vectors_are_computed_with_the_adapters_that_are_on(adapted: httpx
     assert len({tuple(vector) for vector in found.values()}) == 3
 
 
-@pytest.mark.parametrize("route", ["/embedding", "/embeddings", "/rerank"])
+@pytest.mark.parametrize("route", ["/embedding", "/embeddings", "/v1/embeddings", "/rerank"])
 async def test_a_request_for_vectors_has_no_adapters_of_its_own(adapted: httpx.AsyncClient, route: str) -> None:
-    body = {"content": "Once", "query": "Once", "documents": ["upon"], "lora": [{"id": 0, "scale": 1}]}
+    body = {"input": "Once", "query": "Once", "documents": ["upon"], "lora": [{"id": 0, "scale": 1}]}
     answer = await adapted.post(route, json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "lora"

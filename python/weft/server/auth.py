@@ -7,8 +7,9 @@ from hashlib import sha256
 
 __all__ = ["PUBLIC", "Keys", "current_owner"]
 
-PUBLIC = frozenset({"/health", "/v1/health", "/", "/index.html", "/completion.js"})
-"""Paths that need no key: whether the server lives, the page, at which a person types the key, and the script of pages."""
+PUBLIC = frozenset({"/health", "/v1/health", "/models", "/v1/models", "/", "/index.html", "/completion.js"})
+"""Paths that need no key: whether the server lives and with which model (as in llama-server), the page, at which a person types
+the key, and the script of pages."""
 
 Header = tuple[bytes, bytes]
 

@@ -8,9 +8,10 @@ use llama_cpp_sys_2 as sys;
 use super::gguf_writer::{Header, Tensor, TensorType, padding};
 use super::runner::prompt;
 use super::tiny::{Chance, Kind, write_tiny};
+use super::vectors::{cosine, embed_tokens, worker_with};
 use super::{demo_path, load};
-use crate::config::{AdapterConfig, EngineConfig, ModelConfig};
-use crate::engine::runner::{DecodeError, Plan, Runner, SequenceId, Variant};
+use crate::config::{AdapterConfig, EngineConfig, ModelConfig, Pooling};
+use crate::engine::runner::{DecodeError, DefaultAdapters, Plan, Runner, SequenceId, Variant};
 use crate::error::Error;
 use crate::llama::batch::rows_of;
 use crate::llama::{LlamaRunner, Model, PrefixFiles};
@@ -213,6 +214,71 @@ fn an_activated_adapter_says_its_invocation_and_numbers_are_those_of_a_context_t
     }
     let whole = theirs(&tokens, &[(&path, 1.0)], 0);
     assert!(distance(&expected[0], &whole[0]) > 2.0 * TOLERANCE, "it is not as if it counted from the beginning");
+    fs::remove_file(path).expect("it was just written");
+}
+
+/// A scale by which vectors change more than by rounding.
+const STRONG: f32 = 4.0;
+
+/// The rows of a text's tokens of a bare context of llama.cpp's, where the adapter at `path` is set once the first `place` tokens are
+/// computed.
+fn their_rows(tokens: &[Token], path: &Path, place: usize) -> Vec<Vec<f32>> {
+    let model = load(&demo_path()).expect("the demo model loads");
+    // SAFETY: the model outlives the context, which is freed here; each batch has as many tokens as it says.
+    unsafe {
+        let mut params = sys::llama_context_default_params();
+        (params.n_ctx, params.n_batch, params.n_ubatch) = (512, 512, 512);
+        (params.n_threads, params.n_threads_batch) = (1, 1);
+        (params.embeddings, params.pooling_type) = (true, sys::LLAMA_POOLING_TYPE_NONE);
+        let context = sys::llama_init_from_model(model.as_ptr(), params);
+        let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
+        let mut adapter = sys::llama_adapter_lora_init(model.as_ptr(), name.as_ptr());
+        let mut rows = Vec::new();
+        let parts = [(tokens[..place].to_vec(), 0.0), (tokens[place..].to_vec(), STRONG)];
+        for (mut part, mut scale) in parts.into_iter().filter(|(part, _)| !part.is_empty()) {
+            assert_eq!(sys::llama_set_adapters_lora(context, &raw mut adapter, 1, &raw mut scale), 0);
+            let n = i32::try_from(part.len()).expect("small");
+            assert_eq!(sys::llama_decode(context, sys::llama_batch_get_one(part.as_mut_ptr(), n)), 0);
+            let row = |i| std::slice::from_raw_parts(sys::llama_get_embeddings_ith(context, i), N_EMBD).to_vec();
+            rows.extend((0..n).map(row));
+        }
+        sys::llama_free(context);
+        rows
+    }
+}
+
+#[test]
+fn vectors_have_an_activated_adapter_from_its_invocation_on() {
+    let mut toy = toy(1);
+    toy.header.u32s("adapter.alora.invocation_tokens", [5, 6].into_iter());
+    let path = toy.write("activated-vectors");
+    let model = std::sync::Arc::new(load_with(&[&path]).expect("it is an adapter of the demo model"));
+    let plain = prompt(50);
+    let invoking = [plain.clone(), vec![5, 6], prompt(20)].concat();
+    let (with, without) = (their_rows(&invoking, &path, 50), their_rows(&plain, &path, 50));
+    #[expect(clippy::cast_precision_loss, reason = "there are few rows")]
+    let mean = |rows: &[Vec<f32>]| -> Vec<f32> {
+        (0..N_EMBD).map(|i| rows.iter().map(|row| row[i]).sum::<f32>() / rows.len() as f32).collect()
+    };
+    for pooling in [Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last] {
+        let pooled = |rows: &[Vec<f32>]| match pooling {
+            Pooling::Mean => mean(rows),
+            Pooling::Cls => rows[0].clone(),
+            Pooling::Last => rows[rows.len() - 1].clone(),
+            _ => rows.concat(),
+        };
+        let worker = worker_with(&model, pooling, DefaultAdapters::new(vec![(0, STRONG)].into()));
+        let texts = [invoking.clone(), plain.clone(), invoking.clone()];
+        let found = embed_tokens(&worker, &texts).expect("the texts are short");
+        for (i, expected) in [&with, &without, &with].into_iter().enumerate() {
+            let numbers = &found.numbers[found.starts[i] * N_EMBD..found.starts[i + 1] * N_EMBD];
+            let alike = cosine(numbers, &pooled(expected));
+            assert!(alike > 0.9995, "{pooling:?} of text {i}: {alike}");
+        }
+        let whole = their_rows(&invoking, &path, 0);
+        let alike = cosine(&pooled(&whole), &pooled(&with));
+        assert!(alike < 0.99, "{pooling:?}: it is not as if it counted from the beginning: {alike}");
+    }
     fs::remove_file(path).expect("it was just written");
 }
 

@@ -20,18 +20,18 @@ use crate::request::{Prompt, Token};
 const N_PREFIX: usize = 40;
 
 pub(super) fn worker(model: &Arc<Model>, pooling: Pooling) -> (Embedder, mpsc::Receiver<()>) {
+    worker_with(model, pooling, DefaultAdapters::default())
+}
+
+pub(super) fn worker_with(model: &Arc<Model>, pooling: Pooling, adapters: DefaultAdapters) -> (Embedder, mpsc::Receiver<()>) {
     let config = EngineConfig { pooling: Some(pooling), n_ctx: Some(512), n_threads: Some(1), ..EngineConfig::default() };
     let settled = Settled::new(model, &config).expect("the model can be served");
     let (ring, rung) = mpsc::channel();
-    let adapters = DefaultAdapters::default();
-    (
-        embedder(model, &config, &settled.choice, adapters, move || ring.send(()).unwrap_or(()))
-            .expect("the model can be pooled so"),
-        rung,
-    )
+    let on_done = move || ring.send(()).unwrap_or(());
+    (embedder(model, &config, &settled.choice, adapters, on_done).expect("the model can be pooled so"), rung)
 }
 
-fn embed_tokens(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Result<Vectors, Error> {
+pub(super) fn embed_tokens(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Result<Vectors, Error> {
     embed(worker, texts.iter().cloned().map(Prompt::from_tokens).collect())
 }
 

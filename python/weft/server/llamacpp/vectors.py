@@ -28,16 +28,9 @@ Told = TypeVar("Told")
 
 def texts(data: EmbeddingBody) -> tuple[str, list[SentPrompt]]:
     """The field that the texts are in, and the texts."""
-    _refuse_adapters(data.lora)
+    request_fields.refuse_adapters(data.lora)
     name, given = ("input", data.input) if data.content is None else ("content", data.content)
     return name, [request_fields.with_images(given, data.image_data)] if data.image_data else request_fields.texts(name, given)
-
-
-def _refuse_adapters(lora: object) -> None:
-    if lora:
-        raise InvalidRequest(
-            "lora", "lora is not supported here: vectors are computed with what POST /lora-adapters says; leave it out"
-        )
 
 
 def form(data: EmbeddingBody, n_texts: int, pooling: str) -> Written:
@@ -76,7 +69,7 @@ def asked(data: RerankBody) -> Asked:
     """What a body asks for."""
     if data.truncate:
         raise InvalidRequest("truncate", "truncate is not supported: no text is ever cut; leave it out")
-    _refuse_adapters(data.lora)
+    request_fields.refuse_adapters(data.lora)
     if data.query is None:
         raise InvalidRequest("query", "query must be given, as a string")
     name, given = ("documents", data.documents) if data.texts is None else ("texts", data.texts)

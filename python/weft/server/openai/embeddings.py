@@ -17,6 +17,7 @@ __all__ = ["texts", "written"]
 
 def texts(data: CreateEmbedding, pooling: str) -> list[SentPrompt]:
     """The texts of a body."""
+    request_fields.refuse_adapters(data.lora)
     if pooling == "none":
         raise InvalidRequest("input", "Pooling type 'none' is not OAI compatible. Please use a different pooling type")
     if data.dimensions is not None and data.dimensions < 1:

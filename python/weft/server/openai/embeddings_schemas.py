@@ -1,6 +1,6 @@
 """The fields of `/v1/embeddings`, by OpenAI's names."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ class CreateEmbedding(msgspec.Struct):
     dimensions: int | None = None
     user: str | None = None
     embd_normalize: int | None = None
+    lora: Any = None
 
 
 class EmbeddingObject(msgspec.Struct):

@@ -5,6 +5,7 @@ refused by name, unless its value asks for nothing.
 """
 
 from weft.infill import Snippet
+from weft.server.request_fields.adapters import refuse_adapters
 from weft.server.request_fields.branches import branches_size
 from weft.server.request_fields.constraint import Constraint, constraint
 from weft.server.request_fields.fields import CompletionFields, ForkFields, LogitBias, Prompt, TextPrompt
@@ -38,6 +39,7 @@ __all__ = [
     "pieces",
     "ping_s",
     "refuse",
+    "refuse_adapters",
     "refuse_endless_thought",
     "refuse_unsupported",
     "submission",

@@ -6,7 +6,7 @@ from typing import Any
 from weft import InvalidRequest
 from weft.fields.shown import shown
 
-__all__ = ["adapters"]
+__all__ = ["adapters", "refuse_adapters"]
 
 RIGHT = "it must be a list of objects with the `id` of an adapter and its `scale`, both numbers"
 
@@ -24,6 +24,18 @@ def adapters(lora: Any) -> tuple[tuple[int, float], ...] | None:  # noqa: ANN401
     scales = dict(map(_entry, lora if isinstance(lora, list) else [lora]))
     # One that is off need not be there.
     return tuple((adapter, scale) for adapter, scale in scales.items() if scale != 0)
+
+
+def refuse_adapters(lora: Any) -> None:  # noqa: ANN401 (any JSON)
+    """Refuses adapters of its own to a request for vectors.
+
+    Raises:
+        InvalidRequest: it names some.
+    """
+    if lora:
+        raise InvalidRequest(
+            "lora", "lora is not supported here: vectors are computed with what POST /lora-adapters says; leave it out"
+        )
 
 
 def _entry(entry: Any) -> tuple[int, float]:  # noqa: ANN401 (any JSON)
