@@ -36,6 +36,8 @@ pub(crate) struct Places {
     at: Vec<u32>,
     /// That of them where the prompt parts from what was computed before, where others may come that part there too.
     parts_at: Option<u32>,
+    /// Whether what a window sees at the prompt's end is saved: without it, who asks for it again would compute more than a window.
+    has_end: bool,
 }
 
 impl Places {
@@ -71,7 +73,7 @@ pub(super) fn snapshot_places<R: Runner>(core: &Core<R>, job: &Job, n_found: u32
     if core.memory.kind().n_window > 0 {
         return if may_add && keeps_windows(core) { window_places(core, job, n_found) } else { Places::default() };
     }
-    let mut places = Places { at: job.request.snapshots_at.clone(), parts_at: None };
+    let mut places = Places { at: job.request.snapshots_at.clone(), ..Places::default() };
     if !may_add || !keeps_states(core) {
         return places;
     }
@@ -99,6 +101,7 @@ fn window_places<R: Runner>(core: &Core<R>, job: &Job, n_found: u32) -> Places {
     let spacing =
         Spacing { n_bytes: u64::from(n_window) * bytes_per_token, min_step: WINDOWS_APART.saturating_mul(n_window), distance };
     add_evenly(core, &mut places, spacing, job, n_found);
+    places.has_end = job.n_prompt() >= places.at.last().copied().unwrap_or(n_found) + distance;
     places
 }
 
@@ -159,7 +162,7 @@ pub(super) fn keep_snapshots<R: Runner>(core: &mut Core<R>) {
 }
 
 /// Keeps the windows at the ends of prompts of which a later one may have no more: a chat's, whose answer may be asked for again or
-/// come back otherwise. And those where prompts part, and along prompts.
+/// come back otherwise. And those where prompts part, along prompts, and at the ends of all others.
 fn keep_windows<R: Runner>(core: &mut Core<R>) {
     for nth in 0..core.slots.running().len() {
         let running = &core.slots.running()[nth];
@@ -174,7 +177,7 @@ fn keep_windows<R: Runner>(core: &mut Core<R>) {
             keep_in_pool(core, nth, n_tokens - 1..=n_tokens);
         } else if places.parts_at == Some(n_tokens) {
             keep_in_pool(core, nth, n_tokens..=n_tokens);
-        } else if places.contains(n_tokens) {
+        } else if places.contains(n_tokens) || (places.has_end && running.will_draw()) {
             core.memory.keep_window(running.id, n_tokens);
         }
     }

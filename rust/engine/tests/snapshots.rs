@@ -166,16 +166,31 @@ fn several_at_once_that_part_from_an_earlier_prompt_compute_what_they_share_once
 }
 
 #[test]
+fn another_answer_to_a_prompt_goes_on_from_its_end_when_the_window_has_moved_on() {
+    for is_saved in [true, false] {
+        let (engine, control) = start_windowed(Checkpoints::default());
+        let text = prompt(1, 350);
+        assert_eq!(n_computed_for(&engine, &control, greedy(&text, 60)), 350 + 59);
+        if is_saved {
+            wait_until(&engine, |stats| stats.n_cells_used == 0);
+        }
+        let other = format!("{text}A{}", prompt(2, 39));
+        assert_eq!(n_computed_for(&engine, &control, greedy(&other, 1)), 40, "after a wait: {is_saved}");
+    }
+}
+
+#[test]
 fn windows_along_a_prompt_are_bounded_in_number_and_by_a_part_of_the_store() {
     const WINDOW_BYTES: u64 = 32 * 200;
     for (n_most, max_store_bytes, n_expected) in
-        [(8, None, 8), (0, None, 0), (99, None, 15), (8, Some(8 * 7 * WINDOW_BYTES), 7), (8, Some(7 * WINDOW_BYTES), 0)]
+        [(8, None, 9), (0, None, 0), (99, None, 16), (8, Some(8 * 7 * WINDOW_BYTES), 8), (8, Some(7 * WINDOW_BYTES), 1)]
     {
         let limits = Limits { checkpoints: Checkpoints { n_most, min_step: 16 }, max_store_bytes, ..limits(2, 4096) };
         let memory =
             MemoryKind { forks: Forks::InWindow, n_window: 32, idle_cost: IdleCost::Nothing, bytes_per_token: 200, ..MEMORY };
         let (engine, _) = start_with(limits, move |runner| runner.with_memory(memory));
         run(&engine, greedy(&prompt(1, 2000), 1));
+        // The last of them is at the prompt's end.
         assert_eq!(engine.stats().store.n_pieces, n_expected, "of {n_most} in {max_store_bytes:?} bytes");
     }
 }
