@@ -353,6 +353,12 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         1,
         constant("engine/snapshots.rs", "PART_OF_STORE"),
     ],
+    "windows along one prompt, with a sliding window, `--ctx-checkpoints`": lambda: [
+        weft.EngineConfig().ctx_checkpoints,
+        constant("engine/snapshots.rs", "WINDOWS_APART"),
+        1,
+        constant("engine/snapshots.rs", "PART_OF_STORE"),
+    ],
     "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), sandbox.MAX_SIZE >> 20],
     "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
         *(aside.MAX_WAITING >> 20, aside.VERY_LONG_TEXT >> 10),

@@ -497,7 +497,7 @@ class Engine:
                 being computed beside it may cause; None is ten times what the streams take without it, from 8 to
                 200, or twice what they take where that is more.
             ctx_checkpoints: Most states that are kept along a prompt of a model whose memory is a state, beside those at its
-                ends, in an eighth of cache_ram at most; None is 32.
+                ends, or windows of one that sees through a sliding window, in an eighth of cache_ram at most; None is 32.
             checkpoint_min_step: Fewest tokens from one of them to the next, on average; None is 48.
             rope_scaling_type: How the frequencies of positions are scaled; None of this and the seven after it is as the model's
                 file says.

@@ -164,9 +164,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ctx_checkpoints: Annotated[
         int,
         About(
-            "most states that are kept along the prompt of a recurrent or hybrid model, so that one which parts from it there"
-            " computes little again, in an eighth of cache_ram at most; 0 keeps them at the ends of prompts, turns and answers"
-            " alone. Other models go on from anywhere",
+            "most states that are kept along the prompt of a recurrent or hybrid model, or windows of one that sees through a"
+            " sliding window, so that one which parts from it there computes little again, in an eighth of cache_ram at most; 0"
+            " keeps them at the ends of prompts, turns and answers alone. Other models go on from anywhere",
             0,
             MAX_NUMBER,
         ),

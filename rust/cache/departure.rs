@@ -125,21 +125,26 @@ impl KvCache {
                     return false;
                 }
             }
-            let start = self.tree.node(node).start;
-            if range.start > start && !self.kind.is_a_state() {
-                self.split(node, range.start - start);
-            }
-            // A window that is not there can be saved from nowhere.
-            let is_news =
-                |saved: &Saved| self.tree.node(node).stored.is_none() || saved.whole_from < self.tree.node(node).whole_from;
-            if let Some(Saved { bytes, whole_from }) = saved.filter(is_news) {
-                self.keep(node, range.clone(), bytes, None, whole_from);
-                if self.rules().stays_until_all_is_saved() {
-                    return true;
-                }
+            let is_kept = self.keep_end(node, range, saved);
+            if is_kept && self.rules().stays_until_all_is_saved() {
+                return true;
             }
         }
         self.rules().leave(self, id, node);
+        true
+    }
+
+    /// Keeps what was saved of `range`, the end of `node`, which is cut there. `false` where nothing was, or what is kept already has
+    /// as much of its window.
+    pub(super) fn keep_end(&mut self, node: NodeId, range: &Range<u32>, saved: Option<Saved>) -> bool {
+        let start = self.tree.node(node).start;
+        if range.start > start && !self.kind.is_a_state() {
+            self.split(node, range.start - start);
+        }
+        // A window that is not there can be saved from nowhere.
+        let is_news = |saved: &Saved| self.tree.node(node).stored.is_none() || saved.whole_from < self.tree.node(node).whole_from;
+        let Some(Saved { bytes, whole_from }) = saved.filter(is_news) else { return false };
+        self.keep(node, range.clone(), bytes, None, whole_from);
         true
     }
 

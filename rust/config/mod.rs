@@ -265,13 +265,13 @@ pub struct EngineConfig {
     pub max_queue: u32,
     /// Longest pause between two tokens of a running stream that a waiting prompt may cause; it sizes the chunks of its prefill.
     pub max_token_gap: TokenGap,
-    /// States that are kept along prompts, where the model's memory cannot be cut.
+    /// States, or windows, that are kept along prompts, where the model's memory cannot be cut anywhere.
     pub checkpoints: Checkpoints,
 }
 
 /// States that are kept along a prompt, so that a later one which parts from it anywhere computes little again. Only a memory that
-/// cannot be cut needs them: that of recurrent and hybrid models. One with a sliding window keeps what it sees where prompts part,
-/// unless there are to be none.
+/// cannot be cut needs them: that of recurrent and hybrid models. One with a sliding window keeps what the window sees instead, four
+/// windows apart or more.
 ///
 /// They lie about evenly over what is computed of the prompt, where lines end, and one where it parts from earlier ones. Together
 /// they take an eighth of the store at most.

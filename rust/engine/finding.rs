@@ -118,7 +118,5 @@ fn last_snapshot<R: Runner>(core: &Core<R>, running: &Running, n_common: u32, n:
     if running.sequence.n_predicted() > 0 || !core.memory.cache().has_store() {
         return None;
     }
-    let places = &running.sequence.snapshots_at;
-    let earlier = || places.iter().rfind(|&&at| at <= n_common && at < n).copied();
-    if n_common == n_prompt { Some(n_prompt) } else { earlier() }
+    if n_common == n_prompt { Some(n_prompt) } else { running.sequence.snapshots_at.last_within(n_common.min(n - 1)) }
 }

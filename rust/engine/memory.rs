@@ -334,6 +334,22 @@ impl<R: Runner> Memory<R> {
         }
     }
 
+    /// Keeps what a sliding window sees after the `n_tokens` tokens that `id` has computed, with all before it that no piece has yet.
+    pub(super) fn keep_window(&mut self, id: SequenceId, n_tokens: u32) {
+        let mut n_kept = 0;
+        while let Some(range) = self.cache.next_of_window(id, n_tokens).filter(|range| range.start >= n_kept) {
+            n_kept = range.end;
+            let whole_from = self.runner.whole_from(id, &range);
+            let is_kept = match self.save(id, range.clone(), None) {
+                Ok(bytes) => self.cache.add_window(id, &range, Saved { bytes, whole_from }),
+                Err(error) => return warn_unsaved(&error),
+            };
+            if !is_kept {
+                return;
+            }
+        }
+    }
+
     fn count_spill(&mut self, took: Duration) {
         self.copying.spill += took;
         self.movement.count(took);

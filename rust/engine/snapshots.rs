@@ -1,76 +1,136 @@
 //! What is kept of a prompt that a model's memory will have never again: states, where it cannot be cut, and what a sliding window
-//! sees at the prompt's end, which moves on with the answer.
+//! sees, which moves on.
+
+use std::ops::RangeInclusive;
 
 use crate::cache::{MIN_SHARED, Maker, Match};
 use crate::config::Checkpoints;
 use crate::engine::core::Core;
 use crate::engine::job::Job;
-use crate::engine::runner::Runner;
+use crate::engine::runner::{MemoryKind, Runner};
 use crate::engine::running::Running;
 use crate::engine::sequence::Sequence;
 use crate::request::{Task, Token, is_of_medium};
 use crate::sampling::Lexicon;
 
-/// What the states along one prompt take of the store at most: one part in so many.
+/// What is kept along one prompt takes of the store at most: one part in so many.
 const PART_OF_STORE: u64 = 8;
+
+/// Windows along a prompt are so many times as far apart as each is long: of what a sliding window's layers computed of the prompt,
+/// they hold a quarter at most.
+const WINDOWS_APART: u32 = 4;
 
 /// Whether a state is worth keeping: only a memory that cannot be cut has any use for it.
 fn keeps_states<R: Runner>(core: &Core<R>) -> bool {
     core.memory.kind().is_a_state() && core.memory.cache().has_store()
 }
 
-/// Whether windows are kept where prompts part: without a store they would be lost as soon as anything needs their ids.
+/// Whether windows are kept along prompts: without a store they would be lost as soon as anything needs their ids.
 fn keeps_windows<R: Runner>(core: &Core<R>) -> bool {
     core.memory.kind().n_window > 0 && core.memory.cache().has_store()
 }
 
-/// Where in the prompt of a request that starts with `n_found` known tokens states are kept besides at its end, in order: where it
-/// says so, where it parts from what was computed before, and about evenly in between, as far as [`Checkpoints`] allow. With a
-/// sliding window, where a window is kept: where it parts, if that is worth it.
-pub(super) fn snapshot_places<R: Runner>(core: &Core<R>, job: &Job, n_found: u32) -> Vec<u32> {
-    let Checkpoints { n_most, min_step } = core.limits.checkpoints;
-    let may_add = n_most > 0 && job.uses_cache() && job.request.task == Task::Complete;
-    if core.memory.kind().n_window > 0 {
-        return if may_add && keeps_windows(core) { Vec::from_iter(parting(core, job, n_found)) } else { Vec::new() };
+/// Places in a prompt where what is computed is kept, in order.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Places {
+    at: Vec<u32>,
+    /// That of them where the prompt parts from what was computed before, where others may come that part there too.
+    parts_at: Option<u32>,
+    /// Whether what a window sees at the prompt's end is saved: without it, who asks for it again would compute more than a window.
+    has_end: bool,
+}
+
+impl Places {
+    /// The first place after `n` tokens.
+    fn after(&self, n: u32) -> Option<u32> {
+        self.at.get(self.at.partition_point(|&at| at <= n)).copied()
     }
-    let mut places = job.request.snapshots_at.clone();
+
+    /// The last place within the first `n` tokens.
+    pub(super) fn last_within(&self, n: u32) -> Option<u32> {
+        self.at.partition_point(|&at| at <= n).checked_sub(1).map(|last| self.at[last])
+    }
+
+    fn contains(&self, at: u32) -> bool {
+        self.at.binary_search(&at).is_ok()
+    }
+
+    /// Adds a place that is so far from every other one and may be one of `job`, of which `n_found` tokens are known.
+    fn add(&mut self, at: u32, distance: u32, job: &Job, n_found: u32) {
+        let next = self.at.partition_point(|&place| place < at);
+        let is_apart = |place: Option<&u32>| place.is_none_or(|place| place.abs_diff(at) >= distance);
+        let is_free = is_apart(self.at.get(next)) && is_apart(next.checked_sub(1).and_then(|before| self.at.get(before)));
+        if at > n_found && at < job.n_prompt() && is_free && !job.media.iter().any(|placed| placed.is_cut_at(at)) {
+            self.at.insert(next, at);
+        }
+    }
+}
+
+/// Where in the prompt of a request that starts with `n_found` known tokens states, or windows, are kept besides at its end: where it
+/// says so, where it parts from what was computed before, and about evenly in between, as far as [`Checkpoints`] allow.
+pub(super) fn snapshot_places<R: Runner>(core: &Core<R>, job: &Job, n_found: u32) -> Places {
+    let may_add = core.limits.checkpoints.n_most > 0 && job.uses_cache() && job.request.task == Task::Complete;
+    if core.memory.kind().n_window > 0 {
+        return if may_add && keeps_windows(core) { window_places(core, job, n_found) } else { Places::default() };
+    }
+    let mut places = Places { at: job.request.snapshots_at.clone(), ..Places::default() };
     if !may_add || !keeps_states(core) {
         return places;
     }
-    let (cache, n_prompt) = (core.memory.cache(), job.n_prompt());
-    let mut add = |at: u32, distance: u32| {
-        let next = places.partition_point(|&place| place < at);
-        let is_apart = |place: Option<&u32>| place.is_none_or(|place| place.abs_diff(at) >= distance);
-        let is_free = is_apart(places.get(next)) && is_apart(next.checked_sub(1).and_then(|before| places.get(before)));
-        if at > n_found && at < n_prompt && is_free && !job.media.iter().any(|placed| placed.is_cut_at(at)) {
-            places.insert(next, at);
-        }
-    };
-    add(cache.n_there(&job.variants, &job.prompt), 1);
+    places.add(core.memory.cache().n_there(&job.variants, &job.prompt), 1, job, n_found);
     // What is told of its tokens from here on needs the row before them.
     if let Some(n_told) = core.n_told(job) {
-        add(n_told - 1, 1);
+        places.add(n_told - 1, 1, job, n_found);
     }
-    let (_, max_bytes, _) = cache.store_size();
-    let n_affordable = max_bytes.map_or(u64::MAX, |max| max / PART_OF_STORE / core.memory.kind().bytes_of(n_prompt).max(1));
-    let n_most = u32::try_from(n_affordable).unwrap_or(u32::MAX).min(n_most);
-    if n_most > 0 {
-        let step = (n_prompt - n_found).div_ceil(n_most + 1).max(min_step);
-        let lexicon = core.memory.model().lexicon();
-        for at in (n_found..n_prompt).step_by(step as usize).skip(1).take(n_most as usize) {
-            add(line_end_near(at, step, &job.prompt, &lexicon), MIN_SHARED);
-        }
-    }
+    let n_bytes = core.memory.kind().bytes_of(job.n_prompt());
+    add_evenly(core, &mut places, Spacing { n_bytes, min_step: 1, distance: MIN_SHARED }, job, n_found);
     places
 }
 
-/// Where a prompt that starts with `n_found` known tokens parts from what was computed before, if more is computed again for want of a
-/// window there than the window has to hold.
-fn parting<R: Runner>(core: &Core<R>, job: &Job, n_found: u32) -> Option<u32> {
-    let at = core.memory.cache().n_there(&job.variants, &job.prompt);
-    let n_least = core.memory.kind().n_window.max(MIN_SHARED);
-    let is_worth_it = at >= n_found + n_least && at < job.n_prompt();
-    (is_worth_it && !job.media.iter().any(|placed| placed.is_cut_at(at))).then_some(at)
+/// Where windows are kept: where the prompt parts from what was computed before, if more is computed again for want of a window there
+/// than the window has to hold, and in between.
+fn window_places<R: Runner>(core: &Core<R>, job: &Job, n_found: u32) -> Places {
+    let MemoryKind { n_window, bytes_per_token, .. } = core.memory.kind();
+    let distance = n_window.max(MIN_SHARED);
+    let parts_at = core.memory.cache().n_there(&job.variants, &job.prompt);
+    let mut places = Places::default();
+    if parts_at >= n_found + distance {
+        places.add(parts_at, 1, job, n_found);
+        places.parts_at = places.contains(parts_at).then_some(parts_at);
+    }
+    let spacing =
+        Spacing { n_bytes: u64::from(n_window) * bytes_per_token, min_step: WINDOWS_APART.saturating_mul(n_window), distance };
+    add_evenly(core, &mut places, spacing, job, n_found);
+    places.has_end = job.n_prompt() >= places.at.last().copied().unwrap_or(n_found) + distance;
+    places
+}
+
+/// How far from each other places lie that are about even.
+#[derive(Debug, Clone, Copy)]
+struct Spacing {
+    /// What each adds to the store.
+    n_bytes: u64,
+    /// So many tokens or more are from one to the next on average.
+    min_step: u32,
+    /// So many always, whatever else is near.
+    distance: u32,
+}
+
+/// Adds places about evenly over what is computed of a prompt of which `n_found` tokens are known, where lines end.
+fn add_evenly<R: Runner>(core: &Core<R>, places: &mut Places, spacing: Spacing, job: &Job, n_found: u32) {
+    let Checkpoints { n_most, min_step } = core.limits.checkpoints;
+    let (_, max_bytes, _) = core.memory.cache().store_size();
+    let n_affordable = max_bytes.map_or(u64::MAX, |max| max / PART_OF_STORE / spacing.n_bytes.max(1));
+    let n_most = u32::try_from(n_affordable).unwrap_or(u32::MAX).min(n_most);
+    if n_most == 0 {
+        return;
+    }
+    let n_prompt = job.n_prompt();
+    let step = (n_prompt - n_found).div_ceil(n_most + 1).max(min_step).max(spacing.min_step);
+    let lexicon = core.memory.model().lexicon();
+    for at in (n_found..n_prompt).step_by(step as usize).skip(1).take(n_most as usize) {
+        places.add(line_end_near(at, step, &job.prompt, &lexicon), spacing.distance, job, n_found);
+    }
 }
 
 /// The place nearest to `at`, less than `distance` from it, where a line of the prompt ends, else `at`: texts part where a turn, a line or a
@@ -89,7 +149,7 @@ pub(super) fn n_to_snapshot<R: Runner>(core: &Core<R>, running: &Running) -> u32
     if running.sequence.n_predicted() > 0 || !(keeps_states(core) || keeps_windows(core)) {
         return u32::MAX;
     }
-    running.sequence.snapshots_at.iter().find(|&&at| at > running.n_held).map_or(u32::MAX, |at| at - running.n_held)
+    running.sequence.snapshots_at.after(running.n_held).map_or(u32::MAX, |at| at - running.n_held)
 }
 
 /// Keeps what this decode has reached and will be gone after the next.
@@ -102,7 +162,7 @@ pub(super) fn keep_snapshots<R: Runner>(core: &mut Core<R>) {
 }
 
 /// Keeps the windows at the ends of prompts of which a later one may have no more: a chat's, whose answer may be asked for again or
-/// come back otherwise. And those where prompts part. They take a sequence id that is free, and leave as any path that is idle.
+/// come back otherwise. And those where prompts part, along prompts, and at the ends of all others.
 fn keep_windows<R: Runner>(core: &mut Core<R>) {
     for nth in 0..core.slots.running().len() {
         let running = &core.slots.running()[nth];
@@ -111,23 +171,28 @@ fn keep_windows<R: Runner>(core: &mut Core<R>) {
         if !is_in_prompt || n_tokens < MIN_SHARED {
             continue;
         }
-        let is_wanted_end = running.will_draw() && !running.sequence.request().snapshots_at.is_empty();
-        let n_least = if is_wanted_end {
+        let places = &running.sequence.snapshots_at;
+        if running.will_draw() && !running.sequence.request().snapshots_at.is_empty() {
             // Where the prompt comes again, its last token is computed for the logits after it.
-            n_tokens - 1
-        } else if running.sequence.snapshots_at.contains(&n_tokens) {
-            n_tokens
-        } else {
-            continue;
-        };
-        let (id, sequence) = (running.id, &running.sequence);
-        let maker = Maker { request_id: sequence.request_id, owner: sequence.request().owner.clone() };
-        let variants = sequence.variants.clone();
-        let Some(n_kept) = (n_least..=n_tokens).find(|&n| core.memory.can_fork(id, n)) else { continue };
-        let Some(kept) = core.memory.place(&variants, Some(&Match::in_pool(id, n_kept))) else { return };
-        core.memory.cache_mut().name_maker(kept, maker);
-        core.memory.cache_mut().unpin(kept);
+            keep_in_pool(core, nth, n_tokens - 1..=n_tokens);
+        } else if places.parts_at == Some(n_tokens) {
+            keep_in_pool(core, nth, n_tokens..=n_tokens);
+        } else if places.contains(n_tokens) || (places.has_end && running.will_draw()) {
+            core.memory.keep_window(running.id, n_tokens);
+        }
     }
+}
+
+/// Keeps the first of `places` of which the sequence at `nth` has the window: others who go on from there share its cells. It takes a
+/// sequence id, where one is free, and leaves as any path that is idle.
+fn keep_in_pool<R: Runner>(core: &mut Core<R>, nth: usize, mut places: RangeInclusive<u32>) {
+    let Running { id, ref sequence, .. } = core.slots.running()[nth];
+    let maker = Maker { request_id: sequence.request_id, owner: sequence.request().owner.clone() };
+    let variants = sequence.variants.clone();
+    let Some(n_kept) = places.find(|&n| core.memory.can_fork(id, n)) else { return };
+    let Some(kept) = core.memory.place(&variants, Some(&Match::in_pool(id, n_kept))) else { return };
+    core.memory.cache_mut().name_maker(kept, maker);
+    core.memory.cache_mut().unpin(kept);
 }
 
 /// Keeps the states at the ends of prompts, with the logits after them, and where requests want them.
@@ -141,7 +206,7 @@ fn keep_states<R: Runner>(core: &mut Core<R>) {
             continue;
         }
         let (id, is_end) = (running.id, running.will_draw());
-        if !is_end && !running.sequence.snapshots_at.contains(&n_tokens) {
+        if !is_end && !running.sequence.snapshots_at.contains(n_tokens) {
             continue;
         }
         let Sequence { variants, tokens, .. } = &running.sequence;

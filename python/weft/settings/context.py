@@ -142,9 +142,9 @@ CACHE: Mapping[str, Flag] = {
         "--swa-checkpoints",
         parse=within(EngineConfig, "ctx_checkpoints"),
         env="LLAMA_ARG_CTX_CHECKPOINTS",
-        help="most states that are kept along a prompt of a recurrent or hybrid model, in an eighth of --cache-ram at most;"
-        " 0 keeps them at the ends of prompts, turns and answers alone, and with a sliding window nothing where prompts part"
-        " (default: 32)",
+        help="most states that are kept along a prompt of a recurrent or hybrid model, or windows of one that sees through a"
+        " sliding window, four windows apart or more, in an eighth of --cache-ram at most; 0 keeps them at the ends of prompts,"
+        " turns and answers alone (default: 32)",
     ),
     "checkpoint_min_step": row(
         CONTEXT,

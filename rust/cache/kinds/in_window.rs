@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::cache::departure::Why;
+use crate::cache::departure::{Saved, Why};
 use crate::cache::find::{CanFork, Match, Restore, Wanted, add_part};
 use crate::cache::kinds::{NeededBy, Part, Rules};
 use crate::cache::prefix_tree::{NodeId, Walk};
@@ -155,15 +155,17 @@ fn stored_after(cache: &KvCache, nodes: &[(NodeId, Range<u32>)], start: u32) -> 
 }
 
 /// The first part of what ends at `tip` that must be saved before a path leaves: what nobody else holds, or all of it where a pin
-/// or a preempted sequence ends, since the others' windows move on. That is what no piece has yet, and what the window at the tip
-/// sees but the piece lacks, because it was saved of a longer path.
+/// or a preempted sequence ends, since the others' windows move on.
 fn unsaved(cache: &KvCache, tip: NodeId) -> Option<(NodeId, Range<u32>)> {
-    let window_from = cache.kind.window_from(cache.tree.node(tip).end());
     let is_firm = cache.tree.node(tip).n_reserved > 0 || cache.is_end_of_pin(tip);
-    let own = cache.tree.upwards(tip).take_while(|&at| {
-        let node = cache.tree.node(at);
-        node.parent.is_some() && (is_firm || node.n_holders == 1)
-    });
+    first_unsaved(cache, tip, |at| is_firm || cache.tree.node(at).n_holders == 1)
+}
+
+/// The first part of what ends at `tip`, as far up as nodes are `wanted`, that is to be saved so that somebody can begin there: what
+/// no piece has yet, and what the window at the tip sees but the piece lacks, because it was saved of a longer path.
+fn first_unsaved(cache: &KvCache, tip: NodeId, wanted: impl Fn(NodeId) -> bool) -> Option<(NodeId, Range<u32>)> {
+    let window_from = cache.kind.window_from(cache.tree.node(tip).end());
+    let own = cache.tree.upwards(tip).take_while(|&at| cache.tree.node(at).parent.is_some() && wanted(at));
     let unsaved = own.filter_map(|at| {
         let node = cache.tree.node(at);
         let start = if node.stored.is_some() { node.start.max(window_from) } else { node.start };
@@ -171,4 +173,26 @@ fn unsaved(cache: &KvCache, tip: NodeId) -> Option<(NodeId, Range<u32>)> {
         is_unsaved.then(|| (at, start..node.end()))
     });
     unsaved.last()
+}
+
+/// Windows that are kept while a prompt passes them.
+impl KvCache {
+    /// What is to be saved next of the first `n_tokens` tokens of the path of `id`, which runs, so that others can begin after them when
+    /// the window has moved on; `None` where all is.
+    pub fn next_of_window(&mut self, id: SequenceId, n_tokens: u32) -> Option<Range<u32>> {
+        let node = self.cut_at(id, n_tokens);
+        first_unsaved(self, node, |_| true).map(|(_, range)| range)
+    }
+
+    /// Keeps what was saved of `range` of the path of `id`, as [`KvCache::next_of_window`] said. `false` where the store has no room for
+    /// it.
+    pub fn add_window(&mut self, id: SequenceId, range: &Range<u32>, saved: Saved) -> bool {
+        let node = self.cut_at(id, range.end);
+        if !self.make_room_in_store(node, saved.bytes.len() as u64, Why::Pressed) {
+            return false;
+        }
+        // What was dropped may have joined nodes of the path.
+        let node = self.cut_at(id, range.end);
+        self.keep_end(node, range, Some(saved))
+    }
 }

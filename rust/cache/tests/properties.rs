@@ -163,7 +163,7 @@ impl Run {
                 let id = self.running.swap_remove(at);
                 self.pin(id);
             }
-            (8, Some(at)) => self.keep_state(self.running[at]),
+            (8, Some(at)) => self.keep_end(self.running[at]),
             _ => {}
         }
     }
@@ -182,11 +182,27 @@ impl Run {
         }
     }
 
-    fn keep_state(&mut self, id: SequenceId) {
+    /// A state, or a window, is kept while a sequence passes it.
+    fn keep_end(&mut self, id: SequenceId) {
         let n = self.bench.cache.n_held(id);
-        if self.bench.forks == Forks::AtEnd && n > 0 {
-            let Saved { bytes, .. } = self.bench.shadow.save(id, 0..n);
-            self.bench.cache.add_snapshot(id, n, bytes, Some([0.5].into()));
+        match self.bench.forks {
+            Forks::AtEnd if n > 0 => {
+                let Saved { bytes, .. } = self.bench.shadow.save(id, 0..n);
+                self.bench.cache.add_snapshot(id, n, bytes, Some([0.5].into()));
+            }
+            Forks::InWindow => self.keep_window(id, n),
+            _ => {}
+        }
+    }
+
+    fn keep_window(&mut self, id: SequenceId, n: u32) {
+        let mut n_kept = 0;
+        while let Some(range) = self.bench.cache.next_of_window(id, n).filter(|range| range.start >= n_kept) {
+            n_kept = range.end;
+            let saved = self.bench.shadow.save(id, range.clone());
+            if !self.bench.cache.add_window(id, &range, saved) {
+                return;
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use std::time::Instant;
 use crate::engine::job::Job;
 use crate::engine::runner::{Runner, Variants};
 use crate::engine::seniority::Seniority;
+use crate::engine::snapshots::Places;
 use crate::engine::untold::Untold;
 use crate::request::{
     Constraint, Diversity, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage,
@@ -72,8 +73,8 @@ pub(crate) struct Sequence {
     clock: Clock,
     /// `None` until it was placed for the first time: what later placements find counts for nobody.
     n_cached: Option<u32>,
-    /// Where in its prompt a memory that cannot be cut keeps its state, besides at the end; in order.
-    pub(crate) snapshots_at: Vec<u32>,
+    /// Where in its prompt a memory that cannot be cut, or sees through a window, keeps what it has, besides at the end.
+    pub(crate) snapshots_at: Places,
     /// What its stream is still to hear of its prompt.
     pub(crate) untold: Untold,
     /// Why what is computed of the prompt has to be, where it is to tell that.
@@ -113,7 +114,7 @@ impl Sequence {
             chosen: None,
             clock: Clock::new(now),
             n_cached: None,
-            snapshots_at: Vec::new(),
+            snapshots_at: Places::default(),
             untold: Untold::default(),
             explanation: None,
             request,

@@ -34,7 +34,7 @@ mod turns;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use crate::cache::{Forks, MemoryKind};
+use crate::cache::{Forks, IdleCost, MemoryKind};
 use crate::config::{Checkpoints, Limits, READER_PATIENCE, TokenGap};
 use crate::engine::{Completions, Engine, Stats};
 use crate::error::Error;

@@ -92,17 +92,20 @@ fn of_a_chat_what_a_window_sees_at_the_end_of_its_prompt_is_kept() {
     }
 }
 
+/// A memory with a window of 32 tokens, and a store.
+fn start_windowed(checkpoints: Checkpoints) -> (Engine, FakeControl) {
+    let limits = Limits { max_store_bytes: STORE, checkpoints, ..limits(4, 8192) };
+    start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::InWindow, n_window: 32, ..MEMORY }))
+}
+
 #[test]
 fn where_prompts_part_a_window_is_kept_for_the_next_that_parts_there() {
     for n_most in [4, 0] {
-        let checkpoints = Checkpoints { n_most, ..Checkpoints::default() };
-        let limits = Limits { max_store_bytes: STORE, checkpoints, ..limits(2, 4096) };
-        let memory = MemoryKind { forks: Forks::InWindow, n_window: 32, ..MEMORY };
-        let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
+        let (engine, control) = start_windowed(Checkpoints { n_most, ..Checkpoints::default() });
         // No two begin alike after what they share.
         let after = |n: usize, nth: u8| format!("{}{}{}", &prompt(1, 500)[..n], char::from(b'A' + nth), prompt(nth.into(), 99));
-        // The second one of each place computes all again, but for those that follow it.
-        let places = [(500, 0), (500, 0), (500, 500), (480, 0), (480, 480), (500, 500)];
+        // The second one of each place goes on from the window along the first one's prompt, and those that follow it from the place.
+        let places = [(500, 0), (500, 384), (500, 500), (480, 384), (480, 480), (500, 500)];
         for (nth, (n_shared, n_found)) in (0..).zip(places) {
             let n_found = if n_most == 0 { 0 } else { n_found };
             let n_computed = n_computed_for(&engine, &control, greedy(&after(n_shared, nth), 1));
@@ -117,9 +120,7 @@ fn where_prompts_part_a_window_is_kept_for_the_next_that_parts_there() {
 
 #[test]
 fn a_window_within_a_prompt_that_runs_is_saved_after_it() {
-    let limits = Limits { max_store_bytes: STORE, checkpoints: Checkpoints::default(), ..limits(4, 4096) };
-    let memory = MemoryKind { forks: Forks::InWindow, n_window: 32, ..MEMORY };
-    let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
+    let (engine, control) = start_windowed(Checkpoints::default());
     let after = |nth: u8, n_tokens| greedy(&format!("{}{}", prompt(1, 300), char::from(b'A' + nth)), n_tokens);
     run(&engine, after(0, 40));
     wait_until(&engine, |stats| stats.n_cells_used == 0);
@@ -127,6 +128,71 @@ fn a_window_within_a_prompt_that_runs_is_saved_after_it() {
     run(&engine, after(1, 400));
     wait_until(&engine, |stats| stats.n_cells_used == 0);
     assert_eq!(n_computed_for(&engine, &control, after(2, 1)), 1);
+}
+
+#[test]
+fn a_prompt_that_parts_anywhere_from_an_earlier_one_computes_no_more_than_four_windows_again() {
+    let text = prompt(1, 2000);
+    for is_saved in [true, false] {
+        let (engine, control) = start_windowed(Checkpoints::default());
+        assert_eq!(n_computed_for(&engine, &control, greedy(&text, 40)), 2000 + 39);
+        for (nth, n_shared) in (0..).zip([1990, 1500, 1000, 700, 130]) {
+            if is_saved {
+                wait_until(&engine, |stats| stats.n_cells_used == 0);
+            }
+            let other = format!("{}{}{}", &text[..n_shared], char::from(b'A' + nth), prompt(nth.into(), 99));
+            let n_again = n_computed_for(&engine, &control, greedy(&other, 1)) - 100;
+            assert!(n_again <= 4 * 32, "{n_again} of {n_shared} tokens are computed again, after a wait: {is_saved}");
+        }
+    }
+}
+
+#[test]
+fn several_at_once_that_part_from_an_earlier_prompt_compute_what_they_share_once_and_no_more_than_four_windows_of_it_again() {
+    let (engine, control) = start_windowed(Checkpoints::default());
+    let text = prompt(1, 2000);
+    run(&engine, greedy(&text, 40));
+    wait_until(&engine, |stats| stats.n_cells_used == 0);
+    let before = control.n_computed();
+    control.allow(Some(0));
+    let others = (0..4).map(|nth| format!("{}+{}{}", &text[..1500], char::from(b'A' + nth), prompt(nth.into(), 98)));
+    let streams: Vec<Completions> = others.map(|other| engine.submit(greedy(&other, 1), None).unwrap()).collect();
+    control.allow(None);
+    for stream in streams {
+        collect(stream).unwrap();
+    }
+    let n_again = control.n_computed() - before - 4 * 99 - 1;
+    assert!(n_again <= 4 * 32, "{n_again} tokens are computed again");
+}
+
+#[test]
+fn another_answer_to_a_prompt_goes_on_from_its_end_when_the_window_has_moved_on() {
+    for is_saved in [true, false] {
+        let (engine, control) = start_windowed(Checkpoints::default());
+        let text = prompt(1, 350);
+        assert_eq!(n_computed_for(&engine, &control, greedy(&text, 60)), 350 + 59);
+        if is_saved {
+            wait_until(&engine, |stats| stats.n_cells_used == 0);
+        }
+        let other = format!("{text}A{}", prompt(2, 39));
+        assert_eq!(n_computed_for(&engine, &control, greedy(&other, 1)), 40, "after a wait: {is_saved}");
+    }
+}
+
+#[test]
+fn windows_along_a_prompt_are_bounded_in_number_and_by_a_part_of_the_store() {
+    const WINDOW_BYTES: u64 = 32 * 200;
+    for (n_most, max_store_bytes, n_expected) in
+        [(8, None, 9), (0, None, 0), (99, None, 16), (8, Some(8 * 7 * WINDOW_BYTES), 8), (8, Some(7 * WINDOW_BYTES), 1)]
+    {
+        let limits = Limits { checkpoints: Checkpoints { n_most, min_step: 16 }, max_store_bytes, ..limits(2, 4096) };
+        let memory =
+            MemoryKind { forks: Forks::InWindow, n_window: 32, idle_cost: IdleCost::Nothing, bytes_per_token: 200, ..MEMORY };
+        let (engine, _) = start_with(limits, move |runner| runner.with_memory(memory));
+        run(&engine, greedy(&prompt(1, 2000), 1));
+        // The last of them is at the prompt's end.
+        assert_eq!(engine.stats().store.n_pieces, n_expected, "of {n_most} in {max_store_bytes:?} bytes");
+    }
 }
 
 /// Bytes of a state of whatever length.

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::cache::Tier;
-use crate::engine::runner::IdleCost;
 
 #[test]
 fn when_nothing_runs_the_pool_is_empty_and_nothing_is_lost() {
