@@ -7,7 +7,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::{Choice, EngineConfig, KvType, Pooling, Used};
 use crate::embedding::{Beginnings, Embedder, Encoded, Encoder, Sequences, Shape};
-use crate::engine::runner::{DefaultAdapters, Forks, IdleCost, MediaRows, MemoryKind, Plan, Row, SequenceId, Variant};
+use crate::engine::runner::{DefaultAdapters, MediaRows, MemoryKind, Plan, Row, SequenceId, Variant};
 use crate::error::{Error, Result};
 use crate::llama::adapters;
 use crate::llama::affinity::Stay;
@@ -154,16 +154,7 @@ impl VectorContext {
             n_positions: model.n_positions(),
             puts_out: true,
         });
-        let n_window = model.n_swa();
-        let memory_kind = MemoryKind {
-            forks: if n_window > 0 { Forks::InWindow } else { Forks::Anywhere },
-            idle_cost: IdleCost::Nothing,
-            can_be_saved: false,
-            bytes_per_token: 0,
-            bytes_per_state: 0,
-            tokens_per_run: 0,
-            n_window,
-        };
+        let memory_kind = MemoryKind::of_vectors(model.n_swa());
         let context = Self {
             raw,
             batch: Batch::new(bounds),
