@@ -27,6 +27,7 @@ mod forking;
 mod forks;
 mod grouping;
 mod history;
+mod invocation;
 mod job;
 mod lagging;
 mod leaving;
@@ -80,6 +81,7 @@ use crate::request::{
 };
 use crate::sampling::{Lexicon, Sampler};
 use control::open_stream;
+use invocation::last_place;
 use job::{Job, QueuePlace};
 use outbox::Published;
 use questions::Question;
@@ -167,9 +169,7 @@ impl Known {
         let others = Variant::with_adapters(all().filter(|&(id, _)| id != activated));
         let invocation = &self.invocations[activated as usize];
         let invoked_at = invoked_at.or_else(|| {
-            let mut tokens = prompt.clone().into_tokens();
-            tokens.extend(suffix);
-            let place = tokens.windows(invocation.len()).rposition(|at| at == invocation)?;
+            let place = last_place(prompt.ids().chain(suffix.iter().copied()), invocation)?;
             Some(u32::try_from(place).expect("a prompt has fewer than 2³² tokens"))
         });
         Ok(match invoked_at {
