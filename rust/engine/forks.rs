@@ -12,7 +12,7 @@ use crate::engine::job::{Job, QueuePlace, Way};
 use crate::engine::sequence::{Begun, Sequence, Tokens};
 use crate::engine::stream::{At, Bell, ForkMade, MAX_ENDED_BYTES, Sender};
 use crate::error::Result;
-use crate::request::{PlacedMedia, Request, Token};
+use crate::request::{Media, PlacedMedia, Request, Token};
 use crate::sampling::Sampler;
 
 /// Once the forks of a step have taken so many tokens over, further ones wait for the next step, and with them whatever was asked for
@@ -149,6 +149,10 @@ impl Source {
         size_of::<Self>() + size_of::<Token>() * self.tokens.n_own() + size_of_val(&self.written[..])
     }
 
+    fn has_medium(&self, media: &Media) -> bool {
+        self.media.iter().any(|placed| placed.media == *media)
+    }
+
     /// Bytes that branches share which began together, about: of each part that one of `others` does not have.
     fn n_shared<'a>(&self, others: &(impl Iterator<Item = &'a Self> + Clone)) -> usize {
         let has_no = |is_it: &dyn Fn(&Self) -> bool| !others.clone().any(is_it);
@@ -159,7 +163,9 @@ impl Source {
             .begun
             .as_ref()
             .filter(|&begun| has_no(&|other| other.begun.as_ref().is_some_and(|known| Rc::ptr_eq(known, begun))));
-        of_prompt.into_iter().chain(of_way).chain(begun.map(|begun| begun.n_bytes())).sum()
+        let of_media = self.media.iter().filter(|placed| has_no(&|other| other.has_medium(&placed.media)));
+        let of_media = of_media.map(|placed| usize::try_from(placed.media.n_bytes()).unwrap_or(usize::MAX));
+        of_prompt.into_iter().chain(of_media).chain(of_way).chain(begun.map(|begun| begun.n_bytes())).sum()
     }
 }
 
@@ -278,7 +284,7 @@ mod tests {
 
     use super::*;
     use crate::engine::stream::{self, Completions};
-    use crate::request::Prompt;
+    use crate::request::{Encoding, Medium, Prompt};
     use crate::sampling::lexicon::tests::Pieces;
 
     /// A request for `n` branches after `n_prompt` tokens, and its reader.
@@ -324,6 +330,62 @@ mod tests {
         assert!(n_bytes >= 3_000);
         forks.end(0, 1, source(), &job.sender);
         assert_eq!(forks.n_bytes - n_bytes, size_of::<Source>());
+    }
+
+    /// A picture that takes so many bytes.
+    #[derive(Debug)]
+    struct Picture(Token, u64);
+
+    impl Medium for Picture {
+        fn first_id(&self) -> Token {
+            self.0
+        }
+
+        fn n_tokens(&self) -> u32 {
+            4
+        }
+
+        fn sees_ahead(&self) -> bool {
+            false
+        }
+
+        fn n_bytes(&self) -> u64 {
+            self.1
+        }
+
+        fn encoding(&self) -> Encoding {
+            Encoding::Ready
+        }
+
+        fn vectors(&self) -> Option<Arc<[f32]>> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_picture_counts_once_for_all_branches_of_a_stream() {
+        let picture = |first_id, n_bytes| Media(Arc::new(Picture(first_id, n_bytes)));
+        let with = |request_id: u64, media: &[&Media]| {
+            let (mut job, reader) = job(request_id, 2, 20);
+            job.media = media.iter().map(|&media| PlacedMedia { start: 0, media: media.clone() }).collect();
+            (job, reader)
+        };
+        let n_bytes = MAX_ENDED_BYTES as u64 / 3;
+        let (one, other) = (picture(-1, n_bytes), picture(-9, n_bytes));
+        let mut forks = Forks::default();
+        let (first, _reader) = with(0, &[&one]);
+        end(&mut forks, &first, 0, 1);
+        end(&mut forks, &first, 1, 1);
+        assert!((MAX_ENDED_BYTES / 3..MAX_ENDED_BYTES / 2).contains(&forks.n_bytes), "{} bytes", forks.n_bytes);
+        // Further jobs of the stream have the same picture, and another one.
+        let (mut further, _) = with(1, &[&one, &other]);
+        further.stream_id = 0;
+        forks.end(0, 2, Source::new(&further, 0, None), &first.sender);
+        assert!((MAX_ENDED_BYTES / 3 * 2..MAX_ENDED_BYTES / 4 * 3).contains(&forks.n_bytes), "{} bytes", forks.n_bytes);
+        // Those of another stream are its own, and too much with these.
+        let (second, _second) = with(2, &[&one, &other]);
+        end(&mut forks, &second, 0, 1);
+        assert!(forks.ended(0, 0).is_none() && forks.ended(2, 0).is_some(), "the oldest go first");
     }
 
     #[test]
