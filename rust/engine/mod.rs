@@ -31,6 +31,7 @@ mod invocation;
 mod job;
 mod lagging;
 mod leaving;
+mod making;
 mod memory;
 mod movement;
 mod outbox;
