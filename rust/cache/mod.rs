@@ -15,6 +15,7 @@ mod blocks;
 mod cells;
 mod departure;
 mod find;
+mod invocation;
 mod kinds;
 mod listing;
 mod lost;
@@ -37,6 +38,7 @@ use crate::request::Token;
 pub use blocks::{BLOCK, HeldBlock, MAX_KEY, Place, PrefixDigest, block_hashes};
 pub use departure::{Departure, Saved, Why};
 pub use find::{Match, Restore, Wanted};
+pub use invocation::invoked_at;
 pub use kinds::{Forks, IdleCost, MemoryKind};
 pub use listing::{CachedNode, Tier};
 use lost::LostStretches;
@@ -46,7 +48,7 @@ use prefix_tree::{DropKey, NodeId, PrefixTree, length};
 pub use relocation::Relocation;
 use store::Store;
 use strands::Strands;
-pub use variant::{Variant, Variants, invoked_at};
+pub use variant::{Variant, Variants};
 
 /// llama.cpp's number that owns cells, `0 ≤ id < n_seq_max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use crate::request::Token;
-
 /// The adapters that are on, with their scales. Tokens that are computed with different ones share nothing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Variant {
@@ -99,16 +97,6 @@ impl Variants {
     }
 }
 
-/// Where `tokens` have `invocation` for the last time, from where on an activated adapter (aLoRA) counts.
-///
-/// # Panics
-/// If there are more than 2³² tokens.
-#[must_use]
-pub fn invoked_at(tokens: &[Token], invocation: &[Token]) -> Option<u32> {
-    let place = tokens.windows(invocation.len()).rposition(|at| at == invocation)?;
-    Some(u32::try_from(place).expect("a text has fewer than 2³² tokens"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,13 +135,6 @@ mod tests {
             let differs = (0..20).find(|&place| one.at(place) != other.at(place));
             assert_eq!(differs.unwrap_or(u32::MAX), n, "{one:?} and {other:?}");
         }
-    }
-
-    #[test]
-    fn the_last_of_several_invocations_counts() {
-        assert_eq!(invoked_at(&[1, 2, 3, 1, 2, 4], &[1, 2]), Some(3));
-        assert_eq!(invoked_at(&[1, 2, 3], &[1, 2, 3]), Some(0));
-        assert_eq!([&[1, 3, 2][..], &[1], &[]].map(|tokens| invoked_at(tokens, &[1, 2])), [None; 3]);
     }
 
     #[test]

@@ -189,7 +189,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::cache::{Forks, IdleCost};
     use crate::config::Pooling;
 
     const N_LONGEST: usize = 300;
@@ -217,15 +216,7 @@ mod tests {
 
     impl Fake {
         fn new(n_window: u32) -> Self {
-            let kind = MemoryKind {
-                forks: if n_window > 0 { Forks::InWindow } else { Forks::Anywhere },
-                idle_cost: IdleCost::Nothing,
-                can_be_saved: false,
-                bytes_per_token: 0,
-                bytes_per_state: 0,
-                tokens_per_run: 0,
-                n_window,
-            };
+            let kind = MemoryKind::of_vectors(n_window);
             Self { kind, held: BTreeMap::new(), whole_from: BTreeMap::new(), n_computed: 0, fails: false }
         }
     }

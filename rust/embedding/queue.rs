@@ -464,6 +464,10 @@ mod tests {
             true
         }
 
+        fn n_bytes(&self) -> u64 {
+            0
+        }
+
         fn encoding(&self) -> Encoding {
             self.0.lock().expect("nobody panics").clone()
         }

@@ -62,6 +62,11 @@ impl<R: Runner> Core<R> {
         Some(from + if job.recalls() { self.recall.n_known(&job.variants, &job.prompt, from) } else { 0 })
     }
 
+    /// Whether there is anything to do.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.queue.is_empty() || self.forks.are_making()
+    }
+
     /// Something for the reader of a request, who is told when the step ends.
     pub(super) fn tell(&mut self, request_id: u64, event: Event) {
         if !matches!(&event, Event::Token(token) if token.n_predicted > 1) {

@@ -3,102 +3,189 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::engine::beams::cancel_search;
 use crate::engine::core::Core;
 use crate::engine::forks::{ForkOrder, Ordered, OrderedWays, Source};
 use crate::engine::job::{Awaits, Branch, Job, Way};
+use crate::engine::leaving::cancel_branch;
+use crate::engine::making::{Finding, InLine, Making, Reading, Stage};
 use crate::engine::runner::Runner;
 use crate::engine::sequence::{Begun, Sequence, append_text, incomplete_tail};
 use crate::engine::stream::{At, ForkMade, Sender};
 use crate::error::{Error, Result};
-use crate::request::{MAX_COMPLETIONS, Request, Task, Token, is_of_medium};
-use crate::sampling::Sampler;
+use crate::request::{MAX_COMPLETIONS, Request, Task};
 
 /// The longest character takes so many tokens.
 const MAX_TOKENS_OF_CHARACTER: u32 = 4;
 
-/// Forks a branch, and answers.
+/// Where a branch is forked.
+pub(super) struct Cut {
+    pub(super) source: Source,
+    /// The end of the branch's stream.
+    pub(super) sender: Arc<Sender>,
+    /// Its job and its place there, where it was in a slot, has not ended, and is forked at its end.
+    pub(super) live: Option<(u64, u32)>,
+    /// After so many of the tokens that it has drawn.
+    pub(super) n_said: u32,
+    /// All before the place.
+    pub(super) n_tokens: u32,
+    pub(super) is_end: bool,
+}
+
+/// Takes up what is asked for: it waits behind what was asked for before of the same stream, and [`make_forks`] makes it.
 pub(super) fn fork<R: Runner>(core: &mut Core<R>, order: ForkOrder) {
     let ForkOrder { order, answer } = order;
-    answer.give(make(core, order));
+    let stream_id = order.stream_id;
+    let begun = find_source(core, stream_id, order.branch).and_then(|known| match order.at {
+        At::Byte(at) => Finding::new(order, known, at).map(|finding| Stage::Finding(Box::new(finding))),
+        At::End | At::Token(_) => begin(core, order, known),
+    });
+    match begun {
+        Ok(stage) => core.forks.line_up(stream_id, InLine::Fork(Making { answer, stage })),
+        Err(error) => answer.give(Err(error)),
+    }
 }
 
-/// Where a branch is forked.
-struct Cut {
-    source: Source,
-    /// The end of the branch's stream.
-    sender: Arc<Sender>,
-    /// Its job and its place there, where it was in a slot, has not ended, and is forked at its end.
-    live: Option<(u64, u32)>,
-    /// After so many of the tokens that it has drawn.
-    n_said: u32,
-    /// All before the place.
-    n_tokens: u32,
-    is_end: bool,
+/// Makes forks, stream by stream, as far as a step has room for it, and does what was asked for behind them.
+pub(super) fn make_forks<R: Runner>(core: &mut Core<R>) {
+    while let Some((stream_id, next)) = core.forks.next_in_line() {
+        core.has_changed = true;
+        match next {
+            InLine::CancelBranch(index) => cancel(core, stream_id, index),
+            InLine::Fork(making) => make(core, stream_id, making),
+        }
+    }
 }
 
-fn make<R: Runner>(core: &mut Core<R>, order: Ordered) -> Result<ForkMade> {
+/// One branch of a stream is wanted no longer: once the forks are made that were asked for before.
+pub(super) fn cancel_in_turn<R: Runner>(core: &mut Core<R>, stream_id: u64, index: u32) {
+    if core.forks.has_line(stream_id) {
+        core.forks.line_up(stream_id, InLine::CancelBranch(index));
+    } else {
+        cancel(core, stream_id, index);
+    }
+}
+
+fn cancel<R: Runner>(core: &mut Core<R>, stream_id: u64, index: u32) {
+    if !cancel_search(core, stream_id, index) {
+        cancel_branch(core, stream_id, index);
+    }
+}
+
+/// Makes forks as far as this step has room for it: they are answered, or first in line again.
+fn make<R: Runner>(core: &mut Core<R>, stream_id: u64, making: Making) {
+    let Making { answer, stage } = making;
+    let went_on = match stage {
+        Stage::Finding(finding) => find(core, finding).map(Went::On),
+        Stage::Reading(reading) => {
+            let request_id = reading.request_id;
+            let went_on = read(core, reading);
+            if went_on.is_err() {
+                give_up(core, request_id);
+            }
+            went_on
+        }
+    };
+    match went_on {
+        Ok(Went::On(stage)) => core.forks.put_back(stream_id, Making { answer, stage }),
+        Ok(Went::Made(made)) => answer.give(Ok(made)),
+        Err(error) => answer.give(Err(error)),
+    }
+}
+
+/// How far the making of forks has come.
+enum Went {
+    On(Stage),
+    Made(ForkMade),
+}
+
+/// What was to become forks is refused: nothing of it is left when the step ends, nor is its stream where that was its last job.
+fn give_up<R: Runner>(core: &mut Core<R>, request_id: u64) {
+    // Whoever looks at the queue finds it shorter at once.
+    drop(core.queue.job_mut(request_id).waiting.take());
+    core.outbox.told.push(request_id);
+}
+
+/// Reads on for the place that is to have so many bytes of text before it; once it is found, the forks are begun there.
+fn find<R: Runner>(core: &mut Core<R>, mut finding: Box<Finding>) -> Result<Stage> {
+    if finding.order.own.as_ref().unwrap_or(&finding.known.1).is_cancelled() {
+        return Err(stream_has_ended());
+    }
+    let n_most = core.forks.n_readable();
+    let (n_read, found) = finding.read(n_most, core.memory.model())?;
+    core.forks.count_read(n_read);
+    let Some(n_said) = found else { return Ok(Stage::Finding(finding)) };
+    let Finding { order, known, .. } = *finding;
+    // It may have gone on, or ended, or been left by its reader in the meantime.
+    let known = find_source(core, order.stream_id, order.branch).unwrap_or(known);
+    begin(core, Ordered { at: At::Token(n_said), ..order }, known)
+}
+
+/// Begins to make forks where it is known at which token: what they become takes its place in the queue, where it waits until they
+/// are made.
+fn begin<R: Runner>(core: &mut Core<R>, order: Ordered, known: (Source, Arc<Sender>)) -> Result<Stage> {
     let Ordered { stream_id, branch, at, append, ways, request_id, own, place } = order;
-    let cut = cut(core, stream_id, branch, at)?;
+    let cut = cut(core, (stream_id, branch), at, known)?;
     check(&cut.source, &ways)?;
     let (n_prompt, n_ctx) = (cut.n_tokens as usize + append.len(), core.limits.n_ctx_slot as usize);
     if n_prompt >= n_ctx {
         return Err(Error::ContextOverflow { n_prompt, n_ctx });
     }
-    count(core, &cut, &ways, n_prompt);
-    let begun = begun(core, &cut, &ways, &append)?;
-    let prompt = cut.source.tokens.first_with(cut.n_tokens, &append);
-    // Nothing is refused any more once they have their numbers.
-    let (branches, number) = number(&cut.sender, ways.n(), own.is_some())?;
-    let Way { request, first, .. } = &*cut.source.way;
-    let seed = request.seed.wrapping_sub(*first).wrapping_add(number);
-    let ways = written(core, &cut, ways, (branches.start, seed), &prompt, &append);
-    let seed = ways[0].request.seed;
-    let is_own = own.is_some();
-    let Cut { source, sender, n_said, n_tokens, is_end, .. } = cut;
-    let mut job = Job::of_ways(request_id, ways, prompt, own.unwrap_or(sender), place);
-    job.stream_id = if is_own { request_id } else { stream_id };
-    job.written = source.written;
-    if source.shifted_at.is_none() && n_tokens > source.n_prompt {
-        job.written.push(source.n_prompt..n_tokens);
+    if own.is_none() && cut.sender.has_ended() {
+        return Err(stream_has_ended());
     }
-    (job.variants, job.asked_for, job.media) = (source.variants, source.asked_for, source.media);
+    let is_own = own.is_some();
+    let prompt = cut.source.tokens.first_with(cut.n_tokens, &append);
+    core.forks.count_copied(n_prompt);
+    let reading = Reading::new(core, cut, (request_id, is_own), ways, append, &prompt)?;
+    let Reading { cut: Cut { source, sender, n_tokens, is_end, .. }, append, .. } = &reading;
+    let sender = own.unwrap_or_else(|| Arc::clone(sender));
+    let mut job = Job::unmade(request_id, Arc::clone(&source.way.request), prompt, sender, place);
+    job.stream_id = if is_own { request_id } else { stream_id };
+    job.written.clone_from(&source.written);
+    if source.shifted_at.is_none() && *n_tokens > source.n_prompt {
+        job.written.push(source.n_prompt..*n_tokens);
+    }
+    (job.variants, job.asked_for, job.media) = (source.variants.clone(), source.asked_for.clone(), Arc::clone(&source.media));
     if let Some(grouping) = core.limits.grouping {
         job.grouped_from = grouping.first(job.n_prompt());
     }
-    let (n, shares_all) = (job.branches.len() as u64, job.shares_prompt());
-    core.forks.begin(request_id, begun);
+    let shares_all = job.shares_prompt();
     core.queue.push(job);
-    core.stats.branches.n_forked += n;
     core.has_changed = true;
-    if is_end && shares_all {
+    if *is_end && shares_all {
         follow(core, request_id, stream_id, branch, append.is_empty());
     }
-    Ok(ForkMade { branches, seed, n_said, n_prompt })
+    Ok(Stage::Reading(Box::new(reading)))
 }
 
-/// Counts what forks take over as the step's work.
-fn count<R: Runner>(core: &mut Core<R>, cut: &Cut, ways: &OrderedWays, n_prompt: usize) {
-    let n_appended = n_prompt - cut.n_tokens as usize;
-    let (n_kinds, n_read) = match ways {
-        OrderedWays::Alike(_) => (1, n_appended + if cut.live.is_none() { cut.source.drawn(cut.n_said).len() } else { 0 }),
-        // The penalties of each count the prompt.
-        OrderedWays::Anew { requests, .. } => (1 + requests.len(), 0),
-    };
-    core.forks.count(n_kinds * n_prompt, n_read);
+/// Reads on what forks go on from; once all is read, they get their numbers, and what they became waits as any request does.
+fn read<R: Runner>(core: &mut Core<R>, mut reading: Box<Reading>) -> Result<Went> {
+    let mut n_most = core.forks.n_readable();
+    while n_most > 0 && !reading.is_read() {
+        let n_read = reading.read(n_most, core.memory.model())?;
+        core.forks.count_read(n_read);
+        n_most = core.forks.n_readable();
+    }
+    if !reading.is_read() {
+        return Ok(Went::On(Stage::Reading(reading)));
+    }
+    let Reading { cut, request_id, is_own, append, begun, ways, .. } = *reading;
+    let (n_prompt, n) = (cut.n_tokens as usize + append.len(), ways.n());
+    // Nothing is refused any more once they have their numbers.
+    let (branches, number) = number(&cut.sender, n, is_own)?;
+    let Way { request, first, .. } = &*cut.source.way;
+    let ways = ways.written(&cut.source, branches.start, request.seed.wrapping_sub(*first).wrapping_add(number));
+    let seed = ways[0].request.seed;
+    core.forks.begin(request_id, begun);
+    core.queue.make(request_id, ways);
+    core.stats.branches.n_forked += u64::from(n);
+    Ok(Went::Made(ForkMade { branches, seed, n_said: cut.n_said, n_prompt }))
 }
 
 /// Looks where a branch is to be forked.
-fn cut<R: Runner>(core: &mut Core<R>, stream_id: u64, branch: u32, at: At) -> Result<Cut> {
-    let (source, sender) = find_source(core, stream_id, branch)?;
-    if source.way.request.diversity.beams().is_some() {
-        return Err(refused(
-            "branch",
-            "the beams of a search replace each other, and are not forked; fork a branch of its own".to_owned(),
-        ));
-    }
-    if matches!(at, At::Byte(_)) {
-        core.forks.count(0, source.drawn(source.n_predicted).len());
-    }
+fn cut<R: Runner>(core: &Core<R>, (stream_id, branch): (u64, u32), at: At, known: (Source, Arc<Sender>)) -> Result<Cut> {
+    let (source, sender) = known;
     let n_said = n_said(&source, at, core.memory.model())?;
     let (n_tokens, is_end) = (source.cut(n_said), n_said == source.n_predicted);
     if let Some(shifted_at) = source.shifted_at.filter(|&at| n_tokens <= at) {
@@ -126,75 +213,18 @@ fn check(source: &Source, ways: &OrderedWays) -> Result<()> {
     Ok(())
 }
 
-/// What forks begin with, beside the tokens.
-fn begun<R: Runner>(core: &Core<R>, cut: &Cut, ways: &OrderedWays, append: &[Token]) -> Result<Begun> {
-    let (source, runner) = (&cut.source, core.memory.model());
-    let mut begun = match (ways, cut.live.and_then(|live| sequence_of(core, live))) {
-        (OrderedWays::Anew { .. }, _) => anew(source, cut.n_said, runner),
-        (OrderedWays::Alike(_), Some(sequence)) => sequence.begun(),
-        (OrderedWays::Alike(_), None) => said_again(core, source, cut.n_said)?,
-    };
-    begun.append(append, &source.way.request).map_err(|token| {
-        let piece = String::from_utf8_lossy(runner.lexicon().spelling(token)).into_owned();
-        refused("append", format!("the grammar of the branch does not allow what is appended, from {piece:?} on"))
-    })?;
-    Ok(begun)
-}
-
 /// The numbers of `n` forks in their stream, and the number of the first among the seeds of the branch's.
 fn number(sender: &Sender, n: u32, is_own: bool) -> Result<(Range<u32>, u32)> {
     if is_own {
         return Ok((0..n, MAX_COMPLETIONS.wrapping_add(sender.fork_off(n))));
     }
     if sender.has_ended() {
-        return Err(refused("stream", "the stream has ended; forks of its branches need a stream of their own".to_owned()));
+        return Err(stream_has_ended());
     }
     let too_many = || refused("n", format!("a stream has at most {MAX_COMPLETIONS} branches, and {n} more would be too many"));
     let branches = sender.add_branches(n).ok_or_else(too_many)?;
     let number = branches.start;
     Ok((branches, number))
-}
-
-/// How forks are written that continue `prompt`, of which `append` is none of the branch's own.
-fn written<R: Runner>(
-    core: &Core<R>,
-    cut: &Cut,
-    ways: OrderedWays,
-    (mut first, mut seed): (u32, u32),
-    prompt: &Arc<[Token]>,
-    append: &[Token],
-) -> Vec<Way> {
-    let source = &cut.source;
-    match ways {
-        OrderedWays::Alike(n) => {
-            let mut sampler = match cut.live.and_then(|live| sequence_of(core, live)) {
-                Some(sequence) => sequence.sampler().branch(seed),
-                None => after(source, cut.n_said),
-            };
-            for &token in append {
-                sampler.accept(token);
-            }
-            let request = Arc::new(forked(&source.way.request, n, seed));
-            vec![Way { first, n, request, stops: Arc::clone(&source.way.stops), sampler, firsts: None }]
-        }
-        OrderedWays::Anew { requests, with_own_seeds } => {
-            let drawable: Arc<[Token]> = if source.media.is_empty() {
-                Arc::clone(prompt)
-            } else {
-                prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect()
-            };
-            let way = |(mut request, sampler): (Request, Sampler)| {
-                let n = request.n;
-                if !with_own_seeds {
-                    request.seed = seed;
-                }
-                let way = Way::new(first, request, sampler, Arc::clone(&drawable));
-                (first, seed) = (first + n, seed.wrapping_add(n));
-                way
-            };
-            requests.into_iter().map(way).collect()
-        }
-    }
 }
 
 /// The fork of a request id stands at the end of a branch, or `is_next` false, behind that: it waits for what that computes next.
@@ -222,7 +252,7 @@ fn follow<R: Runner>(core: &mut Core<R>, request_id: u64, stream_id: u64, branch
 /// A branch of a stream, and the stream's end.
 fn find_source<R: Runner>(core: &Core<R>, stream_id: u64, branch: u32) -> Result<(Source, Arc<Sender>)> {
     if let Some((source, sender)) = core.forks.ended(stream_id, branch) {
-        return Ok((source.clone(), Arc::clone(sender)));
+        return Ok((check_beams(source.clone())?, Arc::clone(sender)));
     }
     let unknown = || refused("branch", format!("the stream has no branch {branch}, or it ended too long ago"));
     let (request_id, index) = core.queue.find_branch(stream_id, branch).ok_or_else(unknown)?;
@@ -234,11 +264,21 @@ fn find_source<R: Runner>(core: &Core<R>, stream_id: u64, branch: u32) -> Result
     if let Some(sequence) = sequence_of(core, (request_id, index)) {
         source = source.reached(sequence);
     }
-    Ok((source, Arc::clone(&job.sender)))
+    Ok((check_beams(source)?, Arc::clone(&job.sender)))
+}
+
+fn check_beams(source: Source) -> Result<Source> {
+    if source.way.request.diversity.beams().is_some() {
+        return Err(refused(
+            "branch",
+            "the beams of a search replace each other, and are not forked; fork a branch of its own".to_owned(),
+        ));
+    }
+    Ok(source)
 }
 
 /// A branch of a job that was in a slot and has not ended.
-fn sequence_of<R: Runner>(core: &Core<R>, (request_id, index): (u64, u32)) -> Option<&Sequence> {
+pub(super) fn sequence_of<R: Runner>(core: &Core<R>, (request_id, index): (u64, u32)) -> Option<&Sequence> {
     let running = core.slots.running().iter().map(|running| &running.sequence);
     let preempted = core.queue.preempted().iter().map(|preempted| &preempted.sequence);
     running.chain(preempted).find(|sequence| sequence.request_id == request_id && sequence.index == index)
@@ -254,60 +294,12 @@ fn n_said(source: &Source, at: At, runner: &impl Runner) -> Result<u32> {
         }
         At::Token(n) if n <= n_all => Ok(n),
         At::Token(n) => Err(refused("at", format!("the branch has drawn {n_all} tokens, and is to be forked after {n}"))),
-        At::Byte(at) => after_bytes(source, at, runner),
+        At::Byte(_) => unreachable!("a byte is looked for before"),
     }
-}
-
-/// After how many of the tokens that it has drawn the text of a branch has `at` bytes.
-fn after_bytes(source: &Source, at: usize, runner: &impl Runner) -> Result<u32> {
-    if source.shifted_at.is_some() {
-        let message =
-            "the context of the branch was shifted, and its first bytes are gone; name the place by its token".to_owned();
-        return Err(refused("at", message));
-    }
-    let (mut bytes, mut n_before, mut below) = (source.begun.as_deref().map_or_else(Vec::new, Begun::held), 0, 0);
-    let drawn = source.tokens.of(source.drawn(source.n_predicted));
-    for (n, token) in (1..).zip(drawn.map(Some).chain([None])) {
-        let is_place = incomplete_tail(&bytes) == 0;
-        if is_place && bytes.len() == at {
-            return Ok(n - 1);
-        }
-        if is_place && bytes.len() > at {
-            let above = bytes.len();
-            let message =
-                format!("no token and character ends after {at} bytes of the text; the nearest are {below} and {above}");
-            return Err(refused("at", message));
-        }
-        if is_place {
-            below = bytes.len();
-        }
-        n_before = bytes.len();
-        let Some(token) = token else { break };
-        append_text(token, &source.way.request, runner, &mut bytes);
-    }
-    Err(refused("at", format!("the text has {n_before} bytes, and is to be forked after {at}; the nearest place is {below}")))
-}
-
-/// Where a branch was after the first `n_said` tokens that it drew.
-fn said_again<R: Runner>(core: &Core<R>, source: &Source, n_said: u32) -> Result<Begun> {
-    let Way { request, stops, .. } = &*source.way;
-    let is_held = request.constraint.is_some() || request.thought.is_some();
-    if is_held && source.shifted_at.is_some() {
-        let message =
-            "the context of the branch was shifted, and with it went what its grammar has read; give the forks their own";
-        return Err(refused("at", message.to_owned()));
-    }
-    let runner = core.memory.model();
-    let mut begun = match &source.begun {
-        Some(begun) => begun.copy(),
-        None => Begun::new(request, Arc::clone(stops), &runner.lexicon()),
-    };
-    begun.say(source.tokens.of(source.drawn(n_said)), request, runner);
-    Ok(begun)
 }
 
 /// Where forks begin that have their own parameters, behind the first `n_said` tokens that a branch drew.
-fn anew(source: &Source, n_said: u32, runner: &impl Runner) -> Begun {
+pub(super) fn anew(source: &Source, n_said: u32, runner: &impl Runner) -> Begun {
     let drawn = source.drawn(n_said);
     let last = drawn.start.max(drawn.end.saturating_sub(MAX_TOKENS_OF_CHARACTER))..drawn.end;
     let mut bytes = source.begun.as_deref().filter(|_| last == drawn).map_or_else(Vec::new, Begun::held);
@@ -318,17 +310,8 @@ fn anew(source: &Source, n_said: u32, runner: &impl Runner) -> Begun {
     Begun::Anew(bytes.split_off(n_whole))
 }
 
-/// A sampler that has seen what that of a branch had after the first `n_said` tokens that it drew.
-fn after(source: &Source, n_said: u32) -> Sampler {
-    let mut sampler = source.way.sampler.branch(0);
-    for token in source.tokens.of(source.drawn(n_said)) {
-        sampler.accept(token);
-    }
-    sampler
-}
-
 /// What is asked for of the forks of a branch of `request`: nothing of its prompt, and no slot of its own.
-fn forked(request: &Request, n: u32, seed: u32) -> Request {
+pub(super) fn forked(request: &Request, n: u32, seed: u32) -> Request {
     Request {
         n,
         seed,
@@ -343,6 +326,10 @@ fn forked(request: &Request, n: u32, seed: u32) -> Request {
     }
 }
 
-fn refused(param: &'static str, message: String) -> Error {
+pub(super) fn stream_has_ended() -> Error {
+    refused("stream", "the stream has ended; forks of its branches need a stream of their own".to_owned())
+}
+
+pub(super) fn refused(param: &'static str, message: String) -> Error {
     Error::InvalidRequest { param, message }
 }

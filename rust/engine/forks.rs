@@ -1,25 +1,28 @@
 //! Branches that others are forked from: where they are, what their forks begin with, and which forks wait for a row of logits.
 //! Values in, values out: no model, no clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use crate::cache::{Variant, Variants};
+use crate::engine::forking::stream_has_ended;
 use crate::engine::job::{Job, QueuePlace, Way};
+use crate::engine::making::{InLine, Making};
 use crate::engine::sequence::{Begun, Sequence, Tokens};
 use crate::engine::stream::{At, Bell, ForkMade, MAX_ENDED_BYTES, Sender};
 use crate::error::Result;
-use crate::request::{PlacedMedia, Request, Token};
+use crate::request::{Media, PlacedMedia, Request, Token};
 use crate::sampling::Sampler;
 
-/// Once the forks of a step have taken so many tokens over, further ones wait for the next step, and with them whatever was asked for
-/// after them: some milliseconds' work. A token that is copied counts once.
+/// So many tokens a step copies for forks, and so many, in tokens that are copied, it reads again for them: some milliseconds' work each.
+/// Forks that take more are made over several steps, and what is asked for behind them of their stream's branches is done after that;
+/// what begins to copy more is taken from the channel in the next step, and with it whatever comes behind.
 pub(super) const MAX_FORKED_TOKENS: usize = 1 << 18;
 
-/// A token that a sampler, a grammar or a text reads again counts for so many that are copied.
+/// A token that a sampler, a grammar or a text reads again counts for so many that are copied: a step reads 8,192.
 pub(super) const READ_AGAIN: usize = 32;
 
 /// A fork that a caller asks for; counted in [`Published::n_waiting`](crate::engine::outbox::Published::n_waiting).
@@ -47,16 +50,6 @@ pub(crate) struct Ordered {
 pub(crate) enum OrderedWays {
     Alike(u32),
     Anew { requests: Vec<(Request, Sampler)>, with_own_seeds: bool },
-}
-
-impl OrderedWays {
-    /// How many forks they ask for.
-    pub(crate) fn n(&self) -> u32 {
-        match self {
-            Self::Alike(n) => *n,
-            Self::Anew { requests, .. } => requests.iter().map(|(request, _)| request.n).sum(),
-        }
-    }
 }
 
 /// Tells whoever asked what became of it; that is over when this is dropped.
@@ -149,6 +142,10 @@ impl Source {
         size_of::<Self>() + size_of::<Token>() * self.tokens.n_own() + size_of_val(&self.written[..])
     }
 
+    fn has_medium(&self, media: &Media) -> bool {
+        self.media.iter().any(|placed| placed.media == *media)
+    }
+
     /// Bytes that branches share which began together, about: of each part that one of `others` does not have.
     fn n_shared<'a>(&self, others: &(impl Iterator<Item = &'a Self> + Clone)) -> usize {
         let has_no = |is_it: &dyn Fn(&Self) -> bool| !others.clone().any(is_it);
@@ -159,7 +156,9 @@ impl Source {
             .begun
             .as_ref()
             .filter(|&begun| has_no(&|other| other.begun.as_ref().is_some_and(|known| Rc::ptr_eq(known, begun))));
-        of_prompt.into_iter().chain(of_way).chain(begun.map(|begun| begun.n_bytes())).sum()
+        let of_media = self.media.iter().filter(|placed| has_no(&|other| other.has_medium(&placed.media)));
+        let of_media = of_media.map(|placed| usize::try_from(placed.media.n_bytes()).unwrap_or(usize::MAX));
+        of_prompt.into_iter().chain(of_media).chain(of_way).chain(begun.map(|begun| begun.n_bytes())).sum()
     }
 }
 
@@ -189,24 +188,76 @@ pub(super) struct Forks {
     ended: BTreeMap<u64, Ended>,
     /// Of all of these.
     n_bytes: usize,
-    /// Tokens that were taken over in this step.
-    n_taken: usize,
+    /// By stream: what is asked of its branches, in order, from the first forks on that are not made.
+    lines: BTreeMap<u64, VecDeque<InLine>>,
+    /// The lines from this stream on are served first.
+    turn: u64,
+    /// Tokens that were copied in this step.
+    n_copied: usize,
+    /// Tokens that were read again in this step.
+    n_read: usize,
 }
 
 impl Forks {
     /// A step begins.
     pub(super) fn begin_step(&mut self) {
-        self.n_taken = 0;
+        (self.n_copied, self.n_read) = (0, 0);
     }
 
-    /// So many tokens were copied in this step, and so many read again.
-    pub(super) fn count(&mut self, n_copied: usize, n_read: usize) {
-        self.n_taken += n_copied + READ_AGAIN * n_read;
+    /// So many tokens were copied in this step.
+    pub(super) fn count_copied(&mut self, n: usize) {
+        self.n_copied += n;
     }
 
-    /// Whether further forks wait for the next step.
+    /// So many tokens were read again in this step.
+    pub(super) fn count_read(&mut self, n: usize) {
+        self.n_read += n;
+    }
+
+    /// Whether further commands wait for the next step.
     pub(super) fn have_enough(&self) -> bool {
-        self.n_taken >= MAX_FORKED_TOKENS
+        self.n_copied >= MAX_FORKED_TOKENS
+    }
+
+    /// How many tokens may still be read again in this step.
+    pub(super) fn n_readable(&self) -> usize {
+        (MAX_FORKED_TOKENS / READ_AGAIN).saturating_sub(self.n_read)
+    }
+
+    /// Whether forks are being made.
+    pub(super) fn are_making(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
+    /// Whether forks of branches of this stream are being made.
+    pub(super) fn has_line(&self, stream_id: u64) -> bool {
+        self.lines.contains_key(&stream_id)
+    }
+
+    /// Behind what was asked for before of the branches of this stream.
+    pub(super) fn line_up(&mut self, stream_id: u64, what: InLine) {
+        self.lines.entry(stream_id).or_default().push_back(what);
+    }
+
+    /// What is done next, taken out of the line of its stream: of the streams one after the other, as long as this step may read.
+    pub(super) fn next_in_line(&mut self) -> Option<(u64, InLine)> {
+        if self.n_readable() == 0 {
+            return None;
+        }
+        let next = self.lines.range(self.turn..).next().or_else(|| self.lines.first_key_value());
+        let stream_id = *next?.0;
+        self.turn = stream_id + 1;
+        let line = self.lines.get_mut(&stream_id)?;
+        let first = line.pop_front()?;
+        if line.is_empty() {
+            self.lines.remove(&stream_id);
+        }
+        Some((stream_id, first))
+    }
+
+    /// Forks that are not made yet are first in line again.
+    pub(super) fn put_back(&mut self, stream_id: u64, making: Making) {
+        self.lines.entry(stream_id).or_default().push_front(InLine::Fork(making));
     }
 
     /// The branches of a job begin like this.
@@ -234,6 +285,19 @@ impl Forks {
     pub(super) fn leave(&mut self, request_id: u64) {
         self.begun.remove(&request_id);
         self.due.retain(|due| due.request_id != request_id && due.of.0 != request_id);
+        self.leave_line(request_id);
+    }
+
+    /// What was to become forks is over before they are made: whoever asked is told.
+    fn leave_line(&mut self, request_id: u64) {
+        let is_it = |what: &InLine| matches!(what, InLine::Fork(making) if making.request_id() == request_id);
+        for line in self.lines.values_mut() {
+            let left = line.iter().position(is_it).and_then(|at| line.remove(at));
+            if let Some(InLine::Fork(making)) = left {
+                making.answer.give(Err(stream_has_ended()));
+            }
+        }
+        self.lines.retain(|_, line| !line.is_empty());
     }
 
     /// A branch of a stream has ended, and may be forked for as long as somebody holds the stream.
@@ -278,7 +342,7 @@ mod tests {
 
     use super::*;
     use crate::engine::stream::{self, Completions};
-    use crate::request::Prompt;
+    use crate::request::{Encoding, Medium, Prompt};
     use crate::sampling::lexicon::tests::Pieces;
 
     /// A request for `n` branches after `n_prompt` tokens, and its reader.
@@ -324,6 +388,62 @@ mod tests {
         assert!(n_bytes >= 3_000);
         forks.end(0, 1, source(), &job.sender);
         assert_eq!(forks.n_bytes - n_bytes, size_of::<Source>());
+    }
+
+    /// A picture that takes so many bytes.
+    #[derive(Debug)]
+    struct Picture(Token, u64);
+
+    impl Medium for Picture {
+        fn first_id(&self) -> Token {
+            self.0
+        }
+
+        fn n_tokens(&self) -> u32 {
+            4
+        }
+
+        fn sees_ahead(&self) -> bool {
+            false
+        }
+
+        fn n_bytes(&self) -> u64 {
+            self.1
+        }
+
+        fn encoding(&self) -> Encoding {
+            Encoding::Ready
+        }
+
+        fn vectors(&self) -> Option<Arc<[f32]>> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_picture_counts_once_for_all_branches_of_a_stream() {
+        let picture = |first_id, n_bytes| Media(Arc::new(Picture(first_id, n_bytes)));
+        let with = |request_id: u64, media: &[&Media]| {
+            let (mut job, reader) = job(request_id, 2, 20);
+            job.media = media.iter().map(|&media| PlacedMedia { start: 0, media: media.clone() }).collect();
+            (job, reader)
+        };
+        let n_bytes = MAX_ENDED_BYTES as u64 / 3;
+        let (one, other) = (picture(-1, n_bytes), picture(-9, n_bytes));
+        let mut forks = Forks::default();
+        let (first, _reader) = with(0, &[&one]);
+        end(&mut forks, &first, 0, 1);
+        end(&mut forks, &first, 1, 1);
+        assert!((MAX_ENDED_BYTES / 3..MAX_ENDED_BYTES / 2).contains(&forks.n_bytes), "{} bytes", forks.n_bytes);
+        // Further jobs of the stream have the same picture, and another one.
+        let (mut further, _) = with(1, &[&one, &other]);
+        further.stream_id = 0;
+        forks.end(0, 2, Source::new(&further, 0, None), &first.sender);
+        assert!((MAX_ENDED_BYTES / 3 * 2..MAX_ENDED_BYTES / 4 * 3).contains(&forks.n_bytes), "{} bytes", forks.n_bytes);
+        // Those of another stream are its own, and too much with these.
+        let (second, _second) = with(2, &[&one, &other]);
+        end(&mut forks, &second, 0, 1);
+        assert!(forks.ended(0, 0).is_none() && forks.ended(2, 0).is_some(), "the oldest go first");
     }
 
     #[test]

@@ -80,8 +80,13 @@ pub(crate) struct Way {
 impl Way {
     /// Of a `request` whose branches are those of their stream from `first` on. `sampler` was made for it, and has seen nothing;
     /// `drawable` are the tokens of its prompt that can be drawn.
-    pub(crate) fn new(first: u32, mut request: Request, mut sampler: Sampler, drawable: Arc<[Token]>) -> Self {
+    pub(crate) fn new(first: u32, request: Request, mut sampler: Sampler, drawable: Arc<[Token]>) -> Self {
         sampler.accept_prompt(drawable);
+        Self::after_prompt(first, request, sampler)
+    }
+
+    /// As [`Way::new`], of a sampler that has seen the prompt.
+    pub(crate) fn after_prompt(first: u32, mut request: Request, sampler: Sampler) -> Self {
         (request.prompt, request.suffix) = (Prompt::default(), Vec::new());
         (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
         let stops = std::mem::take(&mut request.stop).into();
@@ -164,34 +169,33 @@ impl Job {
             if media.is_empty() { Arc::clone(&prompt) } else { prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect() };
         let untold = Untold::new(first);
         let way = |(first, request, sampler)| Way::new(first, request, sampler, Arc::clone(&drawable));
-        let ways = requests.into_iter().map(way).collect();
-        Self { media, untold: Some(untold), ..Self::of_ways(request_id, ways, prompt, sender, waiting) }
+        let ways: Vec<Way> = requests.into_iter().map(way).collect();
+        let mut job = Self::unmade(request_id, Arc::clone(&ways[0].request), prompt, sender, waiting);
+        job.make(ways);
+        Self { media, untold: Some(untold), ..job }
     }
 
-    /// As [`Job::new`], where it is known how the branches go on that begin with `prompt`; it tells nothing of that.
-    ///
-    /// # Panics
-    /// If there are no ways.
-    pub(crate) fn of_ways(
+    /// Of branches that will begin with `prompt`, and of which nothing more is known yet than that they go on somehow as `request`
+    /// does: it keeps its place in the queue, and the prompt's cells where they are computed, until [`Job::make`]. It tells nothing
+    /// of its prompt.
+    pub(crate) fn unmade(
         request_id: u64,
-        ways: Vec<Way>,
+        request: Arc<Request>,
         prompt: Arc<[Token]>,
         sender: Arc<Sender>,
         waiting: QueuePlace,
     ) -> Self {
-        let n = ways.iter().map(|way| way.n as usize).sum();
-        let branches = vec![Branch::Waiting; n];
         Self {
             request_id,
             stream_id: request_id,
-            request: Arc::clone(&ways[0].request),
-            ways: ways.into_iter().map(Arc::new).collect(),
+            request,
+            ways: Vec::new(),
             prompt,
             media: Arc::from([]),
             variants: Variants::default(),
             asked_for: Variant::default(),
             sender,
-            branches,
+            branches: Vec::new(),
             has_started: false,
             waiting: Some(waiting),
             grouped_from: u32::MAX,
@@ -204,6 +208,21 @@ impl Job {
             untold: None,
             events: Vec::new(),
         }
+    }
+
+    /// It is known how its branches go on.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub(crate) fn make(&mut self, ways: Vec<Way>) {
+        self.request = Arc::clone(&ways[0].request);
+        self.branches = vec![Branch::Waiting; ways.iter().map(|way| way.n as usize).sum()];
+        self.ways = ways.into_iter().map(Arc::new).collect();
+    }
+
+    /// Whether it is not known yet how its branches go on.
+    pub(crate) fn is_unmade(&self) -> bool {
+        self.branches.is_empty()
     }
 
     /// How its branch `index` goes on, and which of the branches that go on like that it is.

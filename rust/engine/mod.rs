@@ -30,6 +30,7 @@ mod history;
 mod job;
 mod lagging;
 mod leaving;
+mod making;
 mod memory;
 mod movement;
 mod outbox;
@@ -166,11 +167,7 @@ impl Known {
         let Some(activated) = self.check_adapters(adapters)? else { return Ok(Variant::with_adapters(all()).into()) };
         let others = Variant::with_adapters(all().filter(|&(id, _)| id != activated));
         let invocation = &self.invocations[activated as usize];
-        let invoked_at = invoked_at.or_else(|| {
-            let mut tokens = prompt.clone().into_tokens();
-            tokens.extend(suffix);
-            cache::invoked_at(&tokens, invocation)
-        });
+        let invoked_at = invoked_at.or_else(|| cache::invoked_at(prompt.ids().chain(suffix.iter().copied()), invocation));
         Ok(match invoked_at {
             Some(place) => Variants::changing(others, place, Variant::with_adapters(all())),
             None => others.into(),

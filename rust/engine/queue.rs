@@ -8,7 +8,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use crate::cache::Reservation;
-use crate::engine::job::{Awaits, Branch, Job, QueuePlace};
+use crate::engine::job::{Awaits, Branch, Job, QueuePlace, Way};
 use crate::engine::seniority::{Seniority, rank};
 use crate::engine::sequence::Sequence;
 
@@ -37,7 +37,7 @@ enum File {
     ForSlot(u32),
     /// Some branch was in a slot and some was not; or none was, and the logits after its prompt are known.
     Open,
-    /// Every branch was in a slot.
+    /// Every branch was in a slot, or it is not known yet how they go on.
     Started,
 }
 
@@ -252,7 +252,8 @@ impl Queue {
 
     /// The `logits` after the prompt of a request are known before a branch of it was in a slot, where enough is free for keeping them.
     pub(super) fn give_logits(&mut self, request_id: u64, logits: &Arc<[f32]>) {
-        let is_fresh = |job: &&Job| !job.has_started && job.has_waiting() && job.prompt_logits.is_none();
+        let may_start = |job: &&Job| job.has_waiting() || job.is_unmade();
+        let is_fresh = |job: &&Job| !job.has_started && may_start(job) && job.prompt_logits.is_none();
         let Some(job) = self.get(request_id).filter(is_fresh) else { return };
         if !self.has_room_for(job.request.priority) {
             return;
@@ -262,6 +263,16 @@ impl Queue {
             job.prompt_logits = Some(Arc::clone(logits));
             job.keeper.want();
             (file_of(job), ())
+        });
+    }
+
+    /// It is known how the branches of a request go on: they may start, once what it awaits is computed.
+    pub(super) fn make(&mut self, request_id: u64, ways: Vec<Way>) {
+        let file = self.jobs.get(&request_id).map(|&(_, file)| file);
+        self.refile(request_id, |job| {
+            job.make(ways);
+            let awaits = file.filter(|file| matches!(file, File::Awaiting(_)));
+            (awaits.unwrap_or_else(|| file_of(job)), ())
         });
     }
 
@@ -383,6 +394,10 @@ fn seniority_of(job: &Job) -> (i64, u64) {
 
 /// Where a request is found that awaits nobody.
 fn file_of(job: &Job) -> File {
+    if job.is_unmade() && job.prompt_logits.is_some() {
+        // None of it starts yet, but its prompt's cells are kept.
+        return File::Open;
+    }
     if !job.has_waiting() {
         return File::Started;
     }

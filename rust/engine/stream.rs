@@ -395,8 +395,9 @@ impl Completions {
     }
 }
 
-/// Most bytes that are kept of branches which have ended, for forks of them: their tokens, and what goes on from them, which is a
-/// sampler, a grammar and text that nobody was shown. Those of the oldest streams go first.
+/// Most bytes that are kept of branches which have ended, for forks of them: their tokens, their pictures and sounds,
+/// and what goes on from them, which is a sampler, a grammar and text that nobody was shown. What the branches of a stream share
+/// counts once. Those of the oldest streams go first.
 pub const MAX_ENDED_BYTES: usize = 64 << 20;
 
 impl std::fmt::Debug for Completions {

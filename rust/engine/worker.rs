@@ -6,17 +6,16 @@ use std::time::{Duration, Instant};
 
 use crate::config::Limits;
 use crate::engine::admission::admit;
-use crate::engine::beams::cancel_search;
 use crate::engine::computing::compute;
 use crate::engine::core::Core;
 use crate::engine::drawing::draw;
 use crate::engine::finding::keep_prompts;
-use crate::engine::forking::fork;
+use crate::engine::forking::{cancel_in_turn, fork, make_forks};
 use crate::engine::forks::{ForkOrder, Forks};
 use crate::engine::grouping::group;
 use crate::engine::history::History;
 use crate::engine::job::Job;
-use crate::engine::leaving::{cancel_branch, fail_request, remove_stream};
+use crate::engine::leaving::{fail_request, remove_stream};
 use crate::engine::memory::Memory;
 use crate::engine::outbox::{Outbox, Published};
 use crate::engine::planning::{Planner, count};
@@ -103,6 +102,7 @@ impl<R: Runner> Worker<R> {
         planner.begin_moving(core);
         core.has_changed = false;
         await_readers(core);
+        make_forks(core);
         admit(core);
         core.lap(|times| &mut times.place);
         move_pieces(core);
@@ -146,10 +146,10 @@ impl<R: Runner> Worker<R> {
     }
 
     /// Takes the commands that wait, and returns when it began to; where there is nothing to do, or for so long as nothing can be
-    /// done, waits for one. What comes behind forks that are enough for one step is taken after that. `None` when the engine stops.
+    /// done, waits for one. What comes behind forks whose prompts are enough to copy in one step is taken after that. `None` when the engine stops.
     fn receive(&mut self, nap: Option<Duration>) -> Option<Instant> {
         self.core.forks.begin_step();
-        if let Some(nap) = nap.filter(|_| !self.core.queue.is_empty()) {
+        if let Some(nap) = nap.filter(|_| self.core.is_busy()) {
             match self.commands.recv_timeout(nap) {
                 Ok(command) => self.obey(command).then_some(())?,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -158,13 +158,13 @@ impl<R: Runner> Worker<R> {
         }
         let mut began = self.core.begin_step();
         loop {
-            if self.core.forks.have_enough() && !self.core.queue.is_empty() {
+            if self.core.forks.have_enough() && self.core.is_busy() {
                 return Some(began);
             }
             let command = match self.commands.try_recv() {
                 Ok(command) => command,
                 Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) if !self.core.queue.is_empty() => return Some(began),
+                Err(TryRecvError::Empty) if self.core.is_busy() => return Some(began),
                 Err(TryRecvError::Empty) if use_idle_time(&mut self.core) => {
                     began = self.core.begin_step();
                     continue;
@@ -203,11 +203,7 @@ impl<R: Runner> Worker<R> {
                 drop(remove_stream(core, stream_id));
                 core.forks.forget(stream_id);
             }
-            Command::CancelBranch(stream_id, index) => {
-                if !cancel_search(core, stream_id, index) {
-                    cancel_branch(core, stream_id, index);
-                }
-            }
+            Command::CancelBranch(stream_id, index) => cancel_in_turn(core, stream_id, index),
             Command::Fork(order) => fork(core, *order),
             Command::Ask(question) => {
                 core.outbox.ring();

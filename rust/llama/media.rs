@@ -490,6 +490,10 @@ impl Medium for Chunk {
         self.sees_ahead
     }
 
+    fn n_bytes(&self) -> u64 {
+        self.n_bytes.load(Ordering::Relaxed)
+    }
+
     fn encoding(&self) -> Encoding {
         let mut state = lock(&self.state);
         let (next, encoding) = match std::mem::replace(&mut *state, State::Gone) {

@@ -7,9 +7,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::{Choice, EngineConfig, KvType, Pooling, Used};
 use crate::embedding::{Beginnings, Embedder, Encoded, Encoder, Sequences, Shape};
-use crate::engine::runner::{
-    DefaultAdapters, Forks, IdleCost, MediaRows, MemoryKind, Plan, Row, SequenceId, Variant, Variants, invoked_at,
-};
+use crate::engine::runner::{DefaultAdapters, MediaRows, MemoryKind, Plan, Row, SequenceId, Variant, Variants, invoked_at};
 use crate::error::{Error, Result};
 use crate::llama::adapters::{self, Adapter};
 use crate::llama::affinity::Stay;
@@ -155,16 +153,7 @@ impl VectorContext {
             n_positions: model.n_positions(),
             puts_out: true,
         });
-        let n_window = model.n_swa();
-        let memory_kind = MemoryKind {
-            forks: if n_window > 0 { Forks::InWindow } else { Forks::Anywhere },
-            idle_cost: IdleCost::Nothing,
-            can_be_saved: false,
-            bytes_per_token: 0,
-            bytes_per_state: 0,
-            tokens_per_run: 0,
-            n_window,
-        };
+        let memory_kind = MemoryKind::of_vectors(model.n_swa());
         let context = Self {
             raw,
             batch: Batch::new(bounds),
@@ -426,7 +415,7 @@ impl VectorContext {
     fn encode_texts(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
         let on = self.adapters_on();
         let (invoking, others): (Vec<usize>, Vec<usize>) =
-            (0..texts.len()).partition(|&i| on.variants(&texts[i]).change().is_some());
+            (0..texts.len()).partition(|&i| on.variants(texts[i].iter().copied()).change().is_some());
         if invoking.is_empty() {
             return self.encode_alike(&on.plain, texts);
         }
@@ -438,7 +427,7 @@ impl VectorContext {
             others.into_iter().zip(encoded.vectors).for_each(|(i, vector)| all.vectors[i] = vector);
         }
         for i in invoking {
-            let mut encoded = self.encode_runs(&Prompt::from_tokens(texts[i].clone()), &on.variants(&texts[i]))?;
+            let mut encoded = self.encode_runs(&Prompt::from_tokens(texts[i].clone()), &on.variants(texts[i].iter().copied()))?;
             all.n_computed += encoded.n_computed;
             all.vectors[i] = encoded.vectors.swap_remove(0);
         }
@@ -461,7 +450,7 @@ impl Encoder for VectorContext {
     }
 
     fn encode_mixed(&mut self, prompt: &Prompt) -> std::result::Result<Encoded, String> {
-        let variants = self.adapters_on().variants(&prompt.clone().into_tokens());
+        let variants = self.adapters_on().variants(prompt.ids());
         let encoded = self.encode_runs(prompt, &variants);
         self.checked(encoded)
     }
@@ -492,7 +481,7 @@ impl AdaptersOn {
     }
 
     /// How these tokens are computed.
-    fn variants(&self, tokens: &[Token]) -> Variants {
+    fn variants(&self, tokens: impl IntoIterator<Item = Token>) -> Variants {
         let place = self.activated.as_ref().and_then(|(with, invocation)| Some((invoked_at(tokens, invocation)?, with)));
         match place {
             Some((place, with)) => Variants::changing(self.plain.clone(), place, with.clone()),

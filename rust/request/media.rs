@@ -62,6 +62,9 @@ pub trait Medium: fmt::Debug + Send + Sync {
         self.sees_ahead() || self.has_positions()
     }
 
+    /// Bytes that it holds: its vectors, and what these are made of until they are there.
+    fn n_bytes(&self) -> u64;
+
     /// How far its vectors are. Whoever asks first lets them be made.
     fn encoding(&self) -> Encoding;
 

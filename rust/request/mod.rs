@@ -133,6 +133,17 @@ impl Prompt {
         self.runs.iter().any(|run| matches!(run, Run::Media(_)))
     }
 
+    /// What stands in each place, in order, one by one; as [`Prompt::into_tokens`].
+    pub fn ids(&self) -> impl Iterator<Item = Token> {
+        self.runs.iter().flat_map(|run| {
+            let (tokens, media) = match run {
+                Run::Tokens(tokens) => (tokens.as_slice(), None),
+                Run::Media(media) => (&[][..], Some(media)),
+            };
+            tokens.iter().copied().chain(media.into_iter().flat_map(Media::ids))
+        })
+    }
+
     /// What stands in each place, in order: token ids, and the ids of media.
     #[must_use]
     pub fn into_tokens(self) -> Vec<Token> {

@@ -79,6 +79,21 @@ pub struct MemoryKind {
 }
 
 impl MemoryKind {
+    /// The memory of a context that makes vectors of texts: nothing of it is saved, and each token sees the `n_window` last ones, or
+    /// all where that is 0.
+    #[must_use]
+    pub const fn of_vectors(n_window: u32) -> Self {
+        Self {
+            forks: if n_window > 0 { Forks::InWindow } else { Forks::Anywhere },
+            idle_cost: IdleCost::Nothing,
+            can_be_saved: false,
+            bytes_per_token: 0,
+            bytes_per_state: 0,
+            tokens_per_run: 0,
+            n_window,
+        }
+    }
+
     /// Whether it is a state: saved and restored whole, and shared only where it ends.
     #[must_use]
     pub fn is_a_state(self) -> bool {

@@ -1,9 +1,70 @@
 //! Forks of branches that run, wait or have ended.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
+use crate::engine::forks::{MAX_FORKED_TOKENS, READ_AGAIN};
 use crate::engine::{At, Fork, Forked, Into, PendingFork, Ways};
 use crate::fake_runner::spelling_of;
-use crate::request::{BeamSearch, ContextShift, Diversity};
+use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
+
+/// Most tokens that a step reads again for forks.
+const MAX_READ: usize = MAX_FORKED_TOKENS / READ_AGAIN;
+
+/// What [`Counting`] does not allow.
+const FORBIDDEN: Token = 9;
+
+/// Allows all but one token, and counts what all of it are told.
+#[derive(Debug, Clone, Default)]
+struct Counting {
+    n_told: Arc<AtomicUsize>,
+}
+
+impl ConstraintSource for Counting {
+    fn start(&self) -> Box<dyn Constraint> {
+        self.copy()
+    }
+}
+
+impl Constraint for Counting {
+    fn allows(&mut self, token: Token) -> bool {
+        token != FORBIDDEN
+    }
+
+    fn mask(&mut self, logits: &mut [f32]) {
+        logits[FORBIDDEN as usize] = f32::NEG_INFINITY;
+    }
+
+    fn accept(&mut self, _token: Token) {
+        self.n_told.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn copy(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+}
+
+/// The request with its branches held to next to nothing, and how many tokens that was told.
+fn counted(request: Request) -> (Request, Arc<AtomicUsize>) {
+    let counting = Counting::default();
+    let n_told = Arc::clone(&counting.n_told);
+    (Request { constraint: Some(SharedConstraint(Arc::new(counting))), ..request }, n_told)
+}
+
+/// Steps until a fork is answered; returns how many that took. Each reads at most as much as it may, and one more token for each
+/// branch that draws.
+fn n_steps_of(engine: &Engine, control: &FakeControl, fork: &PendingFork, n_told: &AtomicUsize) -> usize {
+    let mut n_steps = 0;
+    while !fork.is_ready() {
+        let (n_before, n_predicted) = (n_told.load(Ordering::Relaxed), engine.stats().n_predicted);
+        step(engine, control);
+        n_steps += 1;
+        assert!(n_told.load(Ordering::Relaxed) - n_before <= 2 * MAX_READ, "{n_steps}");
+        assert!(engine.stats().n_predicted > n_predicted, "others go on");
+    }
+    n_steps
+}
 
 /// So many forks of branch 0 at its end, which go on as it does.
 fn alike(n: u32) -> Fork {
@@ -368,6 +429,105 @@ fn of_many_forks_asked_for_at_once_a_step_takes_some_over_and_the_rest_wait() {
 }
 
 #[test]
+fn what_is_long_to_read_is_read_over_several_steps_while_others_go_on() {
+    let (engine, control) = start(limits(4, 200_000));
+    let n_drawn = 5 * u32::try_from(MAX_READ).unwrap() / 2;
+    let (request, n_told) = counted(greedy(&prompt(1, 60), n_drawn));
+    let mut completions = engine.submit(request, None).unwrap();
+    // It draws more than may wait for its reader.
+    assert!(completions.any(|event| matches!(event, Ok(Event::Finished(_)))));
+    assert_eq!(wait_until(&engine, is_idle).n_predicted, u64::from(n_drawn));
+    let other = drawing(&engine, &control, greedy(&prompt(2, 60), 1_000), 3);
+    let n_read = || n_told.load(Ordering::Relaxed);
+    let fork = |at, append| Fork { at, append, ..on_its_own(alike(2)) };
+    let n_at = n_drawn - 5;
+    // What is appended is read too, and to find a byte is to read once more.
+    let cases = [
+        (fork(At::Token(n_at), Vec::new()), n_at as usize, 0),
+        (fork(At::Token(n_at), vec![30; 2 * MAX_READ]), n_at as usize + 2 * MAX_READ, 0),
+        (fork(At::Token(0), vec![30; 2 * MAX_READ]), 2 * MAX_READ, 0),
+        (fork(At::Byte(0), Vec::new()), 0, 0),
+    ];
+    for (fork, n_expected, n_found) in cases {
+        let n_before = n_read();
+        let asked = completions.ask_fork(fork, None).unwrap();
+        let n_steps = n_steps_of(&engine, &control, &asked, &n_told);
+        let n_least = (n_expected + n_found).div_ceil(MAX_READ);
+        assert!((n_least..=n_least + 2).contains(&n_steps), "{n_steps} steps for {n_expected} tokens");
+        assert!((n_expected..n_expected + 9).contains(&(n_read() - n_before)), "{} for {n_expected}", n_read() - n_before);
+        drop(asked);
+    }
+    drop((completions, other));
+    control.allow(None);
+    wait_until(&engine, is_idle);
+}
+
+#[test]
+fn what_is_asked_of_a_stream_behind_a_long_fork_waits_in_order_and_other_streams_do_not() {
+    let (engine, control) = start(limits(6, 100_000));
+    let (request, n_told) = counted(greedy(&prompt(1, 60), 5_000));
+    let completions = drawing(&engine, &control, request, 3);
+    let other = engine.submit(greedy(&prompt(2, 60), 5_000), None).unwrap();
+    step(&engine, &control);
+    let append = vec![30; 4 * MAX_READ];
+    let long = completions.ask_fork(Fork { append, at: At::Token(2), ..alike(1) }, None).unwrap();
+    let short = completions.ask_fork(alike(1), None).unwrap();
+    completions.cancel_branch(0);
+    let elsewhere = other.ask_fork(alike(1), None).unwrap();
+    (0..3).for_each(|_| step(&engine, &control));
+    assert!(elsewhere.is_ready() && !long.is_ready() && !short.is_ready());
+    n_steps_of(&engine, &control, &short, &n_told);
+    assert!(long.is_ready());
+    assert_eq!((long.wait().unwrap().branches, short.wait().unwrap().branches), (1..2, 2..3));
+    completions.cancel_branch(1);
+    completions.cancel_branch(2);
+    drop(other);
+    control.allow(None);
+    assert_eq!(reasons(&collect(completions).unwrap()), [const { FinishReason::Cancelled }; 3]);
+    wait_until(&engine, is_idle);
+}
+
+#[test]
+fn a_fork_that_is_half_made_leaves_nothing() {
+    let half = |append: Vec<Token>, max_tokens: u32, fork: fn(Fork) -> Fork| {
+        let (engine, control) = start(Limits { max_queue: 1, ..limits(2, 100_000) });
+        let completions = drawing(&engine, &control, counted(greedy(&prompt(1, 60), max_tokens)).0, 3);
+        let asked = completions.ask_fork(fork(Fork { append, at: At::Token(2), ..alike(2) }), None).unwrap();
+        (0..2).for_each(|_| step(&engine, &control));
+        assert!(!asked.is_ready());
+        (engine, control, completions, asked)
+    };
+    let check = |engine: &Engine, control: &FakeControl| {
+        control.allow(None);
+        wait_until(engine, is_idle);
+        // The queue has room for one.
+        assert_eq!(run(engine, greedy(&prompt(3, 60), 3))[0].tokens, expected(&prompt(3, 60), 3));
+        wait_until(engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
+    };
+    let append = vec![30; 6 * MAX_READ];
+    // The reader of the stream leaves.
+    let (engine, control, completions, asked) = half(append.clone(), 5_000, |fork| fork);
+    drop(completions);
+    control.allow(None);
+    assert!(matches!(asked.wait(), Err(Error::InvalidRequest { param: "stream", .. })));
+    check(&engine, &control);
+    // Whoever asked for them leaves.
+    let (engine, control, completions, asked) = half(append.clone(), 40, on_its_own);
+    drop(asked);
+    check(&engine, &control);
+    assert_eq!(collect(completions).unwrap().len(), 1);
+    // The grammar does not allow the last token of what is appended, and by then the branch has ended.
+    let forbidden = [&append[..], &[FORBIDDEN]].concat();
+    for fork in [on_its_own as fn(Fork) -> Fork, |fork| fork] {
+        let (engine, control, completions, asked) = half(forbidden.clone(), 6, fork);
+        control.allow(None);
+        assert!(matches!(asked.wait(), Err(Error::InvalidRequest { param: "append", .. })));
+        assert_eq!(collect(completions).unwrap().len(), 1, "the stream ends");
+        check(&engine, &control);
+    }
+}
+
+#[test]
 fn a_reader_of_forks_who_leaves_leaves_their_branch_running() {
     let (engine, control) = start(limits(4, 4096));
     let text = prompt(1, 60);
@@ -403,6 +563,11 @@ impl Dice {
         let ways = if self.below(3) == 0 { own_way(vec![way, anew(self.below(9))]) } else { Ways::Alike(n) };
         let into = if self.below(2) == 0 { Into::SameStream } else { Into::OwnStream(None) };
         let append = if self.below(3) == 0 { tokens_of(&self.text(4, 20)) } else { Vec::new() };
+        if self.below(64) == 0 {
+            // More than a step makes together with others.
+            let ways = own_way((0..=self.below(255)).map(|_| anew(self.below(2))).collect());
+            return Fork { branch: self.below(6), at, append, ways, into: Into::OwnStream(None) };
+        }
         Fork { branch: self.below(6), at, append, ways, into }
     }
 
@@ -437,6 +602,7 @@ fn read_to_the_end(stream: Completions) {
 fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
     let mut dice = Dice(seed);
     let (mut open, mut pins): (Vec<Completions>, Vec<u64>) = (Vec::new(), Vec::new());
+    let mut asked: Vec<PendingFork> = Vec::new();
     let mut forks = (0, 0);
     for _ in 0..n {
         let some = if open.is_empty() { 0 } else { dice.below(u32::try_from(open.len()).unwrap()) as usize };
@@ -444,6 +610,12 @@ fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
             0..3 => open.push(engine.submit_branches(dice.requests(), None).unwrap()),
             3..9 if !open.is_empty() => {
                 forks.1 += 1;
+                if dice.below(8) == 0 {
+                    // It may be made, half made or not begun when it is left.
+                    asked.extend(open[some].ask_fork(dice.fork(), None).ok());
+                    asked.truncate(dice.below(4) as usize);
+                    continue;
+                }
                 match open[some].fork(dice.fork()) {
                     Ok(made) => {
                         forks.0 += 1;

@@ -51,6 +51,10 @@ impl Medium for Picture {
         if self.kind == Kind::Grid { self.n_tokens / 8 } else { self.n_tokens }
     }
 
+    fn n_bytes(&self) -> u64 {
+        0
+    }
+
     fn encoding(&self) -> Encoding {
         match self.n_asked.fetch_add(1, Ordering::Relaxed) {
             _ if self.is_damaged => Encoding::Failed("it is damaged".to_owned()),

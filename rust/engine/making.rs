@@ -1,0 +1,269 @@
+//! Forks that are being made: what is read for them is read over several steps, where it is much.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::engine::core::Core;
+use crate::engine::forking::{Cut, anew, forked, refused, sequence_of};
+use crate::engine::forks::{ForkAnswer, Ordered, OrderedWays, READ_AGAIN, Source};
+use crate::engine::job::Way;
+use crate::engine::runner::Runner;
+use crate::engine::sequence::{Begun, append_text, incomplete_tail};
+use crate::engine::stream::Sender;
+use crate::error::Result;
+use crate::request::{Request, Token, is_of_medium};
+use crate::sampling::Sampler;
+
+/// To make one way to go on counts for so many tokens that are read again, and where a prompt is longer, for that: a step makes 256.
+const READ_PER_WAY: usize = 32;
+
+/// What waits in the line of a stream.
+pub(super) enum InLine {
+    Fork(Making),
+    /// This branch is wanted no longer.
+    CancelBranch(u32),
+}
+
+/// Forks that are being made, and who waits for them.
+pub(super) struct Making {
+    pub(super) answer: ForkAnswer,
+    pub(super) stage: Stage,
+}
+
+pub(super) enum Stage {
+    /// Where it is to be forked is looked for: nothing is in the queue yet.
+    Finding(Box<Finding>),
+    /// What they become is in the queue, and starts once they are made.
+    Reading(Box<Reading>),
+}
+
+impl Making {
+    /// Names the job that they become.
+    pub(super) fn request_id(&self) -> u64 {
+        match &self.stage {
+            Stage::Finding(finding) => finding.order.request_id,
+            Stage::Reading(reading) => reading.request_id,
+        }
+    }
+}
+
+/// A look for the place in a branch's text that has so many bytes before it.
+pub(super) struct Finding {
+    pub(super) order: Ordered,
+    /// The branch, as it was when this was asked for, and the end of its stream.
+    pub(super) known: (Source, Arc<Sender>),
+    at: usize,
+    /// The text of the first tokens that the branch drew.
+    bytes: Vec<u8>,
+    /// So many of these.
+    n_tokens: u32,
+    /// The last place that could be named: after so many bytes.
+    below: usize,
+}
+
+impl Finding {
+    pub(super) fn new(order: Ordered, known: (Source, Arc<Sender>), at: usize) -> Result<Self> {
+        if known.0.shifted_at.is_some() {
+            let message =
+                "the context of the branch was shifted, and its first bytes are gone; name the place by its token".to_owned();
+            return Err(refused("at", message));
+        }
+        let bytes = known.0.begun.as_deref().map_or_else(Vec::new, Begun::held);
+        Ok(Self { order, known, at, bytes, n_tokens: 0, below: 0 })
+    }
+
+    /// Reads at most `n_most` tokens on: returns how many those were, and after how many tokens the place is, if it was found.
+    pub(super) fn read(&mut self, n_most: usize, runner: &impl Runner) -> Result<(usize, Option<u32>)> {
+        let Self { known: (source, _), at, bytes, n_tokens, below, .. } = self;
+        let at = *at;
+        let first = source.drawn(source.n_predicted).start;
+        for n_read in 0.. {
+            let n_bytes = bytes.len();
+            if incomplete_tail(bytes) == 0 {
+                if n_bytes == at {
+                    return Ok((n_read, Some(*n_tokens)));
+                }
+                if n_bytes > at {
+                    let message = format!(
+                        "no token and character ends after {at} bytes of the text; the nearest are {below} and {n_bytes}"
+                    );
+                    return Err(refused("at", message));
+                }
+                *below = n_bytes;
+            }
+            if *n_tokens == source.n_predicted {
+                break;
+            }
+            if n_read == n_most {
+                return Ok((n_read, None));
+            }
+            append_text(source.tokens.at(first + *n_tokens), &source.way.request, runner, bytes);
+            *n_tokens += 1;
+        }
+        let n_bytes = bytes.len();
+        Err(refused("at", format!("the text has {n_bytes} bytes, and is to be forked after {at}; the nearest place is {below}")))
+    }
+}
+
+/// Forks whose place is known, as far as what they go on from was read.
+pub(super) struct Reading {
+    pub(super) cut: Cut,
+    /// Names the job that they become.
+    pub(super) request_id: u64,
+    /// Whether they have a stream of their own.
+    pub(super) is_own: bool,
+    pub(super) append: Vec<Token>,
+    /// What they begin with.
+    pub(super) begun: Begun,
+    pub(super) ways: ReadWays,
+    /// What their branch has drawn, where its text, its grammar and its sampler are to read it again.
+    unread: Range<u32>,
+    /// So much of what is appended was read.
+    n_appended: usize,
+}
+
+/// How forks go on, as far as their samplers know what was said.
+pub(super) enum ReadWays {
+    Alike { n: u32, sampler: Box<Sampler> },
+    Anew { unread: VecDeque<(Request, Sampler)>, read: Vec<(Request, Sampler)>, with_own_seeds: bool, drawable: Arc<[Token]> },
+}
+
+impl Reading {
+    /// Of forks that continue `prompt`, of which `append` is none of the branch's own.
+    pub(super) fn new<R: Runner>(
+        core: &Core<R>,
+        cut: Cut,
+        (request_id, is_own): (u64, bool),
+        ways: OrderedWays,
+        append: Vec<Token>,
+        prompt: &Arc<[Token]>,
+    ) -> Result<Self> {
+        let (source, runner) = (&cut.source, core.memory.model());
+        let (begun, unread, ways) = match (ways, cut.live.and_then(|live| sequence_of(core, live))) {
+            (OrderedWays::Anew { requests, with_own_seeds }, _) => {
+                let drawable = drawable(source, prompt);
+                let n_ways = requests.len();
+                let ways = ReadWays::Anew { unread: requests.into(), read: Vec::with_capacity(n_ways), with_own_seeds, drawable };
+                (anew(source, cut.n_said, runner), 0..0, ways)
+            }
+            (OrderedWays::Alike(n), Some(sequence)) => {
+                (sequence.begun(), 0..0, ReadWays::Alike { n, sampler: Box::new(sequence.sampler().branch(0)) })
+            }
+            (OrderedWays::Alike(n), None) => {
+                let ways = ReadWays::Alike { n, sampler: Box::new(source.way.sampler.branch(0)) };
+                (first_begun(source, runner)?, source.drawn(cut.n_said), ways)
+            }
+        };
+        Ok(Self { cut, request_id, is_own, append, begun, ways, unread, n_appended: 0 })
+    }
+
+    /// Whether nothing is left to read.
+    pub(super) fn is_read(&self) -> bool {
+        let knows_all = match &self.ways {
+            ReadWays::Alike { .. } => true,
+            ReadWays::Anew { unread, .. } => unread.is_empty(),
+        };
+        self.unread.is_empty() && self.n_appended == self.append.len() && knows_all
+    }
+
+    /// Reads at most `n_most` tokens on, or the prompt for one sampler; returns what that counts as.
+    pub(super) fn read(&mut self, n_most: usize, runner: &impl Runner) -> Result<usize> {
+        let Self { cut: Cut { source, .. }, append, begun, ways, unread, n_appended, .. } = self;
+        if unread.start < unread.end {
+            let n_most = u32::try_from(n_most).unwrap_or(u32::MAX);
+            let part = unread.start..unread.end.min(unread.start.saturating_add(n_most));
+            begun.say(source.tokens.of(part.clone()), &source.way.request, runner);
+            source.tokens.of(part.clone()).for_each(|token| ways.accept(token));
+            unread.start = part.end;
+            return Ok(part.len());
+        }
+        if *n_appended < append.len() {
+            let is_read = matches!(ways, ReadWays::Alike { .. });
+            let n = if is_read { n_most.min(append.len() - *n_appended) } else { append.len() };
+            let part = &append[*n_appended..*n_appended + n];
+            begun.append(part, &source.way.request).map_err(|token| {
+                let piece = String::from_utf8_lossy(runner.lexicon().spelling(token)).into_owned();
+                refused("append", format!("the grammar of the branch does not allow what is appended, from {piece:?} on"))
+            })?;
+            for &token in part {
+                ways.accept(token);
+            }
+            *n_appended += n;
+            return Ok(if is_read { n } else { 0 });
+        }
+        Ok(ways.read_next())
+    }
+}
+
+impl ReadWays {
+    /// How many forks they are.
+    pub(super) fn n(&self) -> u32 {
+        match self {
+            Self::Alike { n, .. } => *n,
+            Self::Anew { unread, read, .. } => read.iter().chain(unread).map(|(request, _)| request.n).sum(),
+        }
+    }
+
+    /// A token that the forks' branch drew, or that is appended; who goes on anew finds it in the prompt.
+    fn accept(&mut self, token: Token) {
+        if let Self::Alike { sampler, .. } = self {
+            sampler.accept(token);
+        }
+    }
+
+    /// Lets the next sampler read the prompt; returns what that counts as.
+    fn read_next(&mut self) -> usize {
+        let Self::Anew { unread, read, drawable, .. } = self else { return 0 };
+        let Some((request, mut sampler)) = unread.pop_front() else { return 0 };
+        sampler.accept_prompt(Arc::clone(drawable));
+        read.push((request, sampler));
+        (drawable.len() / READ_AGAIN).max(READ_PER_WAY)
+    }
+
+    /// How forks of a branch are written, the first of which has this number in their stream, and this seed where they have none of
+    /// their own.
+    pub(super) fn written(self, source: &Source, mut first: u32, mut seed: u32) -> Vec<Way> {
+        match self {
+            Self::Alike { n, sampler } => {
+                let request = Arc::new(forked(&source.way.request, n, seed));
+                vec![Way { first, n, request, stops: Arc::clone(&source.way.stops), sampler: *sampler, firsts: None }]
+            }
+            Self::Anew { read, with_own_seeds, .. } => {
+                let way = |(mut request, sampler): (Request, Sampler)| {
+                    let n = request.n;
+                    if !with_own_seeds {
+                        request.seed = seed;
+                    }
+                    let way = Way::after_prompt(first, request, sampler);
+                    (first, seed) = (first + n, seed.wrapping_add(n));
+                    way
+                };
+                read.into_iter().map(way).collect()
+            }
+        }
+    }
+}
+
+/// The tokens of a prompt that can be drawn.
+fn drawable(source: &Source, prompt: &Arc<[Token]>) -> Arc<[Token]> {
+    if source.media.is_empty() {
+        return Arc::clone(prompt);
+    }
+    prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect()
+}
+
+/// Where a branch was before it drew.
+fn first_begun(source: &Source, runner: &impl Runner) -> Result<Begun> {
+    let Way { request, stops, .. } = &*source.way;
+    let is_held = request.constraint.is_some() || request.thought.is_some();
+    if is_held && source.shifted_at.is_some() {
+        let message =
+            "the context of the branch was shifted, and with it went what its grammar has read; give the forks their own";
+        return Err(refused("at", message.to_owned()));
+    }
+    Ok(match &source.begun {
+        Some(begun) => begun.copy(),
+        None => Begun::new(request, Arc::clone(stops), &runner.lexicon()),
+    })
+}
