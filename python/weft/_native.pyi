@@ -1085,6 +1085,18 @@ class Stream:
             EngineStopped: The engine was closed.
         """
 
+    def forked_seam(self, index: int) -> tuple[str, int]:
+        """How the text of a fork goes on from that of its branch.
+
+        Returns:
+            A text between the two that neither shows, and how many characters at the end of what the branch showed the fork shows
+            again: "" and 0 but where text was held back there, as it may have been the start of a stop string. `fork` must have
+            answered.
+
+        Raises:
+            InvalidRequest: `index` is no number of a branch.
+        """
+
     def forked_at(self, index: int) -> tuple[int, int] | None:
         """The branch of this stream that one was forked from, and after how many of its tokens; None for one that was no fork.
 

@@ -170,6 +170,7 @@ fn read<R: Runner>(core: &mut Core<R>, mut reading: Box<Reading>) -> Result<Went
     if !reading.is_read() {
         return Ok(Went::On(Stage::Reading(reading)));
     }
+    let seam = reading.seam();
     let Reading { cut, request_id, is_own, append, begun, ways, .. } = *reading;
     let (n_prompt, n) = (cut.n_tokens as usize + append.len(), ways.n());
     // Nothing is refused any more once they have their numbers.
@@ -180,7 +181,7 @@ fn read<R: Runner>(core: &mut Core<R>, mut reading: Box<Reading>) -> Result<Went
     core.forks.begin(request_id, begun);
     core.queue.make(request_id, ways);
     core.stats.branches.n_forked += u64::from(n);
-    Ok(Went::Made(ForkMade { branches, seed, n_said: cut.n_said, n_prompt }))
+    Ok(Went::Made(ForkMade { branches, seed, n_said: cut.n_said, seam, n_prompt }))
 }
 
 /// Looks where a branch is to be forked.

@@ -96,6 +96,8 @@ pub(super) struct Source {
     pub(super) way: Arc<Way>,
     /// What it began with, where it was forked itself.
     pub(super) begun: Option<Rc<Begun>>,
+    /// Whether its last token showed all that had been held back, since it has ended.
+    pub(super) has_shown_all: bool,
 }
 
 impl Source {
@@ -112,6 +114,7 @@ impl Source {
             written: job.written.clone(),
             way: Arc::clone(job.way(index).0),
             begun,
+            has_shown_all: false,
         }
     }
 

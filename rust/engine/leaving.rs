@@ -42,7 +42,7 @@ fn end_branch<R: Runner>(
         show_places(explanation, &core.queue.job(sequence.request_id).prompt, &core.memory.model().lexicon());
     }
     count_shared(core, &sequence, &usage);
-    remember_end(core, &sequence);
+    remember_end(core, &sequence, &reason);
     core.queue.job_mut(sequence.request_id).set(sequence.index, Branch::Finished);
     let finished = Finished { index: sequence.branch, slot, reason, text, usage, is_truncated, made, score: None, explanation };
     core.tell(sequence.request_id, Event::Finished(finished));
@@ -57,11 +57,13 @@ fn count_shared<R: Runner>(core: &mut Core<R>, sequence: &Sequence, usage: &Usag
 }
 
 /// A branch has ended: whoever forks it goes on from where it was.
-fn remember_end<R: Runner>(core: &mut Core<R>, sequence: &Sequence) {
+fn remember_end<R: Runner>(core: &mut Core<R>, sequence: &Sequence, reason: &FinishReason) {
     let Core { queue, forks, .. } = core;
     let job = queue.job(sequence.request_id);
     if job.request.task == Task::Complete {
-        let source = Source::new(job, sequence.index, forks.begun(job.request_id).cloned()).reached(sequence);
+        let mut source = Source::new(job, sequence.index, forks.begun(job.request_id).cloned()).reached(sequence);
+        // One that is cut short shows what was held back beside its end.
+        source.has_shown_all = sequence.n_predicted() > 0 && *reason != FinishReason::Cancelled;
         forks.end(job.stream_id, sequence.branch, source, &job.sender);
     }
 }

@@ -10,7 +10,7 @@ use crate::engine::forks::{ForkAnswer, Ordered, OrderedWays, READ_AGAIN, Source}
 use crate::engine::job::Way;
 use crate::engine::runner::Runner;
 use crate::engine::sequence::{Begun, append_text, incomplete_tail};
-use crate::engine::stream::Sender;
+use crate::engine::stream::{Seam, Sender};
 use crate::error::Result;
 use crate::request::{Request, Token, is_of_medium};
 use crate::sampling::Sampler;
@@ -117,6 +117,8 @@ pub(super) struct Reading {
     /// What they begin with.
     pub(super) begun: Begun,
     pub(super) ways: ReadWays,
+    /// Held back before them, and not theirs to show.
+    held: Vec<u8>,
     /// What their branch has drawn, where its text, its grammar and its sampler are to read it again.
     unread: Range<u32>,
     /// So much of what is appended was read.
@@ -140,11 +142,13 @@ impl Reading {
         prompt: &Arc<[Token]>,
     ) -> Result<Self> {
         let (source, runner) = (&cut.source, core.memory.model());
+        let mut held = Vec::new();
         let (begun, unread, ways) = match (ways, cut.live.and_then(|live| sequence_of(core, live))) {
             (OrderedWays::Anew { requests, with_own_seeds }, _) => {
                 let drawable = drawable(source, prompt);
                 let n_ways = requests.len();
                 let ways = ReadWays::Anew { unread: requests.into(), read: Vec::with_capacity(n_ways), with_own_seeds, drawable };
+                held = held_before(source, cut.n_said, runner);
                 (anew(source, cut.n_said, runner), 0..0, ways)
             }
             (OrderedWays::Alike(n), Some(sequence)) => {
@@ -155,7 +159,21 @@ impl Reading {
                 (first_begun(source, runner)?, source.drawn(cut.n_said), ways)
             }
         };
-        Ok(Self { cut, request_id, is_own, append, begun, ways, unread, n_appended: 0 })
+        Ok(Self { cut, request_id, is_own, append, begun, ways, held, unread, n_appended: 0 })
+    }
+
+    /// How the texts of the forks go on from that of their branch, once all is read.
+    pub(super) fn seam(&self) -> Seam {
+        let Cut { source, n_said, .. } = &self.cut;
+        let were_shown = source.has_shown_all && *n_said == source.n_predicted;
+        let whole = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len() - incomplete_tail(bytes)]).into_owned();
+        match &self.ways {
+            ReadWays::Alike { .. } if self.append.is_empty() => {
+                Seam { n_shown_again: if were_shown { whole(&self.begun.held()).chars().count() } else { 0 }, ..Seam::default() }
+            }
+            _ if were_shown => Seam::default(),
+            _ => Seam { unshown: whole(&self.held), n_shown_again: 0 },
+        }
     }
 
     /// Whether nothing is left to read.
@@ -169,7 +187,7 @@ impl Reading {
 
     /// Reads at most `n_most` tokens on, or the prompt for one sampler; returns what that counts as.
     pub(super) fn read(&mut self, n_most: usize, runner: &impl Runner) -> Result<usize> {
-        let Self { cut: Cut { source, .. }, append, begun, ways, unread, n_appended, .. } = self;
+        let Self { cut: Cut { source, .. }, append, begun, ways, held, unread, n_appended, .. } = self;
         if unread.start < unread.end {
             let n_most = u32::try_from(n_most).unwrap_or(u32::MAX);
             let part = unread.start..unread.end.min(unread.start.saturating_add(n_most));
@@ -182,6 +200,9 @@ impl Reading {
             let is_read = matches!(ways, ReadWays::Alike { .. });
             let n = if is_read { n_most.min(append.len() - *n_appended) } else { append.len() };
             let part = &append[*n_appended..*n_appended + n];
+            if is_read && *n_appended == 0 {
+                *held = begun.held();
+            }
             begun.append(part, &source.way.request).map_err(|token| {
                 let piece = String::from_utf8_lossy(runner.lexicon().spelling(token)).into_owned();
                 refused("append", format!("the grammar of the branch does not allow what is appended, from {piece:?} on"))
@@ -243,6 +264,20 @@ impl ReadWays {
             }
         }
     }
+}
+
+/// What a branch held back after the first `n_said` tokens that it drew: the last of them that may be the start of a stop string say so.
+fn held_before(source: &Source, n_said: u32, runner: &impl Runner) -> Vec<u8> {
+    let Way { request, stops, .. } = &*source.way;
+    let longest = stops.iter().map(String::len).max().unwrap_or(0);
+    let drawn = source.drawn(n_said);
+    let (mut start, mut bytes) = (drawn.end, Vec::new());
+    while start > drawn.start && bytes.len() < longest {
+        start -= 1;
+        append_text(source.tokens.at(start), request, runner, &mut bytes);
+    }
+    let before = source.begun.as_deref().filter(|_| start == drawn.start).map_or_else(Vec::new, Begun::held);
+    Begun::held_after(&before, stops, source.tokens.of(start..drawn.end), request, runner)
 }
 
 /// The tokens of a prompt that can be drawn.

@@ -70,7 +70,7 @@ pub use stats::{
 };
 pub use stream::{
     At, BELL_REST, Bell, Completions, Fork, Forked, Into, MAX_BELL_REST, MAX_BYTES_BEHIND, MAX_ENDED_BYTES, MAX_EVENTS_BEHIND,
-    PendingFork, Ready, Ways,
+    PendingFork, Ready, Seam, Ways,
 };
 
 use crate::cache::{self, MAX_KEY, Place, PrefixDigest};

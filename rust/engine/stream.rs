@@ -163,8 +163,22 @@ pub struct Forked {
     pub seed: u32,
     /// After so many of the tokens that the branch has drawn.
     pub n_said: u32,
+    /// How the texts of the forks go on from that of the branch.
+    pub seam: Seam,
     /// That stream, where it is their own.
     pub stream: Option<Completions>,
+}
+
+/// Where the text of a fork goes on from that which its branch showed with the tokens before it. The two are one text, but where some
+/// was held back there, as it may have been the start of a stop string.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seam {
+    /// Text that stands between the two, and that neither shows: forks that begin anew, or behind something that is appended, go on
+    /// behind it.
+    pub unshown: String,
+    /// So many characters at the end of what the branch showed are shown again by the fork: what was held back at an end that the
+    /// branch came to, and that the fork goes beyond.
+    pub n_shown_again: usize,
 }
 
 /// A fork that the worker was asked for.
@@ -188,17 +202,18 @@ pub(crate) struct ForkMade {
     pub(crate) branches: Range<u32>,
     pub(crate) seed: u32,
     pub(crate) n_said: u32,
+    pub(crate) seam: Seam,
     pub(crate) n_prompt: usize,
 }
 
 impl AskedFork {
     fn made(self, answer: Result<ForkMade>) -> Result<Forked> {
-        let ForkMade { branches, seed, n_said, n_prompt } = answer?;
+        let ForkMade { branches, seed, n_said, seam, n_prompt } = answer?;
         let stream = self.own.map(|mut completions| {
             completions.set_prompt(n_prompt);
             completions
         });
-        Ok(Forked { branches, seed, n_said, stream })
+        Ok(Forked { branches, seed, n_said, seam, stream })
     }
 }
 

@@ -11,7 +11,7 @@ use super::bell::{Awaited, Bells};
 use super::convert::{self, Constraints, PromptInput};
 use super::errors::{EngineStopped, InvalidRequest};
 use super::stream::{PyStream, Stream};
-use crate::engine::{At, Bell, Fork, Forked, Into, PendingFork, Ways};
+use crate::engine::{At, Bell, Fork, Forked, Into, PendingFork, Seam, Ways};
 use crate::llama::Model;
 use crate::request::Prompt;
 
@@ -31,12 +31,17 @@ pub(super) struct Kind {
     request: Py<PyAny>,
     /// The branch that they were forked from, and after how many of its tokens, where that is one of the same stream.
     forked_at: Option<(u32, u32)>,
+    /// How their texts go on from that branch's.
+    seam: Seam,
 }
 
 impl Asked {
     /// Of requests, each with its first branch.
     pub(super) fn new(model: Weak<Model>, parses_special: bool, requests: Vec<(u32, Py<PyAny>)>) -> Self {
-        let kinds = requests.into_iter().map(|(first, request)| Kind { first, request, forked_at: None }).collect();
+        let kinds = requests
+            .into_iter()
+            .map(|(first, request)| Kind { first, request, forked_at: None, seam: Seam::default() })
+            .collect();
         Self { model, parses_special, kinds: Mutex::new(kinds) }
     }
 
@@ -52,6 +57,11 @@ impl Asked {
     /// Where a branch was forked, if it was; as [`Kind::forked_at`].
     pub(super) fn forked_at(&self, branch: u32) -> Option<(u32, u32)> {
         kind_of(&self.kinds(), branch)?.forked_at
+    }
+
+    /// How the text of a branch goes on from that of the one that it was forked from; as [`Kind::seam`].
+    pub(super) fn seam(&self, branch: u32) -> Seam {
+        kind_of(&self.kinds(), branch).map(|kind| kind.seam.clone()).unwrap_or_default()
     }
 
     /// Takes in a kind. Forks may be heard of in another order than they were made in.
@@ -81,10 +91,10 @@ impl AwaitedFork {
     /// The numbers of the forks, or their stream, once; `None` as long as the worker has not answered.
     pub(super) fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let Some(forked) = self.pending.take() else { return Ok(None) };
-        let Forked { branches, seed, n_said, stream: own } = forked?;
+        let Forked { branches, seed, n_said, seam, stream: own } = forked?;
         let (stream, request) = (self.stream.get(), self.request.clone_ref(py));
         let Some(completions) = own else {
-            stream.asked.add(Kind { first: branches.start, request, forked_at: Some((self.branch, n_said)) });
+            stream.asked.add(Kind { first: branches.start, request, forked_at: Some((self.branch, n_said)), seam });
             return Ok(Some(PyList::new(py, branches)?.into_any().unbind()));
         };
         let n_prompt = completions.n_prompt();

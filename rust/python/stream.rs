@@ -11,7 +11,7 @@ use super::bell::{Awaited, Bells};
 use super::convert;
 use super::fork::ThisProcess;
 use super::forking::{self, Arguments, Asked};
-use crate::engine::{Bell, Completions, Fork, PendingFork, Ready};
+use crate::engine::{Bell, Completions, Fork, PendingFork, Ready, Seam};
 use crate::error::Result;
 use crate::sampling::Lexicon;
 
@@ -155,6 +155,11 @@ impl PyStream {
     }
 
     /// The branch that one was forked from, and after how many of its tokens.
+    fn forked_seam(&self, index: &Bound<'_, PyAny>) -> PyResult<(String, usize)> {
+        let Seam { unshown, n_shown_again } = self.asked.seam(convert::branch_number(index)?);
+        Ok((unshown, n_shown_again))
+    }
+
     fn forked_at(&self, index: &Bound<'_, PyAny>) -> PyResult<Option<(u32, u32)>> {
         Ok(self.asked.forked_at(convert::branch_number(index)?))
     }

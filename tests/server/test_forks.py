@@ -3,15 +3,20 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 
+import weft
 from tests.server.conftest import PROMPT
 from tests.server.live import LiveServer
 from tests.server.matchers import Json
+from tests.server.scripted import ScriptedStream, token
 from tests.server.test_requests import ENDLESS, Running
+from weft.server.run.generation import Generation
+from weft.server.run.tally import Tally
 
 
 def client_of(live: Any) -> httpx.AsyncClient:  # noqa: ANN401 (a live server)
@@ -247,6 +252,29 @@ async def test_a_fork_is_read_from_where_its_branch_was(tmp_path: Path) -> None:
             await stream.read()
     answers, thoughts = ([bool(stream.pieces(index, kind)) for index in range(4)] for kind in ("content", "reasoning_content"))
     assert (answers, thoughts) == ([False, True, False, True], [True, False, True, False])
+
+
+class ForkedStream(ScriptedStream):
+    """Whose branch 1 was forked after two tokens of branch 0."""
+
+    def __init__(self, seam: tuple[str, int]) -> None:
+        super().__init__([[token(0, "a"), token(0, "bc")]])
+        self._seam = seam
+
+    def forked_at(self, _index: int) -> tuple[int, int]:
+        return 0, 2
+
+    def forked_seam(self, _index: int) -> tuple[str, int]:
+        return self._seam
+
+
+@pytest.mark.parametrize(("seam", "before"), [(("", 0), "abc+"), (("d", 0), "abcd+"), (("", 1), "ab+")])
+async def test_a_fork_is_read_behind_what_its_branch_held_back_and_nothing_twice(seam: tuple[str, int], before: str) -> None:
+    request, streams = weft.Request(prompt="a"), [ForkedStream(seam)]
+    generation = Generation(cast("Any", SimpleNamespace(branches=())), [request], cast("Any", streams), Tally())
+    await generation.next_batches()
+    generation.add_forks(0, [1], request, "+", asks_likely=False)
+    assert generation.text_before(0, 1) == before
 
 
 async def test_forks_that_would_read_too_much_again_do_not_come_into_a_chat(live: Any) -> None:  # noqa: ANN401 (as above)

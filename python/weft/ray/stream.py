@@ -260,6 +260,15 @@ class RemoteStream:
         what = "ask for its prompt and text as a prompt, of which only what is new is computed"
         raise NotSupported(f"branch {index} is written by a replica, which is not asked to fork it; {what}")
 
+    def forked_seam(self, index: int) -> tuple[str, int]:
+        """Nothing: no branch was forked from another.
+
+        Raises:
+            InvalidRequest: `index` is no number of a branch.
+        """
+        _check(index)
+        return "", 0
+
     def forked_at(self, index: int) -> tuple[int, int] | None:
         """None: no branch was forked from another.
 

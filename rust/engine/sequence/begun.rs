@@ -70,6 +70,23 @@ impl Begun {
         Ok(())
     }
 
+    /// What is held back, as it may be the start of one of `stops`, or of a character, after `tokens` of a branch of `request`, where
+    /// `before` was held back before them.
+    pub(crate) fn held_after(
+        before: &[u8],
+        stops: &Arc<[String]>,
+        tokens: impl Iterator<Item = Token>,
+        request: &Request,
+        runner: &impl Runner,
+    ) -> Vec<u8> {
+        let mut text = Text::new(Arc::clone(stops), 0);
+        text.hold(before);
+        for token in tokens {
+            drop(text.push(|bytes| append_text(token, request, runner, bytes)));
+        }
+        text.held().to_vec()
+    }
+
     /// Bytes that it takes, about.
     pub(crate) fn n_bytes(&self) -> usize {
         let held = match self {

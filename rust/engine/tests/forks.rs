@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::engine::forks::{MAX_FORKED_TOKENS, READ_AGAIN};
-use crate::engine::{At, Fork, Forked, Into, PendingFork, Ways};
+use crate::engine::{At, Fork, Forked, Into, PendingFork, Seam, Ways};
 use crate::fake_runner::spelling_of;
 use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
 
@@ -222,6 +222,58 @@ fn forks_of_their_own_way_begin_anew_over_the_text() {
     for (fork, alone) in branches[1..].iter().zip(&alone) {
         assert_eq!((&fork.tokens, &fork.text), (&alone.tokens, &alone.text));
         assert_eq!(fork.finished.reason, alone.finished.reason);
+    }
+}
+
+#[test]
+fn the_texts_of_a_branch_and_of_its_fork_are_one_text_but_for_what_their_seam_tells() {
+    let (engine, control) = start(limits(4, 4096));
+    let request = greedy(&prompt(1, 60), 30);
+    let text = String::from_utf8(expected(&prompt(1, 60), 50).into_iter().flat_map(spelling_of).copied().collect()).unwrap();
+    // After five tokens the last one may be the start of a stop string, which the next one shows that it is not.
+    let other = ('a'..='z').find(|&letter| !text.contains(&format!("{}{letter}", &text[4..5]))).unwrap();
+    let request = Request { stop: vec![format!("{}{other}", &text[4..5])], ..request };
+    let held = |unshown: bool| Seam { unshown: if unshown { text[4..5].to_owned() } else { String::new() }, n_shown_again: 0 };
+    let cases = [
+        (alike(1), held(false)),
+        (Fork { ways: own_way(vec![anew(10)]), ..alike(1) }, held(true)),
+        (Fork { append: vec![30], ..alike(1) }, held(true)),
+        (Fork { append: vec![30], ways: own_way(vec![anew(10)]), ..alike(1) }, held(true)),
+    ];
+    for (nth, (fork, seam)) in cases.into_iter().enumerate() {
+        let is_appended = !fork.append.is_empty();
+        let completions = drawing(&engine, &control, request.clone(), 8);
+        let made = forked(&control, &completions, on_its_own(Fork { at: At::Token(5), ..fork })).unwrap();
+        assert_eq!(made.seam, seam, "{nth}");
+        control.allow(None);
+        let own = collect(made.stream.unwrap()).unwrap().remove(0).text;
+        let shown: String = completions.take(5).map(|event| text_of(event.unwrap())).collect();
+        assert_eq!(shown, text[..4]);
+        if !is_appended {
+            assert!(own.len() > 5 && text.starts_with(&(shown + &seam.unshown + &own)), "{nth}");
+        }
+    }
+    // A branch that has ended has shown what it held back; a fork that goes on as it did may still find the stop string there.
+    let mut completions = engine.submit(Request { max_tokens: Some(5), ..request }, None).unwrap();
+    let shown: String = completions.by_ref().map(|event| text_of(event.unwrap())).take_while(|text| !text.is_empty()).collect();
+    wait_until(&engine, is_idle);
+    assert_eq!(shown, text[..5]);
+    let cases = [
+        (alike(1), Seam { n_shown_again: 1, ..Seam::default() }),
+        (Fork { ways: own_way(vec![anew(10)]), ..alike(1) }, Seam::default()),
+        (Fork { append: vec![30], ..alike(1) }, Seam::default()),
+    ];
+    for (nth, (fork, seam)) in cases.into_iter().enumerate() {
+        let made = completions.fork(on_its_own(fork)).unwrap();
+        assert_eq!(made.seam, seam, "{nth} of a branch that has ended");
+    }
+}
+
+fn text_of(event: Event) -> String {
+    match event {
+        Event::Token(token) => token.text,
+        Event::Finished(finished) => finished.text,
+        Event::Progress(_) | Event::PromptLogprobs(_) => String::new(),
     }
 }
 

@@ -46,7 +46,11 @@ class _Fork(NamedTuple):
     n_said: int
     """Tokens of that one which it continues."""
     appended: str
-    """What stands between them and its own text."""
+    """What was put between them and its own text."""
+    unshown: str = ""
+    """Text of that one before this, which neither shows."""
+    n_shown_again: int = 0
+    """Characters at the end of its text up to there that this one shows again."""
 
 
 class Generation:
@@ -135,7 +139,7 @@ class Generation:
         for nth, index in enumerate(indices):
             self._forks[prompt, index] = msgspec.structs.replace(request, seed=(seed + nth) % 2**32)
             if (place := self.streams[prompt].forked_at(index)) is not None:
-                self._origins[prompt, index] = _Fork(*place, appended)
+                self._origins[prompt, index] = _Fork(*place, appended, *self.streams[prompt].forked_seam(index))
 
     @contextmanager
     def forking(self) -> Iterator[None]:
@@ -200,7 +204,8 @@ class Generation:
         """What stands between a prompt and the text of a branch: nothing, but for one that was forked from another."""
         parts: list[str] = []
         while (fork := self._origins.get((prompt, index))) is not None:
-            parts += [fork.appended, *reversed(self._texts.get((prompt, fork.source), [])[: fork.n_said])]
+            shown = "".join(self._texts.get((prompt, fork.source), [])[: fork.n_said])
+            parts += [fork.appended, fork.unshown, shown[: len(shown) - fork.n_shown_again]]
             index = fork.source
         return "".join(reversed(parts))
 
