@@ -10,7 +10,7 @@
 //! | `job` `sequence` `running` `lagging` `said` | a request, one completion of it, one that is in a slot, readers that are behind, and what was written in chats |
 //! | `queue` `slots` `memory` `outbox` `history` `forks` | the parts: who starts next, who runs, what is computed, what is told, what was asked before, what can be forked |
 //! | `core` | all of them |
-//! | `explaining` `leaving` `beams` `drawing` `telling` `snapshots` `tasks` `forking` | what becomes of a sequence: how it ends or gives way, what a search makes of its beams, what it draws and tells, what is kept of it, what continues it |
+//! | `explaining` `leaving` `beams` `drawing` `telling` `snapshots` `tasks` `forking` `making` | what becomes of a sequence: how it ends or gives way, what a search makes of its beams, what it draws and tells, what is kept of it, what continues it |
 //! | `restoring` `finding` `grouping` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
 //! | `worker` | the loop |
 //! | `control` | what readers ask of it |
