@@ -291,8 +291,8 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant("engine/stream.rs", "MAX_ENDED_BYTES") >> 20
     ],
     "what forks take over in one step; further ones wait for the next": lambda: [
-        constant("engine/forks.rs", "MAX_FORKED_TOKENS"),
-        constant("engine/forks.rs", "READ_AGAIN"),
+        constant("engine/fork_order.rs", "MAX_FORKED_TOKENS"),
+        constant("engine/fork_order.rs", "READ_AGAIN"),
     ],
     "stop strings of one request": lambda: [
         constant(REQUEST, "MAX_STOPS"),

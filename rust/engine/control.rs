@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Weak};
 
 use super::Inner;
-use crate::engine::forks::{ForkAnswer, ForkOrder, Ordered, OrderedWays};
+use crate::engine::fork_order::{ForkAnswer, ForkOrder, Ordered, OrderedWays};
 use crate::engine::job::QueuePlace;
 use crate::engine::stream::{self, AskedFork, Bell, Completions, Fork, Into, PendingFork, Ways};
 use crate::engine::worker::Command;

@@ -5,32 +5,15 @@ use std::sync::Arc;
 
 use crate::engine::beams::cancel_search;
 use crate::engine::core::Core;
-use crate::engine::forks::{ForkOrder, Ordered, OrderedWays, Source};
+use crate::engine::fork_order::{ForkOrder, Ordered, OrderedWays, Source};
 use crate::engine::job::{Awaits, Branch, Job, Way};
 use crate::engine::leaving::cancel_branch;
-use crate::engine::making::{Finding, InLine, Making, Reading, Stage};
+use crate::engine::making::{Cut, Finding, InLine, Making, Reading, Stage, refused, stream_has_ended};
 use crate::engine::runner::Runner;
-use crate::engine::sequence::{Begun, Sequence, append_text, incomplete_tail};
+use crate::engine::sequence::Sequence;
 use crate::engine::stream::{At, ForkMade, Sender};
 use crate::error::{Error, Result};
-use crate::request::{MAX_COMPLETIONS, Request, Task};
-
-/// The longest character takes so many tokens.
-const MAX_TOKENS_OF_CHARACTER: u32 = 4;
-
-/// Where a branch is forked.
-pub(super) struct Cut {
-    pub(super) source: Source,
-    /// The end of the branch's stream.
-    pub(super) sender: Arc<Sender>,
-    /// Its job and its place there, where it was in a slot, has not ended, and is forked at its end.
-    pub(super) live: Option<(u64, u32)>,
-    /// After so many of the tokens that it has drawn.
-    pub(super) n_said: u32,
-    /// All before the place.
-    pub(super) n_tokens: u32,
-    pub(super) is_end: bool,
-}
+use crate::request::{MAX_COMPLETIONS, Task};
 
 /// Takes up what is asked for: it waits behind what was asked for before of the same stream, and [`make_forks`] makes it.
 pub(super) fn fork<R: Runner>(core: &mut Core<R>, order: ForkOrder) {
@@ -137,7 +120,8 @@ fn begin<R: Runner>(core: &mut Core<R>, order: Ordered, known: (Source, Arc<Send
     let is_own = own.is_some();
     let prompt = cut.source.tokens.first_with(cut.n_tokens, &append);
     core.forks.count_copied(n_prompt);
-    let reading = Reading::new(core, cut, (request_id, is_own), ways, append, &prompt)?;
+    let running = cut.live.and_then(|live| sequence_of(core, live));
+    let reading = Reading::new(core.memory.model(), cut, running, (request_id, is_own), ways, append, &prompt)?;
     let Reading { cut: Cut { source, sender, n_tokens, is_end, .. }, append, .. } = &reading;
     let sender = own.unwrap_or_else(|| Arc::clone(sender));
     let mut job = Job::unmade(request_id, Arc::clone(&source.way.request), prompt, sender, place);
@@ -297,40 +281,4 @@ fn n_said(source: &Source, at: At, runner: &impl Runner) -> Result<u32> {
         At::Token(n) => Err(refused("at", format!("the branch has drawn {n_all} tokens, and is to be forked after {n}"))),
         At::Byte(_) => unreachable!("a byte is looked for before"),
     }
-}
-
-/// Where forks begin that have their own parameters, behind the first `n_said` tokens that a branch drew.
-pub(super) fn anew(source: &Source, n_said: u32, runner: &impl Runner) -> Begun {
-    let drawn = source.drawn(n_said);
-    let last = drawn.start.max(drawn.end.saturating_sub(MAX_TOKENS_OF_CHARACTER))..drawn.end;
-    let mut bytes = source.begun.as_deref().filter(|_| last == drawn).map_or_else(Vec::new, Begun::held);
-    for token in source.tokens.of(last) {
-        append_text(token, &source.way.request, runner, &mut bytes);
-    }
-    let n_whole = bytes.len() - incomplete_tail(&bytes);
-    Begun::Anew(bytes.split_off(n_whole))
-}
-
-/// What is asked for of the forks of a branch of `request`: nothing of its prompt, and no slot of its own.
-pub(super) fn forked(request: &Request, n: u32, seed: u32) -> Request {
-    Request {
-        n,
-        seed,
-        slot: None,
-        prompt_logprobs: None,
-        prompt_logprobs_from: 0,
-        reports_progress: false,
-        explains_cache: false,
-        snapshots_at: Vec::new(),
-        system_end: None,
-        ..request.clone()
-    }
-}
-
-pub(super) fn stream_has_ended() -> Error {
-    refused("stream", "the stream has ended; forks of its branches need a stream of their own".to_owned())
-}
-
-pub(super) fn refused(param: &'static str, message: String) -> Error {
-    Error::InvalidRequest { param, message }
 }

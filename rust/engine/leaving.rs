@@ -2,7 +2,7 @@
 
 use crate::engine::core::Core;
 use crate::engine::explaining::show_places;
-use crate::engine::forks::Source;
+use crate::engine::fork_order::Source;
 use crate::engine::job::{Branch, Job, Keeper};
 use crate::engine::queue::Preempted;
 use crate::engine::runner::{Runner, SequenceId, Variants};

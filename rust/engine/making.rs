@@ -4,19 +4,34 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::engine::core::Core;
-use crate::engine::forking::{Cut, anew, forked, refused, sequence_of};
-use crate::engine::forks::{ForkAnswer, Ordered, OrderedWays, READ_AGAIN, Source};
+use crate::engine::fork_order::{ForkAnswer, Ordered, OrderedWays, READ_AGAIN, Source};
 use crate::engine::job::Way;
 use crate::engine::runner::Runner;
-use crate::engine::sequence::{Begun, append_text, incomplete_tail};
+use crate::engine::sequence::{Begun, Sequence, append_text, incomplete_tail};
 use crate::engine::stream::{Seam, Sender};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::request::{Request, Token, is_of_medium};
 use crate::sampling::Sampler;
 
 /// To make one way to go on counts for so many tokens that are read again, and where a prompt is longer, for that: a step makes 256.
 const READ_PER_WAY: usize = 32;
+
+/// The longest character takes so many tokens.
+const MAX_TOKENS_OF_CHARACTER: u32 = 4;
+
+/// Where a branch is forked.
+pub(super) struct Cut {
+    pub(super) source: Source,
+    /// The end of the branch's stream.
+    pub(super) sender: Arc<Sender>,
+    /// Its job and its place there, where it was in a slot, has not ended, and is forked at its end.
+    pub(super) live: Option<(u64, u32)>,
+    /// After so many of the tokens that it has drawn.
+    pub(super) n_said: u32,
+    /// All before the place.
+    pub(super) n_tokens: u32,
+    pub(super) is_end: bool,
+}
 
 /// What waits in the line of a stream.
 pub(super) enum InLine {
@@ -133,17 +148,20 @@ pub(super) enum ReadWays {
 
 impl Reading {
     /// Of forks that continue `prompt`, of which `append` is none of the branch's own.
-    pub(super) fn new<R: Runner>(
-        core: &Core<R>,
+    ///
+    /// `running` is the branch itself, where it is forked at its end before it has ended.
+    pub(super) fn new(
+        runner: &impl Runner,
         cut: Cut,
+        running: Option<&Sequence>,
         (request_id, is_own): (u64, bool),
         ways: OrderedWays,
         append: Vec<Token>,
         prompt: &Arc<[Token]>,
     ) -> Result<Self> {
-        let (source, runner) = (&cut.source, core.memory.model());
+        let source = &cut.source;
         let mut held = Vec::new();
-        let (begun, unread, ways) = match (ways, cut.live.and_then(|live| sequence_of(core, live))) {
+        let (begun, unread, ways) = match (ways, running) {
             (OrderedWays::Anew { requests, with_own_seeds }, _) => {
                 let drawable = drawable(source, prompt);
                 let n_ways = requests.len();
@@ -301,4 +319,40 @@ fn first_begun(source: &Source, runner: &impl Runner) -> Result<Begun> {
         Some(begun) => begun.copy(),
         None => Begun::new(request, Arc::clone(stops), &runner.lexicon()),
     })
+}
+
+/// Where forks begin that have their own parameters, behind the first `n_said` tokens that a branch drew.
+fn anew(source: &Source, n_said: u32, runner: &impl Runner) -> Begun {
+    let drawn = source.drawn(n_said);
+    let last = drawn.start.max(drawn.end.saturating_sub(MAX_TOKENS_OF_CHARACTER))..drawn.end;
+    let mut bytes = source.begun.as_deref().filter(|_| last == drawn).map_or_else(Vec::new, Begun::held);
+    for token in source.tokens.of(last) {
+        append_text(token, &source.way.request, runner, &mut bytes);
+    }
+    let n_whole = bytes.len() - incomplete_tail(&bytes);
+    Begun::Anew(bytes.split_off(n_whole))
+}
+
+/// What is asked for of the forks of a branch of `request`: nothing of its prompt, and no slot of its own.
+fn forked(request: &Request, n: u32, seed: u32) -> Request {
+    Request {
+        n,
+        seed,
+        slot: None,
+        prompt_logprobs: None,
+        prompt_logprobs_from: 0,
+        reports_progress: false,
+        explains_cache: false,
+        snapshots_at: Vec::new(),
+        system_end: None,
+        ..request.clone()
+    }
+}
+
+pub(super) fn stream_has_ended() -> Error {
+    refused("stream", "the stream has ended; forks of its branches need a stream of their own".to_owned())
+}
+
+pub(super) fn refused(param: &'static str, message: String) -> Error {
+    Error::InvalidRequest { param, message }
 }

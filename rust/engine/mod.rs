@@ -7,10 +7,10 @@
 //! | --- | --- |
 //! | `runner` `stats` `seniority` `stream` `recall` `untold` | the words that others use: a model, counters, who goes before whom, a reader's end, what prompts were told, what a reader is to hear of one |
 //! | `step_cost` `scheduler` `rounds` `stopwatch` `movement` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves |
-//! | `job` `sequence` `running` `lagging` `said` | a request, one completion of it, one that is in a slot, readers that are behind, and what was written in chats |
-//! | `queue` `slots` `memory` `outbox` `history` `forks` | the parts: who starts next, who runs, what is computed, what is told, what was asked before, what can be forked |
+//! | `job` `places` `sequence` `running` `lagging` `said` | a request, where what is computed of it is kept, one completion of it, one that is in a slot, readers that are behind, and what was written in chats |
+//! | `queue` `slots` `memory` `outbox` `history` `fork_order` `making` `forks` | the parts: who starts next, who runs, what is computed, what is told, what was asked before, what can be forked and how far that is |
 //! | `core` | all of them |
-//! | `explaining` `leaving` `beams` `drawing` `telling` `snapshots` `tasks` `forking` `making` | what becomes of a sequence: how it ends or gives way, what a search makes of its beams, what it draws and tells, what is kept of it, what continues it |
+//! | `explaining` `leaving` `beams` `drawing` `telling` `snapshots` `tasks` `forking` | what becomes of a sequence: how it ends or gives way, what a search makes of its beams, what it draws and tells, what is kept of it, what continues it |
 //! | `restoring` `finding` `grouping` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
 //! | `worker` | the loop |
 //! | `control` | what readers ask of it |
@@ -23,6 +23,7 @@ mod core;
 mod drawing;
 mod explaining;
 mod finding;
+mod fork_order;
 mod forking;
 mod forks;
 mod grouping;
@@ -34,6 +35,7 @@ mod making;
 mod memory;
 mod movement;
 mod outbox;
+mod places;
 mod planning;
 mod publishing;
 mod questions;

@@ -7,6 +7,7 @@ use crate::cache::{MIN_SHARED, Maker, Match};
 use crate::config::Checkpoints;
 use crate::engine::core::Core;
 use crate::engine::job::Job;
+use crate::engine::places::Places;
 use crate::engine::runner::{MemoryKind, Runner};
 use crate::engine::running::Running;
 use crate::engine::sequence::Sequence;
@@ -28,42 +29,6 @@ fn keeps_states<R: Runner>(core: &Core<R>) -> bool {
 /// Whether windows are kept along prompts: without a store they would be lost as soon as anything needs their ids.
 fn keeps_windows<R: Runner>(core: &Core<R>) -> bool {
     core.memory.kind().n_window > 0 && core.memory.cache().has_store()
-}
-
-/// Places in a prompt where what is computed is kept, in order.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Places {
-    at: Vec<u32>,
-    /// That of them where the prompt parts from what was computed before, where others may come that part there too.
-    parts_at: Option<u32>,
-    /// Whether what a window sees at the prompt's end is saved: without it, who asks for it again would compute more than a window.
-    has_end: bool,
-}
-
-impl Places {
-    /// The first place after `n` tokens.
-    fn after(&self, n: u32) -> Option<u32> {
-        self.at.get(self.at.partition_point(|&at| at <= n)).copied()
-    }
-
-    /// The last place within the first `n` tokens.
-    pub(super) fn last_within(&self, n: u32) -> Option<u32> {
-        self.at.partition_point(|&at| at <= n).checked_sub(1).map(|last| self.at[last])
-    }
-
-    fn contains(&self, at: u32) -> bool {
-        self.at.binary_search(&at).is_ok()
-    }
-
-    /// Adds a place that is so far from every other one and may be one of `job`, of which `n_found` tokens are known.
-    fn add(&mut self, at: u32, distance: u32, job: &Job, n_found: u32) {
-        let next = self.at.partition_point(|&place| place < at);
-        let is_apart = |place: Option<&u32>| place.is_none_or(|place| place.abs_diff(at) >= distance);
-        let is_free = is_apart(self.at.get(next)) && is_apart(next.checked_sub(1).and_then(|before| self.at.get(before)));
-        if at > n_found && at < job.n_prompt() && is_free && !job.media.iter().any(|placed| placed.is_cut_at(at)) {
-            self.at.insert(next, at);
-        }
-    }
 }
 
 /// Where in the prompt of a request that starts with `n_found` known tokens states, or windows, are kept besides at its end: where it

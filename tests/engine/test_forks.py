@@ -71,23 +71,22 @@ async def test_a_fork_further_back_computes_one_token_and_writes_what_its_branch
 
 async def test_what_a_branch_held_back_stands_between_its_text_and_that_of_a_fork(engine: weft.Engine) -> None:
     prompt = prompt_of(80, "held back")
-    texts = [
-        token.text async for token in engine.generate(prompt, max_tokens=40, temperature=0.0) if isinstance(token, weft.Token)
-    ]
+    alone = engine.generate(prompt, max_tokens=40, temperature=0.0, ignore_eos=True)
+    texts = [event.text async for event in alone if isinstance(event, weft.Token)]
     # Behind its fifth token the branch may be at the start of a stop string.
     stop = texts[4] + "\N{SNOWMAN}"
-    stream = engine.generate(prompt, max_tokens=40, temperature=0.0, stop=stop)
-    told = [event async for event in stream if isinstance(event, weft.Token)]
+    stream = engine.generate(prompt, max_tokens=1000, temperature=0.0, ignore_eos=True, stop=stop)
+    shown = await begun(stream, 5)
+    assert shown == "".join(texts[:4])
     assert await stream.fork(0, at=5) == [1]
     assert await stream.fork(0, at=5, max_tokens=4) == [2]
     assert (stream.forked_at(0), stream.forked_at(1), stream.forked_at(2)) == (None, (0, 5), (0, 5))
     assert [stream.forked_seam(index) for index in range(3)] == [("", 0), ("", 0), (texts[4], 0)]
-    shown = "".join(token.text for token in told[:5])
-    assert shown == "".join(texts[:4])
+    stream.cancel(0)
     forked = {index: text for index, (text, _) in (await ends(stream)).items()}
     assert (shown + forked[1]).startswith("".join(texts))
     assert shown + texts[4] + forked[2] == "".join(texts[:9])
-    with pytest.raises(InvalidRequest, match="index is -1; it must be 0 or more"):
+    with pytest.raises(InvalidRequest, match="index is -1; it must be a branch's number, from 0"):
         stream.forked_seam(-1)
 
 

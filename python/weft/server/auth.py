@@ -8,8 +8,8 @@ from hashlib import sha256
 __all__ = ["PUBLIC", "Keys", "current_owner"]
 
 PUBLIC = frozenset({"/health", "/v1/health", "/models", "/v1/models", "/", "/index.html", "/completion.js"})
-"""Paths that need no key: whether the server lives, and with which model (as in llama-server of 2024); the page, at which a person
-types the key, and the script of pages."""
+"""Paths that need no key: whether the server lives, and with which model (as in llama-server of 2024); the page, at which a
+person types the key, and the script of pages."""
 
 Header = tuple[bytes, bytes]
 

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::engine::job::Job;
+use crate::engine::places::Places;
 use crate::engine::runner::{Runner, Variants};
 use crate::engine::seniority::Seniority;
-use crate::engine::snapshots::Places;
 use crate::engine::untold::Untold;
 use crate::request::{
     Constraint, Diversity, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::engine::forks::{MAX_FORKED_TOKENS, READ_AGAIN};
+use crate::engine::fork_order::{MAX_FORKED_TOKENS, READ_AGAIN};
 use crate::engine::{At, Fork, Forked, Into, PendingFork, Seam, Ways};
 use crate::fake_runner::spelling_of;
 use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
@@ -271,8 +271,8 @@ fn the_texts_of_a_branch_and_of_its_fork_are_one_text_but_for_what_their_seam_te
 
 fn text_of(event: Event) -> String {
     match event {
-        Event::Token(token) => token.text,
-        Event::Finished(finished) => finished.text,
+        Event::Token(token) => token.text.to_string(),
+        Event::Finished(finished) => finished.text.to_string(),
         Event::Progress(_) | Event::PromptLogprobs(_) => String::new(),
     }
 }
