@@ -252,6 +252,7 @@ fn the_texts_of_a_branch_and_of_its_fork_are_one_text_but_for_what_their_seam_te
         if !is_appended {
             assert!(own.len() > 5 && text.starts_with(&(shown + &seam.unshown + &own)), "{nth}");
         }
+        wait_until(&engine, is_idle);
     }
     // A branch that has ended has shown what it held back; a fork that goes on as it did may still find the stop string there.
     let mut completions = engine.submit(Request { max_tokens: Some(5), ..request }, None).unwrap();
