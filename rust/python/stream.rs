@@ -154,12 +154,13 @@ impl PyStream {
         Ok(PyNext::of_fork(forking::fork(py, slf, Arguments { index, n, at, unit, append, own_stream, options })?))
     }
 
-    /// The branch that one was forked from, and after how many of its tokens.
+    /// How the text of a branch goes on from that of the one that it was forked from.
     fn forked_seam(&self, index: &Bound<'_, PyAny>) -> PyResult<(String, usize)> {
         let Seam { unshown, n_shown_again } = self.asked.seam(convert::branch_number(index)?);
         Ok((unshown, n_shown_again))
     }
 
+    /// The branch that one was forked from, and after how many of its tokens.
     fn forked_at(&self, index: &Bound<'_, PyAny>) -> PyResult<Option<(u32, u32)>> {
         Ok(self.asked.forked_at(convert::branch_number(index)?))
     }
