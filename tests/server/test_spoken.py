@@ -4,7 +4,7 @@ import pytest
 
 from tests.chat.families import FAMILIES
 from weft import Finished, Token, Usage
-from weft.chat.answer.families.tagged import HERMES
+from weft.chat.answer.families.hermes import HERMES
 from weft.chat.answer.family import ThoughtMarks
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.parts import PLAIN, CallArguments, CallBegun, Content, Part, Thought

@@ -24,7 +24,7 @@ from weft.demo import DEMO_MODEL
 from weft.engine import Engine
 from weft.errors import EngineStopped
 from weft.serving.connections import App, Connections
-from weft.serving.garbage import Collector
+from weft.serving.idle_memory import Collector
 from weft.serving.line import KILL_AFTER_S, LOADING, READY, reason_of
 from weft.serving.listening import is_listening
 from weft.serving.place import Place, head_s

@@ -1,33 +1,58 @@
 """Every family that is known, and which one a template is of."""
 
-from weft.chat.answer.families import elements, gemma, harmony, lists, named, pythonic, tagged
+from weft.chat.answer.families import (
+    apertus,
+    cohere,
+    deepseek,
+    firefunction,
+    functionary,
+    gemma,
+    glm,
+    gpt_oss,
+    granite,
+    hermes,
+    kimi,
+    lfm,
+    llama,
+    minimax,
+    mistral,
+    nemotron,
+    qwen_coder,
+    seed_oss,
+)
 from weft.chat.answer.family import Family
 
 __all__ = ["ALL", "GENERIC", "family_of"]
 
-GENERIC = tagged.GENERIC
+GENERIC = hermes.GENERIC
 """What models are told in words that were not trained to call tools, or in a way that is not known here."""
 
 ALL: tuple[Family, ...] = (
-    harmony.GPT_OSS,
+    gpt_oss.GPT_OSS,
     *gemma.ALL,
-    named.FUNCTIONARY_3_2,
-    named.KIMI,
-    *lists.ALL,
-    elements.DEEPSEEK_3_2,
-    elements.DEEPSEEK_4,
-    named.DEEPSEEK_3_1,
-    named.DEEPSEEK_3,
-    *pythonic.ALL,
-    elements.MINIMAX,
-    elements.SEED_OSS,
-    elements.GLM,
-    elements.QWEN_CODER,
-    named.FUNCTIONARY_3_1,
-    named.MISTRAL_LIST,
-    named.MISTRAL,
-    tagged.HERMES,
-    lists.LLAMA,
+    functionary.FUNCTIONARY_3_2,
+    kimi.KIMI,
+    cohere.COMMAND_R7B,
+    apertus.APERTUS,
+    nemotron.NEMOTRON,
+    granite.GRANITE,
+    firefunction.FIREFUNCTION,
+    cohere.COMMAND_R,
+    deepseek.DEEPSEEK_3_2,
+    deepseek.DEEPSEEK_4,
+    deepseek.DEEPSEEK_3_1,
+    deepseek.DEEPSEEK_3,
+    lfm.LFM2,
+    llama.LLAMA_PYTHONIC,
+    minimax.MINIMAX,
+    seed_oss.SEED_OSS,
+    glm.GLM,
+    qwen_coder.QWEN_CODER,
+    functionary.FUNCTIONARY_3_1,
+    mistral.MISTRAL_LIST,
+    mistral.MISTRAL,
+    hermes.HERMES,
+    llama.LLAMA,
 )
 """Those that are told apart by more come first."""
 

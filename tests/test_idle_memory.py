@@ -16,8 +16,8 @@ from litestar.types import HTTPReceiveMessage, Message
 
 from weft.server.run.aside import Aside, Purpose
 from weft.server.run.patience import Patience
-from weft.serving import garbage
-from weft.serving.garbage import Collector
+from weft.serving import idle_memory
+from weft.serving.idle_memory import Collector
 
 
 class Circle:
@@ -84,7 +84,7 @@ def test_where_somebody_always_waits_it_is_collected_seldom() -> None:
     clock = Clock()
     Collector(lambda: False).start(clock)  # type: ignore[arg-type]
     known = old_circle()
-    while clock.now + garbage.LOOK_S < garbage.SELDOM_S:
+    while clock.now + idle_memory.LOOK_S < idle_memory.SELDOM_S:
         clock.turn()
         assert known() is not None
     clock.turn()
@@ -100,7 +100,7 @@ def test_while_much_lives_it_is_collected_very_seldom(monkeypatch: pytest.Monkey
     clock.turn()
     known = old_circle()
     blocks = 2_001
-    while clock.now + garbage.LOOK_S < garbage.VERY_SELDOM_S:
+    while clock.now + idle_memory.LOOK_S < idle_memory.VERY_SELDOM_S:
         clock.turn()
         assert known() is not None
     clock.turn()
@@ -135,8 +135,8 @@ def test_a_heap_that_has_grown_is_trimmed_when_nobody_waits_and_not_again_before
     assert not heap.trims
     heap.held = 500 << 20
     heap.look(times=3)
-    assert heap.trims == [4 * garbage.LOOK_S]
-    heap.held += garbage.GROWN
+    assert heap.trims == [4 * idle_memory.LOOK_S]
+    heap.held += idle_memory.GROWN
     heap.look()
     assert len(heap.trims) == 2
 
@@ -145,7 +145,7 @@ def test_a_heap_is_left_alone_while_somebody_waits() -> None:
     heap = Heap()
     heap.is_idle = False
     heap.held = 4_000 << 20
-    heap.look(times=int(2 * garbage.SELDOM_S / garbage.LOOK_S))
+    heap.look(times=int(2 * idle_memory.SELDOM_S / idle_memory.LOOK_S))
     assert not heap.trims
     heap.is_idle = True
     heap.look()
@@ -155,7 +155,7 @@ def test_a_heap_is_left_alone_while_somebody_waits() -> None:
 def test_freed_memory_in_the_middle_of_the_heap_goes_back_to_the_system() -> None:
     script = """
         from weft._native import trim_heap
-        from weft.serving.garbage import resident_bytes
+        from weft.serving.idle_memory import resident_bytes
         # Larger than what Python has an allocator of its own for; each second one stays.
         blocks = [b"x" * (16_000 + number % 2) for number in range(8_000)]
         del blocks[::2]
@@ -171,7 +171,7 @@ def test_the_interpreter_leaves_old_objects_alone() -> None:
     before = gc.get_threshold()
     try:
         Collector(lambda: False).start(Clock())  # type: ignore[arg-type]
-        assert gc.get_threshold() == (*before[:2], garbage.NEVER)
+        assert gc.get_threshold() == (*before[:2], idle_memory.NEVER)
     finally:
         gc.set_threshold(*before)
 

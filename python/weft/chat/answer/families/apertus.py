@@ -1,0 +1,19 @@
+"""Apertus: a list of objects whose one key is a tool's name."""
+
+from weft.chat.answer.arguments import Arguments
+from weft.chat.answer.families.shapes import listed
+from weft.chat.answer.family import Family
+from weft.chat.answer.grammar import End, Row, Space, ToolName
+
+__all__ = ["APERTUS"]
+
+_CALL = Row("{", Space(), '"', ToolName(), '"', Space(), ":", Space(" "), Arguments(), End("}"))
+
+APERTUS = Family(
+    name="Apertus",
+    is_of=lambda template: "<|tools_prefix|>" in template,
+    calls=listed("<|tools_prefix|>", "<|tools_suffix|>", _CALL),
+    triggers=("<|tools_prefix|>",),
+    between="",
+    ends_thoughts=True,
+)

@@ -1,0 +1,30 @@
+"""Functionary."""
+
+from weft.chat.answer.arguments import Arguments, HeldArguments
+from weft.chat.answer.families.shapes import name_first
+from weft.chat.answer.family import Family
+from weft.chat.answer.grammar import Ahead, Either, End, OneCall, Optional, Row, Space, Text, ToolName
+
+__all__ = ["FUNCTIONARY_3_1", "FUNCTIONARY_3_2"]
+
+FUNCTIONARY_3_1 = Family(
+    name="Functionary 3.1",
+    is_of=lambda template: "<function=" in template and "</function>" in template,
+    calls=Row("<function=", name_first(">"), End("</function>")),
+    triggers=("<function=",),
+    between="",
+)
+"""Also Llama 3 with tools of a user's own."""
+
+_RECIPIENT = Row(ToolName(), Text("\n"), Either(Row(Space(), Arguments()), Row(HeldArguments(), Ahead(">>>"))))
+
+FUNCTIONARY_3_2 = Family(
+    name="Functionary 3.2",
+    is_of=lambda template: ">>>all" in template or ">>>${recipient}" in template,
+    calls=Row(Optional(Text(">>>")), Either(OneCall(_RECIPIENT), Text("all\n"))),
+    triggers=(">>>",),
+    openings=("",),
+    patterns=(r"(?:BEGIN|>>>)(NAMES\n)",),
+    between=">>>",
+    before="all\n",
+)

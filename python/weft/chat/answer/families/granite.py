@@ -1,0 +1,15 @@
+"""Granite 3: a list of calls behind a mark."""
+
+from weft.chat.answer.families.json_call import json_call
+from weft.chat.answer.families.shapes import listed
+from weft.chat.answer.family import Family
+
+__all__ = ["GRANITE"]
+
+GRANITE = Family(
+    name="Granite",
+    is_of=lambda template: "<|tool_call|>" in template and "<tool_call>" not in template,
+    calls=listed("<|tool_call|>", "", json_call()),
+    triggers=("<|tool_call|>",),
+)
+"""Granite 3, and Phi 4 mini, which closes the list with a tag of its own."""

@@ -1,0 +1,17 @@
+"""LFM2: a list of calls as in Python."""
+
+from weft.chat.answer.families.shapes import python_list
+from weft.chat.answer.family import Family
+from weft.chat.answer.grammar import End, Row, Space
+
+__all__ = ["LFM2"]
+
+LFM2 = Family(
+    name="LFM2",
+    is_of=lambda template: (
+        "<|tool_call_start|>" in template or "List of tools: [" in template or "<|tool_list_start|>" in template
+    ),
+    calls=Row("<|tool_call_start|>", Space(), python_list(), End("<|tool_call_end|>")),
+    triggers=("<|tool_call_start|>",),
+    between="",
+)

@@ -1,0 +1,30 @@
+"""MiniMax M2: an element for each call and each argument, as in XML."""
+
+from weft.chat.answer.arguments import Parameters, closed
+from weft.chat.answer.family import Family
+from weft.chat.answer.grammar import Calls, End, OneCall, Row, Space, ToolName
+
+__all__ = ["MINIMAX"]
+
+MINIMAX = Family(
+    name="MiniMax M2",
+    is_of=lambda template: "<minimax:tool_call>" in template,
+    calls=Row(
+        "<minimax:tool_call>",
+        Space("\n"),
+        Calls(
+            OneCall(
+                Row(
+                    '<invoke name="',
+                    ToolName(),
+                    '">',
+                    Space("\n"),
+                    closed(Parameters('<parameter name="', '">', "</parameter>"), "</invoke>"),
+                )
+            ),
+            Space("\n"),
+        ),
+        End("\n</minimax:tool_call>"),
+    ),
+    triggers=("<minimax:tool_call>",),
+)

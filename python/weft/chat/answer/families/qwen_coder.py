@@ -1,0 +1,27 @@
+"""Qwen3 Coder: an element for each argument, as in XML."""
+
+from weft.chat.answer.arguments import Parameters
+from weft.chat.answer.families.json_call import json_call
+from weft.chat.answer.families.shapes import function_element
+from weft.chat.answer.family import Family
+from weft.chat.answer.grammar import Either, End, OneCall, Optional, Row, Space
+
+__all__ = ["QWEN_CODER"]
+
+_FUNCTION = function_element(Parameters("<parameter=", ">", "</parameter>", padding="\n"))
+
+QWEN_CODER = Family(
+    name="Qwen3 Coder",
+    is_of=lambda template: "<tool_call>" in template and "<function=" in template and "<parameter=" in template,
+    calls=Either(
+        Row(
+            "<tool_call>",
+            Space("\n"),
+            Either(Row(_FUNCTION, End("\n</tool_call>")), Row(OneCall(json_call()), End("</tool_call>"))),
+        ),
+        Row(_FUNCTION, Optional(End("\n</tool_call>"), is_written=True)),
+        n_written=2,
+    ),
+    triggers=("<tool_call>", "<function="),
+)
+"""Also Nemotron 3 and Step 3.5. Some forget the outer tag."""

@@ -1,0 +1,20 @@
+"""Seed OSS: an element for each argument, as in XML."""
+
+from weft.chat.answer.arguments import Parameters
+from weft.chat.answer.families.shapes import function_element
+from weft.chat.answer.family import Family
+from weft.chat.answer.grammar import End, Row, Space
+
+__all__ = ["SEED_OSS"]
+
+SEED_OSS = Family(
+    name="Seed OSS",
+    is_of=lambda template: "<seed:tool_call>" in template,
+    calls=Row(
+        "<seed:tool_call>",
+        Space("\n"),
+        function_element(Parameters("<parameter=", ">", "</parameter>")),
+        End("\n</seed:tool_call>"),
+    ),
+    triggers=("<seed:tool_call>",),
+)
