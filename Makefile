@@ -46,7 +46,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-fanout bench-forks bench-levels bench-all clients ray compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test fuzz watchdog bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-fanout bench-forks bench-levels bench-all clients ray compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -173,6 +173,9 @@ test-miri: ## The kernels' small cases under Miri, which watches each access to 
 fuzz: extension ## Send 10,000 random requests of the OpenAPI document to a server, and 10,000 bodies of real clients, mutated
 	WEFT_RANDOM_REQUESTS=10000 WEFT_MUTATED_BODIES=10000 pytest --quiet tests/server/test_random_requests.py \
 		tests/server/test_mutated_bodies.py
+
+watchdog: extension ## Hold every route to 20 ms for which nobody else may wait, where tests allow 100; on a quiet machine
+	WEFT_MOST_MS=20 pytest --quiet tests/server/test_watchdog.py tests/server/test_media.py -k nobody_waits $(ARGS)
 
 fmt: .venv/synced ## Format everything
 	cargo fmt

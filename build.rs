@@ -14,7 +14,7 @@ fn shim() {
         "rust/llama/context_bytes.cpp",
         "rust/llama/kernels/shim.cpp",
         "rust/llama/longest_first.cpp",
-        "rust/llama/media.cpp",
+        "rust/llama/mtmd_exceptions.cpp",
         "rust/llama/pattern.cpp",
     ];
     for file in FILES.iter().chain(&["rust/llama/kernels/mirror.h"]) {

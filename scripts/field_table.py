@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from weft.sampling import Knob, Sampling, knobs
+from weft.sampling_fields import Knob, Sampling, knobs
 
 PAGE = Path(__file__).parent.parent / "docs" / "fields.md"
 

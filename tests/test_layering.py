@@ -47,7 +47,7 @@ RULES = {
         "python/weft/server", r"\bweft\.(cli\b|serving\b(?!\.(logs|build)\b))"
     ),
     "settings of an engine name nobody": Rule("python/weft/config.py", r"\bweft\.(?!errors\b|fields\b)"),
-    "the table of samplers names nobody": Rule("python/weft/sampling.py", r"\bweft\.(?!fields\b)"),
+    "the table of samplers names nobody": Rule("python/weft/sampling_fields.py", r"\bweft\.(?!fields\b)"),
     "settings name nobody who reads them": Rule("python/weft/settings", r"\bweft\.(cli|serving|server|chat|engine)\b"),
     "llama.cpp's dialect names no other": Rule(
         "python/weft/server/llamacpp", r"\bserver(\.| import .*\b)(anthropic|ollama|openai|responses|seeds)\b"
@@ -87,7 +87,7 @@ RULES = {
     "trees know no HTTP": Rule("python/weft/tree", r"\bweft\.(server|serving|cli)\b"),
     "what watches a server imports nothing of it": Rule("python/weft/cli/top", r"\bweft\.(?!cli\.top\b|drawing\b)"),
     "only what watches a server needs a terminal": Rule("python/weft", r"\brich\b", ("python/weft/cli/top",)),
-    "a router knows only digests": Rule("python/weft/ray/routing.py", r"(?<!\.)\bray\b|\bweft\.(?!ray\.digest\b)"),
+    "a router knows only digests": Rule("python/weft/ray/prefix_routing.py", r"(?<!\.)\bray\b|\bweft\.(?!ray\.digest\b)"),
     "only what runs on Ray names it": Rule(
         "python/weft",
         r"^\s*(from|import)\s+(ray|pyarrow)\b",
@@ -218,7 +218,7 @@ TOP_MODULES = {
     "infill": "a text between two texts",
     "prefix": "prompts that are kept in files",
     "reading": "a stream, branch by branch",
-    "sampling": "how tokens are drawn",
+    "sampling_fields": "how tokens are drawn",
     "scoring": "how likely texts are",
 }
 """What a user of the library meets first."""

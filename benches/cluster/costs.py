@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from weft.ray.digest import MAX_HASHES, Digest, block_hashes, pack, unpack
-from weft.ray.routing import Candidate, Router
+from weft.ray.prefix_routing import Candidate, Router
 
 N_REPLICAS = 64
 TIMES = 20

@@ -9,7 +9,7 @@ from typing import Protocol
 from benches.cluster.engines import SALT
 from benches.cluster.loads import Session
 from weft.ray.digest import BLOCK, Digest, block_hashes, pack, unpack
-from weft.ray.routing import Candidate, Router
+from weft.ray.prefix_routing import Candidate, Router
 
 __all__ = ["RULES", "Cells", "Placed", "Rule", "Seen", "routers"]
 

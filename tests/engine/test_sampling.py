@@ -8,7 +8,7 @@ import pytest
 import weft
 from tests.helpers import How, branches
 from weft import RequestOptions
-from weft.sampling import Knob, knobs
+from weft.sampling_fields import Knob, knobs
 
 PROMPT = "Once upon a time, there was a little girl who"
 ENDLESS: RequestOptions = {"max_tokens": 60, "ignore_eos": True, "seed": 7}

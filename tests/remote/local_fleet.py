@@ -9,8 +9,8 @@ from typing import Any
 from weft.errors import WeftError
 from weft.ray.errors import ReplicaLost
 from weft.ray.messages import Call, Question, Sent, Told, unpacked
+from weft.ray.prefix_routing import Candidate, Router
 from weft.ray.replica import Replica
-from weft.ray.routing import Candidate, Router
 
 __all__ = ["KEY", "LocalFleet"]
 

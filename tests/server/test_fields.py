@@ -10,7 +10,7 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import SOME_TEXT, Json, matching
 from tests.server.scripted import FullEngine, ScriptedEngine, connect
 from weft import EngineConfig, GrammarTrigger, QueueFull, Request, Thought
-from weft.sampling import Sampling
+from weft.sampling_fields import Sampling
 from weft.server import create_app
 from weft.server.llamacpp.completion import ONLY_HERE
 from weft.server.request_fields import CompletionFields, ping_s

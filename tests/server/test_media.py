@@ -22,7 +22,7 @@ from tests.engine.tiny_projectors import PROJECTORS, Projector, png_of, wav_of, 
 from tests.helpers import n_processing, wait_until
 from tests.server.live import LiveServer
 from tests.server.matchers import Json
-from tests.server.test_watchdog import Body, Case, filled, nobody_waits, watching
+from tests.server.test_watchdog import MOST_MS, Body, Case, filled, nobody_waits, watching
 from weft.server import create_app
 from weft.server.app import Application
 from weft.server.json_request import max_body
@@ -867,7 +867,7 @@ async def test_nobody_waits_for_the_largest_pictures(files: Files, tmp_path: Pat
     }
     flags = ("-m", str(model), "--mmproj", str(path), "-np", "2", "-c", "4096", "--kv-unified")
     # A body of 30 MB becomes one text while the interpreter is held, which takes some 10 ms.
-    async with watching(tmp_path, *flags, most_ms={"health": 50.0, "stream": 50.0}) as watched:
+    async with watching(tmp_path, *flags, most_ms=MOST_MS + 30) as watched:
         for name, body in bodies.items():
             route = "/completion" if name.startswith("many") else "/v1/chat/completions"
             await nobody_waits(watched, [Case(name, f"POST {route} HTTP/1.1\r\n", body)])

@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from weft.cli.main import parse
-from weft.sampling import Sampling
+from weft.sampling_fields import Sampling
 from weft.settings import Settings, table
 from weft.settings.volatile import LineRule
 

@@ -1,4 +1,4 @@
-"""Ray Serve's side of routing: an adapter between its request router, whose interface is alpha, and `weft.ray.routing`."""
+"""Ray Serve's side of routing: an adapter between its request router, whose interface is alpha, and `weft.ray.prefix_routing`."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 
 from weft.ray.known import Known, of_router
 from weft.ray.messages import Call, Question, Told, unpacked
-from weft.ray.routing import Candidate, Router
+from weft.ray.prefix_routing import Candidate, Router
 
 __all__ = ["PrefixRouter"]
 

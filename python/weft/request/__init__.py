@@ -9,7 +9,7 @@ from weft._native import Media, MixedPrompt
 from weft.fields.about import About, described
 from weft.request.schema import JsonSchema, schema_text
 from weft.request.thought import GrammarTrigger, Thought
-from weft.sampling import Sampling
+from weft.sampling_fields import Sampling
 
 __all__ = ["BranchOptions", "ForkOptions", "Prompt", "Request", "RequestOptions"]
 

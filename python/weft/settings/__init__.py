@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.config import EngineConfig
 from weft.hub.source import Source, file_name
-from weft.sampling import Sampling
+from weft.sampling_fields import Sampling
 from weft.settings.access import AccessSettings
 from weft.settings.chat import ChatSettings
 from weft.settings.compute import STEPS

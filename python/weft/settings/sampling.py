@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from weft.sampling import SAMPLERS, Knob, Sampling, knobs, samplers_of_letters, samplers_of_names
+from weft.sampling_fields import SAMPLERS, Knob, Sampling, knobs, samplers_of_letters, samplers_of_names
 from weft.settings.flags import Flag, Way, flag, row
 from weft.settings.values import biases, boolean, file_text, json_text, number, together, unset_at, whole
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
-from weft.sampling import Sampling
+from weft.sampling_fields import Sampling
 
 __all__ = [
     "BRANCH_NAMES",

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from weft import InvalidRequest, Request
-from weft.sampling import knobs
+from weft.sampling_fields import knobs
 from weft.server.request_fields.adapters import adapters
 from weft.server.request_fields.branches import branch_bodies
 from weft.server.request_fields.constraint import constraint

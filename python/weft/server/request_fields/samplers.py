@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from weft import InvalidRequest
-from weft.sampling import samplers_of_letters, samplers_of_names
+from weft.sampling_fields import samplers_of_letters, samplers_of_names
 
 __all__ = ["samplers"]
 

@@ -7,7 +7,7 @@ import msgspec
 
 from weft import GrammarTrigger, Request
 from weft._native import Biases, TokenIds
-from weft.sampling import Sampling
+from weft.sampling_fields import Sampling
 
 __all__ = ["GenerationSettings", "generation_settings"]
 

@@ -12,7 +12,7 @@ from benches.cluster.loads import Session, Turn, agents, chats, mooncake
 from benches.cluster.rules import RULES, Cells, Placed, Seen, routers
 from benches.cluster.simulation import COUNTED_S, found_again, in_one_cache, simulate
 from weft.ray.digest import BLOCK, Digest, block_hashes, pack
-from weft.ray.routing import GUARD_SLOTS, MAX_AGE_S, MAX_PROMPTS, MAX_REPLICAS, MAX_SENT, SETTLED_S, Candidate, Router
+from weft.ray.prefix_routing import GUARD_SLOTS, MAX_AGE_S, MAX_PROMPTS, MAX_REPLICAS, MAX_SENT, SETTLED_S, Candidate, Router
 
 NOW = 1_000.0
 N_SLOTS = 8
