@@ -7,6 +7,7 @@ model.
 import asyncio
 import sys
 from argparse import ArgumentParser
+from contextlib import suppress
 
 import weft
 
@@ -102,7 +103,8 @@ async def show(loom: Loom) -> None:
         app: Application[str] = Application(layout=Layout(window), key_bindings=keys, full_screen=True)
         if (key := await app.run_async()) == "q":
             return
-        await loom.press(key, await PromptSession[str]().prompt_async(ASKED[key]))
+        with suppress(KeyboardInterrupt, EOFError):  # Ctrl-C and Ctrl-D: it is not to be done after all.
+            await loom.press(key, await PromptSession[str]().prompt_async(ASKED[key]))
 
 
 async def main() -> None:

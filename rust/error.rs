@@ -106,6 +106,19 @@ pub enum Error {
     Stopped,
 }
 
+impl Error {
+    /// The same error, of one of several branches of a request: a field that is wrong there is named with its branch.
+    #[must_use]
+    pub fn of_branch(self, index: usize) -> Self {
+        match self {
+            Self::InvalidRequest { param, message } => {
+                Self::InvalidRequest { param, message: format!("branches[{index}]: {message}") }
+            }
+            other => other,
+        }
+    }
+}
+
 /// What a stream's bound is counted in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {

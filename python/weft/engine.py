@@ -30,7 +30,7 @@ from weft.answer import MAX_BYTES, Answer
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
 from weft.embedding import Embedding
-from weft.errors import EngineStopped, WeftError
+from weft.errors import EngineStopped, InvalidRequest, WeftError
 from weft.prefix import PrefixFile
 from weft.request import Prompt, Request, RequestOptions
 from weft.request.branches import branch_requests
@@ -307,6 +307,8 @@ class Engine(Embedding):
         def go_on(text: "Continuation") -> Sequence[int]:
             return continuation_tokens(self.model, text) if isinstance(text, str) else text
 
+        if any(isinstance(continuations, str) for _, continuations in tasks):
+            raise InvalidRequest("continuations", "continuations must be a sequence of texts or of lists of tokens, not one text")
         read_tasks = [(read(prompt), [go_on(text) for text in continuations]) for prompt, continuations in tasks]
         return await scores(self, read_tasks, Request(prompt=(), **options), n_probs)
 

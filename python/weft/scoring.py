@@ -28,6 +28,10 @@ N_AHEAD = 64
 class Generating(Protocol):
     """What is needed of an engine."""
 
+    @property
+    def model(self) -> Model:
+        """The loaded model."""
+
     def generate(self, prompt: Request, /) -> Stream:
         """Queues a request and returns the stream of its events at once."""
 
@@ -110,20 +114,24 @@ async def scores(
     """
     if not 0 <= n_probs <= MAX_PROBS:
         raise InvalidRequest("n_probs", f"n_probs is {n_probs}; it must be 0 to {MAX_PROBS}")
-    _check(tasks)
+    _check(tasks, engine.model.n_vocab)
     requests = _requests(tasks, msgspec.structs.replace(template, max_tokens=0, n=1, prompt_logprobs=max(n_probs, 1)))
     made = [score async for score in _each(engine, requests, n_probs)]
     rest = iter(made)
     return [[next(rest) for _ in continuations] for _, continuations in tasks]
 
 
-def _check(tasks: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> None:
+def _check(tasks: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], n_vocab: int) -> None:
     for prompt, continuations in tasks:
         if not len(prompt):
             raise InvalidRequest("prompt", "the prompt holds no tokens; give at least one")
         for position, continuation in enumerate(continuations):
             if not len(continuation):
                 raise InvalidRequest("continuations", f"continuation {position} holds no tokens; give at least one")
+            for token in (min(continuation), max(continuation)):
+                if not 0 <= token < n_vocab:
+                    message = f"continuation {position} has token {token}, outside of the vocabulary of {n_vocab} pieces"
+                    raise InvalidRequest("continuations", message)
 
 
 def _requests(tasks: Iterable[tuple[Sequence[int], Sequence[Sequence[int]]]], template: Request) -> Iterator[Request]:

@@ -16,8 +16,8 @@ use crate::sampling::Sampler;
 /// To make one way to go on counts for so many tokens that are read again, and where a prompt is longer, for that: a step makes 256.
 const READ_PER_WAY: usize = 32;
 
-/// The longest character takes so many tokens.
-const MAX_TOKENS_OF_CHARACTER: u32 = 4;
+/// A character of which bytes are missing has at most so many.
+const MAX_INCOMPLETE: usize = 3;
 
 /// Where a branch is forked.
 pub(super) struct Cut {
@@ -184,13 +184,13 @@ impl Reading {
     pub(super) fn seam(&self) -> Seam {
         let Cut { source, n_said, .. } = &self.cut;
         let were_shown = source.has_shown_all && *n_said == source.n_predicted;
-        let whole = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len() - incomplete_tail(bytes)]).into_owned();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(whole(bytes)).into_owned();
         match &self.ways {
             ReadWays::Alike { .. } if self.append.is_empty() => {
-                Seam { n_shown_again: if were_shown { whole(&self.begun.held()).chars().count() } else { 0 }, ..Seam::default() }
+                Seam { n_shown_again: if were_shown { text(&self.begun.held()).chars().count() } else { 0 }, ..Seam::default() }
             }
             _ if were_shown => Seam::default(),
-            _ => Seam { unshown: whole(&self.held), n_shown_again: 0 },
+            _ => Seam { unshown: text(&self.held), n_shown_again: 0 },
         }
     }
 
@@ -284,18 +284,25 @@ impl ReadWays {
     }
 }
 
+/// The last of the first `n_said` tokens that a branch drew, so many that they spell `n_bytes` bytes or are all of them, and what was
+/// held back before these.
+fn last_drawn(source: &Source, n_said: u32, n_bytes: usize, runner: &impl Runner) -> (Vec<u8>, impl Iterator<Item = Token>) {
+    let drawn = source.drawn(n_said);
+    let (mut start, mut bytes) = (drawn.end, Vec::new());
+    while start > drawn.start && bytes.len() < n_bytes {
+        start -= 1;
+        append_text(source.tokens.at(start), &source.way.request, runner, &mut bytes);
+    }
+    let before = source.begun.as_deref().filter(|_| start == drawn.start).map_or_else(Vec::new, Begun::held);
+    (before, source.tokens.of(start..drawn.end))
+}
+
 /// What a branch held back after the first `n_said` tokens that it drew: the last of them that may be the start of a stop string say so.
 fn held_before(source: &Source, n_said: u32, runner: &impl Runner) -> Vec<u8> {
     let Way { request, stops, .. } = &*source.way;
     let longest = stops.iter().map(String::len).max().unwrap_or(0);
-    let drawn = source.drawn(n_said);
-    let (mut start, mut bytes) = (drawn.end, Vec::new());
-    while start > drawn.start && bytes.len() < longest {
-        start -= 1;
-        append_text(source.tokens.at(start), request, runner, &mut bytes);
-    }
-    let before = source.begun.as_deref().filter(|_| start == drawn.start).map_or_else(Vec::new, Begun::held);
-    Begun::held_after(&before, stops, source.tokens.of(start..drawn.end), request, runner)
+    let (before, last) = last_drawn(source, n_said, longest, runner);
+    Begun::held_after(&before, stops, last, request, runner)
 }
 
 /// The tokens of a prompt that can be drawn.
@@ -323,14 +330,16 @@ fn first_begun(source: &Source, runner: &impl Runner) -> Result<Begun> {
 
 /// Where forks begin that have their own parameters, behind the first `n_said` tokens that a branch drew.
 fn anew(source: &Source, n_said: u32, runner: &impl Runner) -> Begun {
-    let drawn = source.drawn(n_said);
-    let last = drawn.start.max(drawn.end.saturating_sub(MAX_TOKENS_OF_CHARACTER))..drawn.end;
-    let mut bytes = source.begun.as_deref().filter(|_| last == drawn).map_or_else(Vec::new, Begun::held);
-    for token in source.tokens.of(last) {
+    let (mut bytes, last) = last_drawn(source, n_said, MAX_INCOMPLETE, runner);
+    for token in last {
         append_text(token, &source.way.request, runner, &mut bytes);
     }
-    let n_whole = bytes.len() - incomplete_tail(&bytes);
-    Begun::Anew(bytes.split_off(n_whole))
+    Begun::Anew(bytes.split_off(whole(&bytes).len()))
+}
+
+/// All but the first bytes of a character at the end.
+fn whole(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.len() - incomplete_tail(bytes)]
 }
 
 /// What is asked for of the forks of a branch of `request`: nothing of its prompt, and no slot of its own.

@@ -345,7 +345,12 @@ impl Engine {
         let Inner { limits, n_submitted, commands, published, .. } = &*self.inner;
         check_branches(&requests)?;
         let n = requests.iter().map(|request| request.n).sum();
-        let kinds = group(requests.into_iter().map(|request| self.accept(request)).collect::<Result<_>>()?);
+        let are_several = requests.len() > 1;
+        let accept = |(index, request)| {
+            let accepted = self.accept(request);
+            if are_several { accepted.map_err(|error| error.of_branch(index)) } else { accepted }
+        };
+        let kinds = group(requests.into_iter().enumerate().map(accept).collect::<Result<_>>()?);
         let take_place = |_: &_| QueuePlace::take_place(&published.n_waiting, limits.max_queue as usize);
         let places = kinds.iter().map(take_place).collect::<std::result::Result<Vec<QueuePlace>, usize>>();
         let places = places.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;

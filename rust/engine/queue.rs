@@ -185,6 +185,12 @@ impl Queue {
         });
     }
 
+    /// Those that wait until `owner` has computed just so many tokens.
+    pub(super) fn awaiting(&self, owner: Seniority, n_tokens: u32) -> impl Iterator<Item = &Job> {
+        let those = self.awaiting.range((owner, n_tokens, 0)..=(owner, n_tokens, u64::MAX));
+        those.map(|&(_, _, request_id)| self.job(request_id))
+    }
+
     /// What waited for a running sequence may start where that has computed enough or is gone. `n_computed` says of a sequence
     /// how many of its tokens are computed; `None` where it does not run.
     pub(super) fn unpark(&mut self, n_computed: impl Fn(Seniority) -> Option<u32>) {

@@ -160,18 +160,24 @@ fn keep_in_pool<R: Runner>(core: &mut Core<R>, nth: usize, mut places: RangeIncl
     core.memory.cache_mut().unpin(kept);
 }
 
-/// Keeps the states at the ends of prompts, with the logits after them, and where requests want them.
+/// Keeps the states at the ends of prompts, with the logits after them, where requests want them, and where forks go on that may not
+/// start before their branch does.
 fn keep_states<R: Runner>(core: &mut Core<R>) {
     let mut n_rows = 0;
     for nth in 0..core.slots.running().len() {
         let running = &core.slots.running()[nth];
         n_rows += running.n_planned as usize;
         let n_tokens = running.n_held + running.n_planned;
-        if running.n_planned == 0 || running.sequence.n_predicted() > 0 || n_tokens < MIN_SHARED {
+        if running.n_planned == 0 || n_tokens < MIN_SHARED {
             continue;
         }
         let (id, is_end) = (running.id, running.will_draw());
-        if !is_end && !running.sequence.snapshots_at.contains(n_tokens) {
+        let is_wanted = if running.sequence.n_predicted() > 0 {
+            is_left_behind(core, running, n_tokens)
+        } else {
+            is_end || running.sequence.snapshots_at.contains(n_tokens)
+        };
+        if !is_wanted {
             continue;
         }
         let Sequence { variants, tokens, .. } = &running.sequence;
@@ -182,4 +188,12 @@ fn keep_states<R: Runner>(core: &mut Core<R>) {
             core.memory.snapshot(id, n_tokens, logits);
         }
     }
+}
+
+/// Whether a fork waits for the state after so many tokens of a running branch which may have gone on before a slot and an id are
+/// free for it: it is not made yet, or not alone.
+fn is_left_behind<R: Runner>(core: &Core<R>, running: &Running, n_tokens: u32) -> bool {
+    let mut waiting = core.queue.awaiting(running.sequence.seniority(), n_tokens);
+    let Some(first) = waiting.next() else { return false };
+    first.is_unmade() || waiting.next().is_some() || core.slots.are_full() || core.queue.highest_waiting().is_some()
 }

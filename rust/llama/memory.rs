@@ -1,38 +1,80 @@
 //! How much memory the pool could have.
 
+use std::collections::HashSet;
+use std::ffi::CStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::Placement;
+use crate::config::{Placement, Split};
 use crate::llama::model::Model;
 
-/// Free bytes where `model` keeps its cells: on the GPUs as far as its layers are there and cells are to be, else in the machine's
-/// memory.
+/// Free bytes where `model` keeps its cells: on the GPUs that take part, as far as its layers are there and cells are to be, else in
+/// the machine's memory.
 pub(super) fn free_bytes(model: &Model, offload_cells: bool) -> u64 {
-    let on_gpus = free_on(sys::GGML_BACKEND_DEVICE_TYPE_GPU);
-    let on_host = free_on_host();
-    match (on_gpus.filter(|_| offload_cells), model.n_gpu_layers()) {
-        (Some(on_gpus), None) => on_gpus,
-        (Some(on_gpus), Some(n)) if n > 0 => on_gpus.min(on_host),
-        _ => on_host,
+    let gpus: Vec<Gpu> = gpus().into_iter().map(Gpu::of).collect();
+    let n_layers = if offload_cells { model.n_gpu_layers() } else { Some(0) };
+    free_among(&gpus, model.placement(), n_layers, free_on_host())
+}
+
+/// A device that layers can go to.
+#[derive(Debug, Clone)]
+struct Gpu {
+    name: String,
+    /// Whether its memory is the machine's.
+    is_integrated: bool,
+    n_free: u64,
+}
+
+impl Gpu {
+    fn of(device: sys::ggml_backend_dev_t) -> Self {
+        // SAFETY: the device is registered, as its name is for ever.
+        let (name, kind) = unsafe { (CStr::from_ptr(sys::ggml_backend_dev_name(device)), sys::ggml_backend_dev_type(device)) };
+        Self {
+            name: name.to_string_lossy().into_owned(),
+            is_integrated: kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU,
+            n_free: free_on_device(device),
+        }
     }
+}
+
+/// Free bytes for the cells of `n_layers` layers on those of `gpus` that take part, all layers where it is `None`, and of the others
+/// in the machine's memory, of which `on_host` are free.
+fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>, on_host: u64) -> u64 {
+    let own = taking_part(gpus, placement).into_iter().filter(|gpu| !gpu.is_integrated).map(|gpu| gpu.n_free);
+    match (own.reduce(u64::saturating_add), n_layers) {
+        (Some(on_gpus), None) => on_gpus,
+        (Some(on_gpus), Some(1..)) => on_gpus.min(on_host),
+        (None, _) | (_, Some(0)) => on_host,
+    }
+}
+
+/// Those of `gpus` that llama.cpp gives layers to: the ones that are named, or all, but integrated ones only beside no other; of these
+/// the main one, where nothing is split.
+fn taking_part<'a>(gpus: &'a [Gpu], placement: &Placement) -> Vec<&'a Gpu> {
+    let named = |name: &String| gpus.iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name));
+    let mut some: Vec<&Gpu> = match &placement.devices {
+        Some(names) => names.iter().filter_map(named).collect(),
+        None => {
+            let is_alone = gpus.iter().all(|gpu| gpu.is_integrated);
+            gpus.iter().filter(|gpu| is_alone || !gpu.is_integrated).collect()
+        }
+    };
+    if placement.split == Split::None {
+        return some.get(placement.main_gpu as usize).copied().into_iter().collect();
+    }
+    // Its memory is there once, however often it is named.
+    let mut names = HashSet::new();
+    some.retain(|gpu| names.insert(&gpu.name));
+    some
 }
 
 /// Free bytes of the machine's memory. The backend must have been started.
 pub(super) fn free_on_host() -> u64 {
     // Where the system does not say what is available, llama.cpp's answer is all there is.
-    available_bytes().or_else(|| free_on(sys::GGML_BACKEND_DEVICE_TYPE_CPU)).unwrap_or(u64::MAX)
-}
-
-/// Free bytes of all devices of this kind; `None` without any. The backend must have been started.
-fn free_on(kind: sys::ggml_backend_dev_type) -> Option<u64> {
-    // SAFETY: a started backend's devices are registered and live for ever.
-    let devices = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
-    // SAFETY: as above.
-    let wanted = devices.filter(|&device| unsafe { sys::ggml_backend_dev_type(device) } == kind);
-    wanted.map(free_on_device).reduce(u64::saturating_add)
+    let of_cpus = || devices(&[sys::GGML_BACKEND_DEVICE_TYPE_CPU]).map(free_on_device).reduce(u64::saturating_add);
+    available_bytes().or_else(of_cpus).unwrap_or(u64::MAX)
 }
 
 /// Whether layers of `model`, and with them their cells, are on a device of their own.
@@ -47,11 +89,15 @@ pub(super) fn has_gpus(placement: &Placement) -> bool {
 
 /// The devices that layers of a model can go to. The backend must have been started.
 pub(super) fn gpus() -> Vec<sys::ggml_backend_dev_t> {
+    devices(&[sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU]).collect()
+}
+
+/// The devices of these kinds. The backend must have been started.
+fn devices(kinds: &[sys::ggml_backend_dev_type]) -> impl Iterator<Item = sys::ggml_backend_dev_t> {
     // SAFETY: a started backend's devices are registered and live for ever.
-    let devices = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
-    let kinds = [sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU];
+    let all = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
     // SAFETY: as above.
-    devices.filter(|&device| kinds.contains(&unsafe { sys::ggml_backend_dev_type(device) })).collect()
+    all.filter(|&device| kinds.contains(&unsafe { sys::ggml_backend_dev_type(device) }))
 }
 
 fn free_on_device(device: sys::ggml_backend_dev_t) -> u64 {
@@ -103,6 +149,48 @@ fn free_in_group(folder: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const HOST: u64 = 50;
+
+    /// Two cards and what the processor has.
+    fn machine() -> [Gpu; 3] {
+        let gpu = |name: &str, is_integrated, n_free| Gpu { name: name.to_owned(), is_integrated, n_free };
+        [gpu("Vulkan0", true, 40), gpu("CUDA0", false, 100), gpu("CUDA1", false, 7)]
+    }
+
+    fn named(names: &[&str]) -> Placement {
+        Placement { devices: Some(names.iter().map(|&name| name.to_owned()).collect()), ..Placement::default() }
+    }
+
+    #[test]
+    fn only_the_memory_of_gpus_that_take_part_counts() {
+        let free = |placement: &Placement| free_among(&machine(), placement, None, HOST);
+        assert_eq!(free(&Placement::default()), 107);
+        assert_eq!(free(&named(&[])), HOST);
+        assert_eq!(free(&named(&["CUDA1"])), 7);
+        assert_eq!(free(&named(&["cuda1", "Cuda0"])), 107);
+        assert_eq!(free(&named(&["CUDA1", "cuda1"])), 7);
+        // The machine's memory is that of an integrated one.
+        assert_eq!(free(&named(&["Vulkan0"])), HOST);
+        assert_eq!(free(&named(&["Vulkan0", "CUDA1"])), 7);
+        assert_eq!(free_among(&machine()[..1], &Placement::default(), None, HOST), HOST);
+        assert_eq!(free_among(&[], &Placement::default(), None, HOST), HOST);
+    }
+
+    #[test]
+    fn where_nothing_is_split_the_main_gpu_holds_all() {
+        let free =
+            |main_gpu, placement| free_among(&machine(), &Placement { split: Split::None, main_gpu, ..placement }, None, HOST);
+        assert_eq!((free(0, Placement::default()), free(1, Placement::default())), (100, 7));
+        assert_eq!((free(0, named(&["CUDA1", "CUDA0"])), free(1, named(&["CUDA1", "CUDA0"]))), (7, 100));
+    }
+
+    #[test]
+    fn layers_that_stay_in_the_machines_memory_have_their_cells_there() {
+        let free = |names: &[&str], n_layers| free_among(&machine(), &named(names), Some(n_layers), HOST);
+        assert_eq!((free(&["CUDA0"], 0), free(&["CUDA0"], 9)), (HOST, HOST));
+        assert_eq!((free(&["CUDA1"], 0), free(&["CUDA1"], 9)), (HOST, 7));
+    }
 
     #[test]
     fn linux_says_what_is_available() {

@@ -13,7 +13,7 @@ use super::awaitable::PyNext;
 use super::bell::Bells;
 use super::cached::{self, PyCachedNode};
 use super::convert::{self, Constraints, PromptInput, RequestInput};
-use super::errors::{ContextOverflow, InvalidRequest};
+use super::errors::{self, ContextOverflow, InvalidRequest};
 use super::fork::ThisProcess;
 use super::forking::Asked;
 use super::limits::PyLimits;
@@ -254,15 +254,25 @@ impl PyEngine {
             None => vec![(0, request.clone().unbind())],
             Some(branches) => (0..).zip(branches).map(|(first, branch)| (first, branch.clone().unbind())).collect(),
         };
+        let are_several = branches.as_ref().is_some_and(|branches| branches.len() > 1);
         let branches = match branches {
             None => vec![convert::request(request)?],
-            Some(branches) => branches.iter().map(convert::request).collect::<PyResult<_>>()?,
+            Some(branches) => {
+                let read = |(index, branch)| {
+                    let read = convert::request(branch);
+                    if are_several { read.map_err(|error| errors::of_branch(py, index, error)) } else { read }
+                };
+                branches.iter().enumerate().map(read).collect::<PyResult<_>>()?
+            }
         };
         let parses_special = prompt.parses_special();
         self.queue_branches(py, prompt, asked, move |prompt, model| {
             let mut constraints = Constraints::default();
-            let request = |branch: RequestInput| branch.complete(prompt.clone(), parses_special, model, &mut constraints);
-            branches.into_iter().map(request).collect()
+            let request = |(index, branch): (usize, RequestInput)| {
+                let request = branch.complete(prompt.clone(), parses_special, model, &mut constraints);
+                if are_several { request.map_err(|error| error.of_branch(index)) } else { request }
+            };
+            branches.into_iter().enumerate().map(request).collect()
         })
     }
 

@@ -19,6 +19,15 @@ import_exception!(weft.errors, DecodeError);
 import_exception!(weft.errors, EngineStopped);
 import_exception!(weft.errors, ForkedProcess);
 
+/// As [`Error::of_branch`].
+pub(super) fn of_branch(py: Python<'_>, index: usize, error: PyErr) -> PyErr {
+    let told = |name| error.value(py).getattr(name)?.extract::<String>();
+    match (error.is_instance_of::<InvalidRequest>(py), told("param"), told("message")) {
+        (true, Ok(param), Ok(message)) => InvalidRequest::new_err((param, format!("branches[{index}]: {message}"))),
+        _ => error,
+    }
+}
+
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
         // No wildcard: a new variant must be given its class here before this compiles.

@@ -29,19 +29,24 @@ pub(super) struct Asked {
 pub(super) struct Kind {
     first: u32,
     request: Py<PyAny>,
-    /// The branch that they were forked from, and after how many of its tokens, where that is one of the same stream.
-    forked_at: Option<(u32, u32)>,
-    /// How their texts go on from that branch's.
+    /// Where they were forked, where they are forks of another branch of the same stream.
+    origin: Option<Origin>,
+}
+
+/// Where forks part from their branch.
+struct Origin {
+    n: u32,
+    branch: u32,
+    /// After so many of its tokens.
+    n_said: u32,
+    /// How their texts go on from its.
     seam: Seam,
 }
 
 impl Asked {
     /// Of requests, each with its first branch.
     pub(super) fn new(model: Weak<Model>, parses_special: bool, requests: Vec<(u32, Py<PyAny>)>) -> Self {
-        let kinds = requests
-            .into_iter()
-            .map(|(first, request)| Kind { first, request, forked_at: None, seam: Seam::default() })
-            .collect();
+        let kinds = requests.into_iter().map(|(first, request)| Kind { first, request, origin: None }).collect();
         Self { model, parses_special, kinds: Mutex::new(kinds) }
     }
 
@@ -54,14 +59,14 @@ impl Asked {
         kind_of(&self.kinds(), branch).map(|kind| kind.request.clone_ref(py))
     }
 
-    /// Where a branch was forked, if it was; as [`Kind::forked_at`].
+    /// The branch that one was forked from, and after how many of its tokens, if it was.
     pub(super) fn forked_at(&self, branch: u32) -> Option<(u32, u32)> {
-        kind_of(&self.kinds(), branch)?.forked_at
+        origin_of(&self.kinds(), branch).map(|origin| (origin.branch, origin.n_said))
     }
 
-    /// How the text of a branch goes on from that of the one that it was forked from; as [`Kind::seam`].
+    /// How the text of a branch goes on from that of the one that it was forked from.
     pub(super) fn seam(&self, branch: u32) -> Seam {
-        kind_of(&self.kinds(), branch).map(|kind| kind.seam.clone()).unwrap_or_default()
+        origin_of(&self.kinds(), branch).map(|origin| origin.seam.clone()).unwrap_or_default()
     }
 
     /// Takes in a kind. Forks may be heard of in another order than they were made in.
@@ -74,6 +79,11 @@ impl Asked {
 
 fn kind_of(kinds: &[Kind], branch: u32) -> Option<&Kind> {
     kinds.iter().rev().find(|kind| kind.first <= branch)
+}
+
+fn origin_of(kinds: &[Kind], branch: u32) -> Option<&Origin> {
+    let kind = kind_of(kinds, branch)?;
+    kind.origin.as_ref().filter(|origin| branch - kind.first < origin.n)
 }
 
 /// A fork that the worker was asked for, and who is told which event loops wait for it.
@@ -94,7 +104,9 @@ impl AwaitedFork {
         let Forked { branches, seed, n_said, seam, stream: own } = forked?;
         let (stream, request) = (self.stream.get(), self.request.clone_ref(py));
         let Some(completions) = own else {
-            stream.asked.add(Kind { first: branches.start, request, forked_at: Some((self.branch, n_said)), seam });
+            let n = branches.end - branches.start;
+            let origin = Some(Origin { n, branch: self.branch, n_said, seam });
+            stream.asked.add(Kind { first: branches.start, request, origin });
             return Ok(Some(PyList::new(py, branches)?.into_any().unbind()));
         };
         let n_prompt = completions.n_prompt();

@@ -11,6 +11,9 @@ pub(crate) const PER_TOKEN: usize = 256;
 /// Counts that changed are looked at one by one beside a pass over the row; so many of the row's cost as much as one of them.
 const PER_CHANGE: usize = 32;
 
+/// To sort a token takes as long as to look at so many counts.
+const PER_ID: usize = 16;
+
 /// So many changes are never too many.
 const MIN_CHANGES: usize = 64;
 
@@ -43,16 +46,26 @@ impl Default for Base {
 impl Counts {
     /// Of these tokens. A negative one, which no row holds, does not count, here and below.
     pub(crate) fn of(tokens: &[Token]) -> Self {
-        let mut sorted: Vec<Token> = tokens.iter().copied().filter(|&token| token >= 0).collect();
-        sorted.sort_unstable();
-        let count = |equals: &[Token]| (equals[0], u32::try_from(equals.len()).expect("a window fits into a context"));
-        Self::new(sorted.chunk_by(|a, b| a == b).map(count).collect())
+        let ids = || tokens.iter().filter_map(|&token| usize::try_from(token).ok());
+        let n_ids = ids().max().map_or(0, |last| last + 1);
+        if tokens.len() < n_ids / PER_ID {
+            let mut sorted: Vec<Token> = tokens.iter().copied().filter(|&token| token >= 0).collect();
+            sorted.sort_unstable();
+            let count = |equals: &[Token]| (equals[0], u32::try_from(equals.len()).expect("a window fits into a context"));
+            return Self::new(sorted.chunk_by(|a, b| a == b).map(count).collect());
+        }
+        let mut counts = vec![0; n_ids];
+        ids().for_each(|id| counts[id] += 1);
+        if counts.iter().filter(|&&count| count > 0).count() > max_few(n_ids) {
+            return Self { base: Arc::new(Base::Many(counts)), changed: Vec::new() };
+        }
+        Self::new((0..).zip(counts).filter(|&(_, count)| count > 0).collect())
     }
 
     /// `list` is in order of token id and holds no count of 0.
     fn new(list: Vec<(Token, u32)>) -> Self {
         let n_ids = list.last().map_or(0, |&(last, _)| index(last) + 1);
-        if list.len() <= MIN_CHANGES.max(n_ids / PER_TOKEN) {
+        if list.len() <= max_few(n_ids) {
             return Self { base: Arc::new(Base::Few(list)), changed: Vec::new() };
         }
         let mut counts = vec![0; n_ids];
@@ -147,6 +160,11 @@ fn merge(base: impl Iterator<Item = (Token, u32)>, changed: &[(Token, u32)], int
         into.push(changed.next_if(|&(changed, _)| changed == token).unwrap_or((token, count)));
     }
     into.extend(changed);
+}
+
+/// So many tokens, of which the last has this number among all ids, are few.
+fn max_few(n_ids: usize) -> usize {
+    MIN_CHANGES.max(n_ids / PER_TOKEN)
 }
 
 /// Where a token that is counted stands among all ids.

@@ -96,6 +96,16 @@ async def test_branches_that_cannot_be_are_refused_by_name(engine: weft.Engine, 
     assert (await engine.complete("Once", max_tokens=1)).text
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"temperature": "hot"}, {"grammar": "root ::= ("}, {"stop": [""]}, {"n_probs": 5_000}], ids=str
+)
+async def test_what_is_wrong_in_one_of_several_branches_is_told_with_its_place(
+    engine: weft.Engine, wrong: dict[str, object]
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"^branches\[1\]: "):
+        await engine.complete("Once", max_tokens=1, branches=[{}, wrong, {}])  # type: ignore[list-item]
+
+
 async def test_a_prompt_that_is_too_long_with_one_suffix_queues_nothing(engine: weft.Engine) -> None:
     n_ctx = engine.limits.n_ctx_slot
     before = engine.stats()

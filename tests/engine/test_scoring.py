@@ -137,7 +137,10 @@ async def test_a_task_that_is_cancelled_leaves_nothing_running(engine: weft.Engi
         ("text", ["\ud800"], 0, "continuations"),
         ("text", ["more"], 1001, "n_probs"),
         ("text", ["more"], -1, "n_probs"),
-        ("text", [[10**6]], 0, "prompt"),
+        ("text", [[300], [300, 10**6]], 0, "continuations"),
+        ("text", [[-1]], 0, "continuations"),
+        ([10**6], ["text"], 0, "prompt"),
+        ("text", "more", 0, "continuations"),
     ],
     ids=str,
 )

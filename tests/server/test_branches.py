@@ -1,6 +1,7 @@
 """Branches of one body that differ, in every dialect that takes them."""
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -134,6 +135,27 @@ async def test_what_no_branch_can_have_is_refused_by_name(client: httpx.AsyncCli
     assert answer.json()["error"]["param"] == param
     if param == "branches" and len(body["branches"]) == 1:
         assert "branches[0]" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("message", "wrong"),
+    [
+        (r"branches\[2\]: the grammar is wrong in line 1.*", {"grammar": "root ::= ("}),
+        (r"branches\[2\]: token 1000000 is outside.*", {"suffix_prompt": [10**6]}),
+        (r"branches\[2\]: n_predict is -2; .*", {"n_predict": -2}),
+        (r"branches\[2\]: samplers: 'bogus' is not one of .*", {"samplers": ["bogus"]}),
+        (r"branches\[2\]: lora has 9; .*", {"lora": [{"id": 9, "scale": 1.0}]}),
+        (r"branches\[2\]: n_probs is 5000; .*", {"n_probs": 5_000}),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_what_is_wrong_in_one_of_several_branches_is_told_with_its_place(
+    client: httpx.AsyncClient, path: str, message: str, wrong: Json
+) -> None:
+    answer = await client.post(path, json={"prompt": PROMPT, "n_predict": 1, "branches": [{}, {"temperature": 0}, wrong]})
+    assert answer.status_code == 400, answer.text
+    assert re.fullmatch(message, answer.json()["error"]["message"])
+    assert answer.json()["error"]["param"] == next(iter(wrong))
 
 
 @pytest.mark.parametrize(

@@ -398,6 +398,17 @@ async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, path:
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [("/completion", {"prompt": PROMPT}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]})],
+)
+async def test_best_of_is_refused_where_it_has_no_effect(client: httpx.AsyncClient, route: str, body: Json) -> None:
+    neutral = await client.post(route, json=body | {"max_tokens": 1, "best_of": 1})
+    assert neutral.status_code == 200, neutral.text
+    answer = await client.post(route, json=body | {"max_tokens": 1, "best_of": 3})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "best_of")
+
+
 @pytest.mark.parametrize("field", ALL_NULL)
 async def test_null_is_absent(client: httpx.AsyncClient, path: str, field: str) -> None:
     answer = await client.post(path, json={"prompt": PROMPT, "n_predict": 1, field: None})

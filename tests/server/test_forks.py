@@ -78,6 +78,7 @@ async def test_forks_get_a_stream_of_their_own(live: Any) -> None:  # noqa: ANN4
         pytest.param({"at": {"token": 100_000}}, "at", id="beyond its end"),
         pytest.param({"at": {"byte": 100_000}}, "at", id="beyond its last byte"),
         pytest.param({"at": {}}, "at", id="nowhere"),
+        pytest.param({"append": [10**6]}, "append", id="a token that there is not"),
         pytest.param({"at": {"token": 1, "byte": 1}}, "at", id="in two places"),
         pytest.param({"n": 0}, "n", id="none"),
         pytest.param({"n": 257}, "n", id="too many"),

@@ -118,7 +118,7 @@ class Turns:
 
 
 async def test_others_have_their_turn_while_a_whole_answer_is_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "TURN_S", 0)
+    monkeypatch.setattr(writing, "TURN_S", 0)
     turns = Turns()
     batches = [[(0, [token(0, "x")] * 5)], [(0, [token(0, "y")] * 5)], []]
 
@@ -157,15 +157,17 @@ class SilentForm:
 async def test_others_have_their_turn_while_a_stream_is_taken_up_that_shows_nothing(
     monkeypatch: pytest.MonkeyPatch, *, has_much: bool
 ) -> None:
-    monkeypatch.setattr(stream, "TURN_S", 0)
-    monkeypatch.setattr(stream, "MUCH_S", 0 if has_much else math.inf)
+    monkeypatch.setattr(writing, "TURN_S", 0)
+    monkeypatch.setattr(writing, "MUCH_S", 0 if has_much else math.inf)
     waited: list[int] = []
 
-    async def next_turn() -> None:
-        waited.append(len(form.turns.noted))
-        await writing.next_turn()
+    next_turn = writing.next_turn
 
-    monkeypatch.setattr(stream, "next_turn", next_turn)
+    async def noted_turn() -> None:
+        waited.append(len(form.turns.noted))
+        await next_turn()
+
+    monkeypatch.setattr(writing, "next_turn", noted_turn)
     form = SilentForm()
     batches = [[(0, [token(0, "x")] * 5)], [(0, [token(0, "y")] * 5)], []]
     sent: list[Json] = []
@@ -190,11 +192,11 @@ class WaitingForm(SilentForm):
     """Whose work waits for a processor longer than it takes to write much."""
 
     def frames(self, prompt: int, events: Json) -> list[bytes]:
-        time.sleep(1.5 * stream.MUCH_S)
+        time.sleep(1.5 * writing.MUCH_S)
         return super().frames(prompt, events)
 
     def add(self, _prompt: int, _events: Json) -> int:
-        time.sleep(1.5 * stream.MUCH_S)
+        time.sleep(1.5 * writing.MUCH_S)
         return 0
 
     def body(self) -> list[bytes]:
@@ -216,7 +218,7 @@ async def test_who_has_little_and_waits_for_a_processor_does_not_wait_for_those_
     async def receive() -> Json:
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(stream, "next_turn", next_turn)
+    monkeypatch.setattr(writing, "next_turn", next_turn)
     batches = [[(0, [token(0, "x")] * 5)], []]
     generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
     scope: Json = {"type": "http", "headers": []}

@@ -180,6 +180,32 @@ fn what_is_appended_is_computed_and_nothing_else() {
 }
 
 #[test]
+fn a_state_is_kept_for_forks_that_start_after_their_branch_has_gone_on() {
+    let many = 2 * MAX_READ + 1;
+    // No slot is free, and few ids; what is appended takes several steps to read; both, further on.
+    for (n_slots, n_orders, n_appended) in [(1, 1, 10), (1, 4, 0), (2, 3, 10), (4, 1, many), (1, 2, many), (4, 2, many)] {
+        let (engine, control) = start_recurrent(n_slots, 40_000);
+        let text = prompt(1, 60);
+        let completions = drawing(&engine, &control, greedy(&text, 40), 6);
+        let append = vec![30; n_appended];
+        let fork = || on_its_own(Fork { append: append.clone(), ways: own_way(vec![anew(3), anew(2)]), ..alike(1) });
+        let asked: Vec<PendingFork> = (0..n_orders).map(|_| completions.ask_fork(fork(), None).unwrap()).collect();
+        (0..5).for_each(|_| step(&engine, &control));
+        control.allow(None);
+        for fork in asked {
+            let made = fork.wait().unwrap();
+            let branches = collect(made.stream.unwrap()).unwrap();
+            let begun = [tokens_of(&text), expected(&text, made.n_said as usize), append.clone()].concat();
+            assert_eq!(branches[0].tokens, expected_after(begun, 3));
+            let n: u32 = branches.iter().map(n_computed).sum();
+            assert!(n as usize <= n_appended, "{n} of {n_appended}: {n_slots} slots, {n_orders} forks");
+        }
+        assert_eq!(collect(completions).unwrap()[0].tokens, expected(&text, 40));
+        wait_until(&engine, is_idle);
+    }
+}
+
+#[test]
 fn branches_that_have_ended_are_forked_as_long_as_their_stream_is_held() {
     let (engine, control) = start(limits(4, 4096));
     let text = prompt(1, 60);
@@ -499,7 +525,7 @@ fn what_is_long_to_read_is_read_over_several_steps_while_others_go_on() {
         (fork(At::Token(n_at), Vec::new()), n_at as usize, 0),
         (fork(At::Token(n_at), vec![30; 2 * MAX_READ]), n_at as usize + 2 * MAX_READ, 0),
         (fork(At::Token(0), vec![30; 2 * MAX_READ]), 2 * MAX_READ, 0),
-        (fork(At::Byte(0), Vec::new()), 0, 0),
+        (fork(At::Byte(n_at as usize), Vec::new()), n_at as usize, n_at as usize),
     ];
     for (fork, n_expected, n_found) in cases {
         let n_before = n_read();

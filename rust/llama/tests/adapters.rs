@@ -121,6 +121,28 @@ fn ours(runner: &mut LlamaRunner, id: u16, tokens: &[Token], adapters: &[Adapter
     rows
 }
 
+/// A context of llama.cpp's with its own kernels, made as `change` says. Whoever asked for it frees it, before the model.
+unsafe fn bare(model: &Model, change: impl FnOnce(&mut sys::llama_context_params)) -> *mut sys::llama_context {
+    // SAFETY: plain data.
+    let mut params = unsafe { sys::llama_context_default_params() };
+    (params.n_ctx, params.n_batch, params.n_ubatch) = (512, 512, 512);
+    (params.n_threads, params.n_threads_batch) = (1, 1);
+    change(&mut params);
+    // SAFETY: the model is alive.
+    let context = unsafe { sys::llama_init_from_model(model.as_ptr(), params) };
+    assert!(!context.is_null());
+    context
+}
+
+/// The adapter in a file, which `model` frees.
+unsafe fn adapter_of(model: &Model, path: &Path) -> *mut sys::llama_adapter_lora {
+    let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
+    // SAFETY: the model is alive, and the name ends with a NUL.
+    let adapter = unsafe { sys::llama_adapter_lora_init(model.as_ptr(), name.as_ptr()) };
+    assert!(!adapter.is_null());
+    adapter
+}
+
 type FileScale<'a> = (&'a Path, f32);
 
 /// The same of a bare context of llama.cpp's with its own kernels, where the files at `adapters` are set plainly.
@@ -134,15 +156,8 @@ fn theirs_from(place: usize, tokens: &[Token], adapters: &[FileScale], n: usize)
     let n_vocab = model.n_vocab();
     // SAFETY: the model outlives the context, which is freed here; each batch has as many tokens as it says.
     unsafe {
-        let mut params = sys::llama_context_default_params();
-        (params.n_ctx, params.n_batch, params.n_ubatch) = (512, 512, 512);
-        (params.n_threads, params.n_threads_batch) = (1, 1);
-        let context = sys::llama_init_from_model(model.as_ptr(), params);
-        assert!(!context.is_null());
-        let path = |path: &Path| std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
-        let mut raws: Vec<_> =
-            adapters.iter().map(|(file, _)| sys::llama_adapter_lora_init(model.as_ptr(), path(file).as_ptr())).collect();
-        assert!(raws.iter().all(|raw| !raw.is_null()));
+        let context = bare(&model, |_| ());
+        let mut raws: Vec<_> = adapters.iter().map(|(file, _)| adapter_of(&model, file)).collect();
         let mut scales: Vec<f32> = adapters.iter().map(|(_, scale)| *scale).collect();
         let mut before = tokens[..place].to_vec();
         if place > 0 {
@@ -226,13 +241,8 @@ fn their_rows(tokens: &[Token], path: &Path, place: usize) -> Vec<Vec<f32>> {
     let model = load(&demo_path()).expect("the demo model loads");
     // SAFETY: the model outlives the context, which is freed here; each batch has as many tokens as it says.
     unsafe {
-        let mut params = sys::llama_context_default_params();
-        (params.n_ctx, params.n_batch, params.n_ubatch) = (512, 512, 512);
-        (params.n_threads, params.n_threads_batch) = (1, 1);
-        (params.embeddings, params.pooling_type) = (true, sys::LLAMA_POOLING_TYPE_NONE);
-        let context = sys::llama_init_from_model(model.as_ptr(), params);
-        let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
-        let mut adapter = sys::llama_adapter_lora_init(model.as_ptr(), name.as_ptr());
+        let context = bare(&model, |params| (params.embeddings, params.pooling_type) = (true, sys::LLAMA_POOLING_TYPE_NONE));
+        let mut adapter = adapter_of(&model, path);
         let mut rows = Vec::new();
         let parts = [(tokens[..place].to_vec(), 0.0), (tokens[place..].to_vec(), STRONG)];
         for (mut part, mut scale) in parts.into_iter().filter(|(part, _)| !part.is_empty()) {

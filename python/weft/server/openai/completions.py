@@ -27,7 +27,7 @@ __all__ = ["Stream", "Whole", "submission"]
 
 def submission(data: CreateCompletion, settings: Settings) -> Submission:
     """What a body asks for."""
-    request_fields.refuse_unsupported(data)
+    request_fields.refuse_unsupported(data, but=("best_of",))
     request_fields.refuse_endless_thought(data)
     # The engine tells of a drawn token only beside the likely ones.
     n_probs = ("logprobs", 1) if data.logprobs == 0 else request_fields.first_given(data, "logprobs", "n_probs")

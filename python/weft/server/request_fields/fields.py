@@ -159,6 +159,7 @@ class CompletionFields(SamplingFields, kw_only=True):
     # What follows is refused unless it asks for nothing.
     anti_prompt: Any = None
     assistant_name: Any = None
+    best_of: Any = None
     image_data: Any = None
     n_cache_reuse: int | None = None
     parse_tool_calls: Any = None

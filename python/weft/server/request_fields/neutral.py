@@ -16,6 +16,7 @@ __all__ = ["refuse", "refuse_unsupported"]
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "anti_prompt": lambda value: not value,
     "assistant_name": lambda value: not value,
+    "best_of": lambda value: value == 1,
     "image_data": lambda value: not value,
     "n_cache_reuse": lambda value: value == 0,
     "parse_tool_calls": lambda value: value is False,

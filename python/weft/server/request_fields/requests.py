@@ -70,7 +70,7 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
     biases = _default(settings, "logit_bias") if body.logit_bias is None else logit_bias(body.logit_bias)
     penalised = penalty_prompt(body.penalty_prompt)
     of_all = BranchAsked(template=_NOTHING, logit_bias=biases, penalty_prompt=penalised, suffix=pieces(body.suffix_prompt or ""))
-    branches = [_branch(own, alone, settings, of_all, n_probs=value or 0) for own, alone in branch_bodies(body)]
+    branches = _branches(body, settings, of_all, n_probs=value or 0)
     asked = constraint(body)
     return Submission(
         prompts=prompts(body.prompt),
@@ -83,7 +83,7 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
         sent_as={
             "n": first_given(body, *_N)[0],
             "max_tokens": first_given(body, *_LIMIT)[0],
-            "n_probs": name,
+            "n_probs": "n_probs" if value is None else name,  # Where the body says nothing, a branch has.
             "max_predict_ms": "t_max_predict_ms",
             "adapters": "lora",
             "thought": blamed_for_thoughts(body),
@@ -94,6 +94,24 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
         timings_per_token=body.timings_per_token is True,
         response_fields=paths(body),
     )
+
+
+def _branches(body: CompletionFields, settings: Settings, of_all: BranchAsked, *, n_probs: int) -> list[BranchAsked]:
+    """What a body asks of each of its branches.
+
+    Raises:
+        InvalidRequest: what one of them asks for cannot be; of several, the message says which.
+    """
+    bodies = branch_bodies(body)
+    branches = []
+    for index, (own, alone) in enumerate(bodies):
+        try:
+            branches.append(_branch(own, alone, settings, of_all, n_probs=n_probs))
+        except InvalidRequest as error:
+            if len(bodies) == 1:
+                raise
+            raise InvalidRequest(error.param, f"branches[{index}]: {error.message}") from None
+    return branches
 
 
 def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, of_all: BranchAsked, *, n_probs: int) -> BranchAsked:

@@ -322,7 +322,10 @@ class Service:
         self, generation: Generation, prompt: int, place: int, asked: ForkAsked, *, options: dict[str, Any], append: list[int]
     ) -> list[int] | Generation:
         source = generation.branch(prompt, place)
-        appended = self.engine.detokenize(append) if append else ""
+        try:
+            appended = self.engine.detokenize(append) if append else ""
+        except InvalidRequest as error:
+            raise InvalidRequest("append", error.message) from None
         if generation.reads_forks and not asked.own_stream:
             n_before = len(generation.text_before(prompt, place)) + len(generation.text(prompt, place)) + len(appended)
             if asked.n * n_before > MAX_READ_AGAIN:

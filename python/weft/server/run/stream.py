@@ -1,7 +1,6 @@
 """From events to the connection: streamed and whole answers, and what happens when the client leaves."""
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -18,7 +17,7 @@ from weft.server.run.collected import Collected
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import groups
 from weft.server.run.room import Room
-from weft.server.run.writing import next_turn
+from weft.server.run.writing import Stint, next_turn
 
 __all__ = [
     "REQUEST_ID",
@@ -45,13 +44,6 @@ MAX_WRITE_BYTES = 64 * 1024
 """A write of more is cut here, and others have their turn. A client that reads slowly lets events pile up: thousands of them,
 each with a thousand probabilities, would take the event loop many seconds to write out at once. So much is made of two hundred
 plain events or of one with a thousand probabilities, in some milliseconds."""
-
-TURN_S = 0.001
-"""An answer takes up events for so long, in seconds, before others have their turn, whatever comes of them."""
-
-MUCH_S = 0.004
-"""Events that have come together and take so long to take up, in seconds of a processor, are much: so long it takes to write as
-many plain ones as come to [`MAX_WRITE_BYTES`]. Who waits for a processor or for the interpreter has no more to write."""
 
 
 class StreamedForm(Protocol):
@@ -132,8 +124,7 @@ class StreamedAnswer(ASGIResponse):
         self._sending = asyncio.Lock()
         self._n_unyielded = 0
         """Bytes that were written since others had their turn."""
-        self._worked_s = 0.0
-        """Seconds for which events were taken up since then."""
+        self._stint = Stint()
         self._last_write = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
@@ -175,10 +166,9 @@ class StreamedAnswer(ASGIResponse):
 
     async def _write_events(self, send: Send, batches: Sequence[tuple[int, Events]]) -> None:
         """Writes events in as few writes as may be; none where a step shows nothing, as with half a character."""
-        loop = asyncio.get_running_loop()
         waiting: list[bytes] = []
-        n_bytes, took_s = 0, 0.0
-        began_s, began = time.thread_time(), loop.time()
+        n_bytes = 0
+        self._stint.begin()
         for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
             try:
                 pieces = self._form.frames(prompt, [event])
@@ -188,16 +178,14 @@ class StreamedAnswer(ASGIResponse):
             waiting += pieces
             n_bytes += sum(map(len, pieces))
             is_full = n_bytes + self._n_unyielded >= MAX_WRITE_BYTES
-            if is_full or self._worked_s + loop.time() - began >= TURN_S:
-                took_s += time.thread_time() - began_s
-                has_much = n_bytes >= MAX_WRITE_BYTES or took_s >= MUCH_S
+            if is_full or self._stint.is_long:
+                self._stint.pause()
+                has_much = n_bytes >= MAX_WRITE_BYTES
                 if is_full:
                     await self._write(send, waiting)
                     waiting, n_bytes, self._n_unyielded = [], 0, 0
-                # Whoever has little at a time gives way to others, but does not wait for all that have much.
-                await (next_turn() if has_much else asyncio.sleep(0))
-                self._worked_s, began_s, began = 0.0, time.thread_time(), loop.time()
-        self._worked_s += loop.time() - began
+                await self._stint.give_way(has_much=has_much)
+        self._stint.pause()
         if n_bytes:
             # Where events are ready whenever they are asked for, several small writes come to a large one.
             self._n_unyielded += n_bytes
@@ -269,20 +257,17 @@ class WholeAnswer(ASGIResponse):
             self._generation.close()
 
     async def _collect(self, collected: Collected, scope: Scope, receive: Receive, send: Send) -> None:
-        loop = asyncio.get_running_loop()
-        worked_s = 0.0
+        stint = Stint()
         while batches := await self._generation.next_batches():
-            took_s = 0.0
-            began_s, began = time.thread_time(), loop.time()
+            stint.begin()
             for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
                 collected.grow(self._form.add(prompt, [event]))
                 # Events that are ready are had without waiting, and those with a thousand probabilities each are as fast drawn
                 # as taken up: without this nobody else would be served before the answer's end.
-                if worked_s + loop.time() - began >= TURN_S:
-                    took_s += time.thread_time() - began_s
-                    await (next_turn() if took_s >= MUCH_S else asyncio.sleep(0))
-                    worked_s, began_s, began = 0.0, time.thread_time(), loop.time()
-            worked_s += loop.time() - began
+                if stint.is_long:
+                    stint.pause()
+                    await stint.give_way()
+            stint.pause()
         headers = {**explanation_header(self._generation.explanations), REQUEST_ID: self._generation.id}
         await PiecedAnswer(self._form.body(), headers)(scope, receive, send)
 

@@ -1,5 +1,6 @@
 """What one HTTP request asks of the engine, before any of its texts is tokenized."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -143,10 +144,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     def blame(self, error: InvalidRequest) -> InvalidRequest:
         """The same error, by the name that the body has for the field."""
         name = self.sent_as.get(error.param, error.param)
-        message = error.message
-        return InvalidRequest(
-            name, name + message.removeprefix(error.param) if message.startswith(f"{error.param} ") else message
-        )
+        return InvalidRequest(name, re.sub(rf"^(branches\[\d+\]: )?{error.param} ", rf"\g<1>{name} ", error.message))
 
 
 def size_of(pieces: SentPrompt) -> int:

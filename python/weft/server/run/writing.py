@@ -5,7 +5,7 @@ import time
 from collections import deque
 from weakref import WeakKeyDictionary
 
-__all__ = ["Allowance", "next_turn", "serve_little"]
+__all__ = ["Allowance", "Stint", "next_turn", "serve_little"]
 
 SHARE = 0.1
 """Of the event loop's time, for those that have much, while others are served that have little: seconds of a processor in each
@@ -16,6 +16,13 @@ BURST_S = 0.002
 
 LITTLE_S = 0.25
 """Who has little counts as served for so long after the last time, in seconds: as long as it may wait for its next token."""
+
+TURN_S = 0.001
+"""An answer takes up events for so long, in seconds, before others have their turn, whatever comes of them."""
+
+MUCH_S = 0.004
+"""Events that have come together and take so long to take up, in seconds of a processor, are much: so long it takes to write as
+many plain ones as come to 64 KiB. Who waits for a processor or for the interpreter has no more to write."""
 
 
 class Allowance:
@@ -36,6 +43,42 @@ class Allowance:
         self._left_s = min(self._left_s + self._share * (now - self._at), self._burst_s)
         self._at = now
         return max(0.0, -self._left_s / self._share)
+
+
+class Stint:
+    """Work on the events of an answer: how long others have waited meanwhile, and how much has come together."""
+
+    def __init__(self) -> None:
+        self._since_turn_s = 0.0
+        """Seconds of work since others had their turn."""
+        self._took_s = 0.0
+        """Seconds of a processor for what has come together last."""
+        self._at, self._at_s = 0.0, 0.0
+        """Where the clock and the processor stood when it was gone on with."""
+
+    def begin(self) -> None:
+        """Goes on with events that have come together."""
+        self._took_s = 0.0
+        self._go_on()
+
+    def pause(self) -> None:
+        """What comes now is no work on events."""
+        self._since_turn_s += time.monotonic() - self._at
+        self._took_s += time.thread_time() - self._at_s
+
+    @property
+    def is_long(self) -> bool:
+        """Whether others are to have their turn."""
+        return self._since_turn_s + time.monotonic() - self._at >= TURN_S
+
+    async def give_way(self, *, has_much: bool = False) -> None:
+        """Others have their turn, after a pause. Whoever has little at a time does not wait for all that have much."""
+        await (next_turn() if has_much or self._took_s >= MUCH_S else asyncio.sleep(0))
+        self._since_turn_s = 0.0
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._at, self._at_s = time.monotonic(), time.thread_time()
 
 
 class _Turns:
