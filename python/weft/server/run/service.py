@@ -18,9 +18,11 @@ from weft import (
     ContextOverflow,
     Engine,
     EngineStopped,
+    InvalidConfig,
     InvalidRequest,
     Media,
     MixedPrompt,
+    PinsFull,
     Request,
     Stream,
     WeftError,
@@ -52,6 +54,7 @@ from weft.server.run.turns import Turns
 from weft.server.slot_files import SlotFiles
 from weft.serving.build import build_info
 from weft.settings import Settings
+from weft.settings.system_prompt import SystemPrompt
 
 __all__ = ["Service"]
 
@@ -142,7 +145,7 @@ class Service:
             if self.settings.restore_prompt is not None:
                 await self.engine.load_prefix(self.settings.restore_prompt)
             if (given := self.settings.system_prompt) is not None:
-                await self.common_prompt.change(given)
+                await self._begin_with(given)
         except Exception as error:
             self._failure = error
             if not isinstance(error, WeftError):
@@ -150,6 +153,14 @@ class Service:
             raise
         self._is_ready = True
         self.sleep.start()
+
+    async def _begin_with(self, system_prompt: SystemPrompt) -> None:
+        """Computes the system prompt of the settings."""
+        try:
+            async with self.common_prompt.changed(system_prompt):
+                pass
+        except (ContextOverflow, PinsFull) as error:
+            raise InvalidConfig("system_prompt", str(error)) from None
 
     async def _let_go(self, is_needed: Callable[[], bool]) -> bool:
         """Unloads the model; False where a request has come before that has begun."""
