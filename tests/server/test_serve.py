@@ -128,6 +128,20 @@ def test_settings_are_named_as_a_user_spells_them_and_nothing_else_is(param: str
     assert reason_of(InvalidConfig(param, message)) == said
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--grammar", "root ::= ("), "--grammar: the grammar is wrong in line 1, column 11: expected ), found the end"),
+        (("-j", '{"type": "word"}'), "-j/--json-schema: the JSON schema is refused in line 1, column 10: "),
+        (("-l", "99999+1"), "-l/--logit-bias: token 99999 is outside of the vocabulary of 2048 pieces"),
+    ],
+)
+def test_what_every_completion_would_be_refused_for_ends_it(tmp_path: Path, arguments: tuple[str, str], said: str) -> None:
+    with LiveServer(tmp_path / "log", "-np", "1", *arguments) as server:
+        assert server.process.wait(20) == 1
+    assert f" ERROR {said}" in server.log.splitlines()[-1]
+
+
 def test_a_system_prompt_that_does_not_fit_ends_it_with_its_flag(tmp_path: Path) -> None:
     file = tmp_path / "system.txt"
     file.write_text("much " * 2_000)

@@ -142,6 +142,7 @@ class Service:
         try:
             await (loading or self.engine.start())
             self.chat.check_settings()
+            self._check_defaults()
             if self.settings.restore_prompt is not None:
                 await self.engine.load_prefix(self.settings.restore_prompt)
             if (given := self.settings.system_prompt) is not None:
@@ -153,6 +154,17 @@ class Service:
             raise
         self._is_ready = True
         self.sleep.start()
+
+    def _check_defaults(self) -> None:
+        """Reads what the settings hold completions to, which else is read with each request: a wrong one is no client's fault."""
+        grammar, json_schema, logit_bias = self.settings.grammar, self.settings.json_schema, self.settings.sampling.logit_bias
+        if not (grammar or json_schema or logit_bias) or self.engine.model.is_encoder:
+            return
+        try:
+            asked = Request(prompt=[0], max_tokens=0, grammar=grammar, json_schema=json_schema, logit_bias=logit_bias)
+            self.engine.generate(asked).close()
+        except InvalidRequest as error:
+            raise InvalidConfig(error.param, error.message) from None
 
     async def _begin_with(self, system_prompt: SystemPrompt) -> None:
         """Computes the system prompt of the settings."""
