@@ -232,6 +232,10 @@ def test_what_is_missing_ends_it_and_is_named(
         ("-mmdev CUDA1", "argument -mmdev/--mmproj-device: 'CUDA1' cannot be asked for: llama.cpp takes the first GPU"),
         ("--allow-media-urls http://a/", "argument --allow-media-urls: 'http://a/' is no host, as example.org or 10.0.0.7:8000"),
         ("-mu model.gguf", "argument -mu/--model-url: 'model.gguf' is not the address of a file"),
+        (
+            "--rerank --pooling mean",
+            "--rerank restricts the server to ranking, and --pooling mean ranks nothing; give one of them",
+        ),
         ("--context-shift -gan 4", "--context-shift and -gan/--grp-attn-n each say what becomes of a text that is too long"),
     ],
 )

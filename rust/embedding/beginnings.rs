@@ -200,6 +200,7 @@ mod tests {
             width: 2,
             n_vocab: 1000,
             n_longest: N_LONGEST,
+            n_trained: N_LONGEST,
             n_batch: 512,
             n_sequences: 16,
         }

@@ -169,9 +169,7 @@ impl Queue {
                 return Err(Error::NotSupported { message: message.to_owned() });
             }
             if n > n_longest {
-                return Err(wrong(format!(
-                    "text {place} has {n} tokens; at most {n_longest} are computed together, so shorten it"
-                )));
+                return Err(wrong(self.shape.too_long(place, &n.to_string())));
             }
             let tokens = text.runs().iter().filter_map(|run| match run {
                 Run::Tokens(tokens) => Some(tokens),
@@ -312,7 +310,16 @@ mod tests {
     use crate::request::{Media, Medium};
 
     fn queue(pooling: Pooling) -> Queue {
-        Queue::new(Shape { pooling, takes_media: true, width: 2, n_vocab: 100, n_longest: 600, n_batch: 600, n_sequences: 4 })
+        Queue::new(Shape {
+            pooling,
+            takes_media: true,
+            width: 2,
+            n_vocab: 100,
+            n_longest: 600,
+            n_trained: 600,
+            n_batch: 600,
+            n_sequences: 4,
+        })
     }
 
     fn push(queue: &mut Queue, id: u64, lengths: &[usize]) -> Result<()> {

@@ -25,6 +25,8 @@ pub struct Shape {
     pub n_vocab: usize,
     /// Tokens of the longest text.
     pub n_longest: usize,
+    /// Tokens of the longest text that the model was trained on, which the user may let it be.
+    pub n_trained: usize,
     /// Most tokens of one batch, at least `n_longest`: llama.cpp's `n_ctx`, `n_batch` and `n_ubatch`.
     pub n_batch: usize,
     /// Most texts of one batch.
@@ -44,6 +46,7 @@ impl Shape {
             width,
             n_vocab,
             n_longest: n_longest as usize,
+            n_trained: n_ctx_train as usize,
             n_batch: n_batch as usize,
             n_sequences: MAX_SEQUENCES as usize,
         }
@@ -53,6 +56,15 @@ impl Shape {
     #[must_use]
     pub fn n_fill(&self) -> usize {
         self.n_batch.min(FILL as usize)
+    }
+
+    /// What is said of the text at this place, which is too long: of `n` tokens, in words.
+    #[must_use]
+    pub fn too_long(&self, place: usize, n: &str) -> String {
+        let Self { n_longest, n_trained, .. } = self;
+        let more =
+            if n_longest < n_trained { format!(", or set n_ubatch (-ub) to more, up to {n_trained}") } else { String::new() };
+        format!("text {place} has {n} tokens; at most {n_longest} are computed together, so shorten it{more}")
     }
 }
 
@@ -73,5 +85,13 @@ mod tests {
         assert_eq!(shape(8192, Some(4096)), (4096, 4096));
         assert_eq!(shape(8192, Some(100)), (2048, 2048));
         assert_eq!(shape(512, Some(4096)), (512, 512));
+    }
+
+    #[test]
+    fn whoever_gives_a_longer_one_is_told_what_would_let_it_be() {
+        let told = |n_ctx_train| Shape::new(Pooling::Mean, 4, 10, n_ctx_train, None).too_long(1, "at least 9000");
+        let message = "text 1 has at least 9000 tokens; at most 2048 are computed together, so shorten it";
+        assert_eq!(told(8192), format!("{message}, or set n_ubatch (-ub) to more, up to 8192"));
+        assert_eq!(told(2048), message);
     }
 }

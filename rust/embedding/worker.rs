@@ -332,6 +332,7 @@ mod tests {
             width: 2,
             n_vocab: 100,
             n_longest: 20,
+            n_trained: 20,
             n_batch: 20,
             n_sequences: 4,
         };

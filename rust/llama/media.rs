@@ -692,9 +692,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn path_of(path: &Path) -> std::result::Result<CString, String> {
-    // llama.cpp would wait for whoever writes to a pipe.
-    let is_file = std::fs::metadata(path).map_err(|error| error.to_string())?.is_file();
-    let path = path.to_str().filter(|_| is_file).ok_or("it is not a regular file with a path in UTF-8")?;
+    // llama.cpp would wait for whoever writes to a pipe. What is not there, and a directory, its header is asked for.
+    let is_other = std::fs::metadata(path).is_ok_and(|about| !about.is_file() && !about.is_dir());
+    let path = path.to_str().filter(|_| !is_other).ok_or("it is not a regular file with a path in UTF-8")?;
     CString::new(path).map_err(|_| "its path holds a NUL byte".to_owned())
 }
 
@@ -723,6 +723,10 @@ fn check(file: &Metadata) -> std::result::Result<(), String> {
     const NOT_BY_THEMSELVES: [&str; 2] = ["deepseek4v", "hunyuanvl"];
     // Whisper makes 1,500 frames of 3,000.
     const N_FRAMES: u32 = 3_000;
+    let architecture = file.string("general.architecture").unwrap_or_default();
+    if architecture != "clip" {
+        return Err(format!("it is no projector: its general.architecture is {architecture:?}, not \"clip\""));
+    }
     let kinds = ["clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type"];
     let kinds: Vec<String> = kinds.iter().filter_map(|key| file.string(key)).collect();
     let is_one_of = |names: &[&str]| kinds.iter().find(|kind| names.contains(&kind.as_str()));

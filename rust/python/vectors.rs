@@ -102,12 +102,10 @@ fn prompts(embedder: &Embedder, model: &Model, texts: Vec<PromptInput>) -> Resul
 
 /// Refuses a text of at least `n` tokens that cannot fit, before it is tokenized.
 fn check_length(place: usize, n: usize, shape: &Shape) -> Result<()> {
-    let n_longest = shape.n_longest;
-    if n <= n_longest {
+    if n <= shape.n_longest {
         return Ok(());
     }
-    let message = format!("text {place} has at least {n} tokens; at most {n_longest} are computed together, so shorten it");
-    Err(Error::InvalidRequest { param: "texts", message })
+    Err(Error::InvalidRequest { param: "texts", message: shape.too_long(place, &format!("at least {n}")) })
 }
 
 /// `weft._native.Vectors`.

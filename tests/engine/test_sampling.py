@@ -64,6 +64,7 @@ CHANGES: dict[str, tuple[RequestOptions, RequestOptions]] = {
     "logit_bias": ({"temperature": 0.0}, {"logit_bias": [(400, 50.0)]}),
     "samplers": ({}, {"samplers": ["temperature"]}),
     "order": ({"temperature": 2.5, "min_p": 0.2}, {"samplers": ["temperature", "top_k", "top_p", "min_p"]}),
+    "one of them twice": ({"samplers": ["temperature"]}, {"samplers": ["temperature", "temperature"]}),
     "infill": ({}, {"samplers": ["top_k", "top_p", "infill"]}),
 }
 

@@ -95,8 +95,9 @@ async def test_a_limit_beyond_the_context_is_cut(engine: weft.Engine, how: How) 
 
 async def test_bytes_that_are_no_character_yet_are_held_back(engine: weft.Engine, how: How) -> None:
     first_byte = next(token for token in range(engine.model.n_vocab) if engine.model.token_bytes(token) == b"\xc3")
-    (branch,) = await branches(engine, how, "A", max_tokens=1, logit_bias=[(first_byte, CERTAIN)])
+    (branch,) = await branches(engine, how, "A", max_tokens=1, n_probs=1, logit_bias=[(first_byte, CERTAIN)])
     assert (branch.text, branch.tokens) == ("", (first_byte,))
+    assert [drawn.chosen.bytes for drawn in branch.logprobs] == [b"\xc3"]
 
 
 async def test_a_repeat_penalty_keeps_a_text_from_repeating_itself(engine: weft.Engine, cat: int) -> None:

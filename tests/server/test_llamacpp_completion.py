@@ -157,6 +157,8 @@ async def test_a_branch_says_why_it_ended(
     else:
         [end] = ends(await stream(client, prompt=PROMPT, **body))
     assert (end["stop_type"], end["stopping_word"]) == said
+    # As it was told in 2024.
+    assert [kind for kind in ("eos", "limit", "word") if end[f"stopped_{kind}"]] == [said[0]]
     assert not end["truncated"]
     assert " " not in end["content"] or "stop" not in body
 

@@ -150,8 +150,26 @@ async def test_adapters_that_are_not_loaded_are_refused_by_number(client: httpx.
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, "lora has 3; none is loaded")
     answer = await client.post("/lora-adapters", json=[{"id": 3, "scale": 1}])
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, "the list has 3; none is loaded")
-    assert (await client.post("/lora-adapters", json={"id": 0})).status_code == 400
     assert (await client.get("/lora-adapters")).json() == []
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "param"),
+    [
+        ('{"id": 0, "scale": 1}', "the body must be a JSON list", None),
+        ('[{"id": 0, "scale": 1}, 5]', "[1]: Expected `object`, got `int`", None),
+        ('[{"id": 0}]', "[0]: Object missing required field `scale`", None),
+        ('[{"id": 0, "scale": "strong"}]', "[0].scale: Expected `float`, got `str`", "scale"),
+        ('[{"id": -1, "scale": 1}]', "id is -1; adapters are counted from 0", "id"),
+        ("", "the body is empty; it must be JSON", None),
+    ],
+)
+async def test_what_is_no_list_of_scales_is_refused(
+    client: httpx.AsyncClient, body: str, message: str, param: str | None
+) -> None:
+    answer = await client.post("/lora-adapters", content=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["message"], error.get("param")) == (400, message, param)
 
 
 def test_adapters_are_named_on_the_command_line() -> None:

@@ -427,7 +427,7 @@ async def test_a_chat_holds_sounds(hearing: Client) -> None:
         ({"type": "video_url"}, "messages[0].content[0]: parts of type 'video_url' are not supported, only text, image_url"),
         (at("data:image/png,x"), "messages[0].content[0].image_url.url: 'data:image/png,x' is no data: URI in base64"),
         (at("data:image/png;base64,a*b"), "messages[0].content[0].image_url.url: 'data:image/png;base64,a*b' is no base64"),
-        (at("ftp://a/b"), "messages[0].content[0].image_url.url: 'ftp://a/b' is no base64"),
+        (at("cat.png"), "messages[0].content[0].image_url.url: 'cat.png' is no base64; a file that is not "),
         (
             at("data:;base64,aGFsbG8="),
             "messages[0].content[0].image_url.url: cannot read the medium: it must be a picture in PNG",
@@ -753,10 +753,10 @@ async def test_only_so_many_bytes_wait_to_be_decoded(seeing: Client, monkeypatch
     may_go_on, threads = threading.Event(), set()
     decoded = media.MediaReader._decoded
 
-    def slow(self: media.MediaReader, source: str, n_left: int) -> weft.Media:
+    def slow(self: media.MediaReader, source: str, n_left: int, hint: str) -> weft.Media:
         threads.add(threading.current_thread().name)
         may_go_on.wait(20)
-        return decoded(self, source, n_left)
+        return decoded(self, source, n_left, hint)
 
     monkeypatch.setattr(media.MediaReader, "_decoded", slow)
     monkeypatch.setattr(aside, "MAX_WAITING", aside.LONG_TEXT)

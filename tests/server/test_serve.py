@@ -21,6 +21,8 @@ from tests.helpers import turn_ns, wait_until
 from tests.server.conftest import PROMPT
 from tests.server.http2 import Http2Client
 from tests.server.live import LiveServer, environ, events_of, free_port
+from weft import InvalidConfig
+from weft.serving.line import reason_of
 
 
 async def test_it_says_which_model_it_serves_and_where(tmp_path: Path) -> None:
@@ -96,6 +98,56 @@ def test_settings_that_do_not_fit_the_model_end_it_with_the_reason_last(tmp_path
         assert server.process.wait(20) == 1
     last = server.log.splitlines()[-1]
     assert last.endswith(" ERROR -ctv/--cache-type-v is Q8_0, which needs flash attention; turn it on, or use F16")
+
+
+@pytest.mark.parametrize(
+    ("param", "message", "said"),
+    [
+        (
+            "image_min_tokens",
+            "image_min_tokens is 9, more than image_max_tokens, which is 4",
+            "--image-min-tokens is 9, more than --image-max-tokens, which is 4",
+        ),
+        ("n_ctx", "a context takes 9 bytes; set a smaller n_ctx", "a context takes 9 bytes; set a smaller -c/--ctx-size"),
+        ("pooling", "pooling is rank, but the model ranks nothing", "--pooling is rank, but the model ranks nothing"),
+        ("lora", "cannot load a.gguf: there is no such file", "--lora: cannot load a.gguf: there is no such file"),
+        # What llama.cpp calls a thing, and what a file is called, are no settings.
+        (
+            "mmproj",
+            "cannot load /a/qwen-mmproj.gguf: n_embd is not that of mmproj",
+            "-mm/--mmproj: cannot load /a/qwen-mmproj.gguf: n_embd is not that of mmproj",
+        ),
+        (
+            "lora",
+            "cannot load n_ctx.gguf: blk.0.weight.lora_a is cut",
+            "--lora: cannot load n_ctx.gguf: blk.0.weight.lora_a is cut",
+        ),
+    ],
+)
+def test_settings_are_named_as_a_user_spells_them_and_nothing_else_is(param: str, message: str, said: str) -> None:
+    assert reason_of(InvalidConfig(param, message)) == said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--grammar", "root ::= ("), "--grammar: the grammar is wrong in line 1, column 11: expected ), found the end"),
+        (("-j", '{"type": "word"}'), "-j/--json-schema: the JSON schema is refused in line 1, column 10: "),
+        (("-l", "99999+1"), "-l/--logit-bias: token 99999 is outside of the vocabulary of 2048 pieces"),
+    ],
+)
+def test_what_every_completion_would_be_refused_for_ends_it(tmp_path: Path, arguments: tuple[str, str], said: str) -> None:
+    with LiveServer(tmp_path / "log", "-np", "1", *arguments) as server:
+        assert server.process.wait(20) == 1
+    assert f" ERROR {said}" in server.log.splitlines()[-1]
+
+
+def test_a_system_prompt_that_does_not_fit_ends_it_with_its_flag(tmp_path: Path) -> None:
+    file = tmp_path / "system.txt"
+    file.write_text("much " * 2_000)
+    with LiveServer(tmp_path / "log", "-np", "1", "-spf", str(file)) as server:
+        assert server.process.wait(20) == 1
+    assert " ERROR -spf/--system-prompt-file: the prompt of " in server.log.splitlines()[-1]
 
 
 def test_a_port_that_is_taken_ends_it(tmp_path: Path) -> None:

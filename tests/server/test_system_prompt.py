@@ -113,6 +113,32 @@ async def test_a_long_one_takes_the_place_of_another_long_one() -> None:
         assert engine.detokenize(pinned.tokens) == "<s>" + texts[1]
 
 
+@pytest.mark.parametrize("before", [SYSTEM, ""], ids=["another", "none"])
+@pytest.mark.parametrize("new", ["Another one.", SYSTEM, ""], ids=["new", "the same", "empty"])
+async def test_a_request_that_is_refused_leaves_the_one_before(before: str, new: str) -> None:
+    async with serving() as (client, engine):
+        await complete(client, system_prompt=OBJECT | {"prompt": before}, n_predict=0)
+        told = (await complete(client, prompt=" Once"))["prompt"]
+        pinned = [one.id for one in await engine.prefixes()]
+        for wrong in ({"lora": [{"id": 7, "scale": 1}]}, {"prompt": "much " * 1_100}, {"repeat_penalty": 0}):
+            answer = await client.post("/completion", json={"system_prompt": new, "prompt": "a"} | wrong)
+            assert answer.status_code == 400, answer.text
+            assert await names(client) == ("User:", "Teller:")
+            assert [one.id for one in await engine.prefixes()] == pinned
+            assert (await complete(client, prompt=" Once"))["prompt"] == told
+
+
+async def test_where_there_is_no_room_for_both_a_request_that_is_refused_leaves_the_one_before_too() -> None:
+    async with serving(cache_ram=1) as (client, engine):
+        one, two = (engine.detokenize(prompt_of(250, name)[1:]) for name in ("one", "two"))
+        await complete(client, system_prompt=one, n_predict=0)
+        wrong = {"system_prompt": two, "prompt": "a", "lora": [{"id": 7, "scale": 1}]}
+        assert (await client.post("/completion", json=wrong)).status_code == 400
+        [pinned] = await engine.prefixes()
+        assert engine.detokenize(pinned.tokens) == "<s>" + one
+        assert (await client.get("/props")).json()["system_prompt"] == one
+
+
 async def test_what_is_wrong_is_refused_before_anything_changes(client: httpx.AsyncClient) -> None:
     for body, param in (
         ({"assistant_name": "A:", "prompt": "a"}, "assistant_name"),

@@ -13,6 +13,7 @@ from litestar.testing import AsyncTestClient
 import weft
 from tests.engine.tiny_encoders import ENCODERS, Encoder, vector, write_tiny_encoder
 from tests.server.conftest import answers
+from tests.server.matchers import matching
 from weft.cli.main import parse
 from weft.config import Pooling
 from weft.server import create_app
@@ -165,6 +166,7 @@ async def test_tei_ranks_in_a_bare_list(reranker: httpx.AsyncClient) -> None:
     ("path", "body", "param"),
     [
         ("/v1/embeddings", {}, "input"),
+        ("/embedding", {}, "content"),
         ("/v1/embeddings", {"input": []}, "input"),
         ("/v1/embeddings", {"input": [[]]}, "input"),
         ("/v1/embeddings", {"input": ["a"] * 2049}, "input"),
@@ -179,6 +181,18 @@ async def test_tei_ranks_in_a_bare_list(reranker: httpx.AsyncClient) -> None:
 async def test_what_cannot_be_embedded_is_refused_by_name(bert: httpx.AsyncClient, path: str, body: object, param: str) -> None:
     answer = await bert.post(path, json=body)
     assert refusal(answer) == ("invalid_request_error", param)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}, "encoding_format is 'hex'; it must be float or base64"),
+        ("/embedding", {"content": "a", "embd_normalize": -2}, "embd_normalize is -2; it must be -1 for none, .*"),
+    ],
+)
+async def test_a_refusal_says_what_would_be_right(bert: httpx.AsyncClient, path: str, body: object, message: str) -> None:
+    answer = await bert.post(path, json=body)
+    assert answer.json()["error"]["message"] == matching(message)
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
     if values.get("context_shift") and values.get("grp_attn_n", 1) > 1:
         said = f"--context-shift and {_spelt('grp_attn_n')} each say what becomes of a text that is too long"
         raise UsageError(f"{said}; give one of them")
+    if values.get("reranking") and (pooling := values.get("pooling", "rank")) != "rank":
+        raise UsageError(f"--rerank restricts the server to ranking, and --pooling {pooling} ranks nothing; give one of them")
     if values.get("escape", True):
         values |= {name: tuple(map(unescaped, values[name])) for name in _ESCAPED if name in values}
     return Parsed(Settings.of(values), tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings))))

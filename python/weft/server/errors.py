@@ -344,19 +344,31 @@ def _describe_field(error: ValidationException) -> ErrorObject:
         _count(Reason.INVALID_FIELD)
         field = cut(unknown[1], MAX_SHOWN // 2)  # It is told twice.
         return ErrorObject(code=400, message=f"{field}: there is no such field here", type="invalid_request_error", param=field)
+    said = str(first.get("message"))
     if place in ("", "data"):
-        _count(Reason.INVALID_BODY)
-        return ErrorObject(code=400, message="the body must be a JSON object", type="invalid_request_error")
+        if (entry := IN_A_LIST.search(str(error.__cause__))) is None:
+            _count(Reason.INVALID_BODY)
+            kind = "list" if said.startswith("Expected `array") else "object"
+            message = "the body is empty; it must be JSON" if said == NO_BODY else f"the body must be a JSON {kind}"
+            return ErrorObject(code=400, message=message, type="invalid_request_error")
+        place = entry[1]
     # The place may lie inside of the field: `stop[0]`, `stream_options.include_usage`.
-    field = place.partition("[")[0].partition(".")[0]
+    field = INDEX.sub("", place).partition("[")[0].partition(".")[0]
     _count(Reason.INVALID_FIELD)
-    return ErrorObject(
-        code=400, message=f"{cut(place)}: {cut(str(first.get('message')))}", type="invalid_request_error", param=field
-    )
+    return ErrorObject(code=400, message=f"{cut(place)}: {cut(said)}", type="invalid_request_error", param=field or None)
 
 
 UNKNOWN_FIELD = re.compile(r"unknown field `(.*)`")
 """What msgspec says of a body with a field that a route does not have."""
+
+IN_A_LIST = re.compile(r" - at `\$\.data(\[.*)`$")
+"""The place in a body that is a list, in msgspec's words; Litestar passes over it."""
+
+INDEX = re.compile(r"^\[\d+\]\.?")
+"""What such a place begins with."""
+
+NO_BODY = "'data'"
+"""What Litestar says where there is none."""
 
 Shape = Callable[[ErrorObject], Mapping[str, Any]]
 """How a dialect writes an error: the body's fields."""

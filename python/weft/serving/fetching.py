@@ -16,6 +16,7 @@ import msgspec
 from weft import hub
 from weft.config import EngineConfig
 from weft.engine import Engine
+from weft.errors import InvalidConfig, ModelLoadError
 from weft.hub.failure import size_text
 from weft.hub.progress import Progress
 from weft.hub.source import Source
@@ -68,8 +69,8 @@ class FetchingEngine(Engine):
         """Downloads what is necessary, and loads the model.
 
         Raises:
-            ModelLoadError: One of them cannot be had, or is no model that can be run.
-            InvalidConfig: Settings contradict each other, or do not fit the model or the memory.
+            ModelLoadError: The model cannot be had, or is none that can be run.
+            InvalidConfig: The projector cannot be had; settings contradict each other, or do not fit the model or the memory.
             EngineStopped: The engine was closed meanwhile.
         """
         model, projector = await _aside(self._fetch)
@@ -90,10 +91,15 @@ class FetchingEngine(Engine):
             library.removeHandler(handler)
         library.propagate = True
         find = partial(hub.find, on_progress=self._on_progress_of_download, has_bar=self._has_bar)
-        model, projector = (None if source is None else find(source) for source in self._sources)
-        if model is None:
-            return None, None if projector is None else projector.model
-        return model.model, model.projector if projector is None else projector.model
+        source, projector_source = self._sources
+        found = None if source is None else find(source)
+        projector = None if found is None else found.projector
+        if projector_source is not None:
+            try:
+                projector = find(projector_source).model
+            except ModelLoadError as error:
+                raise InvalidConfig("mmproj_url", f"cannot load the projector {error.path}: {error.reason}") from None
+        return None if found is None else found.model, projector
 
     def _on_progress_of_download(self, progress: Progress) -> None:
         self._on_fetching(progress)

@@ -446,6 +446,21 @@ fn vectors_of_texts_with_pictures_and_sounds_are_pooled_of_what_mtmd_computes() 
 }
 
 #[test]
+fn what_is_no_projector_is_refused() {
+    let text = write_tiny(Toy::Llava.text());
+    let refusal = |path: &Path| load(&text, path).err().map(|error| error.to_string()).unwrap_or_default();
+    let is_model = refusal(&text);
+    assert!(is_model.ends_with("it is no projector: its general.architecture is \"gemma2\", not \"clip\""), "{is_model}");
+    for (path, words) in
+        [("/nowhere.gguf", "there is no such file"), ("/", "it is a directory"), ("/dev/null", "not a regular file")]
+    {
+        let said = refusal(Path::new(path));
+        assert!(said.contains(words), "{said}");
+    }
+    fs::remove_file(text).expect("it was just written");
+}
+
+#[test]
 fn a_projector_that_there_is_no_memory_for_is_refused() {
     let (text, projector) = (write_tiny(Toy::Llava.text()), Toy::Llava.write(4));
     let file = fs::OpenOptions::new().write(true).open(&projector).expect("it was just written");

@@ -192,7 +192,16 @@ fn a_model_without_a_classifier_ranks_nothing() {
 
 /// A shape whose context would hold so many cells.
 fn shape(n_batch: usize) -> Shape {
-    Shape { pooling: Pooling::Mean, takes_media: true, width: 192, n_vocab: 2048, n_longest: n_batch, n_batch, n_sequences: 4 }
+    Shape {
+        pooling: Pooling::Mean,
+        takes_media: true,
+        width: 192,
+        n_vocab: 2048,
+        n_longest: n_batch,
+        n_trained: n_batch,
+        n_batch,
+        n_sequences: 4,
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 """llama-server's own routes."""
 
+from contextlib import nullcontext
 from functools import partial
 
 import msgspec
@@ -75,9 +76,9 @@ async def completion(
         data = other.prepared(data, service.settings)
     size = request_fields.branches_size(data)
     asked = await service.aside.work(Purpose.PROMPT, size, dialect.submission, data, service.settings)
-    if (system_prompt := dialect.system_prompt(data)) is not None:
-        await service.common_prompt.change(system_prompt)
-    return await _answer(data, dialect.following(asked, service.common_prompt), service, caller, other)
+    system_prompt = dialect.system_prompt(data)
+    async with nullcontext() if system_prompt is None else service.common_prompt.changed(system_prompt):
+        return await _answer(data, dialect.following(asked, service.common_prompt), service, caller, other)
 
 
 @post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)

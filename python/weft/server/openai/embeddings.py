@@ -7,6 +7,7 @@ import msgspec
 
 from weft import InvalidRequest
 from weft._native import Vectors
+from weft.fields.shown import shown
 from weft.server import request_fields
 from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.run.pieces import json_list
@@ -20,6 +21,8 @@ def texts(data: CreateEmbedding, pooling: str) -> list[SentPrompt]:
     request_fields.refuse_adapters(data.lora)
     if pooling == "none":
         raise InvalidRequest("input", "Pooling type 'none' is not OAI compatible. Please use a different pooling type")
+    if data.encoding_format not in (None, "float", "base64"):
+        raise InvalidRequest("encoding_format", f"encoding_format is {shown(data.encoding_format)}; it must be float or base64")
     if data.dimensions is not None and data.dimensions < 1:
         raise InvalidRequest("dimensions", f"dimensions is {data.dimensions}; it must be 1 or more")
     return request_fields.texts("input", data.input)

@@ -1,6 +1,6 @@
 """The fields of `/v1/embeddings`, by OpenAI's names."""
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -15,7 +15,7 @@ class CreateEmbedding(msgspec.Struct):
 
     input: Prompt | None = None
     model: str | None = None
-    encoding_format: Literal["float", "base64"] | None = None
+    encoding_format: str | None = None
     dimensions: int | None = None
     user: str | None = None
     embd_normalize: int | None = None

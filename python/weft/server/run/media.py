@@ -106,7 +106,8 @@ class MediaReader:
         if scheme is None:
             # Four characters are three bytes.
             size = len(file.source) * 3 // 4
-            work = partial(self._decoded, file.source, n_left)
+            hint = "; a file that is not in the body is named by file://, https:// or http://" if file.may_be_address else ""
+            work = partial(self._decoded, file.source, n_left, hint)
         elif scheme[1].lower() == "file":
             if self._folder is None:
                 raise UnreadableError("file:// URLs are not allowed unless --media-path is specified")
@@ -121,8 +122,8 @@ class MediaReader:
             raise UnreadableError(f"it is of the kind {read.kind}, and must be of the kind {file.kind}")
         return read
 
-    def _decoded(self, source: str, n_left: int) -> Media:
-        return self._engine.model.read_media(_decode(source, n_left))
+    def _decoded(self, source: str, n_left: int, hint: str) -> Media:
+        return self._engine.model.read_media(_decode(source, n_left, hint))
 
     def _opened(self, path: Path, n_left: int) -> Media:
         return self._engine.model.read_media(_contents(path, n_left))
@@ -146,9 +147,10 @@ class MediaReader:
             self._n_fetches -= 1
 
 
-def _decode(source: str, max_bytes: int) -> bytes:
+def _decode(source: str, max_bytes: int, hint: str) -> bytes:
     """The bytes of base64, or of a `data:` URI in base64. Line breaks in it are passed over, and padding may be missing.
 
+    What is neither is refused, with a hint at what else it might have been meant for.
     It goes on in pieces: whoever waits for the interpreter gets it between two of them.
     """
     start = 0
@@ -172,7 +174,7 @@ def _decode(source: str, max_bytes: int) -> bytes:
         rest = rest.rstrip("=")
         decoded += binascii.a2b_base64(rest + "=" * (-len(rest) % 4), strict_mode=True)
     except ValueError:
-        raise UnreadableError(f"{shown(source)} is no base64") from None
+        raise UnreadableError(f"{shown(source)} is no base64{hint}") from None
     if len(decoded) > max_bytes:
         raise UnreadableError(_too_large())
     return bytes(decoded)

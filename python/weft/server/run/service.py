@@ -18,9 +18,11 @@ from weft import (
     ContextOverflow,
     Engine,
     EngineStopped,
+    InvalidConfig,
     InvalidRequest,
     Media,
     MixedPrompt,
+    PinsFull,
     Request,
     Stream,
     WeftError,
@@ -52,6 +54,7 @@ from weft.server.run.turns import Turns
 from weft.server.slot_files import SlotFiles
 from weft.serving.build import build_info
 from weft.settings import Settings
+from weft.settings.system_prompt import SystemPrompt
 
 __all__ = ["Service"]
 
@@ -139,10 +142,11 @@ class Service:
         try:
             await (loading or self.engine.start())
             self.chat.check_settings()
+            self._check_defaults()
             if self.settings.restore_prompt is not None:
                 await self.engine.load_prefix(self.settings.restore_prompt)
             if (given := self.settings.system_prompt) is not None:
-                await self.common_prompt.change(given)
+                await self._begin_with(given)
         except Exception as error:
             self._failure = error
             if not isinstance(error, WeftError):
@@ -150,6 +154,25 @@ class Service:
             raise
         self._is_ready = True
         self.sleep.start()
+
+    def _check_defaults(self) -> None:
+        """Reads what the settings hold completions to, which else is read with each request: a wrong one is no client's fault."""
+        grammar, json_schema, logit_bias = self.settings.grammar, self.settings.json_schema, self.settings.sampling.logit_bias
+        if not (grammar or json_schema or logit_bias) or self.engine.model.is_encoder:
+            return
+        try:
+            asked = Request(prompt=[0], max_tokens=0, grammar=grammar, json_schema=json_schema, logit_bias=logit_bias)
+            self.engine.generate(asked).close()
+        except InvalidRequest as error:
+            raise InvalidConfig(error.param, error.message) from None
+
+    async def _begin_with(self, system_prompt: SystemPrompt) -> None:
+        """Computes the system prompt of the settings."""
+        try:
+            async with self.common_prompt.changed(system_prompt):
+                pass
+        except (ContextOverflow, PinsFull) as error:
+            raise InvalidConfig("system_prompt", str(error)) from None
 
     async def _let_go(self, is_needed: Callable[[], bool]) -> bool:
         """Unloads the model; False where a request has come before that has begun."""

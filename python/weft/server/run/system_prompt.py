@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from weft import Engine, EngineStopped, PinsFull, Prefix, WeftError
 from weft.settings.system_prompt import NO_SYSTEM_PROMPT, SystemPrompt
@@ -25,8 +25,11 @@ class CommonPrompt:
         self._prefix: Prefix | None = None
         self._changing = asyncio.Lock()
 
-    async def change(self, new: SystemPrompt) -> None:
-        """Computes another one and lets go of the old one. What cannot be computed leaves everything as it was.
+    @asynccontextmanager
+    async def changed(self, new: SystemPrompt) -> AsyncIterator[None]:
+        """Computes another one, for the request that brings it, and then lets go of the old one.
+
+        What cannot be computed leaves everything as it was, and so does a request that is refused.
 
         Raises:
             ContextOverflow: it does not fit.
@@ -35,11 +38,17 @@ class CommonPrompt:
             EngineStopped: the engine was stopped.
         """
         async with self._changing:
-            if new.prompt != self.current.prompt:
-                tokens = await self._tokenize(new.prompt) if new.prompt else ()
-                self._prefix = await self._pin_instead(tokens)
-                self.tokens = tokens
+            before, tokens, old = self.current, self.tokens, None
+            if new.prompt != before.prompt:
+                self.tokens, (self._prefix, old) = await self._computed(new.prompt)
             self.current = new
+            try:
+                yield
+            except BaseException:
+                await self._go_back(before, tokens, old)
+                raise
+            if old is not None:
+                await self._engine.unpin(old)
 
     async def follow_adapters(self) -> None:
         """Computes it for the adapters that are set now, and lets go of what was computed for others.
@@ -53,7 +62,9 @@ class CommonPrompt:
             if not self.tokens:
                 return
             try:
-                self._prefix = await self._pin_instead(self.tokens)
+                self._prefix, old = await self._pin(self.tokens)
+                if old is not None:
+                    await self._engine.unpin(old)
             except EngineStopped:
                 raise
             except WeftError as error:
@@ -68,20 +79,37 @@ class CommonPrompt:
         """What is pinned of it since the engine has woken."""
         self._prefix = prefix
 
-    async def _pin_instead(self, tokens: Sequence[int]) -> Prefix | None:
+    async def _computed(self, text: str) -> tuple[Sequence[int], tuple[Prefix | None, Prefix | None]]:
+        """The tokens of a text, and what is pinned of them and of those before."""
+        tokens = await self._tokenize(text) if text else ()
+        return tokens, await self._pin(tokens)
+
+    async def _pin(self, tokens: Sequence[int]) -> tuple[Prefix | None, Prefix | None]:
+        """What is pinned of tokens, and what still is of those before: nothing where there was no room for both."""
         old = self._prefix
         if not tokens:
-            new = None
-        else:
-            try:
-                new = await self._engine.pin(tokens)
-            except PinsFull:
-                if old is None:
-                    raise
-                return await self._pin_in_its_place(tokens, old)
-        if old is not None:
-            await self._engine.unpin(old)
-        return new
+            return None, old
+        try:
+            return await self._engine.pin(tokens), old
+        except PinsFull:
+            if old is None:
+                raise
+            return await self._pin_in_its_place(tokens, old), None
+
+    async def _go_back(self, before: SystemPrompt, tokens: Sequence[int], old: Prefix | None) -> None:
+        """Lets go of the new one. Where the one before cannot be computed again, the new one stays, which is logged."""
+        new = self._prefix
+        try:
+            if before.prompt != self.current.prompt:
+                if old is None and tokens and new is not None:
+                    self._prefix = await self._pin_in_its_place(tokens, new)
+                else:
+                    self._prefix = old
+                    if new is not None:
+                        await self._engine.unpin(new)
+            self.current, self.tokens = before, tokens
+        except WeftError as error:
+            logger.warning("the system prompt before could not be computed again: %s", error)
 
     async def _pin_in_its_place(self, tokens: Sequence[int], old: Prefix) -> Prefix:
         """There is no room for both."""

@@ -99,7 +99,8 @@ def _blaming(name: str) -> Iterator[None]:
         yield
     except InvalidRequest as error:
         sent_as = {"texts": name, "prompt": name, "normalize": "embd_normalize"}
-        raise InvalidRequest(sent_as.get(error.param, error.param), error.message) from None
+        param = sent_as.get(error.param, error.param)
+        raise InvalidRequest(param, error.message.replace("normalize is", "embd_normalize is", 1)) from None
 
 
 def _parts(service: Service, text: SentPrompt) -> Prompt:
