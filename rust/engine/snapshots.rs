@@ -98,11 +98,12 @@ fn add_evenly<R: Runner>(core: &Core<R>, places: &mut Places, spacing: Spacing, 
     }
 }
 
-/// The place nearest to `at`, less than `distance` from it, where a line of the prompt ends, else `at`: texts part where a turn, a line or a
-/// paragraph begins more often than elsewhere.
+/// The place nearest to `at`, less than `distance` from it, where a line of the prompt ends that is not its last, else `at`: texts part
+/// where a turn, a line or a paragraph begins more often than elsewhere. What is at the prompt's end is kept besides.
 fn line_end_near(at: u32, distance: u32, prompt: &[Token], lexicon: &Lexicon) -> u32 {
+    let but_the_last = &prompt[..prompt.len().saturating_sub(1)];
     let ends_line = |place: u32| {
-        let before = place.checked_sub(1).and_then(|before| prompt.get(before as usize));
+        let before = place.checked_sub(1).and_then(|before| but_the_last.get(before as usize));
         before.is_some_and(|&token| !is_of_medium(token) && lexicon.spelling(token).ends_with(b"\n"))
     };
     let near = (0..distance).flat_map(|off| [at.checked_sub(off), at.checked_add(off)]);

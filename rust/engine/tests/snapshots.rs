@@ -148,6 +148,17 @@ fn a_prompt_that_parts_anywhere_from_an_earlier_one_computes_no_more_than_four_w
 }
 
 #[test]
+fn a_window_stands_where_a_line_ends_before_the_prompt_does_though_that_ends_with_a_line_too() {
+    let (engine, control) = start_windowed(Checkpoints::default());
+    // The place that is due after 384 tokens is nearer to the prompt's end than to that of the line before.
+    let text = format!("{}\n{}\n", &prompt(1, 400)[..349], prompt(2, 49));
+    assert_eq!(n_computed_for(&engine, &control, greedy(&text, 1)), 400);
+    wait_until(&engine, |stats| stats.n_cells_used == 0);
+    let other = format!("{}{}", &text[..360], prompt(3, 50));
+    assert_eq!(n_computed_for(&engine, &control, greedy(&other, 1)), 360 - 350 + 50);
+}
+
+#[test]
 fn several_at_once_that_part_from_an_earlier_prompt_compute_what_they_share_once_and_no_more_than_four_windows_of_it_again() {
     let (engine, control) = start_windowed(Checkpoints::default());
     let text = prompt(1, 2000);
