@@ -129,6 +129,13 @@ fn of_json_schemas_own_tests_no_invalid_document_is_drawn_and_the_table_is_that_
     let docs =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemas.md")).expect("the docs are there");
     assert!(docs.contains(&table), "docs/schemas.md must have this table:\n{table}");
+    let percent = |part: usize, whole: usize| (200 * part + whole) / (2 * whole);
+    for said in [
+        format!("Of the schemas, {} % are refused", percent(sum.refused, sum.schemas)),
+        format!("Of the valid documents, {} % can be drawn", percent(sum.valid_drawn, sum.valid)),
+    ] {
+        assert!(docs.contains(&said), "docs/schemas.md must say: {said}");
+    }
 }
 
 /// What is drawn of some texts, as a text.
