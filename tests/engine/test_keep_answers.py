@@ -123,7 +123,12 @@ THOUGHTS = (
 @pytest.mark.parametrize("keeps", [True, False], ids=["kept", "left out"])
 async def test_a_thought_that_the_template_keeps_is_not_computed_again(keeps: bool) -> None:
     served = weft.Engine(n_slots=1, n_ctx=1024, n_threads=1)
-    body = {"grammar": "root ::= [a-z]{40,60}", "max_tokens": 100, "seed": 1, "chat_template_kwargs": {"preserve_thinking": keeps}}
+    body = {
+        "grammar": "root ::= [a-z]{40,60}",
+        "max_tokens": 100,
+        "seed": 1,
+        "chat_template_kwargs": {"preserve_thinking": keeps},
+    }
     body |= {"reasoning_budget_tokens": 16, "reasoning_budget_message": " Enough."}
     async with AsyncTestClient(create_app(served, Settings(chat_template=THOUGHTS))) as client:
         await answers(client, 200)

@@ -65,8 +65,9 @@ class RequestReport(RequestSummary, kw_only=True):
 
     branches: list[BranchReport]
     cache_explanation: Explained = msgspec.UNSET
-    """Why what was computed of its prompt had to be, where it asked for that and the first branch has ended, which tells it; of several
-    prompts a list, of those of which it is known."""
+    """Why what was computed of its prompt had to be, where it asked for that and its first branch has ended, which tells it.
+
+    Of several prompts a list, as far as it is known."""
 
 
 class ForkPlace(msgspec.Struct, forbid_unknown_fields=True):
