@@ -18,8 +18,8 @@ use crate::sampling::Lexicon;
 const PART_OF_STORE: u64 = 8;
 
 /// Windows along a prompt are so many times as far apart as each is long: of what a sliding window's layers computed of the prompt,
-/// they hold a quarter at most.
-const WINDOWS_APART: u32 = 4;
+/// they hold a third at most.
+const WINDOWS_APART: u32 = 3;
 
 /// Whether a state is worth keeping: only a memory that cannot be cut has any use for it.
 fn keeps_states<R: Runner>(core: &Core<R>) -> bool {

@@ -316,6 +316,10 @@ fn what_is_wrong_or_cannot_be_held_to_is_said_with_its_place() {
             "line 1, column 38: this reference leads to no schema but only to references",
         ),
         (r##"{"anyOf": [{"$ref": "#"}, {}]}"##, "line 1, column 1: this schema leads to itself, with no value in between"),
+        (
+            r#"{"$schema": "http://json-schema.org/draft-03/schema#", "disallow": "integer"}"#,
+            "line 1, column 13: schemas of this draft cannot be held to; write one of draft 2020-12",
+        ),
         (r##"{"$dynamicRef": "#a"}"##, "line 1, column 17: $dynamicRef cannot be held to; use $ref"),
         ("false", "line 1, column 1: no JSON fits this schema"),
         (r##"{"properties": {"a": {"$ref": "#"}}, "required": ["a"]}"##, "line 1, column 1: no JSON fits this schema"),
