@@ -270,7 +270,7 @@ pub struct EngineConfig {
 }
 
 /// States that are kept along a prompt, so that a later one which parts from it anywhere computes little again. Only a memory that
-/// cannot be cut needs them: that of recurrent and hybrid models. One with a sliding window keeps what the window sees instead, four
+/// cannot be cut needs them: that of recurrent and hybrid models. One with a sliding window keeps what the window sees instead, three
 /// windows apart or more.
 ///
 /// They lie about evenly over what is computed of the prompt, where lines end, and one where it parts from earlier ones. Together

@@ -18,8 +18,8 @@ use crate::sampling::Lexicon;
 const PART_OF_STORE: u64 = 8;
 
 /// Windows along a prompt are so many times as far apart as each is long: of what a sliding window's layers computed of the prompt,
-/// they hold a quarter at most.
-const WINDOWS_APART: u32 = 4;
+/// they hold a third at most.
+const WINDOWS_APART: u32 = 3;
 
 /// Whether a state is worth keeping: only a memory that cannot be cut has any use for it.
 fn keeps_states<R: Runner>(core: &Core<R>) -> bool {
@@ -81,7 +81,8 @@ struct Spacing {
     distance: u32,
 }
 
-/// Adds places about evenly over what is computed of a prompt of which `n_found` tokens are known, where lines end.
+/// Adds places about evenly over what is computed of a prompt of which `n_found` tokens are known, each where a line ends near it that
+/// no other place has, nor the prompt's end.
 fn add_evenly<R: Runner>(core: &Core<R>, places: &mut Places, spacing: Spacing, job: &Job, n_found: u32) {
     let Checkpoints { n_most, min_step } = core.limits.checkpoints;
     let (_, max_bytes, _) = core.memory.cache().store_size();
@@ -94,19 +95,20 @@ fn add_evenly<R: Runner>(core: &Core<R>, places: &mut Places, spacing: Spacing, 
     let step = (n_prompt - n_found).div_ceil(n_most + 1).max(min_step).max(spacing.min_step);
     let lexicon = core.memory.model().lexicon();
     for at in (n_found..n_prompt).step_by(step as usize).skip(1).take(n_most as usize) {
-        places.add(line_end_near(at, step, &job.prompt, &lexicon), spacing.distance, job, n_found);
+        let may_be = |&place: &u32| places.may_add(place, spacing.distance, job, n_found);
+        let place = line_ends_near(at, step, &job.prompt, &lexicon).find(may_be).unwrap_or(at);
+        places.add(place, spacing.distance, job, n_found);
     }
 }
 
-/// The place nearest to `at`, less than `distance` from it, where a line of the prompt ends, else `at`: texts part where a turn, a line or a
-/// paragraph begins more often than elsewhere.
-fn line_end_near(at: u32, distance: u32, prompt: &[Token], lexicon: &Lexicon) -> u32 {
-    let ends_line = |place: u32| {
+/// Where lines of the prompt end, less than `distance` from `at`, the nearest first: texts part where a turn, a line or a paragraph
+/// begins more often than elsewhere.
+fn line_ends_near(at: u32, distance: u32, prompt: &[Token], lexicon: &Lexicon) -> impl Iterator<Item = u32> {
+    let ends_line = |place: &u32| {
         let before = place.checked_sub(1).and_then(|before| prompt.get(before as usize));
         before.is_some_and(|&token| !is_of_medium(token) && lexicon.spelling(token).ends_with(b"\n"))
     };
-    let near = (0..distance).flat_map(|off| [at.checked_sub(off), at.checked_add(off)]);
-    near.flatten().find(|&place| ends_line(place)).unwrap_or(at)
+    (0..distance).flat_map(move |off| [at.checked_sub(off), at.checked_add(off)]).flatten().filter(ends_line)
 }
 
 /// How many tokens a sequence may compute until its state, or its window, is to be kept.

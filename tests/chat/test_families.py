@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from collections import Counter
 from itertools import chain
 from pathlib import Path
 
@@ -42,15 +43,19 @@ NO_MARKS = re.compile(f"[^{MARKS[0]}-{MARKS[-1]}]+")
 by_family = pytest.mark.parametrize("name", WRITTEN)
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+
+
 def test_every_family_is_tried_and_told_of() -> None:
     assert set(WRITTEN) == set(FAMILIES)
-    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
-    assert set(told_families(page)) == set(FAMILIES)
+    formats, broken = [rows(table) for table in re.findall(r"(?:^\|.*\n)+", PAGE, re.MULTILINE)]
+    assert set(formats) == set(FAMILIES)
+    assert formats == broken, "both tables have the same families in the same order"
 
 
-def told_families(page: str) -> list[str]:
-    rows = [line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")]
-    return rows[2:]
+def rows(table: str) -> list[str]:
+    """The families of a table."""
+    return [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
 
 
 def told(message: WrittenMessage) -> tuple[str, str, list[tuple[str, str]]]:
@@ -137,13 +142,23 @@ def in_pieces(text: str, rng: random.Random) -> list[str]:
 @by_family
 def test_nothing_is_lost_of_broken_answers_and_nothing_is_told_twice(name: str) -> None:
     rng = random.Random(f"broken {name}")
+    n_calls, n_marks, n_lost, n_twice, wrong = Counter[int](), 0, 0, 0, []
     for _ in range(N_MUTATIONS):
         text = mutated(WRITTEN[name].text, rng)
         form = form_of(name, ToolUse(TOOLS, is_parallel=rng.random() < 0.8), is_thinking=rng.random() < 0.1)
         message = message_of(form.reader(), *in_pieces(text, rng))
         out = message.content + message.thought + "".join(call.name + call.arguments for call in message.calls)
-        assert sorted(NO_MARKS.sub("", out)) == sorted(NO_MARKS.sub("", text)), text
+        put_in, told_of = Counter(NO_MARKS.sub("", text)), Counter(NO_MARKS.sub("", out))
+        if put_in != told_of:
+            wrong.append(text)
+        n_calls[min(len(message.calls), 2)] += 1
+        n_marks += put_in.total()
+        n_lost += (put_in - told_of).total()
+        n_twice += (told_of - put_in).total()
         assert told(message) == told(message_of(form.reader(), text)), text
+    assert not wrong
+    row = f"| {name} | {n_calls[2]} | {n_calls[1]} | {n_calls[0]} | {n_marks:,} | {n_lost} | {n_twice} |"
+    assert f"\n{row}\n" in PAGE, f"docs/tools.md must have this row: {row}"
 
 
 @by_family

@@ -111,3 +111,36 @@ async def second_turn(client: httpx.AsyncClient, served: weft.Engine) -> tuple[i
     messages += [first["choices"][0]["message"], {"role": "user", "content": "Go on."}]
     second = (await client.post("/v1/chat/completions", json=body | {"messages": messages})).json()
     return second["timings"]["prompt_n"], second["cache_explanation"]["computed"][0]["cause"]
+
+
+THOUGHTS = (
+    "{% for m in messages %}<{{ m.role }}>"
+    "{% if m.reasoning_content and preserve_thinking %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m.content }}</{{ m.role }}>{% endfor %}{% if add_generation_prompt %}<assistant><think>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "left out"])
+async def test_a_thought_that_the_template_keeps_is_not_computed_again(keeps: bool) -> None:
+    served = weft.Engine(n_slots=1, n_ctx=1024, n_threads=1)
+    body = {
+        "grammar": "root ::= [a-z]{40,60}",
+        "max_tokens": 100,
+        "seed": 1,
+        "chat_template_kwargs": {"preserve_thinking": keeps},
+    }
+    body |= {"reasoning_budget_tokens": 16, "reasoning_budget_message": " Enough."}
+    async with AsyncTestClient(create_app(served, Settings(chat_template=THOUGHTS))) as client:
+        await answers(client, 200)
+        tokens = range(served.model.n_vocab)
+        body["logit_bias"] = [[token, False] for token in tokens if not served.model.token_bytes(token).isalpha()]
+        messages = [{"role": "user", "content": "Tell me a story."}]
+        first = (await client.post("/v1/chat/completions", json=body | {"messages": messages})).json()
+        said = first["choices"][0]["message"]
+        assert said["reasoning_content"].endswith(" Enough.")
+        messages += [said, {"role": "user", "content": "Go on."}]
+        second = (await client.post("/v1/chat/completions", json=body | {"messages": messages})).json()
+        n_new = len(served.tokenize("</assistant><user>Go on.</user><assistant><think>", add_special=False))
+    n_computed = second["timings"]["prompt_n"]
+    # Where it is left out, what was answered after it is computed again too.
+    assert (n_computed <= n_new + 4) == keeps, (n_computed, n_new)

@@ -84,6 +84,23 @@ async def test_one_branch_is_ended_and_the_others_go_on(running: tuple[httpx.Asy
     assert (await client.delete(f"/requests/{stream.id}/branches/3")).status_code == 404
 
 
+async def test_why_a_prompt_was_computed_is_told_once_its_first_branch_has_ended(live: Any) -> None:  # noqa: ANN401 (as above)
+    body = ENDLESS | {"n": 2, "explain_cache": True}
+    async with (
+        httpx.AsyncClient(base_url=live.url, timeout=60) as client,
+        client.stream("POST", "/completion", json=body) as answer,
+    ):
+        stream = Running(answer)
+        await stream.read(4)
+        assert "cache_explanation" not in (await client.get(f"/requests/{stream.id}")).json()
+        await client.delete(f"/requests/{stream.id}/branches/0")
+        while 0 not in stream.ends:
+            await stream.read(1)
+        told = (await client.get(f"/requests/{stream.id}")).json()["cache_explanation"]
+        assert told == stream.ends[0]["cache_explanation"]
+        assert told["n_found"] + sum(one["end"] - one["start"] for one in told["computed"]) == told["n_prompt"]
+
+
 async def test_a_request_is_ended_whole_and_its_client_is_answered(running: tuple[httpx.AsyncClient, Running]) -> None:
     client, stream = running
     assert (await client.delete(f"/requests/{stream.id}")).status_code == 204

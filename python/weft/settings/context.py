@@ -143,7 +143,7 @@ CACHE: Mapping[str, Flag] = {
         parse=within(EngineConfig, "ctx_checkpoints"),
         env="LLAMA_ARG_CTX_CHECKPOINTS",
         help="most states that are kept along a prompt of a recurrent or hybrid model, or windows of one that sees through a"
-        " sliding window, four windows apart or more, in an eighth of --cache-ram at most; 0 keeps them at the ends of prompts,"
+        " sliding window, three windows apart or more, in an eighth of --cache-ram at most; 0 keeps them at the ends of prompts,"
         " turns and answers alone (default: 32)",
     ),
     "checkpoint_min_step": row(

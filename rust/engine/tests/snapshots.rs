@@ -105,7 +105,7 @@ fn where_prompts_part_a_window_is_kept_for_the_next_that_parts_there() {
         // No two begin alike after what they share.
         let after = |n: usize, nth: u8| format!("{}{}{}", &prompt(1, 500)[..n], char::from(b'A' + nth), prompt(nth.into(), 99));
         // The second one of each place goes on from the window along the first one's prompt, and those that follow it from the place.
-        let places = [(500, 0), (500, 384), (500, 500), (480, 384), (480, 480), (500, 500)];
+        let places = [(500, 0), (500, 400), (500, 500), (480, 400), (480, 480), (500, 500)];
         for (nth, (n_shared, n_found)) in (0..).zip(places) {
             let n_found = if n_most == 0 { 0 } else { n_found };
             let n_computed = n_computed_for(&engine, &control, greedy(&after(n_shared, nth), 1));
@@ -131,7 +131,7 @@ fn a_window_within_a_prompt_that_runs_is_saved_after_it() {
 }
 
 #[test]
-fn a_prompt_that_parts_anywhere_from_an_earlier_one_computes_no_more_than_four_windows_again() {
+fn a_prompt_that_parts_anywhere_from_an_earlier_one_computes_no_more_than_three_windows_again() {
     let text = prompt(1, 2000);
     for is_saved in [true, false] {
         let (engine, control) = start_windowed(Checkpoints::default());
@@ -142,13 +142,24 @@ fn a_prompt_that_parts_anywhere_from_an_earlier_one_computes_no_more_than_four_w
             }
             let other = format!("{}{}{}", &text[..n_shared], char::from(b'A' + nth), prompt(nth.into(), 99));
             let n_again = n_computed_for(&engine, &control, greedy(&other, 1)) - 100;
-            assert!(n_again <= 4 * 32, "{n_again} of {n_shared} tokens are computed again, after a wait: {is_saved}");
+            assert!(n_again <= 3 * 32, "{n_again} of {n_shared} tokens are computed again, after a wait: {is_saved}");
         }
     }
 }
 
 #[test]
-fn several_at_once_that_part_from_an_earlier_prompt_compute_what_they_share_once_and_no_more_than_four_windows_of_it_again() {
+fn a_window_stands_where_a_line_ends_before_the_prompt_does_though_that_ends_with_a_line_too() {
+    let (engine, control) = start_windowed(Checkpoints::default());
+    // Lines end after 288, 350 and 400 tokens. The place that is due after 384 is nearer to the prompt's end than to the line before.
+    let text = format!("{}\n{}\n{}\n", &prompt(1, 400)[..287], prompt(2, 61), prompt(3, 49));
+    assert_eq!(n_computed_for(&engine, &control, greedy(&text, 1)), 400);
+    wait_until(&engine, |stats| stats.n_cells_used == 0);
+    let other = format!("{}{}", &text[..360], prompt(4, 50));
+    assert_eq!(n_computed_for(&engine, &control, greedy(&other, 1)), 360 - 350 + 50);
+}
+
+#[test]
+fn several_at_once_that_part_from_an_earlier_prompt_compute_what_they_share_once_and_no_more_than_three_windows_of_it_again() {
     let (engine, control) = start_windowed(Checkpoints::default());
     let text = prompt(1, 2000);
     run(&engine, greedy(&text, 40));
@@ -162,7 +173,7 @@ fn several_at_once_that_part_from_an_earlier_prompt_compute_what_they_share_once
         collect(stream).unwrap();
     }
     let n_again = control.n_computed() - before - 4 * 99 - 1;
-    assert!(n_again <= 4 * 32, "{n_again} tokens are computed again");
+    assert!(n_again <= 3 * 32, "{n_again} tokens are computed again");
 }
 
 #[test]
@@ -183,7 +194,7 @@ fn another_answer_to_a_prompt_goes_on_from_its_end_when_the_window_has_moved_on(
 fn windows_along_a_prompt_are_bounded_in_number_and_by_a_part_of_the_store() {
     const WINDOW_BYTES: u64 = 32 * 200;
     for (n_most, max_store_bytes, n_expected) in
-        [(8, None, 9), (0, None, 0), (99, None, 16), (8, Some(8 * 7 * WINDOW_BYTES), 8), (8, Some(7 * WINDOW_BYTES), 1)]
+        [(8, None, 9), (0, None, 0), (99, None, 21), (8, Some(8 * 7 * WINDOW_BYTES), 8), (8, Some(7 * WINDOW_BYTES), 1)]
     {
         let limits = Limits { checkpoints: Checkpoints { n_most, min_step: 16 }, max_store_bytes, ..limits(2, 4096) };
         let memory =

@@ -35,6 +35,9 @@ pub(super) const ANNOTATIONS: [&str; 19] = [
     "$id",
 ];
 
+/// Drafts of JSON Schema with keywords of their own that ask for something.
+const OTHER_DIALECTS: [&str; 3] = ["json-schema.org/draft-01/", "json-schema.org/draft-02/", "json-schema.org/draft-03/"];
+
 /// What some values are, of a schema.
 #[derive(Debug, Clone)]
 pub(super) struct Ways<'a> {
@@ -161,6 +164,11 @@ impl<'a> Reader<'a> {
             if let Some(value) = schema.get(name) {
                 return refuse(value, format!("{name} cannot be held to; use $ref"));
             }
+        }
+        if let Some(dialect) = schema.get("$schema")
+            && dialect.text().is_some_and(|name| OTHER_DIALECTS.iter().any(|other| name.contains(other)))
+        {
+            return refuse(dialect, "schemas of this draft cannot be held to; write one of draft 2020-12");
         }
         let mut ways = match own(schema)? {
             Some(shape) => Ways::one(shape),

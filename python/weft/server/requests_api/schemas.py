@@ -4,6 +4,7 @@ import msgspec
 
 from weft.server.request_fields import ForkFields
 from weft.server.response_fields import GenerationSettings, Timings
+from weft.server.response_fields.explanation import Explained
 
 __all__ = [
     "BranchReport",
@@ -63,6 +64,10 @@ class RequestReport(RequestSummary, kw_only=True):
     """The same, with its branches: at most 256, from the one on that the query's `first` says."""
 
     branches: list[BranchReport]
+    cache_explanation: Explained = msgspec.UNSET
+    """Why what was computed of its prompt had to be, where it asked for that and its first branch has ended, which tells it.
+
+    Of several prompts a list, as far as it is known."""
 
 
 class ForkPlace(msgspec.Struct, forbid_unknown_fields=True):

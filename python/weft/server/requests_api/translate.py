@@ -9,6 +9,7 @@ from weft import InvalidRequest, Slot
 from weft.server import request_fields
 from weft.server.requests_api.schemas import BranchReport, ForkBody, ForkPlace, RequestReport, RequestsReport, RequestSummary
 from weft.server.response_fields import Branches
+from weft.server.response_fields.explanation import explanations_of
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
 from weft.server.run.submission import ForkAsked
@@ -42,7 +43,8 @@ def report(generation: Generation, service: Service, listed: Sequence[Slot], *, 
     last = min(first + MAX_TOLD, n_branches(generation))
     places = [place for index in range(first, last) if (place := branch_of(generation, index)) is not None]
     told = [_branch(generation, branches, *place, slots) for place in places]
-    return RequestReport(**msgspec.structs.asdict(_summary(generation, slots)), branches=told)
+    summary = msgspec.structs.asdict(_summary(generation, slots))
+    return RequestReport(**summary, branches=told, cache_explanation=explanations_of(generation.explanations))
 
 
 def branch_of(generation: Generation, index: int) -> tuple[int, int] | None:
