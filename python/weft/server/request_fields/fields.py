@@ -191,16 +191,17 @@ if TYPE_CHECKING:
     class BranchFields(CompletionFields):
         """What one branch says of itself; what it leaves unsaid is the body's. It has the fields of `BRANCH_NAMES` alone."""
 else:
+    _HINTS = get_type_hints(CompletionFields)
     BranchFields = msgspec.defstruct(
         "BranchFields",
-        [(name, get_type_hints(CompletionFields)[name], None) for name in BRANCH_NAMES],
+        [(name, _HINTS[name], None) for name in BRANCH_NAMES],
         kw_only=True,
         module=__name__,
         namespace={"__doc__": "What one branch says of itself; what it leaves unsaid is the body's."},
     )
     ForkFields = msgspec.defstruct(
         "ForkFields",
-        [(name, get_type_hints(CompletionFields)[name], None) for name in FORK_NAMES],
+        [(name, _HINTS[name], None) for name in FORK_NAMES],
         kw_only=True,
         module=__name__,
         namespace={"__doc__": "What forks say of themselves; what they leave unsaid is their branch's."},
