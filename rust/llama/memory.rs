@@ -54,12 +54,11 @@ fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>, on_hos
 /// the main one, where nothing is split.
 fn taking_part<'a>(gpus: &'a [Gpu], placement: &Placement) -> Vec<&'a Gpu> {
     let named = |name: &String| gpus.iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name));
-    let mut some: Vec<&Gpu> = match &placement.devices {
-        Some(names) => names.iter().filter_map(named).collect(),
-        None => {
-            let is_alone = gpus.iter().all(|gpu| gpu.is_integrated);
-            gpus.iter().filter(|gpu| is_alone || !gpu.is_integrated).collect()
-        }
+    let mut some: Vec<&Gpu> = if let Some(names) = &placement.devices {
+        names.iter().filter_map(named).collect()
+    } else {
+        let is_alone = gpus.iter().all(|gpu| gpu.is_integrated);
+        gpus.iter().filter(|gpu| is_alone || !gpu.is_integrated).collect()
     };
     if placement.split == Split::None {
         return some.get(placement.main_gpu as usize).copied().into_iter().collect();
