@@ -105,7 +105,7 @@ fn where_prompts_part_a_window_is_kept_for_the_next_that_parts_there() {
         // No two begin alike after what they share.
         let after = |n: usize, nth: u8| format!("{}{}{}", &prompt(1, 500)[..n], char::from(b'A' + nth), prompt(nth.into(), 99));
         // The second one of each place goes on from the window along the first one's prompt, and those that follow it from the place.
-        let places = [(500, 0), (500, 400), (500, 500), (480, 400), (480, 480), (500, 500)];
+        let places = [(390, 0), (390, 294), (390, 390), (350, 294), (350, 350), (390, 390)];
         for (nth, (n_shared, n_found)) in (0..).zip(places) {
             let n_found = if n_most == 0 { 0 } else { n_found };
             let n_computed = n_computed_for(&engine, &control, greedy(&after(n_shared, nth), 1));
@@ -121,7 +121,7 @@ fn where_prompts_part_a_window_is_kept_for_the_next_that_parts_there() {
 #[test]
 fn a_window_within_a_prompt_that_runs_is_saved_after_it() {
     let (engine, control) = start_windowed(Checkpoints::default());
-    let after = |nth: u8, n_tokens| greedy(&format!("{}{}", prompt(1, 300), char::from(b'A' + nth)), n_tokens);
+    let after = |nth: u8, n_tokens| greedy(&format!("{}{}", prompt(1, 350), char::from(b'A' + nth)), n_tokens);
     run(&engine, after(0, 40));
     wait_until(&engine, |stats| stats.n_cells_used == 0);
     // What is kept where it parts from the first one ends within it, and has waited since it began.
