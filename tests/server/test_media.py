@@ -28,6 +28,7 @@ from weft.server.app import Application
 from weft.server.json_request import max_body
 from weft.server.run import aside, media
 from weft.server.run.fetching import is_public
+from weft.server.run.media_files import MediaFile
 from weft.settings import Settings
 
 Files = dict[Projector, tuple[Path, Path]]
@@ -598,6 +599,29 @@ async def test_a_system_prompt_stands_before_a_picture(files: Files) -> None:
         told = prompt_of(answer).replace("▁", " ")
         assert told.count("<s>") == 1
         assert told.index("what all prompts follow") < told.index("and") < told.index("<__media__>")
+
+
+async def test_no_other_system_prompt_waits_for_a_picture(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(files["llava"]) as client:
+        reader, is_there, may_go_on = client.app.service.media, asyncio.Event(), asyncio.Event()
+        read = reader.read
+
+        async def held(files: Sequence[MediaFile]) -> list[weft.Media]:
+            is_there.set()
+            await may_go_on.wait()
+            return await read(files)
+
+        monkeypatch.setattr(reader, "read", held)
+        data = {"prompt_string": "<__media__>.", "multimodal_data": [PICTURE]}
+        slow = asyncio.create_task(complete(client, data, system_prompt="the slow one"))
+        await is_there.wait()
+        assert (await complete(client, "a", system_prompt="a quick one")).status_code == 200
+        assert (await client.post("/lora-adapters", json=[])).status_code == 200
+        assert (await client.get("/props")).json()["system_prompt"] == "a quick one"
+        may_go_on.set()
+        answer = await slow
+        assert answer.status_code == 200, answer.text
+        assert (await client.get("/props")).json()["system_prompt"] == "the slow one"
 
 
 @pytest.mark.parametrize("name", ["a%20cat.png", "below/cat.png", "inner.png", "below/../a cat.png"])

@@ -1,9 +1,11 @@
 """What all prompts of `/completion` follow: given once, computed once, and told."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -13,6 +15,8 @@ import weft
 from tests.helpers import prompt_of
 from tests.server.conftest import answers
 from weft.server import create_app
+from weft.server.run.generation import Generation
+from weft.server.run.submission import Submission
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt, read_system_prompt
 
@@ -137,6 +141,91 @@ async def test_where_there_is_no_room_for_both_a_request_that_is_refused_leaves_
         [pinned] = await engine.prefixes()
         assert engine.detokenize(pinned.tokens) == "<s>" + one
         assert (await client.get("/props")).json()["system_prompt"] == one
+
+
+@pytest.mark.parametrize("wrong", [{}, {"lora": [{"id": 7, "scale": 1}]}], ids=["that begins", "that is refused"])
+@pytest.mark.parametrize("new", [OBJECT | {"prompt": "Another one."}, OBJECT | {"anti_prompt": "Reader:"}], ids=["text", "name"])
+async def test_all_others_follow_the_one_before_until_a_request_has_begun(
+    monkeypatch: pytest.MonkeyPatch, new: dict[str, Any], wrong: dict[str, Any]
+) -> None:
+    app = create_app(weft.Engine(n_slots=4, n_ctx=1024, kv_unified=True, n_threads=1))
+    await app.service.start()
+    # On this event loop, so that one can be held up.
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://a") as client:
+        await complete(client, system_prompt=OBJECT, n_predict=0)
+        submit, is_there, may_go_on = app.service.submit, asyncio.Event(), asyncio.Event()
+
+        async def held(asked: Submission) -> Generation:
+            if asked.prompts == [["held"]]:
+                is_there.set()
+                await may_go_on.wait()
+            return await submit(asked)
+
+        async def told() -> tuple[str, list[str], str]:
+            one = await complete(client, prompt=" Once")
+            return one["prompt"], one["generation_settings"]["stop"], (await client.get("/props")).json()["system_prompt"]
+
+        before = await told()
+        monkeypatch.setattr(app.service, "submit", held)
+        body = GREEDY | {"system_prompt": new, "prompt": "held"} | wrong
+        slow = asyncio.create_task(client.post("/completion", json=body))
+        await is_there.wait()
+        assert await told() == before
+        assert await names(client) == ("User:", "Teller:")
+        may_go_on.set()
+        answer = await slow
+        if wrong:
+            assert answer.status_code == 400
+            assert await told() == before
+        else:
+            assert answer.json()["prompt"].endswith(new["prompt"] + "held")
+            assert (await told())[1:] == ([new["anti_prompt"]], new["prompt"])
+    await app.service.stop()
+
+
+async def test_where_the_one_before_cannot_be_computed_again_it_is_followed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(cache_ram=1) as (client, engine):
+        one, two = (engine.detokenize(prompt_of(250, name)[1:]) for name in ("one", "two"))
+        await complete(client, system_prompt=one, n_predict=0)
+        pin, failures = engine.pin, iter((None, None, weft.QueueFull(1)))
+
+        async def pin_until_many_wait(tokens: Sequence[int]) -> weft.Prefix:
+            if (failure := next(failures)) is not None:
+                raise failure
+            return await pin(tokens)
+
+        with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+            patched.setattr(engine, "pin", pin_until_many_wait)
+            wrong = {"system_prompt": two, "prompt": "a", "lora": [{"id": 7, "scale": 1}]}
+            assert (await client.post("/completion", json=wrong)).status_code == 400
+        assert "the system prompt is followed, but no longer kept computed: 1 requests are waiting" in caplog.text
+        assert await engine.prefixes() == []
+        assert (await client.get("/props")).json()["system_prompt"] == one
+        assert (await complete(client, prompt=" Once"))["prompt"] == "<s>" + one + " Once"
+        await complete(client, system_prompt=one, n_predict=0)
+        [pinned] = await engine.prefixes()
+        assert engine.detokenize(pinned.tokens) == "<s>" + one, "it is kept again once it is given again"
+
+
+async def test_a_server_that_stops_meanwhile_says_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as (client, engine):
+        await complete(client, system_prompt=SYSTEM, n_predict=0)
+        pin = engine.pin
+
+        async def pin_and_stop(tokens: Sequence[int]) -> weft.Prefix:
+            pinned = await pin(tokens)
+            await engine.close()
+            return pinned
+
+        monkeypatch.setattr(engine, "pin", pin_and_stop)
+        with caplog.at_level(logging.WARNING):
+            answer = await client.post("/completion", json=GREEDY | {"system_prompt": "Another one.", "prompt": "a"})
+        assert answer.status_code == 503
+        assert "system prompt" not in caplog.text
 
 
 async def test_what_is_wrong_is_refused_before_anything_changes(client: httpx.AsyncClient) -> None:

@@ -21,7 +21,6 @@ from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, drawn
 from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.submission import Gap, Submission
-from weft.server.run.system_prompt import CommonPrompt
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt
 
@@ -57,9 +56,9 @@ def system_prompt(data: CompletionBody) -> SystemPrompt | None:
     return data.system_prompt
 
 
-def following(asked: Submission, common: CommonPrompt) -> Submission:
-    """The same, where every prompt follows what all follow."""
-    return _with_stop(msgspec.structs.replace(asked, after=common.tokens), [common.current.anti_prompt])
+def following(asked: Submission, common: SystemPrompt, tokens: Sequence[int]) -> Submission:
+    """The same, where every prompt follows this one, whose tokens these are."""
+    return _with_stop(msgspec.structs.replace(asked, after=tokens), [common.anti_prompt])
 
 
 def _with_stop(asked: Submission, words: Sequence[str]) -> Submission:

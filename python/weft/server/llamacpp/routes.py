@@ -1,6 +1,5 @@
 """llama-server's own routes."""
 
-from contextlib import nullcontext
 from functools import partial
 
 import msgspec
@@ -76,9 +75,13 @@ async def completion(
         data = other.prepared(data, service.settings)
     size = request_fields.branches_size(data)
     asked = await service.aside.work(Purpose.PROMPT, size, dialect.submission, data, service.settings)
-    system_prompt = dialect.system_prompt(data)
-    async with nullcontext() if system_prompt is None else service.common_prompt.changed(system_prompt):
-        return await _answer(data, dialect.following(asked, service.common_prompt), service, caller, other)
+    common = service.common_prompt
+    if (new := dialect.system_prompt(data)) is None:
+        return await _answer(data, dialect.following(asked, common.current, common.tokens), service, caller, other)
+    # Whoever else brings one waits for this one, but not for its pictures and sounds.
+    asked = await service.with_media_read(asked)
+    async with common.changed(new) as tokens:
+        return await _answer(data, dialect.following(asked, new, tokens), service, caller, other)
 
 
 @post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)

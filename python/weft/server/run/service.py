@@ -310,8 +310,7 @@ class Service:
             NotSupportedError: the server makes vectors only.
             NotSupported: the model does.
         """
-        self.check_writes()
-        asked = await self._with_media(asked)
+        asked = await self.with_media_read(asked)
         # With a vocabulary of 150,000 pieces that takes up to a third of a second.
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
         schema_parts = SchemaParts(asked.response_fields)
@@ -396,8 +395,15 @@ class Service:
             flag = "--embeddings" if self.settings.embeddings else "--reranking"
             raise NotSupportedError(f"This server does not support completions. Start it without `{flag}`")
 
-    async def _with_media(self, asked: Submission) -> Submission:
-        """The same with its pictures and sounds read."""
+    async def with_media_read(self, asked: Submission) -> Submission:
+        """The same with its pictures and sounds read, where they are not yet.
+
+        Raises:
+            InvalidRequest: what is asked of the prompts cannot be told of pictures and sounds.
+            NotSupportedError: the server makes vectors only.
+            WeftError: what `MediaReader.read` raises.
+        """
+        self.check_writes()
         if not any(isinstance(prompt, MediaPrompt) for prompt in asked.prompts):
             return asked
         if asked.gap is not None:

@@ -26,10 +26,10 @@ class CommonPrompt:
         self._changing = asyncio.Lock()
 
     @asynccontextmanager
-    async def changed(self, new: SystemPrompt) -> AsyncIterator[None]:
-        """Computes another one, for the request that brings it, and then lets go of the old one.
+    async def changed(self, new: SystemPrompt) -> AsyncIterator[Sequence[int]]:
+        """Computes another one, and yields its tokens to the request that brings it: once that has begun, all follow it.
 
-        What cannot be computed leaves everything as it was, and so does a request that is refused.
+        Until then they follow the old one. What cannot be computed changes nothing, and so does a request that is refused.
 
         Raises:
             ContextOverflow: it does not fit.
@@ -38,17 +38,20 @@ class CommonPrompt:
             EngineStopped: the engine was stopped.
         """
         async with self._changing:
-            before, tokens, old = self.current, self.tokens, None
-            if new.prompt != before.prompt:
-                self.tokens, (self._prefix, old) = await self._computed(new.prompt)
-            self.current = new
+            if new.prompt == self.current.prompt:
+                await self._pin_again()
+                yield self.tokens
+                self.current = new
+                return
+            tokens = await self._tokenize(new.prompt) if new.prompt else ()
+            prefix = await self._pin(tokens)
             try:
-                yield
+                yield tokens
             except BaseException:
-                await self._go_back(before, tokens, old)
+                await self._go_back(prefix)
                 raise
-            if old is not None:
-                await self._engine.unpin(old)
+            self.current, self.tokens = new, tokens
+            await self._take(prefix)
 
     async def follow_adapters(self) -> None:
         """Computes it for the adapters that are set now, and lets go of what was computed for others.
@@ -62,9 +65,7 @@ class CommonPrompt:
             if not self.tokens:
                 return
             try:
-                self._prefix, old = await self._pin(self.tokens)
-                if old is not None:
-                    await self._engine.unpin(old)
+                await self._take(await self._pin(self.tokens))
             except EngineStopped:
                 raise
             except WeftError as error:
@@ -79,44 +80,42 @@ class CommonPrompt:
         """What is pinned of it since the engine has woken."""
         self._prefix = prefix
 
-    async def _computed(self, text: str) -> tuple[Sequence[int], tuple[Prefix | None, Prefix | None]]:
-        """The tokens of a text, and what is pinned of them and of those before."""
-        tokens = await self._tokenize(text) if text else ()
-        return tokens, await self._pin(tokens)
-
-    async def _pin(self, tokens: Sequence[int]) -> tuple[Prefix | None, Prefix | None]:
-        """What is pinned of tokens, and what still is of those before: nothing where there was no room for both."""
-        old = self._prefix
+    async def _pin(self, tokens: Sequence[int]) -> Prefix | None:
+        """Computes tokens and keeps them beside what is kept or, where there is no room for both, in its place."""
         if not tokens:
-            return None, old
-        try:
-            return await self._engine.pin(tokens), old
-        except PinsFull:
-            if old is None:
-                raise
-            return await self._pin_in_its_place(tokens, old), None
-
-    async def _go_back(self, before: SystemPrompt, tokens: Sequence[int], old: Prefix | None) -> None:
-        """Lets go of the new one. Where the one before cannot be computed again, the new one stays, which is logged."""
-        new = self._prefix
-        try:
-            if before.prompt != self.current.prompt:
-                if old is None and tokens and new is not None:
-                    self._prefix = await self._pin_in_its_place(tokens, new)
-                else:
-                    self._prefix = old
-                    if new is not None:
-                        await self._engine.unpin(new)
-            self.current, self.tokens = before, tokens
-        except WeftError as error:
-            logger.warning("the system prompt before could not be computed again: %s", error)
-
-    async def _pin_in_its_place(self, tokens: Sequence[int], old: Prefix) -> Prefix:
-        """There is no room for both."""
-        await self._engine.unpin(old)
+            return None
         try:
             return await self._engine.pin(tokens)
-        except WeftError:
-            with suppress(WeftError):
-                self._prefix = await self._engine.pin(self.tokens)
+        except PinsFull:
+            if self._prefix is None:
+                raise
+        try:
+            await self._take(None)
+            return await self._engine.pin(tokens)
+        except BaseException:
+            await self._pin_again()
             raise
+
+    async def _take(self, prefix: Prefix | None) -> None:
+        """Lets go of what was pinned for this."""
+        old, self._prefix = self._prefix, prefix
+        if old is not None:
+            await self._engine.unpin(old)
+
+    async def _go_back(self, new: Prefix | None) -> None:
+        """Lets go of a new one that nobody is to follow."""
+        with suppress(EngineStopped):
+            if new is not None:
+                await self._engine.unpin(new)
+        await self._pin_again()
+
+    async def _pin_again(self) -> None:
+        """Pins the one that all follow, where it had to make room. Where that cannot be, it is followed all the same."""
+        if self._prefix is not None or not self.tokens:
+            return
+        try:
+            self._prefix = await self._engine.pin(self.tokens)
+        except EngineStopped:
+            pass
+        except WeftError as error:
+            logger.warning("the system prompt is followed, but no longer kept computed: %s", error)
