@@ -101,6 +101,8 @@ class ScriptedEngine:
         """Threads that texts and tokens were worked on."""
         self.submitted_on: list[int] = []
         """The thread of each submission."""
+        self.refused_on: list[int] = []
+        """The thread of each whose prompt was too long."""
         self._scripts = list(scripts)
 
     async def start(self) -> None:
@@ -129,6 +131,9 @@ class ScriptedEngine:
         return msgspec.json.encode([{"id": token, "piece": self._token_bytes(token).decode()} for token in tokens])
 
     def generate(self, request: weft.Request) -> ScriptedStream:
+        if (n_prompt := len(request.prompt)) >= self.limits.n_ctx_slot:
+            self.refused_on.append(threading.get_ident())
+            raise weft.ContextOverflow(n_prompt, self.limits.n_ctx_slot)
         self.submitted_on.append(threading.get_ident())
         self.requests.append(request)
         script = self._scripts.pop(0)

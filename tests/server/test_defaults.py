@@ -18,17 +18,15 @@ REFUSAL = weft.QueueFull(8)
 async def request_of(arguments: list[str], path: str, body: dict[str, object]) -> weft.Request:
     """What the engine is asked for by a body, where the server was started with these arguments."""
     settings = parse(arguments, {}).settings
-    # What completions are held to is tried at the start.
-    tried = [()] if settings.grammar or settings.json_schema or settings.sampling.logit_bias else []
-    engine = ScriptedEngine(*tried, REFUSAL)
+    engine = ScriptedEngine(REFUSAL)
     engine.loaded.set()
     app = create_app(engine.as_engine(), settings)
     async with AsyncTestClient(app) as client:
         await answers(client, 200)
         answer: httpx.Response = await client.post(path, json={"prompt": "a", **body})
     assert answer.status_code == 429, answer.text
-    assert len(engine.requests) == len(tried) + 1
-    return engine.requests[-1]
+    [request] = engine.requests
+    return request
 
 
 @pytest.fixture(scope="module", params=["/completion", "/v1/completions"], ids=["llamacpp", "openai"])

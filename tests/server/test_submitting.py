@@ -3,6 +3,7 @@
 import pytest
 from litestar.testing import AsyncTestClient
 
+import weft
 from tests.server.conftest import answers
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
@@ -42,6 +43,29 @@ async def test_a_grammar_is_read_aside(route: str, body: Json) -> None:
 
 async def test_a_grammar_of_the_settings_is_read_aside(route: str) -> None:
     assert await is_submitted_aside(route, {}, grammar='root ::= "a"')
+
+
+async def test_a_grammar_of_the_settings_is_tried_aside_at_the_start() -> None:
+    engine = ScriptedEngine()
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(grammar='root ::= "a"'))) as client:
+        await answers(client, 200)
+    [thread] = engine.refused_on
+    assert thread != engine.loop_thread
+
+
+async def test_what_is_tried_at_the_start_is_no_request() -> None:
+    engine = weft.Engine(n_slots=1, n_ctx=256, n_threads=1)
+    settings = Settings.of({"grammar": 'root ::= "a"', "logit_bias": ((5, 1.0),)})
+    async with AsyncTestClient(create_app(engine, settings)) as client:
+        await answers(client, 200)
+        assert engine.generate("a", max_tokens=0).request_id == 0
+
+
+async def test_a_server_that_makes_vectors_only_starts_with_a_grammar_that_nothing_is_written_by() -> None:
+    engine = weft.Engine(n_slots=1, n_ctx=256, n_threads=1)
+    async with AsyncTestClient(create_app(engine, Settings(embeddings=True, grammar="root ::= ("))) as client:
+        await answers(client, 200)
 
 
 async def test_breakers_of_repetitions_are_looked_up_aside(route: str) -> None:

@@ -142,7 +142,7 @@ class Service:
         try:
             await (loading or self.engine.start())
             self.chat.check_settings()
-            self._check_defaults()
+            await self._check_defaults()
             if self.settings.restore_prompt is not None:
                 await self.engine.load_prefix(self.settings.restore_prompt)
             if (given := self.settings.system_prompt) is not None:
@@ -155,14 +155,18 @@ class Service:
         self._is_ready = True
         self.sleep.start()
 
-    def _check_defaults(self) -> None:
+    async def _check_defaults(self) -> None:
         """Reads what the settings hold completions to, which else is read with each request: a wrong one is no client's fault."""
         grammar, json_schema, logit_bias = self.settings.grammar, self.settings.json_schema, self.settings.sampling.logit_bias
-        if not (grammar or json_schema or logit_bias) or self.engine.model.is_encoder:
+        if self._makes_only_vectors or not (grammar or json_schema or logit_bias):
             return
+        # Such a prompt is refused, after everything else of its request was read.
+        too_long = [0] * self.engine.limits.n_ctx_slot
+        asked = Request(prompt=too_long, grammar=grammar, json_schema=json_schema, logit_bias=logit_bias)
         try:
-            asked = Request(prompt=[0], max_tokens=0, grammar=grammar, json_schema=json_schema, logit_bias=logit_bias)
-            self.engine.generate(asked).close()
+            await self.aside.elsewhere(Purpose.PROMPT, 0, self.engine.generate, asked)
+        except ContextOverflow:
+            pass
         except InvalidRequest as error:
             raise InvalidConfig(error.param, error.message) from None
 
@@ -292,10 +296,13 @@ class Service:
     def capabilities(self) -> list[str]:
         """What the model is served for, in llama-server's words; it makes vectors beside whatever it writes."""
         vectors = "reranking" if self.engine.vector_stats().pooling == "rank" else "embedding"
-        only_vectors = self.engine.model.is_encoder or self.settings.embeddings or self.settings.reranking
         modalities = self.engine.model.modalities
         media = ["multimodal"] if modalities.vision or modalities.audio else []
-        return [vectors] if only_vectors else ["completion", *media, vectors]
+        return [vectors] if self._makes_only_vectors else ["completion", *media, vectors]
+
+    @property
+    def _makes_only_vectors(self) -> bool:
+        return self.engine.model.is_encoder or self.settings.embeddings or self.settings.reranking
 
     async def submit(self, asked: Submission) -> Generation:
         """Submits one request for each prompt: all of them, or none.
