@@ -111,7 +111,7 @@ def test_settings_that_do_not_fit_the_model_end_it_with_the_reason_last(tmp_path
         ("n_ctx", "a context takes 9 bytes; set a smaller n_ctx", "a context takes 9 bytes; set a smaller -c/--ctx-size"),
         ("pooling", "pooling is rank, but the model ranks nothing", "--pooling is rank, but the model ranks nothing"),
         ("lora", "cannot load a.gguf: there is no such file", "--lora: cannot load a.gguf: there is no such file"),
-        # What llama.cpp calls a thing, and what a file is called, are no settings.
+        # What llama.cpp calls a thing, what a file is called, and what is quoted are no settings.
         (
             "mmproj",
             "cannot load /a/qwen-mmproj.gguf: n_embd is not that of mmproj",
@@ -121,6 +121,11 @@ def test_settings_that_do_not_fit_the_model_end_it_with_the_reason_last(tmp_path
             "lora",
             "cannot load n_ctx.gguf: blk.0.weight.lora_a is cut",
             "--lora: cannot load n_ctx.gguf: blk.0.weight.lora_a is cut",
+        ),
+        (
+            "chat_template",
+            """expected a name, got 'system_prompt', "n_ctx" or `n_batch`""",
+            """--chat-template: expected a name, got 'system_prompt', "n_ctx" or `n_batch`""",
         ),
     ],
 )

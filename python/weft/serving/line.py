@@ -18,8 +18,9 @@ KILL_AFTER_S = 1
 """A worker that has not ended this long after it was told to is killed: SIGTERM is to end the server within two seconds."""
 
 
-SETTING = re.compile(r"(?<![\w./-])[a-z]+(?:_[a-z]+)+(?![\w./-])")
-"""A word that may be a setting's name. A part of a path is none, and a name without `_` is a word like any other."""
+SETTING = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?![\w./'"`-])""")
+"""A word that may be a setting's name. A part of a path and what is quoted are none, and a name without `_` is a word like any
+other."""
 
 
 def reason_of(error: Exception) -> str:
