@@ -234,7 +234,7 @@ def test_what_is_missing_ends_it_and_is_named(
         ("-mu model.gguf", "argument -mu/--model-url: 'model.gguf' is not the address of a file"),
         (
             "--rerank --pooling mean",
-            "--rerank restricts the server to ranking, and --pooling mean ranks nothing; give one of them",
+            "--rerank/--reranking restricts the server to ranking, and --pooling mean ranks nothing; give one of them",
         ),
         ("--context-shift -gan 4", "--context-shift and -gan/--grp-attn-n each say what becomes of a text that is too long"),
     ],

@@ -128,10 +128,11 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
         raise UsageError(f"{_spelt('hf_file')} names a file of a repository, which {_spelt('hf_repo')} is to name")
     values = {**COMPATIBLE[values.get("compat", "")], **PRESETS.get(values.get("preset", ""), {}), **values}
     if values.get("context_shift") and values.get("grp_attn_n", 1) > 1:
-        said = f"--context-shift and {_spelt('grp_attn_n')} each say what becomes of a text that is too long"
+        said = f"{_spelt('context_shift')} and {_spelt('grp_attn_n')} each say what becomes of a text that is too long"
         raise UsageError(f"{said}; give one of them")
     if values.get("reranking") and (pooling := values.get("pooling", "rank")) != "rank":
-        raise UsageError(f"--rerank restricts the server to ranking, and --pooling {pooling} ranks nothing; give one of them")
+        said = f"{_spelt('reranking')} restricts the server to ranking, and {_spelt('pooling')} {pooling} ranks nothing"
+        raise UsageError(f"{said}; give one of them")
     if values.get("escape", True):
         values |= {name: tuple(map(unescaped, values[name])) for name in _ESCAPED if name in values}
     return Parsed(Settings.of(values), tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings))))
@@ -164,7 +165,8 @@ def _over(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _spelt(name: str) -> str:
     flag = table()[name]
-    return "/".join(flag.names) if flag.names else "a model with its settings, as --gpt-oss-20b-default,"
+    names = flag.names or [spelling for spelling, value in flag.constants.items() if value is True]
+    return "/".join(names) if names else "a model with its settings, as --gpt-oss-20b-default,"
 
 
 def scan(argv: Sequence[str], spellings: Mapping[str, Known]) -> tuple[Given, str | None]:
