@@ -19,6 +19,13 @@ async def test_the_document_is_what_openapi_says_a_document_is() -> None:
     assert len(names) == len(set(names)) > 20
 
 
+async def test_the_document_tells_the_words_that_a_field_takes() -> None:
+    async with serving() as client:
+        document = (await client.get("/openapi.json")).json()
+    told = document["components"]["schemas"]["CreateEmbedding"]["properties"]["encoding_format"]
+    assert told["enum"] == ["float", "base64", None]
+
+
 def _lost(node: object, document: dict[str, object]) -> list[str]:
     """References that lead nowhere."""
     if isinstance(node, list):

@@ -1,8 +1,9 @@
 """The fields of `/v1/embeddings`, by OpenAI's names."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from litestar.params import Parameter
 
 from weft.server.request_fields import Prompt
 from weft.server.response_fields import TextsUsage
@@ -15,7 +16,8 @@ class CreateEmbedding(msgspec.Struct):
 
     input: Prompt | None = None
     model: str | None = None
-    encoding_format: str | None = None
+    # A word that is neither is refused with both, which msgspec would not tell of a `Literal`.
+    encoding_format: Annotated[str | None, Parameter(schema_extra={"enum": ["float", "base64", None]})] = None
     dimensions: int | None = None
     user: str | None = None
     embd_normalize: int | None = None
