@@ -20,8 +20,8 @@ from weft.server.run.service import Service
 
 __all__ = ["default_settings", "lora_adapters", "properties", "set_lora_adapters"]
 
-MAX_ID = 2**32
-"""More than any adapter's number, which the engine says of smaller ones."""
+MAX_ID = 2**32 - 1
+"""The engine says of numbers up to this which adapters there are; larger ones it cannot be asked about."""
 
 
 def properties(service: Service) -> Properties:
@@ -93,8 +93,8 @@ def lora_adapters(service: Service) -> list[LoraAdapter]:
 
 def set_lora_adapters(service: Service, scales: list[LoraScale]) -> LoraScalesSet:
     """Sets the scales of requests that name no adapters. Of several for one adapter the last one counts."""
-    if wrong := [each.id for each in scales if not 0 <= each.id < MAX_ID]:
-        raise InvalidRequest("id", f"id is {wrong[0]}; adapters are counted from 0")
+    if wrong := [each.id for each in scales if not 0 <= each.id <= MAX_ID]:
+        raise InvalidRequest("id", f"id is {wrong[0]}; {'adapters are counted from 0' if wrong[0] < 0 else 'no adapter has it'}")
     try:
         service.engine.set_adapters(list({each.id: each.scale for each in scales}.items()))
     except InvalidRequest as error:
