@@ -29,7 +29,7 @@ Told = TypeVar("Told")
 def texts(data: EmbeddingBody) -> tuple[str, list[SentPrompt]]:
     """The field that the texts are in, and the texts."""
     request_fields.refuse_adapters(data.lora)
-    name, given = ("content", data.content) if data.input is None or data.content is not None else ("input", data.input)
+    name, given = ("input", data.input) if data.content is None and data.input is not None else ("content", data.content)
     return name, [request_fields.with_images(given, data.image_data)] if data.image_data else request_fields.texts(name, given)
 
 
