@@ -323,6 +323,11 @@ async def test_a_text_with_a_picture_has_a_vector_in_the_ways_of_today_and_of_20
     [
         ({"content": "[img-1]", "image_data": [{"id": 1, "data": "AAAA"}]}, "image_data", "image_data[0].data: cannot read"),
         ({"content": "[img-1]", "image_data": [{"id": 1, "data": "?"}]}, "image_data", "image_data[0].data: '?' is no base64"),
+        (
+            {"content": "[img-1]", "image_data": [{"id": 1, "data": "normalize is?"}]},
+            "image_data",
+            "image_data[0].data: 'normalize is?' is no base64",
+        ),
         ({"content": "a", "image_data": [{"id": 1, "data": PICTURE}]}, "image_data", "the prompt has no marker [img-1]"),
         ({"content": ["a", "b"], "image_data": [{"id": 1, "data": PICTURE}]}, "image_data", "image_data stands beside"),
         ({"content": {"prompt_string": "a", "multimodal_data": [PICTURE]}}, "content", "prompt_string has 0 of the markers"),

@@ -1,5 +1,6 @@
 """From the texts of a request to their vectors or scores."""
 
+import re
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -98,9 +99,9 @@ def _blaming(name: str) -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
-        sent_as = {"texts": name, "prompt": name, "normalize": "embd_normalize"}
-        param = sent_as.get(error.param, error.param)
-        raise InvalidRequest(param, error.message.replace("normalize is", "embd_normalize is", 1)) from None
+        if error.param == "normalize":
+            raise InvalidRequest("embd_normalize", re.sub("^normalize ", "embd_normalize ", error.message)) from None
+        raise InvalidRequest(name if error.param in ("texts", "prompt") else error.param, error.message) from None
 
 
 def _parts(service: Service, text: SentPrompt) -> Prompt:
