@@ -434,6 +434,7 @@ async def test_a_chat_holds_sounds(hearing: Client) -> None:
         (at("data:image/png,x"), "messages[0].content[0].image_url.url: 'data:image/png,x' is no data: URI in base64"),
         (at("data:image/png;base64,a*b"), "messages[0].content[0].image_url.url: 'data:image/png;base64,a*b' is no base64"),
         (at("cat.png"), "messages[0].content[0].image_url.url: 'cat.png' is no base64; a file that is not "),
+        (at("ftp://a/b"), "messages[0].content[0].image_url.url: 'ftp://a/b' is no base64; a file that is not "),
         (
             at("data:;base64,aGFsbG8="),
             "messages[0].content[0].image_url.url: cannot read the medium: it must be a picture in PNG",
@@ -627,6 +628,22 @@ async def test_no_other_system_prompt_waits_for_a_picture(files: Files, monkeypa
         answer = await slow
         assert answer.status_code == 200, answer.text
         assert (await client.get("/props")).json()["system_prompt"] == "the slow one"
+
+
+@pytest.mark.parametrize(
+    ("where", "hint"),
+    [
+        ({}, ""),
+        ({"media_path": "/"}, "; a file that is not in the body is named by file://"),
+        ({"allow_media_urls": ("*",)}, "; a file that is not in the body is named by http(s)://"),
+        ({"media_path": "/", "allow_media_urls": ("*",)}, "; a file that is not in the body is named by file:// or http(s)://"),
+    ],
+    ids=["neither", "files", "addresses", "both"],
+)
+async def test_whoever_names_no_file_is_told_how_files_may_be_named_here(files: Files, where: Json, hint: str) -> None:
+    async with serving(files["llava"], **where) as client:
+        message = refusal(await chat(client, said(at("cat.png"))))[2]
+        assert message == f"messages[0].content[0].image_url.url: 'cat.png' is no base64{hint}"
 
 
 @pytest.mark.parametrize("name", ["a%20cat.png", "below/cat.png", "inner.png", "below/../a cat.png"])

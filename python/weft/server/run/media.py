@@ -106,8 +106,7 @@ class MediaReader:
         if scheme is None:
             # Four characters are three bytes.
             size = len(file.source) * 3 // 4
-            hint = "; a file that is not in the body is named by file://, https:// or http://" if file.may_be_address else ""
-            work = partial(self._decoded, file.source, n_left, hint)
+            work = partial(self._decoded, file.source, n_left, self._hint() if file.may_be_address else "")
         elif scheme[1].lower() == "file":
             if self._folder is None:
                 raise UnreadableError("file:// URLs are not allowed unless --media-path is specified")
@@ -121,6 +120,11 @@ class MediaReader:
         if file.kind not in (None, read.kind):
             raise UnreadableError(f"it is of the kind {read.kind}, and must be of the kind {file.kind}")
         return read
+
+    def _hint(self) -> str:
+        """How a file may be named that is not in the body; nothing where none may be."""
+        ways = [*(["file://"] if self._folder is not None else []), *(["http(s)://"] if self._hosts else [])]
+        return f"; a file that is not in the body is named by {' or '.join(ways)}" if ways else ""
 
     def _decoded(self, source: str, n_left: int, hint: str) -> Media:
         return self._engine.model.read_media(_decode(source, n_left, hint))
