@@ -725,7 +725,8 @@ fn check(file: &Metadata) -> std::result::Result<(), String> {
     const N_FRAMES: u32 = 3_000;
     let architecture = file.string("general.architecture").unwrap_or_default();
     if architecture != "clip" {
-        return Err(format!("it is no projector: its general.architecture is {architecture:?}, not \"clip\""));
+        let what = "it is no projector, which is the mmproj-*.gguf beside the model";
+        return Err(format!("{what}: its general.architecture is {architecture:?}, not \"clip\""));
     }
     let kinds = ["clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type"];
     let kinds: Vec<String> = kinds.iter().filter_map(|key| file.string(key)).collect();

@@ -239,7 +239,8 @@ impl PyMixedPrompt {
 /// As [`crate::llama::Projector::read`]; [`Error::NotSupported`] without a projector.
 pub(super) fn read(model: &Model, file: &[u8]) -> crate::error::Result<PyMedia> {
     let projector = model.projector().ok_or_else(|| {
-        let message = "the model was loaded without a projector, so it reads no pictures and sounds; give its file as mmproj";
+        let message =
+            "the model was loaded without a projector, so it reads no pictures and sounds; give its file as mmproj (--mmproj)";
         Error::NotSupported { message: message.to_owned() }
     })?;
     projector.read(file).map(PyMedia)

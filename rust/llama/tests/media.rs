@@ -450,7 +450,8 @@ fn what_is_no_projector_is_refused() {
     let text = write_tiny(Toy::Llava.text());
     let refusal = |path: &Path| load(&text, path).err().map(|error| error.to_string()).unwrap_or_default();
     let is_model = refusal(&text);
-    assert!(is_model.ends_with("it is no projector: its general.architecture is \"gemma2\", not \"clip\""), "{is_model}");
+    assert!(is_model.contains("it is no projector, which is the mmproj-*.gguf beside the model"), "{is_model}");
+    assert!(is_model.ends_with("its general.architecture is \"gemma2\", not \"clip\""), "{is_model}");
     for (path, words) in
         [("/nowhere.gguf", "there is no such file"), ("/", "it is a directory"), ("/dev/null", "not a regular file")]
     {
