@@ -84,20 +84,24 @@ async def test_one_branch_is_ended_and_the_others_go_on(running: tuple[httpx.Asy
     assert (await client.delete(f"/requests/{stream.id}/branches/3")).status_code == 404
 
 
-async def test_why_a_prompt_was_computed_is_told_once_its_first_branch_has_ended(live: Any) -> None:  # noqa: ANN401 (as above)
-    body = ENDLESS | {"n": 2, "explain_cache": True}
+@pytest.mark.parametrize("n", [1, 2])
+async def test_why_a_prompt_was_computed_is_told_while_its_first_branch_runs(live: Any, n: int) -> None:  # noqa: ANN401 (as above)
+    body = ENDLESS | {"n": n, "explain_cache": True}
     async with (
         httpx.AsyncClient(base_url=live.url, timeout=60) as client,
         client.stream("POST", "/completion", json=body) as answer,
     ):
         stream = Running(answer)
-        await stream.read(4)
-        assert "cache_explanation" not in (await client.get(f"/requests/{stream.id}")).json()
+        await stream.read(1)
+        report = (await client.get(f"/requests/{stream.id}")).json()
+        assert report["branches"][0]["reason"] is None
+        told = report["cache_explanation"]
         await client.delete(f"/requests/{stream.id}/branches/0")
         while 0 not in stream.ends:
             await stream.read(1)
-        told = (await client.get(f"/requests/{stream.id}")).json()["cache_explanation"]
         assert told == stream.ends[0]["cache_explanation"]
+        if n > 1:
+            assert (await client.get(f"/requests/{stream.id}")).json()["cache_explanation"] == told
         assert told["n_found"] + sum(one["end"] - one["start"] for one in told["computed"]) == told["n_prompt"]
 
 
