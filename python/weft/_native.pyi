@@ -977,7 +977,7 @@ class Stream:
     def explanation(self) -> CacheExplanation | None:
         """Why what is computed of the prompt has to be, where `Request.explain_cache` asks for it.
 
-        It is known as soon as the first branch has begun in a slot, before any token, and is kept. Until that branch's first token
+        It is known once the first branch has begun in a slot, before any token, and is kept. Until the first token of that branch
         it may still change, where something that was saved cannot be brought back; then it is what `Finished.explanation` tells.
         None where it was not asked for, and as long as no branch has begun.
         """

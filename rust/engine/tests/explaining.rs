@@ -697,11 +697,11 @@ fn a_stream_tells_it_before_any_token_once_its_prompt_was_looked_up() {
     let (engine, control) = start_stored(1, 4096);
     let shared = text('A', 1, 50);
     run(&engine, greedy(&joined(&[&shared, &prompt(2, 50)]), 4));
-    control.allow(Some(0));
-    let before = engine.submit(greedy(&text('B', 3, 40), 1), None).unwrap();
+    let before = engine.submit(greedy(&text('B', 3, 40), 60), None).unwrap();
+    control.hold();
     let edited = joined(&[&shared, "QQ", &prompt(4, 40)]);
     let completions = engine.submit(Request { max_tokens: Some(3), ..asking(&edited) }, None).unwrap();
-    wait_until(&engine, |stats| stats.slots[0].running.is_some());
+    step(&engine, &control);
     assert_eq!(completions.explanation(), None, "it waits for the slot");
     step_until(&engine, &control, |_| completions.explanation().is_some());
     let told = completions.explanation().unwrap();
