@@ -105,6 +105,22 @@ async def test_why_a_prompt_was_computed_is_told_while_its_first_branch_runs(liv
         assert told["n_found"] + sum(one["end"] - one["start"] for one in told["computed"]) == told["n_prompt"]
 
 
+async def test_a_whole_answer_that_is_being_made_tells_it_too(live: Any) -> None:  # noqa: ANN401 (as above)
+    async with httpx.AsyncClient(base_url=live.url, timeout=60) as client:
+        answering = asyncio.create_task(client.post("/completion", json=ENDLESS | {"stream": False, "explain_cache": True}))
+        url, report = "", {}
+        while "cache_explanation" not in report:
+            await asyncio.sleep(0.01)
+            assert not answering.done(), answering.result().text
+            for one in (await client.get("/requests")).json()["requests"]:
+                if not one["stream"]:
+                    url = f"/requests/{one['id']}"
+                    report = (await client.get(url)).json()
+        await client.delete(url)
+        assert (report["n_branches"], report["n_finished"]) == (1, 0)
+        assert report["cache_explanation"] == (await answering).json()["cache_explanation"]
+
+
 async def test_a_request_is_ended_whole_and_its_client_is_answered(running: tuple[httpx.AsyncClient, Running]) -> None:
     client, stream = running
     assert (await client.delete(f"/requests/{stream.id}")).status_code == 204
@@ -138,7 +154,7 @@ async def test_a_request_is_nobody_elses(tmp_path: Path) -> None:
     with LiveServer(tmp_path / "log", "-np", "2", "-c", "8192", "--kv-unified", "--api-key", "one,two") as server:
         await server.ready()
         client = httpx.AsyncClient(base_url=server.url, timeout=60)
-        body: Json = ENDLESS | {"n": 2, "n_predict": 1500, "stream": False}
+        body: Json = ENDLESS | {"n": 2, "n_predict": 1500, "stream": False, "explain_cache": True}
         answering = asyncio.create_task(client.post("/completion", json=body, headers=keys[0]))
         listed: list[Json] = []
         while not listed:
@@ -147,7 +163,8 @@ async def test_a_request_is_nobody_elses(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
         own = f"/requests/{listed[0]['id']}"
         assert (await client.get("/requests", headers=keys[1])).json() == {"requests": []}
-        assert (await client.get(own, headers=keys[1])).status_code == 404
+        other = await client.get(own, headers=keys[1])
+        assert (other.status_code, "cache_explanation" in other.text) == (404, False)
         assert (await client.delete(own, headers=keys[1])).status_code == 404
         assert (await client.delete(f"{own}/branches/0", headers=keys[1])).status_code == 404
         assert (await client.get(own, headers=keys[0])).json()["n_finished"] == 0
