@@ -143,11 +143,12 @@ async def test_branches_at_replicas_are_not_forked(remote: RemoteEngine) -> None
 
 async def test_why_a_prompt_was_computed_is_told_by_its_replica_with_the_end(remote: RemoteEngine) -> None:
     stream = remote.generate(prompt_of(20, "explained"), max_tokens=3, explain_cache=True)
-    assert stream.explanation is None
-    ends = [event.explanation for event in await collect(stream) if isinstance(event, weft.Finished)]
-    assert ends == [stream.explanation]
-    assert stream.explanation is not None
-    assert stream.explanation.n_prompt == 20
+    before = stream.explanation
+    [end] = [event for event in await collect(stream) if isinstance(event, weft.Finished)]
+    told = stream.explanation
+    assert before is None
+    assert told is not None
+    assert (told.n_prompt, told) == (20, end.explanation)
 
 
 async def test_slots_of_all_replicas_are_counted_through(remote: RemoteEngine, fleet: LocalFleet) -> None:
