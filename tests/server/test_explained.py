@@ -194,7 +194,7 @@ async def test_a_request_that_waits_tells_nothing_and_one_that_has_begun_tells_b
         assert "cache_explanation" not in await report()
         known = [weft.CacheExplanation(nth, n_prompt=1, n_found=1, n_awaited=0, computed=()) for nth in range(2)]
         as_told = json.loads(msgspec.json.encode(known))
-        for nth, shown in ((1, as_told[1]), (0, as_told)):
+        for nth, shown in ((1, [None, as_told[1]]), (0, as_told)):
             engine.streams[nth].explanation = known[nth]
             told = await report()
             assert told.get("cache_explanation") == (shown if asks else None)

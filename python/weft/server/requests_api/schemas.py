@@ -2,9 +2,9 @@
 
 import msgspec
 
+from weft import CacheExplanation
 from weft.server.request_fields import ForkFields
 from weft.server.response_fields import GenerationSettings, Timings
-from weft.server.response_fields.explanation import Explained
 
 __all__ = [
     "BranchReport",
@@ -64,10 +64,10 @@ class RequestReport(RequestSummary, kw_only=True):
     """The same, with its branches: at most 256, from the one on that the query's `first` says."""
 
     branches: list[BranchReport]
-    cache_explanation: Explained = msgspec.UNSET
+    cache_explanation: CacheExplanation | list[CacheExplanation | None] | msgspec.UnsetType = msgspec.UNSET
     """Why what is computed of its prompt has to be, where it asked for that and has begun in a slot.
 
-    Of several prompts a list of those that have begun."""
+    Of several prompts a list, with null for those that have not begun."""
 
 
 class ForkPlace(msgspec.Struct, forbid_unknown_fields=True):

@@ -5,11 +5,10 @@ from typing import Literal
 
 import msgspec
 
-from weft import InvalidRequest, Slot
+from weft import CacheExplanation, InvalidRequest, Slot
 from weft.server import request_fields
 from weft.server.requests_api.schemas import BranchReport, ForkBody, ForkPlace, RequestReport, RequestsReport, RequestSummary
 from weft.server.response_fields import Branches
-from weft.server.response_fields.explanation import explanations_of
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
 from weft.server.run.submission import ForkAsked
@@ -44,7 +43,13 @@ def report(generation: Generation, service: Service, listed: Sequence[Slot], *, 
     places = [place for index in range(first, last) if (place := branch_of(generation, index)) is not None]
     told = [_branch(generation, branches, *place, slots) for place in places]
     summary = msgspec.structs.asdict(_summary(generation, slots))
-    return RequestReport(**summary, branches=told, cache_explanation=explanations_of(generation.explanations_by_now()))
+    return RequestReport(**summary, branches=told, cache_explanation=_explanation(generation))
+
+
+def _explanation(generation: Generation) -> CacheExplanation | list[CacheExplanation | None] | msgspec.UnsetType:
+    known = generation.explanations_by_now()
+    told = [known.get(prompt) for prompt in range(len(generation.requests))]
+    return msgspec.UNSET if not known else told if len(told) > 1 else known[0]
 
 
 def branch_of(generation: Generation, index: int) -> tuple[int, int] | None:
