@@ -106,6 +106,8 @@ bench-all: extension bench bench-loads ## All of these, then what sharing is wor
 	python -m benches.start $(filter --quick,$(ARGS))
 	$(call step,ten steps)
 	python -m benches.timeline
+	$(call step,what others wait for each route)
+	@$(MAKE) watchdog ARGS=
 
 clients: extension ## Try clients that exist against a server whose model plays a part: half an hour (ARGS="openai-python")
 	python -m tests.clients.run $(ARGS)
@@ -174,7 +176,7 @@ fuzz: extension ## Send 10,000 random requests of the OpenAPI document to a serv
 	WEFT_RANDOM_REQUESTS=10000 WEFT_MUTATED_BODIES=10000 pytest --quiet tests/server/test_random_requests.py \
 		tests/server/test_mutated_bodies.py
 
-watchdog: extension ## Hold every route to 20 ms for which nobody else may wait, where tests allow 100; on a quiet machine
+watchdog: extension ## Hold every route to 20 ms for which others may wait at most (50 with large pictures); tests allow 100
 	WEFT_MOST_MS=20 pytest --quiet tests/server/test_watchdog.py tests/server/test_media.py -k nobody_waits $(ARGS)
 
 fmt: .venv/synced ## Format everything

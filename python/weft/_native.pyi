@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Self, Unpack, final, overload
 
-from weft.events import Event, Logprob
+from weft.events import CacheExplanation, Event, Logprob
 from weft.reading import Branches
 from weft.request import ForkOptions, Request
 
@@ -972,6 +972,15 @@ class Stream:
     @property
     def request_id(self) -> int:
         """Counts requests in order of submission, from 0; `Slot.request_id` names the same request."""
+
+    @property
+    def explanation(self) -> CacheExplanation | None:
+        """Why what is computed of the prompt has to be, where `Request.explain_cache` asks for it.
+
+        It is known once the first branch has begun in a slot, before any token, and is kept. Until the first token of that branch
+        it may still change, where something that was saved cannot be brought back; then it is what `Finished.explanation` tells.
+        None where it was not asked for, and as long as no branch has begun.
+        """
 
     def __aiter__(self) -> Self: ...
     def __anext__(self) -> Coroutine[Any, Any, Event]:

@@ -1,12 +1,14 @@
 //! Who runs: sequences enter slots, over what is known of their prompts.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cache::{Match, Wanted};
 use crate::engine::core::{Core, Refusal};
 use crate::engine::drawing::draw_first;
 use crate::engine::explaining::explain;
+use crate::engine::explanation::SharedExplanation;
 use crate::engine::finding::{find, keep_prompts, worth_awaiting};
 use crate::engine::job::Job;
 use crate::engine::leaving::{free_ids, preempt, release_keeper};
@@ -202,7 +204,13 @@ fn begin<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32, slot: u32, 
     let is_known = is_complete && n_pool == sequence.n_tokens();
     let logits = job.prompt_logits.clone().filter(|_| is_known);
     sequence.snapshots_at = snapshot_places(core, job, n_found);
-    sequence.explanation = is_explained.then(|| Box::new(explain(core, request_id, &matched)));
+    if is_explained {
+        let explanation = explain(core, request_id, &matched);
+        let (job, lexicon) = (core.queue.job(request_id), core.memory.model().lexicon());
+        let explanation = Arc::new(SharedExplanation::new(explanation, Arc::clone(&job.prompt), lexicon));
+        job.sender.explain(Arc::clone(&explanation));
+        sequence.explanation = Some(explanation);
+    }
     sequence.untold = core.queue.job_mut(request_id).untold.take().unwrap_or_default();
     if is_first {
         core.history.begin(core.queue.job(request_id));

@@ -4,12 +4,10 @@
 //! the first successor of a beam stays where that is, the others take the slots of beams that have none, and fork. A fork copies
 //! and computes nothing, so that a search of width w over T tokens computes its prompt and at most w tokens for each of them.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cache::{Match, Variants};
 use crate::engine::core::Core;
-use crate::engine::explaining::show_places;
 use crate::engine::job::Branch;
 use crate::engine::leaving::{fail_request, free_ids, leave_slot, remember_text};
 use crate::engine::runner::{Runner, SequenceId};
@@ -312,8 +310,6 @@ struct Ended {
 /// The stream of a search whose first beam is at `first` hears of the end of a branch.
 fn end_branch<R: Runner>(core: &mut Core<R>, request_id: u64, first: usize, ended: Ended) {
     let Ended { index, n_predicted, text, reason, score } = ended;
-    let prompt = Arc::clone(&core.queue.job(request_id).prompt);
-    let lexicon = core.memory.model().lexicon();
     let Running { sequence, slot, n_held, .. } = &mut core.slots.running_mut()[first];
     let (n_prompt, slot) = (sequence.n_prompt, Some(*slot));
     let mut usage = sequence.usage(*n_held, reason == FinishReason::Cancelled);
@@ -321,10 +317,7 @@ fn end_branch<R: Runner>(core: &mut Core<R>, request_id: u64, first: usize, ende
         (usage.n_computed, usage.n_cached) = (0, usage.n_computed + usage.n_cached);
     }
     (usage.n_predicted, usage.n_held) = (n_predicted, n_prompt + n_predicted.saturating_sub(1));
-    let mut explanation = sequence.explanation.take();
-    if let Some(explanation) = &mut explanation {
-        show_places(explanation, &prompt, &lexicon);
-    }
+    let explanation = sequence.explanation.take().map(|explanation| Box::new(explanation.shown()));
     let is_truncated = reason == FinishReason::ContextFull;
     let finished = Finished { index, slot, reason, text, usage, is_truncated, made: None, score, explanation };
     core.tell(request_id, Event::Finished(finished));

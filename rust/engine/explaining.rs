@@ -1,23 +1,17 @@
-//! Why what is computed of a prompt has to be: told to whoever asks, at the end of the first branch.
+//! Why what is computed of a prompt has to be: found when its first branch starts in a slot.
 
 use std::ops::Range;
 use std::time::Instant;
 
 use crate::cache::{Forks, MIN_SHARED, Match};
 use crate::engine::core::Core;
+use crate::engine::explanation::{SHOWN_AFTER, shown, spelt};
 use crate::engine::history::{Nearest, Remembered};
 use crate::engine::job::Job;
 use crate::engine::runner::Runner;
 use crate::engine::sequence::Tokens;
 use crate::request::{BEGINNING, Cause, Computed, Earlier, Explanation, PlacedMedia, Token, is_of_medium};
 use crate::sampling::Lexicon;
-
-/// Tokens that are shown before the place of a cause, and after it.
-const SHOWN_BEFORE: u32 = 8;
-const SHOWN_AFTER: u32 = 24;
-
-/// Most bytes that are shown of each.
-const MAX_SHOWN: usize = 400;
 
 /// Tokens whose bytes are compared where two texts may be the same in other tokens.
 const MAX_RESPELT: u32 = 64;
@@ -48,18 +42,6 @@ pub(super) fn explain<R: Runner>(core: &mut Core<R>, request_id: u64, matched: &
         Explaining { core, job, n_found, remembered: core.history.remembered(job) }.stretches()
     };
     Explanation { request_id: job.stream_id, n_prompt, n_found, n_awaited, computed }
-}
-
-/// Tells where in the text of the prompt each cause is, and what stands there.
-pub(super) fn show_places(explanation: &mut Explanation, prompt: &[Token], lexicon: &Lexicon) {
-    for one in &mut explanation.computed {
-        let (before, after) = prompt.split_at(one.at as usize);
-        let text: Vec<u8> = spelt(before, lexicon).concat();
-        one.byte = text.len() as u64;
-        one.character = text.iter().filter(|&&byte| byte & 0xC0 != 0x80).count() as u64;
-        one.before = shown_end(&spelt(&before[before.len().saturating_sub(SHOWN_BEFORE as usize)..], lexicon).concat());
-        one.here = shown(&spelt(&after[..after.len().min(SHOWN_AFTER as usize)], lexicon).concat());
-    }
 }
 
 /// What an explanation is made of.
@@ -201,19 +183,4 @@ fn is_respelt(own: &[Token], other: &Tokens, at: u32, lexicon: &Lexicon) -> bool
         (own.iter().flat_map(piece).copied().collect(), other.iter().flat_map(piece).copied().collect());
     let n_same = left.iter().zip(&right).take_while(|(a, b)| a == b).count();
     n_same >= first_own.len().max(first_other.len())
-}
-
-/// What tokens are spelt with, in order; nothing for those of pictures and sounds.
-fn spelt<'a>(tokens: &[Token], lexicon: &'a Lexicon) -> Vec<&'a [u8]> {
-    tokens.iter().filter(|&&token| !is_of_medium(token)).map(|&token| lexicon.spelling(token)).collect()
-}
-
-/// The beginning of a text.
-fn shown(text: &[u8]) -> String {
-    String::from_utf8_lossy(&text[..text.len().min(MAX_SHOWN)]).into_owned()
-}
-
-/// The end of a text.
-fn shown_end(text: &[u8]) -> String {
-    String::from_utf8_lossy(&text[text.len().saturating_sub(MAX_SHOWN)..]).into_owned()
 }

@@ -1,7 +1,6 @@
 //! How a sequence leaves its slot, and a request the engine.
 
 use crate::engine::core::Core;
-use crate::engine::explaining::show_places;
 use crate::engine::fork_order::Source;
 use crate::engine::job::{Branch, Job, Keeper};
 use crate::engine::queue::Preempted;
@@ -37,10 +36,7 @@ fn end_branch<R: Runner>(
     let (usage, made) = (sequence.usage(n_held, reason == FinishReason::Cancelled), made.map(Box::new));
     let text = sequence.rest_of_text();
     remember_written(core, &sequence);
-    let mut explanation = sequence.explanation.take();
-    if let Some(explanation) = &mut explanation {
-        show_places(explanation, &core.queue.job(sequence.request_id).prompt, &core.memory.model().lexicon());
-    }
+    let explanation = sequence.explanation.take().map(|explanation| Box::new(explanation.shown()));
     count_shared(core, &sequence, &usage);
     remember_end(core, &sequence, &reason);
     core.queue.job_mut(sequence.request_id).set(sequence.index, Branch::Finished);

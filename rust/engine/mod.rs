@@ -5,7 +5,7 @@
 //!
 //! | files | what they are |
 //! | --- | --- |
-//! | `runner` `stats` `seniority` `stream` `recall` `untold` | the words that others use: a model, counters, who goes before whom, a reader's end, what prompts were told, what a reader is to hear of one |
+//! | `runner` `stats` `seniority` `explanation` `stream` `recall` `untold` | the words that others use: a model, counters, who goes before whom, why a prompt is computed, a reader's end, what prompts were told, what a reader is to hear of one |
 //! | `step_cost` `scheduler` `rounds` `stopwatch` `movement` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves |
 //! | `job` `places` `sequence` `running` `lagging` `said` | a request, where what is computed of it is kept, one completion of it, one that is in a slot, readers that are behind, and what was written in chats |
 //! | `queue` `slots` `memory` `outbox` `history` `fork_order` `making` `forks` | the parts: who starts next, who runs, what is computed, what is told, what was asked before, what can be forked and how far that is |
@@ -22,6 +22,7 @@ mod control;
 mod core;
 mod drawing;
 mod explaining;
+mod explanation;
 mod finding;
 mod fork_order;
 mod forking;

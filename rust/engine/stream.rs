@@ -7,8 +7,9 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use crate::engine::explanation::SharedExplanation;
 use crate::error::{Error, Result, Unit};
-use crate::request::{Event, MAX_COMPLETIONS, Request, Token};
+use crate::request::{Event, Explanation, MAX_COMPLETIONS, Request, Token};
 
 /// Events of one branch that may wait to be read, one for each token. A stream's bound is this times its branches; where more wait,
 /// nothing is computed for it until half of that is read.
@@ -56,7 +57,7 @@ pub enum Ready {
     Ended,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Unread {
     events: VecDeque<Event>,
     /// Of all of these.
@@ -71,6 +72,8 @@ struct Unread {
     n_waiting: usize,
     /// Whether the worker is about to wake them.
     will_wake: bool,
+    /// Why what is computed of the prompt has to be; not read with the events.
+    explanation: Option<Arc<SharedExplanation>>,
 }
 
 impl Unread {
@@ -353,6 +356,18 @@ impl Completions {
         }
     }
 
+    /// Why what is computed of the prompt has to be, where [`Request::explains_cache`] asks for it: known from when its first branch
+    /// starts in a slot, before any token, and kept as long as this. Until the first token it may still be told of more that is
+    /// computed, where what was saved cannot be brought back; then it is what [`Finished::explanation`] tells. Where the
+    /// text of the prompt is long, it is spelt for milliseconds.
+    ///
+    /// [`Finished::explanation`]: crate::request::Finished::explanation
+    #[must_use]
+    pub fn explanation(&self) -> Option<Explanation> {
+        let explanation = self.shared.lock().explanation.clone();
+        explanation.map(|explanation| explanation.shown())
+    }
+
     /// Cancels the request: its slots are free before the next decode, and the stream has ended.
     pub fn close(&self) {
         // Under the lock, so that a worker that sees the flag finds the stream ended.
@@ -467,6 +482,11 @@ impl Sender {
     /// Whether the stream has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.shared.lock().end.is_some()
+    }
+
+    /// The reader may ask from now on why what is computed of the prompt has to be.
+    pub(crate) fn explain(&self, explanation: Arc<SharedExplanation>) {
+        self.shared.lock().explanation = Some(explanation);
     }
 
     fn max_events(&self) -> usize {

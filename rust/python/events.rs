@@ -112,7 +112,7 @@ fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
     FINISHED.get(py)?.call1((index, reason, usage, slot, stop, text.as_str(), is_truncated, made, explanation, score))
 }
 
-fn explained(py: Python<'_>, told: Explanation) -> PyResult<Bound<'_, PyAny>> {
+pub(super) fn explained(py: Python<'_>, told: Explanation) -> PyResult<Bound<'_, PyAny>> {
     let Explanation { request_id, n_prompt, n_found, n_awaited, computed } = told;
     let computed = computed.into_iter().map(|one| stretch(py, one)).collect::<PyResult<Vec<_>>>()?;
     EXPLANATION.get(py)?.call1((request_id, n_prompt, n_found, n_awaited, PyTuple::new(py, computed)?))

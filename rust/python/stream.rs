@@ -9,6 +9,7 @@ use pyo3::types::PyDict;
 use super::awaitable::{PyNext, Want};
 use super::bell::{Awaited, Bells};
 use super::convert;
+use super::events;
 use super::fork::ThisProcess;
 use super::forking::{self, Arguments, Asked};
 use crate::engine::{Bell, Completions, Fork, PendingFork, Ready, Seam};
@@ -117,6 +118,15 @@ impl PyStream {
     /// Waits until `next_batch` would not wait.
     fn readable(slf: Py<Self>) -> PyNext {
         PyNext::new(slf, Want::Sign)
+    }
+
+    /// Why what is computed of the prompt has to be, as far as that is known.
+    #[getter]
+    fn explanation<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let stream = self.stream()?;
+        // The text of a long prompt is spelt for it.
+        let told = py.detach(|| stream.completions.explanation());
+        told.map(|told| events::explained(py, told)).transpose()
     }
 
     /// Cancels the request now.

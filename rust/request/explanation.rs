@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// Why what was computed of a prompt had to be, where [`Request::explains_cache`](crate::request::Request::explains_cache) asks for
-/// it: told at the end of the first branch, which computes the prompt for the others.
+/// it: told at the end of the first branch, which computes the prompt for the others, and before to whoever asks its stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     /// Which request; requests are counted in order of submission.

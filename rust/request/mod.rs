@@ -302,7 +302,8 @@ pub struct Request {
     /// Whether what was written for earlier requests with this, of the same owner, is computed in the tokens that it was written in,
     /// where the prompt spells it: what was written is then known, however the tokenizer cuts it.
     pub keeps_answers: bool,
-    /// Whether its first branch tells at its end why what was computed of the prompt had to be.
+    /// Whether its stream tells why what is computed of the prompt has to be: when asked, as soon as its first branch has begun in a
+    /// slot, and at the end of that.
     pub explains_cache: bool,
     /// Whose request it is; `None` is whoever names nobody. What others sent or were told is in no explanation.
     pub owner: Option<Arc<str>>,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import weft
-from tests.helpers import is_idle, wait_until
+from tests.helpers import collect, is_idle, prompt_of, wait_until
 from tests.server.matchers import Json
 from weft import Answer, Branch, Event, Finished, Logprob, Logprobs, Progress, PromptLogprobs, Token, Usage
 from weft._native import CompactLogprobs
@@ -73,6 +73,19 @@ async def test_what_the_engine_makes_goes_there_and_back(engine: weft.Engine, wa
         assert way(event) == event
     completion = await engine.complete("Once upon a time,", n=2, max_tokens=3, n_probs=2, prompt_logprobs=1)
     assert way(completion) == completion
+
+
+async def test_a_stream_tells_why_its_prompt_is_computed_though_nothing_is_read(engine: weft.Engine) -> None:
+    stream = engine.generate(prompt_of(30, "why it is computed"), max_tokens=2, explain_cache=True)
+    await wait_until(lambda: stream.explanation is not None)
+    told = stream.explanation
+    assert told is not None
+    assert (told.request_id, told.n_prompt, told.computed[0].cause) == (stream.request_id, 30, "never_seen")
+    [end] = [event for event in await collect(stream) if isinstance(event, Finished)]
+    assert end.explanation == told == stream.explanation
+    unasked = engine.generate(prompt_of(30, "why it is computed"), max_tokens=2)
+    assert len(await collect(unasked)) > 1
+    assert unasked.explanation is None
 
 
 async def test_what_the_engine_makes_is_equal_to_the_same_made_by_hand(engine: weft.Engine) -> None:

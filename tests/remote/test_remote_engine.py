@@ -141,6 +141,16 @@ async def test_branches_at_replicas_are_not_forked(remote: RemoteEngine) -> None
     await stream.aclose()
 
 
+async def test_why_a_prompt_was_computed_is_told_by_its_replica_with_the_end(remote: RemoteEngine) -> None:
+    stream = remote.generate(prompt_of(20, "explained"), max_tokens=3, explain_cache=True)
+    before = stream.explanation
+    [end] = [event for event in await collect(stream) if isinstance(event, weft.Finished)]
+    told = stream.explanation
+    assert before is None
+    assert told is not None
+    assert (told.n_prompt, told) == (20, end.explanation)
+
+
 async def test_slots_of_all_replicas_are_counted_through(remote: RemoteEngine, fleet: LocalFleet) -> None:
     assert remote.limits.n_slots == 4
     slots = {(await remote.complete(PROMPT, max_tokens=1, slot=slot)).branches[0].index: slot for slot in range(4)}

@@ -42,6 +42,7 @@ class ScriptedStream:
         self.request_id = request_id
         self.seed = 1
         self.n_prompt = 3
+        self.explanation: weft.CacheExplanation | None = None
         self.is_closed = False
         self._steps = list(steps)
 

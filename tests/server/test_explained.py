@@ -1,20 +1,23 @@
 """Why a prompt had to be computed, over HTTP: in every dialect, streamed or not, and nothing of what others sent."""
 
+import asyncio
 import json
 import logging
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 import httpx
+import msgspec
 import pytest
 from litestar.testing import AsyncTestClient
 
 import weft
-from tests.helpers import How
+from tests.helpers import How, wait_until
 from tests.server.conftest import answers
 from tests.server.matchers import Json
+from tests.server.scripted import ScriptedEngine
 from weft.server import create_app
 from weft.settings import Settings
 
@@ -171,6 +174,34 @@ async def test_several_prompts_have_a_list_of_explanations(client: httpx.AsyncCl
     assert given.headers["weft-cache"].count("found=") == 2
     results = (await post(client, "/completion", "", explain_cache=True, **body)).json()
     assert ["cache_explanation" in one for one in results] == [True, False, True, False], "the first branch computes for others"
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_a_request_that_waits_tells_nothing_and_one_that_has_begun_tells_before_any_token(asks: bool) -> None:
+    engine = ScriptedEngine([], [])
+    engine.loaded.set()
+    app = create_app(engine.as_engine(), Settings())
+    await app.service.start()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://a") as client:
+        body: Json = {"prompt": ["a", "b"], "max_tokens": 2, "explain_cache": asks}
+        answering = asyncio.create_task(client.post("/v1/completions", json=body))
+        await wait_until(lambda: len(engine.streams) == 2)
+
+        async def report() -> Json:
+            [one] = (await client.get("/requests")).json()["requests"]
+            return (await client.get(f"/requests/{one['id']}")).json()
+
+        assert "cache_explanation" not in await report()
+        known = [weft.CacheExplanation(nth, n_prompt=1, n_found=1, n_awaited=0, computed=()) for nth in range(2)]
+        as_told = json.loads(msgspec.json.encode(known))
+        for nth, shown in ((1, as_told[1]), (0, as_told)):
+            engine.streams[nth].explanation = known[nth]
+            told = await report()
+            assert told.get("cache_explanation") == (shown if asks else None)
+            assert [branch["n_predicted"] for branch in told["branches"]] == [0, 0]
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+    await app.service.stop()
 
 
 async def test_the_log_has_a_line_at_its_debug_level_whoever_asks(

@@ -84,21 +84,41 @@ async def test_one_branch_is_ended_and_the_others_go_on(running: tuple[httpx.Asy
     assert (await client.delete(f"/requests/{stream.id}/branches/3")).status_code == 404
 
 
-async def test_why_a_prompt_was_computed_is_told_once_its_first_branch_has_ended(live: Any) -> None:  # noqa: ANN401 (as above)
-    body = ENDLESS | {"n": 2, "explain_cache": True}
+@pytest.mark.parametrize("n", [1, 2])
+async def test_why_a_prompt_was_computed_is_told_while_its_first_branch_runs(live: Any, n: int) -> None:  # noqa: ANN401 (as above)
+    body = ENDLESS | {"n": n, "explain_cache": True}
     async with (
         httpx.AsyncClient(base_url=live.url, timeout=60) as client,
         client.stream("POST", "/completion", json=body) as answer,
     ):
         stream = Running(answer)
-        await stream.read(4)
-        assert "cache_explanation" not in (await client.get(f"/requests/{stream.id}")).json()
+        await stream.read(1)
+        report = (await client.get(f"/requests/{stream.id}")).json()
+        assert report["branches"][0]["reason"] is None
+        told = report["cache_explanation"]
         await client.delete(f"/requests/{stream.id}/branches/0")
         while 0 not in stream.ends:
             await stream.read(1)
-        told = (await client.get(f"/requests/{stream.id}")).json()["cache_explanation"]
         assert told == stream.ends[0]["cache_explanation"]
+        if n > 1:
+            assert (await client.get(f"/requests/{stream.id}")).json()["cache_explanation"] == told
         assert told["n_found"] + sum(one["end"] - one["start"] for one in told["computed"]) == told["n_prompt"]
+
+
+async def test_a_whole_answer_that_is_being_made_tells_it_too(live: Any) -> None:  # noqa: ANN401 (as above)
+    async with httpx.AsyncClient(base_url=live.url, timeout=60) as client:
+        answering = asyncio.create_task(client.post("/completion", json=ENDLESS | {"stream": False, "explain_cache": True}))
+        url, report = "", {}
+        while "cache_explanation" not in report:
+            await asyncio.sleep(0.01)
+            assert not answering.done(), answering.result().text
+            for one in (await client.get("/requests")).json()["requests"]:
+                if not one["stream"]:
+                    url = f"/requests/{one['id']}"
+                    report = (await client.get(url)).json()
+        await client.delete(url)
+        assert (report["n_branches"], report["n_finished"]) == (1, 0)
+        assert report["cache_explanation"] == (await answering).json()["cache_explanation"]
 
 
 async def test_a_request_is_ended_whole_and_its_client_is_answered(running: tuple[httpx.AsyncClient, Running]) -> None:
@@ -134,7 +154,7 @@ async def test_a_request_is_nobody_elses(tmp_path: Path) -> None:
     with LiveServer(tmp_path / "log", "-np", "2", "-c", "8192", "--kv-unified", "--api-key", "one,two") as server:
         await server.ready()
         client = httpx.AsyncClient(base_url=server.url, timeout=60)
-        body: Json = ENDLESS | {"n": 2, "n_predict": 1500, "stream": False}
+        body: Json = ENDLESS | {"n": 2, "n_predict": 1500, "stream": False, "explain_cache": True}
         answering = asyncio.create_task(client.post("/completion", json=body, headers=keys[0]))
         listed: list[Json] = []
         while not listed:
@@ -143,7 +163,8 @@ async def test_a_request_is_nobody_elses(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
         own = f"/requests/{listed[0]['id']}"
         assert (await client.get("/requests", headers=keys[1])).json() == {"requests": []}
-        assert (await client.get(own, headers=keys[1])).status_code == 404
+        other = await client.get(own, headers=keys[1])
+        assert (other.status_code, "cache_explanation" in other.text) == (404, False)
         assert (await client.delete(own, headers=keys[1])).status_code == 404
         assert (await client.delete(f"{own}/branches/0", headers=keys[1])).status_code == 404
         assert (await client.get(own, headers=keys[0])).json()["n_finished"] == 0

@@ -12,7 +12,7 @@ import msgspec
 
 from weft._native import Model
 from weft.errors import EngineStopped, InvalidRequest, NotSupported, SlowReader, WeftError
-from weft.events import Event, Finished, Token
+from weft.events import CacheExplanation, Event, Finished, Token
 from weft.ray.errors import NoReplica, ReplicaLost
 from weft.ray.fleet import Fleet
 from weft.ray.messages import Begun, Call, received, unpacked
@@ -48,6 +48,7 @@ class Feed:
         self.begun: Begun | None = None
         self.events: deque[Event] = deque()
         self.error: Exception | None = None
+        self.explanation: CacheExplanation | None = None
         self.is_closed = False
         self._arrived = asyncio.Event()
         self._fleet = fleet
@@ -160,6 +161,7 @@ class Feed:
         for event in events:
             if isinstance(event, Finished):
                 self._n_open -= 1
+                self.explanation = self.explanation or event.explanation
             elif isinstance(event, Token) and event.index == 0:
                 self._written.append(event.token)
         self.events += events
@@ -211,6 +213,11 @@ class RemoteStream:
         # The task that fills the feed knows nothing of this: whoever lets go of it cancels the request.
         self._dropped = weakref.finalize(self, _close, loop, feed)
         self._dropped.atexit = False
+
+    @property
+    def explanation(self) -> CacheExplanation | None:
+        """As of `Stream`, but None until the first branch has ended: with that end the replica tells it."""
+        return self._feed.explanation
 
     def __aiter__(self) -> "RemoteStream":
         return self

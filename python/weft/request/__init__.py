@@ -301,7 +301,11 @@ class Request(Sampling, frozen=True, kw_only=True):
         ),
     ] = False
     explain_cache: Annotated[
-        bool, About("whether `Finished.explanation` of branch 0 tells why what was computed of the prompt had to be")
+        bool,
+        About(
+            "whether `Stream.explanation`, once branch 0 has begun in a slot, and `Finished.explanation` of that branch tell why "
+            "what is computed of the prompt has to be"
+        ),
     ] = False
     owner: Annotated[
         str | None,

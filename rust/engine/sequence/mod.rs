@@ -12,14 +12,13 @@ mod untold;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::engine::explanation::SharedExplanation;
 use crate::engine::job::Job;
 use crate::engine::places::Places;
 use crate::engine::runner::{Runner, Variants};
 use crate::engine::seniority::Seniority;
 use crate::engine::untold::Untold;
-use crate::request::{
-    Constraint, Diversity, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage,
-};
+use crate::request::{Constraint, Diversity, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
 use crate::sampling::{self, Firsts, Lexicon, Next, Sampler, Thinking};
 pub(crate) use beam::{Beam, Found, Proposed, Whole, Written};
 pub(crate) use begun::Begun;
@@ -78,7 +77,7 @@ pub(crate) struct Sequence {
     /// What its stream is still to hear of its prompt.
     pub(crate) untold: Untold,
     /// Why what is computed of the prompt has to be, where it is to tell that.
-    pub(crate) explanation: Option<Box<Explanation>>,
+    pub(crate) explanation: Option<Arc<SharedExplanation>>,
 }
 
 impl Sequence {
@@ -189,7 +188,7 @@ impl Sequence {
         }
         let found = self.n_cached.unwrap_or(0);
         self.n_cached = Some(found.min(n_cached));
-        if let Some(explanation) = &mut self.explanation {
+        if let Some(explanation) = &self.explanation {
             explanation.lower(n_cached);
         }
         found.saturating_sub(n_cached)

@@ -8,7 +8,7 @@ use super::*;
 use crate::config::Grouping;
 use crate::engine::history::{MAX_REMEMBERED, MAX_REMEMBERED_REQUESTS};
 use crate::fake_runner::Failing;
-use crate::request::{AdapterScale, Cause, Computed, Explanation, WhyLost};
+use crate::request::{AdapterScale, BeamSearch, Cause, Computed, Diversity, Explanation, WhyLost};
 
 /// A greedy request for one token that tells why its prompt had to be computed.
 fn asking(prompt: &str) -> Request {
@@ -28,7 +28,19 @@ fn adapted(adapters: &[AdapterScale], request: Request) -> Request {
 }
 
 fn explained(engine: &Engine, request: Request) -> Explanation {
-    *run(engine, request).remove(0).finished.explanation.expect("it was asked for")
+    told_at_end(engine.submit(request, None).unwrap())
+}
+
+/// What a stream tells at its end, where it says the same when it is asked.
+fn told_at_end(mut completions: Completions) -> Explanation {
+    let events: Vec<Event> = completions.by_ref().collect::<Result<_, _>>().unwrap();
+    let told = events.into_iter().find_map(|event| match event {
+        Event::Finished(Finished { explanation, .. }) => explanation,
+        _ => None,
+    });
+    let told = *told.expect("it was asked for");
+    assert_eq!(completions.explanation().as_ref(), Some(&told), "the stream keeps it");
+    told
 }
 
 /// What is told of `last`, after `earlier` was answered in an engine with a store.
@@ -678,6 +690,80 @@ fn only_the_first_branch_of_who_asks_is_told() {
     };
     assert_eq!(explanations(greedy(&prompt(1, 50), 2)), [false]);
     assert_eq!(explanations(Request { explains_cache: true, ..drawn(&prompt(1, 50), 3, 2) }), [true, false, false]);
+}
+
+#[test]
+fn a_stream_tells_it_before_any_token_once_its_prompt_was_looked_up() {
+    let (engine, control) = start_stored(1, 4096);
+    let shared = text('A', 1, 50);
+    run(&engine, greedy(&joined(&[&shared, &prompt(2, 50)]), 4));
+    let before = engine.submit(greedy(&text('B', 3, 40), 60), None).unwrap();
+    control.hold();
+    let edited = joined(&[&shared, "QQ", &prompt(4, 40)]);
+    let completions = engine.submit(Request { max_tokens: Some(3), ..asking(&edited) }, None).unwrap();
+    step(&engine, &control);
+    assert_eq!(completions.explanation(), None, "it waits for the slot");
+    step_until(&engine, &control, |_| completions.explanation().is_some());
+    let told = completions.explanation().unwrap();
+    assert!(!completions.is_ready(), "nothing is computed yet");
+    assert_eq!(named(&told), [("differs", 50..92, 50)]);
+    assert_eq!((told.computed[0].byte, told.computed[0].here.starts_with("QQ")), (50, true), "with its place");
+    assert_eq!(before.explanation(), None, "it was not asked for");
+    control.allow(None);
+    assert_eq!(told_at_end(completions), told);
+}
+
+#[test]
+fn a_stream_whose_sequence_was_preempted_tells_what_it_told_before() {
+    let (engine, control) = start_stored(2, 200);
+    control.allow(Some(0));
+    let completions = engine.submit(Request { max_tokens: Some(40), ..asking(&text('A', 1, 60)) }, None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_predicted >= 5);
+    let told = completions.explanation().expect("it runs");
+    assert_eq!(named(&told), [("never_seen", 0..60, 0)]);
+    let urgent: Vec<Completions> =
+        (0..2).map(|i| engine.submit(Request { priority: 9, ..greedy(&prompt(5 + i, 60), 30) }, None).unwrap()).collect();
+    step_until(&engine, &control, |stats| stats.n_preempted > 0);
+    assert_eq!(completions.explanation().as_ref(), Some(&told));
+    control.allow(None);
+    assert_eq!(told_at_end(completions), told);
+    assert!(urgent.into_iter().all(|stream| collect(stream).is_ok()));
+}
+
+#[test]
+fn searches_and_branches_of_several_requests_tell_it_while_they_run() {
+    let search = BeamSearch { width: 3, length_penalty: 1.0, is_stochastic: false };
+    let (engine, control) = start_with(limits(4, 4096), FakeRunner::without_end);
+    let searching = Request { diversity: Diversity::Beams(search), n: 3, max_tokens: Some(8), ..asking(&text('A', 1, 60)) };
+    let suffixed = |suffix| Request { suffix: tokens_of(suffix), max_tokens: Some(8), ..asking(&text('B', 2, 60)) };
+    for requests in [vec![searching], vec![suffixed("red?"), suffixed("blue")]] {
+        control.allow(Some(0));
+        let completions = engine.submit_branches(requests, None).unwrap();
+        wait_until(&engine, |_| completions.explanation().is_some());
+        let told = completions.explanation().unwrap();
+        assert_eq!(named(&told), [("never_seen", 0..told.n_prompt, 0)]);
+        step(&engine, &control);
+        step(&engine, &control);
+        assert_eq!(completions.explanation().as_ref(), Some(&told));
+        control.allow(None);
+        assert_eq!(told_at_end(completions), told);
+    }
+}
+
+#[test]
+fn what_could_not_be_brought_back_is_told_while_the_rest_is_computed() {
+    let (engine, control) = start_stored(2, 1024);
+    run(&engine, greedy(&text('A', 1, 200), 1));
+    wait_until(&engine, |stats| stats.n_cells_used == 0);
+    control.fail_states(true);
+    control.allow(Some(0));
+    let completions = engine.submit(asking(&text('A', 1, 200)), None).unwrap();
+    wait_until(&engine, |_| completions.explanation().is_some_and(|told| told.n_found == 0));
+    assert!(!completions.is_ready());
+    let told = completions.explanation().unwrap();
+    assert_eq!(named(&told), [("not_restored", 0..199, 0), ("last_token", 199..200, 199)]);
+    control.allow(None);
+    assert_eq!(told_at_end(completions), told);
 }
 
 #[test]

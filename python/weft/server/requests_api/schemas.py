@@ -65,9 +65,9 @@ class RequestReport(RequestSummary, kw_only=True):
 
     branches: list[BranchReport]
     cache_explanation: Explained = msgspec.UNSET
-    """Why what was computed of its prompt had to be, where it asked for that and its first branch has ended, which tells it.
+    """Why what is computed of its prompt has to be, where it asked for that and has begun in a slot.
 
-    Of several prompts a list, as far as it is known."""
+    Of several prompts a list of those that have begun."""
 
 
 class ForkPlace(msgspec.Struct, forbid_unknown_fields=True):

@@ -44,7 +44,7 @@ def report(generation: Generation, service: Service, listed: Sequence[Slot], *, 
     places = [place for index in range(first, last) if (place := branch_of(generation, index)) is not None]
     told = [_branch(generation, branches, *place, slots) for place in places]
     summary = msgspec.structs.asdict(_summary(generation, slots))
-    return RequestReport(**summary, branches=told, cache_explanation=explanations_of(generation.explanations))
+    return RequestReport(**summary, branches=told, cache_explanation=explanations_of(generation.explanations_by_now()))
 
 
 def branch_of(generation: Generation, index: int) -> tuple[int, int] | None:

@@ -183,7 +183,7 @@ class Generation:
             if isinstance(event, Progress | PromptLogprobs):
                 continue
             if isinstance(event, Finished) and event.explanation is not None:
-                told = msgspec.structs.replace(event.explanation, n_volatile=self.asked.n_volatile)
+                told = self._told(event.explanation)
                 if self.asked.template.explain_cache:
                     self.explanations[prompt] = told
                 logger.debug("the cache for request %d: %s", told.request_id, told.short)
@@ -195,6 +195,16 @@ class Generation:
                 self._reasons[branch] = event.reason
             else:
                 self._n_predicted[branch] = event.n_predicted
+
+    def _told(self, explanation: CacheExplanation) -> CacheExplanation:
+        return msgspec.structs.replace(explanation, n_volatile=self.asked.n_volatile)
+
+    def explanations_by_now(self) -> dict[int, CacheExplanation]:
+        """The `explanations`, with those of prompts whose first branch runs. Any thread may ask."""
+        if not self.asked.template.explain_cache:
+            return {}
+        begun = ((prompt, self.explanations.get(prompt) or stream.explanation) for prompt, stream in enumerate(self.streams))
+        return {prompt: self._told(explanation) for prompt, explanation in begun if explanation is not None}
 
     def text(self, prompt: int, index: int) -> str:
         """The text of a branch, as far as it was read."""
