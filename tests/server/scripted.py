@@ -132,9 +132,7 @@ class ScriptedEngine:
         return msgspec.json.encode([{"id": token, "piece": self._token_bytes(token).decode()} for token in tokens])
 
     def generate(self, request: weft.Request) -> ScriptedStream:
-        if (n_prompt := len(request.prompt)) >= self.limits.n_ctx_slot:
-            self.refused_on.append(threading.get_ident())
-            raise weft.ContextOverflow(n_prompt, self.limits.n_ctx_slot)
+        self._check_length(request)
         self.submitted_on.append(threading.get_ident())
         self.requests.append(request)
         script = self._scripts.pop(0)
@@ -142,6 +140,11 @@ class ScriptedEngine:
             raise script
         self.streams.append(ScriptedStream(script, request_id=len(self.streams)))
         return self.streams[-1]
+
+    def _check_length(self, request: weft.Request) -> None:
+        if (n_prompt := len(request.prompt)) >= self.limits.n_ctx_slot:
+            self.refused_on.append(threading.get_ident())
+            raise weft.ContextOverflow(n_prompt, self.limits.n_ctx_slot)
 
     def stats(self) -> Json:
         return SimpleNamespace(slots=self.slots)
@@ -181,6 +184,7 @@ class FullEngine(ScriptedEngine):
     """Refuses every request, having taken it down."""
 
     def generate(self, request: weft.Request) -> Never:
+        self._check_length(request)
         self.requests.append(request)
         raise weft.QueueFull(1)
 

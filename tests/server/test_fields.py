@@ -297,6 +297,7 @@ async def test_what_a_request_leaves_unsaid_comes_from_the_settings(setting: str
     engine = FullEngine()
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine(), Settings.of({setting: value}))) as client:
+        await answers(client, 200)
         for path in ("/completion", "/v1/completions"):
             await client.post(path, json={"prompt": "ab", "temperature": None})
     name = {"n_predict": "max_tokens", "cache_prompt": "use_cache"}.get(setting, setting)
@@ -319,6 +320,7 @@ async def test_what_a_request_says_counts_before_the_settings(path: str) -> None
     engine = ScriptedEngine(QueueFull(1))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine(), settings)) as client:
+        await answers(client, 200)
         await client.post(path, json={"prompt": "ab", **body})
     [request] = engine.requests
     assert (request.temperature, request.stop, request.samplers) == (0.25, ["y"], ("temperature",))

@@ -145,11 +145,12 @@ async def test_a_prompt_that_cannot_fit_is_not_tokenized(route: str, body: Json)
 
 
 async def test_a_prompt_that_could_fit_is_tokenized() -> None:
-    engine = ScriptedEngine([[finished(0)], []])
+    engine = ScriptedEngine()
     engine.limits.n_ctx_slot = 64
     engine.model.longest_piece = 4
     async with running(engine) as (client, _):
-        assert (await client.post("/completion", json={"prompt": "a" * 252})).status_code == 200
+        assert (await client.post("/completion", json={"prompt": "a" * 252})).status_code == 400
+    assert len(engine.refused_on) == 1, "by the engine, which counts tokens"
 
 
 ROUTES = ["/v1/chat/completions", "/apply-template"]
