@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::cache::{MIN_SHARED, Maker, Match};
 use crate::config::Checkpoints;
+use crate::engine::admission::n_left;
 use crate::engine::core::Core;
 use crate::engine::job::Job;
 use crate::engine::places::Places;
@@ -195,7 +196,11 @@ fn keep_states<R: Runner>(core: &mut Core<R>) {
 /// Whether a fork waits for the state after so many tokens of a running branch which may have gone on before a slot and an id are
 /// free for it: it is not made yet, or not alone.
 fn is_left_behind<R: Runner>(core: &Core<R>, running: &Running, n_tokens: u32) -> bool {
-    let mut waiting = core.queue.awaiting(running.sequence.seniority(), n_tokens);
-    let Some(first) = waiting.next() else { return false };
-    first.is_unmade() || waiting.next().is_some() || core.slots.are_full() || core.queue.highest_waiting().is_some()
+    let Some(fork) = core.queue.awaiting(running.sequence.seniority(), n_tokens).next() else { return false };
+    let is_alone = core.queue.n_awaiting() == 1 && core.queue.highest_waiting().is_none() && core.queue.preempted().is_empty();
+    let has_room = || {
+        let is_free = !core.slots.are_full() && core.memory.cache().n_free_ids() > 0;
+        is_free && i64::from(fork.n_prompt() - n_tokens) <= n_left(core)
+    };
+    fork.is_unmade() || !is_alone || !has_room()
 }

@@ -206,6 +206,40 @@ fn a_state_is_kept_for_forks_that_start_after_their_branch_has_gone_on() {
 }
 
 #[test]
+#[test]
+fn a_state_is_kept_for_forks_that_find_no_cells_though_a_slot_is_free() {
+    // What is appended does not fit beside another branch; one that was preempted goes first.
+    for (n_appended, is_preempted) in [(140, false), (10, true)] {
+        let (engine, control) = start_recurrent(4, if is_preempted { 330 } else { 420 });
+        let text = prompt(1, 60);
+        let completions = drawing(&engine, &control, greedy(&text, 60), 6);
+        let others: Vec<Completions> = if is_preempted { &[(2, 60, 60), (3, 60, 100)][..] } else { &[(2, 150, 60)] }
+            .iter()
+            .map(|&(seed, length, n)| engine.submit(greedy(&prompt(seed, length), n), None).unwrap())
+            .collect();
+        step_until(&engine, &control, |stats| {
+            let n_running = stats.slots.iter().filter(|slot| slot.running.is_some()).count();
+            if is_preempted { stats.n_preempted == 1 } else { n_running == 2 }
+        });
+        let append = vec![30; n_appended];
+        let fork = on_its_own(Fork { append: append.clone(), ways: own_way(vec![anew(3)]), ..alike(1) });
+        let asked = completions.ask_fork(fork, None).unwrap();
+        (0..5).for_each(|_| step(&engine, &control));
+        let stats = engine.stats();
+        assert!(stats.slots.iter().any(|slot| slot.running.is_none()), "{stats:?}");
+        control.allow(None);
+        let made = asked.wait().unwrap();
+        assert!(made.n_said < 59, "its branch goes on");
+        let branches = collect(made.stream.unwrap()).unwrap();
+        let begun = [tokens_of(&text), expected(&text, made.n_said as usize), append].concat();
+        assert_eq!(branches[0].tokens, expected_after(begun, 3));
+        assert_eq!(n_computed(&branches[0]) as usize, n_appended);
+        assert_eq!(collect(completions).unwrap()[0].tokens, expected(&text, 60));
+        others.into_iter().for_each(|other| drop(collect(other).unwrap()));
+        wait_until(&engine, is_idle);
+    }
+}
+
 fn branches_that_have_ended_are_forked_as_long_as_their_stream_is_held() {
     let (engine, control) = start(limits(4, 4096));
     let text = prompt(1, 60);
