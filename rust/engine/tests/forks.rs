@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::engine::fork_order::{MAX_FORKED_TOKENS, READ_AGAIN};
+use crate::engine::making::MAX_SILENT;
 use crate::engine::{At, Fork, Forked, Into, PendingFork, Seam, Ways};
-use crate::fake_runner::spelling_of;
+use crate::fake_runner::{END, spelling_of};
 use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
 
 /// Most tokens that a step reads again for forks.
@@ -206,7 +207,6 @@ fn a_state_is_kept_for_forks_that_start_after_their_branch_has_gone_on() {
 }
 
 #[test]
-#[test]
 fn a_state_is_kept_for_forks_that_find_no_cells_though_a_slot_is_free() {
     // What is appended does not fit beside another branch; one that was preempted goes first.
     for (n_appended, is_preempted) in [(140, false), (10, true)] {
@@ -240,6 +240,7 @@ fn a_state_is_kept_for_forks_that_find_no_cells_though_a_slot_is_free() {
     }
 }
 
+#[test]
 fn branches_that_have_ended_are_forked_as_long_as_their_stream_is_held() {
     let (engine, control) = start(limits(4, 4096));
     let text = prompt(1, 60);
@@ -327,6 +328,55 @@ fn the_texts_of_a_branch_and_of_its_fork_are_one_text_but_for_what_their_seam_te
     for (nth, (fork, seam)) in cases.into_iter().enumerate() {
         let made = completions.fork(on_its_own(fork)).unwrap();
         assert_eq!(made.seam, seam, "{nth} of a branch that has ended");
+    }
+}
+
+/// Writes one letter, and then nothing but a token that spells nothing.
+#[derive(Debug, Clone, Default)]
+struct Silent {
+    has_begun: bool,
+}
+
+impl ConstraintSource for Silent {
+    fn start(&self) -> Box<dyn Constraint> {
+        self.copy()
+    }
+}
+
+impl Constraint for Silent {
+    fn allows(&mut self, token: Token) -> bool {
+        token == if self.has_begun { END } else { FORBIDDEN }
+    }
+
+    fn mask(&mut self, logits: &mut [f32]) {
+        for (token, logit) in (0..).zip(logits) {
+            if !self.allows(token) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+
+    fn accept(&mut self, _token: Token) {
+        self.has_begun = true;
+    }
+
+    fn copy(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+}
+
+#[test]
+fn what_was_held_back_is_looked_for_behind_so_many_tokens_that_spell_nothing() {
+    let (engine, _) = start_with(limits(1, 4096), FakeRunner::without_end);
+    let letter = String::from_utf8(spelling_of(FORBIDDEN).to_vec()).unwrap();
+    let constraint = Some(SharedConstraint(Arc::new(Silent::default())));
+    let request = Request { constraint, stop: vec![format!("{letter}!")], ..greedy(&prompt(1, 60), 2 * MAX_SILENT) };
+    let completions = engine.submit(request, None).unwrap();
+    wait_until(&engine, |stats| stats.n_predicted == 2 * u64::from(MAX_SILENT) && is_idle(stats));
+    for (n_said, unshown) in [(1, &*letter), (MAX_SILENT, &letter), (MAX_SILENT + 1, ""), (2 * MAX_SILENT - 1, "")] {
+        let fork = Fork { at: At::Token(n_said), ways: own_way(vec![anew(1)]), ..alike(1) };
+        let seam = completions.fork(on_its_own(fork)).unwrap().seam;
+        assert_eq!(seam, Seam { unshown: unshown.to_owned(), n_shown_again: 0 }, "{n_said}");
     }
 }
 
