@@ -106,10 +106,45 @@ pub enum Error {
     Stopped,
 }
 
-impl Error {
-    /// The same error, of one of several branches of a request: a field that is wrong there is named with its branch.
+/// An error that may be of one branch of a request.
+pub(crate) trait OfBranch: Sized {
+    /// Whether both say the same.
+    fn is_same(&self, other: &Self) -> bool;
+
+    /// The same error, of one of several branches: a field that is wrong there is named with its branch.
     #[must_use]
-    pub fn of_branch(self, index: usize) -> Self {
+    fn of_branch(self, index: usize) -> Self;
+}
+
+/// What `read` makes of each of the branches of a request. What is wrong in one of several is told with its place; but what is wrong in
+/// all of them alike is wrong in what they share, and told as it is.
+///
+/// # Errors
+/// What `read` answers for the first that is wrong.
+pub(crate) fn each_branch<T, U, E: OfBranch>(
+    branches: impl ExactSizeIterator<Item = T>,
+    read: impl FnMut(T) -> std::result::Result<U, E>,
+) -> std::result::Result<Vec<U>, E> {
+    let mut all = Vec::with_capacity(branches.len());
+    let mut branches = branches.map(read);
+    while let Some(branch) = branches.next() {
+        match branch {
+            Ok(branch) => all.push(branch),
+            Err(error) if all.is_empty() && branches.all(|other| other.is_err_and(|other| other.is_same(&error))) => {
+                return Err(error);
+            }
+            Err(error) => return Err(error.of_branch(all.len())),
+        }
+    }
+    Ok(all)
+}
+
+impl OfBranch for Error {
+    fn is_same(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn of_branch(self, index: usize) -> Self {
         match self {
             Self::InvalidRequest { param, message } => {
                 Self::InvalidRequest { param, message: format!("branches[{index}]: {message}") }

@@ -1100,19 +1100,19 @@ class Stream:
         Returns:
             A text between the two that neither shows, and how many characters at the end of what the branch showed the fork shows
             again: "" and 0 but where text was held back there, as it may have been the start of a stop string. `fork` must have
-            answered.
+            answered. Where there is no such branch: "" and 0 too.
 
         Raises:
-            InvalidRequest: `index` is no number of a branch.
+            InvalidRequest: `index` is no integer from 0 to 2³² − 1.
         """
 
     def forked_at(self, index: int) -> tuple[int, int] | None:
-        """The branch of this stream that one was forked from, and after how many of its tokens; None for one that was no fork.
+        """The branch of this stream that one was forked from, and after how many of its tokens.
 
-        It is known when `fork` has answered.
+        None for one that was no fork, and for one that there is not. It is known when `fork` has answered.
 
         Raises:
-            InvalidRequest: `index` is no number of a branch.
+            InvalidRequest: `index` is no integer from 0 to 2³² − 1.
         """
 
     def branches(self) -> Branches:

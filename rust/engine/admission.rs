@@ -365,7 +365,7 @@ fn is_refused<R: Runner>(core: &Core<R>, seniority: Seniority) -> bool {
 }
 
 /// Cells that are free or can be evicted, but for those that running sequences will take.
-fn n_left<R: Runner>(core: &Core<R>) -> i64 {
+pub(super) fn n_left<R: Runner>(core: &Core<R>) -> i64 {
     let n_promised: i64 = core.slots.running().iter().map(promised).sum();
     let n_there = core.memory.cache().n_free() + core.memory.cache().n_evictable();
     i64::try_from(n_there).expect("a pool has fewer than 2³² cells") - n_promised

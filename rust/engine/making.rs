@@ -19,6 +19,9 @@ const READ_PER_WAY: usize = 32;
 /// A character of which bytes are missing has at most so many.
 const MAX_INCOMPLETE: usize = 3;
 
+/// Where so many tokens that spell nothing stand among the last ones that a branch drew, what it held back before them is not looked for.
+pub(super) const MAX_SILENT: u32 = 1 << 10;
+
 /// Where a branch is forked.
 pub(super) struct Cut {
     pub(super) source: Source,
@@ -285,13 +288,15 @@ impl ReadWays {
 }
 
 /// The last of the first `n_said` tokens that a branch drew, so many that they spell `n_bytes` bytes or are all of them, and what was
-/// held back before these.
+/// held back before these. Of tokens that spell nothing, as control tokens do, it passes over [`MAX_SILENT`].
 fn last_drawn(source: &Source, n_said: u32, n_bytes: usize, runner: &impl Runner) -> (Vec<u8>, impl Iterator<Item = Token>) {
     let drawn = source.drawn(n_said);
-    let (mut start, mut bytes) = (drawn.end, Vec::new());
-    while start > drawn.start && bytes.len() < n_bytes {
+    let (mut start, mut bytes, mut n_silent) = (drawn.end, Vec::new(), 0);
+    while start > drawn.start && bytes.len() < n_bytes && n_silent < MAX_SILENT {
         start -= 1;
+        let n_before = bytes.len();
         append_text(source.tokens.at(start), &source.way.request, runner, &mut bytes);
+        n_silent += u32::from(bytes.len() == n_before);
     }
     let before = source.begun.as_deref().filter(|_| start == drawn.start).map_or_else(Vec::new, Begun::held);
     (before, source.tokens.of(start..drawn.end))

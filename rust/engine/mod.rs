@@ -78,7 +78,7 @@ pub use stream::{
 
 use crate::cache::{self, MAX_KEY, Place, PrefixDigest};
 use crate::config::Limits;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, each_branch};
 use crate::request::{
     AdapterScale, BeamSearch, Held, MAX_COMPLETIONS, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters,
 };
@@ -346,12 +346,7 @@ impl Engine {
         let Inner { limits, n_submitted, commands, published, .. } = &*self.inner;
         check_branches(&requests)?;
         let n = requests.iter().map(|request| request.n).sum();
-        let are_several = requests.len() > 1;
-        let accept = |(index, request)| {
-            let accepted = self.accept(request);
-            if are_several { accepted.map_err(|error| error.of_branch(index)) } else { accepted }
-        };
-        let kinds = group(requests.into_iter().enumerate().map(accept).collect::<Result<_>>()?);
+        let kinds = group(each_branch(requests.into_iter(), |request| self.accept(request))?);
         let take_place = |_: &_| QueuePlace::take_place(&published.n_waiting, limits.max_queue as usize);
         let places = kinds.iter().map(take_place).collect::<std::result::Result<Vec<QueuePlace>, usize>>();
         let places = places.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;

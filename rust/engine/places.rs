@@ -27,19 +27,16 @@ impl Places {
         self.at.binary_search(&at).is_ok()
     }
 
-    /// Adds a place that is so far from every other one and may be one of `job`, of which `n_found` tokens are known.
-    pub(super) fn add(&mut self, at: u32, distance: u32, job: &Job, n_found: u32) {
-        if self.may_add(at, distance, job, n_found) {
-            let next = self.at.partition_point(|&place| place < at);
-            self.at.insert(next, at);
-        }
-    }
-
-    /// Whether [`Places::add`] would add it.
-    pub(super) fn may_add(&self, at: u32, distance: u32, job: &Job, n_found: u32) -> bool {
+    /// Adds a place that is so far from every other one and may be one of `job`, of which `n_found` tokens are known; `false` where it
+    /// is not.
+    pub(super) fn add(&mut self, at: u32, distance: u32, job: &Job, n_found: u32) -> bool {
         let next = self.at.partition_point(|&place| place < at);
         let is_apart = |place: Option<&u32>| place.is_none_or(|place| place.abs_diff(at) >= distance);
         let is_free = is_apart(self.at.get(next)) && is_apart(next.checked_sub(1).and_then(|before| self.at.get(before)));
-        at > n_found && at < job.n_prompt() && is_free && !job.media.iter().any(|placed| placed.is_cut_at(at))
+        let may_be = at > n_found && at < job.n_prompt() && is_free && !job.media.iter().any(|placed| placed.is_cut_at(at));
+        if may_be {
+            self.at.insert(next, at);
+        }
+        may_be
     }
 }

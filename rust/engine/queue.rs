@@ -191,6 +191,11 @@ impl Queue {
         those.map(|&(_, _, request_id)| self.job(request_id))
     }
 
+    /// How many requests wait for what a running sequence computes.
+    pub(super) fn n_awaiting(&self) -> usize {
+        self.awaiting.len()
+    }
+
     /// What waited for a running sequence may start where that has computed enough or is gone. `n_computed` says of a sequence
     /// how many of its tokens are computed; `None` where it does not run.
     pub(super) fn unpark(&mut self, n_computed: impl Fn(Seniority) -> Option<u32>) {

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::cache::{MIN_SHARED, Maker, Match};
 use crate::config::Checkpoints;
+use crate::engine::admission::n_left;
 use crate::engine::core::Core;
 use crate::engine::job::Job;
 use crate::engine::places::Places;
@@ -60,8 +61,7 @@ fn window_places<R: Runner>(core: &Core<R>, job: &Job, n_found: u32) -> Places {
     let parts_at = core.memory.cache().n_there(&job.variants, &job.prompt);
     let mut places = Places::default();
     if parts_at >= n_found + distance {
-        places.add(parts_at, 1, job, n_found);
-        places.parts_at = places.contains(parts_at).then_some(parts_at);
+        places.parts_at = places.add(parts_at, 1, job, n_found).then_some(parts_at);
     }
     let spacing =
         Spacing { n_bytes: u64::from(n_window) * bytes_per_token, min_step: WINDOWS_APART.saturating_mul(n_window), distance };
@@ -81,8 +81,9 @@ struct Spacing {
     distance: u32,
 }
 
-/// Adds places about evenly over what is computed of a prompt of which `n_found` tokens are known, each where a line ends near it that
-/// no other place has, nor the prompt's end.
+/// Adds places to those of a prompt, of which `n_found` tokens are known: they divide what is computed of it into about equal parts.
+///
+/// Each is at the end of the line that is nearest to where a part ends, or just there where no line near may be a place.
 fn add_evenly<R: Runner>(core: &Core<R>, places: &mut Places, spacing: Spacing, job: &Job, n_found: u32) {
     let Checkpoints { n_most, min_step } = core.limits.checkpoints;
     let (_, max_bytes, _) = core.memory.cache().store_size();
@@ -95,9 +96,8 @@ fn add_evenly<R: Runner>(core: &Core<R>, places: &mut Places, spacing: Spacing, 
     let step = (n_prompt - n_found).div_ceil(n_most + 1).max(min_step).max(spacing.min_step);
     let lexicon = core.memory.model().lexicon();
     for at in (n_found..n_prompt).step_by(step as usize).skip(1).take(n_most as usize) {
-        let may_be = |&place: &u32| places.may_add(place, spacing.distance, job, n_found);
-        let place = line_ends_near(at, step, &job.prompt, &lexicon).find(may_be).unwrap_or(at);
-        places.add(place, spacing.distance, job, n_found);
+        let mut near = line_ends_near(at, step, &job.prompt, &lexicon).chain([at]);
+        near.find(|&place| places.add(place, spacing.distance, job, n_found));
     }
 }
 
@@ -192,10 +192,14 @@ fn keep_states<R: Runner>(core: &mut Core<R>) {
     }
 }
 
-/// Whether a fork waits for the state after so many tokens of a running branch which may have gone on before a slot and an id are
-/// free for it: it is not made yet, or not alone.
+/// Whether a fork waits for the state after so many tokens of a running branch which may have gone on before the fork starts: it is not
+/// made yet, others wait too, or no slot, no id or too few cells are free for it.
 fn is_left_behind<R: Runner>(core: &Core<R>, running: &Running, n_tokens: u32) -> bool {
-    let mut waiting = core.queue.awaiting(running.sequence.seniority(), n_tokens);
-    let Some(first) = waiting.next() else { return false };
-    first.is_unmade() || waiting.next().is_some() || core.slots.are_full() || core.queue.highest_waiting().is_some()
+    let Some(fork) = core.queue.awaiting(running.sequence.seniority(), n_tokens).next() else { return false };
+    let is_alone = core.queue.n_awaiting() == 1 && core.queue.highest_waiting().is_none() && core.queue.preempted().is_empty();
+    let has_room = || {
+        let is_free = !core.slots.are_full() && core.memory.cache().n_free_ids() > 0;
+        is_free && i64::from(fork.n_prompt() - n_tokens) <= n_left(core)
+    };
+    fork.is_unmade() || !is_alone || !has_room()
 }

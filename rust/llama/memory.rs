@@ -13,9 +13,10 @@ use crate::llama::model::Model;
 /// Free bytes where `model` keeps its cells: on the GPUs that take part, as far as its layers are there and cells are to be, else in
 /// the machine's memory.
 pub(super) fn free_bytes(model: &Model, offload_cells: bool) -> u64 {
-    let gpus: Vec<Gpu> = gpus().into_iter().map(Gpu::of).collect();
+    let devices = gpus();
+    let gpus: Vec<Gpu> = devices.iter().copied().enumerate().map(Gpu::of).collect();
     let n_layers = if offload_cells { model.n_gpu_layers() } else { Some(0) };
-    free_among(&gpus, model.placement(), n_layers, free_on_host())
+    free_among(&gpus, model.placement(), n_layers, |gpu| free_on_device(devices[gpu.nth]), free_on_host())
 }
 
 /// A device that layers can go to.
@@ -24,29 +25,30 @@ struct Gpu {
     name: String,
     /// Whether its memory is the machine's.
     is_integrated: bool,
-    n_free: u64,
+    /// Its place among all of them.
+    nth: usize,
 }
 
 impl Gpu {
-    fn of(device: sys::ggml_backend_dev_t) -> Self {
-        // SAFETY: the device is registered, as its name is for ever.
+    fn of((nth, device): (usize, sys::ggml_backend_dev_t)) -> Self {
+        // SAFETY: the device is registered and lives for ever, and with it its name, which ends with a NUL.
         let (name, kind) = unsafe { (CStr::from_ptr(sys::ggml_backend_dev_name(device)), sys::ggml_backend_dev_type(device)) };
-        Self {
-            name: name.to_string_lossy().into_owned(),
-            is_integrated: kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU,
-            n_free: free_on_device(device),
-        }
+        Self { name: name.to_string_lossy().into_owned(), is_integrated: kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU, nth }
     }
 }
 
 /// Free bytes for the cells of `n_layers` layers on those of `gpus` that take part, all layers where it is `None`, and of the others
-/// in the machine's memory, of which `on_host` are free.
-fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>, on_host: u64) -> u64 {
-    let own = taking_part(gpus, placement).into_iter().filter(|gpu| !gpu.is_integrated).map(|gpu| gpu.n_free);
+/// in the machine's memory, of which `on_host` are free. `n_free` is asked only of those that take part: to answer may take memory on a
+/// card.
+fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>, n_free: impl Fn(&Gpu) -> u64, on_host: u64) -> u64 {
+    if n_layers == Some(0) {
+        return on_host;
+    }
+    let own = taking_part(gpus, placement).into_iter().filter(|gpu| !gpu.is_integrated).map(n_free);
     match (own.reduce(u64::saturating_add), n_layers) {
         (Some(on_gpus), None) => on_gpus,
-        (Some(on_gpus), Some(1..)) => on_gpus.min(on_host),
-        (None, _) | (_, Some(0)) => on_host,
+        (Some(on_gpus), Some(_)) => on_gpus.min(on_host),
+        (None, _) => on_host,
     }
 }
 
@@ -147,14 +149,41 @@ fn free_in_group(folder: &Path) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
 
     const HOST: u64 = 50;
 
     /// Two cards and what the processor has.
     fn machine() -> [Gpu; 3] {
-        let gpu = |name: &str, is_integrated, n_free| Gpu { name: name.to_owned(), is_integrated, n_free };
-        [gpu("Vulkan0", true, 40), gpu("CUDA0", false, 100), gpu("CUDA1", false, 7)]
+        let gpu = |nth, name: &str, is_integrated| Gpu { name: name.to_owned(), is_integrated, nth };
+        [gpu(0, "Vulkan0", true), gpu(1, "CUDA0", false), gpu(2, "CUDA1", false)]
+    }
+
+    fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>) -> u64 {
+        super::free_among(gpus, placement, n_layers, |gpu| [40, 100, 7][gpu.nth], HOST)
+    }
+
+    #[test]
+    fn gpus_that_take_no_part_are_not_asked() {
+        let asked = |placement: &Placement, n_layers| {
+            let asked = RefCell::new(Vec::new());
+            super::free_among(
+                &machine(),
+                placement,
+                n_layers,
+                |gpu| {
+                    asked.borrow_mut().push(gpu.name.clone());
+                    1
+                },
+                HOST,
+            );
+            asked.into_inner()
+        };
+        assert_eq!(asked(&named(&["CUDA1", "Vulkan0"]), None), ["CUDA1"]);
+        assert_eq!(asked(&Placement { split: Split::None, ..Placement::default() }, Some(9)), ["CUDA0"]);
+        assert!(asked(&Placement::default(), Some(0)).is_empty() && asked(&named(&[]), None).is_empty());
     }
 
     fn named(names: &[&str]) -> Placement {
@@ -163,7 +192,7 @@ mod tests {
 
     #[test]
     fn only_the_memory_of_gpus_that_take_part_counts() {
-        let free = |placement: &Placement| free_among(&machine(), placement, None, HOST);
+        let free = |placement: &Placement| free_among(&machine(), placement, None);
         assert_eq!(free(&Placement::default()), 107);
         assert_eq!(free(&named(&[])), HOST);
         assert_eq!(free(&named(&["CUDA1"])), 7);
@@ -172,21 +201,20 @@ mod tests {
         // The machine's memory is that of an integrated one.
         assert_eq!(free(&named(&["Vulkan0"])), HOST);
         assert_eq!(free(&named(&["Vulkan0", "CUDA1"])), 7);
-        assert_eq!(free_among(&machine()[..1], &Placement::default(), None, HOST), HOST);
-        assert_eq!(free_among(&[], &Placement::default(), None, HOST), HOST);
+        assert_eq!(free_among(&machine()[..1], &Placement::default(), None), HOST);
+        assert_eq!(free_among(&[], &Placement::default(), None), HOST);
     }
 
     #[test]
     fn where_nothing_is_split_the_main_gpu_holds_all() {
-        let free =
-            |main_gpu, placement| free_among(&machine(), &Placement { split: Split::None, main_gpu, ..placement }, None, HOST);
+        let free = |main_gpu, placement| free_among(&machine(), &Placement { split: Split::None, main_gpu, ..placement }, None);
         assert_eq!((free(0, Placement::default()), free(1, Placement::default())), (100, 7));
         assert_eq!((free(0, named(&["CUDA1", "CUDA0"])), free(1, named(&["CUDA1", "CUDA0"]))), (7, 100));
     }
 
     #[test]
     fn layers_that_stay_in_the_machines_memory_have_their_cells_there() {
-        let free = |names: &[&str], n_layers| free_among(&machine(), &named(names), Some(n_layers), HOST);
+        let free = |names: &[&str], n_layers| free_among(&machine(), &named(names), Some(n_layers));
         assert_eq!((free(&["CUDA0"], 0), free(&["CUDA0"], 9)), (HOST, HOST));
         assert_eq!((free(&["CUDA1"], 0), free(&["CUDA1"], 9)), (HOST, 7));
     }

@@ -91,21 +91,21 @@ impl RequestInput {
 
 /// What branches of one request are held to, each read once.
 #[derive(Default)]
-pub(super) struct Constraints(Vec<(HeldTo, SharedConstraint)>);
+pub(super) struct Constraints(Vec<(HeldTo, Result<SharedConstraint, Error>)>);
 
 impl Constraints {
     /// # Errors
     /// [`Error::InvalidRequest`] for what is no constraint.
     fn read(&mut self, held_to: HeldTo, model: &Model) -> Result<SharedConstraint, Error> {
         if let Some((_, known)) = self.0.iter().find(|(known, _)| known.text() == held_to.text()) {
-            return Ok(known.clone());
+            return known.clone();
         }
         let read = match &held_to {
-            HeldTo::Grammar(text) => model.grammar(text)?,
-            HeldTo::JsonSchema(text) => model.json_schema(text)?,
+            HeldTo::Grammar(text) => model.grammar(text),
+            HeldTo::JsonSchema(text) => model.json_schema(text),
         };
         self.0.push((held_to, read.clone()));
-        Ok(read)
+        read
     }
 }
 

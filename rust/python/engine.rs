@@ -13,7 +13,7 @@ use super::awaitable::PyNext;
 use super::bell::Bells;
 use super::cached::{self, PyCachedNode};
 use super::convert::{self, Constraints, PromptInput, RequestInput};
-use super::errors::{self, ContextOverflow, InvalidRequest};
+use super::errors::{ContextOverflow, InvalidRequest};
 use super::fork::ThisProcess;
 use super::forking::Asked;
 use super::limits::PyLimits;
@@ -30,7 +30,7 @@ use crate::cache::PrefixDigest;
 use crate::config::{Checkpoints, Choice, EngineConfig, Limits};
 use crate::embedding::{Embedder, Normalization};
 use crate::engine::{Bell, Completions, Engine};
-use crate::error::Error;
+use crate::error::{Error, each_branch};
 use crate::llama::{self, Model, Settled};
 use crate::request::{AdapterScale, Held, Prompt, Request, Task, Token};
 
@@ -254,25 +254,15 @@ impl PyEngine {
             None => vec![(0, request.clone().unbind())],
             Some(branches) => (0..).zip(branches).map(|(first, branch)| (first, branch.clone().unbind())).collect(),
         };
-        let are_several = branches.as_ref().is_some_and(|branches| branches.len() > 1);
         let branches = match branches {
             None => vec![convert::request(request)?],
-            Some(branches) => {
-                let read = |(index, branch)| {
-                    let read = convert::request(branch);
-                    if are_several { read.map_err(|error| errors::of_branch(py, index, error)) } else { read }
-                };
-                branches.iter().enumerate().map(read).collect::<PyResult<_>>()?
-            }
+            Some(branches) => each_branch(branches.iter(), convert::request)?,
         };
         let parses_special = prompt.parses_special();
         self.queue_branches(py, prompt, asked, move |prompt, model| {
             let mut constraints = Constraints::default();
-            let request = |(index, branch): (usize, RequestInput)| {
-                let request = branch.complete(prompt.clone(), parses_special, model, &mut constraints);
-                if are_several { request.map_err(|error| error.of_branch(index)) } else { request }
-            };
-            branches.into_iter().enumerate().map(request).collect()
+            let request = |branch: RequestInput| branch.complete(prompt.clone(), parses_special, model, &mut constraints);
+            each_branch(branches.into_iter(), request)
         })
     }
 

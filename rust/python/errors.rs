@@ -3,7 +3,7 @@
 use pyo3::import_exception;
 use pyo3::prelude::*;
 
-use crate::error::Error;
+use crate::error::{Error, OfBranch};
 
 import_exception!(weft.errors, ModelLoadError);
 import_exception!(weft.errors, InvalidConfig);
@@ -19,13 +19,24 @@ import_exception!(weft.errors, DecodeError);
 import_exception!(weft.errors, EngineStopped);
 import_exception!(weft.errors, ForkedProcess);
 
-/// As [`Error::of_branch`].
-pub(super) fn of_branch(py: Python<'_>, index: usize, error: PyErr) -> PyErr {
-    let told = |name| error.value(py).getattr(name)?.extract::<String>();
-    match (error.is_instance_of::<InvalidRequest>(py), told("param"), told("message")) {
-        (true, Ok(param), Ok(message)) => InvalidRequest::new_err((param, format!("branches[{index}]: {message}"))),
-        _ => error,
+impl OfBranch for PyErr {
+    fn is_same(&self, other: &Self) -> bool {
+        Python::attach(|py| invalid(py, self).is_some_and(|told| Some(told) == invalid(py, other)))
     }
+
+    fn of_branch(self, index: usize) -> Self {
+        match Python::attach(|py| invalid(py, &self)) {
+            Some((param, message)) => InvalidRequest::new_err((param, format!("branches[{index}]: {message}"))),
+            None => self,
+        }
+    }
+}
+
+/// The field that is wrong and what is said of it, where that is the error.
+fn invalid(py: Python<'_>, error: &PyErr) -> Option<(String, String)> {
+    let told = |name| error.value(py).getattr(name).ok()?.extract::<String>().ok();
+    error.is_instance_of::<InvalidRequest>(py).then_some(())?;
+    Some((told("param")?, told("message")?))
 }
 
 impl From<Error> for PyErr {

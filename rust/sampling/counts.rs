@@ -52,27 +52,15 @@ impl Counts {
             let mut sorted: Vec<Token> = tokens.iter().copied().filter(|&token| token >= 0).collect();
             sorted.sort_unstable();
             let count = |equals: &[Token]| (equals[0], u32::try_from(equals.len()).expect("a window fits into a context"));
-            return Self::new(sorted.chunk_by(|a, b| a == b).map(count).collect());
+            return Self::new(Base::Few(sorted.chunk_by(|a, b| a == b).map(count).collect()));
         }
         let mut counts = vec![0; n_ids];
         ids().for_each(|id| counts[id] += 1);
-        if counts.iter().filter(|&&count| count > 0).count() > max_few(n_ids) {
-            return Self { base: Arc::new(Base::Many(counts)), changed: Vec::new() };
-        }
-        Self::new((0..).zip(counts).filter(|&(_, count)| count > 0).collect())
+        Self::new(Base::Many(counts))
     }
 
-    /// `list` is in order of token id and holds no count of 0.
-    fn new(list: Vec<(Token, u32)>) -> Self {
-        let n_ids = list.last().map_or(0, |&(last, _)| index(last) + 1);
-        if list.len() <= max_few(n_ids) {
-            return Self { base: Arc::new(Base::Few(list)), changed: Vec::new() };
-        }
-        let mut counts = vec![0; n_ids];
-        for (token, count) in list {
-            counts[index(token)] = count;
-        }
-        Self { base: Arc::new(Base::Many(counts)), changed: Vec::new() }
+    fn new(base: Base) -> Self {
+        Self { base: Arc::new(base.fitting()), changed: Vec::new() }
     }
 
     /// What is shared, and the changes to it, in order of token id.
@@ -118,7 +106,7 @@ impl Counts {
         if self.changed.len() > self.max_changes() {
             let mut list = Vec::new();
             self.list(&mut list);
-            *self = Self::new(list);
+            *self = Self::new(Base::Few(list));
         }
     }
 
@@ -142,6 +130,26 @@ impl Counts {
 }
 
 impl Base {
+    /// The same counts, in a list where there are few of them for the ids up to the last.
+    fn fitting(self) -> Self {
+        let (n_counts, n_ids) = match &self {
+            Self::Few(list) => (list.len(), list.last().map_or(0, |&(last, _)| index(last) + 1)),
+            Self::Many(counts) => (counts.iter().filter(|&&count| count > 0).count(), counts.len()),
+        };
+        let are_few = n_counts <= MIN_CHANGES.max(n_ids / PER_TOKEN);
+        match self {
+            Self::Few(list) if !are_few => {
+                let mut counts = vec![0; n_ids];
+                for (token, count) in list {
+                    counts[index(token)] = count;
+                }
+                Self::Many(counts)
+            }
+            Self::Many(counts) if are_few => Self::Few((0..).zip(counts).filter(|&(_, count)| count > 0).collect()),
+            fits => fits,
+        }
+    }
+
     fn get(&self, token: Token) -> u32 {
         match self {
             Self::Few(list) => list.binary_search_by_key(&token, |&(seen, _)| seen).map_or(0, |at| list[at].1),
@@ -160,11 +168,6 @@ fn merge(base: impl Iterator<Item = (Token, u32)>, changed: &[(Token, u32)], int
         into.push(changed.next_if(|&(changed, _)| changed == token).unwrap_or((token, count)));
     }
     into.extend(changed);
-}
-
-/// So many tokens, of which the last has this number among all ids, are few.
-fn max_few(n_ids: usize) -> usize {
-    MIN_CHANGES.max(n_ids / PER_TOKEN)
 }
 
 /// Where a token that is counted stands among all ids.

@@ -159,6 +159,72 @@ async def test_what_is_wrong_in_one_of_several_branches_is_told_with_its_place(
 
 
 @pytest.mark.parametrize(
+    ("param", "message", "wrong"),
+    [
+        ("prompt", r"token 1000000 is outside.*", {"prompt": [10**6]}),
+        ("prompt", r"the prompt holds no tokens.*", {"prompt": []}),
+        ("repeat_penalty", r"repeat_penalty is 0; .*", {"repeat_penalty": 0}),
+        ("n_predict", r"n_predict is -2; .*", {"n_predict": -2}),
+        ("n_probs", r"n_probs is 5000; .*", {"n_probs": 5_000}),
+        ("grammar", r"the grammar is wrong in line 1.*", {"grammar": "root ::= ("}),
+        ("samplers", r"samplers: 'bogus' is not one of .*", {"samplers": ["bogus"]}),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_what_is_wrong_in_the_body_is_told_of_no_branch(
+    client: httpx.AsyncClient, param: str, message: str, wrong: Json
+) -> None:
+    body = {"prompt": PROMPT, "n_predict": 1, "branches": [{}, {"temperature": 0}]}
+    answer = await client.post("/completion", json=body | wrong)
+    assert answer.status_code == 400, answer.text
+    assert re.fullmatch(message, answer.json()["error"]["message"]), answer.text
+    assert answer.json()["error"]["param"] == param
+
+
+TOOL: Json = {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "param", "message", "body"),
+    [
+        (
+            "/v1/completions",
+            "n_probs",
+            r"branches\[1\]: n_probs is 5000; .*",
+            {"logprobs": 3, "branches": [{}, {"n_probs": 5_000}]},
+        ),
+        (
+            "/v1/chat/completions",
+            "n_probs",
+            r"branches\[1\]: n_probs is 5000; .*",
+            {"logprobs": True, "branches": [{}, {"n_probs": 5_000}]},
+        ),
+        (
+            "/v1/completions",
+            "grammar",
+            r"branches\[1\]: the grammar is wrong .*",
+            {"json_schema": {}, "branches": [{}, {"grammar": "root ::= ("}]},
+        ),
+        (
+            "/v1/chat/completions",
+            "grammar",
+            r"branches\[1\]: grammar cannot stand beside tools.*",
+            {"tools": [TOOL], "tool_choice": "required", "branches": [{}, {"grammar": 'root ::= "a"'}]},
+        ),
+    ],
+    ids=["log-probabilities", "log-probabilities of a chat", "another constraint", "tools"],
+)
+async def test_what_is_wrong_in_a_branch_is_called_by_its_own_name(
+    client: httpx.AsyncClient, path: str, param: str, message: str, body: Json
+) -> None:
+    asked = {"messages": [{"role": "user", "content": "Hi"}]} if "chat" in path else {"prompt": PROMPT}
+    answer = await client.post(path, json={"max_tokens": 1} | asked | body)
+    assert answer.status_code == 400, answer.text
+    assert re.fullmatch(message, answer.json()["error"]["message"]), answer.text
+    assert answer.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
     ("param", "body"),
     [
         ("best_of", {"best_of": 4, "branches": [{}, {}]}),

@@ -383,3 +383,32 @@ fn streams_whose_branches_are_cancelled_at_any_time_leave_nothing_behind() {
         assert_eq!(run(&engine, greedy("still there, and serving?", 3))[0].tokens, expected("still there, and serving?", 3));
     }
 }
+
+#[test]
+fn what_is_wrong_in_some_branches_is_told_with_the_first_ones_place_and_what_is_wrong_in_all_as_it_is() {
+    let (engine, _) = start(limits(4, 4096));
+    let told = |changes: &[fn(&mut Request)]| {
+        let requests = changes.iter().map(|change| {
+            let mut request = greedy(&prompt(1, 20), 3);
+            change(&mut request);
+            request
+        });
+        match engine.submit_branches(requests.collect(), None) {
+            Err(Error::InvalidRequest { param, message }) => (param, message),
+            other => panic!("{:?}", other.map(drop)),
+        }
+    };
+    let right: fn(&mut Request) = |_| ();
+    let no_prompt: fn(&mut Request) = |request| request.prompt = Prompt::default();
+    let no_penalty: fn(&mut Request) = |request| request.sampling.repeat_penalty = 0.0;
+    let no_stop: fn(&mut Request) = |request| request.stop = vec![String::new()];
+    for wrong in [no_prompt, no_penalty] {
+        let alone = told(&[wrong]);
+        assert_eq!(told(&[wrong, wrong, wrong]), alone);
+        assert!(!alone.1.contains("branches"), "{alone:?}");
+        for (place, changes) in [("branches[1]", [right, wrong, right]), ("branches[0]", [wrong, wrong, right])] {
+            assert_eq!(told(&changes), (alone.0, format!("{place}: {}", alone.1)));
+        }
+    }
+    assert_eq!(told(&[no_penalty, no_stop]).1, format!("branches[0]: {}", told(&[no_penalty]).1));
+}

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::engine::fork_order::{MAX_FORKED_TOKENS, READ_AGAIN};
+use crate::engine::making::MAX_SILENT;
 use crate::engine::{At, Fork, Forked, Into, PendingFork, Seam, Ways};
-use crate::fake_runner::spelling_of;
+use crate::fake_runner::{END, spelling_of};
 use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
 
 /// Most tokens that a step reads again for forks.
@@ -206,6 +207,40 @@ fn a_state_is_kept_for_forks_that_start_after_their_branch_has_gone_on() {
 }
 
 #[test]
+fn a_state_is_kept_for_forks_that_find_no_cells_though_a_slot_is_free() {
+    // What is appended does not fit beside another branch; one that was preempted goes first.
+    for (n_appended, is_preempted) in [(140, false), (10, true)] {
+        let (engine, control) = start_recurrent(4, if is_preempted { 330 } else { 420 });
+        let text = prompt(1, 60);
+        let completions = drawing(&engine, &control, greedy(&text, 60), 6);
+        let others: Vec<Completions> = if is_preempted { &[(2, 60, 60), (3, 60, 100)][..] } else { &[(2, 150, 60)] }
+            .iter()
+            .map(|&(seed, length, n)| engine.submit(greedy(&prompt(seed, length), n), None).unwrap())
+            .collect();
+        step_until(&engine, &control, |stats| {
+            let n_running = stats.slots.iter().filter(|slot| slot.running.is_some()).count();
+            if is_preempted { stats.n_preempted == 1 } else { n_running == 2 }
+        });
+        let append = vec![30; n_appended];
+        let fork = on_its_own(Fork { append: append.clone(), ways: own_way(vec![anew(3)]), ..alike(1) });
+        let asked = completions.ask_fork(fork, None).unwrap();
+        (0..5).for_each(|_| step(&engine, &control));
+        let stats = engine.stats();
+        assert!(stats.slots.iter().any(|slot| slot.running.is_none()), "{stats:?}");
+        control.allow(None);
+        let made = asked.wait().unwrap();
+        assert!(made.n_said < 59, "its branch goes on");
+        let branches = collect(made.stream.unwrap()).unwrap();
+        let begun = [tokens_of(&text), expected(&text, made.n_said as usize), append].concat();
+        assert_eq!(branches[0].tokens, expected_after(begun, 3));
+        assert_eq!(n_computed(&branches[0]) as usize, n_appended);
+        assert_eq!(collect(completions).unwrap()[0].tokens, expected(&text, 60));
+        others.into_iter().for_each(|other| drop(collect(other).unwrap()));
+        wait_until(&engine, is_idle);
+    }
+}
+
+#[test]
 fn branches_that_have_ended_are_forked_as_long_as_their_stream_is_held() {
     let (engine, control) = start(limits(4, 4096));
     let text = prompt(1, 60);
@@ -293,6 +328,55 @@ fn the_texts_of_a_branch_and_of_its_fork_are_one_text_but_for_what_their_seam_te
     for (nth, (fork, seam)) in cases.into_iter().enumerate() {
         let made = completions.fork(on_its_own(fork)).unwrap();
         assert_eq!(made.seam, seam, "{nth} of a branch that has ended");
+    }
+}
+
+/// Writes one letter, and then nothing but a token that spells nothing.
+#[derive(Debug, Clone, Default)]
+struct Silent {
+    has_begun: bool,
+}
+
+impl ConstraintSource for Silent {
+    fn start(&self) -> Box<dyn Constraint> {
+        self.copy()
+    }
+}
+
+impl Constraint for Silent {
+    fn allows(&mut self, token: Token) -> bool {
+        token == if self.has_begun { END } else { FORBIDDEN }
+    }
+
+    fn mask(&mut self, logits: &mut [f32]) {
+        for (token, logit) in (0..).zip(logits) {
+            if !self.allows(token) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+
+    fn accept(&mut self, _token: Token) {
+        self.has_begun = true;
+    }
+
+    fn copy(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+}
+
+#[test]
+fn what_was_held_back_is_looked_for_behind_so_many_tokens_that_spell_nothing() {
+    let (engine, _) = start_with(limits(1, 4096), FakeRunner::without_end);
+    let letter = String::from_utf8(spelling_of(FORBIDDEN).to_vec()).unwrap();
+    let constraint = Some(SharedConstraint(Arc::new(Silent::default())));
+    let request = Request { constraint, stop: vec![format!("{letter}!")], ..greedy(&prompt(1, 60), 2 * MAX_SILENT) };
+    let completions = engine.submit(request, None).unwrap();
+    wait_until(&engine, |stats| stats.n_predicted == 2 * u64::from(MAX_SILENT) && is_idle(stats));
+    for (n_said, unshown) in [(1, &*letter), (MAX_SILENT, &letter), (MAX_SILENT + 1, ""), (2 * MAX_SILENT - 1, "")] {
+        let fork = Fork { at: At::Token(n_said), ways: own_way(vec![anew(1)]), ..alike(1) };
+        let seam = completions.fork(on_its_own(fork)).unwrap().seam;
+        assert_eq!(seam, Seam { unshown: unshown.to_owned(), n_shown_again: 0 }, "{n_said}");
     }
 }
 

@@ -16,7 +16,7 @@ from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import logit_bias, penalty_prompt, pieces, prompts
 from weft.server.request_fields.samplers import samplers
 from weft.server.request_fields.thoughts import blamed_for_thoughts, tagged_thought, triggers
-from weft.server.run.submission import BranchAsked, Submission
+from weft.server.run.submission import BranchAsked, Submission, each_branch
 from weft.settings import Settings
 
 __all__ = ["RANDOM_SEED", "first_given", "n_completions", "ping_s", "submission", "template"]
@@ -48,8 +48,6 @@ _AS_THEY_ARE = (
 _HELD = {name: knob.held for name, knob in _KNOBS.items() if knob.held is not None}
 """Fields that a body may set as it likes: a value past a bound means that bound, as in llama-server."""
 
-_NOTHING = Request(prompt=())
-
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Request) if field.name != "prompt"}
 
 
@@ -67,62 +65,52 @@ def n_completions(body: CompletionFields, settings: Settings) -> int:
 def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str, int | None]) -> Submission:
     """What a body asks for; `n_probs` with the name that the body has for it."""
     name, value = n_probs
-    biases = _default(settings, "logit_bias") if body.logit_bias is None else logit_bias(body.logit_bias)
-    penalised = penalty_prompt(body.penalty_prompt)
-    of_all = BranchAsked(template=_NOTHING, logit_bias=biases, penalty_prompt=penalised, suffix=pieces(body.suffix_prompt or ""))
-    branches = _branches(body, settings, of_all, n_probs=value or 0)
-    asked = constraint(body)
-    return Submission(
+    bodies = branch_bodies(body)
+    of_all = Submission(
         prompts=prompts(body.prompt),
-        template=template(body, settings, n_probs=value or 0, n=len(branches) or None),
-        branches=branches,
-        suffix=of_all.suffix,
-        logit_bias=biases,
-        penalty_prompt=penalised,
+        template=template(body, settings, n_probs=value or 0, n=len(bodies) or None),
+        suffix=pieces(body.suffix_prompt or ""),
+        logit_bias=_default(settings, "logit_bias") if body.logit_bias is None else logit_bias(body.logit_bias),
+        penalty_prompt=penalty_prompt(body.penalty_prompt),
         slot=None if body.id_slot == ANY_SLOT else body.id_slot,
         sent_as={
             "n": first_given(body, *_N)[0],
-            "max_tokens": first_given(body, *_LIMIT)[0],
             "n_probs": "n_probs" if value is None else name,  # Where the body says nothing, a branch has.
             "max_predict_ms": "t_max_predict_ms",
             "adapters": "lora",
             "thought": blamed_for_thoughts(body),
-            **({} if asked is None else {"grammar": asked.field, "json_schema": asked.field}),
+            **_names(body),
         },
         reasoning_format=body.reasoning_format or settings.reasoning_format,
         stream=body.stream is True,
         timings_per_token=body.timings_per_token is True,
         response_fields=paths(body),
     )
+    branches = each_branch(bodies, lambda branch: _branch(*branch, settings, of_all))
+    return msgspec.structs.replace(of_all, branches=branches)
 
 
-def _branches(body: CompletionFields, settings: Settings, of_all: BranchAsked, *, n_probs: int) -> list[BranchAsked]:
-    """What a body asks of each of its branches.
-
-    Raises:
-        InvalidRequest: what one of them asks for cannot be; of several, the message says which.
-    """
-    bodies = branch_bodies(body)
-    branches = []
-    for index, (own, alone) in enumerate(bodies):
-        try:
-            branches.append(_branch(own, alone, settings, of_all, n_probs=n_probs))
-        except InvalidRequest as error:
-            if len(bodies) == 1:
-                raise
-            raise InvalidRequest(error.param, f"branches[{index}]: {error.message}") from None
-    return branches
-
-
-def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, of_all: BranchAsked, *, n_probs: int) -> BranchAsked:
+def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, of_all: Submission) -> BranchAsked:
     """What a body asks of one branch, which says this itself, and is asked for this alone; lists are shared, not read again."""
+    n_probs = of_all.template.n_probs if own.n_probs is None else own.n_probs
+    asked = template(alone, settings, n_probs=n_probs, n=1)
     return BranchAsked(
-        template=template(alone, settings, n_probs=n_probs if own.n_probs is None else own.n_probs, n=1),
+        template=asked,
         logit_bias=of_all.logit_bias if own.logit_bias is None else logit_bias(own.logit_bias),
         penalty_prompt=of_all.penalty_prompt if own.penalty_prompt is None else penalty_prompt(own.penalty_prompt),
         suffix=of_all.suffix if own.suffix_prompt is None else pieces(own.suffix_prompt),
         has_seed=own.seed is not None,
+        sent_as=of_all.sent_as | _names(alone) | ({} if own.n_probs is None else {"n_probs": "n_probs"}),
     )
+
+
+def _names(body: CompletionFields) -> dict[str, str]:
+    """A body's names of fields that branches may have too, each in another spelling."""
+    asked = constraint(body)
+    return {
+        "max_tokens": first_given(body, *_LIMIT)[0],
+        **({} if asked is None else {"grammar": asked.field, "json_schema": asked.field}),
+    }
 
 
 def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n: int | None = None) -> Request:

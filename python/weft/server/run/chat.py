@@ -1,11 +1,12 @@
 """Chats, as every dialect runs them: messages become a prompt, and what is written becomes the parts of an answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
-from weft import Finished, InvalidRequest, Token
+from weft import Finished, InvalidRequest, Request, Token
 from weft.chat.answer.parts import AnswerForm, AnswerReader, CallArguments, CallBegun, Part
 from weft.chat.format import ChatPrompt
 from weft.server import request_fields
@@ -14,10 +15,12 @@ from weft.server.run.aside import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.patience import n_body_bytes
 from weft.server.run.service import Service
-from weft.server.run.submission import Submission
+from weft.server.run.submission import BranchAsked, Submission, each_branch
 from weft.settings import Settings
 
 __all__ = ["Spoken", "begin", "count", "submission"]
+
+_Asked = TypeVar("_Asked", Submission, BranchAsked)
 
 STRETCH = 1_024
 """Characters of what stands before a fork that are read together."""
@@ -75,14 +78,18 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
         budget=settings.reasoning_budget,
         message=request_fields.budget_message(data, settings, prompt.held.ends),
     )
+    blamed = {"grammar": "tools", "grammar_triggers": "tools"} if prompt.held.has_tools else {}
     try:
         template = held(template)
-        branches = [msgspec.structs.replace(branch, template=held(branch.template)) for branch in asked.branches]
+        branches = each_branch(asked.branches, lambda branch: _with(branch, held(branch.template), blamed))
     except InvalidRequest as error:
         raise asked.blame(error) from None
-    asked = msgspec.structs.replace(asked, branches=branches)
-    sent_as = {**asked.sent_as, "grammar": "tools", "grammar_triggers": "tools"} if prompt.held.has_tools else asked.sent_as
-    return msgspec.structs.replace(asked, template=template, sent_as=sent_as)
+    return _with(msgspec.structs.replace(asked, branches=branches), template, blamed)
+
+
+def _with(asked: _Asked, template: Request, sent_as: Mapping[str, str]) -> _Asked:
+    """The same, with this template and with these names of fields besides."""
+    return msgspec.structs.replace(asked, template=template, sent_as={**asked.sent_as, **sent_as})
 
 
 class Spoken:

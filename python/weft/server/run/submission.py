@@ -1,8 +1,8 @@
 """What one HTTP request asks of the engine, before any of its texts is tokenized."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -11,7 +11,10 @@ from weft._native import Biases, TokenIds
 from weft.infill import Snippet
 from weft.server.run.media_files import MediaPrompt
 
-__all__ = ["BranchAsked", "ForkAsked", "Gap", "Piece", "SentPrompt", "Submission", "size_of"]
+__all__ = ["BranchAsked", "ForkAsked", "Gap", "Piece", "SentPrompt", "Submission", "each_branch", "size_of"]
+
+_Read = TypeVar("_Read")
+_Made = TypeVar("_Made")
 
 Piece = str | int
 """A stretch of a prompt: text, or one token."""
@@ -21,6 +24,9 @@ SentPrompt = Sequence[Piece] | MediaPrompt | MixedPrompt
 
 SHORTEST = 4
 """What it costs to tokenize a text of no characters, in characters."""
+
+_OF_BRANCH = re.compile(r"branches\[(\d+)\]: ")
+"""What begins a message of what is wrong in one of several branches."""
 
 PROMPT_SIZE = 32
 """What a prompt costs beside its text, in characters of it: a request is made of it, and queued."""
@@ -53,6 +59,8 @@ class BranchAsked(msgspec.Struct, frozen=True, kw_only=True):
     """What follows each prompt."""
     has_seed: bool = False
     """Whether the seed is its own."""
+    sent_as: dict[str, str] = {}
+    """As [`Submission.sent_as`], where the branch has names of its own."""
 
     @property
     def size(self) -> int:
@@ -142,9 +150,31 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         return any(asked.grammar is not None or asked.json_schema is not None or asked.dry_multiplier != 0 for asked in templates)
 
     def blame(self, error: InvalidRequest) -> InvalidRequest:
-        """The same error, by the name that the body has for the field."""
-        name = self.sent_as.get(error.param, error.param)
-        return InvalidRequest(name, re.sub(rf"^(branches\[\d+\]: )?{error.param} ", rf"\g<1>{name} ", error.message))
+        """The same error, by the name that the body has for the field, or the branch that it is of."""
+        names, place = self.sent_as, ""
+        if self.branches and (of_branch := _OF_BRANCH.match(error.message)):
+            names, place = self.branches[int(of_branch[1])].sent_as, of_branch[0]
+        name = names.get(error.param, error.param)
+        own = f"{place}{error.param} "
+        told = f"{place}{name} {error.message.removeprefix(own)}" if error.message.startswith(own) else error.message
+        return InvalidRequest(name, told)
+
+
+def each_branch(branches: Sequence[_Read], read: Callable[[_Read], _Made]) -> list[_Made]:
+    """What `read` makes of each of the branches of a body.
+
+    Raises:
+        InvalidRequest: what one of them asks for cannot be; of several, the message says which.
+    """
+    made = []
+    for index, branch in enumerate(branches):
+        try:
+            made.append(read(branch))
+        except InvalidRequest as error:
+            if len(branches) == 1:
+                raise
+            raise InvalidRequest(error.param, f"branches[{index}]: {error.message}") from None
+    return made
 
 
 def size_of(pieces: SentPrompt) -> int:
