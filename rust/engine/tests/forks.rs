@@ -235,7 +235,9 @@ fn a_state_is_kept_for_forks_that_find_no_cells_though_a_slot_is_free() {
         assert_eq!(branches[0].tokens, expected_after(begun, 3));
         assert_eq!(n_computed(&branches[0]) as usize, n_appended);
         assert_eq!(collect(completions).unwrap()[0].tokens, expected(&text, 60));
-        others.into_iter().for_each(|other| drop(collect(other).unwrap()));
+        for other in others {
+            drop(collect(other).unwrap());
+        }
         wait_until(&engine, is_idle);
     }
 }
