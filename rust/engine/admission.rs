@@ -14,15 +14,12 @@ use crate::engine::job::Job;
 use crate::engine::leaving::{free_ids, preempt, release_keeper};
 use crate::engine::queue::Preempted;
 use crate::engine::runner::Runner;
-use crate::engine::running::{Phase, Running};
+use crate::engine::running::{MARGIN, Phase, Running, margin, promised};
 use crate::engine::seniority::Seniority;
 use crate::engine::sequence::Sequence;
 use crate::engine::snapshots::snapshot_places;
 use crate::engine::telling::{tell_known, tell_start};
 use crate::request::Task;
-
-/// Cells kept free for each running sequence when another one is admitted, so that it need not be preempted at once.
-const MARGIN: u32 = 64;
 
 /// Most branches that one look at the queue starts: each may draw its first token at once.
 const MAX_STARTS: u32 = 64;
@@ -137,7 +134,7 @@ fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) ->
     let n_tokens = if is_cut { matched.n_tokens() } else { n_prompt };
     let n_beside = i64::from((job.n_together() - 1) * MARGIN);
     let Some(n_giving_way) = n_giving_way(core, job, n_needed(core, n_tokens, &matched) + n_beside) else {
-        core.refused = Some(Refusal { seniority, n_left: n_left(core) });
+        core.refused = Some(Refusal { seniority, n_left: core.n_left() });
         return false;
     };
     let n_staying = core.slots.running().len() - n_giving_way;
@@ -170,14 +167,14 @@ fn junior_to<R: Runner>(core: &Core<R>, job: &Job) -> impl Iterator<Item = usize
 /// enough: then none does.
 fn n_giving_way<R: Runner>(core: &Core<R>, job: &Job, n_needed: i64) -> Option<usize> {
     let n_least = (job.n_together() as usize).saturating_sub(core.slots.n_untaken());
-    if n_least == 0 && (core.slots.running().is_empty() || n_needed <= n_left(core)) {
+    if n_least == 0 && (core.slots.running().is_empty() || n_needed <= core.n_left()) {
         return Some(0);
     }
     let giving_way: Vec<usize> = junior_to(core, job).collect();
     let running = core.slots.running();
     let promised: Vec<i64> = giving_way.iter().map(|&nth| promised(&running[nth])).collect();
     let freed = core.memory.cache().freed_by(giving_way.iter().map(|&nth| running[nth].id));
-    let mut n_left = n_left(core);
+    let mut n_left = core.n_left();
     for (n_before, (n_freed, promised)) in freed.into_iter().zip(promised).enumerate() {
         if n_before >= n_least && n_needed <= n_left {
             return Some(n_before);
@@ -265,8 +262,8 @@ fn resume<R: Runner>(core: &mut Core<R>, budget: &mut Budget) -> bool {
         let n_needed = matched.map_or(0, |matched| n_needed(core, sequence.n_tokens(), &matched));
         total += n_needed + i64::from(margin(sequence));
     }
-    if !core.slots.running().is_empty() && total > n_left(core) {
-        core.refused = Some(Refusal { seniority, n_left: n_left(core) });
+    if !core.slots.running().is_empty() && total > core.n_left() {
+        core.refused = Some(Refusal { seniority, n_left: core.n_left() });
         return false;
     }
     for _ in 0..n_together {
@@ -360,23 +357,6 @@ fn n_needed<R: Runner>(core: &Core<R>, n_tokens: u32, matched: &Match) -> i64 {
 
 /// Whether a sequence has found no room, and no cells have become free since. Alone it always finds some.
 fn is_refused<R: Runner>(core: &Core<R>, seniority: Seniority) -> bool {
-    let is_it = |refused: Refusal| refused.seniority == seniority && n_left(core) <= refused.n_left;
+    let is_it = |refused: Refusal| refused.seniority == seniority && core.n_left() <= refused.n_left;
     !core.slots.running().is_empty() && core.refused.is_some_and(is_it)
-}
-
-/// Cells that are free or can be evicted, but for those that running sequences will take.
-pub(super) fn n_left<R: Runner>(core: &Core<R>) -> i64 {
-    let n_promised: i64 = core.slots.running().iter().map(promised).sum();
-    let n_there = core.memory.cache().n_free() + core.memory.cache().n_evictable();
-    i64::try_from(n_there).expect("a pool has fewer than 2³² cells") - n_promised
-}
-
-/// Cells that a running sequence will take.
-fn promised(running: &Running) -> i64 {
-    i64::from(running.n_uncomputed() + margin(&running.sequence))
-}
-
-/// Cells that a sequence is expected to take beside those of its tokens.
-fn margin(sequence: &Sequence) -> u32 {
-    sequence.n_remaining().map_or(MARGIN, |n| n.min(MARGIN))
 }

@@ -11,6 +11,7 @@ use crate::engine::outbox::Outbox;
 use crate::engine::queue::Queue;
 use crate::engine::recall::Recall;
 use crate::engine::runner::Runner;
+use crate::engine::running::promised;
 use crate::engine::seniority::Seniority;
 use crate::engine::slots::Slots;
 use crate::engine::stats::Stats;
@@ -49,6 +50,13 @@ impl<R: Runner> Core<R> {
     /// What the request of the sequence at `nth` wants with its prompt.
     pub(super) fn task(&self, nth: usize) -> &Task {
         &self.slots.running()[nth].sequence.request().task
+    }
+
+    /// Cells that are free or can be evicted, but for those that running sequences will take.
+    pub(super) fn n_left(&self) -> i64 {
+        let n_promised: i64 = self.slots.running().iter().map(promised).sum();
+        let n_there = self.memory.cache().n_free() + self.memory.cache().n_evictable();
+        i64::try_from(n_there).expect("a pool has fewer than 2³² cells") - n_promised
     }
 
     pub(super) fn is_complete(&self, nth: usize) -> bool {

@@ -8,6 +8,9 @@ use crate::engine::runner::{SequenceId, Variant};
 use crate::engine::sequence::Sequence;
 use crate::request::{FinishReason, PlacedMedia, SavedPrefix, Token};
 
+/// Cells kept free for each running sequence when another one is admitted, so that it need not be preempted at once.
+pub(super) const MARGIN: u32 = 64;
+
 /// What a sequence in a slot is doing.
 pub(crate) enum Phase {
     /// It is given back what is stored of it; nothing of it is computed meanwhile.
@@ -133,4 +136,14 @@ impl Running {
     pub(crate) fn held(&self) -> Vec<Token> {
         self.sequence.tokens.first(self.n_held)
     }
+}
+
+/// Cells that a running sequence will take.
+pub(super) fn promised(running: &Running) -> i64 {
+    i64::from(running.n_uncomputed() + margin(&running.sequence))
+}
+
+/// Cells that a sequence is expected to take beside those of its tokens.
+pub(super) fn margin(sequence: &Sequence) -> u32 {
+    sequence.n_remaining().map_or(MARGIN, |n| n.min(MARGIN))
 }

@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 
 use crate::cache::{MIN_SHARED, Maker, Match};
 use crate::config::Checkpoints;
-use crate::engine::admission::n_left;
 use crate::engine::core::Core;
 use crate::engine::job::Job;
 use crate::engine::places::Places;
@@ -199,7 +198,7 @@ fn is_left_behind<R: Runner>(core: &Core<R>, running: &Running, n_tokens: u32) -
     let is_alone = core.queue.n_awaiting() == 1 && core.queue.highest_waiting().is_none() && core.queue.preempted().is_empty();
     let has_room = || {
         let is_free = !core.slots.are_full() && core.memory.cache().n_free_ids() > 0;
-        is_free && i64::from(fork.n_prompt() - n_tokens) <= n_left(core)
+        is_free && i64::from(fork.n_prompt() - n_tokens) <= core.n_left()
     };
     fork.is_unmade() || !is_alone || !has_room()
 }

@@ -352,8 +352,8 @@ async def test_a_window_is_kept_along_a_prompt_and_where_two_have_parted(tiny_mo
     case = Case("window")
     async with running(tiny_models, case, n_slots=2) as engine, alone(tiny_models, case) as reference:
         shared = text_of(300, "parted")
-        # The second one goes on from the last place along the first one, which is 256 tokens from its beginning by default.
-        for nth, n_cached in enumerate((0, 256, 300, 300)):
+        # The second one goes on from the last place along the first one, which is 288 tokens from its beginning by default.
+        for nth, n_cached in enumerate((0, 288, 300, 300)):
             prompt = [*shared, nth + N_CONTROL, *text_of(99, f"parted {nth}")]
             [branch] = (await engine.complete(prompt, **greedy(4))).branches
             assert (branch.usage.n_computed, branch.usage.n_cached) == (400 - n_cached, n_cached)
