@@ -351,12 +351,12 @@ async def test_a_window_whose_cells_were_used_again_is_a_miss(tiny_models: Model
 async def test_a_window_is_kept_along_a_prompt_and_where_two_have_parted(tiny_models: Models) -> None:
     case = Case("window")
     async with running(tiny_models, case, n_slots=2) as engine, alone(tiny_models, case) as reference:
-        shared = text_of(300, "parted")
+        shared = text_of(310, "parted")
         # The second one goes on from the last place along the first one, which is 288 tokens from its beginning by default.
-        for nth, n_cached in enumerate((0, 288, 300, 300)):
+        for nth, n_cached in enumerate((0, 288, 310, 310)):
             prompt = [*shared, nth + N_CONTROL, *text_of(99, f"parted {nth}")]
             [branch] = (await engine.complete(prompt, **greedy(4))).branches
-            assert (branch.usage.n_computed, branch.usage.n_cached) == (400 - n_cached, n_cached)
+            assert (branch.usage.n_computed, branch.usage.n_cached) == (410 - n_cached, n_cached)
             await reference.check(prompt, branch, (0, 3))
             # Of what is saved of the first one, the window has moved on.
             await wait_until(lambda: is_empty(engine))
