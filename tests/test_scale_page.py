@@ -58,7 +58,9 @@ def test_who_moves_nobody_finds_more_and_waits_longer(rows: list[Row]) -> None:
 
 
 def test_the_bounds_that_the_page_tells_are_those_of_the_code() -> None:
-    digest, routing = (runpy.run_path(str(ROOT / "python" / "weft" / "ray" / f"{name}.py")) for name in ("digest", "prefix_routing"))
+    digest, routing = (
+        runpy.run_path(str(ROOT / "python" / "weft" / "ray" / f"{name}.py")) for name in ("digest", "prefix_routing")
+    )
     assert f"{digest['MAX_HASHES']:,}, which are {digest['MAX_HASHES'] * 8 // 1024} KiB" in PAGE
     assert f"and {digest['MAX_HASHES'] * digest['BLOCK']:,} tokens" in PAGE
     assert f"| {digest['MAX_BLOCKS']:,}, its first {digest['MAX_BLOCKS'] * digest['BLOCK']:,} tokens |" in PAGE
