@@ -188,10 +188,17 @@ mod tests {
     }
 
     #[test]
-    fn where_the_gap_is_too_small_for_all_each_turn_is_one_step() {
-        let steps = simulate(&[set(1, 1, 0.15), set(2, 1, 0.15), set(3, 1, 0.15)], 0.01, 90);
-        assert_eq!(n_changes(&steps), 89);
-        assert!((0..3).all(|at| longest_gap_s(&steps, at) <= 3.0 * 0.16 + 1e-9));
+    fn where_the_gap_is_too_small_for_all_a_pause_is_a_step_of_each_and_its_change() {
+        for (n, step_s, change_s) in [(3, 0.15, 0.01), (4, 0.042, 0.013), (16, 0.013, 0.003)] {
+            let sets: Vec<Set> = (0..n).map(|i| set(i, 2, step_s)).collect();
+            let steps = simulate(&sets, change_s, 200);
+            assert_eq!(n_changes(&steps), 199, "each turn is one step");
+            let least_s = f64::from(n) * (step_s + change_s);
+            for at in 0..sets.len() {
+                let gap_s = longest_gap_s(&steps, at);
+                assert!((gap_s - least_s).abs() < 1e-9, "{gap_s} s for set {at} of {n}");
+            }
+        }
     }
 
     #[test]

@@ -165,6 +165,16 @@ async def test_what_is_pinned_is_counted_until_it_is_let_go(metered: httpx.Async
     assert told == [(0, 0), (1, pinned["n_bytes"]), (0, 0)]
 
 
+async def test_what_nobody_uses_takes_no_memory_and_vectors_take_some_from_the_first_on(metered: httpx.AsyncClient) -> None:
+    await metered.post("/completion", json={"prompt": "Once", "n_predict": 2})
+    before = await samples(metered)
+    parts = ("adapter", "vectors_context", "media", "media_waiting", "projector", "pinned")
+    assert {before[f"weft:{part}_bytes"] for part in parts} == {0}
+    await metered.post("/embedding", json={"content": "Once"})
+    after = await samples(metered)
+    assert [part for part in parts if after[f"weft:{part}_bytes"] > 0] == ["vectors_context"]
+
+
 async def test_operations_of_our_own_kernels_are_counted(metered: httpx.AsyncClient) -> None:
     before, compute = await samples(metered), (await metered.get("/props")).json()["compute"]
     await metered.post("/completion", json={"prompt": prompt_of(30, "by kernels"), "n_predict": 4})
