@@ -86,8 +86,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Sent = Begun | CacheExplanation | list[Event] | WeftError
-"""What a replica answers a call with: first that it has the request, then why its prompt is computed, where it asks for that, then
-events as they come, and at the end perhaps an error."""
+"""What a replica answers a call with: that it has it; why its prompt is computed, if it asks; events as they come; and at the end
+perhaps an error."""
 
 
 def packed(tokens: Sequence[int]) -> bytes:
