@@ -37,6 +37,9 @@ SCALE = 0.25
 
 PATIENCE_S = 300.0
 
+TURNS = [{"role": role, "delimiter": f"<|im_start|>{role}\n"} for role in ("user", "assistant")]
+"""How turns begin in these prompts. A llama-server finds it in the template of a chat, and keeps what its memory is there."""
+
 
 class Prompt(msgspec.Struct):
     """What a model was asked to continue, and what it said."""
@@ -103,6 +106,7 @@ def play_elsewhere(program: Path, prompts: Sequence[Prompt], flags: Sequence[str
             # It fails where a grammar is met and no token ends the text: each token is a byte, and so many are enough.
             n = len(prompt.said.encode())
             body = {"prompt": prompt.tokens, "grammar": held, "cache_prompt": True, "temperature": 0.0, "n_predict": n}
+            body["message_delimiters"] = TURNS
             _post(port, "/completion", body)
         return _computed(port)
 

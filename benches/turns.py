@@ -31,8 +31,32 @@ from weft.settings.volatile import PRESETS
 
 FLAGS = ("-np", "4", "-c", "65536", "--kv-unified", "-t", "2", "--chat-template", "chatml")
 
-REPLAYED = ("-np", "4", "-c", "65536", "--kv-unified", "-t", "2")
-"""The actor has a template of its own."""
+REPLAYED = ("-np", "4", "-c", "65536", "--kv-unified", "-t", "1")
+"""The actor has a template of its own. What a toy computes is less than what threads would say to each other."""
+
+CHECKPOINTS = ("--no-cache-idle-slots", "--ctx-checkpoints", "256", "--checkpoint-min-step", "0")
+
+ELSEWHERE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "attention": ((), ("--no-cache-idle-slots",), ("--no-cache-idle-slots", "-sps", "0.5")),
+    "window": (
+        (),
+        ("--no-cache-idle-slots", "--swa-full"),
+        CHECKPOINTS,
+        (*CHECKPOINTS, "-ub", "1024"),
+        (*CHECKPOINTS, "-ub", "2048"),
+        (*CHECKPOINTS, "-ub", "2048", "-sps", "0.5"),
+    ),
+    "recurrent": (
+        (),
+        CHECKPOINTS,
+        (*CHECKPOINTS, "-ub", "1024"),
+        (*CHECKPOINTS, "-ub", "2048"),
+        (*CHECKPOINTS, "-ub", "2048", "-sps", "0.5"),
+    ),
+}
+ELSEWHERE["hybrid"] = ELSEWHERE["recurrent"]
+"""What a llama-server is told besides: nothing, and what has it compute least of one trace or another. It keeps a state or a
+window as many tokens before the end of a prompt as `-ub` says."""
 
 ARCHITECTURES = {"attention": "llama", "window": "gemma3", "recurrent": "mamba", "hybrid": "lfm2", "demo": "llama"}
 """Their contexts are as long as the pool, whatever they were made for: nobody reads what they write."""
@@ -158,7 +182,7 @@ def measure(name: str, flags: Sequence[str], n_chats: int, n_turns: int) -> bool
 
 
 def replay(name: str, flags: Sequence[str], toy: Sequence[str], other: Path | None) -> bool:
-    """Plays the traces of clients to one model; whether what was computed is about what had to be."""
+    """Plays the traces of clients to one model; whether what Weft computed is about what had to be."""
     is_met = True
     for client in TRACES:
         for rule in (None, *([client] if client in PRESETS else [])):
@@ -170,8 +194,10 @@ def replay(name: str, flags: Sequence[str], toy: Sequence[str], other: Path | No
             )
             is_met &= ratio <= AIM
             if other is not None:
-                n = play_elsewhere(other, told.prompts, [*flags, *toy])
-                print(f"{name:<10} {what:<32} {n:>8} {told.had_to:>8} {n / told.had_to:>7.3f} llama-server", flush=True)
+                for own in ELSEWHERE[name]:
+                    n = play_elsewhere(other, told.prompts, [*flags, *toy, *own])
+                    by = " ".join(("llama-server", *own))
+                    print(f"{name:<10} {what:<32} {n:>8} {told.had_to:>8} {n / told.had_to:>7.3f} {by}", flush=True)
     return is_met
 
 

@@ -113,6 +113,21 @@ def test_a_client_who_leaves_frees_the_slot_of_the_replica(cluster: Cluster) -> 
     wait_until(lambda: cluster.n_busy() == 0, 10)
 
 
+def test_a_request_that_runs_tells_why_its_prompt_is_computed(cluster: Cluster) -> None:
+    body = {"prompt": "Why is this computed?", "n_predict": -1, "ignore_eos": True, "stream": True, "explain_cache": True}
+    with cluster.client.stream("POST", "/completion", json=body) as answer:
+        lines = (line for line in answer.iter_lines() if line.startswith("data: "))
+        next(lines)
+        # Behind it Ray tells a number of its own.
+        own, *_ = answer.headers.get_list("x-request-id")
+        url = f"/requests/{own}"
+        report = cluster.client.get(url).json()
+        assert cluster.client.delete(f"{url}/branches/0").status_code == 204
+        *_, end = lines
+    told = json.loads(end.removeprefix("data: "))["cache_explanation"]
+    assert (report["n_finished"], report["cache_explanation"]) == (0, told)
+
+
 def test_a_replica_that_is_killed_is_started_again(cluster: Cluster) -> None:
     killed = cluster.processes("replica")[0]
     cluster.kill(killed, signal.SIGKILL)

@@ -30,6 +30,9 @@ class LocalFleet:
         """Replicas that never answer."""
         self.still: set[str] = set()
         """Replicas that stand still from now on."""
+        self.spoken = asyncio.Event()
+        """Until it is set, events are held back; other messages are not."""
+        self.spoken.set()
         self._told: dict[str, Told] = {}
         self._router = Router(seed=1)
 
@@ -52,6 +55,8 @@ class LocalFleet:
             async for message in answer:
                 if name in self.still:
                     await asyncio.Event().wait()
+                if isinstance(message, list) and message:
+                    await self.spoken.wait()
                 if name in self.dying:
                     self.dying[name] -= 1
                     if self.dying[name] < 0:

@@ -141,14 +141,33 @@ async def test_branches_at_replicas_are_not_forked(remote: RemoteEngine) -> None
     await stream.aclose()
 
 
-async def test_why_a_prompt_was_computed_is_told_by_its_replica_with_the_end(remote: RemoteEngine) -> None:
+async def test_why_a_prompt_is_computed_is_told_by_its_replica_before_any_event(remote: RemoteEngine, fleet: LocalFleet) -> None:
+    fleet.spoken.clear()
     stream = remote.generate(prompt_of(20, "explained"), max_tokens=3, explain_cache=True)
     before = stream.explanation
-    [end] = [event for event in await collect(stream) if isinstance(event, weft.Finished)]
+    await wait_until(lambda: stream.explanation is not None)
     told = stream.explanation
+    fleet.spoken.set()
+    [end] = [event for event in await collect(stream) if isinstance(event, weft.Finished)]
     assert before is None
     assert told is not None
-    assert (told.n_prompt, told) == (20, end.explanation)
+    assert (told.n_prompt, told, stream.explanation) == (20, end.explanation, end.explanation)
+
+
+async def test_a_request_that_waits_for_a_slot_at_a_replica_tells_why_once_it_has_begun(
+    remote: RemoteEngine, fleet: LocalFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.ray.replica.EXPLAINS_WITHIN_S", 0.01)
+    running = remote.generate(PROMPT, ignore_eos=True, context_shift=True, slot=0)
+    assert await running.next_batch()
+    waiting = remote.generate(prompt_of(600, "waits"), max_tokens=2, slot=0, explain_cache=True)
+    while not remote.stats().n_waiting:
+        await fleet.look()
+    before = waiting.explanation
+    running.close()
+    [end] = [event for event in await collect(waiting) if isinstance(event, weft.Finished)]
+    assert (before, waiting.explanation) == (None, end.explanation)
+    assert end.explanation is not None
 
 
 async def test_slots_of_all_replicas_are_counted_through(remote: RemoteEngine, fleet: LocalFleet) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from weft._native import Biases, CompactLogprobs, MixedPrompt, Model, TokenIds
 from weft.errors import NotSupported, WeftError
-from weft.events import Event, Logprob, Logprobs, PromptLogprobs, Token
+from weft.events import CacheExplanation, Event, Logprob, Logprobs, PromptLogprobs, Token
 from weft.ray.digest import Digest
 from weft.request import Prompt, Request
 from weft.request.schema import schema_text
@@ -85,8 +85,9 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     vector_stats: SimpleNamespace
 
 
-Sent = Begun | list[Event] | WeftError
-"""What a replica answers a call with: first that it has begun, then events as they come, and at the end perhaps an error."""
+Sent = Begun | CacheExplanation | list[Event] | WeftError
+"""What a replica answers a call with: that it has it; why its prompt is computed, if it asks; events as they come; and at the end
+perhaps an error."""
 
 
 def packed(tokens: Sequence[int]) -> bytes:

@@ -1,6 +1,8 @@
 """One engine, as another process asks it. Nothing here knows Ray."""
 
 import asyncio
+import contextlib
+import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -10,7 +12,7 @@ from weft._native import Stream, Vectors
 from weft.config import EngineConfig
 from weft.engine import Engine
 from weft.errors import EngineStopped, WeftError
-from weft.events import Finished
+from weft.events import Event, Finished
 from weft.ray.digest import digest_of
 from weft.ray.errors import ReplicaLost
 from weft.ray.messages import Begun, Call, Facts, Question, Sent, Told, portable, unpacked
@@ -25,6 +27,10 @@ GAP_S = 0.02
 
 LIVES_EVERY_S = 5.0
 """Seconds after which a stream that waits tells that its replica lives."""
+
+
+EXPLAINS_WITHIN_S = 0.25
+"""Seconds after which a request that has begun in a slot tells why its prompt is computed, where it asks."""
 
 
 class Replica:
@@ -74,11 +80,14 @@ class Replica:
         try:
             yield Begun(self._id, stream.request_id)
             n_open = len(call.request.branches) or call.request.n
+            explained = None
             while n_open:
-                try:
-                    async with asyncio.timeout(LIVES_EVERY_S):
-                        events = await stream.next_batch(compact=True)
-                except TimeoutError:
+                events = await _heard(stream, asks_why=call.request.explain_cache and explained is None)
+                # It is told before any token, which may have changed it.
+                if (why := stream.explanation) not in (None, explained):
+                    explained = why
+                    yield why
+                if events is None:
                     yield []
                     continue
                 if not events:
@@ -171,3 +180,15 @@ class Replica:
     async def erase_slot(self, slot: int) -> int:
         """As of `Engine`."""
         return await self._engine.erase_slot(slot)
+
+
+async def _heard(stream: Stream, *, asks_why: bool) -> list[Event] | None:
+    """What `next_batch` gives; None where nothing has come for a while, or why the prompt is computed is known, and was asked."""
+    began = time.monotonic()
+    while (left_s := began + LIVES_EVERY_S - time.monotonic()) > 0:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(left_s, EXPLAINS_WITHIN_S) if asks_why else left_s):
+                return await stream.next_batch(compact=True)
+        if asks_why and stream.explanation is not None:
+            break
+    return None

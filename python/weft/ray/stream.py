@@ -130,7 +130,7 @@ class Feed:
                 if self._n_open < self._n or self._written or n_tries == MAX_TRIES or call.only is not None:
                     raise ReplicaLost(replica_id, n_tries) from None
                 call = msgspec.structs.replace(call, avoid=(*call.avoid, replica_id))
-                self.begun = None
+                self.begun = self.explanation = None
             else:
                 return
 
@@ -142,6 +142,8 @@ class Feed:
                     waiting.reschedule(asyncio.get_running_loop().time() + SILENT_S)
                     if isinstance(message, Begun):
                         self.begun = message
+                    elif isinstance(message, CacheExplanation):
+                        self.explanation = message
                     elif isinstance(message, EngineStopped) and not isinstance(message, ReplicaLost):
                         break
                     elif isinstance(message, WeftError):
@@ -161,7 +163,7 @@ class Feed:
         for event in events:
             if isinstance(event, Finished):
                 self._n_open -= 1
-                self.explanation = self.explanation or event.explanation
+                self.explanation = event.explanation or self.explanation
             elif isinstance(event, Token) and event.index == 0:
                 self._written.append(event.token)
         self.events += events
@@ -216,7 +218,7 @@ class RemoteStream:
 
     @property
     def explanation(self) -> CacheExplanation | None:
-        """As of `Stream`, but None until the first branch has ended: with that end the replica tells it."""
+        """As of `Stream`, up to a quarter of a second later, as the replica tells it."""
         return self._feed.explanation
 
     def __aiter__(self) -> "RemoteStream":
