@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from weft import _native
+from weft.installed import distribution
 from weft.serving import build
 
 
@@ -24,6 +26,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, folder: Path, version: str, recor
     """Weft as it is installed in a folder of its own."""
     package = SimpleNamespace(version=version, read_text=lambda name: record if name == "RECORD" else None)
     monkeypatch.setattr(build, "installed", lambda: package)
+    monkeypatch.setattr(build, "version", lambda: version)
     monkeypatch.setattr(build, "__file__", str(folder / "lib" / "weft" / "serving" / "build.py"))
 
 
@@ -70,3 +73,16 @@ def test_a_repository_is_told_by_its_commit(tmp_path: Path, monkeypatch: pytest.
 
 def test_what_runs_here_is_told() -> None:
     assert re.fullmatch("b[0-9]+-[0-9a-f]{9,}", build.build_info())
+
+
+def test_the_compiled_version_is_that_of_the_metadata() -> None:
+    assert (weft := distribution.installed()) is not None
+    assert weft.version == _native.VERSION == distribution.version()
+
+
+def test_a_package_without_metadata_has_the_version_that_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distribution, "NAMES", ())
+    monkeypatch.setattr(build, "__file__", str(tmp_path / "lib" / "weft" / "serving" / "build.py"))
+    major, minor, patch = map(int, _native.VERSION.split("."))
+    assert distribution.version() == _native.VERSION
+    assert build.build_info() == f"b{major * 10_000 + minor * 100 + patch}-000000000"

@@ -14,7 +14,7 @@ import pytest
 import weft
 from weft import _native
 from weft.installed import levels
-from weft.installed.distribution import installed
+from weft.installed.distribution import version
 from weft.installed.levels import LEVELS, Level, NoLevel, WrongLevel
 
 BASELINE, AVX2, AVX512, AVX512_BF16, AMX = LEVELS
@@ -161,7 +161,12 @@ def test_a_level_that_is_asked_for_restrains_the_kernels_too(wheel: Path) -> Non
 
 
 def test_the_version_tells_the_level(wheel: Path) -> None:
-    assert run(wheel, "-m", "weft", "--version", WEFT_CPU_LEVEL="avx2").stdout == f"weft {installed().version} (avx2)\n"
+    assert run(wheel, "-m", "weft", "--version", WEFT_CPU_LEVEL="avx2").stdout == f"weft {version()} (avx2)\n"
+
+
+def test_the_version_is_told_without_metadata(wheel: Path) -> None:
+    # Without the packages that are installed beside this one, nothing says what this one is but its compiled module.
+    assert run(wheel, "-S", "-m", "weft", "--version", WEFT_CPU_LEVEL="avx2").stdout == f"weft {_native.VERSION} (avx2)\n"
 
 
 def refusal() -> str:

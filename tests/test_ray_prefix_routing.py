@@ -10,7 +10,7 @@ import pytest
 from benches.cluster.engines import Blocks
 from benches.cluster.loads import Session, Turn, agents, chats, mooncake
 from benches.cluster.rules import RULES, Cells, Placed, Seen, routers
-from benches.cluster.simulation import COUNTED_S, found_again, in_one_cache, simulate
+from benches.cluster.simulation import COUNTED_S, DELAY_S, PERIOD_S, found_again, in_one_cache, simulate
 from weft.ray.digest import BLOCK, Digest, block_hashes, pack
 from weft.ray.prefix_routing import GUARD_SLOTS, MAX_AGE_S, MAX_PROMPTS, MAX_REPLICAS, MAX_SENT, SETTLED_S, Candidate, Router
 
@@ -290,6 +290,23 @@ def test_a_router_counts_as_those_of_ray_do() -> None:
     # The first has ended by then; the second runs on, but nothing was heard of that for too long.
     assert counted == [(0, 0), (0, 1), (5, 1), (30, 0)]
     assert COUNTED_S < 25
+
+
+@pytest.mark.parametrize("every_s", [1.0, 3.0, 0.75, 30.5])
+def test_a_digest_is_no_older_than_its_period_and_its_way(every_s: float) -> None:
+    ages: list[float] = []
+
+    class Watching:
+        needs_digests = True
+
+        def choose(self, _prompt: Sequence[int], replicas: Sequence[Seen], now: float, _key: str) -> int:
+            ages.extend(now - seen.digest.made_at for seen in replicas if seen.digest is not None)
+            return len(ages) % len(replicas)
+
+    asked = [Session(nth * every_s, [Turn(lambda: TEXT[:500], [], 50, 0.0)], str(nth)) for nth in range(30)]
+    simulate(asked, 3, Blocks(3, n_tokens=10_000), Watching(), n_slots=N_SLOTS)
+    assert len(ages) >= 3 * 28
+    assert DELAY_S <= min(ages) <= max(ages) < PERIOD_S + DELAY_S
 
 
 def trace(path: Path) -> Path:

@@ -29,7 +29,7 @@ def test_the_curves_are_what_was_recorded(rows: list[Row]) -> None:
         assert path.read_text(encoding="utf-8") == text, "python -m scripts.scale_table"
 
 
-@pytest.mark.parametrize(("load", "most"), [("chats", 0.98), ("fan-outs", 0.95), ("mooncake", 0.94)])
+@pytest.mark.parametrize(("load", "most"), [("chats", 0.98), ("fan-outs", 0.95), ("mooncake", 0.95)])
 def test_a_cluster_found_almost_what_one_cache_of_its_size_finds(load: str, most: float, rows: list[Row]) -> None:
     ours = [row for row in rows if (row.load, row.rule, row.n_routers) == (load, "Weft", 0)]
     assert {row.n_replicas for row in ours} >= {1, 2, 4, 8, 16, 32}
@@ -40,8 +40,7 @@ def test_so_it_did_on_loads_that_nothing_was_chosen_on(rows: list[Row]) -> None:
     others = [row for row in rows if row.load not in TUNED and (row.rule, row.n_routers) == ("Weft", 0)]
     assert len({row.load for row in others}) >= 9
     found = [row.hit_rate / row.of_one_cache for row in others]
-    assert min(found) > 0.93
-    assert sum(found) / len(found) > 0.95
+    assert min(found) > 0.97
     by_key = {row.key: row for row in rows}
     for row in others:
         assert row.waited_p99_s < by_key[row.load, row.n_replicas, "round robin", 0].waited_p99_s

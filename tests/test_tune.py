@@ -15,6 +15,7 @@ from weft import _native
 from weft._native import Hardware, tune
 from weft.cli.tune import NOISE, table
 from weft.config import Kernels
+from weft.installed import distribution
 from weft.work import tuning
 from weft.work.tuning import Conditions, Measured, Tuned
 
@@ -100,6 +101,12 @@ async def test_a_later_start_uses_what_was_measured(model: weft.Model) -> None:
     assert (choice.flash_attention, choice.n_threads, choice.n_threads_batch) == ("on", 1, 1)
     expected = "attention by llama.cpp with flash on (tuned), products by llama.cpp (asked for), "
     assert choice.summary == expected + "at most 512 tokens per decode, 1 threads (tuned)"
+
+
+async def test_an_engine_of_a_package_without_metadata_uses_it_too(model: weft.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning.write(file_of(model, kernels="llama.cpp"), SLOW)
+    monkeypatch.setattr(distribution, "NAMES", ())
+    assert "tuned" in (await chosen(kernels="llama.cpp")).summary
 
 
 @on_a_cpu

@@ -205,11 +205,16 @@ class _Replica:
         return ended, self._plan(now)
 
     def publish(self, now: float) -> None:
-        """Tells what it held at the last moment when it had to, before that changes; and what it told some time ago is known."""
+        """Tells what it held at the last moments when it had to, before that changes; and what it told some time ago is known.
+
+        The very last may not have come yet: then the one before it is what is known.
+        """
         if not self._publishes:
             return
-        tick = math.floor((now - self.nth / 64) / PERIOD_S) * PERIOD_S + self.nth / 64
-        if tick > self._told_at:
+        last = math.floor((now - self.nth / 64) / PERIOD_S) * PERIOD_S + self.nth / 64
+        for tick in (last - PERIOD_S, last):
+            if tick <= self._told_at:
+                continue
             self._told_at = tick
             if self._has_changed:
                 self._hashes, self._has_changed = self._held.digest(self.nth), False

@@ -11,13 +11,14 @@ In a forked child every call that touches a model, an engine or a stream raises 
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, Literal, Self, Unpack, final, overload
+from typing import Any, Final, Literal, Self, Unpack, final, overload
 
 from weft.events import CacheExplanation, Event, Logprob
 from weft.reading import Branches
 from weft.request import ForkOptions, Request
 
 __all__ = [
+    "VERSION",
     "Adapter",
     "Biases",
     "BranchStats",
@@ -54,6 +55,9 @@ __all__ = [
     "trim_heap",
     "tune",
 ]
+
+VERSION: Final[str]
+"""The one that was compiled. A distribution's metadata says the same, where there is any."""
 
 @final
 class Modalities:

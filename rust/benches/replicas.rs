@@ -102,7 +102,8 @@ fn limits(n_slots: u32, n_cells: u32, max_store_bytes: u64) -> Limits {
 fn start(limits: &Limits) -> Engine {
     let decodes = Decodes::default();
     decodes.run_freely();
-    let build = move || Ok(Weightless::new(Duration::ZERO, decodes).with_bytes_per_token(BYTES_PER_TOKEN));
+    let build =
+        move || Ok(Weightless::new(Duration::ZERO, decodes).with_bytes_per_token(BYTES_PER_TOKEN).with_idle_cells_for_free());
     Engine::start(*limits, build).expect("a model that computes nothing always starts")
 }
 

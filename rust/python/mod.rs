@@ -73,6 +73,10 @@ mod native {
     use super::vectors::{PyVectorStats, PyVectors};
     use super::{Bound, PyModule, PyResult, PySequence};
 
+    /// The crate's, which is the distribution's.
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         PySequence::register::<PyTokenIds>(module.py())?;

@@ -7,11 +7,9 @@ python -m tests.ray.run --python 3.13 ...  # the same by another Python, of that
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +51,6 @@ def other_python(version: str) -> tuple[str, dict[str, str]]:
         _uv("venv", "--quiet", "--clear", "--python", version, str(folder))
         _uv("pip", "install", "--quiet", "--compile-bytecode", "--python", python, *wanted)
         done.touch()
-    # By this Weft knows its version.
-    told = metadata.distribution("weft-llm").locate_file("")
-    (packages,) = folder.glob("lib/python*/site-packages")
-    for info in Path(str(told)).glob("weft_llm-*.dist-info"):
-        shutil.copytree(info, packages / info.name, dirs_exist_ok=True)
     return python, _with_paths(ROOT / "python", ROOT)
 
 

@@ -173,7 +173,7 @@ def test_their_number_follows_the_load(cluster: Cluster) -> None:
     for asker in askers:
         asker.start()
     try:
-        wait_until(lambda: len(cluster.processes("replica")) == 3, 60)
+        wait_until(lambda: len(cluster.processes("replica")) == 3, 150)
     finally:
         is_over.set()
         for asker in askers:

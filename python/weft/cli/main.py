@@ -109,10 +109,10 @@ def _run(given: Sequence[str]) -> NoReturn:
 
 
 def _print_version() -> None:
-    from weft.installed.distribution import installed  # noqa: PLC0415 (what it imports takes longer than all of the rest)
+    from weft.installed.distribution import version  # noqa: PLC0415 (what it imports takes longer than all of the rest)
 
     level = here()
-    print(f"weft {installed().version}{f' ({level.name})' if level else ''}")
+    print(f"weft {version()}{f' ({level.name})' if level else ''}")
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str], command: Command = SERVE) -> "Parsed":

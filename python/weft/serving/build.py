@@ -6,7 +6,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from weft.installed.distribution import installed
+from weft.installed.distribution import installed, version
 
 __all__ = ["build_info"]
 
@@ -21,11 +21,13 @@ def build_info() -> str:
     """`b<number>-<commit>`: the number grows with the version (0.1.0 is 100), the commit says what exactly runs.
 
     Where weft runs from its repository, that is the commit checked out there. An installed wheel knows no commit: there it is the
-    beginning of the SHA-256 of its record, which holds the digest of each of its files, the compiled module among them.
+    beginning of the SHA-256 of its record, which holds the digest of each of its files, the compiled module among them. A package
+    that was copied without its record has zeros.
     """
     weft = installed()
-    major, minor, patch = (int(part) for part in re.findall("[0-9]+", weft.version)[:3])
-    return f"b{major * 10_000 + minor * 100 + patch}-{_checked_out() or _digest(weft.read_text('RECORD')) or UNKNOWN}"
+    major, minor, patch = (int(part) for part in re.findall("[0-9]+", version())[:3])
+    record = weft.read_text("RECORD") if weft else None
+    return f"b{major * 10_000 + minor * 100 + patch}-{_checked_out() or _digest(record) or UNKNOWN}"
 
 
 def _checked_out() -> str | None:

@@ -97,7 +97,7 @@ def tune_file(model: Model, conditions: Conditions) -> Path:
     # The server loads its model while it imports the rest: what only this needs keeps `import weft` from nothing.
     import platformdirs  # noqa: PLC0415
 
-    from weft.installed.distribution import installed  # noqa: PLC0415
+    from weft.installed.distribution import version  # noqa: PLC0415
 
     hardware = Hardware.read()
     metadata = {key: value for key, value in model.metadata().items() if not key.startswith(("general.", "tokenizer."))}
@@ -105,7 +105,7 @@ def tune_file(model: Model, conditions: Conditions) -> Path:
         *(model.size_bytes, model.n_params, model.n_vocab, model.description, metadata),
         *conditions,
         *(hardware.cpu, hardware.n_cores, hardware.n_threads, hardware.gpus),
-        *(installed().version, hardware.instructions),
+        *(version(), hardware.instructions),
     ]
     key = hashlib.blake2b(msgspec.json.encode(what), digest_size=10).hexdigest()
     return platformdirs.user_cache_path("weft", appauthor=False) / "tuned" / f"{key}.json"

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weft::engine::runner::{DecodeError, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
+use weft::engine::runner::{DecodeError, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
 use weft::fake_runner::{END, FakeRunner, MEMORY, N_VOCAB};
 use weft::request::Token;
 use weft::sampling::Lexicon;
@@ -101,6 +101,7 @@ pub(crate) struct Weightless {
     decodes: Decodes,
     /// Of a saved piece.
     bytes_per_token: usize,
+    idle_cost: IdleCost,
     logits: Vec<f32>,
     lexicon: Lexicon,
 }
@@ -110,7 +111,14 @@ impl Weightless {
         // All but the tokens that end or halve something are as likely.
         let mut logits = vec![0.0; N_VOCAB];
         logits[..4].fill(-100.0);
-        Self { takes, decodes, bytes_per_token: 1, logits, lexicon: FakeRunner::new(256, 2).0.lexicon() }
+        Self {
+            takes,
+            decodes,
+            bytes_per_token: 1,
+            idle_cost: MEMORY.idle_cost,
+            logits,
+            lexicon: FakeRunner::new(256, 2).0.lexicon(),
+        }
     }
 }
 
@@ -118,6 +126,12 @@ impl Weightless {
     #[allow(dead_code, reason = "not every bench saves much")]
     pub(crate) fn with_bytes_per_token(self, bytes_per_token: usize) -> Self {
         Self { bytes_per_token, ..self }
+    }
+
+    /// Nothing leaves the pool before its cells are needed: what does so where nobody runs depends on how fast the machine is.
+    #[allow(dead_code, reason = "not every bench asks what is held")]
+    pub(crate) fn with_idle_cells_for_free(self) -> Self {
+        Self { idle_cost: IdleCost::Nothing, ..self }
     }
 }
 
@@ -157,7 +171,7 @@ impl Runner for Weightless {
     fn drop_sequence(&mut self, _: SequenceId) {}
 
     fn memory_kind(&self) -> MemoryKind {
-        MEMORY
+        MemoryKind { idle_cost: self.idle_cost, ..MEMORY }
     }
 
     fn save(&mut self, _: SequenceId, range: Range<u32>) -> Result<Arc<[u8]>, StateError> {
