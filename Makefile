@@ -69,7 +69,7 @@ bench-loads: extension ## What clients see, over HTTP too, against loops that do
 bench-start: extension ## How long a start takes, and what an idle and a busy server hold in memory (ARGS="--quick --python /tmp/installed/bin/python")
 	python -m benches.start $(ARGS)
 
-bench-abuse: extension ## What one stream and one chat feel of 200 connections of abuse, and what these leave behind: 12 minutes (ARGS="--seconds 60")
+bench-abuse: extension ## What one stream and one chat feel of 200 connections of abuse, and what these leave behind: 14 minutes (ARGS="--seconds 60")
 	python -m benches.abuse $(ARGS)
 
 bench-beside: extension ## The 99th percentile of a stream's pauses beside vectors, pictures and changes of adapters: two minutes

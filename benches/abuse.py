@@ -8,8 +8,9 @@ streams in all slots, because every server is slower where others are served; th
 All but the server and whoever measures run only
 where a processor would be idle, so that what is felt is the server's doing and not that of clients on the same cores.
 
-Memory, handles and threads are looked at while the server is idle, before and after; before that there is some abuse too, so that
-the allocators and the cache have what they keep. Start it in the repository's root as `python -m benches.abuse`.
+Memory, handles and threads are looked at while the server is idle: new, then before and after the abuse that is measured. Before
+that there is as much abuse as fills what is bounded (the cache, the memory of earlier requests) and what allocators keep. Start
+it in the repository's root as `python -m benches.abuse`.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
@@ -43,7 +44,9 @@ FLAGS = ("-np", str(SLOTS), "-c", "32768", "--kv-unified", "--cache-ram", "32", 
 PROCESSES = 2
 """Processes of abusive clients, which have the connections among them."""
 
-WARM_S = 20.0
+WARM_S = 90.0
+"""Of abuse before anything is measured: from some 2,000 requests on, what the server holds grows no more."""
+
 MOST_BESIDE_S = 30.0
 """How long each of the phases besides the abuse is measured at most."""
 
@@ -305,15 +308,17 @@ def print_ratio(what: str, felt: Felt, base: Felt) -> None:
     print(f" {what:<26} │ {row} │", flush=True)
 
 
-def print_states(before: State, after: State) -> None:
+def print_states(new: State, before: State, after: State) -> None:
     """What is left."""
-    print("\n the server, idle          │   before    after │ at most")
+    states = new, before, after
+    print("\n the server, idle          │      new   before    after │ at most")
     for name, number in (("supervisor", 0), ("worker", 1)):
-        one, other = before.resident[number] / MIB, after.resident[number] / MIB
-        print(f" {name + ', MiB':<25} │ {one:>8.1f} {other:>8.1f} │ {after.peak[number] / MIB:>7.1f}  ({other / one - 1:+.1%})")
-    print(f" {'of it cached, MiB':<25} │ {before.stored / MIB:>8.1f} {after.stored / MIB:>8.1f} │")
+        held = [one.resident[number] / MIB for one in states]
+        row = " ".join(f"{one:>8.1f}" for one in held)
+        print(f" {name + ', MiB':<25} │ {row} │ {after.peak[number] / MIB:>7.1f}  ({held[2] / held[1] - 1:+.1%})")
+    print(f" {'of it cached, MiB':<25} │ {' '.join(f'{one.stored / MIB:>8.1f}' for one in states)} │")
     for name in ("handles", "threads", "busy"):
-        print(f" {name:<25} │ {getattr(before, name):>8} {getattr(after, name):>8} │")
+        print(f" {name:<25} │ {' '.join(f'{getattr(one, name):>8}' for one in states)} │")
 
 
 def print_answers(counts: Counter[tuple[str, str]], before: dict[str, float], after: dict[str, float]) -> None:
@@ -339,6 +344,7 @@ def bench(options: argparse.Namespace, folder: str) -> int:
         model = Path(folder, "random.gguf")
         write_model(model)
     with serving((*FLAGS, "--slot-save-path", folder, "--log-file", str(log)), model=model) as (port, processes):
+        new = state(port, processes)
         with abused(port, options.connections, options.only):
             time.sleep(min(WARM_S, options.seconds))
         before = state(port, processes)
@@ -361,7 +367,7 @@ def bench(options: argparse.Namespace, folder: str) -> int:
         print_ratio("abuse ÷ spin", felt, control)
         after = state(port, processes)
         print_answers(counts, counted, metrics(port))
-        print_states(before, after)
+        print_states(new, before, after)
     lines = Counter(re.findall(r"\b(WARNING|ERROR|CRITICAL|Traceback)\b", log.read_text(errors="replace")))
     print(f"\n the log has {log.stat().st_size / MIB:.1f} MiB, and of lines that worry: {dict(lines) or 'none'}")
     return 1 if lines["ERROR"] + lines["CRITICAL"] + lines["Traceback"] else 0
