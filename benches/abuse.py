@@ -45,7 +45,7 @@ PROCESSES = 2
 """Processes of abusive clients, which have the connections among them."""
 
 WARM_S = 90.0
-"""Of abuse before anything is measured: from some 2,000 requests on, what the server holds grows no more."""
+"""Of abuse before anything is measured: from some 2,000 requests on, what the server holds hardly grows any more."""
 
 MOST_BESIDE_S = 30.0
 """How long each of the phases besides the abuse is measured at most."""

@@ -55,6 +55,7 @@ ELSEWHERE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
 }
 ELSEWHERE["hybrid"] = ELSEWHERE["recurrent"]
+ELSEWHERE["demo"] = ELSEWHERE["attention"]
 """What a llama-server is told besides: nothing, and what has it compute least of one trace or another. It keeps a state or a
 window as many tokens before the end of a prompt as `-ub` says."""
 

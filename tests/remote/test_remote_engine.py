@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+from typing import NoReturn, cast
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ import weft
 from tests.helpers import How, branches, collect, prompt_of, wait_until
 from tests.remote.local_fleet import KEY, LocalFleet
 from weft.config import EngineConfig
+from weft.ray import replica as remote_replica
 from weft.ray import stream as remote_stream
 from weft.ray.digest import block_hashes, salt_of, unpack
 from weft.ray.errors import NoReplica, ReplicaLost
@@ -154,20 +156,40 @@ async def test_why_a_prompt_is_computed_is_told_by_its_replica_before_any_event(
     assert (told.n_prompt, told, stream.explanation) == (20, end.explanation, end.explanation)
 
 
-async def test_a_request_that_waits_for_a_slot_at_a_replica_tells_why_once_it_has_begun(
-    remote: RemoteEngine, fleet: LocalFleet, monkeypatch: pytest.MonkeyPatch
+class Silent:
+    """A stream that gives nothing, and knows why its prompt is computed when it is asked for the third time."""
+
+    def __init__(self) -> None:
+        self._known = iter([None, None, "why"])
+
+    @property
+    def explanation(self) -> str | None:
+        return next(self._known)
+
+    async def next_batch(self, *, compact: bool) -> NoReturn:
+        assert compact
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_replica_waits_for_events_no_longer_than_until_it_knows_why_a_prompt_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("weft.ray.replica.EXPLAINS_WITHIN_S", 0.01)
-    running = remote.generate(PROMPT, ignore_eos=True, context_shift=True, slot=0)
-    assert await running.next_batch()
-    waiting = remote.generate(prompt_of(600, "waits"), max_tokens=2, slot=0, explain_cache=True)
-    while not remote.stats().n_waiting:
-        await fleet.look()
-    before = waiting.explanation
-    running.close()
-    [end] = [event for event in await collect(waiting) if isinstance(event, weft.Finished)]
-    assert (before, waiting.explanation) == (None, end.explanation)
-    assert end.explanation is not None
+    monkeypatch.setattr(remote_replica, "LIVES_EVERY_S", 3_600.0)
+    monkeypatch.setattr(remote_replica, "EXPLAINS_WITHIN_S", 0.001)
+    stream = Silent()
+    async with asyncio.timeout(30):
+        assert await remote_replica._heard(cast("weft.Stream", stream), asks_why=True) is None
+    with pytest.raises(StopIteration):
+        _ = stream.explanation
+
+
+async def test_who_does_not_ask_why_waits_for_events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_replica, "LIVES_EVERY_S", 0.02)
+    monkeypatch.setattr(remote_replica, "EXPLAINS_WITHIN_S", 0.001)
+    stream = Silent()
+    assert await remote_replica._heard(cast("weft.Stream", stream), asks_why=False) is None
+    assert stream.explanation is None
 
 
 async def test_slots_of_all_replicas_are_counted_through(remote: RemoteEngine, fleet: LocalFleet) -> None:

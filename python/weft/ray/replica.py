@@ -12,7 +12,7 @@ from weft._native import Stream, Vectors
 from weft.config import EngineConfig
 from weft.engine import Engine
 from weft.errors import EngineStopped, WeftError
-from weft.events import Event, Finished
+from weft.events import CacheExplanation, Event, Finished, Token
 from weft.ray.digest import digest_of
 from weft.ray.errors import ReplicaLost
 from weft.ray.messages import Begun, Call, Facts, Question, Sent, Told, portable, unpacked
@@ -80,19 +80,22 @@ class Replica:
         try:
             yield Begun(self._id, stream.request_id)
             n_open = len(call.request.branches) or call.request.n
-            explained = None
+            explained: CacheExplanation | None = None
+            asks_why = call.request.explain_cache
             while n_open:
-                events = await _heard(stream, asks_why=call.request.explain_cache and explained is None)
-                # It is told before any token, which may have changed it.
-                if (why := stream.explanation) not in (None, explained):
+                events = await _heard(stream, asks_why=asks_why and explained is None)
+                # It is told before the first token, which may have changed it, and nothing changes it afterwards.
+                if asks_why and (why := stream.explanation) is not None and why != explained:
                     explained = why
                     yield why
-                if events is None:
+                elif events is None:
                     yield []
+                if events is None:
                     continue
                 if not events:
                     break
                 yield [portable(event) for event in events]
+                asks_why = asks_why and not any(isinstance(event, Token | Finished) for event in events)
                 n_open -= sum(isinstance(event, Finished) for event in events)
                 if n_open:
                     await asyncio.sleep(GAP_S)

@@ -148,7 +148,7 @@ class Feed:
                         break
                     elif isinstance(message, WeftError):
                         raise message
-                    else:
+                    elif isinstance(message, list):
                         self._add(message)
                         if not self._n_open:
                             break
@@ -218,7 +218,7 @@ class RemoteStream:
 
     @property
     def explanation(self) -> CacheExplanation | None:
-        """As of `Stream`, up to a quarter of a second later, as the replica tells it."""
+        """As of `Stream`, as the replica tells it: up to a quarter of a second later, and what changes with the next event."""
         return self._feed.explanation
 
     def __aiter__(self) -> "RemoteStream":
