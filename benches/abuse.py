@@ -29,7 +29,7 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -308,17 +308,17 @@ def print_ratio(what: str, felt: Felt, base: Felt) -> None:
     print(f" {what:<26} │ {row} │", flush=True)
 
 
-def print_states(new: State, before: State, after: State) -> None:
-    """What is left."""
-    states = new, before, after
-    print("\n the server, idle          │      new   before    after │ at most")
+def print_states(states: Mapping[str, State]) -> None:
+    """What was held at some times, by their names; the last two are compared."""
+    *_, before, after = states.values()
+    print(f"\n the server, idle          │ {' '.join(f'{name:>8}' for name in states)} │ at most")
     for name, number in (("supervisor", 0), ("worker", 1)):
-        held = [one.resident[number] / MIB for one in states]
-        row = " ".join(f"{one:>8.1f}" for one in held)
-        print(f" {name + ', MiB':<25} │ {row} │ {after.peak[number] / MIB:>7.1f}  ({held[2] / held[1] - 1:+.1%})")
-    print(f" {'of it cached, MiB':<25} │ {' '.join(f'{one.stored / MIB:>8.1f}' for one in states)} │")
+        held = " ".join(f"{one.resident[number] / MIB:>8.1f}" for one in states.values())
+        growth = after.resident[number] / before.resident[number] - 1
+        print(f" {name + ', MiB':<25} │ {held} │ {after.peak[number] / MIB:>7.1f}  ({growth:+.1%})")
+    print(f" {'of it cached, MiB':<25} │ {' '.join(f'{one.stored / MIB:>8.1f}' for one in states.values())} │")
     for name in ("handles", "threads", "busy"):
-        print(f" {name:<25} │ {' '.join(f'{getattr(one, name):>8}' for one in states)} │")
+        print(f" {name:<25} │ {' '.join(f'{getattr(one, name):>8}' for one in states.values())} │")
 
 
 def print_answers(counts: Counter[tuple[str, str]], before: dict[str, float], after: dict[str, float]) -> None:
@@ -367,7 +367,7 @@ def bench(options: argparse.Namespace, folder: str) -> int:
         print_ratio("abuse ÷ spin", felt, control)
         after = state(port, processes)
         print_answers(counts, counted, metrics(port))
-        print_states(new, before, after)
+        print_states({"new": new, "before": before, "after": after})
     lines = Counter(re.findall(r"\b(WARNING|ERROR|CRITICAL|Traceback)\b", log.read_text(errors="replace")))
     print(f"\n the log has {log.stat().st_size / MIB:.1f} MiB, and of lines that worry: {dict(lines) or 'none'}")
     return 1 if lines["ERROR"] + lines["CRITICAL"] + lines["Traceback"] else 0

@@ -99,7 +99,7 @@ def main() -> int:
             print_ratio("these ÷ alone", felt, alone)
             after = state(port, processes)
             print(f" {dict(done)}")
-            print_states(before, after)
+            print_states({"before": before, "after": after})
             return 1 if after.busy else 0
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
