@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import httpx
 import pytest
@@ -141,6 +141,21 @@ async def test_a_terminal_is_filled_again_and_again_until_ctrl_c(watched: LiveSe
             assert "\x1b[?25h" in shows("\x1b[?1049l")
 
     await asyncio.to_thread(watch)
+
+
+def test_a_ctrl_c_is_not_lost_where_a_destructor_swallows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Swallowing:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def look(_: Server) -> NoReturn:
+        Swallowing()
+        raise NoAnswerError("it is gone")
+
+    monkeypatch.setattr(Server, "look", look)
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)
+    assert top(["http://127.0.0.1:1"]) == 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 async def test_a_server_that_goes_and_comes_is_waited_for(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """`python -m weft top`: what a running server does, live in a terminal."""
 
 import os
+import signal
 import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import NoReturn
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -40,10 +42,13 @@ def top(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     # A pipe or a file has no width of its own.
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     watch = _Watch(server, Console(width=width, highlight=False, markup=False))
+    handled = signal.signal(signal.SIGINT, watch.interrupt)
     try:
         return watch.once(given.interval) if given.once else watch.run(given.interval)
     except KeyboardInterrupt:
         return 0
+    finally:
+        signal.signal(signal.SIGINT, handled)
 
 
 def _parser() -> ArgumentParser:
@@ -65,12 +70,23 @@ class _Watch:
         self._server = server
         self._console = console
         self._last: Look | None = None
+        self._is_interrupted = False
+
+    def interrupt(self, *_: object) -> NoReturn:
+        """Called at Ctrl-C. What it raises is lost where Python happens to run a destructor; then the next pause raises it."""
+        self._is_interrupted = True
+        raise KeyboardInterrupt
+
+    def _pause(self, seconds: float) -> None:
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+        time.sleep(seconds)
 
     def once(self, interval_s: float) -> int:
         """One page, of two looks."""
         try:
             self._look()
-            time.sleep(interval_s)
+            self._pause(interval_s)
             self._console.print(self._look())
         except NoAnswerError as error:
             print(f"top: {error}", file=sys.stderr)
@@ -82,11 +98,11 @@ class _Watch:
         if not self._console.is_terminal:
             while True:
                 self._console.print(self._answered(), end="\n\n")
-                time.sleep(interval_s)
+                self._pause(interval_s)
         with Live(console=self._console, screen=True, auto_refresh=False) as live:
             while True:
                 live.update(self._answered(), refresh=True)
-                time.sleep(interval_s)
+                self._pause(interval_s)
 
     def _answered(self) -> RenderableType:
         try:
