@@ -1363,7 +1363,7 @@ class CachedNode:
 
     @property
     def n_hits(self) -> int:
-        """Requests that found it computed."""
+        """Requests that found it computed, or a beginning of it where nothing parts from it."""
 
     @property
     def last_used(self) -> int:

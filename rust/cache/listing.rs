@@ -27,7 +27,7 @@ pub struct CachedNode {
     pub owner: Option<Arc<str>>,
     /// Whether a pinned prefix contains it.
     pub is_pinned: bool,
-    /// Requests that found it computed.
+    /// Requests that found it computed, or a beginning of it where nothing parts from it.
     pub n_hits: u64,
     /// When it was last used, on the cache's clock.
     pub last_used: u64,

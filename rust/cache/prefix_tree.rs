@@ -303,6 +303,8 @@ impl PrefixTree {
         lower.blocks.join(node.blocks);
         lower.start = node.start;
         lower.parent = Some(parent);
+        // Who has found the lower part has found the upper one too.
+        lower.n_hits = node.n_hits;
         self.node_mut(parent).children.insert((node.variant, first), child);
         self.node_mut(node.variant).n_of_variant -= 1;
         self.replace_pooled(parent, id, child);
@@ -449,14 +451,15 @@ mod tests {
     }
 
     #[test]
-    fn a_split_and_a_join_leave_the_same_text() {
+    fn a_split_and_a_join_leave_the_same_text_and_how_often_it_was_found() {
         let mut tree = tree(&[&[1, 2, 3, 4]]);
         let Walk { whole, .. } = tree.walk(&base(), &[1, 2, 3, 4]);
         let node = whole[1];
         let upper = tree.split(node, 3);
         assert_eq!((tree.tokens_to(upper), tree.tokens_to(node)), (vec![1, 2, 3], vec![1, 2, 3, 4]));
+        tree.node_mut(upper).n_hits = 2;
         tree.join_with_child(upper);
-        assert_eq!(tree.node(node).tokens, [1, 2, 3, 4]);
+        assert_eq!((&tree.node(node).tokens[..], tree.node(node).n_hits), (&[1, 2, 3, 4][..], 2));
         tree.check_integrity(&[], |_| false);
     }
 
