@@ -33,6 +33,14 @@ PROMPT = "Once upon a time, there was a fox who lived in the forest near the old
 KEY = "sesame"
 
 
+@pytest.fixture(autouse=True)
+def at_a_terminal() -> Iterator[None]:
+    """Ctrl-C means something: where tests run in the background of a script it is ignored, which processes inherit."""
+    handled = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handled)
+
+
 @pytest.fixture(scope="module")
 async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveServer]:
     """A server with metrics and a key, and something in its cache."""

@@ -42,7 +42,9 @@ def top(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     # A pipe or a file has no width of its own.
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     watch = _Watch(server, Console(width=width, highlight=False, markup=False))
-    handled = signal.signal(signal.SIGINT, watch.interrupt)
+    handled = signal.getsignal(signal.SIGINT)
+    if handled is not signal.SIG_IGN:  # Not in the background of a script.
+        signal.signal(signal.SIGINT, watch.interrupt)
     try:
         return watch.once(given.interval) if given.once else watch.run(given.interval)
     except KeyboardInterrupt:
