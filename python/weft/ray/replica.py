@@ -28,7 +28,6 @@ GAP_S = 0.02
 LIVES_EVERY_S = 5.0
 """Seconds after which a stream that waits tells that its replica lives."""
 
-
 EXPLAINS_WITHIN_S = 0.25
 """Seconds after which a request that has begun in a slot tells why its prompt is computed, where it asks."""
 
