@@ -9,8 +9,8 @@ All but the server and whoever measures run only
 where a processor would be idle, so that what is felt is the server's doing and not that of clients on the same cores.
 
 Memory, handles and threads are looked at while the server is idle: new, then before and after the abuse that is measured. Before
-that there is as much abuse as fills what is bounded (the cache, the memory of earlier requests) and what allocators keep. Start
-it in the repository's root as `python -m benches.abuse`.
+that, what is bounded is filled (the cells, the prompts in host memory, the memory of earlier requests), and there is as much
+abuse as fills what allocators keep. Start it in the repository's root as `python -m benches.abuse`.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
@@ -30,7 +30,9 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benches.abusers import ABUSES
@@ -39,13 +41,17 @@ from benches.start import MIB, cpu_seconds, memory, serving
 from benches.streaming import DEMO, BenchError
 
 SLOTS = 32
-FLAGS = ("-np", str(SLOTS), "-c", "32768", "--kv-unified", "--cache-ram", "32", "--metrics")
+N_CELLS = 32_768
+FLAGS = ("-np", str(SLOTS), "-c", str(N_CELLS), "--kv-unified", "--cache-ram", "32", "--metrics")
 
 PROCESSES = 2
 """Processes of abusive clients, which have the connections among them."""
 
 WARM_S = 90.0
 """Of abuse before anything is measured: from some 2,000 requests on, what the server holds hardly grows any more."""
+
+N_REMEMBERED = 4096
+"""Requests whose texts the engine remembers at most."""
 
 MOST_BESIDE_S = 30.0
 """How long each of the phases besides the abuse is measured at most."""
@@ -262,6 +268,23 @@ def state(port: int, processes: Sequence[int]) -> State:
     )
 
 
+def fill(port: int) -> None:
+    """Fills what is bounded: long streams in all slots until every cell was used, then as many requests as are remembered."""
+    lengths = [N_CELLS // SLOTS - 32] * 2 * SLOTS + [1] * N_REMEMBERED
+    with ThreadPoolExecutor(SLOTS) as pool:
+        for _ in pool.map(partial(post, port), range(len(lengths)), lengths):
+            pass
+
+
+def post(port: int, number: int, n_predict: int) -> None:
+    """Asks for a story of so many tokens, and waits for it."""
+    body = json.dumps({"prompt": f"Story {number}:", "n_predict": n_predict, "ignore_eos": True}).encode()
+    with urllib.request.urlopen(
+        urllib.request.Request(f"http://127.0.0.1:{port}/completion", body), timeout=PATIENCE_S
+    ) as answer:
+        answer.read()
+
+
 class Others:
     """What other programs on the machine take of it meanwhile: figures are worth little where that is much."""
 
@@ -345,6 +368,7 @@ def bench(options: argparse.Namespace, folder: str) -> int:
         write_model(model)
     with serving((*FLAGS, "--slot-save-path", folder, "--log-file", str(log)), model=model) as (port, processes):
         new = state(port, processes)
+        fill(port)
         with abused(port, options.connections, options.only):
             time.sleep(min(WARM_S, options.seconds))
         before = state(port, processes)

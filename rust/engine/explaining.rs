@@ -9,7 +9,7 @@ use crate::engine::explanation::{SHOWN_AFTER, shown, spelt};
 use crate::engine::history::{Nearest, Remembered};
 use crate::engine::job::Job;
 use crate::engine::runner::Runner;
-use crate::engine::sequence::Tokens;
+use crate::engine::sequence::TokensView;
 use crate::request::{BEGINNING, Cause, Computed, Earlier, Explanation, PlacedMedia, Token, is_of_medium};
 use crate::sampling::Lexicon;
 
@@ -171,7 +171,7 @@ impl<R: Runner> Explaining<'_, R> {
 }
 
 /// Whether `own` and the tokens of `other` from `at` on spell the same beyond the longer of their first tokens.
-fn is_respelt(own: &[Token], other: &Tokens, at: u32, lexicon: &Lexicon) -> bool {
+fn is_respelt(own: &[Token], other: TokensView<'_>, at: u32, lexicon: &Lexicon) -> bool {
     let other = other.slices(at..other.len().min(at + MAX_RESPELT)).concat();
     let own = &own[..own.len().min(MAX_RESPELT as usize)];
     let piece = |&token: &Token| if is_of_medium(token) { &[][..] } else { lexicon.piece(token) };

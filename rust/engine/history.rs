@@ -1,17 +1,18 @@
 //! What was asked for lately: the texts that explanations compare a prompt with, and what of them was lost since. Values in, values
 //! out: the clock is read elsewhere.
 //!
-//! A text shares its prompt with the request that it is of, so that remembering one copies what was drawn alone. Both are bounded:
-//! the oldest go first.
+//! A text shares its prompt with the request that it is of, so that remembering one copies what was drawn alone: all of a request in
+//! one place, since thousands of small ones would keep as many pages of memory. Both are bounded: the oldest go first.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cache::{Lost, MAX_LOST, MIN_SHARED, Variants};
 use crate::engine::job::Job;
-use crate::engine::sequence::Tokens;
+use crate::engine::sequence::{Tokens, TokensView};
 use crate::request::Token;
 
 /// Most tokens of all texts that are remembered; each is four bytes.
@@ -47,19 +48,44 @@ pub(super) struct Record {
     pub(super) variants: Variants,
     pub(super) n_prompt: u32,
     texts: Vec<Text>,
+    /// What they do not share with the request, one after the other.
+    own: Vec<Token>,
 }
 
 /// The text of one of its branches.
 struct Text {
     index: u32,
-    tokens: Tokens,
+    shared: Arc<[Token]>,
+    /// Of the record's own tokens.
+    own: Range<usize>,
     /// So many of its first tokens were computed at some time.
     n_held: u32,
 }
 
 impl Record {
+    /// Those that there is room for are counted: they take as much memory.
     fn n_tokens(&self) -> usize {
-        self.n_prompt as usize + self.texts.iter().map(|text| text.tokens.n_own()).sum::<usize>()
+        self.n_prompt as usize + self.own.capacity()
+    }
+
+    fn tokens<'a>(&'a self, text: &'a Text) -> TokensView<'a> {
+        TokensView { shared: &text.shared, own: &self.own[text.own.clone()] }
+    }
+
+    /// Remembers the text of a branch in place of what was known of it.
+    fn remember(&mut self, index: u32, tokens: TokensView<'_>, n_held: u32) {
+        let known = self.texts.iter().position(|text| text.index == index);
+        if let Some(known) = known {
+            let Range { start, end } = self.texts.remove(known).own;
+            self.own.drain(start..end);
+            for text in self.texts.iter_mut().filter(|text| text.own.start >= end) {
+                text.own = text.own.start - (end - start)..text.own.end - (end - start);
+            }
+        }
+        let start = self.own.len();
+        self.own.extend_from_slice(tokens.own);
+        let text = Text { index, shared: Arc::clone(tokens.shared), own: start..self.own.len(), n_held };
+        self.texts.insert(known.unwrap_or(self.texts.len()), text);
     }
 }
 
@@ -67,7 +93,7 @@ impl Record {
 #[derive(Clone, Copy)]
 pub(super) struct Nearest<'a> {
     pub(super) record: &'a Record,
-    pub(super) tokens: &'a Tokens,
+    pub(super) tokens: TokensView<'a>,
     /// So many of the first tokens are the same.
     pub(super) n_common: u32,
 }
@@ -87,14 +113,15 @@ pub(super) struct Remembered<'a> {
 impl History {
     /// A request starts.
     pub(super) fn begin(&mut self, job: &Job) {
-        let text = Text { index: 0, tokens: Tokens::new(Arc::clone(&job.prompt)), n_held: 0 };
-        let record = Record {
+        let mut record = Record {
             stream_id: job.stream_id,
             owner: job.request.owner.clone(),
             variants: job.variants.clone(),
             n_prompt: job.n_prompt(),
-            texts: vec![text],
+            texts: Vec::new(),
+            own: Vec::new(),
         };
+        record.remember(0, Tokens::new(Arc::clone(&job.prompt)).view(), 0);
         self.n_tokens += record.n_tokens();
         if let Some(again) = self.records.insert(job.request_id, record) {
             self.n_tokens -= again.n_tokens();
@@ -106,11 +133,7 @@ impl History {
     pub(super) fn leave(&mut self, request_id: u64, index: u32, tokens: &Tokens, n_held: u32) {
         let Some(record) = self.records.get_mut(&request_id) else { return };
         self.n_tokens -= record.n_tokens();
-        let text = Text { index, tokens: tokens.clone(), n_held };
-        match record.texts.iter_mut().find(|text| text.index == index) {
-            Some(known) => *known = text,
-            None => record.texts.push(text),
-        }
+        record.remember(index, tokens.view(), n_held);
         self.n_tokens += record.n_tokens();
         self.bound();
     }
@@ -145,15 +168,16 @@ impl History {
         for record in self.own(job) {
             let n_alike = record.variants.n_common(&job.variants);
             for text in &record.texts {
-                let near = |n_common| Nearest { record, tokens: &text.tokens, n_common };
+                let tokens = record.tokens(text);
+                let near = |n_common| Nearest { record, tokens, n_common };
                 let n_known = found.of_others.map_or(0, |other| other.n_common).max(n_alike);
-                let of_others = n_known.checked_add(1).and_then(|n_least| compared.common(&text.tokens, n_least));
+                let of_others = n_known.checked_add(1).and_then(|n_least| compared.common(tokens, n_least));
                 if let Some(n_common) = of_others.map(|n| n.min(text.n_held)).filter(|&n| n > n_known) {
                     found.of_others = Some(near(n_common));
                 }
                 let n_nearest = found.nearest.map_or(1, |nearest| nearest.n_common);
                 let n_least = n_nearest.min(found.n_computed + 1);
-                let Some(n_common) = compared.common(&text.tokens, n_least).map(|n| n.min(n_alike)) else { continue };
+                let Some(n_common) = compared.common(tokens, n_least).map(|n| n.min(n_alike)) else { continue };
                 found.n_computed = found.n_computed.max(n_common.min(text.n_held));
                 let rank = |near: Nearest<'_>| (near.n_common, near.ends());
                 if n_common > 0 && found.nearest.is_none_or(|nearest| rank(near(n_common)) > rank(nearest)) {
@@ -176,10 +200,11 @@ impl History {
                 range.start < n_known && range.end > n_found
             };
             let n_least = if is_a_state { range.end } else { range.start + 1 };
-            let had_it = |text: &Text| compared.common(&text.tokens, n_least).is_some();
+            let had_it =
+                |record: &Record| record.texts.iter().any(|text| compared.common(record.tokens(text), n_least).is_some());
             let is_own =
                 |record: &&Record| record.owner == job.request.owner && record.variants.n_common(&job.variants) >= n_least;
-            is_it && self.records.get(&lost.maker).filter(is_own).is_some_and(|record| record.texts.iter().any(had_it))
+            is_it && self.records.get(&lost.maker).filter(is_own).is_some_and(had_it)
         })
     }
 
@@ -203,9 +228,10 @@ impl History {
         let texts = self.own(job).filter(|record| record.variants.at(0) == job.variants.at(0));
         texts.flat_map(move |record| {
             record.texts.first().into_iter().filter_map(move |text| {
-                let is_same = |at: u32| text.tokens.len() > at && job.prompt.get(at as usize) == Some(&text.tokens.at(at));
+                let tokens = record.tokens(text);
+                let is_same = |at: u32| tokens.len() > at && job.prompt.get(at as usize) == Some(&tokens.at(at));
                 let n_common = u32::from(is_same(0));
-                let near = Nearest { record, tokens: &text.tokens, n_common };
+                let near = Nearest { record, tokens, n_common };
                 (n_common == 0 || !is_same(1)).then_some((near, n_common))
             })
         })
@@ -219,7 +245,7 @@ impl History {
         let pieces: HashSet<&[Token]> = beginning.chunks_exact(MIN_SHARED as usize).collect();
         let texts = self.own(job).filter(|record| record.variants.at(0) == job.variants.at(0));
         let near = texts.take(MAX_LOOKED_THROUGH).filter_map(|record| {
-            let tokens = &record.texts.first()?.tokens;
+            let tokens = record.tokens(record.texts.first()?);
             Some(Nearest { record, tokens, n_common: tokens.common_prefix(&job.prompt) })
         });
         let has_one = |near: &Nearest<'_>| {
@@ -262,7 +288,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// How many tokens both begin with, where that is `at_least` so many or more.
-    fn common(&self, text: &Tokens, at_least: u32) -> Option<u32> {
+    fn common(&self, text: TokensView<'_>, at_least: u32) -> Option<u32> {
         let at = at_least.checked_sub(1)?;
         // Most texts are told apart by this one token.
         if text.len() <= at || self.prompt.get(at as usize) != Some(&text.at(at)) || self.n_left.get() == 0 {
@@ -274,7 +300,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// How many tokens the prompt from `start` on and the text from `of_text` on have in common, at most [`MIN_SHARED`].
-    fn common_from(&self, text: &Tokens, start: u32, of_text: u32) -> u32 {
+    fn common_from(&self, text: TokensView<'_>, start: u32, of_text: u32) -> u32 {
         let end = text.len().min(of_text + MIN_SHARED);
         let Some(own) = self.prompt.get(start as usize..) else { return 0 };
         let other = (of_text..end).map(|at| text.at(at));

@@ -102,6 +102,17 @@ async def test_a_client_whose_request_is_whole_may_wait_for_its_answer_as_long_a
         await asyncio.wait_for(patience.receive(), 0.1)
 
 
+async def test_a_body_is_whole_once_all_that_was_announced_is_there() -> None:
+    client = Client(*({"type": "http.request", "body": b"ab", "more_body": True} for _ in range(2)), LAST)
+    patience = Patience(client.receive, client.send, 10, n_announced=4)
+    parts = [await patience.receive(), await patience.receive()]
+    assert [(part["body"], part["more_body"]) for part in parts if part["type"] == "http.request"] == [(b"ab", True), (b"ab", False)]
+    # That nothing more comes is waited for by nobody, nor is it taken for the client's leaving.
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(patience.receive(), 0.01)
+    assert not client.messages
+
+
 async def test_who_asks_without_a_body_may_wait_too_though_nobody_has_heard_that_there_is_none() -> None:
     class Slow(ScriptedEngine):
         async def prefixes(self) -> list[weft.Prefix]:

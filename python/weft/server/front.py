@@ -63,7 +63,8 @@ class Front:
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, routes: Routes) -> None:
         """Answers."""
         has_body = scope["method"] not in BODILESS
-        with Patience(receive, send, self._service.settings.timeout_s, has_body=has_body) as client:
+        timeout_s = self._service.settings.timeout_s
+        with Patience(receive, send, timeout_s, has_body=has_body, n_announced=_content_length(scope)) as client:
             await self._answered(scope, client, routes)
 
     async def _answered(self, scope: HTTPScope, client: Patience, routes: Routes) -> None:
@@ -124,6 +125,12 @@ class Front:
     ) -> ASGIResponse:
         request = Request[Any, Any, Any]({**scope, "path": path or ""})
         return self._errors.response(request, error, also).to_asgi_response(None, request)
+
+
+def _content_length(scope: HTTPScope) -> int | None:
+    """The bytes that the head says the body has."""
+    told = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    return int(told) if told.isdigit() else None
 
 
 def _health_of_2024(refusal: Exception) -> dict[str, str]:

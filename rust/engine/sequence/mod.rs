@@ -27,7 +27,7 @@ use context_window::ContextWindow;
 use smol_str::SmolStr;
 pub(crate) use text::incomplete_tail;
 use text::{Shown, Text};
-pub(crate) use tokens::Tokens;
+pub(crate) use tokens::{Tokens, TokensView};
 
 /// One completion of a request, from its first start in a slot to its end: what survives a preemption.
 ///

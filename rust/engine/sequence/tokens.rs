@@ -14,6 +14,13 @@ pub(crate) struct Tokens {
     own: Arc<Vec<Token>>,
 }
 
+/// The tokens of a sequence, wherever those are kept that are its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TokensView<'a> {
+    pub(crate) shared: &'a Arc<[Token]>,
+    pub(crate) own: &'a [Token],
+}
+
 impl Tokens {
     /// A prompt.
     pub(crate) fn new(prompt: Arc<[Token]>) -> Self {
@@ -30,8 +37,13 @@ impl Tokens {
         &self.shared
     }
 
+    /// What of them it shares, and what is its own.
+    pub(crate) fn view(&self) -> TokensView<'_> {
+        TokensView { shared: &self.shared, own: &self.own }
+    }
+
     pub(crate) fn len(&self) -> u32 {
-        u32::try_from(self.shared.len() + self.own.len()).expect("a sequence fits its context")
+        self.view().len()
     }
 
     /// How many of them it shares with nobody.
@@ -49,8 +61,7 @@ impl Tokens {
     /// # Panics
     /// If there is none.
     pub(crate) fn at(&self, position: u32) -> Token {
-        let position = position as usize;
-        self.shared.get(position).copied().unwrap_or_else(|| self.own[position - self.shared.len()])
+        self.view().at(position)
     }
 
     pub(crate) fn push(&mut self, token: Token) {
@@ -59,10 +70,7 @@ impl Tokens {
 
     /// The tokens of `range`: of the prompt, and those after it.
     pub(crate) fn slices(&self, range: Range<u32>) -> [&[Token]; 2] {
-        let (start, end, n_shared) = (range.start as usize, range.end as usize, self.shared.len());
-        let shared = &self.shared[start.min(n_shared)..end.min(n_shared)];
-        let own = &self.own[start.max(n_shared) - n_shared..end.max(n_shared) - n_shared];
-        [shared, own]
+        self.view().slices(range)
     }
 
     /// The tokens of `range`, one by one.
@@ -87,15 +95,7 @@ impl Tokens {
 
     /// How many tokens it and `other` begin with in common.
     pub(crate) fn common_prefix(&self, other: &Arc<[Token]>) -> u32 {
-        if Arc::ptr_eq(&self.shared, other) {
-            return u32::try_from(other.len()).expect("a prompt fits its context");
-        }
-        let n_common = |a: &[Token], b: &[Token]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
-        let mut n = n_common(&self.shared, other);
-        if n == self.shared.len() {
-            n += n_common(&self.own, &other[n..]);
-        }
-        u32::try_from(n).expect("a prompt fits its context")
+        self.view().common_prefix(other)
     }
 
     /// Takes out the tokens of `range`. From then on all of them are its own.
@@ -103,6 +103,42 @@ impl Tokens {
         let mut tokens = self.first(self.len());
         tokens.drain(range.start as usize..range.end as usize);
         (self.shared, self.own) = (Arc::from([]), Arc::new(tokens));
+    }
+}
+
+impl<'a> TokensView<'a> {
+    pub(crate) fn len(&self) -> u32 {
+        u32::try_from(self.shared.len() + self.own.len()).expect("a sequence fits its context")
+    }
+
+    /// The token at `position`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(crate) fn at(&self, position: u32) -> Token {
+        let position = position as usize;
+        self.shared.get(position).copied().unwrap_or_else(|| self.own[position - self.shared.len()])
+    }
+
+    /// The tokens of `range`: of the prompt, and those after it.
+    pub(crate) fn slices(&self, range: Range<u32>) -> [&'a [Token]; 2] {
+        let (start, end, n_shared) = (range.start as usize, range.end as usize, self.shared.len());
+        let shared = &self.shared[start.min(n_shared)..end.min(n_shared)];
+        let own = &self.own[start.max(n_shared) - n_shared..end.max(n_shared) - n_shared];
+        [shared, own]
+    }
+
+    /// How many tokens it and `other` begin with in common.
+    pub(crate) fn common_prefix(&self, other: &Arc<[Token]>) -> u32 {
+        if Arc::ptr_eq(self.shared, other) {
+            return u32::try_from(other.len()).expect("a prompt fits its context");
+        }
+        let n_common = |a: &[Token], b: &[Token]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
+        let mut n = n_common(self.shared, other);
+        if n == self.shared.len() {
+            n += n_common(self.own, &other[n..]);
+        }
+        u32::try_from(n).expect("a prompt fits its context")
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::media::picture_of;
 use super::*;
 use crate::config::Grouping;
-use crate::engine::history::{MAX_REMEMBERED, MAX_REMEMBERED_REQUESTS};
+use crate::engine::history::{History, MAX_REMEMBERED, MAX_REMEMBERED_REQUESTS};
+use crate::engine::sequence::Tokens;
 use crate::fake_runner::Failing;
 use crate::request::{AdapterScale, BeamSearch, Cause, Computed, Diversity, Explanation, WhyLost};
 
@@ -766,21 +767,47 @@ fn what_could_not_be_brought_back_is_told_while_the_rest_is_computed() {
     assert_eq!(told_at_end(completions), told);
 }
 
-#[test]
-fn what_is_remembered_is_bounded() {
-    use crate::engine::history::History;
+/// A job whose prompt is so many times the token 1.
+fn job(request_id: u64, n: usize) -> crate::engine::job::Job {
     use crate::engine::job::{Job, QueuePlace};
     use crate::sampling::Sampler;
     use crate::sampling::lexicon::tests::Pieces;
     use std::sync::atomic::AtomicUsize;
 
-    let job = |request_id: u64, n: usize| {
-        let waiting = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, _) = crate::engine::stream::stream(request_id, 1, None, Box::new(|_| {}));
-        let request = Request::new(Prompt::from_tokens(vec![1; n]), 0);
-        let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
-        Job::new(request_id, vec![(0, request.clone(), sampler)], Arc::new(sender), waiting)
+    let waiting = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+    let (sender, _) = crate::engine::stream::stream(request_id, 1, None, Box::new(|_| {}));
+    let request = Request::new(Prompt::from_tokens(vec![1; n]), 0);
+    let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
+    Job::new(request_id, vec![(0, request.clone(), sampler)], Arc::new(sender), waiting)
+}
+
+#[test]
+fn a_branch_that_leaves_again_is_remembered_as_it_is_then() {
+    let drawn = |own: &[Token]| {
+        let mut tokens = Tokens::new(job(0, 2).prompt);
+        for &token in own {
+            tokens.push(token);
+        }
+        tokens
     };
+    let mut history = History::default();
+    history.begin(&job(0, 2));
+    for (index, own) in [(0, &[5, 6][..]), (1, &[7]), (2, &[8, 9]), (0, &[5, 6, 10]), (1, &[7, 11, 12])] {
+        history.leave(0, index, &drawn(own), 2);
+    }
+    let asking = |own: &[Token]| {
+        let mut job = job(1, 2);
+        job.prompt = drawn(own).first_with(u32::try_from(2 + own.len()).unwrap(), &[]);
+        history.remembered(&job).nearest.map(|nearest| nearest.n_common)
+    };
+    for own in [&[5, 6, 10][..], &[7, 11, 12], &[8, 9]] {
+        assert_eq!(asking(own), Some(2 + u32::try_from(own.len()).unwrap()), "{own:?}");
+    }
+    assert_eq!(asking(&[5, 6, 11]), Some(4));
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
     let mut history = History::default();
     for request_id in 0..2 * MAX_REMEMBERED_REQUESTS as u64 {
         history.begin(&job(request_id, 10));

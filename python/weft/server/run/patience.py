@@ -64,8 +64,16 @@ class Patience:
     """
 
     def __init__(
-        self, receive: Receive, send: Send, timeout_s: float, least: LeastRate = DEFAULT_RATE, *, has_body: bool = True
+        self,
+        receive: Receive,
+        send: Send,
+        timeout_s: float,
+        least: LeastRate = DEFAULT_RATE,
+        *,
+        has_body: bool = True,
+        n_announced: int | None = None,
     ) -> None:
+        """`n_announced`: the bytes that the body has, where its head says so; whoever speaks HTTP sees to it that they are so many."""
         self._receive = receive
         self._send = send
         self._timeout_s = timeout_s
@@ -74,6 +82,7 @@ class Patience:
         """Seconds that may still be waited for the body."""
         # That there is none is said once, and may be said to one who was cancelled meanwhile: it must not be waited for.
         self._is_body_read = not has_body
+        self._n_announced = n_announced
         self._has_left = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self.n_body_bytes = 0
@@ -118,7 +127,9 @@ class Patience:
             patience_s = self._patience_s - waited_s + n_bytes / self._least.bytes_per_s
             self._patience_s = min(patience_s, max(self._least.saved_s, self._least.grace_s))
             self.n_body_bytes += n_bytes
-            self._is_body_read = not message.get("more_body", False)
+            # That nothing more comes is said in a message of its own. Between the two others have their turn.
+            self._is_body_read = not message.get("more_body", False) or self.n_body_bytes == self._n_announced
+            message["more_body"] = not self._is_body_read
         return message  # type: ignore[return-value]
 
     async def _watch(self) -> None:
