@@ -51,7 +51,8 @@ WARM_S = 90.0
 """Of abuse before anything is measured: from some 2,000 requests on, what the server holds hardly grows any more."""
 
 N_REMEMBERED = 4096
-"""Requests whose texts the engine remembers at most."""
+REMEMBERED_PROMPT = "word " * 1000
+"""Requests that the engine remembers at most, and what all of them begin with: of so many tokens, it remembers no more."""
 
 MOST_BESIDE_S = 30.0
 """How long each of the phases besides the abuse is measured at most."""
@@ -270,15 +271,16 @@ def state(port: int, processes: Sequence[int]) -> State:
 
 def fill(port: int) -> None:
     """Fills what is bounded: long streams in all slots until every cell was used, then as many requests as are remembered."""
-    lengths = [N_CELLS // SLOTS - 32] * 2 * SLOTS + [1] * N_REMEMBERED
+    long = [{"prompt": f"Story {nth}:", "n_predict": N_CELLS // SLOTS - 32, "ignore_eos": True} for nth in range(2 * SLOTS)]
+    remembered = [{"prompt": f"{REMEMBERED_PROMPT}{nth}", "n_predict": 1} for nth in range(N_REMEMBERED)]
     with ThreadPoolExecutor(SLOTS) as pool:
-        for _ in pool.map(partial(post, port), range(len(lengths)), lengths):
+        for _ in pool.map(partial(post, port), [*long, *remembered]):
             pass
 
 
-def post(port: int, number: int, n_predict: int) -> None:
-    """Asks for a story of so many tokens, and waits for it."""
-    body = json.dumps({"prompt": f"Story {number}:", "n_predict": n_predict, "ignore_eos": True}).encode()
+def post(port: int, fields: Mapping[str, object]) -> None:
+    """Asks for a completion, and waits for it."""
+    body = json.dumps(fields).encode()
     with urllib.request.urlopen(
         urllib.request.Request(f"http://127.0.0.1:{port}/completion", body), timeout=PATIENCE_S
     ) as answer:

@@ -33,7 +33,7 @@ pub(super) struct Rounds {
     current: Variant,
     /// Those whose turn comes, the next one first.
     waiting: Vec<Variant>,
-    /// Of the running turn.
+    /// Of the running turn, and how long they took with the change before the first.
     n_steps: u32,
     took_s: f64,
     /// Mean seconds of a change; 0 until one was measured.
@@ -55,7 +55,7 @@ impl Rounds {
         let new: Vec<Variant> = sets.iter().filter(is_new).map(|set| set.variant.clone()).collect();
         self.waiting.extend(new);
         #[expect(clippy::cast_precision_loss, reason = "there are few sets")]
-        let share_s = (gap_s / sets.len().max(1) as f64 - self.change_s).max(0.0);
+        let share_s = gap_s / sets.len().max(1) as f64;
         let goes_on = find(&self.current).is_some_and(|set| self.goes_on(set, share_s));
         if !self.waiting.is_empty() && !goes_on {
             let next = self.waiting.remove(0);
@@ -66,7 +66,9 @@ impl Rounds {
             (self.n_steps, self.took_s) = (0, 0.0);
         }
         let is_awaited = sets.iter().any(|set| set.n_streams > 0 && set.variant != self.current);
-        is_awaited.then(|| (share_s - self.took_s).max(0.0))
+        // The change is a part of the turn; once its first step was measured, of what that took.
+        let used_s = if self.n_steps == 0 { self.change_s } else { self.took_s };
+        is_awaited.then(|| (share_s - used_s).max(0.0))
     }
 
     /// Whether the running turn has time for another step. Nobody's turn ends while nobody else waits, but the first who comes is
@@ -170,6 +172,14 @@ mod tests {
         #[expect(clippy::cast_precision_loss, reason = "a small number")]
         let share = n_changes(&steps) as f64 * 0.005 / steps.last().unwrap().1;
         assert!((0.08..0.15).contains(&share), "{share} of the time");
+    }
+
+    #[test]
+    fn a_turn_has_as_many_steps_as_its_share_of_the_gap_has_room_for_beside_one_change() {
+        let sets: Vec<Set> = (0..4).map(|i| set(i, 1, 0.004)).collect();
+        // Of 50 ms, 13 are the change.
+        let turns: Vec<usize> = simulate(&sets, 0.013, 360).chunk_by(|a, b| a.0 == b.0).map(<[_]>::len).collect();
+        assert_eq!(turns[1..10], [9; 9]);
     }
 
     #[test]
