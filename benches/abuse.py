@@ -51,8 +51,8 @@ WARM_S = 90.0
 """Of abuse before anything is measured: from some 2,000 requests on, what the server holds hardly grows any more."""
 
 N_REMEMBERED = 4096
-REMEMBERED_PROMPT = "word " * 1000
-"""Requests that the engine remembers at most, and what all of them begin with: of so many tokens, it remembers no more."""
+REMEMBERED_PROMPT = "word " * 480
+"""Requests that the engine remembers at most, and what all of them begin with: of a thousand tokens each, it remembers no more."""
 
 MOST_BESIDE_S = 30.0
 """How long each of the phases besides the abuse is measured at most."""
