@@ -52,7 +52,7 @@ WARM_S = 90.0
 
 N_REMEMBERED = 4096
 REMEMBERED_PROMPT = "word " * 480
-"""Requests that the engine remembers at most, and what all of them begin with: of a thousand tokens each, it remembers no more."""
+"""Requests that the engine remembers at most, and what all of them begin with: with a thousand tokens each it is full."""
 
 MOST_BESIDE_S = 30.0
 """How long each of the phases besides the abuse is measured at most."""
