@@ -151,8 +151,8 @@ def create_app(
 
     app = Application(
         route_handlers=[
-            *(llamacpp_router, openai_router, responses_router, anthropic_router, ollama_router),
-            *(seeds_router, cache_router, score_router, requests_router, docs),
+            *(llamacpp_router(), openai_router(), responses_router(), anthropic_router(), ollama_router()),
+            *(seeds_router(), cache_router(), score_router(), requests_router(), docs),
         ],
         dependencies={
             "documentation": Provide(provide_documentation, sync_to_thread=False),
