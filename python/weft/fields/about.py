@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -16,8 +15,7 @@ __all__ = ["About", "abouts", "described", "wrong"]
 Struct = TypeVar("Struct", bound=type[msgspec.Struct])
 
 
-@dataclass(frozen=True)
-class About:
+class About(msgspec.Struct, frozen=True):
     """What is known of one field; it stands in the field's annotation."""
 
     text: str
