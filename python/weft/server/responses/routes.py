@@ -57,7 +57,12 @@ class Page(NamedTuple):
         return _list(ordered[: self.limit], has_more=len(ordered) > self.limit)
 
 
-def page(after: FromQuery[str | None] = None, limit: FromQuery[int] = 20, order: FromQuery[str] = "desc") -> Page:
+def page(
+    keeper: Here,  # noqa: ARG001 (made before, as `create_app` says)
+    after: FromQuery[str | None] = None,
+    limit: FromQuery[int] = 20,
+    order: FromQuery[str] = "desc",
+) -> Page:
     """What a query asks for."""
     if order not in ("asc", "desc"):
         raise InvalidRequest("order", f"order is {shown(order)}; it must be 'asc' or 'desc'")
