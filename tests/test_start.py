@@ -43,7 +43,9 @@ def modules_after(code: str) -> set[str]:
             id="version",
         ),
         # Settings know the defaults of a request, which is a struct of msgspec's.
-        pytest.param("import weft.cli.main; weft.cli.main.parse([], {})", HEAVY - {"msgspec"}, id="command line"),
+        pytest.param(
+            "import weft.cli.main; weft.cli.main.parse([], {})", HEAVY - {"msgspec"} | {"difflib", "tomllib"}, id="command line"
+        ),
         pytest.param("import weft.serving.serve", HEAVY - {"asyncio", "granian", "msgspec"}, id="supervisor"),
         pytest.param(
             "import weft.serving.worker",
@@ -66,6 +68,34 @@ def test_application_imports_no_library_of_schemas_that_it_does_not_use() -> Non
     modules = modules_after("import weft; from weft.server import create_app; create_app(weft.Engine())")
     assert "litestar" in modules
     assert modules & unused == set()
+
+
+def test_application_starts_and_answers_without_groups_of_tasks() -> None:
+    code = """
+import asyncio, weft
+from weft.server import create_app
+
+async def main():
+    app = create_app(weft.Engine())
+    scope = dict(type="http", method="GET", path="/v1/conversations/none/items", query_string=b"", headers=[], client=("here", 1))
+    told = []
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        told.append(message)
+
+    async with app.lifespan():
+        while app.service.refusal() is not None:
+            await asyncio.sleep(0.01)
+        # Its route asks for all there is to ask for.
+        await app(scope, receive, send)
+    assert told[0]["status"] == 404 and b"'none' not found" in told[1]["body"], told
+
+asyncio.run(main())
+"""
+    assert "anyio._backends._asyncio" not in modules_after(code)
 
 
 def test_model_is_loaded_while_http_is_imported_and_ready_is_said_when_the_server_listens() -> None:

@@ -5,7 +5,6 @@ compiled engine gets them as they are. Their names are those of llama.cpp's own 
 and `Engine.limits` answers in the same words.
 """
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
@@ -415,6 +414,8 @@ def _adapter(given: Any) -> Any:  # noqa: ANN401 (what is wrong is found later)
 
 def _advice(name: str, names: Iterable[str]) -> str:
     """What was most likely meant by a name that there is not."""
+    import difflib  # noqa: PLC0415 (most names are right)
+
     near = OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(name, names, n=1)), None)
     return f"did you mean {near}?" if near else f"there are {', '.join(names)}"
 

@@ -6,7 +6,6 @@ dialect take them, settings give their defaults and answers tell them; flags and
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -23,8 +22,7 @@ LEAST, MOST = -(2**31), 2**31 - 1
 """The engine's whole numbers have 32 bits."""
 
 
-@dataclass(frozen=True)
-class Knob(About):
+class Knob(About, frozen=True):
     """What is known of one field that steers how a token is chosen."""
 
     flags: tuple[str, ...] = ()

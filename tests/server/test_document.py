@@ -26,6 +26,12 @@ async def test_the_document_tells_the_words_that_a_field_takes() -> None:
     assert told["enum"] == ["float", "base64", None]
 
 
+async def test_the_document_has_the_paths_of_a_route_beside_each_other() -> None:
+    async with serving() as client:
+        document = (await client.get("/openapi.json")).json()
+    assert list(document["paths"])[:5] == ["/completion", "/completions", "/infill", "/tokenize", "/detokenize"]
+
+
 def _lost(node: object, document: dict[str, object]) -> list[str]:
     """References that lead nowhere."""
     if isinstance(node, list):

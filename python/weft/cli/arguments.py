@@ -4,7 +4,6 @@ argparse does not do: here a spelling may set several settings, what is given la
 `-`, a flag may be known and have no meaning, and an unknown one is answered with the nearest.
 """
 
-import difflib
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -274,6 +273,8 @@ def _nearest(word: str, spellings: Iterable[str]) -> str | None:
     Of several that are as near it is the one of the same letters, then the one that sets something: `--prot` is `--port`, and
     not a flag of fewer of its letters that has no meaning here.
     """
+    import difflib  # noqa: PLC0415 (most command lines are right)
+
     set_nothing = {name for accepted in ACCEPTED for name in accepted.names}
 
     def nearness(spelling: str) -> tuple[float, bool, bool]:

@@ -4,7 +4,6 @@ A flag that may be given several times takes a list, a switch `true` or `false`.
 """
 
 import json
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +31,8 @@ def entries(path: str) -> list[Entry]:
     Raises:
         ValueError: It cannot be read, is no TOML, or names a flag twice.
     """
+    import tomllib  # noqa: PLC0415 (most starts have no file)
+
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

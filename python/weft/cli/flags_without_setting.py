@@ -5,8 +5,9 @@ passed over: what has no meaning is said once at the start, what is missing ends
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from weft.settings.values import boolean
 
@@ -21,8 +22,7 @@ class Meaning(Enum):
     MISSING = "is not supported"
 
 
-@dataclass(frozen=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """A flag that sets nothing."""
 
     names: tuple[str, ...]

@@ -1,8 +1,9 @@
 """What a flag gives, by every spelling of `weft.settings` and `weft.cli.flags_without_setting`: to a setting, or to nothing."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from weft.cli.config_file import texts
 from weft.cli.flags_without_setting import ACCEPTED, Accepted, Meaning
@@ -16,12 +17,11 @@ class UsageError(Exception):
     """A command line, a variable or a file that asks for what cannot be; the message names it."""
 
 
-@dataclass
-class Given:
+class Given(msgspec.Struct):
     """What one source gives: settings, and flags that set nothing."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    values: dict[str, Any] = msgspec.field(default_factory=dict)
+    warnings: list[str] = msgspec.field(default_factory=list)
 
     def set(self, name: str, flag: Flag, way: Way, said: str, text: str | None) -> None:
         """Takes one way to give a setting; None is without a text."""

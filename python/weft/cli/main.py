@@ -1,5 +1,6 @@
 """`python -m weft`: flags, environment and a file become [`Settings`], and the server starts."""
 
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -101,10 +102,14 @@ def _run(given: Sequence[str]) -> NoReturn:
         from weft.cli.top.command import top  # noqa: PLC0415
 
         sys.exit(top(given[1:]))
+    # What comes now stays. The collector is not to look at it again and again while it comes, nor ever afterwards.
+    gc.disable()
     settings, warnings = parse(given, os.environ)
     here()  # Raises what the worker would.
     from weft.serving.serve import serve  # noqa: PLC0415
 
+    gc.freeze()
+    gc.enable()
     sys.exit(serve(settings, warnings))
 
 

@@ -2,9 +2,10 @@
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+
+import msgspec
 
 __all__ = ["COLUMNS", "DEFAULT_DRAWN", "MAX_DRAWN", "Box", "Figure", "Look", "Outline", "cut", "readable", "width"]
 
@@ -37,8 +38,7 @@ class Outline(Enum):
     DOTTED = "dotted"
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """A kind of boxes, with a line of the legend."""
 
     about: str
@@ -48,8 +48,7 @@ class Look:
     """A word for its colour: blue, green, gold, teal or grey."""
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(msgspec.Struct, frozen=True):
     """A node: a text, and a note of less weight below it."""
 
     parent: int | None
@@ -63,8 +62,7 @@ class Box:
     """Whether it is drawn as busy, as `Figure.busy` says."""
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(msgspec.Struct, frozen=True):
     """A tree, or several, with a legend."""
 
     title: str

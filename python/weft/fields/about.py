@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -15,8 +15,7 @@ __all__ = ["About", "abouts", "described", "wrong"]
 Struct = TypeVar("Struct", bound=type[msgspec.Struct])
 
 
-@dataclass(frozen=True)
-class About:
+class About(msgspec.Struct, frozen=True):
     """What is known of one field; it stands in the field's annotation."""
 
     text: str
@@ -65,7 +64,9 @@ def wrong(struct: msgspec.Struct) -> Iterator[tuple[str, str]]:
             yield name, f"{name} is {cut(repr(value))}; it must be {_right(plain, about)}"
 
 
+@cache
 def _hints(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """The annotations of the fields, evaluated once: each setting of the command line asks for one of them."""
     hints = get_type_hints(struct, include_extras=True)
     return {name: hints[name] for name in struct.__struct_fields__ if get_origin(hints[name]) is Annotated}
 

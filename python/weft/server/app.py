@@ -4,14 +4,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, cast
+from typing import Any, NoReturn, Self, cast
 
 from litestar import Litestar, Request
-from litestar.di import Provide
+from litestar.di import NamedDependency, Provide
 from litestar.enums import ScopeType
+from litestar.events import BaseEventEmitterBackend
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Server
+from litestar.params import SkipValidation
 from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
@@ -51,9 +53,26 @@ __all__ = ["Application", "create_app"]
 
 logger = logging.getLogger(__name__)
 
+Who = NamedDependency[SkipValidation[Caller]]
+
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 
 Told = Callable[[Exception | None], object]
+
+
+class NoEvents(BaseEventEmitterBackend):
+    """Nothing here sends events; Litestar's own emitter starts tasks for them, and loads all of anyio."""
+
+    async def __aenter__(self) -> Self:
+        """Starts nothing."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Ends nothing."""
+
+    def emit(self, event_id: str, *args: object, **kwargs: object) -> NoReturn:
+        """Raises."""
+        raise NotImplementedError(f"nobody hears of {event_id}")
 
 
 class Application(Litestar):
@@ -137,22 +156,24 @@ def create_app(
 
     keeper = Keeper(service)
 
-    def provide_keeper() -> Keeper:
-        return keeper
-
-    def provide_caller(request: Request[Any, Any, Any]) -> Caller:
+    # Each of these asks for the one before: for those that could be made at once, Litestar starts a group of tasks in each
+    # request, and loads what anyio needs for that.
+    def provide_caller(request: Request[Any, Any, Any], service: NamedDependency[SkipValidation[Service]]) -> Caller:
         return Caller(current_owner(), request.headers.get(CONVERSATION), service.recordings)
 
-    def provide_event_formats() -> EventFormats:
+    def provide_keeper(caller: Who) -> Keeper:  # noqa: ARG001
+        return keeper
+
+    def provide_event_formats(caller: Who) -> EventFormats:  # noqa: ARG001
         return EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.Stream)})
 
-    def provide_completion_formats() -> EventFormats:
+    def provide_completion_formats(caller: Who) -> EventFormats:  # noqa: ARG001
         return EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.Stream)})
 
     app = Application(
         route_handlers=[
-            *(llamacpp_router, openai_router, responses_router, anthropic_router, ollama_router),
-            *(seeds_router, cache_router, score_router, requests_router, docs),
+            *(llamacpp_router(), openai_router(), responses_router(), anthropic_router(), ollama_router()),
+            *(seeds_router(), cache_router(), score_router(), requests_router(), docs),
         ],
         dependencies={
             "documentation": Provide(provide_documentation, sync_to_thread=False),
@@ -163,6 +184,7 @@ def create_app(
             "completion_formats": Provide(provide_completion_formats, sync_to_thread=False),
         },
         lifespan=[lifespan] if beside is None else [lifespan, cast("Lifespan", beside)],
+        event_emitter_backend=NoEvents,
         middleware=[] if service.sleep.after_s is None else [Awake(service.sleep)],
         exception_handlers={Exception: errors.response},
         # Every route that reads a body reads it as `JsonRequest`, whose limit depends on the model.

@@ -5,16 +5,16 @@ process as soon as it is imported, to print a few dozen lines.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Literal
+
+import msgspec
 
 __all__ = ["CONTENT_TYPE", "Family", "counter", "gauge", "write"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(msgspec.Struct, frozen=True):
     """One metric: a value, or one for each value of its label."""
 
     name: str
@@ -29,10 +29,10 @@ class Family:
         if self.kind == "gauge":
             return self
         if isinstance(self.value, Mapping) and isinstance(before.value, Mapping):
-            return replace(self, value={key: value + before.value[key] for key, value in self.value.items()})
+            return msgspec.structs.replace(self, value={key: value + before.value[key] for key, value in self.value.items()})
         assert isinstance(self.value, float | int), "a metric has labels, or has none"
         assert isinstance(before.value, float | int), "and it was so before"
-        return replace(self, value=self.value + before.value)
+        return msgspec.structs.replace(self, value=self.value + before.value)
 
 
 def counter(name: str, about: str, value: float | Mapping[str, float], label: str = "") -> Family:

@@ -19,10 +19,11 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from fcntl import ioctl
 from ipaddress import IPv6Address
 from typing import Any, Protocol, Self
+
+import msgspec
 
 __all__ = ["App", "Connections", "Cuts", "Send"]
 
@@ -57,8 +58,7 @@ class Cuts(Protocol):
         """A client has not read the end of an answer in its time."""
 
 
-@dataclass
-class _Work:
+class _Work(msgspec.Struct):
     """The requests of one client's connection."""
 
     n_open: int = 0
@@ -78,8 +78,7 @@ class _Work:
         return send_and_learn
 
 
-@dataclass
-class _Connection:
+class _Connection(msgspec.Struct):
     client: Client
     network: str
     """What counts as one address."""

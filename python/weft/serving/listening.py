@@ -6,9 +6,10 @@ import socket
 import ssl
 import stat
 from contextlib import ExitStack
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+
+import msgspec
 
 from weft.errors import InvalidConfig
 from weft.settings import Settings
@@ -26,8 +27,7 @@ class CannotListenError(Exception):
         super().__init__(f"cannot listen on {name}: {error.strerror or error}")
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(msgspec.Struct, frozen=True):
     """One place to listen at: a numeric address and a port, or the path of a unix socket."""
 
     host: str

@@ -1,9 +1,9 @@
 """One place to listen at, as Granian is told of it."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from granian.constants import HTTPModes, SSLProtocols
 from granian.http import HTTP1Settings, HTTP2Settings
 from granian.log import LogLevels
@@ -30,8 +30,7 @@ def head_s(settings: Settings) -> int:
     return min(HEAD_S, settings.timeout_s)
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """One place to listen at, as Granian is told of it."""
 
     address: Address

@@ -109,6 +109,9 @@ class _Server(MPServer):
         if not self.is_hangup_ignored:
             self.signal_handler_interrupt(*args, **kwargs)
 
+    def _write_pidfile(self) -> None:
+        """Writes none, which nobody asks for. Granian looks here at every process of the machine, to see later which grow."""
+
 
 class _Supervision(threading.Thread):
     """Hears what workers tell: a worker that dies is replaced only if it was ready."""

@@ -18,7 +18,7 @@ def _keys(text: str) -> tuple[str, ...]:
     return keys
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class AccessSettings:
     """Who may ask, and over which connection."""
 

@@ -16,7 +16,7 @@ _tokens = unset_at(0, within(EngineConfig, "n_ctx"))
 _kv_type = one_of(*get_args(KvType))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ContextSettings:
     """How many run at once, and how much the cache holds."""
 

@@ -1,14 +1,15 @@
 """How a setting is spelt: its row of the table."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+import msgspec
 
 __all__ = ["Flag", "Way", "flag", "negated", "row"]
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(msgspec.Struct, frozen=True):
     """One way to give a setting: spellings that mean the same, and the variable that stands for them."""
 
     names: tuple[str, ...] = ()
@@ -21,15 +22,14 @@ class Way:
     env: str | None = None
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(msgspec.Struct, frozen=True):
     """How one setting is spelt on the command line, in a file and in the environment."""
 
     group: str
     help: str
     names: tuple[str, ...] = ()
     """Spellings that take a value."""
-    constants: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Spellings that take none, and what each stands for."""
     also: tuple[Way, ...] = ()
     """Other ways to give it: older names, and flags that set several settings at once. Help does not show them."""

@@ -15,7 +15,7 @@ def _format(is_json: str) -> str:
     return "json" if boolean(is_json) else "text"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class LogSettings:
     """What is logged, how and where."""
 

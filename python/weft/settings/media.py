@@ -42,7 +42,7 @@ def _host(name: str) -> str:
     return name.lower()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class MediaSettings:
     """Pictures and sounds: what reads them, and where they may come from."""
 

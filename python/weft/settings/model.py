@@ -69,7 +69,7 @@ def _scaled_adapters(pairs: str) -> tuple[tuple[str, float], ...]:
 _LOAD_MODE = ("-lm", "--load-mode")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ModelSettings:
     """Which model, and where its weights go."""
 

@@ -40,7 +40,7 @@ def _one(given: str) -> tuple[str, ...]:
     return (given,)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SamplingSettings:
     """What a request leaves unsaid."""
 

@@ -24,7 +24,7 @@ def _tags(text: str) -> tuple[str, ...]:
     return tuple(sorted(set(items(text))))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ServerSettings:
     """Where the server listens, and what it serves."""
 

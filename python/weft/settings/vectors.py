@@ -17,7 +17,7 @@ def _rank(text: str) -> str | None:
     return "rank" if boolean(text) else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class VectorSettings:
     """Vectors of texts, and reranking."""
 

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from math import prod
 from typing import Any
+
+import msgspec
 
 __all__ = ["MAX_LINE", "MAX_PATTERN", "MAX_RULES", "MAX_WAYS", "PRESETS", "LineRule", "all_rules", "rules"]
 
@@ -31,8 +32,7 @@ UNCOUNTED = 10**12
 DROP = "drop:"
 
 
-@dataclass(frozen=True)
-class LineRule:
+class LineRule(msgspec.Struct, frozen=True):
     """Lines that a pattern matches from end to end move to the end of the message, or are left out."""
 
     pattern: str

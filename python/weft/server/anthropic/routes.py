@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Annotated, cast
 
-from litestar import Router, post
+from litestar import post
 from litestar.di import NamedDependency
 from litestar.params import HeaderParameter, JSONBody, SkipValidation
 
@@ -14,7 +14,7 @@ from weft.server.anthropic import answer
 from weft.server.anthropic.errors import ERRORS, failure
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
 from weft.server.anthropic.translate import Marked, asked, check_version
-from weft.server.json_request import JsonRequest
+from weft.server.routes import Routes
 from weft.server.run.aside import Purpose
 from weft.server.run.chat import begin
 from weft.server.run.generation import Generation
@@ -74,4 +74,6 @@ async def count_tokens(data: JSONBody[CountTokens], service: Here, version: Vers
     return TokensCounted(len(prompt.tokens))
 
 
-router = Router(path="/", route_handlers=[create_message, count_tokens], request_class=JsonRequest, tags=["Anthropic"])
+def router() -> Routes:
+    """The routes, for one application."""
+    return Routes("Anthropic", [create_message, count_tokens])

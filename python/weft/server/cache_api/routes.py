@@ -5,7 +5,7 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
-from litestar import Router, delete, get, post
+from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
@@ -13,7 +13,7 @@ from weft.server.auth import current_owner
 from weft.server.cache_api import picture, translate
 from weft.server.cache_api.schemas import CacheReport, PinBody, PinnedPrefix, PinnedPrefixes
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchPrefixError
-from weft.server.json_request import JsonRequest
+from weft.server.routes import Routes
 from weft.server.run.aside import Purpose
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedAnswer, AwaitedText
@@ -99,4 +99,6 @@ def _encoded(result: PinnedPrefixes | CacheReport) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(result))
 
 
-router = Router(path="/", route_handlers=[pin, prefixes, unpin, cache], request_class=JsonRequest, tags=["Weft"])
+def router() -> Routes:
+    """The routes, for one application."""
+    return Routes("Weft", [pin, prefixes, unpin, cache])

@@ -3,7 +3,7 @@
 from functools import partial
 
 import msgspec
-from litestar import Response, Router, get, post
+from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
@@ -11,7 +11,6 @@ from weft import InvalidRequest
 from weft.server import prometheus, request_fields
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_SUPPORTED, NotSupportedError, SlotsBusyError
-from weft.server.json_request import JsonRequest
 from weft.server.llamacpp import completion as dialect
 from weft.server.llamacpp import metrics, properties, tokens, vectors
 from weft.server.llamacpp import slots as places
@@ -48,6 +47,7 @@ from weft.server.llamacpp.vectors_schemas import (
 )
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult
+from weft.server.routes import Routes
 from weft.server.run import vectors as run
 from weft.server.run.aside import Purpose
 from weft.server.run.caller import Caller
@@ -258,29 +258,29 @@ async def set_lora_adapters(data: JSONBody[list[LoraScale]], service: Here) -> L
     return heard
 
 
-router = Router(
-    path="/",
-    route_handlers=[
-        completion,
-        infill,
-        tokenize,
-        detokenize,
-        tokenizer_info,
-        embedding,
-        rerank,
-        apply_template,
-        health,
-        slots,
-        slot_action,
-        prometheus_metrics,
-        props,
-        set_props,
-        lora_adapters,
-        set_lora_adapters,
-        read_stream,
-        look_streams_up,
-        delete_stream,
-    ],
-    request_class=JsonRequest,
-    tags=["llama.cpp"],
-)
+def router() -> Routes:
+    """The routes, for one application."""
+    return Routes(
+        "llama.cpp",
+        [
+            completion,
+            infill,
+            tokenize,
+            detokenize,
+            tokenizer_info,
+            embedding,
+            rerank,
+            apply_template,
+            health,
+            slots,
+            slot_action,
+            prometheus_metrics,
+            props,
+            set_props,
+            lora_adapters,
+            set_lora_adapters,
+            read_stream,
+            look_streams_up,
+            delete_stream,
+        ],
+    )

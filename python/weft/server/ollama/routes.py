@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
-from litestar import Router, delete, get, post
+from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
@@ -15,7 +15,6 @@ from weft.chat.answer.parts import PLAIN, AnswerForm
 from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL, arrived_ns
 from weft.server.errors import NotSupportedError
-from weft.server.json_request import JsonRequest
 from weft.server.ollama import answer, models, translate
 from weft.server.ollama.errors import ERRORS, failure
 from weft.server.ollama.schemas import (
@@ -32,6 +31,7 @@ from weft.server.ollama.schemas import (
     ServedModels,
     Version,
 )
+from weft.server.routes import Routes
 from weft.server.run import vectors
 from weft.server.run.aside import Purpose
 from weft.server.run.chat import submission
@@ -292,20 +292,6 @@ async def delete_model() -> None:
     raise NotSupportedError(ONE_MODEL)
 
 
-router = Router(
-    path="/",
-    route_handlers=[
-        generate,
-        chat,
-        embed,
-        embeddings,
-        tags,
-        show,
-        ps,
-        version,
-        change_models,
-        delete_model,
-    ],
-    request_class=JsonRequest,
-    tags=["Ollama"],
-)
+def router() -> Routes:
+    """The routes, for one application."""
+    return Routes("Ollama", [generate, chat, embed, embeddings, tags, show, ps, version, change_models, delete_model])

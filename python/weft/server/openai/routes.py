@@ -2,18 +2,18 @@
 
 from functools import partial
 
-from litestar import Router, get, post
+from litestar import get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
 from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_SUPPORTED
-from weft.server.json_request import JsonRequest
 from weft.server.openai import chat, completions, embeddings, models
 from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion, InputTokens
 from weft.server.openai.embeddings_schemas import CreateEmbedding, EmbeddingList
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
+from weft.server.routes import Routes
 from weft.server.run import vectors
 from weft.server.run.aside import Purpose
 from weft.server.run.caller import Caller
@@ -88,16 +88,16 @@ async def retrieve_model(service: Here) -> ModelCard:
     return service.told(models.model)
 
 
-router = Router(
-    path="/",
-    route_handlers=[
-        create_completion,
-        create_chat_completion,
-        count_chat_tokens,
-        create_embedding,
-        list_models,
-        retrieve_model,
-    ],
-    request_class=JsonRequest,
-    tags=["OpenAI"],
-)
+def router() -> Routes:
+    """The routes, for one application."""
+    return Routes(
+        "OpenAI",
+        [
+            create_completion,
+            create_chat_completion,
+            count_chat_tokens,
+            create_embedding,
+            list_models,
+            retrieve_model,
+        ],
+    )

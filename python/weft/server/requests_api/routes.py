@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 
 import msgspec
-from litestar import Router, delete, get, post
+from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
@@ -12,10 +12,10 @@ from weft.fields.shown import shown
 from weft.server.auth import current_owner
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError
-from weft.server.json_request import JsonRequest
 from weft.server.requests_api import translate
 from weft.server.requests_api.forked import ForkStream
 from weft.server.requests_api.schemas import ForkBody, Forked, RequestReport, RequestsReport
+from weft.server.routes import Routes
 from weft.server.run.aside import Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
@@ -108,6 +108,6 @@ async def _report(service: Service, generation: Generation, first: int) -> msgsp
     return await service.aside.elsewhere(Purpose.SIGHT, n, lambda: msgspec.Raw(msgspec.json.encode(make())))
 
 
-router = Router(
-    path="/", route_handlers=[requests, request, cancel, cancel_branch, fork], request_class=JsonRequest, tags=["Weft"]
-)
+def router() -> Routes:
+    """The routes, for one application."""
+    return Routes("Weft", [requests, request, cancel, cancel_branch, fork])

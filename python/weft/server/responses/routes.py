@@ -4,7 +4,7 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
-from litestar import Router, delete, get, post
+from litestar import delete, get, post
 from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
@@ -12,7 +12,6 @@ from weft import InvalidRequest
 from weft.fields.shown import cut, shown
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NOT_SUPPORTED, NoSuchItemError
-from weft.server.json_request import JsonRequest
 from weft.server.responses import translate
 from weft.server.responses.keeper import Keeper
 from weft.server.responses.schemas import (
@@ -30,6 +29,7 @@ from weft.server.responses.schemas import (
     Response,
 )
 from weft.server.responses.store import KeptItem
+from weft.server.routes import Routes
 from weft.server.run.caller import Caller
 from weft.server.run.stream import Answer, AwaitedAnswer, PiecedAnswer
 
@@ -57,7 +57,12 @@ class Page(NamedTuple):
         return _list(ordered[: self.limit], has_more=len(ordered) > self.limit)
 
 
-def page(after: FromQuery[str | None] = None, limit: FromQuery[int] = 20, order: FromQuery[str] = "desc") -> Page:
+def page(
+    keeper: Here,  # noqa: ARG001 (made before, as `create_app` says)
+    after: FromQuery[str | None] = None,
+    limit: FromQuery[int] = 20,
+    order: FromQuery[str] = "desc",
+) -> Page:
     """What a query asks for."""
     if order not in ("asc", "desc"):
         raise InvalidRequest("order", f"order is {shown(order)}; it must be 'asc' or 'desc'")
@@ -218,26 +223,26 @@ def _list(items: list[KeptItem], *, has_more: bool) -> ItemList:
     )
 
 
-router = Router(
-    path="/",
-    route_handlers=[
-        create,
-        retrieve,
-        forget,
-        cancel,
-        input_items,
-        count,
-        compact,
-        converse,
-        conversation,
-        change,
-        forget_conversation,
-        add_items,
-        list_items,
-        item,
-        remove_item,
-    ],
-    dependencies={"page": Provide(page, sync_to_thread=False)},
-    request_class=JsonRequest,
-    tags=["OpenAI"],
-)
+def router() -> Routes:
+    """The routes, for one application."""
+    return Routes(
+        "OpenAI",
+        [
+            create,
+            retrieve,
+            forget,
+            cancel,
+            input_items,
+            count,
+            compact,
+            converse,
+            conversation,
+            change,
+            forget_conversation,
+            add_items,
+            list_items,
+            item,
+            remove_item,
+        ],
+        dependencies={"page": Provide(page, sync_to_thread=False)},
+    )

@@ -4,10 +4,10 @@ import asyncio
 import logging
 from contextvars import ContextVar
 from contextvars import Token as Previous
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import msgspec
 from litestar.types import HTTPReceiveMessage, Message, Receive, Send
 
 from weft.server.errors import BodyTimeoutError, ClientLeftError
@@ -36,8 +36,7 @@ BODY_SAVED_S = 60.0
 hours."""
 
 
-@dataclass(frozen=True)
-class LeastRate:
+class LeastRate(msgspec.Struct, frozen=True):
     """How slowly a body may arrive."""
 
     grace_s: float = BODY_GRACE_S

@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from litestar import Router, post
+from litestar import post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
 from weft.server.errors import ERRORS, NOT_SUPPORTED
-from weft.server.json_request import JsonRequest
+from weft.server.routes import Routes
 from weft.server.run.scoring import score
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedPieces
@@ -24,4 +24,6 @@ async def scores(data: JSONBody[ScoreBody], service: NamedDependency[SkipValidat
     return Answer(AwaitedPieces(partial(score, service, translate.asked(data), write), service.collected))
 
 
-router = Router(path="/", route_handlers=[scores], request_class=JsonRequest, tags=["Weft"])
+def router() -> Routes:
+    """The routes, for one application."""
+    return Routes("Weft", [scores])

@@ -1,11 +1,11 @@
 """Routes of the seeds' own."""
 
-from litestar import Router, post
+from litestar import post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, SkipValidation
 
 from weft.server.errors import ERRORS, NOT_SUPPORTED
-from weft.server.json_request import JsonRequest
+from weft.server.routes import Routes
 from weft.server.run import sse
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, StreamedAnswer
@@ -33,4 +33,6 @@ async def stream(
     return Answer(StreamedAnswer(generation, form, None, headers=headers, failure=plain.failure))
 
 
-router = Router(path="/", route_handlers=[stream], request_class=JsonRequest, tags=["other servers"])
+def router() -> Routes:
+    """The routes, for one application."""
+    return Routes("other servers", [stream])
