@@ -24,7 +24,7 @@ from tests.engine.tiny_projectors import png_of, write_tiny_projector
 from tests.helpers import prompt_of
 from tests.server.live import LiveServer
 from weft import answer
-from weft.chat import sandbox
+from weft.chat import sandbox, template_terms
 from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.values import MAX_DEPTH
 from weft.chat.asking import MAX_TOOL_BYTES, MAX_TOOLS
@@ -360,7 +360,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         1,
         constant("engine/snapshots.rs", "PART_OF_STORE"),
     ],
-    "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), sandbox.MAX_SIZE >> 20],
+    "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), template_terms.MAX_SIZE >> 20],
     "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
         *(aside.MAX_WAITING >> 20, aside.VERY_LONG_TEXT >> 10),
         describe(TextsWaitingError("much waits")).code,

@@ -98,6 +98,11 @@ asyncio.run(main())
     assert "anyio._backends._asyncio" not in modules_after(code)
 
 
+def test_jinja_is_loaded_once_the_server_runs() -> None:
+    code = "import weft.serving.worker, weft.server; weft.server.create_app(weft.Engine())"
+    assert "jinja2" not in modules_after(code)
+
+
 def test_model_is_loaded_while_http_is_imported_and_ready_is_said_when_the_server_listens() -> None:
     code = """
 import asyncio, socket

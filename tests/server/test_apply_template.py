@@ -1,19 +1,22 @@
 """From a chat to a prompt, as `/apply-template` shows it and as the engine gets it."""
 
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
+import jinja2
 import msgspec
 import pytest
 from litestar.testing import AsyncTestClient
 
+from tests.helpers import wait_until
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from weft import InvalidConfig, QueueFull
-from weft.chat import builtin
+from weft.chat import builtin, sandbox
 from weft.chat.format import ChatFormat
 from weft.chat.reading import MARK
 from weft.server import create_app
@@ -108,7 +111,22 @@ async def test_a_model_whose_own_template_is_broken_serves_all_but_chats(caplog:
         param, message = await refusal(client, messages=HELLO)
         assert (param, message.partition(":")[0]) == ("messages", "the chat template is wrong in line 1")
         assert (await client.post("/completion", json={"prompt": "a"})).status_code == 429
-    assert "chats are refused until another one is given with --chat-template" in caplog.text
+        await wait_until(lambda: "chats are refused until another one is given with --chat-template" in caplog.text)
+
+
+async def test_a_chat_that_comes_at_once_holds_nobody_up_until_the_template_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def compile_template(source: str, compile_it: Callable[[str], jinja2.Template] = sandbox.compile_template) -> jinja2.Template:
+        threads.append(threading.current_thread().name)
+        return compile_it(source)
+
+    monkeypatch.setattr(sandbox, "compile_template", compile_template)
+    async with chatting() as client:
+        assert await apply(client, messages=HELLO)
+        await wait_until(lambda: bool(threads))
+    assert all(name.startswith("weft-") for name in threads), threads
+    assert len(threads) <= 2, "once by the server, and once by whoever could not wait"
 
 
 async def test_variables_come_from_the_settings_and_from_the_body() -> None:

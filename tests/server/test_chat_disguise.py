@@ -7,7 +7,8 @@ import pytest
 from tests.server.matchers import Json
 from weft.chat import builtin
 from weft.chat.disguise import ControlSpellings, Disguise, Stretch
-from weft.chat.template import ChatTemplate, TemplateError
+from weft.chat.template import ChatTemplate
+from weft.chat.template_terms import TemplateError
 
 SPELLINGS = ControlSpellings(["<s>", "<|im_start|>", "<|im_end|>", "<|a|>", "|>b", "<|a", "[INST]"])
 

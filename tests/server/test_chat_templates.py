@@ -10,7 +10,8 @@ from tests.server.matchers import Json
 from weft.chat import builtin, sandbox
 from weft.chat.conversation import ChatMessage
 from weft.chat.messages import for_template
-from weft.chat.template import ChatTemplate, TemplateError, TooLongError
+from weft.chat.template import ChatTemplate
+from weft.chat.template_terms import TemplateError, TooLongError
 
 # Renderings of every template that llama.cpp knows by name, as llama.cpp renders them.
 KNOWN = json.loads((Path(__file__).parent / "chat_templates.json").read_text(encoding="utf-8"))

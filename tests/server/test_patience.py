@@ -106,7 +106,10 @@ async def test_a_body_is_whole_once_all_that_was_announced_is_there() -> None:
     client = Client(*({"type": "http.request", "body": b"ab", "more_body": True} for _ in range(2)), LAST)
     patience = Patience(client.receive, client.send, 10, n_announced=4)
     parts = [await patience.receive(), await patience.receive()]
-    assert [(part["body"], part["more_body"]) for part in parts if part["type"] == "http.request"] == [(b"ab", True), (b"ab", False)]
+    assert [(part["body"], part["more_body"]) for part in parts if part["type"] == "http.request"] == [
+        (b"ab", True),
+        (b"ab", False),
+    ]
     # That nothing more comes is waited for by nobody, nor is it taken for the client's leaving.
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(patience.receive(), 0.01)

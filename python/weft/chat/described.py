@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from weft.chat.conversation import ChatMessage, ContentPart
-from weft.chat.template import Message
+from weft.chat.template_terms import Message
 
 __all__ = ["with_calls_told", "with_tools_told"]
 

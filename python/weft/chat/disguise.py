@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from weft.chat.template import Message, TemplateError
+from weft.chat.template_terms import Message, TemplateError
 
 __all__ = ["ControlSpellings", "Disguise", "MediaPlace", "Stretch", "media_marks"]
 

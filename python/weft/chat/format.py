@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from functools import cached_property
 from itertools import groupby, takewhile
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
@@ -25,12 +25,14 @@ from weft.chat.held import Held
 from weft.chat.known_calls import KnownCalls
 from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.reading import StretchReader
-from weft.chat.sandbox import MAX_SIZE
-from weft.chat.template import ChatTemplate, Message, TemplateError, TooLongError
+from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
 from weft.chat.volatile import VolatileLines
 from weft.fields.shown import shown
 from weft.request import Request
 from weft.settings.chat import ChatSettings
+
+if TYPE_CHECKING:
+    from weft.chat.template import ChatTemplate
 
 __all__ = ["ChatFormat", "ChatPrompt"]
 
@@ -117,18 +119,27 @@ class ChatFormat:
         Raises:
             InvalidConfig: there is no such template, or it is none, or the message of a budget ends a thought itself.
         """
-        try:
-            name = self._from_settings[0]
-            _ = self.template
-        except TemplateError as error:
-            if name is not None:
+        if (name := self._from_settings[0]) is not None:
+            try:
+                _ = self.template
+            except TemplateError as error:
                 raise InvalidConfig(name, str(error)) from error
-            logger.warning("%s; chats are refused until another one is given with --chat-template", error)
-            return
         message = self._settings.reasoning_budget_message
         if self._thought is not None and self._thought.end in message:
             why = f"contains {shown(self._thought.end)}, which ends the thoughts of this model and is written after the message"
             raise InvalidConfig("reasoning_budget_message", f"{shown(message)} {why}")
+
+    def compile(self) -> None:
+        """Compiles the template, which takes some hundredths of a second; the log tells of one of the model's that is none."""
+        try:
+            _ = self.template
+        except TemplateError as error:
+            logger.warning("%s; chats are refused until another one is given with --chat-template", error)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether a chat can be read without compiling the template."""
+        return "template" in self.__dict__
 
     def lasting(self, told: ChatMessage) -> ChatMessage:
         """What a message of the system begins with in each prompt, though lines of it change: it without those."""
@@ -154,8 +165,10 @@ class ChatFormat:
         return given or self._engine.model.chat_template or builtin.source(builtin.CHATML)
 
     @cached_property
-    def template(self) -> ChatTemplate:
+    def template(self) -> "ChatTemplate":
         """The template, compiled."""
+        from weft.chat.template import ChatTemplate  # noqa: PLC0415 (it takes all of Jinja)
+
         model = self._engine.model
         bos_token, eos_token = self._spelling(model.bos_token), self._spelling(model.eos_token)
         return ChatTemplate(self.source, bos_token=bos_token, eos_token=eos_token)
@@ -468,7 +481,7 @@ def _is_open(text: str, thought: ThoughtMarks) -> bool:
     return text.rstrip().endswith(thought.start)
 
 
-def _continuation(message: Message, prompt: str, template: ChatTemplate, marks: ThoughtMarks, *, with_content: bool) -> str:
+def _continuation(message: Message, prompt: str, template: "ChatTemplate", marks: ThoughtMarks, *, with_content: bool) -> str:
     """What an answer has already, after the prompt that opens it.
 
     A thought that the prompt opens is closed before the answer itself begins, and left open where only a thought is given.

@@ -3,15 +3,18 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from weft import InvalidRequest
 from weft.chat.conversation import MEDIA_TYPES, ChatMessage, ContentPart
 from weft.chat.described import with_calls_told
-from weft.chat.template import ChatTemplate, Message
+from weft.chat.template_terms import Message
 from weft.fields.shown import shown
+
+if TYPE_CHECKING:
+    from weft.chat.template import ChatTemplate
 
 __all__ = ["check", "content_text", "for_template", "media_parts"]
 
@@ -89,7 +92,7 @@ def content_text(content: str | list[ContentPart] | msgspec.UnsetType | None, ma
     return text
 
 
-def for_template(messages: Sequence[ChatMessage], template: ChatTemplate, marks: Iterator[str] = _NO_MARKS) -> list[Message]:
+def for_template(messages: Sequence[ChatMessage], template: "ChatTemplate", marks: Iterator[str] = _NO_MARKS) -> list[Message]:
     """The messages as the template takes them: their content as text or as parts, and what the system says where it can be.
 
     The next of `marks` stands for each picture and sound. As in llama-server, a message that has one is a text: what some
@@ -108,7 +111,7 @@ def for_template(messages: Sequence[ChatMessage], template: ChatTemplate, marks:
     return result
 
 
-def _for_template(message: ChatMessage, template: ChatTemplate, marks: Iterator[str]) -> Message:
+def _for_template(message: ChatMessage, template: "ChatTemplate", marks: Iterator[str]) -> Message:
     role = _ROLES.get(message.role, message.role)
     if role == "developer" and _HARMONY not in template.source:
         role = "system"
@@ -148,13 +151,13 @@ _ROLES = {"function": "tool"}
 """What roles were called before."""
 
 
-def _calls(message: ChatMessage, template: ChatTemplate) -> list[dict[str, Any]]:
+def _calls(message: ChatMessage, template: "ChatTemplate") -> list[dict[str, Any]]:
     """What a message calls, its arguments as the template takes them."""
     given = message.tool_calls or ([] if message.function_call is None else [{"function": message.function_call}])
     return [{**call, "type": "function", "function": _called(call["function"], template)} for call in given]
 
 
-def _called(function: dict[str, Any], template: ChatTemplate) -> dict[str, Any]:
+def _called(function: dict[str, Any], template: "ChatTemplate") -> dict[str, Any]:
     arguments = function.get("arguments", "")
     if template.takes_calls and template.wants_objects:
         if isinstance(arguments, str):

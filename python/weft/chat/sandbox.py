@@ -20,7 +20,9 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-__all__ = ["MAX_SIZE", "TooLongError", "compile_template", "render", "variables_of"]
+from weft.chat.template_terms import MAX_SIZE, TooLongError
+
+__all__ = ["compile_template", "render", "variables_of"]
 
 MAX_STEPS = 500_000
 """Turns of loops in one rendering, less than a second of work; a long chat needs a few thousand."""
@@ -31,9 +33,6 @@ MAX_WORK_S = 2.0
 CALL_STEPS = 8
 """What the call of a macro counts for."""
 
-MAX_SIZE = 32 * 1024 * 1024
-"""Longest text or list that a template may make: some times what fits in the largest context there is."""
-
 MAX_PADDING = 10_000
 """Widest field that a template may ask for."""
 
@@ -42,15 +41,6 @@ _BUDGET = "weft budget"
 
 _STEP = "weft_step"
 _JOIN = "weft_join"
-
-
-class TooLongError(Exception):
-    """A rendering was longer than it was allowed to be. It ends there."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        """Characters of the text when it was ended."""
-        super().__init__(f"the text has {size} characters and more")
 
 
 class _Budget:

@@ -4,26 +4,18 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 import jinja2
 
 from weft.chat import sandbox
-from weft.chat.sandbox import TooLongError
+from weft.chat.template_terms import MAX_SIZE, Message, TemplateError, TooLongError
 from weft.fields.shown import cut
 
-__all__ = ["ChatTemplate", "Message", "TemplateError", "TooLongError"]
-
-Message = dict[str, Any]
-"""A message as a template sees it."""
+__all__ = ["ChatTemplate"]
 
 _SAID = "what the user says"
 _TOLD = "what the system says"
 _CALLED = "what_is_called"
-
-
-class TemplateError(Exception):
-    """A template cannot be compiled, or refuses what it is given. The message names the line."""
 
 
 class ChatTemplate:
@@ -94,7 +86,7 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool,
         variables: Mapping[str, object] | None = None,
-        max_size: int = sandbox.MAX_SIZE,
+        max_size: int = MAX_SIZE,
     ) -> str:
         """The text that messages become.
 

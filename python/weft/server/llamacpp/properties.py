@@ -3,7 +3,7 @@
 import msgspec
 
 from weft import InvalidRequest, Model
-from weft.chat.template import TemplateError
+from weft.chat.template_terms import TemplateError
 from weft.server import request_fields
 from weft.server.llamacpp.schemas import (
     CompletionBody,

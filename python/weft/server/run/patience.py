@@ -72,7 +72,7 @@ class Patience:
         has_body: bool = True,
         n_announced: int | None = None,
     ) -> None:
-        """`n_announced`: the bytes that the body has, where its head says so; whoever speaks HTTP sees to it that they are so many."""
+        """`n_announced`: the bytes that the body has, by its head; whoever speaks HTTP sees to it that they are so many."""
         self._receive = receive
         self._send = send
         self._timeout_s = timeout_s

@@ -154,6 +154,8 @@ class Service:
             raise
         self._is_ready = True
         self.sleep.start()
+        # Requests need not wait for it. A chat that comes before it is done waits for the same thread.
+        self.aside.begin(Purpose.PROMPT, self.chat.compile)
 
     async def _check_defaults(self) -> None:
         """Reads what the settings hold completions to, which else is read with each request: a wrong one is no client's fault."""
@@ -213,6 +215,7 @@ class Service:
         # The file may have been replaced.
         self.chat = ChatFormat(self.engine, self.settings, self.tally.count_unread_call)
         self.chat.check_settings()
+        self.chat.compile()
         await self.engine.load_copies(self._copies)
         try:
             if self.settings.restore_prompt is not None:
@@ -652,12 +655,14 @@ class Service:
         """
         media = await self.media.read(files)
         size, told = _size_of_chat(data, files) + n_more, {"with_system_end": with_system_end}
-        return await self.aside.work(Purpose.PROMPT, size, self.chat.prompt, data, media, **told)
+        work = self.aside.work if self.chat.is_compiled else self.aside.elsewhere
+        return await work(Purpose.PROMPT, size, self.chat.prompt, data, media, **told)
 
     async def chat_text(self, data: Chat, files: Sequence[MediaFile] = ()) -> str:
         """The prompt that a chat becomes, as a text; it raises what `chat_prompt` does, but reads none of the files."""
         self.media.check(files)
-        return await self.aside.work(Purpose.TEXT, _size_of_chat(data, files), self.chat.text, data)
+        work = self.aside.work if self.chat.is_compiled else self.aside.elsewhere
+        return await work(Purpose.TEXT, _size_of_chat(data, files), self.chat.text, data)
 
     def _tokens(self, pieces: Sequence[Piece], *, add_special: bool = True, parse_special: bool = True) -> Sequence[int]:
         if isinstance(pieces, TokenIds):
