@@ -1,11 +1,11 @@
 """Weft beside a llama-server, over HTTP: streams of their own prompts, of one prompt, and one that runs while a long one comes.
 
 All servers are started once, and are asked in turns, with prompts that none has seen; what is told are medians of the rounds. A
-row tells the seconds until the last answer has ended, the tokens per second while all are written, the seconds until a first
-token on average, the 99th percentile and the longest of the pauses between two tokens of an answer, and the tokens of prompts
-that were computed. Of the answer beside which a prompt comes, all this is told of the time until that prompt's first token.
-Start it in the repository's root as `python -m benches.against -m MODEL --llama-server PATH`; `--random 8b-q4_k` writes a random
-model and takes that.
+row tells the seconds until the last answer has ended, as a multiple of the first server's too, the tokens per second while all
+are written, the seconds until a first token on average, the 99th percentile and the longest of the pauses between two tokens of
+an answer, and the tokens of prompts that were computed. Of the answer beside which a prompt comes, all this is told of the time
+until that prompt's first token. Start it in the repository's root as `python -m benches.against -m MODEL --llama-server PATH`;
+`--random 8b-q4_k` writes a random model and takes that.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
@@ -72,9 +72,12 @@ LOADS = {
     "shared-eight": Load("8 answers, one prompt of 2,048 + 20 own", 8, 2048, 20, 128),
     "shared": Load("32 answers, one prompt of 2,048 + 20 own", 32, 2048, 20, 128),
     "alone": Load("the same, the first one asked for alone", 32, 2048, 20, 128, is_first_alone=True),
+    "long": Load("1 answer, 8,192 + 16 tokens", 1, 0, 8192, 16),
 }
 
 ARRIVAL = "arrival"
+N_RUNNING = 500
+"""Tokens of the answer that is written meanwhile."""
 N_BESIDE = 8192
 """Tokens of the prompt that comes while an answer is written."""
 
@@ -98,6 +101,17 @@ class Took:
     longest_ms: float
     n_computed: int
     profile: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How often is asked, with which prompts, and until when."""
+
+    about: str
+    """Prompts differ where this differs."""
+    n_rounds: int
+    n_vocab: int
+    until: float
 
 
 @dataclass(frozen=True)
@@ -196,7 +210,7 @@ def measure_arrival(server: Server, seed: str, n_vocab: int) -> Took:
 
     async def both() -> tuple[Answer, Answer, float]:
         started = asyncio.Event()
-        running = asyncio.create_task(ask(server.port, {"prompt": short, "n_predict": 2000, "seed": 1}, started, after=100))
+        running = asyncio.create_task(ask(server.port, {"prompt": short, "n_predict": N_RUNNING, "seed": 1}, started, after=100))
         await started.wait()
         asked = time.perf_counter()
         beside = await ask(server.port, {"prompt": long, "n_predict": 2, "seed": 1})
@@ -265,16 +279,19 @@ def report(what: str, tries: dict[str, list[Took]]) -> None:
             print(f"    of which {took[-1].profile}", flush=True)
 
 
-def ask_all(load: str, servers: Sequence[Server], n_rounds: int, n_vocab: int, until: float) -> dict[str, list[Took]]:
+def ask_all(load: str, servers: Sequence[Server], effort: Effort) -> dict[str, list[Took]]:
     """Asks each server for a load, in rounds in which who is first takes turns."""
     tries: dict[str, list[Took]] = {server.name: [] for server in servers}
-    for nth in range(n_rounds):
+    for nth in range(effort.n_rounds):
         for server in servers[:: -1 if nth % 2 else 1]:
-            if time.perf_counter() > until or (load == ARRIVAL and server.is_split):
+            if time.perf_counter() > effort.until or (load in (ARRIVAL, "long") and server.is_split):
                 continue
-            seed = f"{load} {nth}"
+            seed = f"{effort.about} {load} {nth}"
             try:
-                took = measure_arrival(server, seed, n_vocab) if load == ARRIVAL else measure(server, LOADS[load], seed, n_vocab)
+                if load == ARRIVAL:
+                    took = measure_arrival(server, seed, effort.n_vocab)
+                else:
+                    took = measure(server, LOADS[load], seed, effort.n_vocab)
             except (BenchError, OSError, TimeoutError) as error:
                 print(f"  {server.name}, {load}: {error!r:.400}", flush=True)
             else:
@@ -294,6 +311,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--other", action="append", metavar="NAME=FLAGS", help="a llama-server (default: two)")
     parser.add_argument("--loads", default=",".join([*LOADS, ARRIVAL]))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--before", type=int, default=1, help="rounds of 32 answers before anything is measured")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so long")
     parser.add_argument("--n-vocab", type=int, default=2_000, help="prompts are of tokens below this, unless the model is random")
     parser.add_argument("--out", type=Path, help="folder for logs and for what was measured, as JSON")
@@ -327,11 +345,10 @@ def main() -> int:
             )
         out = args.out or folder
         servers = [stack.enter_context(started(name, command, out)) for name, command in commands(args, model)]
-        for server in servers:
-            measure(server, LOADS["eight"], "warm-up", n_vocab)
+        ask_all("many", servers, Effort("before", args.before, n_vocab, until))
         kept = {}
         for load in args.loads.split(","):
-            tries = ask_all(load, servers, args.rounds, n_vocab, until)
+            tries = ask_all(load, servers, Effort("measured", args.rounds, n_vocab, until))
             report(LOADS[load].name if load in LOADS else f"1 answer while {N_BESIDE:,} tokens come", tries)
             kept[load] = {name: [asdict(one) for one in took] for name, took in tries.items()}
             (out / f"{model.stem}.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
