@@ -610,7 +610,7 @@ fn written_together(idle_cost: IdleCost) -> (Memory<FakeRunner>, [SequenceId; 2]
     let mut memory = Memory::new(runner.with_memory(kind), &limits);
     let ids = [(); 2].map(|()| memory.place(&Variants::default(), None).expect("an id is free"));
     for position in 0..64 {
-        let tokens = [b'a', b'b'].map(|letter| Token::from(letter));
+        let tokens = [b'a', b'b'].map(Token::from);
         memory.cache_mut().extend(ids.iter().zip(&tokens).map(|(&id, token)| (id, std::slice::from_ref(token))));
         let row = |(&sequence, &token): (&SequenceId, &Token)| Row { sequence, token, position, wants_logits: false };
         let rows = ids.iter().zip(&tokens).map(row).collect();
@@ -625,7 +625,9 @@ fn written_together(idle_cost: IdleCost) -> (Memory<FakeRunner>, [SequenceId; 2]
 #[test]
 fn what_a_gpu_computes_sooner_than_it_is_copied_is_forgotten() {
     let (mut memory, ids) = written_together(IdleCost::Nothing);
-    ids.iter().for_each(|&id| memory.cache_mut().unpin(id));
+    for id in ids {
+        memory.cache_mut().unpin(id);
+    }
     while memory.evict() {}
     let counts = memory.cache().counts();
     assert_eq!((memory.cache().n_used(), counts.n_saved, counts.n_forgotten), (0, 0, 128));
@@ -634,7 +636,9 @@ fn what_a_gpu_computes_sooner_than_it_is_copied_is_forgotten() {
 #[test]
 fn on_a_cpu_it_is_saved() {
     let (mut memory, ids) = written_together(IdleCost::Mask);
-    ids.iter().for_each(|&id| memory.cache_mut().unpin(id));
+    for id in ids {
+        memory.cache_mut().unpin(id);
+    }
     while memory.evict() {}
     let counts = memory.cache().counts();
     assert_eq!((memory.cache().n_used(), counts.n_saved, counts.n_forgotten), (0, 128, 0));
