@@ -46,7 +46,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz watchdog bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-fanout bench-forks bench-levels bench-all clients ray compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test fuzz watchdog bench bench-quick bench-loads bench-start bench-abuse bench-against bench-beside bench-fanout bench-forks bench-levels bench-all clients ray compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -79,6 +79,9 @@ bench-beside: extension ## The 99th percentile of a stream's pauses beside vecto
 	python -m benches.media
 	$(call step,beside streams with other adapters)
 	python -m benches.adapters
+
+bench-against: extension ## Answers, shared prompts and a long one that comes, beside a llama-server (ARGS="--random 8b-q4_k --llama-server PATH")
+	python -m benches.against $(ARGS)
 
 bench-fanout: extension ## One long text continued in several ways, as requests and as branches (ARGS="--llama-server PATH" asks llama-server too)
 	python -m benches.fanout $(ARGS)

@@ -17,6 +17,8 @@ pub struct Departure {
     pub id: SequenceId,
     /// What is to be saved before it leaves; `None` where it is saved already, or not worth it.
     pub saves: Option<Range<u32>>,
+    /// Whether a pin would be lost if it left unsaved.
+    pub is_needed: bool,
     /// How many tokens leave.
     pub n_tokens: u32,
     /// What saving them costs, in tokens of one run of cells.
@@ -74,12 +76,13 @@ impl KvCache {
         let (id, path) = idle.min_by_key(|(_, path)| order(path))?;
         let last_used = self.tree.node(path.tip).last_used;
         let Part { node, range, is_stored, n_tokens, n_units } = self.rules().next_part(self, id, max_units);
-        let is_needed = || self.rules().is_needed_by_pin(self, id, node);
-        let saves = !is_stored && (is_needed() || self.is_worth_saving(node, n_tokens, why));
+        let is_needed = !is_stored && self.rules().is_needed_by_pin(self, id, node);
+        let saves = !is_stored && (is_needed || self.is_worth_saving(node, n_tokens, why));
         if why == Why::Early && !is_stored && !saves {
             return None;
         }
-        Some(Departure { node, id, saves: saves.then(|| range.end - n_tokens..range.end), n_tokens, n_units, last_used })
+        let saves = saves.then(|| range.end - n_tokens..range.end);
+        Some(Departure { node, id, saves, is_needed, n_tokens, n_units, last_used })
     }
 
     /// How many of the last tokens of `range` can be saved for `max_units`, 16 at least, and what they cost.

@@ -183,6 +183,11 @@ impl<R: Runner> Memory<R> {
         self.movement.begin(time);
     }
 
+    /// Computing a token of a prompt takes `seconds`.
+    pub(super) fn learn_compute(&mut self, seconds: f64) {
+        self.movement.learn_compute(seconds);
+    }
+
     /// Whether this step has no more time for moving.
     pub(super) fn is_out_of_time(&self) -> bool {
         self.movement.is_over()
@@ -266,10 +271,13 @@ impl<R: Runner> Memory<R> {
         Some(departure)
     }
 
-    /// `false` where it was to leave early and stays, since it cannot be kept.
+    /// `false` where it was to leave early and stays, since it cannot be kept. What a GPU computes sooner than it is copied is not
+    /// saved; a CPU computes nothing as fast.
     fn depart(&mut self, departure: &Departure, why: Why) -> bool {
         self.flush();
-        let saved = departure.saves.clone().and_then(|range| {
+        let is_on_gpu = self.kind().idle_cost == IdleCost::Nothing;
+        let is_dear = is_on_gpu && !departure.is_needed && self.movement.is_dear(departure.n_tokens, departure.n_units);
+        let saved = departure.saves.clone().filter(|_| !is_dear).and_then(|range| {
             let whole_from = self.runner.whole_from(departure.id, &range);
             let bytes = self.save(departure.id, range, Some(departure.n_units));
             bytes.map(|bytes| Saved { bytes, whole_from }).map_err(|error| warn_unsaved(&error)).ok()

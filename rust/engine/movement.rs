@@ -29,6 +29,9 @@ const MAX_PATIENCE: usize = 64;
 /// takes 1.5 µs with the small one and 6 to 10 µs with the other. So they are even after 150 to 1,000 decodes.
 const MASK_PATIENCE: usize = 256;
 
+/// A save of so many units per token is always worth it: long runs are, and what they cost is learned ever anew.
+const CHEAP_UNITS: f64 = 3.0;
+
 /// Most decodes that are remembered.
 const N_REMEMBERED: usize = MASK_PATIENCE;
 
@@ -47,6 +50,8 @@ fn patience(departure: &Departure, cost: IdleCost) -> usize {
 pub(super) struct Movement {
     /// Seconds per unit of a save (see [`Departure::n_units`]); 0 until one was measured.
     save_s: f64,
+    /// Seconds in which a token of a prompt is computed; 0 until one was.
+    compute_s: f64,
     /// The end of this step's time for it.
     deadline: Instant,
     /// Time spent on it in this step.
@@ -69,6 +74,7 @@ impl Movement {
     pub(super) fn new() -> Self {
         Self {
             save_s: 0.0,
+            compute_s: 0.0,
             deadline: Instant::now(),
             spent: Duration::ZERO,
             has_moved: false,
@@ -103,6 +109,19 @@ impl Movement {
         self.save_s = if self.save_s == 0.0 { value } else { self.save_s + NEWEST * (value - self.save_s) };
     }
 
+    /// Computing a token of a prompt takes `seconds`; 0 where that is not known yet.
+    pub(super) fn learn_compute(&mut self, seconds: f64) {
+        self.compute_s = seconds;
+    }
+
+    /// Whether `n_tokens`, which are saved for `n_units`, are sooner computed again than saved and brought back.
+    #[expect(clippy::cast_precision_loss, reason = "a comparison of estimates")]
+    pub(super) fn is_dear(&self, n_tokens: u32, n_units: u64) -> bool {
+        let is_known = self.save_s > 0.0 && self.compute_s > 0.0;
+        let units_per_token = n_units as f64 / f64::from(n_tokens.max(1));
+        is_known && units_per_token > CHEAP_UNITS && 2.0 * units_per_token * self.save_s > self.compute_s
+    }
+
     pub(super) fn count(&mut self, took: Duration) {
         self.spent += took;
         self.has_moved = true;
@@ -135,5 +154,38 @@ impl Movement {
     pub(super) fn has_cost_enough(&self, departure: &Departure, cost: IdleCost) -> bool {
         let is_older = |&decoded_at: &u64| departure.last_used <= decoded_at;
         self.decoded_at.iter().nth_back(patience(departure, cost) - 1).is_some_and(is_older)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A unit is saved in 2 µs, and a token computed in 40.
+    fn measured() -> Movement {
+        let mut movement = Movement::new();
+        movement.learn_save(100, Duration::from_micros(200));
+        movement.learn_compute(40e-6);
+        movement
+    }
+
+    #[test]
+    fn what_is_sooner_computed_than_saved_and_brought_back_is_dear() {
+        // As long to save as a token of 10 units, and as long to bring back.
+        assert!(!measured().is_dear(16, 159));
+        assert!(measured().is_dear(16, 161));
+    }
+
+    #[test]
+    fn long_runs_are_not_dear_however_fast_the_machine_computes() {
+        let mut movement = measured();
+        movement.learn_compute(1e-9);
+        assert!(!movement.is_dear(16, 48));
+        assert!(movement.is_dear(16, 49));
+    }
+
+    #[test]
+    fn nothing_is_dear_before_it_is_known_what_it_takes() {
+        assert!(!Movement::new().is_dear(16, 1_000_000));
     }
 }

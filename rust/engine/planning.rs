@@ -50,6 +50,7 @@ impl Planner {
         let n_prefilling = count(core.slots.running().iter().filter(|running| n_ready(core, running) > 1));
         let spare = self.scheduler.spare(streams(core, |_| true), n_prefilling, core.memory.n_reached());
         core.memory.begin_moving(spare);
+        core.memory.learn_compute(self.scheduler.token_s(core.memory.n_reached()));
     }
 
     /// Decides which tokens go into the next decode, and makes room for them.

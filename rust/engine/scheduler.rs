@@ -291,6 +291,12 @@ impl Scheduler {
         self.decode.mean_s(Shape { n_decoding, n_prefill: 0, n_cells })
     }
 
+    /// Seconds that computing one token of a long prompt takes on average, with nobody decoding; 0 until a decode was measured.
+    pub(super) fn token_s(&self, n_cells: u32) -> f64 {
+        let shape = Shape { n_decoding: 0, n_prefill: self.n_ubatch, n_cells };
+        self.decode.mean_s(shape) / f64::from(self.n_ubatch)
+    }
+
     /// Seconds that a whole step may take.
     pub(super) fn step_s(&self, streams: Streams, n_cells: u32) -> f64 {
         let chunk_s = MAX_CHUNK.as_secs_f64();

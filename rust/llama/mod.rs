@@ -129,7 +129,9 @@ impl LlamaRunner {
                 None => model.kv_bytes_per_token(config.type_k, config.type_v),
             },
             bytes_per_state: if forks == Forks::AtEnd { n_state_bytes } else { 0 },
-            tokens_per_run: layout.as_ref().map_or(0, Layout::tokens_per_run),
+            tokens_per_run: layout
+                .as_ref()
+                .map_or(0, |layout| layout.tokens_per_run(config.offload_kqv && memory::is_offloaded(&model))),
             n_window,
         };
         tracing::debug!("the memory: {memory:?}");

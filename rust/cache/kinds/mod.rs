@@ -51,7 +51,7 @@ impl Forks {
 /// What a decode pays for cells that none of its rows sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdleCost {
-    /// As good as nothing: on a GPU.
+    /// Nothing that the way out and back would be worth: on a GPU, from which each run of cells is copied for itself.
     Nothing,
     /// That llama.cpp asks of each row and cell whether one sees the other: on a CPU with our attention.
     Mask,

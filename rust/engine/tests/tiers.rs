@@ -1,7 +1,9 @@
 //! The store beside the pool: what leaves comes back without being computed, and nobody waits for it.
 
 use super::*;
-use crate::cache::Tier;
+use crate::cache::{Tier, Variants};
+use crate::engine::memory::Memory;
+use crate::engine::runner::{Plan, Row, SequenceId};
 
 #[test]
 fn when_nothing_runs_the_pool_is_empty_and_nothing_is_lost() {
@@ -597,4 +599,57 @@ fn random_requests_to_a_state_give_the_text_that_an_empty_cache_gives() {
     let (engine, _) = start_recurrent(4, 1024);
     random_requests(&engine);
     wait_until(&engine, is_idle);
+}
+
+/// Two idle texts of 64 tokens whose cells take turns, in a memory where one more run of cells costs as much to save as a thousand
+/// tokens; a token is computed in next to no time.
+fn written_together(idle_cost: IdleCost) -> (Memory<FakeRunner>, [SequenceId; 2]) {
+    let (runner, _) = FakeRunner::new(400, 8);
+    let kind = MemoryKind { idle_cost, tokens_per_run: 1_000, ..MEMORY };
+    let limits = Limits { max_store_bytes: STORE, n_seq_max: 8, n_outputs: 8, ..limits(4, 400) };
+    let mut memory = Memory::new(runner.with_memory(kind), &limits);
+    let ids = [(); 2].map(|()| memory.place(&Variants::default(), None).expect("an id is free"));
+    for position in 0..64 {
+        let tokens = [b'a', b'b'].map(Token::from);
+        memory.cache_mut().extend(ids.iter().zip(&tokens).map(|(&id, token)| (id, std::slice::from_ref(token))));
+        let row = |(&sequence, &token): (&SequenceId, &Token)| Row { sequence, token, position, wants_logits: false };
+        let rows = ids.iter().zip(&tokens).map(row).collect();
+        memory.decode(&Plan { rows, ..Plan::default() }).expect("it fits");
+    }
+    // What a save takes is known from here on.
+    memory.save(ids[0], 0..64, Some(64_064)).expect("it can be saved");
+    memory.learn_compute(1e-15);
+    (memory, ids)
+}
+
+#[test]
+fn what_a_gpu_computes_sooner_than_it_is_copied_is_forgotten() {
+    let (mut memory, ids) = written_together(IdleCost::Nothing);
+    for id in ids {
+        memory.cache_mut().unpin(id);
+    }
+    while memory.evict() {}
+    let counts = memory.cache().counts();
+    assert_eq!((memory.cache().n_used(), counts.n_saved, counts.n_forgotten), (0, 0, 128));
+}
+
+#[test]
+fn on_a_cpu_it_is_saved() {
+    let (mut memory, ids) = written_together(IdleCost::Mask);
+    for id in ids {
+        memory.cache_mut().unpin(id);
+    }
+    while memory.evict() {}
+    let counts = memory.cache().counts();
+    assert_eq!((memory.cache().n_used(), counts.n_saved, counts.n_forgotten), (0, 128, 0));
+}
+
+#[test]
+fn what_is_pinned_is_saved_whatever_it_takes() {
+    let (mut memory, [pinned, other]) = written_together(IdleCost::Nothing);
+    memory.cache_mut().pin(pinned).expect("there is room");
+    memory.cache_mut().unpin(other);
+    while memory.evict() {}
+    let counts = memory.cache().counts();
+    assert_eq!((memory.cache().n_used(), counts.n_saved, counts.n_forgotten), (0, 64, 64));
 }

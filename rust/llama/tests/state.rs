@@ -65,6 +65,14 @@ fn assert_same(found: &[f32], expected: &[f32]) {
 }
 
 #[test]
+fn another_run_of_cells_is_dear_where_each_copy_comes_from_a_gpu() {
+    let runner = start(SETTINGS[0]);
+    let layout = runner.layout.as_ref().expect("it can be saved");
+    // 12 copies of 15 µs, over 1,548 bytes of 0.1 ns.
+    assert_eq!((layout.tokens_per_run(false), layout.tokens_per_run(true)), (2, 1_163));
+}
+
+#[test]
 fn what_the_memory_costs_is_known() {
     // 6 layers of 2 × 32 elements, K and V, and 12 bytes of the cell's own: 64 numbers of 16 bits are 128 bytes, of Q8_0 68.
     let n_bytes = [12 + 6 * 256, 12 + 6 * 256, 12 + 6 * 136, 12 + 6 * 196];
