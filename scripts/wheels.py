@@ -191,7 +191,9 @@ def audited(wheel: Path, machine: str) -> Path:
     for older in DIST.glob("weft_llm-*.whl"):
         older.unlink()
     uvx(AUDITWHEEL, "show", str(wheel))
-    uvx(AUDITWHEEL, "repair", "--plat", f"{POLICY}_{machine}", "--wheel-dir", str(DIST), str(wheel))
+    # It knows the names of this machine's policies alone, and finds those of others.
+    policy = f"{POLICY}_{machine}" if machine == platform.machine() else "auto"
+    uvx(AUDITWHEEL, "repair", "--plat", policy, "--wheel-dir", str(DIST), str(wheel))
     [repaired] = DIST.glob("weft_llm-*.whl")
     return repaired
 
