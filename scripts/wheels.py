@@ -55,11 +55,10 @@ CMAKE_NAMES = {
 
 ARM_NAMES = {
     "atomics": "lse",
-    "asimdrdm": "rdm",
-    "fphp": "fp16",
-    "asimdhp": "fp16",
     "asimddp": "dotprod",
     "i8mm": "i8mm",
+    "fphp": "fp16",
+    "asimdhp": "fp16",
     "sve": "sve",
     "svei8mm": "i8mm",
 }

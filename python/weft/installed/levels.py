@@ -3,9 +3,10 @@
 A wheel for Linux holds the compiled module once for each level: llama.cpp's code for a CPU is compiled for one set of
 instructions, and so is ours but for its kernels. The best one that the processor has is loaded.
 
-On ARM a level is what llama.cpp has other code for: the product of bytes (with halves that are computed with, which the same
-processors brought), that of matrices of bytes, and vectors of any length. Nothing in it asks for bf16, and SVE2 makes one
-of its helpers another; SME is for a library that is not built. SVE without the products (Fujitsu's A64FX) is no level.
+On ARM a level is what llama.cpp has other code for: the product of bytes, that of matrices of bytes, and vectors of any length.
+Nothing in it asks for bf16, and SVE2 makes one of its helpers another; SME is for a library that is not built. Its code for halves
+sums in halves, which is wrong by hundredths where a row is long: it is left out but for SVE, whose code comes first and sums in
+floats. SVE without the products (Fujitsu's A64FX) is no level.
 """
 
 import os
@@ -35,9 +36,9 @@ _BF16 = _V4 | {"avx512_vnni", "avx512_bf16", "avx512vbmi"}
 _AMX = _BF16 | {"amx_tile", "amx_int8", "amx_bf16"}
 
 _ARMV8 = frozenset({"fp", "asimd"})
-_DOTPROD = _ARMV8 | {"atomics", "asimdrdm", "fphp", "asimdhp", "asimddp"}
+_DOTPROD = _ARMV8 | {"atomics", "asimddp"}
 _I8MM = _DOTPROD | {"i8mm"}
-_SVE = _I8MM | {"sve", "svei8mm"}
+_SVE = _I8MM | {"fphp", "asimdhp", "sve", "svei8mm"}
 
 
 @dataclass(frozen=True)
