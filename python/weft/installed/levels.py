@@ -4,9 +4,9 @@ A wheel for Linux holds the compiled module once for each level: llama.cpp's cod
 instructions, and so is ours but for its kernels. The best one that the processor has is loaded.
 
 On ARM a level is what llama.cpp has other code for: the product of bytes, that of matrices of bytes, and vectors of any length.
-Nothing in it asks for bf16, and SVE2 makes one of its helpers another; SME is for a library that is not built. Its code for halves
-sums in halves, which is wrong by hundredths where a row is long: it is left out but for SVE, whose code comes first and sums in
-floats. SVE without the products (Fujitsu's A64FX) is no level.
+Nothing in it asks for bf16, and SVE2 makes one of its helpers another; SME is for a library that is not built. What it has for
+halves sums in halves, and is wrong by hundredths where a row is long: it is left out but for SVE, whose own code comes first and
+sums in floats. SVE without the products (Fujitsu's A64FX) is no level.
 """
 
 import os
