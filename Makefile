@@ -132,7 +132,7 @@ wheels: .venv/synced $(PYO3_CONFIG_FILE) ## Build the wheel that travels, for ev
 	@grep -q '^export CC := clang' $(TOOLCHAIN) || { echo 'weft: wheels need clang 16 or newer' >&2; exit 1; }
 	PYTHONPATH=python python scripts/wheels.py $(ARGS)
 
-single-wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel with one compiled module: ARGS=cuda12, vulkan, metal, or cpu for machines other than Linux on x86-64
+single-wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel with one compiled module: ARGS=cuda12, vulkan, metal, or cpu for machines without Linux
 	PYTHONPATH=python python scripts/single_wheel.py $(ARGS)
 
 lint: .venv/synced $(PYO3_CONFIG_FILE) ## rustfmt, clippy and ruff, all warnings being errors

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benches.streaming import DEMO, SYNTHETIC
-from weft.installed.levels import LEVELS, VARIABLE, processor
+from weft.installed.levels import LEVELS, MACHINE, VARIABLE, processor
 
 SIDE = Path(__file__).with_name("side.py")
 
@@ -98,7 +98,7 @@ def main() -> None:
     has = processor()
     if has is None:
         parser.error("this machine does not tell what its processor has")
-    names = [level.name for level in LEVELS if level.flags <= has]
+    names = [level.name for level in LEVELS[MACHINE] if level.flags <= has]
     if asked.levels:
         names = asked.levels.split(",")
     print(f"load before: {os.getloadavg()[0]:.2f}; {asked.rounds} rounds of {asked.seconds:g} s a side")

@@ -1,7 +1,7 @@
-"""Builds a wheel with one compiled module into dist/: for a GPU, and for machines other than Linux on x86-64.
+"""Builds a wheel with one compiled module into dist/: for a GPU, and for machines without Linux.
 
-`make wheels` builds the wheel for Linux on x86-64, which holds one for each level of CPUs. A wheel for a GPU is a distribution of
-its own: the package inside is the same, `weft`.
+`make wheels` builds the wheels for Linux, which hold one for each level of CPUs. A wheel for a GPU is a distribution of its own:
+the package inside is the same, `weft`.
 """
 
 # ruff: noqa: T201  (it prints what it made)
@@ -22,8 +22,10 @@ from wheels import AUDITWHEEL, DIST, POLICY, ROOT, packed, run, uvx
 BUILT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "single-wheel"
 DISTRIBUTION = "weft-llm"
 
-CPUS = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3", "arm64": "apple-m1", "aarch64": "generic"}
-"""What the module is compiled for, by the machine. Weft's own kernels choose what is better at run time."""
+CPUS = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3"}
+"""What the module is compiled for, by the machine; Weft's own kernels choose at run time. On ARM it is what compilers
+choose unasked, ARMv8 on Linux and the M1 on a Mac: llama.cpp's build names a processor to clang as an architecture (`-march`),
+which on ARM it is not."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def build(variant: Variant) -> Path:
     environ = {
         "CARGO_TARGET_DIR": str(BUILT),
         "CARGO_PROFILE_RELEASE_DEBUG": "false",
-        "RUSTFLAGS": f"-C target-cpu={CPUS[platform.machine()]}",
+        "RUSTFLAGS": f"-C target-cpu={cpu}" if (cpu := CPUS.get(platform.machine())) else "",
     }
     run([*command, "--out", str(out)], environ)
     [wheel] = out.glob("*.whl")

@@ -10,6 +10,7 @@ once.
 import argparse
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,6 @@ from weft.installed.levels import LEVELS, Level
 ROOT = Path(__file__).parent.parent
 BUILT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "wheels"
 DIST = ROOT / "dist"
-TARGET = "x86_64-unknown-linux-gnu"
 POLICY = "manylinux_2_34"
 MODULE = "_native.abi3.so"
 
@@ -31,7 +31,7 @@ WHEEL = ("wheel==0.48.0", "wheel")
 AUDITWHEEL = ("auditwheel==6.8.2", "auditwheel")
 
 RUST_NAMES = {"pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "cx16": "cmpxchg16b", "abm": "lzcnt"}
-"""Features that rustc calls otherwise than Linux; the others lose their underscores."""
+"""Features of x86-64 that rustc calls otherwise than Linux; the others lose their underscores."""
 
 UNSTABLE = {"lahf_lm", "amx_tile", "amx_int8", "amx_bf16"}
 """Those that a stable rustc does not take, and that our code would gain nothing by."""
@@ -53,23 +53,42 @@ CMAKE_NAMES = {
 }
 """Features that llama.cpp's CPU backend is told of; its other code is compiled for any processor, here as in every build."""
 
+ARM_NAMES = {
+    "atomics": "lse",
+    "asimddp": "dotprod",
+    "i8mm": "i8mm",
+    "fphp": "fp16",
+    "asimdhp": "fp16",
+    "sve": "sve",
+    "svei8mm": "i8mm",
+}
+"""Features of ARM by the names that rustc and clang share; ARMv8 has the others. They are added to ARMv8 one by one: a newer
+architecture (`armv8.6-a`) is more than what the processor is asked for."""
+
+ARM_ARCH = ROOT / "scripts" / "arm_arch.cmake"
+
 
 def main() -> int:
     """Builds what is asked for; 1 if a command fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--levels", default=",".join(level.name for level in LEVELS), help="those that the wheel holds")
+    parser.add_argument(
+        "--machine", choices=LEVELS, default=platform.machine(), help="whose; the environment says how to compile for another"
+    )
+    parser.add_argument("--levels", help="those that the wheel holds, with commas between them; else all")
     parser.add_argument("--packed-only", action="store_true", help="put together the modules that an earlier run has built")
     options = parser.parse_args()
-    names = options.levels.split(",")
-    if unknown := set(names) - {level.name for level in LEVELS}:
+    levels = LEVELS[options.machine]
+    names = options.levels.split(",") if options.levels else [level.name for level in levels]
+    if unknown := set(names) - {level.name for level in levels}:
         parser.error(f"there is no level {', '.join(sorted(unknown))}")
     # What is packed has the time of its commit, so that equal sources make equal files.
     committed = subprocess.run(["git", "log", "-1", "--format=%ct"], capture_output=True, check=False, text=True, cwd=ROOT).stdout
     os.environ.setdefault("SOURCE_DATE_EPOCH", committed.strip() or "315532800")
     try:
-        make = built if options.packed_only else build
-        wheels = {level: make(level) for level in LEVELS if level.name in names}
-        wheel = audited(put_together(wheels))
+        wheels = {}
+        for level in (level for level in levels if level.name in names):
+            wheels[level] = built(level) if options.packed_only else build(level, options.machine)
+        wheel = audited(put_together(wheels), options.machine)
         run([sys.executable, "-m", "maturin", "sdist", "--out", str(DIST)])
     except subprocess.CalledProcessError as error:
         print(f"weft: {error}", file=sys.stderr)
@@ -90,25 +109,38 @@ def uvx(tool: tuple[str, str], *arguments: str) -> None:
     run(["uv", "tool", "run", "--from", package, command, *arguments])
 
 
-def environment(level: Level) -> dict[str, str]:
+def environment(level: Level, machine: str) -> dict[str, str]:
     """What cargo and CMake read."""
     # Features among RUSTFLAGS would be flags of all of llama.cpp's files, and none of them could be shared.
     environ = {"CARGO_TARGET_DIR": str(BUILT), "RUSTFLAGS": "", "CARGO_PROFILE_RELEASE_DEBUG": "false"}
-    environ |= {name: "ON" if flag in level.flags else "OFF" for flag, name in CMAKE_NAMES.items()}
+    if machine == "aarch64":
+        environ |= {
+            "CMAKE_PROJECT_INCLUDE": str(ARM_ARCH),
+            "WEFT_ARM_ARCH": "+".join(["armv8-a", *rust_features(level, machine)]),
+        }
+    else:
+        environ |= {name: "ON" if flag in level.flags else "OFF" for flag, name in CMAKE_NAMES.items()}
     if shutil.which("ccache"):
         environ |= {f"CMAKE_{language}_COMPILER_LAUNCHER": "ccache" for language in ("C", "CXX")}
     return environ
 
 
-def build(level: Level) -> Path:
+def rust_features(level: Level, machine: str) -> list[str]:
+    """What the level has, by rustc's names."""
+    if machine == "aarch64":
+        return sorted({ARM_NAMES[flag] for flag in level.flags if flag in ARM_NAMES})
+    return [RUST_NAMES.get(flag, flag.replace("_", "")) for flag in sorted(level.flags - UNSTABLE)]
+
+
+def build(level: Level, machine: str) -> Path:
     """A wheel with this level's module alone."""
     out = BUILT / level.name
     shutil.rmtree(out, ignore_errors=True)
-    environ = environment(level)
+    environ, target = environment(level, machine), f"{machine}-unknown-linux-gnu"
     # llama.cpp's build script configures CMake once in its folder, whatever its environment says later.
-    run(["cargo", "clean", "--quiet", "--release", "--target", TARGET, "--package", "llama-cpp-sys-2"], environ)
-    features = ",".join(f"+{RUST_NAMES.get(flag, flag.replace('_', ''))}" for flag in sorted(level.flags - UNSTABLE))
-    command = ["build", "--release", "--locked", "--strip", "--target", TARGET, "--compatibility", POLICY, "--out", str(out)]
+    run(["cargo", "clean", "--quiet", "--release", "--target", target, "--package", "llama-cpp-sys-2"], environ)
+    features = ",".join(f"+{name}" for name in rust_features(level, machine))
+    command = ["build", "--release", "--locked", "--strip", "--target", target, "--compatibility", POLICY, "--out", str(out)]
     run([sys.executable, "-m", "maturin", *command, "--", "-C", f"target-feature={features}"], environ)
     return built(level)
 
@@ -152,13 +184,15 @@ def settle(sbom: Path) -> None:
     sbom.write_text(json.dumps(told, indent=2).replace(ROOT.as_uri(), "file:///weft"), encoding="utf-8")
 
 
-def audited(wheel: Path) -> Path:
+def audited(wheel: Path, machine: str) -> Path:
     """The wheel in dist/, once auditwheel has found that it runs where its name says."""
     DIST.mkdir(exist_ok=True)
     for older in DIST.glob("weft_llm-*.whl"):
         older.unlink()
     uvx(AUDITWHEEL, "show", str(wheel))
-    uvx(AUDITWHEEL, "repair", "--plat", f"{POLICY}_x86_64", "--wheel-dir", str(DIST), str(wheel))
+    # It knows the names of this machine's policies alone, and finds those of others.
+    policy = f"{POLICY}_{machine}" if machine == platform.machine() else "auto"
+    uvx(AUDITWHEEL, "repair", "--plat", policy, "--wheel-dir", str(DIST), str(wheel))
     [repaired] = DIST.glob("weft_llm-*.whl")
     return repaired
 

@@ -22,6 +22,7 @@ import weft
 from tests.server.conftest import answers
 from weft.cli.given import known
 from weft.cli.main import parse
+from weft.installed.levels import LEVELS
 from weft.server import create_app
 from weft.settings import Settings, table
 
@@ -291,6 +292,7 @@ def test_the_workflow_builds_targets_that_there_are() -> None:
     matrix = workflow()["jobs"]["linux"]["strategy"]["matrix"]["include"]
     assert {each["target"] for each in matrix} <= targets
     assert {each["distribution"] for each in matrix} == {"weft-llm", "weft-llm-cuda12", "weft-llm-vulkan"}
+    assert [each["arch"] for each in matrix if each["target"] == "cpu"] == list(LEVELS)
 
 
 def test_actions_of_others_are_pinned_to_what_was_looked_at() -> None:

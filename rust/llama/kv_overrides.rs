@@ -112,7 +112,7 @@ fn entry(KvOverride { key, value }: &KvOverride) -> sys::llama_model_kv_override
     let copy = |to: &mut [std::ffi::c_char], text: &str| {
         assert!(text.len() < to.len(), "its length was checked");
         for (to, byte) in to.iter_mut().zip(text.bytes()) {
-            *to = byte.cast_signed() as std::ffi::c_char;
+            *to = std::ffi::c_char::from_ne_bytes([byte]);
         }
     };
     copy(&mut entry.key, key);
@@ -187,7 +187,7 @@ mod tests {
             (a.val_bool, b.val_f64, c.val_i64, d.val_str)
         };
         assert_eq!((values.0, values.1, values.2), (true, 0.5, -1));
-        assert!(values.3[..127].iter().all(|byte| *byte == b't'.cast_signed() as std::ffi::c_char) && values.3[127] == 0);
+        assert!(values.3[..127].iter().all(|byte| byte.to_ne_bytes() == *b"t") && values.3[127] == 0);
         assert_eq!((list.len(), list[4].key[0]), (5, 0));
     }
 

@@ -32,14 +32,21 @@ const REARRANGED: [sys::ggml_type; 7] = [
     sys::GGML_TYPE_MXFP4,
 ];
 
+/// Whether llama.cpp was compiled for the instructions without which it rearranges nothing.
+fn rearranges() -> bool {
+    // SAFETY: they only say what llama.cpp was compiled for.
+    unsafe { sys::ggml_cpu_has_avx2() + sys::ggml_cpu_has_dotprod() > 0 }
+}
+
 /// What decides on how the weights lie of the model in `files`. The backend must have been started.
 pub(super) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadFacts {
     let has_amx = machine::has_amx();
     let (mut n_covered, mut n_bytes, mut can_be_rearranged) = (0, 0, has_amx);
+    let rearranges = rearranges();
     for (format, bytes) in files.iter().flat_map(Metadata::tensors) {
         n_bytes += bytes;
         n_covered += if coverage::covers_weights(format) { bytes } else { 0 };
-        can_be_rearranged |= REARRANGED.contains(&format);
+        can_be_rearranged |= rearranges && REARRANGED.contains(&format);
     }
     LoadFacts {
         own_products: kernels::install().usable.products && 2 * n_covered > n_bytes,

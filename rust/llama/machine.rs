@@ -11,7 +11,7 @@ use crate::llama::{backend, memory, threads};
 /// What decides how fast a model computes here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hardware {
-    /// The processor's name, as Linux gives it; else its architecture.
+    /// The processor's name, as Linux gives it; else its architecture, on ARM with the numbers that Linux gives.
     pub cpu: String,
     /// Physical cores that this process may use.
     pub n_cores: u32,
@@ -114,13 +114,22 @@ fn extra_buffer_types() -> Vec<&'static CStr> {
 }
 
 fn cpu() -> String {
-    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let names: BTreeSet<&str> = cpus
-        .lines()
-        .filter_map(|line| line.split_once(':').filter(|(key, _)| key.trim() == "model name"))
-        .map(|(_, v)| v.trim())
-        .collect();
-    if names.is_empty() { std::env::consts::ARCH.to_owned() } else { names.into_iter().collect::<Vec<_>>().join(", ") }
+    cpu_in(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
+}
+
+/// The names of the processors in what Linux tells of them; on ARM it tells numbers, of who made them and of what.
+fn cpu_in(cpus: &str) -> String {
+    let told = |keys: &[&str]| -> Vec<&str> {
+        let lines = cpus.lines().filter_map(|line| line.split_once(':'));
+        let all: BTreeSet<&str> = lines.filter(|(key, _)| keys.contains(&key.trim())).map(|(_, value)| value.trim()).collect();
+        all.into_iter().collect()
+    };
+    let names = told(&["model name"]);
+    if !names.is_empty() {
+        return names.join(", ");
+    }
+    let numbers = told(&["CPU implementer", "CPU part"]);
+    [&[std::env::consts::ARCH], numbers.as_slice()].concat().join(" ")
 }
 
 fn instructions() -> String {
@@ -147,6 +156,15 @@ mod tests {
         let names: Vec<String> = devices().into_iter().map(|device| device.name).collect();
         assert!(!names.contains(&"CPU".to_owned()), "{names:?}");
         assert!(names.len() >= Hardware::read().gpus.len());
+    }
+
+    #[test]
+    fn a_processor_has_a_name_or_numbers() {
+        let of_names = "processor\t: 0\nmodel name\t: A B\nprocessor\t: 1\nmodel name\t: A B\n";
+        let of_numbers = "processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0c\n";
+        assert_eq!(cpu_in(of_names), "A B");
+        assert_eq!(cpu_in(of_numbers), format!("{} 0x41 0xd0c", std::env::consts::ARCH));
+        assert_eq!(cpu_in(""), std::env::consts::ARCH);
     }
 
     #[test]

@@ -1,7 +1,12 @@
 """Instruction sets that a wheel has code for, and which of them this processor gets.
 
-A wheel for x86-64 holds the compiled module once for each level: llama.cpp's code for a CPU is compiled for one set of
+A wheel for Linux holds the compiled module once for each level: llama.cpp's code for a CPU is compiled for one set of
 instructions, and so is ours but for its kernels. The best one that the processor has is loaded.
+
+On ARM a level is what llama.cpp has other code for: the product of bytes, that of matrices of bytes, and vectors of any length.
+Nothing in it asks for bf16, and SVE2 makes one of its helpers another; SME is for a library that is not built. What it has for
+halves sums in halves, and is wrong by hundredths where a row is long: it is left out but for SVE, whose own code comes first and
+sums in floats. SVE without the products (Fujitsu's A64FX) is no level.
 """
 
 import os
@@ -13,10 +18,13 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["LEVELS", "VARIABLE", "Level", "NoLevel", "WrongLevel", "chosen", "here", "load", "processor"]
+__all__ = ["LEVELS", "MACHINE", "VARIABLE", "Level", "NoLevel", "WrongLevel", "chosen", "here", "load", "processor"]
 
 VARIABLE = "WEFT_CPU_LEVEL"
 """The environment variable that asks for a level by its name; empty asks for none."""
+
+MACHINE = os.uname().machine if sys.platform == "linux" else ""
+"""The kind of processor, as the system calls it; empty where wheels have one module."""
 
 CPUINFO = Path("/proc/cpuinfo")
 FOLDER = Path(__file__).parent.parent
@@ -26,6 +34,11 @@ _V3 = _V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _BF16 = _V4 | {"avx512_vnni", "avx512_bf16", "avx512vbmi"}
 _AMX = _BF16 | {"amx_tile", "amx_int8", "amx_bf16"}
+
+_ARMV8 = frozenset({"fp", "asimd"})
+_DOTPROD = _ARMV8 | {"atomics", "asimddp"}
+_I8MM = _DOTPROD | {"i8mm"}
+_SVE = _I8MM | {"fphp", "asimdhp", "sve", "svei8mm"}
 
 
 @dataclass(frozen=True)
@@ -45,14 +58,25 @@ class Level:
         return f"_native_{self.name.replace('-', '_')}.abi3.so"
 
 
-LEVELS = (
-    Level("baseline", _V2, "portable"),
-    Level("avx2", _V3, "avx2"),
-    Level("avx512", _V4),
-    Level("avx512-bf16", _BF16),
-    Level("amx", _AMX),
-)
-"""The slowest first; each has all that the one before it has."""
+LEVELS = {
+    "x86_64": (
+        Level("baseline", _V2, "portable"),
+        Level("avx2", _V3, "avx2"),
+        Level("avx512", _V4),
+        Level("avx512-bf16", _BF16),
+        Level("amx", _AMX),
+    ),
+    "aarch64": (
+        Level("armv8", _ARMV8, "neon"),
+        Level("dotprod", _DOTPROD, "neon-dot"),
+        Level("i8mm", _I8MM),
+        Level("sve", _SVE),
+    ),
+}
+"""Those of each machine, the slowest first; each has all that the one before it has. No two have the same name."""
+
+_LINES = {"x86_64": "flags", "aarch64": "Features"}
+"""The line of `/proc/cpuinfo` that tells them. An emulator may show that of the machine it runs on, which tells nothing."""
 
 
 class NoLevel(ImportError):  # noqa: N818 (it says what is missing, as `NoSuchFile` would)
@@ -63,11 +87,11 @@ class WrongLevel(NoLevel):
     """`WEFT_CPU_LEVEL` names none of the levels that are there, or one that the processor cannot do."""
 
 
-def processor(cpuinfo: Path = CPUINFO) -> frozenset[str] | None:
+def processor(cpuinfo: Path = CPUINFO, machine: str = MACHINE) -> frozenset[str] | None:
     """What the processor has and the system lets programs use, by Linux's names; None where that cannot be read."""
     try:
         with cpuinfo.open(encoding="ascii", errors="replace") as lines:
-            found = next((line for line in lines if line.startswith("flags")), None)
+            found = next((line for line in lines if line.partition(":")[0].strip() == _LINES.get(machine)), None)
     except OSError:
         return None
     return frozenset(found.partition(":")[2].split()) if found else None
@@ -150,4 +174,4 @@ def load(name: str) -> ModuleType:
 
 
 def _there() -> tuple[Level, ...]:
-    return tuple(level for level in LEVELS if (FOLDER / level.file).exists())
+    return tuple(level for level in LEVELS.get(MACHINE, ()) if (FOLDER / level.file).exists())

@@ -120,7 +120,7 @@ fn is_of_adapter(tensor: &sys::ggml_tensor) -> bool {
     let n = tensor.name.iter().position(|&byte| byte == 0).unwrap_or(tensor.name.len());
     let ends_with = |suffix: &[u8]| {
         let end = n.checked_sub(suffix.len()).map(|start| &tensor.name[start..n]);
-        end.is_some_and(|end| end.iter().zip(suffix).all(|(&byte, &expected)| byte.cast_unsigned() == expected))
+        end.is_some_and(|end| end.iter().zip(suffix).all(|(&byte, &expected)| byte.to_ne_bytes() == [expected]))
     };
     ends_with(b".lora_a") || ends_with(b".lora_b")
 }
