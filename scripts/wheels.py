@@ -72,7 +72,11 @@ def main() -> int:
     """Builds what is asked for; 1 if a command fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--machine", choices=LEVELS, default=platform.machine(), help="whose; the environment says how to compile for another"
+        "--machine",
+        choices=LEVELS,
+        default=platform.machine(),
+        required=platform.machine() not in LEVELS,
+        help="whose; the environment says how to compile for another",
     )
     parser.add_argument("--levels", help="those that the wheel holds, with commas between them; else all")
     parser.add_argument("--packed-only", action="store_true", help="put together the modules that an earlier run has built")

@@ -89,9 +89,12 @@ async def main():
     async with app.lifespan():
         while app.service.refusal() is not None:
             await asyncio.sleep(0.01)
-        # Its route asks for all there is to ask for.
+        # Their routes ask for all there is to ask for.
         await app(scope, receive, send)
+        for path in ("/completion", "/v1/completions"):
+            await app(scope | {"method": "POST", "path": path}, receive, send)
     assert told[0]["status"] == 404 and b"'none' not found" in told[1]["body"], told
+    assert [message["status"] for message in told[2::2]] == [400, 400], told
 
 asyncio.run(main())
 """

@@ -17,8 +17,9 @@ pub struct Departure {
     pub id: SequenceId,
     /// What is to be saved before it leaves; `None` where it is saved already, or not worth it.
     pub saves: Option<Range<u32>>,
-    /// Whether a pin would be lost if it left unsaved.
-    pub is_needed: bool,
+    /// Whether it is to be saved however dear that is: a pin or a sequence that comes back has it, or what is saved of the path is of
+    /// use only together.
+    pub is_firm: bool,
     /// How many tokens leave.
     pub n_tokens: u32,
     /// What saving them costs, in tokens of one run of cells.
@@ -82,7 +83,8 @@ impl KvCache {
             return None;
         }
         let saves = saves.then(|| range.end - n_tokens..range.end);
-        Some(Departure { node, id, saves, is_needed, n_tokens, n_units, last_used })
+        let is_firm = is_needed || self.tree.node(node).n_reserved > 0 || self.rules().stays_until_all_is_saved();
+        Some(Departure { node, id, saves, is_firm, n_tokens, n_units, last_used })
     }
 
     /// How many of the last tokens of `range` can be saved for `max_units`, 16 at least, and what they cost.

@@ -83,6 +83,10 @@ impl Record {
             }
         }
         let start = self.own.len();
+        if self.own.capacity() - start < tokens.own.len() {
+            // A quarter more at most: what there is room for counts as remembered.
+            self.own.reserve_exact(tokens.own.len().max(start / 4));
+        }
         self.own.extend_from_slice(tokens.own);
         let text = Text { index, shared: Arc::clone(tokens.shared), own: start..self.own.len(), n_held };
         self.texts.insert(known.unwrap_or(self.texts.len()), text);

@@ -271,12 +271,12 @@ impl<R: Runner> Memory<R> {
         Some(departure)
     }
 
-    /// `false` where it was to leave early and stays, since it cannot be kept. What a GPU computes sooner than it is copied is not
-    /// saved; a CPU computes nothing as fast.
+    /// `false` where it was to leave early and stays, since it cannot be kept. What a GPU computes sooner than its cells are copied is
+    /// not saved; a CPU computes nothing as fast.
     fn depart(&mut self, departure: &Departure, why: Why) -> bool {
         self.flush();
-        let is_on_gpu = self.kind().idle_cost == IdleCost::Nothing;
-        let is_dear = is_on_gpu && !departure.is_needed && self.movement.is_dear(departure.n_tokens, departure.n_units);
+        let by_gpu = self.kind().idle_cost == IdleCost::Nothing;
+        let is_dear = by_gpu && !departure.is_firm && self.movement.is_dear(departure.n_tokens, departure.n_units);
         let saved = departure.saves.clone().filter(|_| !is_dear).and_then(|range| {
             let whole_from = self.runner.whole_from(departure.id, &range);
             let bytes = self.save(departure.id, range, Some(departure.n_units));

@@ -129,7 +129,8 @@ pub enum Cause {
 /// What something computed had to go for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhyLost {
-    /// Its cells or its id were needed, and the store did not take it: it is off, full of what is worth more, or too small.
+    /// Its cells or its id were needed, and the store did not take it: it is off, full of what is worth more, or too small, or a GPU
+    /// computes it sooner than it is copied.
     Pool,
     /// Its bytes were needed in the store.
     Store,

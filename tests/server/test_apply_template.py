@@ -1,5 +1,6 @@
 """From a chat to a prompt, as `/apply-template` shows it and as the engine gets it."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -114,19 +115,32 @@ async def test_a_model_whose_own_template_is_broken_serves_all_but_chats(caplog:
         await wait_until(lambda: "chats are refused until another one is given with --chat-template" in caplog.text)
 
 
-async def test_a_chat_that_comes_at_once_holds_nobody_up_until_the_template_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [("POST", "/apply-template", {"messages": HELLO}), ("GET", "/props", None)],
+    ids=["a chat", "props"],
+)
+async def test_who_comes_before_the_template_is_compiled_holds_nobody_up(
+    method: str, path: str, body: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
     threads: list[str] = []
+    may_go_on = threading.Event()
 
     def compile_template(source: str, compile_it: Callable[[str], jinja2.Template] = sandbox.compile_template) -> jinja2.Template:
         threads.append(threading.current_thread().name)
+        assert may_go_on.wait(10)
         return compile_it(source)
 
     monkeypatch.setattr(sandbox, "compile_template", compile_template)
     async with chatting() as client:
-        assert await apply(client, messages=HELLO)
+        asking = asyncio.create_task(client.request(method, path, json=body))
         await wait_until(lambda: bool(threads))
-    assert all(name.startswith("weft-") for name in threads), threads
-    assert len(threads) <= 2, "once by the server, and once by whoever could not wait"
+        for _ in range(3):
+            assert (await client.get("/health")).status_code == 200
+        assert not asking.done()
+        may_go_on.set()
+        assert (await asking).status_code == 200
+    assert threads == ["weft-prompt_0"]
 
 
 async def test_variables_come_from_the_settings_and_from_the_body() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
 import pytest
@@ -110,7 +110,7 @@ async def test_a_body_is_whole_once_all_that_was_announced_is_there() -> None:
         (b"ab", True),
         (b"ab", False),
     ]
-    # That nothing more comes is waited for by nobody, nor is it taken for the client's leaving.
+    # The message that says so is passed over, and not taken for the client's leaving.
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(patience.receive(), 0.01)
     assert not client.messages
@@ -155,13 +155,33 @@ async def test_a_client_that_reads_nothing_while_it_sends_its_body_has_left_too(
 
 
 async def _ask(
-    settings: Settings, engine: ScriptedEngine, client: Client, method: str = "POST", path: str = "/completion"
+    settings: Settings,
+    engine: ScriptedEngine,
+    client: Client,
+    method: str = "POST",
+    path: str = "/completion",
+    *,
+    headers: Sequence[tuple[bytes, bytes]] = (),
 ) -> None:
     engine.loaded.set()
     app = create_app(engine.as_engine(), settings)
-    scope: Json = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": []}
+    scope: Json = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": list(headers)}
     await app.service.start()
     await app(scope | {"http_version": "1.1"}, client.receive, client.send)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param([(b"content-length", b"14")], 429, id="as long as it is"),
+        pytest.param([], 408, id="of no length"),
+        pytest.param([(b"content-length", b"14"), (b"transfer-encoding", b"chunked")], 408, id="in chunks"),
+    ],
+)
+async def test_a_body_is_not_waited_for_beyond_its_length(headers: list[tuple[bytes, bytes]], status: int) -> None:
+    client = Client({"type": "http.request", "body": b'{"prompt":"a"}', "more_body": True})
+    await _ask(Settings(timeout_s=1), ScriptedEngine(weft.QueueFull(1)), client, headers=headers)
+    assert client.sent[0]["status"] == status
 
 
 async def test_a_request_whose_body_stops_arriving_is_answered_408() -> None:

@@ -112,6 +112,8 @@ class ChatFormat:
         self._reader = StretchReader(engine)
         self._unread = unread
         self._known_calls = KnownCalls()
+        self.is_compiled = False
+        """Whether `compile` was called to its end."""
 
     def check_settings(self) -> None:
         """Reads and compiles the template that the settings name, once the model is loaded.
@@ -130,16 +132,14 @@ class ChatFormat:
             raise InvalidConfig("reasoning_budget_message", f"{shown(message)} {why}")
 
     def compile(self) -> None:
-        """Compiles the template, which takes some hundredths of a second; the log tells of one of the model's that is none."""
+        """Compiles the template, which takes some hundredths of a second; the log tells once of a model's that is none."""
+        if self.is_compiled:
+            return
         try:
             _ = self.template
         except TemplateError as error:
             logger.warning("%s; chats are refused until another one is given with --chat-template", error)
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether a chat can be read without compiling the template."""
-        return "template" in self.__dict__
+        self.is_compiled = True
 
     def lasting(self, told: ChatMessage) -> ChatMessage:
         """What a message of the system begins with in each prompt, though lines of it change: it without those."""

@@ -97,7 +97,7 @@ class Templates:
         if last is None or last[0] != template:
             made = ChatFormat(self._engine, ChatSettings(chat_template=template))
             made.check_settings()
-            made.compile()
+            made.compile()  # What the settings of this name, or the model's own.
             self._last = last = template, made
         return last[1]
 

@@ -31,7 +31,7 @@ NO_PAGE = b"Ollama is running"
 BODILESS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 """Methods of which no route reads a body."""
 
-Routes = Callable[[Scope, Receive, Send], Awaitable[None]]
+Next = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Front:
@@ -60,14 +60,14 @@ class Front:
         if self._files is not None:
             self._files.give_way(routes)
 
-    async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, routes: Routes) -> None:
+    async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, routes: Next) -> None:
         """Answers."""
         has_body = scope["method"] not in BODILESS
         timeout_s = self._service.settings.timeout_s
         with Patience(receive, send, timeout_s, has_body=has_body, n_announced=_content_length(scope)) as client:
             await self._answered(scope, client, routes)
 
-    async def _answered(self, scope: HTTPScope, client: Patience, routes: Routes) -> None:
+    async def _answered(self, scope: HTTPScope, client: Patience, routes: Next) -> None:
         headers = list(scope["headers"])
         receive, send = client.receive, _with_headers(client.send, self._cors.headers(headers))
         if scope["method"] == "OPTIONS":
@@ -128,9 +128,10 @@ class Front:
 
 
 def _content_length(scope: HTTPScope) -> int | None:
-    """The bytes that the head says the body has."""
-    told = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    return int(told) if told.isdigit() else None
+    """The bytes that the head says the body has; None where it says none, or that the body comes in chunks."""
+    told = {name: value for name, value in scope["headers"] if name in (b"content-length", b"transfer-encoding")}
+    length = told.get(b"content-length", b"")
+    return int(length) if length.isdigit() and b"transfer-encoding" not in told else None
 
 
 def _health_of_2024(refusal: Exception) -> dict[str, str]:

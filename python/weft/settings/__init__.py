@@ -4,7 +4,8 @@ The spellings are llama-server's, so that a command line written for it works he
 flags of llama-server that set nothing here. What is the engine's own is `Settings.engine`, and how tokens are chosen
 `Settings.sampling`: here they only get their spellings.
 
-The modules beside this one have the parts of `Settings`, which are only made together: each has fields, and no methods for them.
+The modules beside this one have the parts of `Settings`. All but `ChatSettings` are made as parts of it alone, and so have no
+constructor, comparison or text of their own.
 """
 
 from collections.abc import Mapping

@@ -813,6 +813,14 @@ fn what_is_remembered_is_bounded() {
         history.begin(&job(request_id, 10));
     }
     assert_eq!(history.size(), (10 * MAX_REMEMBERED_REQUESTS, MAX_REMEMBERED_REQUESTS));
+    let mut drawn = Tokens::new(job(0, 10).prompt);
+    (0..90).for_each(|_| drawn.push(1));
+    let last = 2 * MAX_REMEMBERED_REQUESTS as u64 - 1;
+    for index in 0..100 {
+        history.leave(last, index, &drawn, 10);
+    }
+    let n_drawn = history.size().0 - 10 * MAX_REMEMBERED_REQUESTS;
+    assert!((9_000..11_250).contains(&n_drawn), "{n_drawn} for 9,000 that were drawn");
     for request_id in 10_000..10_008 {
         history.begin(&job(request_id, MAX_REMEMBERED / 4));
     }

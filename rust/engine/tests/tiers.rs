@@ -601,11 +601,13 @@ fn random_requests_to_a_state_give_the_text_that_an_empty_cache_gives() {
     wait_until(&engine, is_idle);
 }
 
+const ON_GPU: MemoryKind = MemoryKind { idle_cost: IdleCost::Nothing, ..MEMORY };
+
 /// Two idle texts of 64 tokens whose cells take turns, in a memory where one more run of cells costs as much to save as a thousand
 /// tokens; a token is computed in next to no time.
-fn written_together(idle_cost: IdleCost) -> (Memory<FakeRunner>, [SequenceId; 2]) {
+fn written_together(kind: MemoryKind) -> (Memory<FakeRunner>, [SequenceId; 2]) {
     let (runner, _) = FakeRunner::new(400, 8);
-    let kind = MemoryKind { idle_cost, tokens_per_run: 1_000, ..MEMORY };
+    let kind = MemoryKind { tokens_per_run: 1_000, ..kind };
     let limits = Limits { max_store_bytes: STORE, n_seq_max: 8, n_outputs: 8, ..limits(4, 400) };
     let mut memory = Memory::new(runner.with_memory(kind), &limits);
     let ids = [(); 2].map(|()| memory.place(&Variants::default(), None).expect("an id is free"));
@@ -624,7 +626,7 @@ fn written_together(idle_cost: IdleCost) -> (Memory<FakeRunner>, [SequenceId; 2]
 
 #[test]
 fn what_a_gpu_computes_sooner_than_it_is_copied_is_forgotten() {
-    let (mut memory, ids) = written_together(IdleCost::Nothing);
+    let (mut memory, ids) = written_together(ON_GPU);
     for id in ids {
         memory.cache_mut().unpin(id);
     }
@@ -635,7 +637,7 @@ fn what_a_gpu_computes_sooner_than_it_is_copied_is_forgotten() {
 
 #[test]
 fn on_a_cpu_it_is_saved() {
-    let (mut memory, ids) = written_together(IdleCost::Mask);
+    let (mut memory, ids) = written_together(MemoryKind { idle_cost: IdleCost::Mask, ..MEMORY });
     for id in ids {
         memory.cache_mut().unpin(id);
     }
@@ -646,10 +648,31 @@ fn on_a_cpu_it_is_saved() {
 
 #[test]
 fn what_is_pinned_is_saved_whatever_it_takes() {
-    let (mut memory, [pinned, other]) = written_together(IdleCost::Nothing);
+    let (mut memory, [pinned, other]) = written_together(ON_GPU);
     memory.cache_mut().pin(pinned).expect("there is room");
     memory.cache_mut().unpin(other);
     while memory.evict() {}
     let counts = memory.cache().counts();
     assert_eq!((memory.cache().n_used(), counts.n_saved, counts.n_forgotten), (0, 64, 64));
+}
+
+#[test]
+fn what_comes_back_is_saved_whatever_it_takes() {
+    let (mut memory, [preempted, other]) = written_together(ON_GPU);
+    let _reservation = memory.cache_mut().reserve(preempted);
+    memory.cache_mut().unpin(other);
+    while memory.evict() {}
+    let counts = memory.cache().counts();
+    assert_eq!((memory.cache().n_used(), counts.n_saved, counts.n_forgotten), (0, 64, 64));
+}
+
+#[test]
+fn what_leaves_whole_is_saved_whatever_its_parts_take() {
+    let (mut memory, ids) = written_together(MemoryKind { forks: Forks::InWindow, n_window: 16, ..ON_GPU });
+    for id in ids {
+        memory.cache_mut().unpin(id);
+    }
+    while memory.evict() {}
+    let counts = memory.cache().counts();
+    assert_eq!((memory.cache().n_used(), counts.n_saved, counts.n_forgotten), (0, 128, 0));
 }

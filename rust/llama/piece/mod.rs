@@ -28,7 +28,7 @@ const NS_PER_BYTE: f64 = 0.2;
 /// 17,400 for models of 1.1 and 8 billion parameters.
 const NS_PER_COPY_FROM_GPU: f64 = 15_000.0;
 
-/// One byte of a long run there, taken to come as fast as into memory that is not locked.
+/// One byte of a long run there. Not measured by itself: 10 GB/s is what copies into memory that is not locked commonly reach.
 const NS_PER_BYTE_FROM_GPU: f64 = 0.1;
 
 /// What every piece of one memory has in common.
@@ -71,7 +71,7 @@ impl Layout {
     ///
     /// llama.cpp copies each run for itself: one copy per layer for K, and for V one per layer where it lies in rows, one per layer
     /// *and element* where it lies in columns. At 24 layers of 128 elements these are 48 copies or 3,096, and a run costs as much as
-    /// 1 or 63 tokens of 12 kB more (measured: 0.6, and 67 to 86). From a GPU the 48 copies cost as much as 600.
+    /// 1 or 63 tokens of 12 kB more (measured: 0.6, and 67 to 86). From a GPU the 48 copies cost as much as 600 tokens.
     pub(super) fn tokens_per_run(&self, are_on_gpu: bool) -> u32 {
         let (ns_per_copy, ns_per_byte) =
             if are_on_gpu { (NS_PER_COPY_FROM_GPU, NS_PER_BYTE_FROM_GPU) } else { (NS_PER_COPY, NS_PER_BYTE) };

@@ -230,6 +230,7 @@ async def prometheus_metrics(service: Here) -> Response[str]:
 @get("/props", responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def props(service: Here) -> Properties:
     """The server and its model."""
+    await service.compiled_chat()
     return msgspec.structs.replace(service.told(properties.properties), is_sleeping=not service.sleep.is_awake)
 
 

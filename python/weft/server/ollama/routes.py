@@ -254,12 +254,14 @@ def _one(made: Vectors) -> list[bytes]:
 @get("/api/tags", responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def tags(service: Here) -> ServedModels:
     """The one model that is served."""
+    await service.compiled_chat()
     return service.told(models.listed)
 
 
 @post("/api/show", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def show(service: Here) -> ModelShown:
     """The one model that is served, whichever the body names: it is not read."""
+    await service.compiled_chat()
     return service.told(models.shown)
 
 

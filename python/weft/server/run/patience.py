@@ -126,7 +126,7 @@ class Patience:
             patience_s = self._patience_s - waited_s + n_bytes / self._least.bytes_per_s
             self._patience_s = min(patience_s, max(self._least.saved_s, self._least.grace_s))
             self.n_body_bytes += n_bytes
-            # That nothing more comes is said in a message of its own. Between the two others have their turn.
+            # That nothing more comes is said in a message of its own: who waits for that loses a turn of the loop.
             self._is_body_read = not message.get("more_body", False) or self.n_body_bytes == self._n_announced
             message["more_body"] = not self._is_body_read
         return message  # type: ignore[return-value]

@@ -154,8 +154,25 @@ class Service:
             raise
         self._is_ready = True
         self.sleep.start()
-        # Requests need not wait for it. A chat that comes before it is done waits for the same thread.
-        self.aside.begin(Purpose.PROMPT, self.chat.compile)
+        self.aside.begin(Purpose.PROMPT, self._compile)
+
+    def _compile(self) -> None:
+        """Called on another thread: only chats wait for it, and those who ask what chats can do."""
+        try:
+            self.chat.compile()
+        except Exception:
+            logger.exception("the chat template cannot be compiled")
+
+    async def compiled_chat(self) -> ChatFormat:
+        """How chats are written, once the template is compiled: to begin with it would hold the event loop up.
+
+        Raises:
+            TextsWaitingError: too much waits to be read.
+        """
+        if not self.chat.is_compiled:
+            # Behind the compilation that has begun.
+            await self.aside.elsewhere(Purpose.PROMPT, 0, self.chat.compile)
+        return self.chat
 
     async def _check_defaults(self) -> None:
         """Reads what the settings hold completions to, which else is read with each request: a wrong one is no client's fault."""
@@ -655,14 +672,14 @@ class Service:
         """
         media = await self.media.read(files)
         size, told = _size_of_chat(data, files) + n_more, {"with_system_end": with_system_end}
-        work = self.aside.work if self.chat.is_compiled else self.aside.elsewhere
-        return await work(Purpose.PROMPT, size, self.chat.prompt, data, media, **told)
+        chat = await self.compiled_chat()
+        return await self.aside.work(Purpose.PROMPT, size, chat.prompt, data, media, **told)
 
     async def chat_text(self, data: Chat, files: Sequence[MediaFile] = ()) -> str:
         """The prompt that a chat becomes, as a text; it raises what `chat_prompt` does, but reads none of the files."""
         self.media.check(files)
-        work = self.aside.work if self.chat.is_compiled else self.aside.elsewhere
-        return await work(Purpose.TEXT, _size_of_chat(data, files), self.chat.text, data)
+        chat = await self.compiled_chat()
+        return await self.aside.work(Purpose.TEXT, _size_of_chat(data, files), chat.text, data)
 
     def _tokens(self, pieces: Sequence[Piece], *, add_special: bool = True, parse_special: bool = True) -> Sequence[int]:
         if isinstance(pieces, TokenIds):
