@@ -3,9 +3,10 @@
 All servers are started once, and are asked in turns, with prompts that none has seen; what is told are medians of the rounds. A
 row tells the seconds until the last answer has ended, as a multiple of the first server's too, the tokens per second while all
 are written, the seconds until a first token on average, the 99th percentile and the longest of the pauses between two tokens of
-an answer, and the tokens of prompts that were computed. Of the answer beside which a prompt comes, all this is told of the time
-until that prompt's first token. Start it in the repository's root as `python -m benches.against -m MODEL --llama-server PATH`;
-`--random 8b-q4_k` writes a random model and takes that.
+an answer, and the tokens of prompts that were computed. Of the answer beside which a prompt comes, speed and pauses are told of
+the time until that prompt's first token. Where the first request goes alone, first tokens are counted from its beginning on.
+Start it in the repository's root as `python -m benches.against -m MODEL --llama-server PATH`; `--random 8b-q4_k` writes a random
+model and takes that.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
@@ -221,6 +222,8 @@ def measure_arrival(server: Server, seed: str, n_vocab: int) -> Took:
     took_s = time.perf_counter() - began
     after = server.metrics()
     first = beside.times[0]
+    if answer.times[-1] < first:
+        raise BenchError("the answer ended before the prompt's first token came")
     meanwhile = [later - earlier for earlier, later in pairwise(answer.times) if earlier < first and later > asked]
     n_meanwhile = sum(asked < one <= first for one in answer.times)
     return Took(
@@ -259,8 +262,8 @@ def started(name: str, command: Sequence[str], logs: Path) -> Iterator[Server]:
 
 def report(what: str, tries: dict[str, list[Took]]) -> None:
     """Prints the medians of a load; the first server's time is what others are compared with."""
-    print(f"{what}", flush=True)
-    own_s = None
+    print(what, flush=True)
+    own_s = next((statistics.median(one.total_s for one in took) for took in list(tries.values())[:1] if took), float("nan"))
     for name, took in tries.items():
         if not took:
             continue
@@ -268,7 +271,6 @@ def report(what: str, tries: dict[str, list[Took]]) -> None:
             statistics.median(getattr(one, figure) for one in took)
             for figure in ("total_s", "steady", "first_s", "p99_ms", "longest_ms")
         )
-        own_s = own_s or total_s
         n_computed = statistics.median(one.n_computed for one in took)
         print(
             f"  {name:<32} {total_s:>7.3f} s {total_s / own_s:>6.2f} × {steady:>8.0f} tokens/s, first {first_s:>7.3f} s, "
@@ -330,7 +332,7 @@ def commands(args: argparse.Namespace, model: Path) -> Iterator[tuple[str, list[
 
 
 def main() -> int:
-    """Prints a table for each load."""
+    """Prints a table for each load; 1 if one was answered by nobody as it should be."""
     args = parsed()
     until = time.perf_counter() + args.seconds
     with ExitStack() as stack:
@@ -346,13 +348,14 @@ def main() -> int:
         out = args.out or folder
         servers = [stack.enter_context(started(name, command, out)) for name, command in commands(args, model)]
         ask_all("many", servers, Effort("before", args.before, n_vocab, until))
-        kept = {}
+        kept, has_failed = {}, False
         for load in args.loads.split(","):
             tries = ask_all(load, servers, Effort("measured", args.rounds, n_vocab, until))
             report(LOADS[load].name if load in LOADS else f"1 answer while {N_BESIDE:,} tokens come", tries)
+            has_failed |= not any(tries.values())
             kept[load] = {name: [asdict(one) for one in took] for name, took in tries.items()}
             (out / f"{model.stem}.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
-    return 0
+    return 1 if has_failed else 0
 
 
 if __name__ == "__main__":
