@@ -140,7 +140,11 @@ def _store(stats: Stats) -> list[Family]:
         gauge("weft:store_pieces", "Pieces in it.", store.n_pieces),
         counter("weft:tokens_saved_total", "Tokens copied from cells into host memory.", store.n_saved),
         counter("weft:tokens_restored_total", "Tokens copied back into cells.", store.n_restored),
-        counter("weft:tokens_forgotten_total", "Cached tokens forgotten, for want of room or as dearer to copy than to compute.", store.n_forgotten),
+        counter(
+            "weft:tokens_forgotten_total",
+            "Cached tokens forgotten, for want of room or as dearer to copy than to compute.",
+            store.n_forgotten,
+        ),
         counter("weft:tokens_relocated_total", "Tokens moved to lower cells.", store.n_relocated),
     ]
 
