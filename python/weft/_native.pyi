@@ -1523,7 +1523,7 @@ class StoreStats:
 
     @property
     def n_forgotten(self) -> int:
-        """Tokens that were forgotten for want of room in either tier, or because a GPU computes them sooner than it copies them."""
+        """Tokens that were forgotten for want of room in either tier, or since a GPU computes them sooner than it copies them."""
 
     @property
     def n_relocated(self) -> int:
