@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import jinja2
@@ -132,10 +133,18 @@ async def test_who_comes_before_the_template_is_compiled_holds_nobody_up(
         return compile_it(source)
 
     monkeypatch.setattr(sandbox, "compile_template", compile_template)
-    async with chatting() as client:
-        asking = asyncio.create_task(client.request(method, path, json=body))
+    engine = ScriptedEngine()
+    engine.loaded.set()
+    app = create_app(engine.as_engine(), Settings())
+    # On one loop, as they are in the server.
+    async with (
+        app.lifespan(),
+        httpx.AsyncClient(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://here") as client,
+    ):
         await wait_until(lambda: bool(threads))
+        asking = asyncio.create_task(client.request(method, path, json=body))
         for _ in range(3):
+            await asyncio.sleep(0.01)
             assert (await client.get("/health")).status_code == 200
         assert not asking.done()
         may_go_on.set()
