@@ -32,13 +32,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from benches.abusers import ABUSES
 from benches.scoring import write_model
 from benches.start import MIB, cpu_seconds, memory, serving
-from benches.streaming import DEMO, BenchError
+from benches.streaming import DEMO, BenchError, post
 
 SLOTS = 32
 N_CELLS = 32_768
@@ -274,17 +273,8 @@ def fill(port: int) -> None:
     long = [{"prompt": f"Story {nth}:", "n_predict": N_CELLS // SLOTS - 32, "ignore_eos": True} for nth in range(2 * SLOTS)]
     remembered = [{"prompt": f"{REMEMBERED_PROMPT}{nth}", "n_predict": 1} for nth in range(N_REMEMBERED)]
     with ThreadPoolExecutor(SLOTS) as pool:
-        for _ in pool.map(partial(post, port), [*long, *remembered]):
+        for _ in pool.map(lambda fields: post(port, "/completion", fields, PATIENCE_S), [*long, *remembered]):
             pass
-
-
-def post(port: int, fields: Mapping[str, object]) -> None:
-    """Asks for a completion, and waits for it."""
-    body = json.dumps(fields).encode()
-    with urllib.request.urlopen(
-        urllib.request.Request(f"http://127.0.0.1:{port}/completion", body), timeout=PATIENCE_S
-    ) as answer:
-        answer.read()
 
 
 class Others:

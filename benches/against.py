@@ -18,7 +18,6 @@ import random
 import re
 import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benches.sized import SIZES, write_sized
-from benches.streaming import BenchError, free_port, is_ready
+from benches.streaming import BenchError, free_port, running
 
 PATIENCE_S = 120.0
 
@@ -242,22 +241,10 @@ def started(name: str, command: Sequence[str], logs: Path) -> Iterator[Server]:
     """A server that has loaded its model, and keeps its log."""
     port = free_port()
     log_file = logs / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}.log"
-    with log_file.open("wb") as log:
-        began = time.perf_counter()
-        server = subprocess.Popen([*command, "--port", str(port)], stdout=log, stderr=subprocess.STDOUT)
-        try:
-            while not is_ready(port):
-                if server.poll() is not None or time.perf_counter() > began + PATIENCE_S:
-                    raise BenchError(f"{name} did not start:\n{log_file.read_text(errors='replace')[-2_000:]}")
-                time.sleep(0.02)
-            print(f"{name} is ready after {time.perf_counter() - began:.1f} s: {shlex.join(command[1:])}", flush=True)
-            yield Server(name, port, is_split="--no-kv-unified" in command)
-        finally:
-            server.terminate()
-            try:
-                server.wait(10)
-            except subprocess.TimeoutExpired:
-                server.kill()
+    began = time.perf_counter()
+    with log_file.open("w+b") as log, running([*command, "--port", str(port)], port, log, name=name, patience_s=PATIENCE_S):
+        print(f"{name} is ready after {time.perf_counter() - began:.1f} s: {shlex.join(command[1:])}", flush=True)
+        yield Server(name, port, is_split="--no-kv-unified" in command)
 
 
 def report(what: str, tries: dict[str, list[Took]]) -> None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benches.streaming import DEMO, BenchError, Load, free_port, http_speed, is_ready
+from benches.streaming import DEMO, BenchError, Load, free_port, http_speed, running
 
 PROMPT = "Once upon a time,"
 
@@ -187,29 +187,10 @@ def serving(flags: Sequence[str], program: Sequence[str] = ("weft",), model: Pat
     `program` is what serves, with flags of its own.
     """
     port = free_port()
-    with tempfile.TemporaryFile() as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", *program, "-m", str(model.absolute()), "--port", str(port), *flags],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environ(),
-        )
-        try:
-            deadline = time.monotonic() + PATIENCE_S
-            while not is_ready(port):
-                if server.poll() is not None or time.monotonic() > deadline:
-                    log.seek(0)
-                    raise BenchError(f"the server did not start:\n{log.read()[-2_000:].decode(errors='replace')}")
-                time.sleep(0.002)
-            children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text(encoding="ascii")
-            yield port, [server.pid, *map(int, children.split())]
-        finally:
-            server.terminate()
-            try:
-                server.wait(10)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
+    command = [sys.executable, "-m", *program, "-m", str(model.absolute()), "--port", str(port), *flags]
+    with tempfile.TemporaryFile() as log, running(command, port, log, patience_s=PATIENCE_S, environ=environ()) as server:
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text(encoding="ascii")
+        yield port, [server.pid, *map(int, children.split())]
 
 
 def cpu_seconds(process: int) -> float:

@@ -21,10 +21,10 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -263,21 +263,37 @@ def served(path: Path, slots: int, ctx_size: int, command: Sequence[str] = SERVE
     """A server of the model in a process of its own; yields its port once it is ready, and ends it."""
     port = free_port()
     flags = ["-m", str(path), "--port", str(port), "-np", str(slots), "-c", str(ctx_size)]
-    with tempfile.TemporaryFile() as log, subprocess.Popen([*command, *flags], stdout=log, stderr=subprocess.STDOUT) as server:
+    with tempfile.TemporaryFile() as log, running([*command, *flags], port, log):
+        yield port
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str],
+    port: int,
+    log: IO[bytes],
+    *,
+    name: str = "the server",
+    patience_s: float = 60.0,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that serves at this port and writes to `log`, which can be read; yields it once it is ready, and ends it."""
+    server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environ)
+    try:
+        deadline = time.monotonic() + patience_s
+        while not is_ready(port):
+            if server.poll() is not None or time.monotonic() > deadline:
+                log.seek(0)
+                raise BenchError(f"{name} did not start:\n{log.read()[-2_000:].decode(errors='replace')}")
+            time.sleep(0.002)
+        yield server
+    finally:
+        server.terminate()
         try:
-            deadline = time.monotonic() + 60
-            while not is_ready(port):
-                if server.poll() is not None or time.monotonic() > deadline:
-                    log.seek(0)
-                    raise BenchError(f"the server did not start:\n{log.read()[-2_000:].decode(errors='replace')}")
-                time.sleep(0.1)
-            yield port
-        finally:
-            server.terminate()
-            try:
-                server.wait(10)
-            except subprocess.TimeoutExpired:
-                server.kill()
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
 
 
 def post(port: int, path: str, body: dict[str, Any], patience_s: float) -> dict[str, Any]:

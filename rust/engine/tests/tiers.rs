@@ -624,15 +624,20 @@ fn written_together(kind: MemoryKind) -> (Memory<FakeRunner>, [SequenceId; 2]) {
     (memory, ids)
 }
 
+/// Cells that are used once all that may leave has left, and tokens that were saved and forgotten by then.
+fn all_left(memory: &mut Memory<FakeRunner>) -> (usize, u64, u64) {
+    while memory.evict() {}
+    let counts = memory.cache().counts();
+    (memory.cache().n_used(), counts.n_saved, counts.n_forgotten)
+}
+
 #[test]
 fn what_a_gpu_computes_sooner_than_it_is_copied_is_forgotten() {
     let (mut memory, ids) = written_together(ON_GPU);
     for id in ids {
         memory.cache_mut().unpin(id);
     }
-    while memory.evict() {}
-    let counts = memory.cache().counts();
-    assert_eq!((memory.cache().n_used(), counts.n_saved, counts.n_forgotten), (0, 0, 128));
+    assert_eq!(all_left(&mut memory), (0, 0, 128));
 }
 
 #[test]
@@ -641,9 +646,7 @@ fn on_a_cpu_it_is_saved() {
     for id in ids {
         memory.cache_mut().unpin(id);
     }
-    while memory.evict() {}
-    let counts = memory.cache().counts();
-    assert_eq!((memory.cache().n_used(), counts.n_saved, counts.n_forgotten), (0, 128, 0));
+    assert_eq!(all_left(&mut memory), (0, 128, 0));
 }
 
 #[test]
@@ -651,9 +654,7 @@ fn what_is_pinned_is_saved_whatever_it_takes() {
     let (mut memory, [pinned, other]) = written_together(ON_GPU);
     memory.cache_mut().pin(pinned).expect("there is room");
     memory.cache_mut().unpin(other);
-    while memory.evict() {}
-    let counts = memory.cache().counts();
-    assert_eq!((memory.cache().n_used(), counts.n_saved, counts.n_forgotten), (0, 64, 64));
+    assert_eq!(all_left(&mut memory), (0, 64, 64));
 }
 
 #[test]
@@ -661,9 +662,7 @@ fn what_comes_back_is_saved_whatever_it_takes() {
     let (mut memory, [preempted, other]) = written_together(ON_GPU);
     let _reservation = memory.cache_mut().reserve(preempted);
     memory.cache_mut().unpin(other);
-    while memory.evict() {}
-    let counts = memory.cache().counts();
-    assert_eq!((memory.cache().n_used(), counts.n_saved, counts.n_forgotten), (0, 64, 64));
+    assert_eq!(all_left(&mut memory), (0, 64, 64));
 }
 
 #[test]
@@ -672,7 +671,5 @@ fn what_leaves_whole_is_saved_whatever_its_parts_take() {
     for id in ids {
         memory.cache_mut().unpin(id);
     }
-    while memory.evict() {}
-    let counts = memory.cache().counts();
-    assert_eq!((memory.cache().n_used(), counts.n_saved, counts.n_forgotten), (0, 128, 0));
+    assert_eq!(all_left(&mut memory), (0, 128, 0));
 }
