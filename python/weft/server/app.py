@@ -12,13 +12,14 @@ from litestar.enums import ScopeType
 from litestar.events import BaseEventEmitterBackend
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.openapi.spec import Server
+from litestar.openapi.spec import OpenAPI, Server
 from litestar.params import SkipValidation
 from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
 
 from weft import Engine, WeftError
+from weft._native import VERSION
 from weft.server.anthropic import errors as anthropic
 from weft.server.anthropic.routes import router as anthropic_router
 from weft.server.auth import current_owner
@@ -27,6 +28,7 @@ from weft.server.cache_api.routes import router as cache_router
 from weft.server.docs import Documentation, docs, document_router
 from weft.server.errors import Errors
 from weft.server.front import Front
+from weft.server.handlers import look_at_all
 from weft.server.json_request import bodies_room
 from weft.server.llamacpp import metrics, properties, slots
 from weft.server.llamacpp.routes import router as llamacpp_router
@@ -91,6 +93,12 @@ class Application(Litestar):
                 await self.front(cast("HTTPScope", scope), cast("Receive", receive), watching, super().__call__)
         else:
             await super().__call__(scope, receive, send)
+
+    @property
+    def openapi_schema(self) -> OpenAPI:
+        """The document of all routes. Litestar writes into what it knows of their handlers for it: that is known before."""
+        look_at_all(self)
+        return super().openapi_schema
 
     @staticmethod
     def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
@@ -191,7 +199,7 @@ def create_app(
         request_max_body_size=None,
         openapi_config=OpenAPIConfig(
             title="Weft",
-            version=service.build,
+            version=VERSION,
             servers=[Server(url=front.prefix or "/")],
             use_handler_docstrings=True,
             openapi_router=document_router(documentation),

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from litestar import HttpMethod, Router, route
+from litestar import HttpMethod, Router
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 
+from weft.server.handlers import Handler
 from weft.server.json_request import JsonRequest
 
 __all__ = ["Routes"]
@@ -18,7 +19,7 @@ class Routes(Router):
     def __init__(self, tag: str, handlers: Sequence[HTTPRouteHandler], dependencies: Mapping[str, Provide] | None = None) -> None:
         # Litestar gives each path that has no handler of OPTIONS one of its own, which costs as much as any other.
         paths = list(dict.fromkeys(path for handler in handlers for path in sorted(handler.paths)))
-        options = route(paths, http_method=HttpMethod.OPTIONS, include_in_schema=False)(_answered_by_front)
+        options = Handler(paths, http_method=HttpMethod.OPTIONS, include_in_schema=False)(_answered_by_front)
         super().__init__(
             "/", route_handlers=[options, *handlers], dependencies=dependencies, request_class=JsonRequest, tags=[tag]
         )

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Annotated, cast
 
-from litestar import post
 from litestar.di import NamedDependency
 from litestar.params import HeaderParameter, JSONBody, SkipValidation
 
@@ -14,6 +13,7 @@ from weft.server.anthropic import answer
 from weft.server.anthropic.errors import ERRORS, failure
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
 from weft.server.anthropic.translate import Marked, asked, check_version
+from weft.server.handlers import post
 from weft.server.routes import Routes
 from weft.server.run.aside import Purpose
 from weft.server.run.chat import begin

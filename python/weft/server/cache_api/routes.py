@@ -5,7 +5,6 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
-from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
@@ -13,6 +12,7 @@ from weft.server.auth import current_owner
 from weft.server.cache_api import picture, translate
 from weft.server.cache_api.schemas import CacheReport, PinBody, PinnedPrefix, PinnedPrefixes
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchPrefixError
+from weft.server.handlers import delete, get, post
 from weft.server.routes import Routes
 from weft.server.run.aside import Purpose
 from weft.server.run.service import Service

@@ -3,7 +3,7 @@
 from functools import partial
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Response
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
@@ -11,6 +11,7 @@ from weft import InvalidRequest
 from weft.server import prometheus, request_fields
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_SUPPORTED, NotSupportedError, SlotsBusyError
+from weft.server.handlers import get, post
 from weft.server.llamacpp import completion as dialect
 from weft.server.llamacpp import metrics, properties, tokens, vectors
 from weft.server.llamacpp import slots as places

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
-from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
@@ -15,6 +14,7 @@ from weft.chat.answer.parts import PLAIN, AnswerForm
 from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL, arrived_ns
 from weft.server.errors import NotSupportedError
+from weft.server.handlers import delete, get, post
 from weft.server.ollama import answer, models, translate
 from weft.server.ollama.errors import ERRORS, failure
 from weft.server.ollama.schemas import (

@@ -2,13 +2,13 @@
 
 from functools import partial
 
-from litestar import get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
 from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_SUPPORTED
+from weft.server.handlers import get, post
 from weft.server.openai import chat, completions, embeddings, models
 from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion, InputTokens
 from weft.server.openai.embeddings_schemas import CreateEmbedding, EmbeddingList

@@ -4,7 +4,6 @@ import asyncio
 from functools import partial
 
 import msgspec
-from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
@@ -12,6 +11,7 @@ from weft.fields.shown import shown
 from weft.server.auth import current_owner
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError
+from weft.server.handlers import delete, get, post
 from weft.server.requests_api import translate
 from weft.server.requests_api.forked import ForkStream
 from weft.server.requests_api.schemas import ForkBody, Forked, RequestReport, RequestsReport

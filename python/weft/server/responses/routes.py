@@ -4,7 +4,6 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
-from litestar import delete, get, post
 from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
@@ -12,6 +11,7 @@ from weft import InvalidRequest
 from weft.fields.shown import cut, shown
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NOT_SUPPORTED, NoSuchItemError
+from weft.server.handlers import delete, get, post
 from weft.server.responses import translate
 from weft.server.responses.keeper import Keeper
 from weft.server.responses.schemas import (

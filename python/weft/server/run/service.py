@@ -93,7 +93,6 @@ class Service:
         """
         self.engine = engine
         self.settings = settings
-        self.build = build_info()
         self.started_s = int(time.time())
         """When the server was started, in seconds since 1970: by it a reader of its counters knows that they began again."""
         self.tally = Tally()
@@ -156,9 +155,15 @@ class Service:
         self.sleep.start()
         self.aside.begin(Purpose.PROMPT, self._compile)
 
+    @property
+    def build(self) -> str:
+        """Which build answers, as [`build_info`] says: that takes milliseconds the first time."""
+        return build_info()
+
     def _compile(self) -> None:
         """Called on another thread: only chats wait for it, and those who ask what chats can do."""
         try:
+            build_info()  # No start waits for it, nor the first who asks.
             self.chat.compile()
         except Exception:
             logger.exception("the chat template cannot be compiled")

@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from litestar import post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
 from weft.server.errors import ERRORS, NOT_SUPPORTED
+from weft.server.handlers import post
 from weft.server.routes import Routes
 from weft.server.run.scoring import score
 from weft.server.run.service import Service

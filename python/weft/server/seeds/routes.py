@@ -1,10 +1,10 @@
 """Routes of the seeds' own."""
 
-from litestar import post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, SkipValidation
 
 from weft.server.errors import ERRORS, NOT_SUPPORTED
+from weft.server.handlers import post
 from weft.server.routes import Routes
 from weft.server.run import sse
 from weft.server.run.service import Service
