@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from contextvars import Token as Previous
 from types import TracebackType
@@ -53,10 +53,10 @@ class RequestLine:
         """Prompt and branch of the first token."""
         self._first_at = 0.0
         self._last_at = 0.0
-        self._n_predicted: dict[tuple[int, int], int] = {}
-        """Tokens of each branch of each prompt so far."""
+        self._n_predicted: list[Mapping[tuple[int, int], int]] = []
+        """Tokens of each branch of each prompt so far, for each generation."""
         self._usages: dict[tuple[int, int], Usage] = {}
-        """What the finished ones cost."""
+        """What the finished branches cost."""
 
     def __enter__(self) -> Self:
         self._previous: Previous[RequestLine | None] = _current.set(self)
@@ -83,21 +83,18 @@ class RequestLine:
         """Takes why the request is refused, or its answer cut off. The first reason counts."""
         self._refused = self._refused or reason
 
-    def expect(self, requests: Sequence[Request]) -> None:
-        """Takes what is to be generated."""
+    def expect(self, requests: Sequence[Request], n_predicted: Mapping[tuple[int, int], int]) -> None:
+        """Takes what is to be generated, and where it is counted how many tokens each branch of each prompt has."""
         self._n += sum(request.n for request in requests)
+        self._n_predicted.append(n_predicted)
 
-    def watch(self, prompt: int, events: Sequence[object]) -> None:
-        """Takes events of one prompt, as they come."""
+    def watch(self, prompt: int, events: Sequence[object], ended: Sequence[Finished]) -> None:
+        """Takes events of one prompt, as they come, and those of them that are ends."""
         self._last_at = time.monotonic()
-        for event in events:
-            if isinstance(event, Token):
-                if self._first is None:
-                    self._first, self._first_at = (prompt, event.index), self._last_at
-                self._n_predicted[prompt, event.index] = event.n_predicted
-            elif isinstance(event, Finished):
-                self._usages[prompt, event.index] = event.usage
-                self._n_predicted[prompt, event.index] = event.usage.n_predicted
+        if self._first is None and (first := next((event for event in events if isinstance(event, Token)), None)) is not None:
+            self._first, self._first_at = (prompt, first.index), self._last_at
+        for event in ended:
+            self._usages[prompt, event.index] = event.usage
 
     def _fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
@@ -114,7 +111,9 @@ class RequestLine:
 
     def _work(self) -> dict[str, Any]:
         usages = self._usages.values()
-        n_predicted = sum(self._n_predicted.values())
+        finished = {branch: usage.n_predicted for branch, usage in self._usages.items()}
+        branches = {branch: n for counted in self._n_predicted for branch, n in counted.items()} | finished
+        n_predicted = sum(branches.values())
         work: dict[str, Any] = {"n": self._n, "n_finished": len(usages)}
         if usages:
             work["prompt_tokens_computed"] = sum(usage.n_computed for usage in usages)
@@ -127,7 +126,7 @@ class RequestLine:
             # Tokens that arrive together leave no time between them: then the engine knows better how long they took.
             writing_s = max(self._last_at - self._first_at, *(usage.predicted_ms / 1000 for usage in usages), 0.0)
             # The first token of each branch is the prompt's.
-            n_steps = n_predicted - len(self._n_predicted)
+            n_steps = n_predicted - len(branches)
             work["predicted_ms"] = _ms(writing_s)
             work["tokens_per_second"] = round(n_steps / writing_s, 1) if writing_s > 0 and n_steps > 0 else 0.0
         return work

@@ -119,27 +119,32 @@ class Stream(_Form):
 
     def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
         """The frames of events of one prompt, in order."""
-        return [sse.frame(self._named(told)) for event in events for told in self._told(prompt, event)]
+        frames: list[bytes] = []
+        for event in events:
+            told = self._told(prompt, event)
+            if self._id is not None:
+                self._name(told)
+            frames += map(sse.frame, told)
+        return frames
 
-    def _named(self, told: object) -> object:
-        """The same; the first says by which id the request is found while it runs."""
-        if self._id is not None and isinstance(told, CompletionEvent):
-            told.id, self._id = self._id, None
-        return told
+    def _name(self, told: Sequence[object]) -> None:
+        """Lets the first say by which id the request is found while it runs."""
+        if (first := next((one for one in told if isinstance(one, CompletionEvent)), None)) is not None:
+            first.id, self._id = self._id or msgspec.UNSET, None
 
     def _told(self, prompt: int, event: Event) -> Sequence[object]:
         match event:
+            case Token():
+                return (self._token(prompt, event),)
             case Finished():
                 return [*self._rest(prompt, event), projected(self._branches.result(prompt, event), self._branches.generation)]
             case Progress():
                 return self._progress(prompt, event)
             case PromptLogprobs():
-                return []
-            case _:
-                return [self._token(prompt, event)]
+                return ()
 
     def _token(self, prompt: int, event: Token) -> CompletionEvent:
-        probability = self._probability(event)
+        probability = None if event.logprobs is None else self._probability(event)
         return CompletionEvent(
             index=self._branches.index(prompt, event),
             content=event.text,
@@ -149,7 +154,7 @@ class Stream(_Form):
             tokens_predicted=event.n_predicted,
             tokens_evaluated=self._branches.n_prompt[prompt],
             completion_probabilities=msgspec.UNSET if probability is None else [probability],
-            timings=self._timings(prompt, event.index, event.n_predicted),
+            timings=msgspec.UNSET if self._running is None else self._timings(prompt, event.index, event.n_predicted),
         )
 
     def _rest(self, prompt: int, finished: Finished) -> list[CompletionEvent]:

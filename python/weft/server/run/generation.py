@@ -110,7 +110,7 @@ class Generation:
         self.closed = asyncio.Event()
         self._at_close: list[Callable[[], object]] = []
         if (line := current_line()) is not None:
-            line.expect(requests)
+            line.expect(requests, self._n_predicted)
         self._line = line
 
     def branch(self, prompt: int, index: int) -> Request:
@@ -172,29 +172,43 @@ class Generation:
         if self._n_forking and any(self._is_unknown(prompt, event) for prompt, events in batches for event in events):
             await self._are_forks_known.wait()
         for prompt, events in batches:
-            self._tally.watch(events)
-            self._watch(prompt, events)
+            ended = self._watch(prompt, events)
+            if ended:
+                self._tally.watch(ended)
             if self._line is not None:
-                self._line.watch(prompt, events)
+                self._line.watch(prompt, events, ended)
         return batches
 
-    def _watch(self, prompt: int, events: Sequence[Event]) -> None:
+    def _watch(self, prompt: int, events: Sequence[Event]) -> list[Finished]:
+        """Takes what branches have written; returns the ends of those that have one here."""
+        ended: list[Finished] = []
+        texts, n_predicted = self._texts, self._n_predicted
         for event in events:
-            if isinstance(event, Progress | PromptLogprobs):
-                continue
-            if isinstance(event, Finished) and event.explanation is not None:
-                told = self._told(event.explanation)
-                if self.asked.template.explain_cache:
-                    self.explanations[prompt] = told
-                logger.debug("the cache for request %d: %s", told.request_id, told.short)
-            if "\n" in event.text:
-                self._with_new_line.add((prompt, event.index))
-            branch = prompt, event.index
-            self._texts.setdefault(branch, []).append(event.text)
-            if isinstance(event, Finished):
-                self._reasons[branch] = event.reason
+            if isinstance(event, Token):  # Nearly all are.
+                branch = prompt, event.index
+                n_predicted[branch] = event.n_predicted
+            elif isinstance(event, Finished):
+                branch = prompt, event.index
+                self._end(branch, event)
+                ended.append(event)
             else:
-                self._n_predicted[branch] = event.n_predicted
+                continue
+            text = event.text
+            if "\n" in text:
+                self._with_new_line.add(branch)
+            if (written := texts.get(branch)) is not None:
+                written.append(text)
+            else:
+                texts[branch] = [text]
+        return ended
+
+    def _end(self, branch: tuple[int, int], finished: Finished) -> None:
+        self._reasons[branch] = finished.reason
+        if finished.explanation is not None:
+            told = self._told(finished.explanation)
+            if self.asked.template.explain_cache:
+                self.explanations[branch[0]] = told
+            logger.debug("the cache for request %d: %s", told.request_id, told.short)
 
     def _told(self, explanation: CacheExplanation) -> CacheExplanation:
         return msgspec.structs.replace(explanation, n_volatile=self.asked.n_volatile)

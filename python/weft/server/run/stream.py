@@ -1,7 +1,8 @@
 """From events to the connection: streamed and whole answers, and what happens when the client leaves."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, cast
@@ -144,7 +145,7 @@ class StreamedAnswer(ASGIResponse):
         pinging = asyncio.create_task(self._ping(send, self._ping_s)) if self._ping_s is not None else None
         try:
             if self._opening:
-                await self._write(send, [self._opening])
+                await self._write(send, [self._opening], len(self._opening))
             while batches := await self._generation.next_batches():
                 await self._write_events(send, batches)
             tail = self._form.end()
@@ -171,42 +172,48 @@ class StreamedAnswer(ASGIResponse):
         self._stint.begin()
         for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
             try:
-                pieces = self._form.frames(prompt, [event])
+                pieces = self._form.frames(prompt, (event,))
             except Exception:
-                await self._write(send, waiting)
+                await self._write(send, waiting, n_bytes)
                 raise
             waiting += pieces
-            n_bytes += sum(map(len, pieces))
+            for piece in pieces:
+                n_bytes += len(piece)
             is_full = n_bytes + self._n_unyielded >= MAX_WRITE_BYTES
-            if is_full or self._stint.is_long:
+            if is_full or time.monotonic() >= self._stint.until:
                 self._stint.pause()
                 has_much = n_bytes >= MAX_WRITE_BYTES
                 if is_full:
-                    await self._write(send, waiting)
+                    await self._write(send, waiting, n_bytes)
                     waiting, n_bytes, self._n_unyielded = [], 0, 0
                 await self._stint.give_way(has_much=has_much)
         self._stint.pause()
         if n_bytes:
             # Where events are ready whenever they are asked for, several small writes come to a large one.
             self._n_unyielded += n_bytes
-            await self._write(send, waiting)
+            await self._write(send, waiting, n_bytes)
 
     async def _ping(self, send: Send, ping_s: float) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._last_write + ping_s - loop.time())
             if loop.time() >= self._last_write + ping_s:
-                await self._write(send, [self._silence])
+                await self._write(send, [self._silence], len(self._silence))
 
-    async def _write(self, send: Send, pieces: Sequence[bytes]) -> None:
-        """Writes whole frames; nothing comes between their pieces."""
+    async def _write(self, send: Send, pieces: Sequence[bytes], n_bytes: int) -> None:
+        """Writes whole frames, which are so many bytes; nothing comes between their pieces."""
         async with self._sending:
-            for nth, frames in enumerate(groups(pieces, MAX_WRITE_BYTES)):
+            for nth, frames in enumerate(_writes(pieces, n_bytes)):
                 await self._start(send)
                 if nth:
                     await next_turn()
                 await send({"type": "http.response.body", "body": frames, "more_body": True})
         self._last_write = asyncio.get_running_loop().time()
+
+
+def _writes(pieces: Sequence[bytes], n_bytes: int) -> Iterable[bytes]:
+    """The pieces, which are so many bytes, in as few writes as may be."""
+    return (b"".join(pieces),) if 0 < n_bytes <= MAX_WRITE_BYTES else groups(pieces, MAX_WRITE_BYTES)
 
 
 class PiecedAnswer(ASGIResponse):
@@ -264,7 +271,7 @@ class WholeAnswer(ASGIResponse):
                 collected.grow(self._form.add(prompt, [event]))
                 # Events that are ready are had without waiting, and those with a thousand probabilities each are as fast drawn
                 # as taken up: without this nobody else would be served before the answer's end.
-                if stint.is_long:
+                if time.monotonic() >= stint.until:
                     stint.pause()
                     await stint.give_way()
             stint.pause()

@@ -49,6 +49,8 @@ class Stint:
     """Work on the events of an answer: how long others have waited meanwhile, and how much has come together."""
 
     def __init__(self) -> None:
+        self.until = 0.0
+        """When others are to have their turn, on the monotonic clock."""
         self._since_turn_s = 0.0
         """Seconds of work since others had their turn."""
         self._took_s = 0.0
@@ -66,11 +68,6 @@ class Stint:
         self._since_turn_s += time.monotonic() - self._at
         self._took_s += time.thread_time() - self._at_s
 
-    @property
-    def is_long(self) -> bool:
-        """Whether others are to have their turn."""
-        return self._since_turn_s + time.monotonic() - self._at >= TURN_S
-
     async def give_way(self, *, has_much: bool = False) -> None:
         """Others have their turn, after a pause. Whoever has little at a time does not wait for all that have much."""
         await (next_turn() if has_much or self._took_s >= MUCH_S else asyncio.sleep(0))
@@ -79,6 +76,7 @@ class Stint:
 
     def _go_on(self) -> None:
         self._at, self._at_s = time.monotonic(), time.thread_time()
+        self.until = self._at + TURN_S - self._since_turn_s
 
 
 class _Turns:
