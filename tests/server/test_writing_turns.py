@@ -13,7 +13,7 @@ import weft
 from tests.server.scripted import ScriptedStream, finished, token
 from weft.server.run.generation import HEAVY, Generation
 from weft.server.run.tally import Tally
-from weft.server.run.writing import BURST_S, LITTLE_S, SHARE, Allowance, next_turn, serve_little
+from weft.server.run.writing import BURST_S, LITTLE_S, SHARE, Allowance, next_turn, turns_here
 
 N_WRITERS = 20
 
@@ -82,7 +82,7 @@ async def test_those_that_have_much_get_their_share_of_the_loop_while_others_are
 
     async def serve() -> None:
         while is_shared and time.perf_counter() < end:
-            serve_little()
+            turns_here().serve_little()
             await asyncio.sleep(0)
 
     began, began_s = time.perf_counter(), time.thread_time()
@@ -99,7 +99,7 @@ async def test_who_waits_for_a_processor_spends_nothing() -> None:
     await asyncio.sleep(LITTLE_S)
     began = time.perf_counter()
     for _ in range(5):
-        serve_little()
+        turns_here().serve_little()
         await next_turn()
         time.sleep(0.02)  # noqa: ASYNC251  (the loop is to be held)
     assert time.perf_counter() - began < 0.5, "of a tenth of the time it would have had to wait for a second"

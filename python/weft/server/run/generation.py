@@ -18,7 +18,7 @@ from weft.server.request_line import current_line
 from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.submission import Submission
 from weft.server.run.tally import Tally
-from weft.server.run.writing import next_turn, serve_little
+from weft.server.run.writing import Turns, next_turn, turns_here
 
 __all__ = ["Event", "Generation", "drawn", "told"]
 
@@ -84,6 +84,8 @@ class Generation:
         """Prompts whose streams have something."""
         self._arrived = asyncio.Event()
         self._is_begun = False
+        self._turns: Turns | None = None
+        """Those of the loop that it is read on."""
         self._branches: dict[int, list[Request]] = {}
         """The requests of each prompt's branches, where they differ."""
         n_probs = [max(request.n_probs, request.prompt_logprobs or 0) for request in requests]
@@ -168,7 +170,9 @@ class Generation:
         except InvalidRequest as error:  # An engine that is elsewhere refuses when it is read.
             raise self.asked.blame(error) from None
         if not self._is_heavy:
-            serve_little()
+            if self._turns is None:
+                self._turns = turns_here()
+            self._turns.serve_little()
         if self._n_forking and any(self._is_unknown(prompt, event) for prompt, events in batches for event in events):
             await self._are_forks_known.wait()
         for prompt, events in batches:

@@ -141,7 +141,7 @@ class StreamedAnswer(ASGIResponse):
 
     async def write(self, send: Send) -> None:
         """Streams until the last event or an error, whoever reads it."""
-        self._last_write = asyncio.get_running_loop().time()
+        self._last_write = time.monotonic()
         pinging = asyncio.create_task(self._ping(send, self._ping_s)) if self._ping_s is not None else None
         try:
             if self._opening:
@@ -194,21 +194,21 @@ class StreamedAnswer(ASGIResponse):
             await self._write(send, waiting, n_bytes)
 
     async def _ping(self, send: Send, ping_s: float) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self._last_write + ping_s - loop.time())
-            if loop.time() >= self._last_write + ping_s:
+            await asyncio.sleep(self._last_write + ping_s - time.monotonic())
+            if time.monotonic() >= self._last_write + ping_s:
                 await self._write(send, [self._silence], len(self._silence))
 
     async def _write(self, send: Send, pieces: Sequence[bytes], n_bytes: int) -> None:
         """Writes whole frames, which are so many bytes; nothing comes between their pieces."""
         async with self._sending:
-            for nth, frames in enumerate(_writes(pieces, n_bytes)):
+            if n_bytes and not self._is_started:
                 await self._start(send)
+            for nth, frames in enumerate(_writes(pieces, n_bytes)):
                 if nth:
                     await next_turn()
                 await send({"type": "http.response.body", "body": frames, "more_body": True})
-        self._last_write = asyncio.get_running_loop().time()
+        self._last_write = time.monotonic()
 
 
 def _writes(pieces: Sequence[bytes], n_bytes: int) -> Iterable[bytes]:

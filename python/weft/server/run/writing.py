@@ -5,7 +5,7 @@ import time
 from collections import deque
 from weakref import WeakKeyDictionary
 
-__all__ = ["Allowance", "Stint", "next_turn", "serve_little"]
+__all__ = ["Allowance", "Stint", "Turns", "next_turn", "turns_here"]
 
 SHARE = 0.1
 """Of the event loop's time, for those that have much, while others are served that have little: seconds of a processor in each
@@ -20,9 +20,10 @@ LITTLE_S = 0.25
 TURN_S = 0.001
 """An answer takes up events for so long, in seconds, before others have their turn, whatever comes of them."""
 
-MUCH_S = 0.004
-"""Events that have come together and take so long to take up, in seconds of a processor, are much: so long it takes to write as
-many plain ones as come to 64 KiB. Who waits for a processor or for the interpreter has no more to write."""
+MUCH_S = 0.003
+"""Events that have come together and take so long to take up after their first turn, in seconds of a processor, are much: with
+that turn, so long it takes to write as many plain ones as come to 64 KiB. Who waits for a processor or for the interpreter has no
+more to write."""
 
 
 class Allowance:
@@ -54,32 +55,38 @@ class Stint:
         self._since_turn_s = 0.0
         """Seconds of work since others had their turn."""
         self._took_s = 0.0
-        """Seconds of a processor for what has come together last."""
+        """Seconds of a processor for what has come together last, without its first turn: few events need more, and it takes as
+        long to ask for them as to take an event up."""
         self._at, self._at_s = 0.0, 0.0
-        """Where the clock and the processor stood when it was gone on with."""
+        """Where the clock and, after the first turn, the processor stood when it was gone on with."""
+        self._is_first = True
 
     def begin(self) -> None:
         """Goes on with events that have come together."""
         self._took_s = 0.0
+        self._is_first = True
         self._go_on()
 
     def pause(self) -> None:
         """What comes now is no work on events."""
         self._since_turn_s += time.monotonic() - self._at
-        self._took_s += time.thread_time() - self._at_s
+        if not self._is_first:
+            self._took_s += time.thread_time() - self._at_s
 
     async def give_way(self, *, has_much: bool = False) -> None:
         """Others have their turn, after a pause. Whoever has little at a time does not wait for all that have much."""
         await (next_turn() if has_much or self._took_s >= MUCH_S else asyncio.sleep(0))
         self._since_turn_s = 0.0
+        self._is_first = False
+        self._at_s = time.thread_time()
         self._go_on()
 
     def _go_on(self) -> None:
-        self._at, self._at_s = time.monotonic(), time.thread_time()
+        self._at = time.monotonic()
         self.until = self._at + TURN_S - self._since_turn_s
 
 
-class _Turns:
+class Turns:
     """Those that wait for their next turn, in the order of their coming."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -88,10 +95,15 @@ class _Turns:
         self._is_going_round = False
         self._allowance = Allowance(SHARE, BURST_S, loop.time())
         self._began = 0.0
-        self.little_at = float("-inf")
+        self._little_at = float("-inf")
         """When somebody was served last who has little."""
 
+    def serve_little(self) -> None:
+        """Somebody is served on this loop who has little to write, and is not to wait for those that have much."""
+        self._little_at = self.loop.time()
+
     async def next(self) -> None:
+        """See [`next_turn`]."""
         turn = self.loop.create_future()
         self._waiting.append(turn)
         if not self._is_going_round:
@@ -124,16 +136,17 @@ class _Turns:
 
     @property
     def _is_shared(self) -> bool:
-        return self.loop.time() < self.little_at + LITTLE_S
+        return self.loop.time() < self._little_at + LITTLE_S
 
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
 
 
-def _turns_here() -> _Turns:
+def turns_here() -> Turns:
+    """The turns on this loop."""
     loop = asyncio.get_running_loop()
     if (turns := _turns.get(loop)) is None:
-        turns = _turns[loop] = _Turns(loop)
+        turns = _turns[loop] = Turns(loop)
     return turns
 
 
@@ -143,10 +156,4 @@ async def next_turn() -> None:
     With `asyncio.sleep(0)` all of them would go on at once: who has little to write would wait for a turn of each. While such are
     served, those that wait here get [`SHARE`] of the loop's time.
     """
-    await _turns_here().next()
-
-
-def serve_little() -> None:
-    """Somebody is served on this loop who has little to write, and is not to wait for those that have much."""
-    turns = _turns_here()
-    turns.little_at = turns.loop.time()
+    await turns_here().next()
