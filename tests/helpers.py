@@ -17,6 +17,9 @@ from weft import Branch, Finished, Stream, Token
 How = Literal["stream", "whole"]
 """Through which door: `Engine.generate` read event by event, or `Engine.complete`."""
 
+TRIES = 5
+"""How often that is tried which depends on how fast the machine is at the moment, where one success shows it."""
+
 
 async def collect(stream: Stream) -> list[Token | Finished]:
     """Every event of the branches of a stream."""

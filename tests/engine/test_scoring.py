@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from tests.engine.tiny_models import N_CONTROL, N_VOCAB, Kind
-from tests.helpers import is_idle, prompt_of, wait_until
+from tests.helpers import TRIES, is_idle, prompt_of, wait_until
 from weft.scoring import continuation_tokens
 
 PROMPT = "Once upon a time, there was a little girl named Lily. One day she went to the"
@@ -55,19 +55,23 @@ async def test_a_text_is_greedy_where_it_is_what_the_model_writes(engine: weft.E
 @pytest.mark.parametrize("n_slots", [4, 16], ids=lambda n: f"{n} slots")
 async def test_a_document_is_computed_once_for_all_of_its_continuations(n_slots: int) -> None:
     async with weft.Engine(n_slots=n_slots, n_ctx=4096, kv_unified=True, n_threads=1) as engine:
-        document = prompt_of(400, "document")
         continuations = [prompt_of(4 + position % 3, f"continuation {position}") for position in range(16)]
-        before = engine.stats()
-        scores = await engine.score(document, continuations)
-        after = engine.stats()
         n_continued = sum(map(len, continuations))
-        # The last token of the document is computed for each, for the row after it.
-        assert after.n_computed - before.n_computed == 400 + n_continued + 15
-        assert sum(score.n_computed for score in scores) == 400 + n_continued + 15
-        assert [score.n_computed for score in scores[1:]] == [1 + len(tokens) for tokens in continuations[1:]]
-        n_rounds = math.ceil(15 / n_slots)
-        # Beside those of the document, whose pieces grow from 16 tokens on: 16, 64, 256 and the rest.
-        assert after.n_decodes - before.n_decodes <= 5 + n_rounds
+        # Beside those of the document, whose pieces grow from 16 tokens on: 16, 64, 256 and the rest. Beside other programs, by
+        # which computing seems slow, they grow less.
+        n_expected = 5 + math.ceil(15 / n_slots)
+        n_decodes: list[int] = []
+        while len(n_decodes) < TRIES and min(n_decodes, default=math.inf) > n_expected:
+            document = prompt_of(400, f"document {len(n_decodes)}")
+            before = engine.stats()
+            scores = await engine.score(document, continuations)
+            after = engine.stats()
+            # The last token of the document is computed for each, for the row after it.
+            assert after.n_computed - before.n_computed == 400 + n_continued + 15
+            assert sum(score.n_computed for score in scores) == 400 + n_continued + 15
+            assert [score.n_computed for score in scores[1:]] == [1 + len(tokens) for tokens in continuations[1:]]
+            n_decodes.append(after.n_decodes - before.n_decodes)
+        assert min(n_decodes) <= n_expected
 
 
 async def test_prompts_share_what_they_begin_with(engine: weft.Engine) -> None:

@@ -3,20 +3,27 @@
 import asyncio
 
 import weft
-from tests.helpers import How, branches, collect, is_idle, prompt_of, wait_until
+from tests.helpers import TRIES, How, branches, collect, is_idle, prompt_of, wait_until
 from weft import Token
 
 
 async def test_requests_that_arrive_together_compute_their_shared_prompt_once(how: How) -> None:
     async with weft.Engine(n_slots=16, n_ctx=8192, kv_unified=True, n_threads=1) as engine:
-        shared = prompt_of(900, "together")
-        prompts = [[*shared, *prompt_of(8, f"together {i}")] for i in range(16)]
-        answers = await asyncio.gather(*(branches(engine, how, prompt, max_tokens=2, ignore_eos=True) for prompt in prompts))
-        assert sum(branch.usage.n_computed for (branch,) in answers) == 900 + 16 * 8
-        stats = engine.stats()
-        assert stats.n_cached == 15 * 900
-        # Those that came while it was still being computed have waited for the rest of it.
-        assert 0 < stats.n_awaited <= stats.n_cached
+        n_awaited = 0
+        # Those that come while it is still being computed wait for the rest of it: beside other programs all may come after that.
+        for attempt in range(TRIES):
+            before = engine.stats()
+            shared = prompt_of(900, f"together {attempt}")
+            prompts = [[*shared, *prompt_of(8, f"together {attempt} {i}")] for i in range(16)]
+            answers = await asyncio.gather(*(branches(engine, how, prompt, max_tokens=2, ignore_eos=True) for prompt in prompts))
+            assert sum(branch.usage.n_computed for (branch,) in answers) == 900 + 16 * 8
+            after = engine.stats()
+            assert after.n_cached - before.n_cached == 15 * 900
+            n_awaited = after.n_awaited - before.n_awaited
+            assert n_awaited <= 15 * 900
+            if n_awaited:
+                break
+        assert n_awaited
 
 
 async def test_chats_compute_only_what_is_new(engine: weft.Engine, how: How) -> None:
