@@ -6,10 +6,11 @@ from threading import Lock
 from typing import Any
 
 import pytest
-from litestar import Litestar
+from litestar import Litestar, Router
 from litestar._kwargs import KwargsModel
-from litestar.exceptions import ImproperlyConfiguredException
-from litestar.handlers import HTTPRouteHandler
+from litestar.connection import ASGIConnection
+from litestar.exceptions import ImproperlyConfiguredException, PermissionDeniedException
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.params import FromQuery
 from litestar.routes import HTTPRoute
 from litestar.testing import TestClient
@@ -59,6 +60,16 @@ def test_a_handler_is_looked_at_once_and_not_before_it_is_asked_for(monkeypatch:
     assert looked == ["greeting"]
 
 
+def test_what_is_read_of_a_handler_before_it_is_looked_at_holds_for_the_first_request() -> None:
+    def refuse(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+        raise PermissionDeniedException(connection.route_handler.opt["why"])
+
+    router = Router("/", route_handlers=[greeting], guards=[refuse], opt={"why": "it is closed"})
+    with TestClient(Litestar([router], openapi_config=None)) as client:
+        answer = client.get("/greeting", params={"name": "Ada"})
+    assert (answer.status_code, answer.json()["detail"]) == (403, "it is closed")
+
+
 def test_what_litestar_refuses_of_a_handler_is_refused_when_it_is_asked_for() -> None:
     app = Litestar([wrong], openapi_config=None)
     with pytest.raises(ImproperlyConfiguredException, match="socket"):
@@ -86,8 +97,8 @@ def test_no_two_threads_look_at_handlers_at_once(monkeypatch: pytest.MonkeyPatch
         looking.release()
         return look(handler, path_parameters)
 
-    app = Litestar([greeting], openapi_config=None)
+    apps = [Litestar([greeting], openapi_config=None) for _ in range(2)]
     monkeypatch.setattr(HTTPRouteHandler, "create_kwargs_model", slow)
-    with ThreadPoolExecutor(2) as threads:
-        first, second = threads.map(dependencies, [app, app])
-    assert first == second
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(dependencies, [*apps, *apps]))
+    assert found == [found[0]] * 4

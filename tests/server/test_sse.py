@@ -219,7 +219,7 @@ async def test_who_has_little_and_waits_for_a_processor_does_not_wait_for_those_
         await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(writing, "next_turn", next_turn)
-    batches = [[(0, [token(0, "x")] * 5)], []]
+    batches = [[(0, [token(0, "x")] * 2)], [(0, [token(0, "y")] * 3)], []]
     generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
     scope: Json = {"type": "http", "headers": []}
     if how == "stream":
@@ -228,6 +228,52 @@ async def test_who_has_little_and_waits_for_a_processor_does_not_wait_for_those_
         form: Json = WaitingForm()
         await stream.WholeAnswer(generation, form, answers_room())(scope, receive, send)
     assert batches == []
+
+
+class WorkingForm(WaitingForm):
+    """Whose work takes a processor as long."""
+
+    def frames(self, prompt: int, events: Json) -> list[bytes]:
+        _work(1.5 * writing.MUCH_S)
+        return SilentForm.frames(self, prompt, events)
+
+    def add(self, _prompt: int, _events: Json) -> int:
+        _work(1.5 * writing.MUCH_S)
+        return 0
+
+
+def _work(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+async def test_who_has_much_waits_for_others_that_have_from_the_second_turn_on(monkeypatch: pytest.MonkeyPatch, how: How) -> None:
+    n_turns = 0
+
+    async def next_turn() -> None:
+        nonlocal n_turns
+        n_turns += 1
+
+    async def next_batches() -> Json:
+        return batches.pop(0)
+
+    async def send(_: Json) -> None:
+        pass
+
+    async def receive() -> Json:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(writing, "next_turn", next_turn)
+    batches = [[(0, [token(0, "x")])], [(0, [token(0, "y")])], [(0, [token(0, "z")] * 2)], []]
+    generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
+    if how == "stream":
+        await stream.StreamedAnswer(generation, WorkingForm(), None).write(send)
+    else:
+        form: Json = WorkingForm()
+        scope: Json = {"type": "http", "headers": []}
+        await stream.WholeAnswer(generation, form, answers_room())(scope, receive, send)
+    assert n_turns == 3
 
 
 async def test_an_answer_is_written_at_most_once_per_step() -> None:

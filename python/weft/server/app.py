@@ -199,7 +199,7 @@ def create_app(
         request_max_body_size=None,
         openapi_config=OpenAPIConfig(
             title="Weft",
-            version=VERSION,
+            version=VERSION,  # The installed metadata's takes time to find.
             servers=[Server(url=front.prefix or "/")],
             use_handler_docstrings=True,
             openapi_router=document_router(documentation),

@@ -4,6 +4,7 @@ What a handler takes, Litestar works out for all of them before the application 
 asked for: a start waits for none of them.
 """
 
+import time
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
@@ -16,6 +17,9 @@ from litestar.routes import HTTPRoute
 
 __all__ = ["Handler", "delete", "get", "look_at_all", "post"]
 
+PAUSE_S = 0.0002
+"""Between one handler and the next, in seconds, where all are looked at."""
+
 _LOOKING = Lock()
 
 
@@ -23,8 +27,9 @@ class Handler(HTTPRouteHandler):
     """A handler of HTTP requests, as Litestar's own but for when it is looked at."""
 
     def on_registration(self, app: Litestar) -> None:  # noqa: ARG002 (it is the handler's own by now)
-        """Works out only what is read before a request reaches the handler."""
+        """Works out only what is read of the handler before what it takes."""
         self.resolve_opts()
+        self.resolve_guards()
 
     def create_kwargs_model(self, path_parameters: dict[str, Any]) -> KwargsModel:
         """What the handler takes on a path with these parameters. All else of the handler is worked out with it."""
@@ -41,6 +46,7 @@ class _Later(KwargsModel):
     __slots__ = ("_make",)
 
     def __init__(self, make: Callable[[], KwargsModel]) -> None:
+        # Litestar's own would fill its slots.
         self._make: Callable[[], KwargsModel] | None = make
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever the slot holds)
@@ -60,11 +66,13 @@ def look_at_all(app: Litestar) -> None:
     """Works out all that is left of an application's handlers, in any thread.
 
     Raises:
-        ImproperlyConfiguredException: one of them is none.
+        ImproperlyConfiguredException: Litestar refuses one of them.
     """
     for route in app.routes:
         for _, model in route.route_handler_map.values() if isinstance(route, HTTPRoute) else ():
             _ = model.has_kwargs
+            # Whoever is asked for a handler meanwhile waits for one at most: a lock that is taken again at once lets nobody in.
+            time.sleep(PAUSE_S)
 
 
 get = partial(Handler, http_method=HttpMethod.GET)

@@ -17,7 +17,7 @@ class Routes(Router):
     """The routes of one API, for one application."""
 
     def __init__(self, tag: str, handlers: Sequence[HTTPRouteHandler], dependencies: Mapping[str, Provide] | None = None) -> None:
-        # Litestar gives each path that has no handler of OPTIONS one of its own, which costs as much as any other.
+        # Litestar gives each path that has no handler of OPTIONS one of its own, and looks at it during the start.
         paths = list(dict.fromkeys(path for handler in handlers for path in sorted(handler.paths)))
         options = Handler(paths, http_method=HttpMethod.OPTIONS, include_in_schema=False)(_answered_by_front)
         super().__init__(

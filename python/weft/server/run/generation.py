@@ -18,7 +18,7 @@ from weft.server.request_line import current_line
 from weft.server.run.schema_parts import SchemaParts
 from weft.server.run.submission import Submission
 from weft.server.run.tally import Tally
-from weft.server.run.writing import Turns, next_turn, turns_here
+from weft.server.run.writing import LoopTurns, next_turn, turns_here
 
 __all__ = ["Event", "Generation", "drawn", "told"]
 
@@ -84,7 +84,7 @@ class Generation:
         """Prompts whose streams have something."""
         self._arrived = asyncio.Event()
         self._is_begun = False
-        self._turns: Turns | None = None
+        self._turns: LoopTurns | None = None
         """Those of the loop that it is read on."""
         self._branches: dict[int, list[Request]] = {}
         """The requests of each prompt's branches, where they differ."""

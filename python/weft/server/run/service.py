@@ -154,16 +154,16 @@ class Service:
         self._is_ready = True
         self.sleep.start()
         self.aside.begin(Purpose.PROMPT, self._compile)
+        self.aside.begin(Purpose.DOCS, build_info)
 
     @property
     def build(self) -> str:
-        """Which build answers, as [`build_info`] says: that takes milliseconds the first time."""
+        """Which build answers, as [`build_info`] says. It takes milliseconds the first time, so it is asked once beforehand."""
         return build_info()
 
     def _compile(self) -> None:
         """Called on another thread: only chats wait for it, and those who ask what chats can do."""
         try:
-            build_info()  # No start waits for it, nor the first who asks.
             self.chat.compile()
         except Exception:
             logger.exception("the chat template cannot be compiled")

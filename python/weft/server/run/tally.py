@@ -30,11 +30,10 @@ class Tally:
         """Takes one call that could not be read."""
         self.n_unread_calls += 1
 
-    def watch(self, events: Iterable[object]) -> None:
-        """Takes what finished branches cost; what is no end is passed over."""
-        for event in events:
-            if isinstance(event, Finished):
-                self.add(event.usage)
+    def watch(self, ended: Iterable[Finished]) -> None:
+        """Takes what finished branches cost."""
+        for finished in ended:
+            self.add(finished.usage)
 
     def add(self, usage: Usage) -> None:
         """Takes what one branch cost."""

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from weakref import WeakKeyDictionary
 
-__all__ = ["Allowance", "Stint", "Turns", "next_turn", "turns_here"]
+__all__ = ["Allowance", "LoopTurns", "Stint", "next_turn", "turns_here"]
 
 SHARE = 0.1
 """Of the event loop's time, for those that have much, while others are served that have little: seconds of a processor in each
@@ -20,10 +20,9 @@ LITTLE_S = 0.25
 TURN_S = 0.001
 """An answer takes up events for so long, in seconds, before others have their turn, whatever comes of them."""
 
-MUCH_S = 0.003
-"""Events that have come together and take so long to take up after their first turn, in seconds of a processor, are much: with
-that turn, so long it takes to write as many plain ones as come to 64 KiB. Who waits for a processor or for the interpreter has no
-more to write."""
+MUCH_S = 0.004
+"""Events that have come together and take so long to take up, in seconds of a processor, are much: so long it takes to write as
+many plain ones as come to 64 KiB. Who waits for a processor or for the interpreter has no more to write."""
 
 
 class Allowance:
@@ -55,38 +54,42 @@ class Stint:
         self._since_turn_s = 0.0
         """Seconds of work since others had their turn."""
         self._took_s = 0.0
-        """Seconds of a processor for what has come together last, without its first turn: few events need more, and it takes as
-        long to ask for them as to take an event up."""
+        """Seconds of a processor for what has come together last, as far as they are counted."""
+        self._counts = False
+        """Whether they are: from the first turn on that others have, and from the beginning where they had one in what came
+        before. To ask for them takes as long as a token, and few events need more than a turn."""
+        self._has_given_way = False
+        """Whether others had a turn in what has come together last."""
         self._at, self._at_s = 0.0, 0.0
-        """Where the clock and, after the first turn, the processor stood when it was gone on with."""
-        self._is_first = True
+        """Where the clock and the processor stood when it was gone on with."""
 
     def begin(self) -> None:
         """Goes on with events that have come together."""
         self._took_s = 0.0
-        self._is_first = True
+        self._counts, self._has_given_way = self._has_given_way, False
         self._go_on()
 
     def pause(self) -> None:
         """What comes now is no work on events."""
         self._since_turn_s += time.monotonic() - self._at
-        if not self._is_first:
+        if self._counts:
             self._took_s += time.thread_time() - self._at_s
 
     async def give_way(self, *, has_much: bool = False) -> None:
         """Others have their turn, after a pause. Whoever has little at a time does not wait for all that have much."""
         await (next_turn() if has_much or self._took_s >= MUCH_S else asyncio.sleep(0))
         self._since_turn_s = 0.0
-        self._is_first = False
-        self._at_s = time.thread_time()
+        self._counts = self._has_given_way = True
         self._go_on()
 
     def _go_on(self) -> None:
         self._at = time.monotonic()
+        if self._counts:
+            self._at_s = time.thread_time()
         self.until = self._at + TURN_S - self._since_turn_s
 
 
-class Turns:
+class LoopTurns:
     """Those that wait for their next turn, in the order of their coming."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -139,14 +142,14 @@ class Turns:
         return self.loop.time() < self._little_at + LITTLE_S
 
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopTurns] = WeakKeyDictionary()
 
 
-def turns_here() -> Turns:
+def turns_here() -> LoopTurns:
     """The turns on this loop."""
     loop = asyncio.get_running_loop()
     if (turns := _turns.get(loop)) is None:
-        turns = _turns[loop] = Turns(loop)
+        turns = _turns[loop] = LoopTurns(loop)
     return turns
 
 
