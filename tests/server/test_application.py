@@ -1,5 +1,6 @@
 """What holds for every request, whatever its route: the engine must run, and HEAD is GET without a body."""
 
+import asyncio
 from collections.abc import Callable
 
 import httpx
@@ -11,6 +12,8 @@ from tests.helpers import wait_until
 from tests.server.conftest import answers
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
+from weft.chat.format import ChatFormat
+from weft.errors import EngineStopped
 from weft.server import create_app
 
 LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
@@ -120,3 +123,20 @@ async def test_head_of_a_route_that_takes_only_posts_is_405_without_a_body(clien
     assert (head.status_code, head.content) == (405, b"")
     # A set of methods: their order says nothing (RFC 9110, section 10.2.1).
     assert sorted(head.headers["allow"].split(", ")) == ["OPTIONS", "POST"]
+
+
+async def test_a_server_that_is_stopped_while_the_chat_template_is_compiled_logs_no_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def compile_too_late(_: ChatFormat) -> None:
+        loop.call_soon_threadsafe(is_asked.set)
+        raise EngineStopped
+
+    monkeypatch.setattr(ChatFormat, "compile", compile_too_late)
+    async with AsyncTestClient(create_app(weft.Engine(n_slots=1, n_ctx=256, n_threads=1))) as client:
+        await answers(client, 200)
+        await is_asked.wait()
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []

@@ -154,7 +154,7 @@ class Service:
         self._is_ready = True
         self.sleep.start()
         self.aside.begin(Purpose.PROMPT, self._compile)
-        self.aside.begin(Purpose.DOCS, build_info)
+        self.aside.begin(Purpose.PROMPT, build_info)
 
     @property
     def build(self) -> str:
@@ -165,6 +165,8 @@ class Service:
         """Called on another thread: only chats wait for it, and those who ask what chats can do."""
         try:
             self.chat.compile()
+        except EngineStopped:
+            pass  # Nobody needs it any more.
         except Exception:
             logger.exception("the chat template cannot be compiled")
 
