@@ -2,6 +2,7 @@ import asyncio
 import json
 import math
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import msgspec
@@ -188,67 +189,34 @@ async def test_others_have_their_turn_while_a_stream_is_taken_up_that_shows_noth
     assert [message.get("body") for message in sent] == [None, b"end"]
 
 
-class WaitingForm(SilentForm):
-    """Whose work waits for a processor longer than it takes to write much."""
+class SlowForm(SilentForm):
+    """Whose work on an event takes longer than it takes to write much."""
+
+    def __init__(self, work: Callable[[float], object]) -> None:
+        super().__init__()
+        self._work = work
 
     def frames(self, prompt: int, events: Json) -> list[bytes]:
-        time.sleep(1.5 * writing.MUCH_S)
+        self._work(1.5 * writing.MUCH_S)
         return super().frames(prompt, events)
 
     def add(self, _prompt: int, _events: Json) -> int:
-        time.sleep(1.5 * writing.MUCH_S)
+        self._work(1.5 * writing.MUCH_S)
         return 0
 
     def body(self) -> list[bytes]:
         return [b"{}"]
 
 
-async def test_who_has_little_and_waits_for_a_processor_does_not_wait_for_those_that_have_much(
-    monkeypatch: pytest.MonkeyPatch, how: How
-) -> None:
-    async def next_turn() -> None:
-        pytest.fail("it has little")
-
-    async def next_batches() -> Json:
-        return batches.pop(0)
-
-    async def send(_: Json) -> None:
-        pass
-
-    async def receive() -> Json:
-        await asyncio.get_running_loop().create_future()
-
-    monkeypatch.setattr(writing, "next_turn", next_turn)
-    batches = [[(0, [token(0, "x")] * 2)], [(0, [token(0, "y")] * 3)], []]
-    generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
-    scope: Json = {"type": "http", "headers": []}
-    if how == "stream":
-        await stream.StreamedAnswer(generation, WaitingForm(), None).write(send)
-    else:
-        form: Json = WaitingForm()
-        await stream.WholeAnswer(generation, form, answers_room())(scope, receive, send)
-    assert batches == []
-
-
-class WorkingForm(WaitingForm):
-    """Whose work takes a processor as long."""
-
-    def frames(self, prompt: int, events: Json) -> list[bytes]:
-        _work(1.5 * writing.MUCH_S)
-        return SilentForm.frames(self, prompt, events)
-
-    def add(self, _prompt: int, _events: Json) -> int:
-        _work(1.5 * writing.MUCH_S)
-        return 0
-
-
-def _work(seconds: float) -> None:
+def use_a_processor(seconds: float) -> None:
+    """For so long, whoever else has it meanwhile."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
 
 
-async def test_who_has_much_waits_for_others_that_have_from_the_second_turn_on(monkeypatch: pytest.MonkeyPatch, how: How) -> None:
+async def n_turns_waited(monkeypatch: pytest.MonkeyPatch, how: How, form: Json, batches: list[Json]) -> int:
+    """Takes all batches up; returns how often that waited for others that have much."""
     n_turns = 0
 
     async def next_turn() -> None:
@@ -265,15 +233,26 @@ async def test_who_has_much_waits_for_others_that_have_from_the_second_turn_on(m
         await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(writing, "next_turn", next_turn)
-    batches = [[(0, [token(0, "x")])], [(0, [token(0, "y")])], [(0, [token(0, "z")] * 2)], []]
     generation: Json = SimpleNamespace(id="a", next_batches=next_batches, close=lambda: None, explanations=())
+    scope: Json = {"type": "http", "headers": []}
     if how == "stream":
-        await stream.StreamedAnswer(generation, WorkingForm(), None).write(send)
+        await stream.StreamedAnswer(generation, form, None).write(send)
     else:
-        form: Json = WorkingForm()
-        scope: Json = {"type": "http", "headers": []}
         await stream.WholeAnswer(generation, form, answers_room())(scope, receive, send)
-    assert n_turns == 3
+    assert batches == []
+    return n_turns
+
+
+async def test_who_has_little_and_waits_for_a_processor_does_not_wait_for_those_that_have_much(
+    monkeypatch: pytest.MonkeyPatch, how: How
+) -> None:
+    batches: list[Json] = [[(0, [token(0, "x")] * 2)], [(0, [token(0, "y")] * 3)], []]
+    assert await n_turns_waited(monkeypatch, how, SlowForm(time.sleep), batches) == 0
+
+
+async def test_who_has_much_waits_for_others_that_have_from_the_second_turn_on(monkeypatch: pytest.MonkeyPatch, how: How) -> None:
+    batches: list[Json] = [[(0, [token(0, "x")])], [(0, [token(0, "y")])], [(0, [token(0, "z")] * 2)], []]
+    assert await n_turns_waited(monkeypatch, how, SlowForm(use_a_processor), batches) == 3
 
 
 async def test_an_answer_is_written_at_most_once_per_step() -> None:
