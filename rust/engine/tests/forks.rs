@@ -57,11 +57,15 @@ fn counted(request: Request) -> (Request, Arc<AtomicUsize>) {
 /// branch that draws.
 fn n_steps_of(engine: &Engine, control: &FakeControl, fork: &PendingFork, n_told: &AtomicUsize) -> usize {
     let mut n_steps = 0;
+    control.hold();
     while !fork.is_ready() {
         let (n_before, n_predicted) = (n_told.load(Ordering::Relaxed), engine.stats().n_predicted);
         step(engine, control);
+        // All that the worker reads for the next decode is read by then.
+        control.hold();
         n_steps += 1;
-        assert!(n_told.load(Ordering::Relaxed) - n_before <= 2 * MAX_READ, "{n_steps}");
+        let n_read = n_told.load(Ordering::Relaxed) - n_before;
+        assert!(n_read <= MAX_READ + 9, "{n_read} tokens in step {n_steps}");
         assert!(engine.stats().n_predicted > n_predicted, "others go on");
     }
     n_steps
@@ -763,6 +767,18 @@ fn read_to_the_end(stream: Completions) {
     assert_eq!(ended.last().map(|&last| last as usize + 1), Some(ended.len()), "every branch ends");
 }
 
+/// Asks for some branches; where the queue is full, an own stream is read to its end first.
+fn submitted(engine: &Engine, open: &mut Vec<Completions>, requests: &[Request]) -> Completions {
+    loop {
+        match engine.submit_branches(requests.to_vec(), None) {
+            Err(Error::QueueFull { .. }) if !open.is_empty() => read_to_the_end(open.swap_remove(0)),
+            // It is full of the others' requests, which end without us.
+            Err(Error::QueueFull { .. }) => std::thread::yield_now(),
+            made => return made.unwrap(),
+        }
+    }
+}
+
 /// So many operations of one who grows trees of texts; returns how many forks were made of those that were asked for.
 fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
     let mut dice = Dice(seed);
@@ -772,7 +788,10 @@ fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
     for _ in 0..n {
         let some = if open.is_empty() { 0 } else { dice.below(u32::try_from(open.len()).unwrap()) as usize };
         match dice.below(16) {
-            0..3 => open.push(engine.submit_branches(dice.requests(), None).unwrap()),
+            0..3 => {
+                let stream = submitted(engine, &mut open, &dice.requests());
+                open.push(stream);
+            }
             3..9 if !open.is_empty() => {
                 forks.1 += 1;
                 if dice.below(8) == 0 {
@@ -793,7 +812,8 @@ fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
             9..12 if !open.is_empty() => open[some].cancel_branch(dice.below(8)),
             12 if !open.is_empty() => drop(open.swap_remove(some)),
             13 if pins.len() < 2 && dice.below(20) == 0 => {
-                if let Ok(branches) = collect(engine.submit(task(&prompt(dice.below(3).into(), 20), Task::Pin), None).unwrap())
+                let pin = task(&prompt(dice.below(3).into(), 20), Task::Pin);
+                if let Ok(branches) = collect(submitted(engine, &mut open, &[pin]))
                     && let Some(Made::Pinned(pinned)) = branches[0].finished.made.as_deref()
                 {
                     pins.push(pinned.id);
