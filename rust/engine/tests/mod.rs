@@ -228,17 +228,19 @@ fn step(engine: &Engine, control: &FakeControl) {
 }
 
 /// What the worker answers to a question while decodes are held: it does so between two of them. So few run that nothing else is
-/// over before the question is asked.
+/// over before the question is asked, however late the thread that asks it is scheduled: each waits twice as long as the one before.
 fn asked<T: Send>(control: &FakeControl, ask: impl FnOnce() -> T + Send) -> T {
     let (tell, told) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || tell.send(ask()).expect("the answer is waited for"));
+        let mut patience = Duration::from_millis(1);
         loop {
-            match told.recv_timeout(Duration::from_millis(1)) {
+            match told.recv_timeout(patience) {
                 Ok(answer) => return answer,
                 Err(RecvTimeoutError::Timeout) => control.allow(Some(1)),
                 Err(RecvTimeoutError::Disconnected) => panic!("the question has failed"),
             }
+            patience *= 2;
         }
     })
 }

@@ -449,10 +449,11 @@ fn idle_prefixes_leave_also_where_every_decode_takes_longer_than_the_gap() {
     collect(stream).unwrap();
 }
 
-/// A stream of a long prompt, and one of a short prompt whose cells lie above; decodes are held.
+/// A stream of a long prompt, and one of a short prompt whose cells lie above; decodes are held. The first does not end meanwhile,
+/// into however many steps the scheduler cuts the other's prompt.
 fn one_above_another(engine: &Engine, control: &FakeControl) -> (Completions, Completions) {
     control.allow(Some(0));
-    let low = engine.submit(greedy(&prompt(1, 2000), 20), None).unwrap();
+    let low = engine.submit(greedy(&prompt(1, 2000), 1_000), None).unwrap();
     step_until(engine, control, |stats| stats.n_predicted > 0);
     let high = engine.submit(greedy(&prompt(2, 100), 300), None).unwrap();
     step_until(engine, control, |stats| {
