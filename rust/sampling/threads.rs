@@ -55,10 +55,11 @@ impl Threads {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::HashSet;
+    use std::hash::Hash;
     use std::sync::{Mutex, mpsc};
     use std::thread;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::request::{SamplingParams, Token};
@@ -108,39 +109,45 @@ mod tests {
         }
     }
 
-    /// How many threads took part, and how often each row was worked on.
-    fn worked_on(n_threads: usize, n_rows: usize, n_vocab: usize) -> (usize, Vec<usize>) {
+    /// Counts the calling thread among those that took part, long enough for others to wake up: until there are `n_expected`, 20 ms
+    /// at least and a minute at most.
+    fn take_part<T: Eq + Hash>(seen: &Mutex<HashSet<T>>, me: T, n_expected: usize) {
+        let count = || seen.lock().expect("nobody panics").len();
+        seen.lock().expect("nobody panics").insert(me);
+        thread::sleep(Duration::from_millis(20));
+        let began = Instant::now();
+        while count() < n_expected && began.elapsed() < Duration::from_secs(60) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// How many threads took part of those that are expected to, and how often each row was worked on.
+    fn worked_on(n_threads: usize, n_rows: usize, n_vocab: usize, n_expected: usize) -> (usize, Vec<usize>) {
         let worker = thread::spawn(move || {
             let threads = Threads::new(n_threads);
-            let seen = Mutex::new(Vec::new());
+            let seen = Mutex::default();
             let mut rows = vec![0; n_rows];
             threads.for_each(&mut rows, n_vocab, |n_times| {
                 *n_times += 1;
-                let id = thread::current().id();
-                seen.lock().expect("nobody panics").push(id);
-                // Long enough for the others to wake up.
-                thread::sleep(Duration::from_millis(20));
+                take_part(&seen, thread::current().id(), n_expected);
             });
-            let mut seen = seen.into_inner().expect("nobody panics");
-            seen.sort_by_key(|id| format!("{id:?}"));
-            seen.dedup();
-            (seen.len(), rows)
+            (seen.into_inner().expect("nobody panics").len(), rows)
         });
         worker.join().expect("counting does not fail")
     }
 
     #[test]
     fn rows_are_shared_out_where_there_are_enough_of_them() {
-        assert_eq!(worked_on(3, 12, MIN_LOGITS), (3, vec![1; 12]));
-        assert_eq!(worked_on(100, 40, MIN_LOGITS), (MAX_THREADS, vec![1; 40]));
+        assert_eq!(worked_on(3, 12, MIN_LOGITS, 3), (3, vec![1; 12]));
+        assert_eq!(worked_on(100, 40, MIN_LOGITS, MAX_THREADS), (MAX_THREADS, vec![1; 40]));
     }
 
     #[test]
     fn few_logits_or_a_single_row_are_the_callers() {
-        assert_eq!(worked_on(3, 4, MIN_LOGITS / 8), (1, vec![1; 4]));
-        assert_eq!(worked_on(3, 1, MIN_LOGITS), (1, vec![1]));
-        assert_eq!(worked_on(1, 4, MIN_LOGITS), (1, vec![1; 4]));
-        assert_eq!(worked_on(3, 0, MIN_LOGITS), (0, vec![]));
+        assert_eq!(worked_on(3, 4, MIN_LOGITS / 8, 1), (1, vec![1; 4]));
+        assert_eq!(worked_on(3, 1, MIN_LOGITS, 1), (1, vec![1]));
+        assert_eq!(worked_on(1, 4, MIN_LOGITS, 1), (1, vec![1; 4]));
+        assert_eq!(worked_on(3, 0, MIN_LOGITS, 1), (0, vec![]));
     }
 
     /// Clock ticks of CPU time of a thread of this process, named as `/proc/thread-self` names it; `None` once it has ended.
@@ -159,11 +166,9 @@ mod tests {
         let (end, ended) = mpsc::channel::<()>();
         let owner = thread::spawn(move || {
             let threads = Threads::new(3);
-            let tasks = Mutex::new(BTreeSet::new());
+            let tasks = Mutex::default();
             threads.for_each(&mut [0; 12], MIN_LOGITS, |_| {
-                let task = std::fs::read_link("/proc/thread-self").expect("Linux names its threads");
-                tasks.lock().expect("nobody panics").insert(task);
-                thread::sleep(Duration::from_millis(20));
+                take_part(&tasks, std::fs::read_link("/proc/thread-self").expect("Linux names its threads"), 3);
             });
             tell.send(tasks.into_inner().expect("nobody panics")).expect("the test waits");
             ended.recv().expect("the test tells");

@@ -43,7 +43,7 @@ fn a_waiting_request_that_is_dropped_leaves_the_queue() {
 
 #[test]
 fn many_readers_that_leave_at_random_leave_nothing_behind() {
-    let (engine, control) = start(limits(4, 1024));
+    let (engine, control) = start(paced(4, 1024));
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
             let engine = &engine;

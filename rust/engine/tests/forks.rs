@@ -838,7 +838,7 @@ fn a_hundred_thousand_operations_on_trees_lose_no_cell_and_leave_nothing_running
     let n_each = 100_000_usize.div_ceil(kinds.len() * tiers.len() * 2);
     for (kind, (forks, n_more)) in (1_u64..).zip(kinds) {
         for (tier, (max_store_bytes, n_ctx)) in (1_u64..).zip(tiers) {
-            let limits = Limits { n_ctx_slot: 160, n_seq_max: 3 + n_more, max_store_bytes, max_queue: 64, ..limits(3, n_ctx) };
+            let limits = Limits { n_ctx_slot: 160, n_seq_max: 3 + n_more, max_store_bytes, max_queue: 64, ..paced(3, n_ctx) };
             let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));
             let made: Vec<(usize, usize)> = std::thread::scope(|scope| {
                 let growing: Vec<_> = (1..3)

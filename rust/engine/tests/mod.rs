@@ -51,6 +51,7 @@ struct Branch {
     finished: Finished,
 }
 
+/// No step is cut short by the clock: how many rows it has does not depend on how fast the machine is.
 fn limits(n_slots: u32, n_ctx: u32) -> Limits {
     Limits {
         n_slots,
@@ -62,10 +63,15 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
         n_outputs: n_slots + 64,
         max_store_bytes: Some(0),
         max_queue: 256,
-        max_token_gap: TokenGap::Auto,
+        max_token_gap: TokenGap::AtMost(Duration::from_secs(3600)),
         checkpoints: Checkpoints::NONE,
         reader_patience: READER_PATIENCE,
     }
+}
+
+/// Steps have as many rows as there is time for.
+fn paced(n_slots: u32, n_ctx: u32) -> Limits {
+    Limits { max_token_gap: TokenGap::Auto, ..limits(n_slots, n_ctx) }
 }
 
 fn start(limits: Limits) -> (Engine, FakeControl) {

@@ -183,7 +183,7 @@ fn decodes_that_fail_at_any_time_leave_nothing_behind() {
             n_ctx_slot: u32::try_from(N_CTX_SLOT).unwrap(),
             n_seq_max: 4 + n_more,
             max_store_bytes: Some(20_000),
-            ..limits(4, 512)
+            ..paced(4, 512)
         };
         let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));
         n_failed += random_failures(&engine, &control);
@@ -202,7 +202,7 @@ fn random_requests_are_told_and_given_what_each_asks_for() {
                 n_ctx_slot: u32::try_from(N_CTX_SLOT).unwrap(),
                 n_seq_max: n_slots + n_more,
                 max_store_bytes,
-                ..limits(n_slots, n_ctx)
+                ..paced(n_slots, n_ctx)
             };
             let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));
             random_requests(&engine);

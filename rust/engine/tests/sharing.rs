@@ -124,7 +124,7 @@ fn a_prompt_of_several_runs_is_one_prompt() {
 
 #[test]
 fn random_requests_give_the_text_that_an_empty_cache_gives() {
-    let (engine, control) = start(limits(4, 512));
+    let (engine, control) = start(paced(4, 512));
     std::thread::scope(|scope| {
         for thread in 0..6_u64 {
             let engine = &engine;

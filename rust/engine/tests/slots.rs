@@ -176,10 +176,11 @@ fn what_is_loaded_and_gives_way_meanwhile_is_loaded_later_and_not_computed() {
     // Beside streams there is time for one piece in a step, also where a busy machine takes its time for a decode.
     let (engine, control) =
         start(Limits { max_store_bytes: STORE, max_token_gap: TokenGap::AtMost(Duration::from_nanos(1)), ..limits(3, 512) });
-    control.slow_restores(Duration::from_micros(200));
+    control.slow_restores(Duration::from_millis(1));
     control.allow(Some(0));
     let old: Vec<_> = [1, 2].map(|seed| engine.submit(greedy(&prompt(seed, 40), 170), None).unwrap()).into();
-    step_until(&engine, &control, |stats| stats.n_predicted > 8);
+    // Soon they need the cells of what is loaded, which takes three times as many steps.
+    step_until(&engine, &control, |stats| stats.n_predicted > 80);
     let loading = engine.submit(Request { slot: Some(2), ..task(&prompt(5, 200), Task::Load(saved.into())) }, None).unwrap();
     step_until(&engine, &control, |stats| stats.n_preempted == 1);
     control.allow(None);

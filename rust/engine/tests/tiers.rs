@@ -585,7 +585,7 @@ fn unpin_one(engine: &Engine) {
 #[test]
 fn random_requests_in_two_tiers_give_the_text_that_an_empty_cache_gives() {
     for (max_store_bytes, n_ctx) in [(STORE, 512), (Some(20_000), 512), (STORE, 256), (Some(0), 512)] {
-        let (engine, control) = start(Limits { max_store_bytes, ..limits(4, n_ctx) });
+        let (engine, control) = start(Limits { max_store_bytes, ..paced(4, n_ctx) });
         random_requests(&engine);
         // The cache and the model count the same cells and know the same highest one, once what is idle has stopped moving.
         wait_until(&engine, |stats| {
