@@ -67,6 +67,9 @@ mod tests {
     use crate::sampling::rng::Mt19937;
     use crate::sampling::{Sampler, logprobs};
 
+    /// How long threads that are expected are waited for.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     const N_ROWS: usize = 40;
     const N_VOCAB: usize = 20_000;
 
@@ -109,14 +112,13 @@ mod tests {
         }
     }
 
-    /// Counts the calling thread among those that took part, long enough for others to wake up: until there are `n_expected`, 20 ms
-    /// at least and a minute at most.
-    fn take_part<T: Eq + Hash>(seen: &Mutex<HashSet<T>>, me: T, n_expected: usize) {
+    /// Counts the calling thread among those that took part, long enough for others to wake up: 20 ms at least, and until there are
+    /// `n_expected` or the deadline has come.
+    fn take_part<T: Eq + Hash>(seen: &Mutex<HashSet<T>>, me: T, n_expected: usize, deadline: Instant) {
         let count = || seen.lock().expect("nobody panics").len();
         seen.lock().expect("nobody panics").insert(me);
         thread::sleep(Duration::from_millis(20));
-        let began = Instant::now();
-        while count() < n_expected && began.elapsed() < Duration::from_secs(60) {
+        while count() < n_expected && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -125,11 +127,11 @@ mod tests {
     fn worked_on(n_threads: usize, n_rows: usize, n_vocab: usize, n_expected: usize) -> (usize, Vec<usize>) {
         let worker = thread::spawn(move || {
             let threads = Threads::new(n_threads);
-            let seen = Mutex::default();
+            let (seen, deadline) = (Mutex::default(), Instant::now() + PATIENCE);
             let mut rows = vec![0; n_rows];
             threads.for_each(&mut rows, n_vocab, |n_times| {
                 *n_times += 1;
-                take_part(&seen, thread::current().id(), n_expected);
+                take_part(&seen, thread::current().id(), n_expected, deadline);
             });
             (seen.into_inner().expect("nobody panics").len(), rows)
         });
@@ -166,9 +168,9 @@ mod tests {
         let (end, ended) = mpsc::channel::<()>();
         let owner = thread::spawn(move || {
             let threads = Threads::new(3);
-            let tasks = Mutex::default();
+            let (tasks, deadline) = (Mutex::default(), Instant::now() + PATIENCE);
             threads.for_each(&mut [0; 12], MIN_LOGITS, |_| {
-                take_part(&tasks, std::fs::read_link("/proc/thread-self").expect("Linux names its threads"), 3);
+                take_part(&tasks, std::fs::read_link("/proc/thread-self").expect("Linux names its threads"), 3, deadline);
             });
             tell.send(tasks.into_inner().expect("nobody panics")).expect("the test waits");
             ended.recv().expect("the test tells");

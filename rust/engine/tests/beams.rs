@@ -314,10 +314,12 @@ fn a_cancelled_search_leaves_nothing_behind() {
     drop(dropped);
     control.allow(None);
     wait_until(&engine, is_idle);
+    control.allow(Some(0));
     let kept = engine.submit(beams(&prompt(2, 50), 3, 4_000, SEARCH), None).unwrap();
-    wait_until(&engine, |stats| stats.slots.iter().all(|slot| slot.running.is_some()));
+    step_until(&engine, &control, |stats| stats.slots.iter().all(|slot| slot.running.is_some()));
     kept.cancel_branch(3);
     kept.cancel_branch(1);
+    control.allow(None);
     let branches = collect(kept).unwrap();
     assert_eq!(reasons(&branches), vec![FinishReason::Cancelled; 3], "a branch of a search is the whole search");
     wait_until(&engine, is_idle);

@@ -57,8 +57,7 @@ fn many_readers_that_leave_at_random_leave_nothing_behind() {
             });
         }
     });
-    let stats = wait_until(&engine, is_idle);
-    assert_eq!(stats.n_cells_used, control.n_cells_used());
+    wait_until(&engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
 }
 
 #[test]
@@ -84,8 +83,11 @@ fn stopping_the_engine_ends_every_stream_with_an_error() {
         let engine = engine.clone();
         move || engine.stop()
     });
+    let mut patience = Duration::from_millis(1);
     while !stopper.is_finished() {
+        std::thread::sleep(patience);
         control.allow(Some(1));
+        patience *= 2;
     }
     assert_eq!(collect(running), Err(Error::Stopped));
     assert_eq!(collect(waiting), Err(Error::Stopped));
@@ -104,8 +106,11 @@ fn after_a_stop_the_queue_is_not_called_full() {
         let engine = engine.clone();
         move || engine.stop()
     });
+    let mut patience = Duration::from_millis(1);
     while !stopper.is_finished() {
+        std::thread::sleep(patience);
         control.allow(Some(1));
+        patience *= 2;
     }
     for _ in 0..5 {
         assert_eq!(engine.submit(greedy(&prompt(9, 20), 1), None).err(), Some(Error::Stopped));

@@ -698,6 +698,7 @@ fn a_stream_tells_it_before_any_token_once_its_prompt_was_looked_up() {
     let (engine, control) = start_stored(1, 4096);
     let shared = text('A', 1, 50);
     run(&engine, greedy(&joined(&[&shared, &prompt(2, 50)]), 4));
+    control.allow(Some(0));
     let before = engine.submit(greedy(&text('B', 3, 40), 60), None).unwrap();
     control.hold();
     let edited = joined(&[&shared, "QQ", &prompt(4, 40)]);

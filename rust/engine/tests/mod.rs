@@ -51,7 +51,7 @@ struct Branch {
     finished: Finished,
 }
 
-/// No step is cut short by the clock: how many rows it has does not depend on how fast the machine is.
+/// Steps have as many rows as they may, as long as half a second is enough for them.
 fn limits(n_slots: u32, n_ctx: u32) -> Limits {
     Limits {
         n_slots,
@@ -69,7 +69,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
     }
 }
 
-/// Steps have as many rows as there is time for.
+/// Steps have as many rows as there is time for, as a server's.
 fn paced(n_slots: u32, n_ctx: u32) -> Limits {
     Limits { max_token_gap: TokenGap::Auto, ..limits(n_slots, n_ctx) }
 }
@@ -233,12 +233,16 @@ fn step(engine: &Engine, control: &FakeControl) {
     wait_until(engine, |stats| stats.n_decodes > n_decodes);
 }
 
-/// What the worker answers to a question while decodes are held: it does so between two of them. So few run that nothing else is
-/// over before the question is asked, however late the thread that asks it is scheduled: each waits twice as long as the one before.
+/// What the worker answers to a question while decodes are held: it does so between two of them. So few run that most else goes on:
+/// the first when the thread that asks has begun, each other after twice as long as the one before.
 fn asked<T: Send>(control: &FakeControl, ask: impl FnOnce() -> T + Send) -> T {
-    let (tell, told) = mpsc::channel();
+    let ((tell, told), (begin, begun)) = (mpsc::channel(), mpsc::channel());
     std::thread::scope(|scope| {
-        scope.spawn(move || tell.send(ask()).expect("the answer is waited for"));
+        scope.spawn(move || {
+            begin.send(()).expect("the beginning is waited for");
+            tell.send(ask()).expect("the answer is waited for");
+        });
+        begun.recv().expect("the thread begins");
         let mut patience = Duration::from_millis(1);
         loop {
             match told.recv_timeout(patience) {

@@ -84,9 +84,7 @@ fn more_branches_than_ids_stay_correct() {
 
 #[test]
 fn requests_for_many_survive_on_one_id_more_than_slots() {
-    let mut limits = limits(4, 256);
-    limits.n_seq_max = 5;
-    let (engine, _) = start(limits);
+    let (engine, _) = start(Limits { n_seq_max: 5, ..paced(4, 256) });
     std::thread::scope(|scope| {
         for thread in 0..6_u64 {
             let engine = &engine;
@@ -142,6 +140,6 @@ fn random_requests_give_the_text_that_an_empty_cache_gives() {
             });
         }
     });
-    let stats = wait_until(&engine, is_idle);
-    assert_eq!(stats.n_cells_used, control.n_cells_used(), "the cache and the model count the same cells");
+    // The cache and the model count the same cells.
+    wait_until(&engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
 }

@@ -179,7 +179,7 @@ fn what_is_loaded_and_gives_way_meanwhile_is_loaded_later_and_not_computed() {
     control.slow_restores(Duration::from_millis(1));
     control.allow(Some(0));
     let old: Vec<_> = [1, 2].map(|seed| engine.submit(greedy(&prompt(seed, 40), 170), None).unwrap()).into();
-    // Soon they need the cells of what is loaded, which takes three times as many steps.
+    // The pool is full before all of it is loaded.
     step_until(&engine, &control, |stats| stats.n_predicted > 80);
     let loading = engine.submit(Request { slot: Some(2), ..task(&prompt(5, 200), Task::Load(saved.into())) }, None).unwrap();
     step_until(&engine, &control, |stats| stats.n_preempted == 1);

@@ -402,7 +402,7 @@ fn the_tree_shows_what_is_where() {
 
 #[test]
 fn idle_prefixes_leave_the_pool_beside_running_streams() {
-    let (engine, control) = start_stored(2, 2048);
+    let (engine, control) = start(Limits { max_store_bytes: STORE, ..paced(2, 2048) });
     control.allow(Some(0));
     let stream = engine.submit(greedy(&prompt(1, 50), 400), None).unwrap();
     let other = engine.submit(greedy(&prompt(2, 1000), 2), None).unwrap();
@@ -450,7 +450,7 @@ fn idle_prefixes_leave_also_where_every_decode_takes_longer_than_the_gap() {
 }
 
 /// A stream of a long prompt, and one of a short prompt whose cells lie above; decodes are held. The first does not end meanwhile,
-/// into however many steps the scheduler cuts the other's prompt.
+/// however many steps the other's prompt is cut into.
 fn one_above_another(engine: &Engine, control: &FakeControl) -> (Completions, Completions) {
     control.allow(Some(0));
     let low = engine.submit(greedy(&prompt(1, 2000), 1_000), None).unwrap();
@@ -597,7 +597,8 @@ fn random_requests_in_two_tiers_give_the_text_that_an_empty_cache_gives() {
 
 #[test]
 fn random_requests_to_a_state_give_the_text_that_an_empty_cache_gives() {
-    let (engine, _) = start_recurrent(4, 1024);
+    let limits = Limits { max_store_bytes: STORE, n_seq_max: 6, ..paced(4, 1024) };
+    let (engine, _) = start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::AtEnd, ..MEMORY }));
     random_requests(&engine);
     wait_until(&engine, is_idle);
 }
