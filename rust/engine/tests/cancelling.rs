@@ -57,7 +57,7 @@ fn many_readers_that_leave_at_random_leave_nothing_behind() {
             });
         }
     });
-    wait_until(&engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
+    settled(&engine, &control);
 }
 
 #[test]
@@ -79,16 +79,7 @@ fn stopping_the_engine_ends_every_stream_with_an_error() {
     let running = engine.submit(greedy(&prompt(1, 20), 4_000), None).unwrap();
     let waiting = engine.submit(greedy(&prompt(2, 20), 100), None).unwrap();
     wait_until(&engine, |stats| stats.n_decodes == 3);
-    let stopper = std::thread::spawn({
-        let engine = engine.clone();
-        move || engine.stop()
-    });
-    let mut patience = Duration::from_millis(1);
-    while !stopper.is_finished() {
-        std::thread::sleep(patience);
-        control.allow(Some(1));
-        patience *= 2;
-    }
+    asked(&control, || engine.stop());
     assert_eq!(collect(running), Err(Error::Stopped));
     assert_eq!(collect(waiting), Err(Error::Stopped));
     assert_eq!(engine.submit(greedy(&prompt(1, 20), 1), None).err(), Some(Error::Stopped));

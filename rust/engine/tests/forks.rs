@@ -677,7 +677,7 @@ fn a_fork_that_is_half_made_leaves_nothing() {
         wait_until(engine, is_idle);
         // The queue has room for one.
         assert_eq!(run(engine, greedy(&prompt(3, 60), 3))[0].tokens, expected(&prompt(3, 60), 3));
-        wait_until(engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
+        settled(engine, control);
     };
     let append = vec![30; 6 * MAX_READ];
     // The reader of the stream leaves.
@@ -858,7 +858,7 @@ fn a_hundred_thousand_operations_on_trees_lose_no_cell_and_leave_nothing_running
             });
             assert!(made.iter().all(|(made, asked)| made * 10 > *asked), "{made:?}");
             // The worker checks the cache, and that nothing is held, when it has nothing to do.
-            let stats = wait_until(&engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
+            let stats = settled(&engine, &control);
             assert!(engine.is_running());
             assert!(max_store_bytes.is_none_or(|max| max > 20_000) || stats.n_preempted > 0, "the pool was never short");
             assert_eq!(run(&engine, greedy("still there, and serving?", 3))[0].tokens, expected("still there, and serving?", 3));

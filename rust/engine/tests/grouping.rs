@@ -123,7 +123,7 @@ fn texts_that_are_too_large_together_take_turns() {
             let n = 90.min(256 - text.len());
             assert_eq!(branch.tokens, expected_grouped(text, n), "a prompt of {}", text.len());
         }
-        let stats = wait_until(&engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
+        let stats = settled(&engine, &control);
         assert!(stats.n_preempted > 0, "they did not fit together");
     }
 }
@@ -220,6 +220,6 @@ fn any_texts_together_draw_what_they_draw_alone() {
                 assert_eq!(branch.tokens, expected_grouped(&text, n), "round {round}, a prompt of {}", text.len());
             }
         }
-        wait_until(&engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
+        settled(&engine, &control);
     }
 }

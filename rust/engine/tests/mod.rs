@@ -96,7 +96,12 @@ fn start_stored(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
 
 /// A model whose memory is a state: two ids beside those of the slots.
 fn start_recurrent(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
-    let limits = Limits { max_store_bytes: STORE, n_seq_max: n_slots + 2, ..limits(n_slots, n_ctx) };
+    start_recurrent_with(limits(n_slots, n_ctx))
+}
+
+/// The same, with other limits.
+fn start_recurrent_with(limits: Limits) -> (Engine, FakeControl) {
+    let limits = Limits { max_store_bytes: STORE, n_seq_max: limits.n_slots + 2, ..limits };
     start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::AtEnd, ..MEMORY }))
 }
 
@@ -257,6 +262,11 @@ fn asked<T: Send>(control: &FakeControl, ask: impl FnOnce() -> T + Send) -> T {
 
 fn is_idle(stats: &Stats) -> bool {
     stats.slots.iter().all(|slot| slot.running.is_none()) && stats.n_waiting == 0
+}
+
+/// Waits until nothing runs or waits, and the cache and the model count the same cells.
+fn settled(engine: &Engine, control: &FakeControl) -> Stats {
+    wait_until(engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used())
 }
 
 fn reasons(branches: &[Branch]) -> Vec<FinishReason> {

@@ -187,7 +187,7 @@ fn decodes_that_fail_at_any_time_leave_nothing_behind() {
         };
         let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));
         n_failed += random_failures(&engine, &control);
-        wait_until(&engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
+        settled(&engine, &control);
     }
     assert!(n_failed > 10, "only {n_failed} requests met a decode that failed");
 }
@@ -206,7 +206,7 @@ fn random_requests_are_told_and_given_what_each_asks_for() {
             };
             let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));
             random_requests(&engine);
-            wait_until(&engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
+            settled(&engine, &control);
         }
     }
 }

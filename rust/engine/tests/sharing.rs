@@ -140,6 +140,5 @@ fn random_requests_give_the_text_that_an_empty_cache_gives() {
             });
         }
     });
-    // The cache and the model count the same cells.
-    wait_until(&engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
+    settled(&engine, &control);
 }

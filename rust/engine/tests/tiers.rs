@@ -597,8 +597,7 @@ fn random_requests_in_two_tiers_give_the_text_that_an_empty_cache_gives() {
 
 #[test]
 fn random_requests_to_a_state_give_the_text_that_an_empty_cache_gives() {
-    let limits = Limits { max_store_bytes: STORE, n_seq_max: 6, ..paced(4, 1024) };
-    let (engine, _) = start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::AtEnd, ..MEMORY }));
+    let (engine, _) = start_recurrent_with(paced(4, 1024));
     random_requests(&engine);
     wait_until(&engine, is_idle);
 }
