@@ -29,6 +29,7 @@ from weft.errors import (
     QueueFull,
     SlowReader,
 )
+from weft.fields.place import in_json_words
 from weft.fields.shown import MAX_SHOWN, cut
 from weft.server.refusals import Reason
 from weft.server.request_line import current_line
@@ -384,7 +385,7 @@ def _describe_field(error: ValidationException) -> ErrorObject:
         _count(Reason.INVALID_FIELD)
         field = cut(unknown[1], MAX_SHOWN // 2)  # It is told twice.
         return ErrorObject(code=400, message=f"{field}: there is no such field here", type="invalid_request_error", param=field)
-    said = str(first.get("message"))
+    said = in_json_words(str(first.get("message")))
     if place in ("", "data"):
         if (entry := IN_A_LIST.search(str(error.__cause__))) is None:
             _count(Reason.INVALID_BODY)
@@ -395,6 +396,7 @@ def _describe_field(error: ValidationException) -> ErrorObject:
     # The place may lie inside of the field: `stop[0]`, `stream_options.include_usage`.
     field = INDEX.sub("", place).partition("[")[0].partition(".")[0]
     _count(Reason.INVALID_FIELD)
+    place = place.replace("[...]", ".*")
     return ErrorObject(code=400, message=f"{cut(place)}: {cut(said)}", type="invalid_request_error", param=field or None)
 
 
