@@ -9,6 +9,7 @@ from weft._native import Media
 from weft.chat.conversation import ChatMessage, Conversation
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.errors import InvalidConfig, InvalidRequest
+from weft.fields.place import placed
 from weft.settings.chat import ChatSettings
 from weft.work.threads import LONG_TEXT, For, Threads
 
@@ -122,7 +123,7 @@ def _conversation(messages: Messages, options: ChatOptions) -> tuple[Conversatio
     try:
         said = msgspec.convert(given, list[ChatMessage])
     except msgspec.ValidationError as error:
-        raise InvalidRequest("messages", f"messages: {error}") from None
+        raise InvalidRequest("messages", placed(error, "messages")) from None
     chat = Conversation(
         messages=said,
         add_generation_prompt=options.get("add_generation_prompt"),

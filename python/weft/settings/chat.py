@@ -90,7 +90,7 @@ class ChatSettings:
         CHAT,
         "--reasoning-budget",
         metavar="N",
-        parse=unset_at(-1, whole(0)),
+        parse=unset_at(-1, whole(0), "(the default) sets no limit"),
         env="LLAMA_ARG_THINK_BUDGET",
         help="most tokens of a thought; 0 ends it at once (default: -1, no limit)",
     )
