@@ -623,7 +623,7 @@ async def test_whether_it_thinks_reaches_the_template() -> None:
         for asked in ({"enable_thinking": True}, {"thinking": {"type": "disabled"}}, {"reasoning_effort": "low"}):
             await choices(client, "whole", **asked)
         begun = [prompt.rsplit(" How", 1)[0] for prompt in engine.prompts]
-        assert begun == ["True True False", "False False False", "  True"]
+        assert begun == ["True  False", "False  False", "False  True"]
 
 
 @pytest.mark.parametrize(

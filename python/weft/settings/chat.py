@@ -64,8 +64,9 @@ class ChatSettings:
             Way((), json_object, env="LLAMA_CHAT_TEMPLATE_KWARGS"),
         ),
         env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
-        help="JSON object of variables that the template sees; --reasoning on|off sets its enable_thinking,"
-        " --reasoning-effort its reasoning_effort, --[no-]reasoning-preserve its preserve_reasoning, which is true by default",
+        help="JSON object of variables that the template sees; --reasoning on|off sets its enable_thinking, true by default where"
+        " the template supports it, --reasoning-effort its reasoning_effort, --[no-]reasoning-preserve its preserve_reasoning,"
+        " which is true by default",
     )
     reasoning_format: str = flag(
         "auto",

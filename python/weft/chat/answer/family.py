@@ -1,6 +1,7 @@
 """A family of models: how they write thoughts, calls of tools, and what they say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -50,5 +51,8 @@ class Family(msgspec.Struct, frozen=True):
     ends_thoughts: bool = False
     """Whether a call ends a thought that was not closed."""
     make_id: CallId = call_id
+    write_calls: Callable[[Sequence[Mapping[str, Any]]], str] | None = None
+    """Writes calls as text, each with its `name` and its `arguments`, for templates that do not render them; None does it in
+    the generic format."""
     takes_tools: bool = True
     """Whether its templates show the tools; where not, they are described in words."""

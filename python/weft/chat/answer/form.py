@@ -44,6 +44,7 @@ class FamilyForm:
         use: ToolUse | None,
         *,
         is_thinking: bool = False,
+        continues_thought: bool = False,
         thoughts: Thoughts = Thoughts.APART,
         earlier: Sequence[str] = (),
         unread: Callable[[], None] = lambda: None,
@@ -55,6 +56,7 @@ class FamilyForm:
             thought: What stands around thoughts; None where they are not told apart.
             use: The tools that may be called; None where calls are not looked for.
             is_thinking: Whether an answer begins within a thought.
+            continues_thought: Whether the prompt contains the beginning of that thought, so that space at its beginning counts.
             thoughts: Where a thought is told.
             earlier: The ids of all calls that were made in the chat before.
             unread: Called where something looked like a call, and was none.
@@ -65,6 +67,7 @@ class FamilyForm:
         self.thought = thought
         self.use = use
         self.is_thinking = is_thinking
+        self._continues_thought = continues_thought
         self._thoughts = thoughts
         self.is_held = False
         self._earlier = earlier
@@ -79,6 +82,7 @@ class FamilyForm:
             self.thought,
             self._tools,
             is_thinking=self.is_thinking,
+            continues_thought=self._continues_thought,
             is_parallel=self.use is None or self.use.is_parallel,
             is_held=self.is_held,
             thoughts=self._thoughts,

@@ -47,6 +47,7 @@ class FamilyReader:
         tools: Sequence[Tool],
         *,
         is_thinking: bool,
+        continues_thought: bool = False,
         is_parallel: bool,
         is_held: bool,
         thoughts: Thoughts,
@@ -60,6 +61,7 @@ class FamilyReader:
             thought: What stands around thoughts; None where they are not told apart.
             tools: Those that may be called, the longest name first; none where calls are not looked for.
             is_thinking: Whether the answer begins within a thought.
+            continues_thought: Whether the prompt contains the beginning of that thought, so that space at its beginning counts.
             is_parallel: Whether there may be several calls.
             is_held: Whether neither a thought nor a call follows on what is said.
             thoughts: Where a thought is told.
@@ -94,7 +96,7 @@ class FamilyReader:
         """What was not looked at to its end."""
         self._space = ""
         """Space behind what was told, which is told if anything is said behind it."""
-        self._is_fresh = self._is_thinking
+        self._is_fresh = self._is_thinking and not continues_thought
         """Whether space is no part of what is said next: a thought or a call has just ended, or begun."""
         self._has_said = False
         self._n_calls = 0
