@@ -13,9 +13,9 @@ import msgspec
 
 from weft import ContextOverflow, Engine, InvalidConfig, InvalidRequest, Media, MixedPrompt
 from weft.chat import builtin
-from weft.chat.answer.families import GENERIC, family_of
+from weft.chat.answer.detect import AnswerFormat, detect_format
 from weft.chat.answer.family import Family, ThoughtMarks
-from weft.chat.answer.form import FamilyForm, thought_of
+from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.parts import PLAIN, AnswerForm, PlainForm
 from weft.chat.asking import AskedTools, Thinking, asked_thinking, asked_tools
 from weft.chat.conversation import Chat, ChatMessage
@@ -127,7 +127,7 @@ class ChatFormat:
             except TemplateError as error:
                 raise InvalidConfig(name, str(error)) from error
         message = self._settings.reasoning_budget_message
-        if self._thought is not None and self._thought.end in message:
+        if message and self._thought is not None and self._thought.end in message:
             why = f"contains {shown(self._thought.end)}, which ends the thoughts of this model and is written after the message"
             raise InvalidConfig("reasoning_budget_message", f"{shown(message)} {why}")
 
@@ -136,7 +136,7 @@ class ChatFormat:
         if self.is_compiled:
             return
         try:
-            _ = self.template
+            _ = self._answer_format
         except TemplateError as error:
             logger.warning("%s; chats are refused until another one is given with --chat-template", error)
         self.is_compiled = True
@@ -149,14 +149,17 @@ class ChatFormat:
     def shows_tools(self) -> bool:
         """Whether the template shows tools; where it does not, they are described in words."""
         try:
-            return self.template.takes_tools
+            return self._family.takes_tools
         except TemplateError:
             return False
 
     @property
     def thinks(self) -> bool:
         """Whether the template knows thoughts."""
-        return self._thought is not None
+        try:
+            return self._thought is not None
+        except TemplateError:
+            return False
 
     @property
     def source(self) -> str:
@@ -227,14 +230,23 @@ class ChatFormat:
         return PLAIN if self._settings.skip_chat_parsing else form, held
 
     @cached_property
+    def _answer_format(self) -> AnswerFormat:
+        """How answers are written; to find it takes as long as some chats."""
+        return detect_format(self.template, self._end_marks, self._settings.chat_template_kwargs)
+
+    @property
     def _family(self) -> Family:
-        """How the model writes calls: as it was trained to, or as it is told to."""
-        family = family_of(self.source)
-        return family if self.template.takes_tools else GENERIC
+        return self._answer_format.family
+
+    @property
+    def _thought(self) -> ThoughtMarks | None:
+        return self._answer_format.thought
 
     @cached_property
-    def _thought(self) -> ThoughtMarks | None:
-        return thought_of(self.source)
+    def _end_marks(self) -> Sequence[str]:
+        """The spellings of the tokens that end a text."""
+        model = self._engine.model
+        return tuple(filter(None, (self._spelling(token) for token in (model.eos_token, *model.end_tokens()))))
 
     @cached_property
     def _control_ids(self) -> Mapping[str, int]:

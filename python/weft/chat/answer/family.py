@@ -17,6 +17,8 @@ class ThoughtMarks(msgspec.Struct, frozen=True):
     end: str
     ends_before: tuple[str, ...] = ()
     """What a thought that was not closed ends before, besides."""
+    is_begun_in_words: bool = False
+    """Whether `start` is no mark but the first words of the thought, which the prompt has already."""
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -50,5 +52,7 @@ class Family(msgspec.Struct, frozen=True):
     ends_thoughts: bool = False
     """Whether a call ends a thought that was not closed."""
     make_id: CallId = call_id
+    thought: ThoughtMarks | None = None
+    """The marks around thoughts, where templates do not spell them in one piece."""
     takes_tools: bool = True
     """Whether its templates show the tools; where not, they are described in words."""

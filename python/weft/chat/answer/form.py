@@ -14,8 +14,10 @@ from weft.chat.answer.tools import ToolUse
 
 __all__ = ["FamilyForm", "thought_of"]
 
+_HARMONY_ANALYSIS = ThoughtMarks("<|channel|>analysis<|message|>", "<|end|>")
+"""Its end closes other messages, too, and stands in the templates of many models that do not reason."""
+
 _THOUGHTS = (
-    ThoughtMarks("<|channel|>analysis<|message|>", "<|end|>"),
     ThoughtMarks("<|START_THINKING|>", "<|END_THINKING|>"),
     ThoughtMarks("<seed:think>", "</seed:think>"),
     ThoughtMarks("[THINK]", "[/THINK]"),
@@ -30,7 +32,7 @@ _THOUGHTS = (
 def thought_of(template: str) -> ThoughtMarks | None:
     """What stands around the thoughts of a model, by the marks that stand in its template; None where it has none."""
     if "<|channel|>" in template:
-        return _THOUGHTS[0]
+        return _HARMONY_ANALYSIS
     return next((marks for marks in _THOUGHTS if marks.end in template), None)
 
 

@@ -57,6 +57,6 @@ ALL: tuple[Family, ...] = (
 """Those that are told apart by more come first."""
 
 
-def family_of(template: str) -> Family:
-    """The family of a template, by the marks that stand in it."""
-    return next((family for family in ALL if family.is_of(template)), GENERIC)
+def family_of(template: str) -> Family | None:
+    """Returns the family of a template by the marks that stand in it; None where it has none that are known."""
+    return next((family for family in ALL if family.is_of(template)), None)

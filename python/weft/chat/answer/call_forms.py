@@ -1,0 +1,234 @@
+"""The forms in which chat templates write a call: where each is in a sample, and the grammar that reads it."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from weft.chat.answer.arguments import Arguments, Keywords, Parameters, closed
+from weft.chat.answer.families.json_call import json_call
+from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.grammar import End, Grammar, Row, Space, Text, ToolName
+from weft.chat.answer.samples import CALLS, common_prefix, common_suffix
+from weft.chat.answer.source import Reading, Source
+
+__all__ = ["ID", "MAX_MARK", "CallForm", "CallSpan", "UnknownFormatError", "form_of", "literal"]
+
+MAX_MARK = 128
+"""Most characters of anything that is derived."""
+
+MAX_ID = 64
+"""Most characters of an id that a model gives a call."""
+
+ID = "\ufffc"
+"""Stands in a sample for the id of a call."""
+
+_LEAST_COMMON = 2
+"""Characters of a mark, at least."""
+
+
+class UnknownFormatError(Exception):
+    """A sample is in no form that is known here."""
+
+
+class CallSpan(msgspec.Struct, frozen=True):
+    """Where the part of a sample is that depends on one call: from its name or its object to the end of its arguments."""
+
+    start: int
+    end: int
+
+
+class CallForm(msgspec.Struct, frozen=True):
+    """A form of calls."""
+
+    locate: Callable[[str, int, int], CallSpan]
+    """Returns where the call of a number is in a sample, from a position on."""
+    build: Callable[[str], Grammar]
+    """Returns the grammar of a call, given the text that closes it."""
+
+
+class GivenId:
+    """An id that a model gives a call before it names the tool."""
+
+    def read(self, source: Source) -> Reading:
+        """Reads it; the call that begins next has it."""
+        start = source.at
+        while True:
+            while source.at < len(source.text) and (source.text[source.at].isalnum() or source.text[source.at] in "-_"):
+                source.at += 1
+            if source.at < len(source.text) or source.is_ended or source.at - start > MAX_ID:
+                break
+            yield
+        source.given_id = source.text[start : source.at]
+        return 0 < len(source.given_id) <= MAX_ID
+
+    def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
+        """Any."""
+        return f"[a-zA-Z0-9_-]{{1,{MAX_ID}}}"
+
+
+def literal(text: str) -> Iterator[Grammar]:
+    """A text as pieces of a grammar: line breaks may be missing where it is read, and an id may be any."""
+    for part in re.split(rf"(\s*\n\s*|\s+\Z|{ID})", text):
+        if part == ID:
+            yield GivenId()
+        elif part.isspace():
+            yield Space(part)
+        elif part:
+            yield Text(part)
+
+
+def form_of(sample: str) -> CallForm:
+    """Returns the form of the first call of a sample.
+
+    Raises:
+        UnknownFormatError: it is in none of those that are known here.
+    """
+    for make in (_object_form, _key_form, _name_form, _keyword_form, _element_form):
+        try:
+            return make(sample)
+        except UnknownFormatError:
+            continue
+    raise UnknownFormatError
+
+
+def _object_form(sample: str) -> CallForm:
+    """`{"name": "f", "arguments": {…}}`, with these or other keys."""
+
+    def keys(value: Mapping[str, Any], nth: int) -> tuple[str | None, str | None]:
+        name, arguments = CALLS[nth]
+        return _key_of(value, name), _key_of(value, arguments)
+
+    def locate(text: str, nth: int, start: int) -> CallSpan:
+        return _object(text, start, lambda value: None not in keys(value, nth))[0]
+
+    first = _object(sample, 0, lambda value: None not in keys(value, 0))[1]
+    name_key, arguments_key = (str(key) for key in keys(first, 0))
+    call = json_call(name_key, arguments_key, id_name=_key_of(first, ID) or "id")
+    return CallForm(locate, lambda closing: _closed(call, closing))
+
+
+def _key_form(_sample: str) -> CallForm:
+    """`{"f": {…}}`."""
+
+    def locate(text: str, nth: int, start: int) -> CallSpan:
+        name, arguments = CALLS[nth]
+        return _object(text, start, lambda value: value == {name: arguments})[0]
+
+    locate(_sample, 0, 0)
+    call = Row("{", Space(), '"', ToolName(), '"', Space(), ":", Space(" "), Arguments(), End("}"))
+    return CallForm(locate, lambda closing: _closed(call, closing))
+
+
+def _name_form(sample: str) -> CallForm:
+    """A name, something behind it, and the arguments as an object."""
+
+    def find(text: str, nth: int, start: int) -> tuple[CallSpan, str]:
+        name, arguments = CALLS[nth]
+        name_at = _find(text, name, start)
+        span, _ = _object(text, name_at, lambda value: value == arguments)
+        between = text[name_at + len(name) : span.start]
+        if len(between) > MAX_MARK or name in between:
+            raise UnknownFormatError
+        return CallSpan(name_at, span.end), between
+
+    _, between = find(sample, 0, 0)
+    call = Row(ToolName(), *literal(between), Space(), Arguments())
+    return CallForm(lambda text, nth, start: find(text, nth, start)[0], lambda closing: _closed(call, closing))
+
+
+def _keyword_form(sample: str) -> CallForm:
+    """`f(key='value')`, as in Python."""
+
+    def locate(text: str, nth: int, start: int) -> CallSpan:
+        name, arguments = CALLS[nth]
+        name_at = _find(text, f"{name}(", start)
+        values = [_find(text, f"{key}=", name_at) + len(f"{key}=") for key in arguments]
+        return CallSpan(name_at, _find(text, ")", max(values)) + 1)
+
+    locate(sample, 0, 0)
+    call = Row(ToolName(), "(", closed(Keywords(), ")"))
+    return CallForm(locate, lambda closing: _closed(call, closing))
+
+
+def _element_form(sample: str) -> CallForm:
+    """A name, and an element for each argument: its name, something between, its value, and what closes it."""
+    name, arguments = CALLS[0]
+    name_end = _find(sample, name, 0) + len(name)
+    placed = sorted((_find(sample, key, name_end), key, str(value)) for key, value in arguments.items())
+    (first_at, first, first_value), (second_at, second, second_value) = placed
+    first_value_at = _find(sample, first_value, first_at + len(first))
+    second_value_at = _find(sample, second_value, second_at + len(second))
+    before = sample[name_end:first_at]
+    middles = {
+        first: sample[first_at + len(first) : first_value_at],
+        second: sample[second_at + len(second) : second_value_at],
+    }
+    between, behind = sample[first_value_at + len(first_value) : second_at], sample[second_value_at + len(second_value) :]
+    opening = before[len(before) - common_suffix(before, between) :].lstrip()
+    between = between.removesuffix(opening)
+    closing = between[: common_prefix(between, behind)].rstrip()
+    between = between.removeprefix(closing)
+    parts = (opening, closing.strip(), *middles.values())
+    if between.strip() or any(not part or len(part) > MAX_MARK for part in parts) or name in before:
+        raise UnknownFormatError
+    text_middle, middle = (middles[key] for key in arguments)
+    is_padded = closing.startswith("\n") and text_middle.endswith("\n") and middle.endswith("\n")
+    padding = "\n" if is_padded else ""
+    parameters = Parameters(
+        opening,
+        middle.removesuffix(padding),
+        closing.removeprefix(padding),
+        padding=padding,
+        between=between,
+        text_middle=text_middle.removesuffix(padding),
+    )
+
+    def locate(text: str, nth: int, start: int) -> CallSpan:
+        name, arguments = CALLS[nth]
+        name_at = _find(text, name, start)
+        end = name_at + len(name)
+        for key, value in sorted(arguments.items(), key=lambda each: _find(text, each[0], end)):
+            end = _find(text, str(value), _find(text, key, end)) + len(str(value))
+        if not text.startswith(closing, end):
+            raise UnknownFormatError
+        end += len(closing)
+        return CallSpan(name_at, end + len(between) if text.startswith(between, end) else end)
+
+    def build(call_closing: str) -> Grammar:
+        if not call_closing.strip():
+            raise UnknownFormatError
+        return Row(ToolName(), *literal(before.removesuffix(opening)), closed(parameters, call_closing))
+
+    return CallForm(locate, build)
+
+
+def _closed(call: Grammar, closing: str) -> Grammar:
+    return Row(call, End(closing)) if closing.strip() else call
+
+
+def _find(text: str, part: str, start: int) -> int:
+    at = text.find(part, start)
+    if at < 0:
+        raise UnknownFormatError
+    return at
+
+
+def _key_of(value: Mapping[str, Any], wanted: object) -> str | None:
+    return next((key for key, found in value.items() if found == wanted), None)
+
+
+def _object(text: str, start: int, is_wanted: Callable[[Mapping[str, Any]], bool]) -> tuple[CallSpan, Mapping[str, Any]]:
+    """The first object of JSON of a kind, and where it is."""
+    at = text.find("{", start)
+    while at >= 0:
+        try:
+            value, end = json.JSONDecoder().raw_decode(text, at)
+        except (ValueError, RecursionError):
+            value, end = None, at
+        if isinstance(value, dict) and is_wanted(value):
+            return CallSpan(at, end), value
+        at = text.find("{", at + 1)
+    raise UnknownFormatError
