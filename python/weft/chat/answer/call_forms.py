@@ -25,10 +25,6 @@ MAX_ID = 64
 ID = "\ufffc"
 """Stands in a sample for the id of a call."""
 
-_LEAST_COMMON = 2
-"""Characters of a mark, at least."""
-
-
 class UnknownFormatError(Exception):
     """A sample is in no form that is known here."""
 
@@ -157,26 +153,19 @@ def _element_form(sample: str) -> CallForm:
     """A name, and an element for each argument: its name, something between, its value, and what closes it."""
     name, arguments = CALLS[0]
     name_end = _find(sample, name, 0) + len(name)
-    placed = sorted((_find(sample, key, name_end), key, str(value)) for key, value in arguments.items())
-    (first_at, first, first_value), (second_at, second, second_value) = placed
-    first_value_at = _find(sample, first_value, first_at + len(first))
-    second_value_at = _find(sample, second_value, second_at + len(second))
-    before = sample[name_end:first_at]
-    middles = {
-        first: sample[first_at + len(first) : first_value_at],
-        second: sample[second_at + len(second) : second_value_at],
-    }
-    between, behind = sample[first_value_at + len(first_value) : second_at], sample[second_value_at + len(second_value) :]
+    elements = _elements(sample, name_end, arguments)
+    before, between = sample[name_end : elements[0].key_at], sample[elements[0].end : elements[1].key_at]
     opening = before[len(before) - common_suffix(before, between) :].lstrip()
     between = between.removesuffix(opening)
-    closing = between[: common_prefix(between, behind)].rstrip()
+    closing = between[: common_prefix(between, sample[elements[-1].end :])].rstrip()
     between = between.removeprefix(closing)
-    parts = (opening, closing.strip(), *middles.values())
-    if between.strip() or any(not part or len(part) > MAX_MARK for part in parts) or name in before:
+    middles = {element.key: sample[element.key_at + len(element.key) : element.value_at] for element in elements}
+    text_middle, middle, *others = (middles[key] for key in arguments)
+    parts = (opening, closing.strip(), text_middle, middle)
+    is_regular = not between.strip() and all(0 < len(part) <= MAX_MARK for part in parts) and set(others) == {middle}
+    if not is_regular or name in before:
         raise UnknownFormatError
-    text_middle, middle = (middles[key] for key in arguments)
-    is_padded = closing.startswith("\n") and text_middle.endswith("\n") and middle.endswith("\n")
-    padding = "\n" if is_padded else ""
+    padding = "\n" if closing.startswith("\n") and text_middle.endswith("\n") and middle.endswith("\n") else ""
     parameters = Parameters(
         opening,
         middle.removesuffix(padding),
@@ -189,9 +178,7 @@ def _element_form(sample: str) -> CallForm:
     def locate(text: str, nth: int, start: int) -> CallSpan:
         name, arguments = CALLS[nth]
         name_at = _find(text, name, start)
-        end = name_at + len(name)
-        for key, value in sorted(arguments.items(), key=lambda each: _find(text, each[0], end)):
-            end = _find(text, str(value), _find(text, key, end)) + len(str(value))
+        end = _elements(text, name_at + len(name), arguments)[-1].end
         if not text.startswith(closing, end):
             raise UnknownFormatError
         end += len(closing)
@@ -203,6 +190,27 @@ def _element_form(sample: str) -> CallForm:
         return Row(ToolName(), *literal(before.removesuffix(opening)), closed(parameters, call_closing))
 
     return CallForm(locate, build)
+
+
+class _Element(msgspec.Struct, frozen=True):
+    """Where an argument is in a sample."""
+
+    key: str
+    key_at: int
+    value_at: int
+    end: int
+    """The end of its value."""
+
+
+def _elements(text: str, start: int, arguments: Mapping[str, Any]) -> list[_Element]:
+    """The arguments of a call, in the order in which they are written."""
+    elements: list[_Element] = []
+    for key, value in sorted(arguments.items(), key=lambda each: _find(text, each[0], start)):
+        key_at = _find(text, key, elements[-1].end if elements else start)
+        written = str(value).lower() if isinstance(value, bool) and str(value) not in text else str(value)
+        value_at = _find(text, written, key_at + len(key))
+        elements.append(_Element(key, key_at, value_at, value_at + len(written)))
+    return elements
 
 
 def _closed(call: Grammar, closing: str) -> Grammar:

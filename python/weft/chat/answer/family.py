@@ -30,7 +30,7 @@ class Family(msgspec.Struct, frozen=True):
     calls: Grammar
     """A block of calls."""
     triggers: tuple[str, ...] = ()
-    """Texts with which a block begins, wherever they stand in an answer."""
+    """Texts with which a block begins, wherever they stand in an answer; `{tool}` in one is the name of a tool."""
     openings: tuple[str, ...] = ()
     """Texts with which one begins where nothing was said yet."""
     between: str = "\n"

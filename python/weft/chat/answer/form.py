@@ -29,6 +29,10 @@ _THOUGHTS = (
 )
 
 
+_TOOL = "{tool}"
+"""Stands in a trigger for the name of any tool."""
+
+
 def thought_of(template: str) -> ThoughtMarks | None:
     """What stands around the thoughts of a model, by the marks that stand in its template; None where it has none."""
     if "<|channel|>" in template:
@@ -64,6 +68,7 @@ class FamilyForm:
         self.family = family
         if family is not None and family.ends_thoughts and use is not None and thought is not None:
             thought = msgspec.structs.replace(thought, ends_before=family.triggers)
+        self._family_of_tools = None if family is None else _with_names(family, use)
         self.thought = thought
         self.use = use
         self.is_thinking = is_thinking
@@ -77,7 +82,7 @@ class FamilyForm:
     def reader(self) -> AnswerReader:
         """A reader of one branch."""
         return FamilyReader(
-            self.family,
+            self._family_of_tools,
             self.thought,
             self._tools,
             is_thinking=self.is_thinking,
@@ -113,3 +118,12 @@ class FamilyForm:
         """Texts that must be seen for an answer to be read."""
         thought = () if self.thought is None else (self.thought.start, self.thought.end, *self.thought.ends_before)
         return (*thought, *(() if self.family is None else (*self.family.fillers, *self.family.triggers, *self.family.ends)))
+
+
+def _with_names(family: Family, use: ToolUse | None) -> Family:
+    """The family with the name of each tool in the triggers that have a place for it."""
+    if not any(_TOOL in trigger for trigger in family.triggers):
+        return family
+    names = [] if use is None else [tool.name for tool in use.tools]
+    triggers = [trigger.replace(_TOOL, name) for trigger in family.triggers for name in (names if _TOOL in trigger else ("",))]
+    return msgspec.structs.replace(family, triggers=tuple(triggers))

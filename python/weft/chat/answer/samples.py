@@ -35,15 +35,16 @@ _PARAMETERS = {
     "properties": {
         "place_name": {"type": "string", "description": "Name."},
         "day_count": {"type": "integer", "description": "Number."},
+        "is_exact": {"type": "boolean", "description": "Choice."},
     },
     "required": ["place_name"],
 }
 
 CALLS: tuple[tuple[str, Mapping[str, Any]], ...] = (
-    ("find_sample_place", {"place_name": "Upper Town", "day_count": 37}),
+    ("find_sample_place", {"place_name": "Upper Town", "day_count": 37, "is_exact": True}),
     ("count_sample_days", {"place_name": "Lower Town"}),
 )
-"""Name and arguments of each call: a string with a space, a number, and one argument alone."""
+"""Name and arguments of each call: values of several types, and one argument alone."""
 
 TOOLS = tuple(Tool(name, _PARAMETERS) for name, _ in CALLS)
 
