@@ -39,6 +39,9 @@ __all__ = ["ChatFormat", "ChatPrompt"]
 N_LIKE = 8
 """Messages at the end of a chat behind which prompts may part, where the model's memory cannot be cut."""
 
+EXAMPLE_MARK = "\U000ffffd"
+"""Stands in a message for the example of a call until the prompt is rendered."""
+
 MAX_CLOSING = 16
 """Tokens that close a turn, at most."""
 
@@ -212,6 +215,9 @@ class ChatFormat:
     def _answer(self, chat: _Chat, *, is_thinking: bool) -> tuple[PlainForm | FamilyForm, Held | None]:
         """How what follows a prompt is to be read, and what holds it to that."""
         family, thought = self._family, self._thought
+        if thought is not None and chat.continued is not None:
+            # The client has given the first words.
+            thought = msgspec.structs.replace(thought, is_begun_in_words=False)
         has_format = bool(family.fillers or family.before)
         use = None if chat.asked is None else chat.asked.use
         if use is None and thought is None and not has_format:
@@ -320,7 +326,12 @@ class ChatFormat:
         unused = iter(marks)
         tools = [] if chat.asked is None else chat.asked.shown
         is_shown = bool(tools) and self._family.takes_tools
-        said = with_tools_told(chat.messages, tools) if tools and not is_shown else chat.messages
+        example = None if is_shown or not tools else self._answer_format.example
+        # What a client writes is no control token, but the example has those of the model.
+        is_marked = example is not None and EXAMPLE_MARK not in _all_texts(chat)
+        said = chat.messages
+        if tools and not is_shown:
+            said = with_tools_told(said, tools, EXAMPLE_MARK if is_marked else example)
         messages = for_template(said, template, unused)
         n_messages = len(messages)
         if chat.continued is not None:
@@ -346,6 +357,8 @@ class ChatFormat:
             text += added
         elif is_thinking and thought is not None and chat.thinking.is_on is False:
             text, is_thinking = f"{text.rstrip()}\n\n{thought.end}\n\n", False
+        if is_marked and example is not None:
+            text = text.replace(EXAMPLE_MARK, example)
         if len(text) > self._max_size:
             raise self._overflow(len(text))
         if lost := [mark for mark in marks if mark not in text]:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from weft.chat.answer.arguments import Arguments, Keywords, Parameters, closed
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import End, Grammar, Row, Space, Text, ToolName
-from weft.chat.answer.samples import CALLS, common_prefix, common_suffix
+from weft.chat.answer.samples import CALLS, MARKUP, common_prefix, common_suffix
 from weft.chat.answer.source import Reading, Source
 
 __all__ = ["ID", "MAX_MARK", "CallForm", "CallSpan", "UnknownFormatError", "form_of", "literal"]
@@ -76,13 +77,13 @@ def literal(text: str) -> Iterator[Grammar]:
             yield Text(part)
 
 
-def form_of(sample: str) -> CallForm:
-    """Returns the form of the first call of a sample.
+def form_of(sample: str, markup: str = "") -> CallForm:
+    """Returns the form of the first call of a sample; `markup` is a sample with a value that could be markup.
 
     Raises:
         UnknownFormatError: it is in none of those that are known here.
     """
-    for make in (_object_form, _key_form, _name_form, _keyword_form, _element_form):
+    for make in (_object_form, _key_form, _name_form, _keyword_form, partial(_element_form, markup=markup)):
         try:
             return make(sample)
         except UnknownFormatError:
@@ -106,14 +107,14 @@ def _object_form(sample: str) -> CallForm:
     return CallForm(locate, lambda closing: _closed(call, closing))
 
 
-def _key_form(_sample: str) -> CallForm:
+def _key_form(sample: str) -> CallForm:
     """`{"f": {…}}`."""
 
     def locate(text: str, nth: int, start: int) -> CallSpan:
         name, arguments = CALLS[nth]
         return _object(text, start, lambda value: value == {name: arguments})[0]
 
-    locate(_sample, 0, 0)
+    locate(sample, 0, 0)
     call = Row("{", Space(), '"', ToolName(), '"', Space(), ":", Space(" "), Arguments(), End("}"))
     return CallForm(locate, lambda closing: _closed(call, closing))
 
@@ -149,7 +150,7 @@ def _keyword_form(sample: str) -> CallForm:
     return CallForm(locate, lambda closing: _closed(call, closing))
 
 
-def _element_form(sample: str) -> CallForm:
+def _element_form(sample: str, *, markup: str) -> CallForm:
     """A name, and an element for each argument: its name, something between, its value, and what closes it."""
     name, arguments = CALLS[0]
     name_end = _find(sample, name, 0) + len(name)
@@ -166,7 +167,7 @@ def _element_form(sample: str) -> CallForm:
     if not is_regular or name in before:
         raise UnknownFormatError
     padding = "\n" if closing.startswith("\n") and text_middle.endswith("\n") and middle.endswith("\n") else ""
-    parameters = Parameters(
+    parameters = _QuotedParameters(
         opening,
         middle.removesuffix(padding),
         closing.removeprefix(padding),
@@ -174,6 +175,10 @@ def _element_form(sample: str) -> CallForm:
         between=between,
         text_middle=text_middle.removesuffix(padding),
     )
+    before_markup, _, behind_markup = markup.partition(MARKUP)
+    quote = before_markup[before_markup.rfind(text_middle) + len(text_middle) :] if text_middle in before_markup else ""
+    if quote and len(quote) <= MAX_MARK and (end := behind_markup.find(closing)) > 0:
+        parameters.quote(quote, behind_markup[:end])
 
     def locate(text: str, nth: int, start: int) -> CallSpan:
         name, arguments = CALLS[nth]
@@ -190,6 +195,25 @@ def _element_form(sample: str) -> CallForm:
         return Row(ToolName(), *literal(before.removesuffix(opening)), closed(parameters, call_closing))
 
     return CallForm(locate, build)
+
+
+class _QuotedParameters(Parameters):
+    """Elements whose texts may stand between two marks of their own, such as those of CDATA."""
+
+    _opening_quote = ""
+
+    def quote(self, opening: str, closing: str) -> None:
+        """Sets the marks. Grammars write none."""
+        self._opening_quote = opening
+        self._quoted = Parameters(self._opening, self._middles[0], closing + self._padding + self._closing)
+
+    def _value(self, source: Source, name: str, middle: str) -> Reading:
+        if self._opening_quote:
+            mark = source.mark()
+            if (yield from Text(self._opening_quote).read(source)):
+                return (yield from self._quoted._text(source))  # noqa: SLF001 (of the same class)
+            source.back(mark)
+        return (yield from super()._value(source, name, middle))
 
 
 class _Element(msgspec.Struct, frozen=True):

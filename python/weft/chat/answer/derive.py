@@ -79,13 +79,16 @@ def _family(samples: Samples, thought: ThoughtMarks | None) -> Family:
     assert samples.call is not None
     one = _without_thought(samples.call.text, samples, thought)
     two = None if samples.two_calls is None else _without_thought(samples.two_calls.text, samples, thought)
-    form = form_of(one)
+    form = form_of(one, "" if samples.markup_call is None else samples.markup_call.text)
     frame = _frame(form, one, two)
     calls, trigger = _block(form, frame, samples)
     before, behind = _around_content(samples, thought)
     glue = _behind_thought(samples, thought, before)
-    fillers = (glue, before, behind, _unopened(samples, thought))
-    if any(len(text) > MAX_MARK for text in (*fillers, *msgspec.structs.astuple(frame))):
+    # A token that ends turns, but is none of those that end a text, is spelled out.
+    tail = samples.tail.strip()
+    begins_calls = bool(tail) and tail in trigger
+    fillers = (glue, before, behind, _unopened(samples, thought), tail if begins_calls else "")
+    if any(len(text) > MAX_MARK for text in (tail, *fillers, *msgspec.structs.astuple(frame))):
         raise UnknownFormatError
     return Family(
         name="Derived",
@@ -94,6 +97,7 @@ def _family(samples: Samples, thought: ThoughtMarks | None) -> Family:
         triggers=(trigger,),
         between="" if frame.is_section else frame.between,
         fillers=tuple(dict.fromkeys(filter(None, fillers))),
+        ends=(tail,) if tail and not begins_calls and (thought is None or tail != thought.end) else (),
         lead=glue,
         before=before,
         behind=behind,

@@ -1,5 +1,6 @@
 """Finds how answers to a chat template are written: as a family that is known, or as what the template itself writes shows."""
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from weft.chat.answer.families import ALL, GENERIC, family_of
 from weft.chat.answer.family import Family, ThoughtMarks
 from weft.chat.answer.form import thought_of
 from weft.chat.answer.proof import reads_calls, reads_content, reads_reasoning
-from weft.chat.answer.samples import Samples, render_samples
+from weft.chat.answer.samples import CALLS, Samples, render_samples
 
 if TYPE_CHECKING:
     from weft.chat.template import ChatTemplate
@@ -28,7 +29,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
     """Takes tools only where the template shows them, and its calls are read."""
     thought: ThoughtMarks | None
     example: str | None = None
-    """A call as the template writes it, of the first sample tool, where the tools are to be described in words."""
+    """A call as the template writes it, where tools are described in words."""
 
 
 def detect_format(
@@ -45,10 +46,19 @@ def detect_format(
         variables: Further variables of the template.
     """
     named = family_of(template.source)
-    samples = render_samples(template, end_marks, variables)
-    if samples is None:
-        family = named if named is not None and template.takes_tools else GENERIC
-        return AnswerFormat(family, thought_of(template.source))
+    try:
+        samples = render_samples(template, end_marks, variables)
+        if samples is not None:
+            return _format(template, named, samples)
+    except Exception:
+        # Whatever is in a template, chats go on.
+        logger.exception("how the chat template writes calls could not be found out")
+    family = named if named is not None and template.takes_tools else GENERIC
+    thought = named.thought if named is not None and named.thought is not None else thought_of(template.source)
+    return AnswerFormat(family, thought)
+
+
+def _format(template: "ChatTemplate", named: Family | None, samples: Samples) -> AnswerFormat:
     thought = _thought(named, template.source, samples)
     if samples.call is None:
         family = named or GENERIC
@@ -59,17 +69,26 @@ def detect_format(
         family = proved or GENERIC
     if family is GENERIC or template.takes_tools:
         return AnswerFormat(family, thought)
-    example = None if samples.call is None else samples.call.text.strip()
-    return AnswerFormat(msgspec.structs.replace(family, takes_tools=False), thought, example)
+    return AnswerFormat(msgspec.structs.replace(family, takes_tools=False), thought, _example(family, samples))
+
+
+def _example(family: Family, samples: Samples) -> str | None:
+    """A call as the template writes it, without the thought before it."""
+    if samples.call is None:
+        return None
+    text = samples.call.text
+    starts = [at for trigger in family.triggers if (at := text.find(trigger)) >= 0]
+    arguments = json.dumps(CALLS[0][1])
+    return text[min(starts, default=0) :].strip().replace(CALLS[0][0], "NAME").replace(arguments, '{"ARGUMENT": "VALUE"}')
 
 
 def _thought(named: Family | None, source: str, samples: Samples) -> ThoughtMarks | None:
     """The marks around reasoning, as they stand in the template, or as they are derived where those are the wrong ones."""
     by_marks = named.thought if named is not None and named.thought is not None else thought_of(source)
-    if by_marks is not None and reads_reasoning(None, by_marks, samples):
+    if not samples.thoughts:
         return by_marks
-    derived = derive_thought(samples)
-    return derived if derived is not None and reads_reasoning(None, derived, samples) else None if samples.thoughts else by_marks
+    known = (by_marks, *(family.thought for family in ALL), derive_thought(samples))
+    return next((marks for marks in known if marks is not None and reads_reasoning(None, marks, samples)), None)
 
 
 def _proved(named: Family | None, thought: ThoughtMarks | None, samples: Samples) -> Family | None:

@@ -129,11 +129,10 @@ class ElementArguments:
     def write(self, rules: Rules) -> str:
         """Every required argument, and those of the others that are wanted, in the order of the schema."""
         tool = written_tool(rules)
-        if tool.is_strict:
-            whole = Rules((tool,), {}, is_parallel=False)
-            whole.tool = tool
-            # As a whole it must be one.
-            whole.schema("whole", tool.parameters)
+        whole = Rules((tool,), {}, is_parallel=False)
+        whole.tool = tool
+        # As a whole it must be one.
+        whole.schema("whole", tool.parameters)
         return _Writer(rules, tool, self._before_tag).members(f"elements-{rules.tools.index(tool)}", tool.parameters)
 
 
@@ -170,10 +169,7 @@ class _Writer:
             return rules.until(closing)
         if is_text(schema) and (words := [schema["const"]] if "const" in schema else schema.get("enum")) is not None:
             return f"({' | '.join(map(rules.literal, words))}) {rules.literal(closing)}"
-        if is_text(schema) or _names_text(schema) or not _names_types(schema):
-            self._check(schema)
-            return rules.until(closing)
-        if not can_be(schema, []) and not can_be(schema, {}):
+        if _names_types(schema) and not (is_text(schema) or can_be(schema, []) or can_be(schema, {})):
             return f"{rules.schema(name, {**schema, **self._definitions()})} {rules.literal(closing)}"
         self._check(schema)
         if schema.get("type") == "array":

@@ -47,7 +47,8 @@ def _is_read(family: Family | None, thought: ThoughtMarks | None, samples: Sampl
             message.add(part)
     except _UnreadCallError:
         return False
-    if message.thought.strip() != sample.reasoning:
+    words = thought.start if thought is not None and thought.is_begun_in_words else ""
+    if message.thought.removeprefix(words).strip() != sample.reasoning:
         return False
     if family is None:
         return True

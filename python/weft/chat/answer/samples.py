@@ -46,12 +46,14 @@ CALLS: tuple[tuple[str, Mapping[str, Any]], ...] = (
 )
 """Name and arguments of each call: values of several types, and one argument alone."""
 
+MARKUP = "a <b> & c\nd"
+
 TOOLS = tuple(Tool(name, _PARAMETERS) for name, _ in CALLS)
 
 CALL_IDS = ("smpl00001", "smpl00002")
 """Nine letters and digits, as Mistral's templates require."""
 
-_MARK = re.compile(r"<[^<>\n]{1,128}>|\[[^\[\]\n]{1,64}\]")
+_MARK = re.compile(r"<[^<>\n]{1,128}>|\[/?[A-Za-z][A-Za-z_ ]{1,62}\]")
 """What looks like a mark: a boundary is never put inside of one."""
 
 
@@ -78,6 +80,8 @@ class Samples(msgspec.Struct, frozen=True):
     content: Sample | None
     call: Sample | None
     two_calls: Sample | None
+    markup_call: Sample | None
+    """A call of the second tool whose argument has what could be markup."""
     call_after_content: Sample | None
     reasoning: Sample | None
     """Reasoning, and then content."""
@@ -125,28 +129,31 @@ def render_samples(
     if before is None or opened is None:
         return None
 
-    def turn(content: str | None = "", reasoning: str | None = None, n_calls: int = 0) -> str | None:
-        if n_calls and not template.takes_calls:
+    def turn(content: str | None = "", reasoning: str | None = None, calls: Sequence[dict[str, Any]] = ()) -> str | None:
+        if calls and not template.takes_calls:
             return None
-        calls = [_call(nth) for nth in range(n_calls)] or None
-        said = ChatMessage(role="assistant", content=content, reasoning_content=reasoning, tool_calls=calls)
+        said = ChatMessage(role="assistant", content=content, reasoning_content=reasoning, tool_calls=list(calls) or None)
         text = render(question, said)
-        shown = (content, reasoning, *(name for name, _ in CALLS[:n_calls]))
+        shown = (content, reasoning, *(call["function"]["name"] for call in calls))
         return None if text is None or not _holds(text, shown) else text
 
+    one, two = ([_call(nth, *call) for nth, call in enumerate(CALLS[:n_calls])] for n_calls in (1, 2))
+    markup = [_call(0, CALLS[1][0], {"place_name": MARKUP})]
+
     call_content: str | None = ""
-    call = turn(n_calls=1)
+    call = turn(calls=one)
     if call is None:
         # Some templates look for calls only where there is no content.
         call_content = None
-        call = turn(None, n_calls=1)
+        call = turn(None, calls=one)
     turns = {
         "content": turn(CONTENT),
         "call": call,
-        "two_calls": None if call is None else turn(call_content, n_calls=2),
-        "call_after_content": None if call is None else turn(CONTENT, n_calls=1),
+        "two_calls": None if call is None else turn(call_content, calls=two),
+        "markup_call": None if call is None else turn(call_content, calls=markup),
+        "call_after_content": None if call is None else turn(CONTENT, calls=one),
         "reasoning": turn(CONTENT, REASONING),
-        "call_after_reasoning": None if call is None else turn(call_content, REASONING, n_calls=1),
+        "call_after_reasoning": None if call is None else turn(call_content, REASONING, one),
     }
     shows_tools = any(_PURPOSE in text or CALLS[1][0] in text for text in (before, opened))
     return _cut(turns, before, opened, end_marks, shows_tools=shows_tools)
@@ -169,10 +176,10 @@ def _cut(
         if name not in answers:
             return None
         text = answers[name].removesuffix(tail)
-        if n_calls and tail.strip():
+        calls_at = max(text.rfind(name) for name, _ in CALLS)
+        if calls_at >= 0 and header.strip() and (begin := text.find(header.strip(), calls_at)) >= 0:
             # Some templates begin another turn behind the calls.
-            calls_at = text.rfind(CALLS[n_calls - 1][0])
-            text = text[:calls_at] + text[calls_at:].partition(tail.strip())[0]
+            text = text[:begin].rstrip().removesuffix(tail.strip())
         is_whole = _holds(text, (content, reasoning, *(name for name, _ in CALLS[:n_calls])))
         return Sample(text, content, reasoning, n_calls) if is_whole else None
 
@@ -184,6 +191,7 @@ def _cut(
         content=sample("content", CONTENT),
         call=sample("call", n_calls=1),
         two_calls=sample("two_calls", n_calls=2),
+        markup_call=sample("markup_call"),
         call_after_content=sample("call_after_content", CONTENT, n_calls=1),
         reasoning=sample("reasoning", CONTENT, REASONING),
         call_after_reasoning=sample("call_after_reasoning", "", REASONING, n_calls=1),
@@ -227,8 +235,7 @@ def _holds(text: str, parts: Sequence[str | None]) -> bool:
     return all(part in text for part in parts if part)
 
 
-def _call(nth: int) -> dict[str, Any]:
-    name, arguments = CALLS[nth]
+def _call(nth: int, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": CALL_IDS[nth], "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 
 

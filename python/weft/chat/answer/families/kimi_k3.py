@@ -5,16 +5,14 @@ import re
 from weft.chat.answer.arguments import KeyReading, Parameters, closed
 from weft.chat.answer.family import Family, ThoughtMarks
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import Calls, End, OneCall, Optional, Row, Space, Text, ToolName, written_tool
+from weft.chat.answer.grammar import MAX_KEY, Calls, End, OneCall, Optional, Row, Space, Text, ToolName, written_tool
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import is_text
 
 __all__ = ["KIMI_K3"]
 
-MAX_ATTRIBUTES = 128
-"""Most characters of a call's attributes behind the name of its tool."""
-
 _SEP = "<|sep|>"
+_NUMBER = re.compile(r' index="[0-9]{1,4}"|')
 _KEY = re.compile(r'(.+)" type="([a-z]+)"')
 
 
@@ -26,17 +24,18 @@ def _closed(tag: str) -> str:
     return f"<|close|>{tag}{_SEP}"
 
 
-class _Attributes:
-    """The number of a call, and whatever else stands behind the name of its tool."""
+class _CallIndex:
+    """The number of a call, counted from 1 in each answer."""
 
     def read(self, source: Source) -> Reading:
-        """Reads up to the end of the mark."""
+        """Reads it and the end of the mark, or only that."""
         while (end := source.text.find(_SEP, source.at)) < 0:
-            if source.is_ended or len(source.text) - source.at > MAX_ATTRIBUTES:
+            if source.is_ended or len(source.text) - source.at > MAX_KEY:
                 return False
             yield
+        is_index = _NUMBER.fullmatch(source.text, source.at, end) is not None
         source.at = end + len(_SEP)
-        return True
+        return is_index
 
     def write(self, rules: Rules) -> str:
         """Writes the number."""
@@ -79,7 +78,7 @@ KIMI_K3 = Family(
                     '<|open|>call tool="',
                     ToolName(),
                     '"',
-                    _Attributes(),
+                    _CallIndex(),
                     closed(
                         _TypedParameters('<|open|>argument key="', _SEP, _closed("argument"), between=""),
                         _closed("call"),
