@@ -68,7 +68,6 @@ class FamilyForm:
         self.family = family
         if family is not None and family.ends_thoughts and use is not None and thought is not None:
             thought = msgspec.structs.replace(thought, ends_before=family.triggers)
-        self._family_of_tools = None if family is None else _with_names(family, use)
         self.thought = thought
         self.use = use
         self.is_thinking = is_thinking
@@ -78,6 +77,7 @@ class FamilyForm:
         self._unread = unread
         tools = () if use is None else use.tools
         self._tools = sorted(tools, key=lambda tool: len(tool.name), reverse=True)
+        self._family_of_tools = None if family is None else _with_names(family, use)
 
     def reader(self) -> AnswerReader:
         """A reader of one branch."""
