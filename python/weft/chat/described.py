@@ -24,10 +24,27 @@ To call one, write its name and its arguments as JSON between two tags, and noth
 </tool_call>
 What comes of it is told to you between <tool_response> and </tool_response>."""
 
+_HOW_AS_SHOWN = """\
+You can call these functions, each given as JSON:
+<tools>
+{tools}
+</tools>
+To call one, write a call like this one, with its own name and arguments, and nothing behind it:
+{example}"""
 
-def with_tools_told(messages: Sequence[ChatMessage], tools: Iterable[Mapping[str, Any]]) -> list[ChatMessage]:
-    """The same messages, in which the system says which tools there are."""
-    told = _HOW.format(tools="\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools))
+
+def with_tools_told(
+    messages: Sequence[ChatMessage], tools: Iterable[Mapping[str, Any]], example: str | None = None
+) -> list[ChatMessage]:
+    """Returns the same messages, with a description of the tools in that of the system.
+
+    Args:
+        messages: The messages.
+        tools: The tools, as templates take them.
+        example: A call as the model writes it; None is the form that every model can be told of.
+    """
+    described = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    told = _HOW.format(tools=described) if example is None else _HOW_AS_SHOWN.format(tools=described, example=example)
     if not messages or messages[0].role not in ("system", "developer"):
         return [ChatMessage(role="system", content=told), *messages]
     first = messages[0]

@@ -13,9 +13,9 @@ import msgspec
 
 from weft import ContextOverflow, Engine, InvalidConfig, InvalidRequest, Media, MixedPrompt
 from weft.chat import builtin
-from weft.chat.answer.families import GENERIC, family_of
+from weft.chat.answer.detect import AnswerFormat, detect_format
 from weft.chat.answer.family import Family, ThoughtMarks
-from weft.chat.answer.form import FamilyForm, thought_of
+from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.parts import PLAIN, AnswerForm, PlainForm
 from weft.chat.asking import AskedTools, Thinking, asked_thinking, asked_tools
 from weft.chat.continuation import (
@@ -150,7 +150,7 @@ class ChatFormat:
             except TemplateError as error:
                 raise InvalidConfig(name, str(error)) from error
         message = self._settings.reasoning_budget_message
-        if self._thought is not None and self._thought.end in message:
+        if message and self._thought is not None and self._thought.end in message:
             why = f"contains {shown(self._thought.end)}, which ends the thoughts of this model and is written after the message"
             raise InvalidConfig("reasoning_budget_message", f"{shown(message)} {why}")
 
@@ -159,7 +159,7 @@ class ChatFormat:
         if self.is_compiled:
             return
         try:
-            _ = self.template
+            _ = self._answer_format
         except TemplateError as error:
             logger.warning("%s; chats are refused until another one is given with --chat-template", error)
         _ = self._for_tools
@@ -191,14 +191,19 @@ class ChatFormat:
     def shows_tools(self) -> bool:
         """Whether the template shows tools; where it does not, they are described in words."""
         try:
-            return self.template.takes_tools or self._for_tools is not None
+            if self._family.takes_tools:
+                return True
+            return self._for_tools is not None and self._for_tools.shows_tools
         except TemplateError:
             return False
 
     @property
     def thinks(self) -> bool:
         """Whether the template knows thoughts."""
-        return self._thought is not None
+        try:
+            return self._thought is not None
+        except TemplateError:
+            return False
 
     @property
     def source(self) -> str:
@@ -265,6 +270,9 @@ class ChatFormat:
         if is_begun and not is_thinking:
             # The prompt already contains the mark before the content, and a begun answer does not begin with a call.
             family = msgspec.structs.replace(family, before="", openings=())
+        if thought is not None and chat.continued is not None:
+            # The client has given the first words.
+            thought = msgspec.structs.replace(thought, is_begun_in_words=False)
         has_format = bool(family.fillers or family.before)
         use = None if chat.asked is None else chat.asked.use
         if use is None and thought is None and not has_format:
@@ -284,14 +292,23 @@ class ChatFormat:
         return PLAIN if self._settings.skip_chat_parsing else form, held
 
     @cached_property
+    def _answer_format(self) -> AnswerFormat:
+        """How answers are written; to find it takes as long as some chats."""
+        return detect_format(self.template, self._end_marks, self._settings.chat_template_kwargs)
+
+    @property
     def _family(self) -> Family:
-        """How the model writes calls: as it was trained to, or as it is told to."""
-        family = family_of(self.source)
-        return family if self.template.takes_tools else GENERIC
+        return self._answer_format.family
+
+    @property
+    def _thought(self) -> ThoughtMarks | None:
+        return self._answer_format.thought
 
     @cached_property
-    def _thought(self) -> ThoughtMarks | None:
-        return thought_of(self.source)
+    def _end_marks(self) -> Sequence[str]:
+        """The spellings of the tokens that end a text."""
+        model = self._engine.model
+        return tuple(filter(None, (self._spelling(token) for token in (model.eos_token, *model.end_tokens()))))
 
     @cached_property
     def _control_ids(self) -> Mapping[str, int]:
@@ -361,22 +378,26 @@ class ChatFormat:
 
     def _rendered(self, chat: _Chat) -> _Rendered:
         template, thought = self.template, self._thought
-        n_marks = chat.n_media + (0 if chat.continued is None else N_CUT_MARKS)
-        marks = media_marks(n_marks, f"{template.source}{_all_texts(chat)}") if n_marks else []
-        media, cut_marks = marks[: chat.n_media], marks[chat.n_media :]
-        begun = self._begun_answer(chat, media)
-        said = chat.messages if begun is None else [*chat.messages, begun.message()]
         tools = [] if chat.asked is None else chat.asked.shown
         is_shown = bool(tools) and self._family.takes_tools
-        messages = for_template(
-            with_tools_told(said, tools) if tools and not is_shown else said, template, iter(media), self._family
-        )
+        example = self._answer_format.example if tools and not is_shown else None
+        n_cut_marks = 0 if chat.continued is None else N_CUT_MARKS
+        n_marks = chat.n_media + n_cut_marks + (example is not None)
+        marks = media_marks(n_marks, f"{template.source}{_all_texts(chat)}") if n_marks else []
+        media, cut_marks = marks[: chat.n_media], marks[chat.n_media : chat.n_media + n_cut_marks]
+        example_marks = marks[chat.n_media + n_cut_marks :]
+        begun = self._begun_answer(chat, media)
+        said = chat.messages if begun is None else [*chat.messages, begun.message()]
+        if tools and not is_shown:
+            # What a client writes is no control token, but the example has those of the model.
+            said = with_tools_told(said, tools, None if example is None else example_marks[0])
+        messages = for_template(said, template, iter(media), self._family)
         n_messages = len(messages)
         if begun is not None:
             messages.append(begun.as_text())
         # What a tool is said to do may spell control tokens too.
         told = [*messages, *({"tools": [tool]} for tool in tools)]
-        disguise = Disguise(told, self._spellings, template.source + "".join(cut_marks), media)
+        disguise = Disguise(told, self._spellings, template.source + "".join([*cut_marks, *example_marks]), media)
         disguised = [tool for message in disguise.messages[len(messages) :] for tool in message["tools"]]
         render = partial(self._rendered_text, variables={**chat.variables, "tools": disguised} if is_shown else chat.variables)
         shown = disguise.messages[:n_messages]
@@ -389,6 +410,8 @@ class ChatFormat:
         else:
             text = self._begun_text(begun, shown, disguise.messages[n_messages], cut_marks, render)
             is_thinking = thought is not None and begun.continues_reasoning
+        for mark in example_marks:
+            text = text.replace(mark, str(example))
         if len(text) > self._max_size:
             raise self._overflow(len(text))
         if lost := [mark for mark in media if mark not in text]:

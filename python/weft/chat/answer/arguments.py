@@ -16,7 +16,7 @@ from weft.chat.answer.tools import Tool, can_be, has_fixed_properties, is_text
 from weft.errors import InvalidRequest
 from weft.fields.shown import shown
 
-__all__ = ["Arguments", "HeldArguments", "Keywords", "Parameters", "closed"]
+__all__ = ["Arguments", "HeldArguments", "Keywords", "Parameters", "closed", "json_of"]
 
 KeyReading = Generator[None, None, tuple[str, str] | None]
 NameReading = Generator[None, None, str | None]
@@ -152,7 +152,7 @@ class Parameters:
         is_whole = end >= 0
         value = source.text[start : end if is_whole else None]
         source.at = end + len(self._closing) if is_whole else len(source.text)
-        source.argue(_as_json(value.removesuffix(self._padding) if is_whole and self._padding else value, schema))
+        source.argue(json_of(value.removesuffix(self._padding) if is_whole and self._padding else value, schema))
         source.settle()
         return is_whole
 
@@ -307,7 +307,7 @@ _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _DECODER = msgspec.json.Decoder(float_hook=lambda _: 0.5)
 
 
-def _as_json(written: str, schema: Mapping[str, Any]) -> str:
+def json_of(written: str, schema: Mapping[str, Any]) -> str:
     """A value as JSON: as it is written where that is JSON of a type that it can have, else as a text if it can be one."""
     value = _PYTHON_WORDS.get(written.strip(), written.strip())
     try:

@@ -18,6 +18,8 @@ class ThoughtMarks(msgspec.Struct, frozen=True):
     end: str
     ends_before: tuple[str, ...] = ()
     """What a thought that was not closed ends before, besides."""
+    is_begun_in_words: bool = False
+    """Whether `start` is no mark but the first words of the thought, which the prompt has already."""
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -29,7 +31,7 @@ class Family(msgspec.Struct, frozen=True):
     calls: Grammar
     """A block of calls."""
     triggers: tuple[str, ...] = ()
-    """Texts with which a block begins, wherever they stand in an answer."""
+    """Texts with which a block begins, wherever they stand in an answer; `{tool}` in one is the name of a tool."""
     openings: tuple[str, ...] = ()
     """Texts with which one begins where nothing was said yet."""
     between: str = "\n"
@@ -54,5 +56,7 @@ class Family(msgspec.Struct, frozen=True):
     write_calls: Callable[[Sequence[Mapping[str, Any]]], str] | None = None
     """Writes calls as text, each with its `name` and its `arguments`, for templates that do not render them; None does it in
     the generic format."""
+    thought: ThoughtMarks | None = None
+    """The marks around thoughts, where templates do not spell them in one piece."""
     takes_tools: bool = True
     """Whether its templates show the tools; where not, they are described in words."""

@@ -92,7 +92,7 @@ class FamilyReader:
         self._begun = {mark[:n] for mark in marks for n in range(1, len(mark))}
         ends = () if thought is None else (thought.end, *thought.ends_before)
         self._end = re.compile("|".join(map(re.escape, ends))) if ends else None
-        self._text = ""
+        self._text = f"{thought.start}\n" if self._is_thinking and thought is not None and thought.is_begun_in_words else ""
         """What was not looked at to its end."""
         self._space = ""
         """Space behind what was told, which is told if anything is said behind it."""
