@@ -262,7 +262,7 @@ async def test_a_prompt_that_begins_an_earlier_one_is_computed_once(
         prompt = text_of(60, "begins")
         longer, other = [*prompt, 5, *text_of(29, "one end")], [*prompt, 6, *text_of(29, "another end")]
         assert await n_computed(longer) == 90
-        assert await n_computed(prompt) in (1, 60)
+        assert await n_computed(prompt) <= 60
         # A state is stored with the logits after it, and without a store it is nowhere but at the end of an answer.
         n_again = {None: 0, 0: 60}[cache_ram] if case.keeps_states else 1
         assert [await n_computed(prompt) for _ in range(2)] == [n_again, n_again]
