@@ -1,8 +1,7 @@
 # syntax=docker/dockerfile:1
 # A server on the CPU. docs/deploy.md says how it is built and run.
 #
-#   make wheels && docker build -t weft .                           the wheel in dist/
-#   docker build -t weft --build-arg WEFT=weft-llm==0.1.0 .         one that was published
+#   make wheel && docker build -t weft .        for this machine's CPU; `make wheels` builds a wheel for every level of CPUs
 #
 # The wheel brings llama.cpp: nothing is compiled here, and no compiler comes into the image.
 
@@ -22,13 +21,10 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && python3 -m venv /opt/weft
 
-# Where nothing lies in dist/, the page alone is copied: a pattern must find something.
-COPY README.md dist/weft_llm-*.whl /dist/
-ARG WEFT=/dist/*.whl
-# What is named here is a pattern. The second command adds what models by name (-hf) need.
-# hadolint ignore=SC2086
-RUN /opt/weft/bin/pip install --no-cache-dir ${WEFT} \
-    && /opt/weft/bin/pip install --no-cache-dir 'weft-llm[hub]' \
+COPY dist/weft_llm-*.whl /dist/
+# Models by name (-hf) need huggingface-hub.
+# hadolint ignore=DL3013
+RUN /opt/weft/bin/pip install --no-cache-dir /dist/*.whl 'huggingface-hub>=2.4' \
     && /opt/weft/bin/pip uninstall --yes pip
 
 FROM python

@@ -37,9 +37,7 @@ def prepare() -> None:
     ANSWER.parent.mkdir(exist_ok=True)
     asked = subprocess.run(["bash", "scripts/toolchain", str(ANSWER)], env=os.environ | {"WEFT_INSTALL": "no"}, check=False)
     if asked.returncode:
-        sys.exit(
-            "weft: this is Weft's source, which is compiled; https://pypi.org/project/weft-llm/ has wheels that need no compiler"
-        )
+        sys.exit("weft: this is Weft's source, which is compiled: install what is missing and try again")
     found = dict(re.findall(r"^export (\w+) := (.*)$", ANSWER.read_text(encoding="utf-8"), re.MULTILINE))
     os.environ.update({name: value for name, value in found.items() if name not in os.environ})
 

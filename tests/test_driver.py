@@ -49,7 +49,7 @@ def test_the_server_names_the_driver_and_ends(installed: tuple[str, Path]) -> No
     name, folder = installed
     code, said = told(folder, "-m", "weft", "--port", "0")
     assert code == 1
-    assert said.splitlines()[-1].endswith("then `pip install weft-llm`")
+    assert said.splitlines()[-1].endswith("then install the wheel that `make wheel` builds in a checkout")
     assert f"ERROR {name} needs {FILE}" in said
     assert "Traceback" not in said
 

@@ -112,7 +112,7 @@ def test_processors_of_arm_get_their_levels(level: Level, features: str, tmp_pat
 
 def test_a_processor_that_is_too_old_is_told_what_helps() -> None:
     with pytest.raises(
-        NoLevel, match=r"^the processor lacks ssse3, which this wheel needs; pip install --no-binary weft-llm weft-llm builds one"
+        NoLevel, match=r"^the processor lacks ssse3, which this wheel needs; `make wheel` in a checkout builds one"
     ):
         levels.chosen(X86_64, BASELINE.flags - {"ssse3"}, {})
 

@@ -5,12 +5,13 @@ import contextlib
 import inspect
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,8 @@ CLIENTS = [block for block in blocks("python") if "OpenAI(" in block]
 PIECES = [block for block in blocks("python") if block not in PROGRAMS + CLIENTS]
 SESSIONS = blocks("pycon")
 SHELL = [block for block in blocks("sh") if "curl " in block]
-INSTALLING = [block for block in blocks("sh") if block.startswith("pip install ")]
-DEVELOPING = [block for block in blocks("sh") if block.startswith("make ")]
+INSTALLING = [block for block in blocks("sh") if block.startswith(("make run\n", "make wheel\n"))]
+DEVELOPING = [block for block in blocks("sh") if block.startswith("make ") and block not in INSTALLING]
 TUNING = [block for block in blocks("console") if block.startswith("$ python -m weft tune ")]
 LINES = [block for block in blocks("") if block.startswith("attention by ")]
 """What the log says."""
@@ -98,16 +99,75 @@ LINES = [block for block in blocks("") if block.startswith("attention by ")]
 def test_every_snippet_is_run_or_checked() -> None:
     checked = [PROGRAMS, CLIENTS, PIECES, SESSIONS, SHELL, INSTALLING, DEVELOPING, TUNING, LINES]
     assert sorted(block for group in checked for block in group) == sorted(block for _, block in BLOCKS)
-    assert [len(group) for group in checked] == [2, 1, 2, 1, 6, 1, 1, 1, 1]
+    assert [len(group) for group in checked] == [2, 1, 2, 1, 6, 2, 1, 1, 1]
     assert README.count("\n```") == 2 * len(BLOCKS), "each of them is found"
 
 
-@pytest.mark.parametrize("block", INSTALLING)
-def test_what_is_installed_is_what_is_published_and_starts(block: str) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert block.splitlines() == [f"pip install {project['name']}", "python -m weft"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_the_first_commands_work_in_a_checkout() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    name = PROJECT["name"].replace("-", "_")
+    assert ["make run\n", f"make wheel\npip install dist/{name}-*.whl\npython -m weft\n"] == INSTALLING
+    assert BLOCKS[0] == ("sh", "make run\n")
+    recipes = {goal: re.search(rf"^{goal}:.*\n\t(.*)", makefile, re.MULTILINE) for goal in ("run", "wheel")}
+    assert {goal: recipe[1] for goal, recipe in recipes.items() if recipe is not None} == {
+        "run": "@exec python -m weft $(ARGS)",
+        "wheel": "maturin build --release --locked --strip --compatibility linux --out dist",
+    }
     settings, warnings = parse([], {})
     assert (settings.model, settings.source, warnings) == (None, None, ()), "the demo model is served"
+
+
+SKIPPED = {".git", ".venv", "target", "dist", "node_modules", "__pycache__"}
+
+FROM_AN_INDEX = re.compile(
+    rf"\b(?:pip3?|uvx?|pipx|poetry|conda)\b[^\n]*?(?<![\w/.-]){PROJECT['name']}(?![\w.]*\*)"  # A command that installs it.
+    rf"|pypi\.org/\w+/{PROJECT['name']}"
+    rf"|WEFT={PROJECT['name']}"
+    rf"|{PROJECT['name']}(?:-\w+)?(?:\[|[=<>~]=)"  # A requirement: with extras, or of a version.
+)
+"""What makes a reader, or pip, look for the package on an index that does not have it."""
+
+ONCE_PUBLISHED = f"```sh\n# once it is published\npip install {PROJECT['name']}\n```\n"
+
+
+def texts_of_the_repository() -> Iterator[tuple[str, str]]:
+    """Every text in the checkout but its tests, by its path."""
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in SKIPPED and not name.startswith(".mypy")]
+        for name in names:
+            path = Path(folder, name)
+            if (
+                path.suffix not in (".lock", ".gguf", ".so", ".pyc", ".png", ".svg")
+                and "tests" not in path.relative_to(ROOT).parts
+            ):
+                with contextlib.suppress(UnicodeDecodeError):
+                    yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+
+
+def test_the_package_that_is_not_published_is_nowhere_to_be_installed_from_an_index() -> None:
+    found = dict(texts_of_the_repository())
+    page = found["docs/install.md"]
+    assert page.count(ONCE_PUBLISHED) == 1
+    found["docs/install.md"] = page.replace(ONCE_PUBLISHED, "")
+    assert found.keys() > {"README.md", "Dockerfile", "deploy/weft.service", "scripts/build_backend.py", "python/weft/errors.py"}
+    instructions = {(path, said[0]) for path, text in found.items() for said in FROM_AN_INDEX.finditer(text)}
+    assert instructions == set()
+
+
+@pytest.mark.parametrize(
+    ("extra", "paths"),
+    [
+        ("hub", ["Dockerfile", "deploy/Dockerfile.cuda"]),
+        ("ray", ["docs/install.md", "docs/scale-ray.md", "python/weft/ray/__init__.py"]),
+    ],
+)
+def test_what_a_feature_needs_is_installed_by_its_own_name_in_the_tested_version(extra: str, paths: list[str]) -> None:
+    [requirement] = PROJECT["optional-dependencies"][extra]
+    for path in paths:
+        assert f"'{requirement}'" in (ROOT / path).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("block", DEVELOPING)

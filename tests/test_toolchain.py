@@ -76,7 +76,7 @@ def test_pip_is_told_what_lacks_and_nothing_is_installed(machine: Path) -> None:
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environ, cwd=folder)
     assert ran.returncode == 1
     assert "weft: these are missing: cmake\n" in ran.stderr
-    assert ran.stderr.endswith("https://pypi.org/project/weft-llm/ has wheels that need no compiler\n")
+    assert ran.stderr.endswith("weft: this is Weft's source, which is compiled: install what is missing and try again\n")
     assert not (folder / "installed").exists()
 
 

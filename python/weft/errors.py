@@ -273,7 +273,7 @@ class DriverMissing(WeftError, ImportError):
 
     def __init__(self, distribution: str, library: str, advice: str) -> None:
         self.distribution = distribution
-        """Its name on the package index."""
+        """Its name, as pip lists it."""
         self.library = library
         """The file of the driver that is not there."""
         self.advice = advice
@@ -283,5 +283,5 @@ class DriverMissing(WeftError, ImportError):
     def __str__(self) -> str:
         return (
             f"{self.distribution} needs {self.library}, which is not here: {self.advice}; or compute on the CPU: "
-            f"`pip uninstall {self.distribution}`, then `pip install weft-llm`"
+            f"`pip uninstall {self.distribution}`, then install the wheel that `make wheel` builds in a checkout"
         )

@@ -267,7 +267,7 @@ def test_what_is_cached_is_listed_as_llama_cpp_does(hub: FakeHub, capsys: pytest
 
 def test_without_the_package_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weft.hub, "find_spec", lambda _: None)
-    with pytest.raises(weft.ModelLoadError, match=r"pip install 'weft-llm\[hub\]' brings it"):
+    with pytest.raises(weft.ModelLoadError, match=r"need the package huggingface-hub: pip install huggingface-hub$"):
         weft.hub.model(REPO)
 
 

@@ -3,7 +3,7 @@
     path = weft.hub.model("ggml-org/gemma-3-1b-it-GGUF:Q8_0")
     async with weft.Engine(path) as engine: ...
 
-Nothing is imported for it before it is used. It needs the package huggingface-hub, which comes with `weft-llm[hub]`.
+Nothing is imported for it before it is used. It needs the package huggingface-hub, which Weft does not install by itself.
 """
 
 from collections.abc import Callable
@@ -96,4 +96,4 @@ def cached() -> list[str]:
 
 def _need_library(name: str) -> None:
     if find_spec("huggingface_hub") is None:
-        raise ModelLoadError(name, "models by name need the package huggingface-hub; pip install 'weft-llm[hub]' brings it")
+        raise ModelLoadError(name, "models by name need the package huggingface-hub: pip install huggingface-hub")

@@ -119,8 +119,7 @@ def chosen(there: tuple[Level, ...], has: frozenset[str] | None, environ: Mappin
     if not fitting:
         lacks = there[0].flags - has
         raise NoLevel(
-            f"the processor lacks {_list(sorted(lacks))}, which this wheel needs; "
-            "pip install --no-binary weft-llm weft-llm builds one for it"
+            f"the processor lacks {_list(sorted(lacks))}, which this wheel needs; `make wheel` in a checkout builds one for it"
         )
     return fitting[-1]
 

@@ -22,5 +22,6 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 (one of those above)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ray":
             raise
-        raise ModuleNotFoundError("Ray is not installed; `pip install 'weft-llm[ray]'` has it", name="ray") from error
+        command = "pip install 'ray[serve,data]>=2.60,<2.61'"
+        raise ModuleNotFoundError(f"Ray is not installed; `{command}` installs it", name="ray") from error
     return getattr(application, name)
