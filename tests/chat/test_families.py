@@ -434,8 +434,9 @@ def test_a_truncated_call_is_no_content_wherever_it_is_cut(name: str) -> None:
         whole = read_truncated(form, written.text[:cut])
         assert told(whole) == told(read_truncated(form, *written.text[:cut]))
         for said, all_said in ((whole.content, written.content), (whole.thought, written.thought)):
-            # A single character may begin a mark or something else.
-            assert all_said.startswith((said.strip(), said.strip()[:-1].strip())), written.text[:cut]
+            # A single letter may begin a mark or a word.
+            ends = (said.strip(), said.strip()[:-1].strip()) if said[-1:].isalnum() else (said.strip(),)
+            assert all_said.startswith(ends), written.text[:cut]
         for call, (tool, arguments) in zip(whole.calls, [("get_weather", written.arguments), ("get", "{}")], strict=False):
             assert call.name == tool
             assert arguments.startswith(call.arguments), written.text[:cut]
@@ -445,7 +446,7 @@ def test_a_truncated_call_is_no_content_wherever_it_is_cut(name: str) -> None:
 
 def test_the_whole_calls_of_a_truncated_answer_are_reported() -> None:
     text = WRITTEN["Generic"].text
-    for cut in range(text.rindex("<tool_call>") + 2, text.rindex("get") + 3):
+    for cut in range(text.rindex("<tool_call>") + 1, text.rindex("get") + 3):
         message = read_truncated(form_of("Generic"), text[:cut])
         assert told(message) == ("I look.", "", [("get_weather", '{"city": "Rome", "days": 3}')])
 
@@ -453,7 +454,8 @@ def test_the_whole_calls_of_a_truncated_answer_are_reported() -> None:
 def test_a_truncated_text_that_cannot_become_a_call_is_content() -> None:
     for name, text in (
         ("Hermes", "I write <tool_call> and so on"),
-        ("Hermes", "if a <"),
+        ("Hermes", "if a < b"),
+        ("FireFunction", "half of"),
         ("Llama 3", '{"city": "Rome'),
         ("Llama (Python)", "[1, 2"),
         ("Qwen3 Coder", "A <b> and a <function of"),

@@ -159,8 +159,8 @@ class FamilyReader:
         source = self._source
         if source is None:
             n_begun_mark = n_begun(self._text, *marks) if (marks := self._next_marks()) else 0
-            # A single character is more likely something else.
-            if n_begun_mark > 1:
+            # A single letter is more likely the end of a word.
+            if n_begun_mark > 1 or (n_begun_mark and not self._text[-1].isalnum()):
                 self._text = self._text[:-n_begun_mark].rstrip()
                 self._space = self._space if self._text else ""
             return
