@@ -121,6 +121,7 @@ ray: extension ## Try replicas on a real Ray, which is installed into a folder o
 compare: ## Ask a real llama-server and Weft the same, and tell where answers differ (LLAMA_SERVER=/path/to/llama-server)
 	@test -x '$(LLAMA_SERVER)' || { echo 'weft: name a llama-server: make compare LLAMA_SERVER=/path/to/llama-server' >&2; exit 1; }
 	@$(MAKE) extension
+	python -m tests.compare.fetch_templates
 	python -m tests.compare.run '$(LLAMA_SERVER)' $(ARGS)
 
 # Tagged `linux`, not `manylinux`: made for this CPU, it must not travel.

@@ -111,7 +111,7 @@ class Client:
         self.last_at: float | None = None
         self.begin = b""
         self.socket = socket.create_connection(("127.0.0.1", self._port))
-        head = f"POST {self._path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len(told)}\r\n\r\n"
+        head = f"POST {self._path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(told)}\r\n\r\n"
         self.socket.sendall(head.encode() + told)
 
     def read(self) -> bool:

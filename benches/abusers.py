@@ -32,7 +32,7 @@ Do = Callable[[int, random.Random], Awaitable[str]]
 def request(line: str, body: bytes | None = None) -> bytes:
     """A whole request."""
     length = "" if body is None else f"Content-Length: {len(body)}\r\n"
-    return f"{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{length}\r\n".encode() + (body or b"")
+    return f"{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{length}\r\n".encode() + (body or b"")
 
 
 def post(path: str, **fields: object) -> Callable[[], bytes]:

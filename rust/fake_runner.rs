@@ -161,6 +161,8 @@ pub struct FakeRunner {
     sequences: Vec<Vec<Held>>,
     /// How many of the first tokens of each sequence are grouped.
     n_grouped: Vec<u32>,
+    /// First position from which each sequence still has everything that a sliding window sees. 0 for other memories.
+    whole_from: Vec<u32>,
     /// How many sequences hold each cell.
     n_owners: Vec<u16>,
     logits: Vec<Option<Vec<f32>>>,
@@ -186,6 +188,9 @@ struct Held {
 /// Bytes of one token in a piece: its position, the digest up to it, and the one before it.
 const PIECE_TOKEN: usize = 20;
 
+/// Set in a position in a piece where the sliding window's part of the cell is missing.
+const OUTSIDE_WINDOW: u32 = 1 << 31;
+
 /// The memory of a fake runner: as attention on a CPU.
 pub const MEMORY: MemoryKind = MemoryKind {
     forks: Forks::Anywhere,
@@ -206,6 +211,7 @@ impl FakeRunner {
             control: control.clone(),
             sequences: vec![Vec::new(); n_ids as usize],
             n_grouped: vec![0; n_ids as usize],
+            whole_from: vec![0; n_ids as usize],
             n_owners: vec![0; n_cells as usize],
             logits: Vec::new(),
             ends_at: None,
@@ -307,6 +313,19 @@ impl FakeRunner {
 
     fn held_mut(&mut self, id: SequenceId) -> &mut Vec<Held> {
         &mut self.sequences[usize::from(id.0)]
+    }
+
+    /// Removes the cells outside the next token's window from a sequence, as llama.cpp may when it searches for free cells: those that
+    /// no other sequence shares, and all cells before a removed one.
+    fn recycle_window(&mut self, id: usize) {
+        if self.memory.n_window == 0 {
+            return;
+        }
+        let held = &self.sequences[id];
+        let n_unseen = self.memory.window_from(length(held)) as usize;
+        let last_lost = held[..n_unseen].iter().rposition(|held| self.n_owners[held.cell] == 1);
+        let n_lost = last_lost.map_or(0, |last| length(&held[..=last]));
+        self.whole_from[id] = n_lost.max(self.whole_from[id]);
     }
 
     fn release(&mut self, held: &[Held]) {
@@ -415,6 +434,9 @@ impl Runner for FakeRunner {
         let n_wanted = plan.rows.iter().filter(|row| row.wants_logits).count();
         assert!(n_wanted <= self.sequences.len(), "{n_wanted} rows want logits, more than there are ids");
         let change = change_of(&plan.variant);
+        for id in 0..self.sequences.len() {
+            self.recycle_window(id);
+        }
         let Some(cells) = self.find_cells(plan.rows.len()) else {
             return Err(DecodeError { reason: "the pool is full".into() });
         };
@@ -428,10 +450,13 @@ impl Runner for FakeRunner {
             }
             let held = &self.sequences[usize::from(row_of.sequence.0)];
             assert_eq!(held.len(), row_of.position as usize, "a gap in the positions of {:?}", row_of.sequence);
+            let whole_from = self.whole_from[usize::from(row_of.sequence.0)];
+            assert!(self.memory.holds_window(whole_from, row_of.position), "{:?} lacks a part of its window", row_of.sequence);
             let digest = digest_of(held.last().map_or(0, |held| held.digest) ^ change, row_of.token);
             let ends = self.ends_at.is_some_and(|n| held.len() + 1 >= n);
             let cell = cells[n];
             self.n_owners[cell] = 1;
+            self.recycle_window(usize::from(row_of.sequence.0));
             self.held_mut(row_of.sequence).push(Held { cell, digest });
             self.logits.push(row_of.wants_logits.then(|| row(digest, ends)));
         }
@@ -453,7 +478,7 @@ impl Runner for FakeRunner {
         assert_eq!(self.sequences[usize::from(from.0)].len(), n_held as usize, "the cache and the model agree on {from:?}");
         match self.memory.forks {
             Forks::Anywhere => n_tokens <= n_held,
-            Forks::InWindow => n_tokens <= n_held && self.memory.holds_window(self.memory.window_from(n_held), n_tokens),
+            Forks::InWindow => n_tokens <= n_held && self.memory.holds_window(self.whole_from[usize::from(from.0)], n_tokens),
             Forks::AtEnd => n_tokens == n_held,
         }
     }
@@ -467,6 +492,7 @@ impl Runner for FakeRunner {
         let held = self.held_mut(to);
         assert!(held.is_empty(), "{to:?} holds nothing before a fork");
         *held = shared;
+        self.whole_from[usize::from(to.0)] = self.whole_from[usize::from(from.0)];
     }
 
     fn truncate(&mut self, id: SequenceId, n_kept: u32) -> bool {
@@ -478,6 +504,9 @@ impl Runner for FakeRunner {
             return false;
         }
         let removed = held.split_off(held.len().min(n_kept as usize));
+        let n_kept = length(held);
+        let whole_from = &mut self.whole_from[usize::from(id.0)];
+        *whole_from = n_kept.min(*whole_from);
         self.release(&removed);
         true
     }
@@ -485,6 +514,7 @@ impl Runner for FakeRunner {
     fn drop_sequence(&mut self, id: SequenceId) {
         let removed = std::mem::take(self.held_mut(id));
         self.n_grouped[usize::from(id.0)] = 0;
+        self.whole_from[usize::from(id.0)] = 0;
         self.release(&removed);
     }
 
@@ -502,10 +532,12 @@ impl Runner for FakeRunner {
         let held = &self.sequences[usize::from(id.0)];
         let is_state = self.memory.forks == Forks::AtEnd;
         assert!(!is_state || (range.start == 0 && range.end as usize == held.len()), "a state is saved whole");
+        let whole_from = self.whole_from(id, &range);
         let mut bytes = Vec::with_capacity(range.len() * PIECE_TOKEN);
         for position in range {
             let before = position.checked_sub(1).map_or(0, |before| held[before as usize].digest);
-            bytes.extend(position.to_le_bytes());
+            let marked = if position < whole_from { position | OUTSIDE_WINDOW } else { position };
+            bytes.extend(marked.to_le_bytes());
             bytes.extend(held[position as usize].digest.to_le_bytes());
             bytes.extend(before.to_le_bytes());
         }
@@ -514,14 +546,12 @@ impl Runner for FakeRunner {
     }
 
     fn whole_from(&self, id: SequenceId, range: &Range<u32>) -> u32 {
-        let window_from = match self.memory.forks {
-            Forks::InWindow => {
-                let n_held = u32::try_from(self.sequences[usize::from(id.0)].len()).expect("a context has fewer than 2³² tokens");
-                self.memory.window_from(n_held)
-            }
-            Forks::Anywhere | Forks::AtEnd => 0,
-        };
-        window_from.clamp(range.start, range.end)
+        if self.memory.n_window == 0 {
+            return range.start;
+        }
+        // Like llama.cpp, a piece leaves out what its last token does not see.
+        let last_window = range.end.saturating_sub(self.memory.n_window);
+        self.whole_from[usize::from(id.0)].max(last_window).clamp(range.start, range.end)
     }
 
     fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError> {
@@ -539,10 +569,14 @@ impl Runner for FakeRunner {
             tokens.push(read.ok_or_else(|| StateError::Refused("the piece is cut short".into()))?);
         }
         let cells = self.find_cells(tokens.len()).ok_or_else(|| StateError::Refused("the pool is full".into()))?;
-        for ((position, digest, before), cell) in tokens.into_iter().zip(cells) {
+        for ((marked, digest, before), cell) in tokens.into_iter().zip(cells) {
+            let position = marked & !OUTSIDE_WINDOW;
             if !kept.contains(&position) {
                 self.release(&[Held { cell, digest }]);
                 continue;
+            }
+            if marked != position {
+                self.whole_from[usize::from(id.0)] = position + 1;
             }
             let held = self.held_mut(id);
             assert_eq!(held.len(), position as usize, "a piece continues what {id:?} holds");
@@ -733,6 +767,10 @@ fn row(digest: u64, ends: bool) -> Vec<f32> {
         logits[0] = 0.0;
     }
     logits
+}
+
+fn length(held: &[Held]) -> u32 {
+    u32::try_from(held.len()).expect("a context has fewer than 2³² tokens")
 }
 
 fn argmax(logits: &[f32]) -> Token {

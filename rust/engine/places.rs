@@ -8,8 +8,20 @@ pub(crate) struct Places {
     pub(super) at: Vec<u32>,
     /// That of them where the prompt parts from what was computed before, where others may come that part there too.
     pub(super) parts_at: Option<u32>,
-    /// Whether what a window sees at the prompt's end is saved: without it, who asks for it again would compute more than a window.
-    pub(super) has_end: bool,
+    /// Where what a window sees at the prompt's end is kept, for later requests with the same prompt.
+    pub(super) end: KeptEnd,
+}
+
+/// Where what a window sees at the end of a prompt is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum KeptEnd {
+    /// Nowhere: it is kept already.
+    #[default]
+    Nowhere,
+    /// In the device cache, in cells that are shared with the prompt's own sequence.
+    InPool,
+    /// In the host cache.
+    InStore,
 }
 
 impl Places {

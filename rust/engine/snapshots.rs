@@ -7,7 +7,7 @@ use crate::cache::{MIN_SHARED, Maker, Match};
 use crate::config::Checkpoints;
 use crate::engine::core::Core;
 use crate::engine::job::Job;
-use crate::engine::places::Places;
+use crate::engine::places::{KeptEnd, Places};
 use crate::engine::runner::{MemoryKind, Runner};
 use crate::engine::running::Running;
 use crate::engine::sequence::Sequence;
@@ -36,7 +36,9 @@ fn keeps_windows<R: Runner>(core: &Core<R>) -> bool {
 pub(super) fn snapshot_places<R: Runner>(core: &Core<R>, job: &Job, n_found: u32) -> Places {
     let may_add = core.limits.checkpoints.n_most > 0 && job.uses_cache() && job.request.task == Task::Complete;
     if core.memory.kind().n_window > 0 {
-        return if may_add && keeps_windows(core) { window_places(core, job, n_found) } else { Places::default() };
+        let mut places = if may_add && keeps_windows(core) { window_places(core, job, n_found) } else { Places::default() };
+        places.end = kept_end(core, job, n_found, &places);
+        return places;
     }
     let mut places = Places { at: job.request.snapshots_at.clone(), ..Places::default() };
     if !may_add || !keeps_states(core) {
@@ -65,8 +67,28 @@ fn window_places<R: Runner>(core: &Core<R>, job: &Job, n_found: u32) -> Places {
     let spacing =
         Spacing { n_bytes: u64::from(n_window) * bytes_per_token, min_step: WINDOWS_APART.saturating_mul(n_window), distance };
     add_evenly(core, &mut places, spacing, job, n_found);
-    places.has_end = job.n_prompt() >= places.at.last().copied().unwrap_or(n_found) + distance;
     places
+}
+
+/// Where the window at the prompt's end is kept, for requests with the same prompt and for other continuations of it.
+///
+/// It is stored where at least a window of the prompt is computed after the last place that is kept. Sharing its cells copies nothing
+/// but takes a sequence id.
+fn kept_end<R: Runner>(core: &Core<R>, job: &Job, n_found: u32, places: &Places) -> KeptEnd {
+    if job.request.task != Task::Complete {
+        return KeptEnd::Nowhere;
+    }
+    let n_new = job.n_prompt() - places.at.last().copied().unwrap_or(n_found);
+    if !job.request.snapshots_at.is_empty() {
+        // A chat: another answer is mostly asked for soon, while the cells are still in the device cache.
+        KeptEnd::InPool
+    } else if keeps_windows(core) && n_new >= core.memory.kind().n_window.max(MIN_SHARED) {
+        KeptEnd::InStore
+    } else if n_new > 1 {
+        KeptEnd::InPool
+    } else {
+        KeptEnd::Nowhere
+    }
 }
 
 /// How far from each other places lie that are about even.
@@ -127,35 +149,38 @@ pub(super) fn keep_snapshots<R: Runner>(core: &mut Core<R>) {
     }
 }
 
-/// Keeps the windows at the ends of prompts of which a later one may have no more: a chat's, whose answer may be asked for again or
-/// come back otherwise. And those where prompts part, along prompts, and at the ends of all others.
+/// Keeps the windows at the ends of prompts, since an answer may be asked for again or come back otherwise, where prompts part, and
+/// along prompts.
 fn keep_windows<R: Runner>(core: &mut Core<R>) {
     for nth in 0..core.slots.running().len() {
         let running = &core.slots.running()[nth];
-        let n_tokens = running.n_held + running.n_planned;
+        let (id, n_tokens) = (running.id, running.n_held + running.n_planned);
         let is_in_prompt = running.n_planned > 0 && running.sequence.n_predicted() == 0 && running.n_grouped.is_none();
         if !is_in_prompt || n_tokens < MIN_SHARED {
             continue;
         }
         let places = &running.sequence.snapshots_at;
-        if running.will_draw() && !running.sequence.request().snapshots_at.is_empty() {
-            // Where the prompt comes again, its last token is computed for the logits after it.
+        let end = if running.will_draw() { places.end } else { KeptEnd::Nowhere };
+        if end == KeptEnd::InPool {
+            // The same prompt computes its last token again, for the logits after it. Storing those instead takes a float for each
+            // token of the vocabulary: with Gemma 3 270M, as many bytes as the cells of 57 tokens.
             keep_in_pool(core, nth, n_tokens - 1..=n_tokens);
         } else if places.parts_at == Some(n_tokens) {
             keep_in_pool(core, nth, n_tokens..=n_tokens);
-        } else if places.contains(n_tokens) || (places.has_end && running.will_draw()) {
-            core.memory.keep_window(running.id, n_tokens);
+        } else if places.contains(n_tokens) || end == KeptEnd::InStore {
+            core.memory.keep_window(id, n_tokens);
         }
     }
 }
 
 /// Keeps the first of `places` of which the sequence at `nth` has the window: others who go on from there share its cells. It takes a
-/// sequence id, where one is free, and leaves as any path that is idle.
+/// sequence id, for which the least recently used idle path is offloaded where there is a store, and leaves as any path that is idle.
 fn keep_in_pool<R: Runner>(core: &mut Core<R>, nth: usize, mut places: RangeInclusive<u32>) {
     let Running { id, ref sequence, .. } = core.slots.running()[nth];
     let maker = Maker { request_id: sequence.request_id, owner: sequence.request().owner.clone() };
     let variants = sequence.variants.clone();
     let Some(n_kept) = places.find(|&n| core.memory.can_fork(id, n)) else { return };
+    while !core.memory.cache().has_free_id() && keeps_windows(core) && !core.memory.is_out_of_time() && core.memory.evict() {}
     let Some(kept) = core.memory.place(&variants, Some(&Match::in_pool(id, n_kept))) else { return };
     core.memory.cache_mut().name_maker(kept, maker);
     core.memory.cache_mut().unpin(kept);

@@ -144,6 +144,13 @@ impl Metadata {
         Some(unsafe { sys::gguf_get_val_u32(self.0.as_ptr(), index) })
     }
 
+    /// The whole number of 16 bits, without a sign, under `key`; `None` where there is none, or something else.
+    pub(super) fn u16(&self, key: &str) -> Option<u16> {
+        let index = self.find(key, sys::GGUF_TYPE_UINT16)?;
+        // SAFETY: `index` is a 16-bit integer of this file.
+        Some(unsafe { sys::gguf_get_val_u16(self.0.as_ptr(), index) })
+    }
+
     /// The number of 32 bits under `key`; `None` where there is none, or something else.
     pub(super) fn f32(&self, key: &str) -> Option<f32> {
         let index = self.find(key, sys::GGUF_TYPE_FLOAT32)?;

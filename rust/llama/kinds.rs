@@ -1,5 +1,7 @@
 //! Which models can continue a text, and which only read one.
 
+use std::path::Path;
+
 use llama_cpp_sys_2 as sys;
 
 use crate::llama::gguf::Metadata;
@@ -39,12 +41,14 @@ pub(super) fn is_encoder(architecture: &str, is_causal: Option<&str>) -> bool {
     ENCODERS.contains(&architecture) || is_causal == Some("false")
 }
 
-/// Refuses what the file's metadata shows, before gigabytes are read.
+/// Refuses what the metadata of the file at `path` shows, before gigabytes are read.
 ///
 /// # Errors
 /// Why the model cannot run, for [`crate::error::Error::ModelLoad`].
-pub(super) fn check_file(file: &Metadata) -> Result<(), String> {
+pub(super) fn check_file(path: &Path, file: &Metadata) -> Result<(), String> {
+    check_part(path, file)?;
     let architecture = file.string("general.architecture").unwrap_or_default();
+    check_purpose(file, &architecture)?;
     let kind = match architecture.as_str() {
         "wavtokenizer-dec" | "clef" => Some("a part of another model, which reads no text"),
         _ => None,
@@ -57,6 +61,35 @@ pub(super) fn check_file(file: &Metadata) -> Result<(), String> {
         None | Some("no_vocab" | "none") => Err("it holds no vocabulary, so it cannot read a text".to_owned()),
         Some(_) => check_encoder(file, &architecture),
     }
+}
+
+/// Refuses a part of a split model that is not its first, and a first part whose name does not lead to the others.
+fn check_part(path: &Path, file: &Metadata) -> Result<(), String> {
+    let (Some(part), Some(n_parts)) = (file.u16("split.no"), file.u16("split.count").filter(|&n| n > 1)) else { return Ok(()) };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let number = part.saturating_add(1);
+    let stem = name.strip_suffix(&format!("-{number:05}-of-{n_parts:05}.gguf"));
+    let first = match stem {
+        Some(_) if part == 0 => return Ok(()),
+        Some(stem) => format!("{stem}-00001-of-{n_parts:05}.gguf"),
+        None => format!("NAME-00001-of-{n_parts:05}.gguf"),
+    };
+    if part == 0 {
+        return Err(format!("it is part 1 of {n_parts} of a model, and its parts must be named {first} and so on"));
+    }
+    Err(format!("it is part {number} of {n_parts} of a model; give the first part, {first}, with the others in the same folder"))
+}
+
+/// Refuses files that complement a model.
+fn check_purpose(file: &Metadata, architecture: &str) -> Result<(), String> {
+    let purpose = match (file.string("general.type").as_deref(), architecture) {
+        (Some("adapter"), _) => "an adapter of a model (lora)",
+        (Some("mmproj"), _) | (_, "clip") => "a projector that reads images or audio for a model (mmproj)",
+        (Some("imatrix"), _) => "an importance matrix, which quantizing a model reads",
+        (_, "controlvector") => "a control vector of a model",
+        _ => return Ok(()),
+    };
+    Err(format!("it is {purpose}, not a model by itself"))
 }
 
 /// Refuses sizes of encoders that llama.cpp would end the process for, in a file of one part.

@@ -61,7 +61,7 @@ impl Model {
         config.media.as_ref().map_or(Ok(()), MediaConfig::validate)?;
         backend();
         let file = Metadata::open(&config.path).map_err(refuse)?;
-        kinds::check_file(&file).map_err(refuse)?;
+        kinds::check_file(&config.path, &file).map_err(refuse)?;
         let files = load::all_parts(config, file);
         let weights = config.weights(&load::facts(config, &files));
         let overrides = KvOverrides::read(&config.overrides, &files[0])?;

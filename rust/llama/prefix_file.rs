@@ -301,6 +301,23 @@ fn read_pieces(mut table: Reader, n_pieces: usize, reader: &mut Reader) -> Resul
     Ok(pieces)
 }
 
+/// Names the format of a file that is not ours. llama.cpp writes its magic numbers as 32-bit integers.
+fn other_format(start: &[u8; N_START]) -> String {
+    const SEQUENCE: u32 = u32::from_be_bytes(*b"ggsq");
+    const SESSION: u32 = u32::from_be_bytes(*b"ggsn");
+    let mut reader = Reader(start);
+    let (magic, version) = (reader.u32().unwrap_or_default(), reader.u32().unwrap_or_default());
+    let (what, writer) = match magic {
+        SEQUENCE => ("a slot file of llama-server", "POST /slots/ID?action=save"),
+        SESSION => ("a session file of llama.cpp", "its --prompt-cache"),
+        _ => return "it is no saved prefix: it does not begin with \"weftpref\"".to_owned(),
+    };
+    format!(
+        "it is {what}, format version {version}, as {writer} there writes it; none of its versions can be read here, only Weft's \
+         saved prefixes, versions {VERSION} to {VERSION_ACTIVATED}: compute the prompt again and save it here"
+    )
+}
+
 /// All bytes of the file, once they are known to be those that were written. At most `max_bytes` are read.
 fn read_checked(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PrefixFileError> {
     let failed = |source| PrefixFileError::Io { verb: "read", path: path.to_owned(), source };
@@ -317,7 +334,7 @@ fn read_checked(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PrefixFileError>
     file.read_exact(&mut start).map_err(failed)?;
     let mut reader = Reader(&start);
     if reader.array() != Ok(MAGIC) {
-        return refuse("it is no saved prefix: it does not begin with \"weftpref\"".to_owned());
+        return refuse(other_format(&start));
     }
     let (version, n_bytes) = (reader.u32().unwrap_or_default(), reader.array().map(u64::from_le_bytes).unwrap_or_default());
     if ![VERSION, VERSION_ADAPTED, VERSION_ACTIVATED].contains(&version) {

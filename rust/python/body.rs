@@ -264,7 +264,12 @@ fn end_of_string(bytes: &[u8], mut at: usize) -> Result<usize, String> {
         }
         match unit(bytes, at) {
             Some(0xd800..0xdc00) if matches!(unit(bytes, at + 6), Some(0xdc00..0xe000)) => at += 12,
-            Some(0xd800..0xe000) => return Err("the body is no JSON in UTF-8: it spells half of a surrogate pair".into()),
+            Some(unit @ 0xd800..0xe000) => {
+                return Err(format!(
+                    "the body is no JSON in UTF-8: the escape \\u{unit:04x} at byte {at} is half of a surrogate pair, which stands for \
+                     no character"
+                ));
+            }
             _ => at += 2,
         }
     }

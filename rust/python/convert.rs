@@ -164,20 +164,20 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             field($name, $what, &get(intern!(py, $name))?)?
         };
     }
-    let seed: Option<u32> = field!("seed", "an integer from 0 to 2³² − 1 or None");
+    let seed: Option<u32> = field!("seed", "an integer from 0 to 2³² − 1");
     let context_shift: bool = field!("context_shift", "True or False");
-    let n_keep: Option<u32> = field!("n_keep", "an integer from 0 to 2³² − 1 or None");
-    let owner: Option<PyBackedStr> = field!("owner", "a string or None");
+    let n_keep: Option<u32> = field!("n_keep", "an integer from 0 to 2³² − 1");
+    let owner: Option<PyBackedStr> = field!("owner", "a string");
     let n: u32 = field!("n", "a positive integer");
-    let n_batch: Option<u32> = field!("n_batch", "a count or None");
-    let max_predict_ms: Option<f64> = field!("max_predict_ms", "a number or None");
-    let max_token_gap_ms: Option<f64> = field!("max_token_gap_ms", "a number from 1 to 60000 or None");
+    let n_batch: Option<u32> = field!("n_batch", "a count");
+    let max_predict_ms: Option<f64> = field!("max_predict_ms", "a number");
+    let max_token_gap_ms: Option<f64> = field!("max_token_gap_ms", "a number from 1 to 60000");
     let request = Request {
         prompt: Prompt::default(),
         suffix: Vec::new(),
         n,
         diversity: diversity::read(object, n)?,
-        max_tokens: field!("max_tokens", "an integer from 0 to 2³² − 1 or None"),
+        max_tokens: field!("max_tokens", "an integer from 0 to 2³² − 1"),
         stop: field!("stop", "a sequence of strings"),
         seed: seed.map_or_else(|| random_seed(py), Ok)?,
         sampling: SamplingParams {
@@ -230,20 +230,20 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         max_predict_time: max_predict_ms.map(|ms| milliseconds("max_predict_ms", ms, "0 or more")).transpose()?,
         n_indent: field!("n_indent", "an integer from 0 to 2³² − 1"),
         uses_cache: field!("use_cache", "True or False"),
-        prompt_logprobs: field!("prompt_logprobs", "an integer from 0 to 1000 or None"),
+        prompt_logprobs: field!("prompt_logprobs", "an integer from 0 to 1000"),
         prompt_logprobs_from: field!("prompt_logprobs_from", "an integer from 0 to 2³² − 1"),
         reports_progress: field!("report_progress", "True or False"),
         snapshots_at: field!("snapshots_at", "a sequence of integers from 0 to 2³² − 1"),
         keeps_answers: field!("keep_answers", "True or False"),
         explains_cache: field!("explain_cache", "True or False"),
         owner: owner.as_deref().map(Into::into),
-        system_end: field!("system_end", "an integer from 0 to 2³² − 1 or None"),
+        system_end: field!("system_end", "an integer from 0 to 2³² − 1"),
         slot: slot(&get(intern!(py, "slot"))?)?,
         task: Task::Complete,
     };
-    let grammar: Option<PyBackedStr> = field!("grammar", "a string or None");
+    let grammar: Option<PyBackedStr> = field!("grammar", "a string");
     // As in llama-server, a grammar without a text is none.
-    let held_to = match (grammar.filter(|grammar| !grammar.is_empty()), field!("json_schema", "a string or None")) {
+    let held_to = match (grammar.filter(|grammar| !grammar.is_empty()), field!("json_schema", "a string")) {
         (grammar, None) => grammar.map(HeldTo::Grammar),
         (None, schema) => schema.map(HeldTo::JsonSchema),
         (Some(_), Some(_)) => {
@@ -300,7 +300,7 @@ fn milliseconds(name: &'static str, ms: f64, limits: &str) -> PyResult<Duration>
 /// # Errors
 /// `InvalidRequest` for anything but `None` and an integer from 0 to 2³² − 1.
 pub(super) fn slot(value: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
-    field("slot", "a slot's number, from 0, or None", value)
+    field("slot", "a slot's number, from 0", value)
 }
 
 /// Reads the number of a slot that is asked about.
@@ -361,7 +361,7 @@ fn penalty_prompt(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<Token>>> {
     if let Ok(ids) = value.cast::<PyTokenIds>() {
         return Ok(Some(ids.get().tokens.to_vec()));
     }
-    field("penalty_prompt", "a sequence of token ids below 2³¹ or None", value)
+    field("penalty_prompt", "a sequence of token ids below 2³¹", value)
 }
 
 /// Reads the biases of tokens.

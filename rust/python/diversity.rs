@@ -16,9 +16,8 @@ pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
     let py = object.py();
     let is_distinct: bool = field("distinct", "True or False", &object.getattr(intern!(py, "distinct"))?)?;
     let given = object.getattr(intern!(py, "diverse"))?;
-    let diverse: Option<PyBackedStr> = field("diverse", "'arithmetic', 'beam' or None", &given)?;
-    let beam_width: Option<u32> =
-        field("beam_width", "an integer of 2 or more, or None", &object.getattr(intern!(py, "beam_width"))?)?;
+    let diverse: Option<PyBackedStr> = field("diverse", "'arithmetic' or 'beam'", &given)?;
+    let beam_width: Option<u32> = field("beam_width", "an integer of 2 or more", &object.getattr(intern!(py, "beam_width"))?)?;
     let length_penalty: f32 =
         field("length_penalty", "a number from −10 to 10", &object.getattr(intern!(py, "length_penalty"))?)?;
     let refuse = |param: &'static str, message: &str| Err(InvalidRequest::new_err((param, message.to_owned())));
@@ -27,7 +26,7 @@ pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
         Some("arithmetic") => (true, false),
         Some("beam") => (false, true),
         Some(_) => {
-            return refuse("diverse", &format!("diverse is {}; it must be 'arithmetic', 'beam' or None", shown(&given)));
+            return refuse("diverse", &format!("diverse is {}; it must be 'arithmetic' or 'beam'", shown(&given)));
         }
     };
     if is_distinct && (diverse.is_some() || beam_width.is_some()) {

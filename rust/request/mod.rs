@@ -297,7 +297,7 @@ pub struct Request {
     pub reports_progress: bool,
     /// Where, in tokens of the prompt, a memory that cannot be cut keeps a snapshot besides at the prompt's end, in order; at most
     /// [`MAX_SNAPSHOTS`]. A later prompt that has only the tokens up to there goes on from it. With a sliding window, what it sees at
-    /// the prompt's end is kept where this names any place. Other memories go on from anywhere.
+    /// the end of any prompt is kept: where this names a place, in the device cache. Other memories go on from anywhere.
     pub snapshots_at: Vec<u32>,
     /// Whether what was written for earlier requests with this, of the same owner, is computed in the tokens that it was written in,
     /// where the prompt spells it: what was written is then known, however the tokenizer cuts it.

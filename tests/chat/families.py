@@ -40,6 +40,7 @@ class Written(NamedTuple):
 
 
 DSML = "｜DSML｜"
+M3 = "]<]minimax[>["
 
 _JSON = '{"name": "get_weather", "arguments": {"city": "Rome", "days": 3}}'
 _NONE = '{"name": "get", "arguments": {}}'
@@ -140,6 +141,29 @@ WRITTEN: dict[str, Written] = {
         content="I look.",
         thought="Rome?",
     ),
+    "Kimi K3": Written(
+        "<|open|>think<|sep|>Rome?<|close|>think<|sep|><|open|>response<|sep|>I look.<|close|>response<|sep|><|open|>tools<|sep|>"
+        '<|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" type="string"<|sep|>Rome'
+        '<|close|>argument<|sep|><|open|>argument key="days" type="number"<|sep|>3<|close|>argument<|sep|><|close|>call<|sep|>'
+        '<|open|>call tool="get" index="2"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+        content="I look.",
+        thought="Rome?",
+    ),
+    "MiniMax M3": Written(
+        f'<mm:think>Rome?</mm:think>I look.{M3}<tool_call>\n{M3}<invoke name="get_weather">{M3}<city>Rome{M3}</city>'
+        f'{M3}<days>3{M3}</days>{M3}</invoke>\n{M3}<invoke name="get">{M3}</invoke>\n{M3}</tool_call>',
+        content="I look.",
+        thought="Rome?",
+    ),
+    "Muse": Written(
+        " to=self<|message|>Rome?<|eom|><|start|>assistant to=user<|message|>I look.<|eom|><|start|>assistant"
+        ' to=get_weather<|message|><atem:function_calls>\n<atem:invoke name="get_weather">\n'
+        '<atem:parameter name="city">Rome</atem:parameter>\n<atem:parameter name="days">3</atem:parameter>\n</atem:invoke>\n'
+        "</atem:function_calls><|eom|><|start|>assistant to=get<|message|><atem:function_calls>\n"
+        '<atem:invoke name="get">\n</atem:invoke>\n</atem:function_calls>',
+        content="I look.",
+        thought="Rome?",
+    ),
     "gpt-oss": Written(
         "<|channel|>analysis<|message|>Rome?<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
         "<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
@@ -206,7 +230,7 @@ def form_of(
     """How answers of a family are read, with thoughts where they have some."""
     text = WRITTEN[name].text
     marks = next((mark for mark in _MARKS if text.startswith(mark[: mark.find(">") + 1] if "<" in mark else "[THINK]")), "")
-    thought = thought_of(_THOUGHTS.get(name, marks))
+    thought = FAMILIES[name].thought or thought_of(_THOUGHTS.get(name, marks))
     return FamilyForm(FAMILIES[name], thought, use or ToolUse(TOOLS), thoughts=thoughts, is_thinking=is_thinking)
 
 

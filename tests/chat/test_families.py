@@ -1091,7 +1091,7 @@ def test_arguments_of_elements_may_come_in_any_order_and_the_required_ones_must_
 
 
 OPEN_THOUGHTS = ["Qwen3 Coder", "GLM 4.5", "Ling 3", "Laguna", "DeepSeek V3.2", "DeepSeek V4", "Cohere 2 MoE", "Command R7B"]
-OPEN_THOUGHTS += ["Seed OSS", "MiniMax M2", "Kimi K2", "Apertus", "DeepSeek V3.1", "DeepSeek V3"]
+OPEN_THOUGHTS += ["Kimi K3", "MiniMax M3", "Seed OSS", "MiniMax M2", "Kimi K2", "Apertus", "DeepSeek V3.1", "DeepSeek V3"]
 """Families whose calls end a thought that was not closed."""
 
 
@@ -1102,7 +1102,7 @@ def open_thought(name: str) -> tuple[FamilyForm, str]:
     if form.thought is None:
         form = FamilyForm(FAMILIES[name], thought_of("<think></think>"), ToolUse(TOOLS), is_thinking=True)
     assert form.thought is not None
-    begins = [at for mark in form.thought.ends_before if (at := text.find(mark)) >= 0 and "TEXT" not in mark]
+    begins = [at for mark in form.thought.ends_before if (at := text.find(mark)) >= 0 and mark in FAMILIES[name].triggers]
     return form, text[min(begins) :]
 
 

@@ -248,6 +248,32 @@ async def test_a_prompt_that_is_known_is_not_decoded_again(case: Case, n: int, t
 
 @each_case
 @pytest.mark.parametrize("cache_ram", [0, None], ids=["no store", "a store"])
+async def test_a_prompt_that_begins_an_earlier_one_is_computed_once(
+    case: Case, cache_ram: int | None, tiny_models: Models
+) -> None:
+    async with running(tiny_models, case, cache_ram=cache_ram) as engine, alone(tiny_models, case) as reference:
+
+        async def n_computed(text: Sequence[int]) -> int:
+            [branch] = (await engine.complete(text, **greedy(20))).branches
+            await wait_until(lambda: is_idle(engine) if cache_ram == 0 else is_empty(engine))
+            await reference.check(text, branch, (0, 19))
+            return branch.usage.n_computed
+
+        prompt = text_of(60, "begins")
+        longer, other = [*prompt, 5, *text_of(29, "one end")], [*prompt, 6, *text_of(29, "another end")]
+        assert await n_computed(longer) == 90
+        assert await n_computed(prompt) in (1, 60)
+        # A state is stored with the logits after it, and without a store it is nowhere but at the end of an answer.
+        n_again = {None: 0, 0: 60}[cache_ram] if case.keeps_states else 1
+        assert [await n_computed(prompt) for _ in range(2)] == [n_again, n_again]
+        if not (case.keeps_states and cache_ram == 0):
+            assert await n_computed(other) in (30, 31)
+            assert await n_computed(prompt) == n_again
+            assert await n_computed(longer) == n_again
+
+
+@each_case
+@pytest.mark.parametrize("cache_ram", [0, None], ids=["no store", "a store"])
 async def test_what_gave_up_its_slot_goes_on_as_if_alone(case: Case, cache_ram: int | None, tiny_models: Models) -> None:
     async with running(tiny_models, case, n_ctx=256, cache_ram=cache_ram) as engine, alone(tiny_models, case) as reference:
         prompts = [text_of(20, f"pressure {i}") for i in range(4)]
@@ -329,7 +355,8 @@ async def test_a_window_whose_cells_were_used_again_is_a_miss(tiny_models: Model
     async with running(tiny_models, case, n_slots=3, n_ctx=512, cache_ram=0) as engine, alone(tiny_models, case) as reference:
         first, second, third = (text_of(n, f"recycled {n}") for n in (101, 102, 200))
         await engine.complete(first, **greedy(1, slot=0))
-        await engine.complete(second, **greedy(1, slot=1))
+        # A pin shares its cells with no other sequence; llama.cpp does not reuse shared cells.
+        await engine.pin(second)
         fork = [*second[:40], *text_of(3, "fork")]
         [hit] = (await engine.complete(fork, **greedy(1, slot=2))).branches
         assert hit.usage.n_cached == 40

@@ -31,10 +31,10 @@ class Http2Client:
         """Most requests that the server takes at once, as far as it has said by now."""
         return self._connection.remote_settings.max_concurrent_streams
 
-    async def request(self, method: str, path: str, body: object = None) -> int:
+    async def request(self, method: str, path: str, body: object = None, *, authority: str = "localhost") -> int:
         """Sends a request; returns the id of its stream."""
         stream = self._connection.get_next_available_stream_id()
-        headers = [(":method", method), (":path", path), (":scheme", "http"), (":authority", "localhost")]
+        headers = [(":method", method), (":path", path), (":scheme", "http"), (":authority", authority)]
         self._connection.send_headers(stream, headers, end_stream=body is None)
         if body is not None:
             self._connection.send_data(stream, msgspec.json.encode(body), end_stream=True)
@@ -45,6 +45,14 @@ class Http2Client:
         """Cancels one request. The connection stays open."""
         self._connection.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
         await self._flush()
+
+    async def status(self, stream: int) -> int:
+        """The status of an answer. Its body is dropped."""
+        while True:
+            for event in self._connection.receive_data(await self._reader.read(65_536)):
+                if isinstance(event, h2.events.ResponseReceived) and event.stream_id == stream:
+                    return int(dict(event.headers)[b":status"])
+            await self._flush()
 
     async def first_data(self, stream: int) -> bytes:
         """The first bytes of an answer's body."""

@@ -25,11 +25,11 @@ PERIOD_S = 0.004
 ENGINE = "weft-worker"
 """The threads that compute: each waits for the others many times in a step."""
 
-HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 # It goes first where slots are rare; the pauses that are measured are then those of its own tokens.
 BODY = b'{"prompt": "Once upon a time,", "n_predict": 900, "ignore_eos": true, "stream": true, "priority": 100}'
-STREAM = b"POST /completion HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+STREAM = b"POST /completion HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
 
 
 class Moment(NamedTuple):

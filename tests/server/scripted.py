@@ -78,6 +78,7 @@ class ScriptedEngine:
             bos_token=None,
             eos_token=None,
             chat_template=None,
+            metadata=dict,
             token_bytes=self._token_bytes,
             pieces_json=self._pieces_json,
             token_ids=lambda text, **more: TokenIds(self.tokenize(text, **more)),

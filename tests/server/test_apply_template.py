@@ -298,7 +298,7 @@ KNOWS_THOUGHTS = "{{ messages[0].content }}{# <think> #}"
 @pytest.mark.parametrize(
     ("template", "message", "fields", "prompt"),
     [
-        (THINKING, {"content": "Hi"}, {}, "Hello/<think>\n\n</think>\n\nHi"),
+        (THINKING, {"content": "Hi"}, {}, "Hello/Hi"),
         (THINKING, BOTH, {}, "Hello/<think>\nHm\n</think>\n\nHi"),
         (THINKING, {"content": "", "reasoning_content": "Hm"}, {}, "Hello/<think>\nHm"),
         (
@@ -315,7 +315,7 @@ KNOWS_THOUGHTS = "{{ messages[0].content }}{# <think> #}"
         ),
         ("{{ messages[0].content }}", BOTH, {}, "HelloHi"),
     ],
-    ids=["closed", "thought", "open", "asked-open", "opened", "none"],
+    ids=["unopened", "thought", "open", "asked-open", "opened", "none"],
 )
 async def test_a_thought_comes_before_what_is_continued(template: str, message: Json, fields: Json, prompt: str) -> None:
     async with chatting(chat_template=template) as client:

@@ -61,7 +61,7 @@ def test_the_turn_of_the_assistant_begins_only_where_it_is_asked_for(name: str) 
         ("{{ strftime_now('%Y') }}", str(datetime.now().astimezone().year)),
         ("{{ messages[0]['role'] ~ 1 ~ none }}", "user1None"),
         ("{{ missing }}", ""),
-        ("{{ tools is none }} {{ documents is none }} {{ add_generation_prompt }}", "True True True"),
+        ("{{ tools is defined }} {{ documents is defined }} {{ add_generation_prompt }}", "False False True"),
         ("{{ messages[1:] | length }}{% for m in messages %}{{ loop.last }}{{ loop.length }}{% endfor %}", "0True1"),
         ("{%- set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "1"),
         ("{%- macro show(m) %}[{{ m.content }}]{% endmacro %}{{ show(messages[0]) }}", "[Hello]"),
@@ -77,6 +77,78 @@ def test_a_template_may_do_what_hugging_face_lets_it_do(source: str, text: str) 
 def test_a_template_sees_the_tokens_that_begin_and_end_a_text_and_what_else_it_is_given() -> None:
     template = ChatTemplate("{{ bos_token }}|{{ eos_token }}|{{ mood }}", bos_token="<s>", eos_token="</s>")
     assert template.render(HELLO, add_generation_prompt=True, variables={"mood": "calm"}) == "<s>|</s>|calm"
+
+
+def test_a_template_sees_the_variables_of_llama_cpp_and_no_others() -> None:
+    names = [
+        *("tools", "documents", "functions", "xml_tools", "thinking", "add_generation_prompt"),
+        *("preserve_thinking", "clear_thinking", "truncate_history_thinking", "drop_thinking"),
+        *("reasoning_effort", "reasoning_strength"),
+    ]
+    shown = "".join(f"{{{{ '{name} ' if {name} is defined }}}}" for name in names)
+    assert render(shown, add_generation_prompt=False) == ""
+    assert render(shown) == "add_generation_prompt "
+    assert render(shown, tools=[1], reasoning_effort="low", preserve_reasoning=True, add_generation_prompt=False) == (
+        "tools preserve_thinking clear_thinking truncate_history_thinking drop_thinking reasoning_effort reasoning_strength "
+    )
+    flags = "{{ preserve_thinking }} {{ clear_thinking }} {{ truncate_history_thinking }} {{ drop_thinking }}"
+    assert render(flags, preserve_reasoning=True) == "True False False False"
+    assert render("{{ reasoning_strength }}", reasoning_effort="low") == "low"
+    # What a request names itself counts.
+    assert render(flags, preserve_reasoning=False, clear_thinking=False) == "False False True True"
+
+
+def test_the_dates_are_llama_cpps() -> None:
+    now = datetime.now().astimezone()
+    assert render("{{ datetime }}|{{ date_string }}") == now.strftime("%b %d %Y|%d %b %Y")
+
+
+THINKING = {
+    "begins": "{{ messages[0].content }}{% if enable_thinking %}<think>{% endif %}",
+    "ends": "{{ messages[0].content }}{% if not enable_thinking %}<think></think>{% endif %}",
+    "renders": "{{ enable_thinking }}{% for m in messages %}{{ m.content }}{{ m.reasoning_content }}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", THINKING.values(), ids=THINKING)
+def test_thinking_is_on_by_default_if_the_template_supports_it(source: str) -> None:
+    assert ChatTemplate(source).supports_thinking
+    assert render(source) == render(source, enable_thinking=True) != render(source, enable_thinking=False)
+
+
+def test_thinking_is_off_by_default_if_the_template_only_mentions_it() -> None:
+    source = "{{ enable_thinking }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert render(source) == "FalseHello"
+    assert render(source, enable_thinking=True) == "TrueHello"
+
+
+def test_tools_are_json_for_a_template_that_reads_them_as_functions_only() -> None:
+    source = "{{ 'Functions: ' + functions }}"
+    template = ChatTemplate(source)
+    assert template.takes_tools
+    assert render(source) == "Functions: "
+    assert json.loads(render(source, tools=[{"type": "function"}]).removeprefix("Functions: ")) == [{"type": "function"}]
+    assert render("{{ functions is defined }} {{ tools }}", tools=[1]) == "False [1]"
+
+
+@pytest.mark.parametrize(
+    ("source", "keeps"),
+    [
+        (ASKS, True),
+        ("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}", False),
+        # A list of no parts is false.
+        (
+            ASKS.replace("{% for p", "{% if m.content %}{% for p").replace(
+                "{% endfor %}{% endif %}", "{% endfor %}{% endif %}{% endif %}"
+            ),
+            False,
+        ),
+        ("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}", True),
+    ],
+    ids=["reads", "text", "if-any", "parts"],
+)
+def test_parts_stay_a_list_where_llama_cpp_leaves_them_one(source: str, keeps: bool) -> None:
+    assert ChatTemplate(source).keeps_parts is keeps
 
 
 @pytest.mark.parametrize(
@@ -136,9 +208,15 @@ def test_what_is_no_template_names_its_line() -> None:
         "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
         "{% for i in range(99999) %}{% for j in range(9) %}{{ 'a' * 1000 }}{% endfor %}{% endfor %}",
         "{{ ''.__class__.__mro__ }}",
-        "{{ messages.append(1) }}",
-        "{{ messages[0].update({'role': 'system'}) }}",
         "{{ lipsum(100000) }}",
+        "{% set l = [1] %}{% for x in l %}{% set _ = l.append(x) %}{% endfor %}",
+        "{% set l = [1] %}{% for i in range(99) %}{% set _ = l.extend(l) %}{% endfor %}",
+        "{% set l = [1] %}{% for i in range(99) %}{% set _ = l.extend(l | map('string')) %}{% endfor %}",
+        "{% set d = {} %}{% for i in range(99999) %}{% set _ = d.update({i: i}) %}{% set _ = d.update(d) %}{% endfor %}",
+        "{{ ('a' * 1000000).join(range(1000) | map('string')) }}",
+        "{{ range(1000) | join('a' * 1000000) }}",
+        "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
+        "{{ '%1000000000s' | format('a') }}",
     ],
     ids=lambda source: source[:60],
 )
@@ -146,6 +224,78 @@ def test_a_template_grows_not_without_end_and_reaches_nothing(source: str) -> No
     with pytest.raises(TemplateError):
         render(source)
     assert HELLO == [{"role": "user", "content": "Hello"}]
+
+
+MARKUP = "<b>&\"'"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ text | safe }}",
+        "{{ text | escape }}",
+        "{{ text | e }}",
+        "{{ text | forceescape }}",
+        "{{ text | urlize }}",
+        "{{ (text | safe) + '' }}",
+        "{{ ('' | safe) + text }}",
+        "{{ ('%s' | safe) % text }}",
+        "{{ ('{}' | safe).format(text) }}",
+        "{{ ('x' | safe).replace('x', text) }}",
+        "{{ ['' | safe, text] | join }}",
+        "{{ '' ~ ('' | safe) ~ text }}",
+        "{% autoescape true %}{{ text }}{% endautoescape %}",
+        "{% autoescape true %}{% set shown %}{{ text }}{% endset %}{{ shown }}{% endautoescape %}",
+        "{% autoescape true %}{% macro show() %}{{ text }}{% endmacro %}{{ show() }}{% endautoescape %}",
+        "{% filter safe %}{{ text }}{% endfilter %}",
+        "{% set shown | safe %}{{ text }}{% endset %}{{ shown ~ '' }}",
+        "{% macro show() %}{{ caller() }}{% endmacro %}{% call show() %}{{ text }}{% endcall %}",
+        "{% macro show() %}{{ text }}{% endmacro %}{{ show() + '' }}",
+    ],
+)
+def test_no_filter_and_no_block_escapes_a_prompt(source: str) -> None:
+    assert render(source, text=MARKUP) == MARKUP
+
+
+def test_attributes_and_json_are_not_escaped() -> None:
+    assert render("{{ {'a': text, 'b': none} | xmlattr }}", text="<&>") == ' a="<&>"'
+    assert render("{{ {'a': text} | tojson | safe }}", text="<&>'") == '{"a": "<&>\'"}'
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ messages | map(attribute='role') | tojson }}", '["user"]'),
+        ("{{ {'roles': messages | map(attribute='role')} | tojson }}", '{"roles": ["user"]}'),
+        ("{{ [1, 2] | select('odd') | tojson(indent=1) }}", "[\n 1\n]"),
+    ],
+)
+def test_the_result_of_a_filter_that_iterates_is_a_list_in_json(source: str, text: str) -> None:
+    assert render(source) == text
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{% set l = [] %}{% set _ = l.append('a') %}{% set _ = l.extend(['b', 'c']) %}{{ l | join }}", "abc"),
+        ("{% set l = ['b'] %}{% set _ = l.insert(0, 'a') %}{{ l.pop() }}{{ l.pop() }}{{ l | length }}", "ba0"),
+        (
+            "{% set n = namespace(ids=[]) %}{% for i in range(3) %}{% set _ = n.ids.append(i) %}{% endfor %}{{ n.ids }}",
+            "[0, 1, 2]",
+        ),
+        ("{% set d = {'a': 1} %}{% set _ = d.update({'b': 2}) %}{{ d.pop('a') }}{{ d }}", "1{'b': 2}"),
+        ("{% set d = {} %}{{ d.setdefault('a', []) }}{% set _ = d.a.append(1) %}{{ d }}", "[]{'a': [1]}"),
+        ("{% set l = [3, 1, 2] %}{% set _ = l.sort() %}{% set _ = l.reverse() %}{{ l }}", "[3, 2, 1]"),
+        ("{% set _ = messages.append(messages[0]) %}{{ messages | length }}", "2"),
+        ("{% set _ = messages[0].update({'content': 'Bye'}) %}{{ messages[0].content }}", "Bye"),
+        ("{% set _ = given.inner.append(1) %}{{ given }}", "{'inner': [1]}"),
+    ],
+)
+def test_a_template_may_change_lists_and_dictionaries_and_the_callers_stay_as_they_are(source: str, text: str) -> None:
+    given: Json = {"inner": []}
+    assert render(source, given=given) == text
+    assert HELLO == [{"role": "user", "content": "Hello"}]
+    assert given == {"inner": []}
 
 
 def test_a_template_that_works_long_in_few_turns_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,7 @@ def refused(server: LiveServer, reason: str) -> int:
 
 @pytest.mark.parametrize(
     "said",
-    [b"", b"P", PREFACE[:20], PREFACE, PREFACE + SETTINGS, b"GET / HTT", b"GET / HTTP/1.1\r\nHost: a\r\n"],
+    [b"", b"P", PREFACE[:20], PREFACE, PREFACE + SETTINGS, b"GET / HTT", b"GET / HTTP/1.1\r\nHost: localhost\r\n"],
     ids=["nothing", "P", "half a preface", "a preface", "settings", "a line", "a header"],
 )
 async def test_a_connection_without_a_request_is_given_up_whatever_it_has_said(hasty: LiveServer, said: bytes) -> None:
@@ -249,7 +249,7 @@ async def test_a_connection_without_a_request_is_given_up_whatever_it_has_said(h
 
 async def test_a_head_that_comes_a_byte_at_a_time_is_given_up(hasty: LiveServer) -> None:
     with socket.create_connection(("127.0.0.1", hasty.port), 0.05) as client:
-        client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nX: ")
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")
 
         def is_given_up() -> bool:
             try:
@@ -267,10 +267,10 @@ async def test_a_head_that_comes_a_byte_at_a_time_is_given_up(hasty: LiveServer)
 async def test_a_connection_that_is_left_open_after_its_answer_is_closed(hasty: LiveServer, *, is_http2: bool) -> None:
     before = refused(hasty, "no_request")
     # HEADERS with END_STREAM and END_HEADERS: GET, http, /, and an authority, as HPACK's static table has them.
-    block = b"\x82\x86\x84\x41\x01a"
+    block = b"\x82\x86\x84\x41\x09localhost"
     headers = struct.pack(">I", len(block))[1:] + b"\x01\x05\0\0\0\x01" + block
     with socket.create_connection(("127.0.0.1", hasty.port)) as client:
-        client.sendall(PREFACE + SETTINGS + headers if is_http2 else b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        client.sendall(PREFACE + SETTINGS + headers if is_http2 else b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"</html>" in await asyncio.to_thread(until_closed, client)
     assert refused(hasty, "no_request") == before
 
@@ -282,7 +282,7 @@ async def test_a_connection_whose_answers_end_is_not_read_is_counted_as_that_of_
         # What the client's machine takes unread; the rest of the page stays in the server's.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", hasty.port))
-        client.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n")
+        client.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await wait_until(lambda: refused(hasty, "slow_reader") > before["slow_reader"], 8)
         await wait_until(lambda: hasty.log.count(UNREAD) == n_lines + 1)
         assert await asyncio.to_thread(until_closed, client)

@@ -16,11 +16,25 @@ async def test_any_origin_is_echoed(origin: str, method: str) -> None:
         answer = await client.request(method, "/health", headers={"origin": origin})
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == origin
-    assert answer.headers["access-control-allow-credentials"] == "true"
+    assert "access-control-allow-credentials" not in answer.headers
     assert answer.headers["vary"] == "Origin"
 
 
-@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/slots/0", "/", "/no/such/route"])
+@pytest.mark.parametrize("settings", [{}, {"cors_origins": ("*", PAGE)}, {"cors_origins": ("localhost",)}], ids=str)
+@pytest.mark.parametrize("path", ["/health", "/cache"])
+@pytest.mark.parametrize("method", ["OPTIONS", "GET"])
+async def test_credentials_are_only_for_origins_that_are_named(settings: dict[str, Any], path: str, method: str) -> None:
+    async with serving(**settings) as client:
+        answers = [
+            await client.request(method, path, headers={"origin": origin})
+            for origin in (PAGE, "https://page.example.evil", "http://localhost:3000", "null")
+        ]
+    allowed = {answer.request.headers["origin"] for answer in answers if "access-control-allow-credentials" in answer.headers}
+    named = {PAGE, "http://localhost:3000"} & {*settings.get("cors_origins", ())}
+    assert allowed == named | ({"http://localhost:3000"} if "localhost" in settings.get("cors_origins", ()) else set())
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1//chat/completions/"])
 async def test_options_are_answered_200_without_key_or_model(path: str) -> None:
     async with serving(api_keys=("k",)) as client:
         answer = await client.options(path, headers={"origin": PAGE, "access-control-request-method": "POST"})
@@ -72,7 +86,7 @@ async def test_only_origins_of_the_settings_are_let_in(origins: tuple[str, ...],
 
 async def test_an_error_can_be_read_by_a_page_too() -> None:
     async with serving(api_keys=("k",)) as client:
-        answers = [await client.get(path, headers={"origin": PAGE}) for path in ("/props", "/no/such/route")]
+        answers = [await client.get(path, headers={"origin": PAGE}) for path in ("/props", "/v1/models/none")]
     assert [answer.headers["access-control-allow-origin"] for answer in answers] == [PAGE, PAGE]
 
 

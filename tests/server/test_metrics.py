@@ -28,7 +28,7 @@ LLAMA_SERVERS = {
     "tokens_predicted_seconds": "counter",
     "prompt_tokens_seconds": "gauge",
     "predicted_tokens_seconds": "gauge",
-    "n_tokens_max": "gauge",
+    "n_tokens_max": "counter",
     "n_busy_slots_per_decode": "gauge",
     "n_decode": "counter",
     "requests_processing": "gauge",
@@ -211,7 +211,7 @@ async def test_what_was_refused_is_counted_by_its_reason(metered: httpx.AsyncCli
 
 async def test_before_anything_ran_every_average_is_0(metered: httpx.AsyncClient) -> None:
     counted = await samples(metered)
-    for name in ("prompt_tokens_seconds", "predicted_tokens_seconds", "n_tokens_max", "n_busy_slots_per_decode"):
+    for name in ("prompt_tokens_seconds", "predicted_tokens_seconds", "n_tokens_max_total", "n_busy_slots_per_decode"):
         assert counted[f"llamacpp:{name}"] == 0
 
 
@@ -238,7 +238,10 @@ async def test_times_are_those_of_the_finished_branches(metered: httpx.AsyncClie
     assert counted["llamacpp:tokens_predicted_seconds_total"] == pytest.approx(total("predicted_ms") / 1000)
     assert counted["llamacpp:prompt_tokens_seconds"] == pytest.approx(1000 * total("prompt_n") / total("prompt_ms"))
     assert counted["llamacpp:predicted_tokens_seconds"] == pytest.approx(1000 * n_steps / total("predicted_ms"))
-    assert counted["llamacpp:n_tokens_max"] == 60 + 2
+    assert counted["llamacpp:n_tokens_max_total"] == 60 + 2, "prometheus_client reads every counter under this ending"
+    assert re.search(
+        r"^# TYPE llamacpp:n_tokens_max counter\nllamacpp:n_tokens_max 62$", (await metered.get("/metrics")).text, re.MULTILINE
+    )
     # One slot, and never an empty decode.
     assert counted["llamacpp:n_busy_slots_per_decode"] == 1
 

@@ -54,6 +54,20 @@ async def test_a_stream_tells_how_far_its_prompt_is(client: httpx.AsyncClient, r
     assert sorted(one["processed"] for one in progress) == [one["processed"] for one in progress]
 
 
+async def test_a_responses_stream_tells_how_far_its_prompt_is(client: httpx.AsyncClient) -> None:
+    body = {"input": "Tell me a story. " * 100, "max_output_tokens": 3, "stream": True, "cache_prompt": False}
+    answers = [await client.post("/v1/responses", json=body | more) for more in ({"return_progress": True}, {})]
+    told, plain = ([json.loads(event) for event in events_of(answer.text)] for answer in answers)
+    assert [event["type"] for event in told if "prompt_progress" not in event] == [event["type"] for event in plain]
+    assert {event["type"] for event in told if "prompt_progress" in event} == {"response.in_progress"}
+    progress = [event["prompt_progress"] for event in told if "prompt_progress" in event]
+    assert progress == [{"total": progress[0]["total"], "cache": 0, "processed": COUNT, "time_ms": NUMBER}] * len(progress)
+    assert progress[-1]["processed"] == progress[-1]["total"] > 100
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    n_first = next(nth for nth, event in enumerate(told) if event["type"] == "response.output_item.added")
+    assert all("prompt_progress" not in event for event in told[n_first:])
+
+
 async def test_progress_comes_only_where_it_is_asked_for(client: httpx.AsyncClient, route: str) -> None:
     assert all("prompt_progress" not in chunk for chunk in await stream(client, route))
     assert "prompt_progress" not in await whole(client, route, return_progress=True)

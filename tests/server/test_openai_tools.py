@@ -567,6 +567,13 @@ async def test_an_answer_goes_on_where_its_beginning_ends(
         assert (choice["message"].get("content") or None, choice["message"].get("reasoning_content")) == (content, thought)
 
 
+@pytest.mark.parametrize("begun", [{"content": "<think>I'm"}, {"content": "", "reasoning_content": "I'm"}], ids=str)
+async def test_space_at_the_beginning_of_continued_reasoning_is_kept(how: How, begun: Json) -> None:
+    async with saying(" thinking.\n</think>\n\nYes.", TEMPLATE + "{# </think> #}") as (client, _):
+        [choice] = await choices(client, how, messages=[*HELLO, {"role": "assistant", **begun}])
+        assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == (" thinking.", "Yes.")
+
+
 async def test_a_message_that_calls_is_whole(how: How) -> None:
     function = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
     for called in ({"tool_calls": [{"id": "1", "type": "function", "function": function}]}, {"function_call": function}):
@@ -639,7 +646,7 @@ async def test_whether_it_thinks_reaches_the_template() -> None:
         for asked in ({"enable_thinking": True}, {"thinking": {"type": "disabled"}}, {"reasoning_effort": "low"}):
             await choices(client, "whole", **asked)
         begun = [prompt.rsplit(" How", 1)[0] for prompt in engine.prompts]
-        assert begun == ["True True False", "False False False", "  True"]
+        assert begun == ["True  False", "False  False", "False  True"]
 
 
 @pytest.mark.parametrize(

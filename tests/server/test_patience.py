@@ -220,14 +220,14 @@ async def test_a_server_gives_up_a_client_that_does_not_read(impatient: LiveServ
         client.connect(("127.0.0.1", impatient.port))
         # Far more than the buffers between the two hold.
         body = b'{"prompt": "Once", "n": 200, "ignore_eos": true, "stream": true, "n_probs": 1000, "n_predict": 200}'
-        client.sendall(b"POST /completion HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        client.sendall(b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         await wait_until(lambda: len(impatient.busy_slots()) == 4)
         await wait_until(lambda: impatient.busy_slots() == [], 25)
         await wait_until(lambda: "a client has read nothing for 1 s; its answer ends" in impatient.log)
 
 
 @pytest.mark.parametrize(
-    "part", [b"POST /completion HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{", b"POST /comp"], ids=["body", "head"]
+    "part", [b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{", b"POST /comp"], ids=["body", "head"]
 )
 async def test_a_server_gives_up_a_client_that_does_not_send(impatient: LiveServer, part: bytes) -> None:
     with socket.socket() as client:

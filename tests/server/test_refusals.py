@@ -97,6 +97,10 @@ ASK = posting("/completion", json={"prompt": "a"})
 LIKELY = weft.Token(0, 7, "word", slot=0, n_predicted=1, logprobs=cast("weft.Logprobs", ScriptedLogprobs(9)))
 
 ASKED: dict[Reason, Refused] = {
+    Reason.WRONG_HOST: Refused(
+        getting("/props", headers={"host": "evil.example"}), settings={"allowed_hosts": ("chat.example",)}
+    ),
+    Reason.CROSS_ORIGIN: Refused(getting("/slots", headers={"sec-fetch-site": "cross-site"})),
     Reason.NO_KEY: Refused(getting("/props", headers={"authorization": "Bearer wrong"}), settings={"api_keys": ("k",)}),
     Reason.NO_ROUTE: Refused(getting("/no/such/route")),
     Reason.NOT_SUPPORTED: Refused(posting("/props")),

@@ -247,7 +247,7 @@ async def test_a_client_that_does_not_read_cannot_hold_the_end_up(tmp_path: Path
         await server.ready()
         client.connect(("127.0.0.1", server.port))
         body = b'{"prompt": "Once", "n": 200, "ignore_eos": true, "stream": true, "n_probs": 100}'
-        client.sendall(b"POST /completion HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        client.sendall(b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         await wait_until(lambda: len(server.busy_slots()) == 8)
         signalled = time.monotonic()
         server.process.send_signal(signal.SIGTERM)

@@ -1,3 +1,6 @@
+import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ import weft
 from weft.cli.main import parse
 from weft.sampling_fields import Sampling
 from weft.settings import Settings, table
+from weft.settings.flags import Flag
 from weft.settings.volatile import LineRule
 
 PARALLEL = {"n_slots": 1, "n_ctx": 512, "n_batch": 512, "temperature": 0.1, "timeout_s": 600}
@@ -342,6 +346,32 @@ def test_a_variable_wins_over_the_default_and_a_flag_over_its_variable(
     assert parse(arguments.split(), environ) == (Settings.of(expected), ())
 
 
+def unset_number(flag: Flag) -> str | None:
+    """The number that leaves a setting unset, where there is one."""
+    for number in ("-1", "0"):
+        with suppress(ValueError):
+            if flag.names and flag.parse(number) is None:
+                return number
+    return None
+
+
+def refusals(flag: Flag) -> Iterator[str]:
+    """What is said of numbers that are too small or too large."""
+    for text in ("-2", "0", str(2**40)):
+        try:
+            flag.parse(text)
+        except ValueError as error:
+            yield str(error)
+
+
+@pytest.mark.parametrize("name", [name for name, flag in table().items() if unset_number(flag) is not None])
+def test_a_number_that_leaves_a_setting_unset_is_named_where_another_one_is_refused(name: str) -> None:
+    flag = table()[name]
+    number = unset_number(flag)
+    for message in refusals(flag):
+        assert re.search(rf"(?<![\d.]){number}(?![\d.])|a negative number|0 or less", message.partition(" to ")[2]), message
+
+
 @pytest.mark.parametrize(
     ("arguments", "environ", "said"),
     [
@@ -357,6 +387,9 @@ def test_a_variable_wins_over_the_default_and_a_flag_over_its_variable(
         ("-cram -2", {}, "argument -cram/--cache-ram: -2 is not in -1 to"),
         ("--slot-save-path /no/such", {}, "argument --slot-save-path: '/no/such' is not a folder"),
         ("-np 0", {}, "argument -np/--parallel: 0 is not"),
+        ("-n -2", {}, "-n/--predict/--n-predict: -2 is not in 0 to 2147483647; -1 (the default) sets no limit but the context"),
+        ("-s -2", {}, "argument -s/--seed: -2 is not in 0 to 4294967295; -1 (the default) draws a new one for each request"),
+        ("-ngl -2", {}, "is not in 0 to 2147483647; auto, all and -1 are as many as there are"),
         ("-t half", {}, "argument -t/--threads: 'half' is not a whole number"),
         ("-t 513", {}, "argument -t/--threads: 513 is not in 1 to 512"),
         ("-lv -1", {}, "argument -lv/--verbosity/--log-verbosity: -1 is not in 0 to"),

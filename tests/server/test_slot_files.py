@@ -47,6 +47,23 @@ def wrong(param: str | None, message: Json = SOME_TEXT) -> Json:
     return {"error": {"code": 400, "message": message, "type": "invalid_request_error", "param": param}}
 
 
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("magic", "name"), [("ggsq", "a slot file of llama-server"), ("ggsn", "a session file of llama.cpp")], ids=["slot", "session"]
+)
+async def test_a_file_of_llama_cpps_is_refused_by_its_format_and_version(
+    saving: httpx.AsyncClient, folder: Path, magic: str, name: str, version: int
+) -> None:
+    # llama.cpp writes its magic numbers as integers.
+    start = int.from_bytes(magic.encode()).to_bytes(4, "little") + version.to_bytes(4, "little")
+    (folder / "old.bin").write_bytes(start + bytes(100))
+    answer = await act(saving, 0, "restore", "old.bin")
+    expected = (
+        rf"cannot restore old\.bin: it is {name}, format version {version}, .* only Weft's saved prefixes, versions 1 to 3.*"
+    )
+    assert (answer.status_code, answer.json()) == (400, wrong("filename", matching(expected)))
+
+
 async def test_what_a_slot_held_is_restored_into_another(saving: httpx.AsyncClient, folder: Path) -> None:
     prompt = prompt_of(50, "restored")
     await complete(saving, prompt_of(30, "stays"), 0, n_predict=0)

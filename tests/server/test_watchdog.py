@@ -478,7 +478,7 @@ async def ask(port: int, case: Case) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = b"" if case.body is None else case.body(str(next(NUMBERS)))
     length = f"Content-Length: {len(body)}\r\n" if case.body is not None else ""
-    writer.write(f"{case.head}Host: a\r\nConnection: close\r\n{length}\r\n".encode() + body)
+    writer.write(f"{case.head}Host: localhost\r\nConnection: close\r\n{length}\r\n".encode() + body)
     status = b""
     with suppress(TimeoutError, ConnectionError):
         async with asyncio.timeout(LEAVING_S if case.name in ENGINES else ANSWER_S):

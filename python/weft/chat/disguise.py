@@ -24,7 +24,10 @@ _NOTHING = r"(?!)"
 _PRIVATE_USE = range(0xF0000, 0xFFFFE)
 
 _FIELDS = frozenset(
-    ("role", "content", "type", "text", "reasoning_content", "name", "tool_calls", "tool_call_id", "id", "function", "arguments")
+    (
+        *("role", "content", "type", "text", "reasoning_content", "thinking", "name", "tool_call_id", "id"),
+        *("tool_calls", "tool_responses", "function", "arguments"),
+    )
 )
 """Names that templates look up. Others are part of what is said: those of a tool's arguments."""
 

@@ -3,8 +3,8 @@
 import logging
 import sys
 from array import array
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import groupby, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -13,11 +13,19 @@ import msgspec
 
 from weft import ContextOverflow, Engine, InvalidConfig, InvalidRequest, Media, MixedPrompt
 from weft.chat import builtin
-from weft.chat.answer.families import GENERIC, family_of
+from weft.chat.answer.detect import AnswerFormat, detect_format
 from weft.chat.answer.family import Family, ThoughtMarks
-from weft.chat.answer.form import FamilyForm, thought_of
+from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.parts import PLAIN, AnswerForm, PlainForm
 from weft.chat.asking import AskedTools, Thinking, asked_thinking, asked_tools
+from weft.chat.continuation import (
+    BegunAnswer,
+    ReasoningForm,
+    cut_rendering,
+    extend_prompt,
+    parse_begun_answer,
+    with_cut_marks,
+)
 from weft.chat.conversation import Chat, ChatMessage
 from weft.chat.described import with_tools_told
 from weft.chat.disguise import ControlSpellings, Disguise, MediaPlace, Stretch, media_marks
@@ -38,6 +46,9 @@ __all__ = ["ChatFormat", "ChatPrompt"]
 
 N_LIKE = 8
 """Messages at the end of a chat behind which prompts may part, where the model's memory cannot be cut."""
+
+N_CUT_MARKS = 2
+"""Characters that mark where a begun answer is cut, and its reasoning."""
 
 MAX_CLOSING = 16
 """Tokens that close a turn, at most."""
@@ -97,6 +108,8 @@ class _Rendered(NamedTuple):
     """Whether the answer goes on with a thought that the prompt begins."""
     thought_opening: str
     """How the prompt begins that thought; empty where the chat's last message did."""
+    is_begun: bool
+    """Whether the prompt contains a begun answer."""
 
 
 def _unheard() -> None:
@@ -106,9 +119,19 @@ def _unheard() -> None:
 class ChatFormat:
     """How the served model's chats are written."""
 
-    def __init__(self, engine: Engine, settings: ChatSettings, unread: Callable[[], None] = _unheard) -> None:
-        """Takes the model's template, unless the settings have another; `unread` is called where a call could not be read."""
+    def __init__(
+        self, engine: Engine, settings: ChatSettings, unread: Callable[[], None] = _unheard, *, source: str | None = None
+    ) -> None:
+        """Takes the model's template, unless the settings have another.
+
+        Args:
+            engine: The engine.
+            settings: How chats are written.
+            unread: Called where a call could not be read.
+            source: A template to take in place of both.
+        """
         self._engine = engine
+        self._source = source
         self._settings = settings
         self._volatile = VolatileLines(settings.volatile_prompt_lines)
         self._reader = StretchReader(engine)
@@ -129,19 +152,38 @@ class ChatFormat:
             except TemplateError as error:
                 raise InvalidConfig(name, str(error)) from error
         message = self._settings.reasoning_budget_message
-        if self._thought is not None and self._thought.end in message:
+        if message and self._thought is not None and self._thought.end in message:
             why = f"contains {shown(self._thought.end)}, which ends the thoughts of this model and is written after the message"
             raise InvalidConfig("reasoning_budget_message", f"{shown(message)} {why}")
 
     def compile(self) -> None:
-        """Compiles the template, which takes some hundredths of a second; the log tells once of a model's that is none."""
+        """Compiles the templates, in some hundredths of a second. Logs once if a template of the model is invalid."""
         if self.is_compiled:
             return
         try:
-            _ = self.template
+            _ = self._answer_format
         except TemplateError as error:
             logger.warning("%s; chats are refused until another one is given with --chat-template", error)
+        _ = self._for_tools
         self.is_compiled = True
+
+    @cached_property
+    def _for_tools(self) -> "ChatFormat | None":
+        """Format of chats with tools, if the model's file has a separate template for them, as Hermes' and Command R's."""
+        if (source := self.tool_use_source) is None or source == self.source:
+            return None
+        form = ChatFormat(self._engine, self._settings, self._unread, source=source)
+        try:
+            _ = form.template
+        except TemplateError as error:
+            logger.warning("the template for tools is invalid: %s; chats with tools use the model's default template", error)
+            return None
+        return form
+
+    def _form(self, data: Chat) -> "ChatFormat":
+        """The format of this chat."""
+        form = self._for_tools if data.tools or data.functions else None
+        return self if form is None else form
 
     def lasting(self, told: ChatMessage) -> ChatMessage:
         """What a message of the system begins with in each prompt, though lines of it change: it without those."""
@@ -151,20 +193,32 @@ class ChatFormat:
     def shows_tools(self) -> bool:
         """Whether the template shows tools; where it does not, they are described in words."""
         try:
-            return self.template.takes_tools
+            if self._family.takes_tools:
+                return True
+            return self._for_tools is not None and self._for_tools.shows_tools
         except TemplateError:
             return False
 
     @property
     def thinks(self) -> bool:
         """Whether the template knows thoughts."""
-        return self._thought is not None
+        try:
+            return self._thought is not None
+        except TemplateError:
+            return False
 
     @property
     def source(self) -> str:
         """The template, in Jinja: of the settings, else the model's, else ChatML."""
-        given = self._from_settings[1]
-        return given or self._engine.model.chat_template or builtin.source(builtin.CHATML)
+        given = self._source or self._from_settings[1]
+        return given or self._engine.model.chat_template or self.tool_use_source or builtin.source(builtin.CHATML)
+
+    @cached_property
+    def tool_use_source(self) -> str | None:
+        """The template that the model's file has for chats with tools, in Jinja; the settings' template replaces it."""
+        if self._source or self._from_settings[1]:
+            return None
+        return self._engine.model.metadata().get("tokenizer.chat_template.tool_use") or None
 
     @cached_property
     def template(self) -> "ChatTemplate":
@@ -182,6 +236,8 @@ class ChatFormat:
             ContextOverflow: it could not fit, were all of its tokens as long as they can be.
             InvalidRequest: the messages are not what they must be, or the template refuses them.
         """
+        if (form := self._form(data)) is not self:
+            return form.text(data)
         return "".join([stretch.text for stretch in self._stretches(self._read(data)).stretches])
 
     def prompt(self, data: Chat, media: Sequence[Media] = (), *, with_system_end: bool = False) -> ChatPrompt:
@@ -196,6 +252,8 @@ class ChatFormat:
             ContextOverflow: it does not fit; not all of it was rendered, or tokenized, by then.
             InvalidRequest: the messages are not what they must be, or the template refuses them.
         """
+        if (form := self._form(data)) is not self:
+            return form.prompt(data, media, with_system_end=with_system_end)
         chat = self._read(data)
         if chat.n_media != len(media):
             message = f"the messages have {chat.n_media} pictures and sounds, of which {len(media)} were read"
@@ -211,6 +269,12 @@ class ChatFormat:
     def _answer(self, chat: _Chat, rendered: _Rendered) -> tuple[PlainForm | FamilyForm, Held | None]:
         """How what follows a prompt is to be read, and what holds it to that."""
         family, thought = self._family, self._thought
+        if rendered.is_begun and not rendered.is_thinking:
+            # The prompt already contains the mark before the content, and a begun answer does not begin with a call.
+            family = msgspec.structs.replace(family, before="", openings=())
+        if thought is not None and chat.continued is not None:
+            # The client has given the first words.
+            thought = msgspec.structs.replace(thought, is_begun_in_words=False)
         has_format = bool(family.fillers or family.before)
         use = None if chat.asked is None else chat.asked.use
         if use is None and thought is None and not has_format:
@@ -221,7 +285,7 @@ class ChatFormat:
             use,
             is_thinking=rendered.is_thinking,
             thought_opening=rendered.thought_opening,
-            continues_thought=rendered.is_thinking and chat.continued is not None,
+            continues_thought=rendered.is_begun and rendered.is_thinking,
             thoughts=chat.thinking.told,
             earlier=[str(call.get("id") or "") for message in chat.messages for call in message.tool_calls or ()],
             unread=self._unread,
@@ -231,14 +295,23 @@ class ChatFormat:
         return PLAIN if self._settings.skip_chat_parsing else form, held
 
     @cached_property
+    def _answer_format(self) -> AnswerFormat:
+        """How answers are written; to find it takes as long as some chats."""
+        return detect_format(self.template, self._end_marks, self._settings.chat_template_kwargs)
+
+    @property
     def _family(self) -> Family:
-        """How the model writes calls: as it was trained to, or as it is told to."""
-        family = family_of(self.source)
-        return family if self.template.takes_tools else GENERIC
+        return self._answer_format.family
+
+    @property
+    def _thought(self) -> ThoughtMarks | None:
+        return self._answer_format.thought
 
     @cached_property
-    def _thought(self) -> ThoughtMarks | None:
-        return thought_of(self.source)
+    def _end_marks(self) -> Sequence[str]:
+        """The spellings of the tokens that end a text."""
+        model = self._engine.model
+        return tuple(filter(None, (self._spelling(token) for token in (model.eos_token, *model.end_tokens()))))
 
     @cached_property
     def _control_ids(self) -> Mapping[str, int]:
@@ -251,7 +324,7 @@ class ChatFormat:
         is_continued = self._is_continued(data, messages)
         thinking = self._thinking(data)
         effort = {} if data.reasoning_effort in (None, "none") else {"reasoning_effort": data.reasoning_effort}
-        wish = {} if thinking.is_on is None else {"enable_thinking": thinking.is_on, "thinking": thinking.is_on}
+        wish = {} if thinking.is_on is None else {"enable_thinking": thinking.is_on}
         return _Chat(
             messages=messages[:-1] if is_continued else messages,
             continued=messages[-1] if is_continued else None,
@@ -308,45 +381,99 @@ class ChatFormat:
 
     def _rendered(self, chat: _Chat) -> _Rendered:
         template, thought = self.template, self._thought
-        marks = media_marks(chat.n_media, f"{template.source}{_all_texts(chat)}") if chat.n_media else []
-        unused = iter(marks)
         tools = [] if chat.asked is None else chat.asked.shown
         is_shown = bool(tools) and self._family.takes_tools
-        said = with_tools_told(chat.messages, tools) if tools and not is_shown else chat.messages
-        messages = for_template(said, template, unused)
+        example = self._answer_format.example if tools and not is_shown else None
+        n_cut_marks = 0 if chat.continued is None else N_CUT_MARKS
+        n_marks = chat.n_media + n_cut_marks + (example is not None)
+        marks = media_marks(n_marks, f"{template.source}{_all_texts(chat)}") if n_marks else []
+        media, cut_marks = marks[: chat.n_media], marks[chat.n_media : chat.n_media + n_cut_marks]
+        example_marks = marks[chat.n_media + n_cut_marks :]
+        begun = self._begun_answer(chat, media)
+        said = chat.messages if begun is None else [*chat.messages, begun.message()]
+        if tools and not is_shown:
+            # What a client writes is no control token, but the example has those of the model.
+            said = with_tools_told(said, tools, None if example is None else example_marks[0])
+        messages = for_template(said, template, iter(media), self._family)
         n_messages = len(messages)
-        if chat.continued is not None:
-            messages.append(_quoted(chat.continued, unused))
+        if begun is not None:
+            messages.append(begun.as_text())
         # What a tool is said to do may spell control tokens too.
-        disguise = Disguise([*messages, *({"tools": [tool]} for tool in tools)], self._spellings, template.source, marks)
+        told = [*messages, *({"tools": [tool]} for tool in tools)]
+        disguise = Disguise(told, self._spellings, template.source + "".join([*cut_marks, *example_marks]), media)
         disguised = [tool for message in disguise.messages[len(messages) :] for tool in message["tools"]]
-        try:
-            text = template.render(
-                disguise.messages[:n_messages],
-                add_generation_prompt=chat.opens_answer,
-                variables={**chat.variables, "tools": disguised} if is_shown else chat.variables,
-                max_size=min(self._max_size, MAX_SIZE),
-            )
-        except TooLongError as error:
-            raise self._overflow(error.size) from error
-        is_thinking = thought is not None and _is_open(text, thought)
-        if chat.continued is not None:
-            told = disguise.messages[n_messages]
-            marks_used = thought or ThoughtMarks("<think>", "</think>")
-            added = _continuation(told, text, template, marks_used, with_content=not chat.continues_thought)
-            is_thinking = thought is not None and _goes_on_thinking(added, thought, is_open=is_thinking)
-            text += added
-        elif is_thinking and thought is not None and chat.thinking.is_on is False:
-            text, is_thinking = f"{text.rstrip()}\n\n{thought.end}\n\n", False
+        render = partial(self._rendered_text, variables={**chat.variables, "tools": disguised} if is_shown else chat.variables)
+        shown = disguise.messages[:n_messages]
+        if begun is None:
+            text = render(shown, opens_answer=chat.opens_answer)
+            is_thinking = thought is not None and _is_open(text, thought)
+            form = self._reasoning_form
+            if is_thinking and form is not None and chat.thinking.is_on is False:
+                text, is_thinking = form.closed(text), False
+        else:
+            text = self._begun_text(begun, shown, disguise.messages[n_messages], cut_marks, render)
+            is_thinking = thought is not None and begun.continues_reasoning
+        for mark in example_marks:
+            text = text.replace(mark, str(example))
         if len(text) > self._max_size:
             raise self._overflow(len(text))
-        if lost := [mark for mark in marks if mark not in text]:
-            raise TemplateError(f"the chat template leaves out {len(lost)} of {len(marks)} pictures and sounds")
+        if lost := [mark for mark in media if mark not in text]:
+            raise TemplateError(f"the chat template leaves out {len(lost)} of {len(media)} pictures and sounds")
         if self._adds_bos:
             text = text.removeprefix(template.bos_token)
-        is_opened = is_thinking and thought is not None and chat.continued is None
-        opening = text[text.rindex(thought.start) :] if is_opened and thought is not None else ""
-        return _Rendered(disguise.stretches(text), is_thinking, opening)
+        opening = ""
+        if is_thinking and thought is not None and begun is None and not thought.is_begun_in_words:
+            opening = text[text.rindex(thought.start) :]
+        return _Rendered(disguise.stretches(text), is_thinking, opening, begun is not None)
+
+    def _rendered_text(self, messages: Sequence[Message], *, opens_answer: bool, variables: Mapping[str, object]) -> str:
+        size = min(self._max_size, MAX_SIZE)
+        try:
+            return self.template.render(messages, add_generation_prompt=opens_answer, variables=variables, max_size=size)
+        except TooLongError as error:
+            raise self._overflow(error.size) from error
+
+    def _begun_text(
+        self, begun: BegunAnswer, shown: Sequence[Message], message: Message, cut_marks: Sequence[str], render: Callable[..., str]
+    ) -> str:
+        """Renders the prompt of a begun answer, and appends what the template leaves out."""
+        cut, reasoning_mark = cut_marks
+        whole = [*shown[:-1], with_cut_marks(shown[-1], begun, cut, reasoning_mark)]
+        try:
+            rendered = cut_rendering(render(whole, opens_answer=False), begun, cut, reasoning_mark)
+        except TemplateError:
+            # Some templates refuse a chat that ends with the assistant.
+            rendered = None
+        form = self._reasoning_form
+        if rendered is not None and rendered.is_whole:
+            before = rendered.text.removesuffix(str(message["content"]).lstrip())
+            # Some templates open the reasoning before any answer.
+            if begun.continues_reasoning or form is None or not form.is_open(before):
+                return rendered.text
+        earlier = shown[:-1]
+        if shown[-1].get("tool_calls"):
+            # The answer is a part of the turn that calls.
+            earlier = [*earlier, {**shown[-1], "content": ""}]
+        prompt = render(earlier, opens_answer=True)
+        return extend_prompt(prompt, message, begun, form, None if rendered is None else rendered.text)
+
+    @cached_property
+    def _reasoning_form(self) -> ReasoningForm | None:
+        """How the model writes reasoning, also if its template only ever begins it."""
+        default = ThoughtMarks("<think>", "</think>")
+        marks = self._thought or (default if default.start in self.template.source else None)
+        return None if marks is None else ReasoningForm.of(marks, self.template.source, self.template.question)
+
+    def _begun_answer(self, chat: _Chat, media: Sequence[str]) -> BegunAnswer | None:
+        """The answer that the chat's last message begins; None where there is nothing to continue."""
+        if chat.continued is None:
+            return None
+        n_before = sum(1 for _ in media_parts(chat.messages))
+        content = content_text(chat.continued.content, iter(media[n_before:]))
+        reasoning = chat.continued.reasoning_content or ""
+        marks = None if self._reasoning_form is None else self._reasoning_form.marks
+        begun = parse_begun_answer(content, reasoning, marks, only_reasoning=chat.continues_thought)
+        return None if begun.is_empty else begun
 
     @property
     def _max_size(self) -> int:
@@ -474,37 +601,9 @@ def _runs(parts: Sequence[int | Media]) -> list[Media | list[int]]:
     return runs
 
 
-def _quoted(message: ChatMessage, marks: Iterator[str]) -> Message:
-    return {
-        "role": message.role,
-        "content": content_text(message.content, marks),
-        "reasoning_content": message.reasoning_content or "",
-    }
-
-
 def _is_open(text: str, thought: ThoughtMarks) -> bool:
     """Whether a prompt ends with the beginning of a thought."""
     return text.rstrip().endswith(thought.start)
-
-
-def _continuation(message: Message, prompt: str, template: "ChatTemplate", marks: ThoughtMarks, *, with_content: bool) -> str:
-    """What an answer has already, after the prompt that opens it.
-
-    A thought that the prompt opens is closed before the answer itself begins, and left open where only a thought is given.
-    """
-    thought, content = message["reasoning_content"], message["content"] if with_content else ""
-    is_open = _is_open(prompt, marks)
-    opening = "" if is_open else f"{marks.start}\n"
-    if not with_content or (thought and not content):
-        return f"{opening}{thought}"
-    if is_open or (thought and marks.start in template.source):
-        return f"{opening}{thought}\n{marks.end}\n\n{content}"
-    return str(content)
-
-
-def _goes_on_thinking(added: str, marks: ThoughtMarks, *, is_open: bool) -> bool:
-    """Whether what a message adds to the prompt ends within a thought."""
-    return (is_open or added.lstrip().startswith(marks.start)) and marks.end not in added
 
 
 def _n_places(part: int | Media) -> int:

@@ -3,11 +3,14 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from weft import InvalidRequest
+from weft.chat.answer.families import GENERIC
+from weft.chat.answer.family import Family
 from weft.chat.conversation import MEDIA_TYPES, ChatMessage, ContentPart
 from weft.chat.described import with_calls_told
 from weft.chat.template_terms import Message
@@ -65,8 +68,28 @@ def _check_message(place: str, message: ChatMessage) -> None:
 def _check_call(place: str, function: Any) -> None:  # noqa: ANN401 (any JSON)
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise InvalidRequest("messages", f"{place} must be an object with the name of a function")
-    if not isinstance(arguments := function.get("arguments", ""), str | dict):
-        raise InvalidRequest("messages", f"{place}.arguments is {shown(arguments)}; it must be the JSON of an object")
+    _arguments(function, place)
+
+
+def _arguments(function: dict[str, Any], place: str) -> dict[str, Any]:
+    """The arguments of a call; none at all are an empty object.
+
+    Raises:
+        InvalidRequest: They are neither an object nor the JSON of one.
+    """
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments) if arguments.strip() else None
+        except msgspec.DecodeError as error:
+            message = f"are not JSON ({str(error).lower()}): {shown(arguments)}"
+            raise InvalidRequest("messages", f"{place}.arguments of {shown(function['name'])} {message}") from None
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, dict):
+        message = f"must be an object or the JSON of one (got {shown(function['arguments'])})"
+        raise InvalidRequest("messages", f"{place}.arguments of {shown(function['name'])} {message}")
+    return arguments
 
 
 def media_parts(messages: Sequence[ChatMessage]) -> Iterator[tuple[str, ContentPart]]:
@@ -92,17 +115,32 @@ def content_text(content: str | list[ContentPart] | msgspec.UnsetType | None, ma
     return text
 
 
-def for_template(messages: Sequence[ChatMessage], template: "ChatTemplate", marks: Iterator[str] = _NO_MARKS) -> list[Message]:
+def for_template(
+    messages: Sequence[ChatMessage], template: "ChatTemplate", marks: Iterator[str] = _NO_MARKS, family: Family = GENERIC
+) -> list[Message]:
     """The messages as the template takes them: their content as text or as parts, and what the system says where it can be.
 
-    The next of `marks` stands for each picture and sound. As in llama-server, a message that has one is a text: what some
-    templates write for it, llama.cpp puts around it.
+    As in llama-server, a message with a picture or a sound is a text: what some templates write for it, llama.cpp puts around it.
+
+    Args:
+        messages: The messages.
+        template: The template.
+        marks: Stand for pictures and sounds, in order.
+        family: How the model writes calls, for a template that does not render them.
     """
     if _NAMED_RESULTS in template.source:
         messages = _with_names(messages)
+    if _STEP_FUN in template.source:
+        messages = [_trimmed(message) for message in messages]
+    if _DEEPSEEK_4.fullmatch(template.source):
+        messages = _in_call_order(messages)
     result = [_for_template(message, template, marks) for message in messages]
+    if _THINKING_PARTS.fullmatch(template.source):
+        result = [_with_thinking_part(message) for message in result]
+    if _GEMMA_4 in template.source and _GEMMA_4_RESULTS not in template.source:
+        result = _with_responses_in_turn(result)
     if not template.takes_calls:
-        result = with_calls_told(result)
+        result = with_calls_told(result, family, has_results=template.takes_results)
         if not template.takes_text:
             result = [message | {"content": _as_parts(message["content"])} for message in result]
     if not template.takes_system and len(result) > 1 and result[0]["role"] == "system":
@@ -111,13 +149,94 @@ def for_template(messages: Sequence[ChatMessage], template: "ChatTemplate", mark
     return result
 
 
+_STEP_FUN = "You have access to the following functions in JSONSchema format"
+"""Appears in the template of StepFun 3.5, whose model loops on space around messages: llama.cpp trims them (issue 24181)."""
+
+_DEEPSEEK_4 = re.compile(r"(?s)(?=.*dsml_token)(?!.*function_calls).*")
+"""Matches the template of DeepSeek V4, which renders results in the order of their calls."""
+
+_THINKING_PARTS = re.compile(r"(?s)(?=.*\[SYSTEM_PROMPT\])(?=.*\[ARGS\])(?=.*\['thinking'\])(?!.*\[CALL_ID\]).*")
+"""Matches the template of Ministral 3, which renders reasoning as a part of the content, of type `thinking`."""
+
+_GEMMA_4, _GEMMA_4_RESULTS = "'<|tool_call>call:'", "{#- OpenAI Chat Completions:"
+"""Texts in the templates of Gemma 4. Templates with the second render messages of the role `tool`."""
+
+
+def _trimmed(message: ChatMessage) -> ChatMessage:
+    content, reasoning = message.content, message.reasoning_content
+    if isinstance(content, str):
+        content = content.strip()
+    elif isinstance(content, list):
+        content = [msgspec.structs.replace(part, text=part.text.strip()) if part.text else part for part in content]
+    return msgspec.structs.replace(message, content=content, reasoning_content=reasoning and reasoning.strip())
+
+
+def _in_call_order(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The messages, with the results between two answers in the order of the calls before them."""
+    ordered: list[ChatMessage] = []
+    order: dict[str, int] = {}
+    for is_results, run in groupby(messages, key=lambda message: message.role in ("user", "tool")):
+        alike = list(run)
+        if is_results:
+            results = iter(
+                sorted((message for message in alike if message.role == "tool"), key=lambda m: order.get(m.tool_call_id or "", 0))
+            )
+            alike = [next(results) if message.role == "tool" else message for message in alike]
+        for message in alike:
+            if message.tool_calls:
+                order = {str(call.get("id") or ""): nth for nth, call in enumerate(message.tool_calls)}
+        ordered += alike
+    return ordered
+
+
+def _with_thinking_part(message: Message) -> Message:
+    """A message of the system or the assistant, whose content is a list of parts, with its reasoning as the first of them."""
+    if message["role"] not in ("system", "assistant"):
+        return message
+    rest = {name: value for name, value in message.items() if name not in ("reasoning_content", "thinking")}
+    reasoning = message.get("reasoning_content")
+    thinking = [{"type": "thinking", "thinking": reasoning}] if reasoning else []
+    return rest | {"content": [*thinking, *_as_parts(message["content"])]}
+
+
+def _with_responses_in_turn(messages: Sequence[Message]) -> list[Message]:
+    """The messages with results, and the answer to them, as a part of the turn that calls."""
+    result: list[Message] = []
+    for message in messages:
+        turn = result[-1] if result else {}
+        if message.get("tool_calls") and message.get("content"):
+            # The template renders content behind the results.
+            result += [{"role": "assistant", "content": message["content"]}, {**message, "content": ""}]
+        elif message["role"] == "tool" and turn.get("tool_calls"):
+            responses = turn.setdefault("tool_responses", [])
+            calls = turn["tool_calls"]
+            name = calls[len(responses)]["function"]["name"] if len(responses) < len(calls) else message.get("tool_call_id", "")
+            responses.append({"name": name, "response": _decoded(message["content"])})
+        elif message["role"] == "assistant" and turn.get("tool_responses") and not message.get("tool_calls"):
+            if message["content"]:
+                turn["content"] = message["content"]
+            else:
+                result.append(message)
+        else:
+            result.append(dict(message))
+    return result
+
+
+def _decoded(content: Content) -> Any:  # noqa: ANN401 (any JSON)
+    """What a tool returned: the value of its JSON, or its text."""
+    try:
+        return msgspec.json.decode(content) if isinstance(content, str) else content
+    except msgspec.DecodeError:
+        return content
+
+
 def _for_template(message: ChatMessage, template: "ChatTemplate", marks: Iterator[str]) -> Message:
     role = _ROLES.get(message.role, message.role)
     if role == "developer" and _HARMONY not in template.source:
         role = "system"
     has_media = isinstance(message.content, list) and any(part.type in MEDIA_TYPES for part in message.content)
     said = content_text(message.content, marks) if has_media else message.content
-    stays_list = isinstance(said, list) and template.takes_parts
+    stays_list = isinstance(said, list) and template.keeps_parts
     content: Content = _parts(said) if stays_list or not template.takes_text else content_text(said)
     more: dict[str, Any] = {
         name: value for name in ("reasoning_content", "name", "tool_call_id") if (value := getattr(message, name))
@@ -127,6 +246,9 @@ def _for_template(message: ChatMessage, template: "ChatTemplate", marks: Iterato
         more["thinking"] = message.reasoning_content
     if calls := _calls(message, template):
         more["tool_calls"] = calls
+    if calls and message.reasoning_content and _HARMONY in template.source:
+        # gpt-oss' template takes the reasoning of a call from either, and refuses both.
+        return {"role": role, **more}
     return {"role": role, "content": content, **more}
 
 
@@ -158,21 +280,12 @@ def _calls(message: ChatMessage, template: "ChatTemplate") -> list[dict[str, Any
 
 
 def _called(function: dict[str, Any], template: "ChatTemplate") -> dict[str, Any]:
-    arguments = function.get("arguments", "")
-    if template.takes_calls and template.wants_objects:
-        if isinstance(arguments, str):
-            arguments = _object(function["name"], arguments)
-    elif not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    return {**function, "arguments": arguments or ("{}" if isinstance(arguments, str) else arguments)}
-
-
-def _object(name: str, arguments: str) -> Any:  # noqa: ANN401 (any JSON)
-    try:
-        return msgspec.json.decode(arguments or "{}")
-    except msgspec.DecodeError:
-        message = f"the arguments of a call of {shown(name)} are no JSON, which the chat template needs: {shown(arguments)}"
-        raise InvalidRequest("messages", message) from None
+    arguments: object = _arguments(function, "function")
+    if not (template.takes_calls and template.wants_objects):
+        given = function.get("arguments")
+        # The text of the call stays as the model wrote it.
+        arguments = given if isinstance(given, str) and arguments else json.dumps(arguments, ensure_ascii=False)
+    return {**function, "arguments": arguments}
 
 
 def _parts(content: str | list[ContentPart] | msgspec.UnsetType | None) -> list[dict[str, str]]:

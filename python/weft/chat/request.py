@@ -9,6 +9,7 @@ from weft._native import Media
 from weft.chat.conversation import ChatMessage, Conversation
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.errors import InvalidConfig, InvalidRequest
+from weft.fields.place import placed
 from weft.settings.chat import ChatSettings
 from weft.work.threads import LONG_TEXT, For, Threads
 
@@ -35,7 +36,7 @@ class ChatOptions(TypedDict, total=False):
     template: str | None
     """The template, in Jinja, or the name of a built-in one; None is the model's, or ChatML where it has none."""
     variables: Mapping[str, Any]
-    """What the template may look at besides, such as `enable_thinking`."""
+    """Further variables of the template, such as `enable_thinking`."""
     add_generation_prompt: bool
     """Whether the assistant's turn begins at the end, which is the default."""
     tools: Sequence[Mapping[str, Any]] | None
@@ -47,7 +48,7 @@ class ChatOptions(TypedDict, total=False):
     reasoning_format: str
     """Where a thought goes: `auto` and `deepseek` tell it apart, `none` leaves it in the content, `deepseek-legacy` does both."""
     enable_thinking: bool
-    """Whether the model thinks before it answers; where this is not said, the template decides."""
+    """Whether the model reasons before it answers; true by default if its template supports reasoning."""
     continue_final_message: bool | str
     """Whether the answer goes on with a last message that is the assistant's, which is the default, or with which part of it:
     `content` or `reasoning_content`."""
@@ -122,7 +123,7 @@ def _conversation(messages: Messages, options: ChatOptions) -> tuple[Conversatio
     try:
         said = msgspec.convert(given, list[ChatMessage])
     except msgspec.ValidationError as error:
-        raise InvalidRequest("messages", f"messages: {error}") from None
+        raise InvalidRequest("messages", placed(error, "messages")) from None
     chat = Conversation(
         messages=said,
         add_generation_prompt=options.get("add_generation_prompt"),

@@ -2,27 +2,30 @@
 
 A template comes out of a model's file. It can reach nothing but what it is given, and neither its loops nor its texts grow
 without end. https://huggingface.co/docs/transformers/chat_templating_writing describes what templates may use.
+
+A prompt is no HTML: nothing here escapes text, whatever a template asks for. Each rendering works on a copy of its variables, so
+that a template may change lists and dictionaries, as llama.cpp lets it, and the caller's data stay unchanged.
 """
 
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import meta, nodes
+from jinja2 import filters, meta, nodes
 from jinja2.compiler import CodeGenerator
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import SandboxedEnvironment, modifies_known_mutable
 
 from weft.chat.template_terms import MAX_SIZE, TooLongError
 
-__all__ = ["compile_template", "render", "variables_of"]
+__all__ = ["WatchedList", "compile_template", "render", "variables_of"]
 
 MAX_STEPS = 500_000
 """Turns of loops in one rendering, less than a second of work; a long chat needs a few thousand."""
@@ -31,7 +34,7 @@ MAX_WORK_S = 2.0
 """Seconds of this thread's own work in one rendering: each turn of a loop may make a long text anew."""
 
 CALL_STEPS = 8
-"""What the call of a macro counts for."""
+"""Steps of a call of a macro, and of a method that changes a list or a dictionary."""
 
 MAX_PADDING = 10_000
 """Widest field that a template may ask for."""
@@ -41,6 +44,17 @@ _BUDGET = "weft budget"
 
 _STEP = "weft_step"
 _JOIN = "weft_join"
+
+
+class WatchedList(list[object]):
+    """A list among a template's variables that records whether the template reads its elements."""
+
+    is_read = False
+
+    def __iter__(self) -> Iterator[object]:
+        """Iterates over the elements."""
+        self.is_read = True
+        return super().__iter__()
 
 
 class _Budget:
@@ -93,6 +107,11 @@ class _CountingGenerator(CodeGenerator):
         _replace_joins(node)
         super().visit_Template(node, frame)
 
+    def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier, frame: Any) -> None:  # noqa: ANN401, N802
+        """Compiles the body of `{% autoescape %}`, which changes nothing here."""
+        for child in node.body:
+            self.visit(child, frame)
+
 
 def _counted(n_steps: int, lineno: int) -> nodes.Filter:
     return nodes.Filter(nodes.Const(n_steps), _STEP, [], [], None, None, lineno=lineno)
@@ -130,7 +149,7 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-class _Environment(ImmutableSandboxedEnvironment):
+class _Environment(SandboxedEnvironment):
     """The sandbox, with bounds on what an expression may make."""
 
     code_generator_class = _CountingGenerator
@@ -151,9 +170,13 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (any callable)
-        """Calls, unless a method would pad a text out of bounds."""
+        """Calls, unless a method would make a text or a list out of bounds."""
         owner = getattr(function, "__self__", None)
-        if isinstance(owner, str):
+        if owner is not None and modifies_known_mutable(owner, getattr(function, "__name__", "")):
+            args = _counted_growth(context, owner, args)
+        elif isinstance(owner, str):
+            if function.__name__ == "join" and args:
+                args = (_checked_parts(owner, args[0]), *args[1:])
             if function.__name__ in _PADDING_METHODS and any(isinstance(arg, int) and arg > MAX_PADDING for arg in args):
                 raise SecurityError(f"a text is padded to more than {MAX_PADDING} characters")
             if function.__name__ == "replace" and args:
@@ -172,6 +195,23 @@ class _Environment(ImmutableSandboxedEnvironment):
 _WIDE = re.compile(r"%[-+ #0-9.]*(?:\*|[0-9]{6})|\{[^{}]*:[^{}]*(?:\{|[0-9]{6})")
 
 _PADDING_METHODS = ("center", "expandtabs", "ljust", "rjust", "zfill")
+
+
+def _counted_growth(context: Context, owner: Sized, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a method that changes a list or a dictionary, once their elements are counted as steps."""
+    # An iterator has no length until its elements are there.
+    args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
+    n_added = max([len(arg) for arg in args if isinstance(arg, Sized) and not isinstance(arg, str)], default=0)
+    _check_size(len(owner) + n_added)
+    context.resolve(_BUDGET).spend(CALL_STEPS + n_added)
+    return args
+
+
+def _checked_parts(separator: str, parts: Iterable[Any]) -> list[Any]:
+    """The parts of a text that is joined, unless it would be out of bounds."""
+    parts = list(parts)
+    _check_size(len(separator) * len(parts) + sum(len(part) for part in parts if isinstance(part, str)))
+    return parts
 
 
 def _check_product(sequence: object, count: object) -> None:
@@ -210,13 +250,57 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON for a model to read: no HTML, so nothing is escaped for it."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    """JSON for a model to read, which escapes nothing for HTML. An iterator, such as the result of `map`, is a list."""
+    options: dict[str, Any] = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators, "sort_keys": sort_keys}
+    return json.dumps(value, default=_listed, **options)
+
+
+def _listed(value: object) -> list[object]:
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+def _unescaped(value: object, *_: object, **__: object) -> str:
+    """The text: what `safe`, `escape` and `urlize` return."""
+    return str(value)
+
+
+@jinja2.pass_environment
+def _join_filter(
+    environment: jinja2.Environment, value: Iterable[Any], separator: object = "", attribute: str | int | None = None
+) -> str:
+    """The filter `join`, within bounds."""
+    values = value if attribute is None else map(filters.make_attrgetter(environment, attribute), value)
+    texts = (str(part) for part in values)
+    return str(separator).join(_checked_parts(str(separator), texts))
+
+
+def _replace(value: object, old: object, new: object, count: int = -1) -> str:
+    """The filter `replace`, within bounds."""
+    text = str(value)
+    _check_size((text.count(str(old)) + 1) * len(str(new)))
+    return text.replace(str(old), str(new), count)
+
+
+def _format(value: object, *args: object, **kwargs: object) -> str:
+    """The filter `format`, within bounds."""
+    form = str(value)
+    _check_padding(form)
+    return str(form % (kwargs or args))
+
+
+def _attributes(values: Mapping[str, object], autospace: bool = True) -> str:
+    """The filter `xmlattr`, without escaping."""
+    shown = " ".join(f'{name}="{value}"' for name, value in values.items() if not isinstance(value, jinja2.Undefined | None))
+    return f" {shown}" if autospace and shown else shown
 
 
 def _make_environment() -> _Environment:
     environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     environment.filters |= {"tojson": _tojson, _STEP: _step, _JOIN: _join}
+    environment.filters |= dict.fromkeys(("safe", "escape", "e", "forceescape", "urlize"), _unescaped)
+    environment.filters |= {"join": _join_filter, "replace": _replace, "format": _format, "xmlattr": _attributes}
     environment.filters |= {name: _bounded(environment.filters[name]) for name in ("center", "indent", "slice", "batch")}
     environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
     # Filler text of any length serves no chat.
@@ -244,15 +328,26 @@ def variables_of(source: str) -> set[str]:
 def render(template: jinja2.Template, variables: Mapping[str, object], max_size: int = MAX_SIZE) -> str:
     """Renders a template; whatever it raises is raised.
 
+    The template gets a copy of the variables, whose lists and dictionaries it may change.
+
     Raises:
         TooLongError: it is longer than `max_size` characters; the rest is not rendered.
     """
     parts = []
     size = 0
-    for part in template.generate({**variables, _BUDGET: _Budget()}):
+    for part in template.generate({**_copied(variables), _BUDGET: _Budget()}):
         size += len(part)
         _check_size(size)
         if size > max_size:
             raise TooLongError(size)
         parts.append(part)
     return "".join(parts)
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401 (any JSON)
+    """A copy of a value of JSON."""
+    if isinstance(value, WatchedList):
+        return value
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list | tuple) else value

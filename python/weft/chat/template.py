@@ -42,6 +42,11 @@ class ChatTemplate:
         except (RecursionError, SyntaxError, MemoryError) as error:
             # Of the Python that Jinja makes of it.
             raise TemplateError(f"the chat template is nested too deep: {error}") from error
+        names = sandbox.variables_of(source)
+        self._takes_functions = "functions" in names and "tools" not in names
+        """Whether the template reads the tools as JSON from `functions`, as firefunction-v2's does."""
+        self.takes_tools = "tools" in names or self._takes_functions
+        """Whether it shows tools."""
         as_text, as_parts = _said(_SAID), _said([{"type": "text", "text": _SAID}])
         self.takes_parts = self._shows(_SAID, as_parts) and not self._shows_raw(as_parts)
         """Whether the content of a message may be a list of parts."""
@@ -51,8 +56,6 @@ class ChatTemplate:
         told = _told(_TOLD if self.takes_text else [{"type": "text", "text": _TOLD}])
         self.takes_system = self._shows(_TOLD, told + likely) or not self._shows(_SAID, likely)
         """Whether there may be a message of the system."""
-        self.takes_tools = "tools" in sandbox.variables_of(source)
-        """Whether it shows tools."""
         self._likely = likely
         self.takes_calls = "tool_calls" in source or _CALLED in self._attempt(self._calling("{}"))
         """Whether it shows what an assistant called, and what came of it."""
@@ -64,6 +67,38 @@ class ChatTemplate:
         rendered = self._attempt(self._calling({key: value}))
         # A template that knows texts alone writes an object as Python does.
         return key in rendered and value in rendered and f"'{key}'" not in rendered
+
+    @cached_property
+    def question(self) -> str:
+        """The prompt of one question, with `enable_thinking`."""
+        return self._attempt(self._likely)
+
+    @cached_property
+    def supports_thinking(self) -> bool:
+        """Whether `enable_thinking` is true by default: if it changes how answers begin, or reasoning is rendered."""
+        on, off = (self._attempt(self._likely, {"enable_thinking": is_on}) for is_on in (True, False))
+        if on.rpartition(_SAID)[2] != off.rpartition(_SAID)[2]:
+            return True
+        reasoning = "reasoning of an answer"
+        return reasoning in self._attempt(
+            [*self._likely, {"role": "assistant", "content": "done", "reasoning_content": reasoning}]
+        )
+
+    @cached_property
+    def keeps_parts(self) -> bool:
+        """Whether parts stay a list: they do, as in llama.cpp, unless the template takes texts and never reads a list of none."""
+        if self.takes_text and self.takes_parts:
+            parts = sandbox.WatchedList()
+            self._attempt(_said(parts))
+            return parts.is_read
+        return self.takes_parts
+
+    @cached_property
+    def takes_results(self) -> bool:
+        """Whether it renders messages of the role `tool`."""
+        shown, answer = "result of a call", {"role": "assistant", "content": "done"}
+        content: object = shown if self.takes_text else [{"type": "text", "text": shown}]
+        return shown in self._attempt([*self._likely, answer, {"role": "tool", "tool_call_id": "call00001", "content": content}])
 
     @cached_property
     def keeps_thoughts(self) -> bool:
@@ -88,30 +123,33 @@ class ChatTemplate:
         variables: Mapping[str, object] | None = None,
         max_size: int = MAX_SIZE,
     ) -> str:
-        """The text that messages become.
+        """Renders messages with llama.cpp's variables.
 
         Args:
             messages: The messages.
-            add_generation_prompt: Whether the turn of the assistant is to begin at the end.
-            variables: What the template may look at besides. It sees `preserve_reasoning` and `reasoning_effort` by the other
-                names, too, that templates have for them.
+            add_generation_prompt: Whether the turn of the assistant begins at the end. The variable is undefined otherwise.
+            variables: Further variables, `tools` among them. `enable_thinking` is true by default if the template supports it,
+                and `preserve_reasoning` and `reasoning_effort` are passed by the other names, too, that templates have for them.
             max_size: Most characters of the text.
 
         Raises:
             TooLongError: the text would be longer.
             TemplateError: the template refuses the messages, or fails.
         """
-        given = {
+        passed = variables or {}
+        given: dict[str, object] = {
             "bos_token": self.bos_token,
             "eos_token": self.eos_token,
-            "tools": None,
-            "documents": None,
             **_dates(),
-            **_other_names(variables or {}),
-            **(variables or {}),
+            **_other_names(passed),
+            **(self._functions(passed.get("tools")) if self._takes_functions else {}),
+            **passed,
             "messages": messages,
-            "add_generation_prompt": add_generation_prompt,
         }
+        if "enable_thinking" not in passed:
+            given["enable_thinking"] = self.supports_thinking
+        if add_generation_prompt:
+            given["add_generation_prompt"] = True
         try:
             return sandbox.render(self._template, given, max_size)
         except TooLongError:
@@ -120,6 +158,10 @@ class ChatTemplate:
             line = _line_of(error)
             place = "" if line is None else f" in line {line}"
             raise TemplateError(f"the chat template fails{place}: {cut(str(error)) or type(error).__name__}") from error
+
+    @staticmethod
+    def _functions(tools: object) -> dict[str, object]:
+        return {"functions": json.dumps(tools, ensure_ascii=False, indent=2) if tools else ""}
 
     def _shows(self, text: str, messages: Sequence[Message]) -> bool:
         return text in self._attempt(messages)
@@ -131,14 +173,15 @@ class ChatTemplate:
         return str(parts) in rendered or json.dumps(parts) in rendered
 
     def _attempt(self, messages: Sequence[Message], variables: Mapping[str, object] | None = None) -> str:
+        passed = {"enable_thinking": True, **(variables or {})}
         try:
-            return self.render(messages, add_generation_prompt=True, variables=variables)
+            return self.render(messages, add_generation_prompt=True, variables=passed)
         except (TemplateError, TooLongError):
             return ""
 
 
 def _dates() -> dict[str, str]:
-    """Today, in the two ways that llama.cpp tells templates beside `strftime_now`."""
+    """Variables for the current date, in llama.cpp's formats."""
     now = datetime.now().astimezone()
     return {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
 

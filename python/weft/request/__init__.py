@@ -289,7 +289,7 @@ class Request(Sampling, frozen=True, kw_only=True):
         About(
             "where, in tokens of the prompt, a model whose memory cannot be cut keeps a snapshot besides at its end; "
             "in order, at most 16. A later prompt that has only the tokens up to there goes on from it. With a sliding "
-            "window, what it sees at the prompt's end is kept where this names any place. Other models "
+            "window, what it sees at the end of any prompt is kept. Other models "
             "need none: see `Limits.forks_anywhere`"
         ),
     ] = ()

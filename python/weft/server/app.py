@@ -49,6 +49,7 @@ from weft.server.score_api.routes import router as score_router
 from weft.server.seeds import parallel
 from weft.server.seeds import single_request_batching as srb
 from weft.server.seeds.routes import router as seeds_router
+from weft.server.web_policy import require_trusted_sender
 from weft.settings import Settings
 
 __all__ = ["Application", "create_app"]
@@ -167,7 +168,10 @@ def create_app(
     # Each of these asks for the one before: for those that could be made at once, Litestar starts a group of tasks in each
     # request, and loads what anyio needs for that.
     def provide_caller(request: Request[Any, Any, Any], service: NamedDependency[SkipValidation[Service]]) -> Caller:
-        return Caller(current_owner(), request.headers.get(CONVERSATION), service.recordings)
+        conversation = request.headers.get(CONVERSATION)
+        if conversation:  # A stream by this name ends another one.
+            require_trusted_sender("X-Conversation-Id")
+        return Caller(current_owner(), conversation, service.recordings)
 
     def provide_keeper(caller: Who) -> Keeper:  # noqa: ARG001
         return keeper

@@ -1,48 +1,45 @@
-"""What pages of other origins may do (https://fetch.spec.whatwg.org/#http-cors-protocol), by llama-server's settings."""
+"""CORS headers (https://fetch.spec.whatwg.org/#http-cors-protocol), by llama-server's settings."""
 
-from collections.abc import Sequence
-from urllib.parse import urlsplit
-
+from weft.server.web_policy import Headers, WebPolicy, header
 from weft.settings import Settings
 
-__all__ = ["Cors", "Headers"]
-
-Headers = Sequence[tuple[bytes, bytes]]
-
-ANY = "*"
-LOCALHOST = "localhost"
-"""Stands in the list of origins for every origin on the browser's own machine."""
-
-_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+__all__ = ["Cors"]
 
 
 class Cors:
-    """Which origins are let in, and with what."""
+    """The headers that let a browser show a page of another origin what a request was answered."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._origins = frozenset(origin.rstrip("/") for origin in settings.cors_origins)
+    def __init__(self, settings: Settings, policy: WebPolicy) -> None:
+        self._policy = policy
         self._with_credentials = settings.cors_credentials
         self._methods = settings.cors_methods.encode()
         self._headers = settings.cors_headers.encode()
 
-    def headers(self, request: Headers) -> Headers:
-        """What every answer to such a request says; nothing of other origins where its own is not let in.
+    def headers(self, request: Headers, *, is_open: bool) -> Headers:
+        """Returns the headers of every answer to such a request.
 
-        Origins are echoed, as llama-server does: with credentials, `*` would stand for no origin at all.
+        Credentials are only for origins that the settings name. Other origins are echoed, as llama-server does, where the
+        settings allow any.
+
+        Args:
+            request: The headers of the request.
+            is_open: Whether the route answers pages of any origin.
         """
-        if ANY in self._origins and not self._with_credentials:
+        is_for_any = is_open and self._policy.allows_any_origin
+        origin = header(request, b"origin")
+        is_named = origin is not None and self._policy.names(origin)
+        if is_for_any and not self._with_credentials and not is_named:
             return [(b"access-control-allow-origin", b"*")]
-        origin = _value(request, b"origin")
-        # Caches must know that it depends on who asks, also where it says nothing.
+        # Caches must know that the answer depends on the origin, also where it has no further header.
         allowed = [(b"vary", b"Origin")]
-        if origin is not None and self._lets_in(origin):
+        if origin is not None and (is_named or is_for_any):
             allowed.append((b"access-control-allow-origin", origin))
-            if self._with_credentials:
-                allowed.append((b"access-control-allow-credentials", b"true"))
+        if is_named and self._with_credentials:
+            allowed.append((b"access-control-allow-credentials", b"true"))
         return allowed
 
     def preflight(self, request: Headers) -> Headers:
-        """What the answer to OPTIONS says besides."""
+        """Returns the further headers of an answer to OPTIONS."""
         return [(b"access-control-allow-methods", self._methods), (b"access-control-allow-headers", self._allowed(request))]
 
     def _allowed(self, request: Headers) -> bytes:
@@ -51,20 +48,5 @@ class Cors:
         Browsers do not count `Authorization` under `*`, and under credentials nothing at all; so `*` names beside itself what
         the page wants to send.
         """
-        wanted = _value(request, b"access-control-request-headers")
+        wanted = header(request, b"access-control-request-headers")
         return self._headers + b", " + wanted if self._headers == b"*" and wanted else self._headers
-
-    def _lets_in(self, origin: bytes) -> bool:
-        text = origin.decode("latin-1")
-        return ANY in self._origins or text in self._origins or (LOCALHOST in self._origins and _is_local(text))
-
-
-def _is_local(origin: str) -> bool:
-    try:
-        return urlsplit(origin).hostname in _LOCAL_HOSTS
-    except ValueError:
-        return False
-
-
-def _value(headers: Headers, name: bytes) -> bytes | None:
-    return next((value for given, value in headers if given == name), None)

@@ -29,6 +29,7 @@ from weft.errors import (
     QueueFull,
     SlowReader,
 )
+from weft.fields.place import in_json_words
 from weft.fields.shown import MAX_SHOWN, cut
 from weft.server.refusals import Reason
 from weft.server.request_line import current_line
@@ -44,10 +45,13 @@ __all__ = [
     "BodyTimeoutError",
     "ClientLeftError",
     "ConversationBusyError",
+    "CrossOriginBodyError",
+    "CrossOriginError",
     "ErrorBody",
     "ErrorObject",
     "Errors",
     "InvalidKeyError",
+    "MisdirectedRequestError",
     "NoSuchItemError",
     "NoSuchPrefixError",
     "NobodyReadsError",
@@ -99,8 +103,11 @@ def _documented(status: int, description: str) -> dict[int, ResponseSpec]:
 
 ERRORS = {
     **_documented(400, "The request is wrong; `param` names the field."),
+    **_documented(403, "The route does not answer web pages of other origins."),
     **_documented(408, "The body did not arrive in its time."),
     **_documented(413, "The body is larger than it may be."),
+    **_documented(415, "A web page of another origin sent a body that is not `application/json`."),
+    **_documented(421, "The server does not answer to this `Host`."),
     **_documented(429, "Too many requests wait; try again after the seconds in `Retry-After`."),
     **_documented(503, "The model is being loaded, or the server is stopping."),
 }
@@ -133,6 +140,37 @@ class InvalidKeyError(Exception):
 
     def __init__(self) -> None:
         super().__init__("Invalid API Key")
+
+
+class CrossOriginError(Exception):
+    """A page of another origin asked for what is only for pages of this server, named origins, and clients without a browser."""
+
+    def __init__(self, what: str, origin: str | None) -> None:
+        page = "a page of another origin" if origin is None else f"a page of {origin}"
+        remedy = f"--cors-origins {origin or 'ORIGIN'}"
+        super().__init__(
+            f"{page} may not use {what}, which shows or changes what other clients wrote; open a page of this server,"
+            f" or start it with {remedy} ('*' does not name an origin)"
+        )
+
+
+class CrossOriginBodyError(Exception):
+    """A page of another origin sent a body in a way that needs no preflight request."""
+
+    def __init__(self, content_type: str) -> None:
+        given = f"Content-Type is {cut(content_type)}" if content_type else "there is no Content-Type"
+        super().__init__(f"{given}; a page of another origin must send JSON with Content-Type: application/json")
+
+
+class MisdirectedRequestError(Exception):
+    """The `Host` of a request is not one of this server's: a name that leads here may be an attacker's (DNS rebinding)."""
+
+    def __init__(self, host: str) -> None:
+        name = cut(host.strip().rpartition(":")[0] or host.strip()) or "NAME"
+        super().__init__(
+            f"this server does not answer to the host {cut(host) or '(empty)'}; use 127.0.0.1 or localhost,"
+            f" or start it with --allowed-hosts {name}"
+        )
 
 
 class BodyTimeoutError(Exception):
@@ -275,6 +313,7 @@ _TABLE = [
     _Row(AnswerTooLargeError, 400, "invalid_request_error", Reason.ANSWER_TOO_LARGE, lambda _: {"param": "stream"}),
     _Row(OffsetLostError, 400, "invalid_request_error", Reason.INVALID_FIELD, lambda _: {"param": "from"}),
     _Row(InvalidKeyError, 401, "authentication_error", Reason.NO_KEY),
+    _Row(CrossOriginError, 403, "permission_error", Reason.CROSS_ORIGIN),
     _Row(NoSuchPrefixError, 404, "not_found_error", Reason.NO_ROUTE),
     _Row(NoSuchItemError, 404, "not_found_error", Reason.NO_ROUTE),
     _Row(NobodyReadsError, 408, "timeout_error", Reason.CLIENT_LEFT),
@@ -282,6 +321,8 @@ _TABLE = [
     _Row(ConversationBusyError, 409, "conflict_error", Reason.SLOTS_BUSY),
     _Row(StreamEndedError, 409, "conflict_error", Reason.CLIENT_LEFT),
     _Row(PinsFull, 409, "conflict_error", Reason.PINS_FULL),
+    _Row(CrossOriginBodyError, 415, "invalid_request_error", Reason.CROSS_ORIGIN),
+    _Row(MisdirectedRequestError, 421, "invalid_request_error", Reason.WRONG_HOST),
     _Row(QueueFull, 429, "rate_limit_error", Reason.QUEUE_FULL),
     _Row(StreamsFullError, 429, "rate_limit_error", Reason.QUEUE_FULL),
     _Row(TextsWaitingError, 429, "rate_limit_error", Reason.TEXTS_WAITING),
@@ -344,7 +385,7 @@ def _describe_field(error: ValidationException) -> ErrorObject:
         _count(Reason.INVALID_FIELD)
         field = cut(unknown[1], MAX_SHOWN // 2)  # It is told twice.
         return ErrorObject(code=400, message=f"{field}: there is no such field here", type="invalid_request_error", param=field)
-    said = str(first.get("message"))
+    said = in_json_words(str(first.get("message")))
     if place in ("", "data"):
         if (entry := IN_A_LIST.search(str(error.__cause__))) is None:
             _count(Reason.INVALID_BODY)
@@ -355,6 +396,7 @@ def _describe_field(error: ValidationException) -> ErrorObject:
     # The place may lie inside of the field: `stop[0]`, `stream_options.include_usage`.
     field = INDEX.sub("", place).partition("[")[0].partition(".")[0]
     _count(Reason.INVALID_FIELD)
+    place = place.replace("[...]", ".*")
     return ErrorObject(code=400, message=f"{cut(place)}: {cut(said)}", type="invalid_request_error", param=field or None)
 
 

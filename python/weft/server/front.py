@@ -1,4 +1,4 @@
-"""What every request passes before the routes: CORS, the prefix, the page, whether the engine runs, and the keys."""
+"""What every request passes before the routes: rules for web pages, CORS, the prefix, the page, the engine's state, and keys."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -11,13 +11,23 @@ from litestar.response.base import ASGIResponse
 from litestar.types import HTTPScope, Message, Receive, Scope, Send
 
 from weft.server.auth import Keys
-from weft.server.cors import Cors, Headers
-from weft.server.errors import ClientLeftError, Errors, InvalidKeyError, StillLoadingError, TextsWaitingError
+from weft.server.cors import Cors
+from weft.server.errors import (
+    ClientLeftError,
+    CrossOriginBodyError,
+    CrossOriginError,
+    Errors,
+    InvalidKeyError,
+    MisdirectedRequestError,
+    StillLoadingError,
+    TextsWaitingError,
+)
 from weft.server.page import PATHS, SCRIPT, page, script
 from weft.server.run.patience import Patience
 from weft.server.run.service import Service
 from weft.server.seeds import waiting
 from weft.server.static import Files
+from weft.server.web_policy import Headers, WebPolicy
 from weft.settings.keys import keys_of
 
 __all__ = ["Front"]
@@ -48,7 +58,8 @@ class Front:
         self.prefix = f"/{path}" if path else ""
         self._service = service
         self._errors = errors
-        self._cors = Cors(settings)
+        self._policy = WebPolicy(settings)
+        self._cors = Cors(settings, self._policy)
         self._keys = Keys(keys_of(settings))
         self._settings = settings
         self._files = (
@@ -68,23 +79,41 @@ class Front:
             await self._answered(scope, client, routes)
 
     async def _answered(self, scope: HTTPScope, client: Patience, routes: Next) -> None:
+        path = self._below_prefix(scope["path"])
+        answer, is_open = await self._checked(scope, path)
         headers = list(scope["headers"])
-        receive, send = client.receive, _with_headers(client.send, self._cors.headers(headers))
-        if scope["method"] == "OPTIONS":
+        receive, send = client.receive, _with_headers(client.send, self._cors.headers(headers, is_open=is_open))
+        if scope["method"] == "OPTIONS" and is_open:
             send = _with_headers(send, self._cors.preflight(headers))
-            await ASGIResponse(media_type="text/html")(scope, receive, send)
-            return
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": HttpMethod.GET}, _without_body(send)
-        path = self._below_prefix(scope["path"])
-        try:
-            answer = await self._answer(scope, path)
-        except (ClientLeftError, TextsWaitingError) as error:  # Files are looked for on a thread that may have too much to do.
-            answer = self._refused(scope, path, error)
         if answer is not None:
             await answer(scope, receive, send)
         else:
             await routes({**scope, "path": path or ""}, receive, send)
+
+    async def _checked(self, scope: HTTPScope, path: str | None) -> tuple[ASGIResponse | None, bool]:
+        """Applies the rules for web pages, then answers what is no matter of the routes.
+
+        Returns:
+            The answer, or None for the routes to give it; and whether pages of any origin may read it.
+        """
+        sender = self._policy.sender(scope)
+        self._policy.remember(sender)
+        try:
+            self._policy.check_host(scope)
+            self._policy.check_body(scope, sender)
+            if scope["method"] == "OPTIONS":
+                self._policy.check_route(scope, path, sender)
+                return ASGIResponse(media_type="text/html"), True
+            if (answer := await self._answer(scope, path)) is not None:
+                return answer, True
+            self._policy.check_route(scope, path, sender)
+        except (MisdirectedRequestError, CrossOriginBodyError, CrossOriginError) as error:
+            return self._refused(scope, path, error), False
+        except (ClientLeftError, TextsWaitingError) as error:  # Files are looked for on a thread that may have too much to do.
+            return self._refused(scope, path, error), True
+        return None, self._policy.is_open(scope, path)
 
     def _below_prefix(self, path: str) -> str | None:
         """What follows the prefix; None where the path has another beginning."""
@@ -93,7 +122,7 @@ class Front:
 
     async def _answer(self, scope: HTTPScope, path: str | None) -> ASGIResponse | None:
         """The answer to what is no matter of the routes."""
-        is_get = scope["method"] == "GET"
+        is_get = scope["method"] in ("GET", "HEAD")
         if is_get and path in (*PATHS, SCRIPT) and (answer := await self._page(path)) is not None:
             return answer
         if (refusal := self._service.refusal()) is not None:

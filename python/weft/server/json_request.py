@@ -12,6 +12,7 @@ from litestar.types import Empty
 
 from weft._native import read_body
 from weft.server.errors import BodiesTooLargeError
+from weft.server.json_errors import why_not_json
 from weft.server.run.aside import Purpose
 from weft.server.run.media import MAX_BYTES
 from weft.server.run.room import Room, Share
@@ -143,7 +144,7 @@ class JsonRequest(Request[Any, Any, Any]):
         except RecursionError as error:
             raise ClientException("the body is nested too deep") from error
         except SerializationException as error:
-            raise ClientException(f"the body is no JSON in UTF-8: {error}") from error
+            raise ClientException(why_not_json(body, error)) from error
 
     async def _read(self, body: bytes, struct: type[msgspec.Struct]) -> Any:  # noqa: ANN401 (the struct, or what cannot become one)
         read = partial(read_body, fields=_names(struct), tokens=_names_of(struct, ONE_TOKEN), biases=_names_of(struct, ONE_BIAS))
@@ -160,7 +161,10 @@ class JsonRequest(Request[Any, Any, Any]):
             data = msgspec.json.decode(rest, type=struct, strict=False)
         except msgspec.ValidationError:
             # Litestar says what is wrong with it, as it does of a small body.
-            return msgspec.json.decode(rest)
+            try:
+                return msgspec.json.decode(rest)
+            except msgspec.DecodeError as error:
+                raise ClientException(why_not_json(rest, error)) from error
         for name, value in beside.items():
             setattr(data, name, value)
         # Of two by one name the last holds: the other finds its place taken.

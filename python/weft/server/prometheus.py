@@ -36,7 +36,7 @@ class Family(msgspec.Struct, frozen=True):
 
 
 def counter(name: str, about: str, value: float | Mapping[str, float], label: str = "") -> Family:
-    """What only grows; its name ends in `_total`."""
+    """What only grows. Its name ends in `_total`, unless it is one of llama-server's."""
     return Family(name, "counter", about, value, label)
 
 

@@ -20,6 +20,8 @@ class Reason(StrEnum):
 
     NO_REQUEST = "no_request"
     TOO_MANY_CONNECTIONS = "too_many_connections"
+    WRONG_HOST = "wrong_host"
+    CROSS_ORIGIN = "cross_origin"
     NO_KEY = "no_key"
     NO_ROUTE = "no_route"
     NOT_SUPPORTED = "not_supported"

@@ -1,13 +1,19 @@
 """Who may ask, and over which connection."""
 
+import re
 from dataclasses import dataclass
 
 from weft.settings.flags import flag
 from weft.settings.values import boolean, file, items, together
 
-__all__ = ["AccessSettings"]
+__all__ = ["ANY_HOST", "AccessSettings"]
 
 ACCESS = "access"
+
+ANY_HOST = "*"
+"""Every host, in `--allowed-hosts`."""
+
+_HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|\*")
 
 
 def _keys(text: str) -> tuple[str, ...]:
@@ -16,6 +22,14 @@ def _keys(text: str) -> tuple[str, ...]:
         # A server that was to be locked must not be open because a shell's variable was empty.
         raise ValueError("it holds no key; leave it out for a server without keys")
     return keys
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    hosts = tuple(host.lower().rstrip(".") for host in items(text))
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise ValueError(f"{host!r} is not a host name, as chat.example: leave out the scheme, the port and the path")
+    return hosts
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -59,6 +73,18 @@ class AccessSettings:
         env="LLAMA_ARG_SSL_CERT_FILE",
         help="PEM file of the certificate",
     )
+    allowed_hosts: tuple[str, ...] = flag(
+        (),
+        ACCESS,
+        "--allowed-hosts",
+        metavar="HOSTS",
+        parse=_hosts,
+        join=together,
+        separator=",",
+        env="LLAMA_ARG_ALLOWED_HOSTS",
+        help="host names that requests may be sent to, with commas between them, in addition to IP addresses and localhost; '*'"
+        " is any (default: on a loopback address none, else any)",
+    )
     cors_origins: tuple[str, ...] = flag(
         ("*",),
         ACCESS,
@@ -67,7 +93,8 @@ class AccessSettings:
         parse=items,
         separator=",",
         env="LLAMA_ARG_CORS_ORIGINS",
-        help="origins whose pages may use the server; '*' is any, 'localhost' any on this machine (default: *)",
+        help="origins whose pages may use the server; 'localhost' is any on this machine; '*' is any, for routes that neither"
+        " show nor change what other clients wrote (default: *)",
     )
     cors_methods: str = flag(
         "GET, POST, DELETE, OPTIONS",
@@ -91,5 +118,5 @@ class AccessSettings:
         constants={"--cors-credentials": True, "--no-cors-credentials": False},
         parse=boolean,
         env="LLAMA_ARG_CORS_CREDENTIALS",
-        help="let pages of other origins send credentials (default: yes)",
+        help="let pages of the origins that are named send credentials (default: yes)",
     )

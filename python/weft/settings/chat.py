@@ -64,8 +64,9 @@ class ChatSettings:
             Way((), json_object, env="LLAMA_CHAT_TEMPLATE_KWARGS"),
         ),
         env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
-        help="JSON object of variables that the template sees; --reasoning on|off sets its enable_thinking,"
-        " --reasoning-effort its reasoning_effort, --[no-]reasoning-preserve its preserve_reasoning, which is true by default",
+        help="JSON object of variables that the template sees; --reasoning on|off sets its enable_thinking, true by default where"
+        " the template supports it, --reasoning-effort its reasoning_effort, --[no-]reasoning-preserve its preserve_reasoning,"
+        " which is true by default",
     )
     reasoning_format: str = flag(
         "auto",
@@ -90,7 +91,7 @@ class ChatSettings:
         CHAT,
         "--reasoning-budget",
         metavar="N",
-        parse=unset_at(-1, whole(0)),
+        parse=unset_at(-1, whole(0), "(the default) sets no limit"),
         env="LLAMA_ARG_THINK_BUDGET",
         help="most tokens of a thought; 0 ends it at once (default: -1, no limit)",
     )

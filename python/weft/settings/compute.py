@@ -11,7 +11,7 @@ __all__ = ["STEPS"]
 
 COMPUTE = "compute"
 
-_threads = unset_below(1, within(EngineConfig, "n_threads"))
+_threads = unset_below(1, within(EngineConfig, "n_threads"), "or less is as many as suit the machine")
 
 STEPS: Mapping[str, Flag] = {
     "n_batch": row(

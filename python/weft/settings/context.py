@@ -12,7 +12,7 @@ __all__ = ["CACHE", "ContextSettings"]
 
 CONTEXT = "context and slots"
 
-_tokens = unset_at(0, within(EngineConfig, "n_ctx"))
+_tokens = unset_at(0, within(EngineConfig, "n_ctx"), "leaves it to the model")
 _kv_type = one_of(*get_args(KvType))
 
 
@@ -40,7 +40,7 @@ class ContextSettings:
         0,
         CONTEXT,
         "--keep",
-        parse=unset_at(-1, whole(0)),
+        parse=unset_at(-1, whole(0), "keeps the whole prompt"),
         help="tokens of the beginning that a context shift keeps; -1 is the whole prompt (default: 0)",
     )
     restore_prompt: str | None = flag(
@@ -94,7 +94,7 @@ CACHE: Mapping[str, Flag] = {
         CONTEXT,
         "-np",
         "--parallel",
-        parse=unset_at(-1, within(EngineConfig, "n_slots")),
+        parse=unset_at(-1, within(EngineConfig, "n_slots"), "(the default) leaves it to the server"),
         env="LLAMA_ARG_N_PARALLEL",
         help="completions that are written at once (default: -1, which is 8, each free to use the whole context; with --compat"
         " parallel 1)",

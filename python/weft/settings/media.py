@@ -91,7 +91,7 @@ def _image_tokens(end: str, which: str) -> Flag:
     return row(
         MEDIA,
         f"--image-{end}-tokens",
-        parse=unset_at(-1, within(EngineConfig, f"image_{end}_tokens")),
+        parse=unset_at(-1, within(EngineConfig, f"image_{end}_tokens"), "(the default) leaves it to the projector"),
         env=f"LLAMA_ARG_IMAGE_{end.upper()}_TOKENS",
         help=f"{which} tokens that a picture takes, of models that leave a choice (default: as the projector says)",
     )

@@ -13,22 +13,27 @@ __all__ = ["POSITIONS"]
 GROUP = "positions"
 
 
-def _bounded(name: str, is_unset: Callable[[float], bool]) -> Callable[[str], float | None]:
-    """A parser of a setting's numbers, some of which llama-server reads as unset."""
+def _bounded(name: str, is_unset: Callable[[float], bool], unset: str) -> Callable[[str], float | None]:
+    """A parser of a setting's numbers, some of which, named by `unset`, llama-server reads as unset."""
     about = abouts(EngineConfig)[name]
 
     def parse(text: str) -> float | None:
-        return None if is_unset(number()(text)) else number(about.low, about.high)(text)
+        if is_unset(number()(text)):
+            return None
+        try:
+            return number(about.low, about.high)(text)
+        except ValueError as error:
+            raise ValueError(f"{error}; {unset} leaves it to the model") from None
 
     return parse
 
 
 def _unset_at_0(name: str) -> Callable[[str], float | None]:
-    return _bounded(name, lambda value: value == 0)
+    return _bounded(name, lambda value: value == 0, "0")
 
 
 def _unset_below_0(name: str) -> Callable[[str], float | None]:
-    return _bounded(name, lambda value: value < 0)
+    return _bounded(name, lambda value: value < 0, "a negative number")
 
 
 def _scale(text: str) -> float:
@@ -65,7 +70,7 @@ POSITIONS: Mapping[str, Flag] = {
     "yarn_orig_ctx": row(
         GROUP,
         "--yarn-orig-ctx",
-        parse=unset_below(1, within(EngineConfig, "yarn_orig_ctx")),
+        parse=unset_below(1, within(EngineConfig, "yarn_orig_ctx"), "or less leaves it to the model"),
         env="LLAMA_ARG_YARN_ORIG_CTX",
         help="YaRN: tokens of context that the model was trained on; 0 is as its file says (default: 0)",
     ),

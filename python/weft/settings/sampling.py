@@ -50,7 +50,7 @@ class SamplingSettings:
         "-n",
         "--predict",
         "--n-predict",
-        parse=unset_at(-1, whole(0)),
+        parse=unset_at(-1, whole(0), "(the default) sets no limit but the context"),
         env="LLAMA_ARG_N_PREDICT",
         help="most tokens of a completion (default: -1, until the context is full)",
     )
@@ -70,7 +70,7 @@ class SamplingSettings:
         "-s",
         "--seed",
         metavar="SEED",
-        parse=unset_at(-1, whole(0, 2**32 - 1)),
+        parse=unset_at(-1, whole(0, 2**32 - 1), "(the default) draws a new one for each request"),
         env="LLAMA_ARG_SEED",
         help="seed of the random numbers (default: -1, a new one for each request)",
     )

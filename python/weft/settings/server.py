@@ -88,7 +88,7 @@ class ServerSettings:
         None,
         SERVER,
         "--threads-http",
-        parse=unset_below(1, whole(1, MAX_THREADS_HTTP)),
+        parse=unset_below(1, whole(1, MAX_THREADS_HTTP), "or less is 1 thread"),
         env="LLAMA_ARG_THREADS_HTTP",
         help="threads that read and write connections, beside the one event loop that answers requests; 0 or less is 1"
         " (default: -1)",
@@ -119,7 +119,7 @@ class ServerSettings:
         SERVER,
         "--sse-ping-interval",
         metavar="S",
-        parse=unset_at(-1, whole(1)),
+        parse=unset_at(-1, whole(1), "never sends one"),
         env="LLAMA_ARG_SSE_PING_INTERVAL",
         help="seconds of silence after which a stream carries a comment; -1 is never (default: 30)",
     )
@@ -128,7 +128,7 @@ class ServerSettings:
         SERVER,
         "--sleep-idle-seconds",
         metavar="S",
-        parse=unset_at(-1, whole(1)),
+        parse=unset_at(-1, whole(1), "(the default) never unloads the model"),
         help="seconds without a request after which the model is unloaded until the next one, which waits for it; -1 is never"
         " (default: -1)",
     )

@@ -87,23 +87,36 @@ def _outside(low: float, high: float) -> str:
     return f"above {high:g}" if low == -math.inf else f"not in {low:g} to {high:g}"
 
 
-def unset_at(unset: int, parse: Callable[[str], int]) -> Callable[[str], int | None]:
-    """A parser for llama-server's way to leave a number unset: one number stands for that."""
+def unset_at(unset: int, parse: Callable[[str], int], meaning: str) -> Callable[[str], int | None]:
+    """A parser for llama-server's way to leave a number unset: one number stands for that.
+
+    Args:
+        unset: The number.
+        parse: The parser of all others.
+        meaning: The effect of `unset`, as "sets no limit", for messages.
+    """
 
     def parse_or_unset(text: str) -> int | None:
-        return None if text.strip() == str(unset) else parse(text)
+        return None if text.strip() == str(unset) else _or_unset(parse, text, f"{unset} {meaning}")
 
     return parse_or_unset
 
 
-def unset_below(low: int, parse: Callable[[str], int]) -> Callable[[str], int | None]:
-    """A parser for numbers that llama-server reads as unset where they are less than `low`."""
+def unset_below(low: int, parse: Callable[[str], int], meaning: str) -> Callable[[str], int | None]:
+    """A parser for numbers that llama-server reads as unset where they are less than `low`, which `meaning` explains."""
 
     def parse_or_unset(text: str) -> int | None:
-        value = whole(-(2**31))(text)
-        return None if value < low else parse(text)
+        value = whole(-(2**63), 2**63)(text)
+        return None if value < low else _or_unset(parse, text, f"{low - 1} {meaning}")
 
     return parse_or_unset
+
+
+def _or_unset(parse: Callable[[str], int], text: str, alternative: str) -> int:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; {alternative}") from None
 
 
 def at_most(high: int, parse: Callable[[str], int]) -> Callable[[str], int]:
@@ -143,7 +156,7 @@ def on_off_auto(text: str) -> str:
 
 def layers(text: str) -> int | None:
     """A parser of a number of layers; `auto` and `all` are as many as there are."""
-    return None if text in ("auto", "all", "-1") else whole(0)(text)
+    return None if text in ("auto", "all", "-1") else _or_unset(whole(0), text, "auto, all and -1 are as many as there are")
 
 
 def folder(text: str) -> str:

@@ -12,6 +12,8 @@ const VERSION: u32 = 3;
 /// Value types of the metadata, by their numbers in the specification.
 #[derive(Clone, Copy)]
 enum ValueType {
+    #[allow(dead_code, reason = "the library's tests, which share this file, write parts of models with it")]
+    U16 = 2,
     U32 = 4,
     I32 = 5,
     F32 = 6,
@@ -104,6 +106,13 @@ impl Header {
     pub(crate) fn string(&mut self, key: &str, value: &str) {
         self.key(key, ValueType::String);
         push_string(&mut self.metadata, value);
+    }
+
+    /// Adds an unsigned number of 16 bits.
+    #[allow(dead_code, reason = "the library's tests, which share this file, write parts of models with it")]
+    pub(crate) fn u16(&mut self, key: &str, value: u16) {
+        self.key(key, ValueType::U16);
+        self.metadata.extend(value.to_le_bytes());
     }
 
     /// Adds an unsigned number.

@@ -158,30 +158,42 @@ fn stored_after(cache: &KvCache, nodes: &[(NodeId, Range<u32>)], start: u32) -> 
 /// or a preempted sequence ends, since the others' windows move on.
 fn unsaved(cache: &KvCache, tip: NodeId) -> Option<(NodeId, Range<u32>)> {
     let is_firm = cache.tree.node(tip).n_reserved > 0 || cache.is_end_of_pin(tip);
-    first_unsaved(cache, tip, |at| is_firm || cache.tree.node(at).n_holders == 1)
+    let needed_from = cache.kind.window_from(cache.tree.node(tip).end());
+    first_unsaved(cache, tip, needed_from, |at| is_firm || cache.tree.node(at).n_holders == 1)
 }
 
-/// The first part of what ends at `tip`, as far up as nodes are `wanted`, that is to be saved so that somebody can begin there: what
-/// no piece has yet, and what the window at the tip sees but the piece lacks, because it was saved of a longer path.
-fn first_unsaved(cache: &KvCache, tip: NodeId, wanted: impl Fn(NodeId) -> bool) -> Option<(NodeId, Range<u32>)> {
-    let window_from = cache.kind.window_from(cache.tree.node(tip).end());
+/// The first part of what ends at `tip`, as far up as nodes are `wanted`, that is to be saved so that a sequence can begin there: what
+/// no piece has yet, and what the window needs from `needed_from` on but the piece lacks, because it was saved of a longer path.
+///
+/// A piece that is replaced starts at the window of the last token, one token before the window of the next one: a prompt that ends
+/// at `tip` computes its last token again, for the logits after it.
+fn first_unsaved(
+    cache: &KvCache,
+    tip: NodeId,
+    needed_from: u32,
+    wanted: impl Fn(NodeId) -> bool,
+) -> Option<(NodeId, Range<u32>)> {
+    let last_sees_from = cache.kind.window_of_last(cache.tree.node(tip).end());
     let own = cache.tree.upwards(tip).take_while(|&at| cache.tree.node(at).parent.is_some() && wanted(at));
     let unsaved = own.filter_map(|at| {
         let node = cache.tree.node(at);
-        let start = if node.stored.is_some() { node.start.max(window_from) } else { node.start };
-        let is_unsaved = node.stored.is_none() || (start < node.end() && start < node.whole_from);
-        is_unsaved.then(|| (at, start..node.end()))
+        if node.stored.is_none() {
+            return Some((at, node.start..node.end()));
+        }
+        let lacking_from = node.start.max(needed_from);
+        let is_lacking = lacking_from < node.end() && lacking_from < node.whole_from;
+        is_lacking.then(|| (at, node.start.max(last_sees_from)..node.end()))
     });
     unsaved.last()
 }
 
 /// Windows that are kept while a prompt passes them.
 impl KvCache {
-    /// What is to be saved next of the first `n_tokens` tokens of the path of `id`, which runs, so that others can begin after them when
-    /// the window has moved on; `None` where all is.
+    /// What is to be saved next of the first `n_tokens` tokens of the path of `id`, which runs, so that others can begin after them, or
+    /// compute the last of them again, when the window has moved on; `None` where all is.
     pub fn next_of_window(&mut self, id: SequenceId, n_tokens: u32) -> Option<Range<u32>> {
         let node = self.cut_at(id, n_tokens);
-        first_unsaved(self, node, |_| true).map(|(_, range)| range)
+        first_unsaved(self, node, self.kind.window_of_last(n_tokens), |_| true).map(|(_, range)| range)
     }
 
     /// Keeps what was saved of `range` of the path of `id`, as [`KvCache::next_of_window`] said. `false` where the store has no room for

@@ -118,6 +118,12 @@ impl MemoryKind {
     pub fn window_from(self, n_tokens: u32) -> u32 {
         (n_tokens + 1).saturating_sub(self.n_window)
     }
+
+    /// The first token that the last one of `n_tokens` sees.
+    #[must_use]
+    pub fn window_of_last(self, n_tokens: u32) -> u32 {
+        n_tokens.saturating_sub(self.n_window)
+    }
 }
 
 /// A part of an idle path that leaves the pool next.

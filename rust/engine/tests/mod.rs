@@ -30,6 +30,7 @@ mod stopping;
 mod thoughts;
 mod tiers;
 mod turns;
+mod windows;
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};

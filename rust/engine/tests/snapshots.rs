@@ -6,7 +6,7 @@ fn with_snapshots(prompt: &str, places: &[u32]) -> Request {
     Request { snapshots_at: places.to_vec(), ..greedy(prompt, 5) }
 }
 
-fn n_computed_for(engine: &Engine, control: &FakeControl, request: Request) -> usize {
+pub(super) fn n_computed_for(engine: &Engine, control: &FakeControl, request: Request) -> usize {
     let (before, text) = (control.n_computed(), request.prompt.clone().into_tokens());
     let branch = run(engine, request).remove(0);
     let mut tokens = text;
@@ -75,7 +75,7 @@ fn places_that_are_too_many_or_out_of_order_or_outside_of_the_prompt_are_refused
 #[test]
 fn of_a_chat_what_a_window_sees_at_the_end_of_its_prompt_is_kept() {
     for (max_store_bytes, snapshots_at, n_expected) in
-        [(STORE, vec![100], 40), (Some(0), vec![100], 40), (Some(0), Vec::new(), 340)]
+        [(STORE, vec![100], 41), (Some(0), vec![100], 41), (Some(0), Vec::new(), 41)]
     {
         let limits = Limits { max_store_bytes, ..limits(2, 2048) };
         let memory = MemoryKind { forks: Forks::InWindow, n_window: 32, ..MEMORY };
@@ -93,7 +93,7 @@ fn of_a_chat_what_a_window_sees_at_the_end_of_its_prompt_is_kept() {
 }
 
 /// A memory with a window of 32 tokens, and a store.
-fn start_windowed(checkpoints: Checkpoints) -> (Engine, FakeControl) {
+pub(super) fn start_windowed(checkpoints: Checkpoints) -> (Engine, FakeControl) {
     let limits = Limits { max_store_bytes: STORE, checkpoints, ..limits(4, 8192) };
     start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::InWindow, n_window: 32, ..MEMORY }))
 }
@@ -194,7 +194,7 @@ fn another_answer_to_a_prompt_goes_on_from_its_end_when_the_window_has_moved_on(
 fn windows_along_a_prompt_are_bounded_in_number_and_by_a_part_of_the_store() {
     const WINDOW_BYTES: u64 = 32 * 200;
     for (n_most, max_store_bytes, n_expected) in
-        [(8, None, 9), (0, None, 0), (99, None, 21), (8, Some(8 * 7 * WINDOW_BYTES), 8), (8, Some(7 * WINDOW_BYTES), 1)]
+        [(8, None, 9), (0, None, 1), (99, None, 21), (8, Some(8 * 7 * WINDOW_BYTES), 8), (8, Some(7 * WINDOW_BYTES), 1)]
     {
         let limits = Limits { checkpoints: Checkpoints { n_most, min_step: 16 }, max_store_bytes, ..limits(2, 4096) };
         let memory =

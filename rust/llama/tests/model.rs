@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use super::gguf_writer::Header;
 use super::tiny::write_hollow;
 use super::{demo, demo_path, load};
 use crate::config::{EngineConfig, KvType, ModelConfig, Numa, Placement, Split};
@@ -247,6 +248,42 @@ fn an_architecture_that_cannot_run_is_named() {
 fn a_file_without_a_vocabulary_says_so() {
     let file = TempFile(write_hollow("llama", "no_vocab"));
     assert_eq!(refusal(&file.0), "it holds no vocabulary, so it cannot read a text");
+}
+
+/// A part of a split model, as llama.cpp writes it: all but the first hold nothing but their number and tensors.
+fn part(name: &str, number: u16, n_parts: u16) -> TempFile {
+    let mut header = Header::default();
+    header.u16("split.no", number - 1);
+    header.u16("split.count", n_parts);
+    TempFile::new(name, &header.to_bytes())
+}
+
+#[test]
+fn a_part_of_a_model_that_is_not_its_first_names_the_first() {
+    let file = part("big-00002-of-00003.gguf", 2, 3);
+    let first = file.0.file_name().expect("it has a name").to_string_lossy().replace("-00002-", "-00001-");
+    let reason = refusal(&file.0);
+    assert_eq!(reason, format!("it is part 2 of 3 of a model; give the first part, {first}, with the others in the same folder"));
+    let reason = refusal(&part("renamed.gguf", 3, 3).0);
+    assert!(reason.starts_with("it is part 3 of 3 of a model; give the first part, NAME-00001-of-00003.gguf"), "{reason}");
+    let reason = refusal(&part("first.gguf", 1, 3).0);
+    assert_eq!(reason, "it is part 1 of 3 of a model, and its parts must be named NAME-00001-of-00003.gguf and so on");
+}
+
+#[test]
+fn a_file_that_complements_a_model_says_what_it_is() {
+    for (key, value, expected) in [
+        ("general.type", "adapter", "an adapter of a model (lora)"),
+        ("general.type", "mmproj", "a projector that reads images or audio for a model (mmproj)"),
+        ("general.architecture", "clip", "a projector that reads images or audio for a model (mmproj)"),
+        ("general.type", "imatrix", "an importance matrix, which quantizing a model reads"),
+        ("general.architecture", "controlvector", "a control vector of a model"),
+    ] {
+        let mut header = Header::default();
+        header.string(key, value);
+        let file = TempFile::new(&format!("{value}.gguf"), &header.to_bytes());
+        assert_eq!(refusal(&file.0), format!("it is {expected}, not a model by itself"));
+    }
 }
 
 #[test]

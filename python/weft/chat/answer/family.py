@@ -1,6 +1,7 @@
 """A family of models: how they write thoughts, calls of tools, and what they say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -17,6 +18,8 @@ class ThoughtMarks(msgspec.Struct, frozen=True):
     end: str
     ends_before: tuple[str, ...] = ()
     """What a thought that was not closed ends before, besides."""
+    is_begun_in_words: bool = False
+    """Whether `start` is no mark but the first words of the thought, which the prompt has already."""
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -28,7 +31,7 @@ class Family(msgspec.Struct, frozen=True):
     calls: Grammar
     """A block of calls."""
     triggers: tuple[str, ...] = ()
-    """Texts with which a block begins, wherever they stand in an answer."""
+    """Texts with which a block begins, wherever they stand in an answer; `{tool}` in one is the name of a tool."""
     openings: tuple[str, ...] = ()
     """Texts with which one begins where nothing was said yet."""
     between: str = "\n"
@@ -54,5 +57,10 @@ class Family(msgspec.Struct, frozen=True):
     ends_thoughts: tuple[str, ...] = ()
     """Marks of calls or of the format that end a thought that was not closed."""
     make_id: CallId = call_id
+    write_calls: Callable[[Sequence[Mapping[str, Any]]], str] | None = None
+    """Writes calls as text, each with its `name` and its `arguments`, for templates that do not render them; None does it in
+    the generic format."""
+    thought: ThoughtMarks | None = None
+    """The marks around thoughts, where templates do not spell them in one piece."""
     takes_tools: bool = True
     """Whether its templates show the tools; where not, they are described in words."""

@@ -14,8 +14,10 @@ from weft.chat.answer.tools import ToolUse
 
 __all__ = ["FamilyForm", "thought_of"]
 
+_HARMONY_ANALYSIS = ThoughtMarks("<|channel|>analysis<|message|>", "<|end|>")
+"""Its end closes other messages, too, and stands in the templates of many models that do not reason."""
+
 _THOUGHTS = (
-    ThoughtMarks("<|channel|>analysis<|message|>", "<|end|>"),
     ThoughtMarks("<|START_THINKING|>", "<|END_THINKING|>"),
     ThoughtMarks("<seed:think>", "</seed:think>"),
     ThoughtMarks("[THINK]", "[/THINK]"),
@@ -27,10 +29,14 @@ _THOUGHTS = (
 )
 
 
+_TOOL = "{tool}"
+"""Stands in a trigger for the name of any tool."""
+
+
 def thought_of(template: str) -> ThoughtMarks | None:
     """What stands around the thoughts of a model, by the marks that stand in its template; None where it has none."""
     if "<|channel|>" in template:
-        return _THOUGHTS[0]
+        return _HARMONY_ANALYSIS
     return next((marks for marks in _THOUGHTS if marks.end in template), None)
 
 
@@ -58,7 +64,7 @@ class FamilyForm:
             use: The tools that may be called; None where calls are not looked for.
             is_thinking: Whether an answer begins within a thought.
             thought_opening: How the prompt begins that thought, which is part of the content where thoughts stay in it.
-            continues_thought: Whether the client gave the beginning of that thought, which needs its spaces.
+            continues_thought: Whether the prompt contains the beginning of that thought, so that space at its beginning counts.
             thoughts: Where a thought is told.
             earlier: The ids of all calls that were made in the chat before.
             unread: Called where something looked like a call, and was none.
@@ -78,11 +84,12 @@ class FamilyForm:
         self._unread = unread
         tools = () if use is None else use.tools
         self._tools = sorted(tools, key=lambda tool: len(tool.name), reverse=True)
+        self._family_of_tools = None if family is None else _with_names(family, use)
 
     def reader(self) -> AnswerReader:
         """A reader of one branch."""
         return FamilyReader(
-            self.family,
+            self._family_of_tools,
             self.thought,
             self._tools,
             is_thinking=self.is_thinking,
@@ -122,3 +129,12 @@ class FamilyForm:
         """Texts that must be seen for an answer to be read."""
         thought = () if self.thought is None else (self.thought.start, self.thought.end, *self.thought.ends_before)
         return (*thought, *(() if self.family is None else (*self.family.fillers, *self.family.triggers, *self.family.ends)))
+
+
+def _with_names(family: Family, use: ToolUse | None) -> Family:
+    """The family with the name of each tool in the triggers that have a place for it."""
+    if not any(_TOOL in trigger for trigger in family.triggers):
+        return family
+    names = [] if use is None else [tool.name for tool in use.tools]
+    triggers = [trigger.replace(_TOOL, name) for trigger in family.triggers for name in (names if _TOOL in trigger else ("",))]
+    return msgspec.structs.replace(family, triggers=tuple(triggers))

@@ -64,7 +64,7 @@ class FamilyReader:
             tools: Those that may be called, the longest name first; none where calls are not looked for.
             is_thinking: Whether the answer begins within a thought.
             thought_opening: How the prompt begins that thought.
-            continues_thought: Whether the client gave the beginning of that thought.
+            continues_thought: Whether the prompt contains the beginning of that thought, so that space at its beginning counts.
             is_parallel: Whether there may be several calls.
             is_held: Whether neither a thought nor a call follows on what is said.
             thoughts: Where a thought is told.
@@ -97,7 +97,7 @@ class FamilyReader:
         self._begun = {mark[:n] for mark in marks for n in range(1, len(mark))}
         ends = () if thought is None else (thought.end, *thought.ends_before)
         self._end = re.compile("|".join(map(re.escape, ends))) if ends else None
-        self._text = ""
+        self._text = f"{thought.start}\n" if self._is_thinking and thought is not None and thought.is_begun_in_words else ""
         """What was not looked at to its end."""
         self._space = ""
         """Space behind what was told, which is told if anything is said behind it."""
@@ -118,8 +118,9 @@ class FamilyReader:
         self._is_truncated = False
         self._calls_within_thought = False
         """Whether the block of calls that is being read began in a thought, which goes on if that is no call."""
-        is_opened = self._is_thinking and bool(thought_opening) and thoughts is not Thoughts.APART
-        self._parts: list[Part] = [Content(thought_opening)] if is_opened else []
+        self._thought_opening = "" if thoughts is Thoughts.APART else thought_opening
+        """What the content begins with, if the thought that the prompt has opened has any text, or is closed."""
+        self._parts: list[Part] = []
 
     @property
     def is_cut(self) -> bool:
@@ -223,7 +224,8 @@ class FamilyReader:
             self._is_thinking, self._is_fresh, self._space = False, True, ""
             if self._thoughts is not Thoughts.APART:
                 self._is_fresh = False
-                self._parts.append(Content("" if is_before else self._thought.end))
+                self._parts.append(Content("" if is_before else f"{self._thought_opening}{self._thought.end}"))
+                self._thought_opening = ""
             return True
         n_kept = 0 if self._is_ended else n_begun(self._text, self._thought.end, *self._thought.ends_before)
         stop = len(self._text) - n_kept
@@ -233,7 +235,8 @@ class FamilyReader:
 
     def _think(self, text: str) -> None:
         if text and self._thoughts is not Thoughts.APART:
-            self._parts.append(Content(text))
+            self._parts.append(Content(f"{self._thought_opening}{text}"))
+            self._thought_opening = ""
         if self._thoughts is not Thoughts.IN_CONTENT and (told := self._without_ends(text)):
             self._parts.append(Thought(told))
 

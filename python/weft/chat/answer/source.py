@@ -85,6 +85,8 @@ class Source:
         """The one that was called last."""
         self.held_arguments = ""
         """What was read of arguments before the tool was known."""
+        self.given_id = ""
+        """The id that the model has given the call that begins next."""
         self.n_earlier = n_earlier
         self._make_id = make_id
         self._ids = ids
@@ -102,7 +104,8 @@ class Source:
         number = self.n_earlier + self.n_calls
         while (call_id := self._make_id(name, number)) in self._ids:
             number += 1
-        self._open.append(CallBegun(self.n_calls, call_id, name))
+        given, self.given_id = self.given_id, ""
+        self._open.append(CallBegun(self.n_calls, given if given and given not in self._ids else call_id, name))
         self.n_calls += 1
 
     def rename(self, call_id: str) -> None:
@@ -142,7 +145,7 @@ class Source:
         if self.n_settled != n_settled:
             return False
         self.farthest = max(self.farthest, self.at)
-        self.at, self.n_calls, self.held_arguments = at, n_calls, ""
+        self.at, self.n_calls, self.held_arguments, self.given_id = at, n_calls, "", ""
         del self._open[n_open:]
         return True
 

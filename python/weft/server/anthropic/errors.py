@@ -30,8 +30,11 @@ def _documented(status: int, description: str) -> dict[int, ResponseSpec]:
 
 ERRORS = {
     **_documented(400, "The request is wrong; the message names the field."),
+    **_documented(403, "The route does not answer web pages of other origins."),
     **_documented(408, "The body did not arrive in its time."),
     **_documented(413, "The body is larger than it may be."),
+    **_documented(415, "A web page of another origin sent a body that is not `application/json`."),
+    **_documented(421, "The server does not answer to this `Host`."),
     **_documented(429, "Too many requests wait; try again after the seconds in `Retry-After`."),
     **_documented(501, "The server, or its model, cannot do that."),
     **_documented(503, "The model is being loaded, or the server is stopping."),

@@ -79,7 +79,8 @@ def _finished(tally: Tally) -> list[Family]:
         gauge(
             "llamacpp:predicted_tokens_seconds", "Average tokens drawn per second of one completion.", tally.predicted_per_second
         ),
-        gauge("llamacpp:n_tokens_max", "Tokens of the longest finished completion, its prompt included.", tally.n_tokens_max),
+        # It is no sum, but llama-server exposes it as a counter, and it never falls.
+        counter("llamacpp:n_tokens_max", "Tokens of the longest finished completion, its prompt included.", tally.n_tokens_max),
         counter(
             "weft:unread_tool_calls_total", "What looked like a tool call and was none, told as content.", tally.n_unread_calls
         ),

@@ -18,7 +18,7 @@ from weft.server.response_fields import GenerationSettings, generation_settings
 from weft.server.run.media_files import MEDIA_MARKER
 from weft.server.run.service import Service
 
-__all__ = ["default_settings", "lora_adapters", "properties", "set_lora_adapters"]
+__all__ = ["default_settings", "lora_adapters", "properties", "set_lora_adapters", "without_texts"]
 
 MAX_ID = 2**32 - 1
 """The engine says of numbers up to this which adapters there are; larger ones it cannot be asked about."""
@@ -58,7 +58,13 @@ def properties(service: Service) -> Properties:
         compute=service.engine.compute.summary,
         repeatable=service.engine.is_repeatable,
         pooling=service.engine.vector_stats().pooling,
+        chat_template_tool_use=service.chat.tool_use_source or msgspec.UNSET,
     )
+
+
+def without_texts(told: Properties) -> Properties:
+    """Leaves out the texts that another client may have set."""
+    return msgspec.structs.replace(told, system_prompt="", user_name="", assistant_name="")
 
 
 def default_settings(service: Service) -> GenerationSettings:

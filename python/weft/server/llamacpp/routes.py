@@ -57,6 +57,7 @@ from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedAnswer, AwaitedPieces, PiecedAnswer, StreamedAnswer, WholeAnswer
 from weft.server.run.submission import Submission
 from weft.server.slot_files import SlotFiles
+from weft.server.web_policy import is_trusted_sender, require_trusted_sender
 
 __all__ = ["router"]
 
@@ -79,6 +80,7 @@ async def completion(
     common = service.common_prompt
     if (new := dialect.system_prompt(data)) is None:
         return await _answer(data, dialect.following(asked, common.current, common.tokens), service, caller, other)
+    require_trusted_sender("the field system_prompt")
     # Whoever else brings one waits for this one, but not for its pictures and sounds.
     asked = await service.with_media_read(asked)
     async with common.changed(new) as tokens:
@@ -164,6 +166,8 @@ async def health(
     the status says so too.
     """
     include, fail = _is_on(include_slots), _is_on(fail_on_no_slot)
+    if include:
+        require_trusted_sender("include_slots")
     told = places.health(service, include_slots=include and service.settings.slots_endpoint, is_2024=include or fail)
     if fail and not told.slots_idle:
         raise SlotsBusyError(told)
@@ -232,7 +236,8 @@ async def prometheus_metrics(service: Here) -> Response[str]:
 async def props(service: Here) -> Properties:
     """The server and its model."""
     await service.compiled_chat()
-    return msgspec.structs.replace(service.told(properties.properties), is_sleeping=not service.sleep.is_awake)
+    told = msgspec.structs.replace(service.told(properties.properties), is_sleeping=not service.sleep.is_awake)
+    return told if is_trusted_sender() else properties.without_texts(told)
 
 
 @post("/props", status_code=200, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)

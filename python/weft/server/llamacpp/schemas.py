@@ -288,6 +288,8 @@ class Properties(msgspec.Struct):
     """Whether a seeded request gives the same text whoever else is served."""
     pooling: str
     """What becomes of the vectors of a text's tokens: none, mean, cls, last or rank."""
+    chat_template_tool_use: str | msgspec.UnsetType = msgspec.UNSET
+    """Template for chats with tools, if the model's file has a separate one."""
 
 
 class PropertiesSet(msgspec.Struct):

@@ -101,7 +101,10 @@ async def _begin(asked: translate.Asked, service: Service, context: Sequence[int
     fields = asked.fields
     prompt = await service.chat_prompt(fields, request_fields.chat_files(fields.messages))
     if context:
-        known = context if isinstance(context, TokenIds) else TokenIds(context)
+        try:
+            known = context if isinstance(context, TokenIds) else TokenIds(context)
+        except OverflowError:
+            raise InvalidRequest("context", "context has a token whose id is not below 2³¹") from None
         service.check_length(known)
         if (unknown := known.outside(service.engine.model.n_vocab)) is not None:
             raise InvalidRequest("context", f"context has the token {unknown}, which the model has not")

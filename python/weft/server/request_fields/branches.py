@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from weft import InvalidRequest
+from weft.fields.place import placed
 from weft.fields.shown import shown
 from weft.server.request_fields.fields import BRANCH_NAMES, BranchFields, CompletionFields
 
@@ -57,7 +58,7 @@ def _read(index: int, given: dict[str, Any]) -> BranchFields:
     try:
         return msgspec.convert(given, BranchFields, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest("branches", f"branches[{index}] is wrong: {error}") from None
+        raise InvalidRequest("branches", placed(error, f"branches[{index}]")) from None
 
 
 def _alone(body: CompletionFields, branch: BranchFields) -> CompletionFields:

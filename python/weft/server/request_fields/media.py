@@ -9,6 +9,7 @@ import msgspec
 from weft import InvalidRequest
 from weft.chat.conversation import ChatMessage, ContentPart
 from weft.chat.messages import media_parts
+from weft.fields.place import placed
 from weft.fields.shown import shown
 from weft.server.request_fields.fields import Prompt, TextPrompt
 from weft.server.run.media_files import MAX_FILES, MEDIA_MARKER, MediaFile, MediaPrompt
@@ -56,7 +57,7 @@ def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa:
     try:
         images = msgspec.convert(image_data, list[_Image])
     except msgspec.ValidationError as error:
-        raise InvalidRequest("image_data", f"image_data: {error}") from None
+        raise InvalidRequest("image_data", placed(error, "image_data")) from None
     files = {
         image.id: MediaFile(source=image.data, param="image_data", place=f"image_data[{index}].data", kind="image")
         for index, image in enumerate(images)

@@ -77,6 +77,8 @@ def logit_bias(biases: LogitBias | Biases) -> Sequence[tuple[Piece, float]]:
     for key, bias in pairs:
         if bias is True:
             raise InvalidRequest("logit_bias", f"the bias of {shown(key)} is true; it must be a number or false")
+        if isinstance(key, int) and not -(2**31) <= key < 2**31:
+            raise InvalidRequest("logit_bias", f"logit_bias names the token {shown(key)}; ids of tokens are below 2³¹")
     return [(key, float("-inf") if bias is False else bias) for key, bias in pairs]
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from weft.server.response_fields import PromptProgress
 from weft.server.responses.items import Call, Message, Part, Thought, ThoughtText
 from weft.server.responses.schemas import Response
 from weft.server.run.pieces import filled
@@ -52,6 +53,9 @@ class Queued(_OfResponse, tag="response.queued"):
 
 class InProgress(_OfResponse, tag="response.in_progress"):
     """It is written."""
+
+    prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
+    """llama-server's extension: how far the prompt is."""
 
 
 class Completed(_OfResponse, tag="response.completed"):

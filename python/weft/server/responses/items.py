@@ -10,6 +10,7 @@ import msgspec
 
 from weft import InvalidRequest
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl, InputAudio
+from weft.fields.place import placed
 from weft.fields.shown import shown
 from weft.server.responses.schemas import Transformation
 
@@ -155,7 +156,7 @@ def _read(given: dict[str, Any], place: str, field: str) -> Item | Reference:
     try:
         item = msgspec.convert({**given, "type": kind, "id": given.get("id") or ""}, Item | Reference)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(field, f"{place}: {error}") from None
+        raise InvalidRequest(field, placed(error, place)) from None
     if isinstance(item, Message):
         item.content = [_part(part, item.role, f"{place}.content[{n}]", field) for n, part in enumerate(_parts(item))]
     if isinstance(item, CallOutput) and isinstance(item.output, list):

@@ -127,6 +127,7 @@ class Keeper:
             form,
             with_top=bool(data.top_logprobs),
             is_opaque=translate.wants(data, translate.OPAQUE),
+            with_progress=data.return_progress is True,
             on_end=partial(self._ended, kept, conversation, keeps=keeps),
         )
         collected = Collected(self._service.collected)

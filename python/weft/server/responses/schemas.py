@@ -95,6 +95,8 @@ class CreateResponse(ResponseFields, kw_only=True):
     lora: Any = None
     grammar: str | None = None
     sse_ping_interval: int | None = None
+    return_progress: bool | None = None
+    """Whether a stream reports how far the prompt is, in `prompt_progress` of further `response.in_progress` events."""
     explain_cache: bool | None = None
     """Whether the answer tells why what was computed of the prompt had to be: `cache_explanation`."""
 

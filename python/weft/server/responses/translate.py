@@ -207,7 +207,7 @@ def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
         if wants(data, LOGPROBS):
             fields.logprobs, fields.top_logprobs = True, data.top_logprobs or 0
         # By its first step a response that waits is known to have begun.
-        fields.return_progress = data.background is True
+        fields.return_progress = data.background is True or data.return_progress is True
         fields.stream = data.stream is True or data.background is True
     return fields
 

@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import cast
 
 import msgspec
 
-from weft import ContextOverflow, Finished, InvalidRequest, Token
+from weft import ContextOverflow, Finished, InvalidRequest, Progress, Token
 from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part
 from weft.chat.answer.parts import Thought as ThoughtPart
 from weft.server.errors import describe
+from weft.server.response_fields import PromptProgress
 from weft.server.responses import events
 from weft.server.responses.events import Told
 from weft.server.responses.items import BELOW, Call, Message, Thought, ThoughtText, new_id, opaque
@@ -82,6 +84,7 @@ class Writing:
         form: How the text is to be read.
         with_top: Whether likely tokens stand beside log-probabilities.
         is_opaque: Whether thoughts are told in one word too.
+        with_progress: Whether events report how far the prompt is.
         on_end: Called once, when nothing more will change.
     """
 
@@ -93,6 +96,7 @@ class Writing:
         *,
         with_top: bool,
         is_opaque: bool,
+        with_progress: bool = False,
         on_end: "Callable[[Writing], None]",
     ) -> None:
         self.response = response
@@ -106,6 +110,7 @@ class Writing:
         self._namespaces = {tool["name"] for tool in response.tools if tool.get("type") == "namespace"}
         self._with_top = with_top
         self._is_opaque = is_opaque
+        self._with_progress = with_progress
         self._on_end = on_end
         self._open: _Open | None = None
         self._n_events = 0
@@ -131,6 +136,8 @@ class Writing:
         if self.response.status == "queued":
             self.response.status = "in_progress"
             made.append(self._about(events.InProgress))
+        if isinstance(event, Progress) and self._with_progress:
+            made.append(self._about(partial(events.InProgress, prompt_progress=PromptProgress.of(event))))
         if not isinstance(event, Token | Finished):
             return made, 0
         n_bytes = len(event.text)

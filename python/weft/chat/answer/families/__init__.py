@@ -12,10 +12,13 @@ from weft.chat.answer.families import (
     granite,
     hermes,
     kimi,
+    kimi_k3,
     lfm,
     llama,
     minimax,
+    minimax_m3,
     mistral,
+    muse,
     nemotron,
     qwen_coder,
     seed_oss,
@@ -30,6 +33,9 @@ GENERIC = hermes.GENERIC
 ALL: tuple[Family, ...] = (
     gpt_oss.GPT_OSS,
     *gemma.ALL,
+    muse.MUSE,
+    kimi_k3.KIMI_K3,
+    minimax_m3.MINIMAX_M3,
     functionary.FUNCTIONARY_3_2,
     kimi.KIMI,
     cohere.COHERE_2_MOE,
@@ -60,6 +66,6 @@ ALL: tuple[Family, ...] = (
 """Those that are told apart by more come first."""
 
 
-def family_of(template: str) -> Family:
-    """The family of a template, by the marks that stand in it."""
-    return next((family for family in ALL if family.is_of(template)), GENERIC)
+def family_of(template: str) -> Family | None:
+    """Returns the family of a template by the marks that stand in it; None where it has none that are known."""
+    return next((family for family in ALL if family.is_of(template)), None)

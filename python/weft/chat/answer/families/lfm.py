@@ -1,5 +1,6 @@
 """LFM2: a list of calls as in Python."""
 
+from weft.chat.answer.call_text import python_list_text
 from weft.chat.answer.families.shapes import python_list
 from weft.chat.answer.family import Family
 from weft.chat.answer.grammar import End, Row, Space
@@ -14,4 +15,5 @@ LFM2 = Family(
     calls=Row("<|tool_call_start|>", Space(), python_list(), End("<|tool_call_end|>")),
     triggers=("<|tool_call_start|>",),
     between="",
+    write_calls=lambda calls: f"<|tool_call_start|>{python_list_text(calls)}<|tool_call_end|>",
 )

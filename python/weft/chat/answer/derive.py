@@ -1,0 +1,181 @@
+"""Derives how calls and reasoning are written from what a chat template writes for known messages.
+
+The sample with one call shows what stands before, within and behind a call; the one with two calls shows which of that belongs to
+each call and which to all of them. The result is an ordinary family, so reading and grammars need no other case for it.
+"""
+
+import re
+
+import msgspec
+
+from weft.chat.answer.call_forms import ID, MAX_MARK, CallForm, UnknownFormatError, form_of, literal
+from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.grammar import Calls, End, Grammar, OneCall, Row, Space
+from weft.chat.answer.samples import CALL_IDS, CONTENT, REASONING, Samples, common_prefix, common_suffix
+
+__all__ = ["derive_family", "derive_thought"]
+
+_FIRST_MARK = re.compile(r"\s*(<[^<>\n]+>|\[[^\[\]\n]+\])")
+_LAST_MARK = re.compile(r"(<[^<>\n]+>|\[[^\[\]\n]+\])\s*\Z")
+
+_DISTINCT = re.compile(r"[^\w\s{}\[\]()\",:;'.]")
+"""What a text has that can begin a call wherever it stands. JSON and words stand also elsewhere."""
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    """What stands around calls."""
+
+    section_start: str
+    opening: str
+    """Stands before each call."""
+    closing: str
+    between: str
+    section_end: str
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the calls are elements of a list."""
+        is_bracketed = self.section_start.rstrip().endswith("[") and self.section_end.lstrip().startswith("]")
+        return is_bracketed and self.between.strip() in ("", ",") and not self.opening and not self.closing
+
+    @property
+    def is_section(self) -> bool:
+        """Whether there is something around all calls together."""
+        return bool(self.section_start.strip())
+
+
+def derive_thought(samples: Samples) -> ThoughtMarks | None:
+    """Returns the marks around reasoning; None where the template shows none, or writes it without marks."""
+    shown = samples.reasoning or samples.call_after_reasoning
+    if shown is None:
+        return None
+    before, _, behind = shown.text.partition(REASONING)
+    start, mark = before.strip(), _FIRST_MARK.match(behind)
+    end = "" if mark is None else mark.group(1)
+    if not end or max(len(start), len(end)) > MAX_MARK:
+        return None
+    if start:
+        return ThoughtMarks(start, end)
+    plain = samples.content or samples.call
+    header = _LAST_MARK.search(samples.header)
+    if plain is not None and plain.text.lstrip().startswith(end) and header is not None:
+        # Each turn begins with a thought, which is closed where it is empty.
+        return ThoughtMarks(header.group(1), end)
+    words = samples.opened.strip()
+    return ThoughtMarks(words, end, is_begun_in_words=True) if 0 < len(words) <= MAX_MARK else None
+
+
+def derive_family(samples: Samples, thought: ThoughtMarks | None) -> Family | None:
+    """Returns a family that writes calls as the template does; None where they are in no form that is known here."""
+    if samples.call is None:
+        return None
+    try:
+        return _family(samples, thought)
+    except UnknownFormatError:
+        return None
+
+
+def _family(samples: Samples, thought: ThoughtMarks | None) -> Family:
+    assert samples.call is not None
+    one = _without_thought(samples.call.text, samples, thought)
+    two = None if samples.two_calls is None else _without_thought(samples.two_calls.text, samples, thought)
+    form = form_of(one, "" if samples.markup_call is None else samples.markup_call.text)
+    frame = _frame(form, one, two)
+    calls, trigger = _block(form, frame, samples)
+    before, behind = _around_content(samples, thought)
+    glue = _behind_thought(samples, thought, before)
+    # A token that ends turns, but is none of those that end a text, is spelled out.
+    tail = samples.tail.strip()
+    begins_calls = bool(tail) and tail in trigger
+    fillers = (glue, before, behind, _unopened(samples, thought), tail if begins_calls else "")
+    if any(len(text) > MAX_MARK for text in (tail, *fillers, *msgspec.structs.astuple(frame))):
+        raise UnknownFormatError
+    return Family(
+        name="Derived",
+        is_of=lambda _: False,
+        calls=calls,
+        triggers=(trigger,),
+        between="" if frame.is_section else frame.between,
+        fillers=tuple(dict.fromkeys(filter(None, fillers))),
+        ends=(tail,) if tail and not begins_calls and (thought is None or tail != thought.end) else (),
+        lead=glue,
+        before=before,
+        behind=behind,
+    )
+
+
+def _without_thought(text: str, samples: Samples, thought: ThoughtMarks | None) -> str:
+    """A sample behind the empty thought that it may begin with, with the ids of its calls replaced."""
+    for call_id in CALL_IDS:
+        text = text.replace(call_id, ID)
+    text = text.lstrip()
+    if thought is None:
+        return text
+    if text.startswith(thought.start) or samples.is_open(thought):
+        return text.partition(thought.end)[2]
+    return text.removeprefix(thought.end)
+
+
+def _around_content(samples: Samples, thought: ThoughtMarks | None) -> tuple[str, str]:
+    """The marks around content."""
+    if samples.content is None:
+        return "", ""
+    before, _, behind = _without_thought(samples.content.text, samples, thought).partition(CONTENT)
+    return before.strip(), behind.strip()
+
+
+def _behind_thought(samples: Samples, thought: ThoughtMarks | None, content_start: str) -> str:
+    """What stands between a thought and what follows it, but for what begins content."""
+    if samples.reasoning is None or thought is None:
+        return ""
+    between = samples.reasoning.text.partition(REASONING)[2].partition(CONTENT)[0]
+    return between.partition(thought.end)[2].strip().removesuffix(content_start).strip()
+
+
+def _unopened(samples: Samples, thought: ThoughtMarks | None) -> str:
+    """The end of a thought where it begins answers that have none."""
+    if thought is None or samples.is_open(thought) or samples.content is None:
+        return ""
+    return thought.end if samples.content.text.lstrip().startswith(thought.end) else ""
+
+
+def _frame(form: CallForm, one: str, two: str | None) -> _Frame:
+    """What stands around calls, by samples of one and of two."""
+    span = form.locate(one, 0, 0)
+    before, behind = one[: span.start], one[span.end :]
+    if two is None:
+        frame = _Frame(before, "", "", "", behind.rstrip())
+        return frame if frame.is_list else _Frame("", before, behind.rstrip(), "", "")
+    left = form.locate(two, 0, 0)
+    right = form.locate(two, 1, left.end)
+    middle = two[left.end : right.start]
+    opening = before[len(before) - common_suffix(before, middle) :].lstrip()
+    middle = middle.removesuffix(opening)
+    closing = behind[: common_prefix(behind, middle)].rstrip()
+    frame = _Frame(
+        section_start=before.removesuffix(opening),
+        opening=opening,
+        closing=closing,
+        between=middle.removeprefix(closing),
+        section_end=behind.removeprefix(closing).rstrip(),
+    )
+    if two[: left.start] != before or (frame.between.strip() and not frame.is_list):
+        raise UnknownFormatError
+    return frame
+
+
+def _block(form: CallForm, frame: _Frame, samples: Samples) -> tuple[Grammar, str]:
+    """The grammar of a block of calls, and the text that begins it wherever it stands."""
+    section_start, section_end = frame.section_start, frame.section_end
+    call: Grammar = OneCall(Row(*literal(frame.opening), form.build(frame.closing)))
+    if frame.is_list:
+        section_start, section_end = section_start.rstrip()[:-1], section_end.lstrip()[1:]
+        call = Row("[", Space(), Calls(call, Row(Space(), ",", Space(" "))), End("]"))
+    elif frame.is_section:
+        call = Calls(call, Space(frame.between))
+    beginning = (section_start if frame.is_section else frame.opening).partition(ID)[0].strip()
+    line = beginning.partition("\n")[0]
+    trigger = beginning if line in f"{samples.header}{samples.tail}" else line
+    if _DISTINCT.search(trigger) is None:
+        raise UnknownFormatError
+    return Row(*literal(section_start.lstrip()), call, *([End(section_end)] if section_end.strip() else [])), trigger

@@ -1,0 +1,116 @@
+"""Finds how answers to a chat template are written: as a family that is known, or as what the template itself writes shows."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from weft.chat.answer.derive import derive_family, derive_thought
+from weft.chat.answer.families import ALL, GENERIC, family_of
+from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.form import thought_of
+from weft.chat.answer.proof import reads_calls, reads_content, reads_reasoning
+from weft.chat.answer.samples import CALLS, Samples, render_samples
+
+if TYPE_CHECKING:
+    from weft.chat.template import ChatTemplate
+
+__all__ = ["AnswerFormat", "detect_format"]
+
+logger = logging.getLogger(__name__)
+
+
+class AnswerFormat(msgspec.Struct, frozen=True):
+    """How answers are written, and how models learn of tools."""
+
+    family: Family
+    """Takes tools only where the template shows them, and its calls are read."""
+    thought: ThoughtMarks | None
+    example: str | None = None
+    """A call as the template writes it, where tools are described in words."""
+
+
+def detect_format(
+    template: "ChatTemplate", end_marks: Sequence[str] = (), variables: Mapping[str, object] | None = None
+) -> AnswerFormat:
+    """Finds the format of a template, in some 20 ms: it renders up to ten short chats.
+
+    The family whose marks stand in the template comes first, then the others, then what can be derived. One whose reader does not
+    return the calls that the template writes is the wrong one.
+
+    Args:
+        template: The template, compiled.
+        end_marks: The spellings of the tokens that end a text.
+        variables: Further variables of the template.
+    """
+    named = family_of(template.source)
+    try:
+        samples = render_samples(template, end_marks, variables)
+        if samples is not None:
+            return _format(template, named, samples)
+    except Exception:
+        # Whatever is in a template, chats go on.
+        logger.exception("how the chat template writes calls could not be found out")
+    family = named if named is not None and template.takes_tools else GENERIC
+    thought = named.thought if named is not None and named.thought is not None else thought_of(template.source)
+    return AnswerFormat(family, thought)
+
+
+def _format(template: "ChatTemplate", named: Family | None, samples: Samples) -> AnswerFormat:
+    thought = _thought(named, template.source, samples)
+    if samples.call is None:
+        family = named or GENERIC
+    else:
+        proved = _proved(named, thought, samples)
+        if proved is None and template.takes_tools:
+            logger.warning("the calls that the chat template writes cannot be read; tools are described in words, in another form")
+        family = proved or GENERIC
+    if family is GENERIC or template.takes_tools:
+        return AnswerFormat(family, thought)
+    return AnswerFormat(msgspec.structs.replace(family, takes_tools=False), thought, _example(family, samples))
+
+
+def _example(family: Family, samples: Samples) -> str | None:
+    """A call as the template writes it, without the thought before it."""
+    if samples.call is None:
+        return None
+    text = samples.call.text
+    starts = [at for trigger in family.triggers if (at := text.find(trigger)) >= 0]
+    arguments = json.dumps(CALLS[0][1])
+    return text[min(starts, default=0) :].strip().replace(CALLS[0][0], "NAME").replace(arguments, '{"ARGUMENT": "VALUE"}')
+
+
+def _thought(named: Family | None, source: str, samples: Samples) -> ThoughtMarks | None:
+    """The marks around reasoning, as they stand in the template, or as they are derived where those are the wrong ones."""
+    by_marks = named.thought if named is not None and named.thought is not None else thought_of(source)
+    if not samples.thoughts:
+        return by_marks
+    known = (by_marks, *(family.thought for family in ALL), derive_thought(samples))
+    return next((marks for marks in known if marks is not None and reads_reasoning(None, marks, samples)), None)
+
+
+def _proved(named: Family | None, thought: ThoughtMarks | None, samples: Samples) -> Family | None:
+    """The first family that reads back what the template writes."""
+    for family in _candidates(named, samples):
+        if reads_calls(family, thought, samples):
+            return family
+    derived = derive_family(samples, thought)
+    if derived is None or not (reads_calls(derived, thought, samples) and reads_content(derived, thought, samples)):
+        return None
+    if thought is not None and not reads_reasoning(derived, thought, samples):
+        return None
+    return derived
+
+
+def _candidates(named: Family | None, samples: Samples) -> Iterator[Family]:
+    """The families that may have written the samples, likely ones first."""
+    assert samples.call is not None
+    text = samples.call.text
+    if named is not None:
+        yield named
+    for family in ALL:
+        begins = any(trigger in text for trigger in family.triggers) or text.lstrip().startswith(family.openings or ("\0",))
+        if family is not named and begins:
+            yield family

@@ -1,0 +1,254 @@
+"""The arguments of a call as elements that have their names, values inside of values."""
+
+import json
+import re
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from weft.chat.answer import values
+from weft.chat.answer.arguments import json_of
+from weft.chat.answer.begun import n_begun
+from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.grammar import MAX_KEY, End, Space, written_tool
+from weft.chat.answer.source import Reading, Source
+from weft.chat.answer.tools import Tool, can_be, is_text
+from weft.errors import InvalidRequest
+from weft.fields.shown import shown
+
+__all__ = ["ElementArguments"]
+
+MAX_DEPTH = 32
+"""Elements inside of each other. What is deeper is text."""
+
+ITEM = "item"
+"""The name of an element of a list."""
+
+NameReading = Generator[None, None, str | None]
+
+Schema = Mapping[str, Any]
+
+_NAME = re.compile(r"[^<>\s/\"][^<>\n]{0,249}")
+_NOTES = {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
+_HELD = _NOTES | {"type", "properties", "required", "additionalProperties", "items", "$defs", "definitions"}
+"""Words of a schema of an object or a list that a grammar of elements can hold to."""
+
+_ONE_OF_EACH: tuple[object, ...] = ("", 0, True, None, [], {})
+"""A value of each type."""
+
+
+class ElementArguments:
+    """`<city>Rome</city><units><a>1</a></units>`, with the same text before each tag. They are reported as JSON as they come."""
+
+    def __init__(self, before_tag: str) -> None:
+        self._before_tag = before_tag
+
+    def read(self, source: Source) -> Reading:
+        """Reads the elements, of which there must be one."""
+        mark = source.mark()
+        name = yield from self._opening(source)
+        source.back(mark)
+        return name is not None and (yield from self._members(source, source.tool.parameters, 0))
+
+    def _members(self, source: Source, schema: Schema, depth: int) -> Reading:
+        """Reads the elements that are the members of an object."""
+        _report(source, "{")
+        n_read = 0
+        while True:
+            mark = source.mark()
+            name = yield from self._opening(source)
+            if name is None:
+                source.back(mark)
+                break
+            _report(source, f"{', ' if n_read else ''}{json.dumps(name, ensure_ascii=False)}: ")
+            if not (yield from self._value(source, name, _property(schema, name), depth + 1)):
+                return False
+            n_read += 1
+        if self._may_continue(source):
+            return False
+        _report(source, "}")
+        return True
+
+    def _items(self, source: Source, schema: Schema, depth: int) -> Reading:
+        """Reads the elements of a list."""
+        _report(source, "[")
+        n_read = 0
+        while True:
+            mark = source.mark()
+            if (yield from self._opening(source)) != ITEM:
+                source.back(mark)
+                break
+            _report(source, ", " if n_read else "")
+            if not (yield from self._value(source, ITEM, _items(schema), depth + 1)):
+                return False
+            n_read += 1
+        if self._may_continue(source):
+            return False
+        _report(source, "]")
+        return True
+
+    def _may_continue(self, source: Source) -> bool:
+        """Returns whether the text was cut off where another element may have followed."""
+        rest, begin = source.text[source.at :].lstrip(), f"{self._before_tag}<"
+        is_begun = begin.startswith(rest) or (rest.startswith(begin) and not rest.startswith(f"{begin}/"))
+        return source.is_truncated and is_begun
+
+    def _opening(self, source: Source) -> NameReading:
+        """Reads a tag that opens an element, and returns its name; None where there is none."""
+        yield from Space().read(source)
+        begin = f"{self._before_tag}<"
+        while True:
+            there = source.text[source.at : source.at + len(begin) + MAX_KEY]
+            if not there.startswith(begin[: len(there)]):
+                return None
+            end = there.find(">", len(begin))
+            if end >= 0:
+                break
+            if source.is_ended or len(there) == len(begin) + MAX_KEY:
+                return None
+            yield
+        name = there[len(begin) : end]
+        if _NAME.fullmatch(name) is None:
+            return None
+        source.at += end + 1
+        return name
+
+    def _value(self, source: Source, name: str, schema: Schema, depth: int) -> Reading:
+        """Reads a value, and the tag that closes it."""
+        closing = f"{self._before_tag}</{name}>"
+        if is_text(schema):
+            return (yield from _text(source, closing))
+        kind = None if _names_text(schema) or depth > MAX_DEPTH else (yield from self._kind(source, schema))
+        if kind is None:
+            return (yield from _scalar(source, closing, schema))
+        if not (yield from (self._items if kind == "array" else self._members)(source, schema, depth)):
+            return False
+        return (yield from End(closing).read(source)) and not source.is_cut
+
+    def _kind(self, source: Source, schema: Schema) -> NameReading:
+        """Returns which kind of value follows that is made of elements; None where something else does."""
+        mark = source.mark()
+        name = yield from self._opening(source)
+        source.back(mark)
+        wanted = [kind for kind, empty in (("array", []), ("object", {})) if can_be(schema, empty)]
+        if name is None:
+            # One without elements is written as nothing.
+            is_only = bool(wanted) and not any(can_be(schema, value) for value in _ONE_OF_EACH[:4])
+            return wanted[0] if is_only else None
+        return "array" if name == ITEM and "array" in wanted else "object" if "object" in wanted else None
+
+    def write(self, rules: Rules) -> str:
+        """Every required argument, and those of the others that are wanted, in the order of the schema."""
+        tool = written_tool(rules)
+        whole = Rules((tool,), {}, is_parallel=False)
+        whole.tool = tool
+        # As a whole it must be one.
+        whole.schema("whole", tool.parameters)
+        return _Writer(rules, tool, self._before_tag).members(f"elements-{rules.tools.index(tool)}", tool.parameters)
+
+
+class _Writer:
+    def __init__(self, rules: Rules, tool: Tool, before_tag: str) -> None:
+        self._rules = rules
+        self._tool = tool
+        self._before_tag = before_tag
+
+    def members(self, name: str, schema: Schema) -> str:
+        self._check(schema)
+        properties, required = schema.get("properties"), schema.get("required") or ()
+        if not isinstance(properties, Mapping):
+            key = self._rules.add("element-name", "[a-zA-Z0-9_.-]{1,64}")
+            start, end = self._rules.literal(f"{self._before_tag}<"), self._rules.until(f"{self._before_tag}</")
+            return self._rules.add("free-elements", f'({start} {key} ">" {end} {key} ">")*')
+        written = []
+        for nth, (key, value) in enumerate(properties.items()):
+            if _NAME.fullmatch(key) is None:
+                message = f"has an argument {shown(key)}, which the format of this model's calls has no way to name"
+                raise InvalidRequest("tools", f"the tool {self._tool.name} {message}")
+            element = self._element(f"{name}-{nth}", key, value)
+            written.append(element if key in required else f"({element})?")
+        return self._rules.add(name, " ".join(written) or '""')
+
+    def _element(self, name: str, tag: str, schema: Any) -> str:  # noqa: ANN401 (any JSON)
+        opening = self._rules.literal(f"{self._before_tag}<{tag}>")
+        return f"{opening} {self._value(name, schema, f'{self._before_tag}</{tag}>')}"
+
+    def _value(self, name: str, schema: Any, closing: str) -> str:  # noqa: ANN401 (any JSON)
+        """A value, and what closes it."""
+        rules = self._rules
+        if not isinstance(schema, Mapping):
+            return rules.until(closing)
+        if is_text(schema) and (words := [schema["const"]] if "const" in schema else schema.get("enum")) is not None:
+            return f"({' | '.join(map(rules.literal, words))}) {rules.literal(closing)}"
+        if _names_types(schema) and not (is_text(schema) or can_be(schema, []) or can_be(schema, {})):
+            return f"{rules.schema(name, {**schema, **self._definitions()})} {rules.literal(closing)}"
+        self._check(schema)
+        if schema.get("type") == "array":
+            item = self._element(f"{name}-item", ITEM, _items(schema))
+            return f"({rules.add(f'{name}-items', item)})* {rules.literal(closing)}"
+        if schema.get("type") == "object":
+            return f"{self.members(name, schema)} {rules.literal(closing)}"
+        return rules.until(closing)
+
+    def _definitions(self) -> Schema:
+        return {word: self._tool.parameters[word] for word in ("$defs", "definitions") if word in self._tool.parameters}
+
+    def _check(self, schema: Schema) -> None:
+        """Refuses what a strict tool's schema says besides what is held to."""
+        if self._tool.is_strict and (unheld := schema.keys() - _HELD):
+            why = f"and the format of this model's calls cannot be held to {shown(min(unheld))} of its schema"
+            raise InvalidRequest("tools", f"the tool {self._tool.name} is strict, {why}")
+
+
+def _report(source: Source, text: str) -> None:
+    source.argue(text)
+    source.settle()
+
+
+def _text(source: Source, closing: str) -> Reading:
+    """Reads a text up to what closes it, and reports it as it comes."""
+    _report(source, '"')
+    while True:
+        end = source.text.find(closing, source.at)
+        n_kept = n_begun(source.text[source.at :], closing)
+        stop = end if end >= 0 else len(source.text) - n_kept
+        text, source.at = source.text[source.at : stop], stop
+        if text:
+            _report(source, values.escaped(text))
+        if end >= 0:
+            source.at += len(closing)
+            _report(source, '"')
+            return True
+        if source.is_ended:
+            return False
+        yield
+
+
+def _scalar(source: Source, closing: str, schema: Schema) -> Reading:
+    """Reads a value up to what closes it, and reports it as a whole."""
+    while (end := source.text.find(closing, source.at)) < 0:
+        if source.is_ended or source.is_full:
+            return False
+        yield
+    value, source.at = source.text[source.at : end], end + len(closing)
+    _report(source, json_of(value, schema))
+    return True
+
+
+def _names_types(schema: Schema) -> bool:
+    return not all(can_be(schema, value) for value in _ONE_OF_EACH)
+
+
+def _names_text(schema: Schema) -> bool:
+    """Whether a text is among the types that a schema names: then anything may be one."""
+    return can_be(schema, "") and _names_types(schema)
+
+
+def _property(schema: Schema, name: str) -> Schema:
+    properties = schema.get("properties")
+    found = properties.get(name) if isinstance(properties, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _items(schema: Schema) -> Schema:
+    found = schema.get("items")
+    return found if isinstance(found, Mapping) else {}

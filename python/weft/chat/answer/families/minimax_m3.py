@@ -1,0 +1,38 @@
+"""MiniMax M3: an element for each call and each value, also for those inside of values."""
+
+from weft.chat.answer.arguments import closed
+from weft.chat.answer.elements import ElementArguments
+from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.grammar import Calls, End, OneCall, Row, Space, ToolName
+
+__all__ = ["MINIMAX_M3"]
+
+_TAG = "]<]minimax[>["
+"""Stands before each tag."""
+
+MINIMAX_M3 = Family(
+    name="MiniMax M3",
+    is_of=lambda template: _TAG in template,
+    calls=Row(
+        f"{_TAG}<tool_call>",
+        Space("\n"),
+        Calls(
+            OneCall(
+                Row(
+                    f'{_TAG}<invoke name="',
+                    ToolName(),
+                    '">',
+                    Space(),
+                    closed(ElementArguments(_TAG), f"{_TAG}</invoke>"),
+                )
+            ),
+            Space("\n"),
+        ),
+        End(f"\n{_TAG}</tool_call>"),
+    ),
+    triggers=(f"{_TAG}<tool_call>",),
+    ends_thoughts=(f"{_TAG}<tool_call>",),
+    # An answer without a thought begins with the end of one.
+    fillers=("</mm:think>",),
+    thought=ThoughtMarks("<mm:think>", "</mm:think>"),
+)

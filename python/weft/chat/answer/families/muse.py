@@ -1,0 +1,58 @@
+"""Muse Glimmer: every message has a recipient, and a call is a message to a tool."""
+
+from weft.chat.answer.arguments import Parameters, closed
+from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.grammar import MAX_KEY, End, OneCall, Row, Space, ToolName, written_tool
+from weft.chat.answer.source import Reading, Source
+
+__all__ = ["MUSE"]
+
+_MESSAGE, _START = "<|message|>", "<|start|>assistant"
+
+
+class _Recipient:
+    """The tool that a message is for. The call within names it again."""
+
+    def read(self, source: Source) -> Reading:
+        """Reads up to the mark that begins the message."""
+        while (end := source.text.find(_MESSAGE, source.at)) < 0:
+            if source.is_ended or len(source.text) - source.at > MAX_KEY:
+                return False
+            yield
+        source.at = end
+        return True
+
+    def write(self, rules: Rules) -> str:
+        """Writes the name of the tool."""
+        return rules.literal(written_tool(rules).name)
+
+
+MUSE = Family(
+    name="Muse",
+    is_of=lambda template: "<atem:function_calls>" in template and "<|eom|>" in template,
+    calls=OneCall(
+        Row(
+            " to=",
+            _Recipient(),
+            _MESSAGE,
+            Space(),
+            "<atem:function_calls>",
+            Space("\n"),
+            '<atem:invoke name="',
+            ToolName(),
+            '">',
+            Space("\n"),
+            closed(Parameters('<atem:parameter name="', '">', "</atem:parameter>"), "</atem:invoke>"),
+            End("\n</atem:function_calls>"),
+        )
+    ),
+    # Only a message to a tool calls it: one to the user may quote a call.
+    triggers=(" to={tool}" + _MESSAGE,),
+    patterns=(r"( to=NAMES<\|message\|>)",),
+    between=f"<|eom|>{_START}",
+    fillers=(_START, f" to=user{_MESSAGE}", "<|eom|>", "<|eot|>", _MESSAGE),
+    lead=_START,
+    before=f"to=user{_MESSAGE}",
+    thought=ThoughtMarks(f" to=self{_MESSAGE}", "<|eom|>"),
+)

@@ -1,0 +1,70 @@
+"""Whether answers that are read as one family writes them are what the chat template meant."""
+
+import json
+
+from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.samples import CALLS, TOOLS, Sample, Samples
+from weft.chat.answer.tools import ToolUse
+from weft.chat.answer.written import WrittenMessage
+
+__all__ = ["reads_calls", "reads_content", "reads_reasoning"]
+
+_USE = ToolUse(TOOLS)
+
+
+class _UnreadCallError(Exception):
+    """Something looked like a call, and was none."""
+
+
+def _refuse() -> None:
+    raise _UnreadCallError
+
+
+def reads_calls(family: Family, thought: ThoughtMarks | None, samples: Samples) -> bool:
+    """Whether all calls that the template writes are read, and nothing else with them."""
+    return samples.call is not None and all(_is_read(family, thought, samples, sample) for sample in samples.calls)
+
+
+def reads_content(family: Family, thought: ThoughtMarks | None, samples: Samples) -> bool:
+    """Whether content is read without the marks around it, with and without a call."""
+    shown = [sample for sample in (samples.content, samples.call_after_content) if sample is not None]
+    return all(_is_read(family, thought, samples, sample) for sample in shown)
+
+
+def reads_reasoning(family: Family | None, thought: ThoughtMarks, samples: Samples) -> bool:
+    """Whether reasoning that the template writes is read apart from what follows it; without a family only that is proved."""
+    return all(_is_read(family, thought, samples, sample) for sample in samples.thoughts)
+
+
+def _is_read(family: Family | None, thought: ThoughtMarks | None, samples: Samples, sample: Sample) -> bool:
+    is_thinking = samples.is_open(thought) or (thought is not None and thought.is_begun_in_words and bool(sample.reasoning))
+    form = FamilyForm(family, thought, _USE, is_thinking=is_thinking, unread=_refuse)
+    message = WrittenMessage()
+    try:
+        reader = form.reader()
+        for part in (*reader.read(_until_end(family, sample.text)), *reader.end()):
+            message.add(part)
+    except _UnreadCallError:
+        return False
+    words = thought.start if thought is not None and thought.is_begun_in_words else ""
+    if message.thought.removeprefix(words).strip() != sample.reasoning:
+        return False
+    if family is None:
+        return True
+    calls = [(call.name, _decoded(call.arguments)) for call in message.calls]
+    return message.content.strip() == sample.content and calls == list(CALLS[: sample.n_calls])
+
+
+def _until_end(family: Family | None, text: str) -> str:
+    """The text before what ends an answer of the family."""
+    for end in () if family is None else family.ends:
+        text = text.partition(end)[0]
+    return text
+
+
+def _decoded(arguments: str) -> object:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return None

@@ -1,0 +1,250 @@
+"""What a chat template writes for messages that are known: it shows how a model that was trained with it calls and reasons."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weft.chat.answer.family import ThoughtMarks
+from weft.chat.answer.tools import Tool
+from weft.chat.conversation import ChatMessage
+from weft.chat.messages import for_template
+from weft.chat.template_terms import Message, TemplateError, TooLongError
+
+if TYPE_CHECKING:
+    from weft.chat.template import ChatTemplate
+
+__all__ = ["CALLS", "CONTENT", "REASONING", "TOOLS", "Sample", "Samples", "common_prefix", "common_suffix", "render_samples"]
+
+MAX_RENDERED = 256 * 1024
+"""Most characters of a sample. The longest of llama.cpp's templates writes 15,000."""
+
+MAX_RENDERING_S = 1.0
+"""Seconds of this thread's own work after which no further sample is rendered. Each takes 1 ms with most templates."""
+
+CONTENT = "They are ready to be read."
+REASONING = "Both of them must be looked up first."
+
+_QUESTION = "Where are the places that I asked for?"
+_PURPOSE = "Purpose of a sample tool."
+_PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "place_name": {"type": "string", "description": "Name."},
+        "day_count": {"type": "integer", "description": "Number."},
+        "is_exact": {"type": "boolean", "description": "Choice."},
+    },
+    "required": ["place_name"],
+}
+
+CALLS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("find_sample_place", {"place_name": "Upper Town", "day_count": 37, "is_exact": True}),
+    ("count_sample_days", {"place_name": "Lower Town"}),
+)
+"""Name and arguments of each call: values of several types, and one argument alone."""
+
+MARKUP = "a <b> & c\nd"
+
+TOOLS = tuple(Tool(name, _PARAMETERS) for name, _ in CALLS)
+
+CALL_IDS = ("smpl00001", "smpl00002")
+"""Nine letters and digits, as Mistral's templates require."""
+
+_MARK = re.compile(r"<[^<>\n]{1,128}>|\[/?[A-Za-z][A-Za-z_ ]{1,62}\]")
+"""What looks like a mark: a boundary is never put inside of one."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One message of the assistant as the template writes it."""
+
+    text: str
+    """What a model writes of it: without the beginning of the turn and its end."""
+    content: str = ""
+    reasoning: str = ""
+    n_calls: int = 0
+
+
+class Samples(msgspec.Struct, frozen=True):
+    """What a template writes for several messages; None where it leaves out what is in the message."""
+
+    header: str
+    """How it begins each turn of the assistant."""
+    opened: str
+    """What the generation prompt has behind the header."""
+    tail: str
+    """How it ends each turn."""
+    shows_tools: bool
+    content: Sample | None
+    call: Sample | None
+    two_calls: Sample | None
+    markup_call: Sample | None
+    """A call of the second tool whose argument has what could be markup."""
+    call_after_content: Sample | None
+    reasoning: Sample | None
+    """Reasoning, and then content."""
+    call_after_reasoning: Sample | None
+
+    def is_open(self, thought: ThoughtMarks | None) -> bool:
+        """Whether the header ends within a thought."""
+        return thought is not None and bool(thought.start) and self.header.rstrip().endswith(thought.start)
+
+    @property
+    def calls(self) -> Sequence[Sample]:
+        """Those with nothing but calls."""
+        return [sample for sample in (self.call, self.two_calls) if sample is not None]
+
+    @property
+    def thoughts(self) -> Sequence[Sample]:
+        """Those with reasoning."""
+        return [sample for sample in (self.reasoning, self.call_after_reasoning) if sample is not None]
+
+
+def render_samples(
+    template: "ChatTemplate", end_marks: Sequence[str] = (), variables: Mapping[str, object] | None = None
+) -> Samples | None:
+    """Renders the samples; None where the template refuses the simplest of them.
+
+    Args:
+        template: The template, compiled.
+        end_marks: The spellings of the tokens that end a text: a model writes nothing behind them.
+        variables: Further variables of the template.
+    """
+    deadline = time.thread_time() + MAX_RENDERING_S
+    given = {"enable_thinking": True, "preserve_reasoning": True, **(variables or {}), "tools": _shown_tools()}
+
+    def render(*messages: ChatMessage, opens_answer: bool = False) -> str | None:
+        if time.thread_time() > deadline:
+            return None
+        rendered = [_with_other_names(message) for message in for_template(messages, template)]
+        try:
+            return template.render(rendered, add_generation_prompt=opens_answer, variables=given, max_size=MAX_RENDERED)
+        except (TemplateError, TooLongError):
+            return None
+
+    question = ChatMessage(role="user", content=_QUESTION)
+    before, opened = render(question), render(question, opens_answer=True)
+    if before is None or opened is None:
+        return None
+
+    def turn(content: str | None = "", reasoning: str | None = None, calls: Sequence[dict[str, Any]] = ()) -> str | None:
+        if calls and not template.takes_calls:
+            return None
+        said = ChatMessage(role="assistant", content=content, reasoning_content=reasoning, tool_calls=list(calls) or None)
+        text = render(question, said)
+        shown = (content, reasoning, *(call["function"]["name"] for call in calls))
+        return None if text is None or not _holds(text, shown) else text
+
+    one, two = ([_call(nth, *call) for nth, call in enumerate(CALLS[:n_calls])] for n_calls in (1, 2))
+    markup = [_call(0, CALLS[1][0], {"place_name": MARKUP})]
+
+    call_content: str | None = ""
+    call = turn(calls=one)
+    if call is None:
+        # Some templates look for calls only where there is no content.
+        call_content = None
+        call = turn(None, calls=one)
+    turns = {
+        "content": turn(CONTENT),
+        "call": call,
+        "two_calls": None if call is None else turn(call_content, calls=two),
+        "markup_call": None if call is None else turn(call_content, calls=markup),
+        "call_after_content": None if call is None else turn(CONTENT, calls=one),
+        "reasoning": turn(CONTENT, REASONING),
+        "call_after_reasoning": None if call is None else turn(call_content, REASONING, one),
+    }
+    shows_tools = any(_PURPOSE in text or CALLS[1][0] in text for text in (before, opened))
+    return _cut(turns, before, opened, end_marks, shows_tools=shows_tools)
+
+
+def _cut(
+    turns: Mapping[str, str | None], before: str, opened: str, end_marks: Sequence[str], *, shows_tools: bool
+) -> Samples:
+    """Cuts off what belongs to the prompt, and what ends the turn."""
+    texts = [text for text in turns.values() if text is not None]
+    n_before = min((common_prefix(before, text) for text in (*texts, opened)), default=len(before))
+    header = opened[n_before:]
+    for text in texts:
+        header = header[: common_prefix(header, text[n_before:])]
+    n_prompt = n_before + len(header)
+    answers = {name: _until_end(text[n_prompt:], end_marks) for name, text in turns.items() if text is not None}
+    tail = _tail(answers)
+
+    def sample(name: str, content: str = "", reasoning: str = "", n_calls: int = 0) -> Sample | None:
+        if name not in answers:
+            return None
+        text = answers[name].removesuffix(tail)
+        calls_at = max(text.rfind(name) for name, _ in CALLS)
+        if calls_at >= 0 and header.strip() and (begin := text.find(header.strip(), calls_at)) >= 0:
+            # Some templates begin another turn behind the calls.
+            text = text[:begin].rstrip().removesuffix(tail.strip())
+        is_whole = _holds(text, (content, reasoning, *(name for name, _ in CALLS[:n_calls])))
+        return Sample(text, content, reasoning, n_calls) if is_whole else None
+
+    return Samples(
+        header=header,
+        opened=opened[n_prompt:],
+        tail=tail,
+        shows_tools=shows_tools,
+        content=sample("content", CONTENT),
+        call=sample("call", n_calls=1),
+        two_calls=sample("two_calls", n_calls=2),
+        markup_call=sample("markup_call"),
+        call_after_content=sample("call_after_content", CONTENT, n_calls=1),
+        reasoning=sample("reasoning", CONTENT, REASONING),
+        call_after_reasoning=sample("call_after_reasoning", "", REASONING, n_calls=1),
+    )
+
+
+def _until_end(text: str, end_marks: Sequence[str]) -> str:
+    """The text before the first mark at which generation stops."""
+    ends = [at for mark in end_marks if mark.strip() and (at := text.find(mark)) >= 0]
+    return text[: min(ends)] if ends else text
+
+
+def _tail(answers: Mapping[str, str]) -> str:
+    """What ends a turn, whatever is in it."""
+    content, call = answers.get("content"), answers.get("call")
+    if content is not None and call is not None:
+        return content[len(content) - common_suffix(content, call) :]
+    return "" if content is None else content.partition(CONTENT)[2]
+
+
+def common_prefix(left: str, right: str) -> int:
+    """Returns how many characters two texts begin with in common, without a mark of which one has only the beginning."""
+    n = next((n for n, (one, other) in enumerate(zip(left, right, strict=False)) if one != other), min(len(left), len(right)))
+    return min(_outside_mark(left, n, lambda match: match.start()), _outside_mark(right, n, lambda match: match.start()))
+
+
+def common_suffix(left: str, right: str) -> int:
+    """Returns how many characters two texts end with in common, without a mark of which one has only the end."""
+    pairs = zip(reversed(left), reversed(right), strict=False)
+    n = next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(left), len(right)))
+    return min(len(text) - _outside_mark(text, len(text) - n, lambda match: match.end()) for text in (left, right))
+
+
+def _outside_mark(text: str, position: int, side: Callable[[re.Match[str]], int]) -> int:
+    """The position, or the side of the mark that it is inside of."""
+    return next((side(match) for match in _MARK.finditer(text) if match.start() < position < match.end()), position)
+
+
+def _holds(text: str, parts: Sequence[str | None]) -> bool:
+    """Whether a text has all of these in this order, which some templates change, or at least each of them once."""
+    return all(part in text for part in parts if part)
+
+
+def _call(nth: int, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": CALL_IDS[nth], "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
+def _shown_tools() -> list[dict[str, Any]]:
+    functions = [{"name": tool.name, "description": _PURPOSE, "parameters": tool.parameters} for tool in TOOLS]
+    return [{"type": "function", "function": function} for function in functions]
+
+
+def _with_other_names(message: Message) -> Message:
+    """The message with its reasoning by the other names that templates have for it."""
+    reasoning = message.get("reasoning_content")
+    return {"reasoning": reasoning, "thinking": reasoning, **message} if reasoning else message

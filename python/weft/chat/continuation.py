@@ -1,0 +1,174 @@
+"""Begun answers: the template's own rendering of the last message, cut behind its content or its reasoning."""
+
+import re
+from typing import Any, Self
+
+import msgspec
+
+from weft.chat.answer.family import ThoughtMarks
+from weft.chat.conversation import ChatMessage
+from weft.chat.template_terms import Message
+
+__all__ = [
+    "BegunAnswer",
+    "CutRendering",
+    "ReasoningForm",
+    "cut_rendering",
+    "extend_prompt",
+    "parse_begun_answer",
+    "with_cut_marks",
+]
+
+
+_ON_LINES = "<think>"
+"""Start mark of reasoning that most models put on separate lines."""
+
+
+class ReasoningForm(msgspec.Struct, frozen=True):
+    """How a model writes its reasoning."""
+
+    marks: ThoughtMarks
+    opening: str
+    """Start mark, including the line break after it."""
+    closing: str
+    """End mark, including the line breaks around it."""
+
+    @classmethod
+    def of(cls, marks: ThoughtMarks, source: str, prompt: str) -> Self:
+        """Finds the form in the source of a template and in a prompt, which may begin the reasoning."""
+        is_open = prompt.rstrip().endswith(marks.start)
+        if is_open:
+            has_lines = prompt.endswith("\n")
+        else:
+            is_usual = marks.start == _ON_LINES and marks.start in source and marks.start + marks.end not in source
+            has_lines = is_usual or re.search(re.escape(marks.start) + r"(?:\n|\\n)", source) is not None
+        before = behind = "\n" if has_lines and (is_open or marks.start == _ON_LINES) else ""
+        if marks.start == _ON_LINES:
+            behind *= 2
+        return cls(marks, marks.start + ("\n" if has_lines else ""), before + marks.end + behind)
+
+    def is_open(self, prompt: str) -> bool:
+        """Whether a prompt ends with the beginning of reasoning."""
+        return prompt.rstrip().endswith(self.marks.start)
+
+    def closed(self, prompt: str) -> str:
+        """Closes the reasoning that a prompt begins, which leaves it empty."""
+        return prompt.rstrip().removesuffix(self.marks.start) + self.opening + self.closing
+
+    def without_empty(self, text: str) -> str:
+        """Removes empty reasoning at the beginning of a text."""
+        start, end = re.escape(self.marks.start), re.escape(self.marks.end)
+        return re.sub(rf"\A{start}\s*(?:{end}\s*)?", "", text)
+
+
+class BegunAnswer(msgspec.Struct, frozen=True):
+    """The text that an answer continues."""
+
+    content: str
+    reasoning: str
+    continues_reasoning: bool
+    """Whether the answer continues the reasoning; the content is empty then."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to continue."""
+        return not (self.content or self.reasoning or self.continues_reasoning)
+
+    def message(self) -> ChatMessage:
+        """The answer as the last message of the chat."""
+        return ChatMessage(role="assistant", content=self.content, reasoning_content=self.reasoning or None)
+
+    def as_text(self) -> Message:
+        """The answer as two texts, whatever the template takes."""
+        return {"role": "assistant", "content": self.content, "reasoning_content": self.reasoning}
+
+
+def parse_begun_answer(content: str, reasoning: str, marks: ThoughtMarks | None, *, only_reasoning: bool) -> BegunAnswer:
+    """Separates the reasoning of a begun answer from its content.
+
+    Args:
+        content: The content of the message, which may begin with reasoning between its marks.
+        reasoning: The reasoning of the message, if it is separate.
+        marks: The marks around the model's reasoning; None if it has none.
+        only_reasoning: Whether the request continues the reasoning, whatever the content is.
+    """
+    begun = content.lstrip()
+    if not reasoning and marks is not None and begun.startswith(marks.start):
+        reasoning, end, rest = begun.removeprefix(marks.start).partition(marks.end)
+        if not end:
+            return BegunAnswer("", reasoning.lstrip(), continues_reasoning=True)
+        if not only_reasoning:
+            return BegunAnswer(rest.lstrip(), reasoning.strip(), continues_reasoning=False)
+    if only_reasoning or (reasoning and not content):
+        return BegunAnswer("", reasoning, continues_reasoning=True)
+    return BegunAnswer(content, reasoning, continues_reasoning=False)
+
+
+def with_cut_marks(message: Message, begun: BegunAnswer, cut: str, reasoning_mark: str) -> Message:
+    """Marks in the last message where the prompt is cut and where the reasoning begins.
+
+    A mark is a character that the chat does not contain. After a text it also keeps the template from trimming the text's end.
+    """
+
+    def marked(text: str) -> str:
+        if begun.continues_reasoning:
+            return text + cut
+        stripped = text.lstrip()
+        return f"{text[: len(text) - len(stripped)]}{reasoning_mark}{stripped}"
+
+    result: dict[str, Any] = dict(message)
+    for name in ("reasoning_content", "thinking"):
+        if name in result:
+            result[name] = marked(result[name])
+    content = result["content"]
+    if isinstance(content, list):
+        parts = [{**part, "thinking": marked(part["thinking"])} if "thinking" in part else dict(part) for part in content]
+        texts = [part for part in parts if "text" in part]
+        if texts and not begun.continues_reasoning:
+            texts[-1]["text"] += cut
+        result["content"] = parts
+    elif not begun.continues_reasoning:
+        result["content"] = content + cut
+    return result
+
+
+class CutRendering(msgspec.Struct, frozen=True):
+    """A rendered chat up to where the answer continues."""
+
+    text: str
+    is_whole: bool
+    """Whether it contains the reasoning."""
+
+
+def cut_rendering(text: str, begun: BegunAnswer, cut: str, reasoning_mark: str) -> CutRendering | None:
+    """Cuts a rendered chat where the answer continues; None if the template leaves that out."""
+    end = text.rfind(cut)
+    if end < 0:
+        return None
+    is_whole = not begun.reasoning or begun.continues_reasoning or reasoning_mark in text[:end]
+    return CutRendering(text[:end].replace(reasoning_mark, "").replace(cut, ""), is_whole)
+
+
+def extend_prompt(prompt: str, message: Message, begun: BegunAnswer, form: ReasoningForm | None, rendered: str | None) -> str:
+    """Appends a begun answer to a prompt, with the reasoning or the whole message that the template leaves out.
+
+    Args:
+        prompt: A prompt that begins the assistant's turn, and perhaps the reasoning.
+        message: The begun answer as `content` and `reasoning_content`, control tokens in it disguised.
+        begun: The same, as it was sent.
+        form: How the model writes reasoning; None if it has none, which leaves the reasoning out.
+        rendered: The template's rendering without the reasoning, up to where the answer continues; None if there is none.
+    """
+    content, reasoning = str(message["content"]), str(message["reasoning_content"])
+    if form is None:
+        return prompt + content if rendered is None else rendered
+    is_open = form.is_open(prompt)
+    opening = "" if is_open else form.opening
+    if begun.continues_reasoning:
+        return f"{prompt}{opening}{reasoning}"
+    if not (is_open or reasoning):
+        return prompt + content
+    turn = prompt.rstrip().removesuffix(form.marks.start) if is_open else prompt
+    # With marks around the content, and perhaps with reasoning that is empty.
+    rest = rendered[len(turn) :] if rendered is not None and rendered.startswith(turn) else content
+    return f"{prompt}{opening}{reasoning}{form.closing}{form.without_empty(rest)}"

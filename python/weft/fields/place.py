@@ -1,0 +1,31 @@
+"""What msgspec refuses, in the words of a client: field paths such as `messages[2].content`, and JSON's names of types."""
+
+import re
+
+import msgspec
+
+__all__ = ["in_json_words", "placed"]
+
+_PLACE = re.compile(r"(?P<message>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
+
+_TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
+
+_TYPE_LIST = re.compile(r"`(?:int|float|bool|str|array|object|null)(?: \| (?:int|float|bool|str|array|object|null))*`")
+
+
+def placed(error: msgspec.ValidationError, place: str) -> str:
+    """Returns the message of an error with the path of what it refuses.
+
+    Args:
+        error: What `msgspec.convert` raised.
+        place: The path of the value that was converted.
+    """
+    match = _PLACE.fullmatch(str(error))
+    assert match is not None, "everything behind the message is optional"
+    where = f"{place}{match['path'] or ''}".replace("[...]", ".*")
+    return f"{'a key of ' if match['key'] else ''}{where}: {in_json_words(match['message'])}"
+
+
+def in_json_words(message: str) -> str:
+    """Replaces Python's names of types by those of JSON."""
+    return _TYPE_LIST.sub(lambda types: re.sub(r"\w+", lambda name: _TYPES.get(name[0], name[0]), types[0]), message)

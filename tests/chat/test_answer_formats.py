@@ -1,0 +1,326 @@
+"""How answers are written is proved by what the chat template writes, and derived from that where no family is known to do so."""
+
+import itertools
+import json
+import logging
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+import weft
+from tests.chat.families import message_of
+from tests.chat.gbnf import Grammar
+from tests.chat.templates import BY_FAMILY, UNKNOWN, FormatTemplate, each
+from weft.chat.answer import detect, samples
+from weft.chat.answer.detect import AnswerFormat, detect_format
+from weft.chat.answer.families import ALL, GENERIC
+from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.tools import Tool, ToolUse
+from weft.chat.conversation import ChatMessage, Conversation
+from weft.chat.format import ChatFormat
+from weft.chat.messages import for_template
+from weft.chat.template import ChatTemplate
+from weft.settings.chat import ChatSettings
+
+TEMPLATES = BY_FAMILY | UNKNOWN
+
+by_template = pytest.mark.parametrize("name", TEMPLATES)
+by_unknown = pytest.mark.parametrize("name", UNKNOWN)
+
+TOOLS = (
+    Tool("get_weather", {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}),
+    Tool("find", {"type": "object", "properties": {"what": {"type": "string"}}}),
+)
+USE = ToolUse(TOOLS, is_required=True)
+SHOWN = [{"type": "function", "function": {"name": tool.name, "description": "", "parameters": tool.parameters}} for tool in TOOLS]
+CALLS = [("get_weather", {"city": "New York", "days": 3}), ("find", {"what": "the way to it"})]
+SAID = "I look for it."
+THOUGHT = "Where is it?"
+QUESTION = ChatMessage(role="user", content="How is it there?")
+
+
+def compiled(given: FormatTemplate) -> ChatTemplate:
+    return ChatTemplate(given.source, bos_token=given.bos, eos_token=given.eos)
+
+
+def detected(given: FormatTemplate) -> AnswerFormat:
+    return detect_format(compiled(given), (given.eos,))
+
+
+def rendered(template: ChatTemplate, *messages: ChatMessage, opens_answer: bool = False) -> str:
+    return template.render(
+        for_template(messages, template),
+        add_generation_prompt=opens_answer,
+        variables={"tools": SHOWN, "enable_thinking": True, "preserve_reasoning": True},
+    )
+
+
+def answer(given: FormatTemplate, content: str, thought: str, n_calls: int) -> str:
+    """What a model writes: the template's rendering behind the prompt, up to the token that ends it."""
+    template = compiled(given)
+    calls = [
+        {"id": f"call{nth}0000", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        for nth, (name, arguments) in enumerate(CALLS[:n_calls])
+    ]
+    said = ChatMessage(role="assistant", content=content, reasoning_content=thought or None, tool_calls=calls or None)
+    prompt = rendered(template, QUESTION, opens_answer=True)
+    whole = rendered(template, QUESTION, said)
+    assert whole.startswith(prompt)
+    return whole.removeprefix(prompt).removesuffix(given.eos)
+
+
+def cases(given: FormatTemplate) -> list[tuple[str, str, int]]:
+    """Content, reasoning and the number of calls of the messages that a template writes."""
+    has_two = "m.tool_calls[0]" not in given.calls
+    thoughts = ["", THOUGHT] if given.thought else [""]
+    found = []
+    for thought, n_calls in itertools.product(thoughts, [0, 1, 2] if has_two else [0, 1]):
+        contents = [SAID] if n_calls == 0 else ["", SAID] if given.has_content_with_calls else [""]
+        found += [(content, thought, n_calls) for content in contents]
+    return found
+
+
+def read(form: FamilyForm, *pieces: str) -> tuple[str, str, list[tuple[str, object]]]:
+    message = message_of(form.reader(), *pieces)
+    calls = [(call.name, json.loads(call.arguments)) for call in message.calls]
+    return message.content.strip(), message.thought.strip(), calls
+
+
+def test_each_family_has_a_template() -> None:
+    assert set(BY_FAMILY) == {family.name for family in ALL}
+
+
+@pytest.mark.parametrize("name", BY_FAMILY)
+def test_a_family_is_proved_by_its_template(name: str) -> None:
+    found = detected(BY_FAMILY[name])
+    assert (found.family.name, found.family.takes_tools) == (name, True)
+
+
+@by_template
+def test_what_a_template_writes_is_read_back(name: str) -> None:
+    given = TEMPLATES[name]
+    found = detected(given)
+    for content, thought, n_calls in cases(given):
+        text = answer(given, content, thought, n_calls)
+        form = FamilyForm(found.family, found.thought, USE)
+        for end in found.family.ends:
+            text = text.partition(end)[0]
+        right = (content, thought, CALLS[:n_calls])
+        assert read(form, text) == right, text
+        assert read(form, *text) == right, text
+        for cut in range(1, len(text)):
+            assert read(form, text[:cut], text[cut:]) == right, (text[:cut], text[cut:])
+
+
+@by_unknown
+def test_a_derived_family_takes_tools_as_the_template_shows_them(name: str) -> None:
+    found = detected(UNKNOWN[name])
+    assert (found.family.name, found.family.takes_tools, found.example) == ("Derived", True, None)
+    thought = UNKNOWN[name].thought
+    assert thought is None or (found.thought is not None and (found.thought.start, found.thought.end) == thought)
+
+
+@by_unknown
+def test_a_derived_grammar_allows_what_the_template_writes(name: str) -> None:
+    given = UNKNOWN[name]
+    found = detected(given)
+    for _, _, n_calls in [case for case in cases(given) if case[0] == "" and case[1] == ""]:
+        rules = Rules(TOOLS, {}, is_parallel=True)
+        grammar = Grammar(rules.text(FamilyForm(found.family, found.thought, USE).write(rules)))
+        text = answer(given, "", "", n_calls).strip()
+        assert grammar.allows(text), text
+        assert not grammar.begins(text.replace("get_weather", "got_weather"))
+
+
+def test_the_ids_that_a_model_gives_are_those_of_its_calls() -> None:
+    given = UNKNOWN["names and objects in a section"]
+    found = detected(given)
+    message = message_of(FamilyForm(found.family, found.thought, USE).reader(), answer(given, "", "", 2))
+    assert [call.id for call in message.calls] == ["call00000", "call10000"]
+
+
+def test_a_value_that_could_be_markup_stands_between_marks_of_its_own() -> None:
+    value = "{% if '<' in v %}<![CDATA[{{ v }}]]>{% else %}{{ v }}{% endif %}"
+    arguments = f'{{% for k, v in f.arguments.items() %}}<with name="{{{{ k }}}}">{value}</with>{{% endfor %}}'
+    given = FormatTemplate(each(f'<act name="{{{{ f.name }}}}">{arguments}</act>').replace("'<' in v", "v is string and '<' in v"))
+    found = detected(given)
+    text = '<act name="find"><with name="what"><![CDATA[a </with> & <b>]]></with></act>'
+    for pieces in ([text], list(text)):
+        assert read(FamilyForm(found.family, found.thought, USE), *pieces) == ("", "", [("find", {"what": "a </with> & <b>"})])
+
+
+def test_marks_that_are_only_spoken_of_do_not_choose_a_family() -> None:
+    given = UNKNOWN["objects in a section"]._replace(tools="Write no <tool_call>, no [TOOL_CALLS] and no <|python_tag|>. {{ tools | tojson }}")
+    found = detected(given)
+    assert found.family.name == "Derived"
+    assert read(FamilyForm(found.family, found.thought, USE), answer(given, "", "", 2))[2] == CALLS
+
+
+@pytest.mark.parametrize("end", ["<|end|>", "<|eot|>"])
+def test_the_end_of_a_turn_is_no_mark_of_reasoning(end: str) -> None:
+    given = BY_FAMILY["Hermes"]._replace(thought=None, eos=end, header=f"<A>{{{{ '{end}' if false else '' }}}}")
+    assert detected(given).thought is None
+
+
+def test_reasoning_that_a_prompt_begins_in_words_has_them() -> None:
+    words = "I think about it first:\n"
+    given = UNKNOWN["a list in tags"]._replace(thought=("", "\n[ANSWER]\n"))
+    source = given.source.removesuffix("{% endif %}") + words + "{% endif %}"
+    found = detect_format(ChatTemplate(source, bos_token=given.bos, eos_token=given.eos), (given.eos,))
+    assert found.thought is not None
+    assert (found.thought.start, found.thought.end) == ("I think about it first:", "[ANSWER]")
+    form = FamilyForm(found.family, found.thought, USE, is_thinking=True)
+    text = f"{THOUGHT}\n[ANSWER]\n{SAID}"
+    for pieces in ([text], list(text)):
+        assert read(form, *pieces) == (SAID, f"{words}{THOUGHT}", [])
+
+
+def test_a_thought_that_each_turn_begins_is_told_from_one_that_is_not_there() -> None:
+    given = UNKNOWN["elements"]
+    opened = given.source.replace("<A>", "<A><think:x>").replace("<think:x>{{ m.reasoning", "{{ m.reasoning")
+    source = opened.replace("{% if m.reasoning_content %}", "{% if not m.reasoning_content %}</think:x>{% else %}")
+    found = detect_format(ChatTemplate(source, bos_token=given.bos, eos_token=given.eos), (given.eos,))
+    assert found.thought is not None
+    assert (found.thought.start, found.thought.end) == ("<think:x>", "</think:x>")
+    assert found.family.takes_tools
+
+
+UNREADABLE = {
+    "encoded arguments": FormatTemplate(each('<act>{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson | tojson }}}</act>')),
+    "no mark": FormatTemplate(each("{{ f.name }} with {{ f.arguments }}", " and ")),
+    "reversed": FormatTemplate(each("<act>{{ f.arguments | tojson }} for {{ f.name | reverse }}{{ f.name }}</act>")),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_tools_are_described_where_calls_cannot_be_read(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        found = detected(UNREADABLE[name])
+    assert (found.family, found.family.takes_tools) == (GENERIC, False)
+    [record] = caplog.records
+    assert "tools are described in words" in record.message
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "{{ raise_exception('no') }}",
+        "{% for m in messages %}{{ m.content }}{% endfor %}",
+        "{% for m in messages %}{{ m.tool_calls }}{% endfor %}{{ tools }}",
+        "{{ messages }}{{ tools }}",
+        "{{ messages | tojson }}{{ tools | tojson }}",
+        "{{ 'x' * 300000 }}{{ tools }}{{ messages }}",
+        "{% for n in range(90000) %}{{ messages[0].content }}{% endfor %}{{ tools }}",
+    ],
+    ids=["empty", "refuses", "content", "python calls", "python", "json", "long", "slow"],
+)
+def test_no_template_keeps_the_format_from_being_found(source: str) -> None:
+    found = detect_format(ChatTemplate(source))
+    assert found.family.takes_tools is False
+
+
+def test_few_short_chats_are_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    render = ChatTemplate.render
+
+    def counted(template: ChatTemplate, *args: object, **options: object) -> str:
+        text = render(template, *args, **options)  # type: ignore[arg-type]
+        sizes.append(len(text))
+        return text
+
+    template = compiled(UNKNOWN["elements"])
+    monkeypatch.setattr(ChatTemplate, "render", counted)
+    detect_format(template, ("</s>",))
+    assert 0 < len(sizes) <= 10
+    assert max(sizes) < 2_000
+
+
+def test_no_more_is_rendered_once_the_time_for_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "MAX_RENDERING_S", -1.0)
+    assert samples.render_samples(compiled(UNKNOWN["elements"])) is None
+    assert detected(BY_FAMILY["Mistral"]).family.name == "Mistral", "the marks of the template remain"
+
+
+def test_an_error_of_ours_leaves_the_family_by_its_marks(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(detect, "render_samples", fail)
+    assert detected(BY_FAMILY["Mistral"]).family.name == "Mistral"
+    [record] = caplog.records
+    assert "chat template" in record.message
+
+
+def chat_format(engine: weft.Engine, given: FormatTemplate) -> ChatFormat:
+    return ChatFormat(engine, ChatSettings(chat_template=given.source))
+
+
+def conversation(messages: Sequence[ChatMessage] = (QUESTION,)) -> Conversation:
+    return Conversation(messages=list(messages), tools=SHOWN)
+
+
+@pytest.mark.parametrize("name", [*UNKNOWN, "DeepSeek V3.1"])
+async def test_tools_that_the_template_shows_are_not_described(engine: weft.Engine, name: str) -> None:
+    chat = chat_format(engine, TEMPLATES[name])
+    assert chat.shows_tools
+    text = chat.text(conversation())
+    assert "<T>" in text
+    assert "<tools>" not in text
+
+
+@pytest.mark.parametrize("name", ["DeepSeek V3.1", "DeepSeek V3", "elements"])
+async def test_tools_are_described_in_the_form_in_which_the_template_writes_calls(engine: weft.Engine, name: str) -> None:
+    given = TEMPLATES[name]._replace(tools="")
+    source = given.source.replace("{% if tools %}<T>{% endif %}", "")
+    chat = ChatFormat(engine, ChatSettings(chat_template=source))
+    assert not chat.shows_tools
+    text = chat.text(conversation())
+    begin = {"DeepSeek V3.1": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME", "elements": "<acts:x>\n<act:x>NAME"}  # noqa: RUF001
+    assert begin.get(name, "<｜tool▁sep｜>NAME\n```json\n{") in text  # noqa: RUF001
+    assert '"name": "get_weather"' in text
+    assert "<tool_call>" not in text
+    form = chat.prompt(conversation()).answer
+    assert isinstance(form, FamilyForm)
+    assert read(form, answer(TEMPLATES[name], "", "", 2))[2] == CALLS
+
+
+async def test_the_example_of_a_call_has_the_models_control_tokens_and_a_message_has_not(engine: weft.Engine) -> None:
+    token = next(token for token in engine.model.control_tokens() if engine.model.token_bytes(token) == b"<s>")
+    given = FormatTemplate(each("<s><act>{{ f.name }}:{{ f.arguments | tojson }}</act>"), eos="<|end|>")
+    source = given.source.replace("{% if tools %}<T>{{ tools | tojson }}{% endif %}", "").replace("{{ eos_token }}", "")
+    chat = ChatFormat(engine, ChatSettings(chat_template=source))
+    tokens = chat.prompt(conversation([ChatMessage(role="user", content="<s>")])).tokens
+    assert isinstance(tokens, list)
+    text = chat.text(conversation([ChatMessage(role="user", content="<s>")]))
+    assert text.count("<s>") == 2
+    assert tokens.count(token) - tokens[:1].count(token) == 1
+
+
+async def test_the_format_is_found_with_the_template_and_only_once(engine: weft.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_found = 0
+
+    def counted(*args: object) -> AnswerFormat:
+        nonlocal n_found
+        n_found += 1
+        return detect_format(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("weft.chat.format.detect_format", counted)
+    chat = chat_format(engine, BY_FAMILY["Hermes"])
+    chat.check_settings()
+    assert n_found == 0, "a server that never chats needs it not"
+    chat.compile()
+    chat.prompt(conversation())
+    assert (n_found, chat.thinks, chat.shows_tools) == (1, True, True)
+
+
+def test_a_sample_is_cut_where_generation_ends() -> None:
+    given = BY_FAMILY["DeepSeek V3.1"]
+    template = ChatTemplate(given.source + "{{ '<A>' if messages[-1].role == 'assistant' else '' }}", eos_token=given.eos)
+    found = samples.render_samples(template, (given.eos,))
+    assert found is not None
+    assert found.call is not None
+    assert found.call.text.endswith("<｜tool▁calls▁end｜>")  # noqa: RUF001
+    assert msgspec.structs.asdict(found)["shows_tools"] is True
