@@ -100,6 +100,8 @@ BY_FAMILY: dict[str, FormatTemplate] = {
         bos="<seed:bos>", eos="<seed:eos>", thought=("<seed:think>", "</seed:think>"),
     ),
     "GLM 4.5": FormatTemplate(each("\n" + _glm()), bos="[gMASK]<sop>", eos="<|user|>", thought=THINK),
+    "Ling 3": FormatTemplate(each("\n" + _glm()) + "<|role_end|>", bos="", eos="<|role_end|>", thought=THINK),
+    "Laguna": FormatTemplate(each(_glm("")) + "</assistant>", bos="", eos="</assistant>", thought=THINK),
     "MiniMax M2": FormatTemplate(
         f"\n<minimax:tool_call>\n{each(_INVOKE)}</minimax:tool_call>", bos="]~!b[", eos="[e~[", thought=THINK
     ),
@@ -182,6 +184,13 @@ BY_FAMILY: dict[str, FormatTemplate] = {
         + "\n]<|END_ACTION|>",
         bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>", thought=("<|START_THINKING|>", "<|END_THINKING|>"),
         before="<|START_RESPONSE|>", behind="<|END_RESPONSE|>", has_content_with_calls=False,
+    ),
+    "Cohere 2 MoE": FormatTemplate(
+        "<|START_ACTION|>[\n"
+        + each('    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}', ",\n")
+        + "\n]<|END_ACTION|>",
+        bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>", thought=("<|START_THINKING|>", "<|END_THINKING|>"),
+        before="<|START_TEXT|>", behind="<|END_TEXT|>", has_content_with_calls=False,
     ),
     "Command R": FormatTemplate(
         "Action: ```json\n["

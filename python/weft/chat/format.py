@@ -106,6 +106,8 @@ class _Rendered(NamedTuple):
     stretches: Iterable[Stretch | MediaPlace]
     is_thinking: bool
     """Whether the answer goes on with a thought that the prompt begins."""
+    thought_opening: str
+    """How the prompt begins that thought; empty where the chat's last message did."""
     is_begun: bool
     """Whether the prompt contains a begun answer."""
 
@@ -259,15 +261,15 @@ class ChatFormat:
         rendered = self._stretches(chat)
         parts = self._tokens(rendered.stretches, media)
         turn_ends = self._turn_ends(chat, parts, media)
-        answer, held = self._answer(chat, is_thinking=rendered.is_thinking, is_begun=rendered.is_begun)
+        answer, held = self._answer(chat, rendered)
         system_end = self._end_of(_n_told(chat), chat, parts, media) if with_system_end else None
         tokens = self._engine.model.tokenize_parts(_runs(parts), add_special=False) if media else cast("list[int]", parts)
         return ChatPrompt(tokens, turn_ends, answer, held, system_end=system_end, n_volatile=chat.n_volatile)
 
-    def _answer(self, chat: _Chat, *, is_thinking: bool, is_begun: bool) -> tuple[PlainForm | FamilyForm, Held | None]:
+    def _answer(self, chat: _Chat, rendered: _Rendered) -> tuple[PlainForm | FamilyForm, Held | None]:
         """How what follows a prompt is to be read, and what holds it to that."""
         family, thought = self._family, self._thought
-        if is_begun and not is_thinking:
+        if rendered.is_begun and not rendered.is_thinking:
             # The prompt already contains the mark before the content, and a begun answer does not begin with a call.
             family = msgspec.structs.replace(family, before="", openings=())
         if thought is not None and chat.continued is not None:
@@ -281,8 +283,9 @@ class ChatFormat:
             family if use is not None or has_format else None,
             thought,
             use,
-            is_thinking=is_thinking,
-            continues_thought=is_begun and is_thinking,
+            is_thinking=rendered.is_thinking,
+            thought_opening=rendered.thought_opening,
+            continues_thought=rendered.is_begun and rendered.is_thinking,
             thoughts=chat.thinking.told,
             earlier=[str(call.get("id") or "") for message in chat.messages for call in message.tool_calls or ()],
             unread=self._unread,
@@ -418,7 +421,10 @@ class ChatFormat:
             raise TemplateError(f"the chat template leaves out {len(lost)} of {len(media)} pictures and sounds")
         if self._adds_bos:
             text = text.removeprefix(template.bos_token)
-        return _Rendered(disguise.stretches(text), is_thinking, begun is not None)
+        opening = ""
+        if is_thinking and thought is not None and begun is None and not thought.is_begun_in_words:
+            opening = text[text.rindex(thought.start) :]
+        return _Rendered(disguise.stretches(text), is_thinking, opening, begun is not None)
 
     def _rendered_text(self, messages: Sequence[Message], *, opens_answer: bool, variables: Mapping[str, object]) -> str:
         size = min(self._max_size, MAX_SIZE)

@@ -63,6 +63,8 @@ class ElementArguments:
             if not (yield from self._value(source, name, _property(schema, name), depth + 1)):
                 return False
             n_read += 1
+        if self._may_continue(source):
+            return False
         _report(source, "}")
         return True
 
@@ -79,8 +81,16 @@ class ElementArguments:
             if not (yield from self._value(source, ITEM, _items(schema), depth + 1)):
                 return False
             n_read += 1
+        if self._may_continue(source):
+            return False
         _report(source, "]")
         return True
+
+    def _may_continue(self, source: Source) -> bool:
+        """Returns whether the text was cut off where another element may have followed."""
+        rest, begin = source.text[source.at :].lstrip(), f"{self._before_tag}<"
+        is_begun = begin.startswith(rest) or (rest.startswith(begin) and not rest.startswith(f"{begin}/"))
+        return source.is_truncated and is_begun
 
     def _opening(self, source: Source) -> NameReading:
         """Reads a tag that opens an element, and returns its name; None where there is none."""

@@ -91,6 +91,7 @@ KIMI_K3 = Family(
         Optional(Text(_closed("message")), is_written=True),
     ),
     triggers=(_opened("tools"),),
+    ends_thoughts=(_opened("response"), _opened("tools")),
     between="",
     fillers=(_opened("response"), _closed("response"), _closed("message"), "<|end_of_msg|>"),
     lead=_opened("response") + _closed("response"),

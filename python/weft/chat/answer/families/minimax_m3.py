@@ -31,6 +31,7 @@ MINIMAX_M3 = Family(
         End(f"\n{_TAG}</tool_call>"),
     ),
     triggers=(f"{_TAG}<tool_call>",),
+    ends_thoughts=(f"{_TAG}<tool_call>",),
     # An answer without a thought begins with the end of one.
     fillers=("</mm:think>",),
     thought=ThoughtMarks("<mm:think>", "</mm:think>"),
