@@ -40,7 +40,7 @@ N_LIKE = 8
 """Messages at the end of a chat behind which prompts may part, where the model's memory cannot be cut."""
 
 EXAMPLE_MARK = "\U000ffffd"
-"""Stands in a message for the example of a call until the prompt is rendered."""
+"""Placeholder in a message for the example of a call, until the prompt is rendered."""
 
 MAX_CLOSING = 16
 """Tokens that close a turn, at most."""
@@ -237,7 +237,7 @@ class ChatFormat:
 
     @cached_property
     def _answer_format(self) -> AnswerFormat:
-        """How answers are written; to find it takes as long as some chats."""
+        """The format of answers. To detect it takes as long as rendering ten short chats."""
         return detect_format(self.template, self._end_marks, self._settings.chat_template_kwargs)
 
     @property
@@ -327,7 +327,7 @@ class ChatFormat:
         tools = [] if chat.asked is None else chat.asked.shown
         is_shown = bool(tools) and self._family.takes_tools
         example = None if is_shown or not tools else self._answer_format.example
-        # What a client writes is no control token, but the example has those of the model.
+        # Text of clients is never parsed as control tokens, but the example has those of the model.
         is_marked = example is not None and EXAMPLE_MARK not in _all_texts(chat)
         said = chat.messages
         if tools and not is_shown:
