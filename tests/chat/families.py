@@ -70,6 +70,18 @@ WRITTEN: dict[str, Written] = {
         content="I look.",
         thought="Rome?",
     ),
+    "Ling 3": Written(
+        "<think>Rome?</think>I look.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>"
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value></tool_call>\n<tool_call>get</tool_call><|role_end|>",
+        content="I look.",
+        thought="Rome?",
+    ),
+    "Laguna": Written(
+        "<think>Rome?</think>I look.<tool_call>get_weather<arg_key>city</arg_key><arg_value>Rome</arg_value>"
+        "<arg_key>days</arg_key><arg_value>3</arg_value></tool_call><tool_call>get</tool_call></assistant>",
+        content="I look.",
+        thought="Rome?",
+    ),
     "MiniMax M2": Written(
         "<think>\nRome?\n</think>\n\nI look.\n<minimax:tool_call>\n"
         '<invoke name="get_weather">\n<parameter name="city">Rome</parameter>\n<parameter name="days">3</parameter>\n</invoke>\n'
@@ -174,6 +186,13 @@ WRITTEN: dict[str, Written] = {
         "<|START_THINKING|>Rome?<|END_THINKING|><|START_ACTION|>[\n"
         '    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Rome", "days": 3}},\n'
         '    {"tool_call_id": "1", "tool_name": "get", "parameters": {}}\n]<|END_ACTION|>',
+        thought="Rome?",
+    ),
+    "Cohere 2 MoE": Written(
+        "<|START_THINKING|>Rome?<|END_THINKING|><|START_TEXT|>I look.<|END_TEXT|><|START_ACTION|>[\n"
+        '    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Rome", "days": 3}},\n'
+        '    {"tool_call_id": "1", "tool_name": "get", "parameters": {}}\n]<|END_ACTION|>',
+        content="I look.",
         thought="Rome?",
     ),
     "Command R": Written(

@@ -23,6 +23,8 @@ class FormatTemplate(NamedTuple):
     """The text between reasoning and content or calls."""
     has_content_with_calls: bool = True
     tools: str = "{{ tools | tojson }}"
+    end: str = "{{ eos_token }}"
+    """Ends a turn."""
 
     @property
     def source(self) -> str:
@@ -36,7 +38,7 @@ class FormatTemplate(NamedTuple):
         return (
             f"{{{{ bos_token }}}}{{% if tools %}}<T>{self.tools}{{% endif %}}"
             "{% for m in messages %}"
-            f"{{% if m.role == 'assistant' %}}{self.header}{reasoning if self.thought else ''}{content}{calls}{{{{ eos_token }}}}"
+            f"{{% if m.role == 'assistant' %}}{self.header}{reasoning if self.thought else ''}{content}{calls}{self.end}"
             "{% else %}<U>{{ m.content }}{{ eos_token }}{% endif %}"
             "{% endfor %}"
             f"{{% if add_generation_prompt %}}{self.header}{{% endif %}}"
@@ -110,6 +112,8 @@ BY_FAMILY: dict[str, FormatTemplate] = {
         thought=("<seed:think>", "</seed:think>"),
     ),
     "GLM 4.5": FormatTemplate(each("\n" + _glm()), bos="[gMASK]<sop>", eos="<|user|>", thought=THINK),
+    "Ling 3": FormatTemplate(each("\n" + _glm()), bos="<|startoftext|>", eos="<|role_end|>", thought=THINK, end="<|role_end|>"),
+    "Laguna": FormatTemplate(each(_glm("")), bos="", eos="</assistant>", thought=THINK, end="</assistant>"),
     "MiniMax M2": FormatTemplate(
         f"\n<minimax:tool_call>\n{each(_INVOKE)}</minimax:tool_call>", bos="]~!b[", eos="[e~[", thought=THINK
     ),
@@ -232,6 +236,20 @@ BY_FAMILY: dict[str, FormatTemplate] = {
         thought=("<|START_THINKING|>", "<|END_THINKING|>"),
         before="<|START_RESPONSE|>",
         behind="<|END_RESPONSE|>",
+        has_content_with_calls=False,
+    ),
+    "Cohere 2 MoE": FormatTemplate(
+        "<|START_ACTION|>[\n"
+        + each(
+            '    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}',
+            ",\n",
+        )
+        + "\n]<|END_ACTION|>",
+        bos="<BOS_TOKEN>",
+        eos="<|END_OF_TURN_TOKEN|>",
+        thought=("<|START_THINKING|>", "<|END_THINKING|>"),
+        before="<|START_TEXT|>",
+        behind="<|END_TEXT|>",
         has_content_with_calls=False,
     ),
     "Command R": FormatTemplate(

@@ -17,7 +17,7 @@ from tests.server.matchers import Json
 from weft._native import schema_grammar
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
-from weft.chat.answer.form import FamilyForm
+from weft.chat.answer.form import FamilyForm, thought_of
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import OneCall, Row
 from weft.chat.answer.reader import MAX_TRIES, FamilyReader, Thoughts
@@ -196,7 +196,7 @@ CHOICES = Tool(
 )
 """What is drawn of it ends soon."""
 
-FREELY: Json = {"max_tokens": 512, "temperature": 9.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7, "n": 8}
+FREELY: Json = {"max_tokens": 512, "temperature": 9.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7, "n": 16}
 """Whatever the grammar lets a model write is about as likely as all else, so lists of calls end."""
 
 CHOSEN: Json = {"word": ["a", "b c"], "maybe": ["5", "x", None], "number": range(1, 21), "exact": [True, False]}
@@ -266,7 +266,7 @@ def test_a_call_ends_a_thought_that_kimi_leaves_open() -> None:
     assert (held.thought, held.calls) == (text.removeprefix("<think>"), [])
     request = Held(form_of("Kimi K2"), {}, None).request(weft.Request(prompt="a"))
     assert request.thought is not None
-    assert request.thought.ends == ("</think>", "<|tool_calls_section_begin|>")
+    assert request.thought.ends == ("</think>", "<|tool_calls_section_begin|>", "<|tool_call_begin|>")
     required = Held(form_of("Kimi K2", ToolUse(TOOLS, is_required=True)), {}, None).request(weft.Request(prompt="a"))
     assert required.thought is not None
     assert required.thought.ends == ("</think>",)
@@ -415,6 +415,72 @@ def test_little_is_read_again_of_what_was_held_back_for_long(end: str, step: int
     assert message.content.startswith(text)
     assert [call.name for call in message.calls] == ["get_weather", "get"]
     assert len(begun) <= MAX_TRIES + 3
+
+
+def read_truncated(form: FamilyForm, *pieces: str) -> WrittenMessage:
+    """Reads an answer that was cut off behind these pieces."""
+    reader, message = form.reader(), WrittenMessage()
+    for part in [*chain.from_iterable(map(reader.read, pieces)), *reader.end(is_truncated=True)]:
+        message.add(part)
+    return message
+
+
+@by_family
+def test_a_truncated_call_is_no_content_wherever_it_is_cut(name: str) -> None:
+    written = WRITTEN[name]
+    form = form_of(name)
+    n_named = 0
+    for cut in range(len(written.text) + 1):
+        whole = read_truncated(form, written.text[:cut])
+        assert told(whole) == told(read_truncated(form, *written.text[:cut]))
+        for said, all_said in ((whole.content, written.content), (whole.thought, written.thought)):
+            # A single letter may begin a mark or a word.
+            ends = (said.strip(), said.strip()[:-1].strip()) if said[-1:].isalnum() else (said.strip(),)
+            assert all_said.startswith(ends), written.text[:cut]
+        for call, (tool, arguments) in zip(whole.calls, [("get_weather", written.arguments), ("get", "{}")], strict=False):
+            assert call.name == tool
+            assert arguments.startswith(call.arguments), written.text[:cut]
+        n_named = max(n_named, len(whole.calls))
+    assert n_named == 2
+
+
+def test_the_whole_calls_of_a_truncated_answer_are_reported() -> None:
+    text = WRITTEN["Generic"].text
+    for cut in range(text.rindex("<tool_call>") + 1, text.rindex("get") + 3):
+        message = read_truncated(form_of("Generic"), text[:cut])
+        assert told(message) == ("I look.", "", [("get_weather", '{"city": "Rome", "days": 3}')])
+
+
+def test_a_truncated_text_that_cannot_become_a_call_is_content() -> None:
+    for name, text in (
+        ("Hermes", "I write <tool_call> and so on"),
+        ("Hermes", "if a < b"),
+        ("FireFunction", "half of"),
+        ("Llama 3", '{"city": "Rome'),
+        ("Llama (Python)", "[1, 2"),
+        ("Qwen3 Coder", "A <b> and a <function of"),
+        ("Functionary 3.2", "all\nI get"),
+    ):
+        for pieces in ([text], list(text)):
+            message = read_truncated(form_of(name), *pieces)
+            assert (message.content, message.calls) == (text.removeprefix("all\n"), [])
+
+
+@pytest.mark.parametrize(
+    ("value", "arguments"),
+    [
+        ("12", '{"days": 12'),
+        ('{"a": [1, {"b', '{"days": {"a": [1, {"b'),
+        ("[1, 2]</para", '{"days": [1, 2]'),
+        ("tr", '{"days": '),
+        ("{'a': Tru", '{"days": {"a": '),
+    ],
+)
+def test_the_beginning_of_a_value_is_reported_as_the_beginning_of_json(value: str, arguments: str) -> None:
+    text = f"<tool_call>\n<function=get_weather>\n<parameter=days>\n{value}"
+    for pieces in ([text], list(text)):
+        [call] = read_truncated(form_of("Qwen3 Coder"), *pieces).calls
+        assert call.arguments == arguments
 
 
 def test_what_is_no_call_is_counted() -> None:
@@ -830,14 +896,16 @@ def test_words_are_pythons_where_calls_are() -> None:
     grammar = Grammar(held_to("LFM2", properties=properties, required=["a", "b", "true"]))
     assert grammar.allows('<|tool_call_start|>[f(a=True, b=None, true=[False, "false"])]<|tool_call_end|>')
     assert grammar.allows('<|tool_call_start|>[f(a=False, b="null", true=None)]<|tool_call_end|>')
-    assert not grammar.begins("<|tool_call_start|>[f(a=true")
+    # Some models write JSON's words within Python's calls, and Python's quotes.
+    assert grammar.allows("<|tool_call_start|>[f(a=true, b='null', true={'a': [false, null]})]<|tool_call_end|>")
+    assert not grammar.begins("<|tool_call_start|>[f(a=TRUE")
 
 
 def test_arguments_are_held_to_their_schema() -> None:
     words = {"properties": {"a": {"type": "string", "enum": ["x", "y"]}}, "required": ["a"]}
     assert '"x" | "y"' in held_to("Qwen3 Coder", **words)
     assert '"\\"x\\"" | "\\"y\\""' in held_to("Hermes", **words)
-    assert '"\\"x\\"" | "\\"y\\""' in held_to("LFM2", **words)
+    assert """("\\"x\\"" | "'x'") | ("\\"y\\"" | "'y'")""" in held_to("LFM2", **words)
 
 
 def test_the_calls_of_the_same_tools_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -873,3 +941,280 @@ def test_calls_that_are_known_are_bounded_in_bytes() -> None:
     assert known.n_bytes > MAX_KEPT_BYTES
     known.write(form_of("Hermes"), {})
     assert 0 < known.n_bytes <= MAX_KEPT_BYTES
+
+
+ONE_CALL = [
+    # No line breaks within a call, and some elsewhere.
+    ("GLM 4.5", "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Rome</arg_value></tool_call>", '{"city": "Rome"}'),
+    (
+        "GLM 4.5",
+        (
+            "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>"
+            "<arg_key>days</arg_key><arg_value>3</arg_value>\n</tool_call>\n"
+        ),
+        '{"city": "Rome", "days": 3}',
+    ),
+    ("Ling 3", "<tool_call>get\n\n</tool_call><|role_end|>", "{}"),
+    ("Laguna", "<tool_call>get</tool_call></assistant>", "{}"),
+    (
+        "Qwen3 Coder",
+        "<tool_call><function=get_weather><parameter=city>Rome</parameter></function></tool_call>",
+        '{"city": "Rome"}',
+    ),
+    ("Hermes", '<tool_call>{"name": "get", "arguments": {}}</tool_call>', "{}"),
+    ("Hermes", '<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call>\n', "{}"),
+    # Arguments in another order than the schema's, as Python's literals, and a text that could be something else.
+    (
+        "Qwen3 Coder",
+        (
+            "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</parameter>\n"
+            "<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>\n"
+        ),
+        '{"days": 3, "city": "Rome"}',
+    ),
+    (
+        "Seed OSS",
+        (
+            "<seed:tool_call>\n<function=get_weather>\n<parameter=city>None</parameter>\n<parameter=exact>True</parameter>\n"
+            "<parameter=units>{'a': [None, False], 'b': \"it's\"}</parameter>\n</function>\n</seed:tool_call>"
+        ),
+        '{"city": "None", "exact": true, "units": {"a": [null, false], "b": "it\'s"}}',
+    ),
+    # An id, first, in the middle and last.
+    ("Mistral", '[TOOL_CALLS]get_weather[CALL_ID]Ab3456789[ARGS]{"city": "Rome"}', '{"city": "Rome"}'),
+    (
+        "Mistral (lists)",
+        '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Rome"}, "id": "Ab3456789"}]',
+        '{"city": "Rome"}',
+    ),
+    ("Command R7B", '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get", "parameters": {}}\n]<|END_ACTION|>', "{}"),
+    (
+        "Command R",
+        'Action: ```json\n[\n    {\n        "tool_name": "get",\n        "parameters": {}\n    }\n]\n```',
+        "{}",
+    ),
+    # Python's quotes, and JSON's words.
+    (
+        "LFM2",
+        "<|tool_call_start|>[get_weather(city='Rome\nin \"Italy\"', exact=true, units={'a': None})]<|tool_call_end|>",
+        '{"city": "Rome\\nin \\"Italy\\"", "exact": true, "units": {"a": null}}',
+    ),
+    (
+        "Gemma 4",
+        '<|tool_call>call:get_weather{city:<|"|>Rome<|"|>,exact:true}<tool_call|><|tool_response>',
+        '{"city": "Rome", "exact": true}',
+    ),
+    ("Kimi K2", "<|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>{}", "{}"),
+    (
+        "Kimi K2",
+        "<|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        "{}",
+    ),
+    # A type of what is sent, or none.
+    ("gpt-oss", "<|channel|>commentary to=functions.get<|message|>{}", "{}"),
+    ("gpt-oss", "<|channel|>analysis to=functions.get json<|message|>{}<|call|>", "{}"),
+    ("gpt-oss", "to=functions.get<|channel|>commentary <|constrain|>json<|message|>{}", "{}"),
+    (
+        "DeepSeek V4",
+        f'<{DSML}tool_calls>\n<{DSML}invoke name="get">\n\n</{DSML}invoke>\n</{DSML}tool_calls>',
+        "{}",
+    ),
+]
+"""Calls as templates and models write them, each with its arguments."""
+
+
+@pytest.mark.parametrize(("name", "text", "arguments"), ONE_CALL)
+def test_a_call_is_read_and_allowed_in_each_form_that_models_write(name: str, text: str, arguments: str) -> None:
+    form = form_of(name)
+    for pieces in ([text], list(text)):
+        message = message_of(form.reader(), *pieces)
+        assert (message.content, [json.loads(call.arguments) for call in message.calls]) == ("", [json.loads(arguments)])
+    for required in (False, True):
+        use = ToolUse(TOOLS, is_required=required)
+        request = Held(form_of(name, use), {}, None).request(weft.Request(prompt="a"))
+        assert Grammar(request.grammar or "").allows(text)
+    begun = found_by(Held(form, {}, None).request(weft.Request(prompt="a")), text)
+    assert begun == text
+
+
+@by_family
+def test_the_grammar_allows_what_the_family_writes(name: str) -> None:
+    request = Held(form_of(name), {}, None).request(weft.Request(prompt="a"))
+    begun = found_by(request, WRITTEN[name].text)
+    assert begun is not None
+    assert Grammar(request.grammar or "").allows(begun)
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_strict", "value", "is_allowed"),
+    [
+        ({"type": ["string", "null"]}, False, "any text", True),
+        ({"type": ["string", "null"]}, True, "any text", True),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, True, "any text", True),
+        ({}, True, "any text", True),
+        ({"type": ["string", "null"], "maxLength": 3}, True, "any text", False),
+        ({"anyOf": [{"type": "string", "enum": ["a"]}, {"type": "null"}]}, False, "any text", False),
+        ({"type": ["integer", "null"]}, False, "any text", False),
+        ({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 3}]}, True, "2", False),
+    ],
+)
+def test_a_text_needs_no_quotes_where_a_value_may_be_any_text(
+    schema: Json, is_strict: bool, value: str, is_allowed: bool
+) -> None:
+    tool = Tool("f", {"type": "object", "properties": {"a": schema}}, is_strict=is_strict)
+    for name, call in (
+        ("Qwen3 Coder", "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"),
+        ("GLM 4.5", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"),
+    ):
+        form = form_of(name, ToolUse((tool,), is_required=True))
+        grammar = Grammar(Held(form, {}, None).request(weft.Request(prompt="a")).grammar or "")
+        assert grammar.allows(call.format(value)) == is_allowed
+        if is_allowed:
+            [read] = message_of(form.reader(), call.format(value)).calls
+            assert json.loads(read.arguments) == {"a": value}
+
+
+def test_arguments_of_elements_may_come_in_any_order_and_the_required_ones_must_come() -> None:
+    properties = {name: {"type": "integer"} for name in "abcdefg"}
+    schema: Json = {"type": "object", "properties": properties, "required": ["b", "d"]}
+    use = ToolUse((Tool("f", schema), Tool("g", {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["b"]})))
+    grammar = Grammar(Held(form_of("Seed OSS", use), {}, None).request(weft.Request(prompt="a")).grammar or "")
+
+    def call(name: str, order: str) -> str:
+        given = "".join(f"<parameter={each}>1</parameter>\n" for each in order)
+        return f"<seed:tool_call>\n<function={name}>\n{given}</function>\n</seed:tool_call>"
+
+    for name, order in (("f", "abcdefg"), ("f", "gdab"), ("f", "bd"), ("g", "ab"), ("g", "ba"), ("g", "b")):
+        assert grammar.allows(call(name, order)), order
+    for name, order in (("f", "abcefg"), ("f", "bdd"), ("f", ""), ("g", "a"), ("g", "bb")):
+        assert not grammar.allows(call(name, order)), order
+
+
+OPEN_THOUGHTS = ["Qwen3 Coder", "GLM 4.5", "Ling 3", "Laguna", "DeepSeek V3.2", "DeepSeek V4", "Cohere 2 MoE", "Command R7B"]
+OPEN_THOUGHTS += ["Seed OSS", "MiniMax M2", "Kimi K2", "Apertus", "DeepSeek V3.1", "DeepSeek V3"]
+"""Families whose calls end a thought that was not closed."""
+
+
+def open_thought(name: str) -> tuple[FamilyForm, str]:
+    """A form whose answers begin in a thought, and a call of its family."""
+    text = WRITTEN[name].text
+    form = form_of(name, is_thinking=True)
+    if form.thought is None:
+        form = FamilyForm(FAMILIES[name], thought_of("<think></think>"), ToolUse(TOOLS), is_thinking=True)
+    assert form.thought is not None
+    begins = [at for mark in form.thought.ends_before if (at := text.find(mark)) >= 0 and "TEXT" not in mark]
+    return form, text[min(begins) :]
+
+
+@pytest.mark.parametrize("name", OPEN_THOUGHTS)
+def test_a_call_ends_a_thought_that_is_left_open(name: str) -> None:
+    form, call = open_thought(name)
+    for thought in ("", "Rome, I think.\n"):
+        text = thought + call
+        for pieces in ([text], list(text)):
+            message = message_of(form.reader(), *pieces)
+            assert (message.thought, message.content) == (thought.strip(), "")
+            assert [(one.name, one.arguments) for one in message.calls] == [
+                ("get_weather", WRITTEN[name].arguments),
+                ("get", "{}"),
+            ]
+    request = Held(form, {}, None).request(weft.Request(prompt="a"))
+    assert request.thought is not None
+    assert any(call.startswith(end) for end in request.thought.ends)
+
+
+@pytest.mark.parametrize("name", OPEN_THOUGHTS)
+def test_a_thought_that_speaks_of_a_call_goes_on(name: str) -> None:
+    form, call = open_thought(name)
+    assert form.thought is not None
+    mark = next(end for end in form.thought.ends_before if call.startswith(end))
+    text = f"I could write {mark} here. {form.thought.end}{call}"
+    for pieces in ([text], list(text)):
+        message = message_of(form.reader(), *pieces)
+        assert (message.thought, message.content) == (f"I could write {mark} here.", "")
+        assert [one.name for one in message.calls] == ["get_weather", "get"]
+
+
+def test_an_element_without_its_outer_tag_ends_no_thought() -> None:
+    form = form_of("Qwen3 Coder", is_thinking=True)
+    text = "I write <function=get>\n</function>.\n</think>\n\nYes."
+    for pieces in ([text], list(text)):
+        message = message_of(form.reader(), *pieces)
+        assert told(message) == ("Yes.", "I write <function=get>\n</function>.", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "content"),
+    [
+        ("Gemma 4", "<|channel>thought\n<channel|>Yes.<|channel>thought\n<channel|><channel|>", "Yes."),
+        ("gpt-oss", '<|channel|>final <|constrain|>json<|message|>{"a": 1}<|return|>', '{"a": 1}'),
+        ("gpt-oss", "<|channel|>commentary to=assistant<|channel|>final<|message|>Yes.<|end|>", "Yes."),
+        ("gpt-oss", "<|channel|>commentary<|channel|>final<|message|>Yes.", "Yes."),
+        ("Ling 3", "Yes.<|role_end|>", "Yes."),
+        ("Laguna", "Yes.</assistant>", "Yes."),
+        ("Command R", "<|CHATBOT_TOKEN|>Yes.<|END_OF_TURN_TOKEN|>", "Yes."),
+        ("Command R7B", "<|START_RESPONSE|>Yes.<|END_RESPONSE|><|END_OF_TURN_TOKEN|>", "Yes."),
+        ("Cohere 2 MoE", "<|START_TEXT|>Yes.<|END_TEXT|>", "Yes."),
+    ],
+)
+@pytest.mark.parametrize("use", [ToolUse(TOOLS), None], ids=["tools", "no tools"])
+def test_marks_of_the_format_are_no_content(name: str, text: str, content: str, use: ToolUse | None) -> None:
+    form = FamilyForm(FAMILIES[name], form_of(name).thought, use)
+    for pieces in ([text], list(text)):
+        message = message_of(form.reader(), *pieces)
+        assert told(message) == (content, "", [])
+
+
+TO_OTHERS = [
+    "<|channel|>commentary to={} <|constrain|>json<|message|>",
+    "<|channel|>analysis to={} code<|message|>",
+    "<|start|>assistant to={}<|channel|>commentary<|message|>",
+    " to={}<|channel|>commentary json<|message|>",
+]
+
+
+@pytest.mark.parametrize("header", TO_OTHERS)
+def test_what_gpt_oss_sends_to_others_leaks_no_marks(header: str) -> None:
+    sent = header.format("browser.search") + '{"query": "Rome"}'
+    final = "<|start|>assistant<|channel|>final<|message|>Yes."
+    for text, alone, more in (
+        (sent, "", ""),
+        (f"{sent}<|call|>{final}", "Yes.", "Yes."),
+        (f"{sent}<|end|>{final}", "Yes.", "Yes."),
+    ):
+        for pieces in ([text], list(text)):
+            dropped = message_of(FamilyForm(FAMILIES["gpt-oss"], form_of("gpt-oss").thought, None).reader(), *pieces)
+            assert told(dropped) == (alone, "", [])
+            # Where tools are offered this is a call of one that there is not.
+            counts: list[int] = []
+            form = FamilyForm(FAMILIES["gpt-oss"], form_of("gpt-oss").thought, ToolUse(TOOLS), unread=lambda: counts.append(1))  # noqa: B023
+            assert told(message_of(form.reader(), *pieces)) == (f'browser.search {{"query": "Rome"}}{more}', "", [])
+            assert counts == [1]
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "content", "thought"),
+    [
+        (Thoughts.APART, "Yes.", "Hm."),
+        (Thoughts.IN_CONTENT, "<think>\nHm.\n</think>\n\nYes.", ""),
+        (Thoughts.BOTH, "<think>\nHm.\n</think>\n\nYes.", "Hm."),
+    ],
+    ids=["apart", "in content", "both"],
+)
+def test_a_thought_that_stays_in_the_content_has_the_mark_that_the_prompt_wrote(
+    thoughts: Thoughts, content: str, thought: str
+) -> None:
+    marks = thought_of("<think></think>")
+    form = FamilyForm(None, marks, None, is_thinking=True, thought_opening="<think>\n", thoughts=thoughts)
+    text = "Hm.\n</think>\n\nYes."
+    for pieces in ([text], list(text)):
+        message = message_of(form.reader(), *pieces)
+        assert (message.content, message.thought) == (content, thought)
+
+
+def test_a_thought_that_is_continued_keeps_the_space_that_it_begins_with() -> None:
+    marks = thought_of("<think></think>")
+    form = FamilyForm(None, marks, None, is_thinking=True, continues_thought=True)
+    for pieces in ([" thinking.</think>Yes."], list(" thinking.</think>Yes.")):
+        message = message_of(form.reader(), *pieces)
+        assert (message.content, message.thought) == ("Yes.", " thinking.")

@@ -24,7 +24,7 @@ class SaidForm:
     def read(self, text: str) -> list[Part]:
         return list(self._parts[text])
 
-    def end(self) -> list[Part]:
+    def end(self, *, is_truncated: bool = False) -> list[Part]:
         return list(self._parts.get(None, ()))
 
 

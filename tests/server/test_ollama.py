@@ -205,11 +205,21 @@ async def test_a_thought_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (answer["thinking"], answer["response"]) == ("Hm.", "Yes.")
 
 
-async def test_a_call_that_was_cut_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("reason", "content"), [("length", ""), ("context_full", ""), ("stop", '{"name":"weather","arguments":{"city":"Os')]
+)
+async def test_a_call_that_was_cut_off_has_no_object_of_arguments(
+    monkeypatch: pytest.MonkeyPatch, reason: str, content: str
+) -> None:
     answers_are_read(monkeypatch, {"a": [CallBegun(0, "call_0", "weather"), CallArguments(0, '{"city":"Os')]})
-    async with scripted([token(0, "a")], [finished(0, reason="length")]) as client:
+    async with scripted([token(0, "a")], [finished(0, reason=reason)]) as client:
         answer = await whole(client, "/api/chat", CHAT)
-    assert answer["message"] == {"role": "assistant", "content": '{"name":"weather","arguments":{"city":"Os'}
+    async with scripted([token(0, "a")], [finished(0, reason=reason)]) as client:
+        *told, last = await lines(client, "/api/chat", CHAT)
+    assert answer["message"] == {"role": "assistant", "content": content}
+    assert "".join(line["message"]["content"] for line in told) == content
+    assert not any("tool_calls" in line["message"] for line in (*told, last))
+    assert answer["done_reason"] == last["done_reason"] == ("stop" if reason == "stop" else "length")
 
 
 def said(role: str, content: Json, **more: Json) -> ChatMessage:

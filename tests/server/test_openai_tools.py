@@ -133,6 +133,12 @@ async def test_calls_of_branches_do_not_mix(how: How) -> None:
         (CALL.partition('me"}')[0], "stop", '{"city": "Ro', (None, "stop")),
         (CALL.partition('me"}')[0], "length", '{"city": "Ro', (None, "length")),
         (CALL.partition("_weather")[0], "stop", None, ('<tool_call>\n{"name": "get', "stop")),
+        (f"Yes. {CALL.partition('_weather')[0]}", "length", None, ("Yes.", "length")),
+        ("Yes. <tool_", "length", None, ("Yes.", "length")),
+        ("Yes. <tool_", "end", None, ("Yes. <tool_", "stop")),
+        ("I write <tool_call> and", "length", None, ("I write <tool_call> and", "length")),
+        (CALL.partition('": {')[0], "length", "", (None, "length")),
+        (f"{CALL}\n{CALL.partition('_weather')[0]}", "length", '{"city": "Rome"}', (None, "length")),
         (CALL.partition("}\n")[0], "stop", '{"city": "Rome"}', (None, "stop")),
         (CALL.partition("\n</tool_call>")[0], "stop", '{"city": "Rome"}', (None, "tool_calls")),
         (CALL, "stop", '{"city": "Rome"}', (None, "tool_calls")),
@@ -148,6 +154,15 @@ async def test_a_call_that_is_cut_is_none_that_the_client_is_to_make(
         : arguments is not None
     ]
     assert (choice["message"]["content"], choice["finish_reason"]) == content_and_reason
+
+
+@pytest.mark.parametrize("ends", ["length", "context_full"])
+async def test_the_markup_of_a_truncated_call_is_no_content(how: How, ends: str) -> None:
+    async with saying(CALL.partition("_weather")[0], ends=ends) as (client, _):
+        [choice] = await choices(client, how, tools=TOOLS)
+    assert not choice["message"]["content"]
+    assert "tool_calls" not in choice["message"]
+    assert choice["finish_reason"] == "length"
 
 
 async def test_arguments_come_in_pieces() -> None:
@@ -570,8 +585,9 @@ async def test_a_message_that_calls_is_whole(how: How) -> None:
     [
         ("auto", "Yes.", "Hm."),
         ("deepseek", "Yes.", "Hm."),
-        ("none", "Hm.\n</think>\n\nYes.", None),
-        ("deepseek-legacy", "Hm.\n</think>\n\nYes.", "Hm."),
+        # The prompt has opened the thought.
+        ("none", "<think>\nHm.\n</think>\n\nYes.", None),
+        ("deepseek-legacy", "<think>\nHm.\n</think>\n\nYes.", "Hm."),
     ],
 )
 @pytest.mark.parametrize("where", ["field", "setting"])

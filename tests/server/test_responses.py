@@ -55,7 +55,7 @@ class Scripted:
         }
         return [parts[kind]]
 
-    def end(self) -> list[Part]:
+    def end(self, *, is_truncated: bool = False) -> list[Part]:
         return []
 
 

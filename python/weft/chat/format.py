@@ -98,6 +98,8 @@ class _Rendered(NamedTuple):
     stretches: Iterable[Stretch | MediaPlace]
     is_thinking: bool
     """Whether the answer goes on with a thought that the prompt begins."""
+    thought_opening: str
+    """How the prompt begins that thought; empty where the chat's last message did."""
 
 
 def _unheard() -> None:
@@ -207,12 +209,12 @@ class ChatFormat:
         rendered = self._stretches(chat)
         parts = self._tokens(rendered.stretches, media)
         turn_ends = self._turn_ends(chat, parts, media)
-        answer, held = self._answer(chat, is_thinking=rendered.is_thinking)
+        answer, held = self._answer(chat, rendered)
         system_end = self._end_of(_n_told(chat), chat, parts, media) if with_system_end else None
         tokens = self._engine.model.tokenize_parts(_runs(parts), add_special=False) if media else cast("list[int]", parts)
         return ChatPrompt(tokens, turn_ends, answer, held, system_end=system_end, n_volatile=chat.n_volatile)
 
-    def _answer(self, chat: _Chat, *, is_thinking: bool) -> tuple[PlainForm | FamilyForm, Held | None]:
+    def _answer(self, chat: _Chat, rendered: _Rendered) -> tuple[PlainForm | FamilyForm, Held | None]:
         """How what follows a prompt is to be read, and what holds it to that."""
         family, thought = self._family, self._thought
         if thought is not None and chat.continued is not None:
@@ -226,7 +228,9 @@ class ChatFormat:
             family if use is not None or has_format else None,
             thought,
             use,
-            is_thinking=is_thinking,
+            is_thinking=rendered.is_thinking,
+            thought_opening=rendered.thought_opening,
+            continues_thought=rendered.is_thinking and chat.continued is not None,
             thoughts=chat.thinking.told,
             earlier=[str(call.get("id") or "") for message in chat.messages for call in message.tool_calls or ()],
             unread=self._unread,
@@ -365,7 +369,9 @@ class ChatFormat:
             raise TemplateError(f"the chat template leaves out {len(lost)} of {len(marks)} pictures and sounds")
         if self._adds_bos:
             text = text.removeprefix(template.bos_token)
-        return _Rendered(disguise.stretches(text), is_thinking)
+        is_opened = is_thinking and thought is not None and chat.continued is None
+        opening = text[text.rindex(thought.start) :] if is_opened and thought is not None else ""
+        return _Rendered(disguise.stretches(text), is_thinking, opening)
 
     @property
     def _max_size(self) -> int:

@@ -13,6 +13,9 @@ from weft.fields.about import About, described
 
 __all__ = ["ChatAnswer", "Reply", "ToolCall"]
 
+WHOLE_REASONS = ("end", "stop")
+"""Reasons to end of answers that were not cut off."""
+
 PIECE = 4_096
 """Characters that are read at once."""
 
@@ -23,7 +26,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
     id: Annotated[str, About("what its result is to be told by, as `tool_call_id`; no other call has the same")]
     name: Annotated[str, About("the tool")]
-    arguments: Annotated[str, About("the JSON of an object; a piece of it where the answer was cut off")]
+    arguments: Annotated[str, About("the JSON of an object; its beginning, or nothing, where the answer was cut off in the call")]
 
 
 @described
@@ -66,14 +69,15 @@ class ChatAnswer(Answer, frozen=True, kw_only=True):
 
 
 def _replies(branches: Sequence[Branch], form: AnswerForm) -> tuple[Reply, ...]:
-    return tuple(_reply(branch.text, form) for branch in branches)
+    return tuple(_reply(branch, form) for branch in branches)
 
 
-def _reply(text: str, form: AnswerForm) -> Reply:
+def _reply(branch: Branch, form: AnswerForm) -> Reply:
     reader, written = form.reader(), WrittenMessage()
+    text, is_truncated = branch.text, branch.reason not in WHOLE_REASONS
     # In pieces, because of what is held back all may be looked at again.
     pieces = (text[start : start + PIECE] for start in range(0, len(text), PIECE))
-    for part in [*chain.from_iterable(map(reader.read, pieces)), *reader.end()]:
+    for part in [*chain.from_iterable(map(reader.read, pieces)), *reader.end(is_truncated=is_truncated)]:
         written.add(part)
     calls = tuple(ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in written.calls)
     return Reply(content=written.content, reasoning_content=written.thought, tool_calls=calls)

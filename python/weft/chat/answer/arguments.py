@@ -12,7 +12,7 @@ from weft.chat.answer.begun import n_begun
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import MAX_KEY, Ahead, Either, End, Grammar, Optional, Row, Space, Text, nothing, written_tool
 from weft.chat.answer.source import Reading, Source
-from weft.chat.answer.tools import Tool, can_be, has_fixed_properties, is_text
+from weft.chat.answer.tools import Tool, can_be, has_fixed_properties, is_text, takes_any_text
 from weft.errors import InvalidRequest
 from weft.fields.shown import shown
 
@@ -68,6 +68,11 @@ class HeldArguments:
         return ""
 
 
+def _may_begin(text: str, mark: str) -> bool:
+    """Returns whether a text begins a mark, or with it."""
+    return mark.startswith(text) or text.startswith(mark)
+
+
 def closed(arguments: Grammar, closing: str) -> Grammar:
     """Arguments that are no object of JSON, and what closes the call, which must be there where there are none."""
     none = Row(HeldArguments(), Ahead(closing))
@@ -81,9 +86,17 @@ class Parameters:
     """
 
     def __init__(
-        self, opening: str, middle: str, closing: str, *, padding: str = "", between: str = "\n", text_middle: str | None = None
+        self,
+        opening: str,
+        middle: str,
+        closing: str,
+        *,
+        padding: str = "",
+        between: str = "\n",
+        text_middle: str | None = None,
+        is_python: bool = False,
     ) -> None:
-        """Describes the elements.
+        """Describes the elements. Line breaks in what surrounds names and values may be missing.
 
         Args:
             opening: What stands before a name.
@@ -92,12 +105,15 @@ class Parameters:
             padding: Stands at both ends of a value, and is no part of it; a value may lack it.
             between: What stands behind an element.
             text_middle: What stands between a name and a value that is a text, where that is not `middle`.
+            is_python: Whether a template writes values that are no texts as Python's literals.
         """
         self._opening = opening
         self._middles = (middle, text_middle or middle)
+        self._middle_patterns = {middle: re.compile(r"\s*".join(map(re.escape, middle.split("\n")))) for middle in self._middles}
         self._closing = closing
         self._padding = padding
         self._between = between
+        self._is_python = is_python
 
     def read(self, source: Source) -> Reading:
         """Reads the elements, as long as there are some."""
@@ -120,6 +136,9 @@ class Parameters:
             # Some models close twice.
             yield from Optional(Row(Space(), self._closing)).read(source)
             n_read += 1
+        if source.is_truncated and _may_begin(source.text[source.at :].lstrip(), self._opening):
+            # Another argument may have followed.
+            return False
         source.argue("}" if n_read else "")
         return n_read > 0
 
@@ -127,13 +146,13 @@ class Parameters:
         """The name of an argument, and which of the middles stands behind it; None where there is none."""
         while True:
             ahead = source.text[source.at : source.at + MAX_KEY]
-            found = [(at, middle) for middle in self._middles if (at := ahead.find(middle)) > 0]
+            found = [(match, middle) for middle, pattern in self._middle_patterns.items() if (match := pattern.search(ahead))]
             if found:
-                at, middle = min(found)
-                name = ahead[:at]
-                if "\n" in name or "<" in name:
+                match, middle = min(found, key=lambda each: each[0].start())
+                name = ahead[: match.start()]
+                if not name or "\n" in name or "<" in name:
                     return None
-                source.at += at + len(middle)
+                source.at += match.end()
                 return name.strip(), middle
             if source.is_ended or len(ahead) == MAX_KEY or "\n\n" in ahead:
                 return None
@@ -149,12 +168,24 @@ class Parameters:
             yield from Optional(Text(self._padding)).read(source)
         start = source.at
         end = yield from self._end_of_json(source, start)
+        if end < 0 and source.is_truncated:
+            self._tell_truncated(source, schema)
+            return False
         is_whole = end >= 0
         value = source.text[start : end if is_whole else None]
         source.at = end + len(self._closing) if is_whole else len(source.text)
         source.argue(json_of(value.removesuffix(self._padding) if is_whole and self._padding else value, schema))
         source.settle()
         return is_whole
+
+    def _tell_truncated(self, source: Source, schema: Mapping[str, Any]) -> None:
+        """Reads the beginning of a value that may be JSON, and reports as much of it as is the beginning of some JSON."""
+        value = source.text[source.at :]
+        value = value[: len(value) - n_begun(value, self._padding + self._closing, self._closing)]
+        is_text = can_be(schema, "") and value.lstrip()[:1] not in ("{", "[", '"')
+        source.argue(f'"{values.escaped(value)}' if is_text and value else values.beginning_of_json(value))
+        source.at = len(source.text)
+        source.settle()
 
     def _end_of_json(self, source: Source, start: int) -> PlaceReading:
         """Where a value ends that may be JSON: not within a text of it, unless no other end comes. Below 0 it has none."""
@@ -195,12 +226,13 @@ class Parameters:
                 source.at = end + len(closing)
                 told(value.removesuffix(padding) if padding else value)
                 return True
+            n_kept = n_begun(source.text, padding + closing, closing)
             if source.is_ended:
-                # It has no end, so it may end within what would close it.
-                value, source.at = source.text[source.at :], len(source.text)
+                # A text without an end may end within what would close it, but for one that was cut off there.
+                stop = max(source.at, len(source.text) - (n_kept if source.is_truncated else 0))
+                value, source.at = source.text[source.at : stop], len(source.text)
                 told(value)
                 return False
-            n_kept = n_begun(source.text, padding + closing, closing)
             stop = max(source.at, len(source.text) - n_kept)
             value, source.at = source.text[source.at : stop], stop
             if value:
@@ -208,39 +240,73 @@ class Parameters:
             yield
 
     def write(self, rules: Rules) -> str:
-        """Every required argument, and those of the others that are wanted, in the order of the schema."""
+        """Writes every required argument, and any of the others, in any order where that takes few rules."""
         tool = written_tool(rules)
-        between = rules.literal(self._between)
+        between = rules.loosely(self._between)
         _check_strict(tool)
         if not has_fixed_properties(tool):
             key = rules.add("key", "[a-zA-Z0-9_.-]{1,64}")
             element = f"{rules.literal(self._opening)} {key} {self._after(rules, None)} {between}"
             return f"({element})*"
-        written = []
-        for name in tool.properties:
+        elements = {}
+        for position, name in enumerate(tool.properties):
             if re.fullmatch(r"[^\n<>\"]{1,250}", name) is None or name != name.strip():
                 raise _unwritten(tool, name)
             element = f"{rules.literal(self._opening + name)} {self._after(rules, name)} {between}"
-            written.append(element if name in tool.required else f"({element})?")
-        return " ".join(written)
+            elements[name] = rules.add(f"element-{rules.tools.index(tool)}-{position}", element)
+        required = tuple(name for name in elements if name in tool.required)
+        if len(elements) <= MAX_ANY_ORDER:
+            return _in_any_order(rules, elements, once=tuple(elements))
+        if len(required) <= MAX_ANY_ORDER and not tool.is_strict:
+            return _in_any_order(rules, elements, once=required)
+        return " ".join(element if name in tool.required else f"({element})?" for name, element in elements.items())
 
     def _after(self, rules: Rules, name: str | None) -> str:
         """What follows the name of an argument."""
         tool = written_tool(rules)
         schema = {} if name is None else tool.schema_of(name)
-        middle, text_middle = (rules.literal(middle + self._padding) for middle in self._middles)
-        closing = self._padding + self._closing
+        middle, text_middle = (rules.loosely(middle + self._padding) for middle in self._middles)
+        closing = rules.loosely(self._padding + self._closing)
         if name is None or is_text(schema):
             if (words := [schema["const"]] if "const" in schema else schema.get("enum")) is not None:
                 if any(self._closing in word for word in words):
                     raise _unwritten(tool, name or "")
                 told = " | ".join(rules.literal(word) for word in words)
-                return f"{text_middle} ({told}) {rules.literal(closing)}"
+                return f"{text_middle} ({told}) {closing}"
             if tool.is_strict and (unheld := schema.keys() - _NOTES - {"type", "$defs", "definitions"}):
                 raise _unheld(tool, min(unheld))
             return f"{text_middle} {rules.until(self._closing)}"
+        # It must be a schema in any case.
         nth = f"{rules.tools.index(tool)}-{list(tool.properties).index(name)}"
-        return f"{middle} {rules.schema(f'argument-{nth}', schema)} {rules.literal(closing)}"
+        # A text in Python's quotes could be a text that has them.
+        is_python = self._is_python and not can_be(schema, "")
+        value = f"{middle} {rules.schema(f'argument-{nth}', schema, is_python=is_python)} {closing}"
+        if not takes_any_text(schema, is_strict=tool.is_strict):
+            return value
+        # Templates write a text without quotes, whatever else the value may be.
+        text = f"{text_middle} {rules.until(self._closing)}"
+        return text if middle == text_middle else f"({text} | {value})"
+
+
+MAX_ANY_ORDER = 5
+"""Arguments whose order is free, at most: a grammar has a rule for each set of those that are still to come."""
+
+
+def _in_any_order(rules: Rules, elements: Mapping[str, str], once: tuple[str, ...]) -> str:
+    """Writes elements in any order: those of `once` at most once, the others as often as a model likes.
+
+    Models do not keep to the order of the schema, and one that had to would lose what it has passed over.
+    """
+    tool = written_tool(rules)
+    nth = rules.tools.index(tool)
+
+    def add(left: tuple[str, ...]) -> str:
+        name = f"elements-{nth}-{sum(1 << once.index(each) for each in left)}"
+        ways = [f"{elements[each]} {add(tuple(other for other in left if other != each))}" for each in left]
+        ways += [f"{element} {name}" for each, element in elements.items() if each not in once]
+        return rules.add(name, " | ".join([*ways, *(() if tool.required & set(left) else ('""',))]))
+
+    return add(once)
 
 
 _NOTES = {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
@@ -313,7 +379,8 @@ def json_of(written: str, schema: Mapping[str, Any]) -> str:
     try:
         found = _DECODER.decode(value)
     except (msgspec.DecodeError, RecursionError):
-        return json.dumps(written, ensure_ascii=False)
+        made = None if can_be(schema, "") else values.python_as_json(value)
+        return json.dumps(written, ensure_ascii=False) if made is None else made
     if can_be(schema, "") and not can_be(schema, found):
         return json.dumps(written, ensure_ascii=False)
     return value
@@ -343,6 +410,9 @@ class Keywords:
             if not (yield from values.read_python(source, told)):
                 return False
             n_read += 1
+        if source.is_truncated and ")" not in source.text[source.at :]:
+            # Another argument may have followed.
+            return False
         source.argue("}" if n_read else "")
         return n_read > 0
 
@@ -372,7 +442,7 @@ class Keywords:
         tool = written_tool(rules)
         _check_strict(tool)
         if not has_fixed_properties(tool):
-            free = rules.schema("anything", {}, literals=_PYTHON_LITERALS)
+            free = rules.schema("anything", {}, is_python=True)
             keyword = rules.add("keyword", f'[a-zA-Z_] [a-zA-Z0-9_]{{0,63}} "=" {free}')
             return f'({keyword} (", " {keyword})*)?'
         nth = rules.tools.index(tool)
@@ -380,7 +450,7 @@ class Keywords:
         for position, name in enumerate(tool.properties):
             if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name) is None:
                 raise _unwritten(tool, name)
-            value = rules.schema(f"value-{nth}-{position}", tool.schema_of(name), literals=_PYTHON_LITERALS)
+            value = rules.schema(f"value-{nth}-{position}", tool.schema_of(name), is_python=True)
             words[name] = rules.add(f"keyword-{nth}-{position}", f"{rules.literal(name + '=')} {value}")
         required = [word for name, word in words.items() if name in tool.required]
         others = [word for name, word in words.items() if name not in tool.required]
@@ -392,5 +462,3 @@ class Keywords:
 
 
 _KEYWORD = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)?\s*")
-
-_PYTHON_LITERALS = {'"true"': '"True"', '"false"': '"False"', '"null"': '"None"'}

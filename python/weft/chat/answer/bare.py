@@ -84,7 +84,7 @@ class _Writer:
             self._check(schema, set())
             return self._anything()
         if kind in ("integer", "number", "boolean", "null"):
-            return rules.schema(name, {key: value for key, value in schema.items() if key not in _NOTES})
+            return rules.schema(name, {key: value for key, value in schema.items() if key not in _NOTES}, is_python=True)
         self._check(schema, {"type", *_HELD[kind]})
         if kind == "string":
             return self._text()
@@ -137,7 +137,7 @@ class _Writer:
 
     def _anything(self) -> str:
         rules, text = self._rules, self._text()
-        word = rules.schema("bare-word", {"type": ["number", "boolean", "null"]})
+        word = rules.schema("bare-word", {"type": ["number", "boolean", "null"]}, is_python=True)
         rules.add("bare-member", '[a-zA-Z_] [a-zA-Z0-9_.-]{0,63} ":" bare-value')
         rules.add("bare-object", '"{" (bare-member ("," bare-member)*)? "}"')
         rules.add("bare-list", '"[" (bare-value ("," bare-value)*)? "]"')

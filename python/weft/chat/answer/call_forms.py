@@ -175,6 +175,7 @@ def _element_form(sample: str, *, markup: str) -> CallForm:
         padding=padding,
         between=between,
         text_middle=text_middle.removesuffix(padding),
+        is_python=any(sample[element.value_at : element.end] == "True" for element in elements),
     )
     before_markup, _, behind_markup = markup.partition(MARKUP)
     quote = before_markup[before_markup.rfind(text_middle) + len(text_middle) :] if text_middle in before_markup else ""

@@ -101,6 +101,7 @@ def _family(samples: Samples, thought: ThoughtMarks | None) -> Family:
         lead=glue,
         before=before,
         behind=behind,
+        ends_thoughts=(trigger,),
     )
 
 

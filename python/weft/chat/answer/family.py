@@ -37,6 +37,10 @@ class Family(msgspec.Struct, frozen=True):
     """What a model writes between two blocks."""
     fillers: tuple[str, ...] = ()
     """What belongs to the format and says nothing."""
+    notes: Grammar | None = None
+    """Format that is read where one of `note_marks` or `openings` begins no call; also where no tools may be called."""
+    note_marks: tuple[str, ...] = ()
+    """Texts with which that begins."""
     ends: tuple[str, ...] = ()
     """Texts that end an answer which may call: what follows is another's."""
     lead: str = ""
@@ -49,8 +53,8 @@ class Family(msgspec.Struct, frozen=True):
     """Where a block begins that may begin only where these regular expressions say, in Rust's syntax: `BEGIN` is where nothing
     was said yet, `NAMES` the name of a tool, and the first group the block's beginning. Without any it begins with each of
     `triggers`."""
-    ends_thoughts: bool = False
-    """Whether a call ends a thought that was not closed."""
+    ends_thoughts: tuple[str, ...] = ()
+    """Marks of calls or of the format that end a thought that was not closed."""
     make_id: CallId = call_id
     thought: ThoughtMarks | None = None
     """The marks around thoughts, where templates do not spell them in one piece."""

@@ -50,6 +50,8 @@ class FamilyForm:
         use: ToolUse | None,
         *,
         is_thinking: bool = False,
+        thought_opening: str = "",
+        continues_thought: bool = False,
         thoughts: Thoughts = Thoughts.APART,
         earlier: Sequence[str] = (),
         unread: Callable[[], None] = lambda: None,
@@ -61,16 +63,21 @@ class FamilyForm:
             thought: What stands around thoughts; None where they are not told apart.
             use: The tools that may be called; None where calls are not looked for.
             is_thinking: Whether an answer begins within a thought.
+            thought_opening: How the prompt begins that thought, which is part of the content where thoughts stay in it.
+            continues_thought: Whether the client gave the beginning of that thought, which needs its spaces.
             thoughts: Where a thought is told.
             earlier: The ids of all calls that were made in the chat before.
             unread: Called where something looked like a call, and was none.
         """
         self.family = family
-        if family is not None and family.ends_thoughts and use is not None and thought is not None:
-            thought = msgspec.structs.replace(thought, ends_before=family.triggers)
+        if family is not None and thought is not None:
+            marks = tuple(mark for mark in family.ends_thoughts if use is not None or mark not in family.triggers)
+            thought = msgspec.structs.replace(thought, ends_before=marks)
         self.thought = thought
         self.use = use
         self.is_thinking = is_thinking
+        self._thought_opening = thought_opening
+        self._continues_thought = continues_thought
         self._thoughts = thoughts
         self.is_held = False
         self._earlier = earlier
@@ -86,6 +93,8 @@ class FamilyForm:
             self.thought,
             self._tools,
             is_thinking=self.is_thinking,
+            thought_opening=self._thought_opening,
+            continues_thought=self._continues_thought,
             is_parallel=self.use is None or self.use.is_parallel,
             is_held=self.is_held,
             thoughts=self._thoughts,
@@ -109,10 +118,12 @@ class FamilyForm:
         """
         assert self.use is not None
         assert self.family is not None
-        block = rules.add("block", self.family.calls.write(rules))
-        if not self.use.is_parallel:
-            return block
-        return f"{block} ({rules.literal(self.family.between)} {block})*"
+        block, between = rules.add("block", self.family.calls.write(rules)), self.family.between
+        blocks = f"{block} ({rules.loosely(between)} {block})*" if self.use.is_parallel else block
+        # Models that begin a line for each block may end the last one's.
+        line_end = rules.loosely(between) if between.isspace() else ""
+        ends = f"({' | '.join(map(rules.literal, self.family.ends))})?" if self.family.ends else ""
+        return " ".join(filter(None, (blocks, line_end, ends)))
 
     def marks(self) -> Sequence[str]:
         """Texts that must be seen for an answer to be read."""

@@ -72,6 +72,11 @@ class Rules:
             end = match.end()
         return " ".join(filter(None, [*written, _quoted(text[end:])]))
 
+    def loosely(self, text: str) -> str:
+        """Returns the same as `literal`, but each line break of the text may be missing: models write calls both ways."""
+        pieces = re.findall(r"\n|[^\n]+", text)
+        return " ".join(f"{self.literal(piece)}?" if piece == "\n" else self.literal(piece) for piece in pieces)
+
     def add(self, name: str, body: str) -> str:
         """A rule; its name, which is another one where that is taken for another rule."""
         unique, nth = name, 1
@@ -102,19 +107,19 @@ class Rules:
         self._until[ending] = f"{name}-0"
         return f"{name}-0"
 
-    def schema(self, name: str, schema: Mapping[str, Any], *, literals: Mapping[str, str] | None = None) -> str:
-        """The rule of the JSON that fits a schema; `literals` has other spellings of words.
+    def schema(self, name: str, schema: Mapping[str, Any], *, is_python: bool = False) -> str:
+        """Adds the rule of the JSON that fits a schema, or of that and of Python's literals.
 
         Raises:
-            InvalidRequest: it is none, or one that cannot be held to.
+            InvalidRequest: it is no schema, or one that no grammar can express.
         """
         try:
-            return self.schema_text(name, msgspec.json.encode(schema).decode(), literals=literals)
+            return self.schema_text(name, msgspec.json.encode(schema).decode(), is_python=is_python)
         except InvalidRequest as error:
             owner = "" if self.tool is None else f" of the tool {self.tool.name}"
             raise InvalidRequest("tools", f"the parameters{owner}: {error.message}") from None
 
-    def schema_text(self, name: str, schema: str, *, literals: Mapping[str, str] | None = None) -> str:
+    def schema_text(self, name: str, schema: str, *, is_python: bool = False) -> str:
         """The same of a schema that is given as text.
 
         Raises:
@@ -122,12 +127,26 @@ class Rules:
         """
         written = schema_grammar(schema)
         rules = dict(line.split(" ::= ", 1) for line in written.splitlines() if " ::= " in line)
-        names = {rule: rule if rule in _SHARED else f"{name}-{rule}" for rule in rules}
-        root = names["root"]
+        shared = "python-" if is_python else ""
+        names = {rule: f"{shared}{rule}" if rule in _SHARED else f"{name}-{rule}" for rule in rules}
         for rule, body in rules.items():
-            pieces = ((literals or {}).get(piece, names.get(piece, piece)) for piece in _PIECE.findall(body))
+            pieces = (names.get(piece) or (_as_python(piece) if is_python else piece) for piece in _PIECE.findall(body))
             self._rules[names[rule]] = "".join(pieces)
-        return root
+        if is_python and "string" in rules:
+            self._rules[names["string"]] += f""" | "'" {self.add("python-letter", _PYTHON_LETTER)}* "'\""""
+        return names["root"]
+
+
+_PYTHON_LETTER = r"""[^'\\\x00] | "\\" ['"\\bfnrt]"""
+
+_PYTHON_WORDS = {'"true"': '"True"', '"false"': '"False"', '"null"': '"None"'}
+
+
+def _as_python(piece: str) -> str:
+    """Lets a piece of a rule, a word or a text in quotes, be spelled as in Python, too."""
+    text = re.fullmatch(r'"\\"([^"\'\\]+)\\""', piece)
+    other = _PYTHON_WORDS.get(piece) if text is None else f"\"'{text[1]}'\""
+    return piece if other is None else f"({piece} | {other})"
 
 
 def _quoted(text: str) -> str:

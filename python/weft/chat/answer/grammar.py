@@ -79,8 +79,10 @@ class Text:
 class End:
     """What closes something. Where it is missing nothing is lost, and where all text ends within it, it is there."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, may_lack: bool = False) -> None:
+        """Describes the mark; `may_lack` lets a grammar omit it, as some models do."""
         self._text = text
+        self._may_lack = may_lack
 
     def read(self, source: Source) -> Reading:
         """Reads it, and the space before it, or nothing."""
@@ -100,8 +102,9 @@ class End:
             yield
 
     def write(self, rules: Rules) -> str:
-        """As it is."""
-        return rules.literal(self._text)
+        """Writes the text, whose line breaks may be missing."""
+        written = rules.loosely(self._text)
+        return f"({written})?" if self._may_lack else written
 
 
 class Ahead:
@@ -126,7 +129,7 @@ class Ahead:
 
 
 class Space:
-    """Any space, also none. What is written is `written`, or, where that is None, some of it."""
+    """Any space, also none. A grammar allows `written` or less of it, or, where that is None, some space of any kind."""
 
     def __init__(self, written: str | None = "") -> None:
         self._written = written
@@ -141,8 +144,10 @@ class Space:
             yield
 
     def write(self, rules: Rules) -> str:
-        """One way to write it, or a few."""
-        return rules.add("blank", "[ \\t\\n]{0,16}") if self._written is None else rules.literal(self._written)
+        """Writes optional space."""
+        if self._written is None:
+            return rules.add("blank", "[ \\t\\n]{0,16}")
+        return " ".join(f"{rules.literal(character)}?" for character in self._written)
 
 
 class Row:

@@ -50,8 +50,12 @@ class AnswerReader(Protocol):
     def read(self, text: str) -> list[Part]:
         """What a next stretch of the text adds; none of it where it may yet turn out to be something else."""
 
-    def end(self) -> list[Part]:
-        """What was held back, once the text has ended. Nothing is lost: what is neither a thought nor a call is content."""
+    def end(self, *, is_truncated: bool = False) -> list[Part]:
+        """Returns the parts that were held back, once the text has ended.
+
+        Text that is neither a thought nor a call is content. Where the text was cut off (`is_truncated`), as by `max_tokens`, the
+        beginning of a call at its end is dropped.
+        """
 
 
 class AnswerForm(Protocol):
@@ -82,5 +86,5 @@ class _Plain:
     def read(self, text: str) -> list[Part]:
         return [Content(text)] if text else []
 
-    def end(self) -> list[Part]:
+    def end(self, *, is_truncated: bool = False) -> list[Part]:  # noqa: ARG002 (every text is content)
         return []

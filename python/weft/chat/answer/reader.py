@@ -7,6 +7,7 @@ from enum import Enum
 
 from weft.chat.answer.begun import n_begun
 from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.grammar import Either
 from weft.chat.answer.parts import CallArguments, Content, Part, Thought
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import Tool
@@ -47,6 +48,8 @@ class FamilyReader:
         tools: Sequence[Tool],
         *,
         is_thinking: bool,
+        thought_opening: str = "",
+        continues_thought: bool = False,
         is_parallel: bool,
         is_held: bool,
         thoughts: Thoughts,
@@ -60,6 +63,8 @@ class FamilyReader:
             thought: What stands around thoughts; None where they are not told apart.
             tools: Those that may be called, the longest name first; none where calls are not looked for.
             is_thinking: Whether the answer begins within a thought.
+            thought_opening: How the prompt begins that thought.
+            continues_thought: Whether the client gave the beginning of that thought.
             is_parallel: Whether there may be several calls.
             is_held: Whether neither a thought nor a call follows on what is said.
             thoughts: Where a thought is told.
@@ -68,14 +73,16 @@ class FamilyReader:
         """
         self._family = family
         self._thought = thought
-        self._tools = tools
+        self._tools, self._is_parallel, self._is_held = tools, is_parallel, is_held
         self._is_thinking = is_thinking and thought is not None
-        self._is_parallel = is_parallel
-        self._is_held = is_held
-        self._thoughts = thoughts
-        self._unread = unread
-        self._triggers = family.triggers if family is not None and tools else ()
-        self._openings = family.openings if family is not None and tools else ()
+        self._thoughts, self._unread = thoughts, unread
+        self._notes = None if family is None else family.notes
+        self._triggers: tuple[str, ...] = ()
+        """Texts with which a block of calls may begin, or format that takes more than a mark to read."""
+        self._openings: tuple[str, ...] = ()
+        if family is not None:
+            self._triggers = (*(family.triggers if tools else ()), *family.note_marks)
+            self._openings = family.openings if tools or family.notes is not None else ()
         self._fillers = family.fillers if family is not None else ()
         self._before = "" if family is None else family.before
         """What the answer may begin with that is format; nothing once it is past its beginning."""
@@ -94,11 +101,10 @@ class FamilyReader:
         """What was not looked at to its end."""
         self._space = ""
         """Space behind what was told, which is told if anything is said behind it."""
-        self._is_fresh = self._is_thinking
+        self._is_fresh = self._is_thinking and not continues_thought
         """Whether space is no part of what is said next: a thought or a call has just ended, or begun."""
         self._has_said = False
-        self._n_calls = 0
-        self._n_whole = 0
+        self._n_calls = self._n_whole = 0
         self._n_earlier = len(earlier)
         self._ids = set(earlier)
         """Those of calls in this answer and before."""
@@ -109,7 +115,11 @@ class FamilyReader:
         self._is_plain = False
         """Whether a stretch in which nothing can begin is said as it is."""
         self._has_warned = False
-        self._parts: list[Part] = []
+        self._is_truncated = False
+        self._calls_within_thought = False
+        """Whether the block of calls that is being read began in a thought, which goes on if that is no call."""
+        is_opened = self._is_thinking and bool(thought_opening) and thoughts is not Thoughts.APART
+        self._parts: list[Part] = [Content(thought_opening)] if is_opened else []
 
     @property
     def is_cut(self) -> bool:
@@ -129,14 +139,46 @@ class FamilyReader:
             self._source.text += text
         return self._advanced()
 
-    def end(self) -> list[Part]:
-        """What was held back, once the text has ended."""
-        self._is_ended = True
+    def end(self, *, is_truncated: bool = False) -> list[Part]:
+        """Returns the parts that were held back, once the text has ended.
+
+        Args:
+            is_truncated: Whether the text was cut off, as by `max_tokens`. The beginning of a call is no content then.
+        """
+        self._is_ended, self._is_truncated = True, is_truncated
         if self._source is not None:
-            self._source.is_ended = True
+            self._source.is_ended, self._source.is_truncated = True, is_truncated
+        if is_truncated:
+            self._drop_begun()
         self._advanced_to_end()
         parts, self._parts = self._parts, []
         return _joined(parts)
+
+    def _drop_begun(self) -> None:
+        """Drops the beginning of a mark or a call at the end of the text. A tool that was named is called, without arguments."""
+        source = self._source
+        if source is None:
+            n_begun_mark = n_begun(self._text, *marks) if (marks := self._next_marks()) else 0
+            # A single letter is more likely the end of a word.
+            if n_begun_mark > 1 or (n_begun_mark and not self._text[-1].isalnum()):
+                self._text = self._text[:-n_begun_mark].rstrip()
+                self._space = self._space if self._text else ""
+            return
+        if source.has_open_call():
+            source.settle()
+            self._take(source)
+        elif source.is_settled:
+            return
+        self._source = self._reading = None
+        self._space = ""
+
+    def _next_marks(self) -> list[str]:
+        """Returns the marks that may follow the text that was read."""
+        if self._is_thinking:
+            return [] if self._thought is None else [self._thought.end, *self._thought.ends_before]
+        starts = () if self._thought is None else (self._thought.start,)
+        first = () if self._has_said else (self._before, *self._openings)
+        return [mark for mark in (*self._triggers, *self._fillers, *starts, *first) if mark]
 
     def _advanced_to_end(self) -> None:
         self._advance()
@@ -172,6 +214,11 @@ class FamilyReader:
         if (match := self._end.search(self._text)) is not None:
             self._think(self._text[: match.start()])
             is_before = match.group() != self._thought.end
+            if match.group() in self._triggers and self._may_call():
+                self._text = self._text[match.start() :]
+                self._calls_within_thought = True
+                self._begin()
+                return True
             self._text = self._text[match.start() if is_before else match.end() :]
             self._is_thinking, self._is_fresh, self._space = False, True, ""
             if self._thoughts is not Thoughts.APART:
@@ -273,7 +320,10 @@ class FamilyReader:
         return 0
 
     def _may_call(self) -> bool:
-        return self._is_parallel or self._n_calls == 0
+        return self._notes is not None or self._may_call_tools()
+
+    def _may_call_tools(self) -> bool:
+        return bool(self._tools) and (self._is_parallel or self._n_calls == 0)
 
     def _may_open(self) -> bool:
         """Whether what is there begins a block, or may do so."""
@@ -299,8 +349,11 @@ class FamilyReader:
             self._tools, self._n_calls, self._family.make_id, self._ids, n_earlier=self._n_earlier, is_parallel=self._is_parallel
         )
         self._source.text, self._text = self._text, ""
-        self._source.is_ended = self._is_ended
-        self._reading = self._family.calls.read(self._source)
+        self._source.is_ended, self._source.is_truncated = self._is_ended, self._is_truncated
+        block = self._family.calls
+        if self._notes is not None:
+            block = Either(block, self._notes) if self._may_call_tools() else self._notes
+        self._reading = block.read(self._source)
 
     def _call(self) -> bool:
         """Reads on in a block of calls; False where it has not ended yet."""
@@ -312,26 +365,40 @@ class FamilyReader:
             is_read = None
         except StopIteration as end:
             is_read = bool(end.value)
-        if parts := source.taken():
-            self._space, self._is_fresh = "", True
-            self._parts += parts
-            self._n_calls, self._n_whole = 1 + max(getattr(part, "call", -1) for part in parts), source.n_whole
+        self._take(source)
         if is_read is None and not (source.is_full and not source.is_settled):
             return False
         self._source = self._reading = None
         if source.is_settled or is_read:
-            self._text = source.text[source.at :]
+            if self._calls_within_thought:
+                self._calls_within_thought, self._is_thinking, self._is_fresh, self._space = False, False, True, ""
+            if not self._has_said:
+                self._is_fresh, self._space = True, ""
+            if source.is_unread:
+                self._warn(source.text)
+            self._text = "" if self._is_truncated else source.text[source.at :]
             if not is_read and self._text:
                 self._warn(self._text)
             return True
         # The first character is content in any case; what follows may be a mark.
+        n_content = self._n_content(source)
+        self._text = source.text[n_content:]
+        if self._calls_within_thought:
+            self._calls_within_thought = False
+            self._think(source.text[:n_content])
+            return True
         if source.text.startswith(self._triggers):
             self._warn(source.text)
-        n_content = self._n_content(source)
         self._say(source.text[:n_content])
         self._has_said = True
-        self._text = source.text[n_content:]
         return True
+
+    def _take(self, source: Source) -> None:
+        """Takes the parts that were settled: a call ends a thought in which it began."""
+        if parts := source.taken():
+            self._space, self._is_fresh, self._is_thinking = "", True, False
+            self._parts += parts
+            self._n_calls, self._n_whole = 1 + max(getattr(part, "call", -1) for part in parts), source.n_whole
 
     def _n_content(self, source: Source) -> int:
         """How many characters of what is no call are content, whatever they look like; one at least."""

@@ -18,6 +18,8 @@ MAX_HELD = 64 * 1024
 CallId = Callable[[str, int], str]
 """Makes the id of a call out of the tool's name and the call's number in the chat, from 0."""
 
+_NO_TOOL = Tool("", {})
+
 _LETTERS = string.ascii_letters + string.digits
 
 
@@ -68,14 +70,18 @@ class Source:
         """Where in it was read at most before some of that was taken back."""
         self.is_ended = False
         """Whether no more will come."""
+        self.is_truncated = False
+        """Whether the text was cut off where it ends, so that the beginning of a mark is no part of an argument."""
         self.n_settled = 0
         """How many times parts were settled: what was read before that cannot be taken back."""
         self.n_calls = n_calls
         self.n_whole = n_calls
         """How many calls there were up to the last that is whole."""
+        self.is_unread = False
+        """Whether what looked like a call was read as something else."""
         self.is_cut = False
         """Whether all text has ended before something that closes a call."""
-        self.tool = tools[0]
+        self.tool = tools[0] if tools else _NO_TOOL
         """The one that was called last."""
         self.held_arguments = ""
         """What was read of arguments before the tool was known."""
@@ -124,6 +130,10 @@ class Source:
         self.text = self.text[self.at :]
         self.at = self.farthest = 0
         self.n_settled += 1
+
+    def has_open_call(self) -> bool:
+        """Returns whether a tool was named whose call is not settled yet."""
+        return any(isinstance(part, CallBegun) for part in self._open)
 
     def mark(self) -> tuple[int, int, int, int]:
         """Where to go back to."""

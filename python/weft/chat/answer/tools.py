@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Tool", "ToolUse", "can_be", "has_fixed_properties", "is_text"]
+__all__ = ["Tool", "ToolUse", "can_be", "has_fixed_properties", "is_text", "takes_any_text"]
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -100,3 +100,29 @@ def can_be(schema: Mapping[str, Any], value: Any) -> bool:  # noqa: ANN401 (any 
     kinds = set(_kinds(schema))
     kind = _kind(value)
     return not kinds or "$ref" in schema or kind in kinds or (kind == "integer" and "number" in kinds)
+
+
+_NOTES = {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
+
+
+def takes_any_text(schema: Mapping[str, Any], *, is_strict: bool) -> bool:
+    """Returns whether a value can be any text, whatever else it can be; of a strict tool, whatever that text looks like."""
+    said = {key: value for key, value in schema.items() if key not in _NOTES | {"$defs", "definitions"}}
+    if not said:
+        return True
+    if said.keys() == {"anyOf"} and isinstance(said["anyOf"], list):
+        parts = [part if isinstance(part, Mapping) else {"const": None} for part in said["anyOf"]]
+        are_free = [takes_any_text(part, is_strict=False) for part in parts]
+        return any(are_free) and not (is_strict and any(_restricts(part) for part in parts))
+    kinds = said.get("type")
+    has_text = "string" in (kinds if isinstance(kinds, list) else [kinds])
+    return has_text and (_TEXT_WORDS.isdisjoint(said)) and not (is_strict and _restricts(said))
+
+
+_TEXT_WORDS = {"enum", "const", "pattern", "minLength", "maxLength", "format", "allOf", "anyOf", "oneOf", "not", "$ref", "if"}
+"""Words of a schema that may restrict a text."""
+
+
+def _restricts(schema: Mapping[str, Any]) -> bool:
+    """Returns whether a schema says more of a value than its type."""
+    return bool(schema.keys() - _NOTES - {"type", "$defs", "definitions"})

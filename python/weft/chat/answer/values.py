@@ -7,7 +7,7 @@ from collections.abc import Callable
 from weft.chat.answer.begun import n_begun
 from weft.chat.answer.source import Reading, Source
 
-__all__ = ["MAX_DEPTH", "escaped", "read_bare", "read_json", "read_python"]
+__all__ = ["MAX_DEPTH", "beginning_of_json", "escaped", "python_as_json", "read_bare", "read_json", "read_python"]
 
 MAX_DEPTH = 64
 """Lists and objects inside of each other."""
@@ -60,10 +60,45 @@ def read_bare(source: Source, told: Told, quote: str) -> Reading:
     return _BareValue(source, told, quote).read()
 
 
+class _WholeText:
+    """A text that no more follows."""
+
+    is_ended = True
+
+    def __init__(self, text: str, *, is_truncated: bool = False) -> None:
+        self.text = text
+        self.at = 0
+        self.is_truncated = is_truncated
+
+
+def python_as_json(text: str) -> str | None:
+    """Returns a literal of Python as JSON; None where the text is no such literal."""
+    made: list[str] = []
+    source = _WholeText(text)
+    is_read = _finish(_Value(source, made.append, is_python=True).read())
+    return "".join(made) if is_read and not text[source.at :].strip() else None
+
+
+def beginning_of_json(text: str) -> str:
+    """Returns as much of a text as is the beginning of some JSON."""
+    made: list[str] = []
+    _finish(_Value(_WholeText(text, is_truncated=True), made.append, is_python=True).read())
+    return "".join(made)
+
+
+def _finish(reading: Reading) -> bool:
+    """Runs a reading that never waits for more text."""
+    try:
+        next(reading)
+    except StopIteration as end:
+        return bool(end.value)
+    raise AssertionError("a text that has ended is read without waiting")
+
+
 class _Value:
     colon = ":"
 
-    def __init__(self, source: Source, told: Told, *, is_python: bool) -> None:
+    def __init__(self, source: Source | _WholeText, told: Told, *, is_python: bool) -> None:
         self._source = source
         self._told = told
         self._is_python = is_python
@@ -209,6 +244,8 @@ class _Value:
         source = self._source
         while len(source.text) - source.at < (length := self._escape_length()) and not source.is_ended:
             yield
+        if source.is_truncated and len(source.text) - source.at < length:
+            return False
         # At the end of all text there may be less, which escapes nothing.
         written = source.text[source.at : source.at + length]
         kind = written[1:2]
@@ -253,6 +290,8 @@ class _BareValue(_Value):
                 break
             yield
         key = match.group()
+        if source.is_truncated and match.end() == len(source.text):
+            return False
         source.at += len(key)
         self._made.append(json.dumps(key, ensure_ascii=False))
         return 0 < len(key) <= MAX_BARE_KEY
@@ -269,7 +308,8 @@ class _BareValue(_Value):
         self._made.append('"')
         while True:
             end = source.text.find(mark, source.at)
-            n_kept = 0 if source.is_ended else n_begun(source.text[source.at :][-len(mark) :], mark)
+            is_final = source.is_ended and not source.is_truncated
+            n_kept = 0 if is_final else n_begun(source.text[source.at :][-len(mark) :], mark)
             stop = end if end >= 0 else len(source.text) - n_kept
             self._made.append(escaped(source.text[source.at : stop]))
             source.at = stop

@@ -13,7 +13,7 @@ class WrittenCall(NamedTuple):
     id: str
     name: str
     arguments: str
-    """The JSON of an object, unless the answer was cut off in it."""
+    """The JSON of an object, or its beginning, where the answer was cut off in it."""
 
 
 class WrittenMessage:

@@ -10,6 +10,7 @@ import msgspec
 from weft import Finished, MixedPrompt, Token
 from weft._native import Model, TokenIds
 from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part, Thought
+from weft.chat.replies import WHOLE_REASONS
 from weft.server.ollama.schemas import Call, CallFunction, ChatAnswer, GenerateAnswer, Said
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import TokenProbability, token_probability
@@ -166,7 +167,8 @@ class _Reading:
             if self._context is not None:
                 self._context.append(event.token)
         else:
-            self._end_call(said, calls, is_cut=self._spoken.is_cut(event.index) and event.reason != "end")
+            is_cut = self._spoken.is_cut(event.index)
+            self._end_call(said, calls, is_cut=is_cut and event.reason != "end", is_truncated=event.reason not in WHOLE_REASONS)
         said.calls = calls
         return said
 
@@ -185,8 +187,12 @@ class _Reading:
                 self._end_call(said, calls)
                 said.thought += part.text
 
-    def _end_call(self, said: _Stretch, calls: list[Call], *, is_cut: bool = False) -> None:
-        """Tells the call that was being written. One that was cut is text: there is no object for it."""
+    def _end_call(self, said: _Stretch, calls: list[Call], *, is_cut: bool = False, is_truncated: bool = False) -> None:
+        """Adds the call that was being written.
+
+        Ollama's calls have an object for arguments, never its beginning. So a call that a stop string ended is text, and one that
+        was truncated, as by `num_predict`, is dropped.
+        """
         if (call := self._call) is None:
             return
         text = "".join(self._arguments)
@@ -195,6 +201,8 @@ class _Reading:
             arguments = None if is_cut else msgspec.json.decode(text, type=dict[str, Any]) if text else {}
         except msgspec.DecodeError:
             arguments = None
+        if arguments is None and is_truncated:
+            return
         if arguments is None:
             said.content += f'{{"name":{_encode(call.name).decode()},"arguments":{text}'
             return

@@ -9,6 +9,7 @@ import msgspec
 from weft import Finished, InvalidRequest, Request, Token
 from weft.chat.answer.parts import AnswerForm, AnswerReader, CallArguments, CallBegun, Part
 from weft.chat.format import ChatPrompt
+from weft.chat.replies import WHOLE_REASONS
 from weft.server import request_fields
 from weft.server.request_fields.chat import ChatFields
 from weft.server.run.aside import Purpose
@@ -116,7 +117,7 @@ class Spoken:
         text = event.text
         parts += reader.read(text) if text else []
         if isinstance(event, Finished):
-            parts += reader.end()
+            parts += reader.end(is_truncated=event.reason not in WHOLE_REASONS)
             if reader.is_cut:
                 self._cut.add(event.index)
             del self._readers[event.index]

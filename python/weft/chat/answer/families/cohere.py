@@ -1,11 +1,13 @@
 """Command R and what came after it: a list of calls."""
 
+import msgspec
+
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.families.shapes import json_list, listed
 from weft.chat.answer.family import Family
 from weft.chat.answer.grammar import End, Optional, Row, Space, Text
 
-__all__ = ["COMMAND_R", "COMMAND_R7B"]
+__all__ = ["COHERE_2_MOE", "COMMAND_R", "COMMAND_R7B"]
 
 COMMAND_R7B = Family(
     name="Command R7B",
@@ -16,12 +18,24 @@ COMMAND_R7B = Family(
         json_call("tool_name", "parameters", id_name="tool_call_id", writes_id='"\\"" [0-9]{1,2} "\\""'),
     ),
     triggers=("<|START_ACTION|>",),
-    fillers=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    fillers=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|END_OF_TURN_TOKEN|>"),
+    ends_thoughts=("<|START_ACTION|>", "<|START_RESPONSE|>"),
     between="",
     before="<|START_RESPONSE|>",
     behind="<|END_RESPONSE|>",
 )
 """Also Command A."""
+
+COHERE_2_MOE = msgspec.structs.replace(
+    COMMAND_R7B,
+    name="Cohere 2 MoE",
+    is_of=lambda template: COMMAND_R7B.is_of(template) and "<|START_TEXT|>" in template,
+    fillers=("<|START_TEXT|>", "<|END_TEXT|>", "<|END_OF_TURN_TOKEN|>"),
+    ends_thoughts=("<|START_ACTION|>", "<|START_TEXT|>"),
+    before="<|START_TEXT|>",
+    behind="<|END_TEXT|>",
+)
+"""Has other marks around what it says."""
 
 COMMAND_R = Family(
     name="Command R",
@@ -35,4 +49,5 @@ COMMAND_R = Family(
         End("\n```"),
     ),
     triggers=("Action: ```json", "Action:```json"),
+    fillers=("<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"),
 )

@@ -13,6 +13,9 @@ ALL = (
         calls=Row("<|tool_call>call:", OneCall(Row(ToolName(), BareArguments('<|"|>'))), End("<tool_call|>")),
         triggers=("<|tool_call>call:",),
         between="",
+        # It may end a thought again that it has ended before, and goes on with what the tool returns.
+        fillers=("<channel|>", "<|tool_response>"),
+        ends=("<|tool_response>",),
     ),
     Family(
         name="FunctionGemma",
@@ -21,6 +24,7 @@ ALL = (
         triggers=("<start_function_call>call:",),
         between="",
         # It goes on with what the tool returns, and llama.cpp's vocabulary does not know that as an end.
+        fillers=("<start_function_response>",),
         ends=("<start_function_response>",),
     ),
 )

@@ -1,29 +1,134 @@
 """gpt-oss: every message has a channel, and a call is a message to a tool."""
 
+import re
+from collections.abc import Generator
+
 from weft.chat.answer.arguments import Arguments
 from weft.chat.answer.family import Family
+from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import Either, End, Grammar, OneCall, Optional, Row, Space, Text, ToolName
+from weft.chat.answer.source import Reading, Source
 
 __all__ = ["GPT_OSS"]
 
+FindReading = Generator[None, None, int]
+
+MAX_HEADER = 512
+"""Characters of a message's header."""
+
+_MESSAGE, _CHANNEL_MARK = "<|message|>", "<|channel|>"
+_BODY_END = re.compile(r"<\|(?:end|call|return|start)\|>")
+_CONSTRAINT = r"\s*(?:<\|constrain\|>)?[A-Za-z0-9_.-]{0,64}"
+_HEADER = re.compile(
+    rf"(?:<\|start\|>assistant)?\s?(?:to=(?P<role>[^\s<]{{1,128}}))?<\|channel\|>(?P<channel>analysis|commentary|final)?"
+    rf"(?:\s?to=(?P<to>[^\s<]{{1,128}}))?{_CONSTRAINT}"
+)
+
+
+class _Constraint:
+    """The type of a message's content, which may be missing. A grammar allows JSON."""
+
+    def read(self, source: Source) -> Reading:
+        """Reads up to the mark that begins the content."""
+        end = yield from _find(source, _MESSAGE, source.at)
+        if end < 0 or re.fullmatch(_CONSTRAINT, source.text[source.at : end]) is None:
+            return False
+        source.at = end
+        return True
+
+    def write(self, rules: Rules) -> str:
+        """Writes JSON as the type, with and without its mark, or nothing."""
+        return f'(" "? ({rules.literal("<|constrain|>")})? "json")?'
+
+
+class _Header:
+    """The header of a message that is no call. A recipient other than the user is reported with the content, or without it.
+
+    Where tools are offered, the name of a recipient that is none of them is content, as is what it was sent. Where none are, a
+    message to another recipient, such as a built-in tool, is dropped.
+    """
+
+    def read(self, source: Source) -> Reading:
+        """Reads a header up to the next one, or with the mark that begins the content."""
+        channel = yield from _find(source, _CHANNEL_MARK, source.at)
+        end = -1 if channel < 0 else (yield from _find(source, (_MESSAGE, _CHANNEL_MARK), channel + 1))
+        match = None if end < 0 else _HEADER.fullmatch(source.text, source.at, end)
+        if match is None:
+            return False
+        is_stray = source.text.startswith(_CHANNEL_MARK, end)
+        recipient = match["to"] or match["role"]
+        if is_stray:
+            source.at = end
+            return True
+        if recipient is None and match["channel"] == "analysis":
+            # A thought is read elsewhere.
+            return False
+        source.at = end + len(_MESSAGE)
+        if recipient is None:
+            return True
+        if source.tools:
+            source.text = f"{recipient} {source.text[source.at :]}"
+            source.at, source.is_unread = 0, True
+            return True
+        return (yield from _skip_body(source))
+
+    def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
+        """Writes nothing: a grammar holds calls."""
+        return ""
+
+
+def _find(source: Source, marks: str | tuple[str, ...], start: int) -> FindReading:
+    """Returns the position of the first of some marks within a header; below 0 where there is none."""
+    wanted = (marks,) if isinstance(marks, str) else marks
+    begin = source.at
+    while True:
+        found = [at for mark in wanted if (at := source.text.find(mark, start, begin + MAX_HEADER)) >= 0]
+        if found or source.is_ended or len(source.text) - begin >= MAX_HEADER:
+            return min(found, default=-1)
+        yield
+
+
+def _skip_body(source: Source) -> Reading:
+    """Drops the content of a message up to its end."""
+    while True:
+        match = _BODY_END.search(source.text, source.at)
+        if match is not None:
+            source.at = match.start()
+            source.settle()
+            return True
+        if source.is_ended:
+            source.at = len(source.text)
+            source.settle()
+            return True
+        source.at = max(source.at, len(source.text) - len(_MESSAGE))
+        source.settle()
+        yield
+
+
 _CHANNEL = Either(Text("commentary"), Text("analysis"), n_written=2)
-_KIND = Either(Row(" ", "<|constrain|>", "json"), Row(Space(), Optional(Text("<|constrain|>")), "json"), Space())
 
 
 def _call(*header: Grammar | str) -> Grammar:
-    return OneCall(Row(*header, _KIND, "<|message|>", Arguments(), Optional(End("<|call|>"))))
+    return OneCall(Row(*header, _Constraint(), _MESSAGE, Arguments(), Optional(End("<|call|>"), is_written=True)))
 
 
 GPT_OSS = Family(
     name="gpt-oss",
-    is_of=lambda template: "<|channel|>" in template,
+    is_of=lambda template: _CHANNEL_MARK in template,
     calls=Either(
         _call("<|channel|>", _CHANNEL, " to=functions.", ToolName()),
-        _call(Optional(Text("<|start|>assistant "), is_written=True), "to=functions.", ToolName(), "<|channel|>", _CHANNEL),
+        _call(
+            Optional(Text("<|start|>assistant"), is_written=True),
+            Space(" "),
+            "to=functions.",
+            ToolName(),
+            "<|channel|>",
+            _CHANNEL,
+        ),
         n_written=2,
     ),
     triggers=("<|channel|>commentary to=functions.", "<|channel|>analysis to=functions.", "<|start|>assistant to=functions."),
-    openings=("to=functions.",),
+    openings=("to=",),
     patterns=(
         r"(<\|channel\|>(?:commentary|analysis) to=functions\.)",
         r"(<\|start\|>assistant to=functions\.)",
@@ -37,7 +142,10 @@ GPT_OSS = Family(
         "<|return|>",
         "<|call|>",
     ),
+    notes=_Header(),
+    note_marks=(_CHANNEL_MARK, "<|start|>assistant to="),
     between="<|start|>assistant",
     lead="<|start|>assistant",
     before="<|channel|>final<|message|>",
+    ends_thoughts=("<|start|>assistant", _CHANNEL_MARK),
 )

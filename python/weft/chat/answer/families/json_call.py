@@ -5,7 +5,7 @@ from weft.chat.answer.grammar import Either, End, Grammar, Optional, Row, Space,
 
 __all__ = ["json_call"]
 
-_COMMA = Row(Space(), ",", Space(" "))
+_COMMA = Row(Space(None), ",", Space(None))
 
 
 def json_call(
@@ -14,6 +14,7 @@ def json_call(
     *,
     id_name: str = "id",
     writes_id: str | None = None,
+    writes_id_last: str | None = None,
     begins_with_name: bool = False,
 ) -> Grammar:
     """`{"name": "f", "arguments": {}}`.
@@ -25,17 +26,19 @@ def json_call(
         arguments: What the arguments are called; `arguments` and `parameters` are read in place of it too.
         id_name: What an id is called.
         writes_id: GBNF of an id that is to be written first; None is none.
+        writes_id_last: GBNF of an id that may be written last; None is none.
         begins_with_name: Whether nothing but a type may stand before the name: an object is a call by its beginning alone.
     """
     keys = Either(*(_key(key) for key in dict.fromkeys((arguments, "arguments", "parameters"))))
     named = Row(_key(name), '"', ToolName(), '"')
     other = Either(
-        Row(_key(id_name), TextValue(writes_id or '""', "[A-Za-z0-9]{9}")),
+        Row(_key(id_name), TextValue(writes_id or writes_id_last or '""', "[A-Za-z0-9]{9}")),
         Row(_key("type"), '"function"'),
     )
     first = Optional(Row(other, _COMMA)) if writes_id is None else Either(Row(other, _COMMA), Row())
-    last = Optional(Row(_COMMA, other))
-    in_order = Row("{", Space(), first, named, Optional(Row(_COMMA, other)), _COMMA, keys, Arguments(), last, End("}"))
+    last = Optional(Row(_COMMA, other), is_written=writes_id_last is not None)
+    keyed = Row(named, Optional(Row(_COMMA, other)), _COMMA, keys, Arguments())
+    in_order = Row("{", Space(None), first, keyed, last, Space(None), End("}"))
     turned = Row("{", Space(), Optional(Row(other, _COMMA)), keys, Arguments(is_held=True), _COMMA, named, HeldArguments(), last)
     without = Row("{", Space(), Optional(Row(other, _COMMA)), named, HeldArguments(), last)
     if begins_with_name:
@@ -43,7 +46,8 @@ def json_call(
         comma, colon = Row(Space(None), ",", Space(None)), Row(Space(None), ":", Space(None))
         kind = Optional(Row('"type"', colon, '"function"', comma), is_written=True)
         named = Row(f'"{name}"', colon, '"', ToolName(), '"')
-        return Row("{", Space(None), kind, named, Optional(Row(_COMMA, other)), _COMMA, keys, Arguments(), last, End("}"))
+        keyed = Row(named, Optional(Row(_COMMA, other)), _COMMA, keys, Arguments())
+        return Row("{", Space(None), kind, keyed, last, Space(None), End("}"))
     return Either(in_order, Row(turned, Space(), "}"), Row(without, Space(), "}"))
 
 

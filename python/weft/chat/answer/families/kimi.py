@@ -3,7 +3,7 @@
 from weft.chat.answer.arguments import Arguments
 from weft.chat.answer.families.shapes import block, name_first
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import CallNumber, Either, End, OneCall, Row, Space, ToolName
+from weft.chat.answer.grammar import CallNumber, Either, End, OneCall, Optional, Row, Space, Text, ToolName
 from weft.chat.answer.source import numbered_id
 
 __all__ = ["KIMI"]
@@ -12,7 +12,7 @@ KIMI = Family(
     name="Kimi K2",
     is_of=lambda template: "<|tool_calls_section_begin|>" in template or "tool_declare<|im_middle|>" in template,
     calls=block(
-        "<|tool_calls_section_begin|>",
+        Optional(Text("<|tool_calls_section_begin|>"), is_written=True),
         Row(
             "<|tool_call_begin|>",
             Space(),
@@ -23,12 +23,12 @@ KIMI = Family(
                 ),
                 name_first("<|tool_call_argument_begin|>"),
             ),
-            End("<|tool_call_end|>"),
+            End("<|tool_call_end|>", may_lack=True),
         ),
         "",
-        "<|tool_calls_section_end|>",
+        End("<|tool_calls_section_end|>", may_lack=True),
     ),
-    triggers=("<|tool_calls_section_begin|>",),
-    ends_thoughts=True,
+    triggers=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+    ends_thoughts=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
     make_id=numbered_id,
 )

@@ -20,7 +20,7 @@ LLAMA = Family(
     triggers=("<|python_tag|>",),
     openings=("{",),
     patterns=(r"(<\|python_tag\|>)", r'BEGIN(\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"NAMES")'),
-    between="; ",
+    between="",
 )
 
 LLAMA_PYTHONIC = Family(

@@ -8,7 +8,9 @@ from weft.chat.answer.source import short_id
 
 __all__ = ["MISTRAL", "MISTRAL_LIST"]
 
-_ID = Optional(Row("[CALL_ID]", CallWord()))
+_ID = Optional(Row("[CALL_ID]", CallWord()), is_written=True)
+
+_QUOTED_ID = r'"\"" [a-zA-Z0-9]{9} "\""'
 
 MISTRAL = Family(
     name="Mistral",
@@ -27,7 +29,11 @@ MISTRAL = Family(
 MISTRAL_LIST = Family(
     name="Mistral (lists)",
     is_of=lambda template: "[TOOL_CALLS]" in template and "[ARGS]" not in template,
-    calls=Row("[TOOL_CALLS]", Space(), Either(json_list(json_call()), name_first(_ID, "[ARGS]"), name_first())),
+    calls=Row(
+        "[TOOL_CALLS]",
+        Space(),
+        Either(json_list(json_call(writes_id_last=_QUOTED_ID)), name_first(_ID, "[ARGS]"), name_first()),
+    ),
     triggers=("[TOOL_CALLS]",),
     between="",
     make_id=short_id,

@@ -8,7 +8,7 @@ from weft.chat.answer.grammar import Either, End, OneCall, Optional, Row, Space
 
 __all__ = ["QWEN_CODER"]
 
-_FUNCTION = function_element(Parameters("<parameter=", ">", "</parameter>", padding="\n"))
+_FUNCTION = function_element(Parameters("<parameter=", ">", "</parameter>", padding="\n", is_python=True))
 
 QWEN_CODER = Family(
     name="Qwen3 Coder",
@@ -23,5 +23,6 @@ QWEN_CODER = Family(
         n_written=2,
     ),
     triggers=("<tool_call>", "<function="),
+    ends_thoughts=("<tool_call>",),
 )
-"""Also Nemotron 3 and Step 3.5. Some forget the outer tag."""
+"""Also Qwen 3.5, Nemotron 3 and Step 3.5. Some omit the outer tag, but not those that think."""

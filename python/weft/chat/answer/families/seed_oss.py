@@ -13,8 +13,9 @@ SEED_OSS = Family(
     calls=Row(
         "<seed:tool_call>",
         Space("\n"),
-        function_element(Parameters("<parameter=", ">", "</parameter>")),
+        function_element(Parameters("<parameter=", ">", "</parameter>", is_python=True)),
         End("\n</seed:tool_call>"),
     ),
     triggers=("<seed:tool_call>",),
+    ends_thoughts=("<seed:tool_call>",),
 )

@@ -14,7 +14,7 @@ def tagged(opening: str, closing: str) -> Grammar:
 
 def json_list(call: Grammar) -> Grammar:
     """Calls in a list of JSON."""
-    return Row("[", Space(), Calls(OneCall(call), Row(Space(), ",", Space(" "))), End("]"))
+    return Row("[", Space(None), Calls(OneCall(call), Row(Space(None), ",", Space(None))), Space(None), End("]"))
 
 
 def listed(opening: str, closing: str, call: Grammar) -> Grammar:
@@ -29,9 +29,9 @@ def name_first(*between: Grammar | str, closing: str = "") -> Grammar:
     return OneCall(Row(call, End(closing)) if closing else call)
 
 
-def block(opening: str, call: Grammar, between: str, closing: str) -> Grammar:
+def block(opening: Grammar | str, call: Grammar, between: str, closing: Grammar | str) -> Grammar:
     """Calls one after the other between marks."""
-    return Row(opening, Space(), Calls(call, Space(between)), End(closing))
+    return Row(opening, Space(), Calls(call, Space(between)), End(closing) if isinstance(closing, str) else closing)
 
 
 def function_element(parameters: Grammar) -> Grammar:
