@@ -180,7 +180,7 @@ class _Writer:
         if schema.get("type") == "array":
             item = self._element(f"{name}-item", ITEM, _items(schema))
             return f"({rules.add(f'{name}-items', item)})* {rules.literal(closing)}"
-        if schema.get("type") == "object":
+        if schema.get("type") == "object" and isinstance(schema.get("properties"), Mapping):
             return f"{self.members(name, schema)} {rules.literal(closing)}"
         return rules.until(closing)
 
