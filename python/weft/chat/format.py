@@ -296,7 +296,7 @@ class ChatFormat:
 
     @cached_property
     def _answer_format(self) -> AnswerFormat:
-        """How answers are written; to find it takes as long as some chats."""
+        """The format of answers. To detect it takes as long as rendering ten short chats."""
         return detect_format(self.template, self._end_marks, self._settings.chat_template_kwargs)
 
     @property
@@ -392,7 +392,7 @@ class ChatFormat:
         begun = self._begun_answer(chat, media)
         said = chat.messages if begun is None else [*chat.messages, begun.message()]
         if tools and not is_shown:
-            # What a client writes is no control token, but the example has those of the model.
+            # Text of clients is never parsed as control tokens, but the example has those of the model.
             said = with_tools_told(said, tools, None if example is None else example_marks[0])
         messages = for_template(said, template, iter(media), self._family)
         n_messages = len(messages)
