@@ -27,7 +27,7 @@ pub(super) struct Placement {
     pub(super) provider: Option<(Seniority, u32)>,
     /// Most tokens that are forked or restored when it enters its slot.
     pub(super) at_most: u32,
-    /// Cells that it takes from those that are left, without its margin.
+    /// Demand for free or evictable cells, without its margin.
     n_cells: i64,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Placement {
 pub(super) struct Resumption {
     /// In order; `None` for a beam that has no text.
     pub(super) placements: Vec<Option<Placement>>,
-    /// Cells that they take from those that are left, their margins included.
+    /// Their demand for free or evictable cells, margins included.
     pub(super) n_cells: i64,
 }
 
@@ -75,7 +75,7 @@ fn stop_at_forks<R: Runner>(core: &Core<R>, placements: &mut [Option<Placement>]
     }
 }
 
-/// What the cache has of a sequence.
+/// Cached tokens of a sequence.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     /// Tokens in the device cache.
@@ -93,13 +93,13 @@ fn found<R: Runner>(core: &Core<R>, matched: &Match) -> Found {
 
 /// The sequences that resume before another one of the same search.
 struct Group<'a> {
-    /// What was found of them.
+    /// Their cached tokens.
     found: &'a [Option<Found>],
     recomputes: bool,
 }
 
 impl Group<'_> {
-    /// The sequence that the `nth` preempted one waits for, and how many of its cells are counted as those of others.
+    /// Returns the provider of the `nth` preempted sequence, and the number of its tokens whose cells are counted for other sequences.
     fn provider<R: Runner>(&self, core: &Core<R>, nth: usize, found: Found) -> (Option<(Seniority, u32)>, u32) {
         let sequence = &core.queue.preempted()[nth].sequence;
         let can_be_cut = core.memory.kind().forks.can_be_cut();
@@ -151,8 +151,7 @@ fn n_common<R: Runner>(core: &Core<R>, first: &Sequence, second: &Sequence) -> u
     n
 }
 
-/// What is known of the `nth` of the sequences that wait to resume, at most `at_most` tokens; `None` where that is a beam that has no
-/// text.
+/// Finds the longest cached prefix, of at most `at_most` tokens, of the `nth` preempted sequence; `None` for a beam without a text.
 pub(super) fn find_preempted<R: Runner>(core: &mut Core<R>, nth: usize, at_most: u32) -> Option<Match> {
     let Core { queue, memory, .. } = core;
     let Preempted { sequence, .. } = &queue.preempted()[nth];
@@ -160,7 +159,7 @@ pub(super) fn find_preempted<R: Runner>(core: &mut Core<R>, nth: usize, at_most:
     is_live.then(|| find(memory, queue.job(sequence.request_id), sequence, at_most))
 }
 
-/// What is known of a sequence, at most `at_most` tokens.
+/// Finds the longest cached prefix of a sequence, of at most `at_most` tokens.
 fn find<R: Runner>(memory: &mut Memory<R>, job: &Job, sequence: &Sequence, at_most: u32) -> Match {
     let tokens = sequence.tokens.first(sequence.n_tokens());
     let at_most = sequence.most_found().min(job.grouped_from).min(at_most);
@@ -168,7 +167,7 @@ fn find<R: Runner>(memory: &mut Memory<R>, job: &Job, sequence: &Sequence, at_mo
     memory.find(&wanted, &job.media)
 }
 
-/// Gives the sequence at `nth`, if it waits for a prefix, what is there of its text once that prefix is.
+/// Places the sequence at `nth`, if it waits for a prefix, over its longest cached prefix once its provider holds that one.
 pub(super) fn take_prefix<R: Runner>(core: &mut Core<R>, nth: usize) {
     let Phase::Awaiting(PrefixDependency { provider, n_tokens, reservation }) = core.slots.running()[nth].phase else { return };
     let is_provider = |running: &&Running| running.sequence.seniority() == provider;
@@ -203,7 +202,7 @@ pub(super) fn take_prefix<R: Runner>(core: &mut Core<R>, nth: usize) {
     (running.id, running.n_held, running.phase) = (id, matched.n_pool, Phase::of_match(matched));
 }
 
-/// What is known of the running sequence at `nth`.
+/// Finds the longest cached prefix of the running sequence at `nth`.
 fn find_running<R: Runner>(core: &mut Core<R>, nth: usize) -> Match {
     let Core { slots, queue, memory, .. } = core;
     let sequence = &slots.running()[nth].sequence;
