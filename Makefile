@@ -150,10 +150,11 @@ types: extension ## mypy (tests/test_public_api.py holds the stub against the co
 	$(call step,types)
 	mypy
 
-# Nothing but rust/llama is compiled otherwise with llama.cpp than without (tests/test_layering.py), and all else is tested once.
+# Nothing but rust/llama is compiled otherwise with llama.cpp than without (tests/test_layering.py), and all else is tested once: in
+# the profile `checked`, where a sum that overflows is a panic. It compiles no C++, so that llama.cpp is still compiled once.
 test-rust: .venv/synced ## The crate's tests, without and with llama.cpp
 	$(call step,the engine on a fake model)
-	cargo test $(CARGO_FLAGS) --quiet --no-default-features
+	cargo test --profile checked --locked --quiet --no-default-features
 	$(call step,what llama.cpp computes)
 	cargo test $(CARGO_FLAGS) --quiet llama::
 
@@ -176,7 +177,8 @@ test-miri: ## The kernels' small cases under Miri, which watches each access to 
 	RUSTFLAGS= MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR='$(CARGO_TARGET_DIR)/miri' \
 		cargo +nightly miri test --locked --no-default-features --lib small::
 
-fuzz: extension ## Send 10,000 random requests of the OpenAPI document to a server, and 10,000 bodies of real clients, mutated
+fuzz: extension ## Send a server 10,000 random requests of the OpenAPI document and 10,000 mutated bodies, and the engine 10,000 loads
+	WEFT_FUZZ_ROUNDS=10000 cargo test --profile checked --locked --quiet --no-default-features --lib fuzz_results
 	WEFT_RANDOM_REQUESTS=10000 WEFT_MUTATED_BODIES=10000 pytest --quiet tests/server/test_random_requests.py \
 		tests/server/test_mutated_bodies.py
 

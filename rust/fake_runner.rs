@@ -93,6 +93,13 @@ impl FakeControl {
         }
     }
 
+    /// Whether a decode waits for its permission.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        let state = self.lock();
+        state.is_held && state.n_allowed == Some(0)
+    }
+
     /// From now on decodes fail, or no longer do.
     pub fn fail(&self, failing: Option<Failing>) {
         self.lock().failing = failing;

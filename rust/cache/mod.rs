@@ -100,6 +100,8 @@ pub struct KvCache {
     /// By sequence id; an id without a path is free.
     paths: Vec<Option<Path>>,
     free_ids: BTreeSet<SequenceId>,
+    /// Sequence ids that pinned prefixes leave to the sequences in slots.
+    n_ids_for_slots: usize,
     /// The cells of the paths.
     strands: Strands,
     store: Store,
@@ -140,6 +142,7 @@ impl KvCache {
             tree: PrefixTree::default(),
             paths: (0..n_ids).map(|_| None).collect(),
             free_ids: (0..n_ids).map(|id| SequenceId(u16::try_from(id).expect("llama.cpp tells 256 apart"))).collect(),
+            n_ids_for_slots: 0,
             strands: Strands::new(n_cells, n_ids),
             store: Store::new(if kind.can_be_saved { max_store_bytes } else { Some(0) }),
             droppable: BTreeSet::new(),
@@ -152,6 +155,13 @@ impl KvCache {
             lost: LostStretches::default(),
             key: blocks::Key::default(),
         }
+    }
+
+    /// The same cache, in which prefixes that are pinned in the pool leave `n_slots` sequence ids or more to running sequences.
+    #[must_use]
+    pub fn with_ids_for_slots(mut self, n_slots: u32) -> Self {
+        self.n_ids_for_slots = n_slots as usize;
+        self
     }
 
     /// Cells that nobody holds.
@@ -303,6 +313,11 @@ impl KvCache {
                 node.maker.clone_from(&maker);
             }
         });
+    }
+
+    /// What the path of `id` holds of its first `n_tokens` tokens is found by others and can be forked.
+    pub fn share_first(&mut self, id: SequenceId, n_tokens: u32) {
+        self.cut_at(id, n_tokens);
     }
 
     /// Appends `tokens` to the pinned path of each id, in the order in which the next decode computes them, a free cell for each.

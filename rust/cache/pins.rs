@@ -27,7 +27,7 @@ impl KvCache {
     ///
     /// # Errors
     /// [`Error::PinsFull`] if all pinned prefixes together would take more than half of the store or, without one, of the pool or
-    /// of the sequence ids; the path is idle then too.
+    /// of the sequence ids, or an id that a slot needs; the path is idle then too.
     pub fn pin(&mut self, id: SequenceId) -> Result<PinnedPrefix, Error> {
         let n_tokens = self.n_held(id);
         let node = self.cut_at(id, n_tokens);
@@ -65,22 +65,28 @@ impl KvCache {
             let limit = self.store.max_bytes().map_or(u64::MAX, |max| max / 2);
             (limit, n_bytes + n_pinned_bytes <= limit)
         } else {
-            (self.bytes_of_half_the_pool(), self.can_keep(n_tokens))
+            (self.bytes_of_pinnable(), self.can_keep(n_tokens))
         };
         if can_be_kept { Ok(()) } else { Err(Error::PinsFull { n_bytes, n_pinned_bytes, limit }) }
     }
 
-    /// What half of the cells hold and, of a memory that is a state, half of the sequence ids.
-    fn bytes_of_half_the_pool(&self) -> u64 {
+    /// Bytes of half of the cells and, of a memory that is a state, of the sequence ids that pinned prefixes may keep.
+    fn bytes_of_pinnable(&self) -> u64 {
         let n_cell_bytes = self.strands.cells().n_total() as u64 * self.kind.bytes_per_token / 2;
-        n_cell_bytes + self.paths.len() as u64 / 2 * self.kind.bytes_per_state
+        n_cell_bytes + self.n_pinnable_ids() as u64 * self.kind.bytes_per_state
     }
 
-    /// Whether half of the cells and of the sequence ids stay for others if one more path of `n_tokens` is in the pool for good.
+    /// Most sequence ids that pinned prefixes keep: half of them, and none that a slot needs. Otherwise a search whose beams start
+    /// together in all slots could never start, nor could any request that comes after it.
+    fn n_pinnable_ids(&self) -> usize {
+        (self.paths.len() / 2).min(self.paths.len().saturating_sub(self.n_ids_for_slots))
+    }
+
+    /// Whether half of the cells and enough sequence ids stay for others if one more path of `n_tokens` is in the pool for good.
     fn can_keep(&self, n_tokens: u32) -> bool {
         let keepers = || self.pins.values().filter_map(|pin| pin.keeper);
         let n_cells = n_tokens as usize + keepers().map(|id| self.n_held(id) as usize).sum::<usize>();
-        2 * n_cells <= self.strands.cells().n_total() && 2 * (keepers().count() + 1) <= self.paths.len()
+        2 * n_cells <= self.strands.cells().n_total() && keepers().count() < self.n_pinnable_ids()
     }
 
     /// Whether a pinned prefix ends at `node`.

@@ -1,20 +1,20 @@
 //! Who runs: sequences enter slots, over what is known of their prompts.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cache::{Match, Wanted};
+use crate::cache::Match;
 use crate::engine::core::{Core, Refusal};
 use crate::engine::drawing::draw_first;
 use crate::engine::explaining::explain;
 use crate::engine::explanation::SharedExplanation;
 use crate::engine::finding::{find, keep_prompts, worth_awaiting};
-use crate::engine::job::Job;
+use crate::engine::job::{Job, Sharing};
 use crate::engine::leaving::{free_ids, preempt, release_keeper};
 use crate::engine::queue::Preempted;
+use crate::engine::resuming::{find_preempted, plan_resumption};
 use crate::engine::runner::Runner;
-use crate::engine::running::{MARGIN, Phase, Running, margin, promised};
+use crate::engine::running::{MARGIN, Phase, PrefixDependency, Running, promised};
 use crate::engine::seniority::Seniority;
 use crate::engine::sequence::Sequence;
 use crate::engine::snapshots::snapshot_places;
@@ -255,42 +255,39 @@ fn resume<R: Runner>(core: &mut Core<R>, budget: &mut Budget) -> bool {
     if !free_ids(core, n_together) {
         return false;
     }
-    let mut total = 0;
-    for nth in 0..n_together {
-        let matched = find_again(core, nth);
-        let sequence = &core.queue.preempted()[nth].sequence;
-        let n_needed = matched.map_or(0, |matched| n_needed(core, sequence.n_tokens(), &matched));
-        total += n_needed + i64::from(margin(sequence));
+    let request_id = core.queue.preempted()[0].sequence.request_id;
+    let mut recomputes = core.queue.job(request_id).sharing == Sharing::Recomputed;
+    let mut resumption = plan_resumption(core, n_together, recomputes);
+    if resumption.n_cells > core.n_left() {
+        if !core.slots.running().is_empty() {
+            core.refused = Some(Refusal { seniority, n_left: core.n_left() });
+            return false;
+        }
+        if n_together > 1 && !recomputes && !core.memory.kind().forks.can_be_cut() {
+            recomputes = true;
+            resumption = plan_resumption(core, n_together, recomputes);
+        }
     }
-    if !core.slots.running().is_empty() && total > core.n_left() {
-        core.refused = Some(Refusal { seniority, n_left: core.n_left() });
-        return false;
+    if n_together > 1 && !core.memory.kind().forks.can_be_cut() {
+        core.queue.job_mut(request_id).sharing = if recomputes { Sharing::Recomputed } else { Sharing::Separate };
     }
-    for _ in 0..n_together {
-        // Who is back before it may hold more of it by now.
-        let matched = find_again(core, 0);
+    for placement in resumption.placements {
+        // Sequences that resumed before may hold more of its text by now.
+        let matched = placement.and_then(|placement| find_preempted(core, 0, placement.at_most));
         let slot = core.slots.free_slot_like(core.queue.preempted()[0].slot).expect("as many are free");
         let Preempted { sequence, reservation, .. } = core.queue.resume();
-        match matched {
-            Some(matched) => drop(enter(core, slot, sequence, matched)),
-            None => enter_following(core, slot, sequence),
+        match (placement.and_then(|placement| placement.provider), matched) {
+            (Some((provider, n_tokens)), _) => {
+                // Its reservation is released when it holds what it waits for.
+                enter_empty(core, slot, sequence, Phase::Awaiting(PrefixDependency { provider, n_tokens, reservation }));
+                continue;
+            }
+            (None, Some(matched)) => drop(enter(core, slot, sequence, matched)),
+            (None, None) => enter_empty(core, slot, sequence, Phase::Following),
         }
         core.memory.cache_mut().release(reservation);
     }
     true
-}
-
-/// What is known of the `nth` of the sequences that wait to resume; `None` where that is a beam that has no text.
-fn find_again<R: Runner>(core: &mut Core<R>, nth: usize) -> Option<Match> {
-    let Preempted { sequence, .. } = &core.queue.preempted()[nth];
-    if sequence.beam.as_ref().is_some_and(|beam| !beam.is_live) {
-        return None;
-    }
-    let job = core.queue.job(sequence.request_id);
-    let at_most = sequence.most_found().min(job.grouped_from);
-    let tokens = sequence.tokens.first(sequence.n_tokens());
-    let wanted = Wanted { variants: &sequence.variants, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
-    Some(core.memory.find(&wanted, &job.media))
 }
 
 /// Puts branch `index` of a request into some free slot, where it waits for a beam to go on with.
@@ -298,17 +295,16 @@ fn follow<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32) {
     let job = core.queue.job(request_id);
     let sequence = Sequence::new(job, index, core.limits.n_ctx_slot, &core.memory.model().lexicon(), Instant::now());
     let slot = core.slots.free_slot(job).expect("as many slots are free");
-    enter_following(core, slot, sequence);
+    enter_empty(core, slot, sequence, Phase::Following);
 }
 
-/// Puts `sequence`, which has no text, into `slot`. An id is free.
-fn enter_following<R: Runner>(core: &mut Core<R>, slot: u32, sequence: Sequence) {
+/// Puts `sequence` into `slot`, where it holds nothing yet. An id is free.
+fn enter_empty<R: Runner>(core: &mut Core<R>, slot: u32, sequence: Sequence, phase: Phase) {
     core.has_changed = true;
     if core.queue.job(sequence.request_id).fills(slot) {
         core.slots.forget(slot);
     }
     let id = core.memory.place(&sequence.variants, None).expect("an id was freed before");
-    let phase = Phase::Following;
     core.slots.enter(Running { sequence, slot, id, n_grouped: None, n_held: 0, n_planned: 0, n_waited: 0, phase, end: None });
 }
 
@@ -325,9 +321,7 @@ fn enter<R: Runner>(core: &mut Core<R>, slot: u32, mut sequence: Sequence, match
     if sequence.start(matched.n_tokens()) && sequence.request().task == Task::Complete {
         core.stats.n_cached += u64::from(matched.n_tokens().min(sequence.n_prompt));
     }
-    let Match { n_pool, restores, logits, .. } = matched;
-    let phase =
-        if restores.is_empty() { Phase::Prefilling } else { Phase::Restoring { pieces: VecDeque::from(restores), logits } };
+    let (n_pool, phase) = (matched.n_pool, Phase::of_match(matched));
     core.slots.enter(Running { sequence, slot, id, n_grouped: None, n_held: n_pool, n_planned: 0, n_waited: 0, phase, end: None })
 }
 

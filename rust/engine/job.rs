@@ -60,6 +60,20 @@ pub(crate) struct Job {
     pub(crate) untold: Option<Untold>,
     /// What the running step has made for the stream.
     pub(crate) events: Vec<Event>,
+    /// Whether the beams of a search share cells.
+    pub(crate) sharing: Sharing,
+}
+
+/// Whether the beams of a search share the cells of what their texts have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Sharing {
+    /// They do, as their forks made them.
+    #[default]
+    Forked,
+    /// Some may not: each was restored by itself after a preemption.
+    Separate,
+    /// They do. After a preemption, what they have in common is computed once for all of them.
+    Recomputed,
 }
 
 /// How some branches of a job go on: what one request has asked for.
@@ -207,6 +221,7 @@ impl Job {
             keeper: Keeper::Nobody,
             untold: None,
             events: Vec::new(),
+            sharing: Sharing::default(),
         }
     }
 

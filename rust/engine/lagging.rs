@@ -27,6 +27,11 @@ impl Laggards {
         self.known.entry(request_id).or_insert(Laggard { n_read: backlog.n_read, since: now });
     }
 
+    /// Whether no reader is too far behind.
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
     /// Whether the branches of a request are held back.
     pub(super) fn holds(&self, request_id: u64) -> bool {
         self.known.contains_key(&request_id)

@@ -5,7 +5,7 @@ use crate::engine::fork_order::Source;
 use crate::engine::job::{Branch, Job, Keeper};
 use crate::engine::queue::Preempted;
 use crate::engine::runner::{Runner, SequenceId, Variants};
-use crate::engine::running::Running;
+use crate::engine::running::{Phase, PrefixDependency, Running};
 use crate::engine::sequence::{Sequence, Tokens};
 use crate::error::Error;
 use crate::request::{Event, FinishReason, Finished, Made, Task, Usage};
@@ -213,8 +213,16 @@ pub(super) fn preempt<R: Runner>(core: &mut Core<R>, nth: usize) {
 
 fn preempt_one<R: Runner>(core: &mut Core<R>, mut running: Running) {
     leave_cut_media(core, &mut running);
-    leave_slot(core, &running);
     core.stats.n_preempted += 1;
+    if let Phase::Awaiting(PrefixDependency { reservation, .. }) = running.phase {
+        // It goes back as it came.
+        running.phase = Phase::Prefilling;
+        leave_slot(core, &running);
+        core.memory.cache_mut().unpin(running.id);
+        core.queue.wait_to_resume(Preempted { n_held: 0, sequence: running.sequence, reservation, slot: running.slot });
+        return;
+    }
+    leave_slot(core, &running);
     if matches!(running.sequence.request().task, Task::Load(_)) {
         core.memory.cache_mut().unpin(running.id);
         core.queue.put_back(running.sequence.request_id);
@@ -278,6 +286,9 @@ fn forget<R: Runner>(core: &mut Core<R>, running: &Running) {
 
 fn leave_slot_with<R: Runner>(core: &mut Core<R>, running: &Running, variants: &Variants, tokens: Tokens, n_held: u32) {
     core.has_changed = true;
+    if let Some(prefix) = running.prefix_dependency() {
+        core.memory.cache_mut().release(prefix.reservation);
+    }
     if n_held > 0 {
         core.history.leave(running.sequence.request_id, running.sequence.index, &tokens, n_held);
     }

@@ -43,7 +43,8 @@ pub(super) enum Relocated {
 
 impl<R: Runner> Memory<R> {
     pub(super) fn new(runner: R, limits: &Limits) -> Self {
-        let cache = KvCache::new(limits.n_ctx, limits.n_seq_max, runner.memory_kind(), limits.max_store_bytes);
+        let cache = KvCache::new(limits.n_ctx, limits.n_seq_max, runner.memory_kind(), limits.max_store_bytes)
+            .with_ids_for_slots(limits.n_slots);
         Self { runner, cache, movement: Movement::new(), newest_start: 0, copying: Copying::default() }
     }
 

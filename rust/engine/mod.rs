@@ -11,7 +11,7 @@
 //! | `queue` `slots` `memory` `outbox` `history` `fork_order` `making` `forks` | the parts: who starts next, who runs, what is computed, what is told, what was asked before, what can be forked and how far that is |
 //! | `core` | all of them |
 //! | `explaining` `leaving` `beams` `drawing` `telling` `snapshots` `tasks` `forking` | what becomes of a sequence: how it ends or gives way, what a search makes of its beams, what it draws and tells, what is kept of it, what continues it |
-//! | `restoring` `finding` `grouping` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
+//! | `resuming` `restoring` `finding` `grouping` `admission` `planning` `computing` `publishing` `questions` `stalling` | the steps of the loop, what is answered between them, and the check that each of them makes progress |
 //! | `worker` | the loop |
 //! | `control` | what readers ask of it |
 
@@ -43,6 +43,7 @@ mod questions;
 mod queue;
 mod recall;
 mod restoring;
+mod resuming;
 mod rounds;
 pub mod runner;
 mod running;
@@ -52,6 +53,7 @@ mod seniority;
 mod sequence;
 mod slots;
 mod snapshots;
+mod stalling;
 mod stats;
 mod step_cost;
 mod stopwatch;

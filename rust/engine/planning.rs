@@ -6,6 +6,7 @@ use crate::engine::beams::end_full;
 use crate::engine::core::Core;
 use crate::engine::grouping::n_until_grouped;
 use crate::engine::leaving::{Urgency, fail, fail_request, finish, leave_slot, make_room, preempt, shift};
+use crate::engine::resuming::{n_until_fork, share_again};
 use crate::engine::rounds::{Rounds, Set};
 use crate::engine::runner::{MediaRows, Plan, Row, Runner};
 use crate::engine::running::Running;
@@ -192,7 +193,7 @@ impl Planner {
             let request = running.sequence.request();
             let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
             let most = if running.takes_all_at_hand() { u32::MAX } else { most };
-            let until = n_to_snapshot(core, running).min(n_until_grouped(core, running));
+            let until = n_to_snapshot(core, running).min(n_until_grouped(core, running)).min(n_until_fork(core, running));
             let n_alike = running.sequence.variants.n_alike(running.n_held);
             let n_ready = n_ready(core, running).min(until).min(most).min(n_of_a_kind(running)).min(n_alike);
             // The beams of a search go on together.
@@ -310,9 +311,11 @@ fn is_worth_waiting<R: Runner>(core: &Core<R>, urgency: Urgency) -> bool {
 
 /// The only sequence that runs, or the only search, does not fit alone, since pinned prefixes take the rest of the pool.
 fn end_oversized<R: Runner>(core: &mut Core<R>) {
-    let running = &core.slots.running()[0];
-    if running.sequence.beam.is_some() && end_full(core, running.sequence.request_id) {
-        return;
+    if core.slots.running()[0].sequence.beam.is_some() {
+        let request_id = core.slots.running()[0].sequence.request_id;
+        if share_again(core, 0) || end_full(core, request_id) {
+            return;
+        }
     }
     if core.slots.running()[0].sequence.n_predicted() > 0 && shift(core, 0) {
         return;

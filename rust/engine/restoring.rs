@@ -5,6 +5,7 @@ use crate::engine::drawing::draw_first;
 use crate::engine::leaving::{Urgency, end_with, lose, make_room};
 use crate::engine::memory::Relocated;
 use crate::engine::movement::LONGEST_PIECE;
+use crate::engine::resuming::take_prefix;
 use crate::engine::runner::Runner;
 use crate::engine::running::{Phase, Running};
 use crate::engine::tasks::finish_tasks;
@@ -46,6 +47,7 @@ fn restore<R: Runner>(core: &mut Core<R>) {
         let seniority = core.slots.running()[nth].sequence.seniority();
         let is_here =
             |core: &Core<R>| core.slots.running().get(nth).is_some_and(|running| running.sequence.seniority() == seniority);
+        take_prefix(core, nth);
         while !core.memory.is_out_of_time() && is_here(core) && restore_next(core, nth) {}
         // It may have ended with an error, or with its first token.
         nth += usize::from(is_here(core));
@@ -61,8 +63,11 @@ fn restore_next<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
     // up again at once, only where it cannot be computed.
     let n_wanted = if must_load { n_piece } else { n_kept };
     if make_room(core, nth, n_wanted, Urgency::WhenThereIsTime) < n_wanted {
-        // The most senior one gets everything that others do not keep for good; what is less can only be computed.
-        if nth == 0 && !core.memory.is_out_of_time() {
+        // The most senior one gets everything that others do not keep for good, as the most senior search does; what is less can only
+        // be computed.
+        let running = core.slots.running();
+        let is_most_senior = running[..nth].iter().all(|senior| senior.is_together_with(&running[nth]));
+        if is_most_senior && !core.memory.is_out_of_time() {
             let n_free = core.memory.n_free() as usize;
             give_up_restore(core, nth, |running| Error::ContextOverflow {
                 n_prompt: running.sequence.tokens.len() as usize,

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::cache::Restore;
+use crate::cache::{Match, Reservation, Restore};
 use crate::engine::runner::{SequenceId, Variant};
+use crate::engine::seniority::Seniority;
 use crate::engine::sequence::Sequence;
 use crate::request::{FinishReason, PlacedMedia, SavedPrefix, Token};
 
@@ -20,6 +21,8 @@ pub(crate) enum Phase {
         /// The logits after all of its tokens, where they come with the last piece.
         logits: Option<Arc<[f32]>>,
     },
+    /// It resumes, and holds nothing until a more senior sequence holds the prefix that both have.
+    Awaiting(PrefixDependency),
     /// Its prompt is being computed, or, of one that was preempted, what is not cached of it.
     Prefilling,
     /// The token drawn last is computed, and another one drawn.
@@ -28,6 +31,37 @@ pub(crate) enum Phase {
     Following,
     /// All of it is computed and copied piece by piece.
     Copying(SavedPrefix),
+}
+
+/// A prefix that a more senior running sequence is computing, or is given back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PrefixDependency {
+    /// That sequence.
+    pub(crate) provider: Seniority,
+    /// Length of the prefix.
+    pub(crate) n_tokens: u32,
+    /// Protects the computed tokens of the waiting sequence.
+    pub(crate) reservation: Reservation,
+}
+
+impl Phase {
+    /// The first phase of a sequence that is placed over what `matched` found.
+    pub(crate) fn of_match(matched: Match) -> Self {
+        let Match { restores, logits, .. } = matched;
+        if restores.is_empty() { Self::Prefilling } else { Self::Restoring { pieces: VecDeque::from(restores), logits } }
+    }
+
+    /// Its name, for the log.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Restoring { .. } => "restoring",
+            Self::Awaiting(_) => "awaiting a prefix",
+            Self::Prefilling => "prefilling",
+            Self::Decoding => "decoding",
+            Self::Following => "following",
+            Self::Copying(_) => "copying",
+        }
+    }
 }
 
 /// A sequence in a slot.
@@ -60,6 +94,11 @@ impl Running {
         matches!(self.phase, Phase::Following)
     }
 
+    /// The prefix that it waits for.
+    pub(crate) fn prefix_dependency(&self) -> Option<&PrefixDependency> {
+        if let Phase::Awaiting(prefix) = &self.phase { Some(prefix) } else { None }
+    }
+
     /// Whether it and `other` are beams of one search, which leave their slots together.
     pub(crate) fn is_together_with(&self, other: &Self) -> bool {
         self.sequence.beam.is_some() && self.sequence.request_id == other.sequence.request_id
@@ -68,7 +107,7 @@ impl Running {
     /// Tokens that the next decode could compute.
     pub(crate) fn n_ready(&self) -> u32 {
         match self.phase {
-            Phase::Restoring { .. } | Phase::Following | Phase::Copying(_) => 0,
+            Phase::Restoring { .. } | Phase::Awaiting(_) | Phase::Following | Phase::Copying(_) => 0,
             Phase::Prefilling | Phase::Decoding => self.n_uncomputed(),
         }
     }
@@ -98,7 +137,7 @@ impl Running {
     pub(crate) fn next_restore(&self) -> Option<&Restore> {
         match &self.phase {
             Phase::Restoring { pieces, .. } => pieces.front(),
-            Phase::Prefilling | Phase::Decoding | Phase::Following | Phase::Copying(_) => None,
+            Phase::Awaiting(_) | Phase::Prefilling | Phase::Decoding | Phase::Following | Phase::Copying(_) => None,
         }
     }
 
@@ -140,7 +179,8 @@ impl Running {
 
 /// Cells that a running sequence will take.
 pub(super) fn promised(running: &Running) -> i64 {
-    i64::from(running.n_uncomputed() + margin(&running.sequence))
+    let n_awaited = running.prefix_dependency().map_or(0, |prefix| prefix.n_tokens);
+    i64::from(running.n_uncomputed() - n_awaited + margin(&running.sequence))
 }
 
 /// Cells that a sequence is expected to take beside those of its tokens.

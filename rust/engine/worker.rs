@@ -29,6 +29,7 @@ use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::slots::Slots;
 use crate::engine::snapshots::keep_snapshots;
+use crate::engine::stalling::StallDetector;
 use crate::engine::stats::{RecentStep, Stats};
 use crate::engine::stopwatch::Stopwatch;
 use crate::engine::telling::tell_of_prompts;
@@ -57,6 +58,7 @@ pub(crate) enum Command {
 pub(crate) struct Worker<R> {
     core: Core<R>,
     planner: Planner,
+    stall_detector: StallDetector,
     commands: Receiver<Command>,
 }
 
@@ -81,7 +83,7 @@ impl<R: Runner> Worker<R> {
             limits,
         };
         show(&mut core);
-        Self { core, planner, commands }
+        Self { core, planner, stall_detector: StallDetector::default(), commands }
     }
 
     /// Serves requests until the engine stops.
@@ -95,7 +97,7 @@ impl<R: Runner> Worker<R> {
     /// One step, which began at `started`: places sequences, moves pieces, computes, draws, tells. Returns how long to sleep before
     /// the next one where it could do nothing.
     fn step(&mut self, started: Instant) -> Option<Duration> {
-        let Self { core, planner, .. } = self;
+        let Self { core, planner, stall_detector, .. } = self;
         let before = core.stopwatch.times();
         core.stats.n_steps += 1;
         core.outbox.drop_unread_pins(core.memory.cache_mut());
@@ -141,9 +143,15 @@ impl<R: Runner> Worker<R> {
         if n_rows > 0 || core.memory.spent() > Duration::ZERO {
             let times = core.stopwatch.times().since(&before);
             core.outbox.published.remember(RecentStep { started, took, n_rows, times });
+            stall_detector.reset();
             return None;
         }
-        (!core.has_changed && !has_told).then(|| core.slots.kept_for().unwrap_or(LONGEST_NAP).min(LONGEST_NAP))
+        if core.has_changed || has_told {
+            stall_detector.reset();
+            return None;
+        }
+        stall_detector.observe_idle_step(core);
+        Some(core.slots.kept_for().unwrap_or(LONGEST_NAP).min(LONGEST_NAP))
     }
 
     /// Takes the commands that wait, and returns when it began to; where there is nothing to do, or for so long as nothing can be

@@ -98,6 +98,16 @@ impl Tokens {
         self.view().common_prefix(other)
     }
 
+    /// How many tokens two sequences begin with in common.
+    pub(crate) fn n_common(&self, other: &Self) -> u32 {
+        // Branches of one request have one prompt, however long it is.
+        let n_skipped = if Arc::ptr_eq(&self.shared, &other.shared) { self.shared.len() } else { 0 };
+        let n_skipped = u32::try_from(n_skipped).expect("a prompt fits its context");
+        let (own, others) = (self.of(n_skipped..self.len()), other.of(n_skipped..other.len()));
+        let n_more = own.zip(others).take_while(|(a, b)| a == b).count();
+        n_skipped + u32::try_from(n_more).expect("a sequence fits its context")
+    }
+
     /// Takes out the tokens of `range`. From then on all of them are its own.
     pub(crate) fn remove(&mut self, range: Range<u32>) {
         let mut tokens = self.first(self.len());
@@ -168,6 +178,28 @@ mod tests {
     fn a_common_prefix_may_go_beyond_the_prompt() {
         for (other, n) in [(&[1, 2, 3, 4, 5, 6][..], 5), (&[1, 2, 3, 4, 9], 4), (&[1, 2], 2), (&[1, 9, 3], 1), (&[], 0)] {
             assert_eq!(tokens().common_prefix(&other.into()), n, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn two_sequences_have_a_common_prefix_whatever_of_it_is_their_prompt() {
+        let tokens = tokens();
+        let sibling = |own: &[Token]| {
+            let mut sibling = tokens.of_prompt();
+            own.iter().for_each(|&token| sibling.push(token));
+            sibling
+        };
+        let prompt = |prompt: &[Token]| Tokens::new(prompt.into());
+        let cases = [
+            (sibling(&[4, 6]), 4),
+            (sibling(&[]), 3),
+            (sibling(&[4, 5, 6]), 5),
+            (prompt(&[1, 2, 3, 4, 5, 6]), 5),
+            (prompt(&[1, 2, 9]), 2),
+            (prompt(&[]), 0),
+        ];
+        for (other, n) in cases {
+            assert_eq!((tokens.n_common(&other), other.n_common(&tokens)), (n, n), "{other:?}");
         }
     }
 

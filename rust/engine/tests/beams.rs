@@ -348,3 +348,40 @@ fn more_beams_than_slots_are_refused() {
         Request { context_shift: Some(ContextShift::default()), ..beams("hello", 1, 2, BeamSearch { width: 2, ..SEARCH }) };
     assert!(matches!(engine.submit(shifted, None).err(), Some(Error::InvalidRequest { param: "context_shift", .. })));
 }
+
+/// What a search finds that is alone in the engine.
+fn found_alone(limits: Limits, request: Request, memory: MemoryKind) -> Vec<Branch> {
+    let (engine, _) = start_with(limits, move |runner| runner.without_end().with_memory(memory));
+    run(&engine, request)
+}
+
+fn assert_same_texts(found: &[Branch], alone: &[Branch], case: &str) {
+    for (branch, expected) in found.iter().zip(alone) {
+        assert_eq!((&branch.tokens, &branch.finished.reason), (&expected.tokens, &expected.finished.reason), "{case}");
+    }
+}
+
+#[test]
+fn a_preempted_search_finds_what_it_finds_alone_where_its_texts_together_are_longer_than_the_pool() {
+    for forks in [Forks::Anywhere, Forks::InWindow, Forks::AtEnd] {
+        for max_store_bytes in [Some(0), Some(3_000), STORE] {
+            for max_tokens in [190, 245] {
+                let case = format!("{forks:?}, a store of {max_store_bytes:?} bytes, {max_tokens} tokens");
+                let n_window = if forks == Forks::InWindow { 8 } else { 0 };
+                let memory = MemoryKind { forks, n_window, ..MEMORY };
+                let limits = Limits { max_store_bytes, n_ctx_slot: 400, n_seq_max: 12, ..limits(6, 512) };
+                let search = beams(&prompt(1, 150), 4, max_tokens, SEARCH);
+                let alone = found_alone(limits, search.clone(), memory);
+                let (engine, control) = start_with(limits, move |runner| runner.without_end().with_memory(memory));
+                control.allow(Some(0));
+                let senior = engine.submit(greedy(&prompt(2, 40), 350), None).unwrap();
+                let search = engine.submit(search, None).unwrap();
+                step_until(&engine, &control, |stats| stats.n_preempted >= 4);
+                control.allow(None);
+                assert_eq!(collect(senior).unwrap()[0].tokens.len(), 350, "{case}");
+                assert_same_texts(&collect(search).unwrap(), &alone, &case);
+                settled(&engine, &control);
+            }
+        }
+    }
+}

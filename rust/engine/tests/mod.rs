@@ -11,6 +11,7 @@ mod diversity;
 mod explaining;
 mod failing;
 mod forks;
+mod fuzz;
 mod giving_way;
 mod grouping;
 mod growth;

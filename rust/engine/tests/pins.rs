@@ -3,7 +3,7 @@
 use super::*;
 use crate::cache::{Forks, MemoryKind};
 use crate::fake_runner::MEMORY;
-use crate::request::{Made, PinnedPrefix, Task};
+use crate::request::{BeamSearch, Diversity, Made, PinnedPrefix, Task};
 
 fn start_stored(kind: MemoryKind) -> (Engine, FakeControl) {
     let limits = Limits { max_store_bytes: Some(16 << 20), ..limits(2, 1024) };
@@ -95,6 +95,25 @@ fn without_a_store_the_pins_of_states_take_half_of_the_sequence_ids() {
             }
             error => panic!("{error}"),
         }
+    }
+}
+
+#[test]
+fn pins_leave_an_id_for_every_slot_so_that_a_search_over_all_slots_starts() {
+    let memory = MemoryKind { forks: Forks::AtEnd, bytes_per_state: 100_000, ..MEMORY };
+    let limits = Limits { n_seq_max: 10, ..limits(8, 2048) };
+    let (engine, control) = start_with(limits, move |runner| runner.without_end().with_memory(memory));
+    let n_pinned = (0..5).take_while(|&seed| pin(&engine, &prompt(seed, 50)).is_ok()).count();
+    assert_eq!(n_pinned, 2, "8 of 10 ids are left to 8 slots");
+    let search = BeamSearch { width: 8, length_penalty: 1.0, is_stochastic: false };
+    let request = Request { diversity: Diversity::Beams(search), ..drawn(&prompt(9, 60), 1, 10) };
+    assert_eq!(run(&engine, request)[0].tokens.len(), 10);
+    let streams: Vec<_> = (10..18).map(|seed| engine.submit(greedy(&prompt(seed, 50), 10), None).unwrap()).collect();
+    for (seed, stream) in (10..).zip(streams) {
+        assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(seed, 50), 10));
+    }
+    for seed in 0..2 {
+        assert_eq!(n_computed_after(&engine, &control, &prompt(seed, 50)), 20, "a pinned prefix stays");
     }
 }
 

@@ -1,0 +1,790 @@
+//! A fuzz test: five clients, few sequence ids, small caches, and an oracle.
+//!
+//! A seed determines a round: an engine and a list of operations. What each request was given there, under load, it must be given
+//! again when it is alone in an engine with ample room: the same tokens, the same finish reasons. No operation may stop the engine
+//! or its progress; in the end every cell is accounted for, and what was pinned is still there.
+//!
+//! `make test` runs [`N_ROUNDS`] rounds. Many more by hand, with a seed to begin with:
+//!
+//! ```text
+//! WEFT_FUZZ_ROUNDS=100000 WEFT_FUZZ_SEED=1 cargo test --profile checked --no-default-features --lib fuzz
+//! ```
+//!
+//! A round that fails is shortened to fewer operations that still fail, and printed with its seed; `WEFT_FUZZ_ROUNDS=1` with that
+//! seed repeats it. Most of a round is deterministic: operations are carried out between two decodes. How much of an idle prefix is
+//! offloaded in one step depends on the time that this takes.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+use crate::engine::{At, Fork, Into, Ready, Ways};
+use crate::fake_runner::Failing;
+use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
+
+/// Rounds of `make test`.
+const N_ROUNDS: u64 = 60;
+
+const N_CLIENTS: u64 = 5;
+
+/// Forks of forks that have a constraint.
+const FORKS_FORKS_WITH_CONSTRAINTS: bool = false;
+
+/// Forks of branches whose context was shifted.
+const FORKS_SHIFTED: bool = false;
+
+/// Saves of what is cached of a prompt, without computing the rest.
+const SAVES_WITHOUT_COMPUTING: bool = false;
+
+/// Steps in a row after which a test gives up if none of them tells, computes, moves or ends anything.
+const MAX_IDLE_STEPS: u64 = 2_000;
+
+/// How long the worker may be silent: much longer than any step takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    fn number(&mut self, n: u32) -> u32 {
+        u32::try_from(self.below(n.into())).unwrap()
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[usize::try_from(self.below(choices.len() as u64)).unwrap()].clone()
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Setup {
+    n_slots: u32,
+    n_ctx: u32,
+    n_ctx_slot: u32,
+    n_ids: u32,
+    n_ubatch: u32,
+    max_store_bytes: Option<u64>,
+    forks: Forks,
+    n_window: u32,
+    /// Pins take room from others, so that what fits alone in the cache may not fit beside them.
+    has_pins: bool,
+    fails: bool,
+}
+
+impl Setup {
+    fn new(dice: &mut Dice) -> Self {
+        let forks = dice.of(&[Forks::Anywhere, Forks::Anywhere, Forks::InWindow, Forks::AtEnd]);
+        let n_slots = 1 + dice.number(6);
+        let n_ctx_slot = 96 + 32 * dice.number(4);
+        let has_pins = dice.one_in(2);
+        let n_ctx = if has_pins { 2 * n_ctx_slot + 64 * dice.number(4) } else { n_ctx_slot + 32 * dice.number(5) };
+        Self {
+            n_slots,
+            n_ctx,
+            n_ctx_slot,
+            n_ids: n_slots + dice.of(&[1, 2, 3, 8]),
+            n_ubatch: dice.of(&[16, 64, 512]),
+            max_store_bytes: dice.of(&[Some(0), Some(4_000), Some(20_000), STORE]),
+            forks,
+            n_window: if forks == Forks::InWindow { 4 + dice.number(40) } else { 0 },
+            has_pins,
+            fails: dice.one_in(4),
+        }
+    }
+
+    fn start(&self, ample: bool) -> (Engine, FakeControl) {
+        let room = if ample { Self { n_slots: 6, n_ctx: 8192, n_ids: 128, ..self.clone() } } else { self.clone() };
+        let limits = Limits {
+            n_ctx_slot: room.n_ctx_slot,
+            n_seq_max: room.n_ids,
+            n_ubatch: room.n_ubatch,
+            max_store_bytes: if ample { STORE } else { room.max_store_bytes },
+            ..limits(room.n_slots, room.n_ctx)
+        };
+        let kind = MemoryKind { forks: self.forks, n_window: self.n_window, ..MEMORY };
+        start_with(limits, move |runner| runner.with_memory(kind).with_adapters(&[0.0, 0.0]))
+    }
+}
+
+/// What holds or shapes the tokens of a branch.
+#[derive(Debug, Clone, Copy, Default)]
+struct Shape {
+    is_greedy: bool,
+    has_penalties: bool,
+    has_constraint: bool,
+    has_stop: bool,
+}
+
+impl Shape {
+    fn new(dice: &mut Dice) -> Self {
+        Self {
+            is_greedy: dice.one_in(2),
+            has_penalties: dice.one_in(3),
+            has_constraint: dice.one_in(4),
+            has_stop: dice.one_in(6),
+        }
+    }
+
+    fn apply(self, request: &mut Request) {
+        request.sampling.temperature = if self.is_greedy { 0.0 } else { 1.0 };
+        if self.has_penalties {
+            (request.sampling.presence_penalty, request.sampling.repeat_last_n) = (3.0, -1);
+        }
+        request.constraint = self.has_constraint.then(|| SharedConstraint(std::sync::Arc::new(Turns(0))));
+        request.stop = if self.has_stop { vec!["e".into(), "xyz".into()] } else { Vec::new() };
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Spec {
+    stem: (u64, usize),
+    tail: (u64, usize),
+    n: u32,
+    max_tokens: u32,
+    seed: u32,
+    shape: Shape,
+    shift: Option<ContextShift>,
+    adapters: Vec<(u32, f32)>,
+    beams: Option<BeamSearch>,
+    priority: i32,
+    uses_cache: bool,
+}
+
+fn text_of((family, n): (u64, usize)) -> String {
+    prompt(family, n)
+}
+
+impl Spec {
+    fn new(dice: &mut Dice, setup: &Setup) -> Self {
+        let beams = (setup.n_slots > 1 && dice.one_in(4)).then(|| BeamSearch {
+            width: 2 + dice.number(setup.n_slots - 1),
+            length_penalty: 1.0,
+            is_stochastic: dice.one_in(2),
+        });
+        let (n_most, longest) = (beams.map_or(3, |beams| beams.width), dice.of(&[20, setup.n_ctx_slot]));
+        let stem = (dice.below(3), 10 + usize::try_from(dice.below(40)).unwrap());
+        let shift = ContextShift { n_keep: dice.one_in(2).then(|| dice.number(60)), n_discard: dice.number(2) * dice.number(40) };
+        Self {
+            stem,
+            tail: (10 + dice.below(5), usize::try_from(dice.below(20)).unwrap()),
+            n: 1 + dice.number(n_most),
+            max_tokens: 1 + dice.number(longest),
+            seed: dice.number(1_000),
+            shape: Shape { has_stop: false, ..Shape::new(dice) },
+            shift: (beams.is_none() && dice.one_in(4)).then_some(shift),
+            adapters: dice.of(&[vec![], vec![], vec![], vec![(0, 1.0)], vec![(1, 0.5)]]),
+            beams,
+            priority: dice.of(&[0, 0, 0, 0, 1, -1]),
+            uses_cache: !dice.one_in(6),
+        }
+    }
+
+    fn text(&self) -> String {
+        text_of(self.stem) + &text_of(self.tail)
+    }
+
+    fn request(&self) -> Request {
+        let mut request = greedy(&self.text(), self.max_tokens);
+        self.shape.apply(&mut request);
+        (request.n, request.seed, request.priority) = (self.n, self.seed, self.priority);
+        (request.context_shift, request.uses_cache) = (self.shift, self.uses_cache);
+        request.adapters = Some(self.adapters.clone());
+        if let Some(search) = self.beams {
+            request.diversity = Diversity::Beams(search);
+            request.sampling.temperature = 1.0;
+            (request.sampling.top_k, request.sampling.top_p, request.sampling.min_p) = (0, 1.0, 0.0);
+        }
+        request
+    }
+}
+
+#[derive(Debug, Clone)]
+struct ForkSpec {
+    branch: u32,
+    /// At the end, where this is `None`.
+    after: Option<u32>,
+    append: (u64, usize),
+    n: u32,
+    is_own_stream: bool,
+    /// Another shape, most tokens and seed than those of the branch.
+    options: Option<(Shape, u32, u32)>,
+}
+
+impl ForkSpec {
+    fn new(dice: &mut Dice, setup: &Setup) -> Self {
+        let options = (Shape::new(dice), 1 + dice.number(setup.n_ctx_slot), dice.number(1_000));
+        Self {
+            branch: dice.number(4),
+            after: dice.one_in(2).then(|| dice.number(12)),
+            append: (dice.below(9), usize::try_from(dice.below(2) * dice.below(12)).unwrap()),
+            n: 1 + dice.number(2),
+            is_own_stream: dice.one_in(2),
+            options: dice.one_in(2).then_some(options),
+        }
+    }
+
+    fn order(&self, at: At) -> Fork {
+        let ways = match self.options {
+            None => Ways::Alike(self.n),
+            Some((shape, max_tokens, seed)) => {
+                let mut request = Request { n: self.n, seed, ..greedy("", max_tokens) };
+                shape.apply(&mut request);
+                Ways::Anew { requests: vec![request], with_own_seeds: true }
+            }
+        };
+        let into = if self.is_own_stream { Into::OwnStream(None) } else { Into::SameStream };
+        Fork { branch: self.branch, at, append: tokens_of(&text_of(self.append)), ways, into }
+    }
+
+    fn has_constraint(&self) -> bool {
+        self.options.is_some_and(|(shape, ..)| shape.has_constraint)
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Submit(Spec),
+    /// Of one of the streams, counted from the last.
+    Fork(usize, ForkSpec),
+    CancelBranch(usize, u32),
+    Drop(usize),
+    Pin((u64, usize)),
+    Unpin(usize),
+    Save {
+        text: (u64, usize),
+        computes: bool,
+    },
+    Load(usize),
+    /// Decodes fail while the next operation is carried out.
+    Fail(Failing),
+    Decode(u64),
+}
+
+/// What each of the clients does, in the order in which it is done.
+fn operations(dice: &mut Dice, setup: &Setup) -> Vec<Op> {
+    let n = 12 + usize::try_from(dice.below(40)).unwrap();
+    let mut ops = Vec::new();
+    for _ in 0..n {
+        // Each client has one of the last streams.
+        let stream = usize::try_from(dice.below(N_CLIENTS)).unwrap();
+        let text = (dice.below(3), 16 + usize::try_from(dice.below(30)).unwrap());
+        ops.push(match dice.below(20) {
+            0..=5 => Op::Submit(Spec::new(dice, setup)),
+            6..=8 => Op::Fork(stream, ForkSpec::new(dice, setup)),
+            9 => Op::CancelBranch(stream, dice.number(4)),
+            10 => Op::Drop(stream),
+            11 if setup.has_pins => Op::Pin(text),
+            12 if setup.has_pins => Op::Unpin(usize::try_from(dice.below(4)).unwrap()),
+            13 => Op::Save { text, computes: !(SAVES_WITHOUT_COMPUTING && dice.one_in(2)) },
+            14 => Op::Load(usize::try_from(dice.below(4)).unwrap()),
+            15 if setup.fails => Op::Fail(dice.of(&[Failing::All, Failing::MoreRowsThan(1), Failing::MoreRowsThan(4)])),
+            _ => {
+                let few = if dice.one_in(3) { 60 } else { 6 };
+                Op::Decode(1 + dice.below(few))
+            }
+        });
+    }
+    ops
+}
+
+/// Allows each third token, another one at each place.
+#[derive(Debug, Clone)]
+struct Turns(i32);
+
+impl ConstraintSource for Turns {
+    fn start(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+}
+
+impl Constraint for Turns {
+    fn allows(&mut self, token: Token) -> bool {
+        token % 3 == self.0 % 3
+    }
+
+    fn mask(&mut self, logits: &mut [f32]) {
+        for (token, logit) in (0..).zip(logits) {
+            if !self.allows(token) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+
+    fn accept(&mut self, token: Token) {
+        assert!(self.allows(token), "token {token} at place {}", self.0);
+        self.0 += 1;
+    }
+
+    fn copy(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+}
+
+/// What a stream has told.
+#[derive(Default)]
+struct Told {
+    branches: Vec<(Vec<Token>, Option<Finished>)>,
+    error: Option<Error>,
+    has_ended: bool,
+}
+
+impl Told {
+    /// Takes in what is there by now; whether that was anything.
+    fn read(&mut self, completions: &Completions) -> bool {
+        let mut has_read = false;
+        while !self.has_ended {
+            let events = match completions.try_events(usize::MAX) {
+                Ok(Ready::Pending) => break,
+                Ok(Ready::Events(events)) => events,
+                Ok(Ready::Ended) => {
+                    self.has_ended = true;
+                    return true;
+                }
+                Err(error) => {
+                    (self.error, self.has_ended) = (Some(error), true);
+                    return true;
+                }
+            };
+            has_read = true;
+            for event in events {
+                match event {
+                    Event::Token(token) => self.branch(token.index).0.push(token.token),
+                    Event::Finished(finished) => {
+                        let index = finished.index;
+                        self.branch(index).1 = Some(finished);
+                    }
+                    Event::Progress(_) | Event::PromptLogprobs(_) => {}
+                }
+            }
+        }
+        has_read
+    }
+
+    fn branch(&mut self, index: u32) -> &mut (Vec<Token>, Option<Finished>) {
+        let n = self.branches.len().max(index as usize + 1);
+        self.branches.resize_with(n, Default::default);
+        &mut self.branches[index as usize]
+    }
+
+    fn n_drawn(&self, index: u32) -> usize {
+        self.branches.get(index as usize).map_or(0, |(tokens, _)| tokens.len())
+    }
+
+    fn is_finished(&self, index: u32) -> bool {
+        self.branches.get(index as usize).is_some_and(|(_, finished)| finished.is_some())
+    }
+}
+
+/// Where a stream comes from.
+#[derive(Clone)]
+enum Origin {
+    Request(Spec),
+    /// A fork with a stream of its own.
+    Fork,
+    Task,
+}
+
+struct Stream {
+    completions: Option<Completions>,
+    told: Told,
+    origin: Origin,
+    n_deep: u32,
+    has_shift: bool,
+    has_constraint: bool,
+}
+
+/// A fork that was made.
+struct Forking {
+    of: usize,
+    spec: ForkSpec,
+    n_said: u32,
+    /// Its stream, where it has one of its own.
+    own: Option<usize>,
+}
+
+/// An engine with the streams of its clients.
+struct Player {
+    engine: Engine,
+    control: FakeControl,
+    streams: Vec<Stream>,
+    forks: Vec<Forking>,
+    pins: Vec<PinnedPrefix>,
+    saved: Vec<SavedPrefix>,
+}
+
+impl Player {
+    fn new(setup: &Setup, ample: bool) -> Self {
+        let (engine, control) = setup.start(ample);
+        control.allow(Some(0));
+        Self { engine, control, streams: Vec::new(), forks: Vec::new(), pins: Vec::new(), saved: Vec::new() }
+    }
+
+    fn open(&mut self, request: Request, origin: Origin) -> Result<usize, String> {
+        let (has_shift, has_constraint) = (request.context_shift.is_some(), request.constraint.is_some());
+        let completions = self.engine.submit(request, None).map_err(|error| format!("a request was refused: {error}"))?;
+        let stream =
+            Stream { completions: Some(completions), told: Told::default(), origin, n_deep: 0, has_shift, has_constraint };
+        self.streams.push(stream);
+        Ok(self.streams.len() - 1)
+    }
+
+    /// Reads what the streams tell; whether any told anything.
+    fn read(&mut self) -> bool {
+        let mut has_read = false;
+        for stream in &mut self.streams {
+            if let Some(completions) = &stream.completions {
+                has_read |= stream.told.read(completions);
+            }
+        }
+        has_read
+    }
+
+    /// Waits until `is_over` holds, as long as the engine makes progress.
+    fn wait(&mut self, mut is_over: impl FnMut(&mut Self) -> bool) -> Result<(), String> {
+        let progress = |stats: &Stats| {
+            (
+                stats.n_decodes,
+                stats.n_predicted,
+                stats.n_preempted,
+                stats.branches.n_started,
+                stats.store.clone(),
+                stats.n_cells_used,
+            )
+        };
+        let mut last = progress(&self.engine.stats());
+        let (mut since, mut silent_since) = (self.engine.stats().n_steps, Instant::now());
+        while !is_over(self) {
+            let stats = self.engine.stats();
+            if self.read() || progress(&stats) != last {
+                (last, since, silent_since) = (progress(&stats), stats.n_steps, Instant::now());
+            }
+            if !self.engine.is_running() {
+                return Err("the worker has panicked".to_owned());
+            }
+            if stats.n_steps > since + MAX_IDLE_STEPS || silent_since.elapsed() > PATIENCE {
+                return Err(format!("no progress in {} steps: {stats:?}", stats.n_steps - since));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Lets `n` decodes run, or fewer where there is nothing to decode.
+    fn decode(&mut self, n: u64) -> Result<(), String> {
+        self.control.allow(Some(n));
+        self.wait(|player| player.control.is_waiting() || is_idle(&player.engine.stats()))?;
+        self.read();
+        Ok(())
+    }
+
+    /// Lets the engine run until a stream has ended, and returns what it made.
+    fn finish(&mut self, stream: usize) -> Result<Option<Made>, String> {
+        self.control.allow(None);
+        self.wait(|player| player.streams[stream].told.has_ended)?;
+        self.control.allow(Some(0));
+        let finished = self.streams[stream].told.branches.first_mut().and_then(|(_, finished)| finished.as_mut());
+        Ok(finished.and_then(|finished| finished.made.take()).map(|made| *made))
+    }
+
+    fn nth_from_last(&self, n: usize) -> Option<usize> {
+        self.streams.len().checked_sub(n + 1)
+    }
+
+    fn fork(&mut self, of: usize, spec: &ForkSpec, at: At) -> Result<Option<u32>, String> {
+        let stream = &self.streams[of];
+        let Some(completions) = &stream.completions else { return Ok(None) };
+        let pending = match completions.ask_fork(spec.order(at), None) {
+            Ok(pending) => pending,
+            Err(Error::InvalidRequest { .. } | Error::ContextOverflow { .. }) => return Ok(None),
+            Err(error) => return Err(format!("a fork was refused: {error}")),
+        };
+        // It is made between two decodes.
+        while !pending.is_ready() {
+            self.control.allow(Some(1));
+            self.wait(|player| pending.is_ready() || player.control.is_waiting() || is_idle(&player.engine.stats()))?;
+        }
+        let forked = match pending.take() {
+            Some(Ok(forked)) => forked,
+            Some(Err(Error::InvalidRequest { .. } | Error::ContextOverflow { .. })) => return Ok(None),
+            other => return Err(format!("a fork has failed: {other:?}")),
+        };
+        let (n_deep, has_shift) = (self.streams[of].n_deep + 1, self.streams[of].has_shift && spec.options.is_none());
+        let has_constraint = self.streams[of].has_constraint || spec.has_constraint();
+        let n_said = forked.n_said;
+        let own = forked.stream.map(|completions| {
+            let (told, origin) = (Told::default(), Origin::Fork);
+            self.streams.push(Stream { completions: Some(completions), told, origin, n_deep, has_shift, has_constraint });
+            self.streams.len() - 1
+        });
+        if own.is_none() {
+            let stream = &mut self.streams[of];
+            (stream.n_deep, stream.has_shift, stream.has_constraint) = (n_deep, stream.has_shift, has_constraint);
+        }
+        self.forks.push(Forking { of, spec: spec.clone(), n_said, own });
+        Ok(Some(n_said))
+    }
+
+    fn play(&mut self, op: &Op) -> Result<(), String> {
+        match op {
+            Op::Submit(spec) => drop(self.open(spec.request(), Origin::Request(spec.clone()))?),
+            Op::Fork(stream, spec) => {
+                let Some(of) = self.nth_from_last(*stream) else { return Ok(()) };
+                let stream = &self.streams[of];
+                let is_excluded = (stream.has_shift && !FORKS_SHIFTED)
+                    || (stream.n_deep > 0 && stream.has_constraint && !FORKS_FORKS_WITH_CONSTRAINTS);
+                if !is_excluded && !matches!(stream.origin, Origin::Task) {
+                    self.fork(of, spec, spec.after.map_or(At::End, At::Token))?;
+                }
+            }
+            Op::CancelBranch(stream, branch) => {
+                let Some(stream) = self.nth_from_last(*stream) else { return Ok(()) };
+                if let Some(completions) = &self.streams[stream].completions {
+                    completions.cancel_branch(*branch);
+                }
+            }
+            Op::Drop(stream) => {
+                let Some(stream) = self.nth_from_last(*stream) else { return Ok(()) };
+                self.read();
+                self.streams[stream].completions = None;
+            }
+            Op::Pin(text) => {
+                let stream = self.open(task(&text_of(*text), Task::Pin), Origin::Task)?;
+                if let Some(Made::Pinned(pinned)) = self.finish(stream)? {
+                    self.pins.push(pinned);
+                }
+            }
+            Op::Unpin(nth) if *nth < self.pins.len() => {
+                let pinned = self.pins.remove(*nth);
+                let (engine, control) = (&self.engine, &self.control);
+                if !asked(control, || engine.unpin(pinned.id)).map_err(|error| error.to_string())? {
+                    return Err(format!("{pinned:?} is not pinned any more"));
+                }
+            }
+            Op::Save { text, computes } => {
+                let stream = self.open(task(&text_of(*text), Task::Save { computes: *computes }), Origin::Task)?;
+                if let Some(Made::Saved(saved)) = self.finish(stream)? {
+                    self.saved.push(saved);
+                }
+            }
+            Op::Load(nth) if *nth < self.saved.len() => {
+                let saved = std::sync::Arc::new(self.saved[*nth].clone());
+                if !saved.tokens.is_empty() {
+                    let request = Request::for_task(Prompt::from_tokens(saved.tokens.clone()), Task::Load(saved));
+                    self.open(request, Origin::Task)?;
+                }
+            }
+            Op::Unpin(_) | Op::Load(_) => {}
+            Op::Fail(failing) => {
+                self.control.fail(Some(*failing));
+                self.decode(2)?;
+                self.control.fail(None);
+            }
+            Op::Decode(n) => self.decode(*n)?,
+        }
+        Ok(())
+    }
+}
+
+/// Asserts that the streams of `player` were told what the oracle's were.
+fn compare(setup: &Setup, player: &Player) -> Result<(), String> {
+    let mut oracle: Vec<Option<Told>> = (0..player.streams.len()).map(|_| None).collect();
+    for (root, stream) in player.streams.iter().enumerate() {
+        let Origin::Request(spec) = &stream.origin else { continue };
+        // A search ends where its texts fill the device cache, which depends on its size alone.
+        let mut alone = Player::new(setup, spec.beams.is_none());
+        let first = alone.open(spec.request(), stream.origin.clone())?;
+        let mut known = vec![(root, first)];
+        let mut is_behind = BTreeSet::new();
+        for Forking { of, spec, n_said, own } in &player.forks {
+            let Some(&(_, of)) = known.iter().find(|(known, _)| known == of).filter(|(known, _)| !is_behind.contains(known))
+            else {
+                continue;
+            };
+            while alone.streams[of].told.n_drawn(spec.branch) < *n_said as usize
+                && !alone.streams[of].told.is_finished(spec.branch)
+            {
+                alone.decode(1)?;
+            }
+            // A stream that is over takes no more forks, and the numbers of later ones would be others.
+            let n_before = alone.streams.len();
+            if alone.fork(of, spec, At::Token(*n_said))?.is_none() {
+                is_behind.insert(known.iter().find(|&&(_, known)| known == of).map_or(0, |&(known, _)| known));
+            } else if let Some(own) = own {
+                known.push((*own, n_before));
+            }
+        }
+        alone.control.allow(None);
+        alone.wait(|alone| alone.streams.iter().all(|stream| stream.told.has_ended))?;
+        for (theirs, mine) in known {
+            oracle[theirs] = Some(std::mem::take(&mut alone.streams[mine].told));
+        }
+    }
+    for (nth, (stream, expected)) in player.streams.iter().zip(&oracle).enumerate() {
+        match (&stream.told.error, &stream.origin) {
+            (None, _) | (Some(Error::PinsFull { .. }), Origin::Task) => {}
+            (Some(Error::Decode { .. }), _) if setup.fails => {}
+            (Some(error), _) => return Err(format!("stream {nth} has failed: {error}")),
+        }
+        let Some(expected) = expected else { continue };
+        for (branch, (tokens, finished)) in stream.told.branches.iter().enumerate() {
+            let Some((expected, end)) = expected.branches.get(branch) else { continue };
+            let is_whole = finished.as_ref().is_some_and(|finished| finished.reason != FinishReason::Cancelled);
+            let reason = |finished: &Option<Finished>| finished.as_ref().map(|finished| finished.reason.clone());
+            let is_right =
+                if is_whole { tokens == expected && reason(finished) == reason(end) } else { expected.starts_with(tokens) };
+            if !is_right {
+                let (under_load, alone) = (reason(finished), reason(end));
+                return Err(format!(
+                    "branch {branch} of stream {nth} has drawn {tokens:?}, {under_load:?} under load, and {expected:?}, {alone:?} alone"
+                ));
+            }
+            check_usage(stream, finished.as_ref(), branch)?;
+        }
+        if stream.completions.is_some() && stream.told.error.is_none() {
+            if let Some(open) = stream.told.branches.iter().position(|(_, finished)| finished.is_none()) {
+                return Err(format!("branch {open} of stream {nth} has no end"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Each token of a prompt was computed or found.
+fn check_usage(stream: &Stream, finished: Option<&Finished>, branch: usize) -> Result<(), String> {
+    let (Origin::Request(spec), Some(finished)) = (&stream.origin, finished) else { return Ok(()) };
+    let usage = finished.usage;
+    let n_prompt = u32::try_from(spec.text().len()).unwrap();
+    let is_of_request = branch < spec.n as usize && finished.reason != FinishReason::Cancelled;
+    if is_of_request && usage.n_computed + usage.n_cached != n_prompt {
+        return Err(format!("of {n_prompt} tokens, {usage:?}"));
+    }
+    Ok(())
+}
+
+/// With ample room and nothing that fails, no prefix is computed twice.
+fn check_computed(setup: &Setup, player: &Player) -> Result<(), String> {
+    let stats = player.engine.stats();
+    let is_ample = stats.n_preempted == 0 && stats.store.n_forgotten == 0 && setup.forks == Forks::Anywhere && !setup.fails;
+    let is_plain = |stream: &Stream| match &stream.origin {
+        Origin::Request(spec) => spec.shift.is_none() && stream.completions.is_some(),
+        Origin::Fork => false,
+        Origin::Task => stream.completions.is_some(),
+    };
+    if !is_ample || !player.forks.is_empty() || !player.streams.iter().all(is_plain) || !player.saved.is_empty() {
+        return Ok(());
+    }
+    let (mut known, mut n_most) = (BTreeSet::new(), 0);
+    for stream in &player.streams {
+        let Origin::Request(spec) = &stream.origin else { return Ok(()) };
+        let text = spec.text();
+        let adapters = format!("{:?}", spec.adapters);
+        let n_new = (1..=text.len()).filter(|&n| known.insert((adapters.clone(), text[..n].to_owned()))).count();
+        let n_branches = spec.beams.map_or(spec.n, |beams| beams.width) as usize;
+        // Short prefixes are not shared, and the last token of a prompt is computed for its logits.
+        n_most += if spec.uses_cache { n_new + 17 } else { text.len() * n_branches };
+        n_most += n_branches * (spec.max_tokens as usize + 1);
+    }
+    let n_computed = player.control.n_computed();
+    if n_computed > n_most {
+        return Err(format!("{n_computed} tokens were computed; {n_most} are enough"));
+    }
+    Ok(())
+}
+
+/// What is pinned is found again, and nothing else is held when the clients have gone.
+fn check_end(mut player: Player) -> Result<(), String> {
+    for pinned in std::mem::take(&mut player.pins) {
+        let mut request = greedy("", 1);
+        request.prompt = Prompt::from_tokens([&pinned.tokens[..], &tokens_of(&prompt(99, 20))].concat());
+        request.adapters = Some(pinned.adapters.clone());
+        let stream = player.open(request, Origin::Task)?;
+        player.finish(stream)?;
+        let finished = player.streams[stream].told.branches[0].1.as_ref().ok_or("a pinned prefix is not continued")?;
+        if (finished.usage.n_cached as usize) < pinned.tokens.len() {
+            return Err(format!("{} of the {} tokens of a pin are cached", finished.usage.n_cached, pinned.tokens.len()));
+        }
+    }
+    let Player { engine, control, streams, .. } = player;
+    control.allow(None);
+    drop(streams);
+    let deadline = Instant::now() + PATIENCE;
+    while !is_idle(&engine.stats()) || engine.stats().n_cells_used != control.n_cells_used() {
+        if !engine.is_running() || Instant::now() > deadline {
+            return Err(format!("cells are lost: {:?} and {} in the model", engine.stats(), control.n_cells_used()));
+        }
+        std::thread::yield_now();
+    }
+    // The worker checks its books before it waits for a request.
+    engine.cached().map_err(|_| "the books are wrong".to_owned())?;
+    engine.cached().map_err(|_| "the books are wrong".to_owned())?;
+    Ok(())
+}
+
+fn run_round(setup: &Setup, ops: &[Op]) -> Result<(), String> {
+    let mut player = Player::new(setup, false);
+    for op in ops {
+        player.play(op)?;
+    }
+    player.control.allow(None);
+    player.wait(|player| player.streams.iter().all(|stream| stream.completions.is_none() || stream.told.has_ended))?;
+    compare(setup, &player)?;
+    check_computed(setup, &player)?;
+    check_end(player)
+}
+
+fn outcome(setup: &Setup, ops: &[Op]) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(|| run_round(setup, ops))).unwrap_or_else(|_| Err("the test has panicked".to_owned()))
+}
+
+/// Leaves out operations as long as what is left still fails.
+fn shortened(setup: &Setup, mut ops: Vec<Op>) -> Vec<Op> {
+    let mut n = ops.len() / 2;
+    while n > 0 {
+        let mut at = 0;
+        while at < ops.len() {
+            let mut fewer = ops.clone();
+            fewer.drain(at..(at + n).min(ops.len()));
+            if outcome(setup, &fewer).is_err() {
+                ops = fewer;
+            } else {
+                at += n;
+            }
+        }
+        n /= 2;
+    }
+    ops
+}
+
+/// Shows at once what is wrong: to find fewer operations takes longer.
+#[expect(clippy::print_stderr, reason = "a test's own output")]
+fn report(failure: &str) {
+    eprintln!("{failure}");
+}
+
+fn number_of(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().expect("a number"))
+}
+
+#[test]
+fn fuzz_results_do_not_depend_on_load_and_nothing_stops_the_engine() {
+    let (first, n_rounds) = (number_of("WEFT_FUZZ_SEED").unwrap_or(1), number_of("WEFT_FUZZ_ROUNDS").unwrap_or(N_ROUNDS));
+    for seed in first..first + n_rounds {
+        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let setup = Setup::new(&mut dice);
+        let ops = operations(&mut dice, &setup);
+        if let Err(error) = outcome(&setup, &ops) {
+            report(&format!("seed {seed}: {error}; it is being shortened"));
+            let ops = shortened(&setup, ops);
+            let shown: Vec<String> = ops.iter().map(|op| format!("  {op:?}")).collect();
+            let again = outcome(&setup, &ops).err();
+            panic!("seed {seed}: {error}\n{setup:?}\n{}\nshortened: {again:?}", shown.join("\n"));
+        }
+    }
+}
