@@ -114,8 +114,7 @@ class FamilyReader:
         self._is_ended = False
         self._is_plain = False
         """Whether a stretch in which nothing can begin is said as it is."""
-        self._has_warned = False
-        self._is_truncated = False
+        self._has_warned = self._is_truncated = False
         self._calls_within_thought = False
         """Whether the block of calls that is being read began in a thought, which goes on if that is no call."""
         self._thought_opening = "" if thoughts is Thoughts.APART else thought_opening

@@ -97,6 +97,5 @@ KIMI_K3 = Family(
     lead=_opened("response") + _closed("response"),
     before=_opened("response"),
     behind=_closed("response") + _closed("message"),
-    ends_thoughts=(_opened("response"), _opened("tools")),
     thought=ThoughtMarks(_opened("think"), _closed("think")),
 )

@@ -34,6 +34,5 @@ MINIMAX_M3 = Family(
     ends_thoughts=(f"{_TAG}<tool_call>",),
     # An answer without a thought begins with the end of one.
     fillers=("</mm:think>",),
-    ends_thoughts=(f"{_TAG}<tool_call>",),
     thought=ThoughtMarks("<mm:think>", "</mm:think>"),
 )
