@@ -172,7 +172,7 @@ async def test_a_template_that_refuses_is_a_bad_request_with_its_line() -> None:
     [
         ({}, "messages", "messages must be given"),
         ({"messages": []}, "messages", "the list of messages is empty"),
-        ({"messages": "Hello"}, "messages", "messages: Expected `array | null`, got `str`"),
+        ({"messages": "Hello"}, "messages", "messages: Expected `array | null`, got `string`"),
         ({"messages": [{"content": "a"}]}, "messages", "messages[0]: Object missing required field `role`"),
         ({"messages": [{"role": "user"}]}, "messages", "messages[0].content must be given"),
         ({"messages": [{"role": "assistant"}]}, "messages", "messages[0].content must be given"),

@@ -157,9 +157,9 @@ async def test_adapters_that_are_not_loaded_are_refused_by_number(client: httpx.
     ("body", "message", "param"),
     [
         ('{"id": 0, "scale": 1}', "the body must be a JSON list", None),
-        ('[{"id": 0, "scale": 1}, 5]', "[1]: Expected `object`, got `int`", None),
+        ('[{"id": 0, "scale": 1}, 5]', "[1]: Expected `object`, got `integer`", None),
         ('[{"id": 0}]', "[0]: Object missing required field `scale`", None),
-        ('[{"id": 0, "scale": "strong"}]', "[0].scale: Expected `float`, got `str`", "scale"),
+        ('[{"id": 0, "scale": "strong"}]', "[0].scale: Expected `number`, got `string`", "scale"),
         ('[{"id": -1, "scale": 1}]', "id is -1; adapters are counted from 0", "id"),
         ('[{"id": 4294967295, "scale": 1}]', "the list has 4294967295; none is loaded", "id"),
         ('[{"id": 4294967296, "scale": 1}]', "id is 4294967296; no adapter has it", "id"),

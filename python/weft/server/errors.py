@@ -147,10 +147,9 @@ class CrossOriginError(Exception):
 
     def __init__(self, what: str, origin: str | None) -> None:
         page = "a page of another origin" if origin is None else f"a page of {origin}"
-        remedy = f"--cors-origins {origin or 'ORIGIN'}"
         super().__init__(
-            f"{page} may not use {what}, which shows or changes what other clients wrote; open a page of this server,"
-            f" or start it with {remedy} ('*' does not name an origin)"
+            f"{page} may not use {what}, which is for pages of this server, origins named in --cors-origins ('*' names none) and"
+            f" clients that are not browsers; start the server with --cors-origins {origin or 'ORIGIN'}"
         )
 
 

@@ -37,7 +37,7 @@ def why_not_json(body: bytes, error: Exception) -> str:
     if is_truncated or "surrogate" in message or "escape" in message:
         message = _wrong_escape(body) or message
     if message.startswith("Input data was truncated"):
-        message = f"it ends within a value, after {len(body)} bytes"
+        message = f"it ends at byte {len(body)}, within a value"
     return f"the body is no JSON in UTF-8: {message.removeprefix(_MALFORMED)}"
 
 
