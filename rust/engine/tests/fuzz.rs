@@ -23,7 +23,7 @@ use crate::fake_runner::Failing;
 use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
 
 /// Rounds of `make test`.
-const N_ROUNDS: u64 = 60;
+const N_ROUNDS: u64 = 40;
 
 const N_CLIENTS: u64 = 5;
 
