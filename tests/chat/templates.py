@@ -6,21 +6,21 @@ from typing import NamedTuple
 
 
 class FormatTemplate(NamedTuple):
-    """What of a template is the family's own."""
+    """The parts of a template that differ between families."""
 
     calls: str
     """Writes `message.tool_calls`, in Jinja."""
     bos: str = "<s>"
     eos: str = "</s>"
     thought: tuple[str, str] | None = None
-    """Stands around reasoning."""
+    """The marks around reasoning."""
     before: str = ""
-    """Stands before content."""
+    """The text before content."""
     behind: str = ""
     header: str = "<A>"
     """Begins a turn of the assistant."""
     next_message: str = ""
-    """Stands between reasoning and what follows it."""
+    """The text between reasoning and content or calls."""
     has_content_with_calls: bool = True
     tools: str = "{{ tools | tojson }}"
 
@@ -68,17 +68,19 @@ _KEYWORDS = (
     "{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}="
     "{% if v is string %}'{{ v }}'{% else %}{{ v }}{% endif %}{% if not loop.last %}, {% endif %}{% endfor %})"
 )
+_JSON_KEYWORDS = (
+    "{{ f.name }}({% for k, v in f.arguments.items() %}{{ ', ' if not loop.first }}{{ k }}={{ v | tojson }}{% endfor %})"
+)
 _FUNCTION = f"<function={NAME}>\n{elements('<parameter=', '>', '</parameter>', chr(10))}</function>"
 _INVOKE = f'<invoke name="{NAME}">\n{elements("<parameter name=" + chr(34), chr(34) + ">", "</parameter>", chr(10))}</invoke>\n'
 _DSML = "｜DSML｜"
 
 
 def _dsml(block: str) -> str:
-    parameter = (
-        f'{{% for k, v in f.arguments.items() %}}<{_DSML}parameter name="{{{{ k }}}}" string="{{{{ \'true\' if v is string else \'false\' }}}}">'
-        f"{{{{ v if v is string else v | tojson }}}}</{_DSML}parameter>\n{{% endfor %}}"
-    )
-    return f'\n\n<{_DSML}{block}>\n{each(f"<{_DSML}invoke name={chr(34)}{NAME}{chr(34)}>" + chr(10) + parameter + f"</{_DSML}invoke>" + chr(10))}</{_DSML}{block}>'
+    is_text = "{{ 'true' if v is string else 'false' }}"
+    parameter = elements(f'<{_DSML}parameter name="', f'" string="{is_text}">', f"</{_DSML}parameter>", "\n")
+    invoke = f'<{_DSML}invoke name="{NAME}">\n{parameter}</{_DSML}invoke>\n'
+    return f"\n\n<{_DSML}{block}>\n{each(invoke)}</{_DSML}{block}>"
 
 
 def _glm(line: str = "\n") -> str:
@@ -87,17 +89,25 @@ def _glm(line: str = "\n") -> str:
 
 _M3 = "]<]minimax[>["
 _SEP = "<|sep|>"
+_TYPE = "{{ 'string' if v is string else 'boolean' if v is boolean else 'number' }}"
+_WITH_ID = OBJECT[:-1] + ', "id": "{{ c.id }}"}'
 
 BY_FAMILY: dict[str, FormatTemplate] = {
     "Hermes": FormatTemplate(each(f"\n<tool_call>\n{OBJECT}\n</tool_call>"), bos="", eos="<|im_end|>", thought=THINK),
     "Qwen3 Coder": FormatTemplate(
-        each(f"\n<tool_call>\n<function={NAME}>\n{elements('<parameter=', '>' + chr(10), chr(10) + '</parameter>', chr(10))}"
-             "</function>\n</tool_call>"),
-        bos="", eos="<|im_end|>", thought=THINK,
+        each(
+            f"\n<tool_call>\n<function={NAME}>\n{elements('<parameter=', '>' + chr(10), chr(10) + '</parameter>', chr(10))}"
+            "</function>\n</tool_call>"
+        ),
+        bos="",
+        eos="<|im_end|>",
+        thought=THINK,
     ),
     "Seed OSS": FormatTemplate(
         each(f"\n<seed:tool_call>\n{_FUNCTION}\n</seed:tool_call>"),
-        bos="<seed:bos>", eos="<seed:eos>", thought=("<seed:think>", "</seed:think>"),
+        bos="<seed:bos>",
+        eos="<seed:eos>",
+        thought=("<seed:think>", "</seed:think>"),
     ),
     "GLM 4.5": FormatTemplate(each("\n" + _glm()), bos="[gMASK]<sop>", eos="<|user|>", thought=THINK),
     "Ling 3": FormatTemplate(each("\n" + _glm()) + "<|role_end|>", bos="", eos="<|role_end|>", thought=THINK),
@@ -107,83 +117,124 @@ BY_FAMILY: dict[str, FormatTemplate] = {
     ),
     "MiniMax M3": FormatTemplate(
         f"{_M3}<tool_call>\n"
-        + each(f'{_M3}<invoke name="{NAME}">{{% for k, v in f.arguments.items() %}}{_M3}<{{{{ k }}}}>'
-               f"{{{{ v if v is string else v | tojson }}}}{_M3}</{{{{ k }}}}>{{% endfor %}}{_M3}</invoke>\n")
+        + each(
+            f'{_M3}<invoke name="{NAME}">{{% for k, v in f.arguments.items() %}}{_M3}<{{{{ k }}}}>'
+            f"{{{{ v if v is string else v | tojson }}}}{_M3}</{{{{ k }}}}>{{% endfor %}}{_M3}</invoke>\n"
+        )
         + f"{_M3}</tool_call>",
-        bos="]~!b[", eos="[e~[", thought=("<mm:think>", "</mm:think>"),
+        bos="]~!b[",
+        eos="[e~[",
+        thought=("<mm:think>", "</mm:think>"),
     ),
     "DeepSeek V3.2": FormatTemplate(
         _dsml("function_calls"), bos="<｜begin▁of▁sentence｜>", eos="<｜end▁of▁sentence｜>", thought=THINK
     ),
-    "DeepSeek V4": FormatTemplate(
-        _dsml("tool_calls"), bos="<｜begin▁of▁sentence｜>", eos="<｜end▁of▁sentence｜>", thought=THINK
-    ),
+    "DeepSeek V4": FormatTemplate(_dsml("tool_calls"), bos="<｜begin▁of▁sentence｜>", eos="<｜end▁of▁sentence｜>", thought=THINK),
     "DeepSeek V3.1": FormatTemplate(
-        "<｜tool▁calls▁begin｜>" + each(f"<｜tool▁call▁begin｜>{NAME}<｜tool▁sep｜>{ARGUMENTS}<｜tool▁call▁end｜>") + "<｜tool▁calls▁end｜>",
-        bos="<｜begin▁of▁sentence｜>", eos="<｜end▁of▁sentence｜>", thought=THINK,
+        "<｜tool▁calls▁begin｜>"
+        + each(f"<｜tool▁call▁begin｜>{NAME}<｜tool▁sep｜>{ARGUMENTS}<｜tool▁call▁end｜>")
+        + "<｜tool▁calls▁end｜>",
+        bos="<｜begin▁of▁sentence｜>",
+        eos="<｜end▁of▁sentence｜>",
+        thought=THINK,
     ),
     "DeepSeek V3": FormatTemplate(
         "<｜tool▁calls▁begin｜>"
         + each(f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{NAME}\n```json\n{ARGUMENTS}\n```<｜tool▁call▁end｜>", "\n")
         + "<｜tool▁calls▁end｜>",
-        bos="<｜begin▁of▁sentence｜>", eos="<｜end▁of▁sentence｜>", thought=THINK,
+        bos="<｜begin▁of▁sentence｜>",
+        eos="<｜end▁of▁sentence｜>",
+        thought=THINK,
     ),
     "Kimi K2": FormatTemplate(
         "<|tool_calls_section_begin|>"
-        + each(f"<|tool_call_begin|>functions.{NAME}:{{{{ loop.index0 }}}}<|tool_call_argument_begin|>{ARGUMENTS}<|tool_call_end|>")
+        + each(
+            f"<|tool_call_begin|>functions.{NAME}:{{{{ loop.index0 }}}}<|tool_call_argument_begin|>{ARGUMENTS}<|tool_call_end|>"
+        )
         + "<|tool_calls_section_end|>",
-        bos="[BOS]", eos="<|im_end|>", thought=THINK,
+        bos="[BOS]",
+        eos="<|im_end|>",
+        thought=THINK,
     ),
     "Kimi K3": FormatTemplate(
         f"<|open|>response{_SEP}<|close|>response{_SEP}<|open|>tools{_SEP}"
-        + each(f'<|open|>call tool="{NAME}" index="{{{{ loop.index }}}}"{_SEP}{{% for k, v in f.arguments.items() %}}'
-               f'<|open|>argument key="{{{{ k }}}}" type="{{{{ \'string\' if v is string else \'boolean\' if v is boolean else \'number\' }}}}"'
-               f"{_SEP}{{{{ v if v is string else v | tojson }}}}<|close|>argument{_SEP}{{% endfor %}}<|close|>call{_SEP}")
+        + each(
+            f'<|open|>call tool="{NAME}" index="{{{{ loop.index }}}}"{_SEP}{{% for k, v in f.arguments.items() %}}'
+            f'<|open|>argument key="{{{{ k }}}}" type="{_TYPE}"'
+            f"{_SEP}{{{{ v if v is string else v | tojson }}}}<|close|>argument{_SEP}{{% endfor %}}<|close|>call{_SEP}"
+        )
         + f"<|close|>tools{_SEP}",
-        bos="[BOS]", eos="<|end_of_msg|>", thought=(f"<|open|>think{_SEP}", f"<|close|>think{_SEP}"),
-        before=f"<|open|>response{_SEP}", behind=f"<|close|>response{_SEP}",
+        bos="[BOS]",
+        eos="<|end_of_msg|>",
+        thought=(f"<|open|>think{_SEP}", f"<|close|>think{_SEP}"),
+        before=f"<|open|>response{_SEP}",
+        behind=f"<|close|>response{_SEP}",
     ),
     "Muse": FormatTemplate(
-        each(f' to={NAME}<|message|><atem:function_calls>\n<atem:invoke name="{NAME}">\n'
-             + elements('<atem:parameter name="', '">', "</atem:parameter>", "\n")
-             + "</atem:invoke>\n</atem:function_calls>", "<|eom|><|start|>assistant"),
-        bos="<|begin_of_text|>", eos="<|eot|>", thought=(" to=self<|message|>", "<|eom|>"), next_message="<|start|>assistant",
-        before=" to=user<|message|>", header="<|start|>assistant", has_content_with_calls=False,
+        each(
+            f' to={NAME}<|message|><atem:function_calls>\n<atem:invoke name="{NAME}">\n'
+            + elements('<atem:parameter name="', '">', "</atem:parameter>", "\n")
+            + "</atem:invoke>\n</atem:function_calls>",
+            "<|eom|><|start|>assistant",
+        ),
+        bos="<|begin_of_text|>",
+        eos="<|eot|>",
+        thought=(" to=self<|message|>", "<|eom|>"),
+        next_message="<|start|>assistant",
+        before=" to=user<|message|>",
+        header="<|start|>assistant",
+        has_content_with_calls=False,
     ),
     "gpt-oss": FormatTemplate(
-        f"{{% set f = m.tool_calls[0].function %}}<|start|>assistant to=functions.{NAME}<|channel|>commentary json<|message|>{ARGUMENTS}",
-        bos="<|startoftext|>", eos="<|return|>", thought=("<|channel|>analysis<|message|>", "<|end|>"),
-        before="<|channel|>final<|message|>", has_content_with_calls=False,
+        f"{{% set f = m.tool_calls[0].function %}}<|start|>assistant to=functions.{NAME}"
+        f"<|channel|>commentary json<|message|>{ARGUMENTS}",
+        bos="<|startoftext|>",
+        eos="<|return|>",
+        thought=("<|channel|>analysis<|message|>", "<|end|>"),
+        before="<|channel|>final<|message|>",
+        has_content_with_calls=False,
     ),
     "Gemma 4": FormatTemplate(
         each(f"<|tool_call>call:{_BARE}<tool_call|>".replace("QUOTE", '<|"|>')),
-        bos="<bos>", eos="<turn|>", thought=("<|channel>thought\n", "<channel|>"),
+        bos="<bos>",
+        eos="<turn|>",
+        thought=("<|channel>thought\n", "<channel|>"),
     ),
     "FunctionGemma": FormatTemplate(
         each(f"<start_function_call>call:{_BARE}<end_function_call>".replace("QUOTE", "<escape>")) + "<start_function_response>",
-        bos="<bos>", eos="<end_of_turn>",
+        bos="<bos>",
+        eos="<end_of_turn>",
     ),
     "Llama 3": FormatTemplate(
         f"{{% set f = m.tool_calls[0].function %}}{PARAMETERS}{{% set tag = '<|python_tag|>' %}}",
-        bos="<|begin_of_text|>", eos="<|eot_id|>", has_content_with_calls=False,
+        bos="<|begin_of_text|>",
+        eos="<|eot_id|>",
+        has_content_with_calls=False,
     ),
     "Llama (Python)": FormatTemplate(
         f"{{% set form = '[func_name1(params_name1=params_value1)]' %}}[{each(_KEYWORDS, ', ')}]",
-        bos="<|begin_of_text|>", eos="<|eot_id|>", has_content_with_calls=False,
+        bos="<|begin_of_text|>",
+        eos="<|eot_id|>",
+        has_content_with_calls=False,
     ),
     "LFM2": FormatTemplate(
         f"<|tool_call_start|>[{each(_KEYWORDS, ', ')}]<|tool_call_end|>", bos="<|startoftext|>", eos="<|im_end|>", thought=THINK
     ),
     "Mistral": FormatTemplate(each(f"[TOOL_CALLS]{NAME}[ARGS]{ARGUMENTS}"), thought=("[THINK]", "[/THINK]")),
-    "Mistral (lists)": FormatTemplate(
-        f"[TOOL_CALLS][{each(OBJECT[:-1] + ', ' + chr(34) + 'id' + chr(34) + ': ' + chr(34) + '{{ c.id }}' + chr(34) + '}', ', ')}]"
-    ),
+    "Mistral (lists)": FormatTemplate(f"[TOOL_CALLS][{each(_WITH_ID, ', ')}]"),
     "Command R7B": FormatTemplate(
         "<|START_ACTION|>[\n"
-        + each('    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}', ",\n")
+        + each(
+            '    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}',
+            ",\n",
+        )
         + "\n]<|END_ACTION|>",
-        bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>", thought=("<|START_THINKING|>", "<|END_THINKING|>"),
-        before="<|START_RESPONSE|>", behind="<|END_RESPONSE|>", has_content_with_calls=False,
+        bos="<BOS_TOKEN>",
+        eos="<|END_OF_TURN_TOKEN|>",
+        thought=("<|START_THINKING|>", "<|END_THINKING|>"),
+        before="<|START_RESPONSE|>",
+        behind="<|END_RESPONSE|>",
+        has_content_with_calls=False,
     ),
     "Cohere 2 MoE": FormatTemplate(
         "<|START_ACTION|>[\n"
@@ -196,12 +247,15 @@ BY_FAMILY: dict[str, FormatTemplate] = {
         "Action: ```json\n["
         + each('\n    {\n        "tool_name": "{{ f.name }}",\n        "parameters": {{ f.arguments | tojson }}\n    }', ",")
         + "\n]\n```",
-        bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>", has_content_with_calls=False,
+        bos="<BOS_TOKEN>",
+        eos="<|END_OF_TURN_TOKEN|>",
+        has_content_with_calls=False,
     ),
     "Granite": FormatTemplate(f"<|tool_call|>[{each(OBJECT, ', ')}]", bos="", eos="<|end_of_text|>", thought=THINK),
     "Apertus": FormatTemplate(
         "<|tools_prefix|>[" + each('{"{{ f.name }}": {{ f.arguments | tojson }}}', ", ") + "]<|tools_suffix|>",
-        eos="<|assistant_end|>", thought=("<|inner_prefix|>", "<|inner_suffix|>"),
+        eos="<|assistant_end|>",
+        thought=("<|inner_prefix|>", "<|inner_suffix|>"),
     ),
     "Nemotron": FormatTemplate(f"<TOOLCALL>[{each(OBJECT, ', ')}]</TOOLCALL>", eos="<SPECIAL_12>", thought=THINK),
     "FireFunction": FormatTemplate(
@@ -219,8 +273,12 @@ BY_FAMILY: dict[str, FormatTemplate] = {
 UNKNOWN: dict[str, FormatTemplate] = {
     "names and objects in a section": FormatTemplate(
         "<|acts|>" + each(f"<|act|>{{{{ c.id }}}}<|act:name|>{NAME}<|act:with|>{ARGUMENTS}<|act:end|>") + "<|acts:end|>",
-        thought=("<|muse|>", "<|mused|>"), before="<|say|>", behind="<|said|>", header="<|begin|>assistant",
-        next_message="<|begin|>assistant", has_content_with_calls=False,
+        thought=("<|muse|>", "<|mused|>"),
+        before="<|say|>",
+        behind="<|said|>",
+        header="<|begin|>assistant",
+        next_message="<|begin|>assistant",
+        has_content_with_calls=False,
     ),
     "objects in a section": FormatTemplate("\n<acts>\n" + each(f"{OBJECT}\n") + "</acts>", thought=THINK),
     "a list in tags": FormatTemplate(f"\n<acts>[{each(OBJECT, ', ')}]</acts>", thought=THINK),
@@ -230,10 +288,12 @@ UNKNOWN: dict[str, FormatTemplate] = {
     ),
     "objects in objects": FormatTemplate(each(f'<act>{{"type": "function", "function": {OBJECT}}}</act>', "\n")),
     "objects by name": FormatTemplate("<acts>[" + each('{"{{ f.name }}": {{ f.arguments | tojson }}}', ", ") + "]</acts>"),
-    "keywords": FormatTemplate(f"<|acts|>[{each(_KEYWORDS, ', ')}]<|acts:end|>"),
+    "keywords": FormatTemplate(f"<|acts|>[{each(_JSON_KEYWORDS, ', ')}]<|acts:end|>"),
     "elements": FormatTemplate(
         "<acts:x>\n"
-        + each(f"<act:x>{NAME}<sep:x>\n{elements('<key:x>', '</key:x>' + chr(10) + '<value:x>', '</value:x>', chr(10))}</act:x>\n")
+        + each(
+            f"<act:x>{NAME}<sep:x>\n{elements('<key:x>', '</key:x>' + chr(10) + '<value:x>', '</value:x>', chr(10))}</act:x>\n"
+        )
         + "</acts:x>",
         thought=("<think:x>", "</think:x>"),
     ),

@@ -1,4 +1,4 @@
-"""How answers are written is proved by what the chat template writes, and derived from that where no family is known to do so."""
+"""The format of answers is proved by the chat template, and derived from it where no known family fits."""
 
 import itertools
 import json
@@ -34,7 +34,9 @@ TOOLS = (
     Tool("find", {"type": "object", "properties": {"what": {"type": "string"}}}),
 )
 USE = ToolUse(TOOLS, is_required=True)
-SHOWN = [{"type": "function", "function": {"name": tool.name, "description": "", "parameters": tool.parameters}} for tool in TOOLS]
+SHOWN = [
+    {"type": "function", "function": {"name": tool.name, "description": "", "parameters": tool.parameters}} for tool in TOOLS
+]
 CALLS = [("get_weather", {"city": "New York", "days": 3}), ("find", {"what": "the way to it"})]
 SAID = "I look for it."
 THOUGHT = "Where is it?"
@@ -58,7 +60,7 @@ def rendered(template: ChatTemplate, *messages: ChatMessage, opens_answer: bool 
 
 
 def answer(given: FormatTemplate, content: str, thought: str, n_calls: int) -> str:
-    """What a model writes: the template's rendering behind the prompt, up to the token that ends it."""
+    """Returns the answer of a model: the template's rendering behind the prompt, up to the end token."""
     template = compiled(given)
     calls = [
         {"id": f"call{nth}0000", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
@@ -144,7 +146,9 @@ def test_the_ids_that_a_model_gives_are_those_of_its_calls() -> None:
 def test_a_value_that_could_be_markup_stands_between_marks_of_its_own() -> None:
     value = "{% if '<' in v %}<![CDATA[{{ v }}]]>{% else %}{{ v }}{% endif %}"
     arguments = f'{{% for k, v in f.arguments.items() %}}<with name="{{{{ k }}}}">{value}</with>{{% endfor %}}'
-    given = FormatTemplate(each(f'<act name="{{{{ f.name }}}}">{arguments}</act>').replace("'<' in v", "v is string and '<' in v"))
+    given = FormatTemplate(
+        each(f'<act name="{{{{ f.name }}}}">{arguments}</act>').replace("'<' in v", "v is string and '<' in v")
+    )
     found = detected(given)
     text = '<act name="find"><with name="what"><![CDATA[a </with> & <b>]]></with></act>'
     for pieces in ([text], list(text)):
@@ -152,7 +156,9 @@ def test_a_value_that_could_be_markup_stands_between_marks_of_its_own() -> None:
 
 
 def test_marks_that_are_only_spoken_of_do_not_choose_a_family() -> None:
-    given = UNKNOWN["objects in a section"]._replace(tools="Write no <tool_call>, no [TOOL_CALLS] and no <|python_tag|>. {{ tools | tojson }}")
+    given = UNKNOWN["objects in a section"]._replace(
+        tools="Write no <tool_call>, no [TOOL_CALLS] and no <|python_tag|>. {{ tools | tojson }}"
+    )
     found = detected(given)
     assert found.family.name == "Derived"
     assert read(FamilyForm(found.family, found.thought, USE), answer(given, "", "", 2))[2] == CALLS
@@ -188,7 +194,9 @@ def test_a_thought_that_each_turn_begins_is_told_from_one_that_is_not_there() ->
 
 
 UNREADABLE = {
-    "encoded arguments": FormatTemplate(each('<act>{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson | tojson }}}</act>')),
+    "encoded arguments": FormatTemplate(
+        each('<act>{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson | tojson }}}</act>')
+    ),
     "no mark": FormatTemplate(each("{{ f.name }} with {{ f.arguments }}", " and ")),
     "reversed": FormatTemplate(each("<act>{{ f.arguments | tojson }} for {{ f.name | reverse }}{{ f.name }}</act>")),
 }
@@ -244,7 +252,9 @@ def test_no_more_is_rendered_once_the_time_for_it_is_over(monkeypatch: pytest.Mo
     assert detected(BY_FAMILY["Mistral"]).family.name == "Mistral", "the marks of the template remain"
 
 
-def test_an_error_of_ours_leaves_the_family_by_its_marks(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_ours_leaves_the_family_by_its_marks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(*_args: object) -> None:
         raise ZeroDivisionError
 

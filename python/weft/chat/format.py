@@ -296,7 +296,7 @@ class ChatFormat:
 
     @cached_property
     def _answer_format(self) -> AnswerFormat:
-        """How answers are written; to find it takes as long as some chats."""
+        """The format of answers. To detect it takes as long as rendering ten short chats."""
         return detect_format(self.template, self._end_marks, self._settings.chat_template_kwargs)
 
     @property

@@ -1,4 +1,4 @@
-"""The forms in which chat templates write a call: where each is in a sample, and the grammar that reads it."""
+"""The forms in which chat templates write a call: how to locate it in a sample, and the grammar that reads it."""
 
 import json
 import re
@@ -24,14 +24,15 @@ MAX_ID = 64
 """Most characters of an id that a model gives a call."""
 
 ID = "\ufffc"
-"""Stands in a sample for the id of a call."""
+"""Replaces the id of a call in a sample."""
+
 
 class UnknownFormatError(Exception):
     """A sample is in no form that is known here."""
 
 
 class CallSpan(msgspec.Struct, frozen=True):
-    """Where the part of a sample is that depends on one call: from its name or its object to the end of its arguments."""
+    """The part of a sample that depends on one call: from its name or its object to the end of its arguments."""
 
     start: int
     end: int
@@ -217,7 +218,7 @@ class _QuotedParameters(Parameters):
 
 
 class _Element(msgspec.Struct, frozen=True):
-    """Where an argument is in a sample."""
+    """An argument in a sample."""
 
     key: str
     key_at: int

@@ -1,7 +1,7 @@
-"""Derives how calls and reasoning are written from what a chat template writes for known messages.
+"""Derives the format of calls and reasoning from the samples of a chat template.
 
-The sample with one call shows what stands before, within and behind a call; the one with two calls shows which of that belongs to
-each call and which to all of them. The result is an ordinary family, so reading and grammars need no other case for it.
+The sample with one call shows the text before, within and behind a call; the sample with two calls shows which part of it belongs
+to each call and which to all of them. The result is an ordinary family, so reading and grammars need no other case for it.
 """
 
 import re
@@ -19,28 +19,28 @@ _FIRST_MARK = re.compile(r"\s*(<[^<>\n]+>|\[[^\[\]\n]+\])")
 _LAST_MARK = re.compile(r"(<[^<>\n]+>|\[[^\[\]\n]+\])\s*\Z")
 
 _DISTINCT = re.compile(r"[^\w\s{}\[\]()\",:;'.]")
-"""What a text has that can begin a call wherever it stands. JSON and words stand also elsewhere."""
+"""A character that a trigger must have: JSON and words also occur in content."""
 
 
 class _Frame(msgspec.Struct, frozen=True):
-    """What stands around calls."""
+    """The texts around calls."""
 
     section_start: str
     opening: str
-    """Stands before each call."""
+    """The text before each call."""
     closing: str
     between: str
     section_end: str
 
     @property
     def is_list(self) -> bool:
-        """Whether the calls are elements of a list."""
+        """Returns whether the calls are elements of a JSON list."""
         is_bracketed = self.section_start.rstrip().endswith("[") and self.section_end.lstrip().startswith("]")
         return is_bracketed and self.between.strip() in ("", ",") and not self.opening and not self.closing
 
     @property
     def is_section(self) -> bool:
-        """Whether there is something around all calls together."""
+        """Returns whether all calls are in one section."""
         return bool(self.section_start.strip())
 
 
@@ -105,7 +105,7 @@ def _family(samples: Samples, thought: ThoughtMarks | None) -> Family:
 
 
 def _without_thought(text: str, samples: Samples, thought: ThoughtMarks | None) -> str:
-    """A sample behind the empty thought that it may begin with, with the ids of its calls replaced."""
+    """Returns a sample without the empty thought that it may begin with, and with the ids of its calls replaced."""
     for call_id in CALL_IDS:
         text = text.replace(call_id, ID)
     text = text.lstrip()
@@ -117,7 +117,7 @@ def _without_thought(text: str, samples: Samples, thought: ThoughtMarks | None) 
 
 
 def _around_content(samples: Samples, thought: ThoughtMarks | None) -> tuple[str, str]:
-    """The marks around content."""
+    """Returns the marks around content."""
     if samples.content is None:
         return "", ""
     before, _, behind = _without_thought(samples.content.text, samples, thought).partition(CONTENT)
@@ -125,7 +125,7 @@ def _around_content(samples: Samples, thought: ThoughtMarks | None) -> tuple[str
 
 
 def _behind_thought(samples: Samples, thought: ThoughtMarks | None, content_start: str) -> str:
-    """What stands between a thought and what follows it, but for what begins content."""
+    """Returns the text between reasoning and the mark that begins content."""
     if samples.reasoning is None or thought is None:
         return ""
     between = samples.reasoning.text.partition(REASONING)[2].partition(CONTENT)[0]
@@ -133,14 +133,14 @@ def _behind_thought(samples: Samples, thought: ThoughtMarks | None, content_star
 
 
 def _unopened(samples: Samples, thought: ThoughtMarks | None) -> str:
-    """The end of a thought where it begins answers that have none."""
+    """Returns the end mark of reasoning where answers without reasoning begin with it."""
     if thought is None or samples.is_open(thought) or samples.content is None:
         return ""
     return thought.end if samples.content.text.lstrip().startswith(thought.end) else ""
 
 
 def _frame(form: CallForm, one: str, two: str | None) -> _Frame:
-    """What stands around calls, by samples of one and of two."""
+    """Returns the texts around calls, given samples of one and of two calls."""
     span = form.locate(one, 0, 0)
     before, behind = one[: span.start], one[span.end :]
     if two is None:
@@ -165,7 +165,7 @@ def _frame(form: CallForm, one: str, two: str | None) -> _Frame:
 
 
 def _block(form: CallForm, frame: _Frame, samples: Samples) -> tuple[Grammar, str]:
-    """The grammar of a block of calls, and the text that begins it wherever it stands."""
+    """Returns the grammar of a block of calls, and its trigger."""
     section_start, section_end = frame.section_start, frame.section_end
     call: Grammar = OneCall(Row(*literal(frame.opening), form.build(frame.closing)))
     if frame.is_list:

@@ -1,4 +1,4 @@
-"""Finds how answers to a chat template are written: as a family that is known, or as what the template itself writes shows."""
+"""Detects the format of answers: a known family that the chat template proves, or one that is derived from it."""
 
 import json
 import logging
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class AnswerFormat(msgspec.Struct, frozen=True):
-    """How answers are written, and how models learn of tools."""
+    """The format of answers, and how the prompt introduces tools."""
 
     family: Family
-    """Takes tools only where the template shows them, and its calls are read."""
+    """`takes_tools` is true only if the template shows tools and its calls are read."""
     thought: ThoughtMarks | None
     example: str | None = None
     """A call as the template writes it, where tools are described in words."""
@@ -35,10 +35,10 @@ class AnswerFormat(msgspec.Struct, frozen=True):
 def detect_format(
     template: "ChatTemplate", end_marks: Sequence[str] = (), variables: Mapping[str, object] | None = None
 ) -> AnswerFormat:
-    """Finds the format of a template, in some 20 ms: it renders up to ten short chats.
+    """Detects the format of a template. It renders up to ten short chats, which takes about 10 ms.
 
-    The family whose marks stand in the template comes first, then the others, then what can be derived. One whose reader does not
-    return the calls that the template writes is the wrong one.
+    The family whose marks are in the template is tried first, then the others, then a derived one. A family is rejected if its
+    reader does not return the calls that the template writes.
 
     Args:
         template: The template, compiled.
@@ -51,8 +51,8 @@ def detect_format(
         if samples is not None:
             return _format(template, named, samples)
     except Exception:
-        # Whatever is in a template, chats go on.
-        logger.exception("how the chat template writes calls could not be found out")
+        # A fault of the derivation must not disable chats.
+        logger.exception("the format of calls could not be derived from the chat template")
     family = named if named is not None and template.takes_tools else GENERIC
     thought = named.thought if named is not None and named.thought is not None else thought_of(template.source)
     return AnswerFormat(family, thought)
@@ -65,7 +65,9 @@ def _format(template: "ChatTemplate", named: Family | None, samples: Samples) ->
     else:
         proved = _proved(named, thought, samples)
         if proved is None and template.takes_tools:
-            logger.warning("the calls that the chat template writes cannot be read; tools are described in words, in another form")
+            logger.warning(
+                "the calls that the chat template writes cannot be read; tools are described in words, in another form"
+            )
         family = proved or GENERIC
     if family is GENERIC or template.takes_tools:
         return AnswerFormat(family, thought)
@@ -73,7 +75,7 @@ def _format(template: "ChatTemplate", named: Family | None, samples: Samples) ->
 
 
 def _example(family: Family, samples: Samples) -> str | None:
-    """A call as the template writes it, without the thought before it."""
+    """Returns a call as the template writes it, without the reasoning before it."""
     if samples.call is None:
         return None
     text = samples.call.text
@@ -83,7 +85,7 @@ def _example(family: Family, samples: Samples) -> str | None:
 
 
 def _thought(named: Family | None, source: str, samples: Samples) -> ThoughtMarks | None:
-    """The marks around reasoning, as they stand in the template, or as they are derived where those are the wrong ones."""
+    """Returns the marks around reasoning: those in the template if the samples prove them, else others that they prove."""
     by_marks = named.thought if named is not None and named.thought is not None else thought_of(source)
     if not samples.thoughts:
         return by_marks
@@ -92,7 +94,7 @@ def _thought(named: Family | None, source: str, samples: Samples) -> ThoughtMark
 
 
 def _proved(named: Family | None, thought: ThoughtMarks | None, samples: Samples) -> Family | None:
-    """The first family that reads back what the template writes."""
+    """Returns the first family that the samples prove."""
     for family in _candidates(named, samples):
         if reads_calls(family, thought, samples):
             return family
@@ -105,7 +107,7 @@ def _proved(named: Family | None, thought: ThoughtMarks | None, samples: Samples
 
 
 def _candidates(named: Family | None, samples: Samples) -> Iterator[Family]:
-    """The families that may have written the samples, likely ones first."""
+    """Yields the families that may fit the samples, likely ones first."""
     assert samples.call is not None
     text = samples.call.text
     if named is not None:

@@ -18,7 +18,7 @@ from weft.fields.shown import shown
 __all__ = ["ElementArguments"]
 
 MAX_DEPTH = 32
-"""Elements inside of each other. What is deeper is text."""
+"""Most nested elements. Deeper ones are read as text."""
 
 ITEM = "item"
 """The name of an element of a list."""
@@ -63,10 +63,7 @@ class ElementArguments:
             if not (yield from self._value(source, name, _property(schema, name), depth + 1)):
                 return False
             n_read += 1
-        if self._may_continue(source):
-            return False
-        _report(source, "}")
-        return True
+        return self._ends(source, "}")
 
     def _items(self, source: Source, schema: Schema, depth: int) -> Reading:
         """Reads the elements of a list."""
@@ -81,16 +78,14 @@ class ElementArguments:
             if not (yield from self._value(source, ITEM, _items(schema), depth + 1)):
                 return False
             n_read += 1
-        if self._may_continue(source):
-            return False
-        _report(source, "]")
-        return True
+        return self._ends(source, "]")
 
-    def _may_continue(self, source: Source) -> bool:
-        """Returns whether the text was cut off where another element may have followed."""
-        rest, begin = source.text[source.at :].lstrip(), f"{self._before_tag}<"
-        is_begun = begin.startswith(rest) or (rest.startswith(begin) and not rest.startswith(f"{begin}/"))
-        return source.is_truncated and is_begun
+    def _ends(self, source: Source, bracket: str) -> bool:
+        """Reports the bracket if a closing tag follows; without one the value is incomplete."""
+        if not source.text[source.at :].lstrip().startswith(f"{self._before_tag}</"):
+            return False
+        _report(source, bracket)
+        return True
 
     def _opening(self, source: Source) -> NameReading:
         """Reads a tag that opens an element, and returns its name; None where there is none."""
@@ -239,7 +234,7 @@ def _names_types(schema: Schema) -> bool:
 
 
 def _names_text(schema: Schema) -> bool:
-    """Whether a text is among the types that a schema names: then anything may be one."""
+    """Returns whether a schema names strings among its types: then any text is valid."""
     return can_be(schema, "") and _names_types(schema)
 
 

@@ -1,4 +1,4 @@
-"""Whether answers that are read as one family writes them are what the chat template meant."""
+"""Proves a family: reading the samples of a chat template in its format must return the messages that were rendered."""
 
 import json
 
@@ -22,18 +22,18 @@ def _refuse() -> None:
 
 
 def reads_calls(family: Family, thought: ThoughtMarks | None, samples: Samples) -> bool:
-    """Whether all calls that the template writes are read, and nothing else with them."""
+    """Returns whether exactly the calls of the samples are read."""
     return samples.call is not None and all(_is_read(family, thought, samples, sample) for sample in samples.calls)
 
 
 def reads_content(family: Family, thought: ThoughtMarks | None, samples: Samples) -> bool:
-    """Whether content is read without the marks around it, with and without a call."""
+    """Returns whether content is read without the marks around it, with and without a call."""
     shown = [sample for sample in (samples.content, samples.call_after_content) if sample is not None]
     return all(_is_read(family, thought, samples, sample) for sample in shown)
 
 
 def reads_reasoning(family: Family | None, thought: ThoughtMarks, samples: Samples) -> bool:
-    """Whether reasoning that the template writes is read apart from what follows it; without a family only that is proved."""
+    """Returns whether reasoning is separated from the text behind it. Without a family nothing else is compared."""
     return all(_is_read(family, thought, samples, sample) for sample in samples.thoughts)
 
 
@@ -57,7 +57,7 @@ def _is_read(family: Family | None, thought: ThoughtMarks | None, samples: Sampl
 
 
 def _until_end(family: Family | None, text: str) -> str:
-    """The text before what ends an answer of the family."""
+    """Returns the text before a stop string of the family."""
     for end in () if family is None else family.ends:
         text = text.partition(end)[0]
     return text

@@ -1,4 +1,4 @@
-"""What a chat template writes for messages that are known: it shows how a model that was trained with it calls and reasons."""
+"""Renderings of known messages by a chat template, which show how a model that was trained with it calls tools and reasons."""
 
 import json
 import re
@@ -54,51 +54,51 @@ CALL_IDS = ("smpl00001", "smpl00002")
 """Nine letters and digits, as Mistral's templates require."""
 
 _MARK = re.compile(r"<[^<>\n]{1,128}>|\[/?[A-Za-z][A-Za-z_ ]{1,62}\]")
-"""What looks like a mark: a boundary is never put inside of one."""
+"""A likely mark. No boundary is put inside of one."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One message of the assistant as the template writes it."""
+    """A message of the assistant as the template writes it."""
 
     text: str
-    """What a model writes of it: without the beginning of the turn and its end."""
+    """The part that a model writes, without the beginning and the end of the turn."""
     content: str = ""
     reasoning: str = ""
     n_calls: int = 0
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """What a template writes for several messages; None where it leaves out what is in the message."""
+    """Renderings of several messages; None where the template leaves out a part of the message."""
 
     header: str
-    """How it begins each turn of the assistant."""
+    """The beginning of each turn of the assistant."""
     opened: str
-    """What the generation prompt has behind the header."""
+    """The rest of the generation prompt, behind the header."""
     tail: str
-    """How it ends each turn."""
+    """The end of each turn."""
     shows_tools: bool
     content: Sample | None
     call: Sample | None
     two_calls: Sample | None
     markup_call: Sample | None
-    """A call of the second tool whose argument has what could be markup."""
+    """A call of the second tool with an argument that could be markup."""
     call_after_content: Sample | None
     reasoning: Sample | None
     """Reasoning, and then content."""
     call_after_reasoning: Sample | None
 
     def is_open(self, thought: ThoughtMarks | None) -> bool:
-        """Whether the header ends within a thought."""
+        """Returns whether the header ends within reasoning."""
         return thought is not None and bool(thought.start) and self.header.rstrip().endswith(thought.start)
 
     @property
     def calls(self) -> Sequence[Sample]:
-        """Those with nothing but calls."""
+        """The samples that have only calls."""
         return [sample for sample in (self.call, self.two_calls) if sample is not None]
 
     @property
     def thoughts(self) -> Sequence[Sample]:
-        """Those with reasoning."""
+        """The samples that have reasoning."""
         return [sample for sample in (self.reasoning, self.call_after_reasoning) if sample is not None]
 
 
@@ -159,10 +159,8 @@ def render_samples(
     return _cut(turns, before, opened, end_marks, shows_tools=shows_tools)
 
 
-def _cut(
-    turns: Mapping[str, str | None], before: str, opened: str, end_marks: Sequence[str], *, shows_tools: bool
-) -> Samples:
-    """Cuts off what belongs to the prompt, and what ends the turn."""
+def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: Sequence[str], *, shows_tools: bool) -> Samples:
+    """Cuts off the prompt, and the end of the turn."""
     texts = [text for text in turns.values() if text is not None]
     n_before = min((common_prefix(before, text) for text in (*texts, opened)), default=len(before))
     header = opened[n_before:]
@@ -199,13 +197,13 @@ def _cut(
 
 
 def _until_end(text: str, end_marks: Sequence[str]) -> str:
-    """The text before the first mark at which generation stops."""
+    """Returns the text before the first mark at which generation stops."""
     ends = [at for mark in end_marks if mark.strip() and (at := text.find(mark)) >= 0]
     return text[: min(ends)] if ends else text
 
 
 def _tail(answers: Mapping[str, str]) -> str:
-    """What ends a turn, whatever is in it."""
+    """Returns the text that ends every turn."""
     content, call = answers.get("content"), answers.get("call")
     if content is not None and call is not None:
         return content[len(content) - common_suffix(content, call) :]
@@ -231,7 +229,7 @@ def _outside_mark(text: str, position: int, side: Callable[[re.Match[str]], int]
 
 
 def _holds(text: str, parts: Sequence[str | None]) -> bool:
-    """Whether a text has all of these in this order, which some templates change, or at least each of them once."""
+    """Returns whether a text has all of these parts, in any order."""
     return all(part in text for part in parts if part)
 
 

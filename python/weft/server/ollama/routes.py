@@ -67,7 +67,7 @@ async def generate(data: JSONBody[GenerateBody], service: Here) -> Answer[Genera
     n_ctx = service.engine.limits.n_ctx_slot
     read = translate.raw if is_raw else translate.generate_chat
     asked = await service.aside.work(Purpose.PROMPT, n_body_bytes(), read, data, n_ctx)
-    translate.check_thoughts(asked, service.model_name, thinks=service.chat.thinks)
+    translate.check_thoughts(asked, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
     try:
         generation, form = await _begin_raw(data, asked, service) if is_raw else await _begin(asked, service, data.context)
@@ -86,7 +86,7 @@ async def chat(data: JSONBody[ChatBody], service: Here) -> Answer[ChatAnswer]:
     began = answer.Began(arrived_ns())
     n_ctx = service.engine.limits.n_ctx_slot
     asked = await service.aside.work(Purpose.PROMPT, n_body_bytes(), translate.chat, data, n_ctx)
-    translate.check_thoughts(asked, service.model_name, thinks=service.chat.thinks)
+    translate.check_thoughts(asked, service.model_name, thinks=(await service.compiled_chat()).thinks)
     _keep_alive(service, data.keep_alive)
     try:
         generation, form = await _begin(asked, service)
