@@ -238,10 +238,17 @@ BY_FAMILY: dict[str, FormatTemplate] = {
     ),
     "Cohere 2 MoE": FormatTemplate(
         "<|START_ACTION|>[\n"
-        + each('    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}', ",\n")
+        + each(
+            '    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}',
+            ",\n",
+        )
         + "\n]<|END_ACTION|>",
-        bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>", thought=("<|START_THINKING|>", "<|END_THINKING|>"),
-        before="<|START_TEXT|>", behind="<|END_TEXT|>", has_content_with_calls=False,
+        bos="<BOS_TOKEN>",
+        eos="<|END_OF_TURN_TOKEN|>",
+        thought=("<|START_THINKING|>", "<|END_THINKING|>"),
+        before="<|START_TEXT|>",
+        behind="<|END_TEXT|>",
+        has_content_with_calls=False,
     ),
     "Command R": FormatTemplate(
         "Action: ```json\n["
