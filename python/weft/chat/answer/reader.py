@@ -71,8 +71,7 @@ class FamilyReader:
             earlier: The ids of all calls that were made in the chat before.
             unread: Called where something looked like a call, and was none.
         """
-        self._family = family
-        self._thought = thought
+        self._family, self._thought = family, thought
         self._tools, self._is_parallel, self._is_held = tools, is_parallel, is_held
         self._is_thinking = is_thinking and thought is not None
         self._thoughts, self._unread = thoughts, unread
