@@ -37,6 +37,7 @@ mod prefix_file;
 mod priority;
 pub mod rerank;
 mod rope;
+mod safe_cuts;
 #[cfg(test)]
 mod sampler_parity;
 mod silent;

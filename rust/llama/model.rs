@@ -280,6 +280,7 @@ impl Model {
     /// # Panics
     /// If `text` is 2 GiB long or longer.
     pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
+    /// [`Error::Cancelled`] once the [cancellation](crate::cancellation) that is active on this thread was triggered.
         // SAFETY: the tokenizer was read from this model's vocabulary.
         unsafe { self.tokenizer.tokenize(self.vocab(), text, add_special, parse_special) }
     }
@@ -538,6 +539,16 @@ impl Model {
     /// The text of a key of the metadata.
     pub(super) fn value(&self, key: &str) -> Option<&str> {
         self.metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
+    #[cfg(test)]
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    #[cfg(test)]
+    pub(super) fn tokenizer_mut(&mut self) -> &mut Tokenizer {
+        &mut self.tokenizer
+    }
+
     }
 }
 
