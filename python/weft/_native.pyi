@@ -567,6 +567,10 @@ class Engine:
         """Whether a seeded request gives the same text whoever else is served."""
 
     @property
+    def embeddings_are_repeatable(self) -> bool:
+        """Whether a text has the same embedding, bit by bit, whatever is computed concurrently."""
+
+    @property
     def compute(self) -> Compute:
         """How steps are computed, and why so."""
 

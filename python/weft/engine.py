@@ -726,6 +726,15 @@ class Engine(Embedding):
         return self._running().is_repeatable
 
     @property
+    def embeddings_are_repeatable(self) -> bool:
+        """Whether a text has the same embedding, bit by bit, whatever is computed concurrently.
+
+        It has where Weft's own kernels compute all of a model that continues texts, on the CPU, and no layer keeps a state.
+        Elsewhere the cosine of two embeddings of one text is at least 0.999999.
+        """
+        return self._running().embeddings_are_repeatable
+
+    @property
     def compute(self) -> Compute:
         """How steps are computed, and why so."""
         return self._running().compute
