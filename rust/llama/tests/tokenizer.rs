@@ -274,15 +274,11 @@ fn characters_that_are_spelled_by_bytes_are_tokenized_in_chunks_of_bounded_lengt
 fn tokenizing_a_long_text_stops_once_it_is_cancelled_and_a_short_one_is_always_finished() {
     let cancellation = Cancellation::default();
     cancellation.cancel();
-    let sentence_piece = Recipe::new("llama", Bytes::Hexadecimal).load();
-    let long = "日".repeat(100_000);
-    let cut_short = cancellation.run(|| sentence_piece.tokenize(long.as_bytes(), false, false));
-    assert_eq!(cut_short.err(), Some(Error::Cancelled));
     for recipe in [Recipe::new("llama", Bytes::Hexadecimal), Recipe { strings: GPT_2, ..Recipe::new("gpt2", Bytes::Shifted) }] {
         let model = recipe.load();
         let tokenize = |text: &str| cancellation.run(|| model.tokenize(text.as_bytes(), false, false));
-        // The token is one of texts, so that this one is tokenized in many stretches.
-        let unit = "日 d<|endoftext|>";
+        // Lines end in a letter, where texts of both vocabularies are cut.
+        let unit = "日 d\n";
         assert_eq!(tokenize(&unit.repeat(100_000)).err(), Some(Error::Cancelled), "{}", recipe.tokenizer);
         assert!(tokenize(&unit.repeat(1_000)).is_ok(), "{}", recipe.tokenizer);
     }
