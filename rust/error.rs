@@ -104,6 +104,9 @@ pub enum Error {
     /// The engine was stopped, or its worker died.
     #[error("the engine has stopped")]
     Stopped,
+    /// The caller cancelled work in progress, see [`crate::cancellation`].
+    #[error("the work was cancelled")]
+    Cancelled,
 }
 
 /// An error that may be of one branch of a request.

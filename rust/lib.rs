@@ -71,6 +71,8 @@ pub mod config;
 
 pub mod error;
 
+pub mod cancellation;
+
 pub mod engine;
 
 pub mod cache;

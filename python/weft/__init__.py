@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         TreeFileError,
         TreeFull,
         WeftError,
+        WorkCancelledError,
     )
     from weft.events import (
         CacheExplanation,
@@ -148,6 +149,7 @@ __all__ = [
     "Usage",
     "VectorStats",
     "WeftError",
+    "WorkCancelledError",
 ]
 
 _HOMES = {
@@ -198,6 +200,7 @@ _HOMES = {
         "TreeFileError",
         "TreeFull",
         "WeftError",
+        "WorkCancelledError",
     ),
     "weft.events": (
         "CacheExplanation",

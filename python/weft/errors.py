@@ -28,6 +28,7 @@ __all__ = [
     "TreeFileError",
     "TreeFull",
     "WeftError",
+    "WorkCancelledError",
 ]
 
 
@@ -249,6 +250,13 @@ class EngineStopped(WeftError, RuntimeError):
 
     def __str__(self) -> str:
         return "the engine has stopped"
+
+
+class WorkCancelledError(WeftError):
+    """Long work was stopped, because the caller that it was for has gone."""
+
+    def __str__(self) -> str:
+        return "the work was cancelled"
 
 
 class ForkedProcess(WeftError, RuntimeError):

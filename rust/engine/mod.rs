@@ -123,6 +123,7 @@ struct Known {
     lexicon: Lexicon,
     memory: MemoryKind,
     is_repeatable: bool,
+    uses_own_kernels: bool,
     /// Tokens that are never drawn.
     suppressed: Vec<Token>,
 }
@@ -136,6 +137,7 @@ impl Known {
             lexicon: runner.lexicon(),
             memory: runner.memory_kind(),
             is_repeatable: runner.is_repeatable(),
+            uses_own_kernels: runner.uses_own_kernels(),
             suppressed: runner.suppressed_tokens().to_vec(),
         }
     }
@@ -323,6 +325,12 @@ impl Engine {
     #[must_use]
     pub fn is_repeatable(&self) -> bool {
         self.inner.known.is_repeatable
+    }
+
+    /// Returns whether Weft's own kernels compute every attention and every product of the model, on the CPU.
+    #[must_use]
+    pub fn uses_own_kernels(&self) -> bool {
+        self.inner.known.uses_own_kernels
     }
 
     /// Queues `request` and returns its stream at once. `bell` is rung whenever the stream has something new.

@@ -196,4 +196,9 @@ pub trait Runner {
     /// Whether a row's logits depend on the tokens of its own sequence alone, bit by bit: not on the other rows of a decode, nor on
     /// where cells are, how a prompt was cut, or how many threads compute.
     fn is_repeatable(&self) -> bool;
+
+    /// Whether Weft's own kernels compute every attention and every product of the model, on the CPU.
+    fn uses_own_kernels(&self) -> bool {
+        false
+    }
 }

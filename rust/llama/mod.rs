@@ -37,6 +37,7 @@ mod prefix_file;
 mod priority;
 pub mod rerank;
 mod rope;
+mod safe_cuts;
 #[cfg(test)]
 mod sampler_parity;
 mod silent;
@@ -77,7 +78,7 @@ pub(crate) use crate::llama::niceness::{answer, compute};
 use crate::llama::piece::Layout;
 pub use crate::llama::prefix_file::{PrefixFileError, PrefixFiles};
 pub use crate::llama::start::{Settled, start};
-pub use crate::llama::vectors::embedder;
+pub use crate::llama::vectors::{embedder, has_repeatable_embeddings};
 use crate::request::{AdapterScale, Token};
 use crate::sampling::Lexicon;
 
@@ -93,6 +94,7 @@ pub struct LlamaRunner {
     /// What pieces of this memory look like; `None` if it is of a kind that cannot be checked, and so not be saved.
     layout: Option<Layout>,
     is_repeatable: bool,
+    uses_own_kernels: bool,
 }
 
 impl LlamaRunner {
@@ -149,14 +151,14 @@ impl LlamaRunner {
         }
         // With a window or a state llama.cpp computes what a sequence remembers, and positions are not known. What it has
         // rearranged, and what it sends to a GPU where there is one, our kernels are not even asked for.
-        let is_repeatable = counted.are_all_ours()
+        let uses_own_kernels =
+            counted.are_all_ours() && model.weights() == Weights::AsInFile && !memory::has_gpus(model.placement());
+        let is_repeatable = uses_own_kernels
             && forks == Forks::Anywhere
             && context.knows_positions()
             // Tokens that share a position are added up in the order of their cells.
-            && limits.grouping.is_none()
-            && model.weights() == Weights::AsInFile
-            && !memory::has_gpus(model.placement());
-        Ok(Self { context, model, n_threads, memory, spare, lexicon, layout, is_repeatable })
+            && limits.grouping.is_none();
+        Ok(Self { context, model, n_threads, memory, spare, lexicon, layout, is_repeatable, uses_own_kernels })
     }
 
     /// Whether the first `n_tokens` of `id` are there as far as the next token looks back.
@@ -341,5 +343,9 @@ impl Runner for LlamaRunner {
 
     fn is_repeatable(&self) -> bool {
         self.is_repeatable
+    }
+
+    fn uses_own_kernels(&self) -> bool {
+        self.uses_own_kernels
     }
 }

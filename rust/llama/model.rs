@@ -41,6 +41,7 @@ pub struct Model {
     kv_shape: KvShape,
     /// Whether it has a classifier that scores a text.
     has_head: bool,
+    has_dense_layers: bool,
     /// Whether each position that it was trained on has a vector of its own.
     has_position_table: bool,
     grammars: Grammars,
@@ -108,7 +109,9 @@ impl Model {
         let n_ctx_train = inner.n_ctx_train();
         let n_parts = value("split.count").and_then(|text| text.parse().ok()).unwrap_or(1);
         let files = ModelFiles::of(&config.path, n_parts).map_err(|error| error.to_string())?;
-        let has_head = parts.iter().any(|part| ["cls.weight", "cls.output.weight"].iter().any(|name| part.has_tensor(name)));
+        let has_any = |names: &[&str]| parts.iter().any(|part| names.iter().any(|name| part.has_tensor(name)));
+        let has_head = has_any(&["cls.weight", "cls.output.weight"]);
+        let has_dense_layers = has_any(&["dense_2.weight", "dense_2.bias", "dense_3.weight"]);
         Ok(Self {
             config,
             weights,
@@ -122,6 +125,7 @@ impl Model {
             tokenizer,
             kv_shape,
             has_head,
+            has_dense_layers,
             has_position_table: parts.iter().any(|part| part.has_tensor("position_embd.weight")),
             grammars: Grammars::default(),
             adapters: Vec::new(),
@@ -276,6 +280,7 @@ impl Model {
     /// # Errors
     /// With the vocabularies that find words by regular expressions, [`Error::InvalidRequest`] for a text with more than 262,144
     /// characters of one kind in a row, and [`Error::NotSupported`] where there is no memory for the stack that a long run needs.
+    /// [`Error::Cancelled`] once the [cancellation](crate::cancellation) that is active on this thread was triggered.
     ///
     /// # Panics
     /// If `text` is 2 GiB long or longer.
@@ -486,6 +491,11 @@ impl Model {
         self.has_head
     }
 
+    /// Whether layers compute an embedding from what the rows of a text are pooled to.
+    pub(super) fn has_dense_layers(&self) -> bool {
+        self.has_dense_layers
+    }
+
     /// Whether each position that it was trained on has a vector of its own.
     pub(super) fn has_position_table(&self) -> bool {
         self.has_position_table
@@ -527,6 +537,16 @@ impl Model {
     /// llama.cpp's pointer, valid while `self` lives.
     pub(super) fn as_ptr(&self) -> *mut sys::llama_model {
         raw(&self.inner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    #[cfg(test)]
+    pub(super) fn tokenizer_mut(&mut self) -> &mut Tokenizer {
+        &mut self.tokenizer
     }
 
     /// llama.cpp's pointer to the vocabulary, valid while `self` lives.

@@ -63,11 +63,12 @@ pub(super) struct Splitter {
     runs: Option<Runs>,
     /// What an expression tries from each of its characters anew.
     is_slow: Option<fn(char) -> bool>,
+    separates_lines: bool,
 }
 
 impl Splitter {
     /// That of a vocabulary that is not made of merges.
-    pub(super) const NONE: Self = Self { runs: None, is_slow: None };
+    pub(super) const NONE: Self = Self { runs: None, is_slow: None, separates_lines: false };
 
     /// That of a vocabulary of merges, by the name that the file has for it in `tokenizer.ggml.pre`.
     pub(super) fn named(name: &str) -> Self {
@@ -85,7 +86,15 @@ impl Splitter {
             "exaone-moe" => Some(Runs::Sentences),
             _ => Some(Runs::Anything),
         };
-        Self { runs, is_slow }
+        // The expression of superbpe cuts at digits alone.
+        let separates_lines = OWN_CODE.contains(&name) || CLASSES.contains(&name) && name != "superbpe";
+        Self { runs, is_slow, separates_lines }
+    }
+
+    /// Returns whether a word always ends between an ASCII letter or digit and the line feed after it, and the words on one side do not
+    /// depend on the other side.
+    pub(super) fn separates_lines(self) -> bool {
+        self.separates_lines
     }
 
     /// Does `read`, which splits `text`, where the stack is large enough for it: on this thread, or on one of its own while this
@@ -115,7 +124,7 @@ impl Splitter {
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] if it is too long.
-    fn check(self, text: &[u8]) -> Result<usize> {
+    pub(super) fn check(self, text: &[u8]) -> Result<usize> {
         let Some(runs) = self.runs.filter(|_| text.len() > MAX_NEAR_RUN) else { return Ok(0) };
         let (mut longest, mut slow, mut was_break) = (Longest::default(), Longest::default(), false);
         // Of what is no UTF-8, llama.cpp makes at most a character of each byte, which may be any.

@@ -2,16 +2,33 @@
 //!
 //! llama.cpp cuts a text at its special tokens and tokenizes each plain stretch between them alone, whatever the kind of
 //! vocabulary: no state passes from one stretch to the next, and each is treated as if a special token were before it. So we cut
-//! the text (see [`SpecialTokens`]) and give llama.cpp one plain stretch after the other.
+//! the text (see [`SpecialTokens`]) and give llama.cpp one plain stretch after the other, a long stretch in chunks where the kind
+//! of vocabulary allows it (see [`SafeCuts`]).
 
 use std::ffi::{CStr, c_char};
+use std::ops::Range;
+use std::sync::OnceLock;
 
 use llama_cpp_sys_2 as sys;
 
+use crate::cancellation;
 use crate::error::Result;
+use crate::llama::safe_cuts::SafeCuts;
 use crate::llama::special_tokens::{SpecialToken, SpecialTokens, Stretch, is_space};
 use crate::llama::splitter::Splitter;
 use crate::request::Token;
+
+/// Least bytes of a chunk. The time for a chunk whose characters are all spelled by bytes is quadratic, and each call has a price of
+/// its own. With this length, 5,000,000 characters of that kind (15 MB) take 2.6 seconds with the demo model's vocabulary, and as many
+/// of English 2.5 seconds. In one piece, 80,000 take 5 seconds, and 5,000,000 of English 10.
+const MIN_CHUNK_BYTES: usize = 1024;
+
+/// Least bytes of a chunk of lines. Some splitters read their expressions anew for each chunk, which takes up to 0.1 seconds; a chunk
+/// takes one second and more.
+const MIN_LINES_BYTES: usize = 256 * 1024;
+
+/// Bytes of a text after which tokenizing checks whether it was cancelled: some 20 ms of work.
+const CHECK_INTERVAL_BYTES: usize = 64 * 1024;
 
 /// What tokenizing needs to know of a vocabulary beside what llama.cpp knows.
 pub(super) struct Tokenizer {
@@ -20,6 +37,7 @@ pub(super) struct Tokenizer {
     /// Those that a text is cut at even where special tokens are not parsed: they are part of it.
     user_defined: SpecialTokens,
     splitter: Splitter,
+    chunking: Chunking,
     /// What is added before a text.
     opening: Vec<Token>,
     /// What is added behind a text.
@@ -110,7 +128,32 @@ impl Tokenizer {
             "gemma4" => Splitter::named(kind),
             _ => Splitter::named(splitter),
         };
-        Ok(Self { special, user_defined, splitter, opening, closing, fewest })
+        // SAFETY: the caller's promise.
+        let chunking = match unsafe { sys::llama_vocab_type(vocab) } {
+            sys::LLAMA_VOCAB_TYPE_SPM => Chunking::SafeCuts { min_bytes: MIN_CHUNK_BYTES, cuts: OnceLock::new() },
+            _ if splitter.separates_lines() && kind != "hybriddna" => Chunking::Lines { min_bytes: MIN_LINES_BYTES },
+            _ => Chunking::None,
+        };
+        Ok(Self { special, user_defined, splitter, chunking, opening, closing, fewest })
+    }
+
+    /// Sets the least bytes of a chunk.
+    #[cfg(test)]
+    pub(super) fn set_min_chunk_bytes(&mut self, n_bytes: usize) {
+        match &mut self.chunking {
+            Chunking::SafeCuts { min_bytes, .. } | Chunking::Lines { min_bytes } => *min_bytes = n_bytes,
+            Chunking::None => panic!("texts of this vocabulary are not cut"),
+        }
+    }
+
+    /// The chunks in which a plain stretch is given to llama.cpp.
+    ///
+    /// # Safety
+    /// `vocab` is what this was read from.
+    #[cfg(test)]
+    pub(super) unsafe fn chunks(&self, vocab: *const sys::llama_vocab, text: &[u8]) -> Vec<Range<usize>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.chunking.chunks(vocab, text) }.0
     }
 
     /// Most bytes of a text that become one token. `None` where there is no such bound: where white space may be left out, or a
@@ -134,7 +177,7 @@ impl Tokenizer {
     /// `vocab` is what this was read from.
     ///
     /// # Errors
-    /// As of [`Splitter::with_stack`].
+    /// As of [`Splitter::with_stack`]; [`Error::Cancelled`](crate::error::Error::Cancelled), see [`cancellation`].
     ///
     /// # Panics
     /// If `text` is 2 GiB long or longer.
@@ -150,10 +193,11 @@ impl Tokenizer {
             tokens.extend(&self.opening);
         }
         let cuts = if parse_special { &self.special } else { &self.user_defined };
+        let mut meter = CancellationMeter::default();
         for stretch in cuts.split(text) {
             match stretch {
                 Stretch::Special(token) => tokens.push(token),
-                Stretch::Plain(range) => self.append_plain(&Shared(vocab), &text[range], &mut tokens)?,
+                Stretch::Plain(range) => self.append_plain(&Shared(vocab), &text[range], &mut tokens, &mut meter)?,
             }
         }
         if add_special {
@@ -163,9 +207,131 @@ impl Tokenizer {
         Ok(tokens)
     }
 
-    fn append_plain(&self, vocab: &Shared, text: &[u8], tokens: &mut Vec<Token>) -> Result<()> {
-        // SAFETY: whoever tokenizes vouches for the vocabulary.
-        self.splitter.with_stack(text, || unsafe { append(vocab.0, text, false, tokens) })
+    fn append_plain(&self, vocab: &Shared, text: &[u8], tokens: &mut Vec<Token>, meter: &mut CancellationMeter) -> Result<()> {
+        // SAFETY: `tokenize` requires a vocabulary that lives.
+        let (chunks, cuts) = unsafe { self.chunking.chunks(vocab.0, text) };
+        if chunks.len() > 1 {
+            // All of it, since a message has the offset in the stretch.
+            self.splitter.check(text)?;
+        }
+        let mut guarded = Vec::new();
+        for (i, chunk) in chunks.into_iter().enumerate() {
+            let chunk = &text[chunk];
+            meter.add(chunk.len())?;
+            let Some(GuardedCuts { guard, n_guard_tokens, .. }) = cuts.filter(|_| i > 0) else {
+                // SAFETY: as above.
+                self.splitter.with_stack(chunk, || unsafe { append(vocab.0, chunk, false, tokens) })?;
+                continue;
+            };
+            guarded.clear();
+            guarded.push(*guard);
+            guarded.extend_from_slice(chunk);
+            let n_before = tokens.len();
+            // SAFETY: as above.
+            unsafe { append(vocab.0, &guarded, false, tokens) };
+            tokens.drain(n_before..n_before + n_guard_tokens);
+        }
+        Ok(())
+    }
+}
+
+/// Checks for a cancellation once per [`CHECK_INTERVAL_BYTES`] of a text.
+#[derive(Debug, Default)]
+struct CancellationMeter {
+    n_bytes: usize,
+}
+
+impl CancellationMeter {
+    /// To be called before `n_bytes` are tokenized. A short text is never cancelled.
+    fn add(&mut self, n_bytes: usize) -> Result<()> {
+        if self.n_bytes >= CHECK_INTERVAL_BYTES {
+            self.n_bytes = 0;
+            cancellation::check()?;
+        }
+        self.n_bytes += n_bytes;
+        Ok(())
+    }
+}
+
+/// How long plain stretches are cut into chunks, each of which is tokenized by itself.
+enum Chunking {
+    /// Where no piece can cross (`SentencePiece`).
+    SafeCuts {
+        min_bytes: usize,
+        /// Made for the first long stretch: it takes tens of milliseconds for a large vocabulary.
+        cuts: OnceLock<Option<GuardedCuts>>,
+    },
+    /// Between an ASCII letter or digit and the line feed after it, where a splitter always ends a word. This serves cancellation
+    /// only: the time that llama.cpp takes for such vocabularies grows linearly.
+    Lines { min_bytes: usize },
+    /// Not at all.
+    None,
+}
+
+/// Where a stretch may be cut, and what goes before each chunk but the first.
+///
+/// llama.cpp may put a space before each text that it tokenizes. It would be joined with the beginning of a chunk, so each chunk
+/// begins with a guard: a byte that is in no piece, and so is joined with nothing. The guard's tokens are removed.
+struct GuardedCuts {
+    safe: SafeCuts,
+    guard: u8,
+    n_guard_tokens: usize,
+}
+
+impl Chunking {
+    /// The chunks of `text`, and what they were cut by where each but the first needs a guard.
+    ///
+    /// # Safety
+    /// `vocab` belongs to a loaded model and is always the same.
+    unsafe fn chunks(&self, vocab: *const sys::llama_vocab, text: &[u8]) -> (Vec<Range<usize>>, Option<&GuardedCuts>) {
+        let whole = std::iter::once(0..text.len()).collect();
+        match self {
+            Self::SafeCuts { min_bytes, cuts } if text.len() > *min_bytes => {
+                // SAFETY: the caller's promise.
+                let cuts = cuts.get_or_init(|| unsafe { GuardedCuts::read(vocab) }).as_ref();
+                (cuts.map_or(whole, |cuts| cuts.safe.chunks(text, *min_bytes)), cuts)
+            }
+            Self::Lines { min_bytes } if text.len() > *min_bytes => (line_chunks(text, *min_bytes), None),
+            _ => (whole, None),
+        }
+    }
+}
+
+/// Cuts `text` before line feeds that follow an ASCII letter or digit, into chunks of at least `min_bytes` bytes but for the last.
+fn line_chunks(text: &[u8], min_bytes: usize) -> Vec<Range<usize>> {
+    let mut chunks = Vec::new();
+    let mut start = 0;
+    for (at, pair) in (1..).zip(text.windows(2)) {
+        if pair[1] == b'\n' && pair[0].is_ascii_alphanumeric() && at - start >= min_bytes {
+            chunks.push(start..at);
+            start = at;
+        }
+    }
+    chunks.push(start..text.len());
+    chunks
+}
+
+impl GuardedCuts {
+    /// Reads all pieces of a vocabulary. `None` if each control character is in one of them.
+    ///
+    /// # Safety
+    /// `vocab` belongs to a loaded model.
+    unsafe fn read(vocab: *const sys::llama_vocab) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        let ids = 0..unsafe { sys::llama_vocab_n_tokens(vocab) };
+        // SAFETY: `token` is in the vocabulary, whose texts end in NUL and live as long as the model.
+        let pieces = ids.map(|token| unsafe { CStr::from_ptr(sys::llama_vocab_get_text(vocab, token)) }.to_bytes());
+        let mut is_in_piece = [false; 0x20];
+        for &byte in pieces.clone().flatten() {
+            if let Some(is_in_piece) = is_in_piece.get_mut(usize::from(byte)) {
+                *is_in_piece = true;
+            }
+        }
+        let guard = (1..0x20).find(|&byte| !is_in_piece[usize::from(byte)])?;
+        let mut guard_tokens = Vec::new();
+        // SAFETY: the caller's promise.
+        unsafe { append(vocab, &[guard], false, &mut guard_tokens) };
+        Some(Self { safe: SafeCuts::new(pieces), guard, n_guard_tokens: guard_tokens.len() })
     }
 }
 

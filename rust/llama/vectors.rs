@@ -22,6 +22,7 @@ use crate::llama::model::Model;
 use crate::llama::niceness;
 use crate::llama::positions::Positions;
 use crate::llama::rope;
+use crate::llama::start::machine;
 use crate::llama::threads::{self, ThreadPool};
 use crate::request::{AdapterScale, Prompt, Run, Token};
 
@@ -50,13 +51,13 @@ pub fn embedder(
         return Err(Error::InvalidConfig { param: "pooling", message });
     }
     let width = model.vector_width(pooling);
+    let used = own_kernels(model, config);
     let mut shape = Shape::new(pooling, width, model.n_vocab(), model.reach(&config.rope), config.n_ubatch);
     shape.takes_media = !model.is_encoder();
     if model.is_recurrent() || model.is_hybrid() {
         shape.n_sequences = MAX_STATES as usize;
     }
     let (model, choice) = (Arc::clone(model), choice.clone());
-    let used = Used { attention: false, ..choice.used };
     let config = EngineConfig { n_threads: Some(choice.n_threads_batch), used, ..config.clone() };
     let make = move || {
         let context = VectorContext::new(Arc::clone(&model), &config, shape, Arc::clone(&adapters))?;
@@ -65,12 +66,76 @@ pub fn embedder(
     Ok(Embedder::new(shape, make, on_done))
 }
 
+/// Returns whether a text has the same embedding, bit by bit, whatever is computed concurrently. Elsewhere the cosine of two
+/// embeddings of one text is at least 0.999999. `engine_uses_own_kernels` is [`Engine::uses_own_kernels`] of an engine over the same
+/// model with the same configuration.
+///
+/// [`Engine::uses_own_kernels`]: crate::engine::Engine::uses_own_kernels
+#[must_use]
+pub fn has_repeatable_embeddings(model: &Model, config: &EngineConfig, engine_uses_own_kernels: bool) -> bool {
+    let pooling = config.pooling.unwrap_or_else(|| model.pooling());
+    let keeps_states = model.is_recurrent() || model.is_hybrid();
+    // A prefix that a window has left is computed again from another cell on, where its blocks begin elsewhere.
+    let has_shared_windows = model.n_swa() > 0 && shares_prefixes(model, pooling);
+    let is_mean_of_llama_cpp = pooling == Pooling::Mean && model.has_dense_layers();
+    engine_uses_own_kernels
+        && own_kernels(model, config) == Used::ALL
+        && !model.is_encoder()
+        && !(keeps_states || has_shared_windows || is_mean_of_llama_cpp)
+}
+
+/// The kernels of ours that compute embeddings: those for text generation, over a cache of 16 bits.
+fn own_kernels(model: &Model, config: &EngineConfig) -> Used {
+    let config = EngineConfig { type_k: KvType::F16, type_v: KvType::F16, ..config.clone() };
+    config.used_for(&model.facts(config.type_k, config.type_v), &machine(model, &config))
+}
+
+/// Whether what texts begin with in common is computed once: where an embedding follows from the last token alone.
+fn shares_prefixes(model: &Model, pooling: Pooling) -> bool {
+    let keeps_states = model.is_recurrent() || model.is_hybrid();
+    !model.is_encoder() && !keeps_states && matches!(pooling, Pooling::Last | Pooling::Rank)
+}
+
+/// What computes the attention of embeddings.
+///
+/// llama.cpp's fused kernel for CPUs sums V in 16 bits for up to 63 rows, and in tiles and 32 bits for more. So a large batch would
+/// change the embedding of a text (cosine 0.9994). Where weights are quantised, activations are rounded to 8 bits, which amplifies
+/// even differences in the last bit (cosine 0.99997 without the fused kernel).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AttentionOfTexts {
+    /// Ours, which computes each row by itself.
+    Own,
+    /// llama.cpp's fused kernel, with V of another 16-bit format than K: then it has no tiles, and sums V in 32 bits.
+    ByRow,
+    /// Dense products. Sums depend on where a text is in a batch.
+    Dense,
+    /// The choice of llama.cpp for a GPU.
+    OfDevice,
+}
+
+impl AttentionOfTexts {
+    fn new(model: &Model, used: Used) -> Self {
+        match used.attention {
+            _ if memory::is_offloaded(model) => Self::OfDevice,
+            true => Self::Own,
+            // Without a cache the formats of K and V are the same.
+            false if model.is_encoder() => Self::Dense,
+            false => Self::ByRow,
+        }
+    }
+}
+
 /// A context whose decodes put out vectors. Stays on the thread that made it.
 pub(super) struct VectorContext {
     raw: NonNull<sys::llama_context>,
     batch: Batch,
     media: MediaBatch,
     shape: Shape,
+    /// Whether the mean of a text's rows is computed here. llama.cpp sums over all rows of a batch, so that the rounding of a sum
+    /// depends on the other texts.
+    computes_mean: bool,
+    /// Whether a decode has a single text, since the rounding of its attention would depend on the other texts.
+    takes_texts_singly: bool,
     n_ctx: u32,
     used: Used,
     /// T5's encoder has a memory as well, and a call of its own.
@@ -95,11 +160,30 @@ pub(super) struct VectorContext {
 impl VectorContext {
     /// With `n_threads` of `config`, which are where and how those of prompts are, but for their priority.
     pub(super) fn new(model: Arc<Model>, config: &EngineConfig, shape: Shape, adapters: DefaultAdapters) -> Result<Self> {
+        let mut context = Self::make(Arc::clone(&model), config, shape, Arc::clone(&adapters))?;
+        if !config.used.attention || memory::is_offloaded(&model) || !context.leaves_attention()? {
+            return Ok(context);
+        }
+        tracing::warn!("weft's attention does not cover all of this model: llama.cpp computes that of embeddings");
+        drop(context);
+        let config = EngineConfig { used: Used { attention: false, ..config.used }, ..config.clone() };
+        Self::make(model, &config, shape, adapters)
+    }
+
+    /// Returns whether an attention of a short text is left to llama.cpp's fused kernel.
+    fn leaves_attention(&mut self) -> Result<bool> {
+        let token = self.model.bos_token().unwrap_or(0);
+        let (computed, counted) = kernels::counting(|| self.compute_rows(&[(SequenceId(0), &[token, token])]));
+        computed.map_err(|reason| Error::Decode { reason })?;
+        self.forget();
+        Ok(counted.n_attentions_left > 0)
+    }
+
+    fn make(model: Arc<Model>, config: &EngineConfig, shape: Shape, adapters: DefaultAdapters) -> Result<Self> {
         let (used, n_threads) = (config.used, config.n_threads.unwrap_or_else(threads::n_cores));
         niceness::compute(if model.is_encoder() { 0 } else { NICENESS });
-        let keeps_states = model.is_recurrent() || model.is_hybrid();
-        let has_last = matches!(shape.pooling, Pooling::Last | Pooling::Rank);
-        let shares = !model.is_encoder() && !keeps_states && has_last;
+        let shares = shares_prefixes(&model, shape.pooling);
+        let computes_mean = shape.pooling == Pooling::Mean && !model.has_dense_layers();
         let n_sequences = if shares { Beginnings::n_ids(&shape) } else { shape.n_sequences };
         let n_ctx = if shares { Beginnings::n_cells(&shape) } else { shape.n_batch };
         check_cells(&model, config, n_ctx)?;
@@ -116,11 +200,21 @@ impl VectorContext {
         params.embeddings = true;
         params.pooling_type = match shape.pooling {
             Pooling::None => sys::LLAMA_POOLING_TYPE_NONE,
+            Pooling::Mean if computes_mean => sys::LLAMA_POOLING_TYPE_NONE,
             Pooling::Mean => sys::LLAMA_POOLING_TYPE_MEAN,
             Pooling::Cls => sys::LLAMA_POOLING_TYPE_CLS,
             Pooling::Last => sys::LLAMA_POOLING_TYPE_LAST,
             Pooling::Rank => sys::LLAMA_POOLING_TYPE_RANK,
         };
+        let attention = AttentionOfTexts::new(&model, used);
+        params.flash_attn_type = match attention {
+            AttentionOfTexts::OfDevice => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
+            AttentionOfTexts::Own | AttentionOfTexts::ByRow => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+            AttentionOfTexts::Dense => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        };
+        if attention == AttentionOfTexts::ByRow {
+            params.type_v = sys::GGML_TYPE_BF16;
+        }
         params.kv_unified = true;
         params.swa_full = true;
         params.no_perf = true;
@@ -159,6 +253,10 @@ impl VectorContext {
             batch: Batch::new(bounds),
             media,
             shape,
+            computes_mean,
+            // T5 adds a bias to scores, which no fused attention can.
+            takes_texts_singly: attention == AttentionOfTexts::Dense
+                || is_t5(model.architecture()) && attention != AttentionOfTexts::OfDevice,
             n_ctx: params.n_ctx,
             used,
             encodes: is_t5(model.architecture()),
@@ -206,24 +304,31 @@ impl VectorContext {
         });
         let plan = Plan { rows: rows.collect(), ..Plan::default() };
         self.batch.fill(&plan, &self.n_held, |_, place| place).map_err(|error| error.reason)?;
-        self.run(plan.rows.len(), |context| context.batch.as_raw())?;
+        self.run_tokens(plan.rows.len())?;
         for Row { sequence, .. } in plan.rows {
             self.n_held[usize::from(sequence.0)] += 1;
         }
         Ok(())
     }
 
-    /// Computes the `n_rows` that a batch was filled with, which `batch` hands over.
-    fn run(&mut self, n_rows: usize, batch: impl FnOnce(&mut Self) -> sys::llama_batch) -> std::result::Result<(), String> {
+    /// Computes the `n_rows` tokens that the batch was filled with.
+    fn run_tokens(&mut self, n_rows: usize) -> std::result::Result<(), String> {
+        let batch = self.batch.as_raw();
+        // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
+        let known = unsafe { kernels::Known::new(self.batch.ids(), self.memory()) };
+        self.run(n_rows, batch, Some(known))
+    }
+
+    /// Computes the `n_rows` of a batch. `known` describes these rows; `None` for rows of media that share positions.
+    fn run(&mut self, n_rows: usize, batch: sys::llama_batch, known: Option<kernels::Known>) -> std::result::Result<(), String> {
         self.check_memory(n_rows)?;
         self.n_rows_most = self.n_rows_most.max(n_rows);
-        let batch = batch(self);
         // SAFETY: whoever filled the batch checked every rule that llama.cpp asserts but one: all rows are put out, and fit in one
         // `n_ubatch`. The arrays live in `self` and are only read.
         let compute = || unsafe {
             if self.encodes { sys::llama_encode(self.raw.as_ptr(), batch) } else { sys::llama_decode(self.raw.as_ptr(), batch) }
         };
-        let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, None, compute));
+        let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, known, compute));
         if code != 0 {
             return Err(reason_of(code, &errors, self.n_ctx, n_rows));
         }
@@ -275,14 +380,17 @@ impl VectorContext {
                 Run::Tokens(_) => {
                     let filled = self.batch.fill(&plan, &self.n_held, |id, place| positions[id].at(place));
                     filled.map_err(|error| error.reason)?;
-                    self.run(n_rows, |context| context.batch.as_raw())?;
+                    self.run_tokens(n_rows)?;
                 }
                 Run::Media(media) => {
                     let whole = [MediaRows { rows: 0..n_rows, media: media.clone(), start: 0 }];
                     self.media.fill(&plan, &whole, &self.n_held, &positions)?;
+                    let batch = self.media.as_raw();
+                    // SAFETY: as of the tokens of a batch.
+                    let known = unsafe { kernels::Known::new(self.media.ids(), self.memory()) };
                     // SAFETY: the context is alive, and its model is one whose rows see none after them.
                     unsafe { sys::llama_set_causal_attn(self.raw.as_ptr(), !media.sees_ahead()) };
-                    let ran = self.run(n_rows, |context| context.media.as_raw());
+                    let ran = self.run(n_rows, batch, (!media.is_whole()).then_some(known));
                     // SAFETY: as above.
                     unsafe { sys::llama_set_causal_attn(self.raw.as_ptr(), true) };
                     ran?;
@@ -312,6 +420,17 @@ impl VectorContext {
         Ok(Encoded { vectors: vectors?, n_computed: texts.iter().map(Vec::len).sum() })
     }
 
+    /// Computes one text per decode.
+    fn encode_singly(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
+        let mut all = Encoded::default();
+        for text in texts {
+            let Encoded { vectors, n_computed } = self.encode_alone(std::slice::from_ref(text))?;
+            all.vectors.extend(vectors);
+            all.n_computed += n_computed;
+        }
+        Ok(all)
+    }
+
     /// Computes in a sequence of its own, and forgets that.
     fn encode_runs(&mut self, prompt: &Prompt, variants: &Variants) -> std::result::Result<Encoded, String> {
         let prompt = &cut(prompt, variants.change());
@@ -335,9 +454,11 @@ impl VectorContext {
             unsafe { std::slice::from_raw_parts(row, self.shape.width) }
         };
         let number = |n: usize| i32::try_from(n).expect("a batch has fewer rows");
-        if self.shape.pooling == Pooling::None {
-            // SAFETY: the last decode succeeded and put out every row.
-            let row = |row| copy(unsafe { sys::llama_get_embeddings_ith(self.raw.as_ptr(), number(row)) });
+        // SAFETY: the last decode succeeded and put out every row.
+        let row = |row| copy(unsafe { sys::llama_get_embeddings_ith(self.raw.as_ptr(), number(row)) });
+        if self.computes_mean {
+            mean((first..first + n).map(row), self.shape.width)
+        } else if self.shape.pooling == Pooling::None {
             (first..first + n).flat_map(row).copied().collect()
         } else {
             // SAFETY: the last decode succeeded and had rows of this sequence.
@@ -405,7 +526,9 @@ impl VectorContext {
     /// Computes texts with the same adapters from their beginnings to their ends.
     fn encode_alike(&mut self, variant: &Variant, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
         self.use_variant(variant)?;
-        let Some(mut beginnings) = self.beginnings.take() else { return self.encode_alone(texts) };
+        let Some(mut beginnings) = self.beginnings.take() else {
+            return if self.takes_texts_singly { self.encode_singly(texts) } else { self.encode_alone(texts) };
+        };
         let encoded = beginnings.encode(self, variant, texts);
         self.beginnings = Some(beginnings);
         encoded
@@ -505,6 +628,17 @@ fn cut(prompt: &Prompt, place: Option<u32>) -> Prompt {
         start += run.n_tokens();
     }
     parts
+}
+
+/// The mean of rows of `width` numbers.
+#[expect(clippy::cast_possible_truncation, reason = "the mean of single-precision numbers is one")]
+fn mean<'a>(rows: impl ExactSizeIterator<Item = &'a [f32]>, width: usize) -> Vec<f32> {
+    let n_rows = u32::try_from(rows.len()).expect("a batch has fewer rows");
+    let mut sums = vec![0.0_f64; width];
+    for row in rows {
+        sums.iter_mut().zip(row).for_each(|(sum, &number)| *sum += f64::from(number));
+    }
+    sums.into_iter().map(|sum| (sum / f64::from(n_rows)) as f32).collect()
 }
 
 /// The vectors of the runs of one text, on their way to what the whole text is pooled to.

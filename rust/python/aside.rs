@@ -11,6 +11,7 @@ use std::thread;
 
 use pyo3::prelude::*;
 
+use crate::cancellation::Cancellation;
 use crate::llama;
 
 /// As that of threads that Python starts: grammars are nested.
@@ -55,9 +56,13 @@ pub(super) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send)
         // Taken by whoever does it: where no thread can be started, this one.
         let work = Mutex::new(Some(work));
         let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take().expect("it is done once")();
+        let cancellation = Cancellation::current();
         let nicely = || {
             llama::compute(niceness);
-            take()
+            match &cancellation {
+                Some(cancellation) => cancellation.run(take),
+                None => take(),
+            }
         };
         thread::scope(|scope| {
             let worker = thread::Builder::new().name("weft-aside".into()).stack_size(STACK_BYTES).spawn_scoped(scope, nicely);

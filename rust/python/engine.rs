@@ -48,6 +48,7 @@ pub(super) struct PyEngine {
     choice: Choice,
     /// Always there until the drop.
     embedder: Option<ThisProcess<Embedder>>,
+    embeddings_are_repeatable: bool,
 }
 
 impl PyEngine {
@@ -220,9 +221,10 @@ impl PyEngine {
         let choice = settled.choice.clone();
         let engine = py.detach(|| settled.start(loaded, &config))?;
         let embedder = llama::embedder(loaded, &config, &choice, engine.default_adapters(), move || ringing.ring())?;
+        let embeddings_are_repeatable = llama::has_repeatable_embeddings(loaded, &config, engine.uses_own_kernels());
         let files = Files::new(loaded, &config);
         let (handle, embedder) = (Some(ThisProcess::new(engine)), Some(ThisProcess::new(embedder)));
-        Ok(Self { handle, bells, model, files, choice, embedder })
+        Ok(Self { handle, bells, model, files, choice, embedder, embeddings_are_repeatable })
     }
 
     #[getter]
@@ -239,6 +241,11 @@ impl PyEngine {
     #[getter]
     fn is_repeatable(&self) -> PyResult<bool> {
         Ok(self.handle()?.is_repeatable())
+    }
+
+    #[getter]
+    fn embeddings_are_repeatable(&self) -> bool {
+        self.embeddings_are_repeatable
     }
 
     #[getter]

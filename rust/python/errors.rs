@@ -18,6 +18,7 @@ import_exception!(weft.errors, PinsFull);
 import_exception!(weft.errors, DecodeError);
 import_exception!(weft.errors, EngineStopped);
 import_exception!(weft.errors, ForkedProcess);
+import_exception!(weft.errors, WorkCancelledError);
 
 impl OfBranch for PyErr {
     fn is_same(&self, other: &Self) -> bool {
@@ -57,6 +58,7 @@ impl From<Error> for PyErr {
             Error::PinsFull { n_bytes, n_pinned_bytes, limit } => PinsFull::new_err((n_bytes, n_pinned_bytes, limit)),
             Error::Decode { reason } => DecodeError::new_err((reason,)),
             Error::Stopped => EngineStopped::new_err(()),
+            Error::Cancelled => WorkCancelledError::new_err(()),
         }
     }
 }

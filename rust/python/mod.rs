@@ -10,6 +10,7 @@ mod awaitable;
 mod bell;
 mod body;
 mod cached;
+mod cancellation;
 mod compact;
 mod convert;
 mod diversity;
@@ -47,6 +48,8 @@ mod native {
     use super::body::read_body;
     #[pymodule_export]
     use super::cached::PyCachedNode;
+    #[pymodule_export]
+    use super::cancellation::PyCancellation;
     #[pymodule_export]
     use super::compact::{PyBiases, PyTokenIds};
     #[pymodule_export]

@@ -11,11 +11,11 @@ import pytest
 
 import weft
 from tests.engine import tiny_bidirectional
-from tests.engine.tiny_bidirectional import BIDIRECTIONAL, Bidirectional, write_tiny_bidirectional
+from tests.engine.tiny_bidirectional import BIDIRECTIONAL, OTHERS, Bidirectional, Other, write_tiny_bidirectional
 from tests.engine.tiny_encoders import CLS, ENCODERS, N_POSITIONS, SEP, TEMPLATE, Encoder, vector, write_tiny_encoder
 from tests.engine.tiny_models import Kind, write_tiny_model
 from tests.helpers import wait_until
-from weft.config import Pooling
+from weft.config import Kernels, Pooling
 
 MAKERS: tuple[Encoder, ...] = ("bert", "nomic", "qwen")
 
@@ -56,6 +56,54 @@ async def test_vectors_are_what_the_model_computes_alone_or_in_batches(encoders:
     assert np.abs(together - expected).max() < 0.01
     assert cosines(alone, expected[:10]).min() > 0.9999
     assert np.allclose(np.linalg.norm(alone, axis=1), 1)
+
+
+def company(n_longest: int) -> list[list[int]]:
+    """Texts of lengths around 64, where the kernels of llama.cpp for CPUs change, in tokens that every toy has."""
+    draw = random.Random(2)
+    lengths = [1, 62, 65, n_longest, 2, 63, 64, 30, 31, 1, 5, n_longest - 1, 16, 17, 100]
+    return [[draw.randrange(5, 50) for _ in range(n)] for n in lengths]
+
+
+async def alone_and_in_company(engine: weft.Engine, asked: Sequence[list[int]]) -> tuple[Any, list[Any]]:
+    """The embeddings of texts, each alone in its batch, and with others in batches of several compositions."""
+
+    async def embedded(some: Sequence[list[int]]) -> Any:  # noqa: ANN401 (arrays)
+        return np.asarray((await engine.embed(some, normalize=-1)).vectors, dtype=np.float64)
+
+    alone = np.concatenate([await embedded([text]) for text in asked])
+    concurrent = await asyncio.gather(*(embedded([text]) for text in asked))
+    return alone, [await embedded(asked), (await embedded(asked[::-1]))[::-1], np.concatenate(concurrent)]
+
+
+@pytest.mark.parametrize("kernels", ["weft", "llama.cpp"])
+@pytest.mark.parametrize("kind", [*MAKERS, *BIDIRECTIONAL, *OTHERS])
+async def test_an_embedding_does_not_depend_on_the_texts_that_are_computed_with_it(
+    tmp_path: Path, kind: Encoder | Bidirectional | Other, kernels: Kernels
+) -> None:
+    path = tmp_path / "model.gguf"
+    if kind in MAKERS:
+        write_tiny_encoder(kind, path)  # type: ignore[arg-type]
+    else:
+        write_tiny_bidirectional(kind, path)  # type: ignore[arg-type]
+    async with weft.Engine(path, n_slots=2, n_ctx=512, n_threads=1, kernels=kernels) as engine:
+        asked = company(engine.vector_stats().max_tokens)
+        alone, others = await alone_and_in_company(engine, asked)
+        assert engine.vector_stats().n_batches > len(asked)
+        assert engine.embeddings_are_repeatable == (kind == "qwen" and engine.is_repeatable)
+        for together in others:
+            assert cosines(alone, together).min() >= 0.999999
+            assert not engine.embeddings_are_repeatable or np.array_equal(alone, together)
+
+
+@pytest.mark.parametrize("kind", ["reranker", "judge"])
+async def test_a_score_does_not_depend_on_the_texts_that_are_ranked_with_it(encoders: dict[Encoder, Path], kind: Encoder) -> None:
+    documents = ["a b", "c d e " * 3, "f", "g h " * 4, "a b c"]
+    async with weft.Engine(encoders[kind], n_slots=2, n_ctx=512, n_threads=1, kernels="weft") as engine:
+        alone = [(await engine.rerank("a", [text])).scores[0] for text in documents]
+        together = list((await engine.rerank("a", documents)).scores)
+        assert together == pytest.approx(alone, abs=1e-5)
+        assert not engine.embeddings_are_repeatable or together == alone
 
 
 @pytest.mark.parametrize("kind", BIDIRECTIONAL)

@@ -14,6 +14,7 @@ import pytest
 from granian.constants import Interfaces
 from granian.server.embed import Server as EmbeddedServer
 from litestar.testing import AsyncTestClient
+from litestar.types import HTTPReceiveMessage, Message
 
 import weft
 from tests.helpers import niceness, niceness_of_computing, wait_until
@@ -23,9 +24,11 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, finished
 from weft.server import create_app
 from weft.server.app import Application
+from weft.server.errors import ClientLeftError
 from weft.server.refusals import Reason
 from weft.server.run import aside
 from weft.server.run.aside import LONG_TEXT, VERY_LONG_TEXT, Purpose
+from weft.server.run.patience import Patience
 from weft.server.static import Files
 from weft.settings import Settings
 
@@ -318,6 +321,44 @@ async def test_work_on_texts_steps_back_for_those_that_compute_but_no_thread_of_
     threads.close()
     assert await working == own
     assert wanted in seen
+
+
+@pytest.mark.parametrize("how", ["the client leaves", "the caller is cancelled"])
+@pytest.mark.parametrize("size", [1, VERY_LONG_TEXT + 1])
+async def test_a_text_that_is_being_tokenized_is_given_up_when_nobody_waits_for_it(
+    engine: weft.Engine, how: str, size: int
+) -> None:
+    threads, has_left = aside.Aside(), asyncio.Event()
+    begun, may_tokenize = threading.Event(), threading.Event()
+    raised: list[Exception] = []
+
+    def work() -> None:
+        begun.set()
+        may_tokenize.wait()
+        try:
+            engine.model.token_ids("日" * 40_000)
+        except weft.WorkCancelledError as error:
+            raised.append(error)
+
+    async def receive() -> HTTPReceiveMessage:
+        await has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_: Message) -> None:
+        raise AssertionError
+
+    with Patience(receive, send, 10, has_body=False):
+        caller = asyncio.create_task(threads.elsewhere(Purpose.PROMPT, size, work))
+        await wait_until(begun.is_set)
+        if how == "the client leaves":
+            has_left.set()
+        else:
+            caller.cancel()
+        with pytest.raises((ClientLeftError, asyncio.CancelledError)):
+            await caller
+    may_tokenize.set()
+    await wait_until(lambda: raised != [])
+    threads.close()
 
 
 @asynccontextmanager

@@ -69,6 +69,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     limits: SimpleNamespace
     compute: SimpleNamespace
     is_repeatable: bool
+    embeddings_are_repeatable: bool
     adapters: list[SimpleNamespace]
     stats: SimpleNamespace
     """Of the time when they were asked for, as the next one."""

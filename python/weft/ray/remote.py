@@ -306,6 +306,11 @@ class RemoteEngine(Engine):
         return self._known().is_repeatable
 
     @property
+    def embeddings_are_repeatable(self) -> bool:
+        """As of one replica, likewise."""
+        return self._known().embeddings_are_repeatable
+
+    @property
     def compute(self) -> Compute:
         """As of one replica."""
         return cast("Compute", self._known().compute)

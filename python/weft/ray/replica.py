@@ -131,6 +131,7 @@ class Replica:
             limits=copied(engine.limits),
             compute=copied(engine.compute),
             is_repeatable=engine.is_repeatable,
+            embeddings_are_repeatable=engine.embeddings_are_repeatable,
             adapters=copied(engine.adapters),
             stats=copied(engine.stats()),
             vector_stats=copied(engine.vector_stats()),

@@ -28,6 +28,7 @@ from weft.errors import (
     PrefixSaveError,
     QueueFull,
     SlowReader,
+    WorkCancelledError,
 )
 from weft.fields.place import in_json_words
 from weft.fields.shown import MAX_SHOWN, cut
@@ -328,6 +329,7 @@ _TABLE = [
     _Row(AnswersTooLargeError, 429, "rate_limit_error", Reason.ANSWER_TOO_LARGE, lambda _: {"param": "stream"}),
     _Row(BodiesTooLargeError, 429, "rate_limit_error", Reason.TOO_MANY_BODIES),
     _Row(ClientLeftError, 499, "client_closed_request", Reason.CLIENT_LEFT),
+    _Row(WorkCancelledError, 499, "client_closed_request", Reason.CLIENT_LEFT),
     _Row(NotSupported, 501, "not_supported_error", Reason.NOT_SUPPORTED),
     _Row(NotSupportedError, 501, "not_supported_error", Reason.NOT_SUPPORTED),
     _Row(StillLoadingError, 503, "unavailable_error", Reason.NOT_READY),

@@ -180,8 +180,8 @@ class Node:
     def append(self, given: str | Sequence[int], *, parse_special: bool = False) -> "Node":
         """A child of the user's own. Nothing is computed for it before it is extended.
 
-        A text is tokenized by itself, with nothing put before it: no token stands for what is on both sides of the seam. At some
-        0.4 µs per byte, on this thread.
+        A text is tokenized by itself, with nothing put before it: no token stands for what is on both sides of the seam. It is
+        tokenized on this thread, as `Engine.tokenize` does it.
 
         Args:
             given: A text, or tokens.

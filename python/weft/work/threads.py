@@ -7,6 +7,8 @@ from enum import Enum
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from weft._native import Cancellation
+
 __all__ = ["LONG_TEXT", "For", "Threads"]
 
 Made = TypeVar("Made")
@@ -43,5 +45,13 @@ class Threads:
         self._pools = {purpose: ThreadPoolExecutor(N_THREADS, thread_name_prefix=f"weft-{purpose.value}") for purpose in For}
 
     async def work(self, purpose: For, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
-        """Does work on another thread. What has not begun when its caller is cancelled is not begun."""
-        return await asyncio.get_running_loop().run_in_executor(self._pools[purpose], partial(work, *args, **kwargs))
+        """Does work on another thread.
+
+        If the caller is cancelled, work that waits for a thread is not begun, and the tokenizing of a long text is stopped.
+        """
+        cancellation = Cancellation()
+        job = partial(cancellation.run, partial(work, *args, **kwargs))
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pools[purpose], job)
+        finally:
+            cancellation.cancel()

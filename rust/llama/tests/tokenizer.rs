@@ -9,6 +9,7 @@ use llama_cpp_sys_2 as sys;
 use super::gguf_writer::Header;
 use super::tiny::{Chance, Kind, write_tiny_with};
 use super::{demo, load};
+use crate::cancellation::Cancellation;
 use crate::error::Error;
 use crate::llama::Model;
 use crate::llama::splitter::{CLASSES, OWN_CODE};
@@ -41,7 +42,8 @@ struct Recipe {
     flags: &'static [(&'static str, bool)],
 }
 
-const PIECES: [&str; 14] = ["▁d", "de", "▁de", "ed", "▁▁", "dede", "Ġd", "▁", "d", "e", "▁e", "f", "▁<", "▁é"];
+const PIECES: [&str; 17] =
+    ["▁d", "de", "▁de", "ed", "▁▁", "dede", "Ġd", "▁", "d", "e", "▁e", "f", "▁<", "▁é", "日本", "日本日本", "de日"];
 const MERGES: [&str; 4] = ["d e", "de de", "Ġ d", "▁ d"];
 const GPT_2: &[(&str, &str)] = &[("tokenizer.ggml.pre", "gpt-2")];
 const BOTH_ADDED: &[(&str, bool)] = &[("tokenizer.ggml.add_bos_token", true), ("tokenizer.ggml.add_eos_token", true)];
@@ -140,7 +142,8 @@ impl Recipe {
 }
 
 /// What llama.cpp makes of the whole text at once.
-fn as_llama_cpp(model: &Model, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
+fn as_llama_cpp(model: &Model, text: impl AsRef<[u8]>, add_special: bool, parse_special: bool) -> Vec<Token> {
+    let text = text.as_ref();
     let mut tokens = vec![0; 4 * text.len() + 16];
     let (n_bytes, room) = (i32::try_from(text.len()).expect("short"), i32::try_from(tokens.len()).expect("short"));
     let from = text.as_ptr().cast::<c_char>();
@@ -164,6 +167,9 @@ fn mix(chance: &mut Chance, specials: &[String]) -> String {
         " f",
         "▁",
         "日本",
+        "日",
+        "😀",
+        "ж",
         "<",
         "|",
         "x\0",
@@ -189,7 +195,10 @@ fn agrees(recipe: &Recipe) {
 }
 
 fn agrees_on(n_texts: usize, recipe: &Recipe) {
-    let model = recipe.load();
+    agrees_with(n_texts, &recipe.load(), recipe.tokenizer);
+}
+
+fn agrees_with(n_texts: usize, model: &Model, tokenizer: &str) {
     let longest_piece = model.longest_piece();
     let specials: Vec<String> = specials().into_iter().chain(["<unk>", "<s>", "</s>", "<mask>"].map(str::to_owned)).collect();
     let mut chance = Chance(7);
@@ -197,10 +206,10 @@ fn agrees_on(n_texts: usize, recipe: &Recipe) {
         let text = mix(&mut chance, &specials);
         let (add_special, parse_special) = (chance.below(2) == 0, chance.below(2) == 0);
         let ours = model.tokenize(text.as_bytes(), add_special, parse_special).unwrap();
-        assert!(longest_piece.is_none_or(|longest| ours.len() * longest >= text.len()), "{} {text:?}", recipe.tokenizer);
-        assert!(ours.len() >= model.least_tokens(text.as_bytes()), "{} {text:?}", recipe.tokenizer);
-        let theirs = as_llama_cpp(&model, &text, add_special, parse_special);
-        assert_eq!(ours, theirs, "{} {text:?} add_special: {add_special} parse_special: {parse_special}", recipe.tokenizer);
+        assert!(longest_piece.is_none_or(|longest| ours.len() * longest >= text.len()), "{} {text:?}", tokenizer);
+        assert!(ours.len() >= model.least_tokens(text.as_bytes()), "{} {text:?}", tokenizer);
+        let theirs = as_llama_cpp(model, &text, add_special, parse_special);
+        assert_eq!(ours, theirs, "{} {text:?} add_special: {add_special} parse_special: {parse_special}", tokenizer);
     }
 }
 
@@ -208,6 +217,71 @@ fn agrees_on(n_texts: usize, recipe: &Recipe) {
 fn sentence_piece_is_tokenized_as_by_llama_cpp() {
     agrees(&Recipe { flags: BOTH_ADDED, ..Recipe::new("llama", Bytes::Hexadecimal) });
     agrees(&Recipe { flags: NO_SPACE, ..Recipe::new("llama", Bytes::Hexadecimal) });
+}
+
+/// `SentencePiece` vocabularies with and without a space before a text, and one whose special tokens take white space.
+const SENTENCE_PIECE: [Recipe; 3] = [
+    Recipe { flags: BOTH_ADDED, ..Recipe::new("llama", Bytes::Hexadecimal) },
+    Recipe { flags: NO_SPACE, ..Recipe::new("llama", Bytes::Hexadecimal) },
+    Recipe { strings: &[("general.name", "phi-3")], flags: BOTH_ADDED, ..Recipe::new("llama", Bytes::Hexadecimal) },
+];
+
+#[test]
+fn sentence_piece_in_the_shortest_chunks_is_tokenized_as_by_llama_cpp() {
+    for recipe in SENTENCE_PIECE {
+        let mut model = recipe.load();
+        model.tokenizer_mut().set_min_chunk_bytes(1);
+        agrees_with(10_000, &model, recipe.tokenizer);
+    }
+}
+
+#[test]
+fn bytes_that_are_not_utf_8_are_tokenized_in_chunks_as_by_llama_cpp() {
+    let mut chance = Chance(11);
+    for recipe in SENTENCE_PIECE {
+        let mut model = recipe.load();
+        model.tokenizer_mut().set_min_chunk_bytes(1);
+        for _ in 0..2_000 {
+            let n = chance.below(40);
+            let bytes: Vec<u8> = (0..n).map(|_| b"\xe6\x97\xa5\xf0\x9f\x98\x80\xff\xe2\x96\x81 de<"[chance.below(15)]).collect();
+            let ours = model.tokenize(&bytes, false, false).expect("it is short");
+            assert_eq!(ours, as_llama_cpp(&model, &bytes, false, false), "{bytes:?}");
+        }
+    }
+}
+
+#[test]
+fn characters_that_are_spelled_by_bytes_are_tokenized_in_chunks_of_bounded_length() {
+    for recipe in SENTENCE_PIECE {
+        let model = recipe.load();
+        let model_name = recipe.strings.first().map_or("", |(_, name)| name);
+        for unit in ["日", "😀", "ж", "ย", "日😀", "日本日 de ", "\u{1}"] {
+            let text = unit.repeat(200_000);
+            // SAFETY: the tokenizer was read from this vocabulary.
+            let chunks = unsafe { model.tokenizer().chunks(model.vocab(), text.as_bytes()) };
+            let longest = chunks.iter().map(std::ops::Range::len).max();
+            assert!(longest.is_some_and(|n| n <= 1024 + 16), "{unit:?} {model_name}: a chunk of {longest:?} bytes");
+            let short = as_llama_cpp(&model, unit.repeat(2_000), false, false);
+            let long = model.tokenize(text.as_bytes(), false, false).expect("it is no run of an expression");
+            assert!(long.starts_with(&short[..short.len() - 8]), "{unit:?} {model_name}");
+            let n_per_unit = (short.len() - as_llama_cpp(&model, unit.repeat(1_000), false, false).len()) / 1_000;
+            assert_eq!(long.len(), short.len() + 198_000 * n_per_unit, "{unit:?} {model_name}");
+        }
+    }
+}
+
+#[test]
+fn tokenizing_a_long_text_stops_once_it_is_cancelled_and_a_short_one_is_always_finished() {
+    let cancellation = Cancellation::default();
+    cancellation.cancel();
+    for recipe in [Recipe::new("llama", Bytes::Hexadecimal), Recipe { strings: GPT_2, ..Recipe::new("gpt2", Bytes::Shifted) }] {
+        let model = recipe.load();
+        let tokenize = |text: &str| cancellation.run(|| model.tokenize(text.as_bytes(), false, false));
+        // Lines end in a letter, where texts of both vocabularies are cut.
+        let unit = "日 d\n";
+        assert_eq!(tokenize(&unit.repeat(100_000)).err(), Some(Error::Cancelled), "{}", recipe.tokenizer);
+        assert!(tokenize(&unit.repeat(1_000)).is_ok(), "{}", recipe.tokenizer);
+    }
 }
 
 #[test]
@@ -336,6 +410,31 @@ fn the_longest_run_that_is_read_fits_its_stack_and_a_longer_one_is_refused() {
             assert!(matches!(refused, Err(Error::InvalidRequest { param: "text", .. })), "{name} {run:?}");
         }
     }
+}
+
+#[test]
+fn lines_that_are_tokenized_by_themselves_are_tokenized_as_by_llama_cpp() {
+    let others = ["\n", "a\n", "A\n\n", " 1\n", "b \n", ".\n", "\r\n", "x\n/", "it's\n ", "日\n", "de 12\n\t", " d", "e\n<"];
+    let mut chance = Chance(3);
+    let gemma = Recipe { flags: NO_SPACE, ..Recipe::new("gemma4", Bytes::Hexadecimal) };
+    // llama.cpp reads these for up to 0.1 seconds per chunk.
+    let expressions = CLASSES.into_iter().filter(|&name| name != "superbpe").map(|name| (split_by(name), 2));
+    let own_code = OWN_CODE.into_iter().map(|name| (split_by(name), 200));
+    for (recipe, n_texts) in own_code.chain(expressions).chain([(gemma, 300)]) {
+        let mut model = recipe.load();
+        model.tokenizer_mut().set_min_chunk_bytes(1);
+        let name = recipe.strings.first().map_or(recipe.tokenizer, |&(_, name)| name);
+        for _ in 0..n_texts {
+            let text: String = (0..chance.below(20)).map(|_| others[chance.below(others.len())]).collect();
+            let ours = model.tokenize(text.as_bytes(), false, false).expect("its runs are short");
+            assert_eq!(ours, as_llama_cpp(&model, &text, false, false), "{name} {text:?}");
+        }
+    }
+    // Words of superbpe contain line feeds.
+    let text = "de\nde".repeat(100_000);
+    let model = split_by("superbpe").load();
+    // SAFETY: the tokenizer was read from this vocabulary.
+    assert_eq!(unsafe { model.tokenizer().chunks(model.vocab(), text.as_bytes()) }.len(), 1);
 }
 
 #[test]

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use llama_cpp_sys_2 as sys;
 
-use super::demo;
-use super::tiny::{Kind, tiny};
-use crate::config::{EngineConfig, Pooling};
+use super::quantised::{Layers, quantised};
+use super::tiny::{Chance, Kind, tiny};
+use super::{demo, demo_path};
+use crate::config::{EngineConfig, Kernels, ModelConfig, Pooling, Used};
 use crate::embedding::{Embedder, Encoder, MAX_KEPT, Normalization, Shape, Stats, Vectors};
 use crate::engine::runner::DefaultAdapters;
 use crate::error::Error;
 use crate::llama::vectors::VectorContext;
-use crate::llama::{Model, Settled, embedder, memory};
+use crate::llama::{Model, Settled, embedder, has_repeatable_embeddings, kernels, memory};
 use crate::request::{Prompt, Token};
 
 /// Fewest tokens that are shared.
@@ -24,11 +25,18 @@ pub(super) fn worker(model: &Arc<Model>, pooling: Pooling) -> (Embedder, mpsc::R
 }
 
 pub(super) fn worker_with(model: &Arc<Model>, pooling: Pooling, adapters: DefaultAdapters) -> (Embedder, mpsc::Receiver<()>) {
-    let config = EngineConfig { pooling: Some(pooling), n_ctx: Some(512), n_threads: Some(1), ..EngineConfig::default() };
-    let settled = Settled::new(model, &config).expect("the model can be served");
+    worker_of(model, adapters, &config(pooling))
+}
+
+fn config(pooling: Pooling) -> EngineConfig {
+    EngineConfig { pooling: Some(pooling), n_ctx: Some(512), n_threads: Some(1), ..EngineConfig::default() }
+}
+
+fn worker_of(model: &Arc<Model>, adapters: DefaultAdapters, config: &EngineConfig) -> (Embedder, mpsc::Receiver<()>) {
+    let settled = Settled::new(model, config).expect("the model can be served");
     let (ring, rung) = mpsc::channel();
     let on_done = move || ring.send(()).unwrap_or(());
-    (embedder(model, &config, &settled.choice, adapters, on_done).expect("the model can be pooled so"), rung)
+    (embedder(model, config, &settled.choice, adapters, on_done).expect("the model can be pooled so"), rung)
 }
 
 pub(super) fn embed_tokens(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Result<Vectors, Error> {
@@ -222,4 +230,94 @@ fn rows_that_there_is_no_memory_for_are_refused_and_fewer_are_computed() {
     assert!(refused.contains(&format!("computing {too_many} tokens of texts together takes")), "{refused}");
     assert_eq!(context.encode(&[vec![5; n_batch]]).expect("there is memory for a thousand").n_computed, n_batch);
     assert!(context.check_memory(n_batch).is_ok(), "what was taken once is not asked for again");
+}
+
+/// Texts of 1, 62, 65 and 512 tokens, and some between, in the vocabulary of `model`.
+fn company(model: &Model) -> Vec<Vec<Token>> {
+    let mut chance = Chance(5);
+    let n_vocab = model.n_vocab() - 3;
+    let lengths = [1, 62, 65, 512, 2, 63, 64, 30, 31, 1, 200, 257, 5, 300, 100];
+    let mut token = || 3 + Token::try_from(chance.below(n_vocab)).expect("the vocabulary is small");
+    lengths.iter().map(|&n| (0..n).map(|_| token()).collect()).collect()
+}
+
+/// The numbers of each text of a request.
+fn of_each(vectors: &Vectors) -> Vec<Vec<f32>> {
+    let rows = vectors.starts.windows(2).map(|ends| ends[0] * vectors.width..ends[1] * vectors.width);
+    rows.map(|rows| vectors.numbers[rows].to_vec()).collect()
+}
+
+/// The embeddings of [`company`], each text alone in a decode, and then in several orders with others, by concurrent requests.
+fn alone_and_in_company(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Vec<(Vec<f32>, Vec<Vec<f32>>)> {
+    let alone = texts.iter().map(|text| embed_tokens(worker, std::slice::from_ref(text)).expect("the text is short"));
+    let mut found: Vec<(Vec<f32>, Vec<Vec<f32>>)> = alone.map(|vectors| (vectors.numbers, Vec::new())).collect();
+    for step in [1, 2, 4, 7] {
+        // A multiple of no factor of their number visits each text once.
+        let order: Vec<usize> = (0..texts.len()).map(|i| i * step % texts.len()).collect();
+        let requests: Vec<_> = order
+            .chunks(4)
+            .map(|part| {
+                let prompts = part.iter().map(|&i| Prompt::from_tokens(texts[i].clone())).collect();
+                (part, worker.0.submit(prompts, Normalization::None, None).expect("the texts are short"))
+            })
+            .collect();
+        for (part, pending) in requests {
+            let answer = loop {
+                if let Some(answer) = pending.take() {
+                    break answer.expect("nothing fails");
+                }
+                worker.1.recv_timeout(Duration::from_secs(60)).expect("the worker answers");
+            };
+            part.iter().zip(of_each(&answer)).for_each(|(&i, vector)| found[i].1.push(vector));
+        }
+    }
+    found
+}
+
+/// Models whose weights lie as in the file, so that our products compute all of them.
+fn as_in_file() -> [Arc<Model>; 4] {
+    let demo = Model::load(&ModelConfig { kernels: Kernels::Weft, ..ModelConfig::at(demo_path()) }, |_| ());
+    [Arc::new(demo.expect("the demo model loads")), quantised(Layers::Dense), quantised(Layers::Experts), tiny(Kind::Window)]
+}
+
+#[test]
+fn a_decoders_embeddings_are_equal_bits_alone_and_in_company() {
+    for model in as_in_file() {
+        for pooling in [Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last] {
+            let config = EngineConfig { kernels: Kernels::Weft, ..config(pooling) };
+            let what = format!("{pooling:?} of {}", model.architecture());
+            let is_window_that_moves_on = model.n_swa() > 0 && pooling == Pooling::Last;
+            let is_repeatable = has_repeatable_embeddings(&model, &config, true);
+            assert_eq!(is_repeatable, kernels::install().usable == Used::ALL && !is_window_that_moves_on, "{what}");
+            assert!(!has_repeatable_embeddings(&model, &config, false), "{what}");
+            let worker = worker_of(&model, DefaultAdapters::default(), &config);
+            for (i, (alone, others)) in alone_and_in_company(&worker, &company(&model)).into_iter().enumerate() {
+                for other in others {
+                    let bits = |vector: &[f32]| vector.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
+                    assert!(
+                        bits(&alone) == bits(&other) || !is_repeatable,
+                        "{what}: text {i} is {} alike",
+                        cosine(&alone, &other)
+                    );
+                    assert!(cosine(&alone, &other) >= 0.999_999, "{what}: text {i}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn embeddings_are_alike_alone_and_in_company_where_llama_cpp_computes() {
+    let models = [tiny(Kind::Window), tiny(Kind::Hybrid), tiny(Kind::Recurrent), tiny(Kind::Grid), quantised(Layers::Dense)];
+    for model in models {
+        for pooling in [Pooling::None, Pooling::Mean, Pooling::Last] {
+            let config = EngineConfig { kernels: Kernels::LlamaCpp, ..config(pooling) };
+            assert!(!has_repeatable_embeddings(&model, &config, true));
+            let worker = worker_of(&model, DefaultAdapters::default(), &config);
+            for (i, (alone, others)) in alone_and_in_company(&worker, &company(&model)).into_iter().enumerate() {
+                let least = others.iter().map(|other| cosine(&alone, other)).fold(1.0, f32::min);
+                assert!(least >= 0.999_999, "{pooling:?} of {}: text {i} is {least} alike", model.architecture());
+            }
+        }
+    }
 }

@@ -57,6 +57,7 @@ def properties(service: Service) -> Properties:
         assistant_name=common.assistant_name or assistant,
         compute=service.engine.compute.summary,
         repeatable=service.engine.is_repeatable,
+        repeatable_embeddings=service.engine.embeddings_are_repeatable,
         pooling=service.engine.vector_stats().pooling,
         chat_template_tool_use=service.chat.tool_use_source or msgspec.UNSET,
     )

@@ -286,6 +286,8 @@ class Properties(msgspec.Struct):
     """How steps are computed, and why so."""
     repeatable: bool
     """Whether a seeded request gives the same text whoever else is served."""
+    repeatable_embeddings: bool
+    """Whether a text has the same embedding, bit by bit, whatever is computed concurrently."""
     pooling: str
     """What becomes of the vectors of a text's tokens: none, mean, cls, last or rank."""
     chat_template_tool_use: str | msgspec.UnsetType = msgspec.UNSET

@@ -8,7 +8,7 @@ from functools import partial
 from threading import Lock
 from typing import Generic, ParamSpec, TypeVar
 
-from weft._native import step_back
+from weft._native import Cancellation, step_back
 from weft.server.errors import TextsWaitingError
 from weft.server.run.patience import unless_left
 from weft.work.threads import LONG_TEXT
@@ -64,12 +64,13 @@ _WAITING = {Purpose.MEDIA: "pictures and sounds of {} bytes are waiting", Purpos
 class _Job(Generic[Made]):
     """Some work, and what it is about. Dropped, it is nothing: a thread may come to it long after its client has left."""
 
-    def __init__(self, work: Callable[[], Made]) -> None:
+    def __init__(self, work: Callable[[], Made], cancellation: Cancellation) -> None:
         self._work: Callable[[], Made] | None = work
+        self._cancellation = cancellation
 
     def __call__(self) -> Made:
         assert self._work is not None, "what was dropped is cancelled, and never called"
-        return self._work()
+        return self._cancellation.run(self._work)
 
     def drop(self, _: "Future[Made]") -> None:
         self._work = None
@@ -84,8 +85,8 @@ class _Lane:
         self._what = what
         self._size = 0
 
-    def begin(self, size: int, work: Callable[[], Made]) -> "Future[Made]":
-        """Queues work on `size` characters or tokens.
+    def begin(self, size: int, work: Callable[[], Made], cancellation: Cancellation) -> "Future[Made]":
+        """Queues work on `size` characters or tokens, in which `cancellation` is active.
 
         Raises:
             TextsWaitingError: it would be more than may wait.
@@ -94,7 +95,7 @@ class _Lane:
             if self._size and self._size + size > MAX_WAITING:
                 raise TextsWaitingError(self._what.format(self._size))
             self._size += size
-        job = _Job(work)
+        job = _Job(work, cancellation)
         future = self._thread.submit(job)
         future.add_done_callback(job.drop)
         future.add_done_callback(lambda _: self._leave(size))
@@ -137,7 +138,8 @@ class Aside:
     ) -> Made:
         """Does work on `size` characters or tokens: at once if they are few, else on another thread.
 
-        Work whose client leaves, or whose caller is cancelled, is not begun; what has begun ends, and nobody hears of it.
+        Where the client leaves, or the caller is cancelled, work that waits is not begun. What has begun ends unheard: within
+        64 KiB of a text where one is being tokenized.
 
         Raises:
             ClientLeftError: the client has left.
@@ -152,12 +154,14 @@ class Aside:
     ) -> Made:
         """Does work on another thread however little it is about; all else is as with `work`."""
         lane = self._lanes[purpose, size > VERY_LONG_TEXT]
-        future = lane.begin(max(size, LONG_TEXT), partial(work, *args, **kwargs))
+        cancellation = Cancellation()
+        future = lane.begin(max(size, LONG_TEXT), partial(work, *args, **kwargs), cancellation)
         try:
             return await unless_left(asyncio.wrap_future(future))
         finally:
             # At once, so that the next to come finds its room.
             future.cancel()
+            cancellation.cancel()
             # An error knows this frame: with the future, which holds the error, it would be found by the collector alone.
             del future
 
@@ -167,7 +171,7 @@ class Aside:
         Raises:
             TextsWaitingError: too much waits already.
         """
-        self._lanes[purpose, False].begin(LONG_TEXT, work)
+        self._lanes[purpose, False].begin(LONG_TEXT, work, Cancellation())
 
     def close(self) -> None:
         """Lets the threads end; work that waits is not begun."""
