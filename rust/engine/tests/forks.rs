@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::constraints::held_to;
 use super::*;
 use crate::engine::fork_order::{MAX_FORKED_TOKENS, READ_AGAIN};
 use crate::engine::making::MAX_SILENT;
@@ -389,6 +390,91 @@ fn what_was_held_back_is_looked_for_behind_so_many_tokens_that_spell_nothing() {
         let seam = completions.fork(on_its_own(fork)).unwrap().seam;
         assert_eq!(seam, Seam { unshown: unshown.to_owned(), n_shown_again: 0 }, "{n_said}");
     }
+}
+
+/// The only branch of a fork with a stream of its own.
+fn only_branch(forked: Forked) -> Branch {
+    let mut branches = collect(forked.stream.expect("the fork has a stream of its own")).unwrap();
+    assert_eq!(branches.len(), 1);
+    branches.remove(0)
+}
+
+/// The first byte of "é", and the second.
+const HALVES: [Token; 2] = [1, 2];
+
+/// A stream whose prompt is followed by the first byte of "é", and its fork whose grammar allows only "éXYé!" from there on, with
+/// `stop` strings of its own. Both have ended.
+fn fork_with_a_grammar(engine: &Engine, stop: &[&str]) -> (Completions, Forked) {
+    let (request, _) = held_to(greedy(&prompt(1, 60), 1), vec![HALVES[0]]);
+    let completions = engine.submit(request, None).unwrap();
+    let script = [&[HALVES[1]][..], &tokens_of("XY"), &HALVES, &tokens_of("!")].concat();
+    let (way, _) = held_to(anew(40), script);
+    let way = Request { stop: stop.iter().map(|&stop| stop.to_owned()).collect(), ..way };
+    wait_until(engine, is_idle);
+    let fork = completions.fork(on_its_own(Fork { at: At::Token(1), ways: own_way(vec![way]), ..alike(1) })).unwrap();
+    wait_until(engine, is_idle);
+    (completions, fork)
+}
+
+#[test]
+fn a_fork_of_a_fork_continues_its_grammar_and_the_character_that_it_has_begun() {
+    let (engine, _) = start(limits(4, 4096));
+    let (_first, fork) = fork_with_a_grammar(&engine, &[]);
+    let fork_stream = fork.stream.unwrap();
+    for (n_drawn, text) in [(0, "éXYé!"), (1, "XYé!"), (2, "Yé!"), (3, "é!"), (4, "é!"), (5, "!"), (6, "")] {
+        let second = fork_stream.fork(on_its_own(Fork { at: At::Token(n_drawn), ..alike(1) })).unwrap();
+        let second_stream = second.stream.unwrap();
+        wait_until(&engine, is_idle);
+        let third = second_stream.fork(on_its_own(Fork { at: At::Token(0), ..alike(1) })).unwrap();
+        assert_eq!(only_branch(third).text, text, "a fork of the fork of the fork, which was forked after {n_drawn} tokens");
+        assert_eq!(collect(second_stream).unwrap()[0].text, text, "after {n_drawn} tokens");
+    }
+    assert_eq!(collect(fork_stream).unwrap()[0].text, "éXYé!");
+}
+
+#[test]
+fn a_fork_of_a_running_fork_continues_its_grammar() {
+    let (engine, control) = start(limits(4, 4096));
+    let completions = drawing(&engine, &control, greedy(&prompt(1, 60), 400), 3);
+    let script = tokens_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ").repeat(4);
+    let (way, _) = held_to(anew(200), script.clone());
+    let fork = on_its_own(Fork { ways: own_way(vec![way]), ..alike(1) });
+    let fork_stream = forked(&control, &completions, fork).unwrap().stream.unwrap();
+    step_until(&engine, &control, |stats| {
+        stats.slots.iter().flat_map(|slot| &slot.running).any(|running| running.request_id > 0 && running.n_predicted >= 5)
+    });
+    let asked = [At::Token(2), At::End].map(|at| forked(&control, &fork_stream, on_its_own(Fork { at, ..alike(1) })).unwrap());
+    control.allow(None);
+    for fork in asked {
+        let n_drawn = fork.n_said as usize;
+        assert_eq!(only_branch(fork).tokens, [&script[n_drawn..], &[END]].concat(), "forked after {n_drawn} tokens");
+    }
+}
+
+#[test]
+fn a_fork_of_a_fork_completes_a_stop_string_that_its_branch_has_begun() {
+    let (engine, _) = start(limits(4, 4096));
+    let (_first, fork) = fork_with_a_grammar(&engine, &["Yé"]);
+    let fork_stream = fork.stream.unwrap();
+    for (n_drawn, text) in [(1, "X"), (2, ""), (3, ""), (4, "")] {
+        let second = fork_stream.fork(on_its_own(Fork { at: At::Token(n_drawn), ..alike(1) })).unwrap();
+        let Branch { text: shown, finished, .. } = only_branch(second);
+        assert_eq!((&*shown, finished.reason), (text, FinishReason::Stop("Yé".into())), "after {n_drawn} tokens");
+    }
+}
+
+#[test]
+fn what_is_appended_to_a_fork_of_a_fork_must_match_its_grammar() {
+    let (engine, _) = start(limits(4, 4096));
+    let (_first, fork) = fork_with_a_grammar(&engine, &[]);
+    let fork_stream = fork.stream.unwrap();
+    let append = |text: &str| {
+        let append = tokens_of(text);
+        fork_stream.fork(on_its_own(Fork { at: At::Token(1), append, ..alike(1) }))
+    };
+    assert_eq!(only_branch(append("XY").unwrap()).text, "é!");
+    let refused = append("Y").err();
+    assert!(matches!(refused, Some(Error::InvalidRequest { param: "append", .. })), "{refused:?}");
 }
 
 fn text_of(event: Event) -> String {
