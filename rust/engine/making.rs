@@ -333,7 +333,7 @@ fn first_begun(source: &Source, runner: &impl Runner) -> Result<Begun> {
     Ok(match source.begun.as_deref().filter(|_| source.shifted_at.is_none()) {
         None => start(),
         Some(begun @ Begun::Alike { .. }) => begun.copy(),
-        // The branch had options of its own, so its grammar and its stop strings begin with it. A fork of it continues both.
+        // A branch with options of its own starts its grammar and its stop strings. Its forks continue both.
         Some(Begun::Anew(bytes)) => {
             let mut begun = start();
             begun.hold(bytes);

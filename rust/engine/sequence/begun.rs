@@ -22,7 +22,7 @@ impl Begun {
         Self::Alike { constraint: constraint(request, lexicon), text: Text::new(stops, request.n_indent) }
     }
 
-    /// Puts `bytes` in front of the text: the first bytes of a character, which the branch before it has drawn.
+    /// Starts the text with `bytes`, the beginning of a character that the parent branch has drawn.
     pub(crate) fn hold(&mut self, bytes: &[u8]) {
         match self {
             Self::Alike { text, .. } => text.hold(bytes),
