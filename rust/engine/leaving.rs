@@ -345,14 +345,13 @@ pub(super) fn release_keeper<R: Runner>(core: &mut Core<R>, request_id: u64) -> 
 /// What these ids held is of no use any more: the requests that run on them end with an error, and the prompts that they kept are
 /// computed again.
 pub(super) fn lose<R: Runner>(core: &mut Core<R>, ids: &[SequenceId], reason: &str) {
+    // Includes requests that have failed already or fail below: removing one would release an id that no longer exists.
+    for request_id in core.queue.kept_on(ids) {
+        core.queue.job_mut(request_id).keeper = Keeper::Nobody;
+    }
     let lost = core.slots.running().iter().filter(|running| ids.contains(&running.id));
     let mut lost: Vec<u64> = lost.map(|running| running.sequence.request_id).collect();
     lost.dedup();
     fail(core, &lost, &Error::Decode { reason: reason.to_owned() });
-    let kept: Vec<u64> =
-        core.queue.open().filter(|job| job.keeper.id().is_some_and(|id| ids.contains(&id))).map(|job| job.request_id).collect();
-    for request_id in kept {
-        core.queue.job_mut(request_id).keeper = Keeper::Nobody;
-    }
     core.memory.cache_mut().lose(ids);
 }
