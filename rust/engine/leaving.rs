@@ -249,6 +249,7 @@ pub(super) fn shift<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
     let (tokens, variants) = (tokens.clone(), variants.clone());
     let Some(n_kept) = core.slots.running_mut()[nth].sequence.shift() else { return false };
     let running = core.slots.take(nth);
+    core.forks.drop_due(running.sequence.request_id, running.sequence.index);
     leave_slot_with(core, &running, &variants, tokens, running.n_held);
     let reservation = core.memory.cache_mut().reserve_first(running.id, running.n_held.min(n_kept));
     core.queue.wait_to_resume(Preempted { n_held: running.n_held, sequence: running.sequence, reservation, slot: running.slot });

@@ -392,7 +392,7 @@ fn what_was_held_back_is_looked_for_behind_so_many_tokens_that_spell_nothing() {
     }
 }
 
-/// The only branch of a fork with a stream of its own.
+/// Reads a fork with a separate stream and one branch to its end.
 fn only_branch(forked: Forked) -> Branch {
     let mut branches = collect(forked.stream.expect("the fork has a stream of its own")).unwrap();
     assert_eq!(branches.len(), 1);
@@ -402,8 +402,8 @@ fn only_branch(forked: Forked) -> Branch {
 /// The first byte of "é", and the second.
 const HALVES: [Token; 2] = [1, 2];
 
-/// A stream whose prompt is followed by the first byte of "é", and its fork whose grammar allows only "éXYé!" from there on, with
-/// `stop` strings of its own. Both have ended.
+/// A finished stream that ends with the first byte of "é", and its finished fork. The grammar of the fork allows only `éXYé!` from that
+/// byte on, and the fork stops at `stop`.
 fn fork_with_a_grammar(engine: &Engine, stop: &[&str]) -> (Completions, Forked) {
     let (request, _) = held_to(greedy(&prompt(1, 60), 1), vec![HALVES[0]]);
     let completions = engine.submit(request, None).unwrap();
@@ -464,7 +464,7 @@ fn a_fork_of_a_fork_completes_a_stop_string_that_its_branch_has_begun() {
 }
 
 #[test]
-fn what_is_appended_to_a_fork_of_a_fork_must_match_its_grammar() {
+fn text_appended_to_a_fork_of_a_fork_must_match_its_grammar() {
     let (engine, _) = start(limits(4, 4096));
     let (_first, fork) = fork_with_a_grammar(&engine, &[]);
     let fork_stream = fork.stream.unwrap();
@@ -554,6 +554,54 @@ fn a_shifted_branch_is_forked_where_its_text_is_left() {
     let at = whole.windows(40).position(|part| part == &fork[..40]).expect("it draws what its branch draws");
     assert!(at >= 40);
     assert_eq!(collect(near.unwrap().stream.unwrap()).unwrap()[0].tokens[..2], whole[38..40]);
+}
+
+#[test]
+fn a_branch_that_was_shifted_several_times_is_forked_only_where_its_text_is_left() {
+    let (engine, _) = start(Limits { n_ctx_slot: 64, ..limits(2, 512) });
+    let shift = ContextShift { n_keep: Some(10), n_discard: 0 };
+    let n_drawn = 400;
+    let request = Request { context_shift: Some(shift), ..greedy(&prompt(1, 30), n_drawn) };
+    let completions = engine.submit(request, None).unwrap();
+    wait_until(&engine, |stats| stats.n_predicted == u64::from(n_drawn) && is_idle(stats));
+    let fork_at = |n_drawn: u32| completions.fork(on_its_own(Fork { at: At::Token(n_drawn), ..alike(1) }));
+    let n_left = (0..n_drawn).rev().take_while(|&at| fork_at(at).is_ok()).count();
+    assert!((1..54).contains(&n_left), "{n_left}");
+    for at in [0, 5, 100, n_drawn - 54] {
+        let refused = fork_at(at).err();
+        assert!(
+            matches!(&refused, Some(Error::InvalidRequest { param: "at", message }) if message.contains("was shifted")),
+            "{at}: {refused:?}"
+        );
+    }
+    wait_until(&engine, is_idle);
+}
+
+#[test]
+fn forks_of_a_branch_that_is_shifted_before_its_next_token_continue_what_it_was() {
+    // The branch has 88 of the cells, as a pinned prompt has the others.
+    let (engine, control) = start(limits(1, 128));
+    let pinned = pin(&engine, &prompt(9, 40));
+    let text = prompt(1, 30);
+    let shift = ContextShift { n_keep: Some(10), n_discard: 0 };
+    let request = Request { context_shift: Some(shift), ..greedy(&text, 120) };
+    let completions = drawing(&engine, &control, request, 58);
+    control.hold();
+    // The decode that is held draws the token that finds no cell. The fork is made in the step after it, before the shift.
+    let pending =
+        completions.ask_fork(on_its_own(Fork { ways: own_way(vec![Request { n: 3, ..anew(4) }]), ..alike(1) }), None).unwrap();
+    step(&engine, &control);
+    step(&engine, &control);
+    let made = pending.wait().unwrap();
+    assert_eq!(made.n_said, 59);
+    // With more cells, the branch becomes as long as it was at the fork, with another text, before the forks get its slot.
+    assert!(asked(&control, || engine.unpin(pinned.id).unwrap()));
+    control.allow(None);
+    assert_eq!(collect(completions).unwrap()[0].tokens.len(), 120);
+    let begun = [tokens_of(&text), expected(&text, 59)].concat();
+    for fork in collect(made.stream.unwrap()).unwrap() {
+        assert_eq!(fork.tokens, expected_after(begun.clone(), 4));
+    }
 }
 
 #[test]
