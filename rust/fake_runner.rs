@@ -58,8 +58,8 @@ struct State {
     n_restores: usize,
     /// Whether saves and restores fail from now on.
     fails_states: bool,
-    /// Whether cells that are to be moved are lost from now on.
-    loses_cells: bool,
+    /// From now on cells that are to be moved are lost where at least this many ids hold them.
+    loses_cells_of: Option<usize>,
 }
 
 /// Which decodes fail.
@@ -143,7 +143,12 @@ impl FakeControl {
 
     /// From now on cells that are to be moved are lost.
     pub fn lose_cells(&self) {
-        self.lock().loses_cells = true;
+        self.lock().loses_cells_of = Some(1);
+    }
+
+    /// From now on cells that are to be moved are lost where several ids hold them.
+    pub fn lose_shared_cells(&self) {
+        self.lock().loses_cells_of = Some(2);
     }
 
     /// From now on each restore takes so long at least.
@@ -604,7 +609,7 @@ impl Runner for FakeRunner {
         for &id in ids {
             self.assert_ungrouped(id);
         }
-        if self.control.lock().loses_cells {
+        if self.control.lock().loses_cells_of.is_some_and(|n_ids| ids.len() >= n_ids) {
             for &id in ids {
                 self.truncate(id, range.start);
             }

@@ -1400,7 +1400,7 @@ class CachedNode:
 
     @property
     def n_stored_bytes(self) -> int:
-        """Bytes that it takes in the store; a piece that was saved in one is counted in its last stretch."""
+        """Bytes that it takes in the store; a piece that several stretches are restored from is counted in the first of them."""
 
 @final
 class Stats:

@@ -472,6 +472,9 @@ class Engine(Embedding):
     async def cached(self) -> list[CachedNode]:
         """What is cached: the prefix tree, parents before their children. Waits for the step that is running.
 
+        Running streams wait while the tree is copied; `recently_used` copies only what it returns. Between two steps, the engine
+        spends a bounded amount of work on such queries.
+
         Raises:
             EngineStopped: The engine was closed, before or meanwhile.
         """

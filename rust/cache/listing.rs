@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cache::prefix_tree::{NodeId, length};
-use crate::cache::store::PieceId;
-use crate::cache::{KvCache, SequenceId};
+use crate::cache::{KvCache, SequenceId, work};
 use crate::request::{AdapterScale, Token};
 
 /// A part of the prefix tree: a stretch of tokens after those of its parent.
@@ -31,7 +30,7 @@ pub struct CachedNode {
     pub n_hits: u64,
     /// When it was last used, on the cache's clock.
     pub last_used: u64,
-    /// Bytes that it takes in the store; a piece that was saved in one is counted in its last stretch.
+    /// Bytes that it takes in the store; a piece that several stretches are restored from is counted in the first of them.
     pub n_stored_bytes: u64,
 }
 
@@ -55,74 +54,176 @@ impl KvCache {
     /// `slot_of` says in which slot the sequence on an id runs.
     #[must_use]
     pub fn listing(&self, slot_of: impl Fn(SequenceId) -> Option<u32>) -> Vec<CachedNode> {
-        // A piece may be that of several nodes; it counts at the last of them.
-        let mut last: BTreeMap<PieceId, (u32, NodeId)> = BTreeMap::new();
-        for (id, node) in self.tree.nodes() {
-            if let Some(piece) = node.stored {
-                let at = last.entry(piece).or_insert((node.end(), id));
-                *at = (*at).max((node.end(), id));
-            }
+        let mut listing = Listing::new(self, usize::MAX);
+        for id in self.tree.in_order() {
+            listing.add(id);
         }
-        let order: Vec<NodeId> = self.tree.in_order().into_iter().filter(|&id| self.tree.node(id).parent.is_some()).collect();
-        let indices: BTreeMap<NodeId, usize> = order.iter().enumerate().map(|(index, &id)| (id, index)).collect();
-        let index_of = |id: NodeId| indices.get(&id).copied();
-        let variants = self.tree.variants();
-        let mut listing: Vec<CachedNode> = order
-            .iter()
-            .map(|&id| {
-                let node = self.tree.node(id);
-                let piece = node.stored.filter(|piece| last[piece].1 == id);
-                CachedNode {
-                    parent: node.parent.and_then(index_of),
-                    tokens: node.tokens.clone(),
-                    start: node.start,
-                    adapters: variants[&node.variant].adapters().collect(),
-                    tier: match (node.is_in_pool(), node.stored.is_some()) {
-                        (true, false) => Tier::Pool,
-                        (true, true) => Tier::Both,
-                        (false, true) => Tier::Store,
-                        (false, false) => Tier::Nowhere,
-                    },
-                    slots: Vec::new(),
-                    owner: node.maker.as_ref().and_then(|maker| maker.owner.clone()),
-                    is_pinned: node.n_pins > 0,
-                    n_hits: node.n_hits,
-                    last_used: node.last_used,
-                    n_stored_bytes: piece.map_or(0, |piece| self.store.bytes_of(piece)),
-                }
-            })
-            .collect();
-        for (id, path) in self.paths() {
-            let Some(slot) = slot_of(id) else { continue };
-            for index in self.tree.upwards(path.tip).filter_map(index_of) {
-                listing[index].slots.push(slot);
-            }
-            let (mut parent, mut start, mut rest) = (index_of(path.tip), self.tree.node(path.tip).end(), &path.tail[..]);
-            while !rest.is_empty() {
-                let alike;
-                (alike, rest) = rest.split_at(rest.len().min(path.variants.n_alike(start) as usize));
-                listing.push(CachedNode {
-                    parent,
-                    tokens: alike.to_vec(),
-                    start,
-                    adapters: path.variants.at(start).adapters().collect(),
-                    tier: Tier::Computing,
-                    slots: vec![slot],
-                    owner: path.maker.as_ref().and_then(|maker| maker.owner.clone()),
-                    is_pinned: false,
-                    n_hits: 0,
-                    last_used: self.now,
-                    n_stored_bytes: 0,
-                });
-                (parent, start) = (Some(listing.len() - 1), start + length(alike));
-            }
+        let running = self.running(slot_of);
+        for &(id, slot) in &running {
+            listing.add_computing(id, slot);
         }
-        for node in &mut listing {
-            node.slots.sort_unstable();
-        }
-        listing
+        listing.with_slots(&running)
     }
 
+    /// The `limit` most recently used nodes, in that order, and the number of all nodes. A node counts as used when one of its
+    /// descendants was: parents come before their children, and no node is listed without its parent. The tokens that running
+    /// sequences have computed and that are not in the tree yet count as used now.
+    ///
+    /// Visits `limit` nodes, their ancestors, and the paths of running sequences, however large the tree is.
+    #[must_use]
+    pub fn recently_used(&self, limit: usize, slot_of: impl Fn(SequenceId) -> Option<u32>) -> (Vec<CachedNode>, usize) {
+        let running = self.running(slot_of);
+        let n_computing: usize = running.iter().map(|&(id, _)| self.computing(id).count()).sum();
+        let mut listing = Listing::new(self, limit);
+        for &(id, slot) in &running {
+            if self.computing(id).next().is_some() {
+                listing.add_with_parents(self.path(id).tip);
+                listing.add_computing(id, slot);
+            }
+        }
+        for id in self.tree.most_recent() {
+            if listing.is_full() {
+                break;
+            }
+            listing.add_with_parents(id);
+        }
+        (listing.with_slots(&running), self.tree.n_below_roots() + n_computing)
+    }
+
+    /// Ids of running sequences, each with its slot.
+    fn running(&self, slot_of: impl Fn(SequenceId) -> Option<u32>) -> Vec<(SequenceId, u32)> {
+        self.paths().filter_map(|(id, _)| Some((id, slot_of(id)?))).collect()
+    }
+
+    /// Computed tokens of the sequence on `id` that are not in the tree yet, as runs of one variant, each with its start position.
+    fn computing(&self, id: SequenceId) -> impl Iterator<Item = (u32, &[Token])> {
+        let path = self.path(id);
+        let (mut start, mut rest) = (self.tree.node(path.tip).end(), &path.tail[..]);
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let (alike, others) = rest.split_at(rest.len().min(path.variants.n_alike(start) as usize));
+            let at = start;
+            (start, rest) = (at + length(alike), others);
+            Some((at, alike))
+        })
+    }
+
+    /// Bytes of the saved piece of a node. Where several nodes share a piece, the first of them has its bytes and the others have 0.
+    fn n_stored_bytes(&self, id: NodeId) -> u64 {
+        let node = self.tree.node(id);
+        let Some(piece) = node.stored else { return 0 };
+        let start = self.store.piece(piece).range.start;
+        let above = node.parent.into_iter().flat_map(|parent| self.tree.upwards(parent));
+        let mut above = above.map(|at| self.tree.node(at)).take_while(|at| at.end() > start);
+        if self.store.piece(piece).n_nodes() > 1 && above.any(|at| at.stored == Some(piece)) {
+            return 0;
+        }
+        self.store.bytes_of(piece)
+    }
+}
+
+/// A listing of at most `limit` nodes.
+struct Listing<'a> {
+    cache: &'a KvCache,
+    limit: usize,
+    nodes: Vec<CachedNode>,
+    /// Index in the listing of each listed node of the tree.
+    indices: BTreeMap<NodeId, usize>,
+}
+
+impl<'a> Listing<'a> {
+    fn new(cache: &'a KvCache, limit: usize) -> Self {
+        Self { cache, limit, nodes: Vec::new(), indices: BTreeMap::new() }
+    }
+
+    fn is_full(&self) -> bool {
+        self.nodes.len() >= self.limit
+    }
+
+    fn push(&mut self, node: CachedNode) {
+        if !self.is_full() {
+            self.nodes.push(node);
+        }
+    }
+
+    /// Lists a node, whose parent is listed, unless it is a root.
+    fn add(&mut self, id: NodeId) {
+        let node = self.cache.tree.node(id);
+        let Some(parent) = node.parent.filter(|_| !self.is_full()) else { return };
+        work::looked_at(1);
+        self.indices.insert(id, self.nodes.len());
+        self.push(CachedNode {
+            parent: self.indices.get(&parent).copied(),
+            tokens: node.tokens.clone(),
+            start: node.start,
+            adapters: self.cache.tree.variant(node.variant).adapters().collect(),
+            tier: match (node.is_in_pool(), node.stored.is_some()) {
+                (true, false) => Tier::Pool,
+                (true, true) => Tier::Both,
+                (false, true) => Tier::Store,
+                (false, false) => Tier::Nowhere,
+            },
+            slots: Vec::new(),
+            owner: node.maker.as_ref().and_then(|maker| maker.owner.clone()),
+            is_pinned: node.n_pins > 0,
+            n_hits: node.n_hits,
+            last_used: node.last_used,
+            n_stored_bytes: self.cache.n_stored_bytes(id),
+        });
+    }
+
+    /// Lists a node, and before it each of its ancestors that is not listed yet.
+    fn add_with_parents(&mut self, id: NodeId) {
+        let mut missing: Vec<NodeId> = self.cache.tree.upwards(id).take_while(|at| !self.indices.contains_key(at)).collect();
+        while let Some(at) = missing.pop() {
+            self.add(at);
+        }
+    }
+
+    /// Lists the computed tokens of the sequence on `id`, which runs in `slot`, that are not in the tree yet.
+    fn add_computing(&mut self, id: SequenceId, slot: u32) {
+        let path = self.cache.path(id);
+        let mut parent = self.indices.get(&path.tip).copied();
+        for (start, tokens) in self.cache.computing(id) {
+            if self.is_full() {
+                return;
+            }
+            self.push(CachedNode {
+                parent,
+                tokens: tokens.to_vec(),
+                start,
+                adapters: path.variants.at(start).adapters().collect(),
+                tier: Tier::Computing,
+                slots: vec![slot],
+                owner: path.maker.as_ref().and_then(|maker| maker.owner.clone()),
+                is_pinned: false,
+                n_hits: 0,
+                last_used: self.cache.now,
+                n_stored_bytes: 0,
+            });
+            parent = Some(self.nodes.len() - 1);
+        }
+    }
+
+    /// The listed nodes, each with the slots whose sequences run on it.
+    fn with_slots(mut self, running: &[(SequenceId, u32)]) -> Vec<CachedNode> {
+        for &(id, slot) in running {
+            for at in self.cache.tree.upwards(self.cache.path(id).tip) {
+                if let Some(&index) = self.indices.get(&at) {
+                    self.nodes[index].slots.push(slot);
+                }
+            }
+        }
+        for node in &mut self.nodes {
+            node.slots.sort_unstable();
+        }
+        self.nodes
+    }
+}
+
+impl KvCache {
     /// The tokens of the path of `id`.
     #[must_use]
     pub fn tokens_of(&self, id: SequenceId) -> Vec<Token> {

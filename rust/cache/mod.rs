@@ -109,6 +109,8 @@ pub struct KvCache {
     droppable: BTreeSet<(DropKey, NodeId)>,
     pins: BTreeMap<u64, pins::Pin>,
     n_pinned_ever: u64,
+    /// Bytes of all pinned prefixes, each counted by itself.
+    n_pinned_bytes: u64,
     ops: Vec<CacheOp>,
     /// Whether cells are being moved down.
     is_compacting: bool,
@@ -148,6 +150,7 @@ impl KvCache {
             droppable: BTreeSet::new(),
             pins: BTreeMap::new(),
             n_pinned_ever: 0,
+            n_pinned_bytes: 0,
             ops: Vec::new(),
             is_compacting: false,
             now: 0,
@@ -284,7 +287,7 @@ impl KvCache {
         let now = self.now;
         let walk = self.tree.walk(variants, tokens);
         for node in walk.whole.into_iter().chain(walk.part.map(|(node, _)| node)) {
-            self.tree.node_mut(node).last_used = now;
+            self.tree.set_last_used(node, now);
             self.refresh(node);
         }
     }
@@ -454,6 +457,7 @@ impl KvCache {
         let n_tips: usize = self.tree.nodes().map(|(_, node)| node.tips.len()).sum();
         assert_eq!(n_tips, self.n_ids_used(), "every path ends once");
         let pins: Vec<NodeId> = self.pins.values().map(|pin| pin.node).collect();
+        assert_eq!(self.pins.values().map(pins::Pin::n_bytes).sum::<u64>(), self.n_pinned_bytes, "bytes of pinned prefixes");
         self.tree.check_integrity(&pins, |id| self.is_pinned(id));
         self.store.check_integrity(self.tree.nodes().filter_map(|(_, node)| node.stored));
         for (id, node) in self.tree.nodes() {

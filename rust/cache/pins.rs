@@ -17,6 +17,12 @@ pub(super) struct Pin {
     n_bytes: u64,
 }
 
+impl Pin {
+    pub(super) fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
+}
+
 /// What a preempted sequence left: it is the last to be given up, but for pinned prefixes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reservation(pub(super) NodeId);
@@ -51,6 +57,7 @@ impl KvCache {
         let pin = Pin { node, keeper, variants, n_bytes };
         let pinned = self.listed(name, &pin);
         self.pins.insert(name, pin);
+        self.n_pinned_bytes += n_bytes;
         Ok(pinned)
     }
 
@@ -130,7 +137,8 @@ impl KvCache {
 
     /// Lets a pinned prefix be given up again; `false` where there is none of that name.
     pub fn unpin_prefix(&mut self, name: u64) -> bool {
-        let Some(Pin { node, keeper, .. }) = self.pins.remove(&name) else { return false };
+        let Some(Pin { node, keeper, n_bytes, .. }) = self.pins.remove(&name) else { return false };
+        self.n_pinned_bytes -= n_bytes;
         self.tree.change_upwards(node, |node| node.n_pins -= 1);
         self.refresh_upwards(node, None);
         // Its keeper may hold only a part of it.
@@ -150,7 +158,7 @@ impl KvCache {
     /// How many prefixes are pinned, and the bytes that they take, each counted by itself.
     #[must_use]
     pub fn pinned_size(&self) -> (usize, u64) {
-        (self.pins.len(), self.pins.values().map(|pin| pin.n_bytes).sum())
+        (self.pins.len(), self.n_pinned_bytes)
     }
 
     fn listed(&self, id: u64, pin: &Pin) -> PinnedPrefix {

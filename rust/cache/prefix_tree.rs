@@ -3,7 +3,7 @@
 mod holders;
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cache::blocks::Blocks;
 use crate::cache::store::PieceId;
@@ -90,6 +90,10 @@ pub(super) struct PrefixTree {
     nodes: Vec<Option<Node>>,
     free: Vec<usize>,
     roots: BTreeMap<Variant, NodeId>,
+    /// By its root, each variant.
+    variants: BTreeMap<NodeId, Variant>,
+    /// All nodes but the roots, in the order in which they were last used.
+    recent: BTreeSet<(u64, NodeId)>,
     /// From so many roots on, those that nothing needs are taken out before another is made.
     n_roots_to_sort_out: usize,
     /// Tokens that texts had in common with nodes, over all walks: what looking has cost.
@@ -134,15 +138,29 @@ impl PrefixTree {
         self.roots.values().copied()
     }
 
-    /// By its root, each variant.
-    pub(super) fn variants(&self) -> BTreeMap<NodeId, &Variant> {
-        self.roots.iter().map(|(variant, &root)| (root, variant)).collect()
-    }
-
     /// The variant of this root.
     pub(super) fn variant(&self, root: NodeId) -> &Variant {
-        let mut roots = self.roots.iter();
-        roots.find_map(|(variant, &of)| (of == root).then_some(variant)).expect("it is a root")
+        self.variants.get(&root).expect("it is a root")
+    }
+
+    /// Number of nodes below the roots.
+    pub(super) fn n_below_roots(&self) -> usize {
+        self.recent.len()
+    }
+
+    /// The nodes below the roots, the most recently used first.
+    pub(super) fn most_recent(&self) -> impl Iterator<Item = NodeId> {
+        self.recent.iter().rev().inspect(|_| work::looked_at(1)).map(|&(_, id)| id)
+    }
+
+    /// Sets the time at which `id` was last used.
+    pub(super) fn set_last_used(&mut self, id: NodeId, now: u64) {
+        let node = self.node_mut(id);
+        let before = std::mem::replace(&mut node.last_used, now);
+        if node.parent.is_some() && before != now {
+            self.recent.remove(&(before, id));
+            self.recent.insert((now, id));
+        }
     }
 
     /// The root of `variant`, made where there is none.
@@ -157,12 +175,13 @@ impl PrefixTree {
         }
         let root = self.add(None, None, Vec::new(), 0);
         self.roots.insert(variant.clone(), root);
+        self.variants.insert(root, variant.clone());
         root
     }
 
     /// Takes out the roots that hold nothing, and whose variants no node is computed with.
     fn sort_out_roots(&mut self) {
-        let (nodes, free) = (&mut self.nodes, &mut self.free);
+        let (nodes, free, variants) = (&mut self.nodes, &mut self.free, &mut self.variants);
         self.roots.retain(|_, &mut NodeId(index)| {
             let root = nodes[index].as_ref().expect("a name is given up with its node");
             let holds_nothing = root.children.is_empty() && root.tips.is_empty() && root.n_pins == 0 && root.n_reserved == 0;
@@ -170,6 +189,7 @@ impl PrefixTree {
             if goes {
                 nodes[index] = None;
                 free.push(index);
+                variants.remove(&NodeId(index));
             }
             !goes
         });
@@ -205,6 +225,9 @@ impl PrefixTree {
         self.nodes[index] = Some(node);
         if let Some(root) = variant {
             self.node_mut(root).n_of_variant += 1;
+        }
+        if parent.is_some() {
+            self.recent.insert((0, NodeId(index)));
         }
         NodeId(index)
     }
@@ -273,7 +296,8 @@ impl PrefixTree {
         node.blocks = blocks;
         (node.n_holders, node.n_running) = (n_holders, n_running);
         (node.n_pins, node.n_reserved) = (n_pins, n_reserved);
-        (node.n_hits, node.last_used, node.maker) = (n_hits, last_used, maker);
+        (node.n_hits, node.maker) = (n_hits, maker);
+        self.set_last_used(upper, last_used);
         upper
     }
 
@@ -282,6 +306,7 @@ impl PrefixTree {
         let node = self.nodes[id.0].take().expect("a node is removed once");
         debug_assert!(node.children.is_empty() && node.tips.is_empty(), "what is removed holds nothing");
         self.free.push(id.0);
+        self.recent.remove(&(node.last_used, id));
         if let Some(parent) = node.parent {
             self.node_mut(parent).children.remove(&(node.variant, node.tokens[0]));
             self.node_mut(node.variant).n_of_variant -= 1;
@@ -292,6 +317,7 @@ impl PrefixTree {
     pub(super) fn join_with_child(&mut self, id: NodeId) {
         let node = self.nodes[id.0].take().expect("a node is joined once");
         self.free.push(id.0);
+        self.recent.remove(&(node.last_used, id));
         let (&_, &child) = node.children.first_key_value().expect("it has a child");
         let parent = node.parent.expect("a root is never joined");
         let first = node.tokens[0];
@@ -394,6 +420,10 @@ impl PrefixTree {
             assert!(!is_empty || node.parent.is_none() || node.n_pins + node.n_reserved > 0, "{id:?} holds nothing");
             counted.insert(id, sums);
         }
+        let recent = order.iter().filter(|&&id| self.node(id).parent.is_some()).map(|&id| (self.node(id).last_used, id));
+        assert_eq!(recent.collect::<BTreeSet<_>>(), self.recent, "an entry for each node below a root");
+        let variants: BTreeMap<NodeId, Variant> = self.roots.iter().map(|(variant, &root)| (root, variant.clone())).collect();
+        assert_eq!(variants, self.variants, "a variant for each root");
     }
 }
 

@@ -198,6 +198,11 @@ fn place_anew<R: Runner>(core: &mut Core<R>, nth: usize, matched: Option<&Match>
     core.memory.cache_mut().give_up(id);
     // A pinned prefix that nobody else holds keeps the id.
     let id = if free_ids(core, 1) { core.memory.place(&variants, matched) } else { None };
+    if id.is_none() {
+        // Its id is released already. In a slot, it would be released again when the search fails.
+        let running = core.slots.take(nth);
+        leave_slot(core, &running);
+    }
     id.ok_or_else(|| Error::Decode { reason: "no sequence id is free for a beam".to_owned() })
 }
 

@@ -125,14 +125,15 @@ impl Source {
         }
     }
 
-    /// The place in all of its tokens that comes after the first `n_said` it has drawn.
-    pub(super) fn cut(&self, n_said: u32) -> u32 {
-        self.tokens.len() - (self.n_predicted - n_said)
+    /// Length of the text up to the end of its first `n_said` drawn tokens; `None` if a context shift has dropped that position.
+    pub(super) fn cut(&self, n_said: u32) -> Option<u32> {
+        let n_tokens = self.tokens.len().checked_sub(self.n_predicted.checked_sub(n_said)?)?;
+        Some(n_tokens).filter(|&n_tokens| self.shifted_at.is_none_or(|shifted_at| n_tokens > shifted_at))
     }
 
     /// Where in all of its tokens is what is left of the first `n_said` that it has drawn.
     pub(super) fn drawn(&self, n_said: u32) -> Range<u32> {
-        let end = self.cut(n_said);
+        let Some(end) = self.cut(n_said) else { return 0..0 };
         self.shifted_at.unwrap_or(0).max(end.saturating_sub(n_said))..end
     }
 

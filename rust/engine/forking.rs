@@ -172,12 +172,12 @@ fn read<R: Runner>(core: &mut Core<R>, mut reading: Box<Reading>) -> Result<Went
 fn cut<R: Runner>(core: &Core<R>, (stream_id, branch): (u64, u32), at: At, known: (Source, Arc<Sender>)) -> Result<Cut> {
     let (source, sender) = known;
     let n_said = n_said(&source, at, core.memory.model())?;
-    let (n_tokens, is_end) = (source.cut(n_said), n_said == source.n_predicted);
-    if let Some(shifted_at) = source.shifted_at.filter(|&at| n_tokens <= at) {
-        let n_left = source.tokens.len() - shifted_at - 1;
+    let is_end = n_said == source.n_predicted;
+    let Some(n_tokens) = source.cut(n_said) else {
+        let n_left = source.tokens.len().saturating_sub(source.shifted_at.unwrap_or(0) + 1);
         let message = format!("the context of the branch was shifted: only in its last {n_left} tokens can it be forked");
         return Err(refused("at", message));
-    }
+    };
     let live = core.queue.find_branch(stream_id, branch).filter(|&found| is_end && sequence_of(core, found).is_some());
     Ok(Cut { source, sender, live, n_said, n_tokens, is_end })
 }

@@ -129,6 +129,11 @@ impl Forks {
         self.due.extract_if(.., is_it).map(|due| due.request_id).collect()
     }
 
+    /// Cancels the waits for the logits of a branch whose context was shifted. Its later text may reach the same length.
+    pub(super) fn drop_due(&mut self, request_id: u64, index: u32) {
+        self.due.retain(|due| due.of != (request_id, index));
+    }
+
     /// A job is over.
     pub(super) fn leave(&mut self, request_id: u64) {
         self.begun.remove(&request_id);

@@ -24,6 +24,9 @@ pub const MAX_REMEMBERED_REQUESTS: usize = 4096;
 /// Most tokens that one explanation compares: about a millisecond's work. Of what was remembered before, only the beginnings are.
 const MAX_COMPARED: u64 = 1 << 20;
 
+/// Cost of a comparison that the first token decides, in tokens.
+const PER_TEXT: u64 = 16;
+
 /// Requests that are looked through for a text with another beginning, the newest first.
 const MAX_LOOKED_THROUGH: usize = 8;
 
@@ -172,6 +175,9 @@ impl History {
         for record in self.own(job) {
             let n_alike = record.variants.n_common(&job.variants);
             for text in &record.texts {
+                if compared.is_spent() {
+                    return found;
+                }
                 let tokens = record.tokens(text);
                 let near = |n_common| Nearest { record, tokens, n_common };
                 let n_known = found.of_others.map_or(0, |other| other.n_common).max(n_alike);
@@ -196,7 +202,7 @@ impl History {
     /// there.
     pub(super) fn lost(&self, job: &Job, n_found: u32, n_known: u32, is_a_state: bool) -> Option<&(Instant, Lost)> {
         let compared = Comparison::new(&job.prompt);
-        self.lost.iter().rev().find(|(_, lost)| {
+        self.lost.iter().rev().take_while(|_| !compared.is_spent()).find(|(_, lost)| {
             let range = &lost.range;
             let is_it = if is_a_state {
                 range.end > n_found && range.end <= n_known
@@ -294,13 +300,26 @@ impl<'a> Comparison<'a> {
     /// How many tokens both begin with, where that is `at_least` so many or more.
     fn common(&self, text: TokensView<'_>, at_least: u32) -> Option<u32> {
         let at = at_least.checked_sub(1)?;
+        if self.is_spent() {
+            return None;
+        }
+        self.spend(PER_TEXT);
         // Most texts are told apart by this one token.
-        if text.len() <= at || self.prompt.get(at as usize) != Some(&text.at(at)) || self.n_left.get() == 0 {
+        if text.len() <= at || self.prompt.get(at as usize) != Some(&text.at(at)) {
             return None;
         }
         let n = text.common_prefix(self.prompt);
-        self.n_left.set(self.n_left.get().saturating_sub(u64::from(n)));
+        self.spend(u64::from(n));
         (n >= at_least).then_some(n)
+    }
+
+    /// Whether the bound on compared tokens is reached.
+    fn is_spent(&self) -> bool {
+        self.n_left.get() == 0
+    }
+
+    fn spend(&self, n_tokens: u64) {
+        self.n_left.set(self.n_left.get().saturating_sub(n_tokens));
     }
 
     /// How many tokens the prompt from `start` on and the text from `of_text` on have in common, at most [`MIN_SHARED`].
@@ -309,5 +328,52 @@ impl<'a> Comparison<'a> {
         let Some(own) = self.prompt.get(start as usize..) else { return 0 };
         let other = (of_text..end).map(|at| text.at(at));
         u32::try_from(own.iter().zip(other).take_while(|&(&a, b)| a == b).count()).expect("few")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::engine::job::QueuePlace;
+    use crate::engine::stream;
+    use crate::request::{Prompt, Request};
+    use crate::sampling::Sampler;
+    use crate::sampling::lexicon::tests::Pieces;
+
+    /// A request with the prompt `tokens`.
+    fn job(request_id: u64, tokens: &[Token]) -> Job {
+        let place = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+        let (sender, _) = stream::stream(request_id, 1, None, Box::new(|_| {}));
+        let request = Request::new(Prompt::from_tokens(tokens.to_vec()), 0);
+        let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
+        Job::new(request_id, vec![(0, request, sampler)], Arc::new(sender), place)
+    }
+
+    #[test]
+    fn texts_that_their_first_token_rejects_count_towards_the_bound_of_a_comparison() {
+        let mut history = History::default();
+        let asked = job(u64::MAX, &[1; 40]);
+        let known = job(0, &[1; 40]);
+        history.begin(&known);
+        history.leave(0, 0, &Tokens::new(Arc::clone(&known.prompt)), 40);
+        let n_common = |history: &History| history.remembered(&asked).nearest.map(|nearest| nearest.n_common);
+        assert_eq!(n_common(&history), Some(40));
+        let n_texts = u32::try_from(MAX_COMPARED / PER_TEXT).expect("few");
+        for (request_id, first) in (1..).zip((0..n_texts).step_by(256)) {
+            let other = job(request_id, &[2]);
+            history.begin(&other);
+            for index in 0..256.min(n_texts - first) {
+                history.leave(request_id, index, &Tokens::new(Arc::clone(&other.prompt)), 1);
+            }
+        }
+        assert_eq!(n_common(&history), None, "the newest {n_texts} texts are all that one explanation compares");
+        let lost = Lost { maker: 0, range: 0..40, why: crate::request::WhyLost::Pool };
+        history.lose([lost].into_iter(), Instant::now());
+        assert!(history.lost(&asked, 0, 40, false).is_some());
+        let of_others = |maker| Lost { maker, range: 0..40, why: crate::request::WhyLost::Pool };
+        history.lose((1..=u64::from(n_texts / 256)).map(of_others), Instant::now());
+        assert!(history.lost(&asked, 0, 40, false).is_none(), "losses are compared within the same bound");
     }
 }

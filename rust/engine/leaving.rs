@@ -257,6 +257,7 @@ pub(super) fn shift<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
     let (tokens, variants) = (tokens.clone(), variants.clone());
     let Some(n_kept) = core.slots.running_mut()[nth].sequence.shift() else { return false };
     let running = core.slots.take(nth);
+    core.forks.drop_due(running.sequence.request_id, running.sequence.index);
     leave_slot_with(core, &running, &variants, tokens, running.n_held);
     let reservation = core.memory.cache_mut().reserve_first(running.id, running.n_held.min(n_kept));
     core.queue.wait_to_resume(Preempted { n_held: running.n_held, sequence: running.sequence, reservation, slot: running.slot });
@@ -356,14 +357,13 @@ pub(super) fn release_keeper<R: Runner>(core: &mut Core<R>, request_id: u64) -> 
 /// What these ids held is of no use any more: the requests that run on them end with an error, and the prompts that they kept are
 /// computed again.
 pub(super) fn lose<R: Runner>(core: &mut Core<R>, ids: &[SequenceId], reason: &str) {
+    // Includes requests that have failed already or fail below: removing one would release an id that no longer exists.
+    for request_id in core.queue.kept_on(ids) {
+        core.queue.job_mut(request_id).keeper = Keeper::Nobody;
+    }
     let lost = core.slots.running().iter().filter(|running| ids.contains(&running.id));
     let mut lost: Vec<u64> = lost.map(|running| running.sequence.request_id).collect();
     lost.dedup();
     fail(core, &lost, &Error::Decode { reason: reason.to_owned() });
-    let kept: Vec<u64> =
-        core.queue.open().filter(|job| job.keeper.id().is_some_and(|id| ids.contains(&id))).map(|job| job.request_id).collect();
-    for request_id in kept {
-        core.queue.job_mut(request_id).keeper = Keeper::Nobody;
-    }
     core.memory.cache_mut().lose(ids);
 }

@@ -298,7 +298,9 @@ fn last_drawn(source: &Source, n_said: u32, n_bytes: usize, runner: &impl Runner
         append_text(source.tokens.at(start), &source.way.request, runner, &mut bytes);
         n_silent += u32::from(bytes.len() == n_before);
     }
-    let before = source.begun.as_deref().filter(|_| start == drawn.start).map_or_else(Vec::new, Begun::held);
+    // After a context shift, the tokens between the start of the branch and `drawn` are gone.
+    let reaches_start = start == drawn.start && source.shifted_at.is_none();
+    let before = source.begun.as_deref().filter(|_| reaches_start).map_or_else(Vec::new, Begun::held);
     (before, source.tokens.of(start..drawn.end))
 }
 
@@ -327,9 +329,16 @@ fn first_begun(source: &Source, runner: &impl Runner) -> Result<Begun> {
             "the context of the branch was shifted, and with it went what its grammar has read; give the forks their own";
         return Err(refused("at", message.to_owned()));
     }
-    Ok(match &source.begun {
-        Some(begun) => begun.copy(),
-        None => Begun::new(request, Arc::clone(stops), &runner.lexicon()),
+    let start = || Begun::new(request, Arc::clone(stops), &runner.lexicon());
+    Ok(match source.begun.as_deref().filter(|_| source.shifted_at.is_none()) {
+        None => start(),
+        Some(begun @ Begun::Alike { .. }) => begun.copy(),
+        // A branch with options of its own starts its grammar and its stop strings. Its forks continue both.
+        Some(Begun::Anew(bytes)) => {
+            let mut begun = start();
+            begun.hold(bytes);
+            begun
+        }
     })
 }
 

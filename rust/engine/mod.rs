@@ -517,12 +517,26 @@ impl Engine {
         self.inner.published.recent_steps().iter().copied().collect()
     }
 
-    /// The prefix tree, parents before their children. The worker answers between two steps.
+    /// The prefix tree, parents before their children. The worker answers between two steps, and one step waits while all of it is
+    /// copied.
+    ///
+    /// While requests are running, a step spends a bounded amount of work on questions; the others wait for later steps.
     ///
     /// # Errors
     /// [`Error::Stopped`], as every question that the worker answers.
     pub fn cached(&self) -> Result<Vec<CachedNode>> {
         self.ask(Question::Cached)
+    }
+
+    /// The `limit` nodes of the prefix tree that were used most recently, in that order, and how many nodes there are. A node counts
+    /// as used when something below it was: parents come before their children, and no node without its parent.
+    ///
+    /// The cost grows with `limit` and not with the tree.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`].
+    pub fn recently_used(&self, limit: usize) -> Result<(Vec<CachedNode>, usize)> {
+        self.ask(|answer| Question::RecentlyUsed(limit, answer))
     }
 
     /// Which prefixes can be had, as at most `n_max` hashes of blocks that are made with `key`: see [`block_hashes`].

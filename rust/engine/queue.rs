@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::cache::Reservation;
 use crate::engine::job::{Awaits, Branch, Job, QueuePlace, Way};
+use crate::engine::runner::SequenceId;
 use crate::engine::seniority::{Seniority, rank};
 use crate::engine::sequence::Sequence;
 
@@ -308,6 +309,12 @@ impl Queue {
     /// Requests that hold their prompt's cells, or would, for branches that wait.
     pub(super) fn open(&self) -> impl Iterator<Item = &Job> {
         self.open.values().flatten().map(|&request_id| self.job(request_id))
+    }
+
+    /// Requests whose prompts are kept on one of `ids`, including failed requests. O(number of requests).
+    pub(super) fn kept_on(&self, ids: &[SequenceId]) -> Vec<u64> {
+        let is_kept_there = |job: &&Job| job.keeper.id().is_some_and(|id| ids.contains(&id));
+        self.jobs.values().map(|(job, _)| job).filter(is_kept_there).map(|job| job.request_id).collect()
     }
 
     /// Sequences that wait to resume, most senior first.

@@ -21,7 +21,7 @@ use crate::engine::memory::Memory;
 use crate::engine::outbox::{Outbox, Published};
 use crate::engine::planning::{Planner, count};
 use crate::engine::publishing::{await_readers, publish, show};
-use crate::engine::questions::{Question, answer};
+use crate::engine::questions::{Question, Questions, answer, answer_some};
 use crate::engine::queue::Queue;
 use crate::engine::recall::Recall;
 use crate::engine::restoring::{move_pieces, use_idle_time};
@@ -49,7 +49,7 @@ pub(crate) enum Command {
     CancelBranch(u64, u32),
     /// A branch is to be forked; counted in [`Published::n_waiting`].
     Fork(Box<ForkOrder>),
-    /// To be answered between two steps.
+    /// To be answered between two steps, behind the commands that wait.
     Ask(Question),
     /// End now.
     Stop,
@@ -60,6 +60,7 @@ pub(crate) struct Worker<R> {
     planner: Planner,
     stall_detector: StallDetector,
     commands: Receiver<Command>,
+    questions: Questions,
 }
 
 impl<R: Runner> Worker<R> {
@@ -83,7 +84,7 @@ impl<R: Runner> Worker<R> {
             limits,
         };
         show(&mut core);
-        Self { core, planner, stall_detector: StallDetector::default(), commands }
+        Self { core, planner, stall_detector: StallDetector::default(), commands, questions: Questions::default() }
     }
 
     /// Serves requests until the engine stops.
@@ -154,11 +155,19 @@ impl<R: Runner> Worker<R> {
         Some(core.slots.kept_for().unwrap_or(LONGEST_NAP).min(LONGEST_NAP))
     }
 
-    /// Takes the commands that wait, and returns when it began to; where there is nothing to do, or for so long as nothing can be
-    /// done, waits for one. What comes behind forks whose prompts are enough to copy in one step is taken after that. `None` when the engine stops.
+    /// Handles the waiting commands and answers questions; returns the time at which it started. Blocks while there is nothing to do,
+    /// and naps while nothing can be done. Returns `None` when the engine stops.
     fn receive(&mut self, nap: Option<Duration>) -> Option<Instant> {
+        let began = self.take_commands(nap)?;
+        answer_some(&mut self.core, &mut self.questions);
+        Some(began)
+    }
+
+    /// As [`Worker::receive`], but answers questions only while the engine is idle. Commands behind forks whose prompts are enough to
+    /// copy in one step wait for the next one.
+    fn take_commands(&mut self, nap: Option<Duration>) -> Option<Instant> {
         self.core.forks.begin_step();
-        if let Some(nap) = nap.filter(|_| self.core.is_busy()) {
+        if let Some(nap) = nap.filter(|_| self.core.is_busy() && !self.questions.are_waiting()) {
             match self.commands.recv_timeout(nap) {
                 Ok(command) => self.obey(command).then_some(())?,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -174,6 +183,12 @@ impl<R: Runner> Worker<R> {
                 Ok(command) => command,
                 Err(TryRecvError::Disconnected) => return None,
                 Err(TryRecvError::Empty) if self.core.is_busy() => return Some(began),
+                Err(TryRecvError::Empty) if self.questions.are_waiting() => {
+                    self.core.outbox.ring();
+                    let question = self.questions.next().expect("one is waiting");
+                    answer(&mut self.core, question);
+                    continue;
+                }
                 Err(TryRecvError::Empty) if use_idle_time(&mut self.core) => {
                     began = self.core.begin_step();
                     continue;
@@ -214,10 +229,7 @@ impl<R: Runner> Worker<R> {
             }
             Command::CancelBranch(stream_id, index) => cancel_in_turn(core, stream_id, index),
             Command::Fork(order) => fork(core, *order),
-            Command::Ask(question) => {
-                core.outbox.ring();
-                answer(core, question);
-            }
+            Command::Ask(question) => self.questions.push(question),
             Command::Stop => return false,
         }
         true

@@ -215,14 +215,28 @@ impl Watch {
                 self.bell.disarm();
             }
         }
+        // An event loop may create futures of any class. If one of them raises, the other tasks are still woken.
+        let mut raised = Ok(());
         for waiter in ready {
             let future = waiter.future.bind(py);
-            if !future.call_method0(intern!(py, "done"))?.extract::<bool>()? {
-                future.call_method1(intern!(py, "set_result"), (py.None(),))?;
+            if let Err(error) = wake(future) {
+                match raised {
+                    Ok(()) => raised = Err(error),
+                    Err(_) => error.write_unraisable(py, Some(future)),
+                }
             }
         }
-        Ok(())
+        raised
     }
+}
+
+/// Ends the wait of the task that awaits `future`, if it has not ended.
+fn wake(future: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = future.py();
+    if !future.call_method0(intern!(py, "done"))?.extract::<bool>()? {
+        future.call_method1(intern!(py, "set_result"), (py.None(),))?;
+    }
+    Ok(())
 }
 
 /// Locks for a few instructions that run no Python, so that whoever waits here does not wait for the GIL.

@@ -1,8 +1,5 @@
 //! What is in the cache, for Python.
 
-use std::cmp::Reverse;
-use std::mem::take;
-
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -98,31 +95,4 @@ impl PyCachedNode {
 /// The first and the last `n` of `tokens`; all of them and none, where they are no more than that.
 pub(super) fn excerpt(tokens: &[Token], n: usize) -> (&[Token], &[Token]) {
     if tokens.len() <= n.saturating_mul(2) { (tokens, &[]) } else { (&tokens[..n], &tokens[tokens.len() - n..]) }
-}
-
-/// The `limit` nodes of a listing that were used most recently, in that order, parents before their children: a node counts as
-/// used when something below it was, so that none is there without its parent.
-pub(super) fn recently_used(mut nodes: Vec<CachedNode>, limit: usize) -> Vec<CachedNode> {
-    let mut used: Vec<u64> = nodes.iter().map(|node| node.last_used).collect();
-    // From the last to the first, so that children tell their parents before these tell theirs.
-    for place in (0..nodes.len()).rev() {
-        if let Some(parent) = nodes[place].parent {
-            used[parent] = used[parent].max(used[place]);
-        }
-    }
-    let mut order: Vec<usize> = (0..nodes.len()).collect();
-    order.sort_unstable_by_key(|&place| (Reverse(used[place]), place));
-    order.truncate(limit);
-    let mut places = vec![None; nodes.len()];
-    for (new, &old) in order.iter().enumerate() {
-        places[old] = Some(new);
-    }
-    let shown = order.into_iter().map(|place| {
-        let node = &mut nodes[place];
-        let (parent, tokens) = (node.parent.and_then(|parent| places[parent]), take(&mut node.tokens));
-        let (adapters, slots) = (take(&mut node.adapters), take(&mut node.slots));
-        let owner = node.owner.take();
-        CachedNode { parent, tokens, adapters, slots, owner, ..*node }
-    });
-    shown.collect()
 }

@@ -11,7 +11,7 @@ use super::adapters::{self, PyAdapter};
 use super::aside::detached;
 use super::awaitable::PyNext;
 use super::bell::Bells;
-use super::cached::{self, PyCachedNode};
+use super::cached::PyCachedNode;
 use super::convert::{self, Constraints, PromptInput, RequestInput};
 use super::errors::{ContextOverflow, InvalidRequest};
 use super::fork::ThisProcess;
@@ -365,9 +365,8 @@ impl PyEngine {
     /// The nodes that were used most recently, with those above them, and how many nodes there are.
     fn recently_used(&self, py: Python<'_>, limit: usize) -> PyResult<(Vec<PyCachedNode>, usize)> {
         let engine = self.handle()?;
-        let shown = || engine.cached().map(|nodes| (nodes.len(), cached::recently_used(nodes, limit)));
-        let (n_nodes, shown) = py.detach(shown)?;
-        Ok((shown.into_iter().map(PyCachedNode).collect(), n_nodes))
+        let (nodes, n_nodes) = py.detach(|| engine.recently_used(limit))?;
+        Ok((nodes.into_iter().map(PyCachedNode).collect(), n_nodes))
     }
 
     /// Which prefixes are in the pool and which only in the store, as hashes of blocks: at most `n_max`, each as 8 bytes, the least

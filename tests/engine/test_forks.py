@@ -118,6 +118,21 @@ async def test_forks_with_options_begin_anew_and_others_go_on(engine: weft.Engin
     assert refused.value.param == "append"
 
 
+async def test_a_fork_of_a_fork_with_options_continues_its_grammar(engine: weft.Engine) -> None:
+    stream = engine.generate(prompt_of(30, "held twice"), max_tokens=4, temperature=0.0, ignore_eos=True)
+    await ends(stream)
+    grammar = 'root ::= "A" "B" "C" "D" "E" "F" "G" "H"'
+    fork = await stream.fork(0, own_stream=True, grammar=grammar, max_tokens=40)
+    [(text, _)] = (await ends(fork)).values()
+    assert text == "ABCDEFGH"
+    second = await fork.fork(0, own_stream=True, at=2)
+    third = await second.fork(0, own_stream=True, at=0)
+    for forked in (second, third):
+        assert [text[:2] + rest for rest, _ in (await ends(forked)).values()] == ["ABCDEFGH"]
+    with pytest.raises(InvalidRequest, match="grammar of the branch does not allow"):
+        await fork.fork(0, own_stream=True, at=2, append="D")
+
+
 async def test_seeds_of_forks_are_what_the_manual_says(engine: weft.Engine) -> None:
     prompt = prompt_of(50, "seeds of forks")
     stream = engine.generate(prompt, seed=7, temperature=1.5, max_tokens=12, ignore_eos=True)

@@ -5,6 +5,8 @@ import contextlib
 import os
 import re
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,6 +34,62 @@ async def test_every_thread_and_loop_gets_its_own_answers(engine: weft.Engine) -
         here = await engine.complete(prompt_of(30, "here"), n=4, max_tokens=10, ignore_eos=True)
         assert await asyncio.gather(*elsewhere) == [4 * 2 * 10] * 6
     assert here.n_predicted == 40
+
+
+class FaultyFuture(asyncio.Future[None]):
+    """A future that cannot be given its result."""
+
+    def set_result(self, result: None) -> None:
+        raise ArithmeticError("this future takes no result")
+
+
+class FaultyLoop(asyncio.SelectorEventLoop):
+    """An event loop whose next future is faulty once `makes_faulty` is set."""
+
+    makes_faulty = False
+
+    def create_future(self) -> asyncio.Future[None]:
+        if not self.makes_faulty:
+            return super().create_future()
+        self.makes_faulty = False
+        return FaultyFuture(loop=self)
+
+
+def block_until(condition: Callable[[], bool], deadline_s: float = 10) -> None:
+    """As `wait_until`, but keeps the event loop from running."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"not so within {deadline_s} s"
+        time.sleep(0.001)
+
+
+async def next_of(stream: weft.Stream) -> weft.Event:
+    return await anext(stream)
+
+
+def test_a_future_that_raises_keeps_no_other_task_waiting() -> None:
+    raised: list[BaseException] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, FaultyLoop)
+        loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))
+        async with weft.Engine(n_slots=2, n_ctx=256, n_threads=1) as engine:
+            streams = [engine.generate("Once upon a time,", max_tokens=1) for _ in range(2)]
+            loop.makes_faulty = True
+            first, second = (asyncio.create_task(next_of(stream)) for stream in streams)
+            await asyncio.sleep(0)
+            # Both are ready when the loop runs again.
+            block_until(lambda: engine.stats().n_predicted == 2 and is_idle(engine))
+            assert isinstance(await asyncio.wait_for(second, 10), weft.Token)
+            assert not first.done()
+            first.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await first
+
+    with asyncio.Runner(loop_factory=FaultyLoop) as runner:
+        runner.run(main())
+    assert [type(error) for error in raised] == [ArithmeticError]
 
 
 async def test_threads_that_compute_give_way_to_those_that_answer(engine: weft.Engine) -> None:

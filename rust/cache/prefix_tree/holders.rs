@@ -14,13 +14,14 @@ impl PrefixTree {
             let node = self.node_mut(at);
             node.n_holders += 1;
             node.n_running += 1;
-            if node.n_running == 1 {
-                node.last_used = now;
+            next = node.parent;
+            let (n_holders, n_running) = (node.n_holders, node.n_running);
+            if n_running == 1 {
+                self.set_last_used(at, now);
             } else {
                 ran = ran.or(Some(at));
             }
-            next = node.parent;
-            if let (1, Some(parent)) = (node.n_holders, next) {
+            if let (1, Some(parent)) = (n_holders, next) {
                 self.node_mut(parent).pooled.push(at);
             }
         }
@@ -60,12 +61,12 @@ impl PrefixTree {
             work::looked_at(1);
             let node = self.node_mut(at);
             node.n_running -= 1;
+            next = node.parent;
             if node.n_running == 0 {
-                node.last_used = now;
+                self.set_last_used(at, now);
             } else {
                 runs = runs.or(Some(at));
             }
-            next = node.parent;
         }
         runs
     }

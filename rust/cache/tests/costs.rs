@@ -107,6 +107,18 @@ fn a_look_for_cells_to_move_costs_what_may_be_moved() {
 }
 
 #[test]
+fn a_listing_of_few_nodes_costs_nothing_for_the_others() {
+    let (large, ids) = shared_by_all();
+    let slot_of = |id: SequenceId| (id == ids[0]).then_some(0);
+    for limit in [0, 1, 10, 100] {
+        let (n_looked_at, (nodes, n_nodes)) = work::of(|| large.cache.recently_used(limit, slot_of));
+        assert_eq!(nodes.len(), limit);
+        assert!(n_nodes > N_STORED, "{n_nodes}");
+        assert!(n_looked_at < 10 * limit as u64 + 50, "{n_looked_at} looks for {limit} of {n_nodes} nodes");
+    }
+}
+
+#[test]
 fn an_end_costs_nothing_for_what_others_share() {
     let (mut large, ids) = shared_by_all();
     for &id in &ids[1..] {

@@ -18,6 +18,7 @@ struct Run {
     random: Random,
     bench: Bench,
     n_cells: usize,
+    n_checks: u32,
     running: Vec<SequenceId>,
     private: Option<SequenceId>,
     reserved: Vec<Reservation>,
@@ -31,7 +32,17 @@ impl Run {
         let n_window = if forks == Forks::InWindow { 6 } else { 0 };
         let bench = Bench::of(MemoryKind { n_window, ..memory(forks) }, n_cells, 6, max_store_bytes);
         let (running, reserved, pins) = (Vec::new(), Vec::new(), Vec::new());
-        Self { random: Random(11), bench, n_cells: n_cells as usize, running, reserved, pins, private: None, n_relocations: 0 }
+        Self {
+            random: Random(11),
+            bench,
+            n_cells: n_cells as usize,
+            n_checks: 0,
+            running,
+            reserved,
+            pins,
+            private: None,
+            n_relocations: 0,
+        }
     }
 
     fn below(&mut self, n: usize) -> usize {
@@ -250,6 +261,11 @@ impl Run {
 
     fn check(&mut self) {
         self.bench.check();
+        // A listing of the whole tree takes longer than most operations.
+        self.n_checks += 1;
+        if self.n_checks.is_multiple_of(64) {
+            check_listings(&self.bench.cache);
+        }
         assert_eq!(self.bench.cache.n_free() + self.bench.cache.n_used(), self.n_cells);
         let pins = std::mem::take(&mut self.pins);
         for pinned in &pins {
@@ -323,4 +339,35 @@ fn the_same_holds_for_windows() {
 #[test]
 fn the_same_holds_for_states() {
     nothing_is_ever_lost(64, Forks::AtEnd, Some(9000), 100_000);
+}
+
+/// The same stretches, each once: without their parents' indices and their slots.
+fn stretches(nodes: &[CachedNode]) -> Vec<(u32, &[Token], u64, u64)> {
+    let mut all: Vec<_> = nodes.iter().map(|node| (node.start, &node.tokens[..], node.last_used, node.n_stored_bytes)).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Asserts that both listings have the same stretches, and that the most recently used ones come first.
+fn check_listings(cache: &KvCache) {
+    let slot_of = |id: SequenceId| cache.is_pinned(id).then_some(u32::from(id.0));
+    let all = cache.listing(slot_of);
+    let (recent, n_nodes) = cache.recently_used(usize::MAX, slot_of);
+    assert_eq!((n_nodes, stretches(&recent)), (all.len(), stretches(&all)));
+    assert_eq!(all.iter().map(|node| node.n_stored_bytes).sum::<u64>(), cache.store_size().0, "each piece counts once");
+    let mut used: Vec<u64> = recent.iter().map(|node| node.last_used).collect();
+    for (index, node) in recent.iter().enumerate().rev() {
+        if let Some(parent) = node.parent {
+            assert!(parent < index, "a parent comes before its children");
+            let end = recent[parent].start + length(&recent[parent].tokens);
+            assert_eq!(node.start, end, "a stretch follows its parent");
+            used[parent] = used[parent].max(used[index]);
+        } else {
+            assert_eq!(node.start, 0, "only a first stretch has no parent");
+        }
+    }
+    assert!(used.is_sorted_by(|a, b| a >= b), "{used:?}");
+    for limit in [0, 1, recent.len() / 2] {
+        assert_eq!(cache.recently_used(limit, slot_of), (recent[..limit.min(recent.len())].to_vec(), n_nodes));
+    }
 }

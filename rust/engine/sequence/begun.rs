@@ -22,6 +22,14 @@ impl Begun {
         Self::Alike { constraint: constraint(request, lexicon), text: Text::new(stops, request.n_indent) }
     }
 
+    /// Starts the text with `bytes`, the beginning of a character that the parent branch has drawn.
+    pub(crate) fn hold(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Alike { text, .. } => text.hold(bytes),
+            Self::Anew(held) => held.extend_from_slice(bytes),
+        }
+    }
+
     /// Another one that is where this one is.
     pub(crate) fn copy(&self) -> Self {
         match self {

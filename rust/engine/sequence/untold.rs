@@ -1,6 +1,7 @@
 //! What a sequence is still to tell of its prompt.
 
 use crate::engine::sequence::Sequence;
+use crate::request::Task;
 
 impl Sequence {
     /// Whether the logits after its token at `position` tell of the next one of its prompt.
@@ -18,9 +19,14 @@ impl Sequence {
         self.untold.logprobs.as_ref().map_or(0, |logprobs| logprobs.n_told.saturating_sub(n_held + 1))
     }
 
-    /// Most tokens that it may find computed: what it must tell of needs the logits before it.
+    /// Upper bound on the cached tokens that it may reuse: the first token that it reports or draws needs the logits before it. Tasks
+    /// draw no tokens and may reuse all of theirs, which may be none.
     pub(crate) fn most_found(&self) -> u32 {
         let untold = self.untold.logprobs.as_ref().filter(|logprobs| logprobs.n_told < self.n_prompt);
-        untold.map_or(self.n_tokens() - 1, |logprobs| logprobs.n_told.saturating_sub(1))
+        match (untold, &self.request.task) {
+            (Some(logprobs), _) => logprobs.n_told.saturating_sub(1),
+            (None, Task::Complete) => self.n_tokens().saturating_sub(1),
+            (None, _) => self.n_tokens(),
+        }
     }
 }

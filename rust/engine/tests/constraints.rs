@@ -54,7 +54,7 @@ impl Constraint for Reading {
 }
 
 /// The request with its branches held to `tokens`, and how many rows are masked for it.
-fn held_to(request: Request, tokens: Vec<Token>) -> (Request, Arc<Mutex<u32>>) {
+pub(super) fn held_to(request: Request, tokens: Vec<Token>) -> (Request, Arc<Mutex<u32>>) {
     let n_masked = Arc::default();
     let script = Script { tokens, n_masked: Arc::clone(&n_masked) };
     (Request { constraint: Some(SharedConstraint(Arc::new(script))), ..request }, n_masked)

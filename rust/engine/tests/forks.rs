@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::constraints::held_to;
 use super::*;
 use crate::engine::fork_order::{MAX_FORKED_TOKENS, READ_AGAIN};
 use crate::engine::making::MAX_SILENT;
@@ -391,6 +392,91 @@ fn what_was_held_back_is_looked_for_behind_so_many_tokens_that_spell_nothing() {
     }
 }
 
+/// Reads a fork with a separate stream and one branch to its end.
+fn only_branch(forked: Forked) -> Branch {
+    let mut branches = collect(forked.stream.expect("the fork has a stream of its own")).unwrap();
+    assert_eq!(branches.len(), 1);
+    branches.remove(0)
+}
+
+/// The first byte of "é", and the second.
+const HALVES: [Token; 2] = [1, 2];
+
+/// A finished stream that ends with the first byte of "é", and its finished fork. The grammar of the fork allows only `éXYé!` from that
+/// byte on, and the fork stops at `stop`.
+fn fork_with_a_grammar(engine: &Engine, stop: &[&str]) -> (Completions, Forked) {
+    let (request, _) = held_to(greedy(&prompt(1, 60), 1), vec![HALVES[0]]);
+    let completions = engine.submit(request, None).unwrap();
+    let script = [&[HALVES[1]][..], &tokens_of("XY"), &HALVES, &tokens_of("!")].concat();
+    let (way, _) = held_to(anew(40), script);
+    let way = Request { stop: stop.iter().map(|&stop| stop.to_owned()).collect(), ..way };
+    wait_until(engine, is_idle);
+    let fork = completions.fork(on_its_own(Fork { at: At::Token(1), ways: own_way(vec![way]), ..alike(1) })).unwrap();
+    wait_until(engine, is_idle);
+    (completions, fork)
+}
+
+#[test]
+fn a_fork_of_a_fork_continues_its_grammar_and_the_character_that_it_has_begun() {
+    let (engine, _) = start(limits(4, 4096));
+    let (_first, fork) = fork_with_a_grammar(&engine, &[]);
+    let fork_stream = fork.stream.unwrap();
+    for (n_drawn, text) in [(0, "éXYé!"), (1, "XYé!"), (2, "Yé!"), (3, "é!"), (4, "é!"), (5, "!"), (6, "")] {
+        let second = fork_stream.fork(on_its_own(Fork { at: At::Token(n_drawn), ..alike(1) })).unwrap();
+        let second_stream = second.stream.unwrap();
+        wait_until(&engine, is_idle);
+        let third = second_stream.fork(on_its_own(Fork { at: At::Token(0), ..alike(1) })).unwrap();
+        assert_eq!(only_branch(third).text, text, "a fork of the fork of the fork, which was forked after {n_drawn} tokens");
+        assert_eq!(collect(second_stream).unwrap()[0].text, text, "after {n_drawn} tokens");
+    }
+    assert_eq!(collect(fork_stream).unwrap()[0].text, "éXYé!");
+}
+
+#[test]
+fn a_fork_of_a_running_fork_continues_its_grammar() {
+    let (engine, control) = start(limits(4, 4096));
+    let completions = drawing(&engine, &control, greedy(&prompt(1, 60), 400), 3);
+    let script = tokens_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ").repeat(4);
+    let (way, _) = held_to(anew(200), script.clone());
+    let fork = on_its_own(Fork { ways: own_way(vec![way]), ..alike(1) });
+    let fork_stream = forked(&control, &completions, fork).unwrap().stream.unwrap();
+    step_until(&engine, &control, |stats| {
+        stats.slots.iter().flat_map(|slot| &slot.running).any(|running| running.request_id > 0 && running.n_predicted >= 5)
+    });
+    let asked = [At::Token(2), At::End].map(|at| forked(&control, &fork_stream, on_its_own(Fork { at, ..alike(1) })).unwrap());
+    control.allow(None);
+    for fork in asked {
+        let n_drawn = fork.n_said as usize;
+        assert_eq!(only_branch(fork).tokens, [&script[n_drawn..], &[END]].concat(), "forked after {n_drawn} tokens");
+    }
+}
+
+#[test]
+fn a_fork_of_a_fork_completes_a_stop_string_that_its_branch_has_begun() {
+    let (engine, _) = start(limits(4, 4096));
+    let (_first, fork) = fork_with_a_grammar(&engine, &["Yé"]);
+    let fork_stream = fork.stream.unwrap();
+    for (n_drawn, text) in [(1, "X"), (2, ""), (3, ""), (4, "")] {
+        let second = fork_stream.fork(on_its_own(Fork { at: At::Token(n_drawn), ..alike(1) })).unwrap();
+        let Branch { text: shown, finished, .. } = only_branch(second);
+        assert_eq!((&*shown, finished.reason), (text, FinishReason::Stop("Yé".into())), "after {n_drawn} tokens");
+    }
+}
+
+#[test]
+fn text_appended_to_a_fork_of_a_fork_must_match_its_grammar() {
+    let (engine, _) = start(limits(4, 4096));
+    let (_first, fork) = fork_with_a_grammar(&engine, &[]);
+    let fork_stream = fork.stream.unwrap();
+    let append = |text: &str| {
+        let append = tokens_of(text);
+        fork_stream.fork(on_its_own(Fork { at: At::Token(1), append, ..alike(1) }))
+    };
+    assert_eq!(only_branch(append("XY").unwrap()).text, "é!");
+    let refused = append("Y").err();
+    assert!(matches!(refused, Some(Error::InvalidRequest { param: "append", .. })), "{refused:?}");
+}
+
 fn text_of(event: Event) -> String {
     match event {
         Event::Token(token) => token.text.to_string(),
@@ -468,6 +554,54 @@ fn a_shifted_branch_is_forked_where_its_text_is_left() {
     let at = whole.windows(40).position(|part| part == &fork[..40]).expect("it draws what its branch draws");
     assert!(at >= 40);
     assert_eq!(collect(near.unwrap().stream.unwrap()).unwrap()[0].tokens[..2], whole[38..40]);
+}
+
+#[test]
+fn a_branch_that_was_shifted_several_times_is_forked_only_where_its_text_is_left() {
+    let (engine, _) = start(Limits { n_ctx_slot: 64, ..limits(2, 512) });
+    let shift = ContextShift { n_keep: Some(10), n_discard: 0 };
+    let n_drawn = 400;
+    let request = Request { context_shift: Some(shift), ..greedy(&prompt(1, 30), n_drawn) };
+    let completions = engine.submit(request, None).unwrap();
+    wait_until(&engine, |stats| stats.n_predicted == u64::from(n_drawn) && is_idle(stats));
+    let fork_at = |n_drawn: u32| completions.fork(on_its_own(Fork { at: At::Token(n_drawn), ..alike(1) }));
+    let n_left = (0..n_drawn).rev().take_while(|&at| fork_at(at).is_ok()).count();
+    assert!((1..54).contains(&n_left), "{n_left}");
+    for at in [0, 5, 100, n_drawn - 54] {
+        let refused = fork_at(at).err();
+        assert!(
+            matches!(&refused, Some(Error::InvalidRequest { param: "at", message }) if message.contains("was shifted")),
+            "{at}: {refused:?}"
+        );
+    }
+    wait_until(&engine, is_idle);
+}
+
+#[test]
+fn forks_of_a_branch_that_is_shifted_before_its_next_token_continue_what_it_was() {
+    // The branch has 88 of the cells, as a pinned prompt has the others.
+    let (engine, control) = start(limits(1, 128));
+    let pinned = pin(&engine, &prompt(9, 40));
+    let text = prompt(1, 30);
+    let shift = ContextShift { n_keep: Some(10), n_discard: 0 };
+    let request = Request { context_shift: Some(shift), ..greedy(&text, 120) };
+    let completions = drawing(&engine, &control, request, 58);
+    control.hold();
+    // The decode that is held draws the token that finds no cell. The fork is made in the step after it, before the shift.
+    let pending =
+        completions.ask_fork(on_its_own(Fork { ways: own_way(vec![Request { n: 3, ..anew(4) }]), ..alike(1) }), None).unwrap();
+    step(&engine, &control);
+    step(&engine, &control);
+    let made = pending.wait().unwrap();
+    assert_eq!(made.n_said, 59);
+    // With more cells, the branch becomes as long as it was at the fork, with another text, before the forks get its slot.
+    assert!(asked(&control, || engine.unpin(pinned.id).unwrap()));
+    control.allow(None);
+    assert_eq!(collect(completions).unwrap()[0].tokens.len(), 120);
+    let begun = [tokens_of(&text), expected(&text, 59)].concat();
+    for fork in collect(made.stream.unwrap()).unwrap() {
+        assert_eq!(fork.tokens, expected_after(begun.clone(), 4));
+    }
 }
 
 #[test]

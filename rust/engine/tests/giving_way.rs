@@ -92,3 +92,25 @@ fn a_worker_whose_only_sequence_shifts_does_not_sleep() {
     assert!(control.n_computed() - before > 10_000, "it shifts often");
     assert!(took < Duration::from_millis(700), "{took:?} for {} steps", engine.stats().n_steps);
 }
+
+#[test]
+fn a_save_of_nothing_that_is_preempted_saves_nothing() {
+    for forks in [Forks::Anywhere, Forks::AtEnd] {
+        let (engine, control) = start_with(limits(1, 256), move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));
+        control.allow(Some(0));
+        let first = engine.submit(greedy(&prompt(1, 20), 2), None).unwrap();
+        let save = engine.submit(task(&prompt(2, 20), Task::Save { computes: false }), None).unwrap();
+        step_until(&engine, &control, |stats| stats.n_predicted == 1);
+        // It takes the slot at the end of the step that is held, and loses it at the beginning of the next one.
+        control.hold();
+        let urgent = engine.submit(with_priority(9, greedy(&prompt(3, 20), 5)), None).unwrap();
+        control.allow(None);
+        let Some(Made::Saved(saved)) = collect(save).unwrap().remove(0).finished.made.map(|made| *made) else {
+            panic!("a save makes a saved prefix")
+        };
+        assert!(saved.tokens.is_empty());
+        assert_eq!(engine.stats().n_preempted, 1);
+        assert_eq!(collect(urgent).unwrap()[0].tokens, expected(&prompt(3, 20), 5));
+        collect(first).unwrap();
+    }
+}

@@ -23,6 +23,7 @@ mod pins;
 mod pressure;
 mod priorities;
 mod prompt_events;
+mod questions;
 mod random_fields;
 mod sharing;
 mod slots;

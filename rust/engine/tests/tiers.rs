@@ -486,6 +486,30 @@ fn cells_that_are_lost_on_their_way_end_their_request_with_an_error_and_no_other
 }
 
 #[test]
+fn lost_cells_of_a_prompt_that_is_kept_for_further_completions_end_their_request_and_not_the_worker() {
+    for n_beside in [0, 1] {
+        let (engine, control) = start_stored(3, 4096);
+        control.allow(Some(0));
+        let low = engine.submit(greedy(&prompt(1, 2000), 1_000), None).unwrap();
+        step_until(&engine, &control, |stats| stats.n_predicted > 0);
+        // The prompts are kept for the completions that have no slot yet.
+        let mut requests = vec![drawn(&prompt(2, 100), 6, 300)];
+        requests.extend((0..n_beside).map(|_| drawn(&prompt(3, 100), 6, 300)));
+        let high = engine.submit_branches(requests, None).unwrap();
+        step_until(&engine, &control, |stats| {
+            stats.slots.iter().all(|slot| slot.running.as_ref().is_some_and(|running| running.n_predicted > 0))
+        });
+        control.lose_shared_cells();
+        drop(low);
+        control.allow(None);
+        assert_eq!(collect(high), Err(Error::Decode { reason: "told to lose cells".into() }));
+        assert_eq!(run(&engine, greedy(&prompt(3, 50), 5))[0].tokens, expected(&prompt(3, 50), 5));
+        settled(&engine, &control);
+        assert!(engine.is_running());
+    }
+}
+
+#[test]
 fn where_idle_cells_cost_nothing_they_stay() {
     let limits = Limits { max_store_bytes: STORE, ..limits(2, 1024) };
     let (engine, control) =
