@@ -334,3 +334,12 @@ def test_a_sample_is_cut_where_generation_ends() -> None:
     assert found.call is not None
     assert found.call.text.endswith("<｜tool▁calls▁end｜>")  # noqa: RUF001
     assert msgspec.structs.asdict(found)["shows_tools"] is True
+
+
+def test_a_message_that_ends_every_prompt_is_no_part_of_a_call() -> None:
+    given = BY_FAMILY["Command R"]._replace(header="<|CHATBOT_TOKEN|>")
+    source = given.source.replace(
+        "{% if add_generation_prompt %}", "<S>Write an action.{{ eos_token }}{% if add_generation_prompt %}"
+    )
+    found = detect_format(ChatTemplate(source, eos_token=given.eos), (given.eos,))
+    assert (found.family.name, found.family.takes_tools) == ("Command R", True)

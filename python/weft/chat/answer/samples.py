@@ -167,8 +167,11 @@ def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: S
     for text in texts:
         header = header[: common_prefix(header, text[n_before:])]
     n_prompt = n_before + len(header)
-    answers = {name: _until_end(text[n_prompt:], end_marks) for name, text in turns.items() if text is not None}
-    tail = _tail(answers)
+    answers = {name: text[n_prompt:] for name, text in turns.items() if text is not None}
+    # Some templates end the prompt with a message of their own.
+    closing = _tail(answers)
+    answers = {name: _until_end(text.removesuffix(closing), end_marks) for name, text in answers.items()}
+    tail = _tail(answers) or closing
 
     def sample(name: str, content: str = "", reasoning: str = "", n_calls: int = 0) -> Sample | None:
         if name not in answers:

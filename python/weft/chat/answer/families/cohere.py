@@ -5,7 +5,7 @@ import msgspec
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.families.shapes import json_list, listed
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import End, Optional, Row, Space, Text
+from weft.chat.answer.grammar import Either, End, Optional, Row, Space, Text
 
 __all__ = ["COHERE_2_MOE", "COMMAND_R", "COMMAND_R7B"]
 
@@ -39,15 +39,15 @@ COHERE_2_MOE = msgspec.structs.replace(
 
 COMMAND_R = Family(
     name="Command R",
-    is_of=lambda template: "Action: ```json" in template or "Action:```json" in template,
+    is_of=lambda template: "Action: ```json" in template or "Action:```json" in template or "Action:\n```json" in template,
     calls=Row(
         "Action:",
-        Optional(Text(" "), is_written=True),
+        Optional(Either(Text(" "), Text("\n"), n_written=2), is_written=True),
         "```json",
         Space("\n"),
         json_list(json_call("tool_name", "parameters")),
         End("\n```"),
     ),
-    triggers=("Action: ```json", "Action:```json"),
+    triggers=("Action: ```json", "Action:```json", "Action:\n```json"),
     fillers=("<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"),
 )
