@@ -186,7 +186,9 @@ mod tests {
         let tokens = tokens();
         let sibling = |own: &[Token]| {
             let mut sibling = tokens.of_prompt();
-            own.iter().for_each(|&token| sibling.push(token));
+            for &token in own {
+                sibling.push(token);
+            }
             sibling
         };
         let prompt = |prompt: &[Token]| Tokens::new(prompt.into());

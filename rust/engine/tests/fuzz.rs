@@ -115,6 +115,7 @@ impl Setup {
 
 /// What holds or shapes the tokens of a branch.
 #[derive(Debug, Clone, Copy, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is drawn on its own")]
 struct Shape {
     is_greedy: bool,
     has_penalties: bool,
@@ -647,10 +648,11 @@ fn compare(setup: &Setup, player: &Player) -> Result<(), String> {
             }
             check_usage(stream, finished.as_ref(), branch)?;
         }
-        if stream.completions.is_some() && stream.told.error.is_none() {
-            if let Some(open) = stream.told.branches.iter().position(|(_, finished)| finished.is_none()) {
-                return Err(format!("branch {open} of stream {nth} has no end"));
-            }
+        if stream.completions.is_some()
+            && stream.told.error.is_none()
+            && let Some(open) = stream.told.branches.iter().position(|(_, finished)| finished.is_none())
+        {
+            return Err(format!("branch {open} of stream {nth} has no end"));
         }
     }
     Ok(())
