@@ -83,7 +83,7 @@ async def test_an_embedding_does_not_depend_on_the_texts_that_are_computed_with_
 ) -> None:
     path = tmp_path / "model.gguf"
     if kind in MAKERS:
-        write_tiny_encoder(kind, path)  # type: ignore[arg-type]
+        write_tiny_encoder(kind, path)
     else:
         write_tiny_bidirectional(kind, path)  # type: ignore[arg-type]
     async with weft.Engine(path, n_slots=2, n_ctx=512, n_threads=1, kernels=kernels) as engine:

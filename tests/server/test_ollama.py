@@ -492,7 +492,10 @@ async def test_a_context_ends_before_what_stopped_the_answer(client: httpx.Async
         ("{% for message in messages %}{{ message.content }}{% endfor %}", ["completion", "insert"]),
         ("{% for message in messages %}{{ message.content }}{# tools <thinking> #}{% endfor %}", ["completion", "insert"]),
         (
-            "{% if tools %}{{ tools }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}",
+            (
+                "{{ tools if tools }}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+                "<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}{% endfor %}"
+            ),
             ["completion", "insert", "tools"],
         ),
         ("{% for m in messages %}[THINK][/THINK]{{ m.content }}{% endfor %}", ["completion", "insert", "thinking"]),

@@ -22,7 +22,7 @@ from weft.settings.chat import ChatSettings
 TEMPLATE = (
     "{%- if tools %}<tools>{{ tools | tojson }}</tools><tool_call>{% endif %}"
     "{%- for message in messages %}<{{ message.role }}>{{ message.content }}"
-    "{%- for call in message.tool_calls or [] %}[{{ call.function.name }} {{ call.function.arguments | tojson }}]{% endfor %}"
+    "{%- for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}"
     "</{{ message.role }}>{% endfor %}"
     "{%- if add_generation_prompt %}<assistant>{% endif %}"
 )
@@ -219,7 +219,14 @@ async def test_answers_may_be_left_as_they_are_written(how: How) -> None:
         assert choice == {"message": message, "finish_reason": "stop"}
 
 
-FUNCTIONARY = TEMPLATE.replace("<tool_call>", "").replace("<assistant>", "<assistant>>>>") + "{# >>>all #}"
+FUNCTIONARY = (
+    "{%- if tools %}{{ tools | tojson }}{% endif %}"
+    "{%- for message in messages %}<{{ message.role }}>{% if message.role == 'assistant' %}"
+    "{% if message.content %}>>>all\n{{ message.content }}{% endif %}"
+    "{% for call in message.tool_calls or [] %}>>>{{ call.function.name }}\n{{ call.function.arguments | tojson }}{% endfor %}"
+    "{% else %}{{ message.content }}{% endif %}</{{ message.role }}>{% endfor %}"
+    "{%- if add_generation_prompt %}<assistant>>>>{% endif %}"
+)
 
 
 @pytest.mark.parametrize("asked", [{}, {"tools": TOOLS}, {"tools": TOOLS, "tool_choice": "none"}], ids=str)
@@ -473,7 +480,7 @@ async def test_what_was_called_and_what_came_of_it_reach_the_template() -> None:
     arguments = {"city": "Rome"}
     called = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": json.dumps(arguments)}}
     messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [called]}, {"role": "tool", "content": "Rain"}]
-    shown = '<assistant>[get_weather {"city": "Rome"}]</assistant><tool>Rain</tool>'
+    shown = '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call></assistant><tool>Rain</tool>'
     async with saying("") as (client, engine):
         await choices(client, "whole", messages=messages)
         await choices(client, "whole", messages=[*HELLO, {"role": "assistant", "function_call": called["function"]}, messages[2]])
@@ -580,7 +587,7 @@ async def test_a_message_that_calls_is_whole(how: How) -> None:
         async with saying("", TEMPLATE) as (client, engine):
             messages = [*HELLO, {"role": "assistant", "content": "I look.", **called}]
             await choices(client, how, messages=messages)
-            assert "I look.[get_weather " in engine.prompts[0]
+            assert 'I look.<tool_call>{"name": "get_weather"' in engine.prompts[0]
             assert engine.prompts[0].endswith("</assistant><assistant>")
             refused = await client.post("/v1/chat/completions", json={"messages": messages, "continue_final_message": True})
             assert refused.status_code == 400
@@ -722,14 +729,15 @@ async def test_a_tool_cannot_spell_a_control_token() -> None:
 
 
 FUNCTION_GEMMA = (
+    "{%- if tools %}{{ tools | tojson }}{% endif %}"
     "{%- for message in messages %}{% if message.role == 'tool' %}"
     "{% if not message.name %}{{ raise_exception('a result must have a name') }}{% endif %}"
     "<start_function_response>response:{{ message.name }}{value:<escape>{{ message.content }}<escape>}<end_function_response>"
     "{% else %}<start_of_turn>{{ message.role }}\n{{ message.content }}"
     "{%- for call in message.tool_calls or [] %}{{ '<start_function_call>call:' + call.function.name }}{{ '{' }}"
-    "{%- for key, value in call.function.arguments | dictsort %}{{ key }}:<escape>{{ value }}<escape>{% endfor %}{{ '}' }}"
+    "{%- for key, value in call.function.arguments | dictsort %}{{ ',' if not loop.first }}{{ key }}:"
+    "{%- if value is string %}<escape>{{ value }}<escape>{% else %}{{ value | tojson }}{% endif %}{% endfor %}{{ '}' }}"
     "<end_function_call>{% endfor %}{% endif %}{% endfor %}"
-    "{%- if tools %}{{ tools | tojson }}{% endif %}"
 )
 
 

@@ -164,6 +164,9 @@ def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: S
     texts = [text for text in turns.values() if text is not None]
     n_before = min((common_prefix(before, text) for text in (*texts, opened)), default=len(before))
     header = opened[n_before:]
+    if not header and len(texts) > 1:
+        # The template writes no generation prompt.
+        header = texts[0][n_before:]
     for text in texts:
         header = header[: common_prefix(header, text[n_before:])]
     n_prompt = n_before + len(header)
