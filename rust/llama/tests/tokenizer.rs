@@ -206,10 +206,10 @@ fn agrees_with(n_texts: usize, model: &Model, tokenizer: &str) {
         let text = mix(&mut chance, &specials);
         let (add_special, parse_special) = (chance.below(2) == 0, chance.below(2) == 0);
         let ours = model.tokenize(text.as_bytes(), add_special, parse_special).unwrap();
-        assert!(longest_piece.is_none_or(|longest| ours.len() * longest >= text.len()), "{} {text:?}", tokenizer);
-        assert!(ours.len() >= model.least_tokens(text.as_bytes()), "{} {text:?}", tokenizer);
+        assert!(longest_piece.is_none_or(|longest| ours.len() * longest >= text.len()), "{tokenizer} {text:?}");
+        assert!(ours.len() >= model.least_tokens(text.as_bytes()), "{tokenizer} {text:?}");
         let theirs = as_llama_cpp(model, &text, add_special, parse_special);
-        assert_eq!(ours, theirs, "{} {text:?} add_special: {add_special} parse_special: {parse_special}", tokenizer);
+        assert_eq!(ours, theirs, "{tokenizer} {text:?} add_special: {add_special} parse_special: {parse_special}");
     }
 }
 

@@ -87,6 +87,7 @@ def _family(samples: Samples, thought: ThoughtMarks | None) -> Family:
     # A token that ends turns, but is none of those that end a text, is spelled out.
     tail = samples.tail.strip()
     begins_calls = bool(tail) and tail in trigger
+    ends_turns = bool(tail) and not begins_calls and tail != glue and (thought is None or tail != thought.end)
     fillers = (glue, before, behind, _unopened(samples, thought), tail if begins_calls else "")
     if any(len(text) > MAX_MARK for text in (tail, *fillers, *msgspec.structs.astuple(frame))):
         raise UnknownFormatError
@@ -97,7 +98,7 @@ def _family(samples: Samples, thought: ThoughtMarks | None) -> Family:
         triggers=(trigger,),
         between="" if frame.is_section else frame.between,
         fillers=tuple(dict.fromkeys(filter(None, fillers))),
-        ends=(tail,) if tail and not begins_calls and (thought is None or tail != thought.end) else (),
+        ends=(tail,) if ends_turns else (),
         lead=glue,
         before=before,
         behind=behind,

@@ -170,7 +170,8 @@ def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: S
     for text in texts:
         header = header[: common_prefix(header, text[n_before:])]
     n_prompt = n_before + len(header)
-    answers = {name: text[n_prompt:] for name, text in turns.items() if text is not None}
+    # The space behind what ends a turn may depend on the message.
+    answers = {name: text[n_prompt:].rstrip() for name, text in turns.items() if text is not None}
     # Some templates end the prompt with a message of their own.
     closing = _tail(answers)
     answers = {name: _until_end(text.removesuffix(closing), end_marks) for name, text in answers.items()}
