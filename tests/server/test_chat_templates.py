@@ -171,7 +171,7 @@ def test_a_template_keeps_thoughts_or_not(shown: str, keeps: bool) -> None:
     [
         ("\n{{ raise_exception('no such role') }}", "the chat template fails in line 2: no such role"),
         ("a\nb\n{{ messages[0].content + 1 }}", "the chat template fails in line 3: can only concatenate str"),
-        ("{{ missing.of_what.it }}", "the chat template fails in line 1: 'missing' is undefined"),
+        ("{{ missing.of_what() }}", "the chat template fails in line 1: 'missing' is undefined"),
         ("\n{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "the chat template fails in line 2: maximum recursion depth"),
     ],
     ids=["refusal", "type", "undefined", "recursion"],
@@ -180,6 +180,13 @@ def test_a_failure_names_its_line(source: str, message: str) -> None:
     with pytest.raises(TemplateError) as failed:
         render(source)
     assert str(failed.value).startswith(message)
+
+
+def test_what_clients_leave_out_of_a_tool_adds_nothing_to_the_prompt() -> None:
+    source = "{{ messages[0].tool.parameters.type }}|{{ 'a' + messages[0].description + 'b' }}"
+    assert render(source) == "|ab"
+    with pytest.raises(TemplateError, match="has no attribute 'description'"):
+        render("{{ 1 + messages[0].description }}")
 
 
 def test_what_is_no_template_names_its_line() -> None:

@@ -149,6 +149,18 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _LenientUndefined(jinja2.ChainableUndefined):
+    """An undefined value of which any attribute is undefined, and which adds nothing to a text, as in llama.cpp.
+
+    Templates read the descriptions and types of tools, which clients may leave out.
+    """
+
+    def _added(self, other: object) -> object:
+        return other if isinstance(other, str) else self._fail_with_undefined_error()
+
+    __add__ = __radd__ = _added  # type: ignore[assignment]
+
+
 class _Environment(SandboxedEnvironment):
     """The sandbox, with bounds on what an expression may make."""
 
@@ -182,6 +194,11 @@ class _Environment(SandboxedEnvironment):
             if function.__name__ == "replace" and args:
                 _check_size((owner.count(str(args[0])) + 1) * len(str(args[-1])))
         return super().call(context, function, *args, **kwargs)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:  # noqa: ANN401 (any object)
+        """Returns a value that fails wherever it is used, for an attribute that no template may read."""
+        message = f"access to attribute {attribute!r} of {type(obj).__name__!r} object is unsafe"
+        return jinja2.StrictUndefined(message, name=attribute, obj=obj, exc=SecurityError)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:  # noqa: ANN401 (any attribute)
         """What stands in for the `format` of a text, which is checked first."""
@@ -297,7 +314,9 @@ def _attributes(values: Mapping[str, object], autospace: bool = True) -> str:
 
 
 def _make_environment() -> _Environment:
-    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment = _Environment(
+        trim_blocks=True, lstrip_blocks=True, undefined=_LenientUndefined, extensions=[_Generation, loopcontrols]
+    )
     environment.filters |= {"tojson": _tojson, _STEP: _step, _JOIN: _join}
     environment.filters |= dict.fromkeys(("safe", "escape", "e", "forceescape", "urlize"), _unescaped)
     environment.filters |= {"join": _join_filter, "replace": _replace, "format": _format, "xmlattr": _attributes}
