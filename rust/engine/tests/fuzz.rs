@@ -27,19 +27,6 @@ const N_ROUNDS: u64 = 40;
 
 const N_CLIENTS: u64 = 5;
 
-/// Forks of forks that have a constraint.
-const FORKS_FORKS_WITH_CONSTRAINTS: bool = false;
-
-/// Forks of branches whose context was shifted.
-const FORKS_SHIFTED: bool = false;
-
-/// Saves of what is cached of a prompt, without computing the rest.
-const SAVES_WITHOUT_COMPUTING: bool = false;
-
-/// Pins in a host cache of a few thousand bytes. What is pinned there is counted without the 512 bytes that each piece takes beside its
-/// own, and without its logits, so that several small pins may not fit.
-const PINS_IN_TINY_STORES: bool = false;
-
 /// Steps in a row after which a test gives up if none of them tells, computes, moves or ends anything.
 const MAX_IDLE_STEPS: u64 = 2_000;
 
@@ -96,7 +83,8 @@ impl Setup {
             n_ids: n_slots + dice.of(&[1, 2, 3, 8]),
             n_ubatch: dice.of(&[16, 64, 512]),
             max_store_bytes: match dice.of(&[Some(0), Some(4_000), Some(20_000), STORE]) {
-                Some(4_000) if has_pins && !PINS_IN_TINY_STORES => Some(20_000),
+                // Of what is pinned, neither the 512 bytes of each piece nor its logits are counted, so that several small pins may not fit.
+                Some(4_000) if has_pins => Some(20_000),
                 max_store_bytes => max_store_bytes,
             },
             forks,
@@ -250,10 +238,6 @@ impl ForkSpec {
         let into = if self.is_own_stream { Into::OwnStream(None) } else { Into::SameStream };
         Fork { branch: self.branch, at, append: tokens_of(&text_of(self.append)), ways, into }
     }
-
-    fn has_constraint(&self) -> bool {
-        self.options.is_some_and(|(shape, ..)| shape.has_constraint)
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -290,7 +274,7 @@ fn operations(dice: &mut Dice, setup: &Setup) -> Vec<Op> {
             10 => Op::Drop(stream),
             11 if setup.has_pins => Op::Pin(text),
             12 if setup.has_pins => Op::Unpin(usize::try_from(dice.below(4)).unwrap()),
-            13 => Op::Save { text, computes: !(SAVES_WITHOUT_COMPUTING && dice.one_in(2)) },
+            13 => Op::Save { text, computes: dice.one_in(2) },
             14 => Op::Load(usize::try_from(dice.below(4)).unwrap()),
             15 if setup.fails => Op::Fail(dice.of(&[Failing::All, Failing::MoreRowsThan(1), Failing::MoreRowsThan(4)])),
             _ => {
@@ -403,9 +387,6 @@ struct Stream {
     completions: Option<Completions>,
     told: Told,
     origin: Origin,
-    n_deep: u32,
-    has_shift: bool,
-    has_constraint: bool,
 }
 
 /// A fork that was made.
@@ -435,11 +416,8 @@ impl Player {
     }
 
     fn open(&mut self, request: Request, origin: Origin) -> Result<usize, String> {
-        let (has_shift, has_constraint) = (request.context_shift.is_some(), request.constraint.is_some());
         let completions = self.engine.submit(request, None).map_err(|error| format!("a request was refused: {error}"))?;
-        let stream =
-            Stream { completions: Some(completions), told: Told::default(), origin, n_deep: 0, has_shift, has_constraint };
-        self.streams.push(stream);
+        self.streams.push(Stream { completions: Some(completions), told: Told::default(), origin });
         Ok(self.streams.len() - 1)
     }
 
@@ -523,18 +501,12 @@ impl Player {
             Some(Err(Error::InvalidRequest { .. } | Error::ContextOverflow { .. })) => return Ok(None),
             other => return Err(format!("a fork has failed: {other:?}")),
         };
-        let (n_deep, has_shift) = (self.streams[of].n_deep + 1, self.streams[of].has_shift && spec.options.is_none());
-        let has_constraint = self.streams[of].has_constraint || spec.has_constraint();
         let n_said = forked.n_said;
         let own = forked.stream.map(|completions| {
             let (told, origin) = (Told::default(), Origin::Fork);
-            self.streams.push(Stream { completions: Some(completions), told, origin, n_deep, has_shift, has_constraint });
+            self.streams.push(Stream { completions: Some(completions), told, origin });
             self.streams.len() - 1
         });
-        if own.is_none() {
-            let stream = &mut self.streams[of];
-            (stream.n_deep, stream.has_shift, stream.has_constraint) = (n_deep, stream.has_shift, has_constraint);
-        }
         self.forks.push(Forking { of, spec: spec.clone(), n_said, own });
         Ok(Some(n_said))
     }
@@ -545,9 +517,7 @@ impl Player {
             Op::Fork(stream, spec) => {
                 let Some(of) = self.nth_from_last(*stream) else { return Ok(()) };
                 let stream = &self.streams[of];
-                let is_excluded = (stream.has_shift && !FORKS_SHIFTED)
-                    || (stream.n_deep > 0 && stream.has_constraint && !FORKS_FORKS_WITH_CONSTRAINTS);
-                if !is_excluded && !matches!(stream.origin, Origin::Task) {
+                if !matches!(stream.origin, Origin::Task) {
                     self.fork(of, spec, spec.after.map_or(At::End, At::Token))?;
                 }
             }
