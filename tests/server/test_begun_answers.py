@@ -43,6 +43,8 @@ OPENS_ANY = """{% for m in messages %}<{{ m.role }}>{{ '<think>\n' if m.role == 
 
 REFUSES = """{% if messages[-1].role != 'user' %}{{ raise_exception('no') }}{% endif %}""" + PLAIN
 
+OPENED = "<user>Why?</s><assistant><think>\n"
+
 PARTS = """{% for m in messages %}<{{ m.role }}>{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}
 {%- if add_generation_prompt %}<assistant>{% endif %}"""
 
@@ -80,6 +82,13 @@ def begun(content: Json = "", **message: Json) -> Json:
             {"continue_final_message": "reasoning_content"},
             "<|user|>Why?<|turn|><|start_think|>Hm",
         ),
+        (
+            CHANNELS,
+            begun(reasoning_content="Hm"),
+            {"continue_final_message": "content"},
+            "<|user|>Why?<|turn|><|start_think|>Hm<|end_think|><|turn|><|text|>",
+        ),
+        (OPENS, begun(reasoning_content="Hm"), {"continue_final_message": "content"}, f"{OPENED}Hm\n</think>\n\n"),
         (THINKS, begun("Hel"), {}, "<user>Why?</s><assistant><think>\n\n</think>\n\nHel"),
         (THINKS, begun("Hel", reasoning_content="Hm"), {}, "<user>Why?</s><assistant><think>\nHm\n</think>\n\nHel"),
         (THINKS, begun("<think>done</think>Hello"), {}, "<user>Why?</s><assistant><think>\ndone\n</think>\n\nHello"),

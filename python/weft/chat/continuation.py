@@ -83,23 +83,24 @@ class BegunAnswer(msgspec.Struct, frozen=True):
         return {"role": "assistant", "content": self.content, "reasoning_content": self.reasoning}
 
 
-def parse_begun_answer(content: str, reasoning: str, marks: ThoughtMarks | None, *, only_reasoning: bool) -> BegunAnswer:
+def parse_begun_answer(content: str, reasoning: str, marks: ThoughtMarks | None, *, part: str | None) -> BegunAnswer:
     """Separates the reasoning of a begun answer from its content.
 
     Args:
         content: The content of the message, which may begin with reasoning between its marks.
         reasoning: The reasoning of the message, if it is separate.
         marks: The marks around the model's reasoning; None if it has none.
-        only_reasoning: Whether the request continues the reasoning, whatever the content is.
+        part: The part that the request continues, whatever the other is: `content` or `reasoning_content`. None is the content
+            where there is any, and the reasoning otherwise.
     """
     begun = content.lstrip()
     if not reasoning and marks is not None and begun.startswith(marks.start):
         reasoning, end, rest = begun.removeprefix(marks.start).partition(marks.end)
         if not end:
             return BegunAnswer("", reasoning.lstrip(), continues_reasoning=True)
-        if not only_reasoning:
+        if part != "reasoning_content":
             return BegunAnswer(rest.lstrip(), reasoning.strip(), continues_reasoning=False)
-    if only_reasoning or (reasoning and not content):
+    if part == "reasoning_content" or (part is None and reasoning and not content):
         return BegunAnswer("", reasoning, continues_reasoning=True)
     return BegunAnswer(content, reasoning, continues_reasoning=False)
 

@@ -86,8 +86,8 @@ class _Chat(msgspec.Struct, frozen=True):
     messages: list[ChatMessage]
     continued: ChatMessage | None
     """The message that the answer goes on with."""
-    continues_thought: bool
-    """Whether of that message only the thought is there yet."""
+    continued_part: str | None
+    """The part of that message that the answer continues, `content` or `reasoning_content`, where the request names it."""
     opens_answer: bool
     """Whether the assistant's turn begins at the end."""
     variables: dict[str, object]
@@ -328,7 +328,7 @@ class ChatFormat:
         return _Chat(
             messages=messages[:-1] if is_continued else messages,
             continued=messages[-1] if is_continued else None,
-            continues_thought=data.continue_final_message == "reasoning_content",
+            continued_part=data.continue_final_message if isinstance(data.continue_final_message, str) else None,
             opens_answer=is_continued or data.add_generation_prompt is not False,
             variables={**_KEEPING, **self._settings.chat_template_kwargs, **effort, **wish, **(data.chat_template_kwargs or {})},
             n_media=sum(1 for _ in media_parts(messages)),
@@ -472,7 +472,7 @@ class ChatFormat:
         content = content_text(chat.continued.content, iter(media[n_before:]))
         reasoning = chat.continued.reasoning_content or ""
         marks = None if self._reasoning_form is None else self._reasoning_form.marks
-        begun = parse_begun_answer(content, reasoning, marks, only_reasoning=chat.continues_thought)
+        begun = parse_begun_answer(content, reasoning, marks, part=chat.continued_part)
         return None if begun.is_empty else begun
 
     @property
