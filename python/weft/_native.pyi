@@ -443,7 +443,9 @@ class Cancellation:
         """Calls `work` on this thread and returns its result.
 
         Raises:
-            WorkCancelledError: `cancel` was called, and a text of more than 65,536 bytes was being tokenized.
+            WorkCancelledError: `cancel` was called, and a long text was being tokenized. It is checked between chunks: of 64 KiB
+                with SentencePiece vocabularies, of at least 256 KiB, which end with a line, with BPE, and of the whole text with
+                others.
         """
 
 @final

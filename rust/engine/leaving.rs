@@ -215,7 +215,7 @@ fn preempt_one<R: Runner>(core: &mut Core<R>, mut running: Running) {
     leave_cut_media(core, &mut running);
     core.stats.n_preempted += 1;
     if let Phase::Awaiting(PrefixDependency { reservation, .. }) = running.phase {
-        // It goes back as it came.
+        // It has computed nothing since it was resumed, and still has its reservation.
         running.phase = Phase::Prefilling;
         leave_slot(core, &running);
         core.memory.cache_mut().unpin(running.id);

@@ -4,28 +4,35 @@
 //! something outside of it: a client that reads, an encoder, a slot that is about to be erased. Any other such step is a fault of
 //! the scheduler, after which no request would ever continue.
 
+use std::time::{Duration, Instant};
+
 use crate::engine::core::Core;
 use crate::engine::leaving::fail_request;
 use crate::engine::runner::Runner;
 use crate::error::Error;
 use crate::request::Encoding;
 
-/// Steps in a row without progress after which a request is ended: a second, as the worker sleeps between two of them.
+/// Steps in a row without progress after which a request is ended.
 const MAX_IDLE_STEPS: u32 = 100;
+
+/// Least time that these steps take: commands and questions wake the worker between them.
+const MIN_STALL: Duration = Duration::from_secs(1);
 
 /// Counts steps without progress.
 #[derive(Debug, Default)]
 pub(super) struct StallDetector {
     n_idle_steps: u32,
+    since: Option<Instant>,
 }
 
 impl StallDetector {
     /// A step made progress.
     pub(super) fn reset(&mut self) {
-        self.n_idle_steps = 0;
+        *self = Self::default();
     }
 
-    /// A step made no progress. Ends the most senior request after [`MAX_IDLE_STEPS`] of them, so that the others continue.
+    /// A step made no progress. Ends the most senior request after [`MAX_IDLE_STEPS`] of them in [`MIN_STALL`] or longer, so that the
+    /// others continue.
     ///
     /// # Panics
     /// In builds with debug assertions and in tests, instead.
@@ -34,7 +41,8 @@ impl StallDetector {
             return self.reset();
         }
         self.n_idle_steps += 1;
-        if self.n_idle_steps < MAX_IDLE_STEPS {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if self.n_idle_steps < MAX_IDLE_STEPS || since.elapsed() < MIN_STALL {
             return;
         }
         self.reset();
@@ -61,7 +69,7 @@ fn waits_for_others<R: Runner>(core: &Core<R>) -> bool {
     waits_for_encoder || !core.outbox.laggards.is_empty() || core.slots.kept_for().is_some()
 }
 
-/// The request whose turn it is.
+/// The most senior request.
 fn first_in_line<R: Runner>(core: &Core<R>) -> Option<u64> {
     let running = core.slots.running().first().map(|running| running.sequence.request_id);
     let preempted = || core.queue.preempted().first().map(|preempted| preempted.sequence.request_id);

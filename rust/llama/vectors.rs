@@ -66,8 +66,8 @@ pub fn embedder(
     Ok(Embedder::new(shape, make, on_done))
 }
 
-/// Returns whether a text has the same embedding, bit by bit, whatever is computed concurrently. Elsewhere the cosine of two
-/// embeddings of one text is at least 0.999999. `engine_uses_own_kernels` is [`Engine::uses_own_kernels`] of an engine over the same
+/// Returns whether a text has the same embedding, bit by bit, whatever is computed concurrently. Elsewhere on a CPU the cosine of
+/// two embeddings of one text is at least 0.999999; of GPUs nothing is promised. `engine_uses_own_kernels` is [`Engine::uses_own_kernels`] of an engine over the same
 /// model with the same configuration.
 ///
 /// [`Engine::uses_own_kernels`]: crate::engine::Engine::uses_own_kernels
