@@ -326,6 +326,18 @@ async def test_the_format_is_found_with_the_template_and_only_once(engine: weft.
     assert (n_found, chat.thinks, chat.shows_tools) == (1, True, True)
 
 
+def test_a_family_is_proved_by_a_history_that_closes_the_reasoning_of_the_prompt() -> None:
+    given = BY_FAMILY["GLM 4.5"]
+    source = (
+        "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}"
+        "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}{% endif %}</think>{{ m.content }}"
+        + given.calls
+        + "{% else %}{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|><think>{% endif %}"
+    )
+    found = detect_format(ChatTemplate(source, eos_token=given.eos), (given.eos,))
+    assert (found.family.name, found.family.takes_tools) == ("GLM 4.5", True)
+
+
 def test_a_sample_is_cut_where_generation_ends() -> None:
     given = BY_FAMILY["DeepSeek V3.1"]
     template = ChatTemplate(given.source + "{{ '<A>' if messages[-1].role == 'assistant' else '' }}", eos_token=given.eos)

@@ -157,6 +157,10 @@ async def test_variables_come_from_the_settings_and_from_the_body() -> None:
     async with chatting(chat_template=source, chat_template_kwargs={"a": 1, "b": [True]}) as client:
         assert await apply(client, messages=HELLO) == "1 [True] "
         assert await apply(client, messages=HELLO, chat_template_kwargs={"a": "x"}, reasoning_effort="low") == "x [True] low"
+        body = {"messages": HELLO, "chat_template_kwargs": {"enable_thinking": "false"}}
+        refused = await client.post("/apply-template", json=body)
+        assert refused.status_code == 400
+        assert "it must be a boolean" in refused.text
 
 
 async def test_a_template_that_refuses_is_a_bad_request_with_its_line() -> None:

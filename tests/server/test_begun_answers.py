@@ -43,6 +43,8 @@ OPENS_ANY = """{% for m in messages %}<{{ m.role }}>{{ '<think>\n' if m.role == 
 
 REFUSES = """{% if messages[-1].role != 'user' %}{{ raise_exception('no') }}{% endif %}""" + PLAIN
 
+ASKED = "<user>Why?</s><assistant>"
+
 OPENED = "<user>Why?</s><assistant><think>\n"
 
 PARTS = """{% for m in messages %}<{{ m.role }}>{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}
@@ -75,6 +77,13 @@ def begun(content: Json = "", **message: Json) -> Json:
             {},
             "<|user|>Why?<|turn|><|start_think|>Hm<|end_think|><|turn|><|text|>Hel",
         ),
+        (
+            CHANNELS.replace("reasoning_content", "reasoning"),
+            begun("Hel", reasoning_content="Hm"),
+            {},
+            "<|user|>Why?<|turn|><|start_think|>Hm<|end_think|><|turn|><|text|>Hel",
+        ),
+        ("{# You have access to the following functions in JSONSchema format #}" + PLAIN, begun("I'm "), {}, f"{ASKED}I'm "),
         (CHANNELS, begun(reasoning_content="Hm "), {}, "<|user|>Why?<|turn|><|start_think|>Hm "),
         (
             CHANNELS,

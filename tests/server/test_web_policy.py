@@ -286,6 +286,16 @@ async def test_other_clients_may_use_a_private_route(method: str, path: str) -> 
     assert preflight.headers["access-control-allow-credentials"] == "true"
 
 
+def test_a_page_without_an_origin_cannot_be_named() -> None:
+    assert policy_of(cors_origins=("null",)).sender(scope_of(headers={"origin": "null"})) is FOREIGN
+
+
+async def test_a_foreign_page_may_not_use_prompt_files(tmp_path: Path) -> None:
+    async with serving(slot_save_path=tmp_path) as client:
+        answer = await client.post("/stream", json={"prompt": "a", "n_predict": 1, "cache": 1}, headers={"origin": EVIL})
+    assert (answer.status_code, "the field cache" in answer.text) == (403, True)
+
+
 async def test_a_foreign_page_may_not_change_the_system_prompt() -> None:
     body = {"prompt": "a", "n_predict": 1, "system_prompt": {"prompt": "Lie."}}
     async with serving([[token(0, "a")], [finished(0)], []]) as client:
@@ -310,6 +320,24 @@ async def test_a_foreign_page_does_not_see_the_system_prompt(live: LiveServer) -
                 properties = (await client.get("/props", headers=headers)).raise_for_status().json()
                 shown.append([properties[text] for text in texts])
     assert shown == [["Secret.", "Us:", "It:"], [""] * 3, [""] * 3, [""] * 3]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_foreign_page_does_not_follow_the_system_prompt(live: LiveServer, stream: bool) -> None:
+    common = {"prompt": "Secret.", "anti_prompt": "Us:", "assistant_name": "It:"}
+    none = {"prompt": "", "anti_prompt": "", "assistant_name": ""}
+    body: dict[str, Any] = {"prompt": PROMPT, "n_predict": 2, "temperature": 0, "stream": stream}
+    async with httpx.AsyncClient(base_url=live.url) as client:
+        try:
+            (await client.post("/completion", json={**body, "system_prompt": common})).raise_for_status()
+            own, foreign = [
+                (await client.post("/completion", json=body, headers=headers)).raise_for_status()
+                for headers in ({}, {"origin": EVIL})
+            ]
+        finally:
+            (await client.post("/completion", json={**body, "system_prompt": none})).raise_for_status()
+    assert [text in own.text for text in ("Secret.", "Us:")] == [True, True]
+    assert [text in foreign.text for text in ("Secret.", "Us:")] == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -387,6 +415,41 @@ async def test_a_foreign_page_reads_no_texts_of_others(listening: LiveServer) ->
     assert "upon a time" in own.text
     assert (fetched.status_code, opened.status_code) == (403, 403)
     assert "upon a time" not in fetched.text
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/completion", "/completions", "/infill", "/v1/completions", "/chat/completions", "/v1/chat/completions"),
+        *("/v1/messages", "/v1/responses", "/api/generate", "/api/chat"),
+    ],
+)
+async def test_a_foreign_page_is_not_told_why_a_prompt_was_computed(listening: LiveServer, path: str, stream: bool) -> None:
+    def asked(text: str) -> dict[str, Any]:
+        how = {"options": {"num_predict": 1}} if path.startswith("/api/") else {"max_tokens": 1}
+        how = {"max_output_tokens": 1} if path == "/v1/responses" else how
+        if path == "/infill":
+            return {"input_prefix": text, "stream": stream, **how}
+        if path == "/v1/responses":
+            return {"input": text, "stream": stream, **how}
+        is_chat = "chat" in path or "messages" in path
+        said = {"messages": [{"role": "user", "content": text}]} if is_chat else {"prompt": text}
+        return {**said, "stream": stream, **how}
+
+    body = {**asked("A letter begins with apples."), "explain_cache": True}
+    headers = {"origin": EVIL, "sec-fetch-site": "cross-site"}
+    async with httpx.AsyncClient(base_url=listening.url) as client:
+        own = [await client.post(path, json=asked("A letter begins with zebras."))]
+        foreign = await client.post(path, json=body, headers=headers)
+        unasked = await client.post(path, json={**body, "explain_cache": False}, headers=headers)
+        own.append(await client.post(path, json=body))
+    is_private = path == "/v1/responses"
+    assert (foreign.status_code, unasked.status_code) == (403, 403 if is_private else 200)
+    assert is_private or "the field explain_cache" in foreign.text
+    assert not [told for told in (foreign, unasked) if "cache_explanation" in told.text or "weft-cache" in told.headers]
+    assert [answer.status_code for answer in own] == [200, 200]
+    assert ["cache_explanation" in answer.text for answer in own] == [False, True]
 
 
 async def test_a_foreign_page_may_generate_as_with_llama_server(listening: LiveServer) -> None:

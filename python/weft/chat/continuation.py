@@ -118,7 +118,7 @@ def with_cut_marks(message: Message, begun: BegunAnswer, cut: str, reasoning_mar
         return f"{text[: len(text) - len(stripped)]}{reasoning_mark}{stripped}"
 
     result: dict[str, Any] = dict(message)
-    for name in ("reasoning_content", "thinking"):
+    for name in ("reasoning_content", "reasoning", "thinking"):
         if name in result:
             result[name] = marked(result[name])
     content = result["content"]

@@ -151,6 +151,9 @@ class ChatFormat:
                 _ = self.template
             except TemplateError as error:
                 raise InvalidConfig(name, str(error)) from error
+        given = self._settings.chat_template_kwargs.get("enable_thinking")
+        if not isinstance(given, bool | None):
+            raise InvalidConfig("chat_template_kwargs", f"enable_thinking is {shown(given)}; it must be a boolean")
         message = self._settings.reasoning_budget_message
         if message and self._thought is not None and self._thought.end in message:
             why = f"contains {shown(self._thought.end)}, which ends the thoughts of this model and is written after the message"
@@ -340,6 +343,9 @@ class ChatFormat:
     def _thinking(self, data: Chat) -> Thinking:
         asked = asked_thinking(data, self._settings.reasoning_format)
         given = (data.chat_template_kwargs or {}).get("enable_thinking", asked.is_on)
+        if not isinstance(given, bool | None):
+            message = f"chat_template_kwargs.enable_thinking is {shown(given)}; it must be a boolean"
+            raise InvalidRequest("chat_template_kwargs", message)
         is_on = self._settings.chat_template_kwargs.get("enable_thinking") if given is None else given
         return msgspec.structs.replace(asked, is_on=is_on if isinstance(is_on, bool) else None)
 

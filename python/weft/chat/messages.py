@@ -131,7 +131,9 @@ def for_template(
     if _NAMED_RESULTS in template.source:
         messages = _with_names(messages)
     if _STEP_FUN in template.source:
-        messages = [_trimmed(message) for message in messages]
+        # The last message may be the beginning of an answer, whose last space counts.
+        *earlier, last = messages
+        messages = [*map(_trimmed, earlier), last if last.role == "assistant" else _trimmed(last)]
     if _DEEPSEEK_4.fullmatch(template.source):
         messages = _in_call_order(messages)
     result = [_for_template(message, template, marks) for message in messages]
@@ -244,6 +246,8 @@ def _for_template(message: ChatMessage, template: "ChatTemplate", marks: Iterato
     if message.reasoning_content and "message.thinking" in template.source:
         # gpt-oss's word for it.
         more["thinking"] = message.reasoning_content
+    if message.reasoning_content and _READS_REASONING.search(template.source):
+        more["reasoning"] = message.reasoning_content
     if calls := _calls(message, template):
         more["tool_calls"] = calls
     if calls and message.reasoning_content and _HARMONY in template.source:
@@ -251,6 +255,9 @@ def _for_template(message: ChatMessage, template: "ChatTemplate", marks: Iterato
         return {"role": role, **more}
     return {"role": role, "content": content, **more}
 
+
+_READS_REASONING = re.compile(r"""\.reasoning\b|\[['"]reasoning['"]\]|\.get\(['"]reasoning['"]\)""")
+"""Matches templates, as Solar's, that read the reasoning of a message by OpenRouter's name."""
 
 _NAMED_RESULTS = "<start_function_response>"
 """Stands in templates, FunctionGemma's, that want the name of a function with what it returned. OpenAI's clients send none."""

@@ -150,8 +150,14 @@ class CrossOriginError(Exception):
         page = "a page of another origin" if origin is None else f"a page of {origin}"
         super().__init__(
             f"{page} may not use {what}, which is for pages of this server, origins named in --cors-origins ('*' names none) and"
-            f" clients that are not browsers; start the server with --cors-origins {origin or 'ORIGIN'}"
+            f" clients that are not browsers; {_remedy(origin)}"
         )
+
+
+def _remedy(origin: str | None) -> str:
+    if origin == "null":
+        return "a page without an origin, such as a file or a sandboxed frame, cannot be named: serve it from an address"
+    return f"start the server with --cors-origins {origin or 'ORIGIN'}"
 
 
 class CrossOriginBodyError(Exception):

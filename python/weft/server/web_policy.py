@@ -113,9 +113,9 @@ class WebPolicy:
         return ANY_ORIGIN in self._origins
 
     def names(self, origin: bytes) -> bool:
-        """Returns whether an origin is named in the settings. `*` names none."""
+        """Returns whether an origin is named in the settings. `*` names none, nor does `null`, which any page can have."""
         text = origin.decode("latin-1")
-        return (text != ANY_ORIGIN and text in self._origins) or (LOCALHOST in self._origins and _is_local(text))
+        return (text not in (ANY_ORIGIN, "null") and text in self._origins) or (LOCALHOST in self._origins and _is_local(text))
 
     def sender(self, scope: HTTPScope) -> Sender:
         """Returns who sent a request.

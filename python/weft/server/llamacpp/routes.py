@@ -79,6 +79,9 @@ async def completion(
     asked = await service.aside.work(Purpose.PROMPT, size, dialect.submission, data, service.settings)
     common = service.common_prompt
     if (new := dialect.system_prompt(data)) is None:
+        if not is_trusted_sender():
+            # The answer shows the prompt and the stop strings, and other clients set the common ones.
+            return await _answer(data, asked, service, caller, other)
         return await _answer(data, dialect.following(asked, common.current, common.tokens), service, caller, other)
     require_trusted_sender("the field system_prompt")
     # Whoever else brings one waits for this one, but not for its pictures and sounds.

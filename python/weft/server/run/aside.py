@@ -138,9 +138,9 @@ class Aside:
     ) -> Made:
         """Does work on `size` characters or tokens: at once if they are few, else on another thread.
 
-        Where the client leaves, or the caller is cancelled, work that waits is not begun. What has begun ends unheard. Long texts are tokenized in
-        chunks, between which this stops: 64 KiB with SentencePiece vocabularies, 256 KiB and the rest of the line with BPE; with
-        other vocabularies, and within one endless line of BPE, a text is tokenized to its end.
+        Where the client leaves, or the caller is cancelled, work that waits is not begun. What has begun ends unheard. Long texts
+        are tokenized in chunks, between which this stops: 64 KiB with SentencePiece vocabularies, 256 KiB and the rest of the
+        line with BPE; with other vocabularies, and within one endless line of BPE, a text is tokenized to its end.
 
         Raises:
             ClientLeftError: the client has left.

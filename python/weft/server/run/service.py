@@ -52,6 +52,7 @@ from weft.server.run.system_prompt import CommonPrompt
 from weft.server.run.tally import Tally
 from weft.server.run.turns import Turns
 from weft.server.slot_files import SlotFiles
+from weft.server.web_policy import require_trusted_sender
 from weft.serving.build import build_info
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt
@@ -343,7 +344,10 @@ class Service:
             EngineStopped: the engine was stopped.
             NotSupportedError: the server makes vectors only.
             NotSupported: the model does.
+            CrossOriginError: a page of another origin asks for `explain_cache`, which shows texts of other clients.
         """
+        if asked.template.explain_cache:
+            require_trusted_sender("the field explain_cache")
         asked = await self.with_media_read(asked)
         # With a vocabulary of 150,000 pieces that takes up to a third of a second.
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size

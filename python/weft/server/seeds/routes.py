@@ -12,6 +12,7 @@ from weft.server.run.stream import Answer, StreamedAnswer
 from weft.server.seeds import plain
 from weft.server.seeds.prompt_files import recall
 from weft.server.seeds.schemas import StreamBody
+from weft.server.web_policy import require_trusted_sender
 
 __all__ = ["router"]
 
@@ -26,6 +27,7 @@ async def stream(
     content_type, write = plain.line_form(format)
     asked = plain.submission(data, service.settings)
     if data.cache:
+        require_trusted_sender("the field cache")
         await recall(service, data.cache, data.prompt or "")
     generation = await service.submit(asked)
     headers = sse.HEADERS | {"content-type": content_type}
