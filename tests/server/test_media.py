@@ -283,7 +283,7 @@ async def test_2024s_markers_name_pictures_by_their_ids(seeing: Client) -> None:
         ("a [img-1]", [{"id": 2, "data": PICTURE}], "the prompt has no marker [img-2] for the picture of this id"),
         ("[img-1][img-3]", [{"id": 1, "data": PICTURE}], "image_data has no picture for the marker [img-3] of the prompt"),
         ("[img-1]", [{"id": 1, "data": PICTURE}] * 2, "image_data has several pictures of one id"),
-        ("[img-1]", [{"id": 1}], "image_data: Object missing required field `data` - at `$[0]`"),
+        ("[img-1]", [{"id": 1}], "image_data[0]: Object missing required field `data`"),
         ("[img-1]", {"id": 1}, "image_data: Expected `array`, got `object`"),
         ([1, 2], [{"id": 1, "data": PICTURE}], "image_data stands beside a prompt that is one text"),
         (

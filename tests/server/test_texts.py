@@ -255,8 +255,10 @@ async def test_what_a_client_has_left_is_not_begun(slow: SlowEngine, route: str,
 
 
 async def test_beyond_what_may_wait_texts_are_refused(slow: SlowEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aside, "MAX_WAITING", 2 * len(SLOW["content"]))
     async with serving_many(slow) as server:
+        # Prompts wait for the chat template, which is compiled on their thread.
+        assert await server.post("/completion", {"prompt": LONG}) == 200
+        monkeypatch.setattr(aside, "MAX_WAITING", 2 * len(SLOW["content"]))
         waiting = [asyncio.create_task(server.post("/tokenize", SLOW)) for _ in range(2)]
         await wait_until(lambda: slow.begun != [])
         assert await server.post("/tokenize", {"content": LONG}) == 429
