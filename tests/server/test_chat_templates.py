@@ -194,6 +194,10 @@ def test_what_is_no_template_names_its_line() -> None:
         ChatTemplate("a\n{% for m in messages %}\n")
 
 
+NESTED = "{% set ns = namespace(x=['a']) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+"""A list of 2⁶⁰ texts in 60 lists."""
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -224,6 +228,17 @@ def test_what_is_no_template_names_its_line() -> None:
         "{{ range(1000) | join('a' * 1000000) }}",
         "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
         "{{ '%1000000000s' | format('a') }}",
+        *(
+            NESTED + use
+            for use in ("{{ ns.x | tojson }}", "{{ ns.x }}", "{{ ns.x ~ 'a' }}", "{{ ns.x | string }}", "{{ '%s' % ns.x }}")
+        ),
+        *(
+            NESTED + use
+            for use in ("{{ [ns.x] | join }}", "{{ ns.x | indent }}", "{{ '%s' | format(ns.x) }}", "{{ ns.x | safe }}")
+        ),
+        "{{ ('a\n' * 1000000) | indent(10000) }}",
+        "{{ ('a' * 1000000) | wordwrap(1) }}",
+        "{% set x = [] %}{% for _ in range(100) %}{{ x.extend('a' * 100000) }}{% endfor %}",
     ],
     ids=lambda source: source[:60],
 )

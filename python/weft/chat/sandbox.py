@@ -39,6 +39,9 @@ CALL_STEPS = 8
 MAX_PADDING = 10_000
 """Widest field that a template may ask for."""
 
+MAX_VALUES = 200_000
+"""Most values within one that is written as text, some 20 ms of work; what occurs several times counts each time."""
+
 _BUDGET = "weft budget"
 """Holds the budget among a template's variables; no template can spell a name with a space."""
 
@@ -81,9 +84,28 @@ def _step(context: Context, n_steps: int) -> bool:
 
 def _join(texts: list[object]) -> str:
     """What `~` does, within bounds."""
-    parts = [str(text) for text in texts]
+    parts = [str(_writable(text)) for text in texts]
     _check_size(sum(map(len, parts)))
     return "".join(parts)
+
+
+def _writable(value: Any) -> Any:  # noqa: ANN401 (any value)
+    """Returns a value that is to be written as text, unless there are too many values in it.
+
+    A list that holds another one twice, which holds a third one twice, and so on, is short and has no end.
+    """
+    if isinstance(value, str):
+        return value
+    pending, n_values = [value], 0
+    while pending:
+        item = pending.pop()
+        n_values += 1
+        # Iterating over a `WatchedList` in another way marks it as read.
+        within = list.__iter__(item) if isinstance(item, list) else item if isinstance(item, tuple | set | frozenset) else ()
+        pending.extend((*item, *item.values()) if isinstance(item, dict) else within)
+        if n_values + len(pending) > MAX_VALUES:
+            raise SecurityError(f"the template writes something of more than {MAX_VALUES} values")
+    return value
 
 
 def _check_size(size: int) -> None:
@@ -179,6 +201,7 @@ class _Environment(SandboxedEnvironment):
                 raise SecurityError(f"{left} ** {right} is too large for a template")
             case "%" if isinstance(left, str):
                 _check_padding(left)
+                _writable(right)
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (any callable)
@@ -218,7 +241,8 @@ def _counted_growth(context: Context, owner: Sized, args: tuple[Any, ...]) -> tu
     """The arguments of a method that changes a list or a dictionary, once their elements are counted as steps."""
     # An iterator has no length until its elements are there.
     args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
-    n_added = max([len(arg) for arg in args if isinstance(arg, Sized) and not isinstance(arg, str)], default=0)
+    # A text is added whole by `append` and `insert`, and letter by letter by `extend`.
+    n_added = max([len(arg) for arg in args if isinstance(arg, Sized)], default=0)
     _check_size(len(owner) + n_added)
     context.resolve(_BUDGET).spend(CALL_STEPS + n_added)
     return args
@@ -269,7 +293,7 @@ def _tojson(
 ) -> str:
     """JSON for a model to read, which escapes nothing for HTML. An iterator, such as the result of `map`, is a list."""
     options: dict[str, Any] = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators, "sort_keys": sort_keys}
-    return json.dumps(value, default=_listed, **options)
+    return json.dumps(_writable(value), default=_listed, **options)
 
 
 def _listed(value: object) -> list[object]:
@@ -280,7 +304,7 @@ def _listed(value: object) -> list[object]:
 
 def _unescaped(value: object, *_: object, **__: object) -> str:
     """The text: what `safe`, `escape` and `urlize` return."""
-    return str(value)
+    return str(_writable(value))
 
 
 @jinja2.pass_environment
@@ -289,22 +313,30 @@ def _join_filter(
 ) -> str:
     """The filter `join`, within bounds."""
     values = value if attribute is None else map(filters.make_attrgetter(environment, attribute), value)
-    texts = (str(part) for part in values)
+    texts = (str(_writable(part)) for part in values)
     return str(separator).join(_checked_parts(str(separator), texts))
 
 
 def _replace(value: object, old: object, new: object, count: int = -1) -> str:
     """The filter `replace`, within bounds."""
-    text = str(value)
+    text = str(_writable(value))
     _check_size((text.count(str(old)) + 1) * len(str(new)))
     return text.replace(str(old), str(new), count)
 
 
+def _indent(value: object, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    """The filter `indent`, within bounds."""
+    text = str(_writable(value))
+    n_added = len(width) if isinstance(width, str) else width
+    _check_size(len(text) + (text.count("\n") + 1) * n_added)
+    return filters.do_indent(text, width, first, blank)
+
+
 def _format(value: object, *args: object, **kwargs: object) -> str:
     """The filter `format`, within bounds."""
-    form = str(value)
+    form = str(_writable(value))
     _check_padding(form)
-    return str(form % (kwargs or args))
+    return str(form % _writable(kwargs or args))
 
 
 def _attributes(values: Mapping[str, object], autospace: bool = True) -> str:
@@ -315,15 +347,23 @@ def _attributes(values: Mapping[str, object], autospace: bool = True) -> str:
 
 def _make_environment() -> _Environment:
     environment = _Environment(
-        trim_blocks=True, lstrip_blocks=True, undefined=_LenientUndefined, extensions=[_Generation, loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=_LenientUndefined,
+        finalize=_writable,
+        extensions=[_Generation, loopcontrols],
     )
     environment.filters |= {"tojson": _tojson, _STEP: _step, _JOIN: _join}
     environment.filters |= dict.fromkeys(("safe", "escape", "e", "forceescape", "urlize"), _unescaped)
     environment.filters |= {"join": _join_filter, "replace": _replace, "format": _format, "xmlattr": _attributes}
-    environment.filters |= {name: _bounded(environment.filters[name]) for name in ("center", "indent", "slice", "batch")}
+    environment.filters |= {name: _bounded(environment.filters[name]) for name in ("center", "slice", "batch")}
+    environment.filters["string"] = _unescaped
+    environment.filters["indent"] = _indent
     environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-    # Filler text of any length serves no chat.
+    # Filler text of any length serves no chat, nor do filters whose work grows faster than the text.
     del environment.globals["lipsum"]
+    for name in ("pprint", "wordwrap"):
+        del environment.filters[name]
     return environment
 
 
