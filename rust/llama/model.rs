@@ -281,7 +281,7 @@ impl Model {
     /// With the vocabularies that find words by regular expressions, [`Error::InvalidRequest`] for a text with more than 262,144
     /// characters of one kind in a row, and [`Error::NotSupported`] where there is no memory for the stack that a long run needs.
     /// [`Error::Cancelled`] once the [cancellation](crate::cancellation) that is active on this thread was triggered; it is checked
-    /// between chunks, which only texts of SentencePiece and BPE vocabularies are cut into.
+    /// between chunks, which only texts of `SentencePiece` and BPE vocabularies are cut into.
     ///
     /// # Panics
     /// If `text` is 2 GiB long or longer.
