@@ -27,22 +27,14 @@ GLM = Family(
 )
 """Also Spark 2.5. Some of these models break no lines within a call."""
 
-_ROLE_END, _ASSISTANT_END = "<|role_end|>", "</assistant>"
 
-LING = msgspec.structs.replace(
-    GLM,
-    name="Ling 3",
-    is_of=lambda template: GLM.is_of(template) and _ROLE_END in template,
-    fillers=(_ROLE_END,),
-    ends=(_ROLE_END,),
-)
-"""Spells the token that ends its turn as text sometimes."""
+def _with_spelled_end(name: str, end: str) -> Family:
+    """Returns GLM's format for models that sometimes spell the token that ends their turn as text."""
+    return msgspec.structs.replace(
+        GLM, name=name, is_of=lambda template: GLM.is_of(template) and end in template, fillers=(end,), ends=(end,)
+    )
 
-LAGUNA = msgspec.structs.replace(
-    GLM,
-    name="Laguna",
-    is_of=lambda template: GLM.is_of(template) and _ASSISTANT_END in template,
-    fillers=(_ASSISTANT_END,),
-    ends=(_ASSISTANT_END,),
-)
-"""The same of another token."""
+
+LING = _with_spelled_end("Ling 3", "<|role_end|>")
+
+LAGUNA = _with_spelled_end("Laguna", "</assistant>")
