@@ -168,6 +168,9 @@ pub struct Forked {
     pub n_said: u32,
     /// How the texts of the forks go on from that of the branch.
     pub seam: Seam,
+    /// Number of tokens of the forks' prompt: those of the branch up to that position, without the ones that context shifts dropped
+    /// before the fork was made, and those that are appended.
+    pub n_prompt: usize,
     /// That stream, where it is their own.
     pub stream: Option<Completions>,
 }
@@ -216,7 +219,7 @@ impl AskedFork {
             completions.set_prompt(n_prompt);
             completions
         });
-        Ok(Forked { branches, seed, n_said, seam, stream })
+        Ok(Forked { branches, seed, n_said, seam, n_prompt, stream })
     }
 }
 

@@ -101,7 +101,7 @@ impl AwaitedFork {
     /// The numbers of the forks, or their stream, once; `None` as long as the worker has not answered.
     pub(super) fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let Some(forked) = self.pending.take() else { return Ok(None) };
-        let Forked { branches, seed, n_said, seam, stream: own } = forked?;
+        let Forked { branches, seed, n_said, seam, stream: own, .. } = forked?;
         let (stream, request) = (self.stream.get(), self.request.clone_ref(py));
         let Some(completions) = own else {
             let n = branches.end - branches.start;

@@ -15,10 +15,11 @@
 //! offloaded in one step depends on the time that this takes.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
-use crate::engine::{At, Fork, Into, Ready, Ways};
+use crate::engine::{At, Fork, Forked, Into, Ready, Ways};
 use crate::fake_runner::Failing;
 use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
 
@@ -394,6 +395,10 @@ struct Forking {
     of: usize,
     spec: ForkSpec,
     n_said: u32,
+    /// Number of tokens of its prompt.
+    n_prompt: usize,
+    /// The numbers of its branches in their stream.
+    branches: Range<u32>,
     /// Its stream, where it has one of its own.
     own: Option<usize>,
 }
@@ -483,7 +488,8 @@ impl Player {
         self.streams.len().checked_sub(n + 1)
     }
 
-    fn fork(&mut self, of: usize, spec: &ForkSpec, at: At) -> Result<Option<u32>, String> {
+    /// Makes a fork, unless it is refused.
+    fn fork(&mut self, of: usize, spec: &ForkSpec, at: At) -> Result<Option<&Forking>, String> {
         let stream = &self.streams[of];
         let Some(completions) = &stream.completions else { return Ok(None) };
         let pending = match completions.ask_fork(spec.order(at), None) {
@@ -501,14 +507,14 @@ impl Player {
             Some(Err(Error::InvalidRequest { .. } | Error::ContextOverflow { .. })) => return Ok(None),
             other => return Err(format!("a fork has failed: {other:?}")),
         };
-        let n_said = forked.n_said;
+        let Forked { n_said, n_prompt, branches, .. } = forked;
         let own = forked.stream.map(|completions| {
             let (told, origin) = (Told::default(), Origin::Fork);
             self.streams.push(Stream { completions: Some(completions), told, origin });
             self.streams.len() - 1
         });
-        self.forks.push(Forking { of, spec: spec.clone(), n_said, own });
-        Ok(Some(n_said))
+        self.forks.push(Forking { of, spec: spec.clone(), n_said, n_prompt, branches, own });
+        Ok(self.forks.last())
     }
 
     fn play(&mut self, op: &Op) -> Result<(), String> {
@@ -572,6 +578,8 @@ impl Player {
 
 /// Asserts that the streams of `player` were told what the oracle's were.
 fn compare(setup: &Setup, player: &Player) -> Result<(), String> {
+    // Branches, as (stream, number), of which the oracle has no equal.
+    let mut without_equal = BTreeSet::new();
     let mut oracle: Vec<Option<Told>> = (0..player.streams.len()).map(|_| None).collect();
     for (root, stream) in player.streams.iter().enumerate() {
         let Origin::Request(spec) = &stream.origin else { continue };
@@ -580,21 +588,29 @@ fn compare(setup: &Setup, player: &Player) -> Result<(), String> {
         let first = alone.open(spec.request(), stream.origin.clone())?;
         let mut known = vec![(root, first)];
         let mut is_behind = BTreeSet::new();
-        for Forking { of, spec, n_said, own } in &player.forks {
-            let Some(&(_, of)) = known.iter().find(|(known, _)| known == of).filter(|(known, _)| !is_behind.contains(known))
-            else {
+        for Forking { of: theirs, spec: fork, n_said, n_prompt, branches, own } in &player.forks {
+            let Some(&(_, mine)) = known.iter().find(|&(known, _)| known == theirs && !is_behind.contains(known)) else {
                 continue;
             };
-            while alone.streams[of].told.n_drawn(spec.branch) < *n_said as usize
-                && !alone.streams[of].told.is_finished(spec.branch)
+            while alone.streams[mine].told.n_drawn(fork.branch) < *n_said as usize
+                && !alone.streams[mine].told.is_finished(fork.branch)
             {
                 alone.decode(1)?;
             }
             // A stream that is over takes no more forks, and the numbers of later ones would be others.
             let n_before = alone.streams.len();
-            if alone.fork(of, spec, At::Token(*n_said))?.is_none() {
-                is_behind.insert(known.iter().find(|&&(_, known)| known == of).map_or(0, |&(known, _)| known));
-            } else if let Some(own) = own {
+            let Some(forked) = alone.fork(mine, fork, At::Token(*n_said))? else {
+                is_behind.insert(*theirs);
+                continue;
+            };
+            if forked.n_prompt != *n_prompt && spec.shift.is_none() {
+                return Err(format!("a fork has a prompt of {n_prompt} tokens under load, and of {} alone", forked.n_prompt));
+            }
+            // Context shifts of the branch that preceded one of the forks, and not the other, make them continue different texts.
+            if forked.n_prompt != *n_prompt || without_equal.contains(&(*theirs, fork.branch)) {
+                without_equal.extend(branches.clone().map(|branch| (own.unwrap_or(*theirs), branch)));
+            }
+            if let Some(own) = own {
                 known.push((*own, n_before));
             }
         }
@@ -616,6 +632,9 @@ fn compare(setup: &Setup, player: &Player) -> Result<(), String> {
         }
         for (branch, (tokens, finished)) in stream.told.branches.iter().enumerate() {
             let Some((expected, end)) = expected.branches.get(branch) else { continue };
+            if u32::try_from(branch).is_ok_and(|branch| without_equal.contains(&(nth, branch))) {
+                continue;
+            }
             let is_whole = finished.as_ref().is_some_and(|finished| finished.reason != FinishReason::Cancelled);
             let reason = |finished: &Option<Finished>| finished.as_ref().map(|finished| finished.reason.clone());
             let is_right =
