@@ -28,6 +28,7 @@ mod random_fields;
 mod sharing;
 mod slots;
 mod snapshots;
+mod steps;
 mod stopping;
 mod thoughts;
 mod tiers;
