@@ -63,7 +63,7 @@ pub enum Error {
         /// How much may wait.
         limit: usize,
         /// What both are counted in.
-        unit: Unit,
+        unit: BacklogUnit,
     },
     /// A file of a saved prefix does not belong to this model and cache, or is damaged. Nothing was loaded.
     #[error("cannot load the prefix in {}: {reason}", path.display())]
@@ -110,7 +110,7 @@ pub enum Error {
 }
 
 /// An error that may be of one branch of a request.
-pub(crate) trait OfBranch: Sized {
+pub(crate) trait BranchErrorExt: Sized {
     /// Whether both say the same.
     fn is_same(&self, other: &Self) -> bool;
 
@@ -124,7 +124,7 @@ pub(crate) trait OfBranch: Sized {
 ///
 /// # Errors
 /// What `read` answers for the first that is wrong.
-pub(crate) fn each_branch<T, U, E: OfBranch>(
+pub(crate) fn each_branch<T, U, E: BranchErrorExt>(
     branches: impl ExactSizeIterator<Item = T>,
     read: impl FnMut(T) -> std::result::Result<U, E>,
 ) -> std::result::Result<Vec<U>, E> {
@@ -142,7 +142,7 @@ pub(crate) fn each_branch<T, U, E: OfBranch>(
     Ok(all)
 }
 
-impl OfBranch for Error {
+impl BranchErrorExt for Error {
     fn is_same(&self, other: &Self) -> bool {
         self == other
     }
@@ -159,14 +159,14 @@ impl OfBranch for Error {
 
 /// What a stream's bound is counted in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum BacklogUnit {
     /// Events, one for each token.
     Events,
     /// Bytes that they take.
     Bytes,
 }
 
-impl std::fmt::Display for Unit {
+impl std::fmt::Display for BacklogUnit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Events => "events",

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use crate::config::Grouping;
 use crate::engine::runner::{
-    DecodeError, Forks, IdleCost, MediaRows, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError, Variant, Variants,
+    AdapterSchedule, AdapterSet, DecodeError, ForkRule, IdleCost, KvSeqId, MediaRows, MemoryKind, Plan, RelocateError, Runner,
+    StateError,
 };
 use crate::request::{AdapterScale, Token, is_of_medium};
-use crate::sampling::{Lexicon, Vocabulary};
+use crate::sampling::{TokenStrings, Vocabulary};
 
 /// Its vocabulary: 0 ends a text, 1 and 2 are the halves of "é", the last is a new line, the others are printable characters.
 pub const N_VOCAB: usize = 96;
@@ -51,7 +52,7 @@ struct State {
     /// A decode waits until it is allowed.
     is_held: bool,
     /// Which decodes fail from now on.
-    failing: Option<Failing>,
+    failing: Option<FailureMode>,
     n_cells_used: usize,
     n_cells_reached: usize,
     n_saves: usize,
@@ -64,7 +65,7 @@ struct State {
 
 /// Which decodes fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failing {
+pub enum FailureMode {
     /// Those of more than this many rows.
     MoreRowsThan(usize),
     /// All.
@@ -101,7 +102,7 @@ impl FakeControl {
     }
 
     /// From now on decodes fail, or no longer do.
-    pub fn fail(&self, failing: Option<Failing>) {
+    pub fn fail(&self, failing: Option<FailureMode>) {
         self.lock().failing = failing;
     }
 
@@ -170,7 +171,7 @@ impl FakeControl {
 /// See the module.
 pub struct FakeRunner {
     control: FakeControl,
-    sequences: Vec<Vec<Held>>,
+    sequences: Vec<Vec<FakeSequence>>,
     /// How many of the first tokens of each sequence are grouped.
     n_grouped: Vec<u32>,
     /// First position from which each sequence still has everything that a sliding window sees. 0 for other memories.
@@ -184,14 +185,14 @@ pub struct FakeRunner {
     end_tokens: &'static [Token],
     keeps_plans: bool,
     memory: MemoryKind,
-    lexicon: Lexicon,
+    lexicon: TokenStrings,
     adapters: Vec<AdapterScale>,
     /// Of each adapter, where it is an activated one.
     invocations: Vec<Vec<Token>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct FakeSequence {
     cell: usize,
     /// A digest of the tokens up to this one.
     digest: u64,
@@ -205,7 +206,7 @@ const OUTSIDE_WINDOW: u32 = 1 << 31;
 
 /// The memory of a fake runner: as attention on a CPU.
 pub const MEMORY: MemoryKind = MemoryKind {
-    forks: Forks::Anywhere,
+    forks: ForkRule::Anywhere,
     idle_cost: IdleCost::Scores,
     can_be_saved: true,
     bytes_per_token: PIECE_TOKEN as u64,
@@ -230,7 +231,7 @@ impl FakeRunner {
             end_tokens: &[END],
             keeps_plans: true,
             memory: MEMORY,
-            lexicon: Lexicon::new(Words { end_tokens: &[END] }),
+            lexicon: TokenStrings::new(FakeVocabulary { end_tokens: &[END] }),
             adapters: Vec::new(),
             invocations: Vec::new(),
         };
@@ -248,7 +249,7 @@ impl FakeRunner {
     #[must_use]
     pub fn without_end(mut self) -> Self {
         self.end_tokens = &[];
-        self.lexicon = Lexicon::new(Words { end_tokens: &[] });
+        self.lexicon = TokenStrings::new(FakeVocabulary { end_tokens: &[] });
         self
     }
 
@@ -284,12 +285,12 @@ impl FakeRunner {
     /// The token that follows `tokens` where sampling is greedy.
     #[must_use]
     pub fn next_token(tokens: &[Token]) -> Token {
-        Self::next_token_with(&Variants::default(), tokens)
+        Self::next_token_with(&AdapterSchedule::default(), tokens)
     }
 
     /// The same, of a sequence that is computed so.
     #[must_use]
-    pub fn next_token_with(variants: &Variants, tokens: &[Token]) -> Token {
+    pub fn next_token_with(variants: &AdapterSchedule, tokens: &[Token]) -> Token {
         let digest = (0..).zip(tokens).fold(0, |digest, (at, &token)| digest_of(digest ^ change_of(variants.at(at)), token));
         let mut logits = row(digest, false);
         logits[3] = f32::NEG_INFINITY;
@@ -319,11 +320,11 @@ impl FakeRunner {
         row(tokens.iter().fold(0, |digest, &token| digest_of(digest, token)), false)
     }
 
-    fn assert_ungrouped(&self, id: SequenceId) {
+    fn assert_ungrouped(&self, id: KvSeqId) {
         assert_eq!(self.n_grouped[usize::from(id.0)], 0, "nobody else gets what {id:?} holds in groups");
     }
 
-    fn held_mut(&mut self, id: SequenceId) -> &mut Vec<Held> {
+    fn held_mut(&mut self, id: KvSeqId) -> &mut Vec<FakeSequence> {
         &mut self.sequences[usize::from(id.0)]
     }
 
@@ -340,7 +341,7 @@ impl FakeRunner {
         self.whole_from[id] = n_lost.max(self.whole_from[id]);
     }
 
-    fn release(&mut self, held: &[Held]) {
+    fn release(&mut self, held: &[FakeSequence]) {
         for held in held {
             self.n_owners[held.cell] -= 1;
         }
@@ -437,8 +438,8 @@ impl Runner for FakeRunner {
             std::thread::sleep(row_takes * u32::try_from(plan.rows.len()).expect("a decode has few rows"));
         }
         let fails = match failing {
-            Some(Failing::All) => true,
-            Some(Failing::MoreRowsThan(n)) => plan.rows.len() > n,
+            Some(FailureMode::All) => true,
+            Some(FailureMode::MoreRowsThan(n)) => plan.rows.len() > n,
             None => false,
         };
         check_media(plan);
@@ -469,7 +470,7 @@ impl Runner for FakeRunner {
             let cell = cells[n];
             self.n_owners[cell] = 1;
             self.recycle_window(usize::from(row_of.sequence.0));
-            self.held_mut(row_of.sequence).push(Held { cell, digest });
+            self.held_mut(row_of.sequence).push(FakeSequence { cell, digest });
             self.logits.push(row_of.wants_logits.then(|| row(digest, ends)));
         }
         self.count_cells();
@@ -486,16 +487,16 @@ impl Runner for FakeRunner {
         self.logits[row].as_ref().expect("the row wanted logits")
     }
 
-    fn can_fork(&self, from: SequenceId, n_held: u32, n_tokens: u32) -> bool {
+    fn can_fork(&self, from: KvSeqId, n_held: u32, n_tokens: u32) -> bool {
         assert_eq!(self.sequences[usize::from(from.0)].len(), n_held as usize, "the cache and the model agree on {from:?}");
         match self.memory.forks {
-            Forks::Anywhere => n_tokens <= n_held,
-            Forks::InWindow => n_tokens <= n_held && self.memory.holds_window(self.whole_from[usize::from(from.0)], n_tokens),
-            Forks::AtEnd => n_tokens == n_held,
+            ForkRule::Anywhere => n_tokens <= n_held,
+            ForkRule::InWindow => n_tokens <= n_held && self.memory.holds_window(self.whole_from[usize::from(from.0)], n_tokens),
+            ForkRule::AtEnd => n_tokens == n_held,
         }
     }
 
-    fn fork(&mut self, from: SequenceId, to: SequenceId, n_tokens: u32) {
+    fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32) {
         self.assert_ungrouped(from);
         let shared = self.sequences[usize::from(from.0)][..n_tokens as usize].to_vec();
         for held in &shared {
@@ -507,8 +508,8 @@ impl Runner for FakeRunner {
         self.whole_from[usize::from(to.0)] = self.whole_from[usize::from(from.0)];
     }
 
-    fn truncate(&mut self, id: SequenceId, n_kept: u32) -> bool {
-        let is_state = self.memory.forks == Forks::AtEnd;
+    fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
+        let is_state = self.memory.forks == ForkRule::AtEnd;
         let n_grouped = self.n_grouped[usize::from(id.0)];
         assert!(n_kept >= n_grouped, "the {n_grouped} tokens that {id:?} holds in groups are not cut");
         let held = self.held_mut(id);
@@ -523,7 +524,7 @@ impl Runner for FakeRunner {
         true
     }
 
-    fn drop_sequence(&mut self, id: SequenceId) {
+    fn drop_sequence(&mut self, id: KvSeqId) {
         let removed = std::mem::take(self.held_mut(id));
         self.n_grouped[usize::from(id.0)] = 0;
         self.whole_from[usize::from(id.0)] = 0;
@@ -538,11 +539,11 @@ impl Runner for FakeRunner {
         true
     }
 
-    fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Arc<[u8]>, StateError> {
+    fn save(&mut self, id: KvSeqId, range: Range<u32>) -> Result<Arc<[u8]>, StateError> {
         self.assert_ungrouped(id);
         self.check_states()?;
         let held = &self.sequences[usize::from(id.0)];
-        let is_state = self.memory.forks == Forks::AtEnd;
+        let is_state = self.memory.forks == ForkRule::AtEnd;
         assert!(!is_state || (range.start == 0 && range.end as usize == held.len()), "a state is saved whole");
         let whole_from = self.whole_from(id, &range);
         let mut bytes = Vec::with_capacity(range.len() * PIECE_TOKEN);
@@ -557,7 +558,7 @@ impl Runner for FakeRunner {
         Ok(bytes.into())
     }
 
-    fn whole_from(&self, id: SequenceId, range: &Range<u32>) -> u32 {
+    fn whole_from(&self, id: KvSeqId, range: &Range<u32>) -> u32 {
         if self.memory.n_window == 0 {
             return range.start;
         }
@@ -566,7 +567,7 @@ impl Runner for FakeRunner {
         self.whole_from[usize::from(id.0)].max(last_window).clamp(range.start, range.end)
     }
 
-    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError> {
+    fn restore(&mut self, id: KvSeqId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError> {
         self.assert_ungrouped(id);
         self.check_states()?;
         let takes = self.control.lock().restore_takes;
@@ -584,7 +585,7 @@ impl Runner for FakeRunner {
         for ((marked, digest, before), cell) in tokens.into_iter().zip(cells) {
             let position = marked & !OUTSIDE_WINDOW;
             if !kept.contains(&position) {
-                self.release(&[Held { cell, digest }]);
+                self.release(&[FakeSequence { cell, digest }]);
                 continue;
             }
             if marked != position {
@@ -597,7 +598,7 @@ impl Runner for FakeRunner {
                 before,
                 "a piece is restored after the text it was saved after"
             );
-            held.push(Held { cell, digest });
+            held.push(FakeSequence { cell, digest });
         }
         assert_eq!(self.sequences[usize::from(id.0)].len(), kept.end as usize, "the piece holds all that is kept of it");
         self.count_cells();
@@ -605,7 +606,7 @@ impl Runner for FakeRunner {
         Ok(())
     }
 
-    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> Result<(), RelocateError> {
+    fn relocate(&mut self, ids: &[KvSeqId], range: Range<u32>) -> Result<(), RelocateError> {
         for &id in ids {
             self.assert_ungrouped(id);
         }
@@ -618,7 +619,7 @@ impl Runner for FakeRunner {
         self.check_states().map_err(RelocateError::Refused)?;
         let places = range.start as usize..range.end as usize;
         for &id in ids {
-            let held: Vec<Held> = self.sequences[usize::from(id.0)][places.clone()].to_vec();
+            let held: Vec<FakeSequence> = self.sequences[usize::from(id.0)][places.clone()].to_vec();
             self.release(&held);
         }
         let cells = self.find_cells(places.len()).expect("as many were just given up");
@@ -632,7 +633,7 @@ impl Runner for FakeRunner {
         Ok(())
     }
 
-    fn group(&mut self, id: SequenceId, range: Range<u32>, n: u32) {
+    fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         let (held, n_grouped) = (&self.sequences[usize::from(id.0)], self.n_grouped[usize::from(id.0)]);
         assert_eq!(range.start, n_grouped, "{id:?} groups what follows its groups");
         assert!(!range.is_empty() && range.end as usize <= held.len(), "{range:?} of {} tokens of {id:?}", held.len());
@@ -659,13 +660,13 @@ impl Runner for FakeRunner {
         &[SUPPRESSED]
     }
 
-    fn lexicon(&self) -> Lexicon {
+    fn lexicon(&self) -> TokenStrings {
         self.lexicon.clone()
     }
 }
 
 /// The vocabulary.
-struct Words {
+struct FakeVocabulary {
     end_tokens: &'static [Token],
 }
 
@@ -686,7 +687,7 @@ pub(crate) fn spelling_of(token: Token) -> &'static [u8] {
     if token == END { &[] } else { &BYTES[at..=at] }
 }
 
-impl Vocabulary for Words {
+impl Vocabulary for FakeVocabulary {
     fn n_vocab(&self) -> usize {
         N_VOCAB
     }
@@ -743,7 +744,7 @@ pub fn tokens_of(text: &str) -> Vec<Token> {
 }
 
 /// What adapters change of every digest: nothing where none is on.
-fn change_of(variant: &Variant) -> u64 {
+fn change_of(variant: &AdapterSet) -> u64 {
     variant.adapters().fold(0, |change, (id, scale)| digest_of(change ^ u64::from(scale.to_bits()), id.cast_signed()))
 }
 
@@ -781,7 +782,7 @@ fn row(digest: u64, ends: bool) -> Vec<f32> {
     logits
 }
 
-fn length(held: &[Held]) -> u32 {
+fn length(held: &[FakeSequence]) -> u32 {
     u32::try_from(held.len()).expect("a context has fewer than 2³² tokens")
 }
 

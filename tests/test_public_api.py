@@ -51,10 +51,10 @@ def test_every_public_module_exports_its_part() -> None:
 FUNCTIONS = {
     "answer_at_once",
     "devices",
-    "give_back_what_is_freed",
+    "trim_allocator",
     "read_body",
     "schema_grammar",
-    "step_back",
+    "lower_priority",
     "trim_heap",
     "tune",
 }

@@ -339,7 +339,7 @@ CONFIG, STREAM, VECTORS = "config/mod.rs", "engine/stream.rs", "embedding/queue.
 REQUEST, SAMPLING = "request/mod.rs", "request/sampling.rs"
 GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema/mod.rs", "llama/grammar.rs"
 DIVERSITY = "request/diversity.rs"
-TRIGGERS, THOUGHT, STEERING = "grammar/lazy/triggers.rs", "request/thought.rs", "python/steering.rs"
+TRIGGERS, THOUGHT, STEERING = "grammar/lazy/triggers.rs", "request/reasoning.rs", "python/output_rules.rs"
 
 BOUNDS: dict[str, Callable[[], list[float]]] = {
     "what is pinned for `cache_control` on `/v1/messages`": lambda: [hints.MAX_HINTS, *sorted(set(anthropic.TTLS_S.values()))],
@@ -352,8 +352,8 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant("engine/stream.rs", "MAX_ENDED_BYTES") >> 20
     ],
     "what forks take over in one step; further ones wait for the next": lambda: [
-        constant("engine/fork_order.rs", "MAX_FORKED_TOKENS"),
-        constant("engine/fork_order.rs", "READ_AGAIN"),
+        constant("engine/fork_request.rs", "MAX_FORKED_TOKENS"),
+        constant("engine/fork_request.rs", "READ_AGAIN"),
     ],
     "stop strings of one request": lambda: [
         constant(REQUEST, "MAX_STOPS"),
@@ -393,7 +393,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "vectors of one request": lambda: [constant(VECTORS, "MAX_NUMBERS"), vectors.MAX_TEXTS],
     "one text that is to be a vector": lambda: [constant("embedding/shape.rs", "DEFAULT_LONGEST")],
     "the context for vectors": lambda: [constant("embedding/shape.rs", "FILL")],
-    "what texts begin with that is kept for later vectors": lambda: [constant("embedding/beginnings.rs", "MAX_KEPT")],
+    "what texts begin with that is kept for later vectors": lambda: [constant("embedding/prefix_cache.rs", "MAX_KEPT")],
     "grammars that are kept for later requests": lambda: [
         constant(KEPT, "MAX_GRAMMARS"),
         constant(KEPT, "MAX_KEPT_BYTES") >> 20,
@@ -408,17 +408,17 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         prompt_files.MAX_FILES,
         prompt_files.MAX_BYTES >> 30,
     ],
-    "snapshots at turn ends of one prompt": lambda: [constant(REQUEST, "MAX_SNAPSHOTS")],
+    "snapshots at turn ends of one prompt": lambda: [constant(REQUEST, "MAX_CHECKPOINTS")],
     "snapshots along one prompt, `--ctx-checkpoints`": lambda: [
         weft.EngineConfig().ctx_checkpoints,
         1,
-        constant("engine/snapshots.rs", "PART_OF_STORE"),
+        constant("engine/checkpoints.rs", "PART_OF_STORE"),
     ],
     "windows along one prompt, with a sliding window, `--ctx-checkpoints`": lambda: [
         weft.EngineConfig().ctx_checkpoints,
-        constant("engine/snapshots.rs", "WINDOWS_APART"),
+        constant("engine/checkpoints.rs", "WINDOWS_APART"),
         1,
-        constant("engine/snapshots.rs", "PART_OF_STORE"),
+        constant("engine/checkpoints.rs", "PART_OF_STORE"),
     ],
     "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), template_terms.MAX_SIZE >> 20],
     "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
@@ -432,11 +432,11 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "prompts and answers that are remembered for `explain_cache`, and what was lost of them": lambda: [
         constant("engine/history.rs", "MAX_REMEMBERED"),
         constant("engine/history.rs", "MAX_REMEMBERED_REQUESTS"),
-        constant("cache/lost.rs", "MAX_LOST"),
+        constant("cache/eviction_log.rs", "MAX_EVICTED_RUNS"),
     ],
     "answers of chats that are remembered in their tokens, with their prompts": lambda: [
-        constant("engine/said.rs", "MAX_SAID"),
-        constant("engine/said.rs", "MAX_SAID_TEXTS"),
+        constant("engine/transcripts.rs", "MAX_SAID"),
+        constant("engine/transcripts.rs", "MAX_SAID_TEXTS"),
     ],
     "`--volatile-prompt-lines`": lambda: [volatile.MAX_RULES, volatile.MAX_PATTERN, volatile.MAX_WAYS],
     "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_STORE") >> 20],
@@ -482,7 +482,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "log-probabilities of a request's prompts, `echo` with `logprobs`": lambda: [service.MAX_PROMPT_LOGPROBS],
     "what `POST /score` tells": lambda: [scoring.MAX_CONTINUATIONS, scoring.MAX_SCORED],
     "log-probabilities of prompts that are remembered, with the likeliest token beside each": lambda: [
-        constant("engine/recall.rs", "MAX_RECALLED"),
+        constant("engine/prompt_logprob_cache.rs", "MAX_RECALLED"),
     ],
     "an answer that is not streamed, while it is collected, and all of them together": lambda: [
         *(collected.MAX_ANSWER_BYTES >> 20, describe(AnswerTooLargeError(1)).code),
@@ -517,18 +517,18 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "stream": lambda: [
         constant(STREAM, "MAX_EVENTS_BEHIND"),
         constant(STREAM, "MAX_BYTES_BEHIND") >> 20,
-        constant(CONFIG, "READER_PATIENCE"),
+        constant(CONFIG, "SLOW_CONSUMER_TIMEOUT"),
     ],
     "what a token waits at most, beside its step, to be read together with those after it": lambda: [
-        constant(STREAM, "BELL_REST"),
+        constant(STREAM, "WAKE_INTERVAL"),
         constant(STREAM, "STREAMS_PER_REST"),
-        constant(STREAM, "MAX_BELL_REST"),
+        constant(STREAM, "MAX_WAKE_INTERVAL"),
     ],
     "`beam_width` of a request, and `length_penalty`": lambda: [
         constant(DIVERSITY, "MIN_BEAMS"),
         *range_of("length_penalty"),
     ],
-    "`priority` of a request": lambda: [*range_of("priority"), constant("engine/seniority.rs", "TURNS_PER_PRIORITY")],
+    "`priority` of a request": lambda: [*range_of("priority"), constant("engine/scheduling_key.rs", "STARTS_PER_PRIORITY")],
     "`max_token_gap_ms` of a request": lambda: range_of("max_token_gap_ms"),
     "letters, digits, white space or other signs in a row, where a vocabulary's words are found by regular expressions "
     "(`tekken`, `gpt-4o`, `deepseek-v3` and others)": lambda: [
@@ -536,7 +536,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         400,
         *(constant("llama/splitter.rs", name) for name in ("STACK_PER_CHARACTER", "MAX_SLOW_RUN")),
     ],
-    "one decode, `-ub`": lambda: [constant("config/choice.rs", "DEFAULT_UBATCH")],
+    "one decode, `-ub`": lambda: [constant("config/compute_config.rs", "DEFAULT_UBATCH")],
     "99th percentile of a running stream's pauses beside a prompt, `--max-token-gap`": lambda: [
         constant(CONFIG, name) for name in ("IN_TOKENS", "LEAST", "USUAL")
     ],

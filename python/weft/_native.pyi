@@ -49,10 +49,10 @@ __all__ = [
     "Vectors",
     "answer_at_once",
     "devices",
-    "give_back_what_is_freed",
+    "lower_priority",
     "read_body",
     "schema_grammar",
-    "step_back",
+    "trim_allocator",
     "trim_heap",
     "tune",
 ]
@@ -1217,7 +1217,7 @@ def schema_grammar(schema: str) -> str:
         InvalidRequest: What is wrong with the schema, in which line and column.
     """
 
-def give_back_what_is_freed() -> None:
+def trim_allocator() -> None:
     """From now on, the allocator gives back what is freed instead of keeping it, where it is glibc's."""
 
 def trim_heap() -> None:
@@ -1232,7 +1232,7 @@ def answer_at_once() -> None:
     They get no more of it for that, but do not wait for the end of another's turn. Elsewhere nothing changes.
     """
 
-def step_back(niceness: int) -> None:
+def lower_priority(niceness: int) -> None:
     """From now on, long work that the engine does for this thread is done by one that steps back by so much, 0 to 19, on Linux.
 
     That is how much nicer it is than the threads that compute tokens. The thread itself stays as it is: nobody waits for the

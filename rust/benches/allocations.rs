@@ -31,7 +31,7 @@ use std::time::Duration;
 use support::options::{self, Help, Options};
 use support::{machine, models};
 use weft::config::EngineConfig;
-use weft::engine::{Bell, MAX_RECENT_STEPS, RecentStep, StepTimes};
+use weft::engine::{MAX_RECENT_STEPS, RecentStep, StepTimes, WakeHandle};
 use weft::llama::{self, Model};
 use weft::request::{Prompt, Request, SamplingParams};
 
@@ -134,7 +134,7 @@ impl Counts {
 /// Rung by the worker at the end of each step: notes what was counted by then.
 struct Meter(Mutex<Vec<Counts>>);
 
-impl Bell for Meter {
+impl WakeHandle for Meter {
     fn ring(&self) {
         let mut steps = self.0.lock().expect("no code that holds the list can panic");
         assert!(steps.len() < steps.capacity(), "the meter must not allocate");
@@ -209,7 +209,7 @@ fn measure(model: &Arc<Model>, n: u32, options: &Options) -> Result<u64, String>
         ..SamplingParams::default()
     };
     let meter = Arc::new(Meter(Mutex::new(Vec::with_capacity(4 * n_tokens as usize))));
-    let bell: Arc<dyn Bell> = Arc::<Meter>::clone(&meter);
+    let bell: Arc<dyn WakeHandle> = Arc::<Meter>::clone(&meter);
     let completions = engine.submit(request, Some(bell)).map_err(|error| error.to_string())?;
     for event in completions {
         event.map_err(|error| error.to_string())?;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use spinning::Spinning;
 use weft::kernels::attention::{
-    Attention, AttentionOutput, Cells, Format, Mask, Order, Plan, Queries, Shape, attend, scratch_bytes,
+    Attention, AttentionOutput, Cells, Format, Mask, MaskOrder, Plan, Queries, Shape, attend, scratch_bytes,
 };
 use weft::kernels::{Level, Shared, Team};
 
@@ -139,7 +139,7 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
         n_read += usize::from(is_read);
     }
     let sequence_of_row: Vec<u32> = (0..n_rows).map(|row| sight.sequence(row)).collect();
-    let order = Order { sequence_of_row: &sequence_of_row, position_of_cell: Some(&position_of_cell) };
+    let order = MaskOrder { sequence_of_row: &sequence_of_row, position_of_cell: Some(&position_of_cell) };
     let mask = Mask { values: &mask, row_stride: n_cells };
     let mut plan = Plan::new();
     let mut plan_s = f64::MAX;

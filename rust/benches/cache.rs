@@ -8,7 +8,10 @@
 
 use std::time::Instant;
 
-use weft::cache::{Departure, Forks, IdleCost, KvCache, Match, MemoryKind, Saved, SequenceId, Variants, Wanted, Why};
+use weft::cache::{
+    AdapterSchedule, EvictionReason, ForkRule, IdleCost, KvCache, KvSeqId, MemoryKind, PathRemoval, PrefixMatch, PrefixQuery,
+    SavedState,
+};
 use weft::request::Token;
 
 /// Tokens of the text that all share.
@@ -32,7 +35,7 @@ const MAX_UNITS: u64 = 64;
 
 fn kind() -> MemoryKind {
     MemoryKind {
-        forks: Forks::Anywhere,
+        forks: ForkRule::Anywhere,
         idle_cost: IdleCost::Scores,
         can_be_saved: true,
         bytes_per_token: BYTES_PER_TOKEN,
@@ -71,17 +74,17 @@ impl Calls {
 /// A cache, and how what it is asked about is computed.
 struct Bench {
     cache: KvCache,
-    variants: Variants,
+    variants: AdapterSchedule,
 }
 
 impl Bench {
-    fn find(&self, tokens: &[Token]) -> Match {
+    fn find(&self, tokens: &[Token]) -> PrefixMatch {
         let at_most = u32::try_from(tokens.len()).expect("a text fits a context");
-        let wanted = Wanted { variants: &self.variants, tokens, at_least: 1, at_most, takes_logits: false };
+        let wanted = PrefixQuery { variants: &self.variants, tokens, at_least: 1, at_most, takes_logits: false };
         self.cache.find(&wanted, |_, n_held, n| n <= n_held).unwrap_or_default()
     }
 
-    fn place(&mut self, matched: &Match) -> SequenceId {
+    fn place(&mut self, matched: &PrefixMatch) -> KvSeqId {
         let id = self.cache.place(&self.variants, Some(matched)).expect("an id is free");
         self.follow();
         id
@@ -92,7 +95,7 @@ impl Bench {
         assert!(self.cache.take_ops().count() < 10_000, "a call asks for little");
     }
 
-    fn write(&mut self, tokens: &[Token]) -> SequenceId {
+    fn write(&mut self, tokens: &[Token]) -> KvSeqId {
         let matched = self.find(tokens);
         assert!(matched.restores.is_empty(), "what is written here is not stored");
         let id = self.place(&matched);
@@ -100,25 +103,25 @@ impl Bench {
         id
     }
 
-    fn depart(&mut self, departure: &Departure, why: Why) {
+    fn remove_tail(&mut self, departure: &PathRemoval, why: EvictionReason) {
         let n_bytes = departure.saves.as_ref().map_or(0, |range| range.len() * usize::try_from(BYTES_PER_TOKEN).expect("few"));
         let whole_from = departure.saves.as_ref().map_or(0, |range| range.start);
-        let saved = departure.saves.is_some().then(|| Saved { bytes: vec![0; n_bytes].into(), whole_from });
-        self.cache.depart(departure, saved, why);
+        let saved = departure.saves.is_some().then(|| SavedState { bytes: vec![0; n_bytes].into(), whole_from });
+        self.cache.remove_tail(departure, saved, why);
         self.follow();
     }
 
     fn evict(&mut self) -> bool {
-        let Some(departure) = self.cache.next_departure(u64::MAX, Why::Pressed) else { return false };
-        self.depart(&departure, Why::Pressed);
+        let Some(departure) = self.cache.next_removal(u64::MAX, EvictionReason::Pressed) else { return false };
+        self.remove_tail(&departure, EvictionReason::Pressed);
         true
     }
 }
 
 /// A store of [`N_STORED`] texts, half of them after `shared`, which runs on the id that is returned, far above free cells.
-fn fill(shared: &[Token]) -> (Bench, SequenceId) {
+fn fill(shared: &[Token]) -> (Bench, KvSeqId) {
     let cache = KvCache::new(N_CELLS, 256, kind(), None);
-    let mut bench = Bench { cache, variants: Variants::default() };
+    let mut bench = Bench { cache, variants: AdapterSchedule::default() };
     let low = bench.write(&text(1, N_SHARED + 4 * N_IDS + 8192));
     let first = bench.write(shared);
     bench.cache.unpin(low);
@@ -130,7 +133,7 @@ fn fill(shared: &[Token]) -> (Bench, SequenceId) {
         bench.cache.unpin(id);
         assert!(bench.evict(), "what is idle can leave");
     }
-    let (_, _, n_pieces) = bench.cache.store_size();
+    let (_, _, n_pieces) = bench.cache.host_cache_size();
     assert!(n_pieces > N_STORED, "{n_pieces} pieces are stored");
     (bench, first)
 }
@@ -157,14 +160,14 @@ fn shared_by_all() {
     for id in branches.drain(..) {
         unpins.time(|| bench.cache.unpin(id));
         bench.follow();
-        next_departures.time(|| bench.cache.next_departure(MAX_UNITS, Why::Pressed).expect("one is idle"));
+        next_departures.time(|| bench.cache.next_removal(MAX_UNITS, EvictionReason::Pressed).expect("one is idle"));
     }
     unpins.print("unpin, one token of its own");
     next_departures.print("next_departure, up to 253 idle");
     relocate(&mut bench);
     let mut departs = Calls::default();
-    while let Some(departure) = bench.cache.next_departure(MAX_UNITS, Why::Pressed) {
-        departs.time(|| bench.depart(&departure, Why::Pressed));
+    while let Some(departure) = bench.cache.next_removal(MAX_UNITS, EvictionReason::Pressed) {
+        departs.time(|| bench.remove_tail(&departure, EvictionReason::Pressed));
         if departs.0.len() == 200 {
             break;
         }
@@ -194,12 +197,12 @@ fn relocate(bench: &mut Bench) {
 /// A long text leaves the pool in pieces and comes back.
 fn in_pieces() {
     let tokens = text(0, N_SHARED);
-    let mut bench = Bench { cache: KvCache::new(N_CELLS, 256, kind(), None), variants: Variants::default() };
+    let mut bench = Bench { cache: KvCache::new(N_CELLS, 256, kind(), None), variants: AdapterSchedule::default() };
     let id = bench.write(&tokens);
     bench.cache.unpin(id);
     let (mut looks, mut departs, mut restores) = <(Calls, Calls, Calls)>::default();
-    while let Some(departure) = looks.time(|| bench.cache.next_departure(MAX_UNITS, Why::Pressed)) {
-        departs.time(|| bench.depart(&departure, Why::Pressed));
+    while let Some(departure) = looks.time(|| bench.cache.next_removal(MAX_UNITS, EvictionReason::Pressed)) {
+        departs.time(|| bench.remove_tail(&departure, EvictionReason::Pressed));
     }
     looks.print("next_departure, a text in 2,115 pieces");
     departs.print("depart, piece by piece");
@@ -207,7 +210,7 @@ fn in_pieces() {
     let matched = (0..5).map(|_| finds.time(|| bench.find(&tokens))).last().expect("it was looked for");
     finds.print("find, 2,115 stored pieces");
     assert_eq!(matched.n_tokens() as usize, N_SHARED);
-    let id = bench.place(&Match::default());
+    let id = bench.place(&PrefixMatch::default());
     for restore in &matched.restores {
         let kept = restore.kept.start as usize..restore.kept.end as usize;
         restores.time(|| bench.cache.restored(id, &tokens[kept], &restore.piece));
@@ -219,7 +222,7 @@ fn in_pieces() {
 /// A full store: what leaves pushes out what was used longest ago.
 fn full_store() {
     let cache = KvCache::new(N_CELLS, 256, kind(), Some(N_STORED as u64 * (N_STORED_TOKENS as u64 + 512)));
-    let mut bench = Bench { cache, variants: Variants::default() };
+    let mut bench = Bench { cache, variants: AdapterSchedule::default() };
     let (mut looks, mut departs) = <(Calls, Calls)>::default();
     for seed in 0..N_STORED + 2000 {
         let id = bench.write(&text(10 + seed, N_STORED_TOKENS));
@@ -228,8 +231,8 @@ fn full_store() {
             assert!(bench.evict(), "what is idle can leave");
             continue;
         }
-        let departure = looks.time(|| bench.cache.next_departure(u64::MAX, Why::Pressed)).expect("one is idle");
-        departs.time(|| bench.depart(&departure, Why::Pressed));
+        let departure = looks.time(|| bench.cache.next_removal(u64::MAX, EvictionReason::Pressed)).expect("one is idle");
+        departs.time(|| bench.remove_tail(&departure, EvictionReason::Pressed));
     }
     looks.print("next_departure, into a full store");
     departs.print("depart, into a full store");

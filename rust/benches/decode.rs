@@ -48,7 +48,7 @@ use support::shape::Shape;
 use support::{kernels, machine, synthetic};
 use tables::aims::{self, Kind};
 use tables::{grid, idle, overhead, prefill};
-use weft::config::{Kernels, Used};
+use weft::config::{EnabledKernels, KernelChoice};
 
 const HELP: Help = Help {
     bench: "decode",
@@ -107,8 +107,8 @@ fn bench(options: &Options, own: &Own) -> Result<(), String> {
     }
     let candidates = models::every(&options.name)?;
     let (usable, kernels) = match options.kernels {
-        Kernels::LlamaCpp => (Used::NONE, "not asked for".to_owned()),
-        Kernels::Auto | Kernels::Weft => kernels::install(),
+        KernelChoice::LlamaCpp => (EnabledKernels::NONE, "not asked for".to_owned()),
+        KernelChoice::Auto | KernelChoice::Weft => kernels::install(),
     };
     let threads = Threads { n: options.n_threads.unwrap_or_else(machine::n_cores), origin: own.origin };
     println!("decoding: bare llama_decode loops and the engine, in one run");
@@ -138,7 +138,7 @@ fn bench(options: &Options, own: &Own) -> Result<(), String> {
 fn bench_model(
     candidate: &Candidate,
     (options, own): (&Options, &Own),
-    (threads, usable): (Threads, Used),
+    (threads, usable): (Threads, EnabledKernels),
     machine: &Machine,
 ) -> Result<(), String> {
     let pair = Pair::load(&candidate.path, options, threads, machine)?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use weft::config::{EngineConfig, ModelConfig};
 use weft::engine::Engine;
-use weft::grammar::{Grammar, Spellings, Tokens};
+use weft::grammar::{Grammar, Spellings, TokenLookup};
 use weft::llama::{Model, start};
 use weft::request::{Constraint, ConstraintSource, Event, Prompt, Request, SamplingParams, Token};
 
@@ -54,7 +54,7 @@ impl Vocabulary {
     }
 }
 
-impl Tokens for Vocabulary {
+impl TokenLookup for Vocabulary {
     fn spelt(&self, _: &str) -> Option<Token> {
         None
     }

@@ -15,8 +15,8 @@ use std::thread;
 use std::time::Duration;
 
 use measures::weightless::{Decode, Decodes, Weightless};
-use weft::config::{Checkpoints, Limits, READER_PATIENCE, TokenGap};
-use weft::engine::{Bell, Completions, Engine};
+use weft::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, TokenGap};
+use weft::engine::{Completions, Engine, WakeHandle};
 use weft::request::{Event, Finished, Prompt, Request, SamplingParams, Token};
 
 /// Tokens of a prompt that waits.
@@ -130,7 +130,7 @@ fn starts(n_prompt: usize) -> (f64, usize) {
         let stream = submit(&engine, request(0, 16, 1, 5_000), None);
         decodes.run(N_WARM);
         let told = Arc::new(Told { decodes: decodes.clone(), at: Mutex::default() });
-        let branches = submit(&engine, request(1, n_prompt, 256, 1), Some(Arc::clone(&told) as Arc<dyn Bell>));
+        let branches = submit(&engine, request(1, n_prompt, 256, 1), Some(Arc::clone(&told) as Arc<dyn WakeHandle>));
         decodes.run_freely();
         assert_eq!(finish(branches), 256, "a branch has one token");
         let told = told.at.lock().expect("a bell cannot panic").clone();
@@ -173,7 +173,7 @@ struct Told {
     at: Mutex<Vec<usize>>,
 }
 
-impl Bell for Told {
+impl WakeHandle for Told {
     fn ring(&self) {
         self.at.lock().expect("a bell cannot panic").push(self.decodes.len());
     }
@@ -196,7 +196,7 @@ fn start(n_slots: u32, n_ctx: u32, decode: Duration, decodes: &Decodes) -> Engin
         max_queue: 1_024,
         max_token_gap: TokenGap::Auto,
         checkpoints: Checkpoints::NONE,
-        reader_patience: READER_PATIENCE,
+        reader_patience: SLOW_CONSUMER_TIMEOUT,
     };
     let runner = Weightless::new(decode, decodes.clone());
     Engine::start(limits, move || Ok(runner)).expect("an engine without a model starts")
@@ -218,7 +218,7 @@ fn request(seed: u32, n_prompt: usize, n: u32, n_predict: u32) -> Request {
     request
 }
 
-fn submit(engine: &Engine, request: Request, bell: Option<Arc<dyn Bell>>) -> Completions {
+fn submit(engine: &Engine, request: Request, bell: Option<Arc<dyn WakeHandle>>) -> Completions {
     engine.submit(request, bell).expect("the request is valid")
 }
 

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use server::load::{Arrival, Figure, Load, Trace};
 use server::priorities::{self, Batch};
 use server::slots::{self, ALL_FLAGS};
-use support::bare_model::{BareModel, Weights};
+use support::bare_model::{BareModel, WeightLayout};
 use support::models::{self, Candidate};
 use support::options::{self, Help, Options};
 use support::setup::{Origin, Threads};
@@ -192,7 +192,7 @@ impl<'a> Sides<'a> {
     fn load(candidate: &'a Candidate, options: &'a Options, [has_loop, has_http]: [bool; 2]) -> Result<Self, String> {
         let n = options.n_threads.unwrap_or_else(machine::n_cores);
         Ok(Self {
-            bare: BareModel::load(&candidate.path, Weights::Repacked)?,
+            bare: BareModel::load(&candidate.path, WeightLayout::Repacked)?,
             // llama-server's pools are its own too.
             threads: Threads { n, origin: Origin::Kept },
             model: models::load(&candidate.path, options.kernels)?,

@@ -16,7 +16,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::time::Duration;
 
 use measures::weightless::{Decodes, Weightless};
-use weft::config::{Checkpoints, Limits, READER_PATIENCE, TokenGap};
+use weft::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, TokenGap};
 use weft::engine::Engine;
 use weft::request::{Event, Prompt, Request, SamplingParams, Token};
 
@@ -94,7 +94,7 @@ fn limits(n_slots: u32, n_cells: u32, max_store_bytes: u64) -> Limits {
         max_store_bytes: Some(max_store_bytes),
         max_queue: 1_024,
         max_token_gap: TokenGap::Auto,
-        reader_patience: READER_PATIENCE,
+        reader_patience: SLOW_CONSUMER_TIMEOUT,
         checkpoints: Checkpoints::NONE,
     }
 }

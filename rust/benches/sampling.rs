@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use weft::request::{Dry, Mirostat, SamplerKind, SamplingParams, Token};
 use weft::sampling::threads::MIN_LOGITS;
-use weft::sampling::{Lexicon, Sampler, Threads, Vocabulary, logprobs};
+use weft::sampling::{Sampler, Threads, TokenStrings, Vocabulary, logprobs};
 
 const N_ROWS: usize = 8;
 /// As many pieces as Qwen2.5 has, Llama 2 and a small model.
@@ -45,7 +45,7 @@ fn rows(n_vocab: usize) -> Vec<Vec<f32>> {
 struct Words(Vec<Vec<u8>>);
 
 impl Words {
-    fn lexicon(n_vocab: usize) -> Lexicon {
+    fn lexicon(n_vocab: usize) -> TokenStrings {
         let word = |mut number: usize| {
             let mut word = vec![b' '];
             while number > 0 {
@@ -54,7 +54,7 @@ impl Words {
             }
             word
         };
-        Lexicon::new(Self((0..n_vocab).map(word).collect()))
+        TokenStrings::new(Self((0..n_vocab).map(word).collect()))
     }
 }
 

@@ -7,9 +7,9 @@
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use weft::config::{Checkpoints, Limits, READER_PATIENCE, TokenGap};
+use weft::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, TokenGap};
 use weft::engine::Engine;
-use weft::engine::runner::{Plan, Row, Runner, SequenceId};
+use weft::engine::runner::{KvSeqId, Plan, Row, Runner};
 use weft::fake_runner::FakeRunner;
 use weft::request::{Event, Prompt, Request};
 
@@ -59,7 +59,7 @@ fn time_worker(n: u32) -> Duration {
         max_queue: 1,
         max_token_gap: TokenGap::Auto,
         checkpoints: Checkpoints::NONE,
-        reader_patience: READER_PATIENCE,
+        reader_patience: SLOW_CONSUMER_TIMEOUT,
     };
     let engine = Engine::start(limits, move || Ok(FakeRunner::new(n_ctx, n_ids(n)).0.without_record()))
         .expect("an engine without a model starts");
@@ -81,10 +81,10 @@ fn time_runner(n: u32) -> Duration {
     let (runner, _control) = FakeRunner::new(n_cells(n), n_ids(n));
     let mut runner = runner.without_record();
     let row = |sequence, position, token| Row { sequence, token, position, wants_logits: true };
-    let first = SequenceId(0);
+    let first = KvSeqId(0);
     let rows = (0..).zip(prompt()).map(|(position, token)| row(first, position, token)).collect();
     runner.decode(&Plan { rows, ..Plan::default() }).expect("the pool holds the prompt");
-    let ids: Vec<_> = (0..n).map(|id| SequenceId(u16::try_from(id).expect("there are at most 256 ids"))).collect();
+    let ids: Vec<_> = (0..n).map(|id| KvSeqId(u16::try_from(id).expect("there are at most 256 ids"))).collect();
     for &id in &ids[1..] {
         runner.fork(first, id, N_PROMPT);
     }

@@ -29,7 +29,7 @@ use std::time::Instant;
 use support::options::{self, Help, Options};
 use support::{machine, models};
 use weft::config::{EngineConfig, FlashAttention, Limits};
-use weft::engine::runner::{Plan, Row, Runner, SequenceId};
+use weft::engine::runner::{KvSeqId, Plan, Row, Runner};
 use weft::llama::{LlamaRunner, Model};
 
 const HELP: Help = Help {
@@ -45,10 +45,10 @@ const N_BRANCHES: u16 = 8;
 const N_PROMPT: u32 = 64;
 
 /// The branch that is saved; any would do.
-const SAVED: SequenceId = SequenceId(3);
+const SAVED: KvSeqId = KvSeqId(3);
 
 /// Where it is restored to.
-const RESTORED: SequenceId = SequenceId(N_BRANCHES);
+const RESTORED: KvSeqId = KvSeqId(N_BRANCHES);
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
@@ -141,7 +141,7 @@ fn bench_attention(model: &Arc<Model>, flash_attention: FlashAttention, effort: 
 /// pieces of one token, and restored for all of them in turns. Each piece takes the lowest free cell, as a row of a decode does.
 fn fan_out(runner: &mut LlamaRunner, limits: &Limits, n_tokens: u32) -> Result<(), String> {
     let row = |position: u32| Row {
-        sequence: SequenceId(0),
+        sequence: KvSeqId(0),
         token: 300 + (position * 7).cast_signed() % 1_000,
         position,
         wants_logits: false,
@@ -151,14 +151,14 @@ fn fan_out(runner: &mut LlamaRunner, limits: &Limits, n_tokens: u32) -> Result<(
         let rows = (start..n_held.min(start + limits.n_ubatch)).map(row).collect();
         runner.decode(&Plan { rows, ..Plan::default() }).map_err(|error| error.to_string())?;
     }
-    let pieces = (N_PROMPT..n_held).map(|position| save(runner, SequenceId(0), &(position..position + 1)));
+    let pieces = (N_PROMPT..n_held).map(|position| save(runner, KvSeqId(0), &(position..position + 1)));
     let pieces = pieces.collect::<Result<Vec<_>, _>>()?;
-    if !runner.truncate(SequenceId(0), N_PROMPT) {
+    if !runner.truncate(KvSeqId(0), N_PROMPT) {
         return Err("the memory cannot be cut".to_owned());
     }
-    (1..N_BRANCHES).for_each(|branch| runner.fork(SequenceId(0), SequenceId(branch), N_PROMPT));
+    (1..N_BRANCHES).for_each(|branch| runner.fork(KvSeqId(0), KvSeqId(branch), N_PROMPT));
     for (position, piece) in (N_PROMPT..).zip(&pieces) {
-        for branch in (0..N_BRANCHES).map(SequenceId) {
+        for branch in (0..N_BRANCHES).map(KvSeqId) {
             runner.restore(branch, piece, position..position + 1).map_err(|error| error.to_string())?;
         }
     }
@@ -171,7 +171,7 @@ struct Cost {
     peak_kb: u64,
 }
 
-fn measure_save(runner: &mut LlamaRunner, id: SequenceId, range: &Range<u32>, n_rounds: usize) -> Result<Cost, String> {
+fn measure_save(runner: &mut LlamaRunner, id: KvSeqId, range: &Range<u32>, n_rounds: usize) -> Result<Cost, String> {
     measure(n_rounds, |_| {
         let started = Instant::now();
         let piece = save(runner, id, range)?;
@@ -181,7 +181,7 @@ fn measure_save(runner: &mut LlamaRunner, id: SequenceId, range: &Range<u32>, n_
     })
 }
 
-fn save(runner: &mut LlamaRunner, id: SequenceId, range: &Range<u32>) -> Result<Arc<[u8]>, String> {
+fn save(runner: &mut LlamaRunner, id: KvSeqId, range: &Range<u32>) -> Result<Arc<[u8]>, String> {
     runner.save(id, range.clone()).map_err(|error| error.to_string())
 }
 

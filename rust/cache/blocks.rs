@@ -10,7 +10,7 @@
 use blake2b_simd::Params;
 
 use crate::cache::prefix_tree::{NodeId, PrefixTree};
-use crate::cache::{KvCache, SequenceId, Tier, Variant, work};
+use crate::cache::{AdapterSet, KvCache, KvSeqId, Tier, visit_counter};
 use crate::request::Token;
 
 /// Tokens of a block.
@@ -26,11 +26,11 @@ const MAX_LOOKED_AT: usize = 4_096;
 const MAX_TOLD: usize = 16_384;
 
 /// Longest key, in bytes.
-pub const MAX_KEY: usize = blake2b_simd::KEYBYTES;
+pub const MAX_KEY_BYTES: usize = blake2b_simd::KEYBYTES;
 
 /// A block that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeldBlock {
+pub struct CachedBlock {
     /// Names the text up to its end.
     pub hash: u64,
     /// Blocks before it in its text.
@@ -52,7 +52,7 @@ impl PrefixDigest {
     /// At most `n_max` of these blocks: where there are more, every second of each text, or every fourth, and so on. Where that would
     /// leave none, since all texts are short, as many of them as there may be, whichever they are.
     #[must_use]
-    pub fn new(blocks: Vec<HeldBlock>, n_max: usize) -> Self {
+    pub fn new(blocks: Vec<CachedBlock>, n_max: usize) -> Self {
         let mut all = blocks;
         // One that is in the pool in one text, and in the store in what it was before it moved, is in the pool.
         all.sort_unstable_by_key(|block| (block.hash, block.tier == Tier::Store));
@@ -73,14 +73,14 @@ impl PrefixDigest {
 
 /// From where on the next answer tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum DigestCursor {
     /// This node of the tree, and those after it.
     Node(usize),
     /// What sequences run on that is not in the tree yet: this id, and those after it.
     Path(usize),
 }
 
-impl Default for Place {
+impl Default for DigestCursor {
     fn default() -> Self {
         Self::Node(0)
     }
@@ -88,13 +88,13 @@ impl Default for Place {
 
 /// The hashes of the first blocks that end in a stretch of tokens, as far as they are known.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Blocks {
+pub(super) struct BlockHashes {
     /// Of the key that they were made with.
     epoch: u32,
     hashes: Vec<u64>,
 }
 
-impl Blocks {
+impl BlockHashes {
     /// Takes out those that end in the first `n` of the tokens after `start`.
     pub(super) fn cut_front(&mut self, start: u32, n: u32) -> Self {
         let n_blocks = n_ending(start, start + n).min(self.hashes.len());
@@ -132,7 +132,7 @@ impl Blocks {
 
 /// The key that hashes were asked for with last.
 #[derive(Debug, Default)]
-pub(super) struct Key {
+pub(super) struct HashKey {
     key: Vec<u8>,
     epoch: u32,
 }
@@ -145,8 +145,8 @@ fn n_ending(start: u32, end: u32) -> usize {
 /// The key of texts of this variant.
 ///
 /// # Panics
-/// For a key longer than [`MAX_KEY`].
-fn salt_of(key: &[u8], variant: &Variant) -> [u8; 32] {
+/// For a key longer than [`MAX_KEY_BYTES`].
+fn salt_of(key: &[u8], variant: &AdapterSet) -> [u8; 32] {
     let mut adapters = Vec::new();
     for (adapter, scale) in variant.adapters() {
         adapters.extend(adapter.to_le_bytes());
@@ -167,9 +167,9 @@ fn hash_after(before: u64, block: &[Token], salt: &[u8]) -> u64 {
     u64::from_le_bytes(hash.as_bytes().try_into().expect("it has so many bytes"))
 }
 
-/// The hashes of the whole blocks of a text, in their order. `key` has at most [`MAX_KEY`] bytes.
+/// The hashes of the whole blocks of a text, in their order. `key` has at most [`MAX_KEY_BYTES`] bytes.
 #[must_use]
-pub fn block_hashes(key: &[u8], variant: &Variant, tokens: &[Token]) -> Vec<u64> {
+pub fn block_hashes(key: &[u8], variant: &AdapterSet, tokens: &[Token]) -> Vec<u64> {
     let salt = salt_of(key, variant);
     let hashes = tokens.chunks_exact(BLOCK as usize).scan(0, |before, block| {
         *before = hash_after(*before, block, &salt);
@@ -180,7 +180,7 @@ pub fn block_hashes(key: &[u8], variant: &Variant, tokens: &[Token]) -> Vec<u64>
 
 /// As a block of this variant is hashed.
 #[cfg(test)]
-pub(super) fn hash_of(key: &[u8], before: u64, block: &[Token], variant: &Variant) -> u64 {
+pub(super) fn hash_of(key: &[u8], before: u64, block: &[Token], variant: &AdapterSet) -> u64 {
     hash_after(before, block, &salt_of(key, variant))
 }
 
@@ -191,40 +191,40 @@ impl KvCache {
     /// later one twice. Of a memory that is a state only the last block before each place where one can begin is told.
     ///
     /// # Panics
-    /// For a key longer than [`MAX_KEY`].
-    pub fn blocks(&mut self, key: &[u8], place: Place) -> (Vec<HeldBlock>, Option<Place>) {
+    /// For a key longer than [`MAX_KEY_BYTES`].
+    pub fn blocks(&mut self, key: &[u8], place: DigestCursor) -> (Vec<CachedBlock>, Option<DigestCursor>) {
         if self.key.key != key {
-            self.key = Key { key: key.to_vec(), epoch: self.key.epoch + 1 };
+            self.key = HashKey { key: key.to_vec(), epoch: self.key.epoch + 1 };
         }
         let mut held = Vec::new();
         let mut n_left = MAX_HASHED;
         let mut n_looked_at = 0;
-        let mut is_over = |held: &[HeldBlock]| {
+        let mut is_over = |held: &[CachedBlock]| {
             n_looked_at += 1;
             n_looked_at > MAX_LOOKED_AT || held.len() >= MAX_TOLD
         };
         let mut first_path = 0;
         match place {
-            Place::Node(first) => {
+            DigestCursor::Node(first) => {
                 for index in first..self.tree.n_places() {
                     if is_over(&held) || !self.tell_of_node(index, &mut n_left, &mut held) {
-                        return (held, Some(Place::Node(index)));
+                        return (held, Some(DigestCursor::Node(index)));
                     }
                 }
             }
-            Place::Path(first) => first_path = first,
+            DigestCursor::Path(first) => first_path = first,
         }
         for index in first_path..self.paths.len() {
             if is_over(&held) || !self.tell_of_tail(index, &mut n_left, &mut held) {
-                return (held, Some(Place::Path(index)));
+                return (held, Some(DigestCursor::Path(index)));
             }
         }
         (held, None)
     }
 
     /// Adds the blocks that end in the node of this place, where there is one that can be had. `false` where no more can be hashed.
-    fn tell_of_node(&mut self, index: usize, n_left: &mut usize, held: &mut Vec<HeldBlock>) -> bool {
-        work::looked_at(1);
+    fn tell_of_node(&mut self, index: usize, n_left: &mut usize, held: &mut Vec<CachedBlock>) -> bool {
+        visit_counter::count_visited(1);
         let Some(id) = self.tree.at_place(index) else { return true };
         let node = self.tree.node(id);
         let tier = match (node.is_in_pool(), node.stored.is_some()) {
@@ -237,7 +237,7 @@ impl KvCache {
         }
         let node = self.tree.node(id);
         let all = (node.start / BLOCK..).zip(node.blocks.of(self.key.epoch).iter().copied());
-        let all = all.map(|(index, hash)| HeldBlock { hash, index, tier });
+        let all = all.map(|(index, hash)| CachedBlock { hash, index, tier });
         if self.kind.is_a_state() {
             let can_begin = node.stored.is_some() || !node.tips.is_empty();
             held.extend(all.last().filter(|_| can_begin));
@@ -248,9 +248,9 @@ impl KvCache {
     }
 
     /// As [`KvCache::tell_of_node`], of what a sequence has computed and not shared yet.
-    fn tell_of_tail(&mut self, index: usize, n_left: &mut usize, held: &mut Vec<HeldBlock>) -> bool {
-        work::looked_at(1);
-        let id = SequenceId(u16::try_from(index).expect("llama.cpp tells 256 apart"));
+    fn tell_of_tail(&mut self, index: usize, n_left: &mut usize, held: &mut Vec<CachedBlock>) -> bool {
+        visit_counter::count_visited(1);
+        let id = KvSeqId(u16::try_from(index).expect("llama.cpp tells 256 apart"));
         let is_told = |path: &super::Path| !path.tail.is_empty() && !path.is_private;
         if self.kind.is_a_state() || !self.paths[index].as_ref().is_some_and(is_told) {
             return true;
@@ -277,7 +277,7 @@ impl KvCache {
                 return false;
             }
             *n_left -= 1;
-            work::looked_at(1);
+            visit_counter::count_visited(1);
             let of_rest;
             (of_rest, rest) = rest.split_at(BLOCK as usize - pending.len());
             pending.extend_from_slice(of_rest);
@@ -287,13 +287,13 @@ impl KvCache {
             pending.clear();
         }
         let hashes = path.blocks.of(key.epoch).iter().copied();
-        held.extend((start / BLOCK..).zip(hashes).map(|(index, hash)| HeldBlock { hash, index, tier: Tier::Pool }));
+        held.extend((start / BLOCK..).zip(hashes).map(|(index, hash)| CachedBlock { hash, index, tier: Tier::Pool }));
         true
     }
 }
 
 /// Hashes the blocks of `id` and of what is above it, as far as they are not known. `false` where more than `n_left` are missing.
-fn hash_path(tree: &mut PrefixTree, id: NodeId, key: &Key, n_left: &mut usize) -> bool {
+fn hash_path(tree: &mut PrefixTree, id: NodeId, key: &HashKey, n_left: &mut usize) -> bool {
     // A node has hashes once all above it has: whoever stands below a block that is known needs to look no further.
     let mut missing = Vec::new();
     for at in tree.upwards(id) {
@@ -310,7 +310,7 @@ fn hash_path(tree: &mut PrefixTree, id: NodeId, key: &Key, n_left: &mut usize) -
 }
 
 /// Hashes the blocks that end in `id`, where all above are known.
-fn hash_node(tree: &mut PrefixTree, id: NodeId, key: &Key, n_left: &mut usize) -> bool {
+fn hash_node(tree: &mut PrefixTree, id: NodeId, key: &HashKey, n_left: &mut usize) -> bool {
     let node = tree.node(id);
     let (start, end) = (node.start, node.end());
     let salt = salt_of(&key.key, tree.variant(node.variant));
@@ -326,7 +326,7 @@ fn hash_node(tree: &mut PrefixTree, id: NodeId, key: &Key, n_left: &mut usize) -
             return false;
         }
         *n_left -= 1;
-        work::looked_at(1);
+        visit_counter::count_visited(1);
         let node = tree.node_mut(id);
         let next = at + BLOCK as usize - block.len();
         block.extend_from_slice(&node.tokens[at..next]);

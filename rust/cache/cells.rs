@@ -1,6 +1,6 @@
 //! The cells of the pool: which are free, counted here, so that a decode never finds the pool full.
 
-use crate::cache::work;
+use crate::cache::visit_counter;
 
 /// A cell of the pool, by its place in it.
 ///
@@ -71,7 +71,7 @@ impl Cells {
         assert!(self.n_free() > 0, "room for each token was made, but none of {} cells is free", self.n_total);
         while self.used[self.head] == u64::MAX {
             self.head += 1;
-            work::looked_at(1);
+            visit_counter::count_visited(1);
         }
         let bit = self.used[self.head].trailing_ones() as usize;
         self.used[self.head] |= 1 << bit;
@@ -111,7 +111,7 @@ impl Cells {
             }
             word -= 1;
             bits = self.used[word];
-            work::looked_at(1);
+            visit_counter::count_visited(1);
         }
         (word + 1) * WORD - bits.leading_zeros() as usize
     }

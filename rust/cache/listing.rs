@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cache::prefix_tree::{NodeId, length};
-use crate::cache::{KvCache, SequenceId, work};
+use crate::cache::{KvCache, KvSeqId, visit_counter};
 use crate::request::{AdapterScale, Token};
 
 /// A part of the prefix tree: a stretch of tokens after those of its parent.
@@ -53,7 +53,7 @@ impl KvCache {
     /// The tree and, after its nodes, what running sequences computed and did not share yet; parents before their children.
     /// `slot_of` says in which slot the sequence on an id runs.
     #[must_use]
-    pub fn listing(&self, slot_of: impl Fn(SequenceId) -> Option<u32>) -> Vec<CachedNode> {
+    pub fn listing(&self, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> Vec<CachedNode> {
         let mut listing = Listing::new(self, usize::MAX);
         for id in self.tree.in_order() {
             listing.add(id);
@@ -71,7 +71,7 @@ impl KvCache {
     ///
     /// Visits `limit` nodes, their ancestors, and the paths of running sequences, however large the tree is.
     #[must_use]
-    pub fn recently_used(&self, limit: usize, slot_of: impl Fn(SequenceId) -> Option<u32>) -> (Vec<CachedNode>, usize) {
+    pub fn recently_used(&self, limit: usize, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> (Vec<CachedNode>, usize) {
         let running = self.running(slot_of);
         let n_computing: usize = running.iter().map(|&(id, _)| self.computing(id).count()).sum();
         let mut listing = Listing::new(self, limit);
@@ -91,12 +91,12 @@ impl KvCache {
     }
 
     /// Ids of running sequences, each with its slot.
-    fn running(&self, slot_of: impl Fn(SequenceId) -> Option<u32>) -> Vec<(SequenceId, u32)> {
+    fn running(&self, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> Vec<(KvSeqId, u32)> {
         self.paths().filter_map(|(id, _)| Some((id, slot_of(id)?))).collect()
     }
 
     /// Computed tokens of the sequence on `id` that are not in the tree yet, as runs of one variant, each with its start position.
-    fn computing(&self, id: SequenceId) -> impl Iterator<Item = (u32, &[Token])> {
+    fn computing(&self, id: KvSeqId) -> impl Iterator<Item = (u32, &[Token])> {
         let path = self.path(id);
         let (mut start, mut rest) = (self.tree.node(path.tip).end(), &path.tail[..]);
         std::iter::from_fn(move || {
@@ -152,7 +152,7 @@ impl<'a> Listing<'a> {
     fn add(&mut self, id: NodeId) {
         let node = self.cache.tree.node(id);
         let Some(parent) = node.parent.filter(|_| !self.is_full()) else { return };
-        work::looked_at(1);
+        visit_counter::count_visited(1);
         self.indices.insert(id, self.nodes.len());
         self.push(CachedNode {
             parent: self.indices.get(&parent).copied(),
@@ -183,7 +183,7 @@ impl<'a> Listing<'a> {
     }
 
     /// Lists the computed tokens of the sequence on `id`, which runs in `slot`, that are not in the tree yet.
-    fn add_computing(&mut self, id: SequenceId, slot: u32) {
+    fn add_computing(&mut self, id: KvSeqId, slot: u32) {
         let path = self.cache.path(id);
         let mut parent = self.indices.get(&path.tip).copied();
         for (start, tokens) in self.cache.computing(id) {
@@ -208,7 +208,7 @@ impl<'a> Listing<'a> {
     }
 
     /// The listed nodes, each with the slots whose sequences run on it.
-    fn with_slots(mut self, running: &[(SequenceId, u32)]) -> Vec<CachedNode> {
+    fn with_slots(mut self, running: &[(KvSeqId, u32)]) -> Vec<CachedNode> {
         for &(id, slot) in running {
             for at in self.cache.tree.upwards(self.cache.path(id).tip) {
                 if let Some(&index) = self.indices.get(&at) {
@@ -226,7 +226,7 @@ impl<'a> Listing<'a> {
 impl KvCache {
     /// The tokens of the path of `id`.
     #[must_use]
-    pub fn tokens_of(&self, id: SequenceId) -> Vec<Token> {
+    pub fn tokens_of(&self, id: KvSeqId) -> Vec<Token> {
         let path = self.path(id);
         let mut tokens = self.tree.tokens_to(path.tip);
         tokens.extend_from_slice(&path.tail);

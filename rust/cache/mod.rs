@@ -11,48 +11,48 @@
 //! What depends on the kind of memory is asked of `kinds`, where each has a file of its own. No call costs more the more waits in
 //! the store: they walk the nodes of a path, the ids, and the cells that they move, as `tests/costs.rs` counts.
 
+mod adapter_set;
 mod blocks;
+mod cell_runs;
 mod cells;
-mod departure;
-mod find;
+mod eviction_log;
+mod host_cache;
+mod host_eviction;
 mod invocation;
 mod kinds;
 mod listing;
-mod lost;
+mod path_removal;
 mod paths;
 mod pins;
+mod prefix_match;
 mod prefix_tree;
 mod relocation;
-mod room;
-mod store;
-mod strands;
 #[cfg(test)]
 mod tests;
-mod variant;
-mod work;
+mod visit_counter;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::request::Token;
-pub use blocks::{BLOCK, HeldBlock, MAX_KEY, Place, PrefixDigest, block_hashes};
-pub use departure::{Departure, Saved, Why};
-pub use find::{Match, Restore, Wanted};
+pub use adapter_set::{AdapterSchedule, AdapterSet};
+pub use blocks::{BLOCK, CachedBlock, DigestCursor, MAX_KEY_BYTES, PrefixDigest, block_hashes};
+use cell_runs::CellRuns;
+use eviction_log::EvictionLog;
+pub use eviction_log::{EvictedRun, MAX_EVICTED_RUNS, Provenance};
+use host_cache::HostCache;
 pub use invocation::invoked_at;
-pub use kinds::{Forks, IdleCost, MemoryKind};
+pub use kinds::{ForkRule, IdleCost, MemoryKind};
 pub use listing::{CachedNode, Tier};
-use lost::LostStretches;
-pub use lost::{Lost, MAX_LOST, Maker};
+pub use path_removal::{EvictionReason, PathRemoval, SavedState};
 pub use pins::Reservation;
+pub use prefix_match::{PrefixMatch, PrefixQuery, Reload};
 use prefix_tree::{DropKey, NodeId, PrefixTree, length};
 pub use relocation::Relocation;
-use store::Store;
-use strands::Strands;
-pub use variant::{Variant, Variants};
 
 /// llama.cpp's number that owns cells, `0 ≤ id < n_seq_max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SequenceId(pub u16);
+pub struct KvSeqId(pub u16);
 
 /// Fewer tokens than this are not worth a place in somebody's cells: they are computed again.
 pub const MIN_SHARED: u32 = 16;
@@ -63,16 +63,16 @@ pub enum CacheOp {
     /// Give the cells of `[0, n_tokens)` of `from` to `to` as well.
     Fork {
         /// Holds the tokens.
-        from: SequenceId,
+        from: KvSeqId,
         /// Holds nothing yet.
-        to: SequenceId,
+        to: KvSeqId,
         /// How many.
         n_tokens: u32,
     },
     /// Forget all but the first `n_kept` tokens of this id.
-    Truncate(SequenceId, u32),
+    Truncate(KvSeqId, u32),
     /// Forget everything that this id holds.
-    Drop(SequenceId),
+    Drop(KvSeqId),
 }
 
 /// What one sequence id holds.
@@ -83,13 +83,13 @@ struct Path {
     /// The rest, which nobody shares.
     tail: Vec<Token>,
     /// Hashes of the blocks that end in it.
-    blocks: blocks::Blocks,
+    blocks: blocks::BlockHashes,
     /// How all of it is computed.
-    variants: Variants,
+    variants: AdapterSchedule,
     /// Whether nobody ever shares any of it.
     is_private: bool,
     /// The request that runs on it, or ran.
-    maker: Option<Maker>,
+    maker: Option<Provenance>,
 }
 
 /// The pool's bookkeeping and the store. See the module.
@@ -99,12 +99,12 @@ pub struct KvCache {
     tree: PrefixTree,
     /// By sequence id; an id without a path is free.
     paths: Vec<Option<Path>>,
-    free_ids: BTreeSet<SequenceId>,
+    free_ids: BTreeSet<KvSeqId>,
     /// Sequence ids that pinned prefixes leave to the sequences in slots.
     n_ids_for_slots: usize,
     /// The cells of the paths.
-    strands: Strands,
-    store: Store,
+    strands: CellRuns,
+    store: HostCache,
     /// Nodes whose saved pieces can be dropped, first those to drop first.
     droppable: BTreeSet<(DropKey, NodeId)>,
     pins: BTreeMap<u64, pins::Pin>,
@@ -115,15 +115,15 @@ pub struct KvCache {
     /// Whether cells are being moved down.
     is_compacting: bool,
     now: u64,
-    counts: Counts,
-    lost: LostStretches,
+    counts: TierMetrics,
+    lost: EvictionLog,
     /// That of the hashes of blocks.
-    key: blocks::Key,
+    key: blocks::HashKey,
 }
 
 /// Tokens that moved between the tiers since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct TierMetrics {
     /// Copied into the store.
     pub n_saved: u64,
     /// Copied back into the pool.
@@ -143,10 +143,10 @@ impl KvCache {
             kind,
             tree: PrefixTree::default(),
             paths: (0..n_ids).map(|_| None).collect(),
-            free_ids: (0..n_ids).map(|id| SequenceId(u16::try_from(id).expect("llama.cpp tells 256 apart"))).collect(),
+            free_ids: (0..n_ids).map(|id| KvSeqId(u16::try_from(id).expect("llama.cpp tells 256 apart"))).collect(),
             n_ids_for_slots: 0,
-            strands: Strands::new(n_cells, n_ids),
-            store: Store::new(if kind.can_be_saved { max_store_bytes } else { Some(0) }),
+            strands: CellRuns::new(n_cells, n_ids),
+            store: HostCache::new(if kind.can_be_saved { max_store_bytes } else { Some(0) }),
             droppable: BTreeSet::new(),
             pins: BTreeMap::new(),
             n_pinned_ever: 0,
@@ -154,9 +154,9 @@ impl KvCache {
             ops: Vec::new(),
             is_compacting: false,
             now: 0,
-            counts: Counts::default(),
-            lost: LostStretches::default(),
-            key: blocks::Key::default(),
+            counts: TierMetrics::default(),
+            lost: EvictionLog::default(),
+            key: blocks::HashKey::default(),
         }
     }
 
@@ -199,13 +199,13 @@ impl KvCache {
 
     /// Bytes of the store, the most that it may take, and its pieces.
     #[must_use]
-    pub fn store_size(&self) -> (u64, Option<u64>, usize) {
+    pub fn host_cache_size(&self) -> (u64, Option<u64>, usize) {
         (self.store.n_bytes(), self.store.max_bytes(), self.store.n_pieces())
     }
 
     /// Whether saved pieces are kept at all.
     #[must_use]
-    pub fn has_store(&self) -> bool {
+    pub fn has_host_cache(&self) -> bool {
         self.store.is_on()
     }
 
@@ -217,20 +217,20 @@ impl KvCache {
 
     /// What moved between the tiers so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> TierMetrics {
         self.counts
     }
 
     /// Cells of what `matched` found in the pool that can be evicted now and could not once the match is placed.
     #[must_use]
-    pub fn n_evictable_in(&self, matched: &Match) -> usize {
+    pub fn n_evictable_in(&self, matched: &PrefixMatch) -> usize {
         let Some(source) = matched.source else { return 0 };
         self.strands.n_evictable_of(source, matched.n_pool)
     }
 
     /// How many cells can be evicted once each of `ids`, which are placed, is idle, one after the other.
     #[must_use]
-    pub fn freed_by(&self, ids: impl Iterator<Item = SequenceId>) -> Vec<usize> {
+    pub fn freed_by(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<usize> {
         self.strands.freed_by(ids)
     }
 
@@ -247,7 +247,7 @@ impl KvCache {
     }
 
     /// A pinned path that starts with what `matched` found in the pool, on the lowest free id. `None` where no id is free.
-    pub fn place(&mut self, variants: &Variants, matched: Option<&Match>) -> Option<SequenceId> {
+    pub fn place(&mut self, variants: &AdapterSchedule, matched: Option<&PrefixMatch>) -> Option<KvSeqId> {
         let id = self.free_ids.pop_first()?;
         self.now += 1;
         let source = matched.and_then(|matched| Some((matched.source?, matched.n_pool)));
@@ -263,26 +263,26 @@ impl KvCache {
         self.paths[usize::from(id.0)] = Some(Path {
             tip,
             tail: Vec::new(),
-            blocks: blocks::Blocks::default(),
+            blocks: blocks::BlockHashes::default(),
             variants: variants.clone(),
             is_private: false,
             maker: None,
         });
         self.begin_at(tip, None, id);
-        self.give_back_ids(tip, id);
+        self.release_ids(tip, id);
         Some(id)
     }
 
     /// A pinned path that holds nothing, on the lowest free id, of which nobody ever shares anything: what it holds is not what
     /// others would compute of the same tokens. `None` where no id is free.
-    pub fn place_private(&mut self, variants: &Variants) -> Option<SequenceId> {
+    pub fn place_private(&mut self, variants: &AdapterSchedule) -> Option<KvSeqId> {
         let id = self.place(variants, None)?;
         self.path_mut(id).is_private = true;
         Some(id)
     }
 
     /// What is known of `tokens` is used now: it is the last to be given up.
-    pub fn touch(&mut self, variants: &Variants, tokens: &[Token]) {
+    pub fn touch(&mut self, variants: &AdapterSchedule, tokens: &[Token]) {
         self.now += 1;
         let now = self.now;
         let walk = self.tree.walk(variants, tokens);
@@ -293,10 +293,10 @@ impl KvCache {
     }
 
     /// The request `by` uses what is computed of `tokens`, and the listing counts it.
-    pub fn count_hit(&mut self, variants: &Variants, tokens: &[Token], by: &Maker) {
+    pub fn count_hit(&mut self, variants: &AdapterSchedule, tokens: &[Token], by: &Provenance) {
         let walk = self.tree.walk(variants, tokens);
         let part = match walk.part {
-            Some((node, n)) if self.kind.forks.can_be_cut() => Some(self.split(node, n)),
+            Some((node, n)) if self.kind.forks.can_truncate() => Some(self.split(node, n)),
             _ => None,
         };
         for node in walk.whole.into_iter().chain(part) {
@@ -307,7 +307,7 @@ impl KvCache {
     }
 
     /// As [`KvCache::count_hit`], where a request was placed on what was found, at `id`.
-    pub fn count_hit_of(&mut self, id: SequenceId) {
+    pub fn count_hit_of(&mut self, id: KvSeqId) {
         let Path { tip, ref maker, .. } = *self.path(id);
         let maker = maker.clone();
         self.tree.change_upwards(tip, |node| {
@@ -319,7 +319,7 @@ impl KvCache {
     }
 
     /// What the path of `id` holds of its first `n_tokens` tokens is found by others and can be forked.
-    pub fn share_first(&mut self, id: SequenceId, n_tokens: u32) {
+    pub fn share_first(&mut self, id: KvSeqId, n_tokens: u32) {
         self.cut_at(id, n_tokens);
     }
 
@@ -327,7 +327,7 @@ impl KvCache {
     ///
     /// # Panics
     /// If fewer cells are free: whoever plans makes room first.
-    pub fn extend<'a>(&mut self, rows: impl IntoIterator<Item = (SequenceId, &'a [Token])>) {
+    pub fn extend<'a>(&mut self, rows: impl IntoIterator<Item = (KvSeqId, &'a [Token])>) {
         for (id, tokens) in rows {
             let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id grows");
             path.tail.extend_from_slice(tokens);
@@ -339,7 +339,7 @@ impl KvCache {
     ///
     /// # Panics
     /// If they are not the path's own: nobody shares what was not computed.
-    pub fn truncate(&mut self, id: SequenceId, n_kept: u32) {
+    pub fn truncate(&mut self, id: KvSeqId, n_kept: u32) {
         let in_tree = self.tree.node(self.path(id).tip).end();
         assert!(n_kept >= in_tree, "{n_kept} tokens of {id:?} are kept, but {in_tree} are shared");
         let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is taken back");
@@ -352,7 +352,7 @@ impl KvCache {
     /// up again.
     ///
     /// What a private path was given it keeps to itself.
-    pub fn restored(&mut self, id: SequenceId, tokens: &[Token], piece: &Range<u32>) {
+    pub fn restored(&mut self, id: KvSeqId, tokens: &[Token], piece: &Range<u32>) {
         let start = self.n_held(id);
         self.strands.grow_by_piece(id, piece, &(start..start + length(tokens)));
         self.counts.n_restored += tokens.len() as u64;
@@ -362,7 +362,7 @@ impl KvCache {
 
     /// The path of `id` is idle from now on: it stays until its cells or its id are needed. Where another path contains it, its
     /// id is free; a private one is forgotten.
-    pub fn unpin(&mut self, id: SequenceId) {
+    pub fn unpin(&mut self, id: KvSeqId) {
         self.now += 1;
         self.commit(id);
         let tip = self.stop_running(id);
@@ -373,13 +373,13 @@ impl KvCache {
 
     /// The pinned path of `id` is forgotten, since what its sequence computed is unknown. A pinned prefix that nobody else holds was
     /// there before, and stays.
-    pub fn forget(&mut self, id: SequenceId) {
-        self.remember_failed(id);
+    pub fn forget(&mut self, id: KvSeqId) {
+        self.record_failed_compute(id);
         self.give_up(id);
     }
 
     /// As [`KvCache::forget`], where nothing was lost: nobody wants to go on with what it holds.
-    pub fn give_up(&mut self, id: SequenceId) {
+    pub fn give_up(&mut self, id: KvSeqId) {
         let tip = self.stop_running(id);
         match self.rules().end_of_pin(self, tip) {
             Some(node) => self.keep_up_to(id, node),
@@ -388,7 +388,7 @@ impl KvCache {
     }
 
     /// No sequence runs on the path of `id` any more; returns where the part of it that is in the tree ends.
-    fn stop_running(&mut self, id: SequenceId) -> NodeId {
+    fn stop_running(&mut self, id: KvSeqId) -> NodeId {
         let tip = self.path(id).tip;
         self.strands.unpin(id);
         let last = self.tree.stop_running(tip, self.now);
@@ -404,35 +404,35 @@ impl KvCache {
     /// Whether every cell is free or can be evicted, but for pinned prefixes: nobody runs.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let keepers: Vec<SequenceId> = self.pins.values().filter_map(|pin| pin.keeper).collect();
+        let keepers: Vec<KvSeqId> = self.pins.values().filter_map(|pin| pin.keeper).collect();
         self.paths().all(|(id, _)| !self.is_pinned(id) || keepers.contains(&id))
     }
 
     /// How many tokens `id` holds.
     #[must_use]
-    pub fn n_held(&self, id: SequenceId) -> u32 {
+    pub fn n_held(&self, id: KvSeqId) -> u32 {
         self.strands.n_held(id)
     }
 
     /// Whether a sequence runs on the path of `id`, or it is kept for a pinned prefix.
-    fn is_pinned(&self, id: SequenceId) -> bool {
+    fn is_pinned(&self, id: KvSeqId) -> bool {
         self.strands.is_pinned(id)
     }
 
-    fn paths(&self) -> impl Iterator<Item = (SequenceId, &Path)> {
-        (0u16..).map(SequenceId).zip(&self.paths).filter_map(|(id, path)| Some((id, path.as_ref()?)))
+    fn paths(&self) -> impl Iterator<Item = (KvSeqId, &Path)> {
+        (0u16..).map(KvSeqId).zip(&self.paths).filter_map(|(id, path)| Some((id, path.as_ref()?)))
     }
 
-    fn path(&self, id: SequenceId) -> &Path {
+    fn path(&self, id: KvSeqId) -> &Path {
         self.paths[usize::from(id.0)].as_ref().expect("only ids that hold something are named")
     }
 
     /// Whether nobody shares what `id` holds.
-    fn is_private(&self, id: SequenceId) -> bool {
+    fn is_private(&self, id: KvSeqId) -> bool {
         self.path(id).is_private
     }
 
-    fn path_mut(&mut self, id: SequenceId) -> &mut Path {
+    fn path_mut(&mut self, id: KvSeqId) -> &mut Path {
         self.paths[usize::from(id.0)].as_mut().expect("only ids that hold something are named")
     }
 

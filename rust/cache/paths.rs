@@ -1,19 +1,19 @@
 //! How paths enter the tree, move in it and leave it, and how its nodes follow.
 
-use crate::cache::kinds::NeededBy;
+use crate::cache::kinds::PieceUser;
 use crate::cache::prefix_tree::{DropKey, Node, NodeId, common_prefix};
-use crate::cache::{CacheOp, KvCache, SequenceId, work};
+use crate::cache::{CacheOp, KvCache, KvSeqId, visit_counter};
 use crate::request::Token;
 
 impl KvCache {
     /// Moves the tail of `id` into the tree, but for what is private.
-    pub(super) fn commit(&mut self, id: SequenceId) {
+    pub(super) fn commit(&mut self, id: KvSeqId) {
         let n = if self.is_private(id) { 0 } else { self.path(id).tail.len() };
         self.commit_part(id, n);
     }
 
     /// Moves the first `n` tokens of the tail of `id` into the tree.
-    fn commit_part(&mut self, id: SequenceId, n: usize) {
+    fn commit_part(&mut self, id: KvSeqId, n: usize) {
         if n == 0 {
             return;
         }
@@ -23,7 +23,7 @@ impl KvCache {
         let (old, maker, variants) = (path.tip, path.maker.clone(), path.variants.clone());
         let (mut at, mut passed, mut rest) = (old, vec![old], &tokens[..]);
         while let Some(first) = rest.first() {
-            work::looked_at(1);
+            visit_counter::count_visited(1);
             let place = self.tree.node(at).end();
             let variant = self.tree.root(variants.at(place));
             let alike = &rest[..rest.len().min(variants.n_alike(place) as usize)];
@@ -44,14 +44,14 @@ impl KvCache {
         // What is above has this path already: a long one that is restored piece by piece is not walked for each of them.
         self.begin_at(at, Some(old), id);
         for node in passed {
-            self.give_back_ids(node, id);
+            self.release_ids(node, id);
         }
         self.tree.node_mut(old).tips.retain(|&tip| tip != id);
         self.prune(old);
     }
 
     /// The node that ends after `n` tokens of the path of `id`; what has to be is cut or enters the tree.
-    pub(super) fn cut_at(&mut self, id: SequenceId, n: u32) -> NodeId {
+    pub(super) fn cut_at(&mut self, id: KvSeqId, n: u32) -> NodeId {
         let path = self.path(id);
         let end = self.tree.node(path.tip).end();
         if n > end {
@@ -83,7 +83,7 @@ impl KvCache {
     }
 
     /// The path of `id`, on which a sequence runs, ends at `node` from now on; it goes through `above` already.
-    pub(super) fn begin_at(&mut self, node: NodeId, above: Option<NodeId>, id: SequenceId) {
+    pub(super) fn begin_at(&mut self, node: NodeId, above: Option<NodeId>, id: KvSeqId) {
         self.tree.node_mut(node).tips.push(id);
         self.path_mut(id).tip = node;
         let last = self.tree.enter(node, above, self.now);
@@ -91,7 +91,7 @@ impl KvCache {
     }
 
     /// The idle path of `id` ends above `node` from now on, at `above`, or nowhere.
-    fn end_above(&mut self, node: NodeId, above: Option<NodeId>, id: SequenceId) {
+    fn end_above(&mut self, node: NodeId, above: Option<NodeId>, id: KvSeqId) {
         if let Some(above) = above {
             self.tree.node_mut(above).tips.push(id);
             self.path_mut(id).tip = above;
@@ -103,11 +103,11 @@ impl KvCache {
     }
 
     /// Idle paths that end at `node`, where the path of `by` goes on or ends, hold nothing of their own.
-    pub(super) fn give_back_ids(&mut self, node: NodeId, by: SequenceId) {
+    pub(super) fn release_ids(&mut self, node: NodeId, by: KvSeqId) {
         if !self.rules().gives_back_ids() {
             return;
         }
-        let idle: Vec<SequenceId> =
+        let idle: Vec<KvSeqId> =
             self.tree.node(node).tips.iter().copied().filter(|&tip| tip != by && !self.is_pinned(tip)).collect();
         for id in idle {
             self.drop_path(id);
@@ -115,7 +115,7 @@ impl KvCache {
     }
 
     /// An idle path is forgotten, with the cells that no other one holds.
-    pub(super) fn drop_path(&mut self, id: SequenceId) {
+    pub(super) fn drop_path(&mut self, id: KvSeqId) {
         debug_assert!(!self.is_pinned(id), "a pinned path is never dropped");
         let tip = self.path(id).tip;
         self.end_above(tip, None, id);
@@ -126,7 +126,7 @@ impl KvCache {
     }
 
     /// Of the idle path of `id`, with its tail, only what is before the end of `node` is left.
-    pub(super) fn keep_up_to(&mut self, id: SequenceId, node: NodeId) {
+    pub(super) fn keep_up_to(&mut self, id: KvSeqId, node: NodeId) {
         let (tip, end) = (self.path(id).tip, self.tree.node(node).end());
         let path = self.path_mut(id);
         path.tail.clear();
@@ -139,7 +139,7 @@ impl KvCache {
     }
 
     /// The idle path of `id` gives up its last node; where others hold the rest, it gives back its id.
-    pub(super) fn move_up(&mut self, id: SequenceId) {
+    pub(super) fn move_up(&mut self, id: KvSeqId) {
         let node = self.tree.node(self.path(id).tip);
         let parent = node.parent.expect("a path that ends at a root holds nothing and is free");
         let is_held = self.tree.node(parent).n_holders > node.n_holders;
@@ -191,7 +191,7 @@ impl KvCache {
     pub(super) fn refresh_upwards(&mut self, node: NodeId, last: Option<NodeId>) {
         let mut next = Some(node);
         while let Some(at) = next {
-            work::looked_at(1);
+            visit_counter::count_visited(1);
             self.refresh(at);
             next = self.tree.node(at).parent.filter(|_| Some(at) != last);
         }
@@ -230,11 +230,11 @@ impl KvCache {
         if node.stored.is_none() || node.n_pins > 0 {
             return None;
         }
-        let children = || node.children.values().inspect(|_| work::looked_at(1)).map(|&child| self.tree.node(child));
+        let children = || node.children.values().inspect(|_| visit_counter::count_visited(1)).map(|&child| self.tree.node(child));
         let is_needed = match self.rules().needed_by(node.is_in_pool()) {
-            NeededBy::Nobody => false,
-            NeededBy::Children => !node.children.is_empty(),
-            NeededBy::StoredChildren => children().any(Node::is_only_stored),
+            PieceUser::Nobody => false,
+            PieceUser::Children => !node.children.is_empty(),
+            PieceUser::StoredChildren => children().any(Node::is_host_only),
         };
         (!is_needed).then_some((self.drop_class(id), node.last_used))
     }

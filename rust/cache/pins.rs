@@ -1,9 +1,9 @@
 //! What must stay: pinned prefixes, and what preempted sequences left behind.
 
 use crate::cache::prefix_tree::NodeId;
-use crate::cache::{KvCache, SequenceId, Variants};
+use crate::cache::{AdapterSchedule, KvCache, KvSeqId};
 use crate::error::Error;
-use crate::request::{PinnedPrefix, Token, WhyLost};
+use crate::request::{EvictionCause, PinnedPrefix, Token};
 
 /// A prefix that is never forgotten.
 #[derive(Debug)]
@@ -11,9 +11,9 @@ pub(super) struct Pin {
     /// Where it ends.
     pub(super) node: NodeId,
     /// Whose path keeps it in the pool, where there is no store that it could leave to, or where it could not be saved.
-    pub(super) keeper: Option<SequenceId>,
+    pub(super) keeper: Option<KvSeqId>,
     /// How it was computed.
-    variants: Variants,
+    variants: AdapterSchedule,
     n_bytes: u64,
 }
 
@@ -34,7 +34,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::PinsFull`] if all pinned prefixes together would take more than half of the store or, without one, of the pool or
     /// of the sequence ids, or an id that a slot needs; the path is idle then too.
-    pub fn pin(&mut self, id: SequenceId) -> Result<PinnedPrefix, Error> {
+    pub fn pin(&mut self, id: KvSeqId) -> Result<PinnedPrefix, Error> {
         let n_tokens = self.n_held(id);
         let node = self.cut_at(id, n_tokens);
         let variants = self.path(id).variants.of_first(n_tokens);
@@ -46,7 +46,7 @@ impl KvCache {
         self.share_no_piece(node);
         self.tree.change_upwards(node, |node| node.n_pins += 1);
         self.refresh_upwards(node, None);
-        let keeper = if self.has_store() {
+        let keeper = if self.has_host_cache() {
             self.unpin(id);
             None
         } else {
@@ -68,7 +68,7 @@ impl KvCache {
     pub fn check_pin(&self, n_tokens: u32) -> Result<(), Error> {
         let n_bytes = self.bytes_of_pin(n_tokens);
         let (_, n_pinned_bytes) = self.pinned_size();
-        let (limit, can_be_kept) = if self.has_store() {
+        let (limit, can_be_kept) = if self.has_host_cache() {
             let limit = self.store.max_bytes().map_or(u64::MAX, |max| max / 2);
             (limit, n_bytes + n_pinned_bytes <= limit)
         } else {
@@ -103,7 +103,7 @@ impl KvCache {
 
     /// A pinned prefix that contains `node` could not be saved: what the idle path of `id` holds of it stays in the pool, as it
     /// would without a store. `false` where that leaves too little to others, or another path keeps it.
-    pub(super) fn keep_in_pool(&mut self, id: SequenceId, node: NodeId) -> bool {
+    pub(super) fn keep_in_pool(&mut self, id: KvSeqId, node: NodeId) -> bool {
         if !self.can_keep(self.n_held(id)) {
             return false;
         }
@@ -173,13 +173,13 @@ impl KvCache {
     }
 
     /// As [`KvCache::unpin`], for a sequence that will come back.
-    pub fn reserve(&mut self, id: SequenceId) -> Reservation {
+    pub fn reserve(&mut self, id: KvSeqId) -> Reservation {
         self.reserve_first(id, self.n_held(id))
     }
 
     /// As [`KvCache::reserve`], where it comes back for the first `n_kept` tokens of what it has computed. Of a private path nothing
     /// stays.
-    pub fn reserve_first(&mut self, id: SequenceId, n_kept: u32) -> Reservation {
+    pub fn reserve_first(&mut self, id: KvSeqId, n_kept: u32) -> Reservation {
         let node = self.cut_at(id, if self.is_private(id) { 0 } else { n_kept });
         self.tree.change_upwards(node, |node| node.n_reserved += 1);
         self.unpin(id);
@@ -197,7 +197,7 @@ impl KvCache {
 
     /// Forgets `tokens` in both tiers, from their end up to where another path, a pin or a sequence needs them, but not the first
     /// `n_kept`.
-    pub fn erase(&mut self, variants: &Variants, tokens: &[Token], n_kept: u32) {
+    pub fn erase(&mut self, variants: &AdapterSchedule, tokens: &[Token], n_kept: u32) {
         if let Some((node, n)) = self.tree.walk(variants, &tokens[..n_kept as usize]).part {
             self.split(node, n);
         }
@@ -215,7 +215,7 @@ impl KvCache {
             if is_needed || node.start < n_kept {
                 return;
             }
-            self.remember_lost(id, WhyLost::Erased);
+            self.remember_lost(id, EvictionCause::Erased);
             // Stays until the last thing that it holds has gone.
             self.tree.change_upwards(id, |node| node.n_reserved += 1);
             for tip in self.tree.node(id).tips.clone() {

@@ -5,9 +5,9 @@ mod holders;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cache::blocks::Blocks;
-use crate::cache::store::PieceId;
-use crate::cache::{Maker, SequenceId, Variant, Variants, work};
+use crate::cache::blocks::BlockHashes;
+use crate::cache::host_cache::HostEntryId;
+use crate::cache::{AdapterSchedule, AdapterSet, KvSeqId, Provenance, visit_counter};
 use crate::request::Token;
 
 /// Names a node; after a split the lower half keeps its name.
@@ -28,13 +28,13 @@ pub(super) struct Node {
     pub(super) pooled: Vec<NodeId>,
     pub(super) tokens: Vec<Token>,
     /// Hashes of the blocks that end in it.
-    pub(super) blocks: Blocks,
+    pub(super) blocks: BlockHashes,
     /// Of a root, nodes that are computed with its variant.
     n_of_variant: u32,
     /// Tokens before it.
     pub(super) start: u32,
     /// The ids whose paths end here.
-    pub(super) tips: Vec<SequenceId>,
+    pub(super) tips: Vec<KvSeqId>,
     /// Ids whose paths end here or below: where there is one, the node is in the pool.
     pub(super) n_holders: u32,
     /// Of these, ids whose path is pinned, because a sequence runs on it.
@@ -44,12 +44,12 @@ pub(super) struct Node {
     /// Preempted sequences that end here or below.
     pub(super) n_reserved: u32,
     /// The saved piece that it can be restored from.
-    pub(super) stored: Option<PieceId>,
+    pub(super) stored: Option<HostEntryId>,
     /// From which position on the saved piece holds what a sliding window sees.
     pub(super) whole_from: u32,
     pub(super) n_hits: u64,
     /// The request that computed or used it last.
-    pub(super) maker: Option<Maker>,
+    pub(super) maker: Option<Provenance>,
     pub(super) last_used: u64,
     /// Its entry among the pieces that can be dropped.
     pub(super) drop_key: Option<DropKey>,
@@ -68,7 +68,7 @@ impl Node {
         self.n_holders > 0
     }
 
-    pub(super) fn is_only_stored(&self) -> bool {
+    pub(super) fn is_host_only(&self) -> bool {
         self.stored.is_some() && !self.is_in_pool()
     }
 }
@@ -89,9 +89,9 @@ const MIN_ROOTS: usize = 16;
 pub(super) struct PrefixTree {
     nodes: Vec<Option<Node>>,
     free: Vec<usize>,
-    roots: BTreeMap<Variant, NodeId>,
+    roots: BTreeMap<AdapterSet, NodeId>,
     /// By its root, each variant.
-    variants: BTreeMap<NodeId, Variant>,
+    variants: BTreeMap<NodeId, AdapterSet>,
     /// All nodes but the roots, in the order in which they were last used.
     recent: BTreeSet<(u64, NodeId)>,
     /// From so many roots on, those that nothing needs are taken out before another is made.
@@ -139,7 +139,7 @@ impl PrefixTree {
     }
 
     /// The variant of this root.
-    pub(super) fn variant(&self, root: NodeId) -> &Variant {
+    pub(super) fn variant(&self, root: NodeId) -> &AdapterSet {
         self.variants.get(&root).expect("it is a root")
     }
 
@@ -150,7 +150,7 @@ impl PrefixTree {
 
     /// The nodes below the roots, the most recently used first.
     pub(super) fn most_recent(&self) -> impl Iterator<Item = NodeId> {
-        self.recent.iter().rev().inspect(|_| work::looked_at(1)).map(|&(_, id)| id)
+        self.recent.iter().rev().inspect(|_| visit_counter::count_visited(1)).map(|&(_, id)| id)
     }
 
     /// Sets the time at which `id` was last used.
@@ -164,7 +164,7 @@ impl PrefixTree {
     }
 
     /// The root of `variant`, made where there is none.
-    pub(super) fn root(&mut self, variant: &Variant) -> NodeId {
+    pub(super) fn root(&mut self, variant: &AdapterSet) -> NodeId {
         if let Some(&root) = self.roots.get(variant) {
             return root;
         }
@@ -207,7 +207,7 @@ impl PrefixTree {
             children: BTreeMap::new(),
             pooled: Vec::new(),
             tokens,
-            blocks: Blocks::default(),
+            blocks: BlockHashes::default(),
             n_of_variant: 0,
             start,
             tips: Vec::new(),
@@ -244,7 +244,7 @@ impl PrefixTree {
     }
 
     /// Follows `tokens`, which are computed so, from a root as far as they are known.
-    pub(super) fn walk(&self, variants: &Variants, mut tokens: &[Token]) -> Walk {
+    pub(super) fn walk(&self, variants: &AdapterSchedule, mut tokens: &[Token]) -> Walk {
         let mut walk = Walk { whole: Vec::new(), part: None };
         let root_at = |place| self.roots.get(variants.at(place)).copied();
         let Some(root) = root_at(0) else { return walk };
@@ -344,7 +344,7 @@ impl PrefixTree {
 
     /// `id` and everything above it, upwards.
     pub(super) fn upwards(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
-        std::iter::successors(Some(id), |&id| self.node(id).parent).inspect(|_| work::looked_at(1))
+        std::iter::successors(Some(id), |&id| self.node(id).parent).inspect(|_| visit_counter::count_visited(1))
     }
 
     /// Whether `below` is `above`, or somewhere below it.
@@ -358,7 +358,7 @@ impl PrefixTree {
     pub(super) fn change_upwards(&mut self, id: NodeId, mut change: impl FnMut(&mut Node)) {
         let mut at = Some(id);
         while let Some(id) = at {
-            work::looked_at(1);
+            visit_counter::count_visited(1);
             let node = self.node_mut(id);
             change(node);
             at = node.parent;
@@ -387,7 +387,7 @@ impl PrefixTree {
     ///
     /// # Panics
     /// Where one differs.
-    pub(super) fn check_integrity(&self, pins: &[NodeId], is_running: impl Fn(SequenceId) -> bool) {
+    pub(super) fn check_integrity(&self, pins: &[NodeId], is_running: impl Fn(KvSeqId) -> bool) {
         let order = self.in_order();
         assert_eq!(order.len() + self.free.len(), self.nodes.len(), "every node is in the tree or free");
         let mut counted: BTreeMap<NodeId, (u32, u32, u32)> = BTreeMap::new();
@@ -422,7 +422,7 @@ impl PrefixTree {
         }
         let recent = order.iter().filter(|&&id| self.node(id).parent.is_some()).map(|&id| (self.node(id).last_used, id));
         assert_eq!(recent.collect::<BTreeSet<_>>(), self.recent, "an entry for each node below a root");
-        let variants: BTreeMap<NodeId, Variant> = self.roots.iter().map(|(variant, &root)| (root, variant.clone())).collect();
+        let variants: BTreeMap<NodeId, AdapterSet> = self.roots.iter().map(|(variant, &root)| (root, variant.clone())).collect();
         assert_eq!(variants, self.variants, "a variant for each root");
     }
 }
@@ -451,14 +451,14 @@ pub(super) fn length(tokens: &[Token]) -> u32 {
 mod tests {
     use super::*;
 
-    fn base() -> Variants {
-        Variants::default()
+    fn base() -> AdapterSchedule {
+        AdapterSchedule::default()
     }
 
     fn tree(texts: &[&[Token]]) -> PrefixTree {
         let mut tree = PrefixTree::default();
         for text in texts {
-            let root = tree.root(&Variant::default());
+            let root = tree.root(&AdapterSet::default());
             let Walk { whole, part } = tree.walk(&base(), text);
             let mut at = part.map_or_else(|| *whole.last().unwrap_or(&root), |(node, n)| tree.split(node, n));
             let n = tree.node(at).end() as usize;
@@ -496,15 +496,15 @@ mod tests {
     #[test]
     fn variants_share_nothing() {
         let tree = tree(&[&[1, 2, 3, 4]]);
-        let adapted = Variant::with_adapters([(3, 0.5)]);
+        let adapted = AdapterSet::with_adapters([(3, 0.5)]);
         assert!(tree.walk(&adapted.into(), &[1, 2, 3]).whole.is_empty());
     }
 
     #[test]
     fn a_text_whose_variant_changes_shares_what_is_before_that() {
         let mut tree = tree(&[&[1, 2, 3, 4]]);
-        let adapted = Variant::with_adapters([(3, 0.5)]);
-        let changing = Variants::changing(Variant::default(), 2, adapted.clone());
+        let adapted = AdapterSet::with_adapters([(3, 0.5)]);
+        let changing = AdapterSchedule::changing(AdapterSet::default(), 2, adapted.clone());
         let Walk { whole, part } = tree.walk(&changing, &[1, 2, 3, 4]);
         assert_eq!((whole.len(), part.map(|(_, n)| n)), (1, Some(2)), "what follows is computed in another way");
 
@@ -512,7 +512,7 @@ mod tests {
         let root = tree.root(&adapted);
         let child = tree.add_child(upper, root, vec![3, 4]);
         tree.node_mut(child).n_reserved += 1;
-        let ends = |variants: &Variants| tree.walk(variants, &[1, 2, 3, 4]).whole.last().copied();
+        let ends = |variants: &AdapterSchedule| tree.walk(variants, &[1, 2, 3, 4]).whole.last().copied();
         assert_eq!(ends(&changing), Some(child));
         assert_ne!(ends(&base()), Some(child));
         assert_eq!(ends(&adapted.into()), Some(root), "from its beginning on it is yet another text");
@@ -522,8 +522,8 @@ mod tests {
     #[test]
     fn roots_of_variants_that_nothing_is_computed_with_any_more_are_taken_out() {
         let mut tree = tree(&[&[1, 2, 3, 4]]);
-        let root_of_base = tree.root(&Variant::default());
-        let with = |scale: u16| Variant::with_adapters([(0, f32::from(scale))]);
+        let root_of_base = tree.root(&AdapterSet::default());
+        let with = |scale: u16| AdapterSet::with_adapters([(0, f32::from(scale))]);
         // One that stays, below the root of another variant.
         let lasting = tree.root(&with(1));
         let above = *tree.walk(&base(), &[1, 2, 3, 4]).whole.last().unwrap();
@@ -536,7 +536,7 @@ mod tests {
             assert!(tree.roots().count() <= MIN_ROOTS, "{} roots", tree.roots().count());
         }
         assert!(tree.nodes.len() < 2 * MIN_ROOTS, "{} nodes", tree.nodes.len());
-        assert_eq!([tree.root(&Variant::default()), tree.root(&with(1))], [root_of_base, lasting]);
+        assert_eq!([tree.root(&AdapterSet::default()), tree.root(&with(1))], [root_of_base, lasting]);
         tree.check_integrity(&[], |_| false);
     }
 }

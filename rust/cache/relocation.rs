@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::cache::{KvCache, SequenceId};
+use crate::cache::{KvCache, KvSeqId};
 
 /// llama.cpp looks through the cells in steps of this many.
 const STEP: usize = 256;
@@ -11,7 +11,7 @@ const STEP: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relocation {
     /// Everyone who holds them.
-    pub ids: Vec<SequenceId>,
+    pub ids: Vec<KvSeqId>,
     /// The tokens in them.
     pub range: Range<u32>,
 }
@@ -25,7 +25,7 @@ impl KvCache {
     pub fn next_relocation(&mut self, max_units: u64) -> Option<Relocation> {
         let (n_reached, n_used) = (self.n_reached(), self.n_used());
         let n_most = if self.is_compacting { n_used + n_used / 8 } else { 2 * n_used };
-        self.is_compacting = self.kind.forks.can_be_cut() && n_reached.div_ceil(STEP) > n_most.div_ceil(STEP);
+        self.is_compacting = self.kind.forks.can_truncate() && n_reached.div_ceil(STEP) > n_most.div_ceil(STEP);
         if !self.is_compacting {
             return None;
         }
@@ -42,7 +42,7 @@ impl KvCache {
     }
 
     /// What `ids` hold is of no use any more. A pinned prefix among it is computed anew when it is asked for.
-    pub fn lose(&mut self, ids: &[SequenceId]) {
+    pub fn lose(&mut self, ids: &[KvSeqId]) {
         for &id in ids {
             for pin in self.pins.values_mut().filter(|pin| pin.keeper == Some(id)) {
                 pin.keeper = None;
@@ -51,7 +51,7 @@ impl KvCache {
                 self.forget(id);
             }
             if self.paths[usize::from(id.0)].is_some() {
-                self.remember_failed(id);
+                self.record_failed_compute(id);
                 self.drop_path(id);
             }
         }

@@ -10,8 +10,8 @@ mod room;
 
 use super::*;
 
-fn memory(forks: Forks) -> MemoryKind {
-    let n_window = if forks == Forks::InWindow { 16 } else { 0 };
+fn memory(forks: ForkRule) -> MemoryKind {
+    let n_window = if forks == ForkRule::InWindow { 16 } else { 0 };
     MemoryKind {
         forks,
         idle_cost: IdleCost::Scores,
@@ -26,11 +26,11 @@ fn memory(forks: Forks) -> MemoryKind {
 /// What a model's memory would hold.
 #[derive(Default)]
 struct Shadow {
-    sequences: BTreeMap<SequenceId, Vec<Token>>,
+    sequences: BTreeMap<KvSeqId, Vec<Token>>,
     /// Where their tokens are: the lowest cells that were free.
-    cells: BTreeMap<SequenceId, Vec<u32>>,
+    cells: BTreeMap<KvSeqId, Vec<u32>>,
     /// From which token on each of them has what a sliding window sees; all, where it is not named.
-    whole_from: BTreeMap<SequenceId, u32>,
+    whole_from: BTreeMap<KvSeqId, u32>,
     n_window: u32,
 }
 
@@ -57,11 +57,11 @@ impl Shadow {
         }
     }
 
-    fn whole_from(&self, id: SequenceId) -> u32 {
+    fn whole_from(&self, id: KvSeqId) -> u32 {
         self.whole_from.get(&id).copied().unwrap_or(0)
     }
 
-    fn truncate(&mut self, id: SequenceId, n_kept: u32) {
+    fn truncate(&mut self, id: KvSeqId, n_kept: u32) {
         self.sequences.get_mut(&id).expect("it holds tokens").truncate(n_kept as usize);
         self.cells.entry(id).or_default().truncate(n_kept as usize);
     }
@@ -71,7 +71,7 @@ impl Shadow {
         (0..).filter(|cell| !used.contains(cell)).take(n as usize).collect()
     }
 
-    fn append(&mut self, id: SequenceId, tokens: &[Token]) {
+    fn append(&mut self, id: KvSeqId, tokens: &[Token]) {
         self.sequences.get_mut(&id).expect("it was placed").extend(tokens);
         let cells = self.lowest_free(length(tokens));
         self.cells.entry(id).or_default().extend(cells);
@@ -95,21 +95,21 @@ impl Shadow {
     }
 
     /// The cells of a window are used again that its end no longer sees.
-    fn move_on(&mut self, id: SequenceId) {
+    fn move_on(&mut self, id: KvSeqId) {
         let n = length(&self.sequences[&id]);
         self.whole_from.insert(id, (n + 1).saturating_sub(self.n_window).max(self.whole_from(id)));
     }
 
     /// A piece is all of the text up to its end, so that it can be checked where it is restored, after where its window begins.
-    fn save(&self, id: SequenceId, range: Range<u32>) -> Saved {
+    fn save(&self, id: KvSeqId, range: Range<u32>) -> SavedState {
         let last_window = range.end.saturating_sub(self.n_window);
         let whole_from = self.whole_from(id).max(last_window).clamp(range.start, range.end);
         let text = &self.sequences[&id][..range.end as usize];
         let words = std::iter::once(Token::try_from(whole_from).expect("small")).chain(text.iter().copied());
-        Saved { bytes: words.flat_map(Token::to_le_bytes).collect(), whole_from }
+        SavedState { bytes: words.flat_map(Token::to_le_bytes).collect(), whole_from }
     }
 
-    fn restore(&mut self, id: SequenceId, restore: &Restore) {
+    fn restore(&mut self, id: KvSeqId, restore: &Reload) {
         let mut text: Vec<Token> = read(&restore.bytes);
         let whole_from = u32::try_from(text.remove(0)).expect("a place");
         let held = self.sequences.get_mut(&id).expect("it was placed");
@@ -132,29 +132,29 @@ fn read(bytes: &[u8]) -> Vec<Token> {
 struct Bench {
     cache: KvCache,
     shadow: Shadow,
-    forks: Forks,
+    forks: ForkRule,
     /// How what is written and looked for is computed.
-    variants: Variants,
+    variants: AdapterSchedule,
 }
 
 impl Bench {
-    fn new(n_cells: u32, n_ids: u32, forks: Forks, max_store_bytes: Option<u64>) -> Self {
+    fn new(n_cells: u32, n_ids: u32, forks: ForkRule, max_store_bytes: Option<u64>) -> Self {
         Self::of(memory(forks), n_cells, n_ids, max_store_bytes)
     }
 
     fn of(memory: MemoryKind, n_cells: u32, n_ids: u32, max_store_bytes: Option<u64>) -> Self {
         let cache = KvCache::new(n_cells, n_ids, memory, max_store_bytes);
         let shadow = Shadow { n_window: memory.n_window, ..Shadow::default() };
-        Self { cache, shadow, forks: memory.forks, variants: Variants::default() }
+        Self { cache, shadow, forks: memory.forks, variants: AdapterSchedule::default() }
     }
 
-    fn find(&self, tokens: &[Token], at_least: u32) -> Match {
+    fn find(&self, tokens: &[Token], at_least: u32) -> PrefixMatch {
         let n = length(tokens);
-        let wanted = Wanted { variants: &self.variants, tokens, at_least, at_most: n, takes_logits: false };
+        let wanted = PrefixQuery { variants: &self.variants, tokens, at_least, at_most: n, takes_logits: false };
         let can_fork = |id, n_held, n| match self.forks {
-            Forks::Anywhere => n <= n_held,
-            Forks::InWindow => n <= n_held && self.cache.kind.holds_window(self.shadow.whole_from(id), n),
-            Forks::AtEnd => n == n_held,
+            ForkRule::Anywhere => n <= n_held,
+            ForkRule::InWindow => n <= n_held && self.cache.kind.holds_window(self.shadow.whole_from(id), n),
+            ForkRule::AtEnd => n == n_held,
         };
         let matched = self.cache.find(&wanted, can_fork).unwrap_or_default();
         assert!(matched.source.is_none_or(|id| !self.cache.is_private(id)), "what is private is not found");
@@ -162,22 +162,22 @@ impl Bench {
     }
 
     fn evict(&mut self, max_units: u64) -> bool {
-        self.depart(max_units, Why::Pressed, true)
+        self.remove_tail(max_units, EvictionReason::Pressed, true)
     }
 
     /// `false` where nothing leaves.
-    fn depart(&mut self, max_units: u64, why: Why, can_save: bool) -> bool {
-        let Some(departure) = self.cache.next_departure(max_units, why) else { return false };
+    fn remove_tail(&mut self, max_units: u64, why: EvictionReason, can_save: bool) -> bool {
+        let Some(departure) = self.cache.next_removal(max_units, why) else { return false };
         self.shadow.follow(&mut self.cache);
         let range = departure.saves.clone().filter(|_| can_save);
         let saved = range.map(|range| self.shadow.save(departure.id, range));
-        let has_left = self.cache.depart(&departure, saved, why);
+        let has_left = self.cache.remove_tail(&departure, saved, why);
         self.shadow.follow(&mut self.cache);
         has_left
     }
 
     /// Places `tokens` over what is known of them, restores and computes the rest. `None` where there is no room.
-    fn write(&mut self, tokens: &[Token]) -> Option<SequenceId> {
+    fn write(&mut self, tokens: &[Token]) -> Option<KvSeqId> {
         self.cache.touch(&self.variants, tokens);
         while !self.cache.has_free_id() {
             if !self.evict(u64::MAX) {
@@ -190,7 +190,7 @@ impl Bench {
         assert_eq!(self.shadow.sequences.entry(id).or_default(), &tokens[..matched.n_pool as usize], "what is forked");
         for restore in &matched.restores {
             let n = (restore.piece.end - restore.piece.start) as usize;
-            if !self.make_room(n) {
+            if !self.free_cells(n) {
                 self.cache.unpin(id);
                 return None;
             }
@@ -203,20 +203,20 @@ impl Bench {
         let whole_from = self.shadow.whole_from(id);
         assert!(self.cache.kind.holds_window(whole_from, matched.n_tokens()), "its window is whole from {whole_from} on");
         let rest = &tokens[matched.n_tokens() as usize..];
-        let has_room = self.make_room(rest.len());
+        let has_room = self.free_cells(rest.len());
         let n = if has_room { rest.len() } else { rest.len().min(self.cache.n_free()) };
         self.grow(id, &rest[..n]);
         Some(id)
     }
 
-    fn place_private(&mut self) -> SequenceId {
+    fn place_private(&mut self) -> KvSeqId {
         let id = self.cache.place_private(&self.variants).expect("an id is free");
         self.shadow.follow(&mut self.cache);
         self.shadow.sequences.entry(id).or_default();
         id
     }
 
-    fn make_room(&mut self, n: usize) -> bool {
+    fn free_cells(&mut self, n: usize) -> bool {
         while self.cache.n_free() < n {
             if !self.evict(8) {
                 return false;
@@ -225,13 +225,13 @@ impl Bench {
         true
     }
 
-    fn grow(&mut self, id: SequenceId, tokens: &[Token]) {
+    fn grow(&mut self, id: KvSeqId, tokens: &[Token]) {
         self.cache.extend([(id, tokens)]);
         self.shadow.follow(&mut self.cache);
         self.shadow.append(id, tokens);
     }
 
-    fn end(&mut self, id: SequenceId) {
+    fn end(&mut self, id: KvSeqId) {
         self.cache.unpin(id);
         self.shadow.follow(&mut self.cache);
     }
@@ -242,14 +242,14 @@ impl Bench {
             assert_eq!(self.cache.tokens_of(id), self.shadow.sequences[&id], "the memory holds what the cache says of {id:?}");
             let cells: Vec<u32> = self.cache.strands.cells_from(id, 0).map(|cell| cell.0).collect();
             assert_eq!(&cells, self.shadow.cells.get(&id).unwrap_or(&Vec::new()), "the cells of {id:?}");
-            let backwards = self.cache.strands.cells_back(id, 0..self.cache.n_held(id)).map(|cell| cell.0);
+            let backwards = self.cache.strands.cells_reversed(id, 0..self.cache.n_held(id)).map(|cell| cell.0);
             assert!(backwards.eq(cells.iter().rev().copied()), "the same the other way round");
         }
     }
 }
 
 fn bench() -> Bench {
-    Bench::new(100, 8, Forks::Anywhere, Some(1 << 20))
+    Bench::new(100, 8, ForkRule::Anywhere, Some(1 << 20))
 }
 
 fn text(seed: u64, n: usize) -> Vec<Token> {
@@ -313,7 +313,7 @@ fn a_private_path_shares_nothing_and_leaves_nothing() {
 
 #[test]
 fn the_cells_of_a_private_path_stay_where_they_are() {
-    let mut bench = Bench::new(2000, 8, Forks::Anywhere, Some(0));
+    let mut bench = Bench::new(2000, 8, ForkRule::Anywhere, Some(0));
     let low = bench.write(&text(1, 1500)).unwrap();
     let private = bench.place_private();
     bench.grow(private, &text(2, 40));
@@ -380,7 +380,7 @@ fn what_was_saved_once_leaves_without_a_save() {
     bench.evict(u64::MAX);
     let id = bench.write(&text(1, 20)).unwrap();
     bench.end(id);
-    assert_eq!(bench.cache.next_departure(u64::MAX, Why::Pressed).unwrap().saves, None);
+    assert_eq!(bench.cache.next_removal(u64::MAX, EvictionReason::Pressed).unwrap().saves, None);
     bench.evict(u64::MAX);
     assert_eq!((bench.cache.counts().n_saved, bench.cache.n_used()), (20, 0));
     bench.check();
@@ -392,8 +392,8 @@ fn a_long_leaf_leaves_in_pieces_that_cost_what_may_be_spent() {
     let id = bench.write(&text(1, 90)).unwrap();
     bench.end(id);
     // Adjacent cells: one run costs two tokens more.
-    assert_eq!(bench.cache.next_departure(42, Why::Pressed).unwrap().saves, Some(50..90));
-    assert_eq!(bench.cache.next_departure(1, Why::Pressed).unwrap().saves, Some(74..90), "16 tokens at least");
+    assert_eq!(bench.cache.next_removal(42, EvictionReason::Pressed).unwrap().saves, Some(50..90));
+    assert_eq!(bench.cache.next_removal(1, EvictionReason::Pressed).unwrap().saves, Some(74..90), "16 tokens at least");
     bench.evict(42);
     assert_eq!(bench.cache.n_used(), 50);
     let found = bench.find(&text(1, 90), 16);
@@ -413,7 +413,7 @@ fn scattered_cells_cost_more_to_save() {
     }
     bench.end(a);
     bench.end(b);
-    let departure = bench.cache.next_departure(60, Why::Pressed).unwrap();
+    let departure = bench.cache.next_removal(60, EvictionReason::Pressed).unwrap();
     assert_eq!((departure.saves, departure.n_units), (Some(11..31), 60));
 }
 
@@ -432,7 +432,7 @@ fn a_request_that_ends_inside_a_stored_piece_keeps_what_it_needs_of_it() {
 #[test]
 fn a_full_store_drops_what_was_used_longest_ago() {
     // Room for two pieces.
-    let mut bench = Bench::new(100, 8, Forks::Anywhere, Some(2 * (31 * 4 + 512)));
+    let mut bench = Bench::new(100, 8, ForkRule::Anywhere, Some(2 * (31 * 4 + 512)));
     for seed in 1..=3 {
         let id = bench.write(&text(seed, 30)).unwrap();
         bench.end(id);
@@ -446,10 +446,10 @@ fn a_full_store_drops_what_was_used_longest_ago() {
 
 #[test]
 fn without_a_store_what_leaves_is_forgotten() {
-    let mut bench = Bench::new(100, 8, Forks::Anywhere, Some(0));
+    let mut bench = Bench::new(100, 8, ForkRule::Anywhere, Some(0));
     let id = bench.write(&text(1, 30)).unwrap();
     bench.end(id);
-    assert_eq!(bench.cache.next_departure(u64::MAX, Why::Pressed).unwrap().saves, None);
+    assert_eq!(bench.cache.next_removal(u64::MAX, EvictionReason::Pressed).unwrap().saves, None);
     bench.evict(u64::MAX);
     assert_eq!((bench.cache.n_used(), bench.find(&text(1, 30), 1).n_tokens()), (0, 0));
     bench.check();
@@ -457,7 +457,7 @@ fn without_a_store_what_leaves_is_forgotten() {
 
 #[test]
 fn a_pinned_prefix_outlives_everything_that_is_not() {
-    let mut bench = Bench::new(100, 8, Forks::Anywhere, Some(2 * (31 * 4 + 512)));
+    let mut bench = Bench::new(100, 8, ForkRule::Anywhere, Some(2 * (31 * 4 + 512)));
     let id = bench.write(&text(1, 30)).unwrap();
     let pinned = bench.cache.pin(id).unwrap();
     bench.shadow.follow(&mut bench.cache);
@@ -481,7 +481,7 @@ fn a_pinned_prefix_outlives_everything_that_is_not() {
 
 #[test]
 fn without_a_store_a_pinned_prefix_stays_in_the_pool() {
-    let mut bench = Bench::new(100, 8, Forks::Anywhere, Some(0));
+    let mut bench = Bench::new(100, 8, ForkRule::Anywhere, Some(0));
     let id = bench.write(&text(1, 30)).unwrap();
     let pinned = bench.cache.pin(id).unwrap();
     assert!(bench.cache.is_idle() && !bench.evict(u64::MAX));
@@ -509,14 +509,14 @@ fn an_erased_text_is_forgotten_as_far_as_nobody_else_holds_it() {
     bench.cache.erase(&bench.variants, &[trunk.clone(), b].concat(), 0);
     bench.shadow.follow(&mut bench.cache);
     bench.check();
-    assert_eq!((bench.find(&trunk, 16).n_tokens(), bench.cache.n_used(), bench.cache.store_size().2), (0, 0, 0));
+    assert_eq!((bench.find(&trunk, 16).n_tokens(), bench.cache.n_used(), bench.cache.host_cache_size().2), (0, 0, 0));
 }
 
 #[test]
 fn cells_that_lie_high_are_moved_down_for_all_who_share_them() {
     // However many are used, they end in as few steps of llama.cpp's as can be, though for so little it would not have begun.
     for (n_low, n_trunk, n_most) in [(1500, 40, 256), (1300, 340, 512)] {
-        let mut bench = Bench::new(2000, 8, Forks::Anywhere, Some(0));
+        let mut bench = Bench::new(2000, 8, ForkRule::Anywhere, Some(0));
         let low = bench.write(&text(1, n_low)).unwrap();
         let trunk = text(2, n_trunk);
         let high = [3, 4].map(|seed| bench.write(&[trunk.clone(), text(seed, 30)].concat()).unwrap());
@@ -542,7 +542,7 @@ fn cells_that_lie_high_are_moved_down_for_all_who_share_them() {
 
 #[test]
 fn a_saved_piece_is_no_use_where_its_window_reaches_into_what_another_path_lost() {
-    let mut bench = Bench::new(200, 8, Forks::InWindow, Some(1 << 20));
+    let mut bench = Bench::new(200, 8, ForkRule::InWindow, Some(1 << 20));
     let [trunk, short, long] = [text(1, 70), text(2, 5), text(3, 50)];
     let [short, long] = [short, long].map(|branch| [&trunk[..], &branch].concat());
     for path in [&short, &long] {
@@ -564,14 +564,14 @@ fn a_saved_piece_is_no_use_where_its_window_reaches_into_what_another_path_lost(
 
 #[test]
 fn a_saved_window_is_found_where_the_one_in_the_pool_has_moved_on() {
-    let mut bench = Bench::new(200, 8, Forks::InWindow, Some(1 << 20));
+    let mut bench = Bench::new(200, 8, ForkRule::InWindow, Some(1 << 20));
     let trunk = text(1, 70);
     let id = bench.write(&trunk).expect("there is room");
     bench.end(id);
     while bench.evict(u64::MAX) {}
     let id = bench.write(&[&trunk[..], &text(2, 50)].concat()).expect("there is room");
     let tokens = [&trunk[..], &text(3, 9)].concat();
-    let wanted = Wanted { variants: &bench.variants, tokens: &tokens, at_least: 1, at_most: 79, takes_logits: false };
+    let wanted = PrefixQuery { variants: &bench.variants, tokens: &tokens, at_least: 1, at_most: 79, takes_logits: false };
     for (first_fork, source) in [(70, Some(id)), (71, None)] {
         let matched = bench.cache.find(&wanted, |_, _, n| n >= first_fork).expect("it is in both tiers");
         assert_eq!((matched.source, matched.n_tokens()), (source, 70));
@@ -580,16 +580,16 @@ fn a_saved_window_is_found_where_the_one_in_the_pool_has_moved_on() {
 
 #[test]
 fn a_state_is_found_only_where_it_was_kept() {
-    let mut bench = Bench::new(100, 8, Forks::AtEnd, Some(1 << 20));
+    let mut bench = Bench::new(100, 8, ForkRule::AtEnd, Some(1 << 20));
     let id = bench.write(&text(1, 20)).unwrap();
     let bytes = bench.shadow.save(id, 0..20).bytes;
-    assert!(bench.cache.add_snapshot(id, 20, bytes, Some([1.0, 2.0].into())));
+    assert!(bench.cache.add_checkpoint(id, 20, bytes, Some([1.0, 2.0].into())));
     bench.grow(id, &[7, 8, 9]);
     assert_eq!(bench.find(&[text(1, 20), vec![7]].concat(), 16).n_tokens(), 20);
     assert_eq!(bench.find(&[text(1, 20), vec![7, 8, 9, 1]].concat(), 16).n_pool, 23);
     assert_eq!(bench.find(&text(1, 19), 16).n_tokens(), 0);
     let prompt = text(1, 20);
-    let exact = Wanted { variants: &bench.variants, tokens: &prompt, at_least: 16, at_most: 19, takes_logits: true };
+    let exact = PrefixQuery { variants: &bench.variants, tokens: &prompt, at_least: 16, at_most: 19, takes_logits: true };
     let found = bench.cache.find(&exact, |_, n_held, n| n == n_held).unwrap();
     assert_eq!((found.n_tokens(), found.logits.as_deref()), (20, Some(&[1.0, 2.0][..])));
     bench.end(id);
@@ -601,25 +601,25 @@ fn a_state_is_found_only_where_it_was_kept() {
 #[test]
 fn a_store_smaller_than_a_path_keeps_its_beginning_and_what_leaves_early_stays() {
     // Room for 40 tokens and their overhead.
-    let mut bench = Bench::new(200, 8, Forks::Anywhere, Some(40 * 4 + 512));
+    let mut bench = Bench::new(200, 8, ForkRule::Anywhere, Some(40 * 4 + 512));
     let id = bench.write(&text(1, 100)).unwrap();
     bench.end(id);
-    let early = bench.cache.next_departure(42, Why::Early).unwrap();
+    let early = bench.cache.next_removal(42, EvictionReason::Early).unwrap();
     assert_eq!(early.saves, Some(60..100));
     bench.shadow.follow(&mut bench.cache);
-    let saved = Saved { bytes: vec![0; 160].into(), whole_from: 60 };
-    assert!(bench.cache.depart(&early, Some(saved), Why::Early));
-    assert_eq!(bench.cache.next_departure(42, Why::Early), None, "the rest would push out what follows it");
+    let saved = SavedState { bytes: vec![0; 160].into(), whole_from: 60 };
+    assert!(bench.cache.remove_tail(&early, Some(saved), EvictionReason::Early));
+    assert_eq!(bench.cache.next_removal(42, EvictionReason::Early), None, "the rest would push out what follows it");
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!(bench.find(&text(1, 100), 16).n_tokens(), 100);
-    let refused = bench.cache.next_departure(42, Why::Pressed).unwrap();
+    let refused = bench.cache.next_removal(42, EvictionReason::Pressed).unwrap();
     assert!(refused.saves.is_some(), "but where its cells are needed, it goes before what would be of no use without it");
 }
 
 #[test]
 fn a_piece_that_was_cut_often_is_restored_once() {
-    let mut bench = Bench::new(400, 20, Forks::Anywhere, Some(1 << 20));
+    let mut bench = Bench::new(400, 20, ForkRule::Anywhere, Some(1 << 20));
     let id = bench.write(&text(1, 120)).unwrap();
     bench.end(id);
     bench.evict(u64::MAX);
@@ -634,7 +634,7 @@ fn a_piece_that_was_cut_often_is_restored_once() {
 
 #[test]
 fn a_pinned_beginning_does_not_keep_what_went_on_after_it() {
-    let mut bench = Bench::new(200, 8, Forks::Anywhere, Some(1 << 20));
+    let mut bench = Bench::new(200, 8, ForkRule::Anywhere, Some(1 << 20));
     let id = bench.write(&text(1, 100)).unwrap();
     bench.end(id);
     bench.evict(u64::MAX);
@@ -644,14 +644,14 @@ fn a_pinned_beginning_does_not_keep_what_went_on_after_it() {
     while bench.evict(u64::MAX) {}
     bench.cache.erase(&bench.variants, &text(1, 100), 0);
     bench.check();
-    let (n_bytes, _, n_pieces) = bench.cache.store_size();
+    let (n_bytes, _, n_pieces) = bench.cache.host_cache_size();
     assert!(n_pieces == 1 && n_bytes < 700, "{n_bytes} bytes in {n_pieces} pieces");
     assert_eq!(bench.find(&text(1, 20), 16).n_tokens(), 20);
 }
 
 #[test]
 fn lost_cells_leave_a_pinned_prefix_to_be_computed_again() {
-    let mut bench = Bench::new(200, 8, Forks::Anywhere, Some(0));
+    let mut bench = Bench::new(200, 8, ForkRule::Anywhere, Some(0));
     let id = bench.write(&text(1, 30)).unwrap();
     let pinned = bench.cache.pin(id).unwrap();
     bench.cache.lose(&[id]);
@@ -664,7 +664,7 @@ fn lost_cells_leave_a_pinned_prefix_to_be_computed_again() {
 
 #[test]
 fn a_window_that_ends_inside_a_longer_path_gives_its_id_where_ids_are_needed() {
-    let mut bench = Bench::new(400, 4, Forks::InWindow, Some(0));
+    let mut bench = Bench::new(400, 4, ForkRule::InWindow, Some(0));
     let long = bench.write(&text(1, 100)).unwrap();
     for n in 40..60 {
         let id = bench.write(&text(1, n)).expect("an id can always be had");

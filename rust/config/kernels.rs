@@ -1,10 +1,10 @@
 //! Whose kernels compute on the CPU.
 
-use crate::config::Weights;
+use crate::config::WeightLayout;
 
 /// What a user asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Kernels {
+pub enum KernelChoice {
     /// Ours wherever they are the faster ones by a rule.
     #[default]
     Auto,
@@ -14,7 +14,7 @@ pub enum Kernels {
     LlamaCpp,
 }
 
-impl Kernels {
+impl KernelChoice {
     /// The kernels of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
@@ -29,14 +29,14 @@ impl Kernels {
 
 /// Which of our kernels compute; llama.cpp's own compute the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Used {
+pub struct EnabledKernels {
     /// Attention.
     pub attention: bool,
     /// Products of weights.
     pub products: bool,
 }
 
-impl Used {
+impl EnabledKernels {
     /// llama.cpp's own kernels only.
     pub const NONE: Self = Self { attention: false, products: false };
     /// Each of ours that can compute an operation.
@@ -45,9 +45,9 @@ impl Used {
 
 /// What our kernels can do for one model, with one kind of cache, on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ours {
+pub struct KernelSupport {
     /// Those that passed their trial.
-    pub usable: Used,
+    pub usable: EnabledKernels,
     /// The instruction set that they were chosen for, by its name.
     pub level: &'static str,
     /// Why not all of them are usable, in a few words.
@@ -55,5 +55,5 @@ pub struct Ours {
     /// Whether attention covers the model's heads and the cache's formats.
     pub covers_attention: bool,
     /// How the model's weights lie.
-    pub weights: Weights,
+    pub weights: WeightLayout,
 }

@@ -1,6 +1,6 @@
 //! Every knob: what a user may ask for, and the numbers that are settled from it when a model is loaded.
 
-mod choice;
+mod compute_config;
 mod grouping;
 mod kernels;
 mod overrides;
@@ -15,16 +15,16 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-pub use choice::{Choice, Machine, Tuned};
+pub use compute_config::{ComputeConfig, MachineFacts, TunedSettings};
 pub use grouping::Grouping;
-pub use kernels::{Kernels, Ours, Used};
+pub use kernels::{EnabledKernels, KernelChoice, KernelSupport};
 
 pub use overrides::{KvOverride, KvValue, MAX_LAYERS, TensorOverride};
 pub use placement::{Numa, Placement, Split};
 pub use pooling::Pooling;
-pub use rope::{Rope, RopeScaling};
-pub use threads::{Priority, Threads, ThreadsNames};
-pub use weights::{LoadFacts, Weights};
+pub use rope::{RopeConfig, RopeScaling};
+pub use threads::{ThreadParamNames, ThreadPriority, Threads};
+pub use weights::{LoadFacts, WeightLayout};
 
 /// Slots where none are asked for; each of them may use the whole pool.
 pub const DEFAULT_SLOTS: u32 = 8;
@@ -39,7 +39,7 @@ pub const MAX_THREADS: u32 = 512;
 pub const MAX_ADAPTERS: usize = 64;
 
 /// How long a stream is held back whose reader is too far behind and reads nothing; then it ends with an error, since it holds a slot.
-pub const READER_PATIENCE: Duration = Duration::from_secs(30);
+pub const SLOW_CONSUMER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// llama.cpp's `LLAMA_MAX_SEQ`.
 const MAX_SEQUENCE_IDS: u32 = 256;
@@ -82,7 +82,7 @@ pub struct ModelConfig {
     /// Which devices hold what.
     pub placement: Placement,
     /// Whose kernels are to compute with it.
-    pub kernels: Kernels,
+    pub kernels: KernelChoice,
     /// Whether llama.cpp rearranges weights as its own products want them; `None` leaves it to [`ModelConfig::weights`].
     pub repack: Option<bool>,
     /// Adapters that are loaded beside the weights, at most [`MAX_ADAPTERS`]; each is known by its place here.
@@ -155,7 +155,7 @@ impl ModelConfig {
             use_direct_io: false,
             check_tensors: false,
             placement: Placement::default(),
-            kernels: Kernels::default(),
+            kernels: KernelChoice::default(),
             repack: None,
             adapters: Vec::new(),
             overrides: Vec::new(),
@@ -236,17 +236,17 @@ pub struct EngineConfig {
     /// Whether half of them compute while others want the processors too, and that is faster.
     pub fewer_threads_in_a_crowd: bool,
     /// What was measured to be fastest; it fills what is left open.
-    pub tuned: Option<Tuned>,
+    pub tuned: Option<TunedSettings>,
     /// Whose kernels are to compute on the CPU (`--kernels`).
-    pub kernels: Kernels,
+    pub kernels: KernelChoice,
     /// Which of ours compute, once [`EngineConfig::choose`] has chosen.
-    pub used: Used,
+    pub used: EnabledKernels,
     /// `-fa`; what is asked for there is llama.cpp's own.
     pub flash_attention: FlashAttention,
     /// What becomes of the vectors of a text's tokens (`--pooling`); `None` is as the model says, else their mean.
     pub pooling: Option<Pooling>,
     /// How positions are encoded (`--rope-…`, `--yarn-…`).
-    pub rope: Rope,
+    pub rope: RopeConfig,
     /// Threads of a decode without rows of prompts: where and how they compute.
     pub threads: Threads,
     /// The same of a decode with rows of prompts.
@@ -332,11 +332,11 @@ impl Default for EngineConfig {
             n_threads_batch: None,
             fewer_threads_in_a_crowd: false,
             tuned: None,
-            kernels: Kernels::Auto,
-            used: Used::NONE,
+            kernels: KernelChoice::Auto,
+            used: EnabledKernels::NONE,
             flash_attention: FlashAttention::Auto,
             pooling: None,
-            rope: Rope::default(),
+            rope: RopeConfig::default(),
             threads: Threads::default(),
             threads_batch: Threads::default(),
             offload_kqv: true,
@@ -461,7 +461,7 @@ impl EngineConfig {
             n_slots,
             n_ctx,
             n_ctx_slot: n_ctx_slot.min(n_ctx_most.max(1)),
-            n_ubatch: self.n_ubatch.unwrap_or(choice::DEFAULT_UBATCH).min(self.n_batch).max(n_rows_min).min(n_ctx),
+            n_ubatch: self.n_ubatch.unwrap_or(compute_config::DEFAULT_UBATCH).min(self.n_batch).max(n_rows_min).min(n_ctx),
             grouping,
             n_seq_max: n_ids.min(n_ids_max),
             n_outputs: n_ids.min(n_ids_max),
@@ -473,7 +473,7 @@ impl EngineConfig {
             max_queue: self.max_queue,
             max_token_gap: self.max_token_gap,
             checkpoints: self.checkpoints,
-            reader_patience: READER_PATIENCE,
+            reader_patience: SLOW_CONSUMER_TIMEOUT,
         })
     }
 
@@ -521,8 +521,8 @@ impl EngineConfig {
             }
         }
         self.rope.validate()?;
-        self.threads.validate(&ThreadsNames::DECODING)?;
-        self.threads_batch.validate(&ThreadsNames::PROMPTS)?;
+        self.threads.validate(&ThreadParamNames::DECODING)?;
+        self.threads_batch.validate(&ThreadParamNames::PROMPTS)?;
         if self.flash_attention == FlashAttention::Off && self.type_v.is_quantized() {
             let message = format!("type_v is {:?}, which needs flash attention; turn it on, or use F16", self.type_v);
             return refuse("type_v", message);

@@ -14,7 +14,7 @@ const MAX_REACH: f64 = 2_147_483_392.0;
 
 /// What is changed of how positions are encoded (`RoPE`, <https://arxiv.org/abs/2104.09864>); `None` is as the model's file says.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Rope {
+pub struct RopeConfig {
     /// How frequencies are scaled (`--rope-scaling`).
     pub scaling: Option<RopeScaling>,
     /// The base of the frequencies (`--rope-freq-base`), 2 to 10¹².
@@ -61,7 +61,7 @@ impl RopeScaling {
     }
 }
 
-impl Rope {
+impl RopeConfig {
     /// Whether all is as the model's file says.
     #[must_use]
     pub fn is_as_in_file(&self) -> bool {
@@ -135,7 +135,7 @@ impl Rope {
 mod tests {
     use super::*;
 
-    fn refused(rope: Rope) -> &'static str {
+    fn refused(rope: RopeConfig) -> &'static str {
         match rope.validate() {
             Err(Error::InvalidConfig { param, .. }) => param,
             other => panic!("{other:?}"),
@@ -144,39 +144,43 @@ mod tests {
 
     #[test]
     fn numbers_out_of_range_and_no_numbers_are_named() {
-        let as_in_file = Rope::default();
+        let as_in_file = RopeConfig::default();
         assert_eq!(as_in_file.validate(), Ok(()));
-        assert_eq!(refused(Rope { freq_base: Some(1.0), ..as_in_file }), "rope_freq_base");
-        assert_eq!(refused(Rope { freq_base: Some(f64::INFINITY), ..as_in_file }), "rope_freq_base");
-        assert_eq!(refused(Rope { freq_scale: Some(0.0), ..as_in_file }), "rope_freq_scale");
-        assert_eq!(refused(Rope { freq_scale: Some(f64::NAN), ..as_in_file }), "rope_freq_scale");
-        assert_eq!(refused(Rope { yarn_ext_factor: Some(-1.0), ..as_in_file }), "yarn_ext_factor");
-        assert_eq!(refused(Rope { yarn_attn_factor: Some(-0.5), ..as_in_file }), "yarn_attn_factor");
-        assert_eq!(refused(Rope { yarn_beta_slow: Some(2e6), ..as_in_file }), "yarn_beta_slow");
-        assert_eq!(refused(Rope { yarn_beta_fast: Some(f64::NAN), ..as_in_file }), "yarn_beta_fast");
-        assert_eq!(refused(Rope { yarn_orig_ctx: Some(0), ..as_in_file }), "yarn_orig_ctx");
+        assert_eq!(refused(RopeConfig { freq_base: Some(1.0), ..as_in_file }), "rope_freq_base");
+        assert_eq!(refused(RopeConfig { freq_base: Some(f64::INFINITY), ..as_in_file }), "rope_freq_base");
+        assert_eq!(refused(RopeConfig { freq_scale: Some(0.0), ..as_in_file }), "rope_freq_scale");
+        assert_eq!(refused(RopeConfig { freq_scale: Some(f64::NAN), ..as_in_file }), "rope_freq_scale");
+        assert_eq!(refused(RopeConfig { yarn_ext_factor: Some(-1.0), ..as_in_file }), "yarn_ext_factor");
+        assert_eq!(refused(RopeConfig { yarn_attn_factor: Some(-0.5), ..as_in_file }), "yarn_attn_factor");
+        assert_eq!(refused(RopeConfig { yarn_beta_slow: Some(2e6), ..as_in_file }), "yarn_beta_slow");
+        assert_eq!(refused(RopeConfig { yarn_beta_fast: Some(f64::NAN), ..as_in_file }), "yarn_beta_fast");
+        assert_eq!(refused(RopeConfig { yarn_orig_ctx: Some(0), ..as_in_file }), "yarn_orig_ctx");
     }
 
     #[test]
     fn a_scale_makes_room_for_longer_texts() {
-        let scaled = |freq_scale| Rope { freq_scale: Some(freq_scale), ..Rope::default() };
-        assert_eq!(Rope::default().reach(4096, 1.0), 4096);
+        let scaled = |freq_scale| RopeConfig { freq_scale: Some(freq_scale), ..RopeConfig::default() };
+        assert_eq!(RopeConfig::default().reach(4096, 1.0), 4096);
         assert_eq!(scaled(0.25).reach(4096, 1.0), 16_384);
         assert_eq!(scaled(0.125).reach(32_768, 0.25), 65_536, "the file's own scale is counted already");
         assert_eq!(scaled(2.0).reach(4096, 1.0), 4096);
         assert_eq!(scaled(1e-4).reach(u32::MAX / 2, 1.0), 2_147_483_647, "never less than it was trained on");
-        let of_a_known_length = Rope { scaling: Some(RopeScaling::Yarn), yarn_orig_ctx: Some(2048), ..scaled(0.25) };
+        let of_a_known_length = RopeConfig { scaling: Some(RopeScaling::Yarn), yarn_orig_ctx: Some(2048), ..scaled(0.25) };
         assert_eq!(of_a_known_length.reach(4096, 1.0), 8192);
-        assert_eq!(Rope { scaling: Some(RopeScaling::None), ..scaled(0.25) }.reach(4096, 1.0), 4096);
-        let based = Rope { freq_base: Some(1e6), ..Rope::default() };
+        assert_eq!(RopeConfig { scaling: Some(RopeScaling::None), ..scaled(0.25) }.reach(4096, 1.0), 4096);
+        let based = RopeConfig { freq_base: Some(1e6), ..RopeConfig::default() };
         assert_eq!(based.reach(4096, 1.0), 4096, "nothing says how far another base reaches");
     }
 
     #[test]
     fn what_is_changed_is_told_in_words() {
-        assert_eq!(Rope::default().in_words(), "");
-        let rope =
-            Rope { scaling: RopeScaling::named("yarn"), freq_scale: Some(0.25), yarn_orig_ctx: Some(4096), ..Rope::default() };
+        assert_eq!(RopeConfig::default().in_words(), "");
+        let rope = RopeConfig {
+            scaling: RopeScaling::named("yarn"),
+            freq_scale: Some(0.25),
+            yarn_orig_ctx: Some(4096),
+            ..RopeConfig::default()
+        };
         assert_eq!(rope.in_words(), "rope_scaling_type yarn, rope_freq_scale 0.25, yarn_orig_ctx 4096");
         assert_eq!(RopeScaling::named("longrope"), None);
     }

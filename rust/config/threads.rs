@@ -15,7 +15,7 @@ pub struct Threads {
     /// are as many as threads, or their cores are.
     pub is_strict: bool,
     /// Who goes first where others want a processor too.
-    pub priority: Priority,
+    pub priority: ThreadPriority,
     /// How long threads wait for work at full speed before they sleep, 0 to 100; 1 is some milliseconds, `None` leaves it to who
     /// starts them.
     pub poll: Option<u32>,
@@ -24,7 +24,7 @@ pub struct Threads {
 impl Threads {
     /// # Errors
     /// [`Error::InvalidConfig`] names the number that is out of range.
-    pub fn validate(&self, names: &ThreadsNames) -> Result<()> {
+    pub fn validate(&self, names: &ThreadParamNames) -> Result<()> {
         if let Some(cpu) = self.cpus.iter().find(|cpu| **cpu >= MAX_THREADS) {
             let message = format!("{} has processor {cpu}; each must be below {MAX_THREADS}", names.cpus);
             return Err(Error::InvalidConfig { param: names.cpus, message });
@@ -41,14 +41,14 @@ impl Threads {
 
 /// What the settings of some threads are called.
 #[derive(Debug, Clone, Copy)]
-pub struct ThreadsNames {
+pub struct ThreadParamNames {
     /// That of [`Threads::cpus`].
     pub cpus: &'static str,
     /// That of [`Threads::poll`].
     pub poll: &'static str,
 }
 
-impl ThreadsNames {
+impl ThreadParamNames {
     /// Of the threads of a decode without rows of prompts.
     pub const DECODING: Self = Self { cpus: "cpus", poll: "poll" };
     /// Of those of a decode with rows of prompts.
@@ -57,7 +57,7 @@ impl ThreadsNames {
 
 /// Who goes first where others want a processor too; llama.cpp's numbers are −1 to 3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Priority {
+pub enum ThreadPriority {
     /// Work that nobody waits for.
     Low,
     /// As every other thread, but that those who answer requests go first.
@@ -65,13 +65,13 @@ pub enum Priority {
     Normal,
     /// Before all threads without a priority.
     Medium,
-    /// Before those of [`Priority::Medium`].
+    /// Before those of [`ThreadPriority::Medium`].
     High,
-    /// Before those of [`Priority::High`].
+    /// Before those of [`ThreadPriority::High`].
     Realtime,
 }
 
-impl Priority {
+impl ThreadPriority {
     /// The priority of llama.cpp's number.
     #[must_use]
     pub fn numbered(number: i32) -> Option<Self> {
@@ -92,31 +92,31 @@ mod tests {
 
     #[test]
     fn processors_and_waits_out_of_range_are_named() {
-        let refused = |threads: Threads, names: &ThreadsNames| match threads.validate(names) {
+        let refused = |threads: Threads, names: &ThreadParamNames| match threads.validate(names) {
             Err(Error::InvalidConfig { param, .. }) => param,
             other => panic!("{other:?}"),
         };
         let far = Threads { cpus: vec![0, 512], ..Threads::default() };
-        assert_eq!(refused(far.clone(), &ThreadsNames::DECODING), "cpus");
-        assert_eq!(refused(far, &ThreadsNames::PROMPTS), "cpus_batch");
+        assert_eq!(refused(far.clone(), &ThreadParamNames::DECODING), "cpus");
+        assert_eq!(refused(far, &ThreadParamNames::PROMPTS), "cpus_batch");
         let long = Threads { poll: Some(101), ..Threads::default() };
-        assert_eq!(refused(long.clone(), &ThreadsNames::DECODING), "poll");
-        assert_eq!(refused(long, &ThreadsNames::PROMPTS), "poll_batch");
-        let most = Threads { cpus: vec![511], poll: Some(100), is_strict: true, priority: Priority::Low };
-        assert_eq!(most.validate(&ThreadsNames::DECODING), Ok(()));
+        assert_eq!(refused(long.clone(), &ThreadParamNames::DECODING), "poll");
+        assert_eq!(refused(long, &ThreadParamNames::PROMPTS), "poll_batch");
+        let most = Threads { cpus: vec![511], poll: Some(100), is_strict: true, priority: ThreadPriority::Low };
+        assert_eq!(most.validate(&ThreadParamNames::DECODING), Ok(()));
     }
 
     #[test]
     fn priorities_have_llama_cpps_numbers() {
         assert_eq!(
-            [-2, -1, 0, 1, 2, 3, 4].map(Priority::numbered),
+            [-2, -1, 0, 1, 2, 3, 4].map(ThreadPriority::numbered),
             [
                 None,
-                Some(Priority::Low),
-                Some(Priority::Normal),
-                Some(Priority::Medium),
-                Some(Priority::High),
-                Some(Priority::Realtime),
+                Some(ThreadPriority::Low),
+                Some(ThreadPriority::Normal),
+                Some(ThreadPriority::Medium),
+                Some(ThreadPriority::High),
+                Some(ThreadPriority::Realtime),
                 None,
             ]
         );

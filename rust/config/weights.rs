@@ -13,11 +13,11 @@
 //!
 //! AMX multiplies tiles, which none of our instruction sets does, so that there llama.cpp's products stay.
 
-use crate::config::{Kernels, ModelConfig};
+use crate::config::{KernelChoice, ModelConfig};
 
 /// How the weights lie that the CPU computes with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weights {
+pub enum WeightLayout {
     /// As in the file, which stays mapped where it was asked to be.
     AsInFile,
     /// Those of some formats as llama.cpp's own products want them.
@@ -44,17 +44,17 @@ impl ModelConfig {
     /// Chooses how the weights lie: as a user says, else by a rule. They stay as they are in the file where ours compute them, and
     /// are rearranged where llama.cpp does.
     #[must_use]
-    pub fn weights(&self, facts: &LoadFacts) -> Weights {
+    pub fn weights(&self, facts: &LoadFacts) -> WeightLayout {
         let ours_compute = facts.own_products && facts.has_cpu_layers;
         let is_rearranged = self.repack.unwrap_or(match self.kernels {
-            Kernels::Auto => !ours_compute || facts.has_amx,
-            Kernels::Weft => !ours_compute,
-            Kernels::LlamaCpp => true,
+            KernelChoice::Auto => !ours_compute || facts.has_amx,
+            KernelChoice::Weft => !ours_compute,
+            KernelChoice::LlamaCpp => true,
         });
         match (is_rearranged, facts.has_amx) {
-            (false, _) => Weights::AsInFile,
-            (true, false) => Weights::Repacked,
-            (true, true) => Weights::Amx,
+            (false, _) => WeightLayout::AsInFile,
+            (true, false) => WeightLayout::Repacked,
+            (true, true) => WeightLayout::Amx,
         }
     }
 
@@ -62,7 +62,7 @@ impl ModelConfig {
     /// which is faster, only a timing tells.
     #[must_use]
     pub fn is_layout_open(&self, facts: &LoadFacts) -> bool {
-        let computes_with_ours = facts.own_products && facts.has_cpu_layers && self.kernels != Kernels::LlamaCpp;
+        let computes_with_ours = facts.own_products && facts.has_cpu_layers && self.kernels != KernelChoice::LlamaCpp;
         self.repack.is_none() && computes_with_ours && facts.can_be_rearranged
     }
 }
@@ -75,31 +75,31 @@ mod tests {
     const FACTS: LoadFacts = LoadFacts { own_products: true, has_amx: false, has_cpu_layers: true, can_be_rearranged: true };
     const AMX: LoadFacts = LoadFacts { has_amx: true, ..FACTS };
 
-    fn weights(kernels: Kernels, repack: Option<bool>, facts: LoadFacts) -> Weights {
+    fn weights(kernels: KernelChoice, repack: Option<bool>, facts: LoadFacts) -> WeightLayout {
         ModelConfig { kernels, repack, ..ModelConfig::at("model.gguf".into()) }.weights(&facts)
     }
 
     #[test]
     fn what_ours_compute_stays_as_it_is_in_the_file() {
-        assert_eq!(weights(Kernels::Auto, None, FACTS), Weights::AsInFile);
-        assert_eq!(weights(Kernels::Weft, None, FACTS), Weights::AsInFile);
+        assert_eq!(weights(KernelChoice::Auto, None, FACTS), WeightLayout::AsInFile);
+        assert_eq!(weights(KernelChoice::Weft, None, FACTS), WeightLayout::AsInFile);
     }
 
     #[test]
     fn what_llama_cpp_computes_is_rearranged_as_it_likes() {
-        assert_eq!(weights(Kernels::LlamaCpp, None, FACTS), Weights::Repacked);
-        assert_eq!(weights(Kernels::LlamaCpp, None, AMX), Weights::Amx);
-        for kernels in [Kernels::Auto, Kernels::Weft] {
-            assert_eq!(weights(kernels, None, LoadFacts { own_products: false, ..FACTS }), Weights::Repacked);
-            assert_eq!(weights(kernels, None, LoadFacts { has_cpu_layers: false, ..FACTS }), Weights::Repacked);
-            assert_eq!(weights(kernels, None, LoadFacts { own_products: false, ..AMX }), Weights::Amx);
+        assert_eq!(weights(KernelChoice::LlamaCpp, None, FACTS), WeightLayout::Repacked);
+        assert_eq!(weights(KernelChoice::LlamaCpp, None, AMX), WeightLayout::Amx);
+        for kernels in [KernelChoice::Auto, KernelChoice::Weft] {
+            assert_eq!(weights(kernels, None, LoadFacts { own_products: false, ..FACTS }), WeightLayout::Repacked);
+            assert_eq!(weights(kernels, None, LoadFacts { has_cpu_layers: false, ..FACTS }), WeightLayout::Repacked);
+            assert_eq!(weights(kernels, None, LoadFacts { own_products: false, ..AMX }), WeightLayout::Amx);
         }
     }
 
     #[test]
     fn amx_stays_llama_cpps_unless_ours_are_asked_for() {
-        assert_eq!(weights(Kernels::Auto, None, AMX), Weights::Amx);
-        assert_eq!(weights(Kernels::Weft, None, AMX), Weights::AsInFile);
+        assert_eq!(weights(KernelChoice::Auto, None, AMX), WeightLayout::Amx);
+        assert_eq!(weights(KernelChoice::Weft, None, AMX), WeightLayout::AsInFile);
     }
 
     #[test]
@@ -107,7 +107,7 @@ mod tests {
         let is_open = |kernels, repack, facts: LoadFacts| {
             ModelConfig { kernels, repack, ..ModelConfig::at("model.gguf".into()) }.is_layout_open(&facts)
         };
-        for kernels in [Kernels::Auto, Kernels::Weft] {
+        for kernels in [KernelChoice::Auto, KernelChoice::Weft] {
             assert!(is_open(kernels, None, FACTS) && is_open(kernels, None, AMX));
             for repack in [false, true] {
                 assert!(!is_open(kernels, Some(repack), FACTS));
@@ -116,17 +116,17 @@ mod tests {
             assert!(!is_open(kernels, None, LoadFacts { has_cpu_layers: false, ..FACTS }));
             assert!(!is_open(kernels, None, LoadFacts { can_be_rearranged: false, ..FACTS }));
         }
-        assert!(!is_open(Kernels::LlamaCpp, None, FACTS));
+        assert!(!is_open(KernelChoice::LlamaCpp, None, FACTS));
     }
 
     #[test]
     fn a_user_wins_over_the_rule() {
-        for kernels in [Kernels::Auto, Kernels::Weft, Kernels::LlamaCpp] {
+        for kernels in [KernelChoice::Auto, KernelChoice::Weft, KernelChoice::LlamaCpp] {
             for own_products in [false, true] {
-                assert_eq!(weights(kernels, Some(true), LoadFacts { own_products, ..FACTS }), Weights::Repacked);
-                assert_eq!(weights(kernels, Some(true), LoadFacts { own_products, ..AMX }), Weights::Amx);
-                assert_eq!(weights(kernels, Some(false), LoadFacts { own_products, ..FACTS }), Weights::AsInFile);
-                assert_eq!(weights(kernels, Some(false), LoadFacts { own_products, ..AMX }), Weights::AsInFile);
+                assert_eq!(weights(kernels, Some(true), LoadFacts { own_products, ..FACTS }), WeightLayout::Repacked);
+                assert_eq!(weights(kernels, Some(true), LoadFacts { own_products, ..AMX }), WeightLayout::Amx);
+                assert_eq!(weights(kernels, Some(false), LoadFacts { own_products, ..FACTS }), WeightLayout::AsInFile);
+                assert_eq!(weights(kernels, Some(false), LoadFacts { own_products, ..AMX }), WeightLayout::AsInFile);
             }
         }
     }

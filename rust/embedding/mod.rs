@@ -13,25 +13,25 @@
 //! | `beginnings.rs` | what texts begin with is computed once, and kept for later batches; pure |
 //! | `worker.rs` | the thread |
 
-mod beginnings;
 mod normalize;
-mod prefixes;
+mod prefix_cache;
 mod queue;
 mod shape;
+mod shared_prefixes;
 mod worker;
 
-pub use beginnings::{Beginnings, MAX_KEPT, Sequences};
 pub use normalize::Normalization;
-pub use queue::{MAX_NUMBERS, MAX_TOKENS, Vectors};
-pub use shape::{MAX_SEQUENCES, Shape};
-pub use worker::{Embedder, Pending, Stats};
+pub use prefix_cache::{ForkableMemory, MAX_KEPT, PrefixCache};
+pub use queue::{Embeddings, MAX_NUMBERS, MAX_TOKENS};
+pub use shape::{EmbedderShape, MAX_SEQUENCES};
+pub use worker::{Embedder, PendingEmbeddings, Stats};
 
 use crate::request::{Prompt, Token};
 
 /// What a batch of texts came to.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Encoded {
-    /// For each text its rows one after the other, each [`Shape::width`] numbers.
+pub struct EncodedBatch {
+    /// For each text its rows one after the other, each [`EmbedderShape::width`] numbers.
     pub vectors: Vec<Vec<f32>>,
     /// Tokens that were computed for them: what texts have in common is computed once.
     pub n_computed: usize,
@@ -39,19 +39,19 @@ pub struct Encoded {
 
 /// A model that turns texts into vectors. Made and used on the worker's thread.
 pub trait Encoder {
-    /// Computes the vectors of texts, none of them empty: at most [`Shape::n_sequences`], of at most [`Shape::n_batch`] tokens
+    /// Computes the vectors of texts, none of them empty: at most [`EmbedderShape::n_sequences`], of at most [`EmbedderShape::n_batch`] tokens
     /// together.
     ///
     /// # Errors
     /// What the backend answered, in words.
-    fn encode(&mut self, texts: &[Vec<Token>]) -> Result<Encoded, String>;
+    fn encode(&mut self, texts: &[Vec<Token>]) -> Result<EncodedBatch, String>;
 
-    /// Computes the vectors of one text with pictures or sounds, all of whose vectors are there, of at most [`Shape::n_longest`]
+    /// Computes the vectors of one text with pictures or sounds, all of whose vectors are there, of at most [`EmbedderShape::n_longest`]
     /// places.
     ///
     /// # Errors
     /// What the backend answered, in words.
-    fn encode_mixed(&mut self, prompt: &Prompt) -> Result<Encoded, String>;
+    fn encode_mixed(&mut self, prompt: &Prompt) -> Result<EncodedBatch, String>;
 
     /// Bytes that the context takes beside the weights.
     fn n_bytes(&self) -> u64;

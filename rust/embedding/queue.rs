@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem::take;
 
 use crate::config::Pooling;
-use crate::embedding::{Normalization, Shape};
+use crate::embedding::{EmbedderShape, Normalization};
 use crate::error::{Error, Result};
 use crate::request::{Encoding, Prompt, Run, Token};
 
@@ -19,7 +19,7 @@ const MAX_PASSED: usize = 16;
 
 /// The vectors of a request's texts.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Vectors {
+pub struct Embeddings {
     /// All rows, one after the other.
     pub numbers: Vec<f32>,
     /// Numbers of one row.
@@ -31,7 +31,7 @@ pub struct Vectors {
 }
 
 /// A request that is not answered yet.
-struct Job {
+struct EmbeddingRequest {
     texts: Vec<Prompt>,
     /// Texts that were handed out to be computed, and those whose vectors are there.
     n_begun: usize,
@@ -39,10 +39,10 @@ struct Job {
     /// Where it stands in one of the two rows, as long as there are texts to hand out.
     turn: u64,
     normalization: Normalization,
-    vectors: Vectors,
+    vectors: Embeddings,
 }
 
-impl Job {
+impl EmbeddingRequest {
     /// The text that is handed out next.
     fn next(&self) -> Option<&Prompt> {
         self.texts.get(self.n_begun)
@@ -51,7 +51,7 @@ impl Job {
 
 /// A text that is being computed, and whose it is.
 #[derive(Debug, PartialEq)]
-pub(super) struct Item {
+pub(super) struct BatchText {
     job: u64,
     place: usize,
 }
@@ -67,8 +67,8 @@ pub(super) enum Batch {
 
 /// The requests in the order of their turns. What a batch costs does not follow how many wait.
 pub(super) struct Queue {
-    shape: Shape,
-    jobs: HashMap<u64, Job>,
+    shape: EmbedderShape,
+    jobs: HashMap<u64, EmbeddingRequest>,
     /// Whose next text can be computed, by their turns.
     ready: BTreeMap<u64, u64>,
     /// Whose next text has pictures or sounds, which the first of them waits for.
@@ -80,7 +80,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(shape: Shape) -> Self {
+    pub(super) fn new(shape: EmbedderShape) -> Self {
         let (jobs, ready, unseen) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { shape, jobs, ready, unseen, last_turn: 0, n_waiting: 0 }
     }
@@ -123,9 +123,9 @@ impl Queue {
             *end += if self.shape.pooling == Pooling::None { *n } else { 1 };
             Some(*end)
         }));
-        let vectors = Vectors { numbers: vec![0.0; n_rows * width], width, starts: starts.collect(), n_tokens: n_tokens_of };
+        let vectors = Embeddings { numbers: vec![0.0; n_rows * width], width, starts: starts.collect(), n_tokens: n_tokens_of };
         self.n_waiting += n_tokens;
-        self.jobs.insert(id, Job { texts, n_begun: 0, n_done: 0, turn: 0, normalization, vectors });
+        self.jobs.insert(id, EmbeddingRequest { texts, n_begun: 0, n_done: 0, turn: 0, normalization, vectors });
         self.line_up(id);
         Ok(())
     }
@@ -154,7 +154,7 @@ impl Queue {
 
     /// The number of tokens of texts that can be computed.
     fn check(&self, texts: &[Prompt]) -> Result<usize> {
-        let Shape { n_longest, n_vocab, takes_media, .. } = self.shape;
+        let EmbedderShape { n_longest, n_vocab, takes_media, .. } = self.shape;
         if texts.is_empty() {
             return Err(wrong("there are no texts; at least one is needed".to_owned()));
         }
@@ -169,7 +169,7 @@ impl Queue {
                 return Err(Error::NotSupported { message: message.to_owned() });
             }
             if n > n_longest {
-                return Err(wrong(self.shape.too_long(place, &n.to_string())));
+                return Err(wrong(self.shape.length_error(place, &n.to_string())));
             }
             let tokens = text.runs().iter().filter_map(|run| match run {
                 Run::Tokens(tokens) => Some(tokens),
@@ -214,7 +214,7 @@ impl Queue {
 
     /// The next batch: a text of the request whose turn it is, then one of each other in turns, as long as they fit. One with pictures
     /// or sounds is a batch of its own. `None` where nothing can be computed.
-    pub(super) fn next(&mut self) -> Option<(Vec<Item>, Batch)> {
+    pub(super) fn next(&mut self) -> Option<(Vec<BatchText>, Batch)> {
         let (mut items, mut texts, mut n_tokens) = (Vec::new(), Vec::new(), 0);
         let (mut turn, mut n_passed) = (0, 0);
         while items.len() < self.shape.n_sequences && n_passed < MAX_PASSED {
@@ -229,7 +229,7 @@ impl Queue {
                 continue;
             }
             let text = take(text);
-            items.push(Item { job: id, place: job.n_begun });
+            items.push(BatchText { job: id, place: job.n_begun });
             job.n_begun += 1;
             n_tokens += n;
             // Whoever had a text of this batch has the last turn, so that every request gets on.
@@ -246,7 +246,7 @@ impl Queue {
     }
 
     /// Takes the vectors of a batch, in its order. Returns the requests that are answered by it.
-    pub(super) fn done(&mut self, items: &[Item], computed: Vec<Vec<f32>>) -> Vec<(u64, Vectors)> {
+    pub(super) fn done(&mut self, items: &[BatchText], computed: Vec<Vec<f32>>) -> Vec<(u64, Embeddings)> {
         let mut answered = Vec::new();
         for (item, numbers) in items.iter().zip(computed) {
             let Some(job) = self.jobs.get_mut(&item.job) else { continue };
@@ -279,7 +279,7 @@ impl Queue {
     }
 
     /// Takes out every request with a text in this batch, which could not be computed.
-    pub(super) fn fail(&mut self, items: &[Item]) -> Vec<u64> {
+    pub(super) fn fail(&mut self, items: &[BatchText]) -> Vec<u64> {
         let mut ids: Vec<u64> = items.iter().map(|item| item.job).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -310,7 +310,7 @@ mod tests {
     use crate::request::{Media, Medium};
 
     fn queue(pooling: Pooling) -> Queue {
-        Queue::new(Shape {
+        Queue::new(EmbedderShape {
             pooling,
             takes_media: true,
             width: 2,
@@ -503,7 +503,7 @@ mod tests {
         assert!(queue.look().is_empty() && !queue.waits_for_media());
         push(&mut queue, 3, &[1]).expect("it is short");
         let (items, batch) = queue.next().expect("it can be computed");
-        assert_eq!((items, batch), (vec![Item { job: 1, place: 0 }], Batch::Mixed(prompt)));
+        assert_eq!((items, batch), (vec![BatchText { job: 1, place: 0 }], Batch::Mixed(prompt)));
         assert_eq!(next(&mut queue), [(3, 0)]);
         assert_eq!(queue.n_waiting(), 0);
     }

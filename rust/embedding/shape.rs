@@ -14,7 +14,7 @@ const DEFAULT_LONGEST: u32 = 2048;
 
 /// What the context is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct EmbedderShape {
     /// What becomes of the vectors of a text's tokens.
     pub pooling: Pooling,
     /// Whether a text may have pictures and sounds: not where the model reads all of it at once.
@@ -33,7 +33,7 @@ pub struct Shape {
     pub n_sequences: usize,
 }
 
-impl Shape {
+impl EmbedderShape {
     /// The shape for a model without pictures and sounds that was trained on texts of `n_ctx_train` tokens, where the user asks for decodes of `n_ubatch`, or
     /// for none in particular.
     #[must_use]
@@ -60,7 +60,7 @@ impl Shape {
 
     /// What is said of the text at this place, which is too long: of `n` tokens, in words.
     #[must_use]
-    pub fn too_long(&self, place: usize, n: &str) -> String {
+    pub fn length_error(&self, place: usize, n: &str) -> String {
         let Self { n_longest, n_trained, .. } = self;
         let more =
             if n_longest < n_trained { format!(", or set n_ubatch (-ub) to more, up to {n_trained}") } else { String::new() };
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     fn shape(n_ctx_train: u32, n_ubatch: Option<u32>) -> (usize, usize) {
-        let Shape { n_longest, n_batch, .. } = Shape::new(Pooling::Mean, 4, 10, n_ctx_train, n_ubatch);
+        let EmbedderShape { n_longest, n_batch, .. } = EmbedderShape::new(Pooling::Mean, 4, 10, n_ctx_train, n_ubatch);
         (n_longest, n_batch)
     }
 
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn whoever_gives_a_longer_one_is_told_what_would_let_it_be() {
-        let told = |n_ctx_train| Shape::new(Pooling::Mean, 4, 10, n_ctx_train, None).too_long(1, "at least 9000");
+        let told = |n_ctx_train| EmbedderShape::new(Pooling::Mean, 4, 10, n_ctx_train, None).length_error(1, "at least 9000");
         let message = "text 1 has at least 9000 tokens; at most 2048 are computed together, so shorten it";
         assert_eq!(told(8192), format!("{message}, or set n_ubatch (-ub) to more, up to 8192"));
         assert_eq!(told(2048), message);

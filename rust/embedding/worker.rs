@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::embedding::queue::{Batch, Item, Queue};
-use crate::embedding::{Encoded, Encoder, Normalization, Shape, Vectors};
+use crate::embedding::queue::{Batch, BatchText, Queue};
+use crate::embedding::{EmbedderShape, Embeddings, EncodedBatch, Encoder, Normalization};
 use crate::error::{Error, Result};
 use crate::request::Prompt;
 
@@ -15,7 +15,7 @@ use crate::request::Prompt;
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Makes the context, on the worker's thread.
-type Make = Box<dyn FnMut() -> Result<Box<dyn Encoder>> + Send>;
+type EncoderFactory = Box<dyn FnMut() -> Result<Box<dyn Encoder>> + Send>;
 
 /// Called on the worker's thread when a request is answered; it must not wait.
 pub type OnDone = Arc<dyn Fn() + Send + Sync>;
@@ -47,13 +47,13 @@ pub struct Embedder {
 
 enum Thread {
     /// Nothing was asked for yet.
-    Unborn(Make),
+    Unborn(EncoderFactory),
     Running(JoinHandle<()>),
     Ended,
 }
 
 struct Shared {
-    shape: Shape,
+    shape: EmbedderShape,
     state: Mutex<State>,
     /// There is something to compute, or the worker is to end.
     wake: Condvar,
@@ -64,11 +64,11 @@ struct State {
     is_stopped: bool,
     stats: Stats,
     /// Answers that were not fetched yet, and who waits for the others.
-    answers: HashMap<u64, Option<Result<Vectors>>>,
+    answers: HashMap<u64, Option<Result<Embeddings>>>,
 }
 
 impl State {
-    fn answer(&mut self, id: u64, answer: Result<Vectors>) {
+    fn answer(&mut self, id: u64, answer: Result<Embeddings>) {
         if let Some(place) = self.answers.get_mut(&id) {
             *place = Some(answer);
         }
@@ -91,7 +91,7 @@ impl Shared {
 impl Embedder {
     /// A worker for contexts of this shape, which `make` makes on its thread. `on_done` is called whenever requests are answered.
     pub fn new(
-        shape: Shape,
+        shape: EmbedderShape,
         make: impl FnMut() -> Result<Box<dyn Encoder>> + Send + 'static,
         on_done: impl Fn() + Send + Sync + 'static,
     ) -> Self {
@@ -103,7 +103,7 @@ impl Embedder {
 
     /// What the context is, or will be, made for.
     #[must_use]
-    pub fn shape(&self) -> &Shape {
+    pub fn shape(&self) -> &EmbedderShape {
         &self.shared.shape
     }
 
@@ -112,7 +112,7 @@ impl Embedder {
     /// # Errors
     /// [`Error::InvalidRequest`] for texts that cannot be computed, [`Error::QueueFull`] where too much waits, [`Error::Stopped`]
     /// once the worker was stopped.
-    pub fn submit(&self, texts: Vec<Prompt>, how: Normalization, dimensions: Option<usize>) -> Result<Pending> {
+    pub fn submit(&self, texts: Vec<Prompt>, how: Normalization, dimensions: Option<usize>) -> Result<PendingEmbeddings> {
         let id = self.n_submitted.fetch_add(1, Ordering::Relaxed);
         {
             let mut state = self.shared.lock();
@@ -123,7 +123,7 @@ impl Embedder {
             state.answers.insert(id, None);
         }
         // From here on it is taken out again if the thread cannot be started.
-        let pending = Pending { shared: Arc::clone(&self.shared), id };
+        let pending = PendingEmbeddings { shared: Arc::clone(&self.shared), id };
         self.start()?;
         self.shared.wake.notify_one();
         Ok(pending)
@@ -169,13 +169,13 @@ impl Drop for Embedder {
 }
 
 /// The vectors of one request, once they are there. Dropped before, they are not computed.
-pub struct Pending {
+pub struct PendingEmbeddings {
     shared: Arc<Shared>,
     id: u64,
 }
 
-impl Pending {
-    /// Whether [`Pending::take`] has an answer.
+impl PendingEmbeddings {
+    /// Whether [`PendingEmbeddings::take`] has an answer.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.shared.lock().answers.get(&self.id).is_some_and(Option::is_some)
@@ -183,12 +183,12 @@ impl Pending {
 
     /// The answer, once; `None` as long as there is none.
     #[must_use]
-    pub fn take(&self) -> Option<Result<Vectors>> {
+    pub fn take(&self) -> Option<Result<Embeddings>> {
         self.shared.lock().answers.get_mut(&self.id)?.take()
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingEmbeddings {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.queue.remove(self.id);
@@ -199,7 +199,7 @@ impl Drop for Pending {
 /// What lives on the thread.
 struct Worker {
     shared: Arc<Shared>,
-    make: Make,
+    make: EncoderFactory,
     on_done: OnDone,
     encoder: Option<Box<dyn Encoder>>,
 }
@@ -231,7 +231,7 @@ impl Worker {
     }
 
     /// The next batch; `None` when the worker is to end.
-    fn wait(&self) -> Option<(Vec<Item>, Batch)> {
+    fn wait(&self) -> Option<(Vec<BatchText>, Batch)> {
         let mut state = self.shared.lock();
         loop {
             if state.is_stopped {
@@ -259,7 +259,7 @@ impl Worker {
         }
     }
 
-    fn compute(&mut self, batch: &Batch) -> Result<Encoded> {
+    fn compute(&mut self, batch: &Batch) -> Result<EncodedBatch> {
         if self.encoder.is_none() {
             self.encoder = Some((self.make)()?);
         }
@@ -306,17 +306,17 @@ mod tests {
     struct Lengths;
 
     impl Encoder for Lengths {
-        fn encode(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
+        fn encode(&mut self, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
             if texts.iter().any(|text| text[0] == 66) {
                 return Err("no vector for this one".to_owned());
             }
             let vectors = texts
                 .iter()
                 .map(|text| vec![f32::from(u8::try_from(text[0]).unwrap()), f32::from(u8::try_from(text.len()).unwrap())]);
-            Ok(Encoded { vectors: vectors.collect(), n_computed: texts.iter().map(Vec::len).sum() })
+            Ok(EncodedBatch { vectors: vectors.collect(), n_computed: texts.iter().map(Vec::len).sum() })
         }
 
-        fn encode_mixed(&mut self, prompt: &Prompt) -> std::result::Result<Encoded, String> {
+        fn encode_mixed(&mut self, prompt: &Prompt) -> std::result::Result<EncodedBatch, String> {
             Err(format!("{prompt:?} is no text of tokens"))
         }
 
@@ -326,7 +326,7 @@ mod tests {
     }
 
     fn embedder(make: impl FnMut() -> Result<Box<dyn Encoder>> + Send + 'static) -> (Embedder, mpsc::Receiver<()>) {
-        let shape = Shape {
+        let shape = EmbedderShape {
             pooling: Pooling::Mean,
             takes_media: true,
             width: 2,
@@ -340,7 +340,7 @@ mod tests {
         (Embedder::new(shape, make, move || ring.send(()).unwrap_or(())), rung)
     }
 
-    fn answer(pending: &Pending, rung: &mpsc::Receiver<()>) -> Result<Vectors> {
+    fn answer(pending: &PendingEmbeddings, rung: &mpsc::Receiver<()>) -> Result<Embeddings> {
         loop {
             if let Some(answer) = pending.take() {
                 return answer;
@@ -349,7 +349,7 @@ mod tests {
         }
     }
 
-    fn submit(embedder: &Embedder, texts: &[&[Token]]) -> Pending {
+    fn submit(embedder: &Embedder, texts: &[&[Token]]) -> PendingEmbeddings {
         let texts = texts.iter().map(|text| Prompt::from_tokens(text.to_vec())).collect();
         embedder.submit(texts, Normalization::None, None).expect("it is queued")
     }

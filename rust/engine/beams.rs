@@ -6,16 +6,16 @@
 
 use std::time::Instant;
 
-use crate::cache::{Match, Variants};
+use crate::cache::{AdapterSchedule, PrefixMatch};
 use crate::engine::core::Core;
-use crate::engine::job::Branch;
-use crate::engine::leaving::{fail_request, free_ids, leave_slot, remember_text};
-use crate::engine::runner::{Runner, SequenceId};
-use crate::engine::running::{Phase, Running};
-use crate::engine::sequence::{Beam, Found, Proposed, Whole, Written};
+use crate::engine::lifecycle::{fail_request, free_ids, leave_slot, remember_text};
+use crate::engine::request_group::Branch;
+use crate::engine::runner::{KvSeqId, Runner};
+use crate::engine::running_sequence::{Phase, RunningSequence};
+use crate::engine::sequence::{Beam, BeamToken, FinishedText, ProposedToken, SearchResults};
 use crate::error::Error;
 use crate::request::{BeamSearch, Event, FinishReason, Finished, TokenEvent, Usage};
-use crate::sampling::beams::{Chosen, Proposal, Successor, Worth, choose_drawn, choose_likeliest, score};
+use crate::sampling::beams::{BeamScore, BeamSelection, Proposal, Successor, choose_drawn, choose_likeliest, score};
 
 /// Lets the searches go on all of whose beams have computed their last tokens, at `now`.
 pub(super) fn advance<R: Runner>(core: &mut Core<R>, now: Instant) {
@@ -28,7 +28,7 @@ pub(super) fn advance<R: Runner>(core: &mut Core<R>, now: Instant) {
 }
 
 /// Whether all beams of a search are in slots and say what they would go on with.
-fn is_due(running: &[Running], request_id: u64) -> bool {
+fn is_due(running: &[RunningSequence], request_id: u64) -> bool {
     let beams = running.iter().filter(|running| running.sequence.request_id == request_id);
     let mut n_left = None;
     for (running, beam) in beams.filter_map(|running| Some((running, running.sequence.beam.as_ref()?))) {
@@ -55,7 +55,7 @@ fn beam_mut<R: Runner>(core: &mut Core<R>, nth: usize) -> &mut Beam {
 }
 
 /// What the search has found whose first beam is at `first`.
-fn found_mut<R: Runner>(core: &mut Core<R>, first: usize) -> &mut Found {
+fn found_mut<R: Runner>(core: &mut Core<R>, first: usize) -> &mut SearchResults {
     beam_mut(core, first).found.as_mut().expect("the first beam keeps it")
 }
 
@@ -64,7 +64,7 @@ fn advance_one<R: Runner>(core: &mut Core<R>, request_id: u64, now: Instant) {
     core.slots.running_mut()[all[0]].sequence.tick(now);
     let mut live: Vec<usize> = all.iter().copied().filter(|&nth| beam(core, nth).is_live).collect();
     live.sort_by_key(|&nth| beam(core, nth).place);
-    let mut proposed: Vec<Vec<Proposed>> =
+    let mut proposed: Vec<Vec<ProposedToken>> =
         live.iter().map(|&nth| beam_mut(core, nth).proposals.take().unwrap_or_default()).collect();
     let chosen = choose(core, &all, &live, &proposed);
     core.stats.n_predicted += (chosen.live.len() + chosen.ended.len()) as u64;
@@ -84,7 +84,12 @@ fn advance_one<R: Runner>(core: &mut Core<R>, request_id: u64, now: Instant) {
 }
 
 /// Which successors go on, and which end a text.
-fn choose<R: Runner>(core: &Core<R>, all: &[usize], live: &[usize], proposed: &[Vec<Proposed>]) -> Chosen<FinishReason> {
+fn choose<R: Runner>(
+    core: &Core<R>,
+    all: &[usize],
+    live: &[usize],
+    proposed: &[Vec<ProposedToken>],
+) -> BeamSelection<FinishReason> {
     let BeamSearch { width, is_stochastic, .. } = beam(core, all[0]).search;
     let proposals: Vec<Vec<Proposal>> =
         proposed.iter().map(|of_one| of_one.iter().map(|proposed| proposed.proposal).collect()).collect();
@@ -98,9 +103,9 @@ fn choose<R: Runner>(core: &Core<R>, all: &[usize], live: &[usize], proposed: &[
     choose_drawn(&proposals, &ranks, width as usize, ends)
 }
 
-fn take_written(proposed: &mut [Vec<Proposed>], successor: &Successor) -> Written {
+fn take_written(proposed: &mut [Vec<ProposedToken>], successor: &Successor) -> BeamToken {
     let logprobs = proposed[successor.parent][successor.nth].logprobs.take();
-    Written { token: successor.token, logprobs }
+    BeamToken { token: successor.token, logprobs }
 }
 
 /// A text has ended: that of the beam at `nth`, with one more token where there is one.
@@ -108,18 +113,18 @@ fn add_whole<R: Runner>(
     core: &mut Core<R>,
     first: usize,
     nth: usize,
-    written: Option<Written>,
-    worth: Worth,
+    written: Option<BeamToken>,
+    worth: BeamScore,
     reason: FinishReason,
 ) {
     let BeamSearch { length_penalty, is_stochastic, .. } = beam(core, first).search;
     let n_tokens = core.slots.running()[nth].sequence.n_predicted() + u32::from(written.is_some());
-    let untold: Vec<Written> = beam(core, nth).untold.iter().cloned().chain(written).collect();
+    let untold: Vec<BeamToken> = beam(core, nth).untold.iter().cloned().chain(written).collect();
     let by_length = score(worth.logprob, n_tokens, length_penalty);
     let (rank, score) = if is_stochastic { (worth.rank, worth.logprob) } else { (by_length, by_length) };
     let texts = &mut found_mut(core, first).texts;
     let at = texts.partition_point(|other| other.rank >= rank);
-    texts.insert(at, Whole { untold, reason, rank, score });
+    texts.insert(at, FinishedText { untold, reason, rank, score });
 }
 
 /// Forgets the texts that cannot be told: of those that are drawn, the ones that others have driven out, too.
@@ -134,7 +139,7 @@ fn arrange<R: Runner>(
     all: &[usize],
     live: &[usize],
     successors: &[Successor],
-    proposed: &mut [Vec<Proposed>],
+    proposed: &mut [Vec<ProposedToken>],
 ) -> Result<(), Error> {
     let has_successor = |nth: usize| successors.iter().any(|successor| live[successor.parent] == nth);
     let mut spare: Vec<usize> = all.iter().copied().filter(|&nth| !has_successor(nth)).collect();
@@ -169,32 +174,32 @@ fn give_up<R: Runner>(core: &mut Core<R>, nth: usize) -> Result<(), Error> {
     let id = place_anew(core, nth, None)?;
     let running = &mut core.slots.running_mut()[nth];
     (running.id, running.n_held, running.phase) = (id, 0, Phase::Following);
-    running.sequence.give_up_text();
+    running.sequence.drop_text();
     Ok(())
 }
 
 /// The beam at `nth` begins with all that the one at `parent` holds.
 fn fork<R: Runner>(core: &mut Core<R>, parent: usize, nth: usize) -> Result<(), Error> {
-    let Running { id: from, n_held, .. } = core.slots.running()[parent];
+    let RunningSequence { id: from, n_held, .. } = core.slots.running()[parent];
     if !core.memory.can_fork(from, n_held) {
         let message = "this model's memory cannot be forked where a beam ends; leave beam_width out".to_owned();
         return Err(Error::InvalidRequest { param: "beam_width", message });
     }
-    let id = place_anew(core, nth, Some(&Match::in_pool(from, n_held)))?;
+    let id = place_anew(core, nth, Some(&PrefixMatch::in_pool(from, n_held)))?;
     let running = core.slots.running_mut();
     let stem = running[parent].sequence.stem();
     let heir = &mut running[nth];
     (heir.id, heir.n_held, heir.phase) = (id, n_held, Phase::Decoding);
-    heir.sequence.take_up(stem);
+    heir.sequence.adopt_prefix(stem);
     let maker = core.queue.job(core.slots.running()[nth].sequence.request_id).maker();
-    core.memory.cache_mut().name_maker(id, maker);
+    core.memory.cache_mut().set_provenance(id, maker);
     Ok(())
 }
 
 /// Forgets what the sequence at `nth` holds, and gives it an id that holds what `matched` says.
-fn place_anew<R: Runner>(core: &mut Core<R>, nth: usize, matched: Option<&Match>) -> Result<SequenceId, Error> {
-    let Running { id, .. } = core.slots.running()[nth];
-    let variants: Variants = core.slots.running()[nth].sequence.variants.clone();
+fn place_anew<R: Runner>(core: &mut Core<R>, nth: usize, matched: Option<&PrefixMatch>) -> Result<KvSeqId, Error> {
+    let RunningSequence { id, .. } = core.slots.running()[nth];
+    let variants: AdapterSchedule = core.slots.running()[nth].sequence.variants.clone();
     core.memory.cache_mut().give_up(id);
     // A pinned prefix that nobody else holds keeps the id.
     let id = if free_ids(core, 1) { core.memory.place(&variants, matched) } else { None };
@@ -215,7 +220,7 @@ fn is_over<R: Runner>(core: &Core<R>, all: &[usize]) -> bool {
     let Beam { search, found, .. } = beam(core, all[0]);
     let texts = found.as_ref().map_or(&[][..], |found| &found.texts[..]);
     let n_tokens = core.slots.running()[*first].sequence.n_predicted();
-    let is_worse = |text: &Whole| text.rank >= score(best, n_tokens, search.length_penalty);
+    let is_worse = |text: &FinishedText| text.rank >= score(best, n_tokens, search.length_penalty);
     !search.is_stochastic && texts.len() >= search.width as usize && texts.last().is_some_and(is_worse)
 }
 
@@ -230,7 +235,7 @@ fn tell_settled<R: Runner>(core: &mut Core<R>, request_id: u64, all: &[usize]) {
     let live = all.iter().map(|&nth| beam(core, nth)).filter(|beam| beam.is_live).map(|beam| &beam.untold);
     let mut ends = texts.iter().take(n).map(|text| &text.untold).chain(live);
     let Some(first) = ends.next() else { return };
-    let n_common = |other: &Vec<Written>| first.iter().zip(other).take_while(|(a, b)| a.token == b.token).count();
+    let n_common = |other: &Vec<BeamToken>| first.iter().zip(other).take_while(|(a, b)| a.token == b.token).count();
     let n_settled = ends.map(n_common).fold(first.len(), usize::min);
     let settled = first[..n_settled].to_vec();
     if settled.is_empty() {
@@ -252,10 +257,10 @@ fn tell_settled<R: Runner>(core: &mut Core<R>, request_id: u64, all: &[usize]) {
 }
 
 /// Tells all branches of a token that their texts have in common.
-fn tell<R: Runner>(core: &mut Core<R>, request_id: u64, first: usize, written: &Written) {
+fn tell<R: Runner>(core: &mut Core<R>, request_id: u64, first: usize, written: &BeamToken) {
     let n = core.queue.job(request_id).request.n;
     let Core { slots, memory, .. } = &mut *core;
-    let Running { sequence, slot, .. } = &mut slots.running_mut()[first];
+    let RunningSequence { sequence, slot, .. } = &mut slots.running_mut()[first];
     let slot = *slot;
     let Some(mut found) = sequence.beam.as_mut().and_then(|beam| beam.found.take()) else { return };
     let text = found.teller.tell(sequence, written.token, false, memory.model());
@@ -272,19 +277,19 @@ fn tell<R: Runner>(core: &mut Core<R>, request_id: u64, first: usize, written: &
 fn finish_search<R: Runner>(core: &mut Core<R>, request_id: u64, all: &[usize]) {
     let n = core.queue.job(request_id).request.n;
     let Some(found) = beam_mut(core, all[0]).found.take() else { return };
-    let Found { teller, told, texts } = *found;
+    let SearchResults { teller, told, texts } = *found;
     let mut texts = texts.into_iter();
     for index in 0..n {
         let (mut teller, mut tokens) = (teller.clone(), told.clone());
         let whole = texts.next();
         let (untold, reason, score) = match whole {
-            Some(Whole { untold, reason, score, .. }) => (untold, reason, Some(score)),
+            Some(FinishedText { untold, reason, score, .. }) => (untold, reason, Some(score)),
             // There are fewer texts than branches: what this one was told goes on nowhere.
             None => (Vec::new(), FinishReason::Cancelled, None),
         };
         let n_untold = untold.len();
-        for (nth, Written { token, logprobs }) in untold.into_iter().enumerate() {
-            let Running { sequence, slot, .. } = &core.slots.running()[all[0]];
+        for (nth, BeamToken { token, logprobs }) in untold.into_iter().enumerate() {
+            let RunningSequence { sequence, slot, .. } = &core.slots.running()[all[0]];
             let text = teller.tell(sequence, token, nth + 1 == n_untold, core.memory.model());
             tokens.push(token);
             let event = TokenEvent { index, token, text, slot: *slot, n_predicted: teller.n_told, logprobs };
@@ -298,13 +303,13 @@ fn finish_search<R: Runner>(core: &mut Core<R>, request_id: u64, all: &[usize]) 
         if score.is_some() {
             remember_text(core, request_id, &written);
         }
-        end_branch(core, request_id, all[0], Ended { index, n_predicted: teller.n_told, text: teller.rest(), reason, score });
+        end_branch(core, request_id, all[0], BeamEnd { index, n_predicted: teller.n_told, text: teller.rest(), reason, score });
     }
     leave_all(core, request_id);
 }
 
 /// How a branch of a search ends.
-struct Ended {
+struct BeamEnd {
     index: u32,
     n_predicted: u32,
     text: smol_str::SmolStr,
@@ -313,9 +318,9 @@ struct Ended {
 }
 
 /// The stream of a search whose first beam is at `first` hears of the end of a branch.
-fn end_branch<R: Runner>(core: &mut Core<R>, request_id: u64, first: usize, ended: Ended) {
-    let Ended { index, n_predicted, text, reason, score } = ended;
-    let Running { sequence, slot, n_held, .. } = &mut core.slots.running_mut()[first];
+fn end_branch<R: Runner>(core: &mut Core<R>, request_id: u64, first: usize, ended: BeamEnd) {
+    let BeamEnd { index, n_predicted, text, reason, score } = ended;
+    let RunningSequence { sequence, slot, n_held, .. } = &mut core.slots.running_mut()[first];
     let (n_prompt, slot) = (sequence.n_prompt, Some(*slot));
     let mut usage = sequence.usage(*n_held, reason == FinishReason::Cancelled);
     if index > 0 {
@@ -379,7 +384,7 @@ pub(super) fn cancel_search<R: Runner>(core: &mut Core<R>, stream_id: u64, index
     for index in 0..n {
         let (text, reason) = (text.clone(), FinishReason::Cancelled);
         if let Some(&first) = all.first() {
-            end_branch(core, request_id, first, Ended { index, n_predicted, text, reason, score: None });
+            end_branch(core, request_id, first, BeamEnd { index, n_predicted, text, reason, score: None });
             continue;
         }
         let usage = preempted.first().map_or(Usage::default(), |of| Usage { n_predicted, ..of.sequence.usage(of.n_held, true) });

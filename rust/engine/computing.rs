@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::engine::core::Core;
-use crate::engine::leaving::fail;
+use crate::engine::lifecycle::fail;
 use crate::engine::planning::{Planner, count};
 use crate::engine::runner::{DecodeError, Runner};
-use crate::engine::running::Running;
+use crate::engine::running_sequence::RunningSequence;
 use crate::error::Error;
 
 /// Computes the plan and returns how long that took. `None` where there was nothing to compute, or nothing came of it.
@@ -40,18 +40,18 @@ fn count_decode<R: Runner>(core: &mut Core<R>) {
 }
 
 /// Rows of the plan that compute a token drawn in the step before.
-fn n_drawn_before(running: &[Running]) -> u32 {
+fn n_drawn_before(running: &[RunningSequence]) -> u32 {
     count(running.iter().filter(|running| running.takes_one_row() && running.sequence.n_predicted() > 0))
 }
 
 /// A decode failed: takes its rows back, tries once more without those of prompts, and ends what still fails with an error.
 fn recover<R: Runner>(core: &mut Core<R>, planner: &mut Planner, error: &DecodeError) -> bool {
     let error = Error::Decode { reason: error.reason.clone() };
-    let planned = |running: &&Running| running.n_planned > 0;
+    let planned = |running: &&RunningSequence| running.n_planned > 0;
     let (decoding, prefilling): (Vec<u64>, Vec<u64>) = {
-        let (decoding, prefilling): (Vec<&Running>, Vec<&Running>) =
+        let (decoding, prefilling): (Vec<&RunningSequence>, Vec<&RunningSequence>) =
             core.slots.running().iter().filter(planned).partition(|running| running.takes_one_row());
-        let ids = |of: Vec<&Running>| of.into_iter().map(|running| running.sequence.request_id).collect();
+        let ids = |of: Vec<&RunningSequence>| of.into_iter().map(|running| running.sequence.request_id).collect();
         (ids(decoding), ids(prefilling))
     };
     let is_whole = undo_rows(core, |_| true);
@@ -60,12 +60,12 @@ fn recover<R: Runner>(core: &mut Core<R>, planner: &mut Planner, error: &DecodeE
         let rows = core.slots.running().iter().filter(|running| running.takes_one_row());
         let rows = rows.flat_map(|running| running.planned().map(|tokens| (running.id, tokens)));
         core.memory.cache_mut().extend(rows);
-        planner.fill(core.slots.running(), Running::takes_one_row);
+        planner.fill(core.slots.running(), RunningSequence::takes_one_row);
         if core.memory.decode(&planner.plan).is_ok() {
             count_decode(core);
             return true;
         }
-        undo_rows(core, Running::takes_one_row);
+        undo_rows(core, RunningSequence::takes_one_row);
     }
     fail(core, &prefilling, &error);
     fail(core, &decoding, &error);
@@ -73,11 +73,11 @@ fn recover<R: Runner>(core: &mut Core<R>, planner: &mut Planner, error: &DecodeE
 }
 
 /// Forgets the planned rows of those that `filter` lets through; `false` where the model's memory cannot.
-fn undo_rows<R: Runner>(core: &mut Core<R>, filter: impl Fn(&Running) -> bool) -> bool {
+fn undo_rows<R: Runner>(core: &mut Core<R>, filter: impl Fn(&RunningSequence) -> bool) -> bool {
     let mut is_whole = true;
     for running in core.slots.running().iter().filter(|running| running.n_planned > 0 && filter(running)) {
         // Of a picture that is held whole or not at all, a part cannot be kept: it goes with its request, which is of a prompt.
-        is_whole &= core.memory.truncate(running.id, running.n_held) || running.n_worth_keeping() < running.n_held;
+        is_whole &= core.memory.truncate(running.id, running.n_held) || running.n_cacheable() < running.n_held;
     }
     is_whole
 }

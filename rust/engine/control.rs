@@ -5,9 +5,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, Weak};
 
 use super::Inner;
-use crate::engine::fork_order::{ForkAnswer, ForkOrder, Ordered, OrderedWays};
-use crate::engine::job::QueuePlace;
-use crate::engine::stream::{self, AskedFork, Bell, Completions, Fork, Into, PendingFork, Ways};
+use crate::engine::fork_request::{ForkAnswer, ForkBranches, ForkRequest, ForkSpec};
+use crate::engine::request_group::QueuePermit;
+use crate::engine::stream::{self, Completions, Fork, ForkCommand, ForkDestination, ForkKind, PendingFork, WakeHandle};
 use crate::engine::worker::Command;
 use crate::error::{Error, Result};
 use crate::request::{MAX_COMPLETIONS, Prompt, Request, Task};
@@ -18,7 +18,7 @@ pub(super) fn open_stream(
     inner: &Arc<Inner>,
     stream_id: u64,
     n: u32,
-    bell: Option<Arc<dyn Bell>>,
+    bell: Option<Arc<dyn WakeHandle>>,
 ) -> (stream::Sender, Completions) {
     let canceller = inner.commands.clone();
     // The worker may have gone; then there is nothing to cancel.
@@ -34,45 +34,45 @@ pub(super) fn open_stream(
 }
 
 /// Asks the worker for a fork; `bell` is rung when it has answered.
-fn fork(engine: &Weak<Inner>, stream_id: u64, asked: Fork, bell: Option<Arc<dyn Bell>>) -> Result<PendingFork> {
+fn fork(engine: &Weak<Inner>, stream_id: u64, asked: Fork, bell: Option<Arc<dyn WakeHandle>>) -> Result<PendingFork> {
     let inner = engine.upgrade().ok_or(Error::Stopped)?;
     let Fork { branch, at, append, ways, into } = asked;
     inner.check_tokens("append", &append)?;
     let (ways, n) = inner.order_ways(ways)?;
-    let place = QueuePlace::take_place(&inner.published.n_waiting, inner.limits.max_queue as usize);
+    let place = QueuePermit::acquire(&inner.published.n_waiting, inner.limits.max_queue as usize);
     let place = place.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
     let request_id = inner.n_submitted.fetch_add(1, Ordering::Relaxed);
     let (sender, own) = match into {
-        Into::SameStream => (None, None),
-        Into::OwnStream(bell) => {
+        ForkDestination::SameStream => (None, None),
+        ForkDestination::OwnStream(bell) => {
             let (sender, completions) = open_stream(&inner, request_id, n, bell);
             (Some(Arc::new(sender)), Some(completions))
         }
     };
     let (asker, answered) = mpsc::sync_channel(1);
-    let order = Ordered { stream_id, branch, at, append, ways, request_id, own: sender, place };
-    let order = ForkOrder { order, answer: ForkAnswer::new(asker, bell) };
+    let order = ForkSpec { stream_id, branch, at, append, ways, request_id, own: sender, place };
+    let order = ForkRequest { order, answer: ForkAnswer::new(asker, bell) };
     inner.commands.send(Command::Fork(Box::new(order))).map_err(|_| Error::Stopped)?;
-    Ok(PendingFork::new(AskedFork { answered, answer: None, own }))
+    Ok(PendingFork::new(ForkCommand { answered, answer: None, own }))
 }
 
 impl Inner {
     /// Checks how forks go on, and counts them.
-    fn order_ways(&self, ways: Ways) -> Result<(OrderedWays, u32)> {
+    fn order_ways(&self, ways: ForkKind) -> Result<(ForkBranches, u32)> {
         let refuse = |param: &'static str, message: String| Err(Error::InvalidRequest { param, message });
         let n = match &ways {
-            Ways::Alike(n) => u64::from(*n),
-            Ways::Anew { requests, .. } => requests.iter().map(|request| u64::from(request.n)).sum(),
+            ForkKind::Alike(n) => u64::from(*n),
+            ForkKind::Anew { requests, .. } => requests.iter().map(|request| u64::from(request.n)).sum(),
         };
         let Some(n) = u32::try_from(n).ok().filter(|n| (1..=MAX_COMPLETIONS).contains(n)) else {
             return refuse("n", format!("n is {n}; it must be 1 to {MAX_COMPLETIONS}"));
         };
         let (requests, with_own_seeds) = match ways {
-            Ways::Alike(n) => return Ok((OrderedWays::Alike(n), n)),
-            Ways::Anew { requests, with_own_seeds } => (requests, with_own_seeds),
+            ForkKind::Alike(n) => return Ok((ForkBranches::Alike(n), n)),
+            ForkKind::Anew { requests, with_own_seeds } => (requests, with_own_seeds),
         };
         let requests = requests.into_iter().map(|request| self.order_way(request)).collect::<Result<_>>()?;
-        Ok((OrderedWays::Anew { requests, with_own_seeds }, n))
+        Ok((ForkBranches::Anew { requests, with_own_seeds }, n))
     }
 
     /// A request of forks, which begins with nothing of its own, and its sampler.

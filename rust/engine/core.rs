@@ -3,19 +3,19 @@
 use std::time::Instant;
 
 use crate::config::Limits;
-use crate::engine::forks::Forks;
+use crate::engine::forks::ForkRegistry;
 use crate::engine::history::History;
-use crate::engine::job::Job;
-use crate::engine::memory::{Copying, Memory};
-use crate::engine::outbox::Outbox;
+use crate::engine::memory::{CopyTime, Memory};
+use crate::engine::output::Output;
+use crate::engine::prompt_logprob_cache::PromptLogprobCache;
 use crate::engine::queue::Queue;
-use crate::engine::recall::Recall;
+use crate::engine::request_group::RequestGroup;
 use crate::engine::runner::Runner;
-use crate::engine::running::promised;
-use crate::engine::seniority::Seniority;
+use crate::engine::running_sequence::n_reserved;
+use crate::engine::scheduling_key::SchedulingKey;
 use crate::engine::slots::Slots;
 use crate::engine::stats::Stats;
-use crate::engine::stopwatch::{Part, Stopwatch};
+use crate::engine::stopwatch::{Stopwatch, TimeField};
 use crate::request::{Event, Task};
 use crate::sampling::Threads;
 
@@ -25,10 +25,10 @@ pub(super) struct Core<R> {
     pub(super) memory: Memory<R>,
     pub(super) queue: Queue,
     pub(super) slots: Slots,
-    pub(super) outbox: Outbox,
+    pub(super) outbox: Output,
     pub(super) history: History,
-    pub(super) forks: Forks,
-    pub(super) recall: Recall,
+    pub(super) forks: ForkRegistry,
+    pub(super) recall: PromptLogprobCache,
     pub(super) samplers: Threads,
     /// All but what is only known when they are published.
     pub(super) stats: Stats,
@@ -36,13 +36,13 @@ pub(super) struct Core<R> {
     /// Whether this step has changed who runs, or who waits for whom: then the next one finds something to do.
     pub(super) has_changed: bool,
     /// Who found no room last.
-    pub(super) refused: Option<Refusal>,
+    pub(super) refused: Option<RefusedSequence>,
 }
 
 /// A sequence that found no room, and how many cells were left for it: until more are, it is not looked at again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) seniority: Seniority,
+pub(super) struct RefusedSequence {
+    pub(super) seniority: SchedulingKey,
     pub(super) n_left: i64,
 }
 
@@ -54,7 +54,7 @@ impl<R: Runner> Core<R> {
 
     /// Cells that are free or can be evicted, but for those that running sequences will take.
     pub(super) fn n_left(&self) -> i64 {
-        let n_promised: i64 = self.slots.running().iter().map(promised).sum();
+        let n_promised: i64 = self.slots.running().iter().map(n_reserved).sum();
         let n_there = self.memory.cache().n_free() + self.memory.cache().n_evictable();
         i64::try_from(n_there).expect("a pool has fewer than 2³² cells") - n_promised
     }
@@ -65,14 +65,14 @@ impl<R: Runner> Core<R> {
 
     /// Up to which token of its prompt the next branch of a request knows what it is to tell, where it is to tell log-probabilities:
     /// those from there on need the rows of logits before them. At least 1.
-    pub(super) fn n_told(&self, job: &Job) -> Option<u32> {
-        let from = job.tells_from()?;
-        Some(from + if job.recalls() { self.recall.n_known(&job.variants, &job.prompt, from) } else { 0 })
+    pub(super) fn n_told(&self, job: &RequestGroup) -> Option<u32> {
+        let from = job.logprobs_from()?;
+        Some(from + if job.uses_logprob_cache() { self.recall.n_known(&job.variants, &job.prompt, from) } else { 0 })
     }
 
     /// Whether there is anything to do.
     pub(super) fn is_busy(&self) -> bool {
-        !self.queue.is_empty() || self.forks.are_making()
+        !self.queue.is_empty() || self.forks.is_building()
     }
 
     /// Something for the reader of a request, who is told when the step ends.
@@ -94,13 +94,13 @@ impl<R: Runner> Core<R> {
     }
 
     /// A part of the step ends; what was copied meanwhile counts on its own.
-    pub(super) fn lap(&mut self, part: Part) -> Instant {
+    pub(super) fn lap(&mut self, part: TimeField) -> Instant {
         self.count_copying();
         self.stopwatch.lap(part)
     }
 
     fn count_copying(&mut self) {
-        let Copying { spill, restore } = self.memory.take_copying();
+        let CopyTime { spill, restore } = self.memory.take_copying();
         self.stopwatch.count(|times| &mut times.spill, spill);
         self.stopwatch.count(|times| &mut times.restore, restore);
     }

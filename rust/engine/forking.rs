@@ -5,45 +5,45 @@ use std::sync::Arc;
 
 use crate::engine::beams::cancel_search;
 use crate::engine::core::Core;
-use crate::engine::fork_order::{ForkOrder, Ordered, OrderedWays, Source};
-use crate::engine::job::{Awaits, Branch, Job, Way};
-use crate::engine::leaving::cancel_branch;
-use crate::engine::making::{Cut, Finding, InLine, Making, Reading, Stage, refused, stream_has_ended};
+use crate::engine::fork_builder::{BuildStage, CutSearch, ForkBuild, ForkCut, ForkReplay, QueuedFork, refused, stream_has_ended};
+use crate::engine::fork_request::{ForkBranches, ForkRequest, ForkSource, ForkSpec};
+use crate::engine::lifecycle::cancel_branch;
+use crate::engine::request_group::{Branch, BranchSpec, PendingPrefix, RequestGroup};
 use crate::engine::runner::Runner;
 use crate::engine::sequence::Sequence;
-use crate::engine::stream::{At, ForkMade, Sender};
+use crate::engine::stream::{ForkOutcome, ForkPoint, Sender};
 use crate::error::{Error, Result};
 use crate::request::{MAX_COMPLETIONS, Task};
 
-/// Takes up what is asked for: it waits behind what was asked for before of the same stream, and [`make_forks`] makes it.
-pub(super) fn fork<R: Runner>(core: &mut Core<R>, order: ForkOrder) {
-    let ForkOrder { order, answer } = order;
+/// Takes up what is asked for: it waits behind what was asked for before of the same stream, and [`advance_forks`] makes it.
+pub(super) fn fork<R: Runner>(core: &mut Core<R>, order: ForkRequest) {
+    let ForkRequest { order, answer } = order;
     let stream_id = order.stream_id;
     let begun = find_source(core, stream_id, order.branch).and_then(|known| match order.at {
-        At::Byte(at) => Finding::new(order, known, at).map(|finding| Stage::Finding(Box::new(finding))),
-        At::End | At::Token(_) => begin(core, order, known),
+        ForkPoint::Byte(at) => CutSearch::new(order, known, at).map(|finding| BuildStage::Finding(Box::new(finding))),
+        ForkPoint::End | ForkPoint::Token(_) => begin(core, order, known),
     });
     match begun {
-        Ok(stage) => core.forks.line_up(stream_id, InLine::Fork(Making { answer, stage })),
+        Ok(stage) => core.forks.enqueue(stream_id, QueuedFork::Fork(ForkBuild { answer, stage })),
         Err(error) => answer.give(Err(error)),
     }
 }
 
 /// Makes forks, stream by stream, as far as a step has room for it, and does what was asked for behind them.
-pub(super) fn make_forks<R: Runner>(core: &mut Core<R>) {
+pub(super) fn advance_forks<R: Runner>(core: &mut Core<R>) {
     while let Some((stream_id, next)) = core.forks.next_in_line() {
         core.has_changed = true;
         match next {
-            InLine::CancelBranch(index) => cancel(core, stream_id, index),
-            InLine::Fork(making) => make(core, stream_id, making),
+            QueuedFork::CancelBranch(index) => cancel(core, stream_id, index),
+            QueuedFork::Fork(making) => make(core, stream_id, making),
         }
     }
 }
 
 /// One branch of a stream is wanted no longer: once the forks are made that were asked for before.
-pub(super) fn cancel_in_turn<R: Runner>(core: &mut Core<R>, stream_id: u64, index: u32) {
-    if core.forks.has_line(stream_id) {
-        core.forks.line_up(stream_id, InLine::CancelBranch(index));
+pub(super) fn cancel_in_order<R: Runner>(core: &mut Core<R>, stream_id: u64, index: u32) {
+    if core.forks.has_queue(stream_id) {
+        core.forks.enqueue(stream_id, QueuedFork::CancelBranch(index));
     } else {
         cancel(core, stream_id, index);
     }
@@ -56,11 +56,11 @@ fn cancel<R: Runner>(core: &mut Core<R>, stream_id: u64, index: u32) {
 }
 
 /// Makes forks as far as this step has room for it: they are answered, or first in line again.
-fn make<R: Runner>(core: &mut Core<R>, stream_id: u64, making: Making) {
-    let Making { answer, stage } = making;
+fn make<R: Runner>(core: &mut Core<R>, stream_id: u64, making: ForkBuild) {
+    let ForkBuild { answer, stage } = making;
     let went_on = match stage {
-        Stage::Finding(finding) => find(core, finding).map(Went::On),
-        Stage::Reading(reading) => {
+        BuildStage::Finding(finding) => find(core, finding).map(ForkProgress::On),
+        BuildStage::Reading(reading) => {
             let request_id = reading.request_id;
             let went_on = read(core, reading);
             if went_on.is_err() {
@@ -70,16 +70,16 @@ fn make<R: Runner>(core: &mut Core<R>, stream_id: u64, making: Making) {
         }
     };
     match went_on {
-        Ok(Went::On(stage)) => core.forks.put_back(stream_id, Making { answer, stage }),
-        Ok(Went::Made(made)) => answer.give(Ok(made)),
+        Ok(ForkProgress::On(stage)) => core.forks.put_back(stream_id, ForkBuild { answer, stage }),
+        Ok(ForkProgress::Made(made)) => answer.give(Ok(made)),
         Err(error) => answer.give(Err(error)),
     }
 }
 
 /// How far the making of forks has come.
-enum Went {
-    On(Stage),
-    Made(ForkMade),
+enum ForkProgress {
+    On(BuildStage),
+    Made(ForkOutcome),
 }
 
 /// What was to become forks is refused: nothing of it is left when the step ends, nor is its stream where that was its last job.
@@ -90,24 +90,24 @@ fn give_up<R: Runner>(core: &mut Core<R>, request_id: u64) {
 }
 
 /// Reads on for the place that is to have so many bytes of text before it; once it is found, the forks are begun there.
-fn find<R: Runner>(core: &mut Core<R>, mut finding: Box<Finding>) -> Result<Stage> {
+fn find<R: Runner>(core: &mut Core<R>, mut finding: Box<CutSearch>) -> Result<BuildStage> {
     if finding.order.own.as_ref().unwrap_or(&finding.known.1).is_cancelled() {
         return Err(stream_has_ended());
     }
     let n_most = core.forks.n_readable();
     let (n_read, found) = finding.read(n_most, core.memory.model())?;
     core.forks.count_read(n_read);
-    let Some(n_said) = found else { return Ok(Stage::Finding(finding)) };
-    let Finding { order, known, .. } = *finding;
+    let Some(n_said) = found else { return Ok(BuildStage::Finding(finding)) };
+    let CutSearch { order, known, .. } = *finding;
     // It may have gone on, or ended, or been left by its reader in the meantime.
     let known = find_source(core, order.stream_id, order.branch).unwrap_or(known);
-    begin(core, Ordered { at: At::Token(n_said), ..order }, known)
+    begin(core, ForkSpec { at: ForkPoint::Token(n_said), ..order }, known)
 }
 
 /// Begins to make forks where it is known at which token: what they become takes its place in the queue, where it waits until they
 /// are made.
-fn begin<R: Runner>(core: &mut Core<R>, order: Ordered, known: (Source, Arc<Sender>)) -> Result<Stage> {
-    let Ordered { stream_id, branch, at, append, ways, request_id, own, place } = order;
+fn begin<R: Runner>(core: &mut Core<R>, order: ForkSpec, known: (ForkSource, Arc<Sender>)) -> Result<BuildStage> {
+    let ForkSpec { stream_id, branch, at, append, ways, request_id, own, place } = order;
     let cut = cut(core, (stream_id, branch), at, known)?;
     check(&cut.source, &ways)?;
     let (n_prompt, n_ctx) = (cut.n_tokens as usize + append.len(), core.limits.n_ctx_slot as usize);
@@ -121,10 +121,10 @@ fn begin<R: Runner>(core: &mut Core<R>, order: Ordered, known: (Source, Arc<Send
     let prompt = cut.source.tokens.first_with(cut.n_tokens, &append);
     core.forks.count_copied(n_prompt);
     let running = cut.live.and_then(|live| sequence_of(core, live));
-    let reading = Reading::new(core.memory.model(), cut, running, (request_id, is_own), ways, append, &prompt)?;
-    let Reading { cut: Cut { source, sender, n_tokens, is_end, .. }, append, .. } = &reading;
+    let reading = ForkReplay::new(core.memory.model(), cut, running, (request_id, is_own), ways, append, &prompt)?;
+    let ForkReplay { cut: ForkCut { source, sender, n_tokens, is_end, .. }, append, .. } = &reading;
     let sender = own.unwrap_or_else(|| Arc::clone(sender));
-    let mut job = Job::unmade(request_id, Arc::clone(&source.way.request), prompt, sender, place);
+    let mut job = RequestGroup::unbuilt_fork(request_id, Arc::clone(&source.way.request), prompt, sender, place);
     job.stream_id = if is_own { request_id } else { stream_id };
     job.written.clone_from(&source.written);
     if source.shifted_at.is_none() && *n_tokens > source.n_prompt {
@@ -140,11 +140,11 @@ fn begin<R: Runner>(core: &mut Core<R>, order: Ordered, known: (Source, Arc<Send
     if *is_end && shares_all {
         follow(core, request_id, stream_id, branch, append.is_empty());
     }
-    Ok(Stage::Reading(Box::new(reading)))
+    Ok(BuildStage::Reading(Box::new(reading)))
 }
 
 /// Reads on what forks go on from; once all is read, they get their numbers, and what they became waits as any request does.
-fn read<R: Runner>(core: &mut Core<R>, mut reading: Box<Reading>) -> Result<Went> {
+fn read<R: Runner>(core: &mut Core<R>, mut reading: Box<ForkReplay>) -> Result<ForkProgress> {
     let mut n_most = core.forks.n_readable();
     while n_most > 0 && !reading.is_read() {
         let n_read = reading.read(n_most, core.memory.model())?;
@@ -152,24 +152,29 @@ fn read<R: Runner>(core: &mut Core<R>, mut reading: Box<Reading>) -> Result<Went
         n_most = core.forks.n_readable();
     }
     if !reading.is_read() {
-        return Ok(Went::On(Stage::Reading(reading)));
+        return Ok(ForkProgress::On(BuildStage::Reading(reading)));
     }
     let seam = reading.seam();
-    let Reading { cut, request_id, is_own, append, begun, ways, .. } = *reading;
+    let ForkReplay { cut, request_id, is_own, append, begun, ways, .. } = *reading;
     let (n_prompt, n) = (cut.n_tokens as usize + append.len(), ways.n());
     // Nothing is refused any more once they have their numbers.
     let (branches, number) = number(&cut.sender, n, is_own)?;
-    let Way { request, first, .. } = &*cut.source.way;
+    let BranchSpec { request, first, .. } = &*cut.source.way;
     let ways = ways.written(&cut.source, branches.start, request.seed.wrapping_sub(*first).wrapping_add(number));
     let seed = ways[0].request.seed;
     core.forks.begin(request_id, begun);
     core.queue.make(request_id, ways);
     core.stats.branches.n_forked += u64::from(n);
-    Ok(Went::Made(ForkMade { branches, seed, n_said: cut.n_said, seam, n_prompt }))
+    Ok(ForkProgress::Made(ForkOutcome { branches, seed, n_said: cut.n_said, seam, n_prompt }))
 }
 
 /// Looks where a branch is to be forked.
-fn cut<R: Runner>(core: &Core<R>, (stream_id, branch): (u64, u32), at: At, known: (Source, Arc<Sender>)) -> Result<Cut> {
+fn cut<R: Runner>(
+    core: &Core<R>,
+    (stream_id, branch): (u64, u32),
+    at: ForkPoint,
+    known: (ForkSource, Arc<Sender>),
+) -> Result<ForkCut> {
     let (source, sender) = known;
     let n_said = n_said(&source, at, core.memory.model())?;
     let is_end = n_said == source.n_predicted;
@@ -179,12 +184,12 @@ fn cut<R: Runner>(core: &Core<R>, (stream_id, branch): (u64, u32), at: At, known
         return Err(refused("at", message));
     };
     let live = core.queue.find_branch(stream_id, branch).filter(|&found| is_end && sequence_of(core, found).is_some());
-    Ok(Cut { source, sender, live, n_said, n_tokens, is_end })
+    Ok(ForkCut { source, sender, live, n_said, n_tokens, is_end })
 }
 
 /// Refuses what forks of this branch cannot have.
-fn check(source: &Source, ways: &OrderedWays) -> Result<()> {
-    let OrderedWays::Anew { requests, .. } = ways else { return Ok(()) };
+fn check(source: &ForkSource, ways: &ForkBranches) -> Result<()> {
+    let ForkBranches::Anew { requests, .. } = ways else { return Ok(()) };
     if requests.iter().any(|(request, _)| request.diversity.beams().is_some()) {
         return Err(refused(
             "beam_width",
@@ -228,14 +233,14 @@ fn follow<R: Runner>(core: &mut Core<R>, request_id: u64, stream_id: u64, branch
             if is_next {
                 core.forks.wait(request_id, (of, index), n_tokens);
             }
-            core.queue.park(request_id, Awaits { owner, n_tokens, n_known: n_tokens });
+            core.queue.block_on_prefix(request_id, PendingPrefix { owner, n_tokens, n_known: n_tokens });
         }
         Branch::Waiting | Branch::Running | Branch::Preempted | Branch::Finished => {}
     }
 }
 
 /// A branch of a stream, and the stream's end.
-fn find_source<R: Runner>(core: &Core<R>, stream_id: u64, branch: u32) -> Result<(Source, Arc<Sender>)> {
+fn find_source<R: Runner>(core: &Core<R>, stream_id: u64, branch: u32) -> Result<(ForkSource, Arc<Sender>)> {
     if let Some((source, sender)) = core.forks.ended(stream_id, branch) {
         return Ok((check_beams(source.clone())?, Arc::clone(sender)));
     }
@@ -245,14 +250,14 @@ fn find_source<R: Runner>(core: &Core<R>, stream_id: u64, branch: u32) -> Result
     if job.request.task != Task::Complete || job.branches[index as usize] == Branch::Finished {
         return Err(unknown());
     }
-    let mut source = Source::new(job, index, core.forks.begun(request_id).cloned());
+    let mut source = ForkSource::new(job, index, core.forks.begun(request_id).cloned());
     if let Some(sequence) = sequence_of(core, (request_id, index)) {
         source = source.reached(sequence);
     }
     Ok((check_beams(source)?, Arc::clone(&job.sender)))
 }
 
-fn check_beams(source: Source) -> Result<Source> {
+fn check_beams(source: ForkSource) -> Result<ForkSource> {
     if source.way.request.diversity.beams().is_some() {
         return Err(refused(
             "branch",
@@ -270,15 +275,15 @@ pub(super) fn sequence_of<R: Runner>(core: &Core<R>, (request_id, index): (u64, 
 }
 
 /// After how many of the tokens that it has drawn a branch is forked.
-fn n_said(source: &Source, at: At, runner: &impl Runner) -> Result<u32> {
+fn n_said(source: &ForkSource, at: ForkPoint, runner: &impl Runner) -> Result<u32> {
     let n_all = source.n_predicted;
     match at {
-        At::End => {
+        ForkPoint::End => {
             let ends = n_all > 0 && runner.is_end(source.tokens.at(source.tokens.len() - 1));
             Ok(n_all - u32::from(ends))
         }
-        At::Token(n) if n <= n_all => Ok(n),
-        At::Token(n) => Err(refused("at", format!("the branch has drawn {n_all} tokens, and is to be forked after {n}"))),
-        At::Byte(_) => unreachable!("a byte is looked for before"),
+        ForkPoint::Token(n) if n <= n_all => Ok(n),
+        ForkPoint::Token(n) => Err(refused("at", format!("the branch has drawn {n_all} tokens, and is to be forked after {n}"))),
+        ForkPoint::Byte(_) => unreachable!("a byte is looked for before"),
     }
 }

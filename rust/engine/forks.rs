@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::engine::fork_order::{MAX_FORKED_TOKENS, READ_AGAIN, Source};
-use crate::engine::making::{InLine, Making, stream_has_ended};
-use crate::engine::sequence::Begun;
+use crate::engine::fork_builder::{ForkBuild, QueuedFork, stream_has_ended};
+use crate::engine::fork_request::{ForkSource, MAX_FORKED_TOKENS, READ_AGAIN};
+use crate::engine::sequence::ForkState;
 use crate::engine::stream::{MAX_ENDED_BYTES, Sender};
 
 /// A fork at the end of a branch that runs: the row of logits after so many tokens of that is what its first token is drawn from.
-struct Due {
+struct DueFork {
     /// The fork.
     request_id: u64,
     /// The job of the branch, and which of the job's it is.
@@ -20,24 +20,24 @@ struct Due {
 }
 
 /// The branches of a stream that have ended.
-struct Ended {
+struct EndedBranches {
     sender: Arc<Sender>,
-    branches: BTreeMap<u32, Source>,
+    branches: BTreeMap<u32, ForkSource>,
     n_bytes: usize,
 }
 
 /// What is known of forks.
 #[derive(Default)]
-pub(super) struct Forks {
+pub(super) struct ForkRegistry {
     /// By request id of the forks.
-    begun: BTreeMap<u64, Rc<Begun>>,
-    due: Vec<Due>,
+    begun: BTreeMap<u64, Rc<ForkState>>,
+    due: Vec<DueFork>,
     /// By stream id.
-    ended: BTreeMap<u64, Ended>,
+    ended: BTreeMap<u64, EndedBranches>,
     /// Of all of these.
     n_bytes: usize,
     /// By stream: what is asked of its branches, in order, from the first forks on that are not made.
-    lines: BTreeMap<u64, VecDeque<InLine>>,
+    lines: BTreeMap<u64, VecDeque<QueuedFork>>,
     /// The lines from this stream on are served first.
     turn: u64,
     /// Tokens that were copied in this step.
@@ -46,7 +46,7 @@ pub(super) struct Forks {
     n_read: usize,
 }
 
-impl Forks {
+impl ForkRegistry {
     /// A step begins.
     pub(super) fn begin_step(&mut self) {
         (self.n_copied, self.n_read) = (0, 0);
@@ -63,7 +63,7 @@ impl Forks {
     }
 
     /// Whether further commands wait for the next step.
-    pub(super) fn have_enough(&self) -> bool {
+    pub(super) fn is_step_full(&self) -> bool {
         self.n_copied >= MAX_FORKED_TOKENS
     }
 
@@ -73,22 +73,22 @@ impl Forks {
     }
 
     /// Whether forks are being made.
-    pub(super) fn are_making(&self) -> bool {
+    pub(super) fn is_building(&self) -> bool {
         !self.lines.is_empty()
     }
 
     /// Whether forks of branches of this stream are being made.
-    pub(super) fn has_line(&self, stream_id: u64) -> bool {
+    pub(super) fn has_queue(&self, stream_id: u64) -> bool {
         self.lines.contains_key(&stream_id)
     }
 
     /// Behind what was asked for before of the branches of this stream.
-    pub(super) fn line_up(&mut self, stream_id: u64, what: InLine) {
+    pub(super) fn enqueue(&mut self, stream_id: u64, what: QueuedFork) {
         self.lines.entry(stream_id).or_default().push_back(what);
     }
 
     /// What is done next, taken out of the line of its stream: of the streams one after the other, as long as this step may read.
-    pub(super) fn next_in_line(&mut self) -> Option<(u64, InLine)> {
+    pub(super) fn next_in_line(&mut self) -> Option<(u64, QueuedFork)> {
         if self.n_readable() == 0 {
             return None;
         }
@@ -104,28 +104,28 @@ impl Forks {
     }
 
     /// Forks that are not made yet are first in line again.
-    pub(super) fn put_back(&mut self, stream_id: u64, making: Making) {
-        self.lines.entry(stream_id).or_default().push_front(InLine::Fork(making));
+    pub(super) fn put_back(&mut self, stream_id: u64, making: ForkBuild) {
+        self.lines.entry(stream_id).or_default().push_front(QueuedFork::Fork(making));
     }
 
     /// The branches of a job begin like this.
-    pub(super) fn begin(&mut self, request_id: u64, begun: Begun) {
+    pub(super) fn begin(&mut self, request_id: u64, begun: ForkState) {
         self.begun.insert(request_id, Rc::new(begun));
     }
 
     /// What the branches of a job begin with, where they are forks.
-    pub(super) fn begun(&self, request_id: u64) -> Option<&Rc<Begun>> {
+    pub(super) fn begun(&self, request_id: u64) -> Option<&Rc<ForkState>> {
         self.begun.get(&request_id)
     }
 
     /// A fork waits for the logits after the first `n_tokens` tokens of a branch of a job.
     pub(super) fn wait(&mut self, request_id: u64, of: (u64, u32), n_tokens: u32) {
-        self.due.push(Due { request_id, of, n_tokens });
+        self.due.push(DueFork { request_id, of, n_tokens });
     }
 
     /// The forks that wait for the logits after the first `n_tokens` tokens of a branch; they wait no longer.
     pub(super) fn take_due(&mut self, request_id: u64, index: u32, n_tokens: u32) -> Vec<u64> {
-        let is_it = |due: &mut Due| due.of == (request_id, index) && due.n_tokens == n_tokens;
+        let is_it = |due: &mut DueFork| due.of == (request_id, index) && due.n_tokens == n_tokens;
         self.due.extract_if(.., is_it).map(|due| due.request_id).collect()
     }
 
@@ -143,10 +143,10 @@ impl Forks {
 
     /// What was to become forks is over before they are made: whoever asked is told.
     fn leave_line(&mut self, request_id: u64) {
-        let is_it = |what: &InLine| matches!(what, InLine::Fork(making) if making.request_id() == request_id);
+        let is_it = |what: &QueuedFork| matches!(what, QueuedFork::Fork(making) if making.request_id() == request_id);
         for line in self.lines.values_mut() {
             let left = line.iter().position(is_it).and_then(|at| line.remove(at));
-            if let Some(InLine::Fork(making)) = left {
+            if let Some(QueuedFork::Fork(making)) = left {
                 making.answer.give(Err(stream_has_ended()));
             }
         }
@@ -154,9 +154,9 @@ impl Forks {
     }
 
     /// A branch of a stream has ended, and may be forked for as long as somebody holds the stream.
-    pub(super) fn end(&mut self, stream_id: u64, branch: u32, source: Source, sender: &Arc<Sender>) {
+    pub(super) fn end(&mut self, stream_id: u64, branch: u32, source: ForkSource, sender: &Arc<Sender>) {
         self.drop_left();
-        let new = || Ended { sender: Arc::clone(sender), branches: BTreeMap::new(), n_bytes: 0 };
+        let new = || EndedBranches { sender: Arc::clone(sender), branches: BTreeMap::new(), n_bytes: 0 };
         let of_stream = self.ended.entry(stream_id).or_insert_with(new);
         let n_bytes = source.n_own() + source.n_shared(&of_stream.branches.values());
         of_stream.n_bytes += n_bytes;
@@ -169,7 +169,7 @@ impl Forks {
     }
 
     /// A branch of a stream that has ended, and the stream's end.
-    pub(super) fn ended(&self, stream_id: u64, branch: u32) -> Option<(&Source, &Arc<Sender>)> {
+    pub(super) fn ended(&self, stream_id: u64, branch: u32) -> Option<(&ForkSource, &Arc<Sender>)> {
         let of_stream = self.ended.get(&stream_id)?;
         Some((of_stream.branches.get(&branch)?, &of_stream.sender))
     }
@@ -194,55 +194,55 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::engine::job::{Job, QueuePlace};
+    use crate::engine::request_group::{QueuePermit, RequestGroup};
     use crate::engine::stream::{self, Completions};
     use crate::request::{Encoding, Media, Medium, PlacedMedia, Prompt, Request, Token};
     use crate::sampling::Sampler;
-    use crate::sampling::lexicon::tests::Pieces;
+    use crate::sampling::token_strings::tests::Pieces;
 
     /// A request for `n` branches after `n_prompt` tokens, and its reader.
-    fn job(request_id: u64, n: u32, n_prompt: usize) -> (Job, Completions) {
-        let place = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+    fn job(request_id: u64, n: u32, n_prompt: usize) -> (RequestGroup, Completions) {
+        let place = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
         let (sender, reader) = stream::stream(request_id, n, None, Box::new(|_| {}));
         let request = Request { n, ..Request::new(Prompt::from_tokens(vec![1; n_prompt]), 0) };
         let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
-        (Job::new(request_id, vec![(0, request, sampler)], Arc::new(sender), place), reader)
+        (RequestGroup::new(request_id, vec![(0, request, sampler)], Arc::new(sender), place), reader)
     }
 
-    fn end(forks: &mut Forks, job: &Job, branch: u32, n_drawn: u32) {
-        let mut source = Source::new(job, 0, None);
+    fn end(forks: &mut ForkRegistry, job: &RequestGroup, branch: u32, n_drawn: u32) {
+        let mut source = ForkSource::new(job, 0, None);
         (0..n_drawn).for_each(|token| source.tokens.push(Token::try_from(token).expect("small")));
         forks.end(job.stream_id, branch, source, &job.sender);
     }
 
     #[test]
     fn what_branches_have_in_common_counts_once_and_what_is_their_own_each_time() {
-        let mut forks = Forks::default();
+        let mut forks = ForkRegistry::default();
         let (first, _reader) = job(0, 3, 50_000);
         end(&mut forks, &first, 0, 100);
         let n_first = forks.n_bytes;
         assert!((200_400..230_000).contains(&n_first), "{n_first} bytes");
         end(&mut forks, &first, 1, 100);
-        assert_eq!(forks.n_bytes - n_first, size_of::<Source>() + 400);
+        assert_eq!(forks.n_bytes - n_first, size_of::<ForkSource>() + 400);
         // Forks that came into the stream have a prompt and a way of their own.
         let n_before = forks.n_bytes;
         let (mut fork, _) = job(1, 1, 50_000);
         fork.stream_id = 0;
-        forks.end(0, 3, Source::new(&fork, 0, None), &first.sender);
+        forks.end(0, 3, ForkSource::new(&fork, 0, None), &first.sender);
         assert_eq!(forks.n_bytes - n_before, n_first - 400);
     }
 
     #[test]
     fn what_a_fork_begins_with_counts_too() {
-        let mut forks = Forks::default();
+        let mut forks = ForkRegistry::default();
         let (job, _reader) = job(0, 2, 20);
-        let begun = Rc::new(Begun::Anew(vec![b'x'; 3_000]));
-        let source = || Source::new(&job, 0, Some(Rc::clone(&begun)));
+        let begun = Rc::new(ForkState::Anew(vec![b'x'; 3_000]));
+        let source = || ForkSource::new(&job, 0, Some(Rc::clone(&begun)));
         forks.end(0, 0, source(), &job.sender);
         let n_bytes = forks.n_bytes;
         assert!(n_bytes >= 3_000);
         forks.end(0, 1, source(), &job.sender);
-        assert_eq!(forks.n_bytes - n_bytes, size_of::<Source>());
+        assert_eq!(forks.n_bytes - n_bytes, size_of::<ForkSource>());
     }
 
     /// A picture that takes so many bytes.
@@ -285,7 +285,7 @@ mod tests {
         };
         let n_bytes = MAX_ENDED_BYTES as u64 / 3;
         let (one, other) = (picture(-1, n_bytes), picture(-9, n_bytes));
-        let mut forks = Forks::default();
+        let mut forks = ForkRegistry::default();
         let (first, _reader) = with(0, &[&one]);
         end(&mut forks, &first, 0, 1);
         end(&mut forks, &first, 1, 1);
@@ -293,7 +293,7 @@ mod tests {
         // Further jobs of the stream have the same picture, and another one.
         let (mut further, _) = with(1, &[&one, &other]);
         further.stream_id = 0;
-        forks.end(0, 2, Source::new(&further, 0, None), &first.sender);
+        forks.end(0, 2, ForkSource::new(&further, 0, None), &first.sender);
         assert!((MAX_ENDED_BYTES / 3 * 2..MAX_ENDED_BYTES / 4 * 3).contains(&forks.n_bytes), "{} bytes", forks.n_bytes);
         // Those of another stream are its own, and too much with these.
         let (second, _second) = with(2, &[&one, &other]);
@@ -303,9 +303,9 @@ mod tests {
 
     #[test]
     fn the_oldest_streams_go_first_and_nothing_counts_that_is_gone() {
-        let mut forks = Forks::default();
+        let mut forks = ForkRegistry::default();
         let n_prompt = MAX_ENDED_BYTES / size_of::<Token>() / 3;
-        let jobs: Vec<(Job, Completions)> = (0..3).map(|id| job(id, 1, n_prompt)).collect();
+        let jobs: Vec<(RequestGroup, Completions)> = (0..3).map(|id| job(id, 1, n_prompt)).collect();
         for (job, _) in &jobs {
             end(&mut forks, job, 0, 1);
         }

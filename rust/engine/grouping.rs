@@ -7,20 +7,20 @@
 //! [`Grouping`]: crate::config::Grouping
 
 use crate::engine::core::Core;
-use crate::engine::leaving::{Urgency, free_ids, make_room, preempt};
-use crate::engine::restoring::count_lost;
-use crate::engine::runner::{Runner, SequenceId};
-use crate::engine::running::{Phase, Running};
+use crate::engine::lifecycle::{Urgency, free_cells, free_ids, preempt};
+use crate::engine::runner::{KvSeqId, Runner};
+use crate::engine::running_sequence::{Phase, RunningSequence};
+use crate::engine::tier_moves::count_lost;
 use crate::request::{Task, Token};
 
 /// How many of the first tokens of a sequence are to be grouped before its next one is computed.
-fn n_due<R: Runner>(core: &Core<R>, running: &Running) -> u32 {
+fn n_due<R: Runner>(core: &Core<R>, running: &RunningSequence) -> u32 {
     let grouping = core.limits.grouping.filter(|_| running.sequence.request().task == Task::Complete);
     grouping.map_or(0, |grouping| grouping.n_grouped(running.n_held, running.sequence.n_prompt))
 }
 
 /// How many tokens a sequence may compute until more are grouped; none before what is due is done.
-pub(super) fn n_until_grouped<R: Runner>(core: &Core<R>, running: &Running) -> u32 {
+pub(super) fn n_until_grouped<R: Runner>(core: &Core<R>, running: &RunningSequence) -> u32 {
     match core.limits.grouping {
         Some(_) if n_due(core, running) > running.n_grouped.unwrap_or(0) => 0,
         Some(grouping) if running.sequence.request().task == Task::Complete => {
@@ -59,8 +59,8 @@ fn take_own<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
         }
         preempt(core, core.slots.running().len() - 1);
     }
-    let Running { id, n_held, .. } = core.slots.running()[nth];
-    let has_room = make_room(core, nth, n_held, Urgency::Now) == n_held;
+    let RunningSequence { id, n_held, .. } = core.slots.running()[nth];
+    let has_room = free_cells(core, nth, n_held, Urgency::Now) == n_held;
     let running = &core.slots.running()[nth];
     let (tokens, variants) = (running.held(), running.sequence.variants.clone());
     let own = core.memory.place_private(&variants).expect("an id was freed before");
@@ -77,7 +77,7 @@ fn take_own<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
 }
 
 /// Copies the `tokens` that `from` holds to `to`, which holds nothing. `false` where the memory refuses.
-fn copy<R: Runner>(core: &mut Core<R>, from: SequenceId, to: SequenceId, tokens: &[Token]) -> bool {
+fn copy<R: Runner>(core: &mut Core<R>, from: KvSeqId, to: KvSeqId, tokens: &[Token]) -> bool {
     let copied = core.memory.copy(from, to, tokens);
     if let Err(error) = &copied {
         tracing::warn!("what a sequence holds could not be copied, so it is computed again: {error}");

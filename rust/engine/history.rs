@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cache::{Lost, MAX_LOST, MIN_SHARED, Variants};
-use crate::engine::job::Job;
+use crate::cache::{AdapterSchedule, EvictedRun, MAX_EVICTED_RUNS, MIN_SHARED};
+use crate::engine::request_group::RequestGroup;
 use crate::engine::sequence::{Tokens, TokensView};
 use crate::request::Token;
 
@@ -37,26 +37,26 @@ const MAX_BEGINNING: usize = 4096;
 #[derive(Default)]
 pub(super) struct History {
     /// By request id: in order of submission.
-    records: BTreeMap<u64, Record>,
+    records: BTreeMap<u64, RequestRecord>,
     n_tokens: usize,
     /// Oldest first.
-    lost: VecDeque<(Instant, Lost)>,
+    lost: VecDeque<(Instant, EvictedRun)>,
 }
 
 /// A request that was started.
-pub(super) struct Record {
+pub(super) struct RequestRecord {
     /// The request as its reader knows it.
     pub(super) stream_id: u64,
     pub(super) owner: Option<Arc<str>>,
-    pub(super) variants: Variants,
+    pub(super) variants: AdapterSchedule,
     pub(super) n_prompt: u32,
-    texts: Vec<Text>,
+    texts: Vec<BranchText>,
     /// What they do not share with the request, one after the other.
     own: Vec<Token>,
 }
 
 /// The text of one of its branches.
-struct Text {
+struct BranchText {
     index: u32,
     shared: Arc<[Token]>,
     /// Of the record's own tokens.
@@ -65,13 +65,13 @@ struct Text {
     n_held: u32,
 }
 
-impl Record {
+impl RequestRecord {
     /// Those that there is room for are counted: they take as much memory.
     fn n_tokens(&self) -> usize {
         self.n_prompt as usize + self.own.capacity()
     }
 
-    fn tokens<'a>(&'a self, text: &'a Text) -> TokensView<'a> {
+    fn tokens<'a>(&'a self, text: &'a BranchText) -> TokensView<'a> {
         TokensView { shared: &text.shared, own: &self.own[text.own.clone()] }
     }
 
@@ -91,15 +91,15 @@ impl Record {
             self.own.reserve_exact(tokens.own.len().max(start / 4));
         }
         self.own.extend_from_slice(tokens.own);
-        let text = Text { index, shared: Arc::clone(tokens.shared), own: start..self.own.len(), n_held };
+        let text = BranchText { index, shared: Arc::clone(tokens.shared), own: start..self.own.len(), n_held };
         self.texts.insert(known.unwrap_or(self.texts.len()), text);
     }
 }
 
 /// The text that goes along with a prompt the longest.
 #[derive(Clone, Copy)]
-pub(super) struct Nearest<'a> {
-    pub(super) record: &'a Record,
+pub(super) struct NearestText<'a> {
+    pub(super) record: &'a RequestRecord,
     pub(super) tokens: TokensView<'a>,
     /// So many of the first tokens are the same.
     pub(super) n_common: u32,
@@ -107,20 +107,20 @@ pub(super) struct Nearest<'a> {
 
 /// What is remembered of a prompt.
 #[derive(Default)]
-pub(super) struct Remembered<'a> {
+pub(super) struct PromptHistory<'a> {
     /// `None` where no text begins with the same token. Of those that go along as long, one that ends there or whose prompt does,
     /// then the newest.
-    pub(super) nearest: Option<Nearest<'a>>,
+    pub(super) nearest: Option<NearestText<'a>>,
     /// So many of its tokens were computed for earlier ones.
     pub(super) n_computed: u32,
     /// The text that was computed the furthest with other adapters, as far as it goes along.
-    pub(super) of_others: Option<Nearest<'a>>,
+    pub(super) of_others: Option<NearestText<'a>>,
 }
 
 impl History {
     /// A request starts.
-    pub(super) fn begin(&mut self, job: &Job) {
-        let mut record = Record {
+    pub(super) fn begin(&mut self, job: &RequestGroup) {
+        let mut record = RequestRecord {
             stream_id: job.stream_id,
             owner: job.request.owner.clone(),
             variants: job.variants.clone(),
@@ -146,9 +146,9 @@ impl History {
     }
 
     /// These were lost by `now`.
-    pub(super) fn lose(&mut self, lost: impl Iterator<Item = Lost>, now: Instant) {
+    pub(super) fn lose(&mut self, lost: impl Iterator<Item = EvictedRun>, now: Instant) {
         for lost in lost {
-            if self.lost.len() == MAX_LOST {
+            if self.lost.len() == MAX_EVICTED_RUNS {
                 self.lost.pop_front();
             }
             self.lost.push_back((now, lost));
@@ -163,15 +163,15 @@ impl History {
     }
 
     /// What the same owner was answered before, the newest first: what others sent is nothing that an explanation may depend on.
-    fn own<'a, 'job>(&'a self, job: &'job Job) -> impl Iterator<Item = &'a Record> + use<'a, 'job> {
-        let is_own = |record: &&Record| record.stream_id != job.stream_id && record.owner == job.request.owner;
+    fn own<'a, 'job>(&'a self, job: &'job RequestGroup) -> impl Iterator<Item = &'a RequestRecord> + use<'a, 'job> {
+        let is_own = |record: &&RequestRecord| record.stream_id != job.stream_id && record.owner == job.request.owner;
         self.records.values().rev().filter(is_own)
     }
 
-    /// What is remembered of the prompt of `job`.
-    pub(super) fn remembered(&self, job: &Job) -> Remembered<'_> {
+    /// What is remembered of the prompt of `request_group`.
+    pub(super) fn remembered(&self, job: &RequestGroup) -> PromptHistory<'_> {
         let compared = Comparison::new(&job.prompt);
-        let mut found = Remembered::default();
+        let mut found = PromptHistory::default();
         for record in self.own(job) {
             let n_alike = record.variants.n_common(&job.variants);
             for text in &record.texts {
@@ -179,7 +179,7 @@ impl History {
                     return found;
                 }
                 let tokens = record.tokens(text);
-                let near = |n_common| Nearest { record, tokens, n_common };
+                let near = |n_common| NearestText { record, tokens, n_common };
                 let n_known = found.of_others.map_or(0, |other| other.n_common).max(n_alike);
                 let of_others = n_known.checked_add(1).and_then(|n_least| compared.common(tokens, n_least));
                 if let Some(n_common) = of_others.map(|n| n.min(text.n_held)).filter(|&n| n > n_known) {
@@ -189,7 +189,7 @@ impl History {
                 let n_least = n_nearest.min(found.n_computed + 1);
                 let Some(n_common) = compared.common(tokens, n_least).map(|n| n.min(n_alike)) else { continue };
                 found.n_computed = found.n_computed.max(n_common.min(text.n_held));
-                let rank = |near: Nearest<'_>| (near.n_common, near.ends());
+                let rank = |near: NearestText<'_>| (near.n_common, near.ends());
                 if n_common > 0 && found.nearest.is_none_or(|nearest| rank(near(n_common)) > rank(nearest)) {
                     found.nearest = Some(near(n_common));
                 }
@@ -200,7 +200,13 @@ impl History {
 
     /// The newest loss of something of its owner's that a prompt begins with, in `[n_found, n_known)`; of a memory that is a state, of one that ends
     /// there.
-    pub(super) fn lost(&self, job: &Job, n_found: u32, n_known: u32, is_a_state: bool) -> Option<&(Instant, Lost)> {
+    pub(super) fn lost(
+        &self,
+        job: &RequestGroup,
+        n_found: u32,
+        n_known: u32,
+        is_a_state: bool,
+    ) -> Option<&(Instant, EvictedRun)> {
         let compared = Comparison::new(&job.prompt);
         self.lost.iter().rev().take_while(|_| !compared.is_spent()).find(|(_, lost)| {
             let range = &lost.range;
@@ -211,15 +217,15 @@ impl History {
             };
             let n_least = if is_a_state { range.end } else { range.start + 1 };
             let had_it =
-                |record: &Record| record.texts.iter().any(|text| compared.common(record.tokens(text), n_least).is_some());
+                |record: &RequestRecord| record.texts.iter().any(|text| compared.common(record.tokens(text), n_least).is_some());
             let is_own =
-                |record: &&Record| record.owner == job.request.owner && record.variants.n_common(&job.variants) >= n_least;
+                |record: &&RequestRecord| record.owner == job.request.owner && record.variants.n_common(&job.variants) >= n_least;
             is_it && self.records.get(&lost.maker).filter(is_own).is_some_and(had_it)
         })
     }
 
     /// An own text that differs from a prompt in one token at its beginning alone, which is `opening`.
-    pub(super) fn beside_opening<'a>(&'a self, job: &'a Job, opening: Token) -> Option<(Nearest<'a>, u32)> {
+    pub(super) fn without_opening<'a>(&'a self, job: &'a RequestGroup, opening: Token) -> Option<(NearestText<'a>, u32)> {
         let (compared, prompt) = (Comparison::new(&job.prompt), &job.prompt);
         self.others(job).find_map(|(near, at)| {
             let (own, other) =
@@ -234,14 +240,14 @@ impl History {
     }
 
     /// Every own text of the same adapters whose first token is another one, or the second.
-    fn others<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = (Nearest<'a>, u32)> {
+    fn others<'a>(&'a self, job: &'a RequestGroup) -> impl Iterator<Item = (NearestText<'a>, u32)> {
         let texts = self.own(job).filter(|record| record.variants.at(0) == job.variants.at(0));
         texts.flat_map(move |record| {
             record.texts.first().into_iter().filter_map(move |text| {
                 let tokens = record.tokens(text);
                 let is_same = |at: u32| tokens.len() > at && job.prompt.get(at as usize) == Some(&tokens.at(at));
                 let n_common = u32::from(is_same(0));
-                let near = Nearest { record, tokens, n_common };
+                let near = NearestText { record, tokens, n_common };
                 (n_common == 0 || !is_same(1)).then_some((near, n_common))
             })
         })
@@ -249,16 +255,16 @@ impl History {
 
     /// An own text of the same adapters that has some of what a prompt has after its first `at` tokens, with which no text goes along any
     /// further.
-    pub(super) fn met_again(&self, job: &Job, at: u32) -> Option<Nearest<'_>> {
+    pub(super) fn nearest_repeat(&self, job: &RequestGroup, at: u32) -> Option<NearestText<'_>> {
         let end = job.prompt.len().min(at as usize + MAX_BEGINNING);
         let beginning = &job.prompt[(at as usize).min(end)..end];
         let pieces: HashSet<&[Token]> = beginning.chunks_exact(MIN_SHARED as usize).collect();
         let texts = self.own(job).filter(|record| record.variants.at(0) == job.variants.at(0));
         let near = texts.take(MAX_LOOKED_THROUGH).filter_map(|record| {
             let tokens = record.tokens(record.texts.first()?);
-            Some(Nearest { record, tokens, n_common: tokens.common_prefix(&job.prompt) })
+            Some(NearestText { record, tokens, n_common: tokens.common_prefix(&job.prompt) })
         });
-        let has_one = |near: &Nearest<'_>| {
+        let has_one = |near: &NearestText<'_>| {
             let n_looked_through = u32::try_from(MAX_BEGINNING).expect("small");
             let range = near.n_common..near.tokens.len().min(near.n_common + n_looked_through);
             near.tokens.slices(range).iter().any(|part| part.windows(MIN_SHARED as usize).any(|piece| pieces.contains(piece)))
@@ -279,7 +285,7 @@ impl History {
     }
 }
 
-impl Nearest<'_> {
+impl NearestText<'_> {
     /// Whether a prompt goes on where it ends, or where its own prompt did.
     pub(super) fn ends(&self) -> bool {
         self.n_common == self.tokens.len() || self.n_common == self.record.n_prompt
@@ -336,19 +342,19 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::engine::job::QueuePlace;
+    use crate::engine::request_group::QueuePermit;
     use crate::engine::stream;
     use crate::request::{Prompt, Request};
     use crate::sampling::Sampler;
-    use crate::sampling::lexicon::tests::Pieces;
+    use crate::sampling::token_strings::tests::Pieces;
 
     /// A request with the prompt `tokens`.
-    fn job(request_id: u64, tokens: &[Token]) -> Job {
-        let place = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+    fn job(request_id: u64, tokens: &[Token]) -> RequestGroup {
+        let place = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
         let (sender, _) = stream::stream(request_id, 1, None, Box::new(|_| {}));
         let request = Request::new(Prompt::from_tokens(tokens.to_vec()), 0);
         let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
-        Job::new(request_id, vec![(0, request, sampler)], Arc::new(sender), place)
+        RequestGroup::new(request_id, vec![(0, request, sampler)], Arc::new(sender), place)
     }
 
     #[test]
@@ -369,10 +375,10 @@ mod tests {
             }
         }
         assert_eq!(n_common(&history), None, "the newest {n_texts} texts are all that one explanation compares");
-        let lost = Lost { maker: 0, range: 0..40, why: crate::request::WhyLost::Pool };
+        let lost = EvictedRun { maker: 0, range: 0..40, why: crate::request::EvictionCause::Pool };
         history.lose([lost].into_iter(), Instant::now());
         assert!(history.lost(&asked, 0, 40, false).is_some());
-        let of_others = |maker| Lost { maker, range: 0..40, why: crate::request::WhyLost::Pool };
+        let of_others = |maker| EvictedRun { maker, range: 0..40, why: crate::request::EvictionCause::Pool };
         history.lose((1..=u64::from(n_texts / 256)).map(of_others), Instant::now());
         assert!(history.lost(&asked, 0, 40, false).is_none(), "losses are compared within the same bound");
     }

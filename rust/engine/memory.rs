@@ -4,10 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cache::{CacheOp, Departure, IdleCost, KvCache, Match, Restore, Saved, Variants, Wanted, Why};
+use crate::cache::{
+    AdapterSchedule, CacheOp, EvictionReason, IdleCost, KvCache, PathRemoval, PrefixMatch, PrefixQuery, Reload, SavedState,
+};
 use crate::config::Limits;
-use crate::engine::movement::Movement;
-use crate::engine::runner::{DecodeError, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
+use crate::engine::move_budget::MoveBudget;
+use crate::engine::runner::{DecodeError, KvSeqId, MemoryKind, Plan, RelocateError, Runner, StateError};
 use crate::request::{PlacedMedia, Token};
 
 /// The runner with the cache that keeps its books, so that no call of the one misses what the other has decided: changes are
@@ -15,16 +17,16 @@ use crate::request::{PlacedMedia, Token};
 pub(super) struct Memory<R> {
     runner: R,
     cache: KvCache,
-    movement: Movement,
+    movement: MoveBudget,
     /// The cache's time when the last sequence was placed.
     newest_start: u64,
     /// Time spent on copying since it was last asked for.
-    copying: Copying,
+    copying: CopyTime,
 }
 
 /// Time spent on copying cells.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Copying {
+pub(super) struct CopyTime {
     /// Out of the pool, or to lower cells.
     pub(super) spill: Duration,
     /// Back into the pool.
@@ -32,20 +34,20 @@ pub(super) struct Copying {
 }
 
 /// What became of an attempt to move cells down.
-pub(super) enum Relocated {
+pub(super) enum RelocationOutcome {
     /// They were moved.
     Done,
     /// They are where they were, or there was nothing to move.
     Nothing,
     /// What these ids held is of no use any more.
-    Lost { ids: Vec<SequenceId>, reason: String },
+    Lost { ids: Vec<KvSeqId>, reason: String },
 }
 
 impl<R: Runner> Memory<R> {
     pub(super) fn new(runner: R, limits: &Limits) -> Self {
         let cache = KvCache::new(limits.n_ctx, limits.n_seq_max, runner.memory_kind(), limits.max_store_bytes)
             .with_ids_for_slots(limits.n_slots);
-        Self { runner, cache, movement: Movement::new(), newest_start: 0, copying: Copying::default() }
+        Self { runner, cache, movement: MoveBudget::new(), newest_start: 0, copying: CopyTime::default() }
     }
 
     /// The model, for what does not depend on what its memory holds: the vocabulary, and the last decode's logits.
@@ -80,7 +82,7 @@ impl<R: Runner> Memory<R> {
     }
 
     /// Time spent on copying since the last call.
-    pub(super) fn take_copying(&mut self) -> Copying {
+    pub(super) fn take_copying(&mut self) -> CopyTime {
         std::mem::take(&mut self.copying)
     }
 
@@ -96,18 +98,18 @@ impl<R: Runner> Memory<R> {
 
     /// The longest prefix that can be forked and restored, and that ends in none of `media` that is whole or nothing; nothing where
     /// none is worth it.
-    pub(super) fn find(&mut self, wanted: &Wanted<'_>, media: &[PlacedMedia]) -> Match {
+    pub(super) fn find(&mut self, wanted: &PrefixQuery<'_>, media: &[PlacedMedia]) -> PrefixMatch {
         self.flush();
         let Self { cache, runner, .. } = self;
         let find = |at_most| {
-            let wanted = Wanted { at_most, ..*wanted };
+            let wanted = PrefixQuery { at_most, ..*wanted };
             cache.find(&wanted, |id, n_held, n_tokens| runner.can_fork(id, n_held, n_tokens)).unwrap_or_default()
         };
         let mut matched = find(wanted.at_most);
         // What is found instead may end in an earlier one.
         while let Some(cut) = media.iter().find(|placed| placed.is_cut_at(matched.n_tokens())) {
             if cut.start < wanted.at_least {
-                return Match::default();
+                return PrefixMatch::default();
             }
             matched = find(cut.start);
         }
@@ -115,20 +117,20 @@ impl<R: Runner> Memory<R> {
     }
 
     /// Whether what `id` holds can be gone on from.
-    pub(super) fn can_go_on(&mut self, id: SequenceId, n_held: u32) -> bool {
+    pub(super) fn can_extend(&mut self, id: KvSeqId, n_held: u32) -> bool {
         self.flush();
         self.runner.can_fork(id, n_held, n_held)
     }
 
     /// Gives the lowest free id what `matched` found in the pool. `None` where no id is free.
-    pub(super) fn place(&mut self, variants: &Variants, matched: Option<&Match>) -> Option<SequenceId> {
+    pub(super) fn place(&mut self, variants: &AdapterSchedule, matched: Option<&PrefixMatch>) -> Option<KvSeqId> {
         let id = self.cache.place(variants, matched)?;
         self.flush();
         Some(id)
     }
 
     /// As [`Memory::place`] of nothing, for what nobody else shares.
-    pub(super) fn place_private(&mut self, variants: &Variants) -> Option<SequenceId> {
+    pub(super) fn place_private(&mut self, variants: &AdapterSchedule) -> Option<KvSeqId> {
         let id = self.cache.place_private(variants)?;
         self.flush();
         Some(id)
@@ -138,20 +140,20 @@ impl<R: Runner> Memory<R> {
     ///
     /// # Errors
     /// As [`Runner::save`] and [`Runner::restore`].
-    pub(super) fn copy(&mut self, from: SequenceId, to: SequenceId, tokens: &[Token]) -> Result<(), StateError> {
+    pub(super) fn copy(&mut self, from: KvSeqId, to: KvSeqId, tokens: &[Token]) -> Result<(), StateError> {
         let range = 0..u32::try_from(tokens.len()).expect("a sequence fits its context");
         let bytes = self.save(from, range.clone(), None)?;
-        self.restore(to, &Restore { bytes, piece: range.clone(), kept: range }, tokens)
+        self.restore(to, &Reload { bytes, piece: range.clone(), kept: range }, tokens)
     }
 
     /// Whether another sequence can begin with the first `n_tokens` of what `id` holds.
-    pub(super) fn can_fork(&mut self, id: SequenceId, n_tokens: u32) -> bool {
+    pub(super) fn can_fork(&mut self, id: KvSeqId, n_tokens: u32) -> bool {
         self.flush();
         self.runner.can_fork(id, self.cache.n_held(id), n_tokens)
     }
 
     /// Groups the tokens of `range` of `id`, as [`Runner::group`] says.
-    pub(super) fn group(&mut self, id: SequenceId, range: Range<u32>, n: u32) {
+    pub(super) fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         self.flush();
         self.runner.group(id, range, n);
     }
@@ -173,7 +175,7 @@ impl<R: Runner> Memory<R> {
 
     /// Takes back the rows of a failed decode: of the tokens of `id`, only the first `n_kept` are left. `false` where the model's
     /// memory cannot be cut there.
-    pub(super) fn truncate(&mut self, id: SequenceId, n_kept: u32) -> bool {
+    pub(super) fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
         self.flush();
         self.cache.truncate(id, n_kept);
         self.runner.truncate(id, n_kept)
@@ -201,7 +203,7 @@ impl<R: Runner> Memory<R> {
 
     /// How much of what `id` holds from `start` on can be saved in what is left of this step's time, at most up to `n_held`: the
     /// range, and what it costs.
-    pub(super) fn next_to_save(&self, id: SequenceId, start: u32, n_held: u32) -> (Range<u32>, u64) {
+    pub(super) fn next_to_save(&self, id: KvSeqId, start: u32, n_held: u32) -> (Range<u32>, u64) {
         if self.kind().is_a_state() {
             return (0..n_held, u64::from(n_held));
         }
@@ -213,7 +215,7 @@ impl<R: Runner> Memory<R> {
     ///
     /// # Errors
     /// As [`Runner::save`].
-    pub(super) fn save(&mut self, id: SequenceId, range: Range<u32>, n_units: Option<u64>) -> Result<Arc<[u8]>, StateError> {
+    pub(super) fn save(&mut self, id: KvSeqId, range: Range<u32>, n_units: Option<u64>) -> Result<Arc<[u8]>, StateError> {
         self.flush();
         let started = Instant::now();
         let saved = self.runner.save(id, range);
@@ -229,7 +231,7 @@ impl<R: Runner> Memory<R> {
     ///
     /// # Errors
     /// As [`Runner::restore`].
-    pub(super) fn restore(&mut self, id: SequenceId, piece: &Restore, tokens: &[Token]) -> Result<(), StateError> {
+    pub(super) fn restore(&mut self, id: KvSeqId, piece: &Reload, tokens: &[Token]) -> Result<(), StateError> {
         self.flush();
         let started = Instant::now();
         let restored = self.runner.restore(id, &piece.bytes, piece.kept.clone());
@@ -243,8 +245,8 @@ impl<R: Runner> Memory<R> {
 
     /// Frees `n_wanted` cells for as long as a restore takes, so that only idle prefixes leave for them, and none where that is not
     /// enough. `false` where as many are not free.
-    pub(super) fn make_idle_room(&mut self, n_wanted: u32) -> bool {
-        if !self.has_idle_room(n_wanted) {
+    pub(super) fn free_idle_cells(&mut self, n_wanted: u32) -> bool {
+        if !self.has_idle_cells(n_wanted) {
             return false;
         }
         while self.n_free() < n_wanted && !self.movement.is_over() && self.evict() {}
@@ -252,19 +254,19 @@ impl<R: Runner> Memory<R> {
     }
 
     /// Whether so many cells are free or can be evicted.
-    pub(super) fn has_idle_room(&self, n_wanted: u32) -> bool {
+    pub(super) fn has_idle_cells(&self, n_wanted: u32) -> bool {
         n_wanted as usize <= self.cache.n_free() + self.cache.n_evictable()
     }
 
     /// Lets the least recently used idle prefix leave the pool, or a part of it. `false` where there is none.
     pub(super) fn evict(&mut self) -> bool {
-        let departure = self.next_departure(Why::Pressed);
-        departure.is_some_and(|departure| self.depart(&departure, Why::Pressed))
+        let departure = self.next_removal(EvictionReason::Pressed);
+        departure.is_some_and(|departure| self.remove_tail(&departure, EvictionReason::Pressed))
     }
 
     /// The part of an idle prefix that leaves next, which cuts nothing that leaves whole.
-    fn next_departure(&mut self, why: Why) -> Option<Departure> {
-        let mut departure = self.cache.next_departure(self.movement.affordable(), why)?;
+    fn next_removal(&mut self, why: EvictionReason) -> Option<PathRemoval> {
+        let mut departure = self.cache.next_removal(self.movement.affordable(), why)?;
         if let Some(range) = departure.saves.clone() {
             self.flush();
             departure.begin_at(self.runner.widened(departure.id, range).start);
@@ -274,16 +276,16 @@ impl<R: Runner> Memory<R> {
 
     /// `false` where it was to leave early and stays, since it cannot be kept. What a GPU computes sooner than its cells are copied is
     /// not saved; a CPU computes nothing as fast.
-    fn depart(&mut self, departure: &Departure, why: Why) -> bool {
+    fn remove_tail(&mut self, departure: &PathRemoval, why: EvictionReason) -> bool {
         self.flush();
         let by_gpu = self.kind().idle_cost == IdleCost::Nothing;
-        let is_dear = by_gpu && !departure.is_firm && self.movement.is_dear(departure.n_tokens, departure.n_units);
+        let is_dear = by_gpu && !departure.is_firm && self.movement.is_expensive(departure.n_tokens, departure.n_units);
         let saved = departure.saves.clone().filter(|_| !is_dear).and_then(|range| {
             let whole_from = self.runner.whole_from(departure.id, &range);
             let bytes = self.save(departure.id, range, Some(departure.n_units));
-            bytes.map(|bytes| Saved { bytes, whole_from }).map_err(|error| warn_unsaved(&error)).ok()
+            bytes.map(|bytes| SavedState { bytes, whole_from }).map_err(|error| warn_unsaved(&error)).ok()
         });
-        self.cache.depart(departure, saved, why)
+        self.cache.remove_tail(departure, saved, why)
     }
 
     /// Lets an idle prefix leave the pool that costs more than it saves. `false` where there is none.
@@ -291,25 +293,27 @@ impl<R: Runner> Memory<R> {
     /// Where a decode pays for idle cells, they leave when nothing runs, and after as many decodes as make them dearer than their
     /// way out and back; where it computes their scores, also before what starts next is put above them. Without a store they stay:
     /// computing them again is dearer by far.
-    pub(super) fn leave_early(&mut self, nobody_runs: bool) -> bool {
+    pub(super) fn offload_early(&mut self, nobody_runs: bool) -> bool {
         let cost = self.kind().idle_cost;
-        let is_of_use = cost != IdleCost::Nothing && self.cache.has_store();
+        let is_of_use = cost != IdleCost::Nothing && self.cache.has_host_cache();
         if !is_of_use || self.movement.is_refused_at(self.cache.now()) {
             return false;
         }
-        let Some(departure) = self.next_departure(Why::Early) else { return false };
+        let Some(departure) = self.next_removal(EvictionReason::Early) else { return false };
         let is_below_newer = cost == IdleCost::Scores && departure.last_used < self.newest_start;
-        if !(nobody_runs || is_below_newer || self.movement.has_cost_enough(&departure, cost)) {
+        if !(nobody_runs || is_below_newer || self.movement.has_exceeded_cost(&departure, cost)) {
             return false;
         }
-        let has_left = self.depart(&departure, Why::Early);
+        let has_left = self.remove_tail(&departure, EvictionReason::Early);
         self.movement.remember_refusal(self.cache.now(), !has_left);
         has_left
     }
 
     /// Moves cells down where what is used lies far apart.
-    pub(super) fn relocate(&mut self) -> Relocated {
-        let Some(mut relocation) = self.cache.next_relocation(self.movement.affordable()) else { return Relocated::Nothing };
+    pub(super) fn relocate(&mut self) -> RelocationOutcome {
+        let Some(mut relocation) = self.cache.next_relocation(self.movement.affordable()) else {
+            return RelocationOutcome::Nothing;
+        };
         self.flush();
         let holder = *relocation.ids.first().expect("somebody holds what is moved");
         relocation.range = self.runner.widened(holder, relocation.range);
@@ -319,7 +323,7 @@ impl<R: Runner> Memory<R> {
         match moved {
             Ok(()) => {
                 self.cache.relocated(&relocation);
-                Relocated::Done
+                RelocationOutcome::Done
             }
             Err(error) => {
                 if let RelocateError::Refused(refused @ StateError::OwnPositions) = &error {
@@ -328,29 +332,29 @@ impl<R: Runner> Memory<R> {
                     tracing::warn!("cells could not be moved: {error}");
                 }
                 match error {
-                    RelocateError::Lost(error) => Relocated::Lost { ids: relocation.ids, reason: error.to_string() },
-                    RelocateError::Refused(_) => Relocated::Nothing,
+                    RelocateError::Lost(error) => RelocationOutcome::Lost { ids: relocation.ids, reason: error.to_string() },
+                    RelocateError::Refused(_) => RelocationOutcome::Nothing,
                 }
             }
         }
     }
 
     /// Keeps the whole state after the `n_tokens` tokens that `id` has computed, with the logits after them where they are known.
-    pub(super) fn snapshot(&mut self, id: SequenceId, n_tokens: u32, logits: Option<Arc<[f32]>>) {
+    pub(super) fn snapshot(&mut self, id: KvSeqId, n_tokens: u32, logits: Option<Arc<[f32]>>) {
         match self.save(id, 0..n_tokens, None) {
-            Ok(bytes) => drop(self.cache.add_snapshot(id, n_tokens, bytes, logits)),
+            Ok(bytes) => drop(self.cache.add_checkpoint(id, n_tokens, bytes, logits)),
             Err(error) => warn_unsaved(&error),
         }
     }
 
     /// Keeps what a sliding window sees after the `n_tokens` tokens that `id` has computed, with all before it that no piece has yet.
-    pub(super) fn keep_window(&mut self, id: SequenceId, n_tokens: u32) {
+    pub(super) fn save_window(&mut self, id: KvSeqId, n_tokens: u32) {
         let mut n_kept = 0;
         while let Some(range) = self.cache.next_of_window(id, n_tokens).filter(|range| range.start >= n_kept) {
             n_kept = range.end;
             let whole_from = self.runner.whole_from(id, &range);
             let is_kept = match self.save(id, range.clone(), None) {
-                Ok(bytes) => self.cache.add_window(id, &range, Saved { bytes, whole_from }),
+                Ok(bytes) => self.cache.add_window(id, &range, SavedState { bytes, whole_from }),
                 Err(error) => return warn_unsaved(&error),
             };
             if !is_kept {

@@ -5,62 +5,62 @@
 //!
 //! | files | what they are |
 //! | --- | --- |
-//! | `runner` `stats` `seniority` `explanation` `stream` `recall` `untold` | the words that others use: a model, counters, who goes before whom, why a prompt is computed, a reader's end, what prompts were told, what a reader is to hear of one |
-//! | `step_cost` `scheduler` `rounds` `stopwatch` `movement` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves |
-//! | `job` `places` `sequence` `running` `lagging` `said` | a request, where what is computed of it is kept, one completion of it, one that is in a slot, readers that are behind, and what was written in chats |
-//! | `queue` `slots` `memory` `outbox` `history` `fork_order` `making` `forks` | the parts: who starts next, who runs, what is computed, what is told, what was asked before, what can be forked and how far that is |
+//! | `runner` `stats` `scheduling_key` `shared_explanation` `stream` `prompt_logprob_cache` `pending_prompt_report` | the words that others use: a model, counters, who goes before whom, why a prompt is computed, a reader's end, what prompts were told, what a reader is to hear of one |
+//! | `step_cost` `step_budget` `adapter_round_robin` `stopwatch` `move_budget` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves |
+//! | `request_group` `checkpoint_positions` `sequence` `running_sequence` `slow_consumers` `transcripts` | a request, where what is computed of it is kept, one completion of it, one that is in a slot, readers that are behind, and what was written in chats |
+//! | `queue` `slots` `memory` `output` `history` `fork_request` `fork_builder` `forks` | the parts: who starts next, who runs, what is computed, what is told, what was asked before, what can be forked and how far that is |
 //! | `core` | all of them |
-//! | `explaining` `leaving` `beams` `drawing` `telling` `snapshots` `tasks` `forking` | what becomes of a sequence: how it ends or gives way, what a search makes of its beams, what it draws and tells, what is kept of it, what continues it |
-//! | `resuming` `restoring` `finding` `grouping` `admission` `planning` `computing` `publishing` `questions` `stalling` | the steps of the loop, what is answered between them, and the check that each of them makes progress |
+//! | `explanation_builder` `lifecycle` `beams` `sampling_step` `prompt_logprobs` `checkpoints` `tasks` `forking` | what becomes of a sequence: how it ends or gives way, what a search makes of its beams, what it draws and tells, what is kept of it, what continues it |
+//! | `resumption` `tier_moves` `prefix_match` `grouping` `admission` `planning` `computing` `publishing` `questions` `stall_detector` | the steps of the loop, what is answered between them, and the check that each of them makes progress |
 //! | `worker` | the loop |
 //! | `control` | what readers ask of it |
 
+mod adapter_round_robin;
 mod admission;
 mod beams;
+mod checkpoint_positions;
+mod checkpoints;
 mod computing;
 mod control;
 mod core;
-mod drawing;
-mod explaining;
-mod explanation;
-mod finding;
-mod fork_order;
+mod explanation_builder;
+mod fork_builder;
+mod fork_request;
 mod forking;
 mod forks;
 mod grouping;
 mod history;
-mod job;
-mod lagging;
-mod leaving;
-mod making;
+mod lifecycle;
 mod memory;
-mod movement;
-mod outbox;
-mod places;
+mod move_budget;
+mod output;
+mod pending_prompt_report;
 mod planning;
+mod prefix_match;
+mod prompt_logprob_cache;
+mod prompt_logprobs;
 mod publishing;
 mod questions;
 mod queue;
-mod recall;
-mod restoring;
-mod resuming;
-mod rounds;
+mod request_group;
+mod resumption;
 pub mod runner;
-mod running;
-mod said;
-pub mod scheduler;
-mod seniority;
+mod running_sequence;
+mod sampling_step;
+mod scheduling_key;
 mod sequence;
+mod shared_explanation;
 mod slots;
-mod snapshots;
-mod stalling;
+mod slow_consumers;
+mod stall_detector;
 mod stats;
+pub mod step_budget;
 mod step_cost;
 mod stopwatch;
 mod stream;
 mod tasks;
-mod telling;
-mod untold;
+mod tier_moves;
+mod transcripts;
 mod worker;
 
 use std::ops::Range;
@@ -69,28 +69,28 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 
-pub use seniority::TURNS_PER_PRIORITY;
+pub use scheduling_key::STARTS_PER_PRIORITY;
 pub use stats::{
-    BranchStats, CachedNode, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats, Tier,
+    BranchStats, CachedNode, HostCacheStats, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, Tier,
 };
 pub use stream::{
-    At, BELL_REST, Bell, Completions, Fork, Forked, Into, MAX_BELL_REST, MAX_BYTES_BEHIND, MAX_ENDED_BYTES, MAX_EVENTS_BEHIND,
-    PendingFork, Ready, Seam, Ways,
+    Completions, Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ForkTextBoundary, MAX_BYTES_BEHIND, MAX_ENDED_BYTES,
+    MAX_EVENTS_BEHIND, MAX_WAKE_INTERVAL, PendingFork, Ready, WAKE_INTERVAL, WakeHandle,
 };
 
-use crate::cache::{self, MAX_KEY, Place, PrefixDigest};
+use crate::cache::{self, DigestCursor, MAX_KEY_BYTES, PrefixDigest};
 use crate::config::Limits;
 use crate::error::{Error, Result, each_branch};
 use crate::request::{
-    AdapterScale, BeamSearch, Held, MAX_COMPLETIONS, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters,
+    AdapterScale, BeamSearch, MAX_COMPLETIONS, PinnedPrefix, Prompt, Request, Run, SlotContents, Task, Token, validate_adapters,
 };
-use crate::sampling::{Lexicon, Sampler};
+use crate::sampling::{Sampler, TokenStrings};
 use control::open_stream;
-use job::{Job, QueuePlace};
-use outbox::Published;
+use output::SharedState;
 use questions::Question;
-use runner::{DefaultAdapters, MemoryKind, Runner, Variant, Variants};
-use said::Respelt;
+use request_group::{QueuePermit, RequestGroup};
+use runner::{AdapterSchedule, AdapterSet, DefaultAdapters, MemoryKind, Runner};
+use transcripts::RetokenizedPrompt;
 use worker::{Command, Worker};
 
 /// A handle on the worker thread. Clones share it; the last one to drop ends it, and every open stream with [`Error::Stopped`].
@@ -101,13 +101,13 @@ pub struct Engine {
 
 struct Inner {
     limits: Limits,
-    known: Known,
+    known: ModelInfo,
     /// Those of requests that name none.
     adapters: DefaultAdapters,
     n_submitted: AtomicU64,
     /// Unbounded, but holds no more than [`Limits::max_queue`] requests, because `n_waiting` counts them.
     commands: mpsc::Sender<Command>,
-    published: Arc<Published>,
+    published: Arc<SharedState>,
     worker: Mutex<Option<JoinHandle<()>>>,
     worker_id: ThreadId,
     /// A forked child has no worker thread that could be waited for.
@@ -115,12 +115,12 @@ struct Inner {
 }
 
 /// What callers ask of the runner, which lives on another thread.
-struct Known {
+struct ModelInfo {
     n_vocab: usize,
     n_adapters: u32,
     /// Of each adapter the tokens from which on it counts, where it does not count from the beginning.
     invocations: Vec<Vec<Token>>,
-    lexicon: Lexicon,
+    lexicon: TokenStrings,
     memory: MemoryKind,
     is_repeatable: bool,
     uses_own_kernels: bool,
@@ -128,7 +128,7 @@ struct Known {
     suppressed: Vec<Token>,
 }
 
-impl Known {
+impl ModelInfo {
     fn of(runner: &impl Runner) -> Self {
         Self {
             n_vocab: runner.n_vocab(),
@@ -162,28 +162,28 @@ impl Known {
     /// where that says nothing, from the last place where the prompt has its invocation.
     ///
     /// # Errors
-    /// As [`Known::check_adapters`].
+    /// As [`ModelInfo::check_adapters`].
     fn variants(
         &self,
         adapters: &[AdapterScale],
         invoked_at: Option<u32>,
         prompt: &Prompt,
         suffix: &[Token],
-    ) -> Result<Variants> {
+    ) -> Result<AdapterSchedule> {
         let all = || adapters.iter().copied();
-        let Some(activated) = self.check_adapters(adapters)? else { return Ok(Variant::with_adapters(all()).into()) };
-        let others = Variant::with_adapters(all().filter(|&(id, _)| id != activated));
+        let Some(activated) = self.check_adapters(adapters)? else { return Ok(AdapterSet::with_adapters(all()).into()) };
+        let others = AdapterSet::with_adapters(all().filter(|&(id, _)| id != activated));
         let invocation = &self.invocations[activated as usize];
         let invoked_at = invoked_at.or_else(|| cache::invoked_at(prompt.ids().chain(suffix.iter().copied()), invocation));
         Ok(match invoked_at {
-            Some(place) => Variants::changing(others, place, Variant::with_adapters(all())),
+            Some(place) => AdapterSchedule::changing(others, place, AdapterSet::with_adapters(all())),
             None => others.into(),
         })
     }
 }
 
 /// A memory that cannot be cut keeps its state at `place`, where others part from a text that they share up to there.
-fn add_snapshot(snapshots_at: &mut Vec<u32>, place: Option<u32>) {
+fn add_checkpoint(snapshots_at: &mut Vec<u32>, place: Option<u32>) {
     if let Some(place) = place.filter(|&place| place > 0)
         && let Err(at) = snapshots_at.binary_search(&place)
     {
@@ -192,33 +192,33 @@ fn add_snapshot(snapshots_at: &mut Vec<u32>, place: Option<u32>) {
 }
 
 /// A request that this engine can serve.
-struct Accepted {
+struct ValidatedRequest {
     request: Request,
     /// How its prompt and its branches are computed.
-    variants: Variants,
+    variants: AdapterSchedule,
     /// The adapters that are on where each counts from the beginning.
-    asked_for: Variant,
+    asked_for: AdapterSet,
     /// What of its prompt was written here.
     written: Vec<Range<u32>>,
 }
 
 /// Requests of one stream that begin alike, each with the place of its first branch in the stream; at least one.
-struct Kind(Vec<(u32, Accepted)>);
+struct PromptGroup(Vec<(u32, ValidatedRequest)>);
 
 /// Puts requests together that begin alike, in the order of the first of each kind.
-fn group(accepted: Vec<Accepted>) -> Vec<Kind> {
-    let mut kinds: Vec<Kind> = Vec::new();
+fn group(accepted: Vec<ValidatedRequest>) -> Vec<PromptGroup> {
+    let mut kinds: Vec<PromptGroup> = Vec::new();
     let mut first = 0;
     for one in accepted {
         let at = first;
         first += one.request.n;
-        let is_alike = |Kind(alike): &&mut Kind| {
+        let is_alike = |PromptGroup(alike): &&mut PromptGroup| {
             let (_, other) = &alike[0];
             other.variants == one.variants && other.request.begins_as(&one.request)
         };
         match kinds.iter_mut().find(is_alike) {
-            Some(Kind(alike)) => alike.push((at, one)),
-            None => kinds.push(Kind(vec![(at, one)])),
+            Some(PromptGroup(alike)) => alike.push((at, one)),
+            None => kinds.push(PromptGroup(vec![(at, one)])),
         }
     }
     kinds
@@ -247,16 +247,16 @@ fn check_branches(requests: &[Request]) -> Result<()> {
 }
 
 /// The worker runs as long as this lives, also if it panics.
-struct Alive(Arc<Published>);
+struct AliveGuard(Arc<SharedState>);
 
-impl Alive {
-    fn new(published: &Arc<Published>) -> Self {
+impl AliveGuard {
+    fn new(published: &Arc<SharedState>) -> Self {
         published.is_running.store(true, Ordering::Release);
         Self(Arc::clone(published))
     }
 }
 
-impl Drop for Alive {
+impl Drop for AliveGuard {
     fn drop(&mut self) {
         self.0.is_running.store(false, Ordering::Release);
     }
@@ -276,13 +276,13 @@ impl Engine {
         limits.validate()?;
         let (commands, received) = mpsc::channel();
         let (tell, told) = mpsc::sync_channel(1);
-        let published = Arc::new(Published::default());
+        let published = Arc::new(SharedState::default());
         let worker = {
             let published = Arc::clone(&published);
             thread::Builder::new().name("weft-worker".into()).spawn(move || match build() {
                 Ok(runner) => {
-                    let known = (Known::of(&runner), runner.default_adapters());
-                    let _alive = Alive::new(&published);
+                    let known = (ModelInfo::of(&runner), runner.default_adapters());
+                    let _alive = AliveGuard::new(&published);
                     let worker = Worker::new(runner, limits, received, published);
                     if tell.send(Ok(known)).is_ok() {
                         worker.run();
@@ -310,7 +310,7 @@ impl Engine {
 
     /// The vocabulary: spells the tokens of events.
     #[must_use]
-    pub fn lexicon(&self) -> &Lexicon {
+    pub fn lexicon(&self) -> &TokenStrings {
         &self.inner.known.lexicon
     }
 
@@ -338,7 +338,7 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidRequest`], [`Error::ContextOverflow`] for a prompt of `n_ctx_slot` tokens or more, [`Error::QueueFull`],
     /// [`Error::Stopped`].
-    pub fn submit(&self, request: Request, bell: Option<Arc<dyn Bell>>) -> Result<Completions> {
+    pub fn submit(&self, request: Request, bell: Option<Arc<dyn WakeHandle>>) -> Result<Completions> {
         self.submit_branches(vec![request], bell)
     }
 
@@ -352,27 +352,27 @@ impl Engine {
     /// # Errors
     /// As [`Engine::submit`], for any of them; [`Error::InvalidRequest`] too where there are none, where they ask for more than
     /// [`MAX_COMPLETIONS`] together, and where one of several only wants its prompt. Then none is queued.
-    pub fn submit_branches(&self, requests: Vec<Request>, bell: Option<Arc<dyn Bell>>) -> Result<Completions> {
+    pub fn submit_branches(&self, requests: Vec<Request>, bell: Option<Arc<dyn WakeHandle>>) -> Result<Completions> {
         let Inner { limits, n_submitted, commands, published, .. } = &*self.inner;
         check_branches(&requests)?;
         let n = requests.iter().map(|request| request.n).sum();
         let kinds = group(each_branch(requests.into_iter(), |request| self.accept(request))?);
-        let take_place = |_: &_| QueuePlace::take_place(&published.n_waiting, limits.max_queue as usize);
-        let places = kinds.iter().map(take_place).collect::<std::result::Result<Vec<QueuePlace>, usize>>();
+        let take_place = |_: &_| QueuePermit::acquire(&published.n_waiting, limits.max_queue as usize);
+        let places = kinds.iter().map(take_place).collect::<std::result::Result<Vec<QueuePermit>, usize>>();
         let places = places.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
         let stream_id = n_submitted.fetch_add(kinds.len() as u64, Ordering::Relaxed);
         let (sender, mut completions) = open_stream(&self.inner, stream_id, n, bell);
         completions.set_prompt(kinds[0].0[0].1.request.prompt.n_tokens());
         let sender = Arc::new(sender);
-        let jobs = (stream_id..).zip(kinds).zip(places).map(|((request_id, Kind(alike)), place)| {
+        let jobs = (stream_id..).zip(kinds).zip(places).map(|((request_id, PromptGroup(alike)), place)| {
             let mut requests = Vec::with_capacity(alike.len());
             let mut of_all = None;
-            for (first, Accepted { mut request, variants, asked_for, written }) in alike {
+            for (first, ValidatedRequest { mut request, variants, asked_for, written }) in alike {
                 let sampler = self.inner.sampler(&mut request);
                 requests.push((first, request, sampler));
                 of_all.get_or_insert((variants, asked_for, written));
             }
-            let mut job = Job::new(request_id, requests, Arc::clone(&sender), place);
+            let mut job = RequestGroup::new(request_id, requests, Arc::clone(&sender), place);
             (job.variants, job.asked_for, job.written) = of_all.expect("there is a request of each kind");
             job.stream_id = stream_id;
             if request_id != stream_id {
@@ -391,7 +391,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::submit`], but for what the queue says.
-    fn accept(&self, mut request: Request) -> Result<Accepted> {
+    fn accept(&self, mut request: Request) -> Result<ValidatedRequest> {
         let Inner { limits, known, .. } = &*self.inner;
         request.validate(known.n_vocab)?;
         let (adapters, invoked_at) = match (&request.task, request.adapters.take()) {
@@ -401,16 +401,16 @@ impl Engine {
         };
         known.check_adapters(&adapters)?;
         self.inner.check_way(&request)?;
-        let asked_for = Variant::with_adapters(adapters.iter().copied());
+        let asked_for = AdapterSet::with_adapters(adapters.iter().copied());
         // Before it is known where an adapter counts: that is a place in the tokens that are computed.
         let (written, invoked_at) = self.keep_answers(&mut request, &asked_for, invoked_at);
         let variants = known.variants(&adapters, invoked_at, &request.prompt, &request.suffix)?;
         if known.memory.is_a_state() {
-            add_snapshot(&mut request.snapshots_at, variants.change());
+            add_checkpoint(&mut request.snapshots_at, variants.change());
             // Where the others part from it, and before the first token that log-probabilities are told of.
             let n_shared = u32::try_from(request.prompt.n_tokens()).ok().filter(|_| !request.suffix.is_empty());
-            add_snapshot(&mut request.snapshots_at, n_shared);
-            add_snapshot(&mut request.snapshots_at, request.prompt_logprobs_from.checked_sub(1));
+            add_checkpoint(&mut request.snapshots_at, n_shared);
+            add_checkpoint(&mut request.snapshots_at, request.prompt_logprobs_from.checked_sub(1));
         }
         let (n_prompt, n_ctx) = (request.n_tokens(), limits.n_ctx_slot as usize);
         if n_prompt >= n_ctx {
@@ -423,7 +423,7 @@ impl Engine {
             return Err(Error::InvalidRequest { param: "prompt", message });
         }
         self.accept_beams(&mut request)?;
-        Ok(Accepted { request, variants, asked_for, written })
+        Ok(ValidatedRequest { request, variants, asked_for, written })
     }
 
     /// Checks that the beams of a request, where it has some, have their slots.
@@ -452,7 +452,7 @@ impl Engine {
     fn keep_answers(
         &self,
         request: &mut Request,
-        asked_for: &Variant,
+        asked_for: &AdapterSet,
         invoked_at: Option<u32>,
     ) -> (Vec<Range<u32>>, Option<u32>) {
         let unchanged = (Vec::new(), invoked_at);
@@ -463,7 +463,7 @@ impl Engine {
         }
         let (owner, lexicon) = (request.owner.as_deref(), self.lexicon());
         let texts = self.inner.published.said().texts(owner, asked_for);
-        let respelt = said::respell(&texts, prompt, lexicon);
+        let respelt = transcripts::retokenize(&texts, prompt, lexicon);
         // What was written may be longer than the tokenizer makes it.
         let Some(respelt) = respelt.filter(|respelt| respelt.tokens.len() < self.inner.limits.n_ctx_slot as usize) else {
             return unchanged;
@@ -474,7 +474,7 @@ impl Engine {
         if let Some(shift) = &mut request.context_shift {
             shift.n_keep = shift.n_keep.map(|n| respelt.place(n).unwrap_or(n));
         }
-        let Respelt { tokens, written, .. } = respelt;
+        let RetokenizedPrompt { tokens, written, .. } = respelt;
         request.prompt = Prompt::from_tokens(tokens);
         (written, invoked_at)
     }
@@ -544,17 +544,17 @@ impl Engine {
     /// The worker answers some of it between two steps, and more between the next two: no step waits for more than some 0.2 ms of it.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for a key of more than [`MAX_KEY`] bytes; [`Error::Stopped`].
+    /// [`Error::InvalidRequest`] for a key of more than [`MAX_KEY_BYTES`] bytes; [`Error::Stopped`].
     ///
     /// [`block_hashes`]: crate::cache::block_hashes
     pub fn prefix_digest(&self, key: &[u8], n_max: usize) -> Result<PrefixDigest> {
-        if key.len() > MAX_KEY {
-            let message = format!("key has {} bytes; it may have {MAX_KEY}", key.len());
+        if key.len() > MAX_KEY_BYTES {
+            let message = format!("key has {} bytes; it may have {MAX_KEY_BYTES}", key.len());
             return Err(Error::InvalidRequest { param: "key", message });
         }
         let key: Arc<[u8]> = key.into();
         let mut blocks = Vec::new();
-        let mut next = Some(Place::default());
+        let mut next = Some(DigestCursor::default());
         while let Some(place) = next {
             let some;
             (some, next) = self.ask(|answer| Question::Blocks(Arc::clone(&key), place, answer))?;
@@ -585,7 +585,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a slot that does not exist; [`Error::Stopped`].
-    pub fn held_by_slot(&self, slot: u32) -> Result<Held> {
+    pub fn held_by_slot(&self, slot: u32) -> Result<SlotContents> {
         self.inner.check_slot(slot)?;
         self.ask(|answer| Question::HeldBySlot(slot, answer))
     }
@@ -663,7 +663,7 @@ impl Inner {
     ///
     /// Here and not on the worker's thread, where the running streams would wait for it.
     fn sampler(&self, request: &mut Request) -> Sampler {
-        let Known { suppressed, lexicon, .. } = &self.known;
+        let ModelInfo { suppressed, lexicon, .. } = &self.known;
         request.sampling.logit_bias.extend(suppressed.iter().map(|&token| (token, f32::NEG_INFINITY)));
         Sampler::new(&request.sampling, request.seed, lexicon, self.limits.n_ctx_slot)
     }

@@ -2,41 +2,41 @@
 
 use std::time::Duration;
 
+use crate::engine::adapter_round_robin::{AdapterDemand, AdapterRoundRobin};
 use crate::engine::beams::end_full;
+use crate::engine::checkpoints::n_until_checkpoint;
 use crate::engine::core::Core;
 use crate::engine::grouping::n_until_grouped;
-use crate::engine::leaving::{Urgency, fail, fail_request, finish, leave_slot, make_room, preempt, shift};
-use crate::engine::resuming::{n_until_fork, share_again};
-use crate::engine::rounds::{Rounds, Set};
+use crate::engine::lifecycle::{Urgency, fail, fail_request, finish, free_cells, leave_slot, preempt, shift};
+use crate::engine::resumption::{n_until_fork, reshare_cells};
 use crate::engine::runner::{MediaRows, Plan, Row, Runner};
-use crate::engine::running::Running;
-use crate::engine::scheduler::{Demand, Scheduler, Streams};
-use crate::engine::snapshots::n_to_snapshot;
+use crate::engine::running_sequence::RunningSequence;
+use crate::engine::step_budget::{RowDemand, StepBudget, StreamLoad};
 use crate::error::Error;
 use crate::request::{Encoding, FinishReason, Logprobs};
 
 /// The scheduler, and what the running step plans. Kept between steps for its memory.
 #[derive(Debug)]
 pub(super) struct Planner {
-    pub(super) scheduler: Scheduler,
+    pub(super) scheduler: StepBudget,
     /// Which adapters are on.
-    pub(super) rounds: Rounds,
+    pub(super) rounds: AdapterRoundRobin,
     /// What the decode of this step computes.
     pub(super) plan: Plan,
     /// Whether it is computed with other adapters than the decode before.
     pub(super) changes_adapters: bool,
-    sets: Vec<Set>,
-    demands: Vec<Demand>,
+    sets: Vec<AdapterDemand>,
+    demands: Vec<RowDemand>,
     n_rows: Vec<u32>,
     /// The highest used cell before this step's rows, plus one.
     pub(super) n_cells: u32,
 }
 
 impl Planner {
-    pub(super) fn new(scheduler: Scheduler) -> Self {
+    pub(super) fn new(scheduler: StepBudget) -> Self {
         Self {
             scheduler,
-            rounds: Rounds::default(),
+            rounds: AdapterRoundRobin::default(),
             plan: Plan::default(),
             changes_adapters: false,
             sets: Vec::new(),
@@ -61,7 +61,7 @@ impl Planner {
         self.count_demands(core);
         let within = self.take_turns(core);
         let current = self.rounds.current();
-        let streams = Streams { within, ..streams(core, |running| *running.variant() == *current) };
+        let streams = StreamLoad { within, ..streams(core, |running| *running.variant() == *current) };
         self.scheduler.plan(&self.demands, streams, self.n_cells, core.memory.spent(), &mut self.n_rows);
         self.grant_whole(core);
         self.count_waiting(core);
@@ -85,7 +85,7 @@ impl Planner {
         for (running, demand) in running.iter().zip(&self.demands).filter(|(_, demand)| demand.n_ready > 0) {
             let variant = running.variant();
             let at = self.sets.iter().position(|set| set.variant == *variant).unwrap_or_else(|| {
-                self.sets.push(Set { variant: variant.clone(), n_streams: 0, step_s: 0.0 });
+                self.sets.push(AdapterDemand { variant: variant.clone(), n_streams: 0, step_s: 0.0 });
                 self.sets.len() - 1
             });
             self.sets[at].n_streams += u32::from(demand.n_ready == 1);
@@ -110,7 +110,7 @@ impl Planner {
 
     /// A prompt stands back for those of other sets that are more senior and of higher priority, as it does for those of its own. A
     /// set that has nothing else gets no turn.
-    fn stand_back(&mut self, running: &[Running]) {
+    fn stand_back(&mut self, running: &[RunningSequence]) {
         for nth in (0..running.len()).filter(|&nth| self.demands[nth].n_ready > 1).collect::<Vec<_>>() {
             let is_first = |other: usize| {
                 let (variant, demand) = (running[other].variant(), self.demands[other]);
@@ -120,7 +120,7 @@ impl Planner {
                 self.demands[nth].n_ready = 0;
             }
         }
-        let has_demand = |set: &Set| {
+        let has_demand = |set: &AdapterDemand| {
             let of_set = running.iter().zip(&self.demands).filter(|(running, _)| *running.variant() == set.variant);
             of_set.into_iter().any(|(_, demand)| demand.n_ready > 0)
         };
@@ -143,7 +143,7 @@ impl Planner {
     fn grant_whole<R: Runner>(&mut self, core: &Core<R>) {
         let mut has_one = false;
         for ((running, demand), n_rows) in core.slots.running().iter().zip(&self.demands).zip(&mut self.n_rows) {
-            if *n_rows > 0 && running.takes_all_at_hand() {
+            if *n_rows > 0 && running.takes_all_available() {
                 *n_rows = if has_one { 0 } else { demand.n_ready };
                 has_one = true;
             }
@@ -156,8 +156,8 @@ impl Planner {
         while nth < core.slots.running().len() {
             let n_wanted = self.n_rows[nth];
             let urgency = if core.slots.running()[nth].n_ready() == 1 { Urgency::Now } else { Urgency::WhenThereIsTime };
-            let n = make_room(core, nth, n_planned + n_wanted, urgency).saturating_sub(n_planned);
-            let n = if n < n_wanted && core.slots.running()[nth].takes_all_at_hand() { 0 } else { n };
+            let n = free_cells(core, nth, n_planned + n_wanted, urgency).saturating_sub(n_planned);
+            let n = if n < n_wanted && core.slots.running()[nth].takes_all_available() { 0 } else { n };
             core.slots.running_mut()[nth].n_planned = n.min(n_wanted);
             if n == 0 && n_wanted > 0 && !is_worth_waiting(core, urgency) {
                 let running = core.slots.running();
@@ -181,29 +181,29 @@ impl Planner {
         let n_in_time = self.scheduler.n_told(streams(core, |_| true), self.n_cells);
         let n_more = fair_share(
             (core.limits.n_outputs - count(running.iter())).min(n_in_time),
-            running.iter().filter(|running| running.sequence.tells_of_prompt()).map(n_telling),
+            running.iter().filter(|running| running.sequence.reports_prompt()).map(n_telling),
         );
         self.demands.clear();
         self.demands.extend(running.iter().map(|running| {
-            let most = if running.sequence.tells_of_prompt() {
-                running.sequence.n_until_told(running.n_held).saturating_add(1 + n_more.min(n_told_at_once(running)))
+            let most = if running.sequence.reports_prompt() {
+                running.sequence.n_until_report(running.n_held).saturating_add(1 + n_more.min(n_told_at_once(running)))
             } else {
                 u32::MAX
             };
             let request = running.sequence.request();
             let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
-            let most = if running.takes_all_at_hand() { u32::MAX } else { most };
-            let until = n_to_snapshot(core, running).min(n_until_grouped(core, running)).min(n_until_fork(core, running));
+            let most = if running.takes_all_available() { u32::MAX } else { most };
+            let until = n_until_checkpoint(core, running).min(n_until_grouped(core, running)).min(n_until_fork(core, running));
             let n_alike = running.sequence.variants.n_alike(running.n_held);
             let n_ready = n_ready(core, running).min(until).min(most).min(n_of_a_kind(running)).min(n_alike);
             // The beams of a search go on together.
             let n_waited = running.sequence.beam.is_none().then_some(running.n_waited);
-            Demand { n_ready, is_all: n_ready == running.n_uncomputed(), priority: request.priority, n_waited }
+            RowDemand { n_ready, is_all: n_ready == running.n_uncomputed(), priority: request.priority, n_waited }
         }));
     }
 
     /// Plans the rows of those that `filter` lets through, in order.
-    pub(super) fn fill(&mut self, running: &[Running], filter: impl Fn(&Running) -> bool) {
+    pub(super) fn fill(&mut self, running: &[RunningSequence], filter: impl Fn(&RunningSequence) -> bool) {
         let rows = running.iter().filter(|running| filter(running)).flat_map(|running| {
             let last = running.n_held + running.n_planned;
             let draws = running.will_draw();
@@ -211,7 +211,7 @@ impl Planner {
                 sequence: running.id,
                 token: running.sequence.tokens.at(position),
                 position,
-                wants_logits: (draws && position + 1 == last) || running.sequence.tells_after(position),
+                wants_logits: (draws && position + 1 == last) || running.sequence.reports_after(position),
             })
         });
         self.plan.rows.clear();
@@ -221,7 +221,7 @@ impl Planner {
         self.plan.media.extend(running.iter().filter(|running| filter(running)).filter_map(|running| {
             let start = end;
             end += running.n_planned as usize;
-            let placed = running.media_at_hand().filter(|_| end > start)?;
+            let placed = running.available_media().filter(|_| end > start)?;
             Some(MediaRows { rows: start..end, media: placed.media.clone(), start: running.n_held - placed.start })
         }));
     }
@@ -248,7 +248,7 @@ fn fail_unreadable<R: Runner>(core: &mut Core<R>) {
 
 /// Tokens that stand before a sequence's next picture or sound, or what is left of that one where it is ready: rows of the two are
 /// computed by themselves.
-fn n_of_a_kind(running: &Running) -> u32 {
+fn n_of_a_kind(running: &RunningSequence) -> u32 {
     let Some(placed) = running.sequence.media_from(running.n_held).first() else { return u32::MAX };
     match placed.media.encoding() {
         _ if running.n_held < placed.start => placed.start - running.n_held,
@@ -258,7 +258,7 @@ fn n_of_a_kind(running: &Running) -> u32 {
 }
 
 /// Tokens of a sequence that the next decode could compute: none while its reader is too far behind.
-fn n_ready<R: Runner>(core: &Core<R>, running: &Running) -> u32 {
+fn n_ready<R: Runner>(core: &Core<R>, running: &RunningSequence) -> u32 {
     if core.outbox.laggards.holds(running.sequence.stream_id) { 0 } else { running.n_ready() }
 }
 
@@ -266,8 +266,8 @@ fn n_ready<R: Runner>(core: &Core<R>, running: &Running) -> u32 {
 const MAX_TOLD: usize = 4 << 20;
 
 /// Rows that tell of a sequence's prompt and are not computed yet, but for the last.
-fn n_telling(running: &Running) -> u32 {
-    running.n_uncomputed().saturating_sub(running.sequence.n_until_told(running.n_held) + 1)
+fn n_telling(running: &RunningSequence) -> u32 {
+    running.n_uncomputed().saturating_sub(running.sequence.n_until_report(running.n_held) + 1)
 }
 
 /// The most that each may get of `n` so that those who want less than that leave the rest to the others.
@@ -286,16 +286,16 @@ fn fair_share(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
 }
 
 /// How many of its tokens a step may tell log-probabilities of.
-fn n_told_at_once(running: &Running) -> u32 {
+fn n_told_at_once(running: &RunningSequence) -> u32 {
     let n_probs = running.sequence.request().prompt_logprobs.unwrap_or(0) as usize;
     u32::try_from(MAX_TOLD / Logprobs::n_bytes(n_probs)).expect("a few million at most")
 }
 
 /// The streams among those that `filter` lets through that could get a token in the next decode.
-fn streams<R: Runner>(core: &Core<R>, filter: impl Fn(&Running) -> bool) -> Streams {
+fn streams<R: Runner>(core: &Core<R>, filter: impl Fn(&RunningSequence) -> bool) -> StreamLoad {
     let decoding = core.slots.running().iter().filter(|running| filter(running) && n_ready(core, running) == 1);
     let gaps = decoding.clone().map(|running| running.sequence.request().max_token_gap);
-    Streams {
+    StreamLoad {
         n_decoding: count(decoding.clone()),
         n_by_default: count(gaps.clone().filter(Option::is_none)),
         max_token_gap: gaps.flatten().min(),
@@ -313,7 +313,7 @@ fn is_worth_waiting<R: Runner>(core: &Core<R>, urgency: Urgency) -> bool {
 fn end_oversized<R: Runner>(core: &mut Core<R>) {
     if core.slots.running()[0].sequence.beam.is_some() {
         let request_id = core.slots.running()[0].sequence.request_id;
-        if share_again(core, 0) || end_full(core, request_id) {
+        if reshare_cells(core, 0) || end_full(core, request_id) {
             return;
         }
     }

@@ -2,20 +2,20 @@
 
 use std::time::Instant;
 
-use crate::cache::Counts;
+use crate::cache::TierMetrics;
 use crate::engine::core::Core;
-use crate::engine::explaining::remember_lost;
-use crate::engine::job::Job;
-use crate::engine::leaving::{fail_stream, remove, remove_stream};
+use crate::engine::explanation_builder::remember_lost;
+use crate::engine::lifecycle::{fail_stream, remove, remove_stream};
+use crate::engine::request_group::RequestGroup;
 use crate::engine::runner::Runner;
-use crate::engine::running::{Phase, Running};
-use crate::engine::stats::{RunningStats, SlotStats, Stats, StoreStats};
+use crate::engine::running_sequence::{Phase, RunningSequence};
+use crate::engine::stats::{HostCacheStats, RunningStats, SlotStats, Stats};
 use crate::error::Result;
 
 /// Lets go of the streams whose readers have caught up, and ends those of which nothing was read for long.
-pub(super) fn await_readers<R: Runner>(core: &mut Core<R>) {
+pub(super) fn pause_slow_consumers<R: Runner>(core: &mut Core<R>) {
     let (queue, patience) = (&core.queue, core.limits.reader_patience);
-    let backlog_of = |stream_id| queue.jobs_of(stream_id).first().map(|&request_id| queue.job(request_id).sender.backlog());
+    let backlog_of = |stream_id| queue.groups_of(stream_id).first().map(|&request_id| queue.job(request_id).sender.backlog());
     for (stream_id, error) in core.outbox.laggards.review(Instant::now(), patience, backlog_of) {
         fail_stream(core, stream_id, error);
     }
@@ -24,12 +24,12 @@ pub(super) fn await_readers<R: Runner>(core: &mut Core<R>) {
 /// Makes the step's events readable, and wakes those who wait for them.
 pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
     let mut told = std::mem::take(&mut core.outbox.told);
-    let mut leaving: Vec<(Job, Result<()>)> = Vec::new();
+    let mut leaving: Vec<(RequestGroup, Result<()>)> = Vec::new();
     for (stream_id, error) in std::mem::take(&mut core.outbox.failed) {
         leaving.extend(remove_stream(core, stream_id).into_iter().map(|job| (job, Err(error.clone()))));
     }
     for &request_id in &told {
-        if core.queue.get(request_id).is_some_and(Job::is_done) {
+        if core.queue.get(request_id).is_some_and(RequestGroup::is_done) {
             leaving.extend(remove(core, request_id).map(|job| (job, Ok(()))));
         }
     }
@@ -51,7 +51,7 @@ pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
     }
     for (job, how) in leaving {
         // A stream goes on until its last job is over.
-        if how.is_err() || core.queue.jobs_of(job.stream_id).is_empty() {
+        if how.is_err() || core.queue.groups_of(job.stream_id).is_empty() {
             job.sender.end(how);
         }
         core.outbox.hurry();
@@ -61,7 +61,7 @@ pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
     if !is_steady {
         core.outbox.hurry();
     }
-    core.outbox.ring_unless_resting(n_told);
+    core.outbox.wake_rate_limited(n_told);
 }
 
 /// Makes a change visible before anybody is told of it.
@@ -85,10 +85,10 @@ fn publish_stats<R: Runner>(core: &Core<R>) {
     stats.n_cells_idle = cache.n_evictable();
     stats.n_ids_used = cache.n_ids_used();
     (stats.n_pinned, stats.n_pinned_bytes) = cache.pinned_size();
-    let (n_bytes, max_bytes, n_pieces) = cache.store_size();
-    let Counts { n_saved, n_restored, n_forgotten, n_relocated } = cache.counts();
-    stats.store = StoreStats { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated };
-    for Running { sequence, slot, n_held, .. } in core.slots.running() {
+    let (n_bytes, max_bytes, n_pieces) = cache.host_cache_size();
+    let TierMetrics { n_saved, n_restored, n_forgotten, n_relocated } = cache.counts();
+    stats.store = HostCacheStats { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated };
+    for RunningSequence { sequence, slot, n_held, .. } in core.slots.running() {
         stats.slots[*slot as usize].running = Some(RunningStats {
             request_id: sequence.stream_id,
             index: sequence.branch,

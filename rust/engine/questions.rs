@@ -7,12 +7,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use crate::cache::{CachedNode, HeldBlock, Place};
+use crate::cache::{CachedBlock, CachedNode, DigestCursor};
 use crate::engine::core::Core;
 use crate::engine::publishing::show;
 use crate::engine::runner::Runner;
-use crate::engine::running::Running;
-use crate::request::{Held, PinnedPrefix, Token};
+use crate::engine::running_sequence::RunningSequence;
+use crate::request::{PinnedPrefix, SlotContents, Token};
 
 /// A question, with the channel for its answer.
 pub(crate) enum Question {
@@ -20,10 +20,10 @@ pub(crate) enum Question {
     /// The most recently used nodes, up to this limit, and the number of all nodes.
     RecentlyUsed(usize, SyncSender<(Vec<CachedNode>, usize)>),
     /// Some of the blocks that are held, hashed with this key, from this place on; and from where on the others are.
-    Blocks(Arc<[u8]>, Place, SyncSender<(Vec<HeldBlock>, Option<Place>)>),
+    Blocks(Arc<[u8]>, DigestCursor, SyncSender<(Vec<CachedBlock>, Option<DigestCursor>)>),
     Pinned(SyncSender<Vec<PinnedPrefix>>),
     Unpin(u64, SyncSender<bool>),
-    HeldBySlot(u32, SyncSender<Held>),
+    HeldBySlot(u32, SyncSender<SlotContents>),
     EraseSlot(u32, SyncSender<Option<u32>>),
 }
 
@@ -148,14 +148,14 @@ fn reply<T>(asker: &SyncSender<T>, answer: T) {
 }
 
 /// What `slot` holds, and with which adapters: what the sequence that fills it has computed, else what the last one left.
-fn held_in<R: Runner>(core: &Core<R>, slot: u32) -> Held {
-    let fills = |running: &&Running| core.queue.job(running.sequence.request_id).fills(slot);
+fn held_in<R: Runner>(core: &Core<R>, slot: u32) -> SlotContents {
+    let fills = |running: &&RunningSequence| core.queue.job(running.sequence.request_id).fills(slot);
     let (variants, tokens) = match core.slots.running_in(slot).filter(fills) {
         Some(running) => (&running.sequence.variants, running.held()),
         None => core.slots.left_in(slot),
     };
     let variants = variants.of_first(length(&tokens));
-    Held { tokens, adapters: variants.adapters().collect(), invoked_at: variants.change() }
+    SlotContents { tokens, adapters: variants.adapters().collect(), invoked_at: variants.change() }
 }
 
 /// Forgets what was left in `slot`, and says how many tokens that were; `None` where a sequence runs.

@@ -8,9 +8,9 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use crate::cache::Reservation;
-use crate::engine::job::{Awaits, Branch, Job, QueuePlace, Way};
-use crate::engine::runner::SequenceId;
-use crate::engine::seniority::{Seniority, rank};
+use crate::engine::request_group::{Branch, BranchSpec, PendingPrefix, QueuePermit, RequestGroup};
+use crate::engine::runner::KvSeqId;
+use crate::engine::scheduling_key::{SchedulingKey, rank};
 use crate::engine::sequence::Sequence;
 
 /// However many priorities there are, no more requests are open than this times as many as are of one.
@@ -33,7 +33,7 @@ enum File {
     /// No branch of it was in a slot, and one could start.
     Fresh,
     /// It waits until a running sequence has computed what it needs.
-    Awaiting(Awaits),
+    Awaiting(PendingPrefix),
     /// It waits for this slot.
     ForSlot(u32),
     /// Some branch was in a slot and some was not; or none was, and the logits after its prompt are known.
@@ -55,12 +55,12 @@ struct Fresh {
 #[derive(Default)]
 pub(super) struct Queue {
     /// By request id, which counts up: in order of submission.
-    jobs: BTreeMap<u64, (Job, File)>,
+    jobs: BTreeMap<u64, (RequestGroup, File)>,
     /// The jobs of each stream that has several.
     streams: BTreeMap<u64, BTreeSet<u64>>,
     fresh: BTreeMap<i32, Fresh>,
     /// By whom they await and how much of it.
-    awaiting: BTreeSet<(Seniority, u32, u64)>,
+    awaiting: BTreeSet<(SchedulingKey, u32, u64)>,
     /// By slot; of those that wait for one, the most senior first.
     for_slot: BTreeMap<u32, BTreeSet<(i64, u64)>>,
     /// By priority.
@@ -84,7 +84,7 @@ impl Queue {
     }
 
     /// A request arrives.
-    pub(super) fn push(&mut self, mut job: Job) {
+    pub(super) fn push(&mut self, mut job: RequestGroup) {
         job.arrived = self.n_starts;
         job.last_served = job.arrived;
         let request_id = job.request_id;
@@ -97,7 +97,7 @@ impl Queue {
     }
 
     /// The jobs of a stream that have not ended, in order.
-    pub(super) fn jobs_of(&self, stream_id: u64) -> Vec<u64> {
+    pub(super) fn groups_of(&self, stream_id: u64) -> Vec<u64> {
         match self.streams.get(&stream_id) {
             Some(jobs) => jobs.iter().copied().collect(),
             None => self.jobs.get(&stream_id).map(|(job, _)| job.request_id).into_iter().collect(),
@@ -108,17 +108,17 @@ impl Queue {
     fn n_running_of(&self, stream_id: u64) -> usize {
         match self.streams.get(&stream_id) {
             Some(jobs) => jobs.iter().map(|&request_id| self.job(request_id).n_running()).sum(),
-            None => self.get(stream_id).map_or(0, Job::n_running),
+            None => self.get(stream_id).map_or(0, RequestGroup::n_running),
         }
     }
 
-    pub(super) fn get(&self, request_id: u64) -> Option<&Job> {
+    pub(super) fn get(&self, request_id: u64) -> Option<&RequestGroup> {
         self.jobs.get(&request_id).map(|(job, _)| job)
     }
 
     /// # Panics
     /// If the request has ended: a job outlives its sequences.
-    pub(super) fn job(&self, request_id: u64) -> &Job {
+    pub(super) fn job(&self, request_id: u64) -> &RequestGroup {
         self.get(request_id).expect("a job outlives its sequences")
     }
 
@@ -126,12 +126,12 @@ impl Queue {
     ///
     /// # Panics
     /// As [`Queue::job`].
-    pub(super) fn job_mut(&mut self, request_id: u64) -> &mut Job {
+    pub(super) fn job_mut(&mut self, request_id: u64) -> &mut RequestGroup {
         &mut self.jobs.get_mut(&request_id).expect("a job outlives its sequences").0
     }
 
     /// Changes a request and files it where `change` says.
-    fn refile<T>(&mut self, request_id: u64, change: impl FnOnce(&mut Job) -> (File, T)) -> T {
+    fn refile<T>(&mut self, request_id: u64, change: impl FnOnce(&mut RequestGroup) -> (File, T)) -> T {
         let (mut job, old) = self.jobs.remove(&request_id).expect("a job outlives its sequences");
         self.leave(&job, old);
         let (file, changed) = change(&mut job);
@@ -145,7 +145,7 @@ impl Queue {
     /// Of equal priority, the one that has the fewest branches running, of these the one that has waited for its turn the longest.
     /// So a request for many completions takes the slots that are free, one for a single completion gets the next, and where both
     /// wait they take turns. Of different priorities, the one that is senior; see
-    /// [`TURNS_PER_PRIORITY`](crate::engine::seniority::TURNS_PER_PRIORITY).
+    /// [`STARTS_PER_PRIORITY`](crate::engine::scheduling_key::STARTS_PER_PRIORITY).
     pub(super) fn next(&self, is_free: impl Fn(u32) -> bool) -> Option<u64> {
         let fresh = self.fresh.iter().flat_map(|(&priority, fresh)| {
             let several = fresh.several.first().filter(|_| self.has_room_for(priority));
@@ -179,7 +179,7 @@ impl Queue {
     }
 
     /// A request of which no branch has started waits until a running sequence has computed what it needs.
-    pub(super) fn park(&mut self, request_id: u64, awaits: Awaits) {
+    pub(super) fn block_on_prefix(&mut self, request_id: u64, awaits: PendingPrefix) {
         self.refile(request_id, |job| {
             job.awaits = Some(awaits);
             (File::Awaiting(awaits), ())
@@ -187,19 +187,19 @@ impl Queue {
     }
 
     /// Those that wait until `owner` has computed just so many tokens.
-    pub(super) fn awaiting(&self, owner: Seniority, n_tokens: u32) -> impl Iterator<Item = &Job> {
+    pub(super) fn blocked(&self, owner: SchedulingKey, n_tokens: u32) -> impl Iterator<Item = &RequestGroup> {
         let those = self.awaiting.range((owner, n_tokens, 0)..=(owner, n_tokens, u64::MAX));
         those.map(|&(_, _, request_id)| self.job(request_id))
     }
 
     /// How many requests wait for what a running sequence computes.
-    pub(super) fn n_awaiting(&self) -> usize {
+    pub(super) fn n_blocked(&self) -> usize {
         self.awaiting.len()
     }
 
     /// What waited for a running sequence may start where that has computed enough or is gone. `n_computed` says of a sequence
     /// how many of its tokens are computed; `None` where it does not run.
-    pub(super) fn unpark(&mut self, n_computed: impl Fn(Seniority) -> Option<u32>) {
+    pub(super) fn unblock(&mut self, n_computed: impl Fn(SchedulingKey) -> Option<u32>) {
         let mut next = self.awaiting.first().copied();
         while let Some((owner, ..)) = next {
             let n_computed = n_computed(owner).unwrap_or(u32::MAX);
@@ -217,7 +217,7 @@ impl Queue {
 
     /// Branch `index` of a request is in a slot for the first time; returns the request's place in the queue where it was the last
     /// one that waited. It was the turn of its whole stream.
-    pub(super) fn start(&mut self, request_id: u64, index: u32) -> Option<QueuePlace> {
+    pub(super) fn start(&mut self, request_id: u64, index: u32) -> Option<QueuePermit> {
         self.n_starts += 1;
         let turn = self.n_starts;
         let stream_id = self.job(request_id).stream_id;
@@ -249,12 +249,12 @@ impl Queue {
 
     /// The branch of a stream that is its `index`th: its job, and its place there.
     pub(super) fn find_branch(&self, stream_id: u64, index: u32) -> Option<(u64, u32)> {
-        self.jobs_of(stream_id).into_iter().find_map(|request_id| Some((request_id, self.job(request_id).place_of(index)?)))
+        self.groups_of(stream_id).into_iter().find_map(|request_id| Some((request_id, self.job(request_id).place_of(index)?)))
     }
 
     /// Branch `index` of a request ends without having been in a slot; returns the request's place in the queue where it was the last
     /// one that waited.
-    pub(super) fn drop_waiting(&mut self, request_id: u64, index: u32) -> Option<QueuePlace> {
+    pub(super) fn drop_waiting(&mut self, request_id: u64, index: u32) -> Option<QueuePermit> {
         self.refile(request_id, |job| {
             job.set(index, Branch::Finished);
             let place = if job.has_waiting() { None } else { job.waiting.take() };
@@ -264,8 +264,8 @@ impl Queue {
 
     /// The `logits` after the prompt of a request are known before a branch of it was in a slot, where enough is free for keeping them.
     pub(super) fn give_logits(&mut self, request_id: u64, logits: &Arc<[f32]>) {
-        let may_start = |job: &&Job| job.has_waiting() || job.is_unmade();
-        let is_fresh = |job: &&Job| !job.has_started && may_start(job) && job.prompt_logits.is_none();
+        let may_start = |job: &&RequestGroup| job.has_waiting() || job.is_unbuilt();
+        let is_fresh = |job: &&RequestGroup| !job.has_started && may_start(job) && job.prompt_logits.is_none();
         let Some(job) = self.get(request_id).filter(is_fresh) else { return };
         if !self.has_room_for(job.request.priority) {
             return;
@@ -279,7 +279,7 @@ impl Queue {
     }
 
     /// It is known how the branches of a request go on: they may start, once what it awaits is computed.
-    pub(super) fn make(&mut self, request_id: u64, ways: Vec<Way>) {
+    pub(super) fn make(&mut self, request_id: u64, ways: Vec<BranchSpec>) {
         let file = self.jobs.get(&request_id).map(|&(_, file)| file);
         self.refile(request_id, |job| {
             job.make(ways);
@@ -294,7 +294,7 @@ impl Queue {
     }
 
     /// Takes a request out.
-    pub(super) fn remove(&mut self, request_id: u64) -> Option<Job> {
+    pub(super) fn remove(&mut self, request_id: u64) -> Option<RequestGroup> {
         let (job, file) = self.jobs.remove(&request_id)?;
         self.leave(&job, file);
         if let Some(jobs) = self.streams.get_mut(&job.stream_id) {
@@ -307,13 +307,13 @@ impl Queue {
     }
 
     /// Requests that hold their prompt's cells, or would, for branches that wait.
-    pub(super) fn open(&self) -> impl Iterator<Item = &Job> {
+    pub(super) fn open(&self) -> impl Iterator<Item = &RequestGroup> {
         self.open.values().flatten().map(|&request_id| self.job(request_id))
     }
 
     /// Requests whose prompts are kept on one of `ids`, including failed requests. O(number of requests).
-    pub(super) fn kept_on(&self, ids: &[SequenceId]) -> Vec<u64> {
-        let is_kept_there = |job: &&Job| job.keeper.id().is_some_and(|id| ids.contains(&id));
+    pub(super) fn kept_on(&self, ids: &[KvSeqId]) -> Vec<u64> {
+        let is_kept_there = |job: &&RequestGroup| job.keeper.id().is_some_and(|id| ids.contains(&id));
         self.jobs.values().map(|(job, _)| job).filter(is_kept_there).map(|job| job.request_id).collect()
     }
 
@@ -357,7 +357,7 @@ impl Queue {
         self.preempted.extract_if(.., |preempted| preempted.sequence.request_id == request_id).collect()
     }
 
-    fn enter(&mut self, job: &Job, file: File) {
+    fn enter(&mut self, job: &RequestGroup, file: File) {
         let key = (job.last_served, job.request_id);
         match file {
             File::Fresh => self.enter_fresh(job.request.priority, job.branches.len(), key),
@@ -368,7 +368,7 @@ impl Queue {
         }
     }
 
-    fn leave(&mut self, job: &Job, file: File) {
+    fn leave(&mut self, job: &RequestGroup, file: File) {
         let key = (job.last_served, job.request_id);
         match file {
             File::Fresh => self.leave_fresh(job.request.priority, job.branches.len(), key),
@@ -406,20 +406,20 @@ impl Queue {
 }
 
 /// Its place among those that wait for the same slot.
-fn seniority_of(job: &Job) -> (i64, u64) {
+fn seniority_of(job: &RequestGroup) -> (i64, u64) {
     (rank(job.last_served, job.request.priority), job.request_id)
 }
 
 /// Where a request is found that awaits nobody.
-fn file_of(job: &Job) -> File {
-    if job.is_unmade() && job.prompt_logits.is_some() {
+fn file_of(job: &RequestGroup) -> File {
+    if job.is_unbuilt() && job.prompt_logits.is_some() {
         // None of it starts yet, but its prompt's cells are kept.
         return File::Open;
     }
     if !job.has_waiting() {
         return File::Started;
     }
-    match (job.has_started || job.prompt_logits.is_some(), job.must_have()) {
+    match (job.has_started || job.prompt_logits.is_some(), job.n_cells_required()) {
         (false, None) => File::Fresh,
         (false, Some(slot)) => File::ForSlot(slot),
         (true, _) => File::Open,
@@ -431,18 +431,18 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::engine::seniority::TURNS_PER_PRIORITY;
+    use crate::engine::scheduling_key::STARTS_PER_PRIORITY;
     use crate::engine::stream;
     use crate::request::{Prompt, Request};
     use crate::sampling::Sampler;
-    use crate::sampling::lexicon::tests::Pieces;
+    use crate::sampling::token_strings::tests::Pieces;
 
-    fn job(request_id: u64, n: u32, priority: i32) -> Job {
-        let waiting = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+    fn job(request_id: u64, n: u32, priority: i32) -> RequestGroup {
+        let waiting = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
         let (sender, _) = stream::stream(request_id, n, None, Box::new(|_| {}));
         let request = Request { n, priority, ..Request::new(Prompt::from_tokens(vec![1; 20]), 0) };
         let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
-        Job::new(request_id, vec![(0, request, sampler)], Arc::new(sender), waiting)
+        RequestGroup::new(request_id, vec![(0, request, sampler)], Arc::new(sender), waiting)
     }
 
     /// Requests of so many completions and such priorities, numbered from 0.
@@ -496,23 +496,23 @@ mod tests {
             }
             n_before += 1;
         }
-        assert!((TURNS_PER_PRIORITY - 2..=TURNS_PER_PRIORITY + 2).contains(&n_before), "{n_before} went before it");
+        assert!((STARTS_PER_PRIORITY - 2..=STARTS_PER_PRIORITY + 2).contains(&n_before), "{n_before} went before it");
     }
 
     #[test]
     fn what_awaits_another_is_not_next_until_that_has_computed_enough_or_is_gone() {
-        let owner = |request_id| Seniority::new(0, 0, request_id, 0);
-        let awaits = |request_id, n_tokens| Awaits { owner: owner(request_id), n_tokens, n_known: 0 };
+        let owner = |request_id| SchedulingKey::new(0, 0, request_id, 0);
+        let awaits = |request_id, n_tokens| PendingPrefix { owner: owner(request_id), n_tokens, n_known: 0 };
         let mut queue = queue(9, &[(1, 0), (1, 0), (1, 0), (1, 0)]);
-        queue.park(0, awaits(77, 50));
-        queue.park(1, awaits(77, 20));
-        queue.park(2, awaits(88, 50));
-        let n_computed = |of: Seniority| if of == owner(77) { Some(20) } else { Some(49) };
-        queue.unpark(n_computed);
+        queue.block_on_prefix(0, awaits(77, 50));
+        queue.block_on_prefix(1, awaits(77, 20));
+        queue.block_on_prefix(2, awaits(88, 50));
+        let n_computed = |of: SchedulingKey| if of == owner(77) { Some(20) } else { Some(49) };
+        queue.unblock(n_computed);
         assert_eq!(starts(&mut queue, 9), [1, 3]);
-        queue.unpark(|of| n_computed(of).filter(|_| of == owner(77)));
+        queue.unblock(|of| n_computed(of).filter(|_| of == owner(77)));
         assert_eq!(starts(&mut queue, 9), [2]);
-        queue.unpark(|_| Some(50));
+        queue.unblock(|_| Some(50));
         assert_eq!(starts(&mut queue, 9), [0]);
     }
 
@@ -520,7 +520,7 @@ mod tests {
     fn what_is_taken_out_is_nowhere_left() {
         let mut queue = queue(9, &[(1, 0), (2, 3), (2, 0), (1, 0)]);
         start(&mut queue);
-        queue.park(3, Awaits { owner: Seniority::new(0, 0, 9, 0), n_tokens: 20, n_known: 0 });
+        queue.block_on_prefix(3, PendingPrefix { owner: SchedulingKey::new(0, 0, 9, 0), n_tokens: 20, n_known: 0 });
         for request_id in 0..4 {
             assert_eq!(queue.remove(request_id).map(|job| job.request_id), Some(request_id));
         }

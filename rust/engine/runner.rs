@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-pub use crate::cache::{Forks, IdleCost, MemoryKind, SequenceId, Variant, Variants, invoked_at};
+pub use crate::cache::{AdapterSchedule, AdapterSet, ForkRule, IdleCost, KvSeqId, MemoryKind, invoked_at};
 use crate::request::{AdapterScale, Media, Token};
-use crate::sampling::Lexicon;
+use crate::sampling::TokenStrings;
 
 /// The adapters of requests that name none, each with its scale: whoever computes beside the engine sees what is said later.
 pub type DefaultAdapters = Arc<Mutex<Vec<AdapterScale>>>;
@@ -14,7 +14,7 @@ pub type DefaultAdapters = Arc<Mutex<Vec<AdapterScale>>>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     /// Who computes it and owns the cell that it fills.
-    pub sequence: SequenceId,
+    pub sequence: KvSeqId,
     /// The token.
     pub token: Token,
     /// Its place in the sequence; continues what the sequence holds, without a gap.
@@ -43,7 +43,7 @@ pub struct Plan {
     /// Which of them are of media, in order.
     pub media: Vec<MediaRows>,
     /// The adapters that all of them are computed with. A change of them costs some graphs, so it is not made in every decode.
-    pub variant: Variant,
+    pub variant: AdapterSet,
 }
 
 impl Plan {
@@ -125,30 +125,30 @@ pub trait Runner {
     fn logits(&self, row: usize) -> &[f32];
 
     /// Whether `[0, n_tokens)` of `from`, which holds `n_held` tokens, can be given to another id.
-    fn can_fork(&self, from: SequenceId, n_held: u32, n_tokens: u32) -> bool;
+    fn can_fork(&self, from: KvSeqId, n_held: u32, n_tokens: u32) -> bool;
 
     /// Gives the cells of `[0, n_tokens)` of `from` to `to` as well; `to` holds nothing before. Nothing is computed or copied.
-    fn fork(&mut self, from: SequenceId, to: SequenceId, n_tokens: u32);
+    fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32);
 
     /// Forgets all but the first `n_kept` tokens of `id`. `false` where the model's memory cannot; then nothing was forgotten.
-    fn truncate(&mut self, id: SequenceId, n_kept: u32) -> bool;
+    fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool;
 
     /// Forgets everything that `id` holds.
-    fn drop_sequence(&mut self, id: SequenceId);
+    fn drop_sequence(&mut self, id: KvSeqId);
 
     /// What the memory can do.
     fn memory_kind(&self) -> MemoryKind;
 
-    /// A copy of what `id` holds of the tokens of `range`, on its own; of a memory that forks [`Forks::AtEnd`] the whole state,
+    /// A copy of what `id` holds of the tokens of `range`, on its own; of a memory that forks [`ForkRule::AtEnd`] the whole state,
     /// and `range` is all that `id` holds. Nothing changes. The bytes are where they stay: whoever keeps them copies them no more.
     ///
     /// # Errors
     /// [`StateError`] if the memory refused.
-    fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Arc<[u8]>, StateError>;
+    fn save(&mut self, id: KvSeqId, range: Range<u32>) -> Result<Arc<[u8]>, StateError>;
 
     /// From which position of `range` on a piece that is saved now holds what a sliding window sees; `range.end` where it lacks the
     /// end, `range.start` for every other memory.
-    fn whole_from(&self, id: SequenceId, range: &Range<u32>) -> u32;
+    fn whole_from(&self, id: KvSeqId, range: &Range<u32>) -> u32;
 
     /// Appends the tokens of `kept` of a saved piece to `id`, which holds `[0, kept.start)`; the piece was saved of a range that
     /// contains `kept`, after the same tokens. As many cells as the piece has must be free. A whole state goes to an `id` that
@@ -156,25 +156,25 @@ pub trait Runner {
     ///
     /// # Errors
     /// [`StateError`] if the memory refused the piece; then `id` holds what it held before.
-    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError>;
+    fn restore(&mut self, id: KvSeqId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError>;
 
     /// `range` of `id`, made as much longer as keeps it from cutting what is saved and moved whole or not at all.
-    fn widened(&self, _id: SequenceId, range: Range<u32>) -> Range<u32> {
+    fn widened(&self, _id: KvSeqId, range: Range<u32>) -> Range<u32> {
         range
     }
 
     /// Moves the cells of `range`, which every one of `ids` holds in common, to free ones, in the order of their positions; all of
-    /// them go on sharing them. Only for a memory that forks [`Forks::Anywhere`].
+    /// them go on sharing them. Only for a memory that forks [`ForkRule::Anywhere`].
     ///
     /// # Errors
     /// [`RelocateError`] says what `ids` hold then.
-    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> Result<(), RelocateError>;
+    fn relocate(&mut self, ids: &[KvSeqId], range: Range<u32>) -> Result<(), RelocateError>;
 
     /// Gives the tokens of `range` of `id` one position for each `n` of them, and moves what follows up: what was grouped before it
     /// ends where it begins, and `n` divides both its ends. `id` shares no cell. From then on it is computed, cut after `range` and
-    /// dropped, and nothing else. Only for a memory that forks [`Forks::Anywhere`], of a runner that was made for
+    /// dropped, and nothing else. Only for a memory that forks [`ForkRule::Anywhere`], of a runner that was made for
     /// [`Limits::grouping`](crate::config::Limits::grouping).
-    fn group(&mut self, id: SequenceId, range: Range<u32>, n: u32) {
+    fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         unreachable!("a runner was not made for the groups of {n} in {range:?} of {id:?}");
     }
 
@@ -191,7 +191,7 @@ pub trait Runner {
     fn suppressed_tokens(&self) -> &[Token];
 
     /// The vocabulary, for samplers, which ask it on other threads.
-    fn lexicon(&self) -> Lexicon;
+    fn lexicon(&self) -> TokenStrings;
 
     /// Whether a row's logits depend on the tokens of its own sequence alone, bit by bit: not on the other rows of a decode, nor on
     /// where cells are, how a prompt was cut, or how many threads compute.

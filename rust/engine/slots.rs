@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cache::Variants;
-use crate::engine::job::Job;
-use crate::engine::runner::SequenceId;
-use crate::engine::running::Running;
+use crate::cache::AdapterSchedule;
+use crate::engine::request_group::RequestGroup;
+use crate::engine::runner::KvSeqId;
+use crate::engine::running_sequence::RunningSequence;
 use crate::engine::sequence::Tokens;
 use crate::request::Token;
 
@@ -15,10 +15,10 @@ const ERASE_WAIT: Duration = Duration::from_millis(200);
 
 /// What the last sequence left in a slot.
 #[derive(Debug, Default)]
-struct Left {
+struct FinishedSlot {
     /// Counts the leaving of slots.
     at: u64,
-    variants: Variants,
+    variants: AdapterSchedule,
     /// What it had computed: the first `n_held` of its tokens.
     tokens: Tokens,
     n_held: u32,
@@ -29,31 +29,31 @@ struct Left {
 /// The slots and the sequences that run in them.
 pub(super) struct Slots {
     /// Most senior first.
-    running: Vec<Running>,
+    running: Vec<RunningSequence>,
     /// By slot.
     is_taken: Vec<bool>,
     /// By slot.
-    left: Vec<Left>,
+    left: Vec<FinishedSlot>,
     n_left: u64,
 }
 
 impl Slots {
     pub(super) fn new(n_slots: u32) -> Self {
-        let left = (0..n_slots).map(|_| Left::default()).collect();
+        let left = (0..n_slots).map(|_| FinishedSlot::default()).collect();
         Self { running: Vec::new(), is_taken: vec![false; n_slots as usize], left, n_left: 0 }
     }
 
     /// The sequences that run, most senior first.
-    pub(super) fn running(&self) -> &[Running] {
+    pub(super) fn running(&self) -> &[RunningSequence] {
         &self.running
     }
 
-    pub(super) fn running_mut(&mut self) -> &mut [Running] {
+    pub(super) fn running_mut(&mut self) -> &mut [RunningSequence] {
         &mut self.running
     }
 
     /// Puts a sequence among those that run; returns its place.
-    pub(super) fn enter(&mut self, running: Running) -> usize {
+    pub(super) fn enter(&mut self, running: RunningSequence) -> usize {
         let seniority = running.sequence.seniority();
         let nth = self.running.partition_point(|other| other.sequence.seniority() < seniority);
         self.is_taken[running.slot as usize] = true;
@@ -62,15 +62,15 @@ impl Slots {
     }
 
     /// Takes the sequence at `nth` out of its slot.
-    pub(super) fn take(&mut self, nth: usize) -> Running {
+    pub(super) fn take(&mut self, nth: usize) -> RunningSequence {
         let running = self.running.remove(nth);
         self.is_taken[running.slot as usize] = false;
         running
     }
 
     /// Takes the sequences out of their slots for which `is_over` holds.
-    pub(super) fn take_all(&mut self, is_over: impl Fn(&Running) -> bool) -> Vec<Running> {
-        let taken: Vec<Running> = self.running.extract_if(.., |running| is_over(running)).collect();
+    pub(super) fn take_all(&mut self, is_over: impl Fn(&RunningSequence) -> bool) -> Vec<RunningSequence> {
+        let taken: Vec<RunningSequence> = self.running.extract_if(.., |running| is_over(running)).collect();
         for running in &taken {
             self.is_taken[running.slot as usize] = false;
         }
@@ -92,14 +92,14 @@ impl Slots {
     }
 
     /// The slot of the sequence that runs on `id`.
-    pub(super) fn slot_of(&self, id: SequenceId) -> Option<u32> {
+    pub(super) fn slot_of(&self, id: KvSeqId) -> Option<u32> {
         self.running.iter().find(|running| running.id == id).map(|running| running.slot)
     }
 
-    /// The slot that a branch of `job` takes: the one that it would like where that is free, else the one that was left the longest
+    /// The slot that a branch of `request_group` takes: the one that it would like where that is free, else the one that was left the longest
     /// ago; what names the slot to load into gets no other. `None` where none of these is free, or each is about to be erased.
-    pub(super) fn free_slot(&self, job: &Job) -> Option<u32> {
-        match (job.must_have(), job.request.slot) {
+    pub(super) fn free_slot(&self, job: &RequestGroup) -> Option<u32> {
+        match (job.n_cells_required(), job.request.slot) {
             (Some(slot), _) => Some(slot).filter(|&slot| self.is_free(slot)),
             (None, Some(slot)) => self.free_slot_like(slot),
             (None, None) => self.longest_idle(),
@@ -122,7 +122,7 @@ impl Slots {
         !self.is_taken[slot as usize] && !is_erased_next()
     }
 
-    pub(super) fn running_in(&self, slot: u32) -> Option<&Running> {
+    pub(super) fn running_in(&self, slot: u32) -> Option<&RunningSequence> {
         self.running.iter().find(|running| running.slot == slot)
     }
 
@@ -133,14 +133,14 @@ impl Slots {
     }
 
     /// A sequence leaves `slot`, where the first `n_held` of its `tokens` stay known until the next one comes that fills it.
-    pub(super) fn leave(&mut self, slot: u32, variants: &Variants, tokens: Tokens, n_held: u32) {
+    pub(super) fn leave(&mut self, slot: u32, variants: &AdapterSchedule, tokens: Tokens, n_held: u32) {
         self.n_left += 1;
         let left = &mut self.left[slot as usize];
         (left.at, left.variants, left.tokens, left.n_held) = (self.n_left, variants.clone(), tokens, n_held);
     }
 
     /// What was left in `slot`, and how it was computed.
-    pub(super) fn left_in(&self, slot: u32) -> (&Variants, Vec<Token>) {
+    pub(super) fn left_in(&self, slot: u32) -> (&AdapterSchedule, Vec<Token>) {
         let left = &self.left[slot as usize];
         (&left.variants, left.tokens.first(left.n_held))
     }
@@ -158,11 +158,11 @@ impl Slots {
 
     /// Takes out what was left in `slot`: its tokens, how they were computed, and how many of the first of them other slots hold
     /// too.
-    pub(super) fn take_left(&mut self, slot: u32) -> (Variants, Vec<Token>, u32) {
+    pub(super) fn take_left(&mut self, slot: u32) -> (AdapterSchedule, Vec<Token>, u32) {
         let tokens: Arc<[Token]> = self.left_in(slot).1.into();
-        let Left { variants, .. } = std::mem::take(&mut self.left[slot as usize]);
+        let FinishedSlot { variants, .. } = std::mem::take(&mut self.left[slot as usize]);
         let n_common =
-            |other: &Left| other.tokens.common_prefix(&tokens).min(other.n_held).min(other.variants.n_common(&variants));
+            |other: &FinishedSlot| other.tokens.common_prefix(&tokens).min(other.n_held).min(other.variants.n_common(&variants));
         let n_kept = self.left.iter().map(n_common).max().unwrap_or(0);
         (variants, tokens.to_vec(), n_kept)
     }

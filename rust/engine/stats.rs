@@ -52,7 +52,7 @@ pub struct Stats {
     /// Bytes that they take, each counted by itself.
     pub n_pinned_bytes: u64,
     /// The second tier.
-    pub store: StoreStats,
+    pub store: HostCacheStats,
     /// Where the worker's time went since its start.
     pub times: StepTimes,
 }
@@ -75,7 +75,7 @@ pub struct BranchStats {
 
 /// The store: saved pieces in host memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct StoreStats {
+pub struct HostCacheStats {
     /// Bytes of all pieces.
     pub n_bytes: u64,
     /// Most bytes; `None` is no limit.

@@ -7,7 +7,7 @@
 
 /// What a step's time depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct StepShape {
     /// Rows of sequences that decode, one each.
     pub n_decoding: u32,
     /// Rows of prompts.
@@ -77,12 +77,12 @@ impl StepCost {
     }
 
     /// Seconds that a step of this shape takes on average; 0 until one was measured.
-    pub(super) fn mean_s(&self, shape: Shape) -> f64 {
+    pub(super) fn mean_s(&self, shape: StepShape) -> f64 {
         dot(&units(shape), &self.costs_s)
     }
 
     /// Seconds that 99 of 100 steps of this shape stay within; 0 until one was measured. Never falls with any number in `shape`.
-    pub(super) fn high_s(&self, shape: Shape) -> f64 {
+    pub(super) fn high_s(&self, shape: StepShape) -> f64 {
         self.mean_s(shape) * (self.margin * self.miss).exp()
     }
 
@@ -95,7 +95,7 @@ impl StepCost {
     }
 
     /// Learns from a step that took `took_s` seconds.
-    pub(super) fn observe(&mut self, shape: Shape, took_s: f64) {
+    pub(super) fn observe(&mut self, shape: StepShape, took_s: f64) {
         // A clock may stand still for a step of a model that does nothing, but no ratio of times may be infinite.
         let took_s = took_s.max(1e-6);
         self.n_tried = self.n_tried.max(shape.n_prefill);
@@ -119,7 +119,7 @@ impl StepCost {
     }
 
     /// Divides the first step's time: half for itself, half for its rows; a row costs twice as much beside 8,192 cells.
-    fn begin(&mut self, shape: Shape, took_s: f64) {
+    fn begin(&mut self, shape: StepShape, took_s: f64) {
         let n_rows = f64::from((shape.n_decoding + shape.n_prefill).max(1));
         let row_s = took_s / 2.0 / n_rows;
         let cell_s = row_s / 8192.0;
@@ -207,7 +207,7 @@ impl StepCost {
 }
 
 /// How much of each cost a step of this shape has.
-fn units(Shape { n_decoding, n_prefill, n_cells }: Shape) -> [f64; N_COSTS] {
+fn units(StepShape { n_decoding, n_prefill, n_cells }: StepShape) -> [f64; N_COSTS] {
     let [n_decoding, n_prefill] = [n_decoding, n_prefill].map(f64::from);
     let n_cells = f64::from(n_cells) + n_decoding + n_prefill;
     [1.0, n_decoding, n_prefill, n_decoding * n_cells, n_prefill * n_cells]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::engine::stats::StepTimes;
 
 /// Which part of a step.
-pub(super) type Part = fn(&mut StepTimes) -> &mut Duration;
+pub(super) type TimeField = fn(&mut StepTimes) -> &mut Duration;
 
 /// Counts the time of a step by its parts. What no part was named for counts for the next one that is, so that the parts always
 /// add up to the step.
@@ -36,13 +36,13 @@ impl Stopwatch {
     }
 
     /// A part of the running part took so long, and counts on its own.
-    pub(super) fn count(&mut self, part: Part, took: Duration) {
+    pub(super) fn count(&mut self, part: TimeField, took: Duration) {
         *part(&mut self.times) += took;
         self.within += took;
     }
 
     /// The running part ends, which was `part`. Returns the moment.
-    pub(super) fn lap(&mut self, part: Part) -> Instant {
+    pub(super) fn lap(&mut self, part: TimeField) -> Instant {
         let now = Instant::now();
         *part(&mut self.times) += (now - self.last).saturating_sub(self.within);
         (self.last, self.within) = (now, Duration::ZERO);

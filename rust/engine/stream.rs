@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use crate::engine::explanation::SharedExplanation;
-use crate::error::{Error, Result, Unit};
+use crate::engine::shared_explanation::SharedExplanation;
+use crate::error::{BacklogUnit, Error, Result};
 use crate::request::{Event, Explanation, MAX_COMPLETIONS, Request, Token};
 
 /// Events of one branch that may wait to be read, one for each token. A stream's bound is this times its branches; where more wait,
@@ -21,19 +21,19 @@ pub const MAX_BYTES_BEHIND: usize = 32 << 20;
 
 /// How long a reader that was woken is not woken again for tokens alone, where few streams have some. A small model makes thousands
 /// of steps per second, and whoever is woken for each takes a core from what computes the next.
-pub const BELL_REST: Duration = Duration::from_millis(4);
+pub const WAKE_INTERVAL: Duration = Duration::from_millis(4);
 
 /// Streams whose readers cost about a tenth of that. Where more have something to tell, the rest is longer in proportion, but at
-/// most [`MAX_BELL_REST`].
+/// most [`MAX_WAKE_INTERVAL`].
 const STREAMS_PER_REST: usize = 8;
 
 /// One picture of a screen: what comes within it is seen at once.
-pub const MAX_BELL_REST: Duration = Duration::from_millis(16);
+pub const MAX_WAKE_INTERVAL: Duration = Duration::from_millis(16);
 
 /// Called by the worker when a stream has something new.
 ///
 /// A step that feeds several streams with the same bell (the same `Arc`) rings it once, after all its events can be read.
-pub trait Bell: Send + Sync {
+pub trait WakeHandle: Send + Sync {
     /// Wakes whoever waits. Must not block: the worker calls it between two decodes.
     fn ring(&self);
 
@@ -42,7 +42,7 @@ pub trait Bell: Send + Sync {
     /// before the worker computes a prompt, answers a question or waits, and once it has moved cells.
     fn rest(&self, n_streams: usize) -> Duration {
         let n_times = u32::try_from(n_streams.div_ceil(STREAMS_PER_REST)).unwrap_or(u32::MAX);
-        BELL_REST.saturating_mul(n_times.max(1)).min(MAX_BELL_REST)
+        WAKE_INTERVAL.saturating_mul(n_times.max(1)).min(MAX_WAKE_INTERVAL)
     }
 }
 
@@ -58,7 +58,7 @@ pub enum Ready {
 }
 
 #[derive(Default)]
-struct Unread {
+struct UnreadEvents {
     events: VecDeque<Event>,
     /// Of all of these.
     n_bytes: usize,
@@ -76,7 +76,7 @@ struct Unread {
     explanation: Option<Arc<SharedExplanation>>,
 }
 
-impl Unread {
+impl UnreadEvents {
     fn push(&mut self, event: Event) {
         self.n_bytes += event.n_bytes();
         self.events.push_back(event);
@@ -92,12 +92,12 @@ impl Unread {
 
 /// What both ends hold. As a bell, it wakes the threads that wait in [`Completions::wait`].
 struct Shared {
-    queue: Mutex<Unread>,
+    queue: Mutex<UnreadEvents>,
     arrived: Condvar,
     is_cancelled: AtomicBool,
 }
 
-impl Bell for Shared {
+impl WakeHandle for Shared {
     fn ring(&self) {
         self.lock().will_wake = false;
         self.arrived.notify_all();
@@ -105,7 +105,7 @@ impl Bell for Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Unread> {
+    fn lock(&self) -> MutexGuard<'_, UnreadEvents> {
         self.queue.lock().expect("no code that holds the queue can panic")
     }
 }
@@ -115,18 +115,18 @@ pub struct Fork {
     /// Which branch, as its stream counts them.
     pub branch: u32,
     /// Where its forks part from it.
-    pub at: At,
+    pub at: ForkPoint,
     /// Tokens that stand between there and what the forks write.
     pub append: Vec<Token>,
     /// How they go on.
-    pub ways: Ways,
+    pub ways: ForkKind,
     /// Where their events come.
-    pub into: Into,
+    pub into: ForkDestination,
 }
 
 /// A place in the text that a branch has written so far, its prompt not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
+pub enum ForkPoint {
     /// Where it ends when the worker sees the fork; a token that ends texts is no part of it.
     End,
     /// After so many of its tokens.
@@ -136,7 +136,7 @@ pub enum At {
 }
 
 /// How forks go on.
-pub enum Ways {
+pub enum ForkKind {
     /// So many, as the branch itself would: with its parameters, and from the state of its penalties and its grammar.
     Alike(u32),
     /// As these ask for, each of them for its `n`: what stands before is the prompt to them, so that a grammar begins anew. What a
@@ -144,22 +144,22 @@ pub enum Ways {
     Anew {
         /// One for each kind of them.
         requests: Vec<Request>,
-        /// Whether they draw with the seeds of their requests; otherwise with those that [`Ways::Alike`] would.
+        /// Whether they draw with the seeds of their requests; otherwise with those that [`ForkKind::Alike`] would.
         with_own_seeds: bool,
     },
 }
 
 /// Where the events of forks come.
-pub enum Into {
+pub enum ForkDestination {
     /// In the stream of the branch, with the numbers behind those that it has had.
     SameStream,
     /// In one of their own, which rings this bell.
-    OwnStream(Option<Arc<dyn Bell>>),
+    OwnStream(Option<Arc<dyn WakeHandle>>),
 }
 
 /// What [`Completions::fork`] has made.
 #[derive(Debug)]
-pub struct Forked {
+pub struct ForkResult {
     /// The numbers of the forks in their stream.
     pub branches: Range<u32>,
     /// The seed of the first.
@@ -167,7 +167,7 @@ pub struct Forked {
     /// After so many of the tokens that the branch has drawn.
     pub n_said: u32,
     /// How the texts of the forks go on from that of the branch.
-    pub seam: Seam,
+    pub seam: ForkTextBoundary,
     /// Number of tokens of the forks' prompt: those of the branch up to that position, without the ones that context shifts dropped
     /// before the fork was made, and those that are appended.
     pub n_prompt: usize,
@@ -178,7 +178,7 @@ pub struct Forked {
 /// Where the text of a fork goes on from that which its branch showed with the tokens before it. The two are one text, but where some
 /// was held back there, as it may have been the start of a stop string.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seam {
+pub struct ForkTextBoundary {
     /// Text that stands between the two, and that neither shows: forks that begin anew, or behind something that is appended, go on
     /// behind it.
     pub unshown: String,
@@ -190,45 +190,45 @@ pub struct Seam {
 /// A fork that the worker was asked for.
 pub struct PendingFork {
     /// `None` once it was taken.
-    asked: Mutex<Option<AskedFork>>,
+    asked: Mutex<Option<ForkCommand>>,
 }
 
-pub(crate) struct AskedFork {
-    pub(crate) answered: Receiver<Result<ForkMade>>,
+pub(crate) struct ForkCommand {
+    pub(crate) answered: Receiver<Result<ForkOutcome>>,
     /// What was taken out of that.
-    pub(crate) answer: Option<Result<ForkMade>>,
+    pub(crate) answer: Option<Result<ForkOutcome>>,
     /// The forks' own stream, where they have one.
     pub(crate) own: Option<Completions>,
 }
 
 /// What became of a fork.
 #[derive(Debug)]
-pub(crate) struct ForkMade {
+pub(crate) struct ForkOutcome {
     /// Of their stream.
     pub(crate) branches: Range<u32>,
     pub(crate) seed: u32,
     pub(crate) n_said: u32,
-    pub(crate) seam: Seam,
+    pub(crate) seam: ForkTextBoundary,
     pub(crate) n_prompt: usize,
 }
 
-impl AskedFork {
-    fn made(self, answer: Result<ForkMade>) -> Result<Forked> {
-        let ForkMade { branches, seed, n_said, seam, n_prompt } = answer?;
+impl ForkCommand {
+    fn made(self, answer: Result<ForkOutcome>) -> Result<ForkResult> {
+        let ForkOutcome { branches, seed, n_said, seam, n_prompt } = answer?;
         let stream = self.own.map(|mut completions| {
             completions.set_prompt(n_prompt);
             completions
         });
-        Ok(Forked { branches, seed, n_said, seam, n_prompt, stream })
+        Ok(ForkResult { branches, seed, n_said, seam, n_prompt, stream })
     }
 }
 
 impl PendingFork {
-    pub(crate) fn new(asked: AskedFork) -> Self {
+    pub(crate) fn new(asked: ForkCommand) -> Self {
         Self { asked: Mutex::new(Some(asked)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<AskedFork>> {
+    fn lock(&self) -> MutexGuard<'_, Option<ForkCommand>> {
         self.asked.lock().expect("no code that holds a fork can panic")
     }
 
@@ -248,7 +248,7 @@ impl PendingFork {
     }
 
     /// What became of it, once; `None` as long as the worker has not answered, and after that was taken.
-    pub fn take(&self) -> Option<Result<Forked>> {
+    pub fn take(&self) -> Option<Result<ForkResult>> {
         if !self.is_ready() {
             return None;
         }
@@ -261,7 +261,7 @@ impl PendingFork {
     ///
     /// # Errors
     /// As [`Completions::fork`].
-    pub fn wait(self) -> Result<Forked> {
+    pub fn wait(self) -> Result<ForkResult> {
         let mut asked = self.lock().take().ok_or(Error::Stopped)?;
         let answer = asked.answer.take().unwrap_or_else(|| asked.answered.recv().unwrap_or(Err(Error::Stopped)));
         asked.made(answer)
@@ -269,7 +269,7 @@ impl PendingFork {
 }
 
 /// Asks the worker for a fork; who gave a bell is told by it that there is an answer.
-pub(crate) type AskFork = dyn Fn(Fork, Option<Arc<dyn Bell>>) -> Result<PendingFork> + Send + Sync;
+pub(crate) type ForkSender = dyn Fn(Fork, Option<Arc<dyn WakeHandle>>) -> Result<PendingFork> + Send + Sync;
 
 /// The receiving end of one request: an iterator over its events. Dropping it cancels the request.
 ///
@@ -280,7 +280,7 @@ pub struct Completions {
     n_prompt: usize,
     /// Tells the worker that nobody reads on, or that one branch is wanted no longer.
     cancel: Box<dyn Fn(Option<u32>) + Send + Sync>,
-    fork: Option<Box<AskFork>>,
+    fork: Option<Box<ForkSender>>,
     /// Lives as long as this: until then the texts of branches that have ended may be asked for.
     _reader: Arc<()>,
 }
@@ -305,7 +305,7 @@ impl Completions {
     }
 
     /// How forks are asked for.
-    pub(crate) fn set_fork(&mut self, fork: Box<AskFork>) {
+    pub(crate) fn set_fork(&mut self, fork: Box<ForkSender>) {
         self.fork = Some(fork);
     }
 
@@ -415,15 +415,15 @@ impl Completions {
     /// the stream has ended that forks are to come in or would have more than [`MAX_COMPLETIONS`] branches, and for a request as
     /// [`Engine::submit`](crate::engine::Engine::submit) does; [`Error::ContextOverflow`], [`Error::QueueFull`],
     /// [`Error::Stopped`].
-    pub fn fork(&self, fork: Fork) -> Result<Forked> {
-        self.ask_fork(fork, None)?.wait()
+    pub fn fork(&self, fork: Fork) -> Result<ForkResult> {
+        self.request_fork(fork, None)?.wait()
     }
 
     /// As [`Completions::fork`], without waiting: `bell` is rung when the worker has answered.
     ///
     /// # Errors
     /// As that, for what is known before.
-    pub fn ask_fork(&self, fork: Fork, bell: Option<Arc<dyn Bell>>) -> Result<PendingFork> {
+    pub fn request_fork(&self, fork: Fork, bell: Option<Arc<dyn WakeHandle>>) -> Result<PendingFork> {
         self.fork.as_ref().map_or(Err(Error::Stopped), |ask| ask(fork, bell))
     }
 }
@@ -456,7 +456,7 @@ impl Drop for Completions {
 /// The worker's end. Dropped before [`Sender::end`], it tells the reader that the engine has stopped.
 pub(crate) struct Sender {
     shared: Arc<Shared>,
-    bell: Option<Arc<dyn Bell>>,
+    bell: Option<Arc<dyn WakeHandle>>,
     /// Branches that it has had.
     n_branches: AtomicU32,
     /// Forks of them that got streams of their own.
@@ -502,7 +502,7 @@ impl Sender {
     }
 
     /// The bell that was given.
-    pub(crate) fn bell(&self) -> Option<&Arc<dyn Bell>> {
+    pub(crate) fn bell(&self) -> Option<&Arc<dyn WakeHandle>> {
         self.bell.as_ref()
     }
 
@@ -511,28 +511,28 @@ impl Sender {
         self.backlog_of(&self.shared.lock())
     }
 
-    fn backlog_of(&self, queue: &Unread) -> Backlog {
-        let &Unread { ref events, n_bytes, n_read, .. } = queue;
+    fn backlog_of(&self, queue: &UnreadEvents) -> Backlog {
+        let &UnreadEvents { ref events, n_bytes, n_read, .. } = queue;
         Backlog { n_events: events.len(), n_bytes, n_read, max_events: self.max_events() }
     }
 
     /// Publishes `events`, which are left empty.
-    pub(crate) fn send(&self, events: &mut Vec<Event>) -> Sent {
+    pub(crate) fn send(&self, events: &mut Vec<Event>) -> PublishOutcome {
         let mut queue = self.shared.lock();
         if self.is_cancelled() {
             queue.was_left |= !events.is_empty();
             events.clear();
-            return Sent { bell: None, backlog: self.backlog_of(&queue) };
+            return PublishOutcome { bell: None, backlog: self.backlog_of(&queue) };
         }
         events.drain(..).for_each(|event| queue.push(event));
         let is_new = queue.n_waiting > 0 && !std::mem::replace(&mut queue.will_wake, true);
-        let bell = is_new.then(|| Arc::<Shared>::clone(&self.shared) as Arc<dyn Bell>);
-        Sent { bell, backlog: self.backlog_of(&queue) }
+        let bell = is_new.then(|| Arc::<Shared>::clone(&self.shared) as Arc<dyn WakeHandle>);
+        PublishOutcome { bell, backlog: self.backlog_of(&queue) }
     }
 
     /// Tells what becomes of the events.
-    pub(crate) fn receipt(&self) -> Receipt {
-        Receipt { shared: Arc::clone(&self.shared) }
+    pub(crate) fn receipt(&self) -> ReadReceipt {
+        ReadReceipt { shared: Arc::clone(&self.shared) }
     }
 
     /// Ends the stream: all branches have finished, or an error ended them.
@@ -558,9 +558,9 @@ impl Drop for Sender {
 }
 
 /// What became of events that were published.
-pub(crate) struct Sent {
+pub(crate) struct PublishOutcome {
     /// Wakes the threads that wait for one, once until it is rung; `None` where there are none.
-    pub(crate) bell: Option<Arc<dyn Bell>>,
+    pub(crate) bell: Option<Arc<dyn WakeHandle>>,
     pub(crate) backlog: Backlog,
 }
 
@@ -579,7 +579,7 @@ pub(crate) struct Backlog {
 
 impl Backlog {
     /// Whether more waits than may.
-    pub(crate) fn is_too_much(&self) -> bool {
+    pub(crate) fn is_over_limit(&self) -> bool {
         self.n_events > self.max_events || self.n_bytes > MAX_BYTES_BEHIND
     }
 
@@ -591,18 +591,18 @@ impl Backlog {
     /// [`Error::SlowReader`], for a stream that is waited for no longer.
     pub(crate) fn error(&self) -> Error {
         if self.n_bytes > MAX_BYTES_BEHIND / 2 {
-            return Error::SlowReader { n_behind: self.n_bytes, limit: MAX_BYTES_BEHIND, unit: Unit::Bytes };
+            return Error::SlowReader { n_behind: self.n_bytes, limit: MAX_BYTES_BEHIND, unit: BacklogUnit::Bytes };
         }
-        Error::SlowReader { n_behind: self.n_events, limit: self.max_events, unit: Unit::Events }
+        Error::SlowReader { n_behind: self.n_events, limit: self.max_events, unit: BacklogUnit::Events }
     }
 }
 
 /// Tells the worker whether the events of a stream were read.
-pub(crate) struct Receipt {
+pub(crate) struct ReadReceipt {
     shared: Arc<Shared>,
 }
 
-impl Receipt {
+impl ReadReceipt {
     /// `None` as long as some wait to be read; `false` where the reader went before it had read everything.
     pub(crate) fn was_read(&self) -> Option<bool> {
         let queue = self.shared.lock();
@@ -615,7 +615,7 @@ impl Receipt {
 pub(crate) fn stream(
     request_id: u64,
     n: u32,
-    bell: Option<Arc<dyn Bell>>,
+    bell: Option<Arc<dyn WakeHandle>>,
     cancel: Box<dyn Fn(Option<u32>) + Send + Sync>,
 ) -> (Sender, Completions) {
     let shared = Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), is_cancelled: AtomicBool::new(false) });

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::engine::core::Core;
-use crate::engine::leaving::{end_with, finish, finish_idle, leave_slot};
+use crate::engine::lifecycle::{end_with, finish, finish_idle, leave_slot};
 use crate::engine::runner::Runner;
-use crate::engine::running::Phase;
+use crate::engine::running_sequence::Phase;
 use crate::error::{Error, Result};
-use crate::request::{FinishReason, Made, SavedPiece, SavedPrefix, Task};
+use crate::request::{FinishReason, SavedPiece, SavedPrefix, Task, TaskResult};
 
 /// Ends the requests whose prompt was all that they wanted, once it is computed or restored.
 pub(super) fn finish_tasks<R: Runner>(core: &mut Core<R>) {
@@ -62,7 +62,7 @@ fn finish_task<R: Runner>(core: &mut Core<R>, nth: usize) {
                 && core.memory.kind().is_a_state()
             {
                 let bytes = Arc::clone(&piece.bytes);
-                core.memory.cache_mut().add_snapshot(running.id, running.n_held, bytes, Some(logits[..].into()));
+                core.memory.cache_mut().add_checkpoint(running.id, running.n_held, bytes, Some(logits[..].into()));
             }
             finish(core, running, reason, None);
         }
@@ -73,12 +73,12 @@ fn finish_task<R: Runner>(core: &mut Core<R>, nth: usize) {
             let Phase::Copying(saved) = &mut running.phase else { unreachable!("what is saved was copied") };
             let (adapters, invoked_at) = (variants.adapters().collect(), variants.change());
             let saved = SavedPrefix { tokens, logits, adapters, invoked_at, ..std::mem::take(saved) };
-            finish(core, running, reason, Some(Made::Saved(saved)));
+            finish(core, running, reason, Some(TaskResult::Saved(saved)));
         }
         Task::Pin => {
             leave_slot(core, &running);
             match core.memory.cache_mut().pin(running.id) {
-                Ok(pinned) => finish_idle(core, running, reason, Some(Made::Pinned(pinned))),
+                Ok(pinned) => finish_idle(core, running, reason, Some(TaskResult::Pinned(pinned))),
                 Err(error) => core.outbox.failed.push((stream_id, error)),
             }
         }

@@ -6,33 +6,33 @@ use std::time::{Duration, Instant};
 
 use crate::config::Limits;
 use crate::engine::admission::admit;
+use crate::engine::checkpoints::save_checkpoints;
 use crate::engine::computing::compute;
 use crate::engine::core::Core;
-use crate::engine::drawing::draw;
-use crate::engine::finding::keep_prompts;
-use crate::engine::fork_order::ForkOrder;
-use crate::engine::forking::{cancel_in_turn, fork, make_forks};
-use crate::engine::forks::Forks;
+use crate::engine::fork_request::ForkRequest;
+use crate::engine::forking::{advance_forks, cancel_in_order, fork};
+use crate::engine::forks::ForkRegistry;
 use crate::engine::grouping::group;
 use crate::engine::history::History;
-use crate::engine::job::Job;
-use crate::engine::leaving::{fail_request, remove_stream};
+use crate::engine::lifecycle::{fail_request, remove_stream};
 use crate::engine::memory::Memory;
-use crate::engine::outbox::{Outbox, Published};
+use crate::engine::output::{Output, SharedState};
 use crate::engine::planning::{Planner, count};
-use crate::engine::publishing::{await_readers, publish, show};
+use crate::engine::prefix_match::hold_prompts;
+use crate::engine::prompt_logprob_cache::PromptLogprobCache;
+use crate::engine::prompt_logprobs::report_prompts;
+use crate::engine::publishing::{pause_slow_consumers, publish, show};
 use crate::engine::questions::{Question, Questions, answer, answer_some};
 use crate::engine::queue::Queue;
-use crate::engine::recall::Recall;
-use crate::engine::restoring::{move_pieces, use_idle_time};
+use crate::engine::request_group::RequestGroup;
 use crate::engine::runner::Runner;
-use crate::engine::scheduler::Scheduler;
+use crate::engine::sampling_step::draw;
 use crate::engine::slots::Slots;
-use crate::engine::snapshots::keep_snapshots;
-use crate::engine::stalling::StallDetector;
+use crate::engine::stall_detector::StallDetector;
 use crate::engine::stats::{RecentStep, Stats};
+use crate::engine::step_budget::StepBudget;
 use crate::engine::stopwatch::Stopwatch;
-use crate::engine::telling::tell_of_prompts;
+use crate::engine::tier_moves::{move_between_tiers, use_idle_time};
 use crate::request::Task;
 use crate::sampling::Threads;
 
@@ -41,14 +41,14 @@ const LONGEST_NAP: Duration = Duration::from_millis(10);
 
 /// What a handle asks of the worker.
 pub(crate) enum Command {
-    /// The jobs of a new stream, to be queued; counted in [`Published::n_waiting`].
-    Submit(Vec<Job>),
+    /// The jobs of a new stream, to be queued; counted in [`SharedState::n_waiting`].
+    Submit(Vec<RequestGroup>),
     /// The reader of this stream has gone.
     Cancel(u64),
     /// This branch of a stream, by its number there, is wanted no longer.
     CancelBranch(u64, u32),
-    /// A branch is to be forked; counted in [`Published::n_waiting`].
-    Fork(Box<ForkOrder>),
+    /// A branch is to be forked; counted in [`SharedState::n_waiting`].
+    Fork(Box<ForkRequest>),
     /// To be answered between two steps, behind the commands that wait.
     Ask(Question),
     /// End now.
@@ -64,18 +64,18 @@ pub(crate) struct Worker<R> {
 }
 
 impl<R: Runner> Worker<R> {
-    pub(crate) fn new(runner: R, limits: Limits, commands: Receiver<Command>, published: Arc<Published>) -> Self {
+    pub(crate) fn new(runner: R, limits: Limits, commands: Receiver<Command>, published: Arc<SharedState>) -> Self {
         let samplers = Threads::new(runner.n_threads());
         let stats = Stats { n_cells: limits.n_ctx as usize, n_ids: limits.n_seq_max as usize, ..Stats::default() };
-        let planner = Planner::new(Scheduler::new(limits.n_ubatch, limits.max_token_gap));
+        let planner = Planner::new(StepBudget::new(limits.n_ubatch, limits.max_token_gap));
         let mut core = Core {
             memory: Memory::new(runner, &limits),
             queue: Queue::new(limits.n_slots),
             slots: Slots::new(limits.n_slots),
-            outbox: Outbox::new(published),
+            outbox: Output::new(published),
             history: History::default(),
-            forks: Forks::default(),
-            recall: Recall::default(),
+            forks: ForkRegistry::default(),
+            recall: PromptLogprobCache::default(),
             samplers,
             stats,
             stopwatch: Stopwatch::new(),
@@ -105,12 +105,12 @@ impl<R: Runner> Worker<R> {
         core.lap(|times| &mut times.receive);
         planner.begin_moving(core);
         core.has_changed = false;
-        await_readers(core);
-        make_forks(core);
+        pause_slow_consumers(core);
+        advance_forks(core);
         admit(core);
         core.lap(|times| &mut times.place);
-        move_pieces(core);
-        keep_prompts(core);
+        move_between_tiers(core);
+        hold_prompts(core);
         group(core);
         core.lap(|times| &mut times.place);
         planner.plan(core);
@@ -123,11 +123,11 @@ impl<R: Runner> Worker<R> {
         let decode = compute(core, planner);
         core.lap(|times| &mut times.decode);
         if decode.is_some() {
-            keep_snapshots(core);
+            save_checkpoints(core);
             let began = Instant::now();
-            let n_told = tell_of_prompts(core);
+            let n_told = report_prompts(core);
             if n_told > 0 {
-                planner.scheduler.observe_telling(n_told, began.elapsed());
+                planner.scheduler.observe_prompt_logprobs(n_told, began.elapsed());
             }
             draw(core);
             admit(core);
@@ -169,14 +169,14 @@ impl<R: Runner> Worker<R> {
         self.core.forks.begin_step();
         if let Some(nap) = nap.filter(|_| self.core.is_busy() && !self.questions.are_waiting()) {
             match self.commands.recv_timeout(nap) {
-                Ok(command) => self.obey(command).then_some(())?,
+                Ok(command) => self.handle_command(command).then_some(())?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
         }
         let mut began = self.core.begin_step();
         loop {
-            if self.core.forks.have_enough() && self.core.is_busy() {
+            if self.core.forks.is_step_full() && self.core.is_busy() {
                 return Some(began);
             }
             let command = match self.commands.try_recv() {
@@ -204,12 +204,12 @@ impl<R: Runner> Worker<R> {
                     command
                 }
             };
-            self.obey(command).then_some(())?;
+            self.handle_command(command).then_some(())?;
         }
     }
 
     /// `false` when the engine stops.
-    fn obey(&mut self, command: Command) -> bool {
+    fn handle_command(&mut self, command: Command) -> bool {
         let core = &mut self.core;
         core.outbox.drop_unread_pins(core.memory.cache_mut());
         match command {
@@ -227,7 +227,7 @@ impl<R: Runner> Worker<R> {
                 drop(remove_stream(core, stream_id));
                 core.forks.forget(stream_id);
             }
-            Command::CancelBranch(stream_id, index) => cancel_in_turn(core, stream_id, index),
+            Command::CancelBranch(stream_id, index) => cancel_in_order(core, stream_id, index),
             Command::Fork(order) => fork(core, *order),
             Command::Ask(question) => self.questions.push(question),
             Command::Stop => return false,

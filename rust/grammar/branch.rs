@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::matcher::{DEAD, Matcher, State};
-use super::named::Named;
+use super::named_tokens::NamedTokens;
 use super::spellings::{Entry, Spellings};
-use super::utf8::Partial;
+use super::utf8::PartialChar;
 use crate::request::{Constraint, Token};
 
 /// Holds one branch to a grammar.
@@ -15,7 +15,7 @@ pub(super) struct Branch {
     pub(super) matcher: Matcher,
     pub(super) state: State,
     /// The character that the last token began.
-    pub(super) partial: Partial,
+    pub(super) partial: PartialChar,
 }
 
 impl Branch {
@@ -25,7 +25,7 @@ impl Branch {
     }
 
     /// Where the branch is after this spelling, where it may be spelt so.
-    fn read(&mut self, spelling: &[u8]) -> Option<(State, Partial)> {
+    fn read(&mut self, spelling: &[u8]) -> Option<(State, PartialChar)> {
         // As for llama.cpp, what is spelt with nothing or with a NUL is no text.
         if matches!(spelling, [] | [0, ..]) {
             return None;
@@ -37,8 +37,8 @@ impl Branch {
         self.matcher.may_complete(state, partial).then_some((state, partial))
     }
 
-    /// Whether the token is one of `named`; as for llama.cpp, none is that has no text.
-    fn is_among(&self, named: &Named, token: Token) -> bool {
+    /// Whether the token is one of `named_tokens`; as for llama.cpp, none is that has no text.
+    fn is_among(&self, named: &NamedTokens, token: Token) -> bool {
         named.contains(token) && !matches!(self.spellings.spelling(token), [] | [0, ..])
     }
 

@@ -1,6 +1,6 @@
 //! JSON, with the place of every value.
 
-use super::place::Flaw;
+use super::parse_error::ParseError;
 
 /// Most arrays and objects inside of each other.
 const MAX_DEPTH: usize = 256;
@@ -9,11 +9,11 @@ const MAX_DEPTH: usize = 256;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Value {
     pub(super) at: usize,
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Null,
     Bool(bool),
     /// Its value, and as it is written.
@@ -31,30 +31,30 @@ impl Value {
     }
 
     pub(super) fn members(&self) -> Option<&[(String, Self)]> {
-        if let Kind::Object(members) = &self.kind { Some(members) } else { None }
+        if let ValueKind::Object(members) = &self.kind { Some(members) } else { None }
     }
 
     pub(super) fn items(&self) -> Option<&[Self]> {
-        if let Kind::Array(items) = &self.kind { Some(items) } else { None }
+        if let ValueKind::Array(items) = &self.kind { Some(items) } else { None }
     }
 
     pub(super) fn text(&self) -> Option<&str> {
-        if let Kind::String(text) = &self.kind { Some(text) } else { None }
+        if let ValueKind::String(text) = &self.kind { Some(text) } else { None }
     }
 
     pub(super) fn number(&self) -> Option<f64> {
-        if let Kind::Number(number, _) = self.kind { Some(number) } else { None }
+        if let ValueKind::Number(number, _) = self.kind { Some(number) } else { None }
     }
 }
 
 /// Reads one value, which is all of `text`.
-pub(super) fn read(text: &str) -> Result<Value, Flaw> {
+pub(super) fn read(text: &str) -> Result<Value, ParseError> {
     let mut reader = Reader { text, at: 0 };
     let value = reader.value(0).and_then(|value| {
         reader.skip_space();
         if reader.at == text.len() { Ok(value) } else { reader.refuse("expected the end of the JSON") }
     });
-    value.map_err(|(at, message)| Flaw::new(text, at, message))
+    value.map_err(|(at, message)| ParseError::new(text, at, message))
 }
 
 struct Reader<'a> {
@@ -78,13 +78,13 @@ impl Reader<'_> {
             return Err((at, format!("arrays and objects are more than {MAX_DEPTH} deep")));
         }
         let kind = match self.peek() {
-            Some(b'{') => Kind::Object(self.list(b'}', |reader| reader.member(depth))?),
-            Some(b'[') => Kind::Array(self.list(b']', |reader| reader.value(depth + 1))?),
-            Some(b'"') => Kind::String(self.string()?),
+            Some(b'{') => ValueKind::Object(self.list(b'}', |reader| reader.member(depth))?),
+            Some(b'[') => ValueKind::Array(self.list(b']', |reader| reader.value(depth + 1))?),
+            Some(b'"') => ValueKind::String(self.string()?),
             Some(b'-' | b'0'..=b'9') => self.number()?,
-            _ if self.skip("null") => Kind::Null,
-            _ if self.skip("true") => Kind::Bool(true),
-            _ if self.skip("false") => Kind::Bool(false),
+            _ if self.skip("null") => ValueKind::Null,
+            _ if self.skip("true") => ValueKind::Bool(true),
+            _ if self.skip("false") => ValueKind::Bool(false),
             _ => return self.refuse("expected a JSON value"),
         };
         Ok(Value { at, kind })
@@ -119,7 +119,7 @@ impl Reader<'_> {
         Ok(items)
     }
 
-    fn number(&mut self) -> Result<Kind, Refusal> {
+    fn number(&mut self) -> Result<ValueKind, Refusal> {
         let start = self.at;
         self.skip("-");
         if !self.skip("0") {
@@ -135,7 +135,7 @@ impl Reader<'_> {
         let text = &self.text[start..self.at];
         let number: f64 = text.parse().map_err(|_| (start, "this is no number".to_owned()))?;
         if number.is_finite() {
-            Ok(Kind::Number(number, text.to_owned()))
+            Ok(ValueKind::Number(number, text.to_owned()))
         } else {
             Err((start, "this number is too large".to_owned()))
         }
@@ -235,7 +235,7 @@ mod tests {
         let items = value.members().unwrap()[0].1.items().unwrap();
         assert_eq!(items.iter().map(|item| item.at).collect::<Vec<_>>(), [8, 11, 19, 25, 31]);
         assert_eq!((items[0].number(), items[1].number(), items[4].text()), (Some(1.0), Some(-25.0), Some("é🦀\n")));
-        assert_eq!(value.get("a").unwrap().kind, Kind::Bool(false), "the last of several counts");
+        assert_eq!(value.get("a").unwrap().kind, ValueKind::Bool(false), "the last of several counts");
         assert_eq!((value.get("b").unwrap().members(), value.get("c")), (Some(&[][..]), None));
     }
 

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::alphabet::Alphabet;
-use super::named::Named;
+use super::named_tokens::NamedTokens;
 use super::rules::{Element, Rules};
-use super::utf8::{Fed, Partial};
+use super::utf8::{PartialChar, Utf8Step};
 use crate::request::Token;
 
 /// A stack: its top and what is below. [`EMPTY`] asks for nothing more.
@@ -61,7 +61,7 @@ pub(super) struct Matcher {
     /// What the other symbols make of a state, where it was looked for.
     next_rare: HashMap<(State, u32), State>,
     /// Whether part of a character may be completed in a state, where it was looked for.
-    completable: HashMap<(State, Partial), bool>,
+    completable: HashMap<(State, PartialChar), bool>,
     /// For each stack, in which round it was met last.
     met: Vec<u32>,
     round: u32,
@@ -204,17 +204,17 @@ impl Matcher {
     }
 
     /// The state after a text and part of a character, or `None` where it cannot go on so.
-    pub(super) fn feed(&mut self, state: State, partial: Partial, byte: u8) -> Option<(State, Partial)> {
+    pub(super) fn feed(&mut self, state: State, partial: PartialChar, byte: u8) -> Option<(State, PartialChar)> {
         let next = match partial.feed(byte) {
-            Fed::Character(code) => (self.step(state, code), Partial::default()),
-            Fed::Partial(partial) => (state, partial),
-            Fed::Invalid => (DEAD, Partial::default()),
+            Utf8Step::Character(code) => (self.step(state, code), PartialChar::default()),
+            Utf8Step::Partial(partial) => (state, partial),
+            Utf8Step::Invalid => (DEAD, PartialChar::default()),
         };
         (next.0 != DEAD).then_some(next)
     }
 
     /// Whether part of a character may be completed in `state`; nothing of a character always is.
-    pub(super) fn may_complete(&mut self, state: State, partial: Partial) -> bool {
+    pub(super) fn may_complete(&mut self, state: State, partial: PartialChar) -> bool {
         if partial.is_none() {
             return true;
         }
@@ -233,9 +233,9 @@ impl Matcher {
     }
 
     /// The tokens that `state` asks for by their ids.
-    pub(super) fn named(&mut self, state: State) -> Named {
+    pub(super) fn named(&mut self, state: State) -> NamedTokens {
         self.n_looks += self.states[state as usize].len();
-        Named::new(self.tops(state))
+        NamedTokens::new(self.tops(state))
     }
 
     /// The state after a token that `state` asks for by its id.

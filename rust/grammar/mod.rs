@@ -5,7 +5,7 @@
 //! llama.cpp says on its standard error only what is wrong with a grammar, and answers some with an endless loop, a full memory or
 //! the end of the process:
 //!
-//! - What is wrong with a grammar is said with its line and column ([`Flaw`]).
+//! - What is wrong with a grammar is said with its line and column ([`ParseError`]).
 //! - `{3,2}` is refused, where llama.cpp makes 2⁶⁴ rules of it.
 //! - A rule that is named must be defined, also where it is repeated no times.
 //! - A token that is named by its id must be in the vocabulary.
@@ -20,8 +20,8 @@ mod branch;
 mod json;
 mod lazy;
 mod matcher;
-mod named;
-mod place;
+mod named_tokens;
+mod parse_error;
 mod reader;
 mod rules;
 mod schema;
@@ -33,9 +33,9 @@ mod utf8;
 use std::fmt;
 use std::sync::Arc;
 
-pub use lazy::{Lazy, MAX_REACH, MAX_TRIGGER_BYTES, MAX_TRIGGERS, Triggers};
-pub use place::Flaw;
-pub use reader::Tokens;
+pub use lazy::{LazyGrammar, MAX_REACH, MAX_TRIGGER_BYTES, MAX_TRIGGERS, Triggers};
+pub use parse_error::ParseError;
+pub use reader::TokenLookup;
 pub use schema::{
     MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, MAX_WAYS, to_gbnf,
 };
@@ -45,7 +45,7 @@ use crate::request::{Constraint, ConstraintSource};
 use alphabet::Alphabet;
 use branch::Branch;
 use matcher::{Language, Matcher, State};
-use utf8::Partial;
+use utf8::PartialChar;
 
 /// Most bytes of a grammar.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -70,17 +70,17 @@ impl Grammar {
     /// Reads a grammar, whose texts begin with its rule `root`. `tokens` and `spellings` are of one vocabulary.
     ///
     /// # Errors
-    /// [`Flaw`] says what is wrong with it, and where.
-    pub fn new(text: &str, tokens: &dyn Tokens, spellings: Arc<Spellings>) -> Result<Self, Flaw> {
+    /// [`ParseError`] says what is wrong with it, and where.
+    pub fn new(text: &str, tokens: &dyn TokenLookup, spellings: Arc<Spellings>) -> Result<Self, ParseError> {
         if text.len() > MAX_BYTES {
             let message = format!("the grammar of {} bytes is longer than {MAX_BYTES} bytes", text.len());
-            return Err(Flaw::new(text, MAX_BYTES, message));
+            return Err(ParseError::new(text, MAX_BYTES, message));
         }
         let (rules, classes) = reader::read(text, tokens)?;
         let language = Arc::new(Language { rules, alphabet: Alphabet::new(&classes) });
         let (matcher, start) = Matcher::new(language);
         if matcher.is_exhausted() {
-            return Err(Flaw::new(text, 0, "the grammar has too many ways to begin a text"));
+            return Err(ParseError::new(text, 0, "the grammar has too many ways to begin a text"));
         }
         Ok(Self { spellings, matcher, start })
     }
@@ -95,7 +95,7 @@ impl Grammar {
 impl ConstraintSource for Grammar {
     fn start(&self) -> Box<dyn Constraint> {
         let (spellings, matcher) = (Arc::clone(&self.spellings), self.matcher.clone());
-        Box::new(Branch { spellings, matcher, state: self.start, partial: Partial::default() })
+        Box::new(Branch { spellings, matcher, state: self.start, partial: PartialChar::default() })
     }
 
     fn n_bytes(&self) -> usize {

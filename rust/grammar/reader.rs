@@ -5,13 +5,13 @@
 
 use std::collections::HashMap;
 
-use super::place::{Flaw, shown};
+use super::parse_error::{ParseError, shown};
 use super::rules::{self, Alternatives, Class, Classes, Element, RuleId, Rules};
 use super::{MAX_DEPTH, MAX_ELEMENTS, MAX_REPETITIONS};
 use crate::request::Token;
 
 /// What a grammar may know of the vocabulary.
-pub trait Tokens {
+pub trait TokenLookup {
     /// The token that this text is, where it is exactly one: `<think>`, say.
     fn spelt(&self, text: &str) -> Option<Token>;
 
@@ -20,7 +20,7 @@ pub trait Tokens {
 }
 
 /// Reads a grammar; also returns its classes.
-pub(super) fn read(text: &str, tokens: &dyn Tokens) -> Result<(Rules, Vec<Class>), Flaw> {
+pub(super) fn read(text: &str, tokens: &dyn TokenLookup) -> Result<(Rules, Vec<Class>), ParseError> {
     let reader = Reader {
         text,
         at: 0,
@@ -31,7 +31,7 @@ pub(super) fn read(text: &str, tokens: &dyn Tokens) -> Result<(Rules, Vec<Class>
         classes: Classes::default(),
         n_unrolled: 0,
     };
-    reader.grammar().map_err(|(at, message)| Flaw::new(text, at, message))
+    reader.grammar().map_err(|(at, message)| ParseError::new(text, at, message))
 }
 
 /// What is wrong, after so many bytes.
@@ -45,7 +45,7 @@ struct Reader<'a> {
     text: &'a str,
     /// The next byte.
     at: usize,
-    tokens: &'a dyn Tokens,
+    tokens: &'a dyn TokenLookup,
     ids: HashMap<&'a str, RuleId>,
     /// Of each rule: what it, or the rule that it was made for, is called, and where that was first said.
     names: Vec<(&'a str, usize)>,

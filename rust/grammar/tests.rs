@@ -10,7 +10,7 @@ const LONG: [&[u8]; 6] = [b"</s>", b"<think>", b"ab", b"", b"\xC3\xA9t", b"\"a"]
 
 pub(super) struct Toy;
 
-impl Tokens for Toy {
+impl TokenLookup for Toy {
     fn spelt(&self, text: &str) -> Option<Token> {
         LONG.iter().position(|&spelling| spelling == text.as_bytes()).and_then(|token| Token::try_from(token).ok())
     }
@@ -173,7 +173,7 @@ fn what_is_remembered_is_bounded() {
     // Every bracket is a stack of its own, so that there is always something new.
     let nested = grammar("root ::= \"(\" root \")\" | \"[\" root \"]\" | \"x\"");
     let mut branch =
-        Branch { spellings: spellings(), matcher: nested.matcher.clone(), state: nested.start, partial: Partial::default() };
+        Branch { spellings: spellings(), matcher: nested.matcher.clone(), state: nested.start, partial: PartialChar::default() };
     let mut most = 0;
     for i in 0..150_000_u32 {
         branch.accept(128 + Token::from(if i % 3 == 0 { b'(' } else { b'[' }));
@@ -311,7 +311,7 @@ fn what_a_token_costs_is_bounded_also_where_a_grammar_has_many_alternatives() {
     for alternatives in ["| <[7]> ".repeat(50_000), "| [é-ë] ".repeat(50_000)] {
         let many = grammar(&format!("root ::= \"x\" {alternatives}"));
         let mut branch =
-            Branch { spellings: spellings(), matcher: many.matcher.clone(), state: many.start, partial: Partial::default() };
+            Branch { spellings: spellings(), matcher: many.matcher.clone(), state: many.start, partial: PartialChar::default() };
         for most in [100 * 50_001, 2 * 50_001] {
             let mut row = vec![1.0; Toy.n_vocab()];
             branch.mask(&mut row);

@@ -2,7 +2,7 @@
 
 /// A character of which some bytes have come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(super) struct Partial {
+pub(super) struct PartialChar {
     /// The bits that have come.
     value: u32,
     /// Bytes that are still to come; 0 where no character has begun.
@@ -13,47 +13,47 @@ pub(super) struct Partial {
 
 /// What a byte makes of what came before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fed {
+pub(super) enum Utf8Step {
     /// A whole character.
     Character(u32),
     /// Part of one.
-    Partial(Partial),
+    Partial(PartialChar),
     /// Nothing that is UTF-8.
     Invalid,
 }
 
-impl Partial {
+impl PartialChar {
     /// Whether no character has begun.
     pub(super) fn is_none(self) -> bool {
         self.n_missing == 0
     }
 
     /// The next byte.
-    pub(super) fn feed(self, byte: u8) -> Fed {
+    pub(super) fn feed(self, byte: u8) -> Utf8Step {
         if self.n_missing == 0 {
             let (n_bits, n_missing, least) = match byte {
-                0x00..0x80 => return Fed::Character(byte.into()),
+                0x00..0x80 => return Utf8Step::Character(byte.into()),
                 0xC0..0xE0 => (5, 1, 0x80),
                 0xE0..0xF0 => (4, 2, 0x800),
                 0xF0..0xF8 => (3, 3, 0x1_0000),
-                _ => return Fed::Invalid,
+                _ => return Utf8Step::Invalid,
             };
             return Self { value: u32::from(byte) & ((1 << n_bits) - 1), n_missing, least }.checked();
         }
         if byte & 0xC0 != 0x80 {
-            return Fed::Invalid;
+            return Utf8Step::Invalid;
         }
         let value = self.value << 6 | u32::from(byte) & 0x3F;
         Self { value, n_missing: self.n_missing - 1, ..self }.checked()
     }
 
-    fn checked(self) -> Fed {
+    fn checked(self) -> Utf8Step {
         let (low, high) = self.range();
         // Surrogates are no characters.
         match low <= high && !(0xD800..0xE000).contains(&low) {
-            false => Fed::Invalid,
-            true if self.n_missing == 0 => Fed::Character(low),
-            true => Fed::Partial(self),
+            false => Utf8Step::Invalid,
+            true if self.n_missing == 0 => Utf8Step::Character(low),
+            true => Utf8Step::Partial(self),
         }
     }
 
@@ -69,22 +69,22 @@ impl Partial {
 mod tests {
     use super::*;
 
-    fn fed(bytes: &[u8]) -> Fed {
-        let mut partial = Partial::default();
+    fn fed(bytes: &[u8]) -> Utf8Step {
+        let mut partial = PartialChar::default();
         for (i, &byte) in bytes.iter().enumerate() {
             match partial.feed(byte) {
-                Fed::Partial(next) => partial = next,
-                end => return if i + 1 == bytes.len() { end } else { Fed::Invalid },
+                Utf8Step::Partial(next) => partial = next,
+                end => return if i + 1 == bytes.len() { end } else { Utf8Step::Invalid },
             }
         }
-        Fed::Partial(partial)
+        Utf8Step::Partial(partial)
     }
 
     #[test]
     fn every_character_is_read_and_nothing_else() {
         for character in (0..=0x1_0000).chain([0x1_2345, 0x10_FFFF]).filter_map(char::from_u32) {
             let mut bytes = [0; 4];
-            assert_eq!(fed(character.encode_utf8(&mut bytes).as_bytes()), Fed::Character(character.into()));
+            assert_eq!(fed(character.encode_utf8(&mut bytes).as_bytes()), Utf8Step::Character(character.into()));
         }
         for bytes in [
             &b"\x80"[..],
@@ -99,14 +99,14 @@ mod tests {
             b"\xF8",
             b"\xFF",
         ] {
-            assert_eq!(fed(bytes), Fed::Invalid, "{bytes:x?}");
+            assert_eq!(fed(bytes), Utf8Step::Invalid, "{bytes:x?}");
         }
     }
 
     #[test]
     fn part_of_a_character_knows_what_it_may_become() {
         let range = |bytes| match fed(bytes) {
-            Fed::Partial(partial) => partial.range(),
+            Utf8Step::Partial(partial) => partial.range(),
             other => panic!("{other:?}"),
         };
         assert_eq!(range(b"\xC3"), (0xC0, 0xFF));

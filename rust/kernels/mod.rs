@@ -24,4 +24,4 @@ mod team;
 
 pub use level::Level;
 pub use shared::Shared;
-pub use team::{Crew, Solo, Team};
+pub use team::{SoloTeam, Team, ThreadTeam};

@@ -21,10 +21,10 @@ pub unsafe trait Team {
 
 /// A thread that computes alone.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Solo;
+pub struct SoloTeam;
 
 // SAFETY: there is one thread.
-unsafe impl Team for Solo {
+unsafe impl Team for SoloTeam {
     fn index(&self) -> usize {
         0
     }
@@ -38,28 +38,28 @@ unsafe impl Team for Solo {
 
 /// Threads of the standard library, for tests and benchmarks.
 #[derive(Debug)]
-pub struct Crew<'a> {
+pub struct ThreadTeam<'a> {
     index: usize,
     size: usize,
     barrier: &'a Barrier,
 }
 
-impl Crew<'_> {
+impl ThreadTeam<'_> {
     /// Runs `work` on `size` threads and returns once all have ended. `size` is at least 1.
     pub fn run(size: usize, work: impl Fn(&dyn Team) + Sync) {
         let barrier = Barrier::new(size);
         std::thread::scope(|scope| {
             for index in 1..size {
                 let (barrier, work) = (&barrier, &work);
-                scope.spawn(move || work(&Crew { index, size, barrier }));
+                scope.spawn(move || work(&ThreadTeam { index, size, barrier }));
             }
-            work(&Crew { index: 0, size, barrier: &barrier });
+            work(&ThreadTeam { index: 0, size, barrier: &barrier });
         });
     }
 }
 
 // SAFETY: `run` gives each of its threads an index of its own, and a barrier of their number.
-unsafe impl Team for Crew<'_> {
+unsafe impl Team for ThreadTeam<'_> {
     fn index(&self) -> usize {
         self.index
     }

@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{AdapterConfig, MAX_ADAPTERS};
-use crate::engine::runner::Variant;
+use crate::engine::runner::AdapterSet;
 use crate::error::{Error, Result};
 use crate::llama::gguf::{Metadata, Tensor};
 use crate::llama::identity::{Identity, ModelFiles};
@@ -117,7 +117,7 @@ pub(super) unsafe fn load(
 pub(super) unsafe fn turn_on(
     context: NonNull<sys::llama_context>,
     known: &[Adapter],
-    variant: &Variant,
+    variant: &AdapterSet,
 ) -> std::result::Result<(), String> {
     let of = |(id, scale): (u32, f32)| {
         let adapter = known.get(id as usize).filter(|_| scale.is_finite());

@@ -65,12 +65,12 @@ impl Affinity {
 
 /// A thread that is kept on some processors, until this is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Stay {
+pub(super) struct AffinityGuard {
     came_from: Option<(ThreadId, Affinity)>,
     place: Option<Affinity>,
 }
 
-impl Stay {
+impl AffinityGuard {
     /// This thread stays on the processors of `place` from now on.
     pub(super) fn at(&mut self, place: Affinity) {
         if self.place == Some(place) {
@@ -91,7 +91,7 @@ impl Stay {
     }
 }
 
-impl Drop for Stay {
+impl Drop for AffinityGuard {
     fn drop(&mut self) {
         if let Some((_, before)) = self.came_from.filter(|(thread, _)| *thread == thread::current().id()) {
             before.apply();
@@ -108,7 +108,7 @@ mod tests {
         let all = Affinity::current().expect("Linux tells");
         let last = *all.cpus().last().expect("it runs somewhere");
         let told = thread::spawn(move || {
-            let mut stay = Stay::default();
+            let mut stay = AffinityGuard::default();
             let there = [last, last].map(|cpu| {
                 stay.at(Affinity::of(&[cpu]));
                 Affinity::current()

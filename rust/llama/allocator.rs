@@ -4,7 +4,7 @@
 /// arenas. By itself glibc's keeps up to 32 MiB whole, in eight arenas for each processor, once as much was allocated and freed: a
 /// server that has read large bodies would hold hundreds of megabytes for good. Other allocators are left as they are.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-pub(crate) fn give_back_what_is_freed() {
+pub(crate) fn trim_allocator() {
     use std::ffi::c_int;
     unsafe extern "C" {
         fn mallopt(parameter: c_int, value: c_int) -> c_int;
@@ -38,4 +38,4 @@ pub(crate) fn trim_heap() {}
 
 /// Nothing is known of other allocators.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub(crate) fn give_back_what_is_freed() {}
+pub(crate) fn trim_allocator() {}

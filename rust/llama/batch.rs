@@ -2,7 +2,7 @@
 
 use llama_cpp_sys_2 as sys;
 
-use crate::engine::runner::{DecodeError, MediaRows, Plan, SequenceId};
+use crate::engine::runner::{DecodeError, KvSeqId, MediaRows, Plan};
 use crate::request::Token;
 
 /// What a plan may hold.
@@ -102,7 +102,7 @@ impl Batch {
         for (place, &i) in self.order.iter().enumerate() {
             let row = plan.rows[i];
             self.places[i] = place;
-            let SequenceId(id) = row.sequence;
+            let KvSeqId(id) = row.sequence;
             if usize::from(id) >= n_seq_max {
                 return Err(format!("row {i} belongs to sequence {id}, but there are {n_seq_max} sequences"));
             }
@@ -173,7 +173,7 @@ impl Batch {
 }
 
 /// Rows that continue `sequence` at `position`, the last of them with logits.
-pub(super) fn rows_of(sequence: SequenceId, position: u32, tokens: &[Token]) -> Plan {
+pub(super) fn rows_of(sequence: KvSeqId, position: u32, tokens: &[Token]) -> Plan {
     use crate::engine::runner::Row;
     let rows = (position..).zip(tokens).enumerate().map(|(i, (position, &token))| Row {
         sequence,
@@ -200,9 +200,9 @@ mod tests {
     #[test]
     fn rows_of_several_sequences_mix() {
         let mut batch = Batch::new(BOUNDS);
-        let mut plan = rows_of(SequenceId(0), 3, &[1, 2]);
+        let mut plan = rows_of(KvSeqId(0), 3, &[1, 2]);
         plan.rows[1].wants_logits = false;
-        plan.rows.insert(1, rows_of(SequenceId(1), 0, &[9]).rows[0]);
+        plan.rows.insert(1, rows_of(KvSeqId(1), 0, &[9]).rows[0]);
         batch.fill(&plan, &[3, 0], |_, place| place).expect("the plan keeps the rules");
         assert_eq!(batch.n_held_after(), [5, 1]);
         assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 9, 2][..], &[0, 1, 0][..]));
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_recurrent_memory_gets_its_rows_in_order_of_their_ids() {
         let mut batch = Batch::new(Bounds { n_outputs: 2, is_by_id: true, ..BOUNDS });
-        let rows = [rows_of(SequenceId(1), 0, &[7, 8]).rows, rows_of(SequenceId(0), 3, &[1, 2]).rows].concat();
+        let rows = [rows_of(KvSeqId(1), 0, &[7, 8]).rows, rows_of(KvSeqId(0), 3, &[1, 2]).rows].concat();
         batch.fill(&Plan { rows, ..Plan::default() }, &[3, 0], |_, place| place).expect("the plan keeps the rules");
         assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 2, 7, 8][..], &[0, 0, 1, 1][..]));
         assert_eq!([0, 1, 2, 3].map(|row| batch.output(row)), [None, Some(3), None, Some(1)], "the plan's numbers stay");
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn each_rule_is_named() {
-        let id = SequenceId;
+        let id = KvSeqId;
         assert!(refusal(&Plan::default()).contains("no rows"));
         assert!(refusal(&rows_of(id(0), 3, &[0; 5])).contains("5 rows"));
         assert!(refusal(&rows_of(id(2), 0, &[0])).contains("sequence 2"));

@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{EngineConfig, FlashAttention, Limits, Threads, Used};
-use crate::engine::runner::{DecodeError, MediaRows, MemoryKind, Plan, SequenceId, StateError, Variant};
+use crate::config::{EnabledKernels, EngineConfig, FlashAttention, Limits, Threads};
+use crate::engine::runner::{AdapterSet, DecodeError, KvSeqId, MediaRows, MemoryKind, Plan, StateError};
 use crate::error::{Error, Result};
 use crate::llama::adapters;
-use crate::llama::affinity::Stay;
+use crate::llama::affinity::AffinityGuard;
 use crate::llama::batch::{Batch, Bounds, rows_of};
-use crate::llama::crowd::{Crew, Crowd};
+use crate::llama::contention::{ContentionTuner, ThreadShare};
 use crate::llama::kernels;
 use crate::llama::kv_size::ggml_type;
 use crate::llama::logging;
@@ -21,7 +21,7 @@ use crate::llama::media_batch::{self, MediaBatch};
 use crate::llama::model::Model;
 use crate::llama::pages;
 use crate::llama::positions::Positions;
-use crate::llama::priority::Standing;
+use crate::llama::priority::PriorityGuard;
 use crate::llama::rope;
 use crate::llama::threads::{self, ThreadPool};
 use crate::request::Token;
@@ -47,22 +47,22 @@ pub(super) struct Context {
     positions: Vec<Positions>,
     n_ctx: u32,
     /// The adapters that are on.
-    variant: Variant,
+    variant: AdapterSet,
     /// Threads of a decode in which every sequence computes one token, and of one with rows of prompts.
     n_threads: u32,
     n_threads_batch: u32,
     /// Where and how the former compute, and the latter where they do otherwise.
     how: Vec<Threads>,
     /// Which of our kernels compute.
-    used: Used,
+    used: EnabledKernels,
     /// By their number, and which of `how` they are; that of the last decode first.
     // Dropped in this order, after `raw` is freed, which uses them.
     threads: Vec<((u32, usize), ThreadPool)>,
-    standing: Standing,
+    standing: PriorityGuard,
     /// Where fewer of them may compute when others want the processors too.
-    crowd: Option<Crowd>,
+    crowd: Option<ContentionTuner>,
     /// Keeps the thread that decodes where none of theirs is.
-    stay: Stay,
+    stay: AffinityGuard,
     model: Arc<Model>,
 }
 
@@ -106,15 +106,15 @@ impl Context {
             whole_from,
             positions: vec![Positions::NONE; n_seq_max as usize],
             n_ctx,
-            variant: Variant::default(),
+            variant: AdapterSet::default(),
             n_threads,
             n_threads_batch,
             how,
             used,
             threads,
             crowd: None,
-            standing: Standing::default(),
-            stay: Stay::default(),
+            standing: PriorityGuard::default(),
+            stay: AffinityGuard::default(),
             model,
         };
         if context.memory().is_null() {
@@ -127,7 +127,7 @@ impl Context {
         // SAFETY: the memory lives as long as the context, and is as llama.cpp has made it: zeros.
         unsafe { pages::give_back(context.memory()) };
         let may_be_fewer = config.fewer_threads_in_a_crowd && n_threads.min(n_threads_batch) > 1;
-        context.crowd = may_be_fewer.then(Crowd::default);
+        context.crowd = may_be_fewer.then(ContentionTuner::default);
         context.use_threads(n_threads_batch, 1);
         context.use_threads(n_threads, 0);
         Ok(context)
@@ -143,15 +143,15 @@ impl Context {
     fn use_threads_for(&mut self, plan: &Plan) {
         let is_decoding = plan.rows.iter().all(|row| row.wants_logits);
         let (n_threads, kind) = if is_decoding { (self.n_threads, 0) } else { (self.n_threads_batch, 1) };
-        let crew = self.crowd.as_mut().map_or(Crew::All, |crowd| crowd.crew(plan.rows.len()));
-        self.use_threads(if crew == Crew::All { n_threads } else { half(n_threads) }, kind);
+        let crew = self.crowd.as_mut().map_or(ThreadShare::All, |crowd| crowd.thread_share(plan.rows.len()));
+        self.use_threads(if crew == ThreadShare::All { n_threads } else { half(n_threads) }, kind);
     }
 
     /// Computes with these adapters from now on. llama.cpp then makes its graphs anew, so it is told only where they change.
     ///
     /// # Errors
     /// [`DecodeError`] if one of them is not loaded; nothing changes then.
-    fn use_adapters(&mut self, variant: &Variant) -> std::result::Result<(), DecodeError> {
+    fn use_adapters(&mut self, variant: &AdapterSet) -> std::result::Result<(), DecodeError> {
         if self.variant == *variant {
             return Ok(());
         }
@@ -208,7 +208,7 @@ impl Context {
         // SAFETY: `fill` checked every rule that llama.cpp asserts; the arrays live in `self.batch` and are only read.
         let decode = || unsafe { sys::llama_decode(self.raw.as_ptr(), batch) };
         // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
-        let known = unsafe { kernels::Known::new(self.batch.ids(), self.memory()) };
+        let known = unsafe { kernels::DecodeHints::new(self.batch.ids(), self.memory()) };
         let started = Instant::now();
         let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, Some(known), decode));
         if code != 0 {
@@ -220,16 +220,16 @@ impl Context {
         // SAFETY: the context is alive.
         unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
         if let Some(crowd) = self.crowd.as_mut().filter(|_| plan.media.is_empty()) {
-            crowd.took(plan.rows.len(), started.elapsed());
+            crowd.observe(plan.rows.len(), started.elapsed());
         }
         self.n_held.copy_from_slice(self.batch.n_held_after());
         Ok(())
     }
 
     /// Whether our attention is told the positions of this memory's cells.
-    pub(super) fn knows_positions(&self) -> bool {
+    pub(super) fn has_explicit_positions(&self) -> bool {
         // SAFETY: the memory lives as long as the context.
-        unsafe { kernels::Known::new(&[], self.memory()) }.has_positions()
+        unsafe { kernels::DecodeHints::new(&[], self.memory()) }.has_positions()
     }
 
     /// Computes the rows of `plan` that vectors fill: those of each medium that sees ahead by themselves, all others together.
@@ -256,7 +256,7 @@ impl Context {
             code
         };
         // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
-        let known = is_causal.then(|| unsafe { kernels::Known::new(self.media.ids(), self.memory()) });
+        let known = is_causal.then(|| unsafe { kernels::DecodeHints::new(self.media.ids(), self.memory()) });
         let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, known, decode));
         if code != 0 {
             let ids = self.media.ids().to_vec();
@@ -301,29 +301,29 @@ impl Context {
     }
 
     /// How many tokens `id` holds.
-    pub(super) fn n_held(&self, SequenceId(id): SequenceId) -> u32 {
+    pub(super) fn n_held(&self, KvSeqId(id): KvSeqId) -> u32 {
         self.n_held[usize::from(id)]
     }
 
     /// The positions of what `id` holds.
-    pub(super) fn positions(&self, id: SequenceId) -> &Positions {
+    pub(super) fn positions(&self, id: KvSeqId) -> &Positions {
         &self.positions[usize::from(id.0)]
     }
 
     /// `id`, which holds nothing more than these tell of, has these positions.
-    pub(super) fn set_positions(&mut self, id: SequenceId, positions: Positions) {
+    pub(super) fn set_positions(&mut self, id: KvSeqId, positions: Positions) {
         self.positions[usize::from(id.0)] = positions;
     }
 
     /// From which position on `id` holds everything that a sliding window may look at.
-    pub(super) fn whole_from(&self, id: SequenceId) -> u32 {
+    pub(super) fn whole_from(&self, id: KvSeqId) -> u32 {
         // SAFETY: `checked` ensures that the id is in range.
         let first = unsafe { sys::llama_memory_seq_pos_min(self.memory(), self.checked(id)) }.max(0).unsigned_abs();
         first.max(self.whole_from[usize::from(id.0)])
     }
 
     /// The first row of `plan` that looks through the window of `memory` into a hole that a restored piece left.
-    pub(super) fn looks_into_hole(&self, plan: &Plan, memory: MemoryKind) -> Option<usize> {
+    pub(super) fn position_gap(&self, plan: &Plan, memory: MemoryKind) -> Option<usize> {
         plan.rows.iter().position(|row| {
             let whole_from = self.whole_from.get(usize::from(row.sequence.0)).copied().unwrap_or(0);
             !memory.holds_window(whole_from, row.position)
@@ -331,7 +331,7 @@ impl Context {
     }
 
     /// Gives the cells of `[0, n_tokens)` of `from` to `to` as well. Part of a sequence only where the memory allows it.
-    pub(super) fn fork(&mut self, from: SequenceId, to: SequenceId, n_tokens: u32) {
+    pub(super) fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32) {
         let n_held = self.n_held(from);
         assert!(from != to, "sequence {} was forked to itself", from.0);
         assert!(n_tokens <= n_held, "{n_tokens} tokens of sequence {} were forked, which holds {n_held}", from.0);
@@ -353,7 +353,7 @@ impl Context {
 
     /// Forgets all but the first `n_kept` tokens of `id`; false where the memory cannot, as within a picture whose rows and columns
     /// are counted, and then nothing was forgotten.
-    pub(super) fn truncate(&mut self, id: SequenceId, n_kept: u32) -> bool {
+    pub(super) fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
         if n_kept >= self.n_held(id) {
             self.positions[usize::from(id.0)].truncate(n_kept);
             return true;
@@ -376,13 +376,13 @@ impl Context {
     }
 
     /// How many of the first tokens of `id` share positions.
-    pub(super) fn n_grouped(&self, SequenceId(id): SequenceId) -> u32 {
+    pub(super) fn n_grouped(&self, KvSeqId(id): KvSeqId) -> u32 {
         self.positions[usize::from(id)].n_grouped()
     }
 
     /// Gives the tokens of `range` of `id`, which follow those that are grouped, a position for each `n` of them, and those after it
     /// the positions that follow. Their keys are turned when the next decode begins, those of all cells being looked at.
-    pub(super) fn group(&mut self, id: SequenceId, range: Range<u32>, n: u32) {
+    pub(super) fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         let (n_grouped, n_held) = (self.n_grouped(id), self.n_held(id));
         assert!(range.start == n_grouped && range.end <= n_held, "tokens {range:?} follow {n_grouped} of {n_held}");
         assert!(range.start.is_multiple_of(n) && range.end.is_multiple_of(n), "groups of {n} in {range:?}");
@@ -409,7 +409,7 @@ impl Context {
     ///
     /// # Errors
     /// Why not.
-    pub(super) fn try_group(&mut self, id: SequenceId, token: Token) -> std::result::Result<(), String> {
+    pub(super) fn try_group(&mut self, id: KvSeqId, token: Token) -> std::result::Result<(), String> {
         // SAFETY: the memory is alive.
         if !unsafe { sys::llama_memory_can_shift(self.memory()) } {
             return Err("this model's memory cannot move tokens to other positions".to_owned());
@@ -441,14 +441,14 @@ impl Context {
     }
 
     /// Gives what `from` holds at the positions of `range` to `to`, without counting it as held.
-    pub(super) fn lend(&mut self, from: SequenceId, to: SequenceId, range: Range<u32>) {
+    pub(super) fn lend(&mut self, from: KvSeqId, to: KvSeqId, range: Range<u32>) {
         let (start, end) = (range.start.cast_signed(), range.end.cast_signed());
         // SAFETY: both ids are in range, and the pool is unified, so that a part may be copied.
         unsafe { sys::llama_memory_seq_cp(self.memory(), self.checked(from), self.checked(to), start, end) };
     }
 
     /// Takes the positions of `range` from `id`, without counting them as lost. Only where the memory can be cut.
-    pub(super) fn take_back(&mut self, id: SequenceId, range: Range<u32>) {
+    pub(super) fn take_back(&mut self, id: KvSeqId, range: Range<u32>) {
         let (start, end) = (range.start.cast_signed(), range.end.cast_signed());
         // SAFETY: the id is in range.
         let is_done = unsafe { sys::llama_memory_seq_rm(self.memory(), self.checked(id), start, end) };
@@ -456,13 +456,13 @@ impl Context {
     }
 
     /// Takes everything from `id`, counted or not.
-    pub(super) fn take_all_back(&mut self, id: SequenceId) {
+    pub(super) fn take_all_back(&mut self, id: KvSeqId) {
         // SAFETY: the id is in range, and every memory can forget a whole sequence.
         unsafe { sys::llama_memory_seq_rm(self.memory(), self.checked(id), -1, -1) };
     }
 
     /// Counts `id` as holding `n_held` tokens, its window without a hole from `whole_from` on.
-    pub(super) fn set_held(&mut self, id: SequenceId, n_held: u32, whole_from: u32) {
+    pub(super) fn set_held(&mut self, id: KvSeqId, n_held: u32, whole_from: u32) {
         self.n_held[usize::from(id.0)] = n_held;
         self.positions[usize::from(id.0)].truncate(n_held);
         self.whole_from[usize::from(id.0)] = whole_from;
@@ -472,7 +472,7 @@ impl Context {
     ///
     /// # Errors
     /// llama.cpp's reason.
-    pub(super) fn read_state(&mut self, id: SequenceId) -> std::result::Result<Arc<[u8]>, StateError> {
+    pub(super) fn read_state(&mut self, id: KvSeqId) -> std::result::Result<Arc<[u8]>, StateError> {
         let id = self.checked(id);
         // SAFETY: the context is alive and the id in range.
         let (n_bytes, errors) = logging::errors_during(|| unsafe { sys::llama_state_seq_get_size(self.raw.as_ptr(), id) });
@@ -496,7 +496,7 @@ impl Context {
     ///
     /// # Safety
     /// `bytes` were written by [`Context::read_state`] of a context of the same kind, or say only what such bytes could say.
-    pub(super) unsafe fn write_state(&mut self, id: SequenceId, bytes: &[u8]) -> std::result::Result<(), StateError> {
+    pub(super) unsafe fn write_state(&mut self, id: KvSeqId, bytes: &[u8]) -> std::result::Result<(), StateError> {
         let id = self.checked(id);
         // SAFETY: the context is alive, the id in range; the caller vouches for the bytes, which llama.cpp only reads.
         let (n_read, errors) = logging::errors_during(|| unsafe {
@@ -521,7 +521,7 @@ impl Context {
     }
 
     /// llama.cpp's number of `id`, which is in range.
-    fn checked(&self, SequenceId(id): SequenceId) -> sys::llama_seq_id {
+    fn checked(&self, KvSeqId(id): KvSeqId) -> sys::llama_seq_id {
         assert!(usize::from(id) < self.n_held.len(), "sequence {id} is none of the {}", self.n_held.len());
         sys::llama_seq_id::from(id)
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::grammar::{Flaw, Grammar, Lazy, Spellings, Tokens, Triggers, to_gbnf};
+use crate::grammar::{Grammar, LazyGrammar, ParseError, Spellings, TokenLookup, Triggers, to_gbnf};
 use crate::llama::model::Model;
 use crate::request::{SharedConstraint, Token, Trigger};
 
@@ -16,7 +16,7 @@ const MAX_KEPT_BYTES: usize = 64 << 20;
 
 /// What a request calls a text that becomes a grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum GrammarSource {
     Gbnf,
     JsonSchema,
 }
@@ -26,16 +26,16 @@ enum Source {
 pub(super) struct Grammars {
     spellings: OnceLock<Arc<Spellings>>,
     /// Used most recently first.
-    kept: Mutex<VecDeque<Kept>>,
+    kept: Mutex<VecDeque<CachedGrammar>>,
 }
 
-struct Kept {
-    source: Source,
+struct CachedGrammar {
+    source: GrammarSource,
     text: Box<str>,
     grammar: Arc<Grammar>,
 }
 
-impl Kept {
+impl CachedGrammar {
     fn n_bytes(&self) -> usize {
         self.text.len() + self.grammar.n_bytes()
     }
@@ -43,15 +43,15 @@ impl Kept {
 
 impl Grammars {
     pub(super) fn of_text(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
-        self.find_or(Source::Gbnf, text, || {
+        self.find_or(GrammarSource::Gbnf, text, || {
             let grammar = Grammar::new(text, model, self.spellings(model));
             grammar.map_err(|flaw| refusal("grammar", format!("the grammar is wrong in {flaw}")))
         })
     }
 
     pub(super) fn of_schema(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
-        self.find_or(Source::JsonSchema, text, || {
-            Grammar::new(&schema_grammar(text)?, model, self.spellings(model)).map_err(|Flaw { message, .. }| {
+        self.find_or(GrammarSource::JsonSchema, text, || {
+            Grammar::new(&schema_grammar(text)?, model, self.spellings(model)).map_err(|ParseError { message, .. }| {
                 refusal("json_schema", format!("the JSON schema asks for what no grammar can hold a text to: {message}"))
             })
         })
@@ -81,10 +81,10 @@ impl Grammars {
         };
         let triggers = triggers.iter().map(as_token).collect::<Result<Vec<_>>>()?;
         let triggers = Triggers::new(&triggers).map_err(refuse)?;
-        Ok(SharedConstraint(Arc::new(Lazy::new(constraint, triggers, self.spellings(model)))))
+        Ok(SharedConstraint(Arc::new(LazyGrammar::new(constraint, triggers, self.spellings(model)))))
     }
 
-    fn find_or(&self, source: Source, text: &str, read: impl FnOnce() -> Result<Grammar>) -> Result<SharedConstraint> {
+    fn find_or(&self, source: GrammarSource, text: &str, read: impl FnOnce() -> Result<Grammar>) -> Result<SharedConstraint> {
         let mut kept = self.lock();
         if let Some(found) = kept.iter().position(|kept| kept.source == source && *kept.text == *text)
             && let Some(found) = kept.remove(found)
@@ -97,9 +97,9 @@ impl Grammars {
         drop(kept);
         let grammar = Arc::new(read()?);
         let mut kept = self.lock();
-        kept.push_front(Kept { source, text: text.into(), grammar: Arc::clone(&grammar) });
+        kept.push_front(CachedGrammar { source, text: text.into(), grammar: Arc::clone(&grammar) });
         kept.truncate(MAX_GRAMMARS);
-        while kept.len() > 1 && kept.iter().map(Kept::n_bytes).sum::<usize>() > MAX_KEPT_BYTES {
+        while kept.len() > 1 && kept.iter().map(CachedGrammar::n_bytes).sum::<usize>() > MAX_KEPT_BYTES {
             kept.pop_back();
         }
         Ok(SharedConstraint(grammar))
@@ -113,7 +113,7 @@ impl Grammars {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Kept>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<CachedGrammar>> {
         self.kept.lock().expect("nothing that holds the list can panic")
     }
 }
@@ -122,7 +122,7 @@ fn refusal(param: &'static str, message: String) -> Error {
     Error::InvalidRequest { param, message }
 }
 
-impl Tokens for Model {
+impl TokenLookup for Model {
     fn spelt(&self, text: &str) -> Option<Token> {
         // What cannot be tokenized for its length is no single token.
         match self.tokenize(text.as_bytes(), false, true).as_deref() {

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{LoadFacts, ModelConfig, Numa, Placement, Split, Weights};
+use crate::config::{LoadFacts, ModelConfig, Numa, Placement, Split, WeightLayout};
 use crate::llama::gguf::Metadata;
 use crate::llama::identity::other_parts;
 use crate::llama::kernels::{self, coverage};
@@ -69,7 +69,7 @@ pub(super) fn all_parts(config: &ModelConfig, first: Metadata) -> Vec<Metadata> 
 /// What is wrong with the file or its placement, for [`crate::error::Error::ModelLoad`].
 pub(super) fn load<F: FnMut(f32)>(
     config: &ModelConfig,
-    weights: Weights,
+    weights: WeightLayout,
     overrides: &KvOverrides,
     tensors: Option<&TensorOverrides>,
     mut progress: F,
@@ -112,7 +112,7 @@ pub(super) fn load<F: FnMut(f32)>(
     params.kv_overrides = overrides.as_ref().map_or(null(), Vec::as_ptr);
     params.tensor_buft_overrides = tensors.map_or(null(), TensorOverrides::as_ptr);
     // llama.cpp's name for all that it rearranges weights for, AMX among it.
-    params.use_extra_bufts = weights != Weights::AsInFile;
+    params.use_extra_bufts = weights != WeightLayout::AsInFile;
     params.progress_callback = Some(report::<F>);
     params.progress_callback_user_data = (&raw mut progress).cast();
     // SAFETY: the path is NUL-terminated; the lists of devices and of what is overridden have their ends and `shares` is as long as

@@ -88,14 +88,14 @@ pub struct LoadedMedia {
 }
 
 /// llama.cpp's projector. Files are cut into chunks by any thread, and one makes vectors.
-struct Raw(NonNull<sys::mtmd_context>);
+struct RawProjector(NonNull<sys::mtmd_context>);
 
 // SAFETY: `mtmd` lets any number of threads cut files into chunks while one makes vectors, which `Projector` sees to.
-unsafe impl Send for Raw {}
+unsafe impl Send for RawProjector {}
 // SAFETY: as above.
-unsafe impl Sync for Raw {}
+unsafe impl Sync for RawProjector {}
 
-impl Drop for Raw {
+impl Drop for RawProjector {
     fn drop(&mut self) {
         // SAFETY: made by `mtmd_init_from_file` and freed only here.
         unsafe { sys::mtmd_free(self.0.as_ptr()) }
@@ -105,7 +105,7 @@ impl Drop for Raw {
 /// The projector that was loaded beside a model. Lives no longer than the model.
 pub struct Projector {
     number: u64,
-    raw: Arc<Raw>,
+    raw: Arc<RawProjector>,
     /// Samples a second that it hears.
     rate: u32,
     n_embd: usize,
@@ -115,7 +115,7 @@ pub struct Projector {
     n_bytes: u64,
     path: PathBuf,
     modalities: Modalities,
-    names: Mutex<Names>,
+    names: Mutex<ChunkIds>,
     shared: Arc<Shared>,
     wanted: Sender<Weak<Chunk>>,
 }
@@ -129,7 +129,7 @@ impl fmt::Debug for Projector {
 /// What chunks and the thread that makes vectors have in common.
 #[derive(Debug, Default)]
 struct Shared {
-    kept: Mutex<Kept>,
+    kept: Mutex<EmbeddingCache>,
     n_encoded: AtomicU64,
     n_reused: AtomicU64,
     encode_us: AtomicU64,
@@ -172,7 +172,7 @@ impl Projector {
         // What follows the reason is that the file could not be loaded for it.
         let errors = errors.first().cloned().into_iter().collect::<Vec<_>>();
         let raw = NonNull::new(raw)
-            .map(Raw)
+            .map(RawProjector)
             .ok_or_else(|| refuse(logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned())))?;
         let context = raw.0.as_ptr();
         // SAFETY: the projector is alive.
@@ -270,7 +270,7 @@ impl Projector {
         let chunks = Chunks(NonNull::new(unsafe { sys::mtmd_input_chunks_init() }).ok_or("there is not enough memory")?);
         let part = sys::mtmd_input_part { text: null(), bitmap: bitmap.0.as_ptr() };
         let parts = [&raw const part];
-        let mut why = Why::default();
+        let mut why = ExceptionText::default();
         // SAFETY: all is alive during the call, and only the list is changed.
         let (code, errors) = logging::errors_during(|| unsafe {
             weft_media_tokenize(self.raw.0.as_ptr(), chunks.0.as_ptr(), parts.as_ptr(), parts.len(), why.as_mut_ptr(), WHY_BYTES)
@@ -337,12 +337,12 @@ impl Projector {
 
 /// The ids that stand for chunks.
 #[derive(Debug, Default)]
-struct Names {
+struct ChunkIds {
     /// By the file's digest, the chunk's place in it, and its length.
     ids: HashMap<(String, usize, u32), Token>,
 }
 
-impl Names {
+impl ChunkIds {
     fn id(&mut self, digest: &str, nth: usize, n_tokens: u32) -> std::result::Result<Token, String> {
         let key = (digest.to_owned(), nth, n_tokens);
         if let Some(&id) = self.ids.get(&key) {
@@ -363,13 +363,13 @@ impl Names {
 
 /// Vectors that were made, those that were used last at the end.
 #[derive(Debug, Default)]
-struct Kept {
+struct EmbeddingCache {
     vectors: HashMap<Token, Arc<[f32]>>,
     order: VecDeque<Token>,
     n_bytes: u64,
 }
 
-impl Kept {
+impl EmbeddingCache {
     fn get(&mut self, id: Token) -> Option<Arc<[f32]>> {
         let found = self.vectors.get(&id).cloned()?;
         self.order.retain(|&other| other != id);
@@ -526,7 +526,7 @@ impl Medium for Chunk {
 
 /// The thread that makes vectors.
 struct Encoder {
-    raw: Arc<Raw>,
+    raw: Arc<RawProjector>,
     shared: Arc<Shared>,
     n_embd: usize,
 }
@@ -562,7 +562,7 @@ impl Encoder {
     fn encode(&self, chunk: &Chunk, raw: &RawChunk) -> std::result::Result<Arc<[f32]>, String> {
         let started = Instant::now();
         let (context, part) = (self.raw.0.as_ptr(), raw.0.as_ptr());
-        let mut why = Why::default();
+        let mut why = ExceptionText::default();
         // SAFETY: both are alive, and no other thread makes vectors.
         let (code, errors) = logging::errors_during(|| unsafe { weft_media_encode(context, part, why.as_mut_ptr(), WHY_BYTES) });
         if code != 0 {
@@ -583,15 +583,15 @@ impl Encoder {
 const WHY_BYTES: usize = 256;
 
 /// Where C++ writes the words of an exception.
-struct Why([u8; WHY_BYTES]);
+struct ExceptionText([u8; WHY_BYTES]);
 
-impl Default for Why {
+impl Default for ExceptionText {
     fn default() -> Self {
         Self([0; WHY_BYTES])
     }
 }
 
-impl Why {
+impl ExceptionText {
     fn as_mut_ptr(&mut self) -> *mut c_char {
         self.0.as_mut_ptr().cast()
     }
@@ -763,7 +763,7 @@ mod tests {
 
     #[test]
     fn vectors_that_were_used_last_are_kept_up_to_a_bound() {
-        let mut kept = Kept::default();
+        let mut kept = EmbeddingCache::default();
         let quarter = usize::try_from(MAX_KEPT_BYTES / 4 / 4).expect("some millions");
         let vectors: Arc<[f32]> = vec![0.0; quarter].into();
         for id in [-1, -2, -3, -4] {
@@ -779,7 +779,7 @@ mod tests {
 
     #[test]
     fn equal_chunks_have_equal_ids_and_no_others_in_the_process() {
-        let (mut one, mut other) = (Names::default(), Names::default());
+        let (mut one, mut other) = (ChunkIds::default(), ChunkIds::default());
         let first = one.id("a", 0, 10).expect("there are names");
         let rest = [one.id("a", 1, 10), one.id("b", 0, 10), other.id("a", 0, 10)].map(|id| id.expect("there are names"));
         assert_eq!(one.id("a", 0, 10), Ok(first));

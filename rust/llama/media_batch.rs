@@ -2,7 +2,7 @@
 
 use llama_cpp_sys_2 as sys;
 
-use crate::engine::runner::{MediaRows, Plan, SequenceId};
+use crate::engine::runner::{KvSeqId, MediaRows, Plan};
 use crate::llama::positions::Positions;
 
 /// What a decode of vectors may hold.
@@ -55,7 +55,7 @@ impl MediaBatch {
         for MediaRows { rows, media, start } in group {
             let of_medium = plan.rows.get(rows.clone()).filter(|rows| !rows.is_empty());
             let of_medium = of_medium.ok_or_else(|| format!("rows {rows:?} of a medium are none of the plan's"))?;
-            let SequenceId(id) = of_medium[0].sequence;
+            let KvSeqId(id) = of_medium[0].sequence;
             let held = *n_held.get(usize::from(id)).ok_or_else(|| format!("a medium belongs to sequence {id} of {n_seq_max}"))?;
             let is_one = (held..).zip(of_medium).all(|(place, row)| row.sequence.0 == id && row.position == place);
             if !is_one || of_medium.iter().any(|row| row.wants_logits != puts_out) {

@@ -10,8 +10,10 @@ mod affinity;
 mod allocator;
 mod backend;
 mod batch;
+mod contention;
 mod context;
-mod crowd;
+mod embedding;
+mod encoder_only;
 mod gguf;
 mod grammar;
 mod identity;
@@ -20,7 +22,6 @@ pub mod kernels;
 mod kinds;
 mod kv_overrides;
 mod kv_size;
-mod lexicon;
 mod load;
 mod logging;
 pub mod machine;
@@ -40,7 +41,6 @@ mod rope;
 mod safe_cuts;
 #[cfg(test)]
 mod sampler_parity;
-mod silent;
 mod special_tokens;
 mod splitter;
 mod start;
@@ -49,27 +49,27 @@ mod tensor_overrides;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod token_strings;
 mod tokenizer;
 pub mod tune;
-mod vectors;
 mod vocabulary;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::config::{EngineConfig, Grouping, Limits, Weights};
+use crate::config::{EngineConfig, Grouping, Limits, WeightLayout};
 use crate::engine::runner::{
-    DecodeError, Forks, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError, Variant,
+    AdapterSet, DecodeError, ForkRule, IdleCost, KvSeqId, MemoryKind, Plan, RelocateError, Runner, StateError,
 };
 use crate::error::{Error, Result};
 pub use crate::llama::adapters::Adapter;
 #[cfg(feature = "python")]
-pub(crate) use crate::llama::allocator::{give_back_what_is_freed, trim_heap};
+pub(crate) use crate::llama::allocator::{trim_allocator, trim_heap};
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
+pub use crate::llama::embedding::{embedder, has_repeatable_embeddings};
 pub use crate::llama::grammar::{MAX_GRAMMARS, schema_grammar};
 pub use crate::llama::infill::InfillTokens;
-pub(crate) use crate::llama::lexicon::lexicon;
 pub use crate::llama::media::{LoadedMedia, MAX_KEPT_BYTES, MAX_LOADED_BYTES, MediaStats, Modalities, Projector};
 pub use crate::llama::media_file::{MAX_PIXELS, MAX_SECONDS, MediaKind};
 pub use crate::llama::model::Model;
@@ -77,10 +77,10 @@ pub use crate::llama::model::Model;
 pub(crate) use crate::llama::niceness::{answer, compute};
 use crate::llama::piece::Layout;
 pub use crate::llama::prefix_file::{PrefixFileError, PrefixFiles};
-pub use crate::llama::start::{Settled, start};
-pub use crate::llama::vectors::{embedder, has_repeatable_embeddings};
+pub use crate::llama::start::{ResolvedConfig, start};
+pub(crate) use crate::llama::token_strings::token_strings;
 use crate::request::{AdapterScale, Token};
-use crate::sampling::Lexicon;
+use crate::sampling::TokenStrings;
 
 /// A model with its cells. Made and used on the worker's thread.
 pub struct LlamaRunner {
@@ -89,8 +89,8 @@ pub struct LlamaRunner {
     n_threads: u32,
     memory: MemoryKind,
     /// What the engine does not know of: to save and restore with. Not used where each id costs a whole state.
-    spare: SequenceId,
-    lexicon: Lexicon,
+    spare: KvSeqId,
+    lexicon: TokenStrings,
     /// What pieces of this memory look like; `None` if it is of a kind that cannot be checked, and so not be saved.
     layout: Option<Layout>,
     is_repeatable: bool,
@@ -110,13 +110,13 @@ impl LlamaRunner {
         let keeps_states = model.is_recurrent() || model.is_hybrid();
         // One more id than the engine knows of, to try out, save and restore with. Not where each id costs a whole state.
         let n_seq_max = limits.n_seq_max + u32::from(!keeps_states);
-        let spare = SequenceId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
+        let spare = KvSeqId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
         let mut context = Context::new(Arc::clone(&model), config, limits, n_seq_max)?;
         let Trial { can_cut, layout, n_state_bytes, counted } = try_out(&mut context, spare, &model)?;
         let (forks, n_window) = match model.n_swa() {
-            _ if keeps_states || !can_cut => (Forks::AtEnd, 0),
-            0 => (Forks::Anywhere, 0),
-            n_window => (Forks::InWindow, n_window),
+            _ if keeps_states || !can_cut => (ForkRule::AtEnd, 0),
+            0 => (ForkRule::Anywhere, 0),
+            n_window => (ForkRule::InWindow, n_window),
         };
         let memory = MemoryKind {
             forks,
@@ -130,7 +130,7 @@ impl LlamaRunner {
                 Some(layout) => layout.bytes_per_token(),
                 None => model.kv_bytes_per_token(config.type_k, config.type_v),
             },
-            bytes_per_state: if forks == Forks::AtEnd { n_state_bytes } else { 0 },
+            bytes_per_state: if forks == ForkRule::AtEnd { n_state_bytes } else { 0 },
             tokens_per_run: layout
                 .as_ref()
                 .map_or(0, |layout| layout.tokens_per_run(config.offload_kqv && memory::is_offloaded(&model))),
@@ -144,7 +144,7 @@ impl LlamaRunner {
             })?;
         }
         let n_threads = config.n_threads.unwrap_or_else(threads::n_cores);
-        let lexicon = lexicon::lexicon(&model);
+        let lexicon = token_strings(&model);
         if config.used.attention && counted.n_attentions_left > 0 {
             let all = counted.n_attentions + counted.n_attentions_left;
             tracing::warn!("{} of {all} attentions are left to llama.cpp, which computes them", counted.n_attentions_left);
@@ -152,17 +152,17 @@ impl LlamaRunner {
         // With a window or a state llama.cpp computes what a sequence remembers, and positions are not known. What it has
         // rearranged, and what it sends to a GPU where there is one, our kernels are not even asked for.
         let uses_own_kernels =
-            counted.are_all_ours() && model.weights() == Weights::AsInFile && !memory::has_gpus(model.placement());
+            counted.are_all_ours() && model.weights() == WeightLayout::AsInFile && !memory::has_gpus(model.placement());
         let is_repeatable = uses_own_kernels
-            && forks == Forks::Anywhere
-            && context.knows_positions()
+            && forks == ForkRule::Anywhere
+            && context.has_explicit_positions()
             // Tokens that share a position are added up in the order of their cells.
             && limits.grouping.is_none();
         Ok(Self { context, model, n_threads, memory, spare, lexicon, layout, is_repeatable, uses_own_kernels })
     }
 
     /// Whether the first `n_tokens` of `id` are there as far as the next token looks back.
-    fn reaches_back(&self, id: SequenceId, n_tokens: u32) -> bool {
+    fn reaches_back(&self, id: KvSeqId, n_tokens: u32) -> bool {
         self.memory.holds_window(self.context.whole_from(id), n_tokens)
     }
 }
@@ -174,11 +174,11 @@ struct Trial {
     /// Of the saved state, without what its cells take.
     n_state_bytes: u64,
     /// What our kernels computed.
-    counted: kernels::Counted,
+    counted: kernels::KernelCounts,
 }
 
 /// Decodes two tokens, saves them, and forgets the second. It also warms up the model.
-fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Trial> {
+fn try_out(context: &mut Context, spare: KvSeqId, model: &Model) -> Result<Trial> {
     let token = model.bos_token().unwrap_or(0);
     let plan = rows_of(spare, 0, &[token, token]);
     let failed = |DecodeError { reason }| Error::Decode { reason };
@@ -186,7 +186,7 @@ fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Tr
     if !model.adapters().is_empty() {
         // All of them: what the context needs for the most that can be asked for shows now.
         let all = (0..).zip(model.adapters()).map(|(id, _)| (id, 1.0));
-        let adapted = Plan { variant: Variant::with_adapters(all), ..plan.clone() };
+        let adapted = Plan { variant: AdapterSet::with_adapters(all), ..plan.clone() };
         let (decoded, counted) = kernels::counting(|| context.decode(&adapted));
         decoded.map_err(failed)?;
         n_left_of_adapters = counted.n_products_left;
@@ -219,8 +219,8 @@ fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Tr
 }
 
 /// Whether tokens can be grouped in this memory; if not, why.
-fn try_grouping(context: &mut Context, spare: SequenceId, model: &Model, memory: MemoryKind) -> std::result::Result<(), String> {
-    if memory.forks != Forks::Anywhere {
+fn try_grouping(context: &mut Context, spare: KvSeqId, model: &Model, memory: MemoryKind) -> std::result::Result<(), String> {
+    if memory.forks != ForkRule::Anywhere {
         return Err(format!("the memory of {} models is a state or sees through a window", model.architecture()));
     }
     if model.n_positions() > 1 || model.projector().is_some() {
@@ -251,7 +251,7 @@ impl Runner for LlamaRunner {
     }
 
     fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
-        if let Some(row) = self.context.looks_into_hole(plan, self.memory) {
+        if let Some(row) = self.context.position_gap(plan, self.memory) {
             let reason = format!("the plan breaks a rule: row {row} looks back at tokens that its restored sequence lacks");
             return Err(DecodeError { reason });
         }
@@ -262,28 +262,28 @@ impl Runner for LlamaRunner {
         self.context.logits(row)
     }
 
-    fn can_fork(&self, from: SequenceId, n_held: u32, n_tokens: u32) -> bool {
+    fn can_fork(&self, from: KvSeqId, n_held: u32, n_tokens: u32) -> bool {
         match self.memory.forks {
-            Forks::AtEnd => n_tokens == n_held,
-            Forks::Anywhere | Forks::InWindow => {
+            ForkRule::AtEnd => n_tokens == n_held,
+            ForkRule::Anywhere | ForkRule::InWindow => {
                 n_tokens <= n_held && self.context.n_grouped(from) == 0 && self.reaches_back(from, n_tokens)
             }
         }
     }
 
-    fn fork(&mut self, from: SequenceId, to: SequenceId, n_tokens: u32) {
+    fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32) {
         let n_held = self.context.n_held(from);
         assert!(self.can_fork(from, n_held, n_tokens), "{n_tokens} of {n_held} tokens of sequence {} cannot be forked", from.0);
         self.context.fork(from, to, n_tokens);
     }
 
-    fn truncate(&mut self, id: SequenceId, n_kept: u32) -> bool {
+    fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
         // Beyond the window the cells are gone, and llama.cpp would go on without them.
         let is_cut = n_kept > 0 && n_kept < self.context.n_held(id);
         (!is_cut || self.reaches_back(id, n_kept)) && self.context.truncate(id, n_kept)
     }
 
-    fn drop_sequence(&mut self, id: SequenceId) {
+    fn drop_sequence(&mut self, id: KvSeqId) {
         let is_done = self.context.truncate(id, 0);
         assert!(is_done, "every memory can forget a whole sequence");
     }
@@ -292,12 +292,12 @@ impl Runner for LlamaRunner {
         self.memory
     }
 
-    fn save(&mut self, id: SequenceId, range: Range<u32>) -> std::result::Result<Arc<[u8]>, StateError> {
+    fn save(&mut self, id: KvSeqId, range: Range<u32>) -> std::result::Result<Arc<[u8]>, StateError> {
         self.save_piece(id, &range)
     }
 
-    fn whole_from(&self, id: SequenceId, range: &Range<u32>) -> u32 {
-        if self.memory.forks != Forks::InWindow {
+    fn whole_from(&self, id: KvSeqId, range: &Range<u32>) -> u32 {
+        if self.memory.forks != ForkRule::InWindow {
             return range.start;
         }
         // llama.cpp leaves out what the window no longer sees from the last token of the piece.
@@ -305,19 +305,19 @@ impl Runner for LlamaRunner {
         self.context.whole_from(id).max(last_window).clamp(range.start, range.end)
     }
 
-    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> std::result::Result<(), StateError> {
+    fn restore(&mut self, id: KvSeqId, piece: &[u8], kept: Range<u32>) -> std::result::Result<(), StateError> {
         self.restore_piece(id, piece, &kept)
     }
 
-    fn widened(&self, id: SequenceId, range: Range<u32>) -> Range<u32> {
+    fn widened(&self, id: KvSeqId, range: Range<u32>) -> Range<u32> {
         self.context.positions(id).widened(range)
     }
 
-    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> std::result::Result<(), RelocateError> {
+    fn relocate(&mut self, ids: &[KvSeqId], range: Range<u32>) -> std::result::Result<(), RelocateError> {
         self.relocate_cells(ids, &range)
     }
 
-    fn group(&mut self, id: SequenceId, range: Range<u32>, n: u32) {
+    fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         self.context.group(id, range, n);
     }
 
@@ -337,7 +337,7 @@ impl Runner for LlamaRunner {
         self.model.suppressed_tokens()
     }
 
-    fn lexicon(&self) -> Lexicon {
+    fn lexicon(&self) -> TokenStrings {
         self.lexicon.clone()
     }
 

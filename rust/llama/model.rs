@@ -8,7 +8,7 @@ use std::path::Path;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{KvType, MediaConfig, ModelConfig, ModelFacts, Placement, Pooling, Weights};
+use crate::config::{KvType, MediaConfig, ModelConfig, ModelFacts, Placement, Pooling, WeightLayout};
 use crate::error::{Error, Result};
 use crate::llama::adapters::{self, Adapter};
 use crate::llama::backend::backend;
@@ -28,7 +28,7 @@ use crate::request::{AdapterScale, MEDIA_MARKER, SharedConstraint, Token, Trigge
 /// A loaded model. Every method may be called from any thread.
 pub struct Model {
     config: ModelConfig,
-    weights: Weights,
+    weights: WeightLayout,
     files: ModelFiles,
     inner: LlamaModel,
     /// Read once: making a context may change llama.cpp's own number (`YaRN`).
@@ -81,7 +81,7 @@ impl Model {
     /// Refuses what can neither continue a text nor make a vector of it, and reads what is asked for often.
     fn read(
         config: ModelConfig,
-        weights: Weights,
+        weights: WeightLayout,
         inner: LlamaModel,
         parts: &[Metadata],
         overrides: KvOverrides,
@@ -442,7 +442,7 @@ impl Model {
 
     /// How the weights lie that the CPU computes with.
     #[must_use]
-    pub fn weights(&self) -> Weights {
+    pub fn weights(&self) -> WeightLayout {
         self.weights
     }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::config::Priority;
+use crate::config::ThreadPriority;
 
 /// How Linux takes turns among the threads that want a processor.
 #[cfg(target_os = "linux")]
@@ -31,14 +31,14 @@ mod system {
 /// # Errors
 /// The system's, where it may not be had: above the normal one it takes `CAP_SYS_NICE`, or a limit (`ulimit -r`) of as much.
 #[cfg(target_os = "linux")]
-pub(super) fn take(priority: Priority) -> io::Result<()> {
+pub(super) fn take(priority: ThreadPriority) -> io::Result<()> {
     // llama.cpp's numbers.
     let (policy, priority) = match priority {
-        Priority::Low => (system::SCHED_BATCH, 0),
-        Priority::Normal => (system::SCHED_OTHER, 0),
-        Priority::Medium => (system::SCHED_RR, 40),
-        Priority::High => (system::SCHED_RR, 80),
-        Priority::Realtime => (system::SCHED_RR, 90),
+        ThreadPriority::Low => (system::SCHED_BATCH, 0),
+        ThreadPriority::Normal => (system::SCHED_OTHER, 0),
+        ThreadPriority::Medium => (system::SCHED_RR, 40),
+        ThreadPriority::High => (system::SCHED_RR, 80),
+        ThreadPriority::Realtime => (system::SCHED_RR, 90),
     };
     // SAFETY: the parameters are complete, and only read; 0 is this thread.
     let code = unsafe { system::sched_setscheduler(0, policy, &system::Param { priority }) };
@@ -47,28 +47,28 @@ pub(super) fn take(priority: Priority) -> io::Result<()> {
 
 /// Elsewhere threads have none of their own.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn take(priority: Priority) -> io::Result<()> {
-    if priority == Priority::Normal { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+pub(super) fn take(priority: ThreadPriority) -> io::Result<()> {
+    if priority == ThreadPriority::Normal { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
 }
 
 /// The priority of one thread, which takes another one where that is asked for, and the normal one again when this is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
-    has: Priority,
+pub(super) struct PriorityGuard {
+    has: ThreadPriority,
     was_refused: bool,
 }
 
-impl Standing {
+impl PriorityGuard {
     /// This thread, and those that it starts from now on, have this priority; where they may not, the log says so once, and they have
     /// the normal one.
-    pub(super) fn take(&mut self, priority: Priority) {
+    pub(super) fn take(&mut self, priority: ThreadPriority) {
         if self.has == priority {
             return;
         }
         self.has = priority;
         let Err(error) = take(priority) else { return };
         // Back to the normal one is always allowed.
-        let _ = take(Priority::Normal);
+        let _ = take(ThreadPriority::Normal);
         if !self.was_refused {
             tracing::warn!(
                 "threads compute with the normal priority, since the system refuses another ({error}); above it, it takes the \
@@ -79,9 +79,9 @@ impl Standing {
     }
 }
 
-impl Drop for Standing {
+impl Drop for PriorityGuard {
     fn drop(&mut self) {
-        self.take(Priority::Normal);
+        self.take(ThreadPriority::Normal);
     }
 }
 
@@ -104,11 +104,12 @@ mod tests {
     #[test]
     fn a_thread_has_the_priority_that_it_took_last_or_the_normal_one() {
         let seen = thread::spawn(|| {
-            let mut standing = Standing::default();
-            [Priority::Low, Priority::Low, Priority::Normal, Priority::Medium, Priority::Normal].map(|priority| {
-                standing.take(priority);
-                (policy(), thread::spawn(policy).join().expect("it ends"))
-            })
+            let mut standing = PriorityGuard::default();
+            [ThreadPriority::Low, ThreadPriority::Low, ThreadPriority::Normal, ThreadPriority::Medium, ThreadPriority::Normal]
+                .map(|priority| {
+                    standing.take(priority);
+                    (policy(), thread::spawn(policy).join().expect("it ends"))
+                })
         });
         let seen = seen.join().expect("it ends");
         assert_eq!(seen[..3], [(3, 3), (3, 3), (0, 0)]);

@@ -15,7 +15,7 @@ pub fn pairs<T: AsRef<[u8]>>(model: &Model, query: &[u8], texts: &[T]) -> Result
     if let Some(template) = model.value("tokenizer.chat_template.rerank") {
         return texts.iter().map(|text| from_template(model, template, query, text.as_ref())).collect();
     }
-    let between = Between::of(model);
+    let between = PairSeparators::of(model);
     let query = model.tokenize(query, false, false)?;
     let pair = |text: &T| {
         let text = model.tokenize(text.as_ref(), false, false)?;
@@ -45,13 +45,13 @@ fn from_template(model: &Model, template: &str, query: &[u8], text: &[u8]) -> Re
 }
 
 /// The tokens around the two texts of a pair.
-struct Between {
+struct PairSeparators {
     before: Vec<Token>,
     middle: Vec<Token>,
     after: Vec<Token>,
 }
 
-impl Between {
+impl PairSeparators {
     fn of(model: &Model) -> Self {
         let some = |token: sys::llama_token| (token >= 0).then_some(token);
         let vocab = model.vocab();

@@ -2,11 +2,11 @@
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{Rope, RopeScaling};
+use crate::config::{RopeConfig, RopeScaling};
 use crate::llama::model::Model;
 
 /// Tells `params` what `rope` changes.
-pub(super) fn apply(rope: &Rope, params: &mut sys::llama_context_params) {
+pub(super) fn apply(rope: &RopeConfig, params: &mut sys::llama_context_params) {
     if let Some(scaling) = rope.scaling {
         params.rope_scaling_type = match scaling {
             RopeScaling::None => sys::LLAMA_ROPE_SCALING_TYPE_NONE,
@@ -32,7 +32,7 @@ pub(super) fn apply(rope: &Rope, params: &mut sys::llama_context_params) {
 impl Model {
     /// Tokens of the longest text that there are positions for, encoded so; at least those that it was trained on.
     #[must_use]
-    pub fn reach(&self, rope: &Rope) -> u32 {
+    pub fn reach(&self, rope: &RopeConfig) -> u32 {
         if !self.has_rotations() {
             return self.n_ctx_train();
         }
@@ -48,7 +48,7 @@ impl Model {
     }
 
     /// Says in the log what is changed of its positions, or that nothing can be.
-    pub(super) fn tell_of(&self, rope: &Rope) {
+    pub(super) fn log_scaling(&self, rope: &RopeConfig) {
         if rope.is_as_in_file() {
             return;
         }

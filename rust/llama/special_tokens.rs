@@ -27,7 +27,7 @@ pub(super) struct SpecialToken<'a> {
 
 /// A piece of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Stretch {
+pub(super) enum TextSpan {
     /// A special token.
     Special(Token),
     /// Bytes that no special token is in; at least one. No two of these follow each other.
@@ -73,15 +73,15 @@ impl SpecialTokens {
     /// token takes is in no stretch.
     ///
     /// Needs at most 9 bytes beside each byte of the text, and one look at a place for each special token that ends there.
-    pub(super) fn split(&self, text: &[u8]) -> Vec<Stretch> {
+    pub(super) fn split(&self, text: &[u8]) -> Vec<TextSpan> {
         self.split_counting(text).0
     }
 
     /// The same, with the number of looks at places where special tokens end and at white space beside them.
-    fn split_counting(&self, text: &[u8]) -> (Vec<Stretch>, usize) {
+    fn split_counting(&self, text: &[u8]) -> (Vec<TextSpan>, usize) {
         let mut n_looks = 0;
         let mut candidates = self.longest_at_each_end(text);
-        let mut taken = Taken(vec![false; if candidates.is_empty() { 0 } else { text.len() }]);
+        let mut taken = ClaimedBytes(vec![false; if candidates.is_empty() { 0 } else { text.len() }]);
         let mut found = Vec::new();
         while let Some(Reverse((rank, end))) = candidates.pop() {
             n_looks += 1;
@@ -128,9 +128,9 @@ impl SpecialTokens {
 }
 
 /// Which bytes of a text are in a special token, or in white space that one takes.
-struct Taken(Vec<bool>);
+struct ClaimedBytes(Vec<bool>);
 
-impl Taken {
+impl ClaimedBytes {
     /// Takes the white space at the beginning of `places`, and returns how many of these it has looked at.
     fn strip(&mut self, places: impl Iterator<Item = usize>, text: &[u8]) -> usize {
         let mut n_looks = 0;
@@ -145,16 +145,16 @@ impl Taken {
     }
 
     /// The special tokens, given in order by where they begin and end, and what is left between them of `n_bytes`.
-    fn stretches(&self, found: &[(usize, usize, Token)], n_bytes: usize) -> Vec<Stretch> {
+    fn stretches(&self, found: &[(usize, usize, Token)], n_bytes: usize) -> Vec<TextSpan> {
         let mut stretches = Vec::with_capacity(2 * found.len() + 1);
         let mut from = 0;
         for &(start, end, token) in found {
             stretches.extend(self.plain(from..start));
-            stretches.push(Stretch::Special(token));
+            stretches.push(TextSpan::Special(token));
             from = end;
         }
         stretches.extend(if found.is_empty() {
-            (n_bytes > 0).then_some(Stretch::Plain(0..n_bytes))
+            (n_bytes > 0).then_some(TextSpan::Plain(0..n_bytes))
         } else {
             self.plain(from..n_bytes)
         });
@@ -162,10 +162,10 @@ impl Taken {
     }
 
     /// What is left of the bytes between two special tokens, if anything: both may have taken white space.
-    fn plain(&self, mut between: Range<usize>) -> Option<Stretch> {
+    fn plain(&self, mut between: Range<usize>) -> Option<TextSpan> {
         let start = between.find(|&place| !self.0[place])?;
         let end = between.rfind(|&place| !self.0[place]).unwrap_or(start) + 1;
-        Some(Stretch::Plain(start..end))
+        Some(TextSpan::Plain(start..end))
     }
 }
 
@@ -180,7 +180,7 @@ fn offset(place: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{SpecialToken, SpecialTokens, Stretch};
+    use super::{SpecialToken, SpecialTokens, TextSpan};
 
     /// Tokens with these spellings, the longest first. One that begins with `_` takes the white space before it, one that ends with
     /// `_` that behind it.
@@ -197,8 +197,8 @@ mod tests {
     /// The stretches of `text`: special tokens in brackets, plain ones in quotes.
     fn split(spellings: &[&str], text: &str) -> String {
         let words = special(spellings).split(text.as_bytes()).into_iter().map(|stretch| match stretch {
-            Stretch::Special(token) => format!("[{}]", spellings[token.unsigned_abs() as usize]),
-            Stretch::Plain(range) => format!("'{}'", &text[range]),
+            TextSpan::Special(token) => format!("[{}]", spellings[token.unsigned_abs() as usize]),
+            TextSpan::Plain(range) => format!("'{}'", &text[range]),
         });
         words.collect::<Vec<_>>().join(" ")
     }
@@ -262,6 +262,6 @@ mod tests {
     fn special_tokens_alone_leave_nothing_to_tokenize() {
         let n_tokens = 1 << 20;
         let text = "<s>".repeat(n_tokens);
-        assert_eq!(special(&["<s>"]).split(text.as_bytes()), vec![Stretch::Special(0); n_tokens]);
+        assert_eq!(special(&["<s>"]).split(text.as_bytes()), vec![TextSpan::Special(0); n_tokens]);
     }
 }

@@ -126,7 +126,7 @@ impl Splitter {
     /// [`Error::InvalidRequest`] if it is too long.
     pub(super) fn check(self, text: &[u8]) -> Result<usize> {
         let Some(runs) = self.runs.filter(|_| text.len() > MAX_NEAR_RUN) else { return Ok(0) };
-        let (mut longest, mut slow, mut was_break) = (Longest::default(), Longest::default(), false);
+        let (mut longest, mut slow, mut was_break) = (LongestRun::default(), LongestRun::default(), false);
         // Of what is no UTF-8, llama.cpp makes at most a character of each byte, which may be any.
         let mut place = 0;
         for chunk in text.utf8_chunks() {
@@ -188,7 +188,7 @@ impl Runs {
 
 /// The longest run of characters that have a class in common, in a text that is read character by character.
 #[derive(Debug, Default)]
-struct Longest {
+struct LongestRun {
     /// Characters of the run that goes on, for each class.
     now: [usize; 4],
     n: usize,
@@ -196,7 +196,7 @@ struct Longest {
     last: usize,
 }
 
-impl Longest {
+impl LongestRun {
     fn add(&mut self, place: usize, classes: u8) {
         for (class, n) in self.now.iter_mut().enumerate() {
             *n = if classes >> class & 1 == 1 { *n + 1 } else { 0 };

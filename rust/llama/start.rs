@@ -2,31 +2,33 @@
 
 use std::sync::Arc;
 
-use crate::config::{Choice, EngineConfig, Kernels, Limits, Machine, ModelFacts, Ours, ThreadsNames, Used};
+use crate::config::{
+    ComputeConfig, EnabledKernels, EngineConfig, KernelChoice, KernelSupport, Limits, MachineFacts, ModelFacts, ThreadParamNames,
+};
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::llama::encoder_only::EncoderOnlyRunner;
 use crate::llama::niceness;
-use crate::llama::silent::Silent;
 use crate::llama::{LlamaRunner, Model, kernels, memory, threads};
 
 /// What is settled before an engine starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settled {
+pub struct ResolvedConfig {
     /// The numbers that are fixed.
     pub limits: Limits,
     /// How steps are computed.
-    pub choice: Choice,
+    pub choice: ComputeConfig,
 }
 
-impl Settled {
+impl ResolvedConfig {
     /// Settles what `config` leaves open for `model` on this machine.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`](crate::error::Error::InvalidConfig) names the setting that is out of range or asks for more memory
     /// than there is.
     pub fn new(model: &Model, config: &EngineConfig) -> Result<Self> {
-        threads::check(&config.threads, &ThreadsNames::DECODING)?;
-        threads::check(&config.threads_batch, &ThreadsNames::PROMPTS)?;
+        threads::check(&config.threads, &ThreadParamNames::DECODING)?;
+        threads::check(&config.threads_batch, &ThreadParamNames::PROMPTS)?;
         // A user's positions may reach further, and what was measured holds for all processors alone.
         let facts = ModelFacts { n_ctx_train: model.reach(&config.rope), ..model.facts(config.type_k, config.type_v) };
         let config = &EngineConfig { tuned: config.tuned.filter(|_| config.threads.cpus.is_empty()), ..config.clone() };
@@ -44,8 +46,8 @@ impl Settled {
     pub fn start(&self, model: &Arc<Model>, config: &EngineConfig) -> Result<Engine> {
         let Self { limits, choice } = self;
         tracing::info!("{}", choice.summary);
-        model.tell_of(&config.rope);
-        if config.kernels == Kernels::Weft && choice.used == Used::NONE {
+        model.log_scaling(&config.rope);
+        if config.kernels == KernelChoice::Weft && choice.used == EnabledKernels::NONE {
             tracing::warn!("weft's kernels were asked for, but llama.cpp's own compute all of this model");
         }
         let config = EngineConfig {
@@ -59,7 +61,7 @@ impl Settled {
         };
         let (model, limits) = (Arc::clone(model), *limits);
         if model.is_encoder() {
-            return Engine::start(limits, move || Ok(Silent(model)));
+            return Engine::start(limits, move || Ok(EncoderOnlyRunner(model)));
         }
         Engine::start(limits, move || {
             niceness::compute(0);
@@ -69,14 +71,14 @@ impl Settled {
 }
 
 /// What decides on how `model` is computed here, with caches of the formats of `config`.
-pub(super) fn machine(model: &Model, config: &EngineConfig) -> Machine {
+pub(super) fn machine(model: &Model, config: &EngineConfig) -> MachineFacts {
     let installed = kernels::install();
-    Machine {
+    MachineFacts {
         is_offloaded: memory::is_offloaded(model),
         n_cores: threads::n_cores_for(&config.threads),
         n_processors: threads::n_processors_for(&config.threads),
         free_bytes: memory::free_bytes(model, config.offload_kqv),
-        ours: Ours {
+        ours: KernelSupport {
             usable: installed.usable,
             level: installed.level.name(),
             why_not: installed.why_not.as_deref(),
@@ -89,8 +91,8 @@ pub(super) fn machine(model: &Model, config: &EngineConfig) -> Machine {
 /// Starts an engine over `model`.
 ///
 /// # Errors
-/// As [`Settled::new`] and [`Settled::start`].
+/// As [`ResolvedConfig::new`] and [`ResolvedConfig::start`].
 pub fn start(model: &Arc<Model>, config: &EngineConfig) -> Result<Engine> {
     model.check_weights()?;
-    Settled::new(model, config)?.start(model, config)
+    ResolvedConfig::new(model, config)?.start(model, config)
 }

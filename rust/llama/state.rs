@@ -6,13 +6,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::engine::runner::{Forks, MemoryKind, RelocateError, SequenceId, StateError};
+use crate::engine::runner::{ForkRule, KvSeqId, MemoryKind, RelocateError, StateError};
 use crate::llama::LlamaRunner;
-use crate::llama::piece::{Checked, Layout, Placed};
+use crate::llama::piece::{CheckedPiece, Layout, PiecePositions};
 
 impl LlamaRunner {
     /// See [`crate::engine::runner::Runner::save`].
-    pub(super) fn save_piece(&mut self, id: SequenceId, range: &Range<u32>) -> Result<Arc<[u8]>, StateError> {
+    pub(super) fn save_piece(&mut self, id: KvSeqId, range: &Range<u32>) -> Result<Arc<[u8]>, StateError> {
         let n_held = self.context.n_held(id);
         if range.is_empty() || range.end > n_held {
             return refuse(format!("tokens {range:?} of sequence {} were to be saved, which holds {n_held}", id.0));
@@ -21,13 +21,13 @@ impl LlamaRunner {
             return refuse(format!("tokens of sequence {} are grouped, so it is not saved", id.0));
         }
         let positions = self.context.positions(id).of_first(range.end);
-        let placed = if positions.are_places() { None } else { Some(Placed { range: range.clone(), positions }) };
-        if let Some(Placed { positions, .. }) = &placed
-            && (self.memory.forks == Forks::InWindow || positions.cuts(range.start) || positions.cuts(range.end))
+        let placed = if positions.are_places() { None } else { Some(PiecePositions { range: range.clone(), positions }) };
+        if let Some(PiecePositions { positions, .. }) = &placed
+            && (self.memory.forks == ForkRule::InWindow || positions.cuts(range.start) || positions.cuts(range.end))
         {
             return Err(StateError::OwnPositions);
         }
-        let bytes = if self.memory.forks == Forks::AtEnd {
+        let bytes = if self.memory.forks == ForkRule::AtEnd {
             if *range != (0..n_held) {
                 return refuse(format!("a state is saved whole: 0..{n_held}, not {range:?}"));
             }
@@ -54,23 +54,23 @@ impl LlamaRunner {
     }
 
     /// See [`crate::engine::runner::Runner::restore`].
-    pub(super) fn restore_piece(&mut self, id: SequenceId, piece: &[u8], kept: &Range<u32>) -> Result<(), StateError> {
+    pub(super) fn restore_piece(&mut self, id: KvSeqId, piece: &[u8], kept: &Range<u32>) -> Result<(), StateError> {
         let n_held = self.context.n_held(id);
         if kept.is_empty() || kept.start != n_held {
             return refuse(format!("tokens {kept:?} were to be appended to sequence {}, which holds {n_held}", id.0));
         }
-        if let Some((placed, piece)) = Placed::read(piece).map_err(|why| bad_piece(&why))? {
+        if let Some((placed, piece)) = PiecePositions::read(piece).map_err(|why| bad_piece(&why))? {
             return self.restore_placed(id, &placed, piece, kept);
         }
-        let Checked { range, whole_from, bytes } = self.layout()?.check(piece).map_err(|why| bad_piece(&why))?;
+        let CheckedPiece { range, whole_from, bytes } = self.layout()?.check(piece).map_err(|why| bad_piece(&why))?;
         if kept.start < range.start || kept.end > range.end {
             return refuse(format!("tokens {kept:?} were to be restored from a piece that holds {range:?}"));
         }
         let is_whole = match self.memory.forks {
-            Forks::Anywhere => whole_from == range.start,
+            ForkRule::Anywhere => whole_from == range.start,
             // What is missing is kept in mind, so that nobody looks there.
-            Forks::InWindow => true,
-            Forks::AtEnd => match self.model.n_swa() {
+            ForkRule::InWindow => true,
+            ForkRule::AtEnd => match self.model.n_swa() {
                 0 => whole_from == range.start,
                 n_window => MemoryKind { n_window, ..self.memory }.holds_window(whole_from, range.end),
             },
@@ -78,7 +78,7 @@ impl LlamaRunner {
         if !is_whole {
             return refuse(format!("one cache of the piece of tokens {range:?} begins at {whole_from}"));
         }
-        if self.memory.forks == Forks::AtEnd {
+        if self.memory.forks == ForkRule::AtEnd {
             if range != *kept {
                 return refuse(format!("a state is restored whole: {range:?}, not {kept:?}"));
             }
@@ -105,11 +105,17 @@ impl LlamaRunner {
     }
 
     /// As [`LlamaRunner::restore_piece`], of a sequence with pictures whose rows and columns are counted.
-    fn restore_placed(&mut self, id: SequenceId, placed: &Placed, piece: &[u8], kept: &Range<u32>) -> Result<(), StateError> {
-        let Placed { range, positions } = placed;
+    fn restore_placed(
+        &mut self,
+        id: KvSeqId,
+        placed: &PiecePositions,
+        piece: &[u8],
+        kept: &Range<u32>,
+    ) -> Result<(), StateError> {
+        let PiecePositions { range, positions } = placed;
         let is_part =
             range.start <= kept.start && kept.end <= range.end && !positions.cuts(kept.start) && !positions.cuts(kept.end);
-        if !is_part || (self.memory.forks == Forks::AtEnd && range != kept) || self.memory.forks == Forks::InWindow {
+        if !is_part || (self.memory.forks == ForkRule::AtEnd && range != kept) || self.memory.forks == ForkRule::InWindow {
             return refuse(format!("tokens {kept:?} were to be restored from a piece that holds {range:?}, with pictures"));
         }
         if *self.context.positions(id) != positions.of_first(kept.start) {
@@ -117,7 +123,7 @@ impl LlamaRunner {
         }
         let expected: Vec<u32> = placed.in_order().collect();
         let bytes = self.layout()?.check_placed(piece, &expected).map_err(|why| bad_piece(&why))?;
-        let to = if self.memory.forks == Forks::AtEnd { id } else { self.spare };
+        let to = if self.memory.forks == ForkRule::AtEnd { id } else { self.spare };
         // SAFETY: the piece was checked.
         let written = unsafe { self.context.write_state(to, &bytes) };
         if written.is_ok() {
@@ -135,9 +141,9 @@ impl LlamaRunner {
     }
 
     /// See [`crate::engine::runner::Runner::relocate`].
-    pub(super) fn relocate_cells(&mut self, ids: &[SequenceId], range: &Range<u32>) -> Result<(), RelocateError> {
+    pub(super) fn relocate_cells(&mut self, ids: &[KvSeqId], range: &Range<u32>) -> Result<(), RelocateError> {
         let Some(&first) = ids.first() else { return Ok(()) };
-        if self.memory.forks != Forks::Anywhere {
+        if self.memory.forks != ForkRule::Anywhere {
             return refuse_move(format!("the cells of a memory that forks {:?} stay where they are", self.memory.forks));
         }
         let positions = self.context.positions(first).of_first(range.end);
@@ -153,7 +159,7 @@ impl LlamaRunner {
         for &id in ids {
             self.context.take_back(id, at.clone());
         }
-        let own = Placed::read(&piece).ok().flatten().map_or(&piece[..], |(_, piece)| piece);
+        let own = PiecePositions::read(&piece).ok().flatten().map_or(&piece[..], |(_, piece)| piece);
         // SAFETY: `save_piece` has checked what it returns.
         let placed = unsafe { self.context.write_state(self.spare, own) };
         for &id in ids {

@@ -7,7 +7,7 @@ use std::thread;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{MAX_THREADS, Threads, ThreadsNames, Used};
+use crate::config::{EnabledKernels, MAX_THREADS, ThreadParamNames, Threads};
 use crate::error::{Error, Result};
 use crate::llama::affinity::Affinity;
 use crate::llama::kernels;
@@ -38,7 +38,7 @@ fn usable(threads: &Threads, own: &Affinity) -> Vec<usize> {
 
 /// # Errors
 /// [`Error::InvalidConfig`] where none of the processors that `threads` are to use is one that this process may run on.
-pub(super) fn check(threads: &Threads, names: &ThreadsNames) -> Result<()> {
+pub(super) fn check(threads: &Threads, names: &ThreadParamNames) -> Result<()> {
     let Some(own) = Affinity::current() else {
         if !threads.cpus.is_empty() {
             tracing::warn!("{} has no effect: this system lets no thread be kept on a processor", names.cpus);
@@ -100,7 +100,7 @@ impl ThreadPool {
     /// Starts `n_threads - 1` threads where and how `threads` says; the thread that decodes is one too, and they have its priority.
     /// `poll` is how long they wait for work at full speed before they sleep where that is left open, in llama.cpp's unit: 1 is about
     /// 131,000 turns of a loop, 0 sleeps at once. Decodes in it are made inside of [`kernels::deciding`] of the same `used`.
-    pub(super) fn new(n_threads: u32, threads: &Threads, poll: u32, used: Used) -> Self {
+    pub(super) fn new(n_threads: u32, threads: &Threads, poll: u32, used: EnabledKernels) -> Self {
         let n = n_threads as usize;
         let n_threads = i32::try_from(n_threads).expect("there are 512 threads at most");
         // SAFETY: plain data in and out.
@@ -177,7 +177,7 @@ mod tests {
     fn whoever_makes_a_pool_is_still_free_to_run_anywhere() {
         let before = Affinity::current();
         let cpus = before.map(|before| before.cpus()).unwrap_or_default();
-        let pool = ThreadPool::new(u32::try_from(cpus.len()).expect("a few"), &Threads::default(), 0, Used::default());
+        let pool = ThreadPool::new(u32::try_from(cpus.len()).expect("a few"), &Threads::default(), 0, EnabledKernels::default());
         let last = cpus.last().map(|last| Affinity::of(&[*last])).filter(|_| cpus.len() > 1);
         assert_eq!(pool.place(), last, "the last is left for it");
         assert_eq!(Affinity::current(), before);
@@ -190,7 +190,7 @@ mod tests {
         let place = |n_threads, cpus: &[usize], is_strict| {
             let cpus = cpus.iter().map(|&cpu| u32::try_from(cpu).expect("a few")).collect();
             let threads = Threads { cpus, is_strict, ..Threads::default() };
-            ThreadPool::new(n_threads, &threads, 0, Used::default()).place().map(|place| place.cpus())
+            ThreadPool::new(n_threads, &threads, 0, EnabledKernels::default()).place().map(|place| place.cpus())
         };
         let (first, last) = (own[0], own[own.len() - 1]);
         assert_eq!(place(1, &[last], false), Some(vec![last]));
@@ -207,9 +207,9 @@ mod tests {
         let threads = |cpus: Vec<u32>| Threads { cpus, ..Threads::default() };
         let own = Affinity::current().expect("Linux tells").cpus();
         let first = u32::try_from(own[0]).expect("a few");
-        assert_eq!(check(&threads(vec![first, 511]), &ThreadsNames::DECODING), Ok(()));
+        assert_eq!(check(&threads(vec![first, 511]), &ThreadParamNames::DECODING), Ok(()));
         assert_eq!((n_cores_for(&threads(vec![first])), n_processors_for(&threads(vec![first]))), (1, 1));
-        match check(&threads(vec![511]), &ThreadsNames::PROMPTS) {
+        match check(&threads(vec![511]), &ThreadParamNames::PROMPTS) {
             Err(Error::InvalidConfig { param: "cpus_batch", message }) => {
                 assert!(
                     message.starts_with("cpus_batch is [511], none of which this process may run on; it may on ["),

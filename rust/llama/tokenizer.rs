@@ -14,7 +14,7 @@ use llama_cpp_sys_2 as sys;
 use crate::cancellation;
 use crate::error::Result;
 use crate::llama::safe_cuts::SafeCuts;
-use crate::llama::special_tokens::{SpecialToken, SpecialTokens, Stretch, is_space};
+use crate::llama::special_tokens::{SpecialToken, SpecialTokens, TextSpan, is_space};
 use crate::llama::splitter::Splitter;
 use crate::request::Token;
 
@@ -42,12 +42,12 @@ pub(super) struct Tokenizer {
     opening: Vec<Token>,
     /// What is added behind a text.
     closing: Vec<Token>,
-    fewest: Fewest,
+    fewest: MinTokens,
 }
 
 /// What is known of how few tokens a text can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fewest {
+enum MinTokens {
     /// Each byte is in a token, of at most so many bytes.
     OfBytes(usize),
     /// So is each byte but white space, which is left out beside some special tokens.
@@ -59,7 +59,7 @@ enum Fewest {
     Unknown,
 }
 
-impl Fewest {
+impl MinTokens {
     fn tokens(self, text: &[u8]) -> usize {
         match self {
             Self::OfBytes(longest) => text.len().div_ceil(longest),
@@ -113,12 +113,12 @@ impl Tokenizer {
         // SAFETY: the caller's promise.
         let longest = unsafe { longest_piece(vocab, kind) };
         let fewest = match longest {
-            Some(longest) if strips => Fewest::OfBytesButSpace(longest),
-            Some(longest) => Fewest::OfBytes(longest),
+            Some(longest) if strips => MinTokens::OfBytesButSpace(longest),
+            Some(longest) => MinTokens::OfBytes(longest),
             None if kind == "bert" => {
-                Fewest::OfWords(tokens.iter().map(|(token, _)| n_words(token.spelling)).max().unwrap_or(0).max(1))
+                MinTokens::OfWords(tokens.iter().map(|(token, _)| n_words(token.spelling)).max().unwrap_or(0).max(1))
             }
-            None => Fewest::Unknown,
+            None => MinTokens::Unknown,
         };
         // SAFETY: the caller's promise.
         let has_merges = unsafe { sys::llama_vocab_type(vocab) } == sys::LLAMA_VOCAB_TYPE_BPE;
@@ -160,12 +160,12 @@ impl Tokenizer {
     /// word that is not known becomes one token however long it is.
     pub(super) fn longest_piece(&self) -> Option<usize> {
         match self.fewest {
-            Fewest::OfBytes(longest) => Some(longest),
+            MinTokens::OfBytes(longest) => Some(longest),
             _ => None,
         }
     }
 
-    /// A number of tokens that `text` has at least, found in one pass over it; 0 where nothing is known, see [`Fewest`].
+    /// A number of tokens that `text` has at least, found in one pass over it; 0 where nothing is known, see [`MinTokens`].
     pub(super) fn least_tokens(&self, text: &[u8]) -> usize {
         self.fewest.tokens(text)
     }
@@ -196,8 +196,8 @@ impl Tokenizer {
         let mut meter = CancellationMeter::default();
         for stretch in cuts.split(text) {
             match stretch {
-                Stretch::Special(token) => tokens.push(token),
-                Stretch::Plain(range) => self.append_plain(&Shared(vocab), &text[range], &mut tokens, &mut meter)?,
+                TextSpan::Special(token) => tokens.push(token),
+                TextSpan::Plain(range) => self.append_plain(&Shared(vocab), &text[range], &mut tokens, &mut meter)?,
             }
         }
         if add_special {

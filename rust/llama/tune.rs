@@ -9,8 +9,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::config::{Checkpoints, EngineConfig, FlashAttention, Limits, READER_PATIENCE, Tuned};
-use crate::engine::runner::{Plan, SequenceId, StateError};
+use crate::config::{Checkpoints, EngineConfig, FlashAttention, Limits, SLOW_CONSUMER_TIMEOUT, TunedSettings};
+use crate::engine::runner::{KvSeqId, Plan, StateError};
 use crate::error::{Error, Result};
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
@@ -52,20 +52,20 @@ const PROMPTS_SHARE: f64 = 0.5;
 const NOISE: f64 = 0.95;
 
 /// Who holds the prompt.
-const PROMPT: SequenceId = SequenceId(0);
+const PROMPT: KvSeqId = KvSeqId(0);
 
 /// Who computes what is timed of a prompt, and then holds as many cells as the branches do on average.
-const OTHER: SequenceId = SequenceId(1);
+const OTHER: KvSeqId = KvSeqId(1);
 
 /// For writing a stretch.
-const SPARE: SequenceId = SequenceId(2);
+const SPARE: KvSeqId = KvSeqId(2);
 
 /// The branches come after these.
 const FIRST_BRANCH: u16 = 3;
 
 /// What is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Work {
+pub enum Workload {
     /// A prompt of [`N_PROMPT`] tokens.
     Prompt,
     /// [`N_BRANCHES`] branches of it, of [`N_BRANCH`] tokens each.
@@ -78,7 +78,7 @@ pub struct Timing {
     /// Whether llama.cpp's attention ran as one fused kernel; `None` where ours computed.
     pub flash_attention: Option<bool>,
     /// What was done.
-    pub work: Work,
+    pub work: Workload,
     /// With how many threads.
     pub n_threads: u32,
     /// The time that the whole of it would take; `None` where there was no time to measure it.
@@ -91,7 +91,7 @@ pub struct Tuning {
     /// Every candidate.
     pub timings: Vec<Timing>,
     /// The fastest of them together.
-    pub best: Tuned,
+    pub best: TunedSettings,
 }
 
 /// Times the candidates for `model` with the cache formats and the kernels of `config`, in contexts of its own, for about `budget` at most: each
@@ -121,7 +121,7 @@ pub fn measure(
     };
     let mut benches = attentions.iter().map(|&flash| Bench::new(model, config, flash, n_cores)).collect::<Result<Vec<_>>>()?;
     let mut timings = Vec::new();
-    for (work, until) in [(Work::Prompt, budget.mul_f64(PROMPTS_SHARE)), (Work::Branches, budget)] {
+    for (work, until) in [(Workload::Prompt, budget.mul_f64(PROMPTS_SHARE)), (Workload::Branches, budget)] {
         for bench in &mut benches {
             bench.prepare(work)?;
         }
@@ -186,7 +186,7 @@ fn median(mut samples: Vec<f64>) -> Option<f64> {
 }
 
 /// The attention with which prompt and branches together take least, each with its best number of threads.
-fn best(timings: &[Timing], attentions: &[Option<bool>], n_cores: u32) -> Tuned {
+fn best(timings: &[Timing], attentions: &[Option<bool>], n_cores: u32) -> TunedSettings {
     let fastest = |flash_attention, work| {
         let of_this = timings.iter().filter(|timing| (timing.flash_attention, timing.work) == (flash_attention, work));
         let weighed = of_this.filter_map(|timing| {
@@ -196,9 +196,9 @@ fn best(timings: &[Timing], attentions: &[Option<bool>], n_cores: u32) -> Tuned 
         weighed.min_by(|a, b| a.0.total_cmp(&b.0)).expect("all cores are measured with every attention")
     };
     let chosen = attentions.iter().map(|&flash_attention| {
-        let (_, prompt_s, n_threads_batch) = fastest(flash_attention, Work::Prompt);
-        let (_, branches_s, n_threads) = fastest(flash_attention, Work::Branches);
-        (prompt_s + branches_s, Tuned { flash_attention, n_threads, n_threads_batch })
+        let (_, prompt_s, n_threads_batch) = fastest(flash_attention, Workload::Prompt);
+        let (_, branches_s, n_threads) = fastest(flash_attention, Workload::Branches);
+        (prompt_s + branches_s, TunedSettings { flash_attention, n_threads, n_threads_batch })
     });
     chosen.min_by(|a, b| a.0.total_cmp(&b.0)).expect("one attention is possible").1
 }
@@ -236,7 +236,7 @@ impl Bench {
             max_queue: 1,
             max_token_gap: config.max_token_gap,
             checkpoints: Checkpoints::NONE,
-            reader_patience: READER_PATIENCE,
+            reader_patience: SLOW_CONSUMER_TIMEOUT,
         };
         let config = EngineConfig {
             // Ours takes the place of llama.cpp's fused kernel.
@@ -265,13 +265,13 @@ impl Bench {
     }
 
     /// Computes `n` more tokens of `id`.
-    fn append(&mut self, id: SequenceId, n: u32) -> Result<Duration> {
+    fn append(&mut self, id: KvSeqId, n: u32) -> Result<Duration> {
         let plan = rows_of(id, self.context.n_held(id), &vec![self.token; n as usize]);
         self.compute(&plan)
     }
 
     /// Computes one token of each of `ids`.
-    fn step(&mut self, ids: impl Iterator<Item = SequenceId>, position: u32) -> Result<Duration> {
+    fn step(&mut self, ids: impl Iterator<Item = KvSeqId>, position: u32) -> Result<Duration> {
         let rows = ids.flat_map(|id| rows_of(id, position, &[self.token]).rows);
         self.compute(&Plan { rows: rows.collect(), ..Plan::default() })
     }
@@ -283,10 +283,10 @@ impl Bench {
     }
 
     /// Gives the prompt as many cells as it has halfway, or in the end; then there are also those of branches halfway.
-    fn prepare(&mut self, work: Work) -> Result<()> {
+    fn prepare(&mut self, work: Workload) -> Result<()> {
         match work {
-            Work::Prompt => self.fill(PROMPT, N_PROMPT / 2),
-            Work::Branches => {
+            Workload::Prompt => self.fill(PROMPT, N_PROMPT / 2),
+            Workload::Branches => {
                 self.fill(PROMPT, N_PROMPT + N_BRANCH / 2)?;
                 self.fill(OTHER, self.n_cells + (u32::from(N_BRANCHES) - 1) * N_BRANCH / 2)
             }
@@ -294,7 +294,7 @@ impl Bench {
     }
 
     /// Writes stretches for `id` until `n_cells` are used.
-    fn fill(&mut self, id: SequenceId, n_cells: u32) -> Result<()> {
+    fn fill(&mut self, id: KvSeqId, n_cells: u32) -> Result<()> {
         let Some(stretch) = &self.stretch else { return Ok(()) };
         while self.n_cells + N_STRETCH <= n_cells {
             // SAFETY: this context has written the bytes.
@@ -307,17 +307,17 @@ impl Bench {
     }
 
     /// Seconds of `work` with so many threads.
-    fn measure(&mut self, work: Work, n_threads: u32) -> Result<f64> {
+    fn measure(&mut self, work: Workload, n_threads: u32) -> Result<f64> {
         self.context.set_threads(n_threads);
         match work {
-            Work::Prompt => {
+            Workload::Prompt => {
                 self.context.fork(PROMPT, OTHER, self.n_held);
                 let took = self.append(OTHER, self.n_chunk);
                 self.context.truncate(OTHER, 0);
                 Ok(took?.as_secs_f64() * f64::from(N_PROMPT) / f64::from(self.n_chunk))
             }
-            Work::Branches => {
-                let branches = (FIRST_BRANCH..).take(usize::from(N_BRANCHES)).map(SequenceId);
+            Workload::Branches => {
+                let branches = (FIRST_BRANCH..).take(usize::from(N_BRANCHES)).map(KvSeqId);
                 for id in branches.clone() {
                     self.context.fork(PROMPT, id, self.n_held);
                 }
@@ -336,10 +336,10 @@ impl Bench {
     }
 
     /// How long a measurement takes, if `work` takes so many seconds.
-    fn measured_part(&self, work: Work, seconds: f64) -> Duration {
+    fn measured_part(&self, work: Workload, seconds: f64) -> Duration {
         let part = match work {
-            Work::Prompt => f64::from(self.n_chunk) / f64::from(N_PROMPT),
-            Work::Branches => {
+            Workload::Prompt => f64::from(self.n_chunk) / f64::from(N_PROMPT),
+            Workload::Branches => {
                 f64::from(1 + n_steps(Duration::from_secs_f64(seconds / f64::from(N_BRANCH)))) / f64::from(N_BRANCH)
             }
         };
@@ -360,7 +360,7 @@ fn unwritten(error: &StateError) -> Error {
 mod tests {
     use super::*;
 
-    fn timing(flash_attention: bool, work: Work, n_threads: u32, ms: u64) -> Timing {
+    fn timing(flash_attention: bool, work: Workload, n_threads: u32, ms: u64) -> Timing {
         Timing { flash_attention: Some(flash_attention), work, n_threads, took: (ms > 0).then(|| Duration::from_millis(ms)) }
     }
 
@@ -374,26 +374,31 @@ mod tests {
     #[test]
     fn prompt_and_branches_together_decide_on_attention_and_each_on_its_threads() {
         let timings = [
-            timing(false, Work::Prompt, 8, 900),
-            timing(true, Work::Prompt, 8, 500),
-            timing(false, Work::Prompt, 16, 700),
-            timing(true, Work::Prompt, 16, 0),
-            timing(false, Work::Branches, 8, 1_000),
-            timing(true, Work::Branches, 8, 1_500),
-            timing(false, Work::Branches, 4, 800),
-            timing(true, Work::Branches, 4, 1_450),
+            timing(false, Workload::Prompt, 8, 900),
+            timing(true, Workload::Prompt, 8, 500),
+            timing(false, Workload::Prompt, 16, 700),
+            timing(true, Workload::Prompt, 16, 0),
+            timing(false, Workload::Branches, 8, 1_000),
+            timing(true, Workload::Branches, 8, 1_500),
+            timing(false, Workload::Branches, 4, 800),
+            timing(true, Workload::Branches, 4, 1_450),
         ];
-        let fastest = Tuned { flash_attention: Some(false), n_threads: 4, n_threads_batch: 16 };
+        let fastest = TunedSettings { flash_attention: Some(false), n_threads: 4, n_threads_batch: 16 };
         assert_eq!(best(&timings, &[Some(false), Some(true)], 8), fastest);
         // Where only one is possible, or where noise is all that speaks for fewer threads.
-        let fastest = Tuned { flash_attention: Some(true), n_threads: 8, n_threads_batch: 8 };
+        let fastest = TunedSettings { flash_attention: Some(true), n_threads: 8, n_threads_batch: 8 };
         assert_eq!(best(&timings, &[Some(true)], 8), fastest);
     }
 
     #[test]
     fn where_our_attention_computes_only_threads_are_chosen() {
-        let timings = [(Work::Prompt, 8, 900), (Work::Prompt, 16, 700), (Work::Branches, 8, 500), (Work::Branches, 16, 600)]
-            .map(|(work, n_threads, ms)| Timing { flash_attention: None, ..timing(true, work, n_threads, ms) });
-        assert_eq!(best(&timings, &[None], 8), Tuned { flash_attention: None, n_threads: 8, n_threads_batch: 16 });
+        let timings = [
+            (Workload::Prompt, 8, 900),
+            (Workload::Prompt, 16, 700),
+            (Workload::Branches, 8, 500),
+            (Workload::Branches, 16, 600),
+        ]
+        .map(|(work, n_threads, ms)| Timing { flash_attention: None, ..timing(true, work, n_threads, ms) });
+        assert_eq!(best(&timings, &[None], 8), TunedSettings { flash_attention: None, n_threads: 8, n_threads_batch: 16 });
     }
 }

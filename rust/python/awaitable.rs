@@ -8,11 +8,11 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::bell::{Awaited, Watch};
-use super::events::{self, Telling};
+use super::embedding::EmbeddingFuture;
+use super::events::{self, LogprobFormat};
 use super::forking::AwaitedFork;
 use super::stream::{PyStream, Stream};
-use super::vectors::PendingVectors;
+use super::wake::{Awaitable, Watch};
 use crate::engine::Ready;
 
 /// Most bytes of one batch's events, as [`Event::n_bytes`](crate::request::Event::n_bytes) counts them: a bound on how long the loop
@@ -22,7 +22,7 @@ const MAX_BATCH_BYTES: usize = 256 << 10;
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Want {
+pub(super) enum WaitTarget {
     /// One event; after the last, `StopAsyncIteration`.
     Event,
     /// A list of all that is ready; after the last, an empty one. With `is_compact`, log-probabilities are one object each.
@@ -39,15 +39,15 @@ pub(super) enum Want {
 /// woken, leaves the event in the stream. Several tasks may wait for one stream, on several loops: each event goes to one of them.
 #[pyclass(frozen, module = "weft._native", name = "_Next")]
 pub(super) struct PyNext {
-    of: Of,
+    of: AwaitSource,
     waits: Mutex<Option<Wait>>,
 }
 
 /// Whose answer is awaited.
-enum Of {
-    Stream(Py<PyStream>, Want),
+enum AwaitSource {
+    Stream(Py<PyStream>, WaitTarget),
     /// Held by nobody else: when Python drops this object, they are not computed.
-    Vectors(Arc<PendingVectors>),
+    Vectors(Arc<EmbeddingFuture>),
     Fork(Arc<AwaitedFork>),
 }
 
@@ -58,16 +58,16 @@ struct Wait {
 }
 
 impl PyNext {
-    pub(super) fn new(stream: Py<PyStream>, want: Want) -> Self {
-        Self { of: Of::Stream(stream, want), waits: Mutex::new(None) }
+    pub(super) fn new(stream: Py<PyStream>, want: WaitTarget) -> Self {
+        Self { of: AwaitSource::Stream(stream, want), waits: Mutex::new(None) }
     }
 
-    pub(super) fn of_vectors(pending: PendingVectors) -> Self {
-        Self { of: Of::Vectors(Arc::new(pending)), waits: Mutex::new(None) }
+    pub(super) fn of_vectors(pending: EmbeddingFuture) -> Self {
+        Self { of: AwaitSource::Vectors(Arc::new(pending)), waits: Mutex::new(None) }
     }
 
     pub(super) fn of_fork(pending: AwaitedFork) -> Self {
-        Self { of: Of::Fork(Arc::new(pending)), waits: Mutex::new(None) }
+        Self { of: AwaitSource::Fork(Arc::new(pending)), waits: Mutex::new(None) }
     }
 
     fn waits(&self) -> MutexGuard<'_, Option<Wait>> {
@@ -82,38 +82,38 @@ impl PyNext {
         }
     }
 
-    fn awaited(&self) -> PyResult<Arc<dyn Awaited>> {
+    fn awaited(&self) -> PyResult<Arc<dyn Awaitable>> {
         Ok(match &self.of {
-            Of::Stream(stream, _) => Arc::<Stream>::clone(stream.get().stream()?),
-            Of::Vectors(pending) => Arc::<PendingVectors>::clone(pending),
-            Of::Fork(pending) => Arc::<AwaitedFork>::clone(pending),
+            AwaitSource::Stream(stream, _) => Arc::<Stream>::clone(stream.get().stream()?),
+            AwaitSource::Vectors(pending) => Arc::<EmbeddingFuture>::clone(pending),
+            AwaitSource::Fork(pending) => Arc::<AwaitedFork>::clone(pending),
         })
     }
 
     /// What there is now: the answer to the `await`, or `None` where nothing is ready.
     fn look(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let (stream, want) = match &self.of {
-            Of::Stream(stream, want) => (stream.get().stream()?, want),
-            Of::Vectors(pending) => return pending.take(py),
-            Of::Fork(pending) => return pending.take(py),
+            AwaitSource::Stream(stream, want) => (stream.get().stream()?, want),
+            AwaitSource::Vectors(pending) => return pending.take(py),
+            AwaitSource::Fork(pending) => return pending.take(py),
         };
         match want {
-            Want::Nothing => Ok(Some(py.None())),
-            Want::Sign => Ok(stream.is_ready().then(|| py.None())),
-            Want::Event => match stream.take(0)? {
+            WaitTarget::Nothing => Ok(Some(py.None())),
+            WaitTarget::Sign => Ok(stream.is_ready().then(|| py.None())),
+            WaitTarget::Event => match stream.take(0)? {
                 Ready::Pending => Ok(None),
                 Ready::Ended => Err(PyStopAsyncIteration::new_err(())),
                 Ready::Events(events) => {
-                    let telling = Telling { lexicon: &stream.lexicon, is_compact: false };
+                    let telling = LogprobFormat { lexicon: &stream.lexicon, is_compact: false };
                     let event = events.into_iter().next().map(|event| events::to_python(py, event, telling));
                     event.transpose().map(|event| event.map(Bound::unbind))
                 }
             },
-            &Want::Batch { is_compact } => match stream.take(MAX_BATCH_BYTES)? {
+            &WaitTarget::Batch { is_compact } => match stream.take(MAX_BATCH_BYTES)? {
                 Ready::Pending => Ok(None),
                 Ready::Ended => Ok(Some(PyList::empty(py).into_any().unbind())),
                 Ready::Events(events) => {
-                    let telling = Telling { lexicon: &stream.lexicon, is_compact };
+                    let telling = LogprobFormat { lexicon: &stream.lexicon, is_compact };
                     let events = events.into_iter().map(|event| events::to_python(py, event, telling));
                     let events = events.collect::<PyResult<Vec<_>>>()?;
                     Ok(Some(PyList::new(py, events)?.into_any().unbind()))
@@ -173,7 +173,7 @@ impl PyNext {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        if let Of::Stream(stream, _) = &self.of {
+        if let AwaitSource::Stream(stream, _) = &self.of {
             visit.call(stream)?;
         }
         // The collector stops the world or holds the GIL, and the lock is never held across Python: this cannot fail.

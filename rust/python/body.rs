@@ -9,7 +9,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use serde_json::value::RawValue;
 
-use super::aside::detached;
+use super::background::detached;
 use super::compact::{PyBiases, PyTokenIds};
 use crate::request::Token;
 

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
-use super::aside::detached;
+use super::background::detached;
 use crate::request::Token;
 
 /// Token ids.

@@ -14,8 +14,8 @@ use super::compact::{PyBiases, PyTokenIds};
 use super::diversity;
 use super::errors::{InvalidConfig, InvalidRequest};
 use super::media::{self, PyMixedPrompt};
-use super::steering::{self, Steering};
-use crate::config::{CacheRam, FlashAttention, Kernels, KvType, MAX_THREADS, Numa, Pooling, Split, TokenGap, Tuned};
+use super::output_rules::{self, OutputRules};
+use crate::config::{CacheRam, FlashAttention, KernelChoice, KvType, MAX_THREADS, Numa, Pooling, Split, TokenGap, TunedSettings};
 use crate::error::Error;
 use crate::llama::Model;
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Task, Token};
@@ -60,8 +60,8 @@ impl PromptInput {
 pub(super) struct RequestInput {
     suffix: Option<PromptInput>,
     request: Request,
-    held_to: Option<HeldTo>,
-    steering: Steering,
+    held_to: Option<OutputConstraint>,
+    steering: OutputRules,
 }
 
 impl RequestInput {
@@ -91,18 +91,18 @@ impl RequestInput {
 
 /// What branches of one request are held to, each read once.
 #[derive(Default)]
-pub(super) struct Constraints(Vec<(HeldTo, Result<SharedConstraint, Error>)>);
+pub(super) struct Constraints(Vec<(OutputConstraint, Result<SharedConstraint, Error>)>);
 
 impl Constraints {
     /// # Errors
     /// [`Error::InvalidRequest`] for what is no constraint.
-    fn read(&mut self, held_to: HeldTo, model: &Model) -> Result<SharedConstraint, Error> {
+    fn read(&mut self, held_to: OutputConstraint, model: &Model) -> Result<SharedConstraint, Error> {
         if let Some((_, known)) = self.0.iter().find(|(known, _)| known.text() == held_to.text()) {
             return known.clone();
         }
         let read = match &held_to {
-            HeldTo::Grammar(text) => model.grammar(text),
-            HeldTo::JsonSchema(text) => model.json_schema(text),
+            OutputConstraint::Grammar(text) => model.grammar(text),
+            OutputConstraint::JsonSchema(text) => model.json_schema(text),
         };
         self.0.push((held_to, read.clone()));
         read
@@ -118,14 +118,14 @@ fn keeping_the_opening(shift: ContextShift, model: &Model) -> ContextShift {
 }
 
 /// What the completions of a request must be, as the caller gave it.
-pub(super) enum HeldTo {
+pub(super) enum OutputConstraint {
     /// In GBNF.
     Grammar(PyBackedStr),
     /// As JSON.
     JsonSchema(PyBackedStr),
 }
 
-impl HeldTo {
+impl OutputConstraint {
     /// Whether it is a grammar, and its text.
     fn text(&self) -> (bool, &str) {
         match self {
@@ -244,14 +244,14 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
     let grammar: Option<PyBackedStr> = field!("grammar", "a string");
     // As in llama-server, a grammar without a text is none.
     let held_to = match (grammar.filter(|grammar| !grammar.is_empty()), field!("json_schema", "a string")) {
-        (grammar, None) => grammar.map(HeldTo::Grammar),
-        (None, schema) => schema.map(HeldTo::JsonSchema),
+        (grammar, None) => grammar.map(OutputConstraint::Grammar),
+        (None, schema) => schema.map(OutputConstraint::JsonSchema),
         (Some(_), Some(_)) => {
             let message = "a request has a grammar or a JSON schema, not both; leave one of them out";
             return Err(InvalidRequest::new_err(("json_schema", message)));
         }
     };
-    let steering = steering::read(object, held_to.is_some())?;
+    let steering = output_rules::read(object, held_to.is_some())?;
     let suffix = text_or_tokens("suffix_prompt", &get(intern!(py, "suffix_prompt"))?)?;
     Ok(RequestInput { suffix, request, held_to, steering })
 }
@@ -482,10 +482,10 @@ pub(super) fn numa(name: &str) -> PyResult<Numa> {
 /// Whose kernels compute.
 ///
 /// # Errors
-/// `InvalidConfig` for anything but a name of [`Kernels`].
-pub(super) fn kernels(name: &str) -> PyResult<Kernels> {
+/// `InvalidConfig` for anything but a name of [`KernelChoice`].
+pub(super) fn kernels(name: &str) -> PyResult<KernelChoice> {
     let refuse = || InvalidConfig::new_err(("kernels", format!("kernels is '{name}'; it must be auto, weft or llama.cpp")));
-    Kernels::named(name).ok_or_else(refuse)
+    KernelChoice::named(name).ok_or_else(refuse)
 }
 
 /// What a budget of time that is none is answered with.
@@ -497,10 +497,10 @@ pub(super) fn bad_budget(budget_s: f64) -> PyErr {
 ///
 /// # Errors
 /// `InvalidConfig` for numbers of threads that no engine takes.
-pub(super) fn tuned(value: Option<(Option<bool>, u32, u32)>) -> PyResult<Option<Tuned>> {
+pub(super) fn tuned(value: Option<(Option<bool>, u32, u32)>) -> PyResult<Option<TunedSettings>> {
     let Some((flash_attention, n_threads, n_threads_batch)) = value else { return Ok(None) };
     if [n_threads, n_threads_batch].iter().all(|n| (1..=MAX_THREADS).contains(n)) {
-        return Ok(Some(Tuned { flash_attention, n_threads, n_threads_batch }));
+        return Ok(Some(TunedSettings { flash_attention, n_threads, n_threads_batch }));
     }
     let message = format!("tuned has {n_threads} and {n_threads_batch} threads; both must be 1 to {MAX_THREADS}");
     Err(InvalidConfig::new_err(("tuned", message)))

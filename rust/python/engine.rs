@@ -8,14 +8,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::adapters::{self, PyAdapter};
-use super::aside::detached;
 use super::awaitable::PyNext;
-use super::bell::Bells;
-use super::cached::PyCachedNode;
+use super::background::detached;
+use super::cached_nodes::PyCachedNode;
 use super::convert::{self, Constraints, PromptInput, RequestInput};
+use super::embedding::{self, PyVectorStats};
 use super::errors::{ContextOverflow, InvalidRequest};
 use super::fork::ThisProcess;
-use super::forking::Asked;
+use super::forking::StreamSettings;
 use super::limits::PyLimits;
 use super::logging;
 use super::model::PyModel;
@@ -25,27 +25,27 @@ use super::settings;
 use super::stats::{PyRecentStep, PyStats};
 use super::stream::{PyStream, Stream};
 use super::tune::PyCompute;
-use super::vectors::{self, PyVectorStats};
+use super::wake::LoopWakers;
 use crate::cache::PrefixDigest;
-use crate::config::{Checkpoints, Choice, EngineConfig, Limits};
+use crate::config::{Checkpoints, ComputeConfig, EngineConfig, Limits};
 use crate::embedding::{Embedder, Normalization};
-use crate::engine::{Bell, Completions, Engine};
+use crate::engine::{Completions, Engine, WakeHandle};
 use crate::error::{Error, each_branch};
-use crate::llama::{self, Model, Settled};
-use crate::request::{AdapterScale, Held, Prompt, Request, Task, Token};
+use crate::llama::{self, Model, ResolvedConfig};
+use crate::request::{AdapterScale, Prompt, Request, SlotContents, Task, Token};
 
 /// The tokens of a slot, their adapters, and from which token on an activated one of them counts.
-type HeldBySlot = (Vec<Token>, Vec<AdapterScale>, Option<u32>);
+type SlotTokens = (Vec<Token>, Vec<AdapterScale>, Option<u32>);
 
 /// `weft._native.Engine`.
 #[pyclass(frozen, module = "weft._native", name = "Engine")]
 pub(super) struct PyEngine {
     /// Always there until the drop.
     handle: Option<ThisProcess<Engine>>,
-    bells: Arc<Bells>,
+    bells: Arc<LoopWakers>,
     model: Py<PyModel>,
     files: Files,
-    choice: Choice,
+    choice: ComputeConfig,
     /// Always there until the drop.
     embedder: Option<ThisProcess<Embedder>>,
     embeddings_are_repeatable: bool,
@@ -84,8 +84,8 @@ impl PyEngine {
         if let PromptInput::Text(text) = &prompt {
             check_length(text.as_bytes(), model, engine.limits().n_ctx_slot)?;
         }
-        let asked = Asked::new(Arc::downgrade(model), prompt.parses_special(), asked);
-        let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&self.bells);
+        let asked = StreamSettings::new(Arc::downgrade(model), prompt.parses_special(), asked);
+        let bell: Arc<dyn WakeHandle> = Arc::<LoopWakers>::clone(&self.bells);
         let submit = || -> crate::error::Result<(Completions, u32)> {
             let prompt = prompt.read(model)?;
             let requests = requests(prompt, model)?;
@@ -215,8 +215,8 @@ impl PyEngine {
             op_offload,
         };
         let loaded = model.get().loaded()?;
-        let settled = Settled::new(loaded, &config)?;
-        let bells = Arc::<Bells>::default();
+        let settled = ResolvedConfig::new(loaded, &config)?;
+        let bells = Arc::<LoopWakers>::default();
         let ringing = Arc::clone(&bells);
         let choice = settled.choice.clone();
         let engine = py.detach(|| settled.start(loaded, &config))?;
@@ -282,7 +282,7 @@ impl PyEngine {
             InvalidRequest::new_err(("normalize", message))
         })?;
         let texts = texts.into_iter().map(|text| convert::prompt(&text)).collect::<PyResult<Vec<_>>>()?;
-        Ok(detached(py, || vectors::embed(embedder, &self.bells, model, texts, (how, dimensions)))?)
+        Ok(detached(py, || embedding::embed(embedder, &self.bells, model, texts, (how, dimensions)))?)
     }
 
     /// Queues a query with each of the texts, and returns what to await: a row of one number for each.
@@ -292,7 +292,7 @@ impl PyEngine {
         let texts = texts.into_iter().map(|text| convert::text("texts", &text)).collect::<PyResult<Vec<_>>>()?;
         let rank = || {
             let texts: Vec<&[u8]> = texts.iter().map(convert::Text::as_bytes).collect();
-            vectors::rank(embedder, &self.bells, model, query.as_bytes(), &texts)
+            embedding::rank(embedder, &self.bells, model, query.as_bytes(), &texts)
         };
         Ok(detached(py, rank)?)
     }
@@ -405,10 +405,10 @@ impl PyEngine {
     }
 
     /// The tokens that a slot holds, and the adapters that they were computed with.
-    fn held_by_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<HeldBySlot> {
+    fn held_by_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<SlotTokens> {
         let engine = self.handle()?;
         let slot = convert::slot_number(slot)?;
-        let Held { tokens, adapters, invoked_at } = py.detach(|| engine.held_by_slot(slot))?;
+        let SlotContents { tokens, adapters, invoked_at } = py.detach(|| engine.held_by_slot(slot))?;
         Ok((tokens, adapters, invoked_at))
     }
 

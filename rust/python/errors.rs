@@ -3,7 +3,7 @@
 use pyo3::import_exception;
 use pyo3::prelude::*;
 
-use crate::error::{Error, OfBranch};
+use crate::error::{BranchErrorExt, Error};
 
 import_exception!(weft.errors, ModelLoadError);
 import_exception!(weft.errors, InvalidConfig);
@@ -20,7 +20,7 @@ import_exception!(weft.errors, EngineStopped);
 import_exception!(weft.errors, ForkedProcess);
 import_exception!(weft.errors, WorkCancelledError);
 
-impl OfBranch for PyErr {
+impl BranchErrorExt for PyErr {
     fn is_same(&self, other: &Self) -> bool {
         Python::attach(|py| invalid(py, self).is_some_and(|told| Some(told) == invalid(py, other)))
     }

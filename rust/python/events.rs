@@ -11,10 +11,10 @@ use pyo3::types::{PyBytes, PyTuple};
 use super::logprobs::PyCompactLogprobs;
 use super::prefix;
 use crate::request::{
-    Cause, Computed, Earlier, Event, Explanation, FinishReason, Finished, Logprob, Logprobs, Progress, PromptLogprobs,
+    Cause, ComputedRun, EarlierRequest, Event, Explanation, FinishReason, Finished, Logprob, Logprobs, Progress, PromptLogprobs,
     TokenEvent, Usage,
 };
-use crate::sampling::Lexicon;
+use crate::sampling::TokenStrings;
 
 /// A class of `weft.events`, found when it is first needed.
 struct Class {
@@ -45,14 +45,14 @@ static EARLIER: Class = Class::new("EarlierRequest");
 
 /// How log-probabilities are told.
 #[derive(Clone, Copy)]
-pub(super) struct Telling<'a> {
+pub(super) struct LogprobFormat<'a> {
     /// Spells the tokens.
-    pub(super) lexicon: &'a Lexicon,
+    pub(super) lexicon: &'a TokenStrings,
     /// As one object that writes itself out, instead of one for each token.
     pub(super) is_compact: bool,
 }
 
-impl Telling<'_> {
+impl LogprobFormat<'_> {
     fn logprobs(self, py: Python<'_>, told: Logprobs) -> PyResult<Bound<'_, PyAny>> {
         if self.is_compact {
             return Ok(Bound::new(py, PyCompactLogprobs::new(told, self.lexicon))?.into_any());
@@ -63,7 +63,7 @@ impl Telling<'_> {
 }
 
 /// The Python object of an event.
-pub(super) fn to_python<'py>(py: Python<'py>, event: Event, telling: Telling<'_>) -> PyResult<Bound<'py, PyAny>> {
+pub(super) fn to_python<'py>(py: Python<'py>, event: Event, telling: LogprobFormat<'_>) -> PyResult<Bound<'py, PyAny>> {
     match event {
         Event::Token(event) => token(py, event, telling),
         Event::Finished(event) => finished(py, event),
@@ -78,7 +78,7 @@ pub(super) fn to_python<'py>(py: Python<'py>, event: Event, telling: Telling<'_>
     }
 }
 
-fn token<'py>(py: Python<'py>, event: TokenEvent, telling: Telling<'_>) -> PyResult<Bound<'py, PyAny>> {
+fn token<'py>(py: Python<'py>, event: TokenEvent, telling: LogprobFormat<'_>) -> PyResult<Bound<'py, PyAny>> {
     let TokenEvent { index, token, text, slot, n_predicted, logprobs: drawn } = event;
     let class = TOKEN.get(py)?;
     match drawn {
@@ -91,7 +91,7 @@ fn token<'py>(py: Python<'py>, event: TokenEvent, telling: Telling<'_>) -> PyRes
 pub(super) fn logprob<'py>(
     py: Python<'py>,
     Logprob { token, logprob }: Logprob,
-    lexicon: &Lexicon,
+    lexicon: &TokenStrings,
 ) -> PyResult<Bound<'py, PyAny>> {
     LOGPROB.get(py)?.call1((token, PyBytes::new(py, lexicon.piece(token)), logprob))
 }
@@ -118,9 +118,9 @@ pub(super) fn explained(py: Python<'_>, told: Explanation) -> PyResult<Bound<'_,
     EXPLANATION.get(py)?.call1((request_id, n_prompt, n_found, n_awaited, PyTuple::new(py, computed)?))
 }
 
-fn stretch(py: Python<'_>, told: Computed) -> PyResult<Bound<'_, PyAny>> {
-    let Computed { range, cause, at, byte, character, before, here, earlier } = told;
-    let of_earlier = |Earlier { request_id, text, is_in_answer }| EARLIER.get(py)?.call1((request_id, text, is_in_answer));
+fn stretch(py: Python<'_>, told: ComputedRun) -> PyResult<Bound<'_, PyAny>> {
+    let ComputedRun { range, cause, at, byte, character, before, here, earlier } = told;
+    let of_earlier = |EarlierRequest { request_id, text, is_in_answer }| EARLIER.get(py)?.call1((request_id, text, is_in_answer));
     let earlier = earlier.map(of_earlier).transpose()?;
     let (evicted_for, evicted_s) = match &cause {
         Cause::Evicted(Some((why, ago))) => (Some(why.name()), Some(ago.as_secs_f64())),

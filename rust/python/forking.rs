@@ -6,27 +6,27 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use super::aside::detached;
-use super::bell::{Awaited, Bells};
+use super::background::detached;
 use super::convert::{self, Constraints, PromptInput};
 use super::errors::{EngineStopped, InvalidRequest};
 use super::stream::{PyStream, Stream};
-use crate::engine::{At, Bell, Fork, Forked, Into, PendingFork, Seam, Ways};
+use super::wake::{Awaitable, LoopWakers};
+use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ForkTextBoundary, PendingFork, WakeHandle};
 use crate::llama::Model;
 use crate::request::Prompt;
 
 /// What the branches of a stream were asked for, and what tokenizes what is appended to them.
-pub(super) struct Asked {
+pub(super) struct StreamSettings {
     /// Weak, since a stream does not keep the model loaded.
     model: Weak<Model>,
     /// Whether the spelling of a control token in their texts is read as that token.
     parses_special: bool,
     /// The requests as Python gave them, in order of their branches.
-    kinds: Mutex<Vec<Kind>>,
+    kinds: Mutex<Vec<BranchKind>>,
 }
 
 /// Branches of one kind.
-pub(super) struct Kind {
+pub(super) struct BranchKind {
     first: u32,
     request: Py<PyAny>,
     /// Where they were forked, where they are forks of another branch of the same stream.
@@ -40,17 +40,17 @@ struct Origin {
     /// After so many of its tokens.
     n_said: u32,
     /// How their texts go on from its.
-    seam: Seam,
+    seam: ForkTextBoundary,
 }
 
-impl Asked {
+impl StreamSettings {
     /// Of requests, each with its first branch.
     pub(super) fn new(model: Weak<Model>, parses_special: bool, requests: Vec<(u32, Py<PyAny>)>) -> Self {
-        let kinds = requests.into_iter().map(|(first, request)| Kind { first, request, origin: None }).collect();
+        let kinds = requests.into_iter().map(|(first, request)| BranchKind { first, request, origin: None }).collect();
         Self { model, parses_special, kinds: Mutex::new(kinds) }
     }
 
-    fn kinds(&self) -> MutexGuard<'_, Vec<Kind>> {
+    fn kinds(&self) -> MutexGuard<'_, Vec<BranchKind>> {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -65,23 +65,23 @@ impl Asked {
     }
 
     /// How the text of a branch goes on from that of the one that it was forked from.
-    pub(super) fn seam(&self, branch: u32) -> Seam {
+    pub(super) fn seam(&self, branch: u32) -> ForkTextBoundary {
         origin_of(&self.kinds(), branch).map(|origin| origin.seam.clone()).unwrap_or_default()
     }
 
     /// Takes in a kind. Forks may be heard of in another order than they were made in.
-    fn add(&self, kind: Kind) {
+    fn add(&self, kind: BranchKind) {
         let mut kinds = self.kinds();
         let at = kinds.partition_point(|known| known.first < kind.first);
         kinds.insert(at, kind);
     }
 }
 
-fn kind_of(kinds: &[Kind], branch: u32) -> Option<&Kind> {
+fn kind_of(kinds: &[BranchKind], branch: u32) -> Option<&BranchKind> {
     kinds.iter().rev().find(|kind| kind.first <= branch)
 }
 
-fn origin_of(kinds: &[Kind], branch: u32) -> Option<&Origin> {
+fn origin_of(kinds: &[BranchKind], branch: u32) -> Option<&Origin> {
     let kind = kind_of(kinds, branch)?;
     kind.origin.as_ref().filter(|origin| branch - kind.first < origin.n)
 }
@@ -94,34 +94,34 @@ pub(super) struct AwaitedFork {
     branch: u32,
     /// What the forks were asked for.
     request: Py<PyAny>,
-    bells: Arc<Bells>,
+    bells: Arc<LoopWakers>,
 }
 
 impl AwaitedFork {
     /// The numbers of the forks, or their stream, once; `None` as long as the worker has not answered.
     pub(super) fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let Some(forked) = self.pending.take() else { return Ok(None) };
-        let Forked { branches, seed, n_said, seam, stream: own, .. } = forked?;
+        let ForkResult { branches, seed, n_said, seam, stream: own, .. } = forked?;
         let (stream, request) = (self.stream.get(), self.request.clone_ref(py));
         let Some(completions) = own else {
             let n = branches.end - branches.start;
             let origin = Some(Origin { n, branch: self.branch, n_said, seam });
-            stream.asked.add(Kind { first: branches.start, request, origin });
+            stream.asked.add(BranchKind { first: branches.start, request, origin });
             return Ok(Some(PyList::new(py, branches)?.into_any().unbind()));
         };
         let n_prompt = completions.n_prompt();
-        let asked = Asked::new(Weak::clone(&stream.asked.model), stream.asked.parses_special, vec![(0, request)]);
+        let asked = StreamSettings::new(Weak::clone(&stream.asked.model), stream.asked.parses_special, vec![(0, request)]);
         let own = Stream::new(completions, Arc::clone(&self.bells), stream.stream()?.lexicon.clone());
         Ok(Some(Py::new(py, PyStream::new(own, asked, seed, n_prompt))?.into_any()))
     }
 }
 
-impl Awaited for AwaitedFork {
+impl Awaitable for AwaitedFork {
     fn is_ready(&self) -> bool {
         self.pending.is_ready()
     }
 
-    fn bells(&self) -> &Bells {
+    fn bells(&self) -> &LoopWakers {
         &self.bells
     }
 }
@@ -147,9 +147,9 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
     let branch = convert::branch_number(&index)?;
     let n: u32 = convert::field("n", "a positive integer", &n)?;
     let at = match (&at, unit.as_str()) {
-        (None, "token" | "byte") => At::End,
-        (Some(at), "token") => At::Token(convert::field("at", "a number of tokens or None", at)?),
-        (Some(at), "byte") => At::Byte(convert::field("at", "a number of bytes or None", at)?),
+        (None, "token" | "byte") => ForkPoint::End,
+        (Some(at), "token") => ForkPoint::Token(convert::field("at", "a number of tokens or None", at)?),
+        (Some(at), "byte") => ForkPoint::Byte(convert::field("at", "a number of bytes or None", at)?),
         _ => return Err(InvalidRequest::new_err(("unit", format!("unit is {unit:?}; it must be \"token\" or \"byte\"")))),
     };
     let append = convert::text_or_tokens("append", &append)?;
@@ -170,7 +170,7 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
     };
     let model = of.asked.model.upgrade().ok_or_else(|| EngineStopped::new_err(()))?;
     let bells = Arc::clone(of.stream()?.shared_bells());
-    let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&bells);
+    let bell: Arc<dyn WakeHandle> = Arc::<LoopWakers>::clone(&bells);
     let parses_special = of.asked.parses_special;
     let completions = of.stream()?;
     let pending = detached(py, || -> crate::error::Result<PendingFork> {
@@ -180,13 +180,13 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
             None => Vec::new(),
         };
         let ways = match input {
-            None => Ways::Alike(n),
+            None => ForkKind::Alike(n),
             Some(input) => {
                 let request = input.complete(Prompt::default(), parses_special, &model, &mut Constraints::default())?;
-                Ways::Anew { requests: vec![request], with_own_seeds: has_own_seed }
+                ForkKind::Anew { requests: vec![request], with_own_seeds: has_own_seed }
             }
         };
-        let into = if own_stream { Into::OwnStream(Some(Arc::clone(&bell))) } else { Into::SameStream };
+        let into = if own_stream { ForkDestination::OwnStream(Some(Arc::clone(&bell))) } else { ForkDestination::SameStream };
         completions.fork(Fork { branch, at, append, ways, into }, bell)
     })?;
     Ok(AwaitedFork { pending, stream, branch, request, bells })

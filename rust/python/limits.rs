@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 
 use crate::config::Limits;
-use crate::engine::runner::{Forks, MemoryKind};
+use crate::engine::runner::{ForkRule, MemoryKind};
 
 /// The numbers that were settled when the engine started.
 #[pyclass(frozen, module = "weft._native", name = "Limits")]
@@ -48,7 +48,7 @@ impl PyLimits {
 
     #[getter]
     fn forks_anywhere(&self) -> bool {
-        self.1.forks == Forks::Anywhere
+        self.1.forks == ForkRule::Anywhere
     }
 
     fn __repr__(&self) -> String {

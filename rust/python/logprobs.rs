@@ -9,9 +9,9 @@ use rustc_hash::{FxBuildHasher, FxHashSet};
 use super::events;
 use super::json::Json;
 use super::model::PyModel;
-use crate::llama::lexicon;
+use crate::llama::token_strings;
 use crate::request::{Logprob, Logprobs, Token};
-use crate::sampling::Lexicon;
+use crate::sampling::TokenStrings;
 
 /// The least number of 32 bits: what llama-server writes for the logarithm of 0, as JSON has no infinity.
 const LOWEST: f32 = f32::MIN;
@@ -23,11 +23,11 @@ const ENTRY_BYTES: usize = 144;
 #[pyclass(frozen, module = "weft._native", name = "CompactLogprobs")]
 pub(super) struct PyCompactLogprobs {
     logprobs: Logprobs,
-    lexicon: Lexicon,
+    lexicon: TokenStrings,
 }
 
 impl PyCompactLogprobs {
-    pub(super) fn new(logprobs: Logprobs, lexicon: &Lexicon) -> Self {
+    pub(super) fn new(logprobs: Logprobs, lexicon: &TokenStrings) -> Self {
         Self { logprobs, lexicon: lexicon.clone() }
     }
 
@@ -66,7 +66,7 @@ impl PyCompactLogprobs {
     fn of(model: &PyModel, pairs: Vec<(Token, f32)>) -> PyResult<Self> {
         let mut all = pairs.into_iter().map(|(token, logprob)| Logprob { token, logprob });
         let chosen = all.next().ok_or_else(|| PyValueError::new_err("there is no token"))?;
-        Ok(Self { logprobs: Logprobs { chosen, top: all.collect() }, lexicon: lexicon(model.loaded()?) })
+        Ok(Self { logprobs: Logprobs { chosen, top: all.collect() }, lexicon: token_strings(model.loaded()?) })
     }
 
     /// The token, then the most likely ones, each with its log-probability.

@@ -1,19 +1,19 @@
 //! The Python API: the only folder that names pyo3.
 //!
 //! `PyX` here is `X` in `weft._native`; `python/weft/_native.pyi` is its manual. Every class is frozen, plain data crosses, and
-//! whatever may wait runs detached from the interpreter. The engine's worker never comes here: it rings a [`bell`], and the event
+//! whatever may wait runs detached from the interpreter. The engine's worker never comes here: it rings a [`wake`], and the event
 //! loop's own thread fetches what is there.
 
 mod adapters;
-mod aside;
 mod awaitable;
-mod bell;
+mod background;
 mod body;
-mod cached;
+mod cached_nodes;
 mod cancellation;
 mod compact;
 mod convert;
 mod diversity;
+mod embedding;
 mod engine;
 mod errors;
 mod events;
@@ -25,14 +25,14 @@ mod logging;
 mod logprobs;
 mod media;
 mod model;
+mod output_rules;
 mod prefix;
 mod prefix_file;
 mod settings;
 mod stats;
-mod steering;
 mod stream;
 mod tune;
-mod vectors;
+mod wake;
 
 use pyo3::prelude::*;
 use pyo3::types::PySequence;
@@ -43,15 +43,17 @@ mod native {
     #[pymodule_export]
     use super::adapters::PyAdapter;
     #[pymodule_export]
-    use super::aside::{answer_at_once, give_back_what_is_freed, step_back, trim_heap};
+    use super::background::{answer_at_once, lower_priority, trim_allocator, trim_heap};
     #[pymodule_export]
     use super::body::read_body;
     #[pymodule_export]
-    use super::cached::PyCachedNode;
+    use super::cached_nodes::PyCachedNode;
     #[pymodule_export]
     use super::cancellation::PyCancellation;
     #[pymodule_export]
     use super::compact::{PyBiases, PyTokenIds};
+    #[pymodule_export]
+    use super::embedding::{PyVectorStats, PyVectors};
     #[pymodule_export]
     use super::engine::PyEngine;
     #[pymodule_export]
@@ -72,8 +74,6 @@ mod native {
     use super::stream::PyStream;
     #[pymodule_export]
     use super::tune::{PyCompute, PyHardware, PyTiming, PyTuning, tune};
-    #[pymodule_export]
-    use super::vectors::{PyVectorStats, PyVectors};
     use super::{Bound, PyModule, PyResult, PySequence};
 
     /// The crate's, which is the distribution's.

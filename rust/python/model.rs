@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
-use super::aside::detached;
+use super::background::detached;
 use super::compact::PyTokenIds;
 use super::convert;
 use super::errors::InvalidRequest;
@@ -17,7 +17,7 @@ use super::json::Json;
 use super::logging;
 use super::media::{self, PyMedia, PyMediaStats, PyMixedPrompt, PyModalities};
 use super::settings;
-use crate::config::{AdapterConfig, MediaConfig, ModelConfig, Placement, Weights};
+use crate::config::{AdapterConfig, MediaConfig, ModelConfig, Placement, WeightLayout};
 use crate::llama::{InfillTokens, Model};
 use crate::request::Token;
 
@@ -178,7 +178,7 @@ impl PyModel {
 
     #[getter]
     fn is_repacked(&self) -> PyResult<bool> {
-        Ok(self.loaded()?.weights() != Weights::AsInFile)
+        Ok(self.loaded()?.weights() != WeightLayout::AsInFile)
     }
 
     #[getter]

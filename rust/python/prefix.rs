@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use super::cached::excerpt;
-use crate::request::{AdapterScale, Made, PinnedPrefix, SavedPrefix, Token};
+use super::cached_nodes::excerpt;
+use crate::request::{AdapterScale, PinnedPrefix, SavedPrefix, TaskResult, Token};
 
 /// The Python object of what a task made.
-pub(super) fn to_python(py: Python<'_>, made: Made) -> PyResult<Py<PyAny>> {
+pub(super) fn to_python(py: Python<'_>, made: TaskResult) -> PyResult<Py<PyAny>> {
     match made {
-        Made::Pinned(prefix) => Ok(Py::new(py, PyPrefix(prefix))?.into_any()),
-        Made::Saved(prefix) => Ok(Py::new(py, PySavedPrefix(Arc::new(prefix)))?.into_any()),
+        TaskResult::Pinned(prefix) => Ok(Py::new(py, PyPrefix(prefix))?.into_any()),
+        TaskResult::Saved(prefix) => Ok(Py::new(py, PySavedPrefix(Arc::new(prefix)))?.into_any()),
     }
 }
 

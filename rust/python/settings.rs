@@ -5,7 +5,7 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
 use super::convert::{setting, shown};
 use super::errors::InvalidConfig;
-use crate::config::{KvOverride, KvValue, Priority, Rope, RopeScaling, TensorOverride, Threads};
+use crate::config::{KvOverride, KvValue, RopeConfig, RopeScaling, TensorOverride, ThreadPriority, Threads};
 use crate::llama::machine;
 
 /// How frequencies are scaled.
@@ -29,8 +29,8 @@ pub(super) fn rope(
     [freq_base, freq_scale]: [Option<f64>; 2],
     yarn_orig_ctx: Option<u32>,
     [yarn_ext_factor, yarn_attn_factor, yarn_beta_slow, yarn_beta_fast]: [Option<f64>; 4],
-) -> PyResult<Rope> {
-    Ok(Rope {
+) -> PyResult<RopeConfig> {
+    Ok(RopeConfig {
         scaling: rope_scaling(scaling)?,
         freq_base,
         freq_scale,
@@ -65,7 +65,7 @@ pub(super) fn threads(
     let (param, prio) = prio;
     let priority = |number| {
         let message = || format!("{param} is {number}; it must be -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime)");
-        Priority::numbered(number).ok_or_else(|| InvalidConfig::new_err((param, message())))
+        ThreadPriority::numbered(number).ok_or_else(|| InvalidConfig::new_err((param, message())))
     };
     Ok(Threads {
         cpus: cpus.map_or_else(|| Ok(default.cpus.clone()), read_cpus)?,

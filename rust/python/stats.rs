@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-use crate::engine::{BranchStats, RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats};
+use crate::engine::{BranchStats, HostCacheStats, RecentStep, RunningStats, SlotStats, Stats, StepTimes};
 use crate::llama::kernels;
 
 /// A snapshot of the engine, as of its last step.
@@ -124,9 +124,9 @@ pub(super) struct PyStoreStats {
     n_relocated: u64,
 }
 
-impl From<StoreStats> for PyStoreStats {
-    fn from(stats: StoreStats) -> Self {
-        let StoreStats { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated } = stats;
+impl From<HostCacheStats> for PyStoreStats {
+    fn from(stats: HostCacheStats) -> Self {
+        let HostCacheStats { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated } = stats;
         Self { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated }
     }
 }

@@ -6,26 +6,26 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::awaitable::{PyNext, Want};
-use super::bell::{Awaited, Bells};
+use super::awaitable::{PyNext, WaitTarget};
 use super::convert;
 use super::events;
 use super::fork::ThisProcess;
-use super::forking::{self, Arguments, Asked};
-use crate::engine::{Bell, Completions, Fork, PendingFork, Ready, Seam};
+use super::forking::{self, Arguments, StreamSettings};
+use super::wake::{Awaitable, LoopWakers};
+use crate::engine::{Completions, Fork, ForkTextBoundary, PendingFork, Ready, WakeHandle};
 use crate::error::Result;
-use crate::sampling::Lexicon;
+use crate::sampling::TokenStrings;
 
 /// The receiving end of one request, and who is told which event loops wait for it.
 pub(super) struct Stream {
     completions: Completions,
-    bells: Arc<Bells>,
+    bells: Arc<LoopWakers>,
     /// Spells the tokens of log-probabilities.
-    pub(super) lexicon: Lexicon,
+    pub(super) lexicon: TokenStrings,
 }
 
 impl Stream {
-    pub(super) fn new(completions: Completions, bells: Arc<Bells>, lexicon: Lexicon) -> Self {
+    pub(super) fn new(completions: Completions, bells: Arc<LoopWakers>, lexicon: TokenStrings) -> Self {
         Self { completions, bells, lexicon }
     }
 
@@ -37,15 +37,15 @@ impl Stream {
         self.completions.try_events(max_bytes)
     }
 
-    /// Asks for forks of a branch; `bell` is rung when there is an answer.
+    /// Asks for forks of a branch; `wake` is rung when there is an answer.
     ///
     /// # Errors
     /// What is known to be wrong before the worker has seen it.
-    pub(super) fn fork(&self, fork: Fork, bell: Arc<dyn Bell>) -> Result<PendingFork> {
-        self.completions.ask_fork(fork, Some(bell))
+    pub(super) fn fork(&self, fork: Fork, bell: Arc<dyn WakeHandle>) -> Result<PendingFork> {
+        self.completions.request_fork(fork, Some(bell))
     }
 
-    pub(super) fn shared_bells(&self) -> &Arc<Bells> {
+    pub(super) fn shared_bells(&self) -> &Arc<LoopWakers> {
         &self.bells
     }
 
@@ -56,14 +56,14 @@ impl Stream {
     }
 }
 
-impl Awaited for Stream {
+impl Awaitable for Stream {
     /// Whether [`Stream::take`] would not answer [`Ready::Pending`]. Takes nothing, so that nothing is lost when the task that is
     /// woken for it is cancelled before it runs.
     fn is_ready(&self) -> bool {
         self.completions.is_ready()
     }
 
-    fn bells(&self) -> &Bells {
+    fn bells(&self) -> &LoopWakers {
         &self.bells
     }
 }
@@ -73,7 +73,7 @@ impl Awaited for Stream {
 pub(super) struct PyStream {
     /// The only strong reference but for a look's own: when Python drops this object, the request is cancelled.
     stream: ThisProcess<Arc<Stream>>,
-    pub(super) asked: Asked,
+    pub(super) asked: StreamSettings,
     /// The seed of branch 0.
     #[pyo3(get)]
     seed: u32,
@@ -86,7 +86,7 @@ pub(super) struct PyStream {
 }
 
 impl PyStream {
-    pub(super) fn new(stream: Stream, asked: Asked, seed: u32, n_prompt: usize) -> Self {
+    pub(super) fn new(stream: Stream, asked: StreamSettings, seed: u32, n_prompt: usize) -> Self {
         let request_id = stream.completions.request_id();
         Self { stream: ThisProcess::new(Arc::new(stream)), asked, seed, n_prompt, request_id }
     }
@@ -106,18 +106,18 @@ impl PyStream {
 
     /// The next event of any branch.
     fn __anext__(slf: Py<Self>) -> PyNext {
-        PyNext::new(slf, Want::Event)
+        PyNext::new(slf, WaitTarget::Event)
     }
 
     /// The events that are ready, at least one; an empty list once all branches have finished.
     #[pyo3(signature = (*, compact = false))]
     fn next_batch(slf: Py<Self>, compact: bool) -> PyNext {
-        PyNext::new(slf, Want::Batch { is_compact: compact })
+        PyNext::new(slf, WaitTarget::Batch { is_compact: compact })
     }
 
     /// Waits until `next_batch` would not wait.
     fn readable(slf: Py<Self>) -> PyNext {
-        PyNext::new(slf, Want::Sign)
+        PyNext::new(slf, WaitTarget::Sign)
     }
 
     /// Why what is computed of the prompt has to be, as far as that is known.
@@ -166,7 +166,7 @@ impl PyStream {
 
     /// How the text of a branch goes on from that of the one that it was forked from.
     fn forked_seam(&self, index: &Bound<'_, PyAny>) -> PyResult<(String, usize)> {
-        let Seam { unshown, n_shown_again } = self.asked.seam(convert::branch_number(index)?);
+        let ForkTextBoundary { unshown, n_shown_again } = self.asked.seam(convert::branch_number(index)?);
         Ok((unshown, n_shown_again))
     }
 
@@ -184,7 +184,7 @@ impl PyStream {
     /// Cancels the request now, as `close` does.
     fn aclose(slf: Py<Self>) -> PyResult<PyNext> {
         slf.get().close()?;
-        Ok(PyNext::new(slf, Want::Nothing))
+        Ok(PyNext::new(slf, WaitTarget::Nothing))
     }
 
     fn __repr__(&self) -> String {

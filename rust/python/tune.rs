@@ -8,13 +8,13 @@ use pyo3::prelude::*;
 use super::convert;
 use super::logging;
 use super::model::PyModel;
-use crate::config::{Choice, EngineConfig, FlashAttention, Tuned};
+use crate::config::{ComputeConfig, EngineConfig, FlashAttention, TunedSettings};
 use crate::llama::machine::Hardware;
-use crate::llama::tune::{Timing, Tuning, Work, measure};
+use crate::llama::tune::{Timing, Tuning, Workload, measure};
 
 /// How an engine computes its steps.
 #[pyclass(frozen, module = "weft._native", name = "Compute")]
-pub(super) struct PyCompute(pub(super) Choice);
+pub(super) struct PyCompute(pub(super) ComputeConfig);
 
 #[pymethods]
 impl PyCompute {
@@ -81,8 +81,8 @@ impl PyTiming {
     #[getter]
     fn work(&self) -> &str {
         match self.0.work {
-            Work::Prompt => "prompt",
-            Work::Branches => "branches",
+            Workload::Prompt => "prompt",
+            Workload::Branches => "branches",
         }
     }
 
@@ -121,7 +121,7 @@ impl PyTuning {
 
     #[getter]
     fn best(&self) -> (Option<bool>, u32, u32) {
-        let Tuned { flash_attention, n_threads, n_threads_batch } = self.0.best;
+        let TunedSettings { flash_attention, n_threads, n_threads_batch } = self.0.best;
         (flash_attention, n_threads, n_threads_batch)
     }
 

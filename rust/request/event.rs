@@ -122,7 +122,7 @@ pub struct Finished {
     /// Whether its context was full: tokens were dropped from its beginning to go on, or there was no room for another one.
     pub is_truncated: bool,
     /// What a task other than [`Task::Complete`] and [`Task::Load`] made.
-    pub made: Option<Box<Made>>,
+    pub made: Option<Box<TaskResult>>,
     /// What ranks it among the others of a search: the logarithm of its text's probability, divided by the number of its tokens
     /// raised to [`BeamSearch::length_penalty`](crate::request::BeamSearch::length_penalty), or that logarithm itself where the
     /// search is stochastic. `None` for all others, and where it has found too few.
@@ -134,7 +134,7 @@ pub struct Finished {
 
 /// What a task made.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Made {
+pub enum TaskResult {
     /// By [`Task::Pin`].
     Pinned(PinnedPrefix),
     /// By [`Task::Save`].

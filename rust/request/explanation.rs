@@ -16,15 +16,15 @@ pub struct Explanation {
     /// Of those, what another request was computing when this one came, and this one waited for.
     pub n_awaited: u32,
     /// All of `[n_found, n_prompt)`, stretch by stretch; none where nothing was computed.
-    pub computed: Vec<Computed>,
+    pub computed: Vec<ComputedRun>,
 }
 
 impl Explanation {
     /// Bytes that it takes beside its own, about.
     pub(crate) fn n_bytes(&self) -> usize {
-        let of_texts = |one: &Computed| {
+        let of_texts = |one: &ComputedRun| {
             let of_earlier = one.earlier.as_ref().map_or(0, |earlier| earlier.text.len());
-            size_of::<Computed>() + one.before.len() + one.here.len() + of_earlier
+            size_of::<ComputedRun>() + one.before.len() + one.here.len() + of_earlier
         };
         self.computed.iter().map(of_texts).sum()
     }
@@ -34,14 +34,14 @@ impl Explanation {
         if n_found < self.n_found {
             let lost = n_found..self.n_found;
             (self.n_found, self.n_awaited) = (n_found, self.n_awaited.min(n_found));
-            self.computed.insert(0, Computed::new(lost, Cause::NotRestored));
+            self.computed.insert(0, ComputedRun::new(lost, Cause::NotRestored));
         }
     }
 }
 
 /// A stretch of a prompt that was computed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Computed {
+pub struct ComputedRun {
     /// Which tokens of the prompt.
     pub range: Range<u32>,
     /// Why.
@@ -57,10 +57,10 @@ pub struct Computed {
     /// The beginning of what is after it: some tokens more.
     pub here: String,
     /// The earlier request that has told the cause; `None` where there is none, or where it was somebody else's.
-    pub earlier: Option<Earlier>,
+    pub earlier: Option<EarlierRequest>,
 }
 
-impl Computed {
+impl ComputedRun {
     /// Without its place and its texts.
     pub(crate) fn new(range: Range<u32>, cause: Cause) -> Self {
         let at = range.start;
@@ -71,10 +71,10 @@ impl Computed {
 
 /// An earlier request of the same owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Earlier {
+pub struct EarlierRequest {
     /// Which one.
     pub request_id: u64,
-    /// What it has in the place of [`Computed::here`]: empty where it ends there.
+    /// What it has in the place of [`ComputedRun::here`]: empty where it ends there.
     pub text: String,
     /// Whether the place is in what was written for it, not in its prompt.
     pub is_in_answer: bool,
@@ -109,7 +109,7 @@ pub enum Cause {
     /// It is known with other adapters.
     OtherAdapters,
     /// It was computed, and is nowhere any more: why, and how long ago, where that is remembered.
-    Evicted(Option<(WhyLost, Duration)>),
+    Evicted(Option<(EvictionCause, Duration)>),
     /// What is saved could not be brought back.
     NotRestored,
     /// The sliding window of what is known has moved on.
@@ -128,7 +128,7 @@ pub enum Cause {
 
 /// What something computed had to go for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhyLost {
+pub enum EvictionCause {
     /// Its cells or its id were needed, and the store did not take it: it is off, full of what is worth more, or too small, or a GPU
     /// computes it sooner than it is copied.
     Pool,
@@ -140,7 +140,7 @@ pub enum WhyLost {
     Failed,
 }
 
-impl WhyLost {
+impl EvictionCause {
     /// What answers call it.
     #[must_use]
     pub fn name(self) -> &'static str {

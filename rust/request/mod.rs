@@ -5,9 +5,9 @@ mod diversity;
 mod event;
 mod explanation;
 mod media;
+mod reasoning;
 mod sampler_kind;
 mod sampling;
-mod thought;
 mod trigger;
 
 use std::ops::Range;
@@ -16,12 +16,12 @@ use std::time::Duration;
 
 pub use constraint::{Constraint, ConstraintSource, SharedConstraint};
 pub use diversity::{BeamSearch, Diversity, MAX_LENGTH_PENALTY, MIN_BEAMS};
-pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, Progress, PromptLogprobs, TokenEvent, Usage};
-pub use explanation::{BEGINNING, Cause, Computed, Earlier, Explanation, WhyLost};
+pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Progress, PromptLogprobs, TaskResult, TokenEvent, Usage};
+pub use explanation::{BEGINNING, Cause, ComputedRun, EarlierRequest, EvictionCause, Explanation};
 pub use media::{Encoding, MEDIA_MARKER, Media, Medium, PlacedMedia, is_of_medium};
+pub use reasoning::{MAX_CLOSING, MAX_MARKER_BYTES, MAX_MARKERS, Reasoning};
 pub use sampler_kind::SamplerKind;
 pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplingParams};
-pub use thought::{MAX_CLOSING, MAX_MARKER_BYTES, MAX_MARKERS, Thought};
 pub use trigger::Trigger;
 
 use crate::error::{Error, Result};
@@ -52,7 +52,7 @@ pub const MAX_PRIORITY: i32 = 100;
 pub const LONGEST_GAP: Duration = Duration::from_secs(60);
 
 /// Most places of [`Request::snapshots_at`]: each is a whole state to save.
-pub const MAX_SNAPSHOTS: usize = 16;
+pub const MAX_CHECKPOINTS: usize = 16;
 
 /// Most of [`Request::preserved_tokens`].
 pub const MAX_PRESERVED: usize = 256;
@@ -217,7 +217,7 @@ pub struct PinnedPrefix {
 
 /// What the last sequence of a slot has computed.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Held {
+pub struct SlotContents {
     /// The tokens.
     pub tokens: Vec<Token>,
     /// The adapters that they were computed with, each with its scale.
@@ -267,7 +267,7 @@ pub struct Request {
     /// see [`Request::thought`].
     pub constraint: Option<SharedConstraint>,
     /// Which part of a completion is a thought, and how long it may be.
-    pub thought: Option<Arc<Thought>>,
+    pub thought: Option<Arc<Reasoning>>,
     /// Tokens that are shown with their spelling, also where they are control tokens or end the text; at most [`MAX_PRESERVED`].
     pub preserved_tokens: Vec<Token>,
     /// Whether a full context is shifted; otherwise it ends the completion.
@@ -296,7 +296,7 @@ pub struct Request {
     /// Whether the stream tells how far the prompt is computed.
     pub reports_progress: bool,
     /// Where, in tokens of the prompt, a memory that cannot be cut keeps a snapshot besides at the prompt's end, in order; at most
-    /// [`MAX_SNAPSHOTS`]. A later prompt that has only the tokens up to there goes on from it. With a sliding window, what it sees at
+    /// [`MAX_CHECKPOINTS`]. A later prompt that has only the tokens up to there goes on from it. With a sliding window, what it sees at
     /// the end of any prompt is kept: where this names a place, in the device cache. Other memories go on from anywhere.
     pub snapshots_at: Vec<u32>,
     /// Whether what was written for earlier requests with this, of the same owner, is computed in the tokens that it was written in,
@@ -477,8 +477,8 @@ impl Request {
     fn validate_snapshots(&self) -> Result<()> {
         let (places, n_prompt) = (&self.snapshots_at, self.n_tokens());
         let refuse = |message: String| Err(Error::InvalidRequest { param: "snapshots_at", message });
-        if places.len() > MAX_SNAPSHOTS {
-            return refuse(format!("snapshots_at has {} places; it may have at most {MAX_SNAPSHOTS}", places.len()));
+        if places.len() > MAX_CHECKPOINTS {
+            return refuse(format!("snapshots_at has {} places; it may have at most {MAX_CHECKPOINTS}", places.len()));
         }
         if !places.is_sorted_by(|a, b| a < b) {
             return refuse("snapshots_at must be in order, each place once".into());

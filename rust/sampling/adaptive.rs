@@ -16,7 +16,7 @@ const STEEPNESS: f32 = 10.0;
 
 /// What it remembers of a sequence.
 #[derive(Debug, Clone)]
-pub(crate) struct Adaptive {
+pub(crate) struct AdaptiveState {
     /// `None` is off: the draw is by the probabilities as they are.
     target: Option<f32>,
     decay: f32,
@@ -27,7 +27,7 @@ pub(crate) struct Adaptive {
     pending: Option<(Token, f32)>,
 }
 
-impl Adaptive {
+impl AdaptiveState {
     /// A target below 0 is off, and one above 1 is 1. It begins as if every token so far had hit the target.
     pub(crate) fn new(target: f32, decay: f32) -> Self {
         let target = (target >= 0.0).then_some(target.min(1.0));
@@ -78,7 +78,7 @@ mod tests {
         candidates
     }
 
-    fn most_likely(adaptive: &mut Adaptive) -> Token {
+    fn most_likely(adaptive: &mut AdaptiveState) -> Token {
         let mut candidates = candidates();
         adaptive.draw(&mut candidates, &mut Mt19937::new(1));
         candidates.best().unwrap().token
@@ -87,13 +87,13 @@ mod tests {
     #[test]
     fn what_is_about_as_likely_as_the_target_becomes_the_likeliest() {
         for (target, token) in [(0.0, 0), (0.17, 2), (0.31, 3), (0.9, 1), (7.0, 1)] {
-            assert_eq!(most_likely(&mut Adaptive::new(target, 0.5)), token, "target {target}");
+            assert_eq!(most_likely(&mut AdaptiveState::new(target, 0.5)), token, "target {target}");
         }
     }
 
     #[test]
     fn the_target_moves_against_what_was_accepted() {
-        let mut adaptive = Adaptive::new(0.3, 0.5);
+        let mut adaptive = AdaptiveState::new(0.3, 0.5);
         for _ in 0..3 {
             adaptive.pending = Some((1, 0.5));
             adaptive.accept(1);
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn only_the_token_drawn_last_is_learnt_from() {
-        let mut adaptive = Adaptive::new(0.3, 0.5);
+        let mut adaptive = AdaptiveState::new(0.3, 0.5);
         let sum = adaptive.sum;
         adaptive.accept(1);
         adaptive.pending = Some((1, 0.5));
@@ -116,7 +116,7 @@ mod tests {
     fn below_zero_the_probabilities_stay() {
         let mut candidates = candidates();
         let before = candidates.list.clone();
-        Adaptive::new(-1.0, 0.5).draw(&mut candidates, &mut Mt19937::new(1));
+        AdaptiveState::new(-1.0, 0.5).draw(&mut candidates, &mut Mt19937::new(1));
         assert_eq!(candidates.list, before);
     }
 }

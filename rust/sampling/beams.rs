@@ -13,14 +13,14 @@ use crate::sampling::rng::Mt19937;
 
 /// How likely a text is, and where it stands among others.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Worth {
+pub(crate) struct BeamScore {
     /// The natural logarithm of its probability after its prompt.
     pub(crate) logprob: f64,
     /// The greater goes first: its log-probability, perturbed where texts are drawn.
     pub(crate) rank: f64,
 }
 
-impl Worth {
+impl BeamScore {
     /// That of a text that is empty.
     pub(crate) const EMPTY: Self = Self { logprob: 0.0, rank: 0.0 };
 }
@@ -29,7 +29,7 @@ impl Worth {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Proposal {
     pub(crate) token: Token,
-    pub(crate) worth: Worth,
+    pub(crate) worth: BeamScore,
 }
 
 /// A beam's text with one more token.
@@ -40,12 +40,12 @@ pub(crate) struct Successor {
     /// Which of its proposals.
     pub(crate) nth: usize,
     pub(crate) token: Token,
-    pub(crate) worth: Worth,
+    pub(crate) worth: BeamScore,
 }
 
 /// What became of the beams.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Chosen<E> {
+pub(crate) struct BeamSelection<E> {
     /// Those that are gone on with, best first.
     pub(crate) live: Vec<Successor>,
     /// Those that end a text, and how.
@@ -53,24 +53,24 @@ pub(crate) struct Chosen<E> {
 }
 
 /// The `n` likeliest tokens after a text of this worth, likeliest first.
-pub(crate) fn likeliest(distribution: &[(Token, f64)], parent: Worth, n: usize) -> Vec<Proposal> {
+pub(crate) fn likeliest(distribution: &[(Token, f64)], parent: BeamScore, n: usize) -> Vec<Proposal> {
     let proposal = |&(token, logprob): &(Token, f64)| {
         let logprob = parent.logprob + logprob;
-        Proposal { token, worth: Worth { logprob, rank: logprob } }
+        Proposal { token, worth: BeamScore { logprob, rank: logprob } }
     };
     best(distribution.iter().map(proposal).collect(), n)
 }
 
 /// The `n` tokens after a text of this worth that are drawn first. Each successor's log-probability is perturbed by a Gumbel number,
 /// under the condition that the greatest of them is the text's own: so that a text has one rank, however it is come to.
-pub(crate) fn drawn(distribution: &[(Token, f64)], parent: Worth, n: usize, rng: &mut Mt19937) -> Vec<Proposal> {
+pub(crate) fn drawn(distribution: &[(Token, f64)], parent: BeamScore, n: usize, rng: &mut Mt19937) -> Vec<Proposal> {
     let perturbed: Vec<f64> = distribution.iter().map(|&(_, logprob)| parent.logprob + logprob + rng.gumbel()).collect();
     let greatest = perturbed.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let proposal = |(&(token, logprob), perturbed): (&(Token, f64), f64)| {
         // Appendix B.3, which neither overflows nor takes the logarithm of a difference of nearly equal numbers.
         let v = parent.rank - perturbed + log_1m_exp(perturbed - greatest);
         let rank = parent.rank - v.max(0.0) - (-v.abs()).exp().ln_1p();
-        Proposal { token, worth: Worth { logprob: parent.logprob + logprob, rank } }
+        Proposal { token, worth: BeamScore { logprob: parent.logprob + logprob, rank } }
     };
     best(distribution.iter().zip(perturbed).map(proposal).collect(), n)
 }
@@ -111,8 +111,8 @@ pub(crate) fn choose_likeliest<E>(
     proposals: &[Vec<Proposal>],
     width: usize,
     mut ends: impl FnMut(&Successor) -> Option<E>,
-) -> Chosen<E> {
-    let mut chosen = Chosen { live: Vec::new(), ended: Vec::new() };
+) -> BeamSelection<E> {
+    let mut chosen = BeamSelection { live: Vec::new(), ended: Vec::new() };
     for (place, successor) in in_order(proposals).into_iter().enumerate() {
         if chosen.live.len() == width {
             break;
@@ -133,8 +133,8 @@ pub(crate) fn choose_drawn<E>(
     ranks: &[f64],
     width: usize,
     mut ends: impl FnMut(&Successor) -> Option<E>,
-) -> Chosen<E> {
-    let mut chosen = Chosen { live: Vec::new(), ended: Vec::new() };
+) -> BeamSelection<E> {
+    let mut chosen = BeamSelection { live: Vec::new(), ended: Vec::new() };
     for (place, successor) in in_order(proposals).into_iter().enumerate() {
         let n_before = place + ranks.iter().filter(|&&rank| rank >= successor.worth.rank).count();
         if n_before >= width {
@@ -189,10 +189,10 @@ mod tests {
     }
 
     /// The texts that a search finds, best first.
-    fn search(width: usize, mut seed: Option<u32>) -> Vec<(Vec<Token>, Worth)> {
-        let (mut live, mut ended) = (vec![(Vec::new(), Worth::EMPTY)], Vec::<(Vec<Token>, Worth)>::new());
+    fn search(width: usize, mut seed: Option<u32>) -> Vec<(Vec<Token>, BeamScore)> {
+        let (mut live, mut ended) = (vec![(Vec::new(), BeamScore::EMPTY)], Vec::<(Vec<Token>, BeamScore)>::new());
         while !live.is_empty() {
-            let propose = |(text, worth): &(Vec<Token>, Worth)| match &mut seed {
+            let propose = |(text, worth): &(Vec<Token>, BeamScore)| match &mut seed {
                 None => likeliest(&after(text), *worth, 2 * width),
                 Some(seed) => {
                     *seed = seed.wrapping_add(1_000_003);
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_ends_a_text_counts_among_the_first_and_makes_room_for_nobody() {
-        let proposal = |token, rank| Proposal { token, worth: Worth { logprob: rank, rank } };
+        let proposal = |token, rank| Proposal { token, worth: BeamScore { logprob: rank, rank } };
         let proposals =
             [vec![proposal(0, -1.0), proposal(5, -2.0), proposal(6, -5.0)], vec![proposal(7, -3.0), proposal(0, -4.0)]];
         let chosen = choose_likeliest(&proposals, 2, |of| (of.token == 0).then_some("end"));
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn texts_that_ended_keep_their_places_among_those_that_are_drawn() {
-        let proposal = |token, rank| Proposal { token, worth: Worth { logprob: -9.0, rank } };
+        let proposal = |token, rank| Proposal { token, worth: BeamScore { logprob: -9.0, rank } };
         let proposals = [vec![proposal(1, 3.0), proposal(2, 1.0)], vec![proposal(0, 2.0), proposal(3, 0.0)]];
         let chosen = choose_drawn(&proposals, &[2.5, -1.0], 3, |of| (of.token == 0).then_some(()));
         assert_eq!(chosen.live.iter().map(|of| of.token).collect::<Vec<_>>(), [1]);
@@ -260,7 +260,7 @@ mod tests {
     fn a_text_that_is_drawn_has_the_rank_of_its_best_successor() {
         let mut rng = Mt19937::new(4);
         for seed in 0..200 {
-            let parent = Worth { logprob: -f64::from(seed) / 10.0, rank: f64::from(seed % 17) - 8.0 };
+            let parent = BeamScore { logprob: -f64::from(seed) / 10.0, rank: f64::from(seed % 17) - 8.0 };
             let proposals = drawn(&after(&[1]), parent, 4, &mut rng);
             assert!((proposals[0].worth.rank - parent.rank).abs() < 1e-9, "{proposals:?} after {parent:?}");
             assert!(proposals.iter().all(|of| of.worth.rank.is_finite()));

@@ -7,11 +7,11 @@ use crate::sampling::candidates::Candidates;
 use crate::sampling::filters;
 use crate::sampling::history::{History, Penalty};
 use crate::sampling::infill::infill;
-use crate::sampling::lexicon::Lexicon;
 use crate::sampling::patches::Patches;
 use crate::sampling::row::Row;
 use crate::sampling::tail_free::tail_free;
 use crate::sampling::temperature::{self, Dynamic};
+use crate::sampling::token_strings::TokenStrings;
 use crate::sampling::top_n_sigma::{take_top_n_sigma, top_n_sigma};
 use crate::sampling::typical::typical;
 use crate::sampling::xtc::{MAX_THRESHOLD, Xtc};
@@ -44,12 +44,12 @@ pub(crate) struct Chain {
     is_greedy: bool,
     min_keep: usize,
     history: History,
-    lexicon: Lexicon,
+    lexicon: TokenStrings,
 }
 
 impl Chain {
     /// The chain of these kinds, less those that leave everything as it is. `n_ctx` is what a window of −1 stands for.
-    pub(crate) fn new(kinds: &[SamplerKind], params: &SamplingParams, seed: u32, lexicon: &Lexicon, n_ctx: u32) -> Self {
+    pub(crate) fn new(kinds: &[SamplerKind], params: &SamplingParams, seed: u32, lexicon: &TokenStrings, n_ctx: u32) -> Self {
         let history = History::new(params, kinds, lexicon, n_ctx);
         let all = kinds.iter().filter_map(|&kind| Step::new(kind, params, seed));
         let mut steps: Vec<Step> =

@@ -39,7 +39,7 @@ fn allowed(constraint: &mut dyn Constraint, logits: &[f32]) -> Vec<f32> {
 }
 
 /// Which tokens may come next after a row of logits.
-pub(crate) enum Next<'a> {
+pub(crate) enum AllowedTokens<'a> {
     /// This one, whatever the model makes of it.
     Forced(Token),
     /// Those that have logits in this row.
@@ -47,10 +47,10 @@ pub(crate) enum Next<'a> {
 }
 
 /// Which tokens `constraint` lets come next.
-pub(crate) fn next_allowed<'a>(constraint: Option<&mut (dyn Constraint + 'static)>, logits: &'a [f32]) -> Next<'a> {
+pub(crate) fn next_allowed<'a>(constraint: Option<&mut (dyn Constraint + 'static)>, logits: &'a [f32]) -> AllowedTokens<'a> {
     match constraint.map(|constraint| (constraint.forced(), constraint)) {
-        None => Next::Any(Cow::Borrowed(logits)),
-        Some((Some(token), _)) => Next::Forced(token),
-        Some((None, constraint)) => Next::Any(Cow::Owned(allowed(constraint, logits))),
+        None => AllowedTokens::Any(Cow::Borrowed(logits)),
+        Some((Some(token), _)) => AllowedTokens::Forced(token),
+        Some((None, constraint)) => AllowedTokens::Any(Cow::Owned(allowed(constraint, logits))),
     }
 }

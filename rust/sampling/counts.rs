@@ -22,7 +22,7 @@ const MIN_CHANGES: usize = 64;
 /// What was counted at once is shared, and only what has changed since stands apart: a clone costs as much as there are changes.
 /// Of them there are few; where they become too many, they are counted together with the rest anew.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Counts {
+pub(crate) struct TokenCounts {
     base: Arc<Base>,
     /// In order of token id, each token once: what is true in place of the base. A count may be 0 here.
     changed: Vec<(Token, u32)>,
@@ -43,7 +43,7 @@ impl Default for Base {
     }
 }
 
-impl Counts {
+impl TokenCounts {
     /// Of these tokens. A negative one, which no row holds, does not count, here and below.
     pub(crate) fn of(tokens: &[Token]) -> Self {
         let ids = || tokens.iter().filter_map(|&token| usize::try_from(token).ok());
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use crate::sampling::rng::Mt19937;
 
-    fn list(counts: &Counts) -> Vec<(Token, u32)> {
+    fn list(counts: &TokenCounts) -> Vec<(Token, u32)> {
         let mut list = vec![(9, 9)];
         counts.list(&mut list);
         list
@@ -194,7 +194,7 @@ mod tests {
         for (n_ids, n_window, n_said) in [(5, 3, 50), (100, 40, 900), (3_000, 2_000, 9_000), (100_000, 300, 2_000)] {
             let mut token = || Token::try_from(rng.next_u32() % n_ids).unwrap() - 1;
             let said: Vec<Token> = (0..n_said).map(|_| token()).collect();
-            let mut counts = Counts::of(&said[..n_window]);
+            let mut counts = TokenCounts::of(&said[..n_window]);
             for end in n_window..n_said {
                 counts.add(said[end]);
                 counts.remove(said[end - n_window]);
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn many_tokens_for_their_ids_are_kept_by_id_and_few_in_a_list() {
-        let is_many = |tokens: &[Token]| matches!(Counts::of(tokens).parts().0, Base::Many(_));
+        let is_many = |tokens: &[Token]| matches!(TokenCounts::of(tokens).parts().0, Base::Many(_));
         let tokens: Vec<Token> = (0..1_000).collect();
         assert!(is_many(&tokens) && !is_many(&tokens[..MIN_CHANGES]));
         let apart: Vec<Token> = (0..1_000).map(|i| i * 300).collect();
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn there_are_few_changes_whatever_is_said() {
-        let shared = Counts::of(&(0..100_000).collect::<Vec<_>>());
+        let shared = TokenCounts::of(&(0..100_000).collect::<Vec<_>>());
         let mut counts = shared.clone();
         assert!(Arc::ptr_eq(&shared.base, &counts.base));
         let mut n_anew = 0;
@@ -232,7 +232,7 @@ mod tests {
             assert!(counts.changed.len() <= 100_000 / PER_CHANGE);
         }
         assert_eq!(n_anew, 31);
-        let mut few = Counts::of(&[0]);
+        let mut few = TokenCounts::of(&[0]);
         for token in (0..).step_by(1_000).take(1_000) {
             few.add(token);
             assert!(few.changed.len() <= MIN_CHANGES.max(index(token) / PER_TOKEN));

@@ -14,7 +14,7 @@ use crate::sampling::rng::Mt19937;
 ///
 /// Where fewer tokens can be drawn than there are branches, those that come too late have none.
 #[derive(Debug)]
-pub(crate) struct Firsts {
+pub(crate) struct DistinctFirstTokens {
     /// Has seen the prompt.
     sampler: Sampler,
     seed: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Firsts {
     drawn: OnceLock<Vec<Token>>,
 }
 
-impl Firsts {
+impl DistinctFirstTokens {
     /// Those of `n` branches, the first of which draws from `seed`.
     pub(crate) fn new(sampler: &Sampler, seed: u32, n: u32) -> Self {
         Self { sampler: sampler.branch(seed), seed, n, drawn: OnceLock::new() }
@@ -49,7 +49,7 @@ fn gumbel_top_k(tokens: &[(Token, f64)], k: usize, rng: &mut Mt19937) -> Vec<Tok
 mod tests {
     use super::*;
     use crate::request::SamplingParams;
-    use crate::sampling::lexicon::tests::Pieces;
+    use crate::sampling::token_strings::tests::Pieces;
 
     const PROBABILITIES: [f64; 4] = [0.5, 0.25, 0.15, 0.1];
 
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn all_branches_have_one_draw_and_those_without_a_token_none() {
         let params = SamplingParams { temperature: 1.0, top_k: 3, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
-        let firsts = Firsts::new(&Sampler::new(&params, 9, &Pieces::none(&[]), 64), 9, 5);
+        let firsts = DistinctFirstTokens::new(&Sampler::new(&params, 9, &Pieces::none(&[]), 64), 9, 5);
         let row = [0.0, 1.0, -1.0, 2.0];
         let mut drawn: Vec<Option<Token>> = (0..5).map(|nth| firsts.draw(nth, &row)).collect();
         assert_eq!(drawn[3..], [None, None]);

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use crate::request::{Dry, Token};
-use crate::sampling::breakers::Breakers;
-use crate::sampling::lexicon::Lexicon;
 use crate::sampling::repeats::Repeats;
+use crate::sampling::sequence_breakers::SequenceBreakers;
+use crate::sampling::token_strings::TokenStrings;
 use crate::sampling::window::Window;
 
 /// Logarithm of the greatest number, to which the penalty's power is held.
@@ -23,7 +23,7 @@ pub(crate) struct Repetitions {
     max_exponent: usize,
     /// A repetition of so many tokens is penalised as any longer one is.
     max_length: usize,
-    breakers: Arc<Breakers>,
+    breakers: Arc<SequenceBreakers>,
     window: Window,
     /// What the window repeats, and the last penalties in order of token id; kept for their memory.
     repeats: Repeats,
@@ -32,7 +32,7 @@ pub(crate) struct Repetitions {
 
 impl Repetitions {
     /// `None` where the parameters penalise nothing. `n_ctx` is what a window of −1 stands for.
-    pub(crate) fn new(dry: &Dry, lexicon: &Lexicon, n_ctx: u32) -> Option<Self> {
+    pub(crate) fn new(dry: &Dry, lexicon: &TokenStrings, n_ctx: u32) -> Option<Self> {
         let n_window = u32::try_from(dry.penalty_last_n).unwrap_or(n_ctx) as usize;
         if !dry.is_on() || n_window == 0 {
             return None;
@@ -103,7 +103,7 @@ impl Repetitions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::lexicon::tests::Pieces;
+    use crate::sampling::token_strings::tests::Pieces;
 
     const PIECES: [&str; 6] = ["a", "b", "c", "d", "e", "."];
     const DOT: Token = 5;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::request::{SamplerKind, SamplingParams, Token};
 use crate::sampling::candidates::Candidates;
 use crate::sampling::dry::Repetitions;
-use crate::sampling::lexicon::Lexicon;
 use crate::sampling::patches::Patches;
 use crate::sampling::penalties::Penalties;
+use crate::sampling::token_strings::TokenStrings;
 
 /// A step that changes the logits of what was said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) struct History {
 
 impl History {
     /// Remembers what the penalties among `kinds` need.
-    pub(crate) fn new(params: &SamplingParams, kinds: &[SamplerKind], lexicon: &Lexicon, n_ctx: u32) -> Self {
+    pub(crate) fn new(params: &SamplingParams, kinds: &[SamplerKind], lexicon: &TokenStrings, n_ctx: u32) -> Self {
         let has = |kind| kinds.contains(&kind);
         let mut penalties = has(SamplerKind::Penalties).then(|| Penalties::new(params, lexicon.newline(), n_ctx)).flatten();
         if let (Some(penalties), Some(prompt)) = (&mut penalties, &params.penalty_prompt) {
@@ -113,7 +113,7 @@ fn of<T: Copy>(list: &[(Token, T)], token: Token) -> Option<T> {
 mod tests {
     use super::*;
     use crate::request::Dry;
-    use crate::sampling::lexicon::tests::Pieces;
+    use crate::sampling::token_strings::tests::Pieces;
 
     const LOGITS: [f32; 6] = [4.0, -4.0, 3.0, 2.0, 1.0, 0.0];
 

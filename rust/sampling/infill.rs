@@ -3,15 +3,15 @@
 //! Source: ggerganov, "Infill sampler", llama.cpp #9896.
 
 use crate::sampling::candidates::Candidates;
-use crate::sampling::lexicon::Vocabulary;
 use crate::sampling::row::Candidate;
+use crate::sampling::token_strings::Vocabulary;
 
 /// Tokens less likely than this, after the merging, are dropped.
 const LEAST: f32 = 0.2;
 
 /// A candidate while it is merged.
 #[derive(Debug, Clone, Copy)]
-struct Merged {
+struct MergedCandidate {
     candidate: Candidate,
     p: f32,
     is_end: bool,
@@ -29,9 +29,9 @@ pub(crate) fn infill(candidates: &mut Candidates, vocabulary: &dyn Vocabulary) {
     let (list, probabilities) = candidates.softmax();
     let merged = list.iter().zip(probabilities).map(|(&candidate, &p)| {
         let is_end = vocabulary.is_end(candidate.token);
-        Merged { candidate, p, is_end, is_gone: false }
+        MergedCandidate { candidate, p, is_end, is_gone: false }
     });
-    let mut merged: Vec<Merged> = merged.collect();
+    let mut merged: Vec<MergedCandidate> = merged.collect();
     let sum_of = |ends: bool| merged.iter().filter(|m| m.is_end == ends).fold(0.0_f32, |sum, m| sum + m.p);
     #[expect(clippy::cast_precision_loss, reason = "llama.cpp's product is single precision")]
     let is_end_likely = 3.0 * sum_of(true) * n_all as f32 > sum_of(false);
@@ -45,7 +45,10 @@ pub(crate) fn infill(candidates: &mut Candidates, vocabulary: &dyn Vocabulary) {
     if n_words == 0 {
         let end = vocabulary.end_of_turn().or_else(|| vocabulary.end_tokens().first().copied());
         let Some(token) = end else { return };
-        return keep(candidates, &[Merged { candidate: Candidate { token, logit: 1.0 }, p: 1.0, is_end: true, is_gone: false }]);
+        return keep(
+            candidates,
+            &[MergedCandidate { candidate: Candidate { token, logit: 1.0 }, p: 1.0, is_end: true, is_gone: false }],
+        );
     }
     let sum = merged.iter().fold(0.0_f32, |sum, m| sum + m.p);
     #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "llama.cpp rounds it so")]
@@ -54,7 +57,7 @@ pub(crate) fn infill(candidates: &mut Candidates, vocabulary: &dyn Vocabulary) {
     keep(candidates, &merged);
 }
 
-fn keep(candidates: &mut Candidates, merged: &[Merged]) {
+fn keep(candidates: &mut Candidates, merged: &[MergedCandidate]) {
     candidates.list.clear();
     candidates.list.extend(merged.iter().filter(|m| !m.is_gone).map(|m| m.candidate));
     candidates.n_impossible = 0;
@@ -64,7 +67,7 @@ fn keep(candidates: &mut Candidates, merged: &[Merged]) {
 /// of the candidates.
 ///
 /// llama.cpp compares each with each. Here the pieces are sorted, so that those which begin as a piece follow it.
-fn merge(merged: &mut [Merged], vocabulary: &dyn Vocabulary) {
+fn merge(merged: &mut [MergedCandidate], vocabulary: &dyn Vocabulary) {
     let pieces: Vec<&[u8]> = merged.iter().map(|m| vocabulary.piece(m.candidate.token)).collect();
     let mut by_piece: Vec<usize> = (0..pieces.len()).collect();
     by_piece.sort_unstable_by_key(|&i| pieces[i]);
@@ -97,9 +100,9 @@ fn merge(merged: &mut [Merged], vocabulary: &dyn Vocabulary) {
 mod tests {
     use super::*;
     use crate::request::Token;
-    use crate::sampling::lexicon::tests::Pieces;
     use crate::sampling::rng::Mt19937;
     use crate::sampling::row::Row;
+    use crate::sampling::token_strings::tests::Pieces;
 
     /// Tokens 0 and 1 end the text.
     const PIECES: [&str; 10] = ["</s>", "<eot>", " a", " an", " ant", "b", "c", "d", "e", "f"];
@@ -138,10 +141,10 @@ mod tests {
             let mut letter = || letters[rng.next_u32() as usize % letters.len()];
             let pieces: Vec<String> = (0..n).map(|_| [letter(), letter(), letter()].concat()).collect();
             let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
-            let mut merged: Vec<Merged> = (0..)
+            let mut merged: Vec<MergedCandidate> = (0..)
                 .take(n)
                 .map(|token| Candidate { token, logit: 0.0 })
-                .map(|candidate| Merged { candidate, p: rng.uniform_f32(), is_end: false, is_gone: false })
+                .map(|candidate| MergedCandidate { candidate, p: rng.uniform_f32(), is_end: false, is_gone: false })
                 .collect();
             let mut expected: Vec<f32> = merged.iter().map(|m| m.p).collect();
             let mut is_gone = vec![false; n];

@@ -14,7 +14,7 @@ const N_ESTIMATED: usize = 100;
 
 /// What Mirostat remembers of a sequence.
 #[derive(Debug, Clone)]
-pub(crate) struct Surprise {
+pub(crate) struct MirostatState {
     is_second: bool,
     tau: f32,
     eta: f32,
@@ -22,7 +22,7 @@ pub(crate) struct Surprise {
     mu: f32,
 }
 
-impl Surprise {
+impl MirostatState {
     /// `None` where Mirostat is off. `tau` is the target in bits, `eta` how fast it learns.
     pub(crate) fn new(version: Mirostat, tau: f32, eta: f32) -> Option<Self> {
         let is_second = match version {
@@ -89,7 +89,7 @@ mod tests {
         (1..=n).map(|i| -1.1 * f32::from(i).ln()).collect()
     }
 
-    fn drawn(surprise: &mut Surprise, row: &[f32], rng: &mut Mt19937) -> (Candidate, usize) {
+    fn drawn(surprise: &mut MirostatState, row: &[f32], rng: &mut Mt19937) -> (Candidate, usize) {
         let mut candidates = Candidates::default();
         candidates.keep_all(Row { logits: row, patches: &[] });
         let drawn = surprise.draw(&mut candidates, row.len(), rng).unwrap();
@@ -101,7 +101,7 @@ mod tests {
         let row = zipf(500);
         for version in [Mirostat::V1, Mirostat::V2] {
             for tau in [2.0, 4.0] {
-                let mut surprise = Surprise::new(version, tau, 0.1).unwrap();
+                let mut surprise = MirostatState::new(version, tau, 0.1).unwrap();
                 let mut rng = Mt19937::new(1);
                 let mut mean = 0.0;
                 for _ in 0..4_000 {
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn the_second_version_allows_what_is_at_most_mu_bits_surprising() {
         let row = [0.5_f32, 0.25, 0.125, 0.0625, 0.0625].map(|p| p.log2() * std::f32::consts::LN_2);
-        let mut surprise = Surprise::new(Mirostat::V2, 1.25, 0.1).unwrap();
+        let mut surprise = MirostatState::new(Mirostat::V2, 1.25, 0.1).unwrap();
         assert_eq!(drawn(&mut surprise, &row, &mut Mt19937::new(1)).1, 2);
         surprise.mu = -5.0;
         assert_eq!(drawn(&mut surprise, &row, &mut Mt19937::new(1)).1, 1);
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_first_version_keeps_all_where_much_surprise_is_allowed_and_on_x86_one_where_it_is_beyond_counting() {
-        let mut surprise = Surprise::new(Mirostat::V1, 1.0, 0.1).unwrap();
+        let mut surprise = MirostatState::new(Mirostat::V1, 1.0, 0.1).unwrap();
         surprise.mu = 20.0;
         assert_eq!(drawn(&mut surprise, &zipf(300), &mut Mt19937::new(1)).1, 300);
         surprise.mu = 100.0;
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn one_candidate_is_drawn_and_none_is_not() {
         for version in [Mirostat::V1, Mirostat::V2] {
-            let mut surprise = Surprise::new(version, 1.0, 0.1).unwrap();
+            let mut surprise = MirostatState::new(version, 1.0, 0.1).unwrap();
             assert_eq!(drawn(&mut surprise, &[3.0], &mut Mt19937::new(1)).0.token, 0);
             assert_eq!(surprise.draw(&mut Candidates::default(), 0, &mut Mt19937::new(1)), None);
         }

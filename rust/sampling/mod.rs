@@ -6,7 +6,6 @@
 mod adaptive;
 mod arithmetic;
 pub(crate) mod beams;
-mod breakers;
 pub(crate) mod candidates;
 pub(crate) mod chain;
 mod constrained;
@@ -17,40 +16,41 @@ mod dry;
 mod filters;
 mod history;
 mod infill;
-pub(crate) mod lexicon;
 mod logprobs;
 mod mirostat;
 mod order;
 mod patches;
 mod penalties;
+mod reasoning;
 mod repeats;
 pub(crate) mod rng;
 mod row;
+mod sequence_breakers;
 mod tail_free;
 mod temperature;
-mod thought;
 pub mod threads;
+pub(crate) mod token_strings;
 mod top_n_sigma;
 mod typical;
 mod window;
 mod xtc;
 
-pub(crate) use constrained::{Next, draw_allowed, next_allowed};
-pub(crate) use distinct::Firsts;
-pub use lexicon::{Lexicon, Vocabulary};
+pub(crate) use constrained::{AllowedTokens, draw_allowed, next_allowed};
+pub(crate) use distinct::DistinctFirstTokens;
 pub use logprobs::logprobs;
-pub(crate) use thought::Thinking;
+pub(crate) use reasoning::Thinking;
 pub use threads::Threads;
+pub use token_strings::{TokenStrings, Vocabulary};
 
 use std::sync::Arc;
 
 use crate::request::{SamplerKind, SamplingParams, Token};
-use adaptive::Adaptive;
+use adaptive::AdaptiveState;
 use arithmetic::CodePoint;
 use candidates::Candidates;
 use chain::Chain;
 use draw::draw;
-use mirostat::Surprise;
+use mirostat::MirostatState;
 use rng::Mt19937;
 
 /// Chooses the tokens of one sequence: its parameters, its generator and what it has said.
@@ -74,8 +74,8 @@ pub struct Sampler {
 enum Draw {
     /// By their probabilities.
     Probable,
-    Adaptive(Adaptive),
-    Mirostat(Surprise),
+    Adaptive(AdaptiveState),
+    Mirostat(MirostatState),
     Arithmetic(CodePoint),
 }
 
@@ -83,11 +83,11 @@ impl Sampler {
     /// A sampler that has seen nothing.
     ///
     /// `n_ctx` is the window in tokens that −1 stands for. Every `seed` names one sequence of draws. Where the repetition penalty is
-    /// on and `lexicon` does not know its breakers yet, they are looked up: about 1 ms at 152,064 tokens. Its cost grows with the
+    /// on and `token_strings` does not know its breakers yet, they are looked up: about 1 ms at 152,064 tokens. Its cost grows with the
     /// parameters' lists; branches of one request are made with [`Sampler::branch`].
     #[must_use]
-    pub fn new(params: &SamplingParams, seed: u32, lexicon: &Lexicon, n_ctx: u32) -> Self {
-        let mirostat = Surprise::new(params.mirostat, params.mirostat_tau, params.mirostat_eta);
+    pub fn new(params: &SamplingParams, seed: u32, lexicon: &TokenStrings, n_ctx: u32) -> Self {
+        let mirostat = MirostatState::new(params.mirostat, params.mirostat_tau, params.mirostat_eta);
         // Mirostat takes the place of all steps but the temperature, which is a plain one then.
         let plain = mirostat.is_some().then(|| SamplingParams { dynatemp_range: 0.0, ..params.clone() });
         let (kinds, params) = match &plain {
@@ -97,7 +97,7 @@ impl Sampler {
         let is_adaptive = kinds.contains(&SamplerKind::AdaptiveP);
         let draw = match mirostat {
             Some(surprise) => Draw::Mirostat(surprise),
-            None if is_adaptive => Draw::Adaptive(Adaptive::new(params.adaptive_target, params.adaptive_decay)),
+            None if is_adaptive => Draw::Adaptive(AdaptiveState::new(params.adaptive_target, params.adaptive_decay)),
             None => Draw::Probable,
         };
         let chain = Chain::new(kinds, params, seed, lexicon, n_ctx);
@@ -188,8 +188,8 @@ mod tests {
     use crate::request::{Dry, Mirostat};
     use crate::sampling::candidates::Candidates;
     use crate::sampling::filters;
-    use crate::sampling::lexicon::tests::Pieces;
     use crate::sampling::patches::Patches;
+    use crate::sampling::token_strings::tests::Pieces;
 
     fn sampler(params: &SamplingParams) -> Sampler {
         Sampler::new(params, 42, &Pieces::none(&[2]), 4_096)

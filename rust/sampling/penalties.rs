@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::request::{SamplingParams, Token};
 use crate::sampling::candidates::Candidates;
-use crate::sampling::counts::{Base, Counts};
+use crate::sampling::counts::{Base, TokenCounts};
 use crate::sampling::patches::Patches;
 use crate::sampling::window::Window;
 
@@ -18,7 +18,7 @@ pub(crate) struct Penalties {
     rule: Rule,
     window: Window,
     /// How often each token stands in the window.
-    counts: Counts,
+    counts: TokenCounts,
     /// The counts of a row, kept for their memory.
     seen: Vec<(Token, u32)>,
     /// Logits of a row that the pass over it must not change, kept for their memory.
@@ -51,7 +51,7 @@ impl Penalties {
         (!is_neutral && n_window > 0).then(|| Self {
             rule,
             window: Window::new(n_window),
-            counts: Counts::default(),
+            counts: TokenCounts::default(),
             seen: Vec::new(),
             apart: Vec::new(),
         })
@@ -60,7 +60,7 @@ impl Penalties {
     /// Tells them what the text begins with; only the last tokens, as many as the window holds, matter.
     pub(crate) fn begin(&mut self, text: Arc<[Token]>) {
         self.window.begin(text);
-        self.counts = Counts::of(&self.window.pieces().concat());
+        self.counts = TokenCounts::of(&self.window.pieces().concat());
     }
 
     /// Tells them what was said.

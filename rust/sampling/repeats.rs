@@ -48,8 +48,8 @@ impl Repeats {
     /// Looks at the places where the last two tokens stand before. `false` where measuring them takes longer than to read all.
     fn measure_each(&mut self, window: &Window, least: usize, most: usize) -> bool {
         let n = window.len();
-        let last = window.last_but(0);
-        let second = (least > 1 && n > 1).then(|| window.last_but(1));
+        let last = window.nth_last(0);
+        let second = (least > 1 && n > 1).then(|| window.nth_last(1));
         // Of each piece its first token, whose neighbour is in another one, is measured in any case.
         let mut start = 0;
         for piece in window.pieces() {
@@ -71,13 +71,13 @@ impl Repeats {
     fn measure(&mut self, window: &Window, at: usize, least: usize, most: usize) -> bool {
         let n = window.len();
         let Some(behind) = (n - 1).checked_sub(at).filter(|&behind| behind > 0) else { return true };
-        let next = window.last_but(behind - 1);
+        let next = window.nth_last(behind - 1);
         // No other stretch before this token is longer.
         if self.found.last() == Some(&(next, most)) {
             return true;
         }
         let longest = most.min(n - behind);
-        let length = (0..longest).take_while(|&i| window.last_but(i) == window.last_but(behind + i)).count();
+        let length = (0..longest).take_while(|&i| window.nth_last(i) == window.nth_last(behind + i)).count();
         self.n_compared += length + 1;
         if length >= least {
             self.push(next, length);

@@ -63,8 +63,8 @@ mod tests {
 
     use super::*;
     use crate::request::{SamplingParams, Token};
-    use crate::sampling::lexicon::tests::Pieces;
     use crate::sampling::rng::Mt19937;
+    use crate::sampling::token_strings::tests::Pieces;
     use crate::sampling::{Sampler, logprobs};
 
     /// How long threads that are expected are waited for.

@@ -57,7 +57,7 @@ impl Window {
     }
 
     /// The token that `n` others follow; there must be one.
-    pub(crate) fn last_but(&self, n: usize) -> Token {
+    pub(crate) fn nth_last(&self, n: usize) -> Token {
         match self.own.len().checked_sub(n + 1) {
             Some(at) => self.own[at],
             None => self.shared[self.shared.len() + self.own.len() - n - 1],
@@ -96,7 +96,7 @@ pub(crate) mod tests {
             for n in n_prompt..said.len() {
                 let expected = &said[n.saturating_sub(7)..n];
                 assert_eq!((window.pieces().concat(), window.len()), (expected.to_vec(), expected.len()));
-                let from_end = (0..window.len()).rev().map(|behind| window.last_but(behind));
+                let from_end = (0..window.len()).rev().map(|behind| window.nth_last(behind));
                 assert_eq!(from_end.collect::<Vec<_>>(), expected);
                 assert_eq!(window.push(said[n]), n.checked_sub(7).map(|oldest| said[oldest]));
             }

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from granian.constants import Interfaces
 from granian.server.embed import Server as EmbeddedServer
 
-from weft._native import answer_at_once, give_back_what_is_freed
+from weft._native import answer_at_once, trim_allocator
 from weft.demo import DEMO_MODEL
 from weft.engine import Engine
 from weft.errors import EngineStopped
@@ -52,7 +52,7 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
     line.send(LOADING)
     # Chats are rendered on threads beside the event loop, which gets the interpreter back after this time and not after 5 ms.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    give_back_what_is_freed()
+    trim_allocator()
     answer_at_once()  # Granian's threads, which are started later, as well.
     # A terminal that closes tells every process; what is to happen then, the supervisor decides.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

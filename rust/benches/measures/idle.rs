@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use weft::config::CacheRam;
 use weft::engine::Engine;
-use weft::request::{Made, Prompt, Request, SavedPrefix, Task};
+use weft::request::{Prompt, Request, SavedPrefix, Task, TaskResult};
 
 use super::lab::{Lab, N_CELLS, request};
 use super::watch::{Stream, Watch};
@@ -96,7 +96,7 @@ fn save(lab: &Lab) -> Result<SavedPrefix, String> {
     watch.read_all()?;
     let end = watch.streams[0].branches[0].end.take();
     match end.and_then(|end| end.made).map(|made| *made) {
-        Some(Made::Saved(saved)) if saved.tokens.len() == lab.sizes.n_idle_each => Ok(saved),
+        Some(TaskResult::Saved(saved)) if saved.tokens.len() == lab.sizes.n_idle_each => Ok(saved),
         _ => Err("the prefix was not saved".into()),
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weft::config::{CacheRam, EngineConfig, FlashAttention, Kernels};
+use weft::config::{CacheRam, EngineConfig, FlashAttention, KernelChoice};
 use weft::engine::Engine;
 use weft::llama::{self, Model};
 use weft::request::{Prompt, Request, SamplingParams, Token};
@@ -57,7 +57,7 @@ pub(crate) struct Lab {
     model: Arc<Model>,
     n_threads: Option<u32>,
     flash_attention: FlashAttention,
-    kernels: Kernels,
+    kernels: KernelChoice,
     pub(crate) effort: Effort,
     pub(crate) sizes: Sizes,
     n_drawn: Cell<u32>,

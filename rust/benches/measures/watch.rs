@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use weft::engine::{Bell, Completions, Engine, Ready};
+use weft::engine::{Completions, Engine, Ready, WakeHandle};
 use weft::request::{Event, Finished, Request, Token};
 
 /// One branch of a request.
@@ -48,7 +48,7 @@ struct Doorbell {
     rings: Condvar,
 }
 
-impl Bell for Doorbell {
+impl WakeHandle for Doorbell {
     fn ring(&self) {
         *self.has_rung.lock().expect("no code that holds the flag can panic") = true;
         self.rings.notify_one();
@@ -87,7 +87,7 @@ impl Watch {
     pub(crate) fn submit(&mut self, request: Request) -> Result<(), String> {
         let branches = (0..request.n).map(|_| Branch::default()).collect();
         let submitted = Instant::now();
-        let bell: Arc<dyn Bell> = Arc::clone(&self.bell) as Arc<dyn Bell>;
+        let bell: Arc<dyn WakeHandle> = Arc::clone(&self.bell) as Arc<dyn WakeHandle>;
         let completions = self.engine.submit(request, Some(bell)).map_err(|error| error.to_string())?;
         self.streams.push(Stream { completions, submitted, branches, has_ended: false });
         Ok(())

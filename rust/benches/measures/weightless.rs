@@ -5,10 +5,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weft::engine::runner::{DecodeError, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
+use weft::engine::runner::{DecodeError, IdleCost, KvSeqId, MemoryKind, Plan, RelocateError, Runner, StateError};
 use weft::fake_runner::{END, FakeRunner, MEMORY, N_VOCAB};
 use weft::request::Token;
-use weft::sampling::Lexicon;
+use weft::sampling::TokenStrings;
 
 /// How long a bench waits for decodes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -103,7 +103,7 @@ pub(crate) struct Weightless {
     bytes_per_token: usize,
     idle_cost: IdleCost,
     logits: Vec<f32>,
-    lexicon: Lexicon,
+    lexicon: TokenStrings,
 }
 
 impl Weightless {
@@ -158,35 +158,35 @@ impl Runner for Weightless {
         &self.logits
     }
 
-    fn can_fork(&self, _: SequenceId, n_held: u32, n_tokens: u32) -> bool {
+    fn can_fork(&self, _: KvSeqId, n_held: u32, n_tokens: u32) -> bool {
         n_tokens <= n_held
     }
 
-    fn fork(&mut self, _: SequenceId, _: SequenceId, _: u32) {}
+    fn fork(&mut self, _: KvSeqId, _: KvSeqId, _: u32) {}
 
-    fn truncate(&mut self, _: SequenceId, _: u32) -> bool {
+    fn truncate(&mut self, _: KvSeqId, _: u32) -> bool {
         true
     }
 
-    fn drop_sequence(&mut self, _: SequenceId) {}
+    fn drop_sequence(&mut self, _: KvSeqId) {}
 
     fn memory_kind(&self) -> MemoryKind {
         MemoryKind { idle_cost: self.idle_cost, ..MEMORY }
     }
 
-    fn save(&mut self, _: SequenceId, range: Range<u32>) -> Result<Arc<[u8]>, StateError> {
+    fn save(&mut self, _: KvSeqId, range: Range<u32>) -> Result<Arc<[u8]>, StateError> {
         Ok(vec![0; range.len() * self.bytes_per_token].into())
     }
 
-    fn whole_from(&self, _: SequenceId, range: &Range<u32>) -> u32 {
+    fn whole_from(&self, _: KvSeqId, range: &Range<u32>) -> u32 {
         range.start
     }
 
-    fn restore(&mut self, _: SequenceId, _: &[u8], _: Range<u32>) -> Result<(), StateError> {
+    fn restore(&mut self, _: KvSeqId, _: &[u8], _: Range<u32>) -> Result<(), StateError> {
         Ok(())
     }
 
-    fn relocate(&mut self, _: &[SequenceId], _: Range<u32>) -> Result<(), RelocateError> {
+    fn relocate(&mut self, _: &[KvSeqId], _: Range<u32>) -> Result<(), RelocateError> {
         Ok(())
     }
 
@@ -206,7 +206,7 @@ impl Runner for Weightless {
         &[]
     }
 
-    fn lexicon(&self) -> Lexicon {
+    fn lexicon(&self) -> TokenStrings {
         self.lexicon.clone()
     }
 

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weft::config::Kernels;
+use weft::config::KernelChoice;
 
 use super::load::{Arrival, Load, Trace};
 use crate::support::options::Options;
@@ -98,9 +98,9 @@ impl Server {
         command.args(["-m", "weft", "-m"]).arg(model).args(["--port", &port.to_string()]);
         command.args(["-np", &load.n_slots().to_string(), "-c", &super::n_cells(load).to_string()]);
         match options.kernels {
-            Kernels::Auto => {}
-            Kernels::Weft => drop(command.args(["--kernels", "weft"])),
-            Kernels::LlamaCpp => drop(command.args(["--kernels", "llama.cpp"])),
+            KernelChoice::Auto => {}
+            KernelChoice::Weft => drop(command.args(["--kernels", "weft"])),
+            KernelChoice::LlamaCpp => drop(command.args(["--kernels", "llama.cpp"])),
         }
         if let Some(n_threads) = options.n_threads {
             command.args(["-t", &n_threads.to_string()]);

@@ -10,7 +10,7 @@ use weft::llama::machine::Hardware;
 
 /// How a model's matrices lie in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Weights {
+pub(crate) enum WeightLayout {
     /// As in the file.
     AsStored,
     /// As llama.cpp's own kernels for many rows want them, where it has such: what it does by itself.
@@ -29,13 +29,13 @@ impl BareModel {
     /// # Errors
     /// A message, when llama.cpp refuses the file, or when the model's memory is not of one plain attention cache: what the benches
     /// restore under other positions is nothing else.
-    pub(crate) fn load(path: &Path, weights: Weights) -> Result<Self, String> {
+    pub(crate) fn load(path: &Path, weights: WeightLayout) -> Result<Self, String> {
         let name = c_path(path)?;
         // SAFETY: the default parameters hold no pointers that we would have to keep alive, and `name` outlives the call.
         let model = unsafe {
             let mut params = sys::llama_model_default_params();
             params.n_gpu_layers = 0;
-            params.use_extra_bufts = weights == Weights::Repacked;
+            params.use_extra_bufts = weights == WeightLayout::Repacked;
             sys::llama_model_load_from_file(name.as_ptr(), params)
         };
         if model.is_null() {

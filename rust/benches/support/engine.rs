@@ -4,9 +4,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft::config::{CacheRam, EngineConfig, FlashAttention, Used};
+use weft::config::{CacheRam, EnabledKernels, EngineConfig, FlashAttention};
 use weft::engine::{Completions, Engine, Ready};
-use weft::llama::{Model, Settled};
+use weft::llama::{Model, ResolvedConfig};
 use weft::request::{Event, FinishReason, Finished, Prompt, Request, SamplingParams, SavedPrefix, Task, Token};
 
 use super::setup::Flash;
@@ -43,7 +43,7 @@ pub(crate) struct EngineSide {
     /// Mostly with no store, so that a prompt that was loaded stays in the pool, and nothing moves while steps are timed.
     pub(crate) config: EngineConfig,
     /// What the engine makes of it.
-    pub(crate) settled: Settled,
+    pub(crate) settled: ResolvedConfig,
     pub(crate) shape: Shape,
     /// What every prompt is made of.
     pub(crate) stretch: Rc<Stretch>,
@@ -65,7 +65,7 @@ pub(crate) fn config(n_slots: u32, n_cells: usize) -> EngineConfig {
 }
 
 /// How an engine that is so settled computes attention.
-pub(crate) fn flash(settled: &Settled) -> Flash {
+pub(crate) fn flash(settled: &ResolvedConfig) -> Flash {
     match settled.choice.flash_attention {
         FlashAttention::Off => Flash::Off,
         // What is left to llama.cpp is on where the kernels have it, and those of every CPU do.
@@ -143,7 +143,7 @@ impl EngineSide {
     }
 
     /// Which of our kernels it uses.
-    pub(crate) fn used(&self) -> Used {
+    pub(crate) fn used(&self) -> EnabledKernels {
         self.settled.choice.used
     }
 

@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weft::config::{Kernels, ModelConfig};
+use weft::config::{KernelChoice, ModelConfig};
 use weft::llama::Model;
 
 use super::synthetic::{self, Synthetic};
@@ -61,7 +61,7 @@ fn file_name(path: &Path) -> String {
 ///
 /// # Errors
 /// A message, when llama.cpp refuses the file.
-pub(crate) fn load(path: &Path, kernels: Kernels) -> Result<Arc<Model>, String> {
+pub(crate) fn load(path: &Path, kernels: KernelChoice) -> Result<Arc<Model>, String> {
     let config = ModelConfig { n_gpu_layers: Some(0), kernels, ..ModelConfig::at(path.to_owned()) };
     Model::load(&config, |_| {}).map(Arc::new).map_err(|error| error.to_string())
 }

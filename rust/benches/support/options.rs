@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use weft::config::{EngineConfig, FlashAttention, Kernels};
+use weft::config::{EngineConfig, FlashAttention, KernelChoice};
 
 /// What was asked for.
 pub(crate) struct Options {
@@ -13,7 +13,7 @@ pub(crate) struct Options {
     /// Of the engine.
     pub(crate) flash_attention: FlashAttention,
     /// Of the engine, and whether ours are measured at all.
-    pub(crate) kernels: Kernels,
+    pub(crate) kernels: KernelChoice,
     /// Of every decode; `None` leaves the choice to the engine.
     pub(crate) n_threads: Option<u32>,
 }
@@ -58,7 +58,7 @@ pub(crate) fn parse(
     mut own: impl FnMut(&str, &mut Value<'_>) -> Result<bool, String>,
 ) -> Result<Option<Options>, String> {
     let flash_attention = EngineConfig::default().flash_attention;
-    let kernels = Kernels::Auto;
+    let kernels = KernelChoice::Auto;
     let mut options = Options { name: String::new(), is_quick: false, flash_attention, kernels, n_threads: None };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
@@ -82,9 +82,9 @@ pub(crate) fn parse(
             }
             "--kernels" => {
                 options.kernels = match value()?.as_str() {
-                    "auto" => Kernels::Auto,
-                    "weft" => Kernels::Weft,
-                    "llama.cpp" => Kernels::LlamaCpp,
+                    "auto" => KernelChoice::Auto,
+                    "weft" => KernelChoice::Weft,
+                    "llama.cpp" => KernelChoice::LlamaCpp,
                     other => return Err(format!("--kernels is {other:?}; it must be auto, weft or llama.cpp")),
                 }
             }

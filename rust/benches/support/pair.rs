@@ -5,11 +5,11 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weft::config::{CacheRam, EngineConfig, FlashAttention, Kernels, Used};
-use weft::llama::{Model, Settled};
+use weft::config::{CacheRam, EnabledKernels, EngineConfig, FlashAttention, KernelChoice};
+use weft::llama::{Model, ResolvedConfig};
 
 use super::bare::BareContext;
-use super::bare_model::{self, BareModel, Weights};
+use super::bare_model::{self, BareModel, WeightLayout};
 use super::engine::{self, EngineSide};
 use super::models;
 use super::options::Options;
@@ -43,7 +43,7 @@ pub(crate) struct Pair<'a> {
     /// What the engine is told of threads and of flash attention.
     n_threads: Option<u32>,
     flash_attention: FlashAttention,
-    kernels: Kernels,
+    kernels: KernelChoice,
     n_ctx_train: usize,
     cell_bytes: u64,
     /// The same ones in every run; none of them is special.
@@ -58,8 +58,8 @@ impl<'a> Pair<'a> {
     /// A message, when llama.cpp refuses the file.
     pub(crate) fn load(path: &Path, options: &Options, threads: Threads, machine: &'a Machine) -> Result<Self, String> {
         let model = models::load(path, options.kernels)?;
-        let bare = BareModel::load(path, Weights::AsStored)?;
-        let repacked = bare_model::is_repacked(path)?.then(|| BareModel::load(path, Weights::Repacked)).transpose()?;
+        let bare = BareModel::load(path, WeightLayout::AsStored)?;
+        let repacked = bare_model::is_repacked(path)?.then(|| BareModel::load(path, WeightLayout::Repacked)).transpose()?;
         let defaults = EngineConfig::default();
         let facts = model.facts(defaults.type_k, defaults.type_v);
         let work = Work::of(&bare, facts.kv_bytes_per_token);
@@ -95,12 +95,12 @@ impl<'a> Pair<'a> {
     }
 
     /// All that can be measured of this model here: llama.cpp's own, then ours.
-    pub(crate) fn sides(&self, usable: Used) -> Vec<Side> {
-        let repacked = self.repacked.iter().flat_map(|_| Bare::of_llama_cpp(Weights::Repacked));
-        let bare = Bare::of_llama_cpp(Weights::AsStored)
+    pub(crate) fn sides(&self, usable: EnabledKernels) -> Vec<Side> {
+        let repacked = self.repacked.iter().flat_map(|_| Bare::of_llama_cpp(WeightLayout::Repacked));
+        let bare = Bare::of_llama_cpp(WeightLayout::AsStored)
             .into_iter()
             .chain(repacked)
-            .chain((usable != Used::NONE).then(|| Bare::of_ours(usable)));
+            .chain((usable != EnabledKernels::NONE).then(|| Bare::of_ours(usable)));
         bare.map(Side::Bare).chain([Side::Engine]).collect()
     }
 
@@ -155,7 +155,7 @@ impl<'a> Pair<'a> {
             cache_ram,
             ..engine::config(N_SLOTS, n_cells)
         };
-        let settled = Settled::new(&self.model, &config).map_err(|error| error.to_string())?;
+        let settled = ResolvedConfig::new(&self.model, &config).map_err(|error| error.to_string())?;
         let stretch = self.stretch(engine::flash(&settled))?;
         let (model, tokens) = (Arc::clone(&self.model), self.tokens.clone());
         Ok(EngineSide { model, config, settled, shape, stretch, longest: self.longest(), tokens })
@@ -179,10 +179,10 @@ impl<'a> Pair<'a> {
         Ok(context)
     }
 
-    fn laid_out(&self, weights: Weights) -> &BareModel {
+    fn laid_out(&self, weights: WeightLayout) -> &BareModel {
         match weights {
-            Weights::AsStored => &self.bare,
-            Weights::Repacked => self.repacked.as_ref().unwrap_or(&self.bare),
+            WeightLayout::AsStored => &self.bare,
+            WeightLayout::Repacked => self.repacked.as_ref().unwrap_or(&self.bare),
         }
     }
 
@@ -194,7 +194,7 @@ impl<'a> Pair<'a> {
         let flash = engine::flash(&engine.settled);
         let setup = Setup::of(&engine.settled.limits, flash, engine.used());
         // Weights lie as they are stored for our products, and else as llama.cpp wants them.
-        let weights = if engine.used().products { Weights::AsStored } else { Weights::Repacked };
+        let weights = if engine.used().products { WeightLayout::AsStored } else { WeightLayout::Repacked };
         let mut context = BareContext::new(self.laid_out(weights), &setup, self.threads)?;
         context.fill(engine.shape, &*self.stretch(flash)?)?;
         Ok(context)

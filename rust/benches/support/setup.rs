@@ -1,6 +1,6 @@
 //! What a bare loop's context is made for, and how it computes.
 
-use weft::config::{Limits, Used};
+use weft::config::{EnabledKernels, Limits};
 
 /// How attention is computed. The yardstick never leaves it open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(crate) struct Setup {
     pub(crate) flash: Flash,
     pub(crate) cells: Cells,
     /// Which of our kernels compute.
-    pub(crate) used: Used,
+    pub(crate) used: EnabledKernels,
     /// Of all sequences together.
     pub(crate) n_cells: u32,
     pub(crate) n_sequences: u32,
@@ -51,7 +51,7 @@ impl Setup {
         Self {
             flash,
             cells: Cells::Unified,
-            used: Used::NONE,
+            used: EnabledKernels::NONE,
             n_cells: count(n_cells.next_multiple_of(256)),
             n_sequences: count(n_sequences),
             n_rows: DEFAULT_ROWS,
@@ -60,7 +60,7 @@ impl Setup {
     }
 
     /// As an engine of these limits has it.
-    pub(crate) fn of(limits: &Limits, flash: Flash, used: Used) -> Self {
+    pub(crate) fn of(limits: &Limits, flash: Flash, used: EnabledKernels) -> Self {
         let &Limits { n_ctx, n_seq_max, n_ubatch, .. } = limits;
         Self { flash, cells: Cells::Unified, used, n_cells: n_ctx, n_sequences: n_seq_max, n_rows: n_ubatch, n_batch: n_ubatch }
     }

@@ -1,6 +1,6 @@
 //! The columns that the grid and the prefill have in common.
 
-use crate::support::bare_model::Weights;
+use crate::support::bare_model::WeightLayout;
 use crate::support::roofline::Bound;
 use crate::support::sides::{Bare, Side};
 use crate::support::turns::Times;
@@ -13,7 +13,7 @@ const FIRST: usize = 24;
 /// Whose a column is; those of one owner stand together.
 fn owner(side: Side) -> &'static str {
     match side {
-        Side::Bare(Bare { weights: Weights::Repacked, .. }) => "llama.cpp, repacked",
+        Side::Bare(Bare { weights: WeightLayout::Repacked, .. }) => "llama.cpp, repacked",
         _ if side.is_llama_cpp() => "llama.cpp",
         Side::Bare(_) => "bare loop",
         Side::Engine => "at its defaults",

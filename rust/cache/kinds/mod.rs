@@ -1,22 +1,22 @@
 //! What a model's memory can do, and what follows from it: one file per kind, which answers every question that the rest of the
 //! cache asks about it. Nobody else tells the kinds apart.
 
-mod anywhere;
-mod at_end;
-mod in_window;
+mod attention;
+mod recurrent;
+mod sliding_window;
 
 use std::fmt::Debug;
 use std::ops::Range;
 
-use crate::cache::departure::Why;
-use crate::cache::find::{CanFork, Match, Wanted};
+use crate::cache::host_eviction::OffloadCandidate;
+use crate::cache::path_removal::EvictionReason;
+use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery};
 use crate::cache::prefix_tree::{NodeId, Walk};
-use crate::cache::room::Leaving;
-use crate::cache::{KvCache, SequenceId};
+use crate::cache::{KvCache, KvSeqId};
 
 /// At which points of what a sequence holds another one can begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forks {
+pub enum ForkRule {
     /// At any.
     Anywhere,
     /// Where what a sliding window sees is still there; a saved piece has that only of its end.
@@ -25,7 +25,7 @@ pub enum Forks {
     AtEnd,
 }
 
-impl Forks {
+impl ForkRule {
     /// Whether the memory is a state: it is saved and restored whole, and another sequence can begin only where it ends.
     #[must_use]
     pub fn is_a_state(self) -> bool {
@@ -34,16 +34,16 @@ impl Forks {
 
     /// Whether any part of what a sequence holds can be given up, moved or begun from.
     #[must_use]
-    pub fn can_be_cut(self) -> bool {
+    pub fn can_truncate(self) -> bool {
         self == Self::Anywhere
     }
 
     /// The rules of this kind: the one place where the kinds are told apart.
-    fn rules(self) -> &'static dyn Rules {
+    fn rules(self) -> &'static dyn MemoryRules {
         match self {
-            Self::Anywhere => &anywhere::Anywhere,
-            Self::InWindow => &in_window::InWindow,
-            Self::AtEnd => &at_end::AtEnd,
+            Self::Anywhere => &attention::Anywhere,
+            Self::InWindow => &sliding_window::InWindow,
+            Self::AtEnd => &recurrent::AtEnd,
         }
     }
 }
@@ -63,7 +63,7 @@ pub enum IdleCost {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryKind {
     /// Where it can be shared.
-    pub forks: Forks,
+    pub forks: ForkRule,
     /// What cells cost that nothing that runs sees.
     pub idle_cost: IdleCost,
     /// Whether what leaves the pool can be saved; if not, there is no store.
@@ -74,7 +74,7 @@ pub struct MemoryKind {
     pub bytes_per_state: u64,
     /// What one more run of adjacent cells costs in a save, in tokens of one run.
     pub tokens_per_run: u32,
-    /// Tokens that a sliding window sees, the newest included; 0 for a memory that does not fork [`Forks::InWindow`].
+    /// Tokens that a sliding window sees, the newest included; 0 for a memory that does not fork [`ForkRule::InWindow`].
     pub n_window: u32,
 }
 
@@ -84,7 +84,7 @@ impl MemoryKind {
     #[must_use]
     pub const fn of_vectors(n_window: u32) -> Self {
         Self {
-            forks: if n_window > 0 { Forks::InWindow } else { Forks::Anywhere },
+            forks: if n_window > 0 { ForkRule::InWindow } else { ForkRule::Anywhere },
             idle_cost: IdleCost::Nothing,
             can_be_saved: false,
             bytes_per_token: 0,
@@ -128,7 +128,7 @@ impl MemoryKind {
 
 /// A part of an idle path that leaves the pool next.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct TailPart {
     /// Where it ends, or the node that is saved.
     pub(super) node: NodeId,
     /// What could leave.
@@ -142,7 +142,7 @@ pub(super) struct Part {
 
 /// Who would lose the saved piece of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NeededBy {
+pub(super) enum PieceUser {
     Nobody,
     /// Every child that the node has.
     Children,
@@ -151,43 +151,43 @@ pub(super) enum NeededBy {
 }
 
 /// What the cache asks about a kind of memory. Each kind answers in a file of its own, with its reasons.
-pub(super) trait Rules: Debug + Sync {
+pub(super) trait MemoryRules: Debug + Sync {
     /// The longest prefix of what is `wanted` that can be forked and restored.
-    fn find(&self, cache: &KvCache, wanted: &Wanted<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<Match>;
+    fn find(&self, cache: &KvCache, wanted: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch>;
 
     /// Whether the path of `id`, which is idle from now on, holds nothing that no other one holds.
-    fn is_contained(&self, cache: &KvCache, id: SequenceId) -> bool;
+    fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool;
 
     /// Whether an idle path that ends where another one goes on holds nothing of its own.
     fn gives_back_ids(&self) -> bool;
 
     /// Whether an idle path that ends at `tip` may leave.
-    fn can_leave(&self, cache: &KvCache, tip: NodeId, why: Why) -> bool;
+    fn can_leave(&self, cache: &KvCache, tip: NodeId, why: EvictionReason) -> bool;
 
     /// What of the idle path of `id` leaves next, where saving it should cost about `max_units` or less.
-    fn next_part(&self, cache: &KvCache, id: SequenceId, max_units: u64) -> Part;
+    fn next_part(&self, cache: &KvCache, id: KvSeqId, max_units: u64) -> TailPart;
 
     /// Whether the cells of a part that was saved stay until all of its path is saved.
     fn stays_until_all_is_saved(&self) -> bool;
 
     /// The idle path of `id` leaves, as far as the memory lets `node` leave alone. What it leaves unsaved is counted as forgotten.
-    fn leave(&self, cache: &mut KvCache, id: SequenceId, node: NodeId);
+    fn leave(&self, cache: &mut KvCache, id: KvSeqId, node: NodeId);
 
     /// The idle path of `id` gives up its last node, which is erased.
-    fn erase_end(&self, cache: &mut KvCache, id: SequenceId);
+    fn erase_end(&self, cache: &mut KvCache, id: KvSeqId);
 
     /// Who needs the saved piece of a node.
-    fn needed_by(&self, is_in_pool: bool) -> NeededBy;
+    fn needed_by(&self, is_in_pool: bool) -> PieceUser;
 
     /// Whether the saved piece of `least` is of no use without what is leaving, or the other way round: what leaves together is
     /// saved together, or never.
-    fn is_saved_together(&self, cache: &KvCache, least: NodeId, leaving: &Leaving) -> bool;
+    fn is_saved_together(&self, cache: &KvCache, least: NodeId, leaving: &OffloadCandidate) -> bool;
 
     /// Whether a saved piece is of no use without what is before it.
     fn needs_what_is_before(&self) -> bool;
 
     /// Whether a pin would be lost if the idle path of `id` gave up `node`, unsaved.
-    fn is_needed_by_pin(&self, cache: &KvCache, id: SequenceId, node: NodeId) -> bool;
+    fn is_needed_by_pin(&self, cache: &KvCache, id: KvSeqId, node: NodeId) -> bool;
 
     /// The last node above `tip` that a pin needs and only the path that ends at `tip` has.
     fn end_of_pin(&self, cache: &KvCache, tip: NodeId) -> Option<NodeId>;
@@ -198,7 +198,7 @@ pub(super) trait Rules: Debug + Sync {
 
 impl KvCache {
     /// The rules of this cache's kind of memory.
-    pub(super) fn rules(&self) -> &'static dyn Rules {
+    pub(super) fn rules(&self) -> &'static dyn MemoryRules {
         self.kind.forks.rules()
     }
 }

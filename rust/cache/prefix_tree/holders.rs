@@ -1,7 +1,7 @@
 //! Which paths go through a node: how they come and go, and how one is found.
 
 use crate::cache::prefix_tree::{NodeId, PrefixTree};
-use crate::cache::{SequenceId, work};
+use crate::cache::{KvSeqId, visit_counter};
 
 impl PrefixTree {
     /// One more path, on which a sequence runs, goes through `id` and what is above it, up to `above`, through which it goes
@@ -10,7 +10,7 @@ impl PrefixTree {
         let mut ran = None;
         let mut next = Some(id);
         while let Some(at) = next.filter(|&at| Some(at) != above) {
-            work::looked_at(1);
+            visit_counter::count_visited(1);
             let node = self.node_mut(at);
             node.n_holders += 1;
             node.n_running += 1;
@@ -34,7 +34,7 @@ impl PrefixTree {
         let mut pooled = None;
         let mut next = Some(id);
         while let Some(at) = next.filter(|&at| Some(at) != above) {
-            work::looked_at(1);
+            visit_counter::count_visited(1);
             let node = self.node_mut(at);
             node.n_holders -= 1;
             next = node.parent;
@@ -58,7 +58,7 @@ impl PrefixTree {
         let mut runs = None;
         let mut next = Some(id);
         while let Some(at) = next {
-            work::looked_at(1);
+            visit_counter::count_visited(1);
             let node = self.node_mut(at);
             node.n_running -= 1;
             next = node.parent;
@@ -72,9 +72,9 @@ impl PrefixTree {
     }
 
     /// The ids whose paths go through `id`, but not through its child `beside`; nearest first.
-    pub(in crate::cache) fn holders_beside(&self, id: NodeId, beside: Option<NodeId>) -> impl Iterator<Item = SequenceId> {
+    pub(in crate::cache) fn other_holders(&self, id: NodeId, beside: Option<NodeId>) -> impl Iterator<Item = KvSeqId> {
         let mut waiting = vec![id];
-        let mut tips: &[SequenceId] = &[];
+        let mut tips: &[KvSeqId] = &[];
         let mut last = None;
         std::iter::from_fn(move || {
             loop {
@@ -86,17 +86,17 @@ impl PrefixTree {
                 let below = last.take().into_iter().flat_map(|at: NodeId| &self.node(at).pooled);
                 waiting.extend(below.copied().filter(|&child| Some(child) != beside));
                 let at = waiting.pop()?;
-                work::looked_at(1 + self.node(at).pooled.len());
+                visit_counter::count_visited(1 + self.node(at).pooled.len());
                 (tips, last) = (&self.node(at).tips, Some(at));
             }
         })
     }
 
     /// An id whose path goes through `id`, which is in the pool.
-    pub(in crate::cache) fn any_holder(&self, id: NodeId) -> Option<SequenceId> {
+    pub(in crate::cache) fn any_holder(&self, id: NodeId) -> Option<KvSeqId> {
         let mut at = id;
         loop {
-            work::looked_at(1);
+            visit_counter::count_visited(1);
             let node = self.node(at);
             if let Some(&tip) = node.tips.first() {
                 return Some(tip);

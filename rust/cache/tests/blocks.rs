@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::cache::blocks::{BLOCK, HeldBlock, Place, PrefixDigest, block_hashes};
+use crate::cache::blocks::{BLOCK, CachedBlock, DigestCursor, PrefixDigest, block_hashes};
 use crate::sampling::rng::Mt19937;
 
 const KEY: &[u8] = b"a key";
 
 fn cache() -> KvCache {
-    KvCache::new(20_000, 32, memory(Forks::Anywhere), None)
+    KvCache::new(20_000, 32, memory(ForkRule::Anywhere), None)
 }
 
-fn write(cache: &mut KvCache, variants: &Variants, tokens: &[Token]) -> SequenceId {
-    let wanted = Wanted { variants, tokens, at_least: 1, at_most: length(tokens), takes_logits: false };
+fn write(cache: &mut KvCache, variants: &AdapterSchedule, tokens: &[Token]) -> KvSeqId {
+    let wanted = PrefixQuery { variants, tokens, at_least: 1, at_most: length(tokens), takes_logits: false };
     let matched = cache.find(&wanted, |_, n_held, n| n <= n_held).unwrap_or_default();
     let id = cache.place(variants, Some(&matched)).expect("an id is free");
     cache.extend([(id, &tokens[matched.n_pool as usize..])]);
@@ -21,16 +21,17 @@ fn write(cache: &mut KvCache, variants: &Variants, tokens: &[Token]) -> Sequence
 }
 
 fn evict(cache: &mut KvCache) {
-    while let Some(departure) = cache.next_departure(u64::MAX, Why::Pressed) {
-        let saved = departure.saves.clone().map(|range| Saved { bytes: vec![0; range.len()].into(), whole_from: range.start });
+    while let Some(departure) = cache.next_removal(u64::MAX, EvictionReason::Pressed) {
+        let saved =
+            departure.saves.clone().map(|range| SavedState { bytes: vec![0; range.len()].into(), whole_from: range.start });
         cache.take_ops().count();
-        cache.depart(&departure, saved, Why::Pressed);
+        cache.remove_tail(&departure, saved, EvictionReason::Pressed);
     }
 }
 
 /// All that it tells, and in how many answers.
-fn told(cache: &mut KvCache, key: &[u8]) -> (Vec<HeldBlock>, usize) {
-    let (mut all, mut next, mut n_answers) = (Vec::new(), Some(Place::default()), 0);
+fn told(cache: &mut KvCache, key: &[u8]) -> (Vec<CachedBlock>, usize) {
+    let (mut all, mut next, mut n_answers) = (Vec::new(), Some(DigestCursor::default()), 0);
     while let Some(place) = next {
         let some;
         (some, next) = cache.blocks(key, place);
@@ -40,7 +41,7 @@ fn told(cache: &mut KvCache, key: &[u8]) -> (Vec<HeldBlock>, usize) {
     (all, n_answers)
 }
 
-fn hashes(blocks: &[HeldBlock]) -> BTreeSet<u64> {
+fn hashes(blocks: &[CachedBlock]) -> BTreeSet<u64> {
     blocks.iter().map(|block| block.hash).collect()
 }
 
@@ -53,17 +54,17 @@ fn text(seed: u32, n: usize) -> Vec<Token> {
 fn a_hash_is_the_same_everywhere_and_for_ever() {
     let tokens: Vec<Token> = (0..150).collect();
     let expected = [0xf406_1464_1030_ab05, 0x6a65_c5c1_8f14_1c0d];
-    assert_eq!(block_hashes(KEY, &Variant::default(), &tokens), expected);
-    let adapted = Variant::with_adapters([(3, 0.5), (1, 2.0)]);
+    assert_eq!(block_hashes(KEY, &AdapterSet::default(), &tokens), expected);
+    let adapted = AdapterSet::with_adapters([(3, 0.5), (1, 2.0)]);
     assert_eq!(block_hashes(KEY, &adapted, &tokens), [0xe7cb_cffa_bbd7_81b6, 0x5185_2d46_ded6_7793]);
 }
 
 #[test]
 fn what_runs_is_told_and_what_waits_in_the_store() {
     let mut cache = cache();
-    let base = Variants::default();
+    let base = AdapterSchedule::default();
     let text = text(1, 1_000);
-    let all = block_hashes(KEY, &Variant::default(), &text);
+    let all = block_hashes(KEY, &AdapterSet::default(), &text);
     let id = write(&mut cache, &base, &text[..300]);
     assert_eq!(hashes(&told(&mut cache, KEY).0), all[..4].iter().copied().collect(), "300 tokens are 4 blocks and a part");
     cache.extend([(id, &text[300..330])]);
@@ -81,7 +82,7 @@ fn what_runs_is_told_and_what_waits_in_the_store() {
 #[test]
 fn what_is_private_is_not_told() {
     let mut cache = cache();
-    let id = cache.place_private(&Variants::default()).expect("an id is free");
+    let id = cache.place_private(&AdapterSchedule::default()).expect("an id is free");
     cache.extend([(id, &text(1, 300)[..])]);
     assert_eq!(told(&mut cache, KEY), (Vec::new(), 1));
 }
@@ -90,14 +91,14 @@ fn what_is_private_is_not_told() {
 fn an_answer_hashes_so_much_and_the_next_one_goes_on() {
     let mut cache = cache();
     let text = text(1, 19_968);
-    let id = write(&mut cache, &Variants::default(), &text);
+    let id = write(&mut cache, &AdapterSchedule::default(), &text);
     let n_blocks = text.len() / BLOCK as usize;
     for key in [KEY, b"another"] {
-        let (n_looked_at, (some, next)) = work::of(|| cache.blocks(key, Place::default()));
+        let (n_looked_at, (some, next)) = visit_counter::of(|| cache.blocks(key, DigestCursor::default()));
         assert!(n_looked_at < 300 && some.is_empty() && next.is_some(), "{n_looked_at} looks");
         let (all, _) = told(&mut cache, key);
-        assert_eq!(hashes(&all), block_hashes(key, &Variant::default(), &text).into_iter().collect());
-        let (n_looked_at, (some, next)) = work::of(|| cache.blocks(key, Place::default()));
+        assert_eq!(hashes(&all), block_hashes(key, &AdapterSet::default(), &text).into_iter().collect());
+        let (n_looked_at, (some, next)) = visit_counter::of(|| cache.blocks(key, DigestCursor::default()));
         assert!(n_looked_at < 64 && next.is_none(), "nothing is hashed again: {n_looked_at} looks");
         assert_eq!(some.len(), n_blocks);
     }
@@ -107,15 +108,15 @@ fn an_answer_hashes_so_much_and_the_next_one_goes_on() {
 
 #[test]
 fn a_digest_tells_of_every_second_block_where_there_are_too_many() {
-    let blocks = |tier| (0..100).map(move |index| HeldBlock { hash: 1_000 - u64::from(index), index, tier });
-    let both: Vec<HeldBlock> = blocks(Tier::Store).chain(blocks(Tier::Pool)).collect();
+    let blocks = |tier| (0..100).map(move |index| CachedBlock { hash: 1_000 - u64::from(index), index, tier });
+    let both: Vec<CachedBlock> = blocks(Tier::Store).chain(blocks(Tier::Pool)).collect();
     let digest = PrefixDigest::new(both.clone(), 100);
     assert_eq!((digest.pool.len(), digest.stored.len()), (100, 0), "what is in both is in the pool");
     assert!(digest.pool.is_sorted());
     let digest = PrefixDigest::new(both, 30);
     assert_eq!(digest.pool, (0..25).map(|n| 1_000 - (99 - 4 * n)).collect::<Vec<u64>>(), "every fourth");
     assert_eq!(PrefixDigest::new(blocks(Tier::Store).collect(), 0), PrefixDigest::default());
-    let of_short_texts = (0..20).map(|hash| HeldBlock { hash, index: 0, tier: Tier::Pool }).collect();
+    let of_short_texts = (0..20).map(|hash| CachedBlock { hash, index: 0, tier: Tier::Pool }).collect();
     assert_eq!(PrefixDigest::new(of_short_texts, 8).pool.len(), 8);
 }
 
@@ -124,10 +125,14 @@ fn a_digest_tells_of_every_second_block_where_there_are_too_many() {
 fn what_is_told_is_what_can_be_had() {
     let mut random = Mt19937::new(7);
     let mut draw = move |n: u32| random.next_u32() % n;
-    let mut cache = KvCache::new(6_000, 24, memory(Forks::Anywhere), Some(8_000));
-    let adapted = Variant::with_adapters([(1, 0.5)]);
-    let kinds = [Variants::default(), adapted.clone().into(), Variants::changing(Variant::default(), 100, adapted.clone())];
-    let mut running: Vec<(SequenceId, Vec<Token>, usize, usize)> = Vec::new();
+    let mut cache = KvCache::new(6_000, 24, memory(ForkRule::Anywhere), Some(8_000));
+    let adapted = AdapterSet::with_adapters([(1, 0.5)]);
+    let kinds = [
+        AdapterSchedule::default(),
+        adapted.clone().into(),
+        AdapterSchedule::changing(AdapterSet::default(), 100, adapted.clone()),
+    ];
+    let mut running: Vec<(KvSeqId, Vec<Token>, usize, usize)> = Vec::new();
     for round in 0..600_usize {
         match draw(4) {
             0 if !running.is_empty() => {
@@ -135,15 +140,15 @@ fn what_is_told_is_what_can_be_had() {
                 cache.unpin(id);
             }
             1 => {
-                let departure = cache.next_departure(300, Why::Pressed);
+                let departure = cache.next_removal(300, EvictionReason::Pressed);
                 if let Some(departure) = departure {
                     let saved = departure
                         .saves
                         .clone()
                         .filter(|_| draw(4) > 0)
-                        .map(|range| Saved { bytes: vec![0; range.len()].into(), whole_from: range.start });
+                        .map(|range| SavedState { bytes: vec![0; range.len()].into(), whole_from: range.start });
                     cache.take_ops().count();
-                    cache.depart(&departure, saved, Why::Pressed);
+                    cache.remove_tail(&departure, saved, EvictionReason::Pressed);
                 }
             }
             _ if running.len() < 8 && cache.has_free_id() => {
@@ -179,7 +184,7 @@ fn what_is_told_is_what_can_be_had() {
             let (mut tokens, mut salts) = (Vec::new(), Vec::new());
             for &at in path.iter().rev() {
                 tokens.extend_from_slice(&listing[at].tokens);
-                salts.resize(tokens.len(), Variant::with_adapters(listing[at].adapters.iter().copied()));
+                salts.resize(tokens.len(), AdapterSet::with_adapters(listing[at].adapters.iter().copied()));
             }
             let mut before = 0;
             for (index, block) in (0..).zip(tokens.chunks_exact(BLOCK as usize)) {

@@ -3,7 +3,7 @@
 use super::*;
 
 fn bench() -> Bench {
-    Bench::new(400, 8, Forks::InWindow, Some(1 << 20))
+    Bench::new(400, 8, ForkRule::InWindow, Some(1 << 20))
 }
 
 fn pin(bench: &mut Bench, text: &[Token]) {
@@ -88,7 +88,7 @@ fn what_ends_soon_after_a_stored_prefix_was_cut_keeps_its_window() {
 #[test]
 fn a_full_store_drops_others_before_the_beginning_of_what_it_holds() {
     // Room for two of the three that are saved.
-    let mut bench = Bench::new(400, 8, Forks::InWindow, Some(2900));
+    let mut bench = Bench::new(400, 8, ForkRule::InWindow, Some(2900));
     let stored = text(1, 70);
     pass(&mut bench, &text(5, 100));
     pass(&mut bench, &stored);
@@ -124,7 +124,7 @@ fn a_pin_that_begins_as_a_longer_stored_text_is_saved_on_its_own() {
     empty_the_pool(&mut bench);
     bench.cache.erase(&bench.variants, &long, 0);
     bench.check();
-    let (n_bytes, _, n_pieces) = bench.cache.store_size();
+    let (n_bytes, _, n_pieces) = bench.cache.host_cache_size();
     assert!(n_pieces == 1 && n_bytes < 700, "{n_bytes} bytes in {n_pieces} pieces");
     assert_eq!(bench.find(&long, 1).n_tokens(), 40);
 }

@@ -9,7 +9,7 @@ const MAX_PINS: usize = 2;
 
 struct Pinned {
     id: u64,
-    variants: Variants,
+    variants: AdapterSchedule,
     tokens: Vec<Token>,
 }
 
@@ -19,17 +19,17 @@ struct Run {
     bench: Bench,
     n_cells: usize,
     n_checks: u32,
-    running: Vec<SequenceId>,
-    private: Option<SequenceId>,
+    running: Vec<KvSeqId>,
+    private: Option<KvSeqId>,
     reserved: Vec<Reservation>,
     pins: Vec<Pinned>,
     n_relocations: usize,
 }
 
 impl Run {
-    fn new(n_cells: u32, forks: Forks, max_store_bytes: Option<u64>) -> Self {
+    fn new(n_cells: u32, forks: ForkRule, max_store_bytes: Option<u64>) -> Self {
         // Shorter than a pinned prefix.
-        let n_window = if forks == Forks::InWindow { 6 } else { 0 };
+        let n_window = if forks == ForkRule::InWindow { 6 } else { 0 };
         let bench = Bench::of(MemoryKind { n_window, ..memory(forks) }, n_cells, 6, max_store_bytes);
         let (running, reserved, pins) = (Vec::new(), Vec::new(), Vec::new());
         Self {
@@ -60,12 +60,12 @@ impl Run {
     }
 
     fn draw_variant(&mut self) {
-        let adapted = Variant::with_adapters([(0, 0.5)]);
+        let adapted = AdapterSet::with_adapters([(0, 0.5)]);
         self.bench.variants = match self.below(8) {
             0 | 1 => adapted.into(),
             // Most texts are that short in their beginnings that they share.
-            2 | 3 => Variants::changing(Variant::default(), u32::try_from(self.below(20)).expect("small"), adapted),
-            _ => Variants::default(),
+            2 | 3 => AdapterSchedule::changing(AdapterSet::default(), u32::try_from(self.below(20)).expect("small"), adapted),
+            _ => AdapterSchedule::default(),
         };
     }
 
@@ -73,8 +73,8 @@ impl Run {
         (!self.running.is_empty()).then(|| self.below(self.running.len()))
     }
 
-    fn any_held(&mut self) -> Option<SequenceId> {
-        let held: Vec<SequenceId> = self.bench.cache.paths().map(|(id, _)| id).collect();
+    fn any_held(&mut self) -> Option<KvSeqId> {
+        let held: Vec<KvSeqId> = self.bench.cache.paths().map(|(id, _)| id).collect();
         (!held.is_empty()).then(|| held[self.below(held.len())])
     }
 
@@ -94,18 +94,18 @@ impl Run {
             }
             15 => {
                 let tokens = self.words(30);
-                self.bench.cache.count_hit(&self.bench.variants, &tokens, &Maker { request_id: 0, owner: None });
+                self.bench.cache.count_hit(&self.bench.variants, &tokens, &Provenance { request_id: 0, owner: None });
             }
             16 => {
                 let limit = 1 + self.below(40) as u64;
                 let can_save = self.below(4) > 0;
-                self.bench.depart(limit, Why::Early, can_save);
+                self.bench.remove_tail(limit, EvictionReason::Early, can_save);
             }
             17 => self.move_cells(),
             _ => {
                 let limit = 1 + self.below(40) as u64;
                 let can_save = self.below(8) > 0;
-                self.bench.depart(limit, Why::Pressed, can_save);
+                self.bench.remove_tail(limit, EvictionReason::Pressed, can_save);
             }
         }
         self.bench.shadow.follow(&mut self.bench.cache);
@@ -118,7 +118,7 @@ impl Run {
                 let id = self.bench.place_private();
                 self.private = Some(id);
                 let tokens = self.words(12);
-                if self.bench.make_room(tokens.len()) {
+                if self.bench.free_cells(tokens.len()) {
                     self.bench.grow(id, &tokens);
                 }
             }
@@ -138,7 +138,7 @@ impl Run {
         match (self.below(9), self.any_running()) {
             (0..=1, Some(at)) => {
                 let tokens = self.words(6);
-                if self.bench.make_room(tokens.len()) {
+                if self.bench.free_cells(tokens.len()) {
                     self.bench.grow(self.running[at], &tokens);
                 }
             }
@@ -147,7 +147,7 @@ impl Run {
                 let n_pins = self.pins.len();
                 self.bench.cache.forget(self.running.swap_remove(at));
                 self.lose_pins();
-                assert!(self.bench.forks != Forks::Anywhere || self.pins.len() == n_pins, "what can be cut keeps its pins");
+                assert!(self.bench.forks != ForkRule::Anywhere || self.pins.len() == n_pins, "what can be cut keeps its pins");
             }
             (4, Some(at)) => {
                 let id = self.running[at];
@@ -179,7 +179,7 @@ impl Run {
         }
     }
 
-    fn pin(&mut self, id: SequenceId) {
+    fn pin(&mut self, id: KvSeqId) {
         let variants = self.bench.cache.path(id).variants.clone();
         if self.pins.len() == MAX_PINS {
             let at = self.below(MAX_PINS);
@@ -194,19 +194,19 @@ impl Run {
     }
 
     /// A state, or a window, is kept while a sequence passes it.
-    fn keep_end(&mut self, id: SequenceId) {
+    fn keep_end(&mut self, id: KvSeqId) {
         let n = self.bench.cache.n_held(id);
         match self.bench.forks {
-            Forks::AtEnd if n > 0 => {
-                let Saved { bytes, .. } = self.bench.shadow.save(id, 0..n);
-                self.bench.cache.add_snapshot(id, n, bytes, Some([0.5].into()));
+            ForkRule::AtEnd if n > 0 => {
+                let SavedState { bytes, .. } = self.bench.shadow.save(id, 0..n);
+                self.bench.cache.add_checkpoint(id, n, bytes, Some([0.5].into()));
             }
-            Forks::InWindow => self.keep_window(id, n),
+            ForkRule::InWindow => self.save_window(id, n),
             _ => {}
         }
     }
 
-    fn keep_window(&mut self, id: SequenceId, n: u32) {
+    fn save_window(&mut self, id: KvSeqId, n: u32) {
         let mut n_kept = 0;
         while let Some(range) = self.bench.cache.next_of_window(id, n).filter(|range| range.start >= n_kept) {
             n_kept = range.end;
@@ -235,7 +235,7 @@ impl Run {
             self.n_relocations += 1;
         }
         if let Some(id) = self.any_held()
-            && self.bench.forks == Forks::InWindow
+            && self.bench.forks == ForkRule::InWindow
         {
             self.bench.shadow.move_on(id);
         }
@@ -299,7 +299,7 @@ impl Run {
 }
 
 /// Returns how often cells were moved.
-fn nothing_is_ever_lost(n_cells: u32, forks: Forks, max_store_bytes: Option<u64>, n_operations: u32) -> usize {
+fn nothing_is_ever_lost(n_cells: u32, forks: ForkRule, max_store_bytes: Option<u64>, n_operations: u32) -> usize {
     let mut run = Run::new(n_cells, forks, max_store_bytes);
     for _ in 0..n_operations {
         run.step();
@@ -312,33 +312,33 @@ fn nothing_is_ever_lost(n_cells: u32, forks: Forks, max_store_bytes: Option<u64>
 
 #[test]
 fn any_order_of_operations_loses_no_cell_no_id_and_no_byte() {
-    nothing_is_ever_lost(64, Forks::Anywhere, Some(6000), 100_000);
+    nothing_is_ever_lost(64, ForkRule::Anywhere, Some(6000), 100_000);
 }
 
 #[test]
 fn the_same_holds_without_a_store() {
-    nothing_is_ever_lost(64, Forks::Anywhere, Some(0), 20_000);
+    nothing_is_ever_lost(64, ForkRule::Anywhere, Some(0), 20_000);
 }
 
 #[test]
 fn the_same_holds_with_a_store_without_a_limit() {
-    nothing_is_ever_lost(64, Forks::Anywhere, None, 3_000);
+    nothing_is_ever_lost(64, ForkRule::Anywhere, None, 3_000);
 }
 
 #[test]
 fn the_same_holds_where_cells_are_moved() {
-    let n_relocations = nothing_is_ever_lost(600, Forks::Anywhere, Some(20_000), 20_000);
+    let n_relocations = nothing_is_ever_lost(600, ForkRule::Anywhere, Some(20_000), 20_000);
     assert!(n_relocations > 50, "only {n_relocations} moves");
 }
 
 #[test]
 fn the_same_holds_for_windows() {
-    nothing_is_ever_lost(64, Forks::InWindow, Some(6000), 100_000);
+    nothing_is_ever_lost(64, ForkRule::InWindow, Some(6000), 100_000);
 }
 
 #[test]
 fn the_same_holds_for_states() {
-    nothing_is_ever_lost(64, Forks::AtEnd, Some(9000), 100_000);
+    nothing_is_ever_lost(64, ForkRule::AtEnd, Some(9000), 100_000);
 }
 
 /// The same stretches, each once: without their parents' indices and their slots.
@@ -350,11 +350,11 @@ fn stretches(nodes: &[CachedNode]) -> Vec<(u32, &[Token], u64, u64)> {
 
 /// Asserts that both listings have the same stretches, and that the most recently used ones come first.
 fn check_listings(cache: &KvCache) {
-    let slot_of = |id: SequenceId| cache.is_pinned(id).then_some(u32::from(id.0));
+    let slot_of = |id: KvSeqId| cache.is_pinned(id).then_some(u32::from(id.0));
     let all = cache.listing(slot_of);
     let (recent, n_nodes) = cache.recently_used(usize::MAX, slot_of);
     assert_eq!((n_nodes, stretches(&recent)), (all.len(), stretches(&all)));
-    assert_eq!(all.iter().map(|node| node.n_stored_bytes).sum::<u64>(), cache.store_size().0, "each piece counts once");
+    assert_eq!(all.iter().map(|node| node.n_stored_bytes).sum::<u64>(), cache.host_cache_size().0, "each piece counts once");
     let mut used: Vec<u64> = recent.iter().map(|node| node.last_used).collect();
     for (index, node) in recent.iter().enumerate().rev() {
         if let Some(parent) = node.parent {

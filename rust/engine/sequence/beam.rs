@@ -1,13 +1,13 @@
 //! A completion that is one of the beams of a search.
 
 use crate::engine::runner::Runner;
-use crate::engine::sequence::text::{Shown, Text};
+use crate::engine::sequence::text::{Text, TextDelta};
 use crate::engine::sequence::tokens::Tokens;
 use crate::engine::sequence::{Sequence, append_text, named};
 use crate::request::{BeamSearch, Constraint, FinishReason, Logprobs, Token};
-use crate::sampling::beams::{Proposal, Worth, drawn, likeliest};
+use crate::sampling::beams::{BeamScore, Proposal, drawn, likeliest};
 use crate::sampling::rng::Mt19937;
-use crate::sampling::{self, Next, Sampler};
+use crate::sampling::{self, AllowedTokens, Sampler};
 use smol_str::SmolStr;
 
 /// A beam, or a place for one.
@@ -17,28 +17,28 @@ pub(crate) struct Beam {
     pub(crate) is_live: bool,
     /// Where it stood when it was last chosen, the best at 0.
     pub(crate) place: u32,
-    pub(crate) worth: Worth,
+    pub(crate) worth: BeamScore,
     /// The end of its text that its stream has not heard yet.
-    pub(crate) untold: Vec<Written>,
+    pub(crate) untold: Vec<BeamToken>,
     /// What it proposes to go on with, once its last token is computed.
-    pub(crate) proposals: Option<Vec<Proposed>>,
+    pub(crate) proposals: Option<Vec<ProposedToken>>,
     /// Of the first beam alone.
-    pub(crate) found: Option<Box<Found>>,
+    pub(crate) found: Option<Box<SearchResults>>,
 }
 
 /// What a search has found and told; its first beam keeps it, whatever that one is doing.
-pub(crate) struct Found {
-    pub(crate) teller: Teller,
+pub(crate) struct SearchResults {
+    pub(crate) teller: TextCursor,
     /// The tokens that its stream has heard: all of its texts begin with them.
     pub(crate) told: Vec<Token>,
     /// The whole texts, best first; no more than there are beams.
-    pub(crate) texts: Vec<Whole>,
+    pub(crate) texts: Vec<FinishedText>,
 }
 
 /// A text that has ended.
-pub(crate) struct Whole {
+pub(crate) struct FinishedText {
     /// What comes after the tokens that were told.
-    pub(crate) untold: Vec<Written>,
+    pub(crate) untold: Vec<BeamToken>,
     pub(crate) reason: FinishReason,
     /// The greater is the better.
     pub(crate) rank: f64,
@@ -47,34 +47,34 @@ pub(crate) struct Whole {
 }
 
 /// A token that a beam proposes, and what is told of it.
-pub(crate) struct Proposed {
+pub(crate) struct ProposedToken {
     pub(crate) proposal: Proposal,
     pub(crate) logprobs: Option<Box<Logprobs>>,
 }
 
 /// A token that a beam has written.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Written {
+pub(crate) struct BeamToken {
     pub(crate) token: Token,
     pub(crate) logprobs: Option<Box<Logprobs>>,
 }
 
 /// What another beam begins with that goes on where one is.
-pub(crate) struct Stem {
+pub(crate) struct BeamPrefix {
     tokens: Tokens,
     n_predicted: u32,
     sampler: Sampler,
     constraint: Option<Box<dyn Constraint>>,
     text: Text,
-    untold: Vec<Written>,
+    untold: Vec<BeamToken>,
 }
 
 impl Beam {
     /// The first has the text that all of them begin with.
     pub(super) fn new(search: BeamSearch, index: u32, text: &Text) -> Self {
-        let teller = || Teller { text: text.clone(), n_told: 0 };
-        let found = (index == 0).then(|| Box::new(Found { teller: teller(), told: Vec::new(), texts: Vec::new() }));
-        Self { search, is_live: index == 0, place: 0, worth: Worth::EMPTY, untold: Vec::new(), proposals: None, found }
+        let teller = || TextCursor { text: text.clone(), n_told: 0 };
+        let found = (index == 0).then(|| Box::new(SearchResults { teller: teller(), told: Vec::new(), texts: Vec::new() }));
+        Self { search, is_live: index == 0, place: 0, worth: BeamScore::EMPTY, untold: Vec::new(), proposals: None, found }
     }
 }
 
@@ -92,7 +92,7 @@ impl Sequence {
             likeliest(&distribution, beam.worth, 2 * width)
         };
         let proposed =
-            proposals.into_iter().map(|proposal| Proposed { proposal, logprobs: self.logprobs_of(proposal.token, logits) });
+            proposals.into_iter().map(|proposal| ProposedToken { proposal, logprobs: self.logprobs_of(proposal.token, logits) });
         let proposed = proposed.collect();
         if let Some(beam) = &mut self.beam {
             beam.proposals = Some(proposed);
@@ -102,8 +102,8 @@ impl Sequence {
     /// What may follow, as the samplers and the constraint leave it: an end where that is nothing.
     fn distribution(&mut self, logits: &[f32]) -> Vec<(Token, f64)> {
         let found = match sampling::next_allowed(self.constraint.as_deref_mut(), logits) {
-            Next::Any(row) => self.sampler.distribution(&row),
-            Next::Forced(token) => {
+            AllowedTokens::Any(row) => self.sampler.distribution(&row),
+            AllowedTokens::Forced(token) => {
                 let alone = |id| if id == token { 0.0 } else { f32::NEG_INFINITY };
                 let row: Vec<f32> = (0..).zip(logits).map(|(id, _)| alone(id)).collect();
                 // What is told of the draw is read from the chain.
@@ -129,7 +129,7 @@ impl Sequence {
     /// Why `token` would end its text; `None` where it would not.
     pub(crate) fn end_with(&self, token: Token, runner: &impl Runner) -> Option<FinishReason> {
         let is_end = runner.is_end(token);
-        let Shown { end, .. } = self.text.clone().push(|bytes| append_text(token, self.request(), runner, bytes));
+        let TextDelta { end, .. } = self.text.clone().push(|bytes| append_text(token, self.request(), runner, bytes));
         match end {
             Some(end) => Some(end),
             None if is_end => Some(FinishReason::End),
@@ -140,8 +140,8 @@ impl Sequence {
     }
 
     /// What another beam needs that goes on where this one is.
-    pub(crate) fn stem(&self) -> Stem {
-        Stem {
+    pub(crate) fn stem(&self) -> BeamPrefix {
+        BeamPrefix {
             tokens: self.tokens.clone(),
             n_predicted: self.n_predicted,
             // Without what the last row left in it; a beam takes no number from its generator.
@@ -153,8 +153,8 @@ impl Sequence {
     }
 
     /// From here on it goes on with this.
-    pub(crate) fn take_up(&mut self, stem: Stem) {
-        let Stem { tokens, n_predicted, sampler, constraint, text, untold } = stem;
+    pub(crate) fn adopt_prefix(&mut self, stem: BeamPrefix) {
+        let BeamPrefix { tokens, n_predicted, sampler, constraint, text, untold } = stem;
         (self.tokens, self.n_predicted, self.sampler, self.constraint, self.text) =
             (tokens, n_predicted, sampler, constraint, text);
         if let Some(beam) = &mut self.beam {
@@ -163,7 +163,7 @@ impl Sequence {
     }
 
     /// It has no text any more, and waits for one to go on with.
-    pub(crate) fn give_up_text(&mut self) {
+    pub(crate) fn drop_text(&mut self) {
         if let Some(beam) = &mut self.beam {
             (beam.is_live, beam.proposals) = (false, None);
             beam.untold.clear();
@@ -171,7 +171,7 @@ impl Sequence {
     }
 
     /// A token that a search has chosen, which makes its text worth so much and puts it at this place.
-    pub(crate) fn write(&mut self, written: Written, worth: Worth, place: u32, runner: &impl Runner) {
+    pub(crate) fn write(&mut self, written: BeamToken, worth: BeamScore, place: u32, runner: &impl Runner) {
         let token = written.token;
         self.tokens.push(token);
         self.n_predicted += 1;
@@ -199,17 +199,17 @@ impl Sequence {
 
 /// How much of a text a stream has heard.
 #[derive(Debug, Clone)]
-pub(crate) struct Teller {
+pub(crate) struct TextCursor {
     text: Text,
     /// In tokens.
     pub(crate) n_told: u32,
 }
 
-impl Teller {
+impl TextCursor {
     /// The text that becomes safe to show with `token`; with the last one, that is all of the rest.
     pub(crate) fn tell(&mut self, of: &Sequence, token: Token, is_last: bool, runner: &impl Runner) -> SmolStr {
         self.n_told += 1;
-        let Shown { text, .. } = self.text.push(|bytes| append_text(token, of.request(), runner, bytes));
+        let TextDelta { text, .. } = self.text.push(|bytes| append_text(token, of.request(), runner, bytes));
         if !is_last {
             return text;
         }

@@ -1,32 +1,32 @@
 //! One completion being written.
 
 mod beam;
-mod begun;
 mod clock;
 mod context_window;
+mod fork_state;
 mod indentation;
+mod pending_prompt_report;
 mod text;
 mod tokens;
-mod untold;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::engine::explanation::SharedExplanation;
-use crate::engine::job::Job;
-use crate::engine::places::Places;
-use crate::engine::runner::{Runner, Variants};
-use crate::engine::seniority::Seniority;
-use crate::engine::untold::Untold;
+use crate::engine::checkpoint_positions::CheckpointPositions;
+use crate::engine::pending_prompt_report::PendingPromptReport;
+use crate::engine::request_group::RequestGroup;
+use crate::engine::runner::{AdapterSchedule, Runner};
+use crate::engine::scheduling_key::SchedulingKey;
+use crate::engine::shared_explanation::SharedExplanation;
 use crate::request::{Constraint, Diversity, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
-use crate::sampling::{self, Firsts, Lexicon, Next, Sampler, Thinking};
-pub(crate) use beam::{Beam, Found, Proposed, Whole, Written};
-pub(crate) use begun::Begun;
+use crate::sampling::{self, AllowedTokens, DistinctFirstTokens, Sampler, Thinking, TokenStrings};
+pub(crate) use beam::{Beam, BeamToken, FinishedText, ProposedToken, SearchResults};
 use clock::Clock;
 use context_window::ContextWindow;
+pub(crate) use fork_state::ForkState;
 use smol_str::SmolStr;
 pub(crate) use text::incomplete_tail;
-use text::{Shown, Text};
+use text::{Text, TextDelta};
 pub(crate) use tokens::{Tokens, TokensView};
 
 /// One completion of a request, from its first start in a slot to its end: what survives a preemption.
@@ -43,8 +43,8 @@ pub(crate) struct Sequence {
     pub(crate) branch: u32,
     request: Arc<Request>,
     /// How it is computed.
-    pub(crate) variants: Variants,
-    seniority: Seniority,
+    pub(crate) variants: AdapterSchedule,
+    seniority: SchedulingKey,
     /// Prompt and prediction, but for what context shifts have dropped.
     pub(crate) tokens: Tokens,
     /// The pictures and sounds of its prompt, in order. Such a prompt is never shifted.
@@ -57,7 +57,7 @@ pub(crate) struct Sequence {
     shifted_at: Option<u32>,
     sampler: Sampler,
     /// Where its first token comes from, and which of them it is, where it is drawn together with those of others.
-    first: Option<(Arc<Firsts>, u32)>,
+    first: Option<(Arc<DistinctFirstTokens>, u32)>,
     /// Of a search, what it is there.
     pub(crate) beam: Option<Box<Beam>>,
     /// What its tokens are held to.
@@ -68,21 +68,21 @@ pub(crate) struct Sequence {
     is_stuck: bool,
     text: Text,
     /// What was chosen and not shown yet.
-    chosen: Option<Chosen>,
+    chosen: Option<ScoredChoice>,
     clock: Clock,
     /// `None` until it was placed for the first time: what later placements find counts for nobody.
     n_cached: Option<u32>,
     /// Where in its prompt a memory that cannot be cut, or sees through a window, keeps what it has, besides at the end.
-    pub(crate) snapshots_at: Places,
+    pub(crate) snapshots_at: CheckpointPositions,
     /// What its stream is still to hear of its prompt.
-    pub(crate) untold: Untold,
+    pub(crate) untold: PendingPromptReport,
     /// Why what is computed of the prompt has to be, where it is to tell that.
     pub(crate) explanation: Option<Arc<SharedExplanation>>,
 }
 
 impl Sequence {
-    /// Branch `index` of `job`, which was never in a slot; of its context it may use `n_ctx_slot` tokens.
-    pub(crate) fn new(job: &Job, index: u32, n_ctx_slot: u32, lexicon: &Lexicon, now: Instant) -> Self {
+    /// Branch `index` of `request_group`, which was never in a slot; of its context it may use `n_ctx_slot` tokens.
+    pub(crate) fn new(job: &RequestGroup, index: u32, n_ctx_slot: u32, lexicon: &TokenStrings, now: Instant) -> Self {
         let (way, nth) = job.way(index);
         let request = Arc::clone(&way.request);
         let text = Text::new(Arc::clone(&way.stops), request.n_indent);
@@ -113,8 +113,8 @@ impl Sequence {
             chosen: None,
             clock: Clock::new(now),
             n_cached: None,
-            snapshots_at: Places::default(),
-            untold: Untold::default(),
+            snapshots_at: CheckpointPositions::default(),
+            untold: PendingPromptReport::default(),
             explanation: None,
             request,
         }
@@ -130,7 +130,7 @@ impl Sequence {
         &self.media[self.media.partition_point(|placed| placed.end() <= place)..]
     }
 
-    pub(crate) fn seniority(&self) -> Seniority {
+    pub(crate) fn seniority(&self) -> SchedulingKey {
         self.seniority
     }
 
@@ -219,14 +219,14 @@ impl Sequence {
         self.tokens.push(token);
         self.n_predicted += 1;
         self.sampler.accept(token);
-        self.chosen = Some(Chosen { token, logprobs });
+        self.chosen = Some(ScoredChoice { token, logprobs });
     }
 
     /// The first token, which no other branch has; `None` where all that could be drawn are taken.
-    fn choose_first(&mut self, firsts: &Firsts, nth: u32, logits: &[f32]) -> Option<Token> {
+    fn choose_first(&mut self, firsts: &DistinctFirstTokens, nth: u32, logits: &[f32]) -> Option<Token> {
         let token = match sampling::next_allowed(self.constraint.as_deref_mut(), logits) {
-            Next::Forced(token) => (nth == 0).then_some(token)?,
-            Next::Any(row) => {
+            AllowedTokens::Forced(token) => (nth == 0).then_some(token)?,
+            AllowedTokens::Any(row) => {
                 // What is told of the draw is read from its own chain.
                 self.sampler.distribution(&row);
                 firsts.draw(nth, &row)?
@@ -240,16 +240,16 @@ impl Sequence {
 
     /// Turns the token that was chosen before `now` into text, and says whether that ends it. `None` where none was chosen since the
     /// last one that was shown.
-    pub(crate) fn show(&mut self, runner: &impl Runner, slot: u32, now: Instant) -> Option<Drawn> {
-        let Some(Chosen { token, logprobs }) = self.chosen.take() else {
+    pub(crate) fn show(&mut self, runner: &impl Runner, slot: u32, now: Instant) -> Option<SampledToken> {
+        let Some(ScoredChoice { token, logprobs }) = self.chosen.take() else {
             if self.is_stuck && self.n_predicted == 0 {
                 self.clock.end(now);
             }
-            return self.is_stuck.then_some(Drawn { event: None, finished: Some(FinishReason::End) });
+            return self.is_stuck.then_some(SampledToken { event: None, finished: Some(FinishReason::End) });
         };
         self.clock.draw(now);
         let is_end = runner.is_end(token);
-        let Shown { mut text, end } = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
+        let TextDelta { mut text, end } = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
         let is_late = || self.request.max_predict_time.is_some_and(|limit| text.contains('\n') && self.clock.predicted() > limit);
         let finished = match end {
             Some(end) => Some(end),
@@ -266,7 +266,7 @@ impl Sequence {
         }
         let logprobs = logprobs.map(|logprobs| Box::new(named(logprobs, token)));
         let event = TokenEvent { index: self.branch, token, text, slot, n_predicted: self.n_predicted(), logprobs };
-        Some(Drawn { event: Some(event), finished })
+        Some(SampledToken { event: Some(event), finished })
     }
 
     /// Why it ends at `now` without a token, where it may draw none: its prompt is computed.
@@ -324,7 +324,7 @@ pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner,
 }
 
 /// What the tokens of a branch are held to.
-fn constraint(request: &Request, lexicon: &Lexicon) -> Option<Box<dyn Constraint>> {
+fn constraint(request: &Request, lexicon: &TokenStrings) -> Option<Box<dyn Constraint>> {
     match &request.thought {
         None => request.constraint.as_ref().map(|constraint| constraint.0.start()),
         Some(thought) => Some(Box::new(Thinking::new(Arc::clone(thought), request.constraint.clone(), lexicon.clone()))),
@@ -332,14 +332,14 @@ fn constraint(request: &Request, lexicon: &Lexicon) -> Option<Box<dyn Constraint
 }
 
 /// A token that was drawn, and why it was the last one, if it was.
-pub(crate) struct Drawn {
+pub(crate) struct SampledToken {
     /// `None` where none could be drawn.
     pub(crate) event: Option<TokenEvent>,
     pub(crate) finished: Option<FinishReason>,
 }
 
 /// A token with its own log-probability and those of the most likely ones, where they are asked for.
-struct Chosen {
+struct ScoredChoice {
     token: Token,
     logprobs: Option<(f32, Vec<(Token, f32)>)>,
 }

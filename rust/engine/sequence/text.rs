@@ -20,7 +20,7 @@ pub(crate) struct Text {
 
 /// What [`Text::push`] found out.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct TextDelta {
     /// Text that became safe to show.
     pub(crate) text: SmolStr,
     /// Why it is the last, where a stop string or a line that is indented too little follows it.
@@ -50,7 +50,7 @@ impl Text {
 
     /// Takes the bytes that `append` adds. The stop string that begins first wins; of two that begin together, the one that is
     /// listed first.
-    pub(crate) fn push(&mut self, append: impl FnOnce(&mut Vec<u8>)) -> Shown {
+    pub(crate) fn push(&mut self, append: impl FnOnce(&mut Vec<u8>)) -> TextDelta {
         let n_before = self.held.len();
         append(&mut self.held);
         let too_little = self.indentation.find_end(&self.held[n_before..]).map(|at| n_before + at);
@@ -61,11 +61,11 @@ impl Text {
         if let Some((at, reason)) = ends.min_by_key(|&(at, _)| at) {
             let text = lossy(&self.held[..at]);
             self.held.clear();
-            return Shown { text, end: Some(reason) };
+            return TextDelta { text, end: Some(reason) };
         }
         let n_stop = self.stops.iter().map(|stop| overlap(&self.held, stop.as_bytes())).max().unwrap_or(0);
         let n_shown = self.held.len() - n_stop.max(incomplete_tail(&self.held));
-        Shown { text: self.show(n_shown), end: None }
+        TextDelta { text: self.show(n_shown), end: None }
     }
 
     /// The branch has ended: what was held back in case of a stop string is text after all. An unfinished character is not.
@@ -125,16 +125,16 @@ mod tests {
         Text::new(stops.iter().map(|&stop| stop.to_owned()).collect(), 0)
     }
 
-    fn push(text: &mut Text, bytes: &[u8]) -> Shown {
+    fn push(text: &mut Text, bytes: &[u8]) -> TextDelta {
         text.push(|held| held.extend_from_slice(bytes))
     }
 
-    fn shown(text: &str) -> Shown {
-        Shown { text: text.into(), end: None }
+    fn shown(text: &str) -> TextDelta {
+        TextDelta { text: text.into(), end: None }
     }
 
-    fn ended(text: &str, stop: &str) -> Shown {
-        Shown { text: text.into(), end: Some(FinishReason::Stop(stop.into())) }
+    fn ended(text: &str, stop: &str) -> TextDelta {
+        TextDelta { text: text.into(), end: Some(FinishReason::Stop(stop.into())) }
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
         let mut growing = Text::new(Arc::new([]), 4);
         assert_eq!(push(&mut growing, b"if x:\n  "), shown("if x:\n  "));
         assert_eq!(push(&mut growing, b"  \tpass\n"), shown("  \tpass\n"));
-        assert_eq!(push(&mut growing, b"  y"), Shown { text: "  ".into(), end: Some(FinishReason::Length) });
+        assert_eq!(push(&mut growing, b"  y"), TextDelta { text: "  ".into(), end: Some(FinishReason::Length) });
         assert_eq!(growing.finish(), "");
     }
 
@@ -219,8 +219,8 @@ mod tests {
             pieces.iter().map(|piece| push(&mut growing, piece)).last().unwrap()
         };
         assert_eq!(indented("\nend", &[b"a", b"\nend"]), ended("", "\nend"));
-        assert_eq!(indented("end", &[b"a\n", b"the end"]), Shown { text: "".into(), end: Some(FinishReason::Length) });
-        assert_eq!(indented("\nend", &[b"a\n", b"x"]), Shown { text: "\n".into(), end: Some(FinishReason::Length) });
+        assert_eq!(indented("end", &[b"a\n", b"the end"]), TextDelta { text: "".into(), end: Some(FinishReason::Length) });
+        assert_eq!(indented("\nend", &[b"a\n", b"x"]), TextDelta { text: "\n".into(), end: Some(FinishReason::Length) });
     }
 
     #[test]

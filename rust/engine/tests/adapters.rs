@@ -1,8 +1,8 @@
 //! Sets of adapters: what is shared, and whose turn it is.
 
 use super::*;
-use crate::cache::{Variant, Variants};
-use crate::request::{AdapterScale, ContextShift, Held};
+use crate::cache::{AdapterSchedule, AdapterSet};
+use crate::request::{AdapterScale, ContextShift, SlotContents};
 
 /// Three adapters that are off unless a request names them.
 fn start_adapted(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
@@ -16,11 +16,11 @@ fn adapted(request: Request, adapters: &[AdapterScale]) -> Request {
 
 /// What a greedy continuation with these adapters must be.
 fn expected_with(adapters: &[AdapterScale], prompt: &str, n: usize) -> Vec<Token> {
-    expected_of(&Variant::with_adapters(adapters.iter().copied()).into(), prompt, n)
+    expected_of(&AdapterSet::with_adapters(adapters.iter().copied()).into(), prompt, n)
 }
 
 /// The same, of a prompt that is computed so.
-fn expected_of(variants: &Variants, prompt: &str, n: usize) -> Vec<Token> {
+fn expected_of(variants: &AdapterSchedule, prompt: &str, n: usize) -> Vec<Token> {
     let mut tokens = tokens_of(prompt);
     for _ in 0..n {
         tokens.push(FakeRunner::next_token_with(variants, &tokens));
@@ -142,8 +142,8 @@ fn a_saved_prefix_knows_its_adapters_and_serves_nobody_else() {
     let (engine, _) = start_adapted(2, 4096);
     let text = prompt(1, 200);
     let saved = match made(&engine, adapted(task(&text, Task::Save { computes: true }), &[(1, 0.5)])) {
-        Made::Saved(saved) => saved,
-        Made::Pinned(_) => panic!("a save pins nothing"),
+        TaskResult::Saved(saved) => saved,
+        TaskResult::Pinned(_) => panic!("a save pins nothing"),
     };
     assert_eq!(saved.adapters, [(1, 0.5)]);
 
@@ -167,7 +167,7 @@ fn a_slot_says_with_which_adapters_its_tokens_were_computed() {
     let (engine, _) = start_adapted(2, 4096);
     let request = Request { slot: Some(1), ..adapted(greedy(&prompt(1, 60), 0), &[(2, 1.5)]) };
     run(&engine, request);
-    let held = Held { tokens: tokens_of(&prompt(1, 60)), adapters: vec![(2, 1.5)], invoked_at: None };
+    let held = SlotContents { tokens: tokens_of(&prompt(1, 60)), adapters: vec![(2, 1.5)], invoked_at: None };
     assert_eq!(engine.held_by_slot(1).unwrap(), held);
 }
 
@@ -207,7 +207,7 @@ fn whatever_sets_come_in_whatever_order_every_text_is_its_own() {
 }
 
 /// Two adapters that are off unless a request names them; the second one counts from `#` on.
-fn start_activated(n_slots: u32, n_ctx: u32, forks: Forks) -> (Engine, FakeControl) {
+fn start_activated(n_slots: u32, n_ctx: u32, forks: ForkRule) -> (Engine, FakeControl) {
     let limits = Limits { max_store_bytes: STORE, ..limits(n_slots, n_ctx) };
     start_with(limits, move |runner| {
         let memory = MemoryKind { forks, bytes_per_state: if forks.is_a_state() { 64 } else { 0 }, ..MEMORY };
@@ -223,33 +223,34 @@ fn invoking(seed: u64, n_before: usize) -> String {
 }
 
 /// The activated adapter counts from this place on.
-fn activated_at(place: u32) -> Variants {
-    Variants::changing(Variant::default(), place, Variant::with_adapters([(1, 1.0)]))
+fn activated_at(place: u32) -> AdapterSchedule {
+    AdapterSchedule::changing(AdapterSet::default(), place, AdapterSet::with_adapters([(1, 1.0)]))
 }
 
 #[test]
 fn an_activated_adapter_counts_from_its_last_invocation_on_and_shares_what_is_before_it_with_the_model() {
-    let (engine, control) = start_activated(2, 4096, Forks::Anywhere);
+    let (engine, control) = start_activated(2, 4096, ForkRule::Anywhere);
     let text = invoking(1, 120);
-    let ask = |adapters: &[AdapterScale], variants: Variants, n_computed: usize| {
+    let ask = |adapters: &[AdapterScale], variants: AdapterSchedule, n_computed: usize| {
         let before = control.n_computed();
         let branch = run(&engine, adapted(greedy(&text, 6), adapters)).remove(0);
         assert_eq!(branch.tokens, expected_of(&variants, &text, 6), "{adapters:?}");
         assert_eq!(control.n_computed() - before, n_computed + 5, "{adapters:?}");
     };
-    ask(&[], Variants::default(), 200);
+    ask(&[], AdapterSchedule::default(), 200);
     ask(&[(1, 1.0)], activated_at(120), 80);
     ask(&[(1, 1.0)], activated_at(120), 1);
-    ask(&[], Variants::default(), 1);
+    ask(&[], AdapterSchedule::default(), 1);
     // Another adapter beside it counts from the beginning on.
-    let both = Variants::changing(Variant::with_adapters([(0, 0.5)]), 120, Variant::with_adapters([(0, 0.5), (1, 1.0)]));
+    let both =
+        AdapterSchedule::changing(AdapterSet::with_adapters([(0, 0.5)]), 120, AdapterSet::with_adapters([(0, 0.5), (1, 1.0)]));
     ask(&[(0, 0.5), (1, 1.0)], both, 200);
-    ask(&[(0, 0.5)], Variant::with_adapters([(0, 0.5)]).into(), 80);
+    ask(&[(0, 0.5)], AdapterSet::with_adapters([(0, 0.5)]).into(), 80);
 }
 
 #[test]
 fn an_invocation_that_comes_twice_counts_where_it_comes_last_and_one_that_is_missing_nowhere() {
-    let (engine, control) = start_activated(2, 4096, Forks::Anywhere);
+    let (engine, control) = start_activated(2, 4096, ForkRule::Anywhere);
     let text = format!("{}#!{}#!{}", prompt(1, 40), prompt(2, 40), prompt(3, 40));
     let branch = run(&engine, adapted(greedy(&text, 6), &[(1, 1.0)])).remove(0);
     assert_eq!(branch.tokens, expected_of(&activated_at(82), &text, 6));
@@ -283,7 +284,7 @@ fn a_text_has_one_activated_adapter_at_most() {
 
 #[test]
 fn a_state_is_kept_where_an_activated_adapter_begins() {
-    let (engine, control) = start_activated(2, 4096, Forks::AtEnd);
+    let (engine, control) = start_activated(2, 4096, ForkRule::AtEnd);
     let text = invoking(1, 120);
     let other = format!("{}{}", &text[..122], prompt(7, 30));
     for (text, n_computed) in [(&text, 200), (&other, 32)] {
@@ -296,7 +297,7 @@ fn a_state_is_kept_where_an_activated_adapter_begins() {
 
 #[test]
 fn a_saved_prefix_and_a_slot_know_where_their_adapter_begins_whatever_was_written_since() {
-    let (engine, _) = start_activated(2, 4096, Forks::Anywhere);
+    let (engine, _) = start_activated(2, 4096, ForkRule::Anywhere);
     let text = invoking(1, 120);
     let request = Request { slot: Some(1), ..adapted(greedy(&text, 12), &[(1, 1.0)]) };
     run(&engine, request);
@@ -308,13 +309,13 @@ fn a_saved_prefix_and_a_slot_know_where_their_adapter_begins_whatever_was_writte
     let save = |text: &str, invoked_at| {
         let request = Request { invoked_at, ..adapted(task(text, Task::Save { computes: true }), &[(1, 1.0)]) };
         match made(&engine, request) {
-            Made::Saved(saved) => saved,
-            Made::Pinned(_) => panic!("a save pins nothing"),
+            TaskResult::Saved(saved) => saved,
+            TaskResult::Pinned(_) => panic!("a save pins nothing"),
         }
     };
     let saved = save(&later, Some(120));
     assert_eq!((&saved.adapters[..], saved.invoked_at), (&[(1, 1.0)][..], Some(120)));
-    let (other, other_control) = start_activated(2, 4096, Forks::Anywhere);
+    let (other, other_control) = start_activated(2, 4096, ForkRule::Anywhere);
     run(&other, task(&later, Task::Load(saved.into())));
     let request = Request { invoked_at: Some(120), ..adapted(greedy(&later, 4), &[(1, 1.0)]) };
     assert_eq!(run(&other, request).remove(0).tokens, expected_of(&activated_at(120), &later, 4));
@@ -326,11 +327,11 @@ fn a_saved_prefix_and_a_slot_know_where_their_adapter_begins_whatever_was_writte
 
 #[test]
 fn the_listings_say_with_which_adapters_each_stretch_was_computed() {
-    let (engine, _) = start_activated(2, 4096, Forks::Anywhere);
+    let (engine, _) = start_activated(2, 4096, ForkRule::Anywhere);
     let text = invoking(1, 120);
     let pinned = match made(&engine, adapted(task(&text, Task::Pin), &[(1, 0.5)])) {
-        Made::Pinned(pinned) => pinned,
-        Made::Saved(_) => panic!("a pin saves nothing"),
+        TaskResult::Pinned(pinned) => pinned,
+        TaskResult::Saved(_) => panic!("a pin saves nothing"),
     };
     assert_eq!((&pinned.adapters[..], pinned.invoked_at), (&[(1, 0.5)][..], Some(120)));
     assert_eq!(engine.pinned().unwrap(), [pinned]);
@@ -346,7 +347,7 @@ fn the_listings_say_with_which_adapters_each_stretch_was_computed() {
 #[test]
 fn a_context_that_shifts_goes_on_with_its_adapter_where_it_began() {
     for n_keep in [0, 30, 60] {
-        let (engine, _) = start_activated(1, 128, Forks::Anywhere);
+        let (engine, _) = start_activated(1, 128, ForkRule::Anywhere);
         let text = format!("{}#!{}", prompt(1, 40), prompt(2, 40));
         let mut request = adapted(greedy(&text, 100), &[(1, 1.0)]);
         request.context_shift = Some(ContextShift { n_keep: Some(n_keep), n_discard: 20 });
@@ -372,7 +373,7 @@ fn whatever_is_invoked_in_whatever_order_every_text_is_its_own() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from((state >> 33) % n).unwrap()
     };
-    for (round, forks) in (0..).zip([Forks::Anywhere, Forks::Anywhere, Forks::AtEnd, Forks::InWindow]) {
+    for (round, forks) in (0..).zip([ForkRule::Anywhere, ForkRule::Anywhere, ForkRule::AtEnd, ForkRule::InWindow]) {
         let (engine, _) = start_activated(4, 512, forks);
         let mut asked = Vec::new();
         for _ in 0..40 {
@@ -394,10 +395,10 @@ fn whatever_is_invoked_in_whatever_order_every_text_is_its_own() {
             }
         }
         for (adapters, text, n_more, stream) in asked {
-            let all = Variant::with_adapters(adapters.iter().copied());
-            let others = Variant::with_adapters(adapters.iter().copied().filter(|&(id, _)| id == 0));
+            let all = AdapterSet::with_adapters(adapters.iter().copied());
+            let others = AdapterSet::with_adapters(adapters.iter().copied().filter(|&(id, _)| id == 0));
             let variants = match text.rfind("#!") {
-                Some(place) => Variants::changing(others, u32::try_from(place).unwrap(), all),
+                Some(place) => AdapterSchedule::changing(others, u32::try_from(place).unwrap(), all),
                 None => others.into(),
             };
             for branch in collect(stream).unwrap() {

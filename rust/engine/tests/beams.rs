@@ -288,7 +288,7 @@ fn a_search_that_fills_the_pool_ends_with_what_it_has() {
 #[test]
 fn beams_of_a_memory_that_forks_at_its_end_alone_are_the_same() {
     let limits = Limits { max_store_bytes: STORE, n_seq_max: 6, ..limits(4, 4096) };
-    let prepare = |runner: FakeRunner| runner.without_end().with_memory(MemoryKind { forks: Forks::AtEnd, ..MEMORY });
+    let prepare = |runner: FakeRunner| runner.without_end().with_memory(MemoryKind { forks: ForkRule::AtEnd, ..MEMORY });
     let (engine, control) = start_with(limits, prepare);
     let found = run(&engine, beams(&prompt(1, 100), 4, 20, SEARCH));
     for (branch, (text, _)) in found.iter().zip(searched(&prompt(1, 100), 4, 20)) {
@@ -363,11 +363,11 @@ fn assert_same_texts(found: &[Branch], alone: &[Branch], case: &str) {
 
 #[test]
 fn a_preempted_search_finds_what_it_finds_alone_where_its_texts_together_are_longer_than_the_pool() {
-    for forks in [Forks::Anywhere, Forks::InWindow, Forks::AtEnd] {
+    for forks in [ForkRule::Anywhere, ForkRule::InWindow, ForkRule::AtEnd] {
         for max_store_bytes in [Some(0), Some(3_000), STORE] {
             for max_tokens in [190, 245] {
                 let case = format!("{forks:?}, a store of {max_store_bytes:?} bytes, {max_tokens} tokens");
-                let n_window = if forks == Forks::InWindow { 8 } else { 0 };
+                let n_window = if forks == ForkRule::InWindow { 8 } else { 0 };
                 let memory = MemoryKind { forks, n_window, ..MEMORY };
                 let limits = Limits { max_store_bytes, n_ctx_slot: 400, n_seq_max: 12, ..limits(6, 512) };
                 let search = beams(&prompt(1, 150), 4, max_tokens, SEARCH);

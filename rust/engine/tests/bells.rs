@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::engine::{BELL_REST, Bell, MAX_BELL_REST};
+use crate::engine::{MAX_WAKE_INTERVAL, WAKE_INTERVAL, WakeHandle};
 
 /// Counts its rings, and rests so long after each.
 struct CountingBell {
@@ -22,7 +22,7 @@ impl CountingBell {
     }
 }
 
-impl Bell for CountingBell {
+impl WakeHandle for CountingBell {
     fn ring(&self) {
         self.n_rings.fetch_add(1, Ordering::SeqCst);
     }
@@ -75,11 +75,11 @@ fn a_bell_that_has_rested_is_rung_for_any_token() {
 #[test]
 fn a_bell_of_many_streams_rests_longer_up_to_a_bound() {
     struct Plain;
-    impl Bell for Plain {
+    impl WakeHandle for Plain {
         fn ring(&self) {}
     }
     let rests = [1, 8, 9, 32, 100_000].map(|n_streams| Plain.rest(n_streams));
-    assert_eq!(rests, [BELL_REST, BELL_REST, 2 * BELL_REST, MAX_BELL_REST, MAX_BELL_REST]);
+    assert_eq!(rests, [WAKE_INTERVAL, WAKE_INTERVAL, 2 * WAKE_INTERVAL, MAX_WAKE_INTERVAL, MAX_WAKE_INTERVAL]);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn what_a_resting_bell_holds_back_is_told_before_a_prompt_is_computed() {
 /// Owns the engine, and stops it from the worker's own thread.
 struct StoppingBell(Engine);
 
-impl Bell for StoppingBell {
+impl WakeHandle for StoppingBell {
     fn ring(&self) {
         self.0.stop();
     }
@@ -112,7 +112,7 @@ impl Bell for StoppingBell {
 #[test]
 fn a_bell_may_stop_the_engine() {
     let (engine, _) = start(limits(1, 256));
-    let bell: Arc<dyn Bell> = Arc::new(StoppingBell(engine.clone()));
+    let bell: Arc<dyn WakeHandle> = Arc::new(StoppingBell(engine.clone()));
     let stream = engine.submit(greedy(&prompt(1, 20), 200), Some(bell)).unwrap();
     assert_eq!(collect(stream), Err(Error::Stopped));
 }

@@ -136,7 +136,7 @@ fn an_error_in_one_branch_ends_the_stream_and_frees_the_others() {
     let requests = (0..3).map(|i| suffixed(&shared, &prompt(100 + i, 20), 500)).collect();
     let completions = engine.submit_branches(requests, None).unwrap();
     step_until(&engine, &control, |stats| stats.slots.iter().filter(|slot| slot.running.is_some()).count() == 3);
-    control.fail(Some(crate::fake_runner::Failing::All));
+    control.fail(Some(crate::fake_runner::FailureMode::All));
     control.allow(None);
     assert!(matches!(collect(completions), Err(Error::Decode { .. })));
     control.fail(None);

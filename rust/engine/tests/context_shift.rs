@@ -42,10 +42,10 @@ fn shifting(text: &str, n: u32, n_keep: Option<u32>, n_discard: u32) -> Request 
     Request { context_shift: Some(ContextShift { n_keep, n_discard }), ..greedy(text, n) }
 }
 
-const KINDS: [Forks; 2] = [Forks::Anywhere, Forks::AtEnd];
+const KINDS: [ForkRule; 2] = [ForkRule::Anywhere, ForkRule::AtEnd];
 
-fn start_kind(n_slots: u32, n_ctx: u32, forks: Forks, max_store_bytes: Option<u64>) -> (Engine, FakeControl) {
-    let n_seq_max = n_slots + if forks == Forks::AtEnd { 2 } else { 64 };
+fn start_kind(n_slots: u32, n_ctx: u32, forks: ForkRule, max_store_bytes: Option<u64>) -> (Engine, FakeControl) {
+    let n_seq_max = n_slots + if forks == ForkRule::AtEnd { 2 } else { 64 };
     let limits = Limits { n_seq_max, max_store_bytes, ..limits(n_slots, n_ctx) };
     start_with(limits, move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }))
 }
@@ -71,7 +71,7 @@ fn what_follows_a_shift_is_what_follows_the_kept_tokens() {
             }
             let n_once = 100 + 900 - 1 + reference.n_again;
             // A state begins anew, but where it was kept: at the end of the prompt.
-            let is_anew = forks == Forks::AtEnd && n_keep.is_some();
+            let is_anew = forks == ForkRule::AtEnd && n_keep.is_some();
             let n_expected = n_once + if is_anew { reference.n_shifts * n_kept } else { 0 };
             // Now and then what moves up begins with the token that was there.
             let n_same = n_expected - control.n_computed();

@@ -8,8 +8,8 @@ use super::*;
 use crate::config::Grouping;
 use crate::engine::history::{History, MAX_REMEMBERED, MAX_REMEMBERED_REQUESTS};
 use crate::engine::sequence::Tokens;
-use crate::fake_runner::Failing;
-use crate::request::{AdapterScale, BeamSearch, Cause, Computed, Diversity, Explanation, WhyLost};
+use crate::fake_runner::FailureMode;
+use crate::request::{AdapterScale, BeamSearch, Cause, ComputedRun, Diversity, EvictionCause, Explanation};
 
 /// A greedy request for one token that tells why its prompt had to be computed.
 fn asking(prompt: &str) -> Request {
@@ -80,7 +80,7 @@ fn stored() -> Engine {
 /// A memory with a window of so many tokens.
 fn windowed(n_window: u32, max_store_bytes: Option<u64>) -> (Engine, FakeControl) {
     let limits = Limits { max_store_bytes, ..limits(2, 2048) };
-    start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: Forks::InWindow, n_window, ..MEMORY }))
+    start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: ForkRule::InWindow, n_window, ..MEMORY }))
 }
 
 fn recurrent() -> (Engine, FakeControl) {
@@ -372,7 +372,7 @@ fn cases() -> Vec<Case> {
             "failed before it was computed",
             || {
                 let (engine, control) = start_stored(2, 4096);
-                control.fail(Some(Failing::All));
+                control.fail(Some(FailureMode::All));
                 assert!(collect(engine.submit(greedy(&text('A', 1, 100), 4), None).unwrap()).is_err());
                 control.fail(None);
                 explained(&engine, asking(&text('A', 1, 100)))
@@ -386,7 +386,7 @@ fn cases() -> Vec<Case> {
                 control.allow(Some(3));
                 let stream = engine.submit(greedy(&text('A', 1, 100), 40), None).unwrap();
                 wait_until(&engine, |stats| stats.n_decodes == 3);
-                control.fail(Some(Failing::All));
+                control.fail(Some(FailureMode::All));
                 control.allow(None);
                 assert!(collect(stream).is_err());
                 control.fail(None);
@@ -408,7 +408,11 @@ fn cases() -> Vec<Case> {
                 let told = explained(&engine, asking(&text('A', 1, 2000)));
                 assert!((64..=192).contains(&told.n_found), "{told:?}");
                 Explanation {
-                    computed: told.computed.into_iter().map(|one| Computed { range: 0..one.range.end, at: 0, ..one }).collect(),
+                    computed: told
+                        .computed
+                        .into_iter()
+                        .map(|one| ComputedRun { range: 0..one.range.end, at: 0, ..one })
+                        .collect(),
                     ..told
                 }
             },
@@ -485,7 +489,7 @@ fn cases() -> Vec<Case> {
             "a state that was pushed out",
             || {
                 let limits = Limits { n_seq_max: 4, ..limits(1, 4096) };
-                let engine = start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::AtEnd, ..MEMORY })).0;
+                let engine = start_with(limits, |runner| runner.with_memory(MemoryKind { forks: ForkRule::AtEnd, ..MEMORY })).0;
                 let others = (2..9).map(|seed| greedy(&text('B', seed, 60), 4));
                 after_requests(
                     &engine,
@@ -518,7 +522,11 @@ fn cases() -> Vec<Case> {
                 let engine = start(Limits { grouping, max_store_bytes: STORE, ..limits(2, 1024) }).0;
                 let told = after_requests(&engine, [greedy(&text('A', 1, 200), 4)], asking(&text('A', 1, 200)));
                 Explanation {
-                    computed: told.computed.into_iter().map(|one| Computed { range: 0..one.range.end, at: 0, ..one }).collect(),
+                    computed: told
+                        .computed
+                        .into_iter()
+                        .map(|one| ComputedRun { range: 0..one.range.end, at: 0, ..one })
+                        .collect(),
                     ..told
                 }
             },
@@ -585,14 +593,14 @@ fn why_something_left_is_told_and_how_long_ago() {
     };
     let all = cases();
     let planted = |name: &str| all.iter().find(|case| case.0 == name).expect("it is planted").1();
-    assert_eq!(why(&planted("pushed out of the pool")), Some(WhyLost::Pool));
-    assert_eq!(why(&planted("a state that was pushed out")), Some(WhyLost::Pool));
-    assert_eq!(why(&planted("erased")), Some(WhyLost::Erased));
-    assert_eq!(why(&planted("failed after it was computed")), Some(WhyLost::Failed));
+    assert_eq!(why(&planted("pushed out of the pool")), Some(EvictionCause::Pool));
+    assert_eq!(why(&planted("a state that was pushed out")), Some(EvictionCause::Pool));
+    assert_eq!(why(&planted("erased")), Some(EvictionCause::Erased));
+    assert_eq!(why(&planted("failed after it was computed")), Some(EvictionCause::Failed));
     let (engine, _) = start(Limits { max_store_bytes: Some(8_000), ..limits(1, 512) });
     let others = (2..9).map(|seed| greedy(&text('B', seed, 250), 4));
     let told = after_requests(&engine, [greedy(&text('A', 1, 200), 1)].into_iter().chain(others), asking(&text('A', 1, 200)));
-    assert_eq!(why(&told), Some(WhyLost::Store), "{told:?}");
+    assert_eq!(why(&told), Some(EvictionCause::Store), "{told:?}");
 }
 
 #[test]
@@ -605,7 +613,7 @@ fn nothing_that_others_sent_or_were_told_is_ever_told() {
     // What each owner says is made of letters of its own; beginnings and answers are of digits and of whatever is drawn.
     let owners = [Some("a"), Some("b"), None];
     let letters = ['a', 'b', 'c'];
-    for memory in [MEMORY, MemoryKind { forks: Forks::AtEnd, ..MEMORY }] {
+    for memory in [MEMORY, MemoryKind { forks: ForkRule::AtEnd, ..MEMORY }] {
         let limits = Limits { max_store_bytes: Some(30_000), n_seq_max: 6, ..limits(2, 1024) };
         let (engine, _) = start_with(limits, move |runner| runner.with_memory(memory));
         let mut requests: Vec<(u64, usize)> = Vec::new();
@@ -769,17 +777,17 @@ fn what_could_not_be_brought_back_is_told_while_the_rest_is_computed() {
 }
 
 /// A job whose prompt is so many times the token 1.
-fn job(request_id: u64, n: usize) -> crate::engine::job::Job {
-    use crate::engine::job::{Job, QueuePlace};
+fn job(request_id: u64, n: usize) -> crate::engine::request_group::RequestGroup {
+    use crate::engine::request_group::{QueuePermit, RequestGroup};
     use crate::sampling::Sampler;
-    use crate::sampling::lexicon::tests::Pieces;
+    use crate::sampling::token_strings::tests::Pieces;
     use std::sync::atomic::AtomicUsize;
 
-    let waiting = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+    let waiting = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
     let (sender, _) = crate::engine::stream::stream(request_id, 1, None, Box::new(|_| {}));
     let request = Request::new(Prompt::from_tokens(vec![1; n]), 0);
     let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
-    Job::new(request_id, vec![(0, request.clone(), sampler)], Arc::new(sender), waiting)
+    RequestGroup::new(request_id, vec![(0, request.clone(), sampler)], Arc::new(sender), waiting)
 }
 
 #[test]
@@ -828,7 +836,9 @@ fn what_is_remembered_is_bounded() {
     assert_eq!(history.size(), (MAX_REMEMBERED, 4));
     history.begin(&job(20_000, MAX_REMEMBERED + 1));
     assert_eq!(history.size(), (0, 0), "what is longer than all that is remembered is not");
-    history
-        .lose((0..10_000).map(|_| crate::cache::Lost { maker: 0, range: 0..1, why: WhyLost::Pool }), std::time::Instant::now());
-    assert_eq!(history.n_lost(), crate::cache::MAX_LOST);
+    history.lose(
+        (0..10_000).map(|_| crate::cache::EvictedRun { maker: 0, range: 0..1, why: EvictionCause::Pool }),
+        std::time::Instant::now(),
+    );
+    assert_eq!(history.n_lost(), crate::cache::MAX_EVICTED_RUNS);
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::fake_runner::Failing;
+use crate::fake_runner::FailureMode;
 
 fn decode_error() -> Error {
     Error::Decode { reason: "told to fail".into() }
@@ -8,7 +8,7 @@ fn decode_error() -> Error {
 #[test]
 fn a_failed_decode_ends_its_sequences_with_an_error_and_the_engine_goes_on() {
     let (engine, control) = start(limits(2, 256));
-    control.fail(Some(Failing::All));
+    control.fail(Some(FailureMode::All));
     let stream = engine.submit(drawn(&prompt(1, 20), 2, 5), None).unwrap();
     assert_eq!(collect(stream), Err(decode_error()));
     control.fail(None);
@@ -24,7 +24,7 @@ fn a_prompt_that_cannot_be_computed_does_not_end_the_streams_beside_it() {
     let stream = engine.submit(greedy(&prompt(1, 30), 40), None).unwrap();
     wait_until(&engine, |stats| stats.n_decodes == 3);
     let doomed = engine.submit(greedy(&prompt(2, 300), 5), None).unwrap();
-    control.fail(Some(Failing::MoreRowsThan(1)));
+    control.fail(Some(FailureMode::MoreRowsThan(1)));
     control.allow(None);
     assert_eq!(collect(doomed), Err(decode_error()));
     assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(1, 30), 40));

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::constraints::held_to;
 use super::*;
-use crate::engine::fork_order::{MAX_FORKED_TOKENS, READ_AGAIN};
-use crate::engine::making::MAX_SILENT;
-use crate::engine::{At, Fork, Forked, Into, PendingFork, Seam, Ways};
+use crate::engine::fork_builder::MAX_SILENT;
+use crate::engine::fork_request::{MAX_FORKED_TOKENS, READ_AGAIN};
+use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ForkTextBoundary, PendingFork};
 use crate::fake_runner::{END, spelling_of};
 use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
 
@@ -74,11 +74,11 @@ fn n_steps_of(engine: &Engine, control: &FakeControl, fork: &PendingFork, n_told
 
 /// So many forks of branch 0 at its end, which go on as it does.
 fn alike(n: u32) -> Fork {
-    Fork { branch: 0, at: At::End, append: Vec::new(), ways: Ways::Alike(n), into: Into::SameStream }
+    Fork { branch: 0, at: ForkPoint::End, append: Vec::new(), ways: ForkKind::Alike(n), into: ForkDestination::SameStream }
 }
 
 fn on_its_own(fork: Fork) -> Fork {
-    Fork { into: Into::OwnStream(None), ..fork }
+    Fork { into: ForkDestination::OwnStream(None), ..fork }
 }
 
 /// A greedy request that forks may go on as.
@@ -86,8 +86,8 @@ fn anew(max_tokens: u32) -> Request {
     Request { prompt: Prompt::default(), ..greedy("x", max_tokens) }
 }
 
-fn own_way(requests: Vec<Request>) -> Ways {
-    Ways::Anew { requests, with_own_seeds: true }
+fn own_way(requests: Vec<Request>) -> ForkKind {
+    ForkKind::Anew { requests, with_own_seeds: true }
 }
 
 /// Branch 0 of a request, after it has drawn `n` tokens; decodes are held.
@@ -101,8 +101,8 @@ fn drawing(engine: &Engine, control: &FakeControl, request: Request, n: u32) -> 
 }
 
 /// Forks while decodes are held: so few run until the worker answers that the branch goes on.
-fn forked(control: &FakeControl, completions: &Completions, fork: Fork) -> Result<Forked, Error> {
-    let asked = completions.ask_fork(fork, None)?;
+fn forked(control: &FakeControl, completions: &Completions, fork: Fork) -> Result<ForkResult, Error> {
+    let asked = completions.request_fork(fork, None)?;
     while !asked.is_ready() {
         control.allow(Some(1));
         std::thread::sleep(Duration::from_millis(1));
@@ -158,7 +158,7 @@ fn forks_further_back_compute_one_token() {
     let text = prompt(1, 60);
     let completions = drawing(&engine, &control, greedy(&text, 20), 9);
     let n_bytes = bytes_of(&expected(&text, 7)).len();
-    let places = [(At::Token(4), 4), (At::Byte(n_bytes), 7), (At::Token(0), 0)];
+    let places = [(ForkPoint::Token(4), 4), (ForkPoint::Byte(n_bytes), 7), (ForkPoint::Token(0), 0)];
     let forks = places.map(|(at, n)| {
         let made = forked(&control, &completions, on_its_own(Fork { at, ..alike(1) })).unwrap();
         let stream = made.stream.unwrap();
@@ -200,7 +200,7 @@ fn a_state_is_kept_for_forks_that_start_after_their_branch_has_gone_on() {
         let completions = drawing(&engine, &control, greedy(&text, 40), 6);
         let append = vec![30; n_appended];
         let fork = || on_its_own(Fork { append: append.clone(), ways: own_way(vec![anew(3), anew(2)]), ..alike(1) });
-        let asked: Vec<PendingFork> = (0..n_orders).map(|_| completions.ask_fork(fork(), None).unwrap()).collect();
+        let asked: Vec<PendingFork> = (0..n_orders).map(|_| completions.request_fork(fork(), None).unwrap()).collect();
         (0..5).for_each(|_| step(&engine, &control));
         control.allow(None);
         for fork in asked {
@@ -233,7 +233,7 @@ fn a_state_is_kept_for_forks_that_find_no_cells_though_a_slot_is_free() {
         });
         let append = vec![30; n_appended];
         let fork = on_its_own(Fork { append: append.clone(), ways: own_way(vec![anew(3)]), ..alike(1) });
-        let asked = completions.ask_fork(fork, None).unwrap();
+        let asked = completions.request_fork(fork, None).unwrap();
         (0..5).for_each(|_| step(&engine, &control));
         let stats = engine.stats();
         assert!(stats.slots.iter().any(|slot| slot.running.is_none()), "{stats:?}");
@@ -284,7 +284,7 @@ fn forks_of_their_own_way_begin_anew_over_the_text() {
         Request { stop: vec!["e".to_owned()], ..anew(90) },
         anew(4),
     ];
-    let made = forked(&control, &completions, Fork { at: At::Token(5), ways: own_way(ways.clone()), ..alike(1) }).unwrap();
+    let made = forked(&control, &completions, Fork { at: ForkPoint::Token(5), ways: own_way(ways.clone()), ..alike(1) }).unwrap();
     assert_eq!((made.branches, made.seed), (1..5, 9));
     control.allow(None);
     let branches = collect(completions).unwrap();
@@ -306,7 +306,10 @@ fn the_texts_of_a_branch_and_of_its_fork_are_one_text_but_for_what_their_seam_te
     // After five tokens the last one may be the start of a stop string, which the next one shows that it is not.
     let other = ('a'..='z').find(|&letter| !text.contains(&format!("{}{letter}", &text[4..5]))).unwrap();
     let request = Request { stop: vec![format!("{}{other}", &text[4..5])], ..request };
-    let held = |unshown: bool| Seam { unshown: if unshown { text[4..5].to_owned() } else { String::new() }, n_shown_again: 0 };
+    let held = |unshown: bool| ForkTextBoundary {
+        unshown: if unshown { text[4..5].to_owned() } else { String::new() },
+        n_shown_again: 0,
+    };
     let cases = [
         (alike(1), held(false)),
         (Fork { ways: own_way(vec![anew(10)]), ..alike(1) }, held(true)),
@@ -316,7 +319,7 @@ fn the_texts_of_a_branch_and_of_its_fork_are_one_text_but_for_what_their_seam_te
     for (nth, (fork, seam)) in cases.into_iter().enumerate() {
         let is_appended = !fork.append.is_empty();
         let completions = drawing(&engine, &control, request.clone(), 8);
-        let made = forked(&control, &completions, on_its_own(Fork { at: At::Token(5), ..fork })).unwrap();
+        let made = forked(&control, &completions, on_its_own(Fork { at: ForkPoint::Token(5), ..fork })).unwrap();
         assert_eq!(made.seam, seam, "{nth}");
         control.allow(None);
         let own = collect(made.stream.unwrap()).unwrap().remove(0).text;
@@ -333,9 +336,9 @@ fn the_texts_of_a_branch_and_of_its_fork_are_one_text_but_for_what_their_seam_te
     wait_until(&engine, is_idle);
     assert_eq!(shown, text[..5]);
     let cases = [
-        (alike(1), Seam { n_shown_again: 1, ..Seam::default() }),
-        (Fork { ways: own_way(vec![anew(10)]), ..alike(1) }, Seam::default()),
-        (Fork { append: vec![30], ..alike(1) }, Seam::default()),
+        (alike(1), ForkTextBoundary { n_shown_again: 1, ..ForkTextBoundary::default() }),
+        (Fork { ways: own_way(vec![anew(10)]), ..alike(1) }, ForkTextBoundary::default()),
+        (Fork { append: vec![30], ..alike(1) }, ForkTextBoundary::default()),
     ];
     for (nth, (fork, seam)) in cases.into_iter().enumerate() {
         let made = completions.fork(on_its_own(fork)).unwrap();
@@ -386,14 +389,14 @@ fn what_was_held_back_is_looked_for_behind_so_many_tokens_that_spell_nothing() {
     let completions = engine.submit(request, None).unwrap();
     wait_until(&engine, |stats| stats.n_predicted == 2 * u64::from(MAX_SILENT) && is_idle(stats));
     for (n_said, unshown) in [(1, &*letter), (MAX_SILENT, &letter), (MAX_SILENT + 1, ""), (2 * MAX_SILENT - 1, "")] {
-        let fork = Fork { at: At::Token(n_said), ways: own_way(vec![anew(1)]), ..alike(1) };
+        let fork = Fork { at: ForkPoint::Token(n_said), ways: own_way(vec![anew(1)]), ..alike(1) };
         let seam = completions.fork(on_its_own(fork)).unwrap().seam;
-        assert_eq!(seam, Seam { unshown: unshown.to_owned(), n_shown_again: 0 }, "{n_said}");
+        assert_eq!(seam, ForkTextBoundary { unshown: unshown.to_owned(), n_shown_again: 0 }, "{n_said}");
     }
 }
 
 /// Reads a fork with a separate stream and one branch to its end.
-fn only_branch(forked: Forked) -> Branch {
+fn only_branch(forked: ForkResult) -> Branch {
     let mut branches = collect(forked.stream.expect("the fork has a stream of its own")).unwrap();
     assert_eq!(branches.len(), 1);
     branches.remove(0)
@@ -404,14 +407,14 @@ const HALVES: [Token; 2] = [1, 2];
 
 /// A finished stream that ends with the first byte of "é", and its finished fork. The grammar of the fork allows only `éXYé!` from that
 /// byte on, and the fork stops at `stop`.
-fn fork_with_a_grammar(engine: &Engine, stop: &[&str]) -> (Completions, Forked) {
+fn fork_with_a_grammar(engine: &Engine, stop: &[&str]) -> (Completions, ForkResult) {
     let (request, _) = held_to(greedy(&prompt(1, 60), 1), vec![HALVES[0]]);
     let completions = engine.submit(request, None).unwrap();
     let script = [&[HALVES[1]][..], &tokens_of("XY"), &HALVES, &tokens_of("!")].concat();
     let (way, _) = held_to(anew(40), script);
     let way = Request { stop: stop.iter().map(|&stop| stop.to_owned()).collect(), ..way };
     wait_until(engine, is_idle);
-    let fork = completions.fork(on_its_own(Fork { at: At::Token(1), ways: own_way(vec![way]), ..alike(1) })).unwrap();
+    let fork = completions.fork(on_its_own(Fork { at: ForkPoint::Token(1), ways: own_way(vec![way]), ..alike(1) })).unwrap();
     wait_until(engine, is_idle);
     (completions, fork)
 }
@@ -422,10 +425,10 @@ fn a_fork_of_a_fork_continues_its_grammar_and_the_character_that_it_has_begun() 
     let (_first, fork) = fork_with_a_grammar(&engine, &[]);
     let fork_stream = fork.stream.unwrap();
     for (n_drawn, text) in [(0, "éXYé!"), (1, "XYé!"), (2, "Yé!"), (3, "é!"), (4, "é!"), (5, "!"), (6, "")] {
-        let second = fork_stream.fork(on_its_own(Fork { at: At::Token(n_drawn), ..alike(1) })).unwrap();
+        let second = fork_stream.fork(on_its_own(Fork { at: ForkPoint::Token(n_drawn), ..alike(1) })).unwrap();
         let second_stream = second.stream.unwrap();
         wait_until(&engine, is_idle);
-        let third = second_stream.fork(on_its_own(Fork { at: At::Token(0), ..alike(1) })).unwrap();
+        let third = second_stream.fork(on_its_own(Fork { at: ForkPoint::Token(0), ..alike(1) })).unwrap();
         assert_eq!(only_branch(third).text, text, "a fork of the fork of the fork, which was forked after {n_drawn} tokens");
         assert_eq!(collect(second_stream).unwrap()[0].text, text, "after {n_drawn} tokens");
     }
@@ -443,7 +446,8 @@ fn a_fork_of_a_running_fork_continues_its_grammar() {
     step_until(&engine, &control, |stats| {
         stats.slots.iter().flat_map(|slot| &slot.running).any(|running| running.request_id > 0 && running.n_predicted >= 5)
     });
-    let asked = [At::Token(2), At::End].map(|at| forked(&control, &fork_stream, on_its_own(Fork { at, ..alike(1) })).unwrap());
+    let asked = [ForkPoint::Token(2), ForkPoint::End]
+        .map(|at| forked(&control, &fork_stream, on_its_own(Fork { at, ..alike(1) })).unwrap());
     control.allow(None);
     for fork in asked {
         let n_drawn = fork.n_said as usize;
@@ -457,7 +461,7 @@ fn a_fork_of_a_fork_completes_a_stop_string_that_its_branch_has_begun() {
     let (_first, fork) = fork_with_a_grammar(&engine, &["Yé"]);
     let fork_stream = fork.stream.unwrap();
     for (n_drawn, text) in [(1, "X"), (2, ""), (3, ""), (4, "")] {
-        let second = fork_stream.fork(on_its_own(Fork { at: At::Token(n_drawn), ..alike(1) })).unwrap();
+        let second = fork_stream.fork(on_its_own(Fork { at: ForkPoint::Token(n_drawn), ..alike(1) })).unwrap();
         let Branch { text: shown, finished, .. } = only_branch(second);
         assert_eq!((&*shown, finished.reason), (text, FinishReason::Stop("Yé".into())), "after {n_drawn} tokens");
     }
@@ -470,7 +474,7 @@ fn text_appended_to_a_fork_of_a_fork_must_match_its_grammar() {
     let fork_stream = fork.stream.unwrap();
     let append = |text: &str| {
         let append = tokens_of(text);
-        fork_stream.fork(on_its_own(Fork { at: At::Token(1), append, ..alike(1) }))
+        fork_stream.fork(on_its_own(Fork { at: ForkPoint::Token(1), append, ..alike(1) }))
     };
     assert_eq!(only_branch(append("XY").unwrap()).text, "é!");
     let refused = append("Y").err();
@@ -494,9 +498,9 @@ fn a_fork_draws_with_the_streams_seed_and_its_number_and_knows_what_was_said() {
     request.sampling.repeat_penalty = 1.8;
     request.sampling.repeat_last_n = 64;
     let completions = drawing(&engine, &control, request.clone(), 10);
-    let at = Fork { at: At::Token(10), ..alike(1) };
+    let at = Fork { at: ForkPoint::Token(10), ..alike(1) };
     assert_eq!(forked(&control, &completions, at).unwrap().seed, 41);
-    let own = forked(&control, &completions, on_its_own(Fork { at: At::Token(10), ..alike(2) })).unwrap();
+    let own = forked(&control, &completions, on_its_own(Fork { at: ForkPoint::Token(10), ..alike(2) })).unwrap();
     assert_eq!(own.seed, 40 + 256);
     control.allow(None);
     let own = collect(own.stream.unwrap()).unwrap();
@@ -541,9 +545,9 @@ fn a_shifted_branch_is_forked_where_its_text_is_left() {
     let made = forked(&control, &completions, on_its_own(alike(1))).unwrap();
     let stream = made.stream.unwrap();
     assert!(stream.n_prompt() < 64);
-    let near = forked(&control, &completions, on_its_own(Fork { at: At::Token(38), ..alike(1) }));
+    let near = forked(&control, &completions, on_its_own(Fork { at: ForkPoint::Token(38), ..alike(1) }));
     let Err(Error::InvalidRequest { param: "at", message }) =
-        forked(&control, &completions, on_its_own(Fork { at: At::Token(2), ..alike(1) }))
+        forked(&control, &completions, on_its_own(Fork { at: ForkPoint::Token(2), ..alike(1) }))
     else {
         panic!("that is gone")
     };
@@ -564,7 +568,7 @@ fn a_branch_that_was_shifted_several_times_is_forked_only_where_its_text_is_left
     let request = Request { context_shift: Some(shift), ..greedy(&prompt(1, 30), n_drawn) };
     let completions = engine.submit(request, None).unwrap();
     wait_until(&engine, |stats| stats.n_predicted == u64::from(n_drawn) && is_idle(stats));
-    let fork_at = |n_drawn: u32| completions.fork(on_its_own(Fork { at: At::Token(n_drawn), ..alike(1) }));
+    let fork_at = |n_drawn: u32| completions.fork(on_its_own(Fork { at: ForkPoint::Token(n_drawn), ..alike(1) }));
     let n_left = (0..n_drawn).rev().take_while(|&at| fork_at(at).is_ok()).count();
     assert!((1..54).contains(&n_left), "{n_left}");
     for at in [0, 5, 100, n_drawn - 54] {
@@ -588,8 +592,9 @@ fn forks_of_a_branch_that_is_shifted_before_its_next_token_continue_what_it_was(
     let completions = drawing(&engine, &control, request, 58);
     control.hold();
     // The decode that is held draws the token that finds no cell. The fork is made in the step after it, before the shift.
-    let pending =
-        completions.ask_fork(on_its_own(Fork { ways: own_way(vec![Request { n: 3, ..anew(4) }]), ..alike(1) }), None).unwrap();
+    let pending = completions
+        .request_fork(on_its_own(Fork { ways: own_way(vec![Request { n: 3, ..anew(4) }]), ..alike(1) }), None)
+        .unwrap();
     step(&engine, &control);
     step(&engine, &control);
     let made = pending.wait().unwrap();
@@ -609,7 +614,7 @@ fn forks_of_forks_and_of_what_waits() {
     let (engine, control) = start(limits(2, 4096));
     let text = prompt(1, 60);
     let completions = drawing(&engine, &control, greedy(&text, 30), 5);
-    let first = forked(&control, &completions, Fork { at: At::Token(5), ..alike(3) }).unwrap();
+    let first = forked(&control, &completions, Fork { at: ForkPoint::Token(5), ..alike(3) }).unwrap();
     assert_eq!(first.branches, 1..4);
     // It was never in a slot.
     let second = forked(&control, &completions, Fork { branch: 3, ..alike(1) }).unwrap();
@@ -630,8 +635,8 @@ fn what_cannot_be_forked_is_refused_and_leaves_nothing() {
         Ok(_) => panic!("it was forked"),
     };
     assert_eq!(param(Fork { branch: 7, ..alike(1) }), "branch");
-    assert_eq!(param(Fork { at: At::Token(1_000), ..alike(1) }), "at");
-    assert_eq!(param(Fork { at: At::Byte(1_000), ..alike(1) }), "at");
+    assert_eq!(param(Fork { at: ForkPoint::Token(1_000), ..alike(1) }), "at");
+    assert_eq!(param(Fork { at: ForkPoint::Byte(1_000), ..alike(1) }), "at");
     assert_eq!(param(Fork { append: vec![-3], ..alike(1) }), "append");
     assert_eq!(param(alike(0)), "n");
     assert_eq!(param(alike(257)), "n");
@@ -642,7 +647,7 @@ fn what_cannot_be_forked_is_refused_and_leaves_nothing() {
         forked(&control, &completions, Fork { append: vec![30; 90], ..alike(1) }),
         Err(Error::ContextOverflow { n_ctx: 128, .. })
     ));
-    let waiting: Vec<Forked> = (0..3).map(|_| forked(&control, &completions, alike(1)).unwrap()).collect();
+    let waiting: Vec<ForkResult> = (0..3).map(|_| forked(&control, &completions, alike(1)).unwrap()).collect();
     assert!(matches!(forked(&control, &completions, alike(1)), Err(Error::QueueFull { n_waiting: 3, .. })));
     assert_eq!(waiting[2].branches, 3..4);
     drop(completions);
@@ -681,7 +686,7 @@ fn a_byte_inside_a_character_is_refused_with_the_places_beside_it() {
     halves.sampling.logit_bias = vec![(1, 200.0), (2, 200.0)];
     let completions = drawing(&engine, &control, halves, 40);
     let refused =
-        (0..40).find_map(|at| match forked(&control, &completions, on_its_own(Fork { at: At::Byte(at), ..alike(1) })) {
+        (0..40).find_map(|at| match forked(&control, &completions, on_its_own(Fork { at: ForkPoint::Byte(at), ..alike(1) })) {
             Err(Error::InvalidRequest { param: "at", message }) => Some(message),
             Err(other) => panic!("{other:?}"),
             Ok(_) => None,
@@ -720,7 +725,7 @@ fn of_many_forks_asked_for_at_once_a_step_takes_some_over_and_the_rest_wait() {
     let completions = drawing(&engine, &control, greedy(&prompt(1, 4_000), 400), 3);
     // Each of them reads the prompt, and so two are enough for a step.
     let fork = || on_its_own(Fork { ways: own_way(vec![anew(1); 32]), ..alike(1) });
-    let asked: Vec<PendingFork> = (0..12).map(|_| completions.ask_fork(fork(), None).unwrap()).collect();
+    let asked: Vec<PendingFork> = (0..12).map(|_| completions.request_fork(fork(), None).unwrap()).collect();
     let n_made = || asked.iter().filter(|fork| fork.is_ready()).count();
     for n_steps in 1..=7 {
         step(&engine, &control);
@@ -751,15 +756,15 @@ fn what_is_long_to_read_is_read_over_several_steps_while_others_go_on() {
     let n_at = n_drawn - 5;
     // What is appended is read too, and to find a byte is to read once more.
     let cases = [
-        (fork(At::Token(n_at), Vec::new()), n_at as usize, 0),
-        (fork(At::Token(n_at), vec![30; 2 * MAX_READ]), n_at as usize + 2 * MAX_READ, 0),
-        (fork(At::Token(0), vec![30; 2 * MAX_READ]), 2 * MAX_READ, 0),
-        (fork(At::Byte(n_at as usize), Vec::new()), n_at as usize, n_at as usize),
+        (fork(ForkPoint::Token(n_at), Vec::new()), n_at as usize, 0),
+        (fork(ForkPoint::Token(n_at), vec![30; 2 * MAX_READ]), n_at as usize + 2 * MAX_READ, 0),
+        (fork(ForkPoint::Token(0), vec![30; 2 * MAX_READ]), 2 * MAX_READ, 0),
+        (fork(ForkPoint::Byte(n_at as usize), Vec::new()), n_at as usize, n_at as usize),
     ];
     for (fork, n_expected, n_found) in cases {
         control.hold();
         let n_before = n_read();
-        let asked = completions.ask_fork(fork, None).unwrap();
+        let asked = completions.request_fork(fork, None).unwrap();
         let n_steps = n_steps_of(&engine, &control, &asked, &n_told);
         let n_least = (n_expected + n_found).div_ceil(MAX_READ);
         assert!((n_least..=n_least + 1).contains(&n_steps), "{n_steps} steps for {n_expected} tokens");
@@ -779,10 +784,10 @@ fn what_is_asked_of_a_stream_behind_a_long_fork_waits_in_order_and_other_streams
     let other = engine.submit(greedy(&prompt(2, 60), 5_000), None).unwrap();
     step(&engine, &control);
     let append = vec![30; 4 * MAX_READ];
-    let long = completions.ask_fork(Fork { append, at: At::Token(2), ..alike(1) }, None).unwrap();
-    let short = completions.ask_fork(alike(1), None).unwrap();
+    let long = completions.request_fork(Fork { append, at: ForkPoint::Token(2), ..alike(1) }, None).unwrap();
+    let short = completions.request_fork(alike(1), None).unwrap();
     completions.cancel_branch(0);
-    let elsewhere = other.ask_fork(alike(1), None).unwrap();
+    let elsewhere = other.request_fork(alike(1), None).unwrap();
     n_steps_of(&engine, &control, &elsewhere, &n_told);
     assert!(!long.is_ready() && !short.is_ready());
     n_steps_of(&engine, &control, &short, &n_told);
@@ -801,7 +806,7 @@ fn a_fork_that_is_half_made_leaves_nothing() {
     let half = |append: Vec<Token>, max_tokens: u32, fork: fn(Fork) -> Fork| {
         let (engine, control) = start(Limits { max_queue: 1, ..limits(2, 100_000) });
         let completions = drawing(&engine, &control, counted(greedy(&prompt(1, 60), max_tokens)).0, 3);
-        let asked = completions.ask_fork(fork(Fork { append, at: At::Token(2), ..alike(2) }), None).unwrap();
+        let asked = completions.request_fork(fork(Fork { append, at: ForkPoint::Token(2), ..alike(2) }), None).unwrap();
         (0..2).for_each(|_| step(&engine, &control));
         assert!(!asked.is_ready());
         (engine, control, completions, asked)
@@ -863,19 +868,19 @@ impl Dice {
     /// A fork of some branch, which may not be there.
     fn fork(&mut self) -> Fork {
         let at = match self.below(4) {
-            0 => At::Token(self.below(20)),
-            1 => At::Byte(self.below(20) as usize),
-            _ => At::End,
+            0 => ForkPoint::Token(self.below(20)),
+            1 => ForkPoint::Byte(self.below(20) as usize),
+            _ => ForkPoint::End,
         };
         let n = 1 + self.below(3);
         let way = Request { n, priority: i32::try_from(self.below(3)).unwrap(), ..anew(self.below(20)) };
-        let ways = if self.below(3) == 0 { own_way(vec![way, anew(self.below(9))]) } else { Ways::Alike(n) };
-        let into = if self.below(2) == 0 { Into::SameStream } else { Into::OwnStream(None) };
+        let ways = if self.below(3) == 0 { own_way(vec![way, anew(self.below(9))]) } else { ForkKind::Alike(n) };
+        let into = if self.below(2) == 0 { ForkDestination::SameStream } else { ForkDestination::OwnStream(None) };
         let append = if self.below(3) == 0 { tokens_of(&self.text(4, 20)) } else { Vec::new() };
         if self.below(64) == 0 {
             // More than a step makes together with others.
             let ways = own_way((0..=self.below(255)).map(|_| anew(self.below(2))).collect());
-            return Fork { branch: self.below(6), at, append, ways, into: Into::OwnStream(None) };
+            return Fork { branch: self.below(6), at, append, ways, into: ForkDestination::OwnStream(None) };
         }
         Fork { branch: self.below(6), at, append, ways, into }
     }
@@ -937,7 +942,7 @@ fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
                 forks.1 += 1;
                 if dice.below(8) == 0 {
                     // It may be made, half made or not begun when it is left.
-                    asked.extend(open[some].ask_fork(dice.fork(), None).ok());
+                    asked.extend(open[some].request_fork(dice.fork(), None).ok());
                     asked.truncate(dice.below(4) as usize);
                     continue;
                 }
@@ -955,7 +960,7 @@ fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
             13 if pins.len() < 2 && dice.below(20) == 0 => {
                 let pin = task(&prompt(dice.below(3).into(), 20), Task::Pin);
                 if let Ok(branches) = collect(submitted(engine, &mut open, &[pin]))
-                    && let Some(Made::Pinned(pinned)) = branches[0].finished.made.as_deref()
+                    && let Some(TaskResult::Pinned(pinned)) = branches[0].finished.made.as_deref()
                 {
                     pins.push(pinned.id);
                 }
@@ -974,7 +979,7 @@ fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
 
 #[test]
 fn a_hundred_thousand_operations_on_trees_lose_no_cell_and_leave_nothing_running() {
-    let kinds = [(Forks::Anywhere, 64), (Forks::InWindow, 64), (Forks::AtEnd, 2)];
+    let kinds = [(ForkRule::Anywhere, 64), (ForkRule::InWindow, 64), (ForkRule::AtEnd, 2)];
     let tiers = [(Some(0), 400), (STORE, 400), (Some(20_000), 240), (STORE, 2_000)];
     let n_each = 100_000_usize.div_ceil(kinds.len() * tiers.len() * 2);
     for (kind, (forks, n_more)) in (1_u64..).zip(kinds) {

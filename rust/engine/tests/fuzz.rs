@@ -19,8 +19,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
-use crate::engine::{At, Fork, Forked, Into, Ready, Ways};
-use crate::fake_runner::Failing;
+use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, Ready};
+use crate::fake_runner::FailureMode;
 use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
 
 /// Rounds of `make test`.
@@ -63,7 +63,7 @@ struct Setup {
     n_ids: u32,
     n_ubatch: u32,
     max_store_bytes: Option<u64>,
-    forks: Forks,
+    forks: ForkRule,
     n_window: u32,
     /// Pins take room from others, so that what fits alone in the cache may not fit beside them.
     has_pins: bool,
@@ -72,7 +72,7 @@ struct Setup {
 
 impl Setup {
     fn new(dice: &mut Dice) -> Self {
-        let forks = dice.of(&[Forks::Anywhere, Forks::Anywhere, Forks::InWindow, Forks::AtEnd]);
+        let forks = dice.of(&[ForkRule::Anywhere, ForkRule::Anywhere, ForkRule::InWindow, ForkRule::AtEnd]);
         let n_slots = 1 + dice.number(6);
         let n_ctx_slot = 96 + 32 * dice.number(4);
         let has_pins = dice.one_in(2);
@@ -89,7 +89,7 @@ impl Setup {
                 max_store_bytes => max_store_bytes,
             },
             forks,
-            n_window: if forks == Forks::InWindow { 4 + dice.number(40) } else { 0 },
+            n_window: if forks == ForkRule::InWindow { 4 + dice.number(40) } else { 0 },
             has_pins,
             fails: dice.one_in(4),
         }
@@ -227,16 +227,16 @@ impl ForkSpec {
         }
     }
 
-    fn order(&self, at: At) -> Fork {
+    fn order(&self, at: ForkPoint) -> Fork {
         let ways = match self.options {
-            None => Ways::Alike(self.n),
+            None => ForkKind::Alike(self.n),
             Some((shape, max_tokens, seed)) => {
                 let mut request = Request { n: self.n, seed, ..greedy("", max_tokens) };
                 shape.apply(&mut request);
-                Ways::Anew { requests: vec![request], with_own_seeds: true }
+                ForkKind::Anew { requests: vec![request], with_own_seeds: true }
             }
         };
-        let into = if self.is_own_stream { Into::OwnStream(None) } else { Into::SameStream };
+        let into = if self.is_own_stream { ForkDestination::OwnStream(None) } else { ForkDestination::SameStream };
         Fork { branch: self.branch, at, append: tokens_of(&text_of(self.append)), ways, into }
     }
 }
@@ -256,7 +256,7 @@ enum Op {
     },
     Load(usize),
     /// Decodes fail while the next operation is carried out.
-    Fail(Failing),
+    Fail(FailureMode),
     Decode(u64),
 }
 
@@ -277,7 +277,9 @@ fn operations(dice: &mut Dice, setup: &Setup) -> Vec<Op> {
             12 if setup.has_pins => Op::Unpin(usize::try_from(dice.below(4)).unwrap()),
             13 => Op::Save { text, computes: dice.one_in(2) },
             14 => Op::Load(usize::try_from(dice.below(4)).unwrap()),
-            15 if setup.fails => Op::Fail(dice.of(&[Failing::All, Failing::MoreRowsThan(1), Failing::MoreRowsThan(4)])),
+            15 if setup.fails => {
+                Op::Fail(dice.of(&[FailureMode::All, FailureMode::MoreRowsThan(1), FailureMode::MoreRowsThan(4)]))
+            }
             _ => {
                 let few = if dice.one_in(3) { 60 } else { 6 };
                 Op::Decode(1 + dice.below(few))
@@ -476,7 +478,7 @@ impl Player {
     }
 
     /// Lets the engine run until a stream has ended, and returns what it made.
-    fn finish(&mut self, stream: usize) -> Result<Option<Made>, String> {
+    fn finish(&mut self, stream: usize) -> Result<Option<TaskResult>, String> {
         self.control.allow(None);
         self.wait(|player| player.streams[stream].told.has_ended)?;
         self.control.allow(Some(0));
@@ -489,10 +491,10 @@ impl Player {
     }
 
     /// Makes a fork, unless it is refused.
-    fn fork(&mut self, of: usize, spec: &ForkSpec, at: At) -> Result<Option<&Forking>, String> {
+    fn fork(&mut self, of: usize, spec: &ForkSpec, at: ForkPoint) -> Result<Option<&Forking>, String> {
         let stream = &self.streams[of];
         let Some(completions) = &stream.completions else { return Ok(None) };
-        let pending = match completions.ask_fork(spec.order(at), None) {
+        let pending = match completions.request_fork(spec.order(at), None) {
             Ok(pending) => pending,
             Err(Error::InvalidRequest { .. } | Error::ContextOverflow { .. }) => return Ok(None),
             Err(error) => return Err(format!("a fork was refused: {error}")),
@@ -507,7 +509,7 @@ impl Player {
             Some(Err(Error::InvalidRequest { .. } | Error::ContextOverflow { .. })) => return Ok(None),
             other => return Err(format!("a fork has failed: {other:?}")),
         };
-        let Forked { n_said, n_prompt, branches, .. } = forked;
+        let ForkResult { n_said, n_prompt, branches, .. } = forked;
         let own = forked.stream.map(|completions| {
             let (told, origin) = (Told::default(), Origin::Fork);
             self.streams.push(Stream { completions: Some(completions), told, origin });
@@ -524,7 +526,7 @@ impl Player {
                 let Some(of) = self.nth_from_last(*stream) else { return Ok(()) };
                 let stream = &self.streams[of];
                 if !matches!(stream.origin, Origin::Task) {
-                    self.fork(of, spec, spec.after.map_or(At::End, At::Token))?;
+                    self.fork(of, spec, spec.after.map_or(ForkPoint::End, ForkPoint::Token))?;
                 }
             }
             Op::CancelBranch(stream, branch) => {
@@ -540,7 +542,7 @@ impl Player {
             }
             Op::Pin(text) => {
                 let stream = self.open(task(&text_of(*text), Task::Pin), Origin::Task)?;
-                if let Some(Made::Pinned(pinned)) = self.finish(stream)? {
+                if let Some(TaskResult::Pinned(pinned)) = self.finish(stream)? {
                     self.pins.push(pinned);
                 }
             }
@@ -553,7 +555,7 @@ impl Player {
             }
             Op::Save { text, computes } => {
                 let stream = self.open(task(&text_of(*text), Task::Save { computes: *computes }), Origin::Task)?;
-                if let Some(Made::Saved(saved)) = self.finish(stream)? {
+                if let Some(TaskResult::Saved(saved)) = self.finish(stream)? {
                     self.saved.push(saved);
                 }
             }
@@ -599,7 +601,7 @@ fn compare(setup: &Setup, player: &Player) -> Result<(), String> {
             }
             // A stream that is over takes no more forks, and the numbers of later ones would be others.
             let n_before = alone.streams.len();
-            let Some(forked) = alone.fork(mine, fork, At::Token(*n_said))? else {
+            let Some(forked) = alone.fork(mine, fork, ForkPoint::Token(*n_said))? else {
                 is_behind.insert(*theirs);
                 continue;
             };
@@ -681,7 +683,7 @@ fn check_usage(stream: &Stream, finished: Option<&Finished>, branch: usize) -> R
 /// With ample room and nothing that fails, no prefix is computed twice.
 fn check_computed(setup: &Setup, player: &Player) -> Result<(), String> {
     let stats = player.engine.stats();
-    let is_ample = stats.n_preempted == 0 && stats.store.n_forgotten == 0 && setup.forks == Forks::Anywhere && !setup.fails;
+    let is_ample = stats.n_preempted == 0 && stats.store.n_forgotten == 0 && setup.forks == ForkRule::Anywhere && !setup.fails;
     let is_plain = |stream: &Stream| match &stream.origin {
         Origin::Request(spec) => spec.shift.is_none() && stream.completions.is_some(),
         Origin::Fork => false,

@@ -95,7 +95,7 @@ fn a_worker_whose_only_sequence_shifts_does_not_sleep() {
 
 #[test]
 fn a_save_of_nothing_that_is_preempted_saves_nothing() {
-    for forks in [Forks::Anywhere, Forks::AtEnd] {
+    for forks in [ForkRule::Anywhere, ForkRule::AtEnd] {
         let (engine, control) = start_with(limits(1, 256), move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));
         control.allow(Some(0));
         let first = engine.submit(greedy(&prompt(1, 20), 2), None).unwrap();
@@ -105,7 +105,7 @@ fn a_save_of_nothing_that_is_preempted_saves_nothing() {
         control.hold();
         let urgent = engine.submit(with_priority(9, greedy(&prompt(3, 20), 5)), None).unwrap();
         control.allow(None);
-        let Some(Made::Saved(saved)) = collect(save).unwrap().remove(0).finished.made.map(|made| *made) else {
+        let Some(TaskResult::Saved(saved)) = collect(save).unwrap().remove(0).finished.made.map(|made| *made) else {
             panic!("a save makes a saved prefix")
         };
         assert!(saved.tokens.is_empty());

@@ -163,7 +163,7 @@ fn a_stream_goes_on_where_a_prompt_beside_it_fails() {
     let stream = engine.submit(greedy(&text, 80), None).unwrap();
     wait_until(&engine, |stats| stats.n_decodes == 3);
     let doomed = engine.submit(greedy(&prompt(2, 300), 5), None).unwrap();
-    control.fail(Some(crate::fake_runner::Failing::MoreRowsThan(1)));
+    control.fail(Some(crate::fake_runner::FailureMode::MoreRowsThan(1)));
     control.allow(None);
     assert!(collect(doomed).is_err());
     assert_eq!(collect(stream).unwrap()[0].tokens, expected_grouped(&text, 80));

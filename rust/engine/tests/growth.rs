@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::engine::Bell;
+use crate::engine::WakeHandle;
 
 /// A request for two completions of a long prompt of its own.
 fn pair(seed: u64) -> Request {
@@ -71,7 +71,7 @@ fn a_request_for_one_completion_starts_however_many_others_are_open() {
 /// Counts how often it is rung: once for each step that tells something.
 struct Counting(AtomicUsize);
 
-impl Bell for Counting {
+impl WakeHandle for Counting {
     fn ring(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -82,7 +82,7 @@ fn a_step_starts_a_bounded_number_of_branches_and_none_of_them_walks_its_prompt(
     let limits = Limits { n_seq_max: 256, ..limits(128, 65_536) };
     let (engine, control) = start(limits);
     let bell = Arc::new(Counting(AtomicUsize::new(0)));
-    let stream = engine.submit(drawn(&prompt(1, 20_000), 256, 1), Some(Arc::clone(&bell) as Arc<dyn Bell>)).unwrap();
+    let stream = engine.submit(drawn(&prompt(1, 20_000), 256, 1), Some(Arc::clone(&bell) as Arc<dyn WakeHandle>)).unwrap();
     assert_eq!(collect(stream).unwrap().len(), 256);
     assert_eq!(control.n_computed(), 20_000);
     // Up to 64 before a decode and as many after it, where there is one.

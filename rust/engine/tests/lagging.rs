@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::{MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND, Ready};
-use crate::error::Unit;
+use crate::error::BacklogUnit;
 use crate::fake_runner::N_VOCAB;
 
 /// More tokens than may wait to be read.
@@ -32,7 +32,7 @@ fn wait_for_naps(engine: &Engine) {
 
 #[test]
 fn a_stream_is_held_back_until_its_reader_has_caught_up_and_loses_nothing() {
-    let engine = start_long(1, READER_PATIENCE);
+    let engine = start_long(1, SLOW_CONSUMER_TIMEOUT);
     let stream = engine.submit(greedy(&prompt(1, 20), LONG), None).unwrap();
     wait_for_naps(&engine);
     assert_eq!(engine.stats().n_predicted, TOO_MANY);
@@ -43,7 +43,7 @@ fn a_stream_is_held_back_until_its_reader_has_caught_up_and_loses_nothing() {
 
 #[test]
 fn what_waits_is_counted_in_bytes_too() {
-    let engine = start_long(1, READER_PATIENCE);
+    let engine = start_long(1, SLOW_CONSUMER_TIMEOUT);
     let stream = engine.submit(with_probabilities(), None).unwrap();
     wait_for_naps(&engine);
     let Ready::Events(events) = stream.try_events(usize::MAX).unwrap() else { panic!("nothing was told") };
@@ -56,7 +56,7 @@ fn what_waits_is_counted_in_bytes_too() {
 
 #[test]
 fn others_go_on_beside_a_stream_that_is_held_back() {
-    let engine = start_long(2, READER_PATIENCE);
+    let engine = start_long(2, SLOW_CONSUMER_TIMEOUT);
     let held = engine.submit(with_probabilities(), None).unwrap();
     wait_for_naps(&engine);
     let before = engine.stats().n_predicted;
@@ -70,7 +70,7 @@ fn others_go_on_beside_a_stream_that_is_held_back() {
 
 #[test]
 fn a_worker_that_only_waits_for_readers_sleeps() {
-    let engine = start_long(1, READER_PATIENCE);
+    let engine = start_long(1, SLOW_CONSUMER_TIMEOUT);
     let held = engine.submit(with_probabilities(), None).unwrap();
     wait_for_naps(&engine);
     let (started, n_steps) = (Instant::now(), engine.stats().n_steps);
@@ -89,7 +89,7 @@ fn a_reader_that_reads_nothing_is_told_so_in_the_end() {
     let (n_behind, limit) = (MAX_EVENTS_BEHIND + 1, MAX_EVENTS_BEHIND);
     let events: Vec<_> = stream.collect();
     assert_eq!(events.len(), n_behind + 1);
-    assert_eq!(events.last(), Some(&Err(Error::SlowReader { n_behind, limit, unit: Unit::Events })));
+    assert_eq!(events.last(), Some(&Err(Error::SlowReader { n_behind, limit, unit: BacklogUnit::Events })));
     run(&engine, greedy(&prompt(2, 20), 5));
 }
 
@@ -100,5 +100,5 @@ fn the_error_counts_in_what_is_too_much() {
     wait_until(&engine, is_idle);
     let (events, errors): (Vec<_>, Vec<_>) = stream.partition(Result::is_ok);
     let n_behind = events.into_iter().flatten().map(|event| event.n_bytes()).sum();
-    assert_eq!(errors, [Err(Error::SlowReader { n_behind, limit: MAX_BYTES_BEHIND, unit: Unit::Bytes })]);
+    assert_eq!(errors, [Err(Error::SlowReader { n_behind, limit: MAX_BYTES_BEHIND, unit: BacklogUnit::Bytes })]);
 }

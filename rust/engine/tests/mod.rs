@@ -38,13 +38,14 @@ mod windows;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use crate::cache::{Forks, IdleCost, MemoryKind};
-use crate::config::{Checkpoints, Limits, READER_PATIENCE, TokenGap};
+use crate::cache::{ForkRule, IdleCost, MemoryKind};
+use crate::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, TokenGap};
 use crate::engine::{Completions, Engine, Stats};
 use crate::error::Error;
 use crate::fake_runner::{FakeControl, FakeRunner, MEMORY, tokens_of};
 use crate::request::{
-    Event, FinishReason, Finished, Made, PinnedPrefix, Prompt, Request, SamplingParams, SavedPrefix, Task, Token, TokenEvent,
+    Event, FinishReason, Finished, PinnedPrefix, Prompt, Request, SamplingParams, SavedPrefix, Task, TaskResult, Token,
+    TokenEvent,
 };
 
 /// What one branch was told.
@@ -69,7 +70,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
         max_queue: 256,
         max_token_gap: TokenGap::AtMost(Duration::from_secs(3600)),
         checkpoints: Checkpoints::NONE,
-        reader_patience: READER_PATIENCE,
+        reader_patience: SLOW_CONSUMER_TIMEOUT,
     }
 }
 
@@ -106,7 +107,7 @@ fn start_recurrent(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
 /// The same, with other limits.
 fn start_recurrent_with(limits: Limits) -> (Engine, FakeControl) {
     let limits = Limits { max_store_bytes: STORE, n_seq_max: limits.n_slots + 2, ..limits };
-    start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::AtEnd, ..MEMORY }))
+    start_with(limits, |runner| runner.with_memory(MemoryKind { forks: ForkRule::AtEnd, ..MEMORY }))
 }
 
 /// A greedy request for `max_tokens` more tokens.
@@ -180,7 +181,7 @@ fn continued(prompt: &str, branch: &Branch, n_more: u32) -> Request {
 }
 
 /// What a task makes.
-fn made(engine: &Engine, request: Request) -> Made {
+fn made(engine: &Engine, request: Request) -> TaskResult {
     *run(engine, request).remove(0).finished.made.expect("the task makes something")
 }
 
@@ -190,15 +191,15 @@ fn task(prompt: &str, task: Task) -> Request {
 
 fn save(engine: &Engine, prompt: &str) -> SavedPrefix {
     match made(engine, task(prompt, Task::Save { computes: true })) {
-        Made::Saved(saved) => saved,
-        Made::Pinned(_) => panic!("a save pins nothing"),
+        TaskResult::Saved(saved) => saved,
+        TaskResult::Pinned(_) => panic!("a save pins nothing"),
     }
 }
 
 fn pin(engine: &Engine, prompt: &str) -> PinnedPrefix {
     match made(engine, task(prompt, Task::Pin)) {
-        Made::Pinned(pinned) => pinned,
-        Made::Saved(_) => panic!("a pin saves nothing"),
+        TaskResult::Pinned(pinned) => pinned,
+        TaskResult::Saved(_) => panic!("a pin saves nothing"),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Pinned prefixes are found again, whatever becomes of their pieces.
 
 use super::*;
-use crate::cache::{Forks, MemoryKind};
+use crate::cache::{ForkRule, MemoryKind};
 use crate::fake_runner::MEMORY;
-use crate::request::{BeamSearch, Diversity, Made, PinnedPrefix, Task};
+use crate::request::{BeamSearch, Diversity, PinnedPrefix, Task, TaskResult};
 
 fn start_stored(kind: MemoryKind) -> (Engine, FakeControl) {
     let limits = Limits { max_store_bytes: Some(16 << 20), ..limits(2, 1024) };
@@ -14,14 +14,14 @@ fn pin(engine: &Engine, prompt: &str) -> Result<PinnedPrefix, Error> {
     let request = Request::for_task(Prompt::from_tokens(tokens_of(prompt)), Task::Pin);
     let finished = collect(engine.submit(request, None).expect("the request is valid"))?.remove(0).finished;
     match *finished.made.expect("a pin makes something") {
-        Made::Pinned(pinned) => Ok(pinned),
-        Made::Saved(_) => panic!("a pin saves nothing"),
+        TaskResult::Pinned(pinned) => Ok(pinned),
+        TaskResult::Saved(_) => panic!("a pin saves nothing"),
     }
 }
 
 /// Holds states of 100,000 bytes, in 4 sequence ids, without a store.
 fn start_recurrent_without_a_store(bytes_per_token: u64) -> (Engine, FakeControl) {
-    let kind = MemoryKind { forks: Forks::AtEnd, bytes_per_token, bytes_per_state: 100_000, ..MEMORY };
+    let kind = MemoryKind { forks: ForkRule::AtEnd, bytes_per_token, bytes_per_state: 100_000, ..MEMORY };
     start_with(Limits { n_seq_max: 4, ..limits(2, 1024) }, move |runner| runner.with_memory(kind))
 }
 
@@ -41,7 +41,7 @@ fn n_computed_after(engine: &Engine, control: &FakeControl, pinned: &str) -> usi
 
 #[test]
 fn a_pinned_prefix_that_cannot_be_saved_stays_in_the_pool() {
-    for forks in [Forks::Anywhere, Forks::InWindow] {
+    for forks in [ForkRule::Anywhere, ForkRule::InWindow] {
         let (engine, control) = start_stored(MemoryKind { forks, ..MEMORY });
         control.fail_states(true);
         let pinned = pin(&engine, &prompt(1, 200)).unwrap();
@@ -100,7 +100,7 @@ fn without_a_store_the_pins_of_states_take_half_of_the_sequence_ids() {
 
 #[test]
 fn pins_leave_an_id_for_every_slot_so_that_a_search_over_all_slots_starts() {
-    let memory = MemoryKind { forks: Forks::AtEnd, bytes_per_state: 100_000, ..MEMORY };
+    let memory = MemoryKind { forks: ForkRule::AtEnd, bytes_per_state: 100_000, ..MEMORY };
     let limits = Limits { n_seq_max: 10, ..limits(8, 2048) };
     let (engine, control) = start_with(limits, move |runner| runner.without_end().with_memory(memory));
     let n_pinned = (0..5).take_while(|&seed| pin(&engine, &prompt(seed, 50)).is_ok()).count();
@@ -125,7 +125,7 @@ fn a_pinned_prefix_outlives_the_failure_of_the_only_sequence_that_holds_it() {
     control.allow(Some(0));
     let running = engine.submit(greedy(&format!("{pinned}{}", prompt(2, 50)), 50), None).unwrap();
     step_until(&engine, &control, |stats| stats.n_predicted > 0);
-    control.fail(Some(crate::fake_runner::Failing::All));
+    control.fail(Some(crate::fake_runner::FailureMode::All));
     control.allow(None);
     assert!(matches!(collect(running), Err(Error::Decode { .. })));
     control.fail(None);

@@ -104,7 +104,7 @@ fn check_from(text: &str, from: usize, completions: Completions) {
 
 #[test]
 fn many_continuations_of_one_prompt_compute_it_once_and_run_together() {
-    for kind in [Forks::Anywhere, Forks::AtEnd] {
+    for kind in [ForkRule::Anywhere, ForkRule::AtEnd] {
         let limits = Limits { max_store_bytes: STORE, ..limits(8, 4096) };
         let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: kind, ..MEMORY }));
         control.allow(Some(0));
@@ -153,7 +153,7 @@ fn what_was_told_of_a_prompt_is_told_again_without_computing_it() {
 #[test]
 fn of_a_memory_that_cannot_be_cut_what_follows_what_was_told_is_computed_after_one_snapshot() {
     let limits = Limits { max_store_bytes: STORE, checkpoints: Checkpoints { n_most: 4, min_step: 64 }, ..limits(4, 2048) };
-    let memory = MemoryKind { forks: Forks::AtEnd, ..MEMORY };
+    let memory = MemoryKind { forks: ForkRule::AtEnd, ..MEMORY };
     let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
     let document = prompt(1, 300);
     // The second one goes on from the last checkpoint before it parts from the first, and keeps a state there.
@@ -239,7 +239,7 @@ fn a_short_prompt_that_is_told_of_need_not_wait_for_a_long_one() {
 
 #[test]
 fn a_preempted_prompt_tells_each_token_once() {
-    for kind in [Forks::Anywhere, Forks::AtEnd] {
+    for kind in [ForkRule::Anywhere, ForkRule::AtEnd] {
         let limits = Limits { max_store_bytes: STORE, n_seq_max: 4, ..limits(2, 512) };
         let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: kind, ..MEMORY }));
         // When it comes back, all of its prompt is cached, but not what it tells.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::context_shift::Shifting;
 use super::*;
-use crate::fake_runner::Failing;
+use crate::fake_runner::FailureMode;
 use crate::request::{ContextShift, Progress, PromptLogprobs};
 use crate::sampling;
 
@@ -161,7 +161,7 @@ fn random_failures(engine: &Engine, control: &FakeControl) -> usize {
                 while engine.stats().n_decodes < n_decodes && !is_over.load(Ordering::Relaxed) {
                     std::thread::yield_now();
                 }
-                let failing = [Failing::All, Failing::MoreRowsThan(1), Failing::MoreRowsThan(4)][dice.size(3)];
+                let failing = [FailureMode::All, FailureMode::MoreRowsThan(1), FailureMode::MoreRowsThan(4)][dice.size(3)];
                 control.fail(Some(failing));
                 std::thread::yield_now();
                 control.fail(None);
@@ -176,7 +176,7 @@ fn random_failures(engine: &Engine, control: &FakeControl) -> usize {
 
 #[test]
 fn decodes_that_fail_at_any_time_leave_nothing_behind() {
-    let kinds = [(Forks::Anywhere, 64), (Forks::InWindow, 64), (Forks::AtEnd, 2)];
+    let kinds = [(ForkRule::Anywhere, 64), (ForkRule::InWindow, 64), (ForkRule::AtEnd, 2)];
     let mut n_failed = 0;
     for (forks, n_more) in kinds {
         let limits = Limits {
@@ -194,7 +194,7 @@ fn decodes_that_fail_at_any_time_leave_nothing_behind() {
 
 #[test]
 fn random_requests_are_told_and_given_what_each_asks_for() {
-    let kinds = [(Forks::Anywhere, 64), (Forks::InWindow, 64), (Forks::AtEnd, 2)];
+    let kinds = [(ForkRule::Anywhere, 64), (ForkRule::InWindow, 64), (ForkRule::AtEnd, 2)];
     for (forks, n_more) in kinds {
         for (max_store_bytes, n_ctx) in [(STORE, 512), (Some(20_000), 512), (Some(0), 256), (STORE, 1024)] {
             let n_slots = 4;

@@ -78,7 +78,7 @@ fn of_a_chat_what_a_window_sees_at_the_end_of_its_prompt_is_kept() {
         [(STORE, vec![100], 41), (Some(0), vec![100], 41), (Some(0), Vec::new(), 41)]
     {
         let limits = Limits { max_store_bytes, ..limits(2, 2048) };
-        let memory = MemoryKind { forks: Forks::InWindow, n_window: 32, ..MEMORY };
+        let memory = MemoryKind { forks: ForkRule::InWindow, n_window: 32, ..MEMORY };
         let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
         run(&engine, Request { snapshots_at: snapshots_at.clone(), ..greedy(&prompt(1, 300), 60) });
         if max_store_bytes == STORE {
@@ -95,7 +95,7 @@ fn of_a_chat_what_a_window_sees_at_the_end_of_its_prompt_is_kept() {
 /// A memory with a window of 32 tokens, and a store.
 pub(super) fn start_windowed(checkpoints: Checkpoints) -> (Engine, FakeControl) {
     let limits = Limits { max_store_bytes: STORE, checkpoints, ..limits(4, 8192) };
-    start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::InWindow, n_window: 32, ..MEMORY }))
+    start_with(limits, |runner| runner.with_memory(MemoryKind { forks: ForkRule::InWindow, n_window: 32, ..MEMORY }))
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn windows_along_a_prompt_are_bounded_in_number_and_by_a_part_of_the_store() {
     {
         let limits = Limits { checkpoints: Checkpoints { n_most, min_step: 16 }, max_store_bytes, ..limits(2, 4096) };
         let memory =
-            MemoryKind { forks: Forks::InWindow, n_window: 32, idle_cost: IdleCost::Nothing, bytes_per_token: 200, ..MEMORY };
+            MemoryKind { forks: ForkRule::InWindow, n_window: 32, idle_cost: IdleCost::Nothing, bytes_per_token: 200, ..MEMORY };
         let (engine, _) = start_with(limits, move |runner| runner.with_memory(memory));
         run(&engine, greedy(&prompt(1, 2000), 1));
         // The last of them is at the prompt's end.
@@ -212,7 +212,7 @@ const STATE_BYTES: u64 = 50_000;
 /// A memory that cannot be cut, with a store of `max_store_bytes`.
 fn start_with_checkpoints(checkpoints: Checkpoints, max_store_bytes: Option<u64>) -> (Engine, FakeControl) {
     let limits = Limits { checkpoints, max_store_bytes, n_seq_max: 4, ..limits(2, 4096) };
-    let memory = MemoryKind { forks: Forks::AtEnd, bytes_per_token: 0, bytes_per_state: STATE_BYTES, ..MEMORY };
+    let memory = MemoryKind { forks: ForkRule::AtEnd, bytes_per_token: 0, bytes_per_state: STATE_BYTES, ..MEMORY };
     start_with(limits, move |runner| runner.with_memory(memory))
 }
 

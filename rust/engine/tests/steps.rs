@@ -2,7 +2,7 @@
 //! would be a decode more.
 
 use super::*;
-use crate::engine::{At, Fork, Into, Ways};
+use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint};
 use crate::request::{BeamSearch, Diversity};
 
 const N_PROMPT: usize = 100;
@@ -104,8 +104,9 @@ fn a_fork_at_the_end_of_a_branch_samples_in_the_same_step_as_the_branch() {
     let n_before = engine.stats().n_predicted;
     step_until(&engine, &control, |stats| stats.n_predicted == n_before + 2);
     control.hold();
-    let fork = Fork { branch: 0, at: At::End, append: Vec::new(), ways: Ways::Alike(2), into: Into::SameStream };
-    let pending = stream.ask_fork(fork, None).unwrap();
+    let fork =
+        Fork { branch: 0, at: ForkPoint::End, append: Vec::new(), ways: ForkKind::Alike(2), into: ForkDestination::SameStream };
+    let pending = stream.request_fork(fork, None).unwrap();
     let n = n_decodes(&control, || {
         control.allow(None);
         collect(stream).unwrap()

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::*;
 use crate::engine::runner::Runner;
 use crate::fake_runner::{END, N_VOCAB};
-use crate::grammar::{Grammar, Lazy, Spellings, Tokens, Triggers};
-use crate::request::{Mirostat, SharedConstraint, Thought, Trigger};
+use crate::grammar::{Grammar, LazyGrammar, Spellings, TokenLookup, Triggers};
+use crate::request::{Mirostat, Reasoning, SharedConstraint, Trigger};
 
 /// The vocabulary of the fake model: a byte per token.
 struct Words;
 
-impl Tokens for Words {
+impl TokenLookup for Words {
     fn spelt(&self, _: &str) -> Option<Token> {
         None
     }
@@ -32,12 +32,12 @@ fn strict(text: &str) -> SharedConstraint {
 }
 
 fn lazy(text: &str, trigger: Trigger) -> SharedConstraint {
-    SharedConstraint(Arc::new(Lazy::new(strict(text), Triggers::new(&[trigger]).unwrap(), spellings())))
+    SharedConstraint(Arc::new(LazyGrammar::new(strict(text), Triggers::new(&[trigger]).unwrap(), spellings())))
 }
 
 /// Inside of a thought of `budget` tokens from the beginning on.
-fn inside(budget: u32) -> Thought {
-    Thought {
+fn inside(budget: u32) -> Reasoning {
+    Reasoning {
         starts: vec!["<t>".into()],
         ends: vec!["</t>".into()],
         begins_inside: true,
@@ -184,7 +184,7 @@ fn only_preserved_tokens_are_shown_that_have_no_text() {
 #[test]
 fn a_thought_that_is_none_is_refused() {
     let (engine, _) = start(limits(1, 4096));
-    let thought = Thought { ends: Vec::new(), ..inside(3) };
+    let thought = Reasoning { ends: Vec::new(), ..inside(3) };
     let refused = engine.submit(Request { thought: Some(Arc::new(thought)), ..greedy("a", 5) }, None).err();
     assert!(matches!(refused, Some(Error::InvalidRequest { param: "thought", .. })), "{refused:?}");
 }

@@ -1,9 +1,9 @@
 //! The store beside the pool: what leaves comes back without being computed, and nobody waits for it.
 
 use super::*;
-use crate::cache::{Tier, Variants};
+use crate::cache::{AdapterSchedule, Tier};
 use crate::engine::memory::Memory;
-use crate::engine::runner::{Plan, Row, SequenceId};
+use crate::engine::runner::{KvSeqId, Plan, Row};
 
 #[test]
 fn when_nothing_runs_the_pool_is_empty_and_nothing_is_lost() {
@@ -265,7 +265,7 @@ fn a_few_tokens_are_saved_too() {
     run(&engine, greedy(&prompt(1, 5), 3));
     let held = engine.held_by_slot(0).unwrap().tokens;
     let request = Request::for_task(Prompt::from_tokens(held.clone()), Task::Save { computes: false });
-    let Made::Saved(saved) = made(&engine, request) else { panic!("it saves") };
+    let TaskResult::Saved(saved) = made(&engine, request) else { panic!("it saves") };
     assert_eq!(saved.tokens, held);
 }
 
@@ -287,7 +287,7 @@ fn a_pinned_or_loaded_state_brings_its_logits() {
 #[test]
 fn pinned_texts_that_others_begin_with_leave_ids_for_everybody() {
     let limits = Limits { n_seq_max: 10, ..limits(2, 4096) };
-    let (engine, _) = start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::InWindow, ..MEMORY }));
+    let (engine, _) = start_with(limits, |runner| runner.with_memory(MemoryKind { forks: ForkRule::InWindow, ..MEMORY }));
     let text = prompt(1, 100);
     pin(&engine, &text);
     for n in 40..60 {
@@ -365,9 +365,11 @@ fn only_what_is_cached_is_saved_where_nothing_is_to_be_computed() {
     run(&engine, greedy(&prompt(1, 100), 1));
     let longer = format!("{}{}", prompt(1, 100), prompt(2, 50));
     let before = control.n_computed();
-    let Made::Saved(saved) = made(&engine, task(&longer, Task::Save { computes: false })) else { panic!("it saves") };
+    let TaskResult::Saved(saved) = made(&engine, task(&longer, Task::Save { computes: false })) else { panic!("it saves") };
     assert_eq!((saved.tokens, control.n_computed() - before), (tokens_of(&prompt(1, 100)), 0));
-    let Made::Saved(nothing) = made(&engine, task(&prompt(9, 50), Task::Save { computes: false })) else { panic!("it saves") };
+    let TaskResult::Saved(nothing) = made(&engine, task(&prompt(9, 50), Task::Save { computes: false })) else {
+        panic!("it saves")
+    };
     assert!(nothing.tokens.is_empty() && nothing.pieces.is_empty());
 }
 
@@ -630,16 +632,16 @@ const ON_GPU: MemoryKind = MemoryKind { idle_cost: IdleCost::Nothing, ..MEMORY }
 
 /// Two idle texts of 64 tokens whose cells take turns, in a memory where one more run of cells costs as much to save as a thousand
 /// tokens; a token is computed in next to no time.
-fn written_together(kind: MemoryKind) -> (Memory<FakeRunner>, [SequenceId; 2]) {
+fn written_together(kind: MemoryKind) -> (Memory<FakeRunner>, [KvSeqId; 2]) {
     let (runner, _) = FakeRunner::new(400, 8);
     let kind = MemoryKind { tokens_per_run: 1_000, ..kind };
     let limits = Limits { max_store_bytes: STORE, n_seq_max: 8, n_outputs: 8, ..limits(4, 400) };
     let mut memory = Memory::new(runner.with_memory(kind), &limits);
-    let ids = [(); 2].map(|()| memory.place(&Variants::default(), None).expect("an id is free"));
+    let ids = [(); 2].map(|()| memory.place(&AdapterSchedule::default(), None).expect("an id is free"));
     for position in 0..64 {
         let tokens = [b'a', b'b'].map(Token::from);
         memory.cache_mut().extend(ids.iter().zip(&tokens).map(|(&id, token)| (id, std::slice::from_ref(token))));
-        let row = |(&sequence, &token): (&SequenceId, &Token)| Row { sequence, token, position, wants_logits: false };
+        let row = |(&sequence, &token): (&KvSeqId, &Token)| Row { sequence, token, position, wants_logits: false };
         let rows = ids.iter().zip(&tokens).map(row).collect();
         memory.decode(&Plan { rows, ..Plan::default() }).expect("it fits");
     }
@@ -692,7 +694,7 @@ fn what_comes_back_is_saved_whatever_it_takes() {
 
 #[test]
 fn what_leaves_whole_is_saved_whatever_its_parts_take() {
-    let (mut memory, ids) = written_together(MemoryKind { forks: Forks::InWindow, n_window: 16, ..ON_GPU });
+    let (mut memory, ids) = written_together(MemoryKind { forks: ForkRule::InWindow, n_window: 16, ..ON_GPU });
     for id in ids {
         memory.cache_mut().unpin(id);
     }

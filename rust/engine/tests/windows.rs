@@ -2,13 +2,13 @@
 
 use super::snapshots::{n_computed_for, start_windowed};
 use super::*;
-use crate::engine::{At, Fork, Into, Ways};
+use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint};
 use crate::request::{BeamSearch, Diversity};
 
 /// Tokens that the model's window holds.
 const N_WINDOW: u32 = 32;
 
-const WINDOWED: MemoryKind = MemoryKind { forks: Forks::InWindow, n_window: N_WINDOW, ..MEMORY };
+const WINDOWED: MemoryKind = MemoryKind { forks: ForkRule::InWindow, n_window: N_WINDOW, ..MEMORY };
 
 /// Engines with a window of [`N_WINDOW`] tokens, each with its name: with a store from which idle prefixes are restored, with one
 /// that they reach only under pressure, and without one.
@@ -131,8 +131,14 @@ fn completions_and_forks_at_a_prompts_end_compute_its_last_token_once() {
         // Otherwise the branch could end before it is forked.
         control.allow(Some(0));
         let stream = engine.submit(greedy(&text, 40), None).unwrap();
-        let fork = Fork { branch: 0, at: At::Token(0), append: Vec::new(), ways: Ways::Alike(2), into: Into::SameStream };
-        stream.ask_fork(fork, None).unwrap();
+        let fork = Fork {
+            branch: 0,
+            at: ForkPoint::Token(0),
+            append: Vec::new(),
+            ways: ForkKind::Alike(2),
+            into: ForkDestination::SameStream,
+        };
+        stream.request_fork(fork, None).unwrap();
         control.allow(None);
         assert!(collect(stream).unwrap().iter().all(|branch| branch.tokens == expected(&text, 40)), "{name}");
         let n_prompts = control.n_computed() - before - 3 * 39;

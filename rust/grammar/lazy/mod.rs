@@ -34,13 +34,13 @@ const MAX_TRIED: usize = 256;
 const MAX_BEGINNINGS: usize = 4;
 
 /// A grammar that waits for its triggers.
-pub struct Lazy {
+pub struct LazyGrammar {
     source: SharedConstraint,
     triggers: Arc<Triggers>,
     spellings: Arc<Spellings>,
 }
 
-impl Lazy {
+impl LazyGrammar {
     /// `source`, from the first of `triggers` on. `spellings` are those of its vocabulary.
     #[must_use]
     pub fn new(source: SharedConstraint, triggers: Triggers, spellings: Arc<Spellings>) -> Self {
@@ -48,9 +48,9 @@ impl Lazy {
     }
 }
 
-impl ConstraintSource for Lazy {
+impl ConstraintSource for LazyGrammar {
     fn start(&self) -> Box<dyn Constraint> {
-        Box::new(Branch::Waits(Waiting {
+        Box::new(LazyBranch::Waits(UntriggeredBranch {
             source: self.source.clone(),
             triggers: Arc::clone(&self.triggers),
             spellings: Arc::clone(&self.spellings),
@@ -67,20 +67,20 @@ impl ConstraintSource for Lazy {
     }
 }
 
-impl fmt::Debug for Lazy {
+impl fmt::Debug for LazyGrammar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lazy").field("triggers", &self.triggers).finish_non_exhaustive()
     }
 }
 
 /// One branch, before its trigger and after it.
-enum Branch {
-    Waits(Waiting),
+enum LazyBranch {
+    Waits(UntriggeredBranch),
     Follows(Box<dyn Constraint>),
 }
 
 /// A branch that has met no trigger.
-struct Waiting {
+struct UntriggeredBranch {
     source: SharedConstraint,
     triggers: Arc<Triggers>,
     spellings: Arc<Spellings>,
@@ -88,16 +88,16 @@ struct Waiting {
     /// Bytes that were said.
     n_said: usize,
     /// The tokens that said the last [`MAX_REACH`] of them.
-    said: VecDeque<Said>,
+    said: VecDeque<ReadToken>,
     /// What was asked about last.
-    looked: Option<Looked>,
+    looked: Option<SearchedText>,
     /// The last places at which a token would have begun the grammar, if that had allowed it.
-    beginnings: Vec<Beginning>,
+    beginnings: Vec<GrammarStart>,
 }
 
 /// A token, or its end.
 #[derive(Debug, Clone, Copy)]
-struct Said {
+struct ReadToken {
     token: Token,
     n_skipped: usize,
     /// Its bytes are `[start, end)` of the text; at least one.
@@ -106,7 +106,7 @@ struct Said {
 }
 
 #[derive(Clone)]
-struct Looked {
+struct SearchedText {
     token: Token,
     n_skipped: usize,
     effect: Effect,
@@ -121,18 +121,18 @@ enum Effect {
     Begins(usize),
 }
 
-struct Beginning {
+struct GrammarStart {
     at: usize,
     /// After all that was said; `None` where the grammar does not allow it.
     constraint: Option<Box<dyn Constraint>>,
 }
 
-impl Waiting {
+impl UntriggeredBranch {
     /// What `token` does, without its first bytes.
     fn look(&mut self, token: Token, n_skipped: usize) -> &Effect {
         if self.looked.as_ref().is_none_or(|looked| (looked.token, looked.n_skipped) != (token, n_skipped)) {
             let effect = self.effect(token, n_skipped);
-            self.looked = Some(Looked { token, n_skipped, effect });
+            self.looked = Some(SearchedText { token, n_skipped, effect });
         }
         &self.looked.as_ref().expect("it was looked at").effect
     }
@@ -169,7 +169,7 @@ impl Waiting {
             if self.beginnings.len() == MAX_BEGINNINGS {
                 self.beginnings.remove(0);
             }
-            self.beginnings.push(Beginning { at, constraint: self.begun(at) });
+            self.beginnings.push(GrammarStart { at, constraint: self.begun(at) });
             self.beginnings.len() - 1
         });
         self.beginnings[known].constraint.as_deref_mut()
@@ -195,7 +195,7 @@ impl Waiting {
     fn push(&mut self, token: Token, n_skipped: usize, searches: Option<Vec<Search>>) {
         let spellings = Arc::clone(&self.spellings);
         let bytes = bytes(&spellings, token, n_skipped);
-        for Beginning { constraint, .. } in &mut self.beginnings {
+        for GrammarStart { constraint, .. } in &mut self.beginnings {
             let is_allowed = constraint.as_mut().is_some_and(|constraint| constraint.allows_rest(token, n_skipped));
             match constraint {
                 Some(constraint) if is_allowed => constraint.accept_rest(token, n_skipped),
@@ -213,14 +213,14 @@ impl Waiting {
         }
         let start = self.n_said;
         self.n_said += bytes.len();
-        self.said.push_back(Said { token, n_skipped, start, end: self.n_said });
+        self.said.push_back(ReadToken { token, n_skipped, start, end: self.n_said });
         while self.said.front().is_some_and(|first| self.n_said - first.end >= MAX_REACH) {
             self.said.pop_front();
         }
     }
 
     fn copy(&self) -> Self {
-        let copied = |beginning: &Beginning| Beginning {
+        let copied = |beginning: &GrammarStart| GrammarStart {
             at: beginning.at,
             constraint: beginning.constraint.as_ref().map(|constraint| constraint.copy()),
         };
@@ -242,7 +242,7 @@ fn bytes(spellings: &Spellings, token: Token, n_skipped: usize) -> &[u8] {
     spellings.spelling(token).get(n_skipped..).unwrap_or_default()
 }
 
-impl Constraint for Branch {
+impl Constraint for LazyBranch {
     fn allows(&mut self, token: Token) -> bool {
         self.allows_rest(token, 0)
     }
@@ -329,7 +329,7 @@ impl Constraint for Branch {
             Self::Follows(constraint) => constraint.n_bytes(),
             Self::Waits(waiting) => {
                 let begun = waiting.beginnings.iter().filter_map(|beginning| beginning.constraint.as_ref());
-                size_of::<Said>() * waiting.said.len() + begun.map(|constraint| constraint.n_bytes()).sum::<usize>()
+                size_of::<ReadToken>() * waiting.said.len() + begun.map(|constraint| constraint.n_bytes()).sum::<usize>()
             }
         }
     }

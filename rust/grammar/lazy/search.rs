@@ -11,13 +11,13 @@ const NONE: usize = usize::MAX;
 
 /// An expression that is looked for.
 #[derive(Debug)]
-pub(super) struct Sought {
+pub(super) struct CompiledPattern {
     nfa: NFA,
     /// The bytes that begin no match, behind the first byte of a text; `None` where that depends on what stands before them.
     passed: Option<[bool; 256]>,
 }
 
-impl Sought {
+impl CompiledPattern {
     /// `nfa` is of one pattern, with its groups, and has no Unicode word boundaries.
     pub(super) fn new(nfa: NFA) -> Self {
         let passed = passed_over(&nfa);
@@ -32,8 +32,8 @@ impl Sought {
 /// more to the left, or what the expression prefers. Most tokens of most texts begin no match, and are passed over.
 #[derive(Debug, Clone)]
 pub(super) struct Search {
-    sought: Arc<Sought>,
-    threads: Threads,
+    sought: Arc<CompiledPattern>,
+    threads: ThreadSet,
     /// As many bytes have come.
     at: usize,
     before: Option<u8>,
@@ -43,13 +43,13 @@ pub(super) struct Search {
 
 /// States of the automaton that are to be looked at before the next byte, each with the places of its groups.
 #[derive(Debug, Clone, Default)]
-struct Threads {
+struct ThreadSet {
     states: Vec<StateID>,
     slots: Vec<usize>,
 }
 
 /// What is left to do on the way from one thread's state to all that follow without a byte.
-enum Todo {
+enum PendingState {
     Explore(StateID),
     /// A group's place is what it was before.
     Restore(usize, usize),
@@ -57,9 +57,9 @@ enum Todo {
 
 impl Search {
     /// In an empty text.
-    pub(super) fn new(sought: Arc<Sought>) -> Self {
+    pub(super) fn new(sought: Arc<CompiledPattern>) -> Self {
         let slots = vec![NONE; sought.nfa.group_info().slot_len()];
-        let threads = Threads { states: vec![sought.nfa.start_unanchored()], slots };
+        let threads = ThreadSet { states: vec![sought.nfa.start_unanchored()], slots };
         Self { sought, threads, at: 0, before: None, found: None }
     }
 
@@ -91,24 +91,24 @@ impl Search {
     }
 
     /// The threads after the next byte; `None` is the end of the text.
-    fn step(&mut self, next: Option<u8>) -> Threads {
+    fn step(&mut self, next: Option<u8>) -> ThreadSet {
         let nfa = &self.sought.nfa;
         let n_slots = nfa.group_info().slot_len();
         let around: Vec<u8> = self.before.into_iter().chain(next).collect();
         let here = usize::from(self.before.is_some());
         let mut visited = vec![false; nfa.states().len()];
-        let mut after = Threads::default();
+        let mut after = ThreadSet::default();
         let mut todo = Vec::new();
         for (nth, &state) in self.threads.states.iter().enumerate() {
             let mut slots = self.threads.slots[nth * n_slots..][..n_slots].to_vec();
-            todo.push(Todo::Explore(state));
+            todo.push(PendingState::Explore(state));
             while let Some(next_todo) = todo.pop() {
                 let id = match next_todo {
-                    Todo::Restore(slot, place) => {
+                    PendingState::Restore(slot, place) => {
                         slots[slot] = place;
                         continue;
                     }
-                    Todo::Explore(id) => id,
+                    PendingState::Explore(id) => id,
                 };
                 if std::mem::replace(&mut visited[id.as_usize()], true) {
                     continue;
@@ -119,21 +119,21 @@ impl Search {
                     State::Dense(transitions) => next.and_then(|byte| transitions.matches_byte(byte)),
                     State::Look { look, next } => {
                         if nfa.look_matcher().matches(*look, &around, here) {
-                            todo.push(Todo::Explore(*next));
+                            todo.push(PendingState::Explore(*next));
                         }
                         None
                     }
                     State::Union { alternates } => {
-                        todo.extend(alternates.iter().rev().map(|&alternate| Todo::Explore(alternate)));
+                        todo.extend(alternates.iter().rev().map(|&alternate| PendingState::Explore(alternate)));
                         None
                     }
                     State::BinaryUnion { alt1, alt2 } => {
-                        todo.extend([Todo::Explore(*alt2), Todo::Explore(*alt1)]);
+                        todo.extend([PendingState::Explore(*alt2), PendingState::Explore(*alt1)]);
                         None
                     }
                     State::Capture { next, slot, .. } => {
                         let slot = slot.as_usize();
-                        todo.extend([Todo::Restore(slot, slots[slot]), Todo::Explore(*next)]);
+                        todo.extend([PendingState::Restore(slot, slots[slot]), PendingState::Explore(*next)]);
                         slots[slot] = self.at;
                         None
                     }
@@ -160,7 +160,7 @@ fn begins_at(slots: &[usize]) -> usize {
     slots.chunks_exact(2).skip(1).find(held).map_or(slots[0], |group| group[0])
 }
 
-/// What [`Sought::passed`] is of an expression.
+/// What [`CompiledPattern::passed`] is of an expression.
 fn passed_over(nfa: &NFA) -> Option<[bool; 256]> {
     let told_by_place = LookSet::empty().insert(Look::Start).insert(Look::End);
     if !nfa.look_set_any().subtract(told_by_place).is_empty() {

@@ -24,7 +24,7 @@ fn whole(text: &str) -> Trigger {
 
 fn lazy(text: &str, triggers: &[Trigger]) -> Box<dyn Constraint> {
     let source = SharedConstraint(Arc::new(grammar(text)));
-    Lazy::new(source, Triggers::new(triggers).unwrap(), spellings()).start()
+    LazyGrammar::new(source, Triggers::new(triggers).unwrap(), spellings()).start()
 }
 
 fn byte(byte: u8) -> Token {

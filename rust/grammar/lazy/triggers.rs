@@ -6,8 +6,8 @@ use regex_automata::nfa::thompson::{NFA, WhichCaptures};
 use regex_automata::util::look::LookSet;
 use regex_syntax::hir::{Hir, Look};
 
-use super::super::place::shown;
-use super::search::{Search, Sought};
+use super::super::parse_error::shown;
+use super::search::{CompiledPattern, Search};
 use crate::request::{Token, Trigger};
 
 /// Most triggers of a grammar: each token looks for all of them.
@@ -24,7 +24,7 @@ const MAX_COMPILED_BYTES: usize = 1 << 19;
 pub struct Triggers {
     pub(super) tokens: Vec<Token>,
     /// In the order in which they are asked.
-    patterns: Vec<Arc<Sought>>,
+    patterns: Vec<Arc<CompiledPattern>>,
 }
 
 impl Triggers {
@@ -54,7 +54,7 @@ impl Triggers {
             };
             let nfa = compile(&expression, n_left).map_err(|reason| format!("grammar_triggers has '{text}', {reason}"))?;
             n_left = n_left.saturating_sub(nfa.memory_usage());
-            patterns.push(Arc::new(Sought::new(nfa)));
+            patterns.push(Arc::new(CompiledPattern::new(nfa)));
         }
         Ok(Self { tokens, patterns })
     }

@@ -16,7 +16,7 @@ const MAX_WORK: usize = 1 << 22;
 
 /// What a text is asked for.
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
+pub(super) struct StringConstraint {
     /// Patterns, each with whether it must be met, or must not.
     pub(super) patterns: Vec<(Node, bool)>,
     /// Least and most characters.
@@ -25,7 +25,7 @@ pub(super) struct Asked {
 
 /// States; the first one is where a text begins.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct Dfa {
     pub(super) states: Vec<State>,
 }
 
@@ -52,14 +52,14 @@ enum Edge {
 
 /// A pattern, as points with edges; the last point is where it is met.
 #[derive(Debug, Default)]
-struct Net {
+struct Nfa {
     points: Vec<Vec<Edge>>,
     goal: usize,
     /// The round in which each point was met last, and how many rounds there were.
     met: RefCell<(Vec<usize>, usize)>,
 }
 
-impl Net {
+impl Nfa {
     fn new(node: &Node) -> Result<Self, String> {
         let mut net = Self::default();
         let any = vec![(0, LAST)];
@@ -166,11 +166,11 @@ impl Net {
 }
 
 /// Where each pattern is, and how many characters there were, as far as that matters.
-type Place = (Vec<Vec<usize>>, usize);
+type SubsetState = (Vec<Vec<usize>>, usize);
 
-impl Asked {
+impl StringConstraint {
     /// The table of the texts that are all that is asked for; the error says why there is none.
-    pub(super) fn table(&self) -> Result<Table, String> {
+    pub(super) fn table(&self) -> Result<Dfa, String> {
         let nets = self.nets()?;
         let mut starts = vec![0, LAST + 1];
         for edge in nets.iter().flat_map(|net| net.points.iter().flatten()) {
@@ -181,7 +181,7 @@ impl Asked {
         starts.sort_unstable();
         starts.dedup();
         let (min, max) = self.length;
-        let first: Place = (nets.iter().map(begin).collect(), 0);
+        let first: SubsetState = (nets.iter().map(begin).collect(), 0);
         let (mut numbers, mut places, mut states) = (HashMap::new(), vec![first], Vec::new());
         let mut n_work = 0;
         while states.len() < places.len() {
@@ -223,7 +223,7 @@ impl Asked {
             }
             states.push(State { may_end, next });
         }
-        Ok(Table { states })
+        Ok(Dfa { states })
     }
 
     /// Whether this one text is what is asked for.
@@ -232,7 +232,7 @@ impl Asked {
         if n < min || max.is_some_and(|max| n > max) {
             return Ok(false);
         }
-        let is_met = |net: &Net| {
+        let is_met = |net: &Nfa| {
             let mut points = begin(net);
             for character in text.chars() {
                 points = net.step(&points, character.into());
@@ -242,20 +242,20 @@ impl Asked {
         Ok(self.nets()?.iter().zip(&self.patterns).all(|(net, (_, must))| is_met(net) == *must))
     }
 
-    fn nets(&self) -> Result<Vec<Net>, String> {
-        let nets = self.patterns.iter().map(|(node, _)| Net::new(node)).collect::<Result<Vec<_>, _>>()?;
+    fn nets(&self) -> Result<Vec<Nfa>, String> {
+        let nets = self.patterns.iter().map(|(node, _)| Nfa::new(node)).collect::<Result<Vec<_>, _>>()?;
         let n_points: usize = nets.iter().map(|net| net.points.len()).sum();
         if n_points > MAX_POINTS { Err("it is too large".to_owned()) } else { Ok(nets) }
     }
 }
 
-fn begin(net: &Net) -> Vec<usize> {
+fn begin(net: &Nfa) -> Vec<usize> {
     let mut points = vec![0];
     net.spread(&mut points, true, false);
     if points.binary_search(&net.goal).is_ok() { vec![net.goal] } else { points }
 }
 
-impl Table {
+impl Dfa {
     /// Whether no text is what is asked for.
     pub(super) fn is_empty(&self) -> bool {
         let mut leads_to: Vec<Vec<usize>> = vec![Vec::new(); self.states.len()];

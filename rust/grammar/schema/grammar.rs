@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::automaton::Table;
+use super::automaton::Dfa;
 use super::pattern::{LAST, Ranges, normal};
 
 pub(super) type RuleNumber = usize;
@@ -116,7 +116,7 @@ impl Rules {
     }
 
     /// A rule for the inside of a string whose text is in this table.
-    pub(super) fn texts(&mut self, table: &Table) -> Expr {
+    pub(super) fn texts(&mut self, table: &Dfa) -> Expr {
         let first = self.list.len();
         for _ in &table.states {
             self.add();

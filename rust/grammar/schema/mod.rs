@@ -5,29 +5,29 @@
 //!
 //! | file | what it holds |
 //! | --- | --- |
-//! | [`ways`] | a schema → the ways to fit it, each a [`shape`]: what is combined and referred to is merged |
-//! | [`own`] | what a schema says by itself |
-//! | [`contrary`] | the ways not to fit one |
-//! | [`fits`] | whether a value fits, and whether two schemas have none in common |
+//! | [`alternatives`] | a schema → the ways to fit it, each a [`shape`]: what is combined and referred to is merged |
+//! | [`keywords`] | what a schema says by itself |
+//! | [`negation`] | the ways not to fit one |
+//! | [`validation`] | whether a value fits, and whether two schemas have none in common |
 //! | [`writer`] | these → rules ([`grammar`]), and the text of the rules that some JSON meets |
 //! | [`pattern`], [`automaton`] | regular expressions, met and not met at once → a table |
 //! | [`number`] | bounds and divisors, digit by digit |
 
+mod alternatives;
 mod automaton;
-mod contrary;
-mod fits;
 mod grammar;
+mod keywords;
+mod negation;
 mod number;
-mod own;
 mod pattern;
 mod shape;
 #[cfg(test)]
 mod tests;
-mod ways;
+mod validation;
 mod writer;
 
 use super::json::{self, Value};
-use super::place::Flaw;
+use super::parse_error::ParseError;
 
 /// Most bytes of a schema.
 pub const MAX_SCHEMA_BYTES: usize = 1 << 18;
@@ -95,12 +95,12 @@ fn format(name: &str) -> Option<&'static str> {
 /// - `format` knows `date`, `time`, `date-time` and `uuid`.
 ///
 /// # Errors
-/// [`Flaw`] says what is wrong with it, or cannot be held to, and where.
-pub fn to_gbnf(text: &str) -> Result<String, Flaw> {
+/// [`ParseError`] says what is wrong with it, or cannot be held to, and where.
+pub fn to_gbnf(text: &str) -> Result<String, ParseError> {
     if text.len() > MAX_SCHEMA_BYTES {
         let message = format!("the schema of {} bytes is longer than {MAX_SCHEMA_BYTES} bytes", text.len());
-        return Err(Flaw::new(text, MAX_SCHEMA_BYTES, message));
+        return Err(ParseError::new(text, MAX_SCHEMA_BYTES, message));
     }
     let root = json::read(text)?;
-    writer::write(&root).map_err(|(at, message)| Flaw::new(text, at, message))
+    writer::write(&root).map_err(|(at, message)| ParseError::new(text, at, message))
 }

@@ -21,7 +21,7 @@ const MAX_PLACES: usize = 40;
 
 /// Which numbers are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum NumberKind {
     Any,
     Integer,
     /// Those that are no integers.
@@ -30,7 +30,7 @@ pub(super) enum Kind {
 
 /// What a number is asked for.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct NumberConstraint {
     /// Least, and whether it must be above that.
     pub(super) least: Option<(f64, bool)>,
     /// Most, and whether it must be below that.
@@ -39,7 +39,7 @@ pub(super) struct Asked {
     pub(super) divisors: Vec<f64>,
 }
 
-impl Asked {
+impl NumberConstraint {
     pub(super) fn is_anything(&self) -> bool {
         self.least.is_none() && self.most.is_none() && self.divisors.is_empty()
     }
@@ -88,8 +88,8 @@ impl Asked {
     }
 
     /// The grammar of the numbers that fit; the error says what they cannot be held to.
-    pub(super) fn expr(&self, kind: Kind, rules: &mut Rules) -> Result<Expr, String> {
-        let is_integer = kind == Kind::Integer;
+    pub(super) fn expr(&self, kind: NumberKind, rules: &mut Rules) -> Result<Expr, String> {
+        let is_integer = kind == NumberKind::Integer;
         let mut step = self.step()?;
         if let Some((divisor, places)) = step.filter(|_| is_integer) {
             // An integer is a multiple of 1 too.
@@ -207,13 +207,13 @@ struct Digits {
     divisor: u64,
     /// Digits after the point of what the divisor is over; `None` where there is no divisor.
     places: Option<usize>,
-    kind: Kind,
-    known: HashMap<Place, RuleNumber>,
+    kind: NumberKind,
+    known: HashMap<DigitState, RuleNumber>,
 }
 
 /// Where a number is that is read digit by digit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Place {
+struct DigitState {
     /// Digits before the point, while the number is as one of its bounds up to here; 0 afterwards.
     n_whole: usize,
     /// How many of these are still to come.
@@ -231,7 +231,7 @@ struct Place {
 }
 
 impl Digits {
-    fn new(least: (f64, bool), most: Option<(f64, bool)>, step: Option<(u64, usize)>, kind: Kind) -> Result<Self, String> {
+    fn new(least: (f64, bool), most: Option<(f64, bool)>, step: Option<(u64, usize)>, kind: NumberKind) -> Result<Self, String> {
         // Above all numbers that are written there is no bound.
         let most = most.filter(|&(bound, _)| bound < LARGEST).map(Bound::new).transpose()?;
         let (divisor, places) = step.map_or((1, None), |(divisor, places)| (divisor, Some(places)));
@@ -242,20 +242,21 @@ impl Digits {
         let mut choices = Vec::new();
         for n_whole in 1..=MAX_DIGITS {
             let most_after =
-                if self.kind == Kind::Integer { 0 } else { self.places.unwrap_or(MAX_DIGITS).min(MAX_DIGITS - n_whole) };
+                if self.kind == NumberKind::Integer { 0 } else { self.places.unwrap_or(MAX_DIGITS).min(MAX_DIGITS - n_whole) };
             let n_most = self.most.as_ref().map_or(usize::MAX, |most| most.whole.len());
             if n_whole < self.least.whole.len() || n_whole > n_most {
                 continue;
             }
             let (is_least, is_most) = (n_whole == self.least.whole.len(), n_whole == n_most);
-            let place = Place { n_whole, n_left: n_whole, n_after: 0, most_after, is_least, is_most, is_whole: true, rest: 0 };
+            let place =
+                DigitState { n_whole, n_left: n_whole, n_after: 0, most_after, is_least, is_most, is_whole: true, rest: 0 };
             choices.push(self.digit(place, true, rules)?);
         }
         Ok(Expr::Choice(choices))
     }
 
     /// One more digit, before the point or after it.
-    fn digit(&mut self, place: Place, is_first: bool, rules: &mut Rules) -> Result<Expr, String> {
+    fn digit(&mut self, place: DigitState, is_first: bool, rules: &mut Rules) -> Result<Expr, String> {
         let mut choices: Vec<(RuleNumber, Vec<(u32, u32)>)> = Vec::new();
         let before = place.n_whole.wrapping_sub(place.n_left);
         let digit_of = |bound: &Bound| if place.n_left > 0 { bound.whole[before] } else { bound.after(place.n_after) };
@@ -265,14 +266,14 @@ impl Digits {
         for digit in low..=high {
             let is_least = place.is_least && digit == digit_of(&self.least);
             let is_most = place.is_most && self.most.as_ref().is_some_and(|most| digit == digit_of(most));
-            let next = Place {
+            let next = DigitState {
                 n_whole: if is_least || is_most { place.n_whole } else { 0 },
                 n_left: place.n_left.saturating_sub(1),
                 n_after: place.n_after + usize::from(place.n_left == 0),
                 is_least,
                 is_most,
                 // Where this is of no matter, it is not told apart.
-                is_whole: place.is_whole && (self.kind != Kind::Fraction || place.n_left > 0 || digit == 0),
+                is_whole: place.is_whole && (self.kind != NumberKind::Fraction || place.n_left > 0 || digit == 0),
                 rest: (10 * place.rest + u64::from(digit)) % self.divisor,
                 ..place
             };
@@ -287,7 +288,7 @@ impl Digits {
     }
 
     /// What may follow.
-    fn rule(&mut self, place: Place, rules: &mut Rules) -> Result<RuleNumber, String> {
+    fn rule(&mut self, place: DigitState, rules: &mut Rules) -> Result<RuleNumber, String> {
         if let Some(&rule) = self.known.get(&place) {
             return Ok(rule);
         }
@@ -313,13 +314,13 @@ impl Digits {
         Ok(rule)
     }
 
-    fn may_end(&self, place: Place) -> bool {
+    fn may_end(&self, place: DigitState) -> bool {
         let is_above = !place.is_least || self.least.is_done(place.n_after) && !self.least.strict;
         let most = self.most.as_ref().filter(|_| place.is_most);
         let is_below = most.is_none_or(|most| !most.is_done(place.n_after) || !most.strict);
         let missing = self.places.unwrap_or(0).saturating_sub(place.n_after);
         let rest = (0..missing).fold(place.rest, |rest, _| 10 * rest % self.divisor);
-        let is_kind = self.kind != Kind::Fraction || !place.is_whole;
+        let is_kind = self.kind != NumberKind::Fraction || !place.is_whole;
         is_above && is_below && is_kind && rest == 0
     }
 }

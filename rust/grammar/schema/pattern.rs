@@ -33,7 +33,7 @@ pub(super) fn read(pattern: &str) -> Result<Node, String> {
 }
 
 /// Reads a pattern that may look ahead from where it begins, as `^(?!0$)\\d+$` does: patterns that must all be met, or not be.
-pub(super) fn read_with_looks(pattern: &str) -> Result<Vec<(Node, bool)>, String> {
+pub(super) fn read_with_lookaheads(pattern: &str) -> Result<Vec<(Node, bool)>, String> {
     let mut reader = Reader { rest: pattern.chars().collect(), at: 0 };
     let mut parts = Vec::new();
     let anchored = |node| Node::Sequence(vec![Node::Start, node]);

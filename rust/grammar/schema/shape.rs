@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::super::json::{Kind, Value};
+use super::super::json::{Value, ValueKind};
 use super::number;
 use super::pattern::Node;
 
@@ -29,8 +29,9 @@ pub(super) struct Part<'a> {
 /// Schemas that a value must all fit, each once; of none, it may be anything.
 pub(super) type Parts<'a> = Vec<Part<'a>>;
 
-pub(super) static NEVER: Value = Value { at: 0, kind: Kind::Bool(false) };
-pub(super) static BOOLEANS: [Value; 2] = [Value { at: 0, kind: Kind::Bool(false) }, Value { at: 0, kind: Kind::Bool(true) }];
+pub(super) static NEVER: Value = Value { at: 0, kind: ValueKind::Bool(false) };
+pub(super) static BOOLEANS: [Value; 2] =
+    [Value { at: 0, kind: ValueKind::Bool(false) }, Value { at: 0, kind: ValueKind::Bool(true) }];
 
 pub(super) fn part(schema: &Value) -> Parts<'_> {
     vec![Part { schema, is_negated: false }]
@@ -56,7 +57,7 @@ pub(super) struct Shape<'a> {
     pub(super) mentioned: Types,
     /// The only values that may be written.
     pub(super) values: Option<Vec<&'a Value>>,
-    pub(super) number: number::Asked,
+    pub(super) number: number::NumberConstraint,
     pub(super) string: Strings<'a>,
     pub(super) array: Arrays<'a>,
     pub(super) object: Objects<'a>,
@@ -135,7 +136,7 @@ impl Default for Shape<'_> {
             is_typed: false,
             mentioned: 0,
             values: None,
-            number: number::Asked::default(),
+            number: number::NumberConstraint::default(),
             string: Strings::default(),
             array: Arrays::default(),
             object: Objects::default(),
@@ -246,13 +247,13 @@ impl<'a> Objects<'a> {
 /// Whether two values are the same: numbers by their value where that is exact.
 pub(super) fn is_same(one: &Value, other: &Value) -> bool {
     match (&one.kind, &other.kind) {
-        (Kind::Number(one, text), Kind::Number(other, other_text)) => {
+        (ValueKind::Number(one, text), ValueKind::Number(other, other_text)) => {
             text == other_text || one.total_cmp(other).is_eq() && one.abs() < number::LARGEST
         }
-        (Kind::Array(one), Kind::Array(other)) => {
+        (ValueKind::Array(one), ValueKind::Array(other)) => {
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other))
         }
-        (Kind::Object(mine), Kind::Object(others)) => {
+        (ValueKind::Object(mine), ValueKind::Object(others)) => {
             let is_in = |(name, value): &(String, Value)| other.get(name).is_some_and(|other| is_same(value, other));
             let is_in_mine = |(name, _): &(String, Value)| one.get(name).is_some();
             mine.iter().all(is_in) && others.iter().all(is_in_mine)
@@ -264,12 +265,12 @@ pub(super) fn is_same(one: &Value, other: &Value) -> bool {
 /// The types that a value has.
 pub(super) fn type_of(value: &Value) -> Types {
     match &value.kind {
-        Kind::Null => NULL,
-        Kind::Bool(_) => BOOLEAN,
-        Kind::Number(number, _) if number.fract() == 0.0 => INTEGER,
-        Kind::Number(..) => FRACTION,
-        Kind::String(_) => STRING,
-        Kind::Array(_) => ARRAY,
-        Kind::Object(_) => OBJECT,
+        ValueKind::Null => NULL,
+        ValueKind::Bool(_) => BOOLEAN,
+        ValueKind::Number(number, _) if number.fract() == 0.0 => INTEGER,
+        ValueKind::Number(..) => FRACTION,
+        ValueKind::String(_) => STRING,
+        ValueKind::Array(_) => ARRAY,
+        ValueKind::Object(_) => OBJECT,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::super::json::{Kind, Value};
+use super::super::json::{Value, ValueKind};
 use super::super::tests::{Toy, spellings};
 use super::super::{ConstraintSource, Grammar};
 use super::*;
@@ -36,14 +36,14 @@ fn written(value: &Value) -> Vec<String> {
         })
     };
     match &value.kind {
-        Kind::Null => vec!["null".to_owned()],
-        Kind::Bool(value) => vec![value.to_string()],
-        Kind::Number(number, text) => vec![text.clone(), number.to_string()],
-        Kind::String(text) => vec![grammar::quoted(text)],
-        Kind::Array(items) => {
+        ValueKind::Null => vec!["null".to_owned()],
+        ValueKind::Bool(value) => vec![value.to_string()],
+        ValueKind::Number(number, text) => vec![text.clone(), number.to_string()],
+        ValueKind::String(text) => vec![grammar::quoted(text)],
+        ValueKind::Array(items) => {
             product(items.iter().map(written).collect()).iter().map(|row| format!("[{}]", row.join(","))).collect()
         }
-        Kind::Object(members) => {
+        ValueKind::Object(members) => {
             let mut orders: Vec<Vec<usize>> = vec![Vec::new()];
             for _ in members {
                 let longer = |order: &Vec<usize>| {
@@ -122,7 +122,7 @@ fn tally(path: &Path, draft: &str) -> Tally {
         tally.schemas += 1;
         let schema = group.get("schema").unwrap();
         let mut text = written(schema).remove(0);
-        if let Kind::Object(members) = &schema.kind
+        if let ValueKind::Object(members) = &schema.kind
             && schema.get("$schema").is_none()
         {
             text.insert_str(1, &format!("\"$schema\": \"{draft}\"{}", if members.is_empty() { "" } else { ", " }));
@@ -133,7 +133,7 @@ fn tally(path: &Path, draft: &str) -> Tally {
         };
         for test in group.get("tests").unwrap().items().unwrap() {
             let is_drawn = written(test.get("data").unwrap()).iter().any(|text| draws(&grammar, text));
-            let is_valid = test.get("valid").unwrap().kind == Kind::Bool(true);
+            let is_valid = test.get("valid").unwrap().kind == ValueKind::Bool(true);
             assert!(is_valid || !is_drawn, "{}: {:?} is drawn for {text}", path.display(), test.get("data"));
             tally.valid += usize::from(is_valid);
             tally.valid_drawn += usize::from(is_valid && is_drawn);
@@ -435,7 +435,7 @@ fn patterns_are_read_or_refused() {
         ("^[^]$", "\n", true),
         ("[]", "a", false),
     ] {
-        let asked = automaton::Asked { patterns: vec![(pattern::read(pattern).unwrap(), true)], length: (0, None) };
+        let asked = automaton::StringConstraint { patterns: vec![(pattern::read(pattern).unwrap(), true)], length: (0, None) };
         assert_eq!(asked.fits(text), Ok(is_met), "{pattern} in {text:?}");
         let schema = format!("{{\"pattern\": {}}}", grammar::quoted(pattern));
         if let Ok(held) = grammar(&schema) {

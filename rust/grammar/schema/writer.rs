@@ -3,15 +3,15 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::super::json::{self, Value};
+use super::alternatives::{Reader, keys, only};
 use super::automaton;
-use super::fits::{asked as asked_of, property};
 use super::grammar::{ENDLESS, Expr, MAX_TIMES, RuleNumber, Rules, quoted};
-use super::number::Kind;
+use super::number::NumberKind;
 use super::pattern;
 use super::shape::{
     ARRAY, Arrays, BOOLEAN, FRACTION, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, add, part,
 };
-use super::ways::{Reader, keys, only};
+use super::validation::{asked as asked_of, property};
 use super::{MAX_PROPERTIES, MAX_SCHEMA_DEPTH, Refusal, refuse, refuse_at};
 
 /// Most places of a list that are told apart where some of its items must fit another schema.
@@ -51,10 +51,10 @@ impl<'a> Writer<'a> {
     fn of_all(&mut self, parts: Parts<'a>, depth: usize) -> Result<Expr, Refusal> {
         let mut meant = Parts::new();
         for Part { schema, is_negated } in parts {
-            let part = Part { schema: if is_negated { schema } else { self.reader.meant(schema)? }, is_negated };
+            let part = Part { schema: if is_negated { schema } else { self.reader.resolved(schema)? }, is_negated };
             match (&part.schema.kind, is_negated) {
-                (json::Kind::Bool(true), false) | (json::Kind::Bool(false), true) => {}
-                (json::Kind::Bool(false), false) | (json::Kind::Bool(true), true) => return Ok(Expr::never()),
+                (json::ValueKind::Bool(true), false) | (json::ValueKind::Bool(false), true) => {}
+                (json::ValueKind::Bool(false), false) | (json::ValueKind::Bool(true), true) => return Ok(Expr::never()),
                 _ => add(&mut meant, &[part]),
             }
         }
@@ -114,14 +114,14 @@ impl<'a> Writer<'a> {
         }
         let kind = match types & NUMBER {
             0 => None,
-            INTEGER => Some(Kind::Integer),
-            FRACTION => Some(Kind::Fraction),
-            _ => Some(Kind::Any),
+            INTEGER => Some(NumberKind::Integer),
+            FRACTION => Some(NumberKind::Fraction),
+            _ => Some(NumberKind::Any),
         };
         match kind.map(|kind| (kind, shape.number.is_anything())) {
             None => {}
-            Some((Kind::Integer, true)) => choices.push(Expr::Named("integer")),
-            Some((Kind::Any, true)) => choices.push(Expr::Named("number")),
+            Some((NumberKind::Integer, true)) => choices.push(Expr::Named("integer")),
+            Some((NumberKind::Any, true)) => choices.push(Expr::Named("number")),
             Some((kind, _)) => choices.push(shape.number.expr(kind, &mut self.rules).or_else(|why| refuse_at(at, why))?),
         }
         if types & BOOLEAN != 0 {
@@ -157,7 +157,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A string whose text is what is asked for.
-    fn texts(&mut self, asked: &automaton::Asked, at: usize) -> Result<Expr, Refusal> {
+    fn texts(&mut self, asked: &automaton::StringConstraint, at: usize) -> Result<Expr, Refusal> {
         let table = asked.table().or_else(|why| refuse_at(at, format!("the pattern cannot be held to: {why}")))?;
         let text = self.rules.texts(&table);
         Ok(Expr::Sequence(vec![Expr::text("\""), text, Expr::text("\"")]))
@@ -386,7 +386,7 @@ impl<'a> Writer<'a> {
             if matches!(&value, Expr::Choice(choices) if choices.is_empty()) {
                 continue;
             }
-            let mut asked = automaton::Asked { patterns: Vec::new(), length: (0, None) };
+            let mut asked = automaton::StringConstraint { patterns: Vec::new(), length: (0, None) };
             for (place, pattern) in patterns.iter().enumerate() {
                 asked.patterns.push(((*pattern.node).clone(), met >> place & 1 == 1));
             }
@@ -401,7 +401,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A name that is what is asked for, and fits `parts`.
-    fn names(&mut self, asked: &automaton::Asked, parts: &Parts<'a>, at: usize) -> Result<Expr, Refusal> {
+    fn names(&mut self, asked: &automaton::StringConstraint, parts: &Parts<'a>, at: usize) -> Result<Expr, Refusal> {
         if parts.is_empty() {
             return if asked.patterns.is_empty() { Ok(Expr::Named("string")) } else { self.texts(asked, at) };
         }
@@ -450,13 +450,13 @@ fn member(name: Expr, value: Expr) -> Expr {
 /// A value as JSON without blanks.
 fn compact(value: &Value) -> String {
     match &value.kind {
-        json::Kind::Null => "null".to_owned(),
-        json::Kind::Bool(value) => value.to_string(),
-        json::Kind::Number(number, _) if number.fract() == 0.0 && number.abs() < 1e15 => number.to_string(),
-        json::Kind::Number(_, text) => text.clone(),
-        json::Kind::String(text) => quoted(text),
-        json::Kind::Array(items) => format!("[{}]", items.iter().map(compact).collect::<Vec<_>>().join(",")),
-        json::Kind::Object(members) => {
+        json::ValueKind::Null => "null".to_owned(),
+        json::ValueKind::Bool(value) => value.to_string(),
+        json::ValueKind::Number(number, _) if number.fract() == 0.0 && number.abs() < 1e15 => number.to_string(),
+        json::ValueKind::Number(_, text) => text.clone(),
+        json::ValueKind::String(text) => quoted(text),
+        json::ValueKind::Array(items) => format!("[{}]", items.iter().map(compact).collect::<Vec<_>>().join(",")),
+        json::ValueKind::Object(members) => {
             let members: Vec<String> =
                 members.iter().map(|(name, value)| format!("{}:{}", quoted(name), compact(value))).collect();
             format!("{{{}}}", members.join(","))
@@ -472,8 +472,8 @@ fn constant(value: &Value) -> Expr {
         Expr::Sequence(begin.into_iter().chain(items).chain([Expr::Named("space"), Expr::text(close)]).collect())
     };
     match &value.kind {
-        json::Kind::Array(items) => listed("[", items.iter().map(constant).collect(), "]"),
-        json::Kind::Object(members) => {
+        json::ValueKind::Array(items) => listed("[", items.iter().map(constant).collect(), "]"),
+        json::ValueKind::Object(members) => {
             listed("{", members.iter().map(|(name, value)| member(Expr::Text(quoted(name)), constant(value))).collect(), "}")
         }
         _ => Expr::Text(compact(value)),

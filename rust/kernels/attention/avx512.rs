@@ -12,9 +12,9 @@ use std::arch::x86_64::{
 };
 
 use super::Format;
-use super::ahead::CellsAhead;
-use super::kernels::{Scores, Weigh, kernels};
-use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
+use super::kernels::{ScoreBlock, ValueBlock, kernels};
+use super::prefetch::CellPrefetch;
+use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
 
 const LANES: usize = 16;
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::plan::SLOTS;
-use super::streams::{Stream, Streams, Stretch, index};
+use super::streams::{PositionBlock, Stream, Streams, index};
 
 /// Slots that are shared as one: in each, neighbouring streams hold the same cells or go on alone.
 const PANEL: usize = 16;
@@ -12,7 +12,7 @@ const N_PANELS: usize = SLOTS / PANEL;
 const NONE: u32 = u32::MAX;
 
 /// Which slots of a block a row sees.
-pub(super) type Sight = [u64; SLOTS / 64];
+pub(super) type Visibility = [u64; SLOTS / 64];
 
 /// Neighbouring slots of a block that some neighbouring rows of a group meet.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ pub(super) struct Segment {
 pub(super) struct Block {
     /// Of `Groups::segments`. Those of a row are in the order of their slots.
     pub(super) segments: Range<usize>,
-    /// Of `Groups::sights`, one per row of the group.
+    /// Of `Groups::visibility_masks`, one per row of the group.
     pub(super) first_sight: usize,
     /// No row sees anything from here on.
     pub(super) n_slots: usize,
@@ -52,10 +52,10 @@ pub(super) struct Groups {
     pub(super) blocks: Vec<Block>,
     pub(super) segments: Vec<Segment>,
     pub(super) cells: Vec<u32>,
-    pub(super) sights: Vec<Sight>,
+    pub(super) visibility_masks: Vec<Visibility>,
     members: Vec<Member>,
-    present: Vec<Present>,
-    open: Vec<Open>,
+    present: Vec<BlockMember>,
+    open: Vec<OpenSegment>,
 }
 
 /// The rows of one stream in a group.
@@ -69,14 +69,14 @@ struct Member {
 
 /// A member's part of the block at hand.
 #[derive(Debug)]
-struct Present {
+struct BlockMember {
     rows: Range<usize>,
     slots: [u32; SLOTS],
 }
 
 /// A segment whose end is not yet known.
 #[derive(Debug)]
-struct Open {
+struct OpenSegment {
     members: Range<usize>,
     panels: Range<usize>,
 }
@@ -89,7 +89,7 @@ impl Groups {
         self.blocks.clear();
         self.segments.clear();
         self.cells.clear();
-        self.sights.clear();
+        self.visibility_masks.clear();
         let mut last: Option<&Stream> = None;
         for stream in &streams.list {
             let n_taken: usize = self.members.last().map_or(0, |member| member.rows.end);
@@ -134,9 +134,9 @@ impl Groups {
     }
 
     fn add_block(&mut self, streams: &Streams, number: u32, first_row: usize) {
-        let first_sight = self.sights.len();
+        let first_sight = self.visibility_masks.len();
         let n_rows = self.rows.len() - first_row;
-        self.sights.resize(first_sight + n_rows, [0; SLOTS / 64]);
+        self.visibility_masks.resize(first_sight + n_rows, [0; SLOTS / 64]);
         self.present.clear();
         let mut all = [0; SLOTS / 64];
         // The slots and the first cell of a stream that shares with nobody, where these are adjacent.
@@ -151,7 +151,7 @@ impl Groups {
             let mut union = [0; SLOTS / 64];
             for row in member.rows.clone() {
                 let sight = sight_of(streams, stretch, self.rows[first_row + row]);
-                self.sights[first_sight + row] = sight;
+                self.visibility_masks[first_sight + row] = sight;
                 union.iter_mut().zip(sight).for_each(|(all, seen)| *all |= seen);
             }
             if union == [0; SLOTS / 64] {
@@ -172,10 +172,10 @@ impl Groups {
                     slots[slot] = entry.cell;
                 }
             }
-            self.present.push(Present { rows: member.rows.clone(), slots });
+            self.present.push(BlockMember { rows: member.rows.clone(), slots });
         }
         let Some(word) = all.iter().rposition(|&word| word != 0) else {
-            self.sights.truncate(first_sight);
+            self.visibility_masks.truncate(first_sight);
             return;
         };
         let n_slots = 64 * word + 64 - all[word].leading_zeros() as usize;
@@ -208,7 +208,7 @@ impl Groups {
                 let continued = self.open[first_open..n_open].iter_mut();
                 match continued.into_iter().find(|open| open.panels.end == panel && open.members == members) {
                     Some(open) => open.panels.end += 1,
-                    None => self.open.push(Open { members, panels: panel..panel + 1 }),
+                    None => self.open.push(OpenSegment { members, panels: panel..panel + 1 }),
                 }
             }
             while self.open.get(first_open).is_some_and(|open| open.panels.end <= panel) {
@@ -234,7 +234,7 @@ impl Groups {
 }
 
 /// The slots that are seen, if nothing between them is not.
-fn run_of(sight: &Sight) -> Option<Range<usize>> {
+fn run_of(sight: &Visibility) -> Option<Range<usize>> {
     let first = sight.iter().position(|&word| word != 0)?;
     let last = sight.iter().rposition(|&word| word != 0)?;
     let start = 64 * first + sight[first].trailing_zeros() as usize;
@@ -244,7 +244,7 @@ fn run_of(sight: &Sight) -> Option<Range<usize>> {
 }
 
 /// Which slots of a stretch a row sees.
-fn sight_of(streams: &Streams, stretch: &Stretch, row: u32) -> Sight {
+fn sight_of(streams: &Streams, stretch: &PositionBlock, row: u32) -> Visibility {
     let seen = streams.seen_by(row);
     let mut sight = [0; SLOTS / 64];
     let entries = &streams.entries[stretch.entries.clone()];

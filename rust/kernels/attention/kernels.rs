@@ -1,13 +1,13 @@
 //! The functions that the walk calls, compiled once per instruction set.
 
-use super::ahead::CellsAhead;
-use super::simd::{MAX_LANES, Softening, Tally};
-use super::streams::Look;
+use super::prefetch::CellPrefetch;
+use super::simd::{MAX_LANES, OnlineSoftmax, SoftmaxParams};
+use super::streams::MaskReader;
 use super::{Format, Level};
 
 /// A register block of rows that meet some cells.
 #[derive(Clone, Copy)]
-pub(super) struct Scores<'a> {
+pub(super) struct ScoreBlock<'a> {
     /// Rows of the block: at most `AttentionTable::max_rows`.
     pub(super) rows: usize,
     /// The first row's queries, transposed, and from an element to the next.
@@ -16,14 +16,14 @@ pub(super) struct Scores<'a> {
     pub(super) keys: (*const f32, usize),
     pub(super) n_cells: usize,
     pub(super) size: usize,
-    pub(super) ahead: CellsAhead<'a>,
+    pub(super) ahead: CellPrefetch<'a>,
     /// The first row's scores, as whole vectors.
     pub(super) out: *mut f32,
 }
 
 /// A register block of rows that sum the values of some cells.
 #[derive(Clone, Copy)]
-pub(super) struct Weigh<'a> {
+pub(super) struct ValueBlock<'a> {
     /// Rows of the block: at most `AttentionTable::max_rows`.
     pub(super) rows: usize,
     /// The first row's weight of the first cell.
@@ -32,7 +32,7 @@ pub(super) struct Weigh<'a> {
     pub(super) format: Format,
     pub(super) cells: &'a [*const u8],
     pub(super) size: usize,
-    pub(super) ahead: CellsAhead<'a>,
+    pub(super) ahead: CellPrefetch<'a>,
     /// The first row's sums, which are added to.
     pub(super) out: *mut f32,
 }
@@ -44,15 +44,15 @@ pub(super) struct AttentionTable {
     pub(super) lanes: usize,
     /// Most rows of a register block.
     pub(super) max_rows: usize,
-    pub(super) look: Look,
+    pub(super) look: MaskReader,
     pub(super) transpose: unsafe fn(Format, &[*const u8; MAX_LANES], usize, *mut f32, usize),
     /// Unpacks the head of a cell.
     pub(super) unpack: unsafe fn(Format, *const u8, &mut [f32]),
-    pub(super) scores: unsafe fn(Scores),
-    pub(super) soften: unsafe fn(*mut f32, Softening) -> (f32, f32),
-    pub(super) weigh: unsafe fn(Weigh),
-    pub(super) fold: unsafe fn((&mut Tally, *mut f32), (Tally, *const f32), usize),
-    pub(super) finish: unsafe fn((Tally, *const f32), Option<f32>, *mut f32, usize),
+    pub(super) scores: unsafe fn(ScoreBlock),
+    pub(super) softmax: unsafe fn(*mut f32, SoftmaxParams) -> (f32, f32),
+    pub(super) accumulate_values: unsafe fn(ValueBlock),
+    pub(super) fold: unsafe fn((&mut OnlineSoftmax, *mut f32), (OnlineSoftmax, *const f32), usize),
+    pub(super) finish: unsafe fn((OnlineSoftmax, *const f32), Option<f32>, *mut f32, usize),
 }
 
 impl AttentionTable {
@@ -86,8 +86,8 @@ macro_rules! kernels {
             transpose,
             unpack,
             scores,
-            soften,
-            weigh,
+            softmax,
+            accumulate_values,
             fold,
             finish,
         };
@@ -116,31 +116,31 @@ macro_rules! kernels {
         }
 
         $(#[$attribute])?
-        unsafe fn soften(row: *mut f32, how: Softening) -> (f32, f32) {
+        unsafe fn softmax(row: *mut f32, how: SoftmaxParams) -> (f32, f32) {
             // SAFETY: as above.
-            unsafe { simd::soften::<$simd>(row, how) }
+            unsafe { simd::softmax::<$simd>(row, how) }
         }
 
         $(#[$attribute])?
-        unsafe fn fold(so_far: (&mut Tally, *mut f32), block: (Tally, *const f32), size: usize) {
+        unsafe fn fold(so_far: (&mut OnlineSoftmax, *mut f32), block: (OnlineSoftmax, *const f32), size: usize) {
             // SAFETY: as above.
             unsafe { simd::fold::<$simd>(so_far, block, size) }
         }
 
         $(#[$attribute])?
-        unsafe fn finish(row: (Tally, *const f32), sink: Option<f32>, out: *mut f32, size: usize) {
+        unsafe fn finish(row: (OnlineSoftmax, *const f32), sink: Option<f32>, out: *mut f32, size: usize) {
             // SAFETY: as above.
             unsafe { simd::finish::<$simd>(row, sink, out, size) }
         }
 
         $(#[$attribute])?
-        unsafe fn scores_of<const M: usize, const N: usize>(a: Scores, at: usize) {
+        unsafe fn scores_of<const M: usize, const N: usize>(a: ScoreBlock, at: usize) {
             // SAFETY: as above.
             unsafe { simd::scores::<$simd, M, N>(a.queries, (a.keys.0.add(at), a.keys.1), a.size, a.ahead, a.out.add(at)) };
         }
 
         $(#[$attribute])?
-        unsafe fn scores(mut a: Scores) {
+        unsafe fn scores(mut a: ScoreBlock) {
             let mut at = 0;
             while at < a.n_cells {
                 let n = (a.n_cells - at).div_ceil(<$simd>::LANES);
@@ -154,20 +154,20 @@ macro_rules! kernels {
                         _ => unreachable!("a block of {} rows", a.rows),
                     }
                 };
-                a.ahead = CellsAhead::NONE;
+                a.ahead = CellPrefetch::NONE;
                 at += done * <$simd>::LANES;
             }
         }
 
         $(#[$attribute])?
-        unsafe fn weigh_of<const F16: bool, const M: usize, const N: usize>(a: Weigh, at: usize) {
+        unsafe fn weigh_of<const F16: bool, const M: usize, const N: usize>(a: ValueBlock, at: usize) {
             let format = if F16 { Format::F16 } else { Format::F32 };
             // SAFETY: as above.
-            unsafe { simd::weigh::<$simd, M, N>(a.weights, (format, a.cells), at, a.ahead, (a.out, a.size)) };
+            unsafe { simd::accumulate_values::<$simd, M, N>(a.weights, (format, a.cells), at, a.ahead, (a.out, a.size)) };
         }
 
         $(#[$attribute])?
-        unsafe fn weigh_in<const F16: bool>(mut a: Weigh) {
+        unsafe fn weigh_in<const F16: bool>(mut a: ValueBlock) {
             let mut at = 0;
             while at < a.size {
                 let n = (a.size - at) / <$simd>::LANES;
@@ -181,13 +181,13 @@ macro_rules! kernels {
                         _ => unreachable!("a block of {} rows", a.rows),
                     }
                 };
-                a.ahead = CellsAhead::NONE;
+                a.ahead = CellPrefetch::NONE;
                 at += done * <$simd>::LANES;
             }
         }
 
         $(#[$attribute])?
-        unsafe fn weigh(a: Weigh) {
+        unsafe fn accumulate_values(a: ValueBlock) {
             // SAFETY: as above.
             unsafe {
                 match a.format {

@@ -22,7 +22,6 @@
 )]
 #![allow(clippy::cast_ptr_alignment, reason = "cells are read by instructions that do not ask for alignment")]
 
-mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -33,6 +32,7 @@ mod kernels;
 mod neon;
 mod plan;
 mod portable;
+mod prefetch;
 mod problem;
 mod simd;
 mod streams;
@@ -41,7 +41,7 @@ mod units;
 mod walk;
 
 pub use plan::Plan;
-pub use problem::{Attention, AttentionOutput, Cells, Format, Mask, Order, Queries, Shape};
+pub use problem::{Attention, AttentionOutput, Cells, Format, Mask, MaskOrder, Queries, Shape};
 
 use super::{Level, Shared, Team};
 use kernels::AttentionTable;

@@ -10,9 +10,9 @@ use std::arch::aarch64::{
 };
 
 use super::Format;
-use super::ahead::CellsAhead;
-use super::kernels::{Scores, Weigh, kernels};
-use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
+use super::kernels::{ScoreBlock, ValueBlock, kernels};
+use super::prefetch::CellPrefetch;
+use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
 use crate::kernels::half::neon::{four_singles, high_singles, low_singles};
 
 const LANES: usize = 8;

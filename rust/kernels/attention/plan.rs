@@ -6,7 +6,7 @@ use super::groups::Groups;
 use super::kernels::AttentionTable;
 use super::streams::Streams;
 use super::units::{Sizes, Units};
-use super::{Level, Mask, Order, Shape};
+use super::{Level, Mask, MaskOrder, Shape};
 
 /// How many positions make a block: within it a row's softmax is computed at once, and blocks are folded one after the other.
 /// Never to change: a row's result depends on where blocks begin.
@@ -19,7 +19,7 @@ pub(super) const SLOTS: usize = 256;
 /// sees, 4 per cell that is seen (once for all rows that see it at the same position), and 32 per row and 256 cells.
 #[derive(Debug)]
 pub struct Plan {
-    made_for: Option<MadeFor>,
+    made_for: Option<PlanKey>,
     streams: Streams,
     pub(super) groups: Groups,
     pub(super) units: Units,
@@ -29,7 +29,7 @@ pub struct Plan {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct MadeFor {
+struct PlanKey {
     level: Level,
     shape: Shape,
     n_threads: usize,
@@ -61,7 +61,7 @@ impl Plan {
     /// With `order` a row's result depends on its own cells and their positions alone, as long as the positions it sees are
     /// different ones. Without it rows that follow each other are walked together where one sees all that the other sees, and
     /// where they slide like a window; blocks are then counted along the cells that are seen.
-    pub fn make(&mut self, level: Level, n_threads: usize, shape: &Shape, mask: Option<&Mask>, order: Option<&Order>) {
+    pub fn make(&mut self, level: Level, n_threads: usize, shape: &Shape, mask: Option<&Mask>, order: Option<&MaskOrder>) {
         let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = *shape;
         assert!(level.is_available(), "the processor lacks {level}");
         assert!(n_threads >= 1, "nobody computes");
@@ -86,11 +86,11 @@ impl Plan {
         let sizes = Sizes::new(shape, n_threads);
         self.groups.form(&self.streams, sizes.rows_per_group(n_stretches));
         self.units.cut(&sizes, &self.groups);
-        self.made_for = Some(MadeFor { level, shape: *shape, n_threads, is_masked: mask.is_some() });
+        self.made_for = Some(PlanKey { level, shape: *shape, n_threads, is_masked: mask.is_some() });
         self.tickets = AtomicUsize::new(0);
     }
 
-    fn made_for(&self) -> &MadeFor {
+    fn made_for(&self) -> &PlanKey {
         self.made_for.as_ref().expect("the plan was made")
     }
 

@@ -1,9 +1,9 @@
 //! Plain Rust: the reference for every other instruction set, and what runs under Miri.
 
 use super::Format;
-use super::ahead::CellsAhead;
-use super::kernels::{Scores, Weigh, kernels};
-use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
+use super::kernels::{ScoreBlock, ValueBlock, kernels};
+use super::prefetch::CellPrefetch;
+use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
 use crate::kernels::half::to_single;
 
 const LANES: usize = 8;

@@ -123,7 +123,7 @@ impl Shape {
 
 /// What is known beside the mask about who sees what.
 #[derive(Debug, Clone, Copy)]
-pub struct Order<'a> {
+pub struct MaskOrder<'a> {
     /// Which sequence each row belongs to. Rows of one sequence have one list of cells, of which each may see a part.
     pub sequence_of_row: &'a [u32],
     /// Which position each cell holds, where that is known; what is said of cells that no row sees does not matter.

@@ -3,8 +3,8 @@
 #![allow(clippy::needless_range_loop, reason = "sums that stay in registers are counted, not iterated over")]
 
 use super::Format;
-use super::ahead::CellsAhead;
 use super::plan::SLOTS;
+use super::prefetch::CellPrefetch;
 
 /// Most lanes that a vector of any instruction set has.
 pub(super) const MAX_LANES: usize = 16;
@@ -95,7 +95,7 @@ pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(
     (mut queries, n_queries): (*const f32, usize),
     (mut keys, keys_stride): (*const f32, usize),
     size: usize,
-    ahead: CellsAhead,
+    ahead: CellPrefetch,
     out: *mut f32,
 ) {
     // SAFETY: the caller vouches for `size` rows of `M` queries and `N` vectors of keys, and for the rows of scores.
@@ -126,11 +126,11 @@ pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(
 
 /// `out[m][j..] += weights[m][c] * values[c][j..]` for `M` rows and `N` vectors of a head, cell by cell.
 #[inline(always)]
-pub(super) unsafe fn weigh<S: Simd, const M: usize, const N: usize>(
+pub(super) unsafe fn accumulate_values<S: Simd, const M: usize, const N: usize>(
     weights: *const f32,
     (format, cells): (Format, &[*const u8]),
     at: usize,
-    ahead: CellsAhead,
+    ahead: CellPrefetch,
     (out, out_stride): (*mut f32, usize),
 ) {
     // SAFETY: the caller vouches for the cells, and for `M` rows of weights and of results.
@@ -164,7 +164,7 @@ pub(super) unsafe fn weigh<S: Simd, const M: usize, const N: usize>(
 
 /// What is done to a row's scores before they become weights.
 #[derive(Clone, Copy)]
-pub(super) struct Softening<'a> {
+pub(super) struct SoftmaxParams<'a> {
     /// Which slots of the block the row sees.
     pub(super) visible: &'a [u64; SLOTS / 64],
     /// How many slots the weights are needed of; what lies beyond is not seen.
@@ -177,7 +177,7 @@ pub(super) struct Softening<'a> {
 
 /// Turns a row's scores of one block into weights, 0 where the row does not see; returns the greatest score and the weights' sum.
 #[inline(always)]
-pub(super) unsafe fn soften<S: Simd>(row: *mut f32, how: Softening) -> (f32, f32) {
+pub(super) unsafe fn softmax<S: Simd>(row: *mut f32, how: SoftmaxParams) -> (f32, f32) {
     // SAFETY: the caller vouches for the instruction set and for a whole row of scores; slots are fewer than a row has.
     unsafe {
         let lanes_mask = (1_u64 << S::LANES) - 1;
@@ -233,12 +233,12 @@ unsafe fn exp2_of<S: Simd>(x: f32) -> f32 {
 /// A row's softmax so far: the greatest score in base 2, and the sum of weights relative to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
-pub(super) struct Tally {
+pub(super) struct OnlineSoftmax {
     pub(super) greatest: f32,
     pub(super) sum: f32,
 }
 
-impl Tally {
+impl OnlineSoftmax {
     /// Of no cell at all.
     pub(super) const NOTHING: Self = Self { greatest: f32::NEG_INFINITY, sum: 0.0 };
 }
@@ -246,8 +246,8 @@ impl Tally {
 /// Adds a block's result to what the blocks before it came to.
 #[inline(always)]
 pub(super) unsafe fn fold<S: Simd>(
-    (so_far, sums): (&mut Tally, *mut f32),
-    (block, block_sums): (Tally, *const f32),
+    (so_far, sums): (&mut OnlineSoftmax, *mut f32),
+    (block, block_sums): (OnlineSoftmax, *const f32),
     size: usize,
 ) {
     // SAFETY: the caller vouches for `size` sums of both, a multiple of the lanes.
@@ -262,7 +262,7 @@ pub(super) unsafe fn fold<S: Simd>(
         }
         let greatest = so_far.greatest.max(block.greatest);
         let (old, new) = (exp2_of::<S>(so_far.greatest - greatest), exp2_of::<S>(block.greatest - greatest));
-        *so_far = Tally { greatest, sum: so_far.sum * old + block.sum * new };
+        *so_far = OnlineSoftmax { greatest, sum: so_far.sum * old + block.sum * new };
         let (old, new) = (S::splat(old), S::splat(new));
         for at in (0..size).step_by(S::LANES) {
             let sum = S::fma(S::load(block_sums.add(at)), new, S::mul(S::load(sums.add(at)), old));
@@ -274,7 +274,7 @@ pub(super) unsafe fn fold<S: Simd>(
 /// Writes a row's result: its sums over the sum of its weights, to which a sink adds one that has no value. Zeros where the row
 /// saw nothing.
 #[inline(always)]
-pub(super) unsafe fn finish<S: Simd>((tally, sums): (Tally, *const f32), sink: Option<f32>, out: *mut f32, size: usize) {
+pub(super) unsafe fn finish<S: Simd>((tally, sums): (OnlineSoftmax, *const f32), sink: Option<f32>, out: *mut f32, size: usize) {
     // SAFETY: the caller vouches for `size` elements of both, a multiple of the lanes.
     unsafe {
         let mut factor = 0.0;

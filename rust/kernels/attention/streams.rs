@@ -4,18 +4,18 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::plan::SLOTS;
-use super::{Mask, Order};
+use super::{Mask, MaskOrder};
 
 /// A cell and the position it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Entry {
+pub(super) struct CellEntry {
     pub(super) position: u32,
     pub(super) cell: u32,
 }
 
 /// The entries of a stream whose positions are `SLOTS * number..SLOTS * (number + 1)`.
 #[derive(Debug, Clone)]
-pub(super) struct Stretch {
+pub(super) struct PositionBlock {
     pub(super) number: u32,
     pub(super) entries: Range<usize>,
     /// The first entry's cell, if both cells and positions are adjacent from there on.
@@ -37,8 +37,8 @@ pub(super) struct Streams {
     pub(super) list: Vec<Stream>,
     /// The rows of each stream, one stream after the other.
     pub(super) rows: Vec<u32>,
-    pub(super) entries: Vec<Entry>,
-    pub(super) stretches: Vec<Stretch>,
+    pub(super) entries: Vec<CellEntry>,
+    pub(super) stretches: Vec<PositionBlock>,
     /// For each row a bit for each cell: whether it is seen.
     pub(super) seen: Vec<u64>,
     pub(super) n_words: usize,
@@ -48,11 +48,17 @@ pub(super) struct Streams {
 }
 
 /// Tells for 64 numbers of a mask which are seen, and which of them are zero.
-pub(super) type Look = unsafe fn(*const u16) -> (u64, u64);
+pub(super) type MaskReader = unsafe fn(*const u16) -> (u64, u64);
 
 impl Streams {
     /// Finds them. `look` is for the processor at hand.
-    pub(super) fn find(&mut self, mask: Option<&Mask>, (n_rows, n_cells): (usize, usize), order: Option<&Order>, look: Look) {
+    pub(super) fn find(
+        &mut self,
+        mask: Option<&Mask>,
+        (n_rows, n_cells): (usize, usize),
+        order: Option<&MaskOrder>,
+        look: MaskReader,
+    ) {
         self.list.clear();
         self.entries.clear();
         self.stretches.clear();
@@ -79,7 +85,7 @@ impl Streams {
         &self.seen[row as usize * self.n_words..][..self.n_words]
     }
 
-    fn look_at(&mut self, mask: Option<&Mask>, (n_rows, n_cells): (usize, usize), look: Look) {
+    fn look_at(&mut self, mask: Option<&Mask>, (n_rows, n_cells): (usize, usize), look: MaskReader) {
         self.n_words = n_cells.div_ceil(64);
         self.is_biased = false;
         self.seen.clear();
@@ -137,7 +143,7 @@ impl Streams {
                 let cell = 64 * word + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
                 let position = position_of_cell.map_or_else(|| index(self.entries.len() - first), |positions| positions[cell]);
-                self.entries.push(Entry { position, cell: index(cell) });
+                self.entries.push(CellEntry { position, cell: index(cell) });
             }
         }
         if position_of_cell.is_some() {
@@ -156,7 +162,7 @@ impl Streams {
 
     /// Cuts the entries from `first` on into stretches.
     fn cut(&mut self, mut first: usize) {
-        let number_of = |entry: &Entry| entry.position / index(SLOTS);
+        let number_of = |entry: &CellEntry| entry.position / index(SLOTS);
         while let Some(start) = self.entries.get(first) {
             let (number, cell) = (number_of(start), start.cell);
             let list = &self.entries[first..];
@@ -164,7 +170,7 @@ impl Streams {
             let list = &list[..n];
             let are_adjacent = (list[n - 1].position - start.position) as usize == n - 1
                 && list.iter().zip(cell..).all(|(entry, cell)| entry.cell == cell);
-            self.stretches.push(Stretch { number, entries: first..first + n, first: are_adjacent.then_some(cell) });
+            self.stretches.push(PositionBlock { number, entries: first..first + n, first: are_adjacent.then_some(cell) });
             first += n;
         }
     }
@@ -182,13 +188,13 @@ impl Streams {
             if newest_start == 0 { all } else { &all[all.partition_point(|stretch| stretch.number <= newest_start)..] }
         };
         let whole = |stream: &Stream| &stretches[stream.stretches.clone()];
-        let compare_two = |a: &Stretch, b: &Stretch| {
+        let compare_two = |a: &PositionBlock, b: &PositionBlock| {
             let (of_a, of_b) = (&entries[a.entries.clone()], &entries[b.entries.clone()]);
             // Adjacent ones are equal where they begin and end alike.
             let are_equal = a.first.is_some() && b.first.is_some() && of_a.len() == of_b.len() && of_a[0] == of_b[0];
             if are_equal { Ordering::Equal } else { of_a.cmp(of_b) }
         };
-        let compare = |a: &[Stretch], b: &[Stretch]| {
+        let compare = |a: &[PositionBlock], b: &[PositionBlock]| {
             let mut pairs = a.iter().zip(b).map(|(a, b)| compare_two(a, b));
             pairs.find(|order| order.is_ne()).unwrap_or_else(|| a.len().cmp(&b.len()))
         };

@@ -152,7 +152,7 @@ pub(super) struct Unit {
 
 /// What the units that a group's blocks are cut into have in common.
 #[derive(Debug)]
-pub(super) struct Joint {
+pub(super) struct SplitReduction {
     n_units: usize,
     /// Blocks that the first unit folds itself, so that it leaves one result.
     pub(super) n_first: usize,
@@ -164,7 +164,7 @@ pub(super) struct Joint {
     n_ended: AtomicUsize,
 }
 
-impl Joint {
+impl SplitReduction {
     /// To be called once by each unit when its results are written; true for the last one, which then reads all of them.
     pub(super) fn end(&self) -> bool {
         (self.n_ended.fetch_add(1, Ordering::AcqRel) + 1).is_multiple_of(self.n_units)
@@ -175,7 +175,7 @@ impl Joint {
 #[derive(Debug, Default)]
 pub(super) struct Units {
     pub(super) list: Vec<Unit>,
-    pub(super) joints: Vec<Joint>,
+    pub(super) joints: Vec<SplitReduction>,
     costs: Vec<usize>,
 }
 
@@ -234,7 +234,7 @@ impl Units {
                         self.list.push(Unit { group: number, kv_heads: kv_heads.clone(), part, blocks, joint });
                     }
                     let n_units = self.list.len() - n_before;
-                    self.joints.push(Joint { n_units, n_first, n_results, first: used, n_ended: AtomicUsize::new(0) });
+                    self.joints.push(SplitReduction { n_units, n_first, n_results, first: used, n_ended: AtomicUsize::new(0) });
                     used += n_results * per_result;
                     free -= n_results * per_result;
                 }

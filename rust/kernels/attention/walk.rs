@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use super::ahead::{CellsAhead, Coming, cell_of};
 use super::groups::{Block, Segment};
-use super::kernels::{AttentionTable, Scores, Weigh};
+use super::kernels::{AttentionTable, ScoreBlock, ValueBlock};
 use super::plan::SLOTS;
-use super::simd::{MAX_LANES, SCORES_STRIDE, Softening, Tally};
+use super::prefetch::{CellPrefetch, UpcomingCells, cell_of};
+use super::simd::{MAX_LANES, OnlineSoftmax, SCORES_STRIDE, SoftmaxParams};
 use super::task::{Task, tiles};
-use super::units::{Area, Joint, PANEL_CELLS, Sizes};
+use super::units::{Area, PANEL_CELLS, Sizes, SplitReduction};
 use super::{Attention, AttentionOutput, Format, Plan, Shared};
 use crate::kernels::half::to_single;
 
@@ -57,7 +57,7 @@ impl Walk<'_> {
 
     /// Computes some blocks of a group. The unit that has the first ones folds them, the others leave each for itself, and
     /// whoever ends last folds these in order, so that it does not matter where the cuts are.
-    fn compute_part(&self, task: Task, joint: &Joint) {
+    fn compute_part(&self, task: Task, joint: &SplitReduction) {
         self.begin(task);
         let all = &task.group.blocks;
         let is_first = task.unit.blocks.start == all.start;
@@ -77,7 +77,7 @@ impl Walk<'_> {
         }
         if joint.end() {
             for task in task.each() {
-                self.tallies(task).fill(Tally::NOTHING);
+                self.tallies(task).fill(OnlineSoftmax::NOTHING);
                 (0..joint.n_results).for_each(|result| self.fold_left(task, joint, result));
                 self.finish(task);
             }
@@ -87,7 +87,7 @@ impl Walk<'_> {
     fn begin(&self, task: Task) {
         for task in task.each() {
             self.pack_queries(task);
-            self.tallies(task).fill(Tally::NOTHING);
+            self.tallies(task).fill(OnlineSoftmax::NOTHING);
         }
     }
 
@@ -143,17 +143,17 @@ impl Walk<'_> {
         let after = after.map_or((&[][..], 0), |(number, head)| (self.cells_of(&self.plan.groups.blocks[number]), head));
         let n_heads = task.unit.kv_heads.len();
         let mut coming =
-            Coming { here, n_heads, from: &self.attention.keys, then: (&self.attention.values, here, task.kv_head()) };
+            UpcomingCells { here, n_heads, from: &self.attention.keys, then: (&self.attention.values, here, task.kv_head()) };
         for segment in segments {
             self.score(task, segment, &mut coming);
         }
-        task.each().for_each(|task| self.soften(task, block, segments));
+        task.each().for_each(|task| self.softmax(task, block, segments));
         let n_sums = n_heads * task.n_queries * self.attention.shape.value_size;
         // SAFETY: `area` has room for the sums of all queries.
         unsafe { self.block_sums(task).write_bytes(0, n_sums) };
-        coming = Coming { here, n_heads, from: &self.attention.values, then: (&self.attention.keys, after.0, after.1) };
+        coming = UpcomingCells { here, n_heads, from: &self.attention.values, then: (&self.attention.keys, after.0, after.1) };
         for segment in segments {
-            self.weigh(task, segment, &mut coming);
+            self.accumulate_values(task, segment, &mut coming);
         }
     }
 
@@ -165,7 +165,7 @@ impl Walk<'_> {
 
     /// Scores of the rows and cells of a segment. A panel of cells meets all heads before the next does, for memory likes to be
     /// read on and on.
-    fn score(&self, task: Task, segment: &Segment, coming: &mut Coming) {
+    fn score(&self, task: Task, segment: &Segment, coming: &mut UpcomingCells) {
         let cells = &self.plan.groups.cells[segment.cells.clone()];
         let queries = segment.rows.start * task.n_heads..segment.rows.end * task.n_heads;
         let keys = &self.attention.keys;
@@ -192,7 +192,7 @@ impl Walk<'_> {
                     // SAFETY: `area` has room for all queries, a panel of keys, and a block of scores for each query with a
                     // vector more.
                     unsafe {
-                        (self.kernels.scores)(Scores {
+                        (self.kernels.scores)(ScoreBlock {
                             rows: rows.len(),
                             queries: (self.queries(task).add(rows.start), task.n_queries),
                             keys: (self.memory.add(self.area.keys), PANEL_CELLS),
@@ -202,19 +202,19 @@ impl Walk<'_> {
                             out: self.scores(task).add(rows.start * SCORES_STRIDE + slot),
                         });
                     }
-                    ahead = CellsAhead::NONE;
+                    ahead = CellPrefetch::NONE;
                 }
             }
         }
     }
 
     /// Turns the scores of a block into weights.
-    fn soften(&self, task: Task, block: &Block, segments: &[Segment]) {
+    fn softmax(&self, task: Task, block: &Block, segments: &[Segment]) {
         if self.plan.is_biased() {
             self.gather_biases(task, segments);
         }
         for row in 0..task.group.rows.len() {
-            let visible = &self.plan.groups.sights[block.first_sight + row];
+            let visible = &self.plan.groups.visibility_masks[block.first_sight + row];
             for (head, number_of_head) in self.heads(task).enumerate() {
                 let query = row * task.n_heads + head;
                 let factor = self.attention.slope(number_of_head) * std::f32::consts::LOG2_E;
@@ -224,10 +224,10 @@ impl Walk<'_> {
                     (bias, factor)
                 });
                 let cap = self.attention.softcap * std::f32::consts::LOG2_E;
-                let how = Softening { visible, n_slots: block.n_slots, cap, bias };
+                let how = SoftmaxParams { visible, n_slots: block.n_slots, cap, bias };
                 // SAFETY: `area` has room for a block of scores for each query.
-                let (greatest, sum) = unsafe { (self.kernels.soften)(self.scores(task).add(query * SCORES_STRIDE), how) };
-                self.block_tallies(task)[query] = Tally { greatest, sum };
+                let (greatest, sum) = unsafe { (self.kernels.softmax)(self.scores(task).add(query * SCORES_STRIDE), how) };
+                self.block_tallies(task)[query] = OnlineSoftmax { greatest, sum };
             }
         }
     }
@@ -251,7 +251,7 @@ impl Walk<'_> {
     }
 
     /// Adds the values of a segment's cells to the sums of its rows, panel by panel as above.
-    fn weigh(&self, task: Task, segment: &Segment, coming: &mut Coming) {
+    fn accumulate_values(&self, task: Task, segment: &Segment, coming: &mut UpcomingCells) {
         let values = &self.attention.values;
         let size = values.head_size;
         let queries = segment.rows.start * task.n_heads..segment.rows.end * task.n_heads;
@@ -280,7 +280,7 @@ impl Walk<'_> {
                 for rows in tiles(queries.clone(), self.kernels.max_rows) {
                     // SAFETY: `area` has room for the scores and sums of all queries, and the cells hold `size` numbers.
                     unsafe {
-                        (self.kernels.weigh)(Weigh {
+                        (self.kernels.accumulate_values)(ValueBlock {
                             rows: rows.len(),
                             weights: self.scores(task).add(rows.start * SCORES_STRIDE + slot),
                             format: if is_direct { values.format } else { Format::F32 },
@@ -290,7 +290,7 @@ impl Walk<'_> {
                             out: self.block_sums(task).add(rows.start * size),
                         });
                     }
-                    ahead = CellsAhead::NONE;
+                    ahead = CellPrefetch::NONE;
                 }
             }
         }
@@ -328,32 +328,32 @@ impl Walk<'_> {
     }
 
     /// Where in `scratch` a partial result of a task lies: its tallies, then its sums.
-    fn place(&self, task: Task, joint: &Joint, result: usize) -> Range<usize> {
+    fn place(&self, task: Task, joint: &SplitReduction, result: usize) -> Range<usize> {
         let n = task.n_queries * self.sizes.per_query();
         let first = self.partials + 4 * (joint.first + (result * task.unit.kv_heads.len() + task.kv) * n);
         first..first + 4 * n
     }
 
     /// Leaves a result for whoever folds it.
-    fn leave(&self, task: Task, joint: &Joint, result: usize, (tallies, sums): (&[Tally], *const f32)) {
+    fn leave(&self, task: Task, joint: &SplitReduction, result: usize, (tallies, sums): (&[OnlineSoftmax], *const f32)) {
         let n_sums = task.n_queries * self.attention.shape.value_size;
-        // SAFETY: each result is written by one unit, and read only after `Joint::end` has told that all are written.
+        // SAFETY: each result is written by one unit, and read only after `SplitReduction::end` has told that all are written.
         unsafe {
             let place = self.scratch.part_mut(self.place(task, joint, result)).as_mut_ptr().cast::<f32>();
-            place.cast::<Tally>().copy_from_nonoverlapping(tallies.as_ptr(), task.n_queries);
+            place.cast::<OnlineSoftmax>().copy_from_nonoverlapping(tallies.as_ptr(), task.n_queries);
             place.add(2 * task.n_queries).copy_from_nonoverlapping(sums, n_sums);
         }
     }
 
     /// Folds a result that was left.
-    fn fold_left(&self, task: Task, joint: &Joint, result: usize) {
+    fn fold_left(&self, task: Task, joint: &SplitReduction, result: usize) {
         let size = self.attention.shape.value_size;
         // SAFETY: all units of the joint have ended, so nobody writes it any more.
         let place = unsafe { self.scratch.part(self.place(task, joint, result)) }.as_ptr().cast::<f32>();
         for (query, tally) in self.tallies(task).iter_mut().enumerate() {
             // SAFETY: the place has a tally and `size` numbers of each query.
             unsafe {
-                let block = place.cast::<Tally>().add(query).read();
+                let block = place.cast::<OnlineSoftmax>().add(query).read();
                 let sums = place.add(2 * task.n_queries + query * size);
                 (self.kernels.fold)((tally, self.sums(task).add(query * size)), (block, sums), size);
             }
@@ -361,19 +361,19 @@ impl Walk<'_> {
     }
 
     #[expect(clippy::mut_from_ref, reason = "it is this thread's own memory, and parts of it do not overlap")]
-    fn tallies(&self, task: Task) -> &mut [Tally] {
+    fn tallies(&self, task: Task) -> &mut [OnlineSoftmax] {
         // SAFETY: `area` has room for a tally of each query, and nobody else uses this thread's memory.
         unsafe {
-            let first = self.memory.add(self.area.tallies).cast::<Tally>().add(task.kv * task.n_queries);
+            let first = self.memory.add(self.area.tallies).cast::<OnlineSoftmax>().add(task.kv * task.n_queries);
             std::slice::from_raw_parts_mut(first, task.n_queries)
         }
     }
 
     #[expect(clippy::mut_from_ref, reason = "it is this thread's own memory, and parts of it do not overlap")]
-    fn block_tallies(&self, task: Task) -> &mut [Tally] {
+    fn block_tallies(&self, task: Task) -> &mut [OnlineSoftmax] {
         // SAFETY: as above.
         unsafe {
-            let first = self.memory.add(self.area.block_tallies).cast::<Tally>().add(task.kv * task.n_queries);
+            let first = self.memory.add(self.area.block_tallies).cast::<OnlineSoftmax>().add(task.kv * task.n_queries);
             std::slice::from_raw_parts_mut(first, task.n_queries)
         }
     }

@@ -6,14 +6,14 @@
 use std::array::from_fn;
 use std::marker::PhantomData;
 
-use super::ahead::{BytesAhead, ask_for_word};
 use super::form::Form;
 use super::lanes::Lanes;
-use super::unpack::{Packed, Sink, Unpack};
+use super::prefetch::{BytePrefetch, ask_for_word};
+use super::unpack::{PackedPanel, Sink, Unpack};
 
 /// A span of a panel, and the same span of a tile.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Meeting {
+pub(super) struct TileProduct {
     /// Units of the panel.
     pub(super) panel: *const u8,
     /// Units of the tile.
@@ -25,7 +25,7 @@ pub(super) struct Meeting {
     /// Where the sums go: one for each row and column.
     pub(super) after: *mut f32,
     /// What is read next.
-    pub(super) ahead: BytesAhead,
+    pub(super) ahead: BytePrefetch,
     /// How many floats lie between two columns there.
     pub(super) after_stride: usize,
 }
@@ -36,8 +36,8 @@ pub(super) struct Meeting {
 /// The processor has what `L` needs; `meeting.panel` and `meeting.tile` have `meeting.n` units of form `F` that may be read, the
 /// sums before, if any, a vector for each column, and `meeting.after` as many that may be written.
 #[inline(always)]
-pub(super) unsafe fn tile<L: Lanes, F: Form, const N: usize>(meeting: &Meeting) {
-    let Meeting { mut panel, mut tile, n, mut ahead, .. } = *meeting;
+pub(super) unsafe fn tile<L: Lanes, F: Form, const N: usize>(meeting: &TileProduct) {
+    let TileProduct { mut panel, mut tile, n, mut ahead, .. } = *meeting;
     // SAFETY: the caller vouches for the instruction set, the units and the sums; offsets stay inside of a unit.
     unsafe {
         let mut sums = sums_before::<L, N>(meeting);
@@ -65,7 +65,7 @@ pub(super) unsafe fn tile<L: Lanes, F: Form, const N: usize>(meeting: &Meeting) 
 /// # Safety
 /// As of [`tile`], but that the panel is not read; the packed blocks may be, and `room` has room for a unit.
 #[inline(always)]
-pub(super) unsafe fn packed<L: Lanes, U: Unpack, const N: usize>(packed: &Packed, room: *mut u8, meeting: &Meeting) {
+pub(super) unsafe fn packed<L: Lanes, U: Unpack, const N: usize>(packed: &PackedPanel, room: *mut u8, meeting: &TileProduct) {
     // SAFETY: the caller vouches for the instruction set, the blocks, the units and the sums.
     unsafe {
         let mut sums = sums_before::<L, N>(meeting);
@@ -73,7 +73,7 @@ pub(super) unsafe fn packed<L: Lanes, U: Unpack, const N: usize>(packed: &Packed
         for _ in 0..packed.n {
             U::scales::<L>(block, packed.stride, room);
             let inner = begin::<L, U::Form, N>(room, tile, &sums);
-            let mut met = Met::<L, U, N> { panel: room, tile, inner, next, format: PhantomData };
+            let mut met = UnitProduct::<L, U, N> { panel: room, tile, inner, next, format: PhantomData };
             U::words::<L, _>(block, packed.stride, &mut met);
             end::<L, U::Form, N>(room, tile, &met.inner, &mut sums);
             block = block.add(U::BLOCK);
@@ -85,7 +85,7 @@ pub(super) unsafe fn packed<L: Lanes, U: Unpack, const N: usize>(packed: &Packed
 }
 
 /// Multiplies a unit's bytes at once.
-struct Met<L: Lanes, U: Unpack, const N: usize> {
+struct UnitProduct<L: Lanes, U: Unpack, const N: usize> {
     /// The unit's scales and minima.
     panel: *const u8,
     tile: *const u8,
@@ -94,7 +94,7 @@ struct Met<L: Lanes, U: Unpack, const N: usize> {
     format: PhantomData<U>,
 }
 
-impl<L: Lanes, U: Unpack, const N: usize> Sink<L> for Met<L, U, N> {
+impl<L: Lanes, U: Unpack, const N: usize> Sink<L> for UnitProduct<L, U, N> {
     /// The sums of products for each scale of the block, of which there are at most two.
     type Taken = [[L::Ints; N]; 2];
 
@@ -124,14 +124,14 @@ impl<L: Lanes, U: Unpack, const N: usize> Sink<L> for Met<L, U, N> {
 
 /// The sums so far.
 #[inline(always)]
-unsafe fn sums_before<L: Lanes, const N: usize>(meeting: &Meeting) -> [L::Floats; N] {
+unsafe fn sums_before<L: Lanes, const N: usize>(meeting: &TileProduct) -> [L::Floats; N] {
     let before = meeting.before;
     // SAFETY: the caller vouches for the instruction set and the sums.
     from_fn(|c| unsafe { if before.is_null() { L::splat_float(0.0) } else { L::load_floats(before.add(L::ROWS * c)) } })
 }
 
 #[inline(always)]
-unsafe fn store_sums<L: Lanes, const N: usize>(meeting: &Meeting, sums: [L::Floats; N]) {
+unsafe fn store_sums<L: Lanes, const N: usize>(meeting: &TileProduct, sums: [L::Floats; N]) {
     for (c, sum) in sums.into_iter().enumerate() {
         // SAFETY: the caller vouches for the instruction set and the sums.
         unsafe { L::store_floats(sum, meeting.after.add(meeting.after_stride * c)) };

@@ -39,7 +39,7 @@ pub enum Format {
 
 /// What becomes of the activations before they meet weights of a format: what llama.cpp makes of them too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Meets {
+pub(super) enum ActivationFormat {
     /// 32 bytes and a scale of half precision.
     Q8_0,
     /// The same, and the sum of the 32 values in half precision.
@@ -75,9 +75,9 @@ impl Format {
     #[must_use]
     pub fn block_len(self) -> usize {
         match self.meets() {
-            Meets::Q8_0 | Meets::Q8_1 => 32,
-            Meets::Q8K => 256,
-            Meets::F32 => 1,
+            ActivationFormat::Q8_0 | ActivationFormat::Q8_1 => 32,
+            ActivationFormat::Q8K => 256,
+            ActivationFormat::F32 => 1,
         }
     }
 
@@ -109,12 +109,12 @@ impl Format {
         n_in / self.block_len() * self.block_bytes()
     }
 
-    pub(super) fn meets(self) -> Meets {
+    pub(super) fn meets(self) -> ActivationFormat {
         match self {
-            Self::Q8_0 | Self::Q4_0 | Self::Q5_0 | Self::Iq4Nl | Self::Mxfp4 => Meets::Q8_0,
-            Self::Q4_1 | Self::Q5_1 => Meets::Q8_1,
-            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Iq4Xs => Meets::Q8K,
-            Self::F16 | Self::Bf16 | Self::F32 => Meets::F32,
+            Self::Q8_0 | Self::Q4_0 | Self::Q5_0 | Self::Iq4Nl | Self::Mxfp4 => ActivationFormat::Q8_0,
+            Self::Q4_1 | Self::Q5_1 => ActivationFormat::Q8_1,
+            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Iq4Xs => ActivationFormat::Q8K,
+            Self::F16 | Self::Bf16 | Self::F32 => ActivationFormat::F32,
         }
     }
 }

@@ -1,28 +1,28 @@
 //! The text of the algorithms, compiled for each instruction set.
 
-use super::accumulate::{self, Meeting};
-use super::ahead;
+use super::accumulate::{self, TileProduct};
 use super::form::{Form, MAX_COLUMNS, MAX_PACKED_COLUMNS};
 use super::format::Format;
 use super::lanes::Lanes;
-use super::plain::{self, Plain, PlainMeeting};
-use super::quantise::{self, Stretch};
-use super::unpack::{self, Packed, Unpack};
+use super::plain::{self, FloatFormat, FloatTileProduct};
+use super::prefetch;
+use super::quantise::{self, ActivationSpan};
+use super::unpack::{self, PackedPanel, Unpack};
 use crate::kernels::Level;
 
 /// What computes one format on one level. Its functions may be called where the level is available.
 #[derive(Clone, Copy)]
 pub(super) enum ProductTable {
-    Quantised(Quantised),
-    Plain { tiles: [unsafe fn(&PlainMeeting); MAX_COLUMNS], rows: usize, columns: usize },
+    Quantised(QuantisedTable),
+    Plain { tiles: [unsafe fn(&FloatTileProduct); MAX_COLUMNS], rows: usize, columns: usize },
 }
 
 /// Multiplies blocks as it unpacks them.
-pub(super) type PackedKernel = unsafe fn(&Packed, *mut u8, &Meeting);
+pub(super) type PackedKernel = unsafe fn(&PackedPanel, *mut u8, &TileProduct);
 
 /// Of weights that are bytes and scales.
 #[derive(Clone, Copy)]
-pub(super) struct Quantised {
+pub(super) struct QuantisedTable {
     /// Bytes of a block of weights, which becomes a unit.
     pub(super) block_bytes: usize,
     /// Weights of a row in a unit.
@@ -37,12 +37,12 @@ pub(super) struct Quantised {
     pub(super) offset: i32,
     /// The most columns of a tile.
     pub(super) columns: usize,
-    pub(super) quantise: unsafe fn(&Stretch),
+    pub(super) quantise: unsafe fn(&ActivationSpan),
     /// Asks for the beginning of so many bytes.
     pub(super) ask_for_first: fn(*const u8, usize),
-    pub(super) unpack: unsafe fn(&Packed, *mut u8),
+    pub(super) unpack: unsafe fn(&PackedPanel, *mut u8),
     /// For one column, for two, and so on.
-    pub(super) tiles: [unsafe fn(&Meeting); MAX_COLUMNS],
+    pub(super) tiles: [unsafe fn(&TileProduct); MAX_COLUMNS],
     /// For one column and for two that are all there is: unpacks on the way.
     pub(super) packed: Option<[PackedKernel; MAX_PACKED_COLUMNS]>,
 }
@@ -89,31 +89,31 @@ macro_rules! level {
             use super::*;
 
             $(#[target_feature(enable = $feature)])?
-            unsafe fn quantise<F: Form>(stretch: &Stretch) {
+            unsafe fn quantise<F: Form>(stretch: &ActivationSpan) {
                 // SAFETY: the caller vouches for what the stretch points to, and the processor has the instruction set.
                 unsafe { quantise::stretch::<$quantise, F>(stretch) }
             }
 
             $(#[target_feature(enable = $feature)])?
-            unsafe fn unpack<U: Unpack>(packed: &Packed, to: *mut u8) {
+            unsafe fn unpack<U: Unpack>(packed: &PackedPanel, to: *mut u8) {
                 // SAFETY: the caller vouches for the blocks and the room, and the processor has the instruction set.
                 unsafe { unpack::span::<$lanes, U>(packed, to) }
             }
 
             $(#[target_feature(enable = $feature)])?
-            unsafe fn tile<F: Form, const N: usize>(meeting: &Meeting) {
+            unsafe fn tile<F: Form, const N: usize>(meeting: &TileProduct) {
                 // SAFETY: the caller vouches for what meets, and the processor has the instruction set.
                 unsafe { accumulate::tile::<$lanes, F, N>(meeting) }
             }
 
             $(#[target_feature(enable = $feature)])?
-            unsafe fn packed<U: Unpack, const N: usize>(packed: &Packed, room: *mut u8, meeting: &Meeting) {
+            unsafe fn packed<U: Unpack, const N: usize>(packed: &PackedPanel, room: *mut u8, meeting: &TileProduct) {
                 // SAFETY: the caller vouches for what meets and the room, and the processor has the instruction set.
                 unsafe { accumulate::packed::<$lanes, U, N>(packed, room, meeting) }
             }
 
             $(#[target_feature(enable = $feature)])?
-            unsafe fn plain<P: Plain, const N: usize>(meeting: &PlainMeeting) {
+            unsafe fn plain<P: FloatFormat, const N: usize>(meeting: &FloatTileProduct) {
                 // SAFETY: the caller vouches for what meets, and the processor has the instruction set.
                 unsafe { plain::multiply::<$lanes, P, N>(meeting) }
             }
@@ -124,7 +124,7 @@ macro_rules! level {
             }
 
             fn quantised<U: Unpack>() -> ProductTable {
-                ProductTable::Quantised(Quantised {
+                ProductTable::Quantised(QuantisedTable {
                     block_bytes: U::BLOCK,
                     unit_len: U::Form::LEN,
                     rows: <$lanes>::ROWS,
@@ -133,7 +133,7 @@ macro_rules! level {
                     offset: U::offset::<$lanes>(),
                     columns: <$lanes>::COLUMNS,
                     quantise: quantise::<U::Form>,
-                    ask_for_first: ahead::ask_for_first::<$lanes>,
+                    ask_for_first: prefetch::ask_for_first::<$lanes>,
                     unpack: unpack::<U>,
                     tiles: [
                         tile::<U::Form, 1>,
@@ -149,7 +149,7 @@ macro_rules! level {
                 })
             }
 
-            fn floats<P: Plain>() -> ProductTable {
+            fn floats<P: FloatFormat>() -> ProductTable {
                 ProductTable::Plain {
                     tiles: [
                         plain::<P, 1>,

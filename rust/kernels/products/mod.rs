@@ -28,7 +28,6 @@
 #![allow(clippy::wildcard_imports, reason = "instructions are many, and their names are long enough")]
 
 mod accumulate;
-mod ahead;
 mod form;
 mod format;
 mod kernels;
@@ -37,6 +36,7 @@ mod multiply;
 mod operands;
 mod plain;
 mod plan;
+mod prefetch;
 mod quantise;
 #[cfg(test)]
 mod tests;
@@ -44,4 +44,4 @@ mod unpack;
 
 pub use format::Format;
 pub use multiply::{covers, multiply, multiply_by_expert, scratch_bytes, scratch_bytes_by_expert};
-pub use operands::{Choices, Experts, ProductOutput, Rows, Weights};
+pub use operands::{ExpertChoices, Experts, ProductOutput, Rows, Weights};

@@ -3,16 +3,16 @@
 use std::ptr::null;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::accumulate::Meeting;
-use super::ahead::BytesAhead;
+use super::accumulate::TileProduct;
 use super::form::{MAX_COLUMNS, SPAN};
 use super::format::Format;
-use super::kernels::{ProductTable, Quantised};
-use super::operands::{Choices, Experts, ProductOutput, Rows, Weights};
-use super::plain::PlainMeeting;
-use super::plan::{Chunk, Layout, Plan, Size, Tiles};
-use super::quantise::Stretch;
-use super::unpack::Packed;
+use super::kernels::{ProductTable, QuantisedTable};
+use super::operands::{ExpertChoices, Experts, ProductOutput, Rows, Weights};
+use super::plain::FloatTileProduct;
+use super::plan::{Chunk, Layout, Plan, ProductSize, Tiles};
+use super::prefetch::BytePrefetch;
+use super::quantise::ActivationSpan;
+use super::unpack::PackedPanel;
 use crate::kernels::{Level, Shared, Team};
 
 /// Whether there is a kernel for weights of this format and size.
@@ -28,7 +28,7 @@ pub fn covers(level: Level, format: Format, n_in: usize, n_out: usize) -> bool {
 /// How many bytes of scratch memory [`multiply`] takes at most. They need no alignment, and nothing is expected of what they hold.
 #[must_use]
 pub fn scratch_bytes(level: Level, format: Format, n_in: usize, n_out: usize, n_rows: usize, n_threads: usize) -> usize {
-    let size = Size { n_in, n_out, n_columns: n_rows, n_groups: 1, n_threads };
+    let size = ProductSize { n_in, n_out, n_columns: n_rows, n_groups: 1, n_threads };
     ProductTable::of(level, format).map_or(0, |kernels| Layout::of(&kernels, &size).bytes(n_threads))
 }
 
@@ -39,10 +39,10 @@ pub fn scratch_bytes_by_expert(level: Level, weights: &Experts, n_pairs: usize, 
     ProductTable::of(level, weights.weights.format).map_or(0, |kernels| Layout::of(&kernels, &size).bytes(n_threads))
 }
 
-fn size_by_expert(weights: &Experts, n_pairs: usize, n_threads: usize) -> Size {
+fn size_by_expert(weights: &Experts, n_pairs: usize, n_threads: usize) -> ProductSize {
     let Weights { n_in, n_out, .. } = weights.weights;
     // Two groups at least, so that there is room for the order.
-    Size { n_in, n_out, n_columns: n_pairs, n_groups: weights.n_experts.max(2), n_threads }
+    ProductSize { n_in, n_out, n_columns: n_pairs, n_groups: weights.n_experts.max(2), n_threads }
 }
 
 /// Multiplies each row of activations with all rows of weights. Every thread of the team calls it with the same arguments; results
@@ -53,7 +53,8 @@ fn size_by_expert(weights: &Experts, n_pairs: usize, n_threads: usize) -> Size {
 pub fn multiply(level: Level, weights: &Weights, rows: &Rows, out: &ProductOutput, scratch: &Shared<u8>, team: &dyn Team) {
     let n_columns = u32::try_from(rows.n_rows).expect("rows are counted in 32 bits");
     weights.check();
-    let size = Size { n_in: weights.n_in, n_out: weights.n_out, n_columns: rows.n_rows, n_groups: 1, n_threads: team.size() };
+    let size =
+        ProductSize { n_in: weights.n_in, n_out: weights.n_out, n_columns: rows.n_rows, n_groups: 1, n_threads: team.size() };
     let all = [0, n_columns];
     let Some(product) = Product::new(level, weights, rows, out, scratch, &size, team) else { return };
     product.run(&all, None, |column| column, team);
@@ -68,7 +69,7 @@ pub fn multiply(level: Level, weights: &Weights, rows: &Rows, out: &ProductOutpu
 pub fn multiply_by_expert(
     level: Level,
     weights: &Experts,
-    choices: &Choices,
+    choices: &ExpertChoices,
     rows: &Rows,
     out: &ProductOutput,
     scratch: &Shared<u8>,
@@ -99,7 +100,7 @@ pub fn multiply_by_expert(
 }
 
 /// Writes the pairs to `order`, those of one expert beside each other, and where each expert's begin to `starts`, which is zero.
-fn sort_by_expert(choices: &Choices, starts: &mut [u32], order: &mut [u32]) {
+fn sort_by_expert(choices: &ExpertChoices, starts: &mut [u32], order: &mut [u32]) {
     let n = u32::try_from(choices.n_pairs()).expect("pairs are counted in 32 bits");
     for pair in 0..choices.n_pairs() {
         starts[choices.expert(pair) + 1] += 1;
@@ -120,7 +121,7 @@ fn sort_by_expert(choices: &Choices, starts: &mut [u32], order: &mut [u32]) {
 /// A product whose operands were checked.
 struct Product<'a> {
     kernels: ProductTable,
-    size: Size,
+    size: ProductSize,
     layout: Layout,
     weights: Weights<'a>,
     group_stride: usize,
@@ -138,7 +139,7 @@ impl<'a> Product<'a> {
         rows: &Rows<'a>,
         out: &ProductOutput,
         scratch: &Shared<u8>,
-        size: &Size,
+        size: &ProductSize,
         team: &dyn Team,
     ) -> Option<Self> {
         let covered = covers(level, weights.format, weights.n_in, weights.n_out);
@@ -208,13 +209,13 @@ impl<'a> Product<'a> {
     }
 
     /// The first unit of a tile.
-    fn tile(&self, quantised: &Quantised, first_column: usize) -> *mut u8 {
+    fn tile(&self, quantised: &QuantisedTable, first_column: usize) -> *mut u8 {
         let n_units = self.size.n_in / quantised.unit_len;
         self.scratch.wrapping_add(self.layout.activations + first_column * n_units * quantised.column_bytes)
     }
 
     /// Makes this thread's share of the activations into bytes.
-    fn quantise(&self, quantised: &Quantised, plan: &Plan, starts: &[u32], row: impl Fn(usize) -> usize, team: &dyn Team) {
+    fn quantise(&self, quantised: &QuantisedTable, plan: &Plan, starts: &[u32], row: impl Fn(usize) -> usize, team: &dyn Team) {
         let n_units = self.size.n_in / quantised.unit_len;
         let total = self.size.n_columns * n_units;
         let (mut at, end) = (total * team.index() / team.size(), total * (team.index() + 1) / team.size());
@@ -230,7 +231,7 @@ impl<'a> Product<'a> {
             let (first, last) = (tiles.start(tile), tiles.start(tile + 1));
             let values =
                 &self.rows.values[row(column) * self.rows.row_stride + unit * quantised.unit_len..][..n * quantised.unit_len];
-            let stretch = Stretch {
+            let stretch = ActivationSpan {
                 values: values.as_ptr(),
                 tile: self.tile(quantised, start + first).wrapping_add((last - first) * unit * quantised.column_bytes),
                 n_columns: last - first,
@@ -248,7 +249,7 @@ impl<'a> Product<'a> {
     #[expect(clippy::too_many_arguments, reason = "the parts of one loop")]
     fn chunk(
         &self,
-        quantised: &Quantised,
+        quantised: &QuantisedTable,
         chunk: &Chunk,
         start: usize,
         tiles: Tiles,
@@ -283,8 +284,9 @@ impl<'a> Product<'a> {
                 let share = if ahead.is_null() { 0 } else { per_unit / 2 };
                 // Where nothing comes next, this is asked for once more, which costs nothing.
                 let again = if ahead.is_null() { first } else { next };
-                let mut packed = Packed { first, stride, n, ahead: BytesAhead::new(next, share), next: again };
-                let mut rest = BytesAhead::new(next.wrapping_add(n * share), if ahead.is_null() { 0 } else { per_unit - share });
+                let mut packed = PackedPanel { first, stride, n, ahead: BytePrefetch::new(next, share), next: again };
+                let mut rest =
+                    BytePrefetch::new(next.wrapping_add(n * share), if ahead.is_null() { 0 } else { per_unit - share });
                 if n_rows < lanes {
                     self.fill(&mut packed, n_rows, n * quantised.block_bytes, own.wrapping_add(self.layout.filled));
                 }
@@ -298,10 +300,10 @@ impl<'a> Product<'a> {
                     let n_columns = end - column;
                     let is_last = is_direct && unit + n == n_units;
                     let out = self.out.wrapping_add(self.out_stride * column + lanes * panel);
-                    let meeting = Meeting {
+                    let meeting = TileProduct {
                         panel: own,
                         tile: self.tile(quantised, start + column).wrapping_add(n_columns * unit * quantised.column_bytes),
-                        ahead: std::mem::replace(&mut rest, BytesAhead::nothing()),
+                        ahead: std::mem::replace(&mut rest, BytePrefetch::nothing()),
                         n,
                         before: if unit == 0 { null() } else { sums_of(column) },
                         after: if is_last { out } else { sums_of(column) },
@@ -329,7 +331,7 @@ impl<'a> Product<'a> {
     }
 
     /// Copies a span of fewer rows than lanes, and adds rows of zeros, which are valid blocks.
-    fn fill(&self, packed: &mut Packed, n_rows: usize, bytes: usize, to: *mut u8) {
+    fn fill(&self, packed: &mut PackedPanel, n_rows: usize, bytes: usize, to: *mut u8) {
         for row in 0..self.kernels.rows() {
             let to = to.wrapping_add(bytes * row);
             // SAFETY: the rows are within the weights, and a thread's own memory has room for a span.
@@ -346,7 +348,7 @@ impl<'a> Product<'a> {
 
     fn plain_chunk(
         &self,
-        kernels: &[unsafe fn(&PlainMeeting); MAX_COLUMNS],
+        kernels: &[unsafe fn(&FloatTileProduct); MAX_COLUMNS],
         chunk: &Chunk,
         start: usize,
         tiles: Tiles,
@@ -363,7 +365,7 @@ impl<'a> Product<'a> {
                     let row = order.map_or(column, |order| order[column] as usize);
                     out[i] = self.out.wrapping_add(self.out_stride * row + lanes * panel);
                 }
-                let meeting = PlainMeeting {
+                let meeting = FloatTileProduct {
                     weights: self.panel(chunk.group, panel),
                     stride: self.weights.row_stride,
                     n_rows: lanes.min(self.size.n_out - lanes * panel),

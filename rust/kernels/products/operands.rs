@@ -31,7 +31,7 @@ pub struct Experts<'a> {
 
 /// Which experts each token meets.
 #[derive(Debug, Clone, Copy)]
-pub struct Choices<'a> {
+pub struct ExpertChoices<'a> {
     /// The experts of each token.
     pub experts: &'a [i32],
     /// How many tokens there are.
@@ -94,7 +94,7 @@ impl Experts<'_> {
     }
 }
 
-impl Choices<'_> {
+impl ExpertChoices<'_> {
     pub(super) fn check(&self, n_experts: usize) {
         let Self { experts, n_tokens, n_used, stride } = *self;
         assert!(

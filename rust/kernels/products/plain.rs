@@ -3,7 +3,7 @@
 //! Lanes run along the row: sixteen sums per weight row and column, which are added up at the end, always in the same order.
 
 use super::form::{MAX_COLUMNS, MAX_ROWS};
-use super::lanes::Along;
+use super::lanes::RowLanes;
 
 /// How many weights of a row are met at a time: as many of each column stay in the first cache.
 const STRIDE: usize = 256;
@@ -12,7 +12,7 @@ const STRIDE: usize = 256;
 const LANES: usize = 16;
 
 /// A format that is converted as it is read.
-pub(super) trait Plain {
+pub(super) trait FloatFormat {
     /// Bytes of a weight.
     const BYTES: usize;
 
@@ -20,7 +20,7 @@ pub(super) trait Plain {
     ///
     /// # Safety
     /// The processor has what `L` needs, and sixteen weights may be read.
-    unsafe fn load<L: Along>(from: *const u8) -> L::Sixteen;
+    unsafe fn load<L: RowLanes>(from: *const u8) -> L::Sixteen;
 }
 
 /// Half precision.
@@ -32,11 +32,11 @@ pub(super) struct F32;
 
 macro_rules! plain {
     ($($name:ident, $bytes:literal, $load:ident;)*) => {$(
-        impl Plain for $name {
+        impl FloatFormat for $name {
             const BYTES: usize = $bytes;
 
             #[inline(always)]
-            unsafe fn load<L: Along>(from: *const u8) -> L::Sixteen {
+            unsafe fn load<L: RowLanes>(from: *const u8) -> L::Sixteen {
                 // SAFETY: the caller vouches for the instruction set and the weights.
                 unsafe { L::$load(from.cast()) }
             }
@@ -52,7 +52,7 @@ plain! {
 
 /// A panel's rows of weights and up to eight rows of activations.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PlainMeeting {
+pub(super) struct FloatTileProduct {
     /// The first row of weights.
     pub(super) weights: *const u8,
     /// Bytes from row to row.
@@ -72,7 +72,7 @@ pub(super) struct PlainMeeting {
 /// # Safety
 /// The processor has what `L` needs, rows may be read, and results written.
 #[inline(always)]
-pub(super) unsafe fn multiply<L: Along, P: Plain, const N: usize>(meeting: &PlainMeeting) {
+pub(super) unsafe fn multiply<L: RowLanes, P: FloatFormat, const N: usize>(meeting: &FloatTileProduct) {
     // SAFETY: the caller vouches for the instruction set and the rows.
     unsafe {
         let mut sums = [[L::zero(); N]; MAX_ROWS];
@@ -109,8 +109,8 @@ pub(super) unsafe fn multiply<L: Along, P: Plain, const N: usize>(meeting: &Plai
 
 /// Adds what `n` weights from `at` on of `R` rows make.
 #[inline(always)]
-unsafe fn step<L: Along, P: Plain, const N: usize, const R: usize>(
-    meeting: &PlainMeeting,
+unsafe fn step<L: RowLanes, P: FloatFormat, const N: usize, const R: usize>(
+    meeting: &FloatTileProduct,
     row: usize,
     at: usize,
     n: usize,

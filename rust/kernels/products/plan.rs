@@ -14,7 +14,7 @@ const LINE: usize = 64;
 
 /// The size of a product.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Size {
+pub(super) struct ProductSize {
     pub(super) n_in: usize,
     pub(super) n_out: usize,
     /// Rows of activations, each counted as often as it is met.
@@ -70,7 +70,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn of(kernels: &ProductTable, size: &Size) -> Self {
+    pub(super) fn of(kernels: &ProductTable, size: &ProductSize) -> Self {
         let lines = |bytes: usize| bytes.next_multiple_of(LINE);
         let order_bytes = if size.n_groups > 1 { lines(4 * (size.n_groups + 1 + size.n_columns)) } else { 0 };
         let ProductTable::Quantised(quantised) = kernels else {
@@ -134,7 +134,7 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn of(kernels: &ProductTable, size: &Size, max_columns: usize, starts: &'a [u32]) -> Self {
+    pub(super) fn of(kernels: &ProductTable, size: &ProductSize, max_columns: usize, starts: &'a [u32]) -> Self {
         let n_panels = size.n_out.div_ceil(kernels.rows());
         let widest = kernels.columns();
         let n_met = starts.windows(2).filter(|pair| pair[0] < pair[1]).count();

@@ -5,16 +5,16 @@ use std::cell::RefCell;
 use llama_cpp_sys_2 as sys;
 
 use crate::kernels::Team;
-use crate::kernels::attention::{self, Attention, AttentionOutput, Cells, Format, Mask, Order, Plan, Queries, Shape};
+use crate::kernels::attention::{self, Attention, AttentionOutput, Cells, Format, Mask, MaskOrder, Plan, Queries, Shape};
 use crate::llama::kernels::tensor::{self, HEADER, f32_param, scratch, size_of, stride};
-use crate::llama::kernels::{ComputeParams, DECIDED, GgmlTeam, Known, level};
+use crate::llama::kernels::{ComputeParams, DECIDED, DecodeHints, GgmlTeam, level};
 
 /// Masks of one graph whose plans are kept: a model with sliding windows has two.
 const MAX_PLANS: usize = 4;
 
 /// What a plan was made from, until the next graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Source {
+struct PlanSource {
     /// Address of the mask, 0 without one.
     mask: usize,
     shape: Shape,
@@ -22,15 +22,15 @@ struct Source {
 }
 
 /// A plan, and what it was made from in this graph.
-struct Kept {
-    source: Option<Source>,
+struct CachedPlan {
+    source: Option<PlanSource>,
     plan: Box<Plan>,
 }
 
 /// What the thread that computes graphs keeps from one operation to the next.
 #[derive(Default)]
-struct Desk {
-    plans: Vec<Kept>,
+struct PlanCache {
+    plans: Vec<CachedPlan>,
     /// Sequences of the rows, as the plan wants them.
     sequences: Vec<u32>,
     /// Positions of the cells, as the plan wants them.
@@ -38,7 +38,7 @@ struct Desk {
 }
 
 thread_local! {
-    static DESK: RefCell<Desk> = RefCell::default();
+    static DESK: RefCell<PlanCache> = RefCell::default();
 }
 
 /// A graph is about to be computed: its masks say something new.
@@ -79,24 +79,24 @@ pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &Ggml
     true
 }
 
-impl Desk {
+impl PlanCache {
     /// The plan of the operation's mask: made by the first operation of a graph that has it, and shared by the others.
     fn plan(&mut self, attention: &Attention<'_>, n_threads: usize) -> &Plan {
         let mask = attention.mask.map_or(0, |mask| mask.values.as_ptr().addr());
-        let source = Source { mask, shape: attention.shape, n_threads };
+        let source = PlanSource { mask, shape: attention.shape, n_threads };
         if let Some(found) = self.plans.iter().position(|kept| kept.source == Some(source)) {
             return &self.plans[found].plan;
         }
         let free = self.plans.iter().position(|kept| kept.source.is_none());
         let place = free.unwrap_or_else(|| {
             if self.plans.len() < MAX_PLANS {
-                self.plans.push(Kept { source: None, plan: Box::new(Plan::new()) });
+                self.plans.push(CachedPlan { source: None, plan: Box::new(Plan::new()) });
             }
             self.plans.len() - 1
         });
         let known = DECIDED.get().and_then(|(_, known)| known);
         let order = known.and_then(|known| self.order(known, attention.shape));
-        let order = order.map(|has_positions| Order {
+        let order = order.map(|has_positions| MaskOrder {
             sequence_of_row: &self.sequences,
             position_of_cell: has_positions.then_some(&self.positions[..]),
         });
@@ -107,7 +107,7 @@ impl Desk {
     }
 
     /// Takes over what is known, where it is about these rows, and says whether that includes positions.
-    fn order(&mut self, known: Known, shape: Shape) -> Option<bool> {
+    fn order(&mut self, known: DecodeHints, shape: Shape) -> Option<bool> {
         // SAFETY: both are alive during a decode, in which this is called.
         let (ids, positions) = unsafe { (known.ids.as_ref(), known.positions.map(|positions| positions.as_ref())) };
         if ids.len() != shape.n_rows {

@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{Threads, Used};
+use crate::config::{EnabledKernels, Threads};
 use crate::llama::kernels::deciding;
 use crate::llama::threads::ThreadPool;
 
@@ -90,7 +90,7 @@ impl Graph {
     }
 
     /// Computes `result`, of f32, in `n_threads` threads with `used`.
-    pub(in crate::llama) fn compute(&self, result: Tensor, n_threads: u32, used: Used) -> Vec<f32> {
+    pub(in crate::llama) fn compute(&self, result: Tensor, n_threads: u32, used: EnabledKernels) -> Vec<f32> {
         assert!(!self.buffer.is_null(), "memory was given");
         let pool = ThreadPool::new(n_threads, &Threads::default(), 0, used);
         // SAFETY: context, tensors and pool are alive; the work buffer is as large as the plan says.

@@ -7,7 +7,7 @@
 //!
 //! # Who computes with what
 //!
-//! The list belongs to the process, engines do not: each context's thread pools are [registered](Pool) with what is [`Used`] in
+//! The list belongs to the process, engines do not: each context's thread pools are [registered](Pool) with what is [`EnabledKernels`] in
 //! its decodes, and a decode is made [inside](deciding) of the same. Every other graph of the process has the
 //! [default](set_default), which uses nothing until it is set. Both questions that ggml asks of an operation (how much scratch
 //! memory it needs, before the graph; to compute it, in every thread) so get one answer.
@@ -32,14 +32,14 @@ use std::sync::{OnceLock, PoisonError, RwLock};
 
 use llama_cpp_sys_2 as sys;
 
-pub use crate::config::Used;
+pub use crate::config::EnabledKernels;
 use crate::kernels::{Level, Team};
 
 /// What of ours runs in this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
     /// Which kernels passed their trial.
-    pub usable: Used,
+    pub usable: EnabledKernels,
     /// The instruction set that they were chosen for.
     pub level: Level,
     /// Why not all of them are usable, in a few words.
@@ -65,7 +65,7 @@ pub fn install() -> &'static Installed {
     static INSTALLED: OnceLock<Installed> = OnceLock::new();
     INSTALLED.get_or_init(|| {
         let level = level();
-        let nothing = |why: &str| Installed { usable: Used::NONE, level, why_not: Some(why.to_owned()) };
+        let nothing = |why: &str| Installed { usable: EnabledKernels::NONE, level, why_not: Some(why.to_owned()) };
         if level == Level::Portable {
             return nothing("the processor has none of the instruction sets that they are written for");
         }
@@ -99,7 +99,7 @@ pub fn calls() -> Calls {
 }
 
 /// What graphs use that belong to no engine of ours, as those of a benchmark's bare loop. Never to be changed while one is computed.
-pub fn set_default(used: Used) {
+pub fn set_default(used: EnabledKernels) {
     DEFAULT_ATTENTION.store(used.attention, Ordering::Release);
     DEFAULT_PRODUCTS.store(used.products, Ordering::Release);
 }
@@ -108,18 +108,18 @@ static DEFAULT_ATTENTION: AtomicBool = AtomicBool::new(false);
 static DEFAULT_PRODUCTS: AtomicBool = AtomicBool::new(false);
 
 /// The thread pools of our contexts, by address, with what their graphs use.
-static POOLS: RwLock<Vec<(usize, Used)>> = RwLock::new(Vec::new());
+static POOLS: RwLock<Vec<(usize, EnabledKernels)>> = RwLock::new(Vec::new());
 
 /// Changes with `POOLS`, so that a thread may remember what it has read there.
 static POOLS_VERSION: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// What the decode uses that this thread is about to make, and what is known of its rows.
-    static DECIDED: Cell<Option<(Used, Option<Known>)>> = const { Cell::new(None) };
+    static DECIDED: Cell<Option<(EnabledKernels, Option<DecodeHints>)>> = const { Cell::new(None) };
     /// What came of the operations that this thread led since it began to count.
-    static COUNTED: Cell<Counted> = const { Cell::new(Counted::NOTHING) };
+    static COUNTED: Cell<KernelCounts> = const { Cell::new(KernelCounts::NOTHING) };
     /// The pool that this thread computed in last, the version of `POOLS` that it was looked up in, and what was found.
-    static LAST_POOL: Cell<(usize, u64, Option<Used>)> = const { Cell::new((0, u64::MAX, None)) };
+    static LAST_POOL: Cell<(usize, u64, Option<EnabledKernels>)> = const { Cell::new((0, u64::MAX, None)) };
 }
 
 /// A thread pool whose graphs are computed with what it was registered for; the registration ends with this.
@@ -128,7 +128,7 @@ pub(super) struct Pool(usize);
 
 impl Pool {
     /// To be dropped before the pool is freed.
-    pub(super) fn register(pool: *const sys::ggml_threadpool, used: Used) -> Self {
+    pub(super) fn register(pool: *const sys::ggml_threadpool, used: EnabledKernels) -> Self {
         let address = pool.addr();
         change_pools(|pools| {
             assert!(pools.iter().all(|(known, _)| *known != address), "a pool is registered once");
@@ -144,7 +144,7 @@ impl Drop for Pool {
     }
 }
 
-fn change_pools(change: impl FnOnce(&mut Vec<(usize, Used)>)) {
+fn change_pools(change: impl FnOnce(&mut Vec<(usize, EnabledKernels)>)) {
     let mut pools = POOLS.write().unwrap_or_else(PoisonError::into_inner);
     change(&mut pools);
     POOLS_VERSION.fetch_add(1, Ordering::Release);
@@ -152,12 +152,12 @@ fn change_pools(change: impl FnOnce(&mut Vec<(usize, Used)>)) {
 
 /// What is known of a decode's rows and cells beside the mask, all of it alive during the decode.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known {
+pub(super) struct DecodeHints {
     ids: NonNull<[sys::llama_seq_id]>,
     positions: Option<NonNull<[sys::llama_pos]>>,
 }
 
-impl Known {
+impl DecodeHints {
     /// Row `i` belongs to the sequence `ids[i]`, and the cells are those of `memory`.
     ///
     /// # Safety
@@ -184,7 +184,7 @@ pub(super) unsafe fn buffers(memory: sys::llama_memory_t) -> impl Iterator<Item 
 }
 
 /// Makes a decode in registered pools: `decode` runs on this thread and uses `used`.
-pub(super) fn deciding<T>(used: Used, known: Option<Known>, decode: impl FnOnce() -> T) -> T {
+pub(super) fn deciding<T>(used: EnabledKernels, known: Option<DecodeHints>, decode: impl FnOnce() -> T) -> T {
     let before = DECIDED.replace(Some((used, known)));
     let done = decode();
     DECIDED.set(before);
@@ -193,14 +193,14 @@ pub(super) fn deciding<T>(used: Used, known: Option<Known>, decode: impl FnOnce(
 
 /// How many operations our kernels computed, and how many they were asked for and left to llama.cpp's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct KernelCounts {
     pub(super) n_attentions: u64,
     pub(super) n_attentions_left: u64,
     pub(super) n_products: u64,
     pub(super) n_products_left: u64,
 }
 
-impl Counted {
+impl KernelCounts {
     const NOTHING: Self = Self { n_attentions: 0, n_attentions_left: 0, n_products: 0, n_products_left: 0 };
 
     /// Whether ours computed all that they were asked for, and something.
@@ -222,19 +222,19 @@ impl Counted {
 }
 
 /// Runs `compute`, and says beside its result what came of the operations in the graphs that this thread led.
-pub(super) fn counting<T>(compute: impl FnOnce() -> T) -> (T, Counted) {
-    COUNTED.set(Counted::NOTHING);
+pub(super) fn counting<T>(compute: impl FnOnce() -> T) -> (T, KernelCounts) {
+    COUNTED.set(KernelCounts::NOTHING);
     let done = compute();
     (done, COUNTED.get())
 }
 
 /// What the graph uses that this thread is about to compute.
-fn used_by_next_graph() -> Used {
+fn used_by_next_graph() -> EnabledKernels {
     DECIDED.get().map_or_else(default_used, |(used, _)| used)
 }
 
 /// What the graph uses that is computed in `pool`.
-fn used_in(pool: *const c_void) -> Used {
+fn used_in(pool: *const c_void) -> EnabledKernels {
     let version = POOLS_VERSION.load(Ordering::Acquire);
     let (last, last_version, found) = LAST_POOL.get();
     if (last, last_version) == (pool.addr(), version) {
@@ -246,8 +246,8 @@ fn used_in(pool: *const c_void) -> Used {
     found.unwrap_or_else(default_used)
 }
 
-fn default_used() -> Used {
-    Used { attention: DEFAULT_ATTENTION.load(Ordering::Acquire), products: DEFAULT_PRODUCTS.load(Ordering::Acquire) }
+fn default_used() -> EnabledKernels {
+    EnabledKernels { attention: DEFAULT_ATTENTION.load(Ordering::Acquire), products: DEFAULT_PRODUCTS.load(Ordering::Acquire) }
 }
 
 /// `ggml_compute_params`, as `mirror.h` has it.
@@ -286,16 +286,16 @@ unsafe impl Team for GgmlTeam {
 
 /// The answers of `shim.cpp`.
 #[repr(C)]
-struct Answers {
+struct ShimCallbacks {
     work_size: unsafe extern "C" fn(c_int, *const sys::ggml_tensor, *mut usize) -> bool,
     compute: unsafe extern "C" fn(*mut ComputeParams, *mut sys::ggml_tensor) -> bool,
     takes: unsafe extern "C" fn(*const sys::ggml_tensor) -> bool,
 }
 
-static ANSWERS: Answers = Answers { work_size, compute, takes };
+static ANSWERS: ShimCallbacks = ShimCallbacks { work_size, compute, takes };
 
 unsafe extern "C" {
-    fn weft_kernels_install(answers: *const Answers) -> bool;
+    fn weft_kernels_install(answers: *const ShimCallbacks) -> bool;
     fn weft_kernels_positions(memory: *const c_void, n: *mut usize) -> *const sys::llama_pos;
     fn weft_kernels_barrier(pool: *mut c_void);
     fn weft_kernels_buffer(memory: *const c_void, i: usize) -> sys::ggml_backend_buffer_t;

@@ -2,7 +2,7 @@
 
 use llama_cpp_sys_2 as sys;
 
-use crate::kernels::products::{self, Choices, Experts, Format, ProductOutput, Rows, Weights};
+use crate::kernels::products::{self, ExpertChoices, Experts, Format, ProductOutput, Rows, Weights};
 use crate::llama::kernels::tensor::{self, scratch, size_of, stride};
 use crate::llama::kernels::{ComputeParams, GgmlTeam, level};
 
@@ -11,7 +11,7 @@ enum Product<'a> {
     /// Every row meets the same weights.
     Plain(Weights<'a>, Rows<'a>),
     /// Each row meets the weights that were chosen for it.
-    ByExpert(Experts<'a>, Choices<'a>, Rows<'a>),
+    ByExpert(Experts<'a>, ExpertChoices<'a>, Rows<'a>),
 }
 
 /// Bytes of scratch for `op`, where it is one that our products compute.
@@ -20,7 +20,7 @@ pub(super) fn scratch_bytes(op: &sys::ggml_tensor, n_threads: usize) -> Option<u
         Product::Plain(Weights { format, n_in, n_out, .. }, Rows { n_rows, .. }) => {
             products::scratch_bytes(level(), format, n_in, n_out, n_rows, n_threads)
         }
-        Product::ByExpert(experts, Choices { n_tokens, n_used, .. }, _) => {
+        Product::ByExpert(experts, ExpertChoices { n_tokens, n_used, .. }, _) => {
             products::scratch_bytes_by_expert(level(), &experts, n_tokens * n_used, n_threads)
         }
     };
@@ -92,7 +92,7 @@ fn read(op: &sys::ggml_tensor) -> Option<Product<'_>> {
     let n_numbers = tensor::span(choices, [1, 2], [n_tokens, 1], 4 * n_used) / 4;
     // SAFETY: as above; the choices are whole numbers of 32 bits.
     let experts = unsafe { std::slice::from_raw_parts(choices.data.cast(), n_numbers) };
-    let choices = Choices { experts, n_tokens, n_used, stride: stride(choices, 1) / 4 };
+    let choices = ExpertChoices { experts, n_tokens, n_used, stride: stride(choices, 1) / 4 };
     Some(Product::ByExpert(Experts { weights: matrix, n_experts, expert_stride: stride(weights, 2) }, choices, rows))
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::Used;
+use crate::config::EnabledKernels;
 use crate::kernels::Level;
 use crate::llama::kernels::graph::Graph;
 use crate::llama::kernels::{Installed, counting};
@@ -18,7 +18,7 @@ pub(super) fn run(level: Level) -> Installed {
     let started = Instant::now();
     let tried = [try_out(attend), try_out(multiply)];
     tracing::debug!("our kernels were tried out in {:.1?}", started.elapsed());
-    let usable = Used { attention: tried[0].is_ok(), products: tried[1].is_ok() };
+    let usable = EnabledKernels { attention: tried[0].is_ok(), products: tried[1].is_ok() };
     let reasons: Vec<String> = ["attention", "products"]
         .into_iter()
         .zip(tried)
@@ -29,9 +29,9 @@ pub(super) fn run(level: Level) -> Installed {
 }
 
 /// Computes with llama.cpp's own kernels and with ours.
-fn try_out(compute: impl Fn(Used) -> Vec<f32>) -> Result<(), &'static str> {
-    let theirs = compute(Used::NONE);
-    let (ours, counted) = counting(|| compute(Used::ALL));
+fn try_out(compute: impl Fn(EnabledKernels) -> Vec<f32>) -> Result<(), &'static str> {
+    let theirs = compute(EnabledKernels::NONE);
+    let (ours, counted) = counting(|| compute(EnabledKernels::ALL));
     if !counted.are_all_ours() {
         return Err("it is not reached");
     }
@@ -52,7 +52,7 @@ fn noise(n: usize, seed: u32) -> Vec<f32> {
 }
 
 /// Eight rows of four heads over two heads of 96 cells, of which each row sees some.
-fn attend(used: Used) -> Vec<f32> {
+fn attend(used: EnabledKernels) -> Vec<f32> {
     const HEAD: usize = 64;
     const N_CELLS: usize = 96;
     const N_ROWS: usize = 8;
@@ -76,7 +76,7 @@ fn attend(used: Used) -> Vec<f32> {
 }
 
 /// Four rows of 64 numbers times 48 of weights in 8 bits.
-fn multiply(used: Used) -> Vec<f32> {
+fn multiply(used: EnabledKernels) -> Vec<f32> {
     const N_IN: usize = 64;
     const N_OUT: usize = 48;
     const N_ROWS: usize = 4;

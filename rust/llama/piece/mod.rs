@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parts::{Cells, Part, Reader, Tensor, View, read_cells, read_parts, read_state};
-pub(super) use placed::Placed;
+pub(super) use placed::PiecePositions;
 
 /// A copy of one run of cells, in nanoseconds: two calls, a record of 32 bytes, another cache line. Measured by the `state` bench:
 /// 55 where the cells are 30 MB, 17 where they fit into the processor's cache.
@@ -39,7 +39,7 @@ pub(super) struct Layout {
 }
 
 /// A piece that llama.cpp may read.
-pub(super) struct Checked<'a> {
+pub(super) struct CheckedPiece<'a> {
     /// Which positions it holds.
     pub(super) range: Range<u32>,
     /// All caches, that of a sliding window too, hold the positions from here on; `range.end` if one of them holds none.
@@ -105,7 +105,7 @@ impl Layout {
     ///
     /// # Errors
     /// What is wrong with the piece.
-    pub(super) fn check<'a>(&self, piece: &'a [u8]) -> Result<Checked<'a>, String> {
+    pub(super) fn check<'a>(&self, piece: &'a [u8]) -> Result<CheckedPiece<'a>, String> {
         let views = self.view(piece)?;
         // The first part with cells sees all of the text; a window's part comes after it.
         let range = views.iter().find_map(|view| view.range().transpose()).ok_or("it holds no cells")??;
@@ -120,7 +120,7 @@ impl Layout {
                 View::Cells(cells) => whole_from = whole_from.max(cells.whole_from(&range)?),
             }
         }
-        Ok(Checked { range, whole_from, bytes: self.turned(piece, &views)? })
+        Ok(CheckedPiece { range, whole_from, bytes: self.turned(piece, &views)? })
     }
 
     /// The same of a piece whose cells must have the `positions` of its places, of which several may have the same; returns its bytes

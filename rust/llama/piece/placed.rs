@@ -12,14 +12,14 @@ const MAGIC: u32 = u32::from_le_bytes(*b"WPOS");
 
 /// Which places a piece holds, and their positions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::llama) struct Placed {
+pub(in crate::llama) struct PiecePositions {
     /// The places.
     pub(in crate::llama) range: Range<u32>,
     /// The positions of all places up to the last of them.
     pub(in crate::llama) positions: Positions,
 }
 
-impl Placed {
+impl PiecePositions {
     /// What stands before what llama.cpp wrote, and that.
     pub(in crate::llama) fn write(&self, piece: &[u8]) -> Arc<[u8]> {
         let Self { range, positions } = self;
@@ -74,15 +74,18 @@ impl Placed {
 mod tests {
     use super::*;
 
-    fn placed() -> Placed {
-        Placed { range: 8..40, positions: Positions::with_dense([[10, 12, 4], [30, 6, 3]].into_iter()).expect("two pictures") }
+    fn placed() -> PiecePositions {
+        PiecePositions {
+            range: 8..40,
+            positions: Positions::with_dense([[10, 12, 4], [30, 6, 3]].into_iter()).expect("two pictures"),
+        }
     }
 
     #[test]
     fn what_is_written_is_read_and_other_pieces_are_not() {
         let bytes = placed().write(&[7; 20]);
-        assert_eq!(Placed::read(&bytes), Ok(Some((placed(), &[7; 20][..]))));
-        assert_eq!(Placed::read(&[7; 20]), Ok(None));
+        assert_eq!(PiecePositions::read(&bytes), Ok(Some((placed(), &[7; 20][..]))));
+        assert_eq!(PiecePositions::read(&[7; 20]), Ok(None));
         assert_eq!(placed().in_order().take(5).collect::<Vec<_>>(), [8, 9, 10, 10, 10]);
         assert_eq!([placed().positions_of(&(8..22)), placed().positions_of(&(22..40))], [8..14, 14..29]);
     }
@@ -91,14 +94,14 @@ mod tests {
     fn what_is_damaged_is_refused() {
         let bytes = placed().write(&[]);
         for n_kept in 4..bytes.len() {
-            assert!(Placed::read(&bytes[..n_kept]).is_err(), "{n_kept} bytes");
+            assert!(PiecePositions::read(&bytes[..n_kept]).is_err(), "{n_kept} bytes");
         }
         for range in [8..20, 11..40, 8..8, 8..30, 8..u32::MAX] {
-            let other = Placed { range, ..placed() };
-            assert!(Placed::read(&other.write(&[])).is_err(), "{other:?}");
+            let other = PiecePositions { range, ..placed() };
+            assert!(PiecePositions::read(&other.write(&[])).is_err(), "{other:?}");
         }
         let mut endless = bytes.to_vec();
         endless[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(Placed::read(&endless).is_err(), "more pictures than bytes");
+        assert!(PiecePositions::read(&endless).is_err(), "more pictures than bytes");
     }
 }

@@ -1,7 +1,7 @@
 //! Whole chains, with the draw.
 
 use super::cases::{Cases, for_cases};
-use super::theirs::Theirs;
+use super::theirs::LlamaSampler;
 use super::{N_CTX, demo_lexicon};
 use crate::request::{Mirostat, SamplerKind, SamplingParams};
 use crate::sampling::Sampler;
@@ -11,7 +11,7 @@ use crate::sampling::Sampler;
 fn check(cases: &mut Cases, mut row: Vec<f32>, params: &SamplingParams, n_tokens: usize) {
     let (lexicon, seed) = (demo_lexicon(), cases.seed());
     let mut ours = Sampler::new(params, seed, &lexicon, N_CTX);
-    let theirs = Theirs::server_chain(row.len(), params, seed, lexicon.end_tokens());
+    let theirs = LlamaSampler::server_chain(row.len(), params, seed, lexicon.end_tokens());
     let history = cases.history(row.len());
     ours.accept_prompt(history.as_slice());
     theirs.accept_all(&history);
@@ -142,7 +142,8 @@ fn penalties_and_no_temperature_take_the_likeliest() {
         let history = cases.history(row.len());
         let mut ours = Sampler::new(&params, 1, &lexicon, N_CTX);
         ours.accept_prompt(history.as_slice());
-        let theirs = Theirs::steps(&[SamplerKind::Penalties, SamplerKind::Dry], row.len(), &params, 1, lexicon.end_tokens());
+        let theirs =
+            LlamaSampler::steps(&[SamplerKind::Penalties, SamplerKind::Dry], row.len(), &params, 1, lexicon.end_tokens());
         theirs.accept_all(&history);
         let penalised = theirs.apply(&row).list;
         let mut expected = row.clone();
@@ -150,6 +151,6 @@ fn penalties_and_no_temperature_take_the_likeliest() {
         for (token, logit) in penalised {
             expected[usize::try_from(token).unwrap()] = logit;
         }
-        assert_eq!(Some(ours.sample(&row)), Theirs::greedy().apply(&expected).selected, "{params:?}");
+        assert_eq!(Some(ours.sample(&row)), LlamaSampler::greedy().apply(&expected).selected, "{params:?}");
     });
 }

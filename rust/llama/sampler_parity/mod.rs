@@ -9,14 +9,14 @@ mod steps;
 mod text;
 mod theirs;
 
-use crate::llama::lexicon::lexicon;
 use crate::llama::tests::demo;
-use crate::sampling::Lexicon;
+use crate::llama::token_strings::token_strings;
+use crate::sampling::TokenStrings;
 
 /// What a window of −1 stands for.
 const N_CTX: u32 = 256;
 
 /// The demo model's vocabulary. The rows are no longer than it.
-fn demo_lexicon() -> Lexicon {
-    lexicon(&demo())
+fn demo_lexicon() -> TokenStrings {
+    token_strings(&demo())
 }

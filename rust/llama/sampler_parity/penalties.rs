@@ -1,7 +1,7 @@
 //! The steps that look at what was said.
 
 use super::cases::for_cases;
-use super::theirs::Theirs;
+use super::theirs::LlamaSampler;
 use super::{N_CTX, demo_lexicon};
 use crate::request::{SamplerKind, SamplingParams};
 use crate::sampling::candidates::Candidates;
@@ -15,7 +15,7 @@ fn check_kinds(kinds: &[SamplerKind], n_cases: usize, seed: u32) {
         let params = cases.params(row.len());
         let history = cases.history(row.len());
         let mut ours = Chain::new(kinds, &params, 1, &lexicon, N_CTX);
-        let theirs = Theirs::steps(kinds, row.len(), &params, 1, lexicon.end_tokens());
+        let theirs = LlamaSampler::steps(kinds, row.len(), &params, 1, lexicon.end_tokens());
         let n_prompt = cases.below(history.len() + 1);
         ours.accept_prompt(&history[..n_prompt].into());
         for &token in &history[n_prompt..] {
@@ -65,7 +65,7 @@ fn newlines_are_spared_and_the_penalties_prompt_is_another() {
         let kinds = [SamplerKind::Penalties];
         let mut ours = Chain::new(&kinds, &params, 1, &lexicon, N_CTX);
         let plain = SamplingParams { penalize_nl: true, penalty_prompt: None, ..params.clone() };
-        let theirs = Theirs::steps(&kinds, row.len(), &plain, 1, lexicon.end_tokens());
+        let theirs = LlamaSampler::steps(&kinds, row.len(), &plain, 1, lexicon.end_tokens());
         ours.accept_prompt(&prompt.as_slice().into());
         for &token in &answer {
             ours.accept(token);
@@ -74,7 +74,7 @@ fn newlines_are_spared_and_the_penalties_prompt_is_another() {
         theirs.accept_all(&answer);
         let mut candidates = Candidates::default();
         ours.apply(&row, &mut candidates);
-        let biased = Theirs::steps(&[], row.len(), &plain, 1, lexicon.end_tokens()).apply(&row).list;
+        let biased = LlamaSampler::steps(&[], row.len(), &plain, 1, lexicon.end_tokens()).apply(&row).list;
         let mut expected = theirs.apply(&row).list;
         if !params.penalize_nl {
             let spared = biased.iter().find(|(token, _)| *token == newline);

@@ -1,7 +1,7 @@
 //! Each step by itself, and behind one that leaves another kind of list.
 
 use super::cases::{Cases, for_cases};
-use super::theirs::Theirs;
+use super::theirs::LlamaSampler;
 use super::{N_CTX, demo_lexicon};
 use crate::request::{SamplerKind, SamplingParams};
 use crate::sampling::candidates::Candidates;
@@ -11,7 +11,7 @@ use crate::sampling::chain::Chain;
 fn check(kinds: &[SamplerKind], row: &[f32], params: &SamplingParams, seed: u32, n_times: usize) {
     let lexicon = demo_lexicon();
     let mut ours = Chain::new(kinds, params, seed, &lexicon, N_CTX);
-    let theirs = Theirs::steps(kinds, row.len(), params, seed, lexicon.end_tokens());
+    let theirs = LlamaSampler::steps(kinds, row.len(), params, seed, lexicon.end_tokens());
     let mut candidates = Candidates::default();
     for i in 0..n_times {
         ours.apply(row, &mut candidates);

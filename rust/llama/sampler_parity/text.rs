@@ -1,9 +1,9 @@
 //! What the demo model says: the same seed and prompt, with llama.cpp's chain driven over the same logits.
 
-use super::theirs::Theirs;
+use super::theirs::LlamaSampler;
 use super::{N_CTX, demo_lexicon};
 use crate::config::EngineConfig;
-use crate::engine::runner::{Runner, SequenceId};
+use crate::engine::runner::{KvSeqId, Runner};
 use crate::llama::LlamaRunner;
 use crate::llama::batch::rows_of;
 use crate::llama::tests::demo;
@@ -17,10 +17,10 @@ fn text_of(runner: &mut LlamaRunner, params: &SamplingParams, seed: u32) -> Vec<
     let lexicon = demo_lexicon();
     let prompt = demo().tokenize(b"Once upon a time, there was a little girl who loved to", true, true).unwrap();
     let mut ours = Sampler::new(params, seed, &lexicon, N_CTX);
-    let theirs = Theirs::server_chain(runner.n_vocab(), params, seed, lexicon.end_tokens());
+    let theirs = LlamaSampler::server_chain(runner.n_vocab(), params, seed, lexicon.end_tokens());
     ours.accept_prompt(prompt.as_slice());
     theirs.accept_all(&prompt);
-    let (id, mut position) = (SequenceId(0), 0);
+    let (id, mut position) = (KvSeqId(0), 0);
     let (mut planned, mut said) = (prompt, Vec::new());
     for _ in 0..N_TOKENS {
         runner.decode(&rows_of(id, position, &planned)).expect("the plan is valid");

@@ -9,9 +9,9 @@ use crate::llama::tests::demo;
 use crate::request::{Mirostat, SamplerKind, SamplingParams, Token};
 
 /// A sampler of llama.cpp's, or a chain of them.
-pub(super) struct Theirs(*mut sys::llama_sampler);
+pub(super) struct LlamaSampler(*mut sys::llama_sampler);
 
-impl Drop for Theirs {
+impl Drop for LlamaSampler {
     fn drop(&mut self) {
         // SAFETY: the pointer came from an init function and is owned by this value alone; a chain frees what was added to it.
         unsafe { sys::llama_sampler_free(self.0) }
@@ -28,7 +28,7 @@ pub(super) struct Applied {
     pub(super) selected: Option<Token>,
 }
 
-impl Theirs {
+impl LlamaSampler {
     pub(super) fn greedy() -> Self {
         // SAFETY: the function takes nothing.
         Self(unsafe { sys::llama_sampler_init_greedy() })

@@ -11,7 +11,7 @@ use super::tiny::{Chance, Kind, write_tiny};
 use super::vectors::{cosine, embed_tokens, worker_with};
 use super::{demo_path, load};
 use crate::config::{AdapterConfig, EngineConfig, ModelConfig, Pooling};
-use crate::engine::runner::{DecodeError, DefaultAdapters, Plan, Runner, SequenceId, Variant};
+use crate::engine::runner::{AdapterSet, DecodeError, DefaultAdapters, KvSeqId, Plan, Runner};
 use crate::error::Error;
 use crate::llama::batch::rows_of;
 use crate::llama::{LlamaRunner, Model, PrefixFiles};
@@ -90,14 +90,14 @@ fn adapted() -> (std::sync::Arc<Model>, [PathBuf; 2]) {
 fn start(model: &std::sync::Arc<Model>) -> LlamaRunner {
     let config = EngineConfig { n_slots: Some(4), n_ctx: Some(1024), n_threads: Some(1), ..EngineConfig::default() };
     let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("it fits");
-    let choice = crate::llama::Settled::new(model, &config).expect("it fits").choice;
+    let choice = crate::llama::ResolvedConfig::new(model, &config).expect("it fits").choice;
     let config = EngineConfig { used: choice.used, flash_attention: choice.flash_attention, ..config };
     LlamaRunner::new(std::sync::Arc::clone(model), &config, &limits).expect("the demo model runs")
 }
 
 fn decode(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token], adapters: &[AdapterScale]) -> Vec<f32> {
-    let variant = Variant::with_adapters(adapters.iter().copied());
-    runner.decode(&Plan { variant, ..rows_of(SequenceId(id), position, tokens) }).expect("the plan is valid");
+    let variant = AdapterSet::with_adapters(adapters.iter().copied());
+    runner.decode(&Plan { variant, ..rows_of(KvSeqId(id), position, tokens) }).expect("the plan is valid");
     runner.logits(tokens.len() - 1).to_vec()
 }
 
@@ -326,7 +326,7 @@ fn our_kernels_compute_the_products_of_adapters_too_so_that_texts_repeat() {
 fn an_adapter_that_is_not_loaded_computes_nothing() {
     let (model, _) = adapted();
     let mut runner = start(&model);
-    let plan = Plan { variant: Variant::with_adapters([(2, 1.0)]), ..rows_of(SequenceId(0), 0, &prompt(4)) };
+    let plan = Plan { variant: AdapterSet::with_adapters([(2, 1.0)]), ..rows_of(KvSeqId(0), 0, &prompt(4)) };
     let Err(DecodeError { reason }) = runner.decode(&plan) else { panic!("adapter 2 is none of the 2") };
     assert_eq!(reason, "the plan breaks a rule: adapter 2 with a scale of 1 is none of the 2");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::runner::{prompt, try_start};
 use super::state::cells_of;
-use crate::engine::runner::{Plan, Runner, SequenceId};
+use crate::engine::runner::{KvSeqId, Plan, Runner};
 use crate::llama::LlamaRunner;
 use crate::llama::batch::rows_of;
 
@@ -77,7 +77,7 @@ fn tokens_take_the_lowest_free_cells() {
     let mut n_done = [0; 7];
     for _ in 0..3_000 {
         let id = u16::try_from(random(u32::from(N_IDS))).expect("few");
-        let (sequence, n_held) = (SequenceId(id), cells.n_held(id));
+        let (sequence, n_held) = (KvSeqId(id), cells.n_held(id));
         let action = random(7) as usize;
         n_done[action] += 1;
         match action {
@@ -86,7 +86,7 @@ fn tokens_take_the_lowest_free_cells() {
                 let mut plan = Plan::default();
                 for id in [id, (id + 1) % N_IDS, (id + 5) % N_IDS] {
                     let n = random(12).min(cells.n_free());
-                    plan.rows.extend(rows_of(SequenceId(id), cells.n_held(id), &tokens[..n as usize]).rows);
+                    plan.rows.extend(rows_of(KvSeqId(id), cells.n_held(id), &tokens[..n as usize]).rows);
                     (0..n).for_each(|_| cells.take(id, cells.n_held(id)));
                 }
                 if !plan.rows.is_empty() {
@@ -95,7 +95,7 @@ fn tokens_take_the_lowest_free_cells() {
             }
             1 if cells.n_held((id + 3) % N_IDS) == 0 => {
                 let n_tokens = random(n_held + 1);
-                runner.fork(sequence, SequenceId((id + 3) % N_IDS), n_tokens);
+                runner.fork(sequence, KvSeqId((id + 3) % N_IDS), n_tokens);
                 cells.share(id, (id + 3) % N_IDS, n_tokens);
             }
             2 => {
@@ -132,7 +132,7 @@ fn tokens_take_the_lowest_free_cells() {
                 let (start, mut end) = (random(n_held), n_held);
                 let owners = cells.owners(id, start).clone();
                 end = (start..end).find(|&position| *cells.owners(id, position) != owners).unwrap_or(end);
-                let ids: Vec<_> = owners.iter().map(|&id| SequenceId(id)).collect();
+                let ids: Vec<_> = owners.iter().map(|&id| KvSeqId(id)).collect();
                 runner.relocate(&ids, start..end).expect("its own cells are free");
                 for &id in &owners {
                     cells.forget(id, start, end);
@@ -153,6 +153,6 @@ fn tokens_take_the_lowest_free_cells() {
 
 fn check_held(runner: &LlamaRunner, cells: &Cells) {
     for id in 0..N_IDS {
-        assert_eq!(runner.context.n_held(SequenceId(id)), cells.n_held(id), "sequence {id}");
+        assert_eq!(runner.context.n_held(KvSeqId(id)), cells.n_held(id), "sequence {id}");
     }
 }

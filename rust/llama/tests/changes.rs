@@ -5,13 +5,15 @@ use std::sync::Arc;
 use super::runner::prompt;
 use super::tiny::{Kind, tiny};
 use super::{demo, demo_path};
-use crate::config::{EngineConfig, KvOverride, KvValue, ModelConfig, Placement, Rope, RopeScaling, TensorOverride, Threads};
-use crate::engine::runner::{Runner, SequenceId};
+use crate::config::{
+    EngineConfig, KvOverride, KvValue, ModelConfig, Placement, RopeConfig, RopeScaling, TensorOverride, Threads,
+};
+use crate::engine::runner::{KvSeqId, Runner};
 use crate::error::Error;
 use crate::llama::batch::rows_of;
-use crate::llama::{LlamaRunner, Model, Settled};
+use crate::llama::{LlamaRunner, Model, ResolvedConfig};
 
-fn with_rope(rope: Rope) -> EngineConfig {
+fn with_rope(rope: RopeConfig) -> EngineConfig {
     EngineConfig { n_slots: Some(1), n_ctx: Some(512), n_threads: Some(1), rope, ..EngineConfig::default() }
 }
 
@@ -28,15 +30,15 @@ fn overridden(overrides: &[(&str, KvValue)]) -> Arc<Model> {
 
 /// The logits after 60 tokens.
 fn logits(model: &Arc<Model>, config: &EngineConfig) -> Vec<f32> {
-    let settled = Settled::new(model, config).expect("the configuration is fine");
+    let settled = ResolvedConfig::new(model, config).expect("the configuration is fine");
     let mut runner = LlamaRunner::new(Arc::clone(model), config, &settled.limits).expect("the demo model runs");
-    runner.decode(&rows_of(SequenceId(0), 0, &prompt(60))).expect("the plan is valid");
+    runner.decode(&rows_of(KvSeqId(0), 0, &prompt(60))).expect("the plan is valid");
     runner.logits(59).to_vec()
 }
 
 #[test]
 fn positions_are_as_if_the_file_said_so() {
-    let as_in_file = logits(&demo(), &with_rope(Rope::default()));
+    let as_in_file = logits(&demo(), &with_rope(RopeConfig::default()));
     let linear =
         [("llama.rope.scaling.type", KvValue::Text("linear".to_owned())), ("llama.rope.scaling.factor", KvValue::Float(2.0))];
     let yarn = [
@@ -45,32 +47,40 @@ fn positions_are_as_if_the_file_said_so() {
         ("llama.rope.scaling.original_context_length", KvValue::Int(256)),
     ];
     let base = [("llama.rope.freq_base", KvValue::Float(50_000.0))];
-    let cases: [(Rope, &[(&str, KvValue)]); 3] = [
-        (Rope { freq_scale: Some(0.5), ..Rope::default() }, &linear),
-        (Rope { scaling: Some(RopeScaling::Yarn), freq_scale: Some(0.25), yarn_orig_ctx: Some(256), ..Rope::default() }, &yarn),
-        (Rope { freq_base: Some(50_000.0), ..Rope::default() }, &base),
+    let cases: [(RopeConfig, &[(&str, KvValue)]); 3] = [
+        (RopeConfig { freq_scale: Some(0.5), ..RopeConfig::default() }, &linear),
+        (
+            RopeConfig {
+                scaling: Some(RopeScaling::Yarn),
+                freq_scale: Some(0.25),
+                yarn_orig_ctx: Some(256),
+                ..RopeConfig::default()
+            },
+            &yarn,
+        ),
+        (RopeConfig { freq_base: Some(50_000.0), ..RopeConfig::default() }, &base),
     ];
     for (rope, overrides) in cases {
         let changed = logits(&demo(), &with_rope(rope));
         assert!(changed != as_in_file, "{rope:?} changes something");
-        assert!(changed == logits(&overridden(overrides), &with_rope(Rope::default())), "{rope:?}");
+        assert!(changed == logits(&overridden(overrides), &with_rope(RopeConfig::default())), "{rope:?}");
     }
-    let none = Rope { scaling: Some(RopeScaling::None), ..Rope::default() };
+    let none = RopeConfig { scaling: Some(RopeScaling::None), ..RopeConfig::default() };
     assert!(logits(&overridden(&linear), &with_rope(none)) == as_in_file, "whatever the file says");
 }
 
 #[test]
 fn a_slot_reaches_as_far_as_positions_do_and_the_model_says_what_it_was_trained_on() {
     let model = demo();
-    let rope = Rope { scaling: Some(RopeScaling::Yarn), freq_scale: Some(0.25), ..Rope::default() };
+    let rope = RopeConfig { scaling: Some(RopeScaling::Yarn), freq_scale: Some(0.25), ..RopeConfig::default() };
     let config = EngineConfig { n_ctx: Some(8192), ..with_rope(rope) };
-    let settled = Settled::new(&model, &config).expect("the configuration is fine");
+    let settled = ResolvedConfig::new(&model, &config).expect("the configuration is fine");
     assert_eq!((settled.limits.n_ctx_slot, model.n_ctx_train()), (4096, 1024));
     // llama.cpp changes its own number when it makes a context with YaRN.
     let runner = LlamaRunner::new(Arc::clone(&model), &config, &settled.limits).expect("the demo model runs");
     drop(runner);
     assert_eq!(model.n_ctx_train(), 1024);
-    assert_eq!(Settled::new(&model, &config).expect("as before").limits.n_ctx_slot, 4096);
+    assert_eq!(ResolvedConfig::new(&model, &config).expect("as before").limits.n_ctx_slot, 4096);
     let state = tiny(Kind::Recurrent);
     assert_eq!((state.reach(&rope), state.has_rotations()), (state.n_ctx_train(), false));
 }
@@ -96,11 +106,11 @@ fn replaced_metadata_is_what_the_model_says_and_part_of_what_it_is() {
 
 #[test]
 fn tensors_that_are_moved_compute_the_same() {
-    let as_in_file = logits(&demo(), &with_rope(Rope::default()));
+    let as_in_file = logits(&demo(), &with_rope(RopeConfig::default()));
     let to_cpu = TensorOverride { pattern: r"ffn_(up|down)\.weight".to_owned(), buffer: "CPU".to_owned() };
     let placement = Placement { tensors: vec![to_cpu], cpu_moe: true, n_cpu_moe: 2, n_cpu_ffn: 3, ..Placement::default() };
     let moved = loaded(|config| config.placement = Placement { no_host: true, ..placement }).expect("the demo model loads");
-    let config = EngineConfig { offload_kqv: false, op_offload: false, ..with_rope(Rope::default()) };
+    let config = EngineConfig { offload_kqv: false, op_offload: false, ..with_rope(RopeConfig::default()) };
     assert!(logits(&moved, &config) == as_in_file);
     let nowhere = vec![TensorOverride { pattern: "ffn".to_owned(), buffer: "Abacus0".to_owned() }];
     let refused = loaded(|config| config.placement.tensors = nowhere);
@@ -109,11 +119,11 @@ fn tensors_that_are_moved_compute_the_same() {
 
 #[test]
 fn threads_of_their_own_for_prompts_compute_the_same() {
-    let as_usual = logits(&demo(), &with_rope(Rope::default()));
+    let as_usual = logits(&demo(), &with_rope(RopeConfig::default()));
     let threads_batch = Threads { is_strict: true, poll: Some(50), ..Threads::default() };
-    let config = EngineConfig { n_threads_batch: Some(2), threads_batch, ..with_rope(Rope::default()) };
+    let config = EngineConfig { n_threads_batch: Some(2), threads_batch, ..with_rope(RopeConfig::default()) };
     assert!(logits(&demo(), &config) == as_usual);
     let nowhere = Threads { cpus: vec![511], ..Threads::default() };
-    let refused = Settled::new(&demo(), &EngineConfig { threads: nowhere, ..with_rope(Rope::default()) });
+    let refused = ResolvedConfig::new(&demo(), &EngineConfig { threads: nowhere, ..with_rope(RopeConfig::default()) });
     assert!(matches!(refused, Err(Error::InvalidConfig { param: "cpus", .. })), "{refused:?}");
 }

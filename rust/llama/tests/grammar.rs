@@ -7,11 +7,11 @@ use llama_cpp_sys_2 as sys;
 
 use super::demo;
 use super::runner::try_start;
-use crate::engine::runner::{Runner, SequenceId};
+use crate::engine::runner::{KvSeqId, Runner};
 use crate::error::Error;
 use crate::grammar::{MAX_BYTES, to_gbnf};
 use crate::llama::batch::rows_of;
-use crate::llama::lexicon::lexicon;
+use crate::llama::token_strings::token_strings;
 use crate::llama::{MAX_GRAMMARS, Model};
 use crate::request::{Constraint, SamplingParams, SharedConstraint, Token};
 use crate::sampling::rng::Mt19937;
@@ -311,11 +311,11 @@ fn the_same_seed_draws_what_llama_cpps_chain_and_grammar_draw() {
     for (seed, text) in (1..).zip(GRAMMARS.iter().cycle().take(30)) {
         let mut row = model.tokenize(format!("Chapter {seed}. Once upon a time").as_bytes(), true, true).unwrap();
         let mut position = 0;
-        let mut sampler = Sampler::new(&params, seed, &lexicon(&model), 1_024);
+        let mut sampler = Sampler::new(&params, seed, &token_strings(&model), 1_024);
         let mut constraint = begin(&model.grammar(text).unwrap());
         let (chain, grammar) = (default_chain(&params, seed), Theirs::read(&model, text).unwrap());
         for i in 0..60 {
-            runner.decode(&rows_of(SequenceId(0), position, &row)).expect("the plan is valid");
+            runner.decode(&rows_of(KvSeqId(0), position, &row)).expect("the plan is valid");
             position += u32::try_from(row.len()).unwrap();
             let logits = runner.logits(row.len() - 1);
             let token = draw_allowed(&mut sampler, &mut *constraint, logits).expect("something is allowed");
@@ -327,7 +327,7 @@ fn the_same_seed_draws_what_llama_cpps_chain_and_grammar_draw() {
             grammar.accept(token);
             row = vec![token];
         }
-        runner.drop_sequence(SequenceId(0));
+        runner.drop_sequence(KvSeqId(0));
     }
     assert!(n_drawn > 500, "only {n_drawn} tokens were drawn");
 }

@@ -7,11 +7,11 @@ use llama_cpp_sys_2 as sys;
 use super::runner::try_start;
 use super::tiny::{Kind, N_VOCAB, add_vocabulary, tiny, write_tiny_with};
 use super::{demo, demo_path, load};
-use crate::config::{EngineConfig, FlashAttention, Grouping, Kernels, KvType};
-use crate::engine::runner::{Runner, SequenceId};
+use crate::config::{EngineConfig, FlashAttention, Grouping, KernelChoice, KvType};
+use crate::engine::runner::{KvSeqId, Runner};
 use crate::error::Error;
 use crate::llama::batch::rows_of;
-use crate::llama::{LlamaRunner, Model, Settled, start};
+use crate::llama::{LlamaRunner, Model, ResolvedConfig, start};
 use crate::request::{Event, Prompt, Request, SamplingParams, Token};
 
 /// As for logits of one text in two shapes of batch.
@@ -95,7 +95,7 @@ fn config(grouping: Grouping) -> EngineConfig {
         n_batch: grouping.n_batch,
         grp_attn_n: grouping.n,
         grp_attn_w: grouping.width,
-        kernels: Kernels::LlamaCpp,
+        kernels: KernelChoice::LlamaCpp,
         flash_attention: FlashAttention::Off,
         n_threads: Some(1),
         ..EngineConfig::default()
@@ -149,7 +149,7 @@ fn greedy_texts_are_those_of_llama_cpps_tool() {
 }
 
 fn runner(config: &EngineConfig) -> LlamaRunner {
-    let Settled { limits, choice } = Settled::new(&demo(), config).expect("it fits");
+    let ResolvedConfig { limits, choice } = ResolvedConfig::new(&demo(), config).expect("it fits");
     let config = EngineConfig { used: choice.used, flash_attention: choice.flash_attention, ..config.clone() };
     LlamaRunner::new(demo(), &config, &limits).expect("the demo model runs")
 }
@@ -157,7 +157,7 @@ fn runner(config: &EngineConfig) -> LlamaRunner {
 /// Computes `tokens`, the first `n_prompt` of which are a prompt, cut and grouped where they are to be, and returns the logits after
 /// each of the last ones.
 fn compute(runner: &mut LlamaRunner, id: u16, grouping: Grouping, n_prompt: u32, tokens: &[Token]) -> Vec<Vec<f32>> {
-    let id = SequenceId(id);
+    let id = KvSeqId(id);
     let (mut n_held, mut n_grouped, mut rows) = (0, 0, Vec::new());
     while (n_held as usize) < tokens.len() {
         let n_due = grouping.n_grouped(n_held, n_prompt);
@@ -197,26 +197,26 @@ fn logits_are_those_of_llama_cpps_tool_bit_by_bit_where_its_kernels_compute() {
 #[test]
 fn groups_change_the_logits_of_their_own_text_and_no_bit_of_another() {
     let grouping = Grouping { n: 4, width: 64, n_batch: 2048 };
-    let (kernels, flash_attention) = (Kernels::Auto, FlashAttention::Auto);
+    let (kernels, flash_attention) = (KernelChoice::Auto, FlashAttention::Auto);
     let mut runner = runner(&EngineConfig { kernels, flash_attention, ..config(grouping) });
     let tokens = story(300);
-    runner.decode(&rows_of(SequenceId(1), 0, &tokens[..200])).expect("the plan is valid");
-    let before = runner.save(SequenceId(1), 0..200).expect("it is saved");
+    runner.decode(&rows_of(KvSeqId(1), 0, &tokens[..200])).expect("the plan is valid");
+    let before = runner.save(KvSeqId(1), 0..200).expect("it is saved");
     let found = compute(&mut runner, 0, grouping, 200, &tokens);
     let never = Grouping { width: 512, ..grouping };
     let ungrouped = compute(&mut runner, 2, never, 200, &tokens);
     assert!(distance(&found[0], &ungrouped[0]) < TOLERANCE, "nothing is grouped before the prompt is computed");
     assert!(distance(&found[90], &ungrouped[90]) > 1.0, "{}", distance(&found[90], &ungrouped[90]));
-    assert_eq!(runner.save(SequenceId(1), 0..200).expect("it is saved"), before);
+    assert_eq!(runner.save(KvSeqId(1), 0..200).expect("it is saved"), before);
     // What is grouped is nobody else's.
-    assert!(!runner.can_fork(SequenceId(0), 300, 200) && runner.can_fork(SequenceId(1), 200, 100));
-    assert!(runner.save(SequenceId(0), 0..200).is_err());
+    assert!(!runner.can_fork(KvSeqId(0), 300, 200) && runner.can_fork(KvSeqId(1), 200, 100));
+    assert!(runner.save(KvSeqId(0), 0..200).is_err());
     // Nor is it cut, but after its groups; once it is gone, its id is as good as new.
-    assert!(!runner.truncate(SequenceId(0), 100));
-    assert!(runner.truncate(SequenceId(0), 299));
-    runner.decode(&rows_of(SequenceId(0), 299, &tokens[299..])).expect("the plan is valid");
+    assert!(!runner.truncate(KvSeqId(0), 100));
+    assert!(runner.truncate(KvSeqId(0), 299));
+    runner.decode(&rows_of(KvSeqId(0), 299, &tokens[299..])).expect("the plan is valid");
     assert!(distance(runner.logits(0), &found[100]) < TOLERANCE);
-    runner.drop_sequence(SequenceId(0));
+    runner.drop_sequence(KvSeqId(0));
     assert!(distance(&compute(&mut runner, 0, grouping, 200, &tokens)[100], &found[100]) < TOLERANCE);
 }
 
@@ -258,7 +258,7 @@ fn keys_that_change_where_nothing_moves_are_found_before_anybody_shares_them() {
         let facts = model.facts(config.type_k, config.type_v);
         let limits = config.settle(&facts, 1 << 30, 1 << 30).expect("it fits");
         let mut runner = LlamaRunner::new(model, &config, &limits).expect("the toy model runs");
-        runner.context.try_group(SequenceId(0), 3)
+        runner.context.try_group(KvSeqId(0), 3)
     };
     assert_eq!(try_group("linear"), Ok(()));
     assert!(try_group("yarn").is_err_and(|why| why.contains("YaRN")));

@@ -10,8 +10,8 @@ use llama_cpp_sys_2 as sys;
 
 use super::demo;
 use super::tiny::{Kind, tiny};
-use crate::config::{EngineConfig, FlashAttention, Used};
-use crate::engine::runner::{Runner, SequenceId};
+use crate::config::{EnabledKernels, EngineConfig, FlashAttention};
+use crate::engine::runner::{KvSeqId, Runner};
 use crate::llama::backend::backend;
 use crate::llama::batch::rows_of;
 use crate::llama::kernels::graph::{Graph, Tensor};
@@ -50,7 +50,7 @@ fn kernels_pass_their_trial_where_the_processor_has_the_instructions() {
     backend();
     let installed = kernels::install();
     let has_instructions = installed.level != crate::kernels::Level::Portable;
-    assert_eq!(installed.usable == Used::ALL, has_instructions, "{:?}", installed.why_not);
+    assert_eq!(installed.usable == EnabledKernels::ALL, has_instructions, "{:?}", installed.why_not);
 }
 
 /// Numbers between -1 and 1 without a pattern.
@@ -85,14 +85,14 @@ fn assert_close(ours: &[f32], theirs: &[f32], relative: f32, what: &str) {
 /// Whether there are kernels of ours for this processor. The backend is started, before anything computes.
 fn has_kernels() -> bool {
     backend();
-    kernels::install().usable == Used::ALL
+    kernels::install().usable == EnabledKernels::ALL
 }
 
 /// Computes with ours and with llama.cpp's own, and holds one to the other.
 #[track_caller]
 fn compare(graph: &Graph, result: Tensor, n_threads: u32, relative: f32, what: &str) {
-    let theirs = graph.compute(result, n_threads, Used::NONE);
-    let (ours, counted) = kernels::counting(|| graph.compute(result, n_threads, Used::ALL));
+    let theirs = graph.compute(result, n_threads, EnabledKernels::NONE);
+    let (ours, counted) = kernels::counting(|| graph.compute(result, n_threads, EnabledKernels::ALL));
     assert_eq!(counted.are_all_ours(), has_kernels(), "{what} is computed by ours");
     assert_close(&ours, &theirs, relative, what);
 }
@@ -233,11 +233,11 @@ fn every_kind_of_memory_computes_with_ours_what_it_computes_with_llama_cpps() {
             let limits = config.settle(&facts, 1 << 30, 1 << 30).expect("the configuration is valid");
             let mut runner = LlamaRunner::new(Arc::clone(&model), &config, &limits).expect("the model runs");
             let tokens: Vec<Token> = (0..90).map(|i| 5 + i * 7 % 200).collect();
-            runner.decode(&rows_of(SequenceId(0), 0, &tokens[..60])).expect("the plan is valid");
-            runner.decode(&rows_of(SequenceId(0), 60, &tokens[60..])).expect("the plan is valid");
+            runner.decode(&rows_of(KvSeqId(0), 0, &tokens[..60])).expect("the plan is valid");
+            runner.decode(&rows_of(KvSeqId(0), 60, &tokens[60..])).expect("the plan is valid");
             runner.logits(29).to_vec()
         };
-        let (ours, theirs) = (logits(Used::ALL), logits(Used::NONE));
+        let (ours, theirs) = (logits(EnabledKernels::ALL), logits(EnabledKernels::NONE));
         let largest = theirs.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
         let apart = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(apart <= 0.02 * largest, "{}: logits up to {largest} are {apart} apart", model.architecture());

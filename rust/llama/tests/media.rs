@@ -13,7 +13,7 @@ use super::tiny::{Chance, Kind, write, write_tiny};
 use super::vectors::{cosine, embed, reference, worker};
 use crate::config::{EngineConfig, MediaConfig, ModelConfig, Pooling};
 use crate::engine::Engine;
-use crate::engine::runner::{MediaRows, Plan, RelocateError, Row, Runner, SequenceId, StateError};
+use crate::engine::runner::{KvSeqId, MediaRows, Plan, RelocateError, Row, Runner, StateError};
 use crate::error::Error;
 use crate::llama::{LlamaRunner, Model};
 use crate::request::{Encoding, Event, Prompt, Request, Run, SamplingParams, Token};
@@ -231,7 +231,7 @@ fn compute(runner: &mut LlamaRunner, id: u16, prompt: &Prompt, n_at_once: usize)
         let n_at_once = if media.is_some_and(|media| media.sees_ahead()) { ids.len() } else { n_at_once };
         for (nth, piece) in ids.chunks(n_at_once.max(1)).enumerate() {
             let rows = piece.iter().zip(place..).map(|(&token, position)| Row {
-                sequence: SequenceId(id),
+                sequence: KvSeqId(id),
                 token,
                 position: u32::try_from(position).expect("small"),
                 wants_logits: position + 1 == n,
@@ -262,7 +262,7 @@ fn ours(runner: &mut LlamaRunner, prompt: &Prompt, n_at_once: usize, n: usize) -
     for i in 0..n {
         let next = most_likely(&rows[i]);
         let position = u32::try_from(prompt.n_tokens() + i).expect("small");
-        let row = Row { sequence: SequenceId(0), token: next, position, wants_logits: true };
+        let row = Row { sequence: KvSeqId(0), token: next, position, wants_logits: true };
         runner.decode(&Plan { rows: vec![row], ..Plan::default() }).expect("the plan is valid");
         rows.push(runner.logits(0).to_vec());
     }
@@ -485,12 +485,12 @@ fn a_fork_behind_a_picture_goes_on_as_if_computed() {
             let last = whole.runs().last().map_or(0, Run::n_tokens);
             let expected = compute(&mut runner, 0, &whole, 512);
             let n_shared = u32::try_from(n - last).expect("small");
-            runner.fork(SequenceId(0), SequenceId(1), n_shared);
+            runner.fork(KvSeqId(0), KvSeqId(1), n_shared);
             let Some(Run::Tokens(tokens)) = whole.runs().last() else { panic!("the prompt ends with a text") };
-            runner.decode(&crate::llama::batch::rows_of(SequenceId(1), n_shared, tokens)).expect("the plan is valid");
+            runner.decode(&crate::llama::batch::rows_of(KvSeqId(1), n_shared, tokens)).expect("the plan is valid");
             assert!(distance(runner.logits(last - 1), &expected) < TOLERANCE);
-            assert!(runner.truncate(SequenceId(0), n_shared), "what follows a picture can be forgotten");
-            let is_cut = runner.truncate(SequenceId(0), whole.media()[0].start + 1);
+            assert!(runner.truncate(KvSeqId(0), n_shared), "what follows a picture can be forgotten");
+            let is_cut = runner.truncate(KvSeqId(0), whole.media()[0].start + 1);
             assert_eq!(is_cut, toy != Toy::Qwen2Vl, "{toy:?}: a picture whose rows are counted is not cut");
         });
     }
@@ -511,10 +511,10 @@ fn a_projector_whose_places_llama_cpp_counts_wrongly_is_refused() {
 fn last(runner: &mut LlamaRunner, id: u16, prompt: &Prompt) -> Vec<f32> {
     let tokens = prompt.clone().into_tokens();
     let position = u32::try_from(tokens.len() - 1).expect("small");
-    let plan = crate::llama::batch::rows_of(SequenceId(id), position, &tokens[tokens.len() - 1..]);
+    let plan = crate::llama::batch::rows_of(KvSeqId(id), position, &tokens[tokens.len() - 1..]);
     runner.decode(&plan).expect("the plan is valid");
     let logits = runner.logits(0).to_vec();
-    assert!(runner.truncate(SequenceId(id), position));
+    assert!(runner.truncate(KvSeqId(id), position));
     logits
 }
 
@@ -526,39 +526,39 @@ fn a_text_behind_a_picture_leaves_and_comes_back_with_its_positions() {
         let picture = whole.media()[0].clone();
         compute(&mut runner, 0, &whole, 512);
         let end = u32::try_from(whole.n_tokens() - 1).expect("small");
-        assert!(runner.truncate(SequenceId(0), end));
+        assert!(runner.truncate(KvSeqId(0), end));
         let expected = last(&mut runner, 0, &whole);
 
         let parts = [0..picture.start - 1, picture.start - 1..picture.end(), picture.end()..end];
-        let pieces = parts.clone().map(|part| runner.save(SequenceId(0), part).expect("it is saved"));
-        assert_eq!(runner.save(SequenceId(0), picture.start + 1..end), Err(StateError::OwnPositions));
-        assert_eq!(runner.widened(SequenceId(0), picture.start + 1..end), picture.start..end);
-        runner.drop_sequence(SequenceId(0));
+        let pieces = parts.clone().map(|part| runner.save(KvSeqId(0), part).expect("it is saved"));
+        assert_eq!(runner.save(KvSeqId(0), picture.start + 1..end), Err(StateError::OwnPositions));
+        assert_eq!(runner.widened(KvSeqId(0), picture.start + 1..end), picture.start..end);
+        runner.drop_sequence(KvSeqId(0));
         for (part, piece) in parts.iter().zip(&pieces) {
-            runner.restore(SequenceId(1), piece, part.clone()).expect("it is restored");
+            runner.restore(KvSeqId(1), piece, part.clone()).expect("it is restored");
         }
         assert!(distance(&last(&mut runner, 1, &whole), &expected) < TOLERANCE, "restored");
 
         // Where the picture's place is another text, or a part of a piece is wanted that cuts it.
         let text: Vec<Token> = (3..).take(picture.end() as usize).collect();
-        runner.decode(&crate::llama::batch::rows_of(SequenceId(2), 0, &text)).expect("the plan is valid");
-        let refused = runner.restore(SequenceId(2), &pieces[2], parts[2].clone()).expect_err("another text is before it");
+        runner.decode(&crate::llama::batch::rows_of(KvSeqId(2), 0, &text)).expect("the plan is valid");
+        let refused = runner.restore(KvSeqId(2), &pieces[2], parts[2].clone()).expect_err("another text is before it");
         assert!(refused.to_string().contains("other pictures stand before"), "{refused}");
-        assert!(runner.truncate(SequenceId(2), parts[1].start));
-        let refused = runner.restore(SequenceId(2), &pieces[1], parts[1].start..picture.end() - 1);
+        assert!(runner.truncate(KvSeqId(2), parts[1].start));
+        let refused = runner.restore(KvSeqId(2), &pieces[1], parts[1].start..picture.end() - 1);
         assert!(refused.expect_err("a part of a picture").to_string().contains("with pictures"));
         // The text before it alone is anybody's.
-        runner.restore(SequenceId(2), &pieces[1], parts[1].start..picture.start).expect("it is restored");
-        runner.drop_sequence(SequenceId(2));
+        runner.restore(KvSeqId(2), &pieces[1], parts[1].start..picture.start).expect("it is restored");
+        runner.drop_sequence(KvSeqId(2));
 
         // Whatever else its bytes say, the process lives.
         let mut chance = Chance(5);
         for _ in 0..300 {
             let mut damaged = pieces[1].to_vec();
             damaged[chance.below(400)] = u8::try_from(chance.below(256)).expect("a byte");
-            runner.restore(SequenceId(2), &pieces[0], parts[0].clone()).expect("it is restored");
-            let _ = runner.restore(SequenceId(2), &damaged, parts[1].clone());
-            runner.drop_sequence(SequenceId(2));
+            runner.restore(KvSeqId(2), &pieces[0], parts[0].clone()).expect("it is restored");
+            let _ = runner.restore(KvSeqId(2), &damaged, parts[1].clone());
+            runner.drop_sequence(KvSeqId(2));
         }
     });
 }
@@ -570,17 +570,17 @@ fn the_cells_of_a_picture_and_of_what_is_behind_it_are_moved_together() {
         let whole = prompt(model, "what is", &Toy::Qwen2Vl.file(1), "? it is a good question");
         let picture = whole.media()[0].clone();
         // Cells below are free once this has gone.
-        runner.decode(&crate::llama::batch::rows_of(SequenceId(3), 0, &[5; 100])).expect("the plan is valid");
+        runner.decode(&crate::llama::batch::rows_of(KvSeqId(3), 0, &[5; 100])).expect("the plan is valid");
         compute(&mut runner, 0, &whole, 512);
         let end = u32::try_from(whole.n_tokens() - 1).expect("small");
-        assert!(runner.truncate(SequenceId(0), end));
+        assert!(runner.truncate(KvSeqId(0), end));
         let expected = last(&mut runner, 0, &whole);
-        runner.fork(SequenceId(0), SequenceId(1), end);
-        runner.drop_sequence(SequenceId(3));
-        let ids = [SequenceId(0), SequenceId(1)];
+        runner.fork(KvSeqId(0), KvSeqId(1), end);
+        runner.drop_sequence(KvSeqId(3));
+        let ids = [KvSeqId(0), KvSeqId(1)];
         let cut = runner.relocate(&ids, picture.start + 1..end);
         assert_eq!(cut, Err(RelocateError::Refused(StateError::OwnPositions)));
-        let range = runner.widened(SequenceId(0), picture.start + 1..end);
+        let range = runner.widened(KvSeqId(0), picture.start + 1..end);
         runner.relocate(&ids, range).expect("they are moved");
         for id in [0, 1] {
             let distance = distance(&last(&mut runner, id, &whole), &expected);

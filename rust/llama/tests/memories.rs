@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use super::tiny::{Kind, N_SWA, tiny};
 use crate::config::{EngineConfig, FlashAttention, KvType, Limits};
-use crate::engine::runner::{Forks, Plan, Runner, SequenceId};
+use crate::engine::runner::{ForkRule, KvSeqId, Plan, Runner};
 use crate::llama::batch::rows_of;
 use crate::llama::{LlamaRunner, Model};
 use crate::request::Token;
 
-const A: SequenceId = SequenceId(0);
-const B: SequenceId = SequenceId(1);
-const C: SequenceId = SequenceId(2);
-const D: SequenceId = SequenceId(3);
-const E: SequenceId = SequenceId(4);
-const F: SequenceId = SequenceId(5);
+const A: KvSeqId = KvSeqId(0);
+const B: KvSeqId = KvSeqId(1);
+const C: KvSeqId = KvSeqId(2);
+const D: KvSeqId = KvSeqId(3);
+const E: KvSeqId = KvSeqId(4);
+const F: KvSeqId = KvSeqId(5);
 
 fn start(model: &Arc<Model>) -> (LlamaRunner, Limits) {
     start_with(model, FlashAttention::Auto)
@@ -32,7 +32,7 @@ fn tokens(n: usize) -> Vec<Token> {
 }
 
 /// Computes `tokens` from `position` on and returns the last row of logits.
-fn compute(runner: &mut LlamaRunner, id: SequenceId, position: u32, tokens: &[Token]) -> Vec<f32> {
+fn compute(runner: &mut LlamaRunner, id: KvSeqId, position: u32, tokens: &[Token]) -> Vec<f32> {
     runner.decode(&rows_of(id, position, tokens)).expect("the plan is valid");
     runner.logits(tokens.len() - 1).to_vec()
 }
@@ -80,7 +80,7 @@ fn states_of_all_ids_decode_together() {
     let (mut runner, limits) = start(&tiny(Kind::Recurrent));
     let tokens = tokens(3);
     let ids = 0..u16::try_from(limits.n_seq_max).expect("few");
-    let plan = Plan { rows: ids.flat_map(|id| rows_of(SequenceId(id), 0, &tokens).rows).collect(), ..Plan::default() };
+    let plan = Plan { rows: ids.flat_map(|id| rows_of(KvSeqId(id), 0, &tokens).rows).collect(), ..Plan::default() };
     runner.decode(&plan).expect("the plan is valid");
     let last = runner.logits(plan.rows.len() - 1).to_vec();
     assert_same_text(&last, runner.logits(tokens.len() - 1), true);
@@ -189,7 +189,7 @@ fn a_restored_window_is_forked_at_its_end_only() {
     for (saved, restored) in [(FlashAttention::On, FlashAttention::On), (FlashAttention::Off, FlashAttention::On)] {
         let model = tiny(Kind::Window);
         let (mut runner, _) = start_with(&model, saved);
-        assert_eq!(runner.memory_kind().forks, Forks::InWindow);
+        assert_eq!(runner.memory_kind().forks, ForkRule::InWindow);
         let tokens = tokens(100);
         compute(&mut runner, A, 0, &tokens[..90]);
         let [trunk, branch, short] = [0..50, 50..90, 50..60].map(|range| runner.save(A, range).expect("one cache has all of it"));
@@ -224,7 +224,7 @@ fn a_restored_window_is_forked_at_its_end_only() {
 fn states_are_saved_whole(kind: Kind, saved: FlashAttention, restored: FlashAttention) {
     let model = tiny(kind);
     let (mut runner, _) = start_with(&model, saved);
-    assert_eq!(runner.memory_kind().forks, Forks::AtEnd);
+    assert_eq!(runner.memory_kind().forks, ForkRule::AtEnd);
     let tokens = tokens(60);
     compute(&mut runner, A, 0, &tokens[..40]);
     runner.fork(A, B, 40);

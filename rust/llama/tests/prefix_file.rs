@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 use super::runner::{prompt, try_start};
 use super::tiny::{Kind, write_tiny};
 use super::{demo, load};
-use crate::config::{EngineConfig, FlashAttention, KvType, Rope};
-use crate::engine::runner::{Runner, SequenceId};
+use crate::config::{EngineConfig, FlashAttention, KvType, RopeConfig};
+use crate::engine::runner::{KvSeqId, Runner};
 use crate::error::Error;
 use crate::llama::batch::rows_of;
 use crate::llama::{PrefixFileError, PrefixFiles};
@@ -96,20 +96,20 @@ fn a_prefix_goes_on_from_its_file_in_an_engine_of_the_other_attention() {
     let mut expected = Vec::new();
     for (flash_attention, name) in [(FlashAttention::On, "on"), (FlashAttention::Off, "off")] {
         let mut runner = runner_with(flash_attention);
-        runner.decode(&rows_of(SequenceId(0), 0, &tokens[..100])).expect("the plan is valid");
+        runner.decode(&rows_of(KvSeqId(0), 0, &tokens[..100])).expect("the plan is valid");
         let pieces = [0..70, 70..100]
-            .map(|range| SavedPiece { bytes: runner.save(SequenceId(0), range.clone()).expect("it is held"), range });
+            .map(|range| SavedPiece { bytes: runner.save(KvSeqId(0), range.clone()).expect("it is held"), range });
         let prefix = SavedPrefix { tokens: tokens[..100].to_vec(), pieces: pieces.into(), ..SavedPrefix::default() };
         files().write(&folder.at(name), &prefix).expect("the folder is writable");
-        runner.decode(&rows_of(SequenceId(0), 100, &tokens[100..])).expect("the plan is valid");
+        runner.decode(&rows_of(KvSeqId(0), 100, &tokens[100..])).expect("the plan is valid");
         expected.push(runner.logits(19).to_vec());
     }
     for (name, flash_attention) in [("on", FlashAttention::Off), ("off", FlashAttention::On), ("on", FlashAttention::On)] {
         let mut runner = runner_with(flash_attention);
         for piece in files().read(&folder.at(name)).expect("it was just written").0.pieces {
-            runner.restore(SequenceId(3), &piece.bytes, piece.range).expect("the piece is whole");
+            runner.restore(KvSeqId(3), &piece.bytes, piece.range).expect("the piece is whole");
         }
-        runner.decode(&rows_of(SequenceId(3), 100, &tokens[100..])).expect("the plan is valid");
+        runner.decode(&rows_of(KvSeqId(3), 100, &tokens[100..])).expect("the plan is valid");
         for expected in &expected {
             let distances = runner.logits(19).iter().zip(expected).map(|(a, b)| (a - b).abs());
             // As in the tests of the runner: two kernels of attention, over 16-bit numbers.
@@ -223,14 +223,14 @@ fn a_file_of_other_positions_is_refused() {
     let folder = Folder::new();
     let path = folder.at("a.prefix");
     let with = |rope| PrefixFiles::new(demo(), &EngineConfig { rope, ..EngineConfig::default() });
-    let scaled = with(Rope { freq_scale: Some(0.5), ..Rope::default() });
+    let scaled = with(RopeConfig { freq_scale: Some(0.5), ..RopeConfig::default() });
     for (one, other) in [(&files(), &scaled), (&scaled, &files())] {
         one.write(&path, &prefix(60, None)).expect("the folder is writable");
         let reason = refusal(other, &path);
         assert!(reason.contains("or with other positions (--rope-…, --yarn-…) or metadata"), "{reason}");
         one.read(&path).expect("it was just written");
     }
-    refusal(&with(Rope { freq_scale: Some(0.25), ..Rope::default() }), &path);
+    refusal(&with(RopeConfig { freq_scale: Some(0.25), ..RopeConfig::default() }), &path);
 }
 
 #[test]

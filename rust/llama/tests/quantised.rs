@@ -8,7 +8,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::gguf_writer::{Header, Tensor, TensorType, padding};
 use super::tiny::{Chance, N_VOCAB, add_vocabulary, write_file};
-use crate::config::{Kernels, ModelConfig};
+use crate::config::{KernelChoice, ModelConfig};
 use crate::llama::Model;
 
 const N_EMBD: usize = 256;
@@ -35,7 +35,7 @@ pub(super) fn quantised(layers: Layers) -> Arc<Model> {
         add_weights(&mut bytes, tensor, &mut chance);
     }
     let path = write_file(&bytes, &format!("quantised-{layers:?}"));
-    let model = Model::load(&ModelConfig { kernels: Kernels::Weft, ..ModelConfig::at(path.clone()) }, |_| ());
+    let model = Model::load(&ModelConfig { kernels: KernelChoice::Weft, ..ModelConfig::at(path.clone()) }, |_| ());
     fs::remove_file(&path).expect("it was just written");
     Arc::new(model.expect("the toy model loads"))
 }

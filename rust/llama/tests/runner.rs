@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::demo;
 use crate::config::{EngineConfig, FlashAttention, KvType, Limits};
-use crate::engine::runner::{Plan, Runner, SequenceId};
+use crate::engine::runner::{KvSeqId, Plan, Runner};
 use crate::error::Error;
 use crate::llama::LlamaRunner;
 use crate::llama::batch::rows_of;
@@ -39,7 +39,7 @@ pub(super) fn prompt(n: usize) -> Vec<Token> {
 
 /// Computes `tokens` from `position` on and returns the last row of logits.
 fn compute(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token]) -> Vec<f32> {
-    runner.decode(&rows_of(SequenceId(id), position, tokens)).expect("the plan is valid");
+    runner.decode(&rows_of(KvSeqId(id), position, tokens)).expect("the plan is valid");
     runner.logits(tokens.len() - 1).to_vec()
 }
 
@@ -63,8 +63,8 @@ fn a_forked_prefix_continues_as_if_computed() {
     let tokens = prompt(60);
     compute(&mut runner, 0, 0, &tokens[..50]);
     // A part of what sequence 0 holds, then another continuation than its own.
-    assert!(runner.can_fork(SequenceId(0), 50, 30));
-    runner.fork(SequenceId(0), SequenceId(1), 30);
+    assert!(runner.can_fork(KvSeqId(0), 50, 30));
+    runner.fork(KvSeqId(0), KvSeqId(1), 30);
     let forked = compute(&mut runner, 1, 30, &tokens[50..60]);
     let whole = [&tokens[..30], &tokens[50..60]].concat();
     let computed = compute(&mut runner, 2, 0, &whole);
@@ -83,7 +83,7 @@ fn chunks_of_several_sequences_ride_in_one_decode() {
     let (a, b) = (prompt(40), prompt(55)[20..].to_vec());
     compute(&mut runner, 0, 0, &a[..10]);
     // Rows of the two sequences take turns, each in order of position.
-    let (rest_of_a, all_of_b) = (rows_of(SequenceId(0), 10, &a[10..]), rows_of(SequenceId(1), 0, &b));
+    let (rest_of_a, all_of_b) = (rows_of(KvSeqId(0), 10, &a[10..]), rows_of(KvSeqId(1), 0, &b));
     let mut rows: Vec<_> = rest_of_a.rows.iter().chain(&all_of_b.rows).copied().collect();
     rows.sort_by_key(|row| (row.wants_logits, row.token % 7, row.sequence, row.position));
     rows.sort_by_key(|row| row.position);
@@ -91,7 +91,7 @@ fn chunks_of_several_sequences_ride_in_one_decode() {
     runner.decode(&plan).expect("the plan is valid");
     let mixed: Vec<Vec<f32>> = (0..2)
         .map(|id| {
-            let last = plan.rows.iter().position(|row| row.wants_logits && row.sequence == SequenceId(id));
+            let last = plan.rows.iter().position(|row| row.wants_logits && row.sequence == KvSeqId(id));
             runner.logits(last.expect("each sequence wants its last row")).to_vec()
         })
         .collect();
@@ -104,11 +104,11 @@ fn a_truncated_sequence_goes_on_from_there() {
     let (mut runner, _) = start();
     let tokens = prompt(30);
     let first = compute(&mut runner, 0, 0, &tokens);
-    assert!(runner.truncate(SequenceId(0), 29));
+    assert!(runner.truncate(KvSeqId(0), 29));
     let again = compute(&mut runner, 0, 29, &tokens[29..]);
     assert_close(&first, &again);
-    assert!(runner.truncate(SequenceId(0), 100), "nothing to forget");
-    runner.drop_sequence(SequenceId(0));
+    assert!(runner.truncate(KvSeqId(0), 100), "nothing to forget");
+    runner.drop_sequence(KvSeqId(0));
     assert_close(&first, &compute(&mut runner, 0, 0, &tokens));
 }
 
@@ -120,9 +120,9 @@ fn forked_cells_are_shared() {
     compute(&mut runner, 0, 0, &tokens);
     compute(&mut runner, 0, 500, &tokens);
     for id in 1..61 {
-        runner.fork(SequenceId(0), SequenceId(id), 1000);
+        runner.fork(KvSeqId(0), KvSeqId(id), 1000);
     }
-    let rows = (0..20).map(|id| rows_of(SequenceId(id), 1000, &tokens[..1]).rows[0]);
+    let rows = (0..20).map(|id| rows_of(KvSeqId(id), 1000, &tokens[..1]).rows[0]);
     runner.decode(&Plan { rows: rows.collect(), ..Plan::default() }).expect("20 of the 24 free cells");
     assert_eq!(limits.n_seq_max, 68);
 }
@@ -133,20 +133,20 @@ fn a_broken_plan_is_an_error_and_harms_nothing() {
     let tokens = prompt(20);
     compute(&mut runner, 0, 0, &tokens[..10]);
     let n_ids = u16::try_from(limits.n_seq_max).expect("few") + 1;
-    let mut gap = rows_of(SequenceId(0), 10, &tokens[10..12]);
+    let mut gap = rows_of(KvSeqId(0), 10, &tokens[10..12]);
     gap.rows[1].position = 12;
-    let mut outputs = rows_of(SequenceId(1), 0, &tokens[..1].repeat(n_ids as usize + 1));
+    let mut outputs = rows_of(KvSeqId(1), 0, &tokens[..1].repeat(n_ids as usize + 1));
     outputs.rows.iter_mut().for_each(|row| row.wants_logits = true);
     let broken = [
         ("empty", Plan::default()),
-        ("too many rows", rows_of(SequenceId(1), 0, &tokens[..1].repeat(limits.n_ubatch as usize + 1))),
+        ("too many rows", rows_of(KvSeqId(1), 0, &tokens[..1].repeat(limits.n_ubatch as usize + 1))),
         ("too many outputs", outputs),
         ("a gap", gap),
-        ("not at the end", rows_of(SequenceId(0), 9, &tokens[..1])),
-        ("beyond the end", rows_of(SequenceId(0), 11, &tokens[..1])),
-        ("no such sequence", rows_of(SequenceId(n_ids), 0, &tokens[..1])),
-        ("no such token", rows_of(SequenceId(1), 0, &[2048])),
-        ("a negative token", rows_of(SequenceId(1), 0, &[-1])),
+        ("not at the end", rows_of(KvSeqId(0), 9, &tokens[..1])),
+        ("beyond the end", rows_of(KvSeqId(0), 11, &tokens[..1])),
+        ("no such sequence", rows_of(KvSeqId(n_ids), 0, &tokens[..1])),
+        ("no such token", rows_of(KvSeqId(1), 0, &[2048])),
+        ("a negative token", rows_of(KvSeqId(1), 0, &[-1])),
     ];
     for (what, plan) in &broken {
         let error = runner.decode(plan).expect_err(what);
@@ -161,7 +161,7 @@ fn a_full_pool_is_an_error_and_harms_nothing() {
     let (mut runner, _) = try_start(|config| config.n_ctx = Some(256)).expect("the demo model runs");
     let tokens = prompt(250);
     compute(&mut runner, 0, 0, &tokens[..240]);
-    let error = runner.decode(&rows_of(SequenceId(1), 0, &tokens[..20])).expect_err("16 cells are free");
+    let error = runner.decode(&rows_of(KvSeqId(1), 0, &tokens[..20])).expect_err("16 cells are free");
     assert!(error.reason.contains("256 cells has no room for 20 more"), "{error}");
     compute(&mut runner, 1, 0, &tokens[..6]);
     compute(&mut runner, 0, 240, &tokens[240..]);
@@ -190,14 +190,14 @@ fn a_fork_onto_a_sequence_in_use_is_a_bug() {
     let (mut runner, _) = start();
     compute(&mut runner, 0, 0, &prompt(3));
     compute(&mut runner, 1, 0, &prompt(3));
-    runner.fork(SequenceId(0), SequenceId(1), 3);
+    runner.fork(KvSeqId(0), KvSeqId(1), 3);
 }
 
 #[test]
 fn more_than_is_held_cannot_be_forked() {
     let (mut runner, _) = start();
     compute(&mut runner, 0, 0, &prompt(3));
-    assert!(runner.can_fork(SequenceId(0), 3, 3) && !runner.can_fork(SequenceId(0), 3, 4));
+    assert!(runner.can_fork(KvSeqId(0), 3, 3) && !runner.can_fork(KvSeqId(0), 3, 4));
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn every_setting_runs() {
 fn the_most_slots_and_the_smallest_pool_run() {
     let (mut runner, limits) =
         try_start(|c| (c.n_slots, c.n_ctx, c.n_ubatch, c.n_batch) = (Some(254), Some(1), Some(1), 1)).expect("it runs");
-    let rows = (0..254).map(|id| rows_of(SequenceId(id), 0, &[5]).rows[0]);
+    let rows = (0..254).map(|id| rows_of(KvSeqId(id), 0, &[5]).rows[0]);
     runner.decode(&Plan { rows: rows.collect(), ..Plan::default() }).expect("a row of every slot");
     assert_eq!(runner.logits(253).len(), 2048);
     assert_eq!((limits.n_ctx, limits.n_ubatch), (512, 270));

@@ -7,8 +7,8 @@ use super::demo_path;
 use super::quantised::{Layers, quantised};
 use super::runner::prompt;
 use super::tiny::{Kind, tiny};
-use crate::config::{EngineConfig, FlashAttention, Kernels, KvType, ModelConfig, Used};
-use crate::engine::runner::{Plan, Row, Runner, SequenceId};
+use crate::config::{EnabledKernels, EngineConfig, FlashAttention, KernelChoice, KvType, ModelConfig};
+use crate::engine::runner::{KvSeqId, Plan, Row, Runner};
 use crate::llama::{LlamaRunner, Model, kernels, start};
 use crate::request::{Event, Prompt, Request, Token};
 
@@ -17,7 +17,7 @@ use crate::request::{Event, Prompt, Request, Token};
 fn models() -> &'static [Arc<Model>; 3] {
     static MODELS: OnceLock<[Arc<Model>; 3]> = OnceLock::new();
     MODELS.get_or_init(|| {
-        let demo = Model::load(&ModelConfig { kernels: Kernels::Weft, ..ModelConfig::at(demo_path()) }, |_| ());
+        let demo = Model::load(&ModelConfig { kernels: KernelChoice::Weft, ..ModelConfig::at(demo_path()) }, |_| ());
         [Arc::new(demo.expect("the demo model loads")), quantised(Layers::Dense), quantised(Layers::Experts)]
     })
 }
@@ -31,7 +31,7 @@ fn text(model: &Model, n: usize) -> Vec<Token> {
 /// A runner whose attention and products are ours.
 fn ours(model: &Arc<Model>, change: impl FnOnce(&mut EngineConfig)) -> LlamaRunner {
     let mut config = EngineConfig {
-        used: Used::ALL,
+        used: EnabledKernels::ALL,
         flash_attention: FlashAttention::On,
         n_slots: Some(8),
         n_ctx: Some(4096),
@@ -42,7 +42,7 @@ fn ours(model: &Arc<Model>, change: impl FnOnce(&mut EngineConfig)) -> LlamaRunn
     let facts = model.facts(config.type_k, config.type_v);
     let limits = config.settle(&facts, 1 << 30, 1 << 30).expect("the configuration is valid");
     let runner = LlamaRunner::new(Arc::clone(model), &config, &limits).expect("the model runs");
-    assert_eq!(runner.is_repeatable(), kernels::install().usable == Used::ALL, "{}", model.path().display());
+    assert_eq!(runner.is_repeatable(), kernels::install().usable == EnabledKernels::ALL, "{}", model.path().display());
     runner
 }
 
@@ -54,7 +54,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 fn compute(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token], n: usize) -> Vec<u32> {
     let mut last = Vec::new();
     for (i, chunk) in tokens.chunks(n).enumerate() {
-        let rows = crate::llama::batch::rows_of(SequenceId(id), position + (i * n) as u32, chunk);
+        let rows = crate::llama::batch::rows_of(KvSeqId(id), position + (i * n) as u32, chunk);
         runner.decode(&rows).expect("the plan is valid");
         last = bits(runner.logits(chunk.len() - 1));
     }
@@ -89,8 +89,8 @@ fn a_row_among_strangers_gives_the_same_logits_as_alone() {
 /// Computes `tokens` for sequence 0, whose cells lie between those of three others, of which two share its beginning.
 fn compute_among_strangers(runner: &mut LlamaRunner, tokens: &[Token]) -> Vec<u32> {
     compute(runner, 0, 0, &tokens[..100], 100);
-    runner.fork(SequenceId(0), SequenceId(1), 100);
-    runner.fork(SequenceId(0), SequenceId(2), 60);
+    runner.fork(KvSeqId(0), KvSeqId(1), 100);
+    runner.fork(KvSeqId(0), KvSeqId(2), 60);
     compute(runner, 3, 0, &tokens[50..90], 7);
     let mut place: [usize; 4] = [100, 100, 60, 0];
     let mut logits = Vec::new();
@@ -102,11 +102,11 @@ fn compute_among_strangers(runner: &mut LlamaRunner, tokens: &[Token]) -> Vec<u3
                 // The others draw other tokens.
                 let token = if id == 0 { tokens[*at] } else { tokens[(*at * 7 + id) % tokens.len()] };
                 let position = *at as u32 + if id == 3 { 40 } else { 0 };
-                rows.push(Row { sequence: SequenceId(id as u16), token, position, wants_logits: false });
+                rows.push(Row { sequence: KvSeqId(id as u16), token, position, wants_logits: false });
                 *at += 1;
             }
         }
-        let last = rows.iter().rposition(|row| row.sequence == SequenceId(0)).expect("it is in every decode");
+        let last = rows.iter().rposition(|row| row.sequence == KvSeqId(0)).expect("it is in every decode");
         rows[last].wants_logits = true;
         runner.decode(&Plan { rows, ..Plan::default() }).expect("the plan is valid");
         logits = bits(runner.logits(last));
@@ -121,16 +121,16 @@ fn saved_and_restored_cells_give_the_same_logits() {
         let tokens = text(model, 400);
         let expected = compute(&mut runner, 0, 0, &tokens, 400);
         compute(&mut runner, 1, 0, &tokens[..350], 350);
-        let pieces = [0..120, 120..350].map(|range| runner.save(SequenceId(1), range).expect("cells can be saved"));
+        let pieces = [0..120, 120..350].map(|range| runner.save(KvSeqId(1), range).expect("cells can be saved"));
         // The place that they come back to is full of holes.
-        runner.drop_sequence(SequenceId(0));
-        runner.drop_sequence(SequenceId(1));
+        runner.drop_sequence(KvSeqId(0));
+        runner.drop_sequence(KvSeqId(1));
         for i in 0..40 {
             compute(&mut runner, 2 + i % 2, u32::from(i / 2), &tokens[usize::from(i)..][..1], 1);
         }
-        runner.drop_sequence(SequenceId(2));
-        runner.restore(SequenceId(4), &pieces[0], 0..120).expect("cells can be restored");
-        runner.restore(SequenceId(4), &pieces[1], 120..350).expect("cells can be restored");
+        runner.drop_sequence(KvSeqId(2));
+        runner.restore(KvSeqId(4), &pieces[0], 0..120).expect("cells can be restored");
+        runner.restore(KvSeqId(4), &pieces[1], 120..350).expect("cells can be restored");
         assert_eq!(compute(&mut runner, 4, 350, &tokens[350..], 50), expected, "{}", model.path().display());
     }
 }
@@ -138,10 +138,10 @@ fn saved_and_restored_cells_give_the_same_logits() {
 #[test]
 fn where_a_layer_does_not_see_the_whole_text_nothing_is_promised() {
     for kind in [Kind::Window, Kind::Hybrid, Kind::Recurrent] {
-        let engine = start(&tiny(kind), &EngineConfig { kernels: Kernels::Weft, ..EngineConfig::default() });
+        let engine = start(&tiny(kind), &EngineConfig { kernels: KernelChoice::Weft, ..EngineConfig::default() });
         assert!(!engine.expect("the toy model runs").is_repeatable(), "{kind:?}");
     }
-    let theirs = start(&models()[0], &EngineConfig { kernels: Kernels::LlamaCpp, ..EngineConfig::default() });
+    let theirs = start(&models()[0], &EngineConfig { kernels: KernelChoice::LlamaCpp, ..EngineConfig::default() });
     assert!(!theirs.expect("the demo model runs").is_repeatable());
 }
 
@@ -173,11 +173,12 @@ fn request(model: &Model, i: u32) -> Request {
 
 #[test]
 fn a_seeded_request_gives_the_same_text_alone_and_under_load() {
-    if kernels::install().usable != Used::ALL {
+    if kernels::install().usable != EnabledKernels::ALL {
         return;
     }
     for (model, n_requests) in models().iter().zip([200, 60, 60]) {
-        let config = |n_threads| EngineConfig { n_threads: Some(n_threads), kernels: Kernels::Weft, ..EngineConfig::default() };
+        let config =
+            |n_threads| EngineConfig { n_threads: Some(n_threads), kernels: KernelChoice::Weft, ..EngineConfig::default() };
         let alone = start(model, &EngineConfig { n_slots: Some(1), ..config(1) }).expect("the model runs");
         assert!(alone.is_repeatable());
         let expected: Vec<_> = (0..n_requests).map(|i| drawn(&alone, request(model, i))).collect();

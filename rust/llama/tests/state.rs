@@ -2,7 +2,7 @@
 
 use super::runner::{prompt, try_start};
 use crate::config::{FlashAttention, KvType};
-use crate::engine::runner::{Forks, IdleCost, MemoryKind, Plan, RelocateError, Row, Runner, SequenceId};
+use crate::engine::runner::{ForkRule, IdleCost, KvSeqId, MemoryKind, Plan, RelocateError, Row, Runner};
 use crate::llama::LlamaRunner;
 use crate::llama::batch::rows_of;
 use crate::request::Token;
@@ -22,8 +22,8 @@ const SETTINGS: [(KvType, KvType, FlashAttention); 4] = [
 
 const TRUNK: usize = 120;
 
-fn id(id: u16) -> SequenceId {
-    SequenceId(id)
+fn id(id: u16) -> KvSeqId {
+    KvSeqId(id)
 }
 
 fn start(setting: (KvType, KvType, FlashAttention)) -> LlamaRunner {
@@ -80,7 +80,7 @@ fn what_the_memory_costs_is_known() {
     let n_tokens = [2, 63, 4, 82];
     for (setting, (n_bytes, n_tokens)) in SETTINGS.into_iter().zip(n_bytes.into_iter().zip(n_tokens)) {
         let memory = MemoryKind {
-            forks: Forks::Anywhere,
+            forks: ForkRule::Anywhere,
             idle_cost: IdleCost::Scores,
             can_be_saved: true,
             bytes_per_token: n_bytes,
@@ -217,7 +217,7 @@ fn relocated_cells_are_the_lowest_and_still_shared() {
         compute(&mut runner, 9, 0, &tokens[..150]);
         compute(&mut runner, 8, 0, &tokens[..5]);
         let branches = fan_out(&mut runner, &tokens);
-        let ids: [SequenceId; 8] = std::array::from_fn(|branch| id(u16::try_from(branch).expect("few")));
+        let ids: [KvSeqId; 8] = std::array::from_fn(|branch| id(u16::try_from(branch).expect("few")));
         let expected = logprobs(&mut runner, 7, 150, &branches[7][30..]);
         assert!(runner.truncate(id(7), 150));
         runner.drop_sequence(id(9));

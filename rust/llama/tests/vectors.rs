@@ -9,12 +9,12 @@ use llama_cpp_sys_2 as sys;
 use super::quantised::{Layers, quantised};
 use super::tiny::{Chance, Kind, tiny};
 use super::{demo, demo_path};
-use crate::config::{EngineConfig, Kernels, ModelConfig, Pooling, Used};
-use crate::embedding::{Embedder, Encoder, MAX_KEPT, Normalization, Shape, Stats, Vectors};
+use crate::config::{EnabledKernels, EngineConfig, KernelChoice, ModelConfig, Pooling};
+use crate::embedding::{Embedder, EmbedderShape, Embeddings, Encoder, MAX_KEPT, Normalization, Stats};
 use crate::engine::runner::DefaultAdapters;
 use crate::error::Error;
-use crate::llama::vectors::VectorContext;
-use crate::llama::{Model, Settled, embedder, has_repeatable_embeddings, kernels, memory};
+use crate::llama::embedding::EmbeddingContext;
+use crate::llama::{Model, ResolvedConfig, embedder, has_repeatable_embeddings, kernels, memory};
 use crate::request::{Prompt, Token};
 
 /// Fewest tokens that are shared.
@@ -33,17 +33,17 @@ fn config(pooling: Pooling) -> EngineConfig {
 }
 
 fn worker_of(model: &Arc<Model>, adapters: DefaultAdapters, config: &EngineConfig) -> (Embedder, mpsc::Receiver<()>) {
-    let settled = Settled::new(model, config).expect("the model can be served");
+    let settled = ResolvedConfig::new(model, config).expect("the model can be served");
     let (ring, rung) = mpsc::channel();
     let on_done = move || ring.send(()).unwrap_or(());
     (embedder(model, config, &settled.choice, adapters, on_done).expect("the model can be pooled so"), rung)
 }
 
-pub(super) fn embed_tokens(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Result<Vectors, Error> {
+pub(super) fn embed_tokens(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Result<Embeddings, Error> {
     embed(worker, texts.iter().cloned().map(Prompt::from_tokens).collect())
 }
 
-pub(super) fn embed((embedder, rung): &(Embedder, mpsc::Receiver<()>), texts: Vec<Prompt>) -> Result<Vectors, Error> {
+pub(super) fn embed((embedder, rung): &(Embedder, mpsc::Receiver<()>), texts: Vec<Prompt>) -> Result<Embeddings, Error> {
     let pending = embedder.submit(texts, Normalization::None, None)?;
     loop {
         if let Some(answer) = pending.take() {
@@ -193,14 +193,14 @@ fn a_text_as_long_as_may_be_is_computed_and_a_longer_one_is_refused_with_the_lim
 #[test]
 fn a_model_without_a_classifier_ranks_nothing() {
     let config = EngineConfig { pooling: Some(Pooling::Rank), ..EngineConfig::default() };
-    let settled = Settled::new(&demo(), &config).expect("the model can be served");
+    let settled = ResolvedConfig::new(&demo(), &config).expect("the model can be served");
     let refused = embedder(&demo(), &config, &settled.choice, DefaultAdapters::default(), || ()).err();
     assert!(matches!(refused, Some(Error::InvalidConfig { param: "pooling", .. })));
 }
 
 /// A shape whose context would hold so many cells.
-fn shape(n_batch: usize) -> Shape {
-    Shape {
+fn shape(n_batch: usize) -> EmbedderShape {
+    EmbedderShape {
         pooling: Pooling::Mean,
         takes_media: true,
         width: 192,
@@ -214,7 +214,7 @@ fn shape(n_batch: usize) -> Shape {
 
 #[test]
 fn cells_that_there_is_no_memory_for_are_refused_before_they_are_made() {
-    let refused = VectorContext::new(demo(), &EngineConfig::default(), shape(1 << 31), DefaultAdapters::default()).err();
+    let refused = EmbeddingContext::new(demo(), &EngineConfig::default(), shape(1 << 31), DefaultAdapters::default()).err();
     let Some(Error::Decode { reason }) = refused else { panic!("there is memory for cells of {} bytes", 1_u64 << 41) };
     assert!(reason.contains("a context of 2147483648 tokens for vectors takes"), "{reason}");
     assert!(reason.contains("are free"), "{reason}");
@@ -224,7 +224,7 @@ fn cells_that_there_is_no_memory_for_are_refused_before_they_are_made() {
 fn rows_that_there_is_no_memory_for_are_refused_and_fewer_are_computed() {
     let n_batch = 1 << 10;
     let config = EngineConfig { n_threads: Some(1), ..EngineConfig::default() };
-    let mut context = VectorContext::new(demo(), &config, shape(n_batch), DefaultAdapters::default()).expect("it is small");
+    let mut context = EmbeddingContext::new(demo(), &config, shape(n_batch), DefaultAdapters::default()).expect("it is small");
     let too_many = usize::try_from(memory::free_on_host()).expect("64 bits") / 2048;
     let refused = context.check_memory(too_many).expect_err("the logits alone are four times as many bytes as are free");
     assert!(refused.contains(&format!("computing {too_many} tokens of texts together takes")), "{refused}");
@@ -242,7 +242,7 @@ fn company(model: &Model) -> Vec<Vec<Token>> {
 }
 
 /// The numbers of each text of a request.
-fn of_each(vectors: &Vectors) -> Vec<Vec<f32>> {
+fn of_each(vectors: &Embeddings) -> Vec<Vec<f32>> {
     let rows = vectors.starts.windows(2).map(|ends| ends[0] * vectors.width..ends[1] * vectors.width);
     rows.map(|rows| vectors.numbers[rows].to_vec()).collect()
 }
@@ -276,7 +276,7 @@ fn alone_and_in_company(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<To
 
 /// Models whose weights lie as in the file, so that our products compute all of them.
 fn as_in_file() -> [Arc<Model>; 4] {
-    let demo = Model::load(&ModelConfig { kernels: Kernels::Weft, ..ModelConfig::at(demo_path()) }, |_| ());
+    let demo = Model::load(&ModelConfig { kernels: KernelChoice::Weft, ..ModelConfig::at(demo_path()) }, |_| ());
     [Arc::new(demo.expect("the demo model loads")), quantised(Layers::Dense), quantised(Layers::Experts), tiny(Kind::Window)]
 }
 
@@ -284,11 +284,11 @@ fn as_in_file() -> [Arc<Model>; 4] {
 fn a_decoders_embeddings_are_equal_bits_alone_and_in_company() {
     for model in as_in_file() {
         for pooling in [Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last] {
-            let config = EngineConfig { kernels: Kernels::Weft, ..config(pooling) };
+            let config = EngineConfig { kernels: KernelChoice::Weft, ..config(pooling) };
             let what = format!("{pooling:?} of {}", model.architecture());
             let is_window_that_moves_on = model.n_swa() > 0 && pooling == Pooling::Last;
             let is_repeatable = has_repeatable_embeddings(&model, &config, true);
-            assert_eq!(is_repeatable, kernels::install().usable == Used::ALL && !is_window_that_moves_on, "{what}");
+            assert_eq!(is_repeatable, kernels::install().usable == EnabledKernels::ALL && !is_window_that_moves_on, "{what}");
             assert!(!has_repeatable_embeddings(&model, &config, false), "{what}");
             let worker = worker_of(&model, DefaultAdapters::default(), &config);
             for (i, (alone, others)) in alone_and_in_company(&worker, &company(&model)).into_iter().enumerate() {
@@ -311,7 +311,7 @@ fn embeddings_are_alike_alone_and_in_company_where_llama_cpp_computes() {
     let models = [tiny(Kind::Window), tiny(Kind::Hybrid), tiny(Kind::Recurrent), tiny(Kind::Grid), quantised(Layers::Dense)];
     for model in models {
         for pooling in [Pooling::None, Pooling::Mean, Pooling::Last] {
-            let config = EngineConfig { kernels: Kernels::LlamaCpp, ..config(pooling) };
+            let config = EngineConfig { kernels: KernelChoice::LlamaCpp, ..config(pooling) };
             assert!(!has_repeatable_embeddings(&model, &config, true));
             let worker = worker_of(&model, DefaultAdapters::default(), &config);
             for (i, (alone, others)) in alone_and_in_company(&worker, &company(&model)).into_iter().enumerate() {

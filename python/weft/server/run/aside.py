@@ -8,7 +8,7 @@ from functools import partial
 from threading import Lock
 from typing import Generic, ParamSpec, TypeVar
 
-from weft._native import Cancellation, step_back
+from weft._native import Cancellation, lower_priority
 from weft.server.errors import TextsWaitingError
 from weft.server.run.patience import unless_left
 from weft.work.threads import LONG_TEXT
@@ -80,7 +80,7 @@ class _Lane:
     """One thread, and the work that waits for it in the order of its coming."""
 
     def __init__(self, name: str, niceness: int, what: str) -> None:
-        self._thread = ThreadPoolExecutor(1, f"weft-{name}", step_back, (niceness,))
+        self._thread = ThreadPoolExecutor(1, f"weft-{name}", lower_priority, (niceness,))
         self._lock = Lock()
         self._what = what
         self._size = 0

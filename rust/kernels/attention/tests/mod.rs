@@ -164,7 +164,7 @@ fn sizes_that_do_not_fit_are_refused() {
             &plan,
             &AttentionOutput { values: &values, row_stride, head_stride: 64 },
             &scratch,
-            &crate::kernels::Solo,
+            &crate::kernels::SoloTeam,
         );
     };
     let attend_with = std::panic::AssertUnwindSafe(attend_with);
@@ -185,7 +185,7 @@ fn sizes_that_do_not_fit_are_refused() {
         case.compute_by(&plan, 1);
     }));
     assert!(refuses("sequence", || {
-        let order = Order { sequence_of_row: &[0], position_of_cell: None };
+        let order = MaskOrder { sequence_of_row: &[0], position_of_cell: None };
         Plan::new().make(Level::Portable, 1, &case.shape, None, Some(&order));
     }));
 }

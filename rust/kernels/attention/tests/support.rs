@@ -1,9 +1,9 @@
 //! Pools of cells with rows that see some of them, and attention in double precision to compare with.
 
 use crate::kernels::attention::{
-    Attention, AttentionOutput, Cells, Format, Mask, Order, Plan, Queries, Shape, attend, scratch_bytes,
+    Attention, AttentionOutput, Cells, Format, Mask, MaskOrder, Plan, Queries, Shape, attend, scratch_bytes,
 };
-use crate::kernels::{Crew, Level, Shared};
+use crate::kernels::{Level, Shared, ThreadTeam};
 
 /// splitmix64.
 #[derive(Debug, Clone)]
@@ -195,7 +195,7 @@ impl Case {
     }
 
     pub fn plan(&self, plan: &mut Plan, how: How) {
-        let order = Order { sequence_of_row: &self.sequence_of_row, position_of_cell: Some(&self.position_of_cell) };
+        let order = MaskOrder { sequence_of_row: &self.sequence_of_row, position_of_cell: Some(&self.position_of_cell) };
         plan.make(how.level, how.n_threads, &self.shape, self.mask().as_ref(), how.knows_order.then_some(&order));
     }
 
@@ -233,7 +233,7 @@ impl Case {
         {
             let (values, scratch) = (Shared::from(&mut values[..]), Shared::from(&mut scratch[..]));
             let out = AttentionOutput { values: &values, row_stride: size, head_stride: self.shape.value_size };
-            Crew::run(n_threads, |team| attend(&self.attention(), plan, &out, &scratch, team));
+            ThreadTeam::run(n_threads, |team| attend(&self.attention(), plan, &out, &scratch, team));
         }
         values
     }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Along, Lanes, Two, opaque};
+use super::{LanePair, Lanes, RowLanes, opaque};
 
 /// AVX2, FMA and F16C; AVX-VNNI too where `VNNI` says so.
 pub(in crate::kernels::products) struct Avx2<const VNNI: bool>;
@@ -94,69 +94,69 @@ macro_rules! simple {
 }
 
 impl<const VNNI: bool> Lanes for Avx2<VNNI> {
-    type Ints = Two<__m256i>;
-    type Floats = Two<__m256>;
+    type Ints = LanePair<__m256i>;
+    type Floats = LanePair<__m256>;
 
     const ROWS: usize = 16;
     const SIGNED: bool = !VNNI;
     const COLUMNS: usize = 4;
 
     simple! {
-        splat(value: i32) -> Two<__m256i> = Two(_mm256_set1_epi32(value), _mm256_set1_epi32(value));
-        load(from: *const u8) -> Two<__m256i> = Two(_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast()));
-        store(ints: Two<__m256i>, to: *mut u8) = {
+        splat(value: i32) -> LanePair<__m256i> = LanePair(_mm256_set1_epi32(value), _mm256_set1_epi32(value));
+        load(from: *const u8) -> LanePair<__m256i> = LanePair(_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast()));
+        store(ints: LanePair<__m256i>, to: *mut u8) = {
             _mm256_storeu_si256(to.cast(), ints.0);
             _mm256_storeu_si256(to.add(32).cast(), ints.1);
         };
-        and(a: Two<__m256i>, b: Two<__m256i>) -> Two<__m256i> = Two(_mm256_and_si256(a.0, b.0), _mm256_and_si256(a.1, b.1));
-        or(a: Two<__m256i>, b: Two<__m256i>) -> Two<__m256i> = Two(_mm256_or_si256(a.0, b.0), _mm256_or_si256(a.1, b.1));
-        xor(a: Two<__m256i>, b: Two<__m256i>) -> Two<__m256i> = Two(_mm256_xor_si256(a.0, b.0), _mm256_xor_si256(a.1, b.1));
-        shl(a: Two<__m256i>, n: u32) -> Two<__m256i> = {
+        and(a: LanePair<__m256i>, b: LanePair<__m256i>) -> LanePair<__m256i> = LanePair(_mm256_and_si256(a.0, b.0), _mm256_and_si256(a.1, b.1));
+        or(a: LanePair<__m256i>, b: LanePair<__m256i>) -> LanePair<__m256i> = LanePair(_mm256_or_si256(a.0, b.0), _mm256_or_si256(a.1, b.1));
+        xor(a: LanePair<__m256i>, b: LanePair<__m256i>) -> LanePair<__m256i> = LanePair(_mm256_xor_si256(a.0, b.0), _mm256_xor_si256(a.1, b.1));
+        shl(a: LanePair<__m256i>, n: u32) -> LanePair<__m256i> = {
             let n = _mm_cvtsi32_si128(n.cast_signed());
-            Two(_mm256_sll_epi32(a.0, n), _mm256_sll_epi32(a.1, n))
+            LanePair(_mm256_sll_epi32(a.0, n), _mm256_sll_epi32(a.1, n))
         };
-        shr(a: Two<__m256i>, n: u32) -> Two<__m256i> = {
+        shr(a: LanePair<__m256i>, n: u32) -> LanePair<__m256i> = {
             let n = _mm_cvtsi32_si128(n.cast_signed());
-            Two(_mm256_srl_epi32(a.0, n), _mm256_srl_epi32(a.1, n))
+            LanePair(_mm256_srl_epi32(a.0, n), _mm256_srl_epi32(a.1, n))
         };
-        shr_signed(a: Two<__m256i>, n: u32) -> Two<__m256i> = {
+        shr_signed(a: LanePair<__m256i>, n: u32) -> LanePair<__m256i> = {
             let n = _mm_cvtsi32_si128(n.cast_signed());
-            Two(_mm256_sra_epi32(a.0, n), _mm256_sra_epi32(a.1, n))
+            LanePair(_mm256_sra_epi32(a.0, n), _mm256_sra_epi32(a.1, n))
         };
-        sub(a: Two<__m256i>, b: Two<__m256i>) -> Two<__m256i> = Two(_mm256_sub_epi32(a.0, b.0), _mm256_sub_epi32(a.1, b.1));
-        look_up(table: &[i8; 16], indices: Two<__m256i>) -> Two<__m256i> = {
+        sub(a: LanePair<__m256i>, b: LanePair<__m256i>) -> LanePair<__m256i> = LanePair(_mm256_sub_epi32(a.0, b.0), _mm256_sub_epi32(a.1, b.1));
+        look_up(table: &[i8; 16], indices: LanePair<__m256i>) -> LanePair<__m256i> = {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-            Two(_mm256_shuffle_epi8(table, indices.0), _mm256_shuffle_epi8(table, indices.1))
+            LanePair(_mm256_shuffle_epi8(table, indices.0), _mm256_shuffle_epi8(table, indices.1))
         };
-        splat_float(value: f32) -> Two<__m256> = Two(_mm256_set1_ps(value), _mm256_set1_ps(value));
-        load_floats(from: *const f32) -> Two<__m256> = Two(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8)));
-        store_floats(floats: Two<__m256>, to: *mut f32) = {
+        splat_float(value: f32) -> LanePair<__m256> = LanePair(_mm256_set1_ps(value), _mm256_set1_ps(value));
+        load_floats(from: *const f32) -> LanePair<__m256> = LanePair(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8)));
+        store_floats(floats: LanePair<__m256>, to: *mut f32) = {
             _mm256_storeu_ps(to, floats.0);
             _mm256_storeu_ps(to.add(8), floats.1);
         };
-        mul(a: Two<__m256>, b: Two<__m256>) -> Two<__m256> = Two(_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1));
-        fma(a: Two<__m256>, b: Two<__m256>, c: Two<__m256>) -> Two<__m256> =
-            Two(_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1));
-        to_floats(ints: Two<__m256i>) -> Two<__m256> = Two(_mm256_cvtepi32_ps(ints.0), _mm256_cvtepi32_ps(ints.1));
-        as_floats(ints: Two<__m256i>) -> Two<__m256> = Two(_mm256_castsi256_ps(ints.0), _mm256_castsi256_ps(ints.1));
-        load_halves(from: *const u16) -> Two<__m256> =
-            Two(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())));
+        mul(a: LanePair<__m256>, b: LanePair<__m256>) -> LanePair<__m256> = LanePair(_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1));
+        fma(a: LanePair<__m256>, b: LanePair<__m256>, c: LanePair<__m256>) -> LanePair<__m256> =
+            LanePair(_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1));
+        to_floats(ints: LanePair<__m256i>) -> LanePair<__m256> = LanePair(_mm256_cvtepi32_ps(ints.0), _mm256_cvtepi32_ps(ints.1));
+        as_floats(ints: LanePair<__m256i>) -> LanePair<__m256> = LanePair(_mm256_castsi256_ps(ints.0), _mm256_castsi256_ps(ints.1));
+        load_halves(from: *const u16) -> LanePair<__m256> =
+            LanePair(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())));
     }
 
     #[inline(always)]
-    unsafe fn low_halves(ints: Two<__m256i>) -> Two<__m256> {
+    unsafe fn low_halves(ints: LanePair<__m256i>) -> LanePair<__m256> {
         // SAFETY: the caller has AVX2 and F16C.
         unsafe {
             let low = _mm256_set1_epi32(0xffff);
             // Each half of the packed register has four of the first eight lanes, then four of the others.
             let packed = _mm256_packus_epi32(_mm256_and_si256(ints.0, low), _mm256_and_si256(ints.1, low));
             let ordered = _mm256_permute4x64_epi64(packed, 0b11_01_10_00);
-            Two(_mm256_cvtph_ps(_mm256_castsi256_si128(ordered)), _mm256_cvtph_ps(_mm256_extracti128_si256(ordered, 1)))
+            LanePair(_mm256_cvtph_ps(_mm256_castsi256_si128(ordered)), _mm256_cvtph_ps(_mm256_extracti128_si256(ordered, 1)))
         }
     }
 
     #[inline(always)]
-    unsafe fn spread(bits: Two<__m256i>, j: u32) -> Two<__m256i> {
+    unsafe fn spread(bits: LanePair<__m256i>, j: u32) -> LanePair<__m256i> {
         // SAFETY: the caller has AVX2.
         unsafe {
             let byte = (j / 2).cast_signed();
@@ -167,19 +167,19 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
                 let set = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(bits, copies), mask), mask);
                 _mm256_and_si256(set, _mm256_set1_epi8(16))
             };
-            Two(eight(bits.0), eight(bits.1))
+            LanePair(eight(bits.0), eight(bits.1))
         }
     }
 
     #[inline(always)]
-    unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [Two<__m256i>; 4] {
+    unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [LanePair<__m256i>; 4] {
         // SAFETY: the caller has AVX2, and sixteen rows of 16 bytes.
         let (a, b) = unsafe { (transpose_eight_rows(from, stride), transpose_eight_rows(opaque(from.add(8 * stride)), stride)) };
-        [Two(a[0], b[0]), Two(a[1], b[1]), Two(a[2], b[2]), Two(a[3], b[3])]
+        [LanePair(a[0], b[0]), LanePair(a[1], b[1]), LanePair(a[2], b[2]), LanePair(a[3], b[3])]
     }
 
     #[inline(always)]
-    unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [Two<__m256i>; 8] {
+    unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [LanePair<__m256i>; 8] {
         // SAFETY: the caller has AVX2, and sixteen rows of 32 bytes.
         let (low, high) = unsafe { (Self::transpose_16_bytes(from, stride), Self::transpose_16_bytes(from.add(16), stride)) };
         [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
@@ -187,8 +187,8 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn dot<const N: usize>(
-        sums: &mut [Two<__m256i>; N],
-        words: impl Fn(usize) -> Two<__m256i>,
+        sums: &mut [LanePair<__m256i>; N],
+        words: impl Fn(usize) -> LanePair<__m256i>,
         activations: *const u8,
         bits: u32,
     ) {
@@ -200,8 +200,10 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
                     let weight = words(j);
                     for (c, sum) in sums.iter_mut().enumerate() {
                         let four = four(c, j);
-                        *sum =
-                            Two(_mm256_dpbusd_avx_epi32(sum.0, weight.0, four), _mm256_dpbusd_avx_epi32(sum.1, weight.1, four));
+                        *sum = LanePair(
+                            _mm256_dpbusd_avx_epi32(sum.0, weight.0, four),
+                            _mm256_dpbusd_avx_epi32(sum.1, weight.1, four),
+                        );
                     }
                 }
                 return;
@@ -218,12 +220,12 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn dot_pairs(sums: Two<__m256i>, halves: Two<__m256i>, pair: i32) -> Two<__m256i> {
+    unsafe fn dot_pairs(sums: LanePair<__m256i>, halves: LanePair<__m256i>, pair: i32) -> LanePair<__m256i> {
         // SAFETY: the caller has AVX2.
         unsafe {
             let pair = _mm256_set1_epi32(pair);
             let eight = |sums, halves| _mm256_add_epi32(sums, _mm256_madd_epi16(halves, pair));
-            Two(eight(sums.0, halves.0), eight(sums.1, halves.1))
+            LanePair(eight(sums.0, halves.0), eight(sums.1, halves.1))
         }
     }
 
@@ -238,20 +240,20 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
 }
 
-impl<const VNNI: bool> Along for Avx2<VNNI> {
-    type Sixteen = Two<__m256>;
+impl<const VNNI: bool> RowLanes for Avx2<VNNI> {
+    type Sixteen = LanePair<__m256>;
 
     const SUMS: usize = 4;
 
     simple! {
-        zero() -> Two<__m256> = <Self as Lanes>::splat_float(0.0);
-        singles(from: *const f32) -> Two<__m256> = <Self as Lanes>::load_floats(from);
-        halves(from: *const u16) -> Two<__m256> = <Self as Lanes>::load_halves(from);
-        upper_halves(from: *const u16) -> Two<__m256> = {
+        zero() -> LanePair<__m256> = <Self as Lanes>::splat_float(0.0);
+        singles(from: *const f32) -> LanePair<__m256> = <Self as Lanes>::load_floats(from);
+        halves(from: *const u16) -> LanePair<__m256> = <Self as Lanes>::load_halves(from);
+        upper_halves(from: *const u16) -> LanePair<__m256> = {
             let eight = |from: *const u16| _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast())));
-            Two(_mm256_castsi256_ps(eight(from)), _mm256_castsi256_ps(eight(from.add(8))))
+            LanePair(_mm256_castsi256_ps(eight(from)), _mm256_castsi256_ps(eight(from.add(8))))
         };
-        add_product(a: Two<__m256>, b: Two<__m256>, c: Two<__m256>) -> Two<__m256> = <Self as Lanes>::fma(a, b, c);
-        sum(floats: Two<__m256>) -> f32 = sum_8(_mm256_add_ps(floats.0, floats.1));
+        add_product(a: LanePair<__m256>, b: LanePair<__m256>, c: LanePair<__m256>) -> LanePair<__m256> = <Self as Lanes>::fma(a, b, c);
+        sum(floats: LanePair<__m256>) -> f32 = sum_8(_mm256_add_ps(floats.0, floats.1));
     }
 }

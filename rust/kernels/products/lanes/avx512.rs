@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::avx2::{prefetch, sum_8};
-use super::{Along, Lanes, Two, opaque};
+use super::{LanePair, Lanes, RowLanes, opaque};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
 pub(in crate::kernels::products) struct Avx512;
@@ -98,87 +98,87 @@ unsafe fn transpose_32(from: *const u8, stride: usize) -> [__m512i; 8] {
 }
 
 impl Lanes for Avx512 {
-    type Ints = Two<__m512i>;
-    type Floats = Two<__m512>;
+    type Ints = LanePair<__m512i>;
+    type Floats = LanePair<__m512>;
 
     const ROWS: usize = 32;
     const SIGNED: bool = false;
     const COLUMNS: usize = 6;
 
     simple! {
-        splat(value: i32) -> Two<__m512i> = Two(_mm512_set1_epi32(value), _mm512_set1_epi32(value));
-        load(from: *const u8) -> Two<__m512i> = Two(_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(64).cast()));
-        store(ints: Two<__m512i>, to: *mut u8) = {
+        splat(value: i32) -> LanePair<__m512i> = LanePair(_mm512_set1_epi32(value), _mm512_set1_epi32(value));
+        load(from: *const u8) -> LanePair<__m512i> = LanePair(_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(64).cast()));
+        store(ints: LanePair<__m512i>, to: *mut u8) = {
             _mm512_storeu_si512(to.cast(), ints.0);
             _mm512_storeu_si512(to.add(64).cast(), ints.1);
         };
-        and(a: Two<__m512i>, b: Two<__m512i>) -> Two<__m512i> = Two(_mm512_and_si512(a.0, b.0), _mm512_and_si512(a.1, b.1));
-        or(a: Two<__m512i>, b: Two<__m512i>) -> Two<__m512i> = Two(_mm512_or_si512(a.0, b.0), _mm512_or_si512(a.1, b.1));
-        xor(a: Two<__m512i>, b: Two<__m512i>) -> Two<__m512i> = Two(_mm512_xor_si512(a.0, b.0), _mm512_xor_si512(a.1, b.1));
-        shl(a: Two<__m512i>, n: u32) -> Two<__m512i> = {
+        and(a: LanePair<__m512i>, b: LanePair<__m512i>) -> LanePair<__m512i> = LanePair(_mm512_and_si512(a.0, b.0), _mm512_and_si512(a.1, b.1));
+        or(a: LanePair<__m512i>, b: LanePair<__m512i>) -> LanePair<__m512i> = LanePair(_mm512_or_si512(a.0, b.0), _mm512_or_si512(a.1, b.1));
+        xor(a: LanePair<__m512i>, b: LanePair<__m512i>) -> LanePair<__m512i> = LanePair(_mm512_xor_si512(a.0, b.0), _mm512_xor_si512(a.1, b.1));
+        shl(a: LanePair<__m512i>, n: u32) -> LanePair<__m512i> = {
             let n = _mm_cvtsi32_si128(n.cast_signed());
-            Two(_mm512_sll_epi32(a.0, n), _mm512_sll_epi32(a.1, n))
+            LanePair(_mm512_sll_epi32(a.0, n), _mm512_sll_epi32(a.1, n))
         };
-        shr(a: Two<__m512i>, n: u32) -> Two<__m512i> = {
+        shr(a: LanePair<__m512i>, n: u32) -> LanePair<__m512i> = {
             let n = _mm_cvtsi32_si128(n.cast_signed());
-            Two(_mm512_srl_epi32(a.0, n), _mm512_srl_epi32(a.1, n))
+            LanePair(_mm512_srl_epi32(a.0, n), _mm512_srl_epi32(a.1, n))
         };
-        shr_signed(a: Two<__m512i>, n: u32) -> Two<__m512i> = {
+        shr_signed(a: LanePair<__m512i>, n: u32) -> LanePair<__m512i> = {
             let n = _mm_cvtsi32_si128(n.cast_signed());
-            Two(_mm512_sra_epi32(a.0, n), _mm512_sra_epi32(a.1, n))
+            LanePair(_mm512_sra_epi32(a.0, n), _mm512_sra_epi32(a.1, n))
         };
-        sub(a: Two<__m512i>, b: Two<__m512i>) -> Two<__m512i> = Two(_mm512_sub_epi32(a.0, b.0), _mm512_sub_epi32(a.1, b.1));
-        look_up(table: &[i8; 16], indices: Two<__m512i>) -> Two<__m512i> = {
+        sub(a: LanePair<__m512i>, b: LanePair<__m512i>) -> LanePair<__m512i> = LanePair(_mm512_sub_epi32(a.0, b.0), _mm512_sub_epi32(a.1, b.1));
+        look_up(table: &[i8; 16], indices: LanePair<__m512i>) -> LanePair<__m512i> = {
             let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
-            Two(_mm512_shuffle_epi8(table, indices.0), _mm512_shuffle_epi8(table, indices.1))
+            LanePair(_mm512_shuffle_epi8(table, indices.0), _mm512_shuffle_epi8(table, indices.1))
         };
-        splat_float(value: f32) -> Two<__m512> = Two(_mm512_set1_ps(value), _mm512_set1_ps(value));
-        load_floats(from: *const f32) -> Two<__m512> = Two(_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
-        store_floats(floats: Two<__m512>, to: *mut f32) = {
+        splat_float(value: f32) -> LanePair<__m512> = LanePair(_mm512_set1_ps(value), _mm512_set1_ps(value));
+        load_floats(from: *const f32) -> LanePair<__m512> = LanePair(_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
+        store_floats(floats: LanePair<__m512>, to: *mut f32) = {
             _mm512_storeu_ps(to, floats.0);
             _mm512_storeu_ps(to.add(16), floats.1);
         };
-        mul(a: Two<__m512>, b: Two<__m512>) -> Two<__m512> = Two(_mm512_mul_ps(a.0, b.0), _mm512_mul_ps(a.1, b.1));
-        fma(a: Two<__m512>, b: Two<__m512>, c: Two<__m512>) -> Two<__m512> =
-            Two(_mm512_fmadd_ps(a.0, b.0, c.0), _mm512_fmadd_ps(a.1, b.1, c.1));
-        to_floats(ints: Two<__m512i>) -> Two<__m512> = Two(_mm512_cvtepi32_ps(ints.0), _mm512_cvtepi32_ps(ints.1));
-        as_floats(ints: Two<__m512i>) -> Two<__m512> = Two(_mm512_castsi512_ps(ints.0), _mm512_castsi512_ps(ints.1));
-        low_halves(ints: Two<__m512i>) -> Two<__m512> =
-            Two(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(ints.0)), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(ints.1)));
-        load_halves(from: *const u16) -> Two<__m512> = Two(Self::halves(from), Self::halves(from.add(16)));
-        dot_pairs(sums: Two<__m512i>, halves: Two<__m512i>, pair: i32) -> Two<__m512i> = {
+        mul(a: LanePair<__m512>, b: LanePair<__m512>) -> LanePair<__m512> = LanePair(_mm512_mul_ps(a.0, b.0), _mm512_mul_ps(a.1, b.1));
+        fma(a: LanePair<__m512>, b: LanePair<__m512>, c: LanePair<__m512>) -> LanePair<__m512> =
+            LanePair(_mm512_fmadd_ps(a.0, b.0, c.0), _mm512_fmadd_ps(a.1, b.1, c.1));
+        to_floats(ints: LanePair<__m512i>) -> LanePair<__m512> = LanePair(_mm512_cvtepi32_ps(ints.0), _mm512_cvtepi32_ps(ints.1));
+        as_floats(ints: LanePair<__m512i>) -> LanePair<__m512> = LanePair(_mm512_castsi512_ps(ints.0), _mm512_castsi512_ps(ints.1));
+        low_halves(ints: LanePair<__m512i>) -> LanePair<__m512> =
+            LanePair(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(ints.0)), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(ints.1)));
+        load_halves(from: *const u16) -> LanePair<__m512> = LanePair(Self::halves(from), Self::halves(from.add(16)));
+        dot_pairs(sums: LanePair<__m512i>, halves: LanePair<__m512i>, pair: i32) -> LanePair<__m512i> = {
             let pair = _mm512_set1_epi32(pair);
-            Two(_mm512_dpwssd_epi32(sums.0, halves.0, pair), _mm512_dpwssd_epi32(sums.1, halves.1, pair))
+            LanePair(_mm512_dpwssd_epi32(sums.0, halves.0, pair), _mm512_dpwssd_epi32(sums.1, halves.1, pair))
         };
     }
 
     #[inline(always)]
-    unsafe fn spread(bits: Two<__m512i>, j: u32) -> Two<__m512i> {
+    unsafe fn spread(bits: LanePair<__m512i>, j: u32) -> LanePair<__m512i> {
         // SAFETY: the caller has AVX-512. The permutation looks at four bits of each lane only.
         unsafe {
             let (bits, table) = (Self::shr(bits, 4 * j), _mm512_loadu_si512(SPREAD.as_ptr().cast()));
-            Two(_mm512_permutexvar_epi32(bits.0, table), _mm512_permutexvar_epi32(bits.1, table))
+            LanePair(_mm512_permutexvar_epi32(bits.0, table), _mm512_permutexvar_epi32(bits.1, table))
         }
     }
 
     #[inline(always)]
-    unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [Two<__m512i>; 4] {
+    unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [LanePair<__m512i>; 4] {
         // SAFETY: the caller has AVX-512, and 32 rows of 16 bytes.
         let (a, b) = unsafe { (transpose_16(from, stride), transpose_16(opaque(from.add(16 * stride)), stride)) };
-        [Two(a[0], b[0]), Two(a[1], b[1]), Two(a[2], b[2]), Two(a[3], b[3])]
+        [LanePair(a[0], b[0]), LanePair(a[1], b[1]), LanePair(a[2], b[2]), LanePair(a[3], b[3])]
     }
 
     #[inline(always)]
-    unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [Two<__m512i>; 8] {
+    unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [LanePair<__m512i>; 8] {
         // SAFETY: the caller has AVX-512, and 32 rows of 32 bytes.
         let (a, b) = unsafe { (transpose_32(from, stride), transpose_32(opaque(from.add(16 * stride)), stride)) };
-        std::array::from_fn(|j| Two(a[j], b[j]))
+        std::array::from_fn(|j| LanePair(a[j], b[j]))
     }
 
     #[inline(always)]
     unsafe fn dot<const N: usize>(
-        sums: &mut [Two<__m512i>; N],
-        words: impl Fn(usize) -> Two<__m512i>,
+        sums: &mut [LanePair<__m512i>; N],
+        words: impl Fn(usize) -> LanePair<__m512i>,
         activations: *const u8,
         _bits: u32,
     ) {
@@ -188,7 +188,7 @@ impl Lanes for Avx512 {
                 let weight = words(j);
                 for (c, sum) in sums.iter_mut().enumerate() {
                     let four = _mm512_set1_epi32(activations.add(32 * c + 4 * j).cast::<i32>().read_unaligned());
-                    *sum = Two(_mm512_dpbusd_epi32(sum.0, weight.0, four), _mm512_dpbusd_epi32(sum.1, weight.1, four));
+                    *sum = LanePair(_mm512_dpbusd_epi32(sum.0, weight.0, four), _mm512_dpbusd_epi32(sum.1, weight.1, four));
                 }
             }
         }
@@ -205,7 +205,7 @@ impl Lanes for Avx512 {
     }
 }
 
-impl Along for Avx512 {
+impl RowLanes for Avx512 {
     type Sixteen = __m512;
 
     const SUMS: usize = 24;

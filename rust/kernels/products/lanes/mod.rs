@@ -22,7 +22,7 @@ fn opaque(mut pointer: *const u8) -> *const u8 {
 /// Two registers with the same place in an algorithm.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
-pub(super) struct Two<T>(pub(super) T, pub(super) T);
+pub(super) struct LanePair<T>(pub(super) T, pub(super) T);
 
 /// [`Self::ROWS`] lanes, each of them a row of weights.
 ///
@@ -107,7 +107,7 @@ pub(super) trait Lanes {
 ///
 /// # Safety
 /// As of [`Lanes`].
-pub(super) trait Along {
+pub(super) trait RowLanes {
     /// Sixteen floats.
     type Sixteen: Copy;
 

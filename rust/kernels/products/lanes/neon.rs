@@ -4,16 +4,16 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 use std::array::from_fn;
 
-use super::{Along, Lanes, opaque};
+use super::{Lanes, RowLanes, opaque};
 use crate::kernels::half::neon::{four_singles, high_singles, low_singles};
 
 /// NEON; the product of four bytes in one instruction too where `DOT` says so.
 pub(in crate::kernels::products) struct Neon<const DOT: bool>;
 
 /// Four registers with the same place in an algorithm.
-type Four<T> = [T; 4];
-type Ints = Four<int32x4_t>;
-type Floats = Four<float32x4_t>;
+type LaneQuad<T> = [T; 4];
+type Ints = LaneQuad<int32x4_t>;
+type Floats = LaneQuad<float32x4_t>;
 
 /// A matrix of 4 by 4 dwords, transposed.
 #[inline(always)]
@@ -48,7 +48,7 @@ unsafe fn add_products<const J: usize>(mut sums: int32x4_t, weights: int32x4_t, 
 /// The products of bytes of so many bits and of activations, added in lanes of 32 bits. Each register of activations has one dword
 /// in all of its lanes.
 #[inline(always)]
-unsafe fn dot_4(sums: int32x4_t, w: Four<int8x16_t>, a: Four<int8x16_t>, bits: u32) -> int32x4_t {
+unsafe fn dot_4(sums: int32x4_t, w: LaneQuad<int8x16_t>, a: LaneQuad<int8x16_t>, bits: u32) -> int32x4_t {
     // SAFETY: no memory is touched.
     unsafe {
         // How many products may be added in 16 bits before they pass 32,767 depends on the bits: 31 * 127 * 8 = 31,496,
@@ -234,7 +234,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
 /// For each byte, where the first byte of its lane is.
 const FIRST_BYTES: [u8; 16] = [0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12];
 
-impl<const DOT: bool> Along for Neon<DOT> {
+impl<const DOT: bool> RowLanes for Neon<DOT> {
     type Sixteen = Floats;
 
     const SUMS: usize = 4;

@@ -2,7 +2,7 @@
 
 use std::array::from_fn;
 
-use super::{Along, Lanes};
+use super::{Lanes, RowLanes};
 use crate::kernels::half::to_single;
 
 /// Arrays.
@@ -142,7 +142,7 @@ impl Lanes for Portable {
     fn prefetch(_at: *const u8) {}
 }
 
-impl Along for Portable {
+impl RowLanes for Portable {
     type Sixteen = Floats;
 
     const SUMS: usize = 4;

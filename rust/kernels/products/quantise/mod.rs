@@ -37,7 +37,7 @@ pub(super) trait Quantise {
 
 /// A stretch of a row of activations, and its place in a tile.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stretch {
+pub(super) struct ActivationSpan {
     /// The first value.
     pub(super) values: *const f32,
     /// The first unit of the tile.
@@ -58,8 +58,8 @@ pub(super) struct Stretch {
 /// The processor has what `Q` needs. The values may be read; the tile has room for `stretch.n` units of form `F` with
 /// `stretch.n_columns` columns, and nobody else uses this column.
 #[inline(always)]
-pub(super) unsafe fn stretch<Q: Quantise, F: Form>(stretch: &Stretch) {
-    let Stretch { values, tile, n_columns, column, n, offset } = *stretch;
+pub(super) unsafe fn stretch<Q: Quantise, F: Form>(stretch: &ActivationSpan) {
+    let ActivationSpan { values, tile, n_columns, column, n, offset } = *stretch;
     for i in 0..n {
         // SAFETY: the caller vouches for the instruction set, the values and the unit; offsets stay inside of the unit.
         unsafe {

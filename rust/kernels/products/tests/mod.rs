@@ -8,9 +8,10 @@ mod reference;
 mod small;
 
 use super::{
-    Choices, Experts, Format, ProductOutput, Rows, Weights, multiply, multiply_by_expert, scratch_bytes, scratch_bytes_by_expert,
+    ExpertChoices, Experts, Format, ProductOutput, Rows, Weights, multiply, multiply_by_expert, scratch_bytes,
+    scratch_bytes_by_expert,
 };
-use crate::kernels::{Crew, Level, Shared};
+use crate::kernels::{Level, Shared, ThreadTeam};
 
 /// Random numbers: splitmix64.
 struct Random(u64);
@@ -82,7 +83,7 @@ impl Matrix {
         let mut out = vec![f32::NAN; n_rows * self.n_out];
         let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
         let output = ProductOutput { values: &shared, row_stride: self.n_out };
-        Crew::run(n_threads, |team| multiply(level, &self.weights(), &rows, &output, &scratch, team));
+        ThreadTeam::run(n_threads, |team| multiply(level, &self.weights(), &rows, &output, &scratch, team));
         out
     }
 }

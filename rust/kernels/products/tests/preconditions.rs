@@ -1,7 +1,7 @@
 //! What does not fit is refused before anything is computed.
 
 use super::*;
-use crate::kernels::Solo;
+use crate::kernels::SoloTeam;
 use crate::kernels::products::covers;
 
 /// Tries a product of 3 rows with 20 by 64, where something is wrong.
@@ -12,7 +12,7 @@ fn try_with(format: Format, level: Level, n_in: usize, lengths: [usize; 4]) {
     let weights = Weights { bytes: &bytes, format, n_in, n_out: 20, row_stride: 68 };
     let rows = Rows { values: &values, n_rows: 3, row_stride: 64 };
     let (out, scratch) = (Shared::from(&mut out[..]), Shared::from(&mut scratch[..]));
-    multiply(level, &weights, &rows, &ProductOutput { values: &out, row_stride: 20 }, &scratch, &Solo);
+    multiply(level, &weights, &rows, &ProductOutput { values: &out, row_stride: 20 }, &scratch, &SoloTeam);
 }
 
 fn enough() -> [usize; 4] {
@@ -46,7 +46,7 @@ fn an_expert_that_is_not_there_is_refused() {
     let bytes = vec![0; 2 * 68 * 20];
     let weights = Weights { bytes: &bytes, format: Format::Q8_0, n_in: 64, n_out: 20, row_stride: 68 };
     let weights = Experts { weights, n_experts: 2, expert_stride: 68 * 20 };
-    let choices = Choices { experts: &[0, 2], n_tokens: 2, n_used: 1, stride: 1 };
+    let choices = ExpertChoices { experts: &[0, 2], n_tokens: 2, n_used: 1, stride: 1 };
     let rows = Rows { values: &[0.0; 128], n_rows: 2, row_stride: 64 };
     let (mut out, mut scratch) = (vec![0.0; 40], vec![0; scratch_bytes_by_expert(Level::Portable, &weights, 2, 1)]);
     let (out, scratch) = (Shared::from(&mut out[..]), Shared::from(&mut scratch[..]));
@@ -57,7 +57,7 @@ fn an_expert_that_is_not_there_is_refused() {
         &rows,
         &ProductOutput { values: &out, row_stride: 20 },
         &scratch,
-        &Solo,
+        &SoloTeam,
     );
 }
 

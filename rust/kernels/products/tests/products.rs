@@ -71,7 +71,7 @@ fn rows_may_lie_apart() {
             let mut out = vec![7.0; n_rows * (n_out + 5)];
             let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
             let output = ProductOutput { values: &shared, row_stride: n_out + 5 };
-            Crew::run(2, |team| multiply(level, &weights, &rows, &output, &scratch, team));
+            ThreadTeam::run(2, |team| multiply(level, &weights, &rows, &output, &scratch, team));
 
             let found: Vec<f32> = out.chunks_exact(n_out + 5).flat_map(|row| row[..n_out].to_vec()).collect();
             assert_eq!(bits(&found), bits(&wanted));
@@ -100,7 +100,7 @@ fn each_row_meets_its_experts() {
                 for token in experts.chunks_exact_mut(stride) {
                     token[..n_used].fill_with(|| i32::try_from(random.below(n_experts)).unwrap());
                 }
-                let choices = Choices { experts: &experts, n_tokens, n_used, stride };
+                let choices = ExpertChoices { experts: &experts, n_tokens, n_used, stride };
                 for n_rows in [n_tokens, n_tokens * n_used] {
                     let values = random.values(n_rows * n_in);
                     let rows = Rows { values: &values, n_rows, row_stride: n_in };
@@ -108,7 +108,9 @@ fn each_row_meets_its_experts() {
                     let mut out = vec![f32::NAN; n_tokens * n_used * n_out];
                     let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
                     let output = ProductOutput { values: &shared, row_stride: n_out };
-                    Crew::run(n_threads, |team| multiply_by_expert(level, &weights, &choices, &rows, &output, &scratch, team));
+                    ThreadTeam::run(n_threads, |team| {
+                        multiply_by_expert(level, &weights, &choices, &rows, &output, &scratch, team)
+                    });
                     for (pair, found) in out.chunks_exact(n_out).enumerate() {
                         let row = if n_rows == n_tokens { pair / n_used } else { pair };
                         let expert = usize::try_from(experts[pair / n_used * stride + pair % n_used]).unwrap();

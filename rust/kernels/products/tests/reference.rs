@@ -3,7 +3,7 @@
 
 use super::Random;
 use crate::kernels::half::{from_single, to_single};
-use crate::kernels::products::format::{Format, Meets};
+use crate::kernels::products::format::{ActivationFormat, Format};
 
 const IQ4: [i32; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 const FP4: [i32; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -146,8 +146,8 @@ pub(super) fn bytes_256(values: &[f32]) -> (Vec<i8>, f32) {
 pub(super) fn activations(format: Format, values: &[f32]) -> Activations {
     let mut made = Activations { values: Vec::new(), sums: Vec::new() };
     match format.meets() {
-        Meets::F32 => made.values.extend(values.iter().map(|&value| f64::from(value))),
-        Meets::Q8_0 | Meets::Q8_1 => {
+        ActivationFormat::F32 => made.values.extend(values.iter().map(|&value| f64::from(value))),
+        ActivationFormat::Q8_0 | ActivationFormat::Q8_1 => {
             for block in values.chunks_exact(32) {
                 let (bytes, scale) = bytes_32(block);
                 let sum: f32 = bytes.iter().map(|&byte| f32::from(byte)).sum();
@@ -156,7 +156,7 @@ pub(super) fn activations(format: Format, values: &[f32]) -> Activations {
                 made.values.extend(bytes.iter().map(|&byte| scale * f64::from(byte)));
             }
         }
-        Meets::Q8K => {
+        ActivationFormat::Q8K => {
             for block in values.chunks_exact(256) {
                 let (bytes, scale) = bytes_256(block);
                 made.values.extend(bytes.iter().map(|&byte| f64::from(scale) * f64::from(byte)));
@@ -177,8 +177,8 @@ pub(super) fn product(format: Format, row: &[u8], activations: &Activations) -> 
     for (i, (weight, value)) in weights.zip(&activations.values).enumerate() {
         add(weight.scaled * value);
         match format.meets() {
-            Meets::Q8_1 if i % 32 == 0 => add(-weight.min * activations.sums[i / 32]),
-            Meets::Q8_1 => {}
+            ActivationFormat::Q8_1 if i % 32 == 0 => add(-weight.min * activations.sums[i / 32]),
+            ActivationFormat::Q8_1 => {}
             _ => add(-weight.min * value),
         }
     }

@@ -27,7 +27,7 @@ fn threads_that_share_experts_keep_to_their_parts() {
         n_experts: 2,
         expert_stride: matrices[0].bytes.len(),
     };
-    let choices = Choices { experts: &[1, 0, 1], n_tokens: 3, n_used: 1, stride: 1 };
+    let choices = ExpertChoices { experts: &[1, 0, 1], n_tokens: 3, n_used: 1, stride: 1 };
     let values = random.values(3 * 32);
     for level in levels() {
         let rows = Rows { values: &values, n_rows: 3, row_stride: 32 };
@@ -35,7 +35,7 @@ fn threads_that_share_experts_keep_to_their_parts() {
         let mut out = [f32::NAN; 3 * 3];
         let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
         let output = ProductOutput { values: &shared, row_stride: 3 };
-        Crew::run(2, |team| multiply_by_expert(level, &weights, &choices, &rows, &output, &scratch, team));
+        ThreadTeam::run(2, |team| multiply_by_expert(level, &weights, &choices, &rows, &output, &scratch, team));
         for (token, found) in out.chunks_exact(3).enumerate() {
             let expert = &matrices[usize::try_from(choices.experts[token]).unwrap()];
             check(level, expert, &values[token * 32..][..32], found);

@@ -48,7 +48,7 @@ unsafe fn five_bits<L: Lanes>(low: *const u8, high: *const u8, stride: usize) ->
 
 /// Replaces indices by what the table has.
 #[inline(always)]
-pub(super) unsafe fn looked_up<L: Lanes>(table: &[i8; 16], mut words: [L::Ints; 8]) -> [L::Ints; 8] {
+pub(super) unsafe fn lookup_nibbles<L: Lanes>(table: &[i8; 16], mut words: [L::Ints; 8]) -> [L::Ints; 8] {
     for word in &mut words {
         // SAFETY: the caller has the instruction set, and indices below 16.
         *word = unsafe { L::look_up(table, *word) };
@@ -119,7 +119,7 @@ unpack! {
     /// A half, then 16 bytes of two indices.
     Iq4Nl: Bytes32, 18, if L::SIGNED { 0 } else { 128 }, |at, stride| {
         let table = if L::SIGNED { const { &IQ4_VALUES } } else { const { &raised(IQ4_VALUES, -128) } };
-        looked_up::<L>(table, nibbles::<L>(at.add(2), stride))
+        lookup_nibbles::<L>(table, nibbles::<L>(at.add(2), stride))
     },;
 }
 
@@ -138,7 +138,7 @@ impl Unpack for Mxfp4 {
     #[inline(always)]
     unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
         // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
-        unsafe { sink.put(0, looked_up::<L>(const { &raised(MXFP4_VALUES, 12) }, nibbles::<L>(block.add(1), stride))) };
+        unsafe { sink.put(0, lookup_nibbles::<L>(const { &raised(MXFP4_VALUES, 12) }, nibbles::<L>(block.add(1), stride))) };
     }
 
     #[inline(always)]

@@ -6,9 +6,9 @@ mod super_blocks;
 pub(super) use blocks::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 pub(super) use super_blocks::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 
-use super::ahead::BytesAhead;
 use super::form::{Form, MAX_ROWS};
 use super::lanes::Lanes;
+use super::prefetch::BytePrefetch;
 
 /// How a format becomes units.
 pub(super) trait Unpack {
@@ -63,14 +63,14 @@ pub(super) trait Sink<L: Lanes> {
 }
 
 /// Writes a unit's bytes.
-struct Written {
+struct UnitWriter {
     to: *mut u8,
     /// In how many portions more is asked for during a unit.
     portions: usize,
-    ahead: BytesAhead,
+    ahead: BytePrefetch,
 }
 
-impl<L: Lanes> Sink<L> for Written {
+impl<L: Lanes> Sink<L> for UnitWriter {
     type Taken = ();
 
     #[inline(always)]
@@ -90,7 +90,7 @@ impl<L: Lanes> Sink<L> for Written {
 
 /// The blocks of a panel to be unpacked.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Packed {
+pub(super) struct PackedPanel {
     /// The first block of the first row.
     pub(super) first: *const u8,
     /// Bytes from row to row.
@@ -98,7 +98,7 @@ pub(super) struct Packed {
     /// How many blocks of each row are unpacked.
     pub(super) n: usize,
     /// What is read next, to be asked for while these are written.
-    pub(super) ahead: BytesAhead,
+    pub(super) ahead: BytePrefetch,
     /// What is read next, to be asked for while these are multiplied instead: as many bytes as they have.
     pub(super) next: *const u8,
 }
@@ -108,14 +108,14 @@ pub(super) struct Packed {
 /// # Safety
 /// The processor has what `L` needs. The blocks may be read, `to` has room for their units.
 #[inline(always)]
-pub(super) unsafe fn span<L: Lanes, U: Unpack>(packed: &Packed, to: *mut u8) {
-    let mut sink = Written { to, portions: U::Form::LEN / 8, ahead: packed.ahead };
+pub(super) unsafe fn span<L: Lanes, U: Unpack>(packed: &PackedPanel, to: *mut u8) {
+    let mut sink = UnitWriter { to, portions: U::Form::LEN / 8, ahead: packed.ahead };
     for i in 0..packed.n {
         // SAFETY: block `i` is one of those that may be read, and unit `i` one of those that there is room for.
         unsafe {
             let block = packed.first.add(i * U::BLOCK);
             U::scales::<L>(block, packed.stride, sink.to);
-            U::words::<L, Written>(block, packed.stride, &mut sink);
+            U::words::<L, UnitWriter>(block, packed.stride, &mut sink);
             sink.to = sink.to.add(U::Form::VECTORS * L::VECTOR);
         };
     }

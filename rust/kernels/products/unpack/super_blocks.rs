@@ -4,7 +4,7 @@ use std::array::from_fn;
 
 use super::super::form::{Form, Super16, Super16WithMins, Super32WithMins, SuperBytes32};
 use super::super::lanes::Lanes;
-use super::blocks::{IQ4_VALUES, looked_up, nibbles, raised};
+use super::blocks::{IQ4_VALUES, lookup_nibbles, nibbles, raised};
 use super::{Sink, Unpack, column};
 
 const LOW_2: i32 = 0x0303_0303;
@@ -304,7 +304,7 @@ impl Unpack for Iq4Xs {
         unsafe {
             let table = if L::SIGNED { const { &IQ4_VALUES } } else { const { &raised(IQ4_VALUES, -128) } };
             for i in 0..8 {
-                sink.put(i, looked_up::<L>(table, nibbles::<L>(block.add(8 + 16 * i), stride)));
+                sink.put(i, lookup_nibbles::<L>(table, nibbles::<L>(block.add(8 + 16 * i), stride)));
             }
         }
     }

@@ -1,0 +1,439 @@
+//! The ways in which a value may fit a schema: each a [`Shape`], of which one is enough.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use super::super::json::{Value, ValueKind};
+use super::super::parse_error::shown;
+use super::keywords::{check_name, own, text};
+use super::shape::{ARRAY, Block, NEVER, NamePattern, OBJECT, Part, Parts, Shape, add, part};
+use super::{MAX_NAME_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, MAX_WAYS, Refusal, refuse};
+
+/// Most steps that are taken for one schema, about.
+const MAX_WORK: usize = 2_000_000;
+
+/// Keywords that ask for nothing of a value by themselves; the others that are unknown to JSON Schema ask for nothing either.
+pub(super) const ANNOTATIONS: [&str; 19] = [
+    "$schema",
+    "$comment",
+    "$defs",
+    "definitions",
+    "$anchor",
+    "$vocabulary",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "example",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "contentEncoding",
+    "contentMediaType",
+    "contentSchema",
+    "discriminator",
+    "$id",
+];
+
+/// Drafts of JSON Schema with keywords of their own that ask for something.
+const OTHER_DIALECTS: [&str; 3] = ["json-schema.org/draft-01/", "json-schema.org/draft-02/", "json-schema.org/draft-03/"];
+
+/// What some values are, of a schema.
+#[derive(Debug, Clone)]
+pub(super) struct SchemaAlternatives<'a> {
+    pub(super) shapes: Vec<Shape<'a>>,
+    /// Whether these are all ways, so that a value which fits none does not fit the schema.
+    pub(super) is_exact: bool,
+}
+
+impl<'a> SchemaAlternatives<'a> {
+    pub(super) fn anything() -> Self {
+        Self::one(Shape::default())
+    }
+
+    pub(super) fn one(shape: Shape<'a>) -> Self {
+        Self { shapes: vec![shape], is_exact: true }
+    }
+
+    pub(super) fn none() -> Self {
+        Self { shapes: Vec::new(), is_exact: true }
+    }
+
+    pub(super) fn or(&mut self, other: &Self) {
+        self.shapes.extend(other.shapes.iter().cloned());
+        self.is_exact &= other.is_exact;
+    }
+}
+
+/// A schema, or what is not one.
+type Key = (usize, bool);
+
+fn key(part: &Part) -> Key {
+    (std::ptr::from_ref(part.schema).addr(), part.is_negated)
+}
+
+/// What names a set of schemas.
+pub(super) fn keys(parts: &[Part]) -> Vec<Key> {
+    let mut keys: Vec<Key> = parts.iter().map(key).collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// Reads the schemas of one text.
+pub(super) struct Reader<'a> {
+    pub(super) root: &'a Value,
+    /// Whether a part of the schema has a name of its own, to which references in it would be relative.
+    has_inner_id: bool,
+    known: HashMap<Key, Rc<SchemaAlternatives<'a>>>,
+    /// Schemas that are read, each for the one before.
+    path: Vec<Key>,
+    n_work: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(root: &'a Value) -> Self {
+        let has_inner_id = has_inner_id(root, true);
+        Self { root, has_inner_id, known: HashMap::new(), path: Vec::new(), n_work: 0 }
+    }
+
+    /// The ways to fit all of these at once.
+    pub(super) fn of_all(&mut self, parts: &[Part<'a>]) -> Result<SchemaAlternatives<'a>, Refusal> {
+        let mut ways = SchemaAlternatives::anything();
+        for part in parts {
+            let more = self.of(*part)?;
+            ways = self.intersection(&ways, &more, part.schema)?;
+        }
+        Ok(ways)
+    }
+
+    pub(super) fn of(&mut self, part: Part<'a>) -> Result<Rc<SchemaAlternatives<'a>>, Refusal> {
+        let key = key(&part);
+        if let Some(known) = self.known.get(&key) {
+            return Ok(Rc::clone(known));
+        }
+        if self.path.contains(&key) {
+            return refuse(part.schema, "this schema leads to itself, with no value in between");
+        }
+        if self.path.len() > MAX_SCHEMA_DEPTH {
+            return refuse(part.schema, format!("schemas are more than {MAX_SCHEMA_DEPTH} deep"));
+        }
+        if self.known.len() + self.path.len() >= MAX_SCHEMA_PARTS {
+            return refuse(part.schema, format!("the schema is made of more than {MAX_SCHEMA_PARTS} schemas"));
+        }
+        self.path.push(key);
+        let ways = if part.is_negated { self.others(part.schema) } else { self.read(part.schema) };
+        self.path.pop();
+        let ways = Rc::new(ways?);
+        self.known.insert(key, Rc::clone(&ways));
+        Ok(ways)
+    }
+
+    pub(super) fn plain(&mut self, schema: &'a Value) -> Result<Rc<SchemaAlternatives<'a>>, Refusal> {
+        self.of(Part { schema, is_negated: false })
+    }
+
+    pub(super) fn negated(&mut self, schema: &'a Value) -> Result<Rc<SchemaAlternatives<'a>>, Refusal> {
+        self.of(Part { schema, is_negated: true })
+    }
+
+    pub(super) fn work(&mut self, n: usize, at: &Value) -> Result<(), Refusal> {
+        self.n_work += n + 1;
+        if self.n_work > MAX_WORK { refuse(at, "the schema takes too long to work out: its parts multiply") } else { Ok(()) }
+    }
+
+    pub(super) fn intersection(
+        &mut self,
+        one: &SchemaAlternatives<'a>,
+        other: &SchemaAlternatives<'a>,
+        at: &Value,
+    ) -> Result<SchemaAlternatives<'a>, Refusal> {
+        let mut both = SchemaAlternatives { shapes: Vec::new(), is_exact: one.is_exact && other.is_exact };
+        for mine in &one.shapes {
+            for theirs in &other.shapes {
+                self.work(mine.object.blocks.len() + theirs.object.blocks.len(), at)?;
+                both.shapes.extend(mine.and(theirs));
+            }
+            check_ways(both.shapes.len(), at)?;
+        }
+        Ok(both)
+    }
+
+    fn read(&mut self, schema: &'a Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+        match &schema.kind {
+            ValueKind::Bool(true) => return Ok(SchemaAlternatives::anything()),
+            ValueKind::Bool(false) => return Ok(SchemaAlternatives::none()),
+            ValueKind::Object(_) => {}
+            _ => return refuse(schema, "a schema must be an object, as {\"type\": \"string\"} is, or true or false"),
+        }
+        for name in ["$dynamicRef", "$recursiveRef"] {
+            if let Some(value) = schema.get(name) {
+                return refuse(value, format!("{name} cannot be held to; use $ref"));
+            }
+        }
+        if let Some(dialect) = schema.get("$schema")
+            && dialect.text().is_some_and(|name| OTHER_DIALECTS.iter().any(|other| name.contains(other)))
+        {
+            return refuse(dialect, "schemas of this draft cannot be held to; write one of draft 2020-12");
+        }
+        let mut ways = match own(schema)? {
+            Some(shape) => SchemaAlternatives::one(shape),
+            None => SchemaAlternatives::none(),
+        };
+        if let Some(reference) = schema.get("$ref") {
+            let target = self.target(reference)?;
+            let more = self.plain(target)?;
+            ways = self.intersection(&ways, &more, schema)?;
+        }
+        for part in list(schema, "allOf")? {
+            let more = self.plain(part)?;
+            ways = self.intersection(&ways, &more, schema)?;
+        }
+        if let Some(value) = schema.get("anyOf") {
+            let mut any = SchemaAlternatives::none();
+            for part in list(schema, "anyOf")? {
+                any.or(&*self.plain(part)?);
+                check_ways(any.shapes.len(), value)?;
+            }
+            ways = self.intersection(&ways, &any, schema)?;
+        }
+        if let Some(value) = schema.get("oneOf") {
+            let one = self.one_of(schema, value)?;
+            ways = self.intersection(&ways, &one, schema)?;
+        }
+        if let Some(not) = schema.get("not") {
+            let more = self.negated(not)?;
+            ways = self.intersection(&ways, &more, schema)?;
+        }
+        ways = self.conditions(schema, ways)?;
+        unevaluated(schema, &mut ways);
+        Ok(ways)
+    }
+
+    /// `if`, and what depends on a property.
+    fn conditions(&mut self, schema: &'a Value, mut ways: SchemaAlternatives<'a>) -> Result<SchemaAlternatives<'a>, Refusal> {
+        if let Some(condition) = schema.get("if").filter(|_| schema.get("then").is_some() || schema.get("else").is_some()) {
+            let (met, unmet) = (self.plain(condition)?, self.negated(condition)?);
+            let branch = |reader: &mut Self, ways: &SchemaAlternatives<'a>, name: &str| match schema.get(name) {
+                Some(then) => {
+                    let then = reader.plain(then)?;
+                    reader.intersection(ways, &then, schema)
+                }
+                None => Ok(ways.clone()),
+            };
+            let mut either = branch(self, &met, "then")?;
+            either.or(&branch(self, &unmet, "else")?);
+            ways = self.intersection(&ways, &either, schema)?;
+        }
+        for keyword in ["dependentRequired", "dependentSchemas", "dependencies"] {
+            let Some(value) = schema.get(keyword) else { continue };
+            let Some(members) = value.members() else { return refuse(value, format!("{keyword} must be an object")) };
+            for (name, needed) in members {
+                check_name(name, needed)?;
+                let mut absent = Shape { mentioned: OBJECT, ..Shape::default() };
+                absent.object.blocks.push(Block {
+                    properties: vec![(name, part(&NEVER))],
+                    is_contrary: true,
+                    ..Block::default()
+                });
+                let mut present = Shape { mentioned: OBJECT, types: OBJECT, ..Shape::default() };
+                present.object.require(name);
+                let mut present = match needed.items() {
+                    Some(names) if keyword != "dependentSchemas" => {
+                        for name in names {
+                            present.object.require(text(name, "the name of a property")?);
+                        }
+                        SchemaAlternatives::one(present)
+                    }
+                    None if keyword == "dependentRequired" => return refuse(needed, "this must be a list of names"),
+                    _ => {
+                        let needed = self.plain(needed)?;
+                        self.intersection(&SchemaAlternatives::one(present), &needed, value)?
+                    }
+                };
+                present.or(&SchemaAlternatives::one(absent));
+                ways = self.intersection(&ways, &present, value)?;
+            }
+        }
+        Ok(ways)
+    }
+
+    /// Where a reference leads; references that lead to nothing but references are followed.
+    pub(super) fn target(&self, reference: &'a Value) -> Result<&'a Value, Refusal> {
+        let name = text(reference, "$ref")?;
+        let own_id = self.root.get("$id").and_then(Value::text).map(|id| id.trim_end_matches('#'));
+        let local = own_id.and_then(|id| name.strip_prefix(id)).filter(|rest| rest.is_empty() || rest.starts_with('#'));
+        let path = local.unwrap_or(name).trim_start_matches('#');
+        let is_local = local.is_some() || name.starts_with('#');
+        if !is_local || !(path.is_empty() || path.starts_with('/')) || path.len() > MAX_NAME_BYTES {
+            return refuse(
+                reference,
+                format!(
+                    "a $ref must be # or begin with #/, name a place in this schema, and be at most {MAX_NAME_BYTES} bytes long"
+                ),
+            );
+        }
+        if self.has_inner_id {
+            return refuse(reference, "a $ref cannot be followed in a schema of which a part has an $id of its own");
+        }
+        let mut target = self.root;
+        for name in path.split('/').skip(1) {
+            let name = unescaped(name);
+            let next = match target.items() {
+                Some(items) => name.parse().ok().and_then(|place: usize| items.get(place)),
+                None => target.get(&name),
+            };
+            let Some(next) = next else {
+                return refuse(reference, format!("the reference leads nowhere: there is no '{}'", shown(&name)));
+            };
+            target = next;
+        }
+        Ok(target)
+    }
+
+    /// The schema that is meant where one has nothing but a reference.
+    pub(super) fn resolved(&self, mut schema: &'a Value) -> Result<&'a Value, Refusal> {
+        for _ in 0..MAX_SCHEMA_DEPTH {
+            match only(schema, "$ref") {
+                Some(reference) => schema = self.target(reference)?,
+                None => return Ok(schema),
+            }
+        }
+        refuse(schema, "this reference leads to no schema but only to references")
+    }
+
+    fn one_of(&mut self, schema: &'a Value, value: &'a Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+        let parts: Vec<&'a Value> = list(schema, "oneOf")?.iter().collect();
+        let mut choices = Vec::new();
+        for part in &parts {
+            choices.push((*self.plain(part)?).clone());
+        }
+        check_ways(choices.iter().map(|ways| ways.shapes.len()).sum(), value)?;
+        let mut common = self.common(&choices)?;
+        if !common.is_empty() {
+            // The property that tells them apart must be there.
+            let said = schema.get("discriminator").and_then(|value| value.get("propertyName")).and_then(Value::text);
+            let known: Vec<&'a str> =
+                choices.iter().flat_map(|ways| ways.shapes.iter().flat_map(|shape| shape.object.known())).collect();
+            let mut is_tried = HashSet::new();
+            for tag in said.into_iter().chain(known).filter(|name| is_tried.insert(*name)).take(32) {
+                let mut tagged = choices.clone();
+                for shape in tagged.iter_mut().flat_map(|ways| &mut ways.shapes) {
+                    shape.object.require(tag);
+                }
+                if self.common(&tagged)?.is_empty() {
+                    // Without the property, a value may fit one of them and no other.
+                    for ways in &mut tagged {
+                        ways.is_exact = false;
+                    }
+                    (choices, common) = (tagged, Vec::new());
+                    break;
+                }
+            }
+        }
+        for (one, other) in common {
+            let (mine, theirs) = (self.negated(parts[other]), self.negated(parts[one]));
+            let (Ok(mine), Ok(theirs)) = (mine, theirs) else {
+                return refuse(
+                    value,
+                    format!(
+                        "schemas {} and {} of oneOf cannot be told apart by their types, their values or a property; use anyOf",
+                        one + 1,
+                        other + 1
+                    ),
+                );
+            };
+            choices[one] = self.intersection(&choices[one], &mine, value)?;
+            choices[other] = self.intersection(&choices[other], &theirs, value)?;
+        }
+        let mut all = SchemaAlternatives::none();
+        for ways in &choices {
+            all.or(ways);
+        }
+        Ok(all)
+    }
+
+    /// Pairs that may have a value in common.
+    fn common(&mut self, choices: &[SchemaAlternatives<'a>]) -> Result<Vec<(usize, usize)>, Refusal> {
+        let mut common = Vec::new();
+        for (one, mine) in choices.iter().enumerate() {
+            for (other, theirs) in choices.iter().enumerate().skip(one + 1) {
+                if !self.is_apart(mine, theirs, 0)? {
+                    common.push((one, other));
+                }
+            }
+        }
+        Ok(common)
+    }
+}
+
+pub(super) fn check_ways(n: usize, at: &Value) -> Result<(), Refusal> {
+    if n > MAX_WAYS { refuse(at, format!("there are more than {MAX_WAYS} ways to fit this schema")) } else { Ok(()) }
+}
+
+/// The only keyword of a schema, besides those that ask for nothing.
+pub(super) fn only<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
+    let is_alone = |(key, _): &(String, Value)| key == name || ANNOTATIONS.contains(&&**key);
+    schema.members().filter(|members| members.iter().all(is_alone)).and_then(|_| schema.get(name))
+}
+
+fn has_inner_id(value: &Value, is_root: bool) -> bool {
+    let is_id = |value: &Value| value.text().is_some_and(|id| !id.starts_with('#'));
+    let is_named = !is_root && (value.get("$id").is_some_and(is_id) || value.get("id").is_some_and(is_id));
+    is_named
+        || value.items().is_some_and(|items| items.iter().any(|item| has_inner_id(item, false)))
+        || value.members().is_some_and(|members| members.iter().any(|(_, member)| has_inner_id(member, false)))
+}
+
+/// A name in a JSON pointer that is part of a URI.
+fn unescaped(name: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = name.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let code = after
+            .get(..2)
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let escaped = code.filter(|_| byte == b'%');
+        bytes.push(escaped.unwrap_or(byte));
+        rest = if escaped.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).replace("~1", "/").replace("~0", "~")
+}
+
+/// The schemas in a list that is there.
+pub(super) fn list<'a>(schema: &'a Value, name: &str) -> Result<&'a [Value], Refusal> {
+    match schema.get(name).map(|value| (value, value.items())) {
+        None => Ok(&[]),
+        Some((value, Some([]) | None)) => refuse(value, format!("{name} must be a list of one schema at least")),
+        Some((_, Some(parts))) => Ok(parts),
+    }
+}
+
+/// What properties and items must fit that no other keyword speaks of.
+fn unevaluated<'a>(schema: &'a Value, ways: &mut SchemaAlternatives<'a>) {
+    if let Some(rest) = schema.get("unevaluatedProperties") {
+        ways.is_exact = false;
+        for shape in &mut ways.shapes {
+            shape.mentioned |= OBJECT;
+            let said = || shape.object.blocks.iter().filter(|block| !block.is_contrary);
+            if said().any(|block| block.rest.is_some()) {
+                continue;
+            }
+            let properties = said().flat_map(|block| block.properties.iter().map(|&(name, _)| (name, Parts::new()))).collect();
+            let patterns = said()
+                .flat_map(|block| block.patterns.iter().cloned().map(|pattern| NamePattern { parts: Parts::new(), ..pattern }));
+            let block = Block { properties, patterns: patterns.collect(), rest: Some(part(rest)), is_contrary: false };
+            shape.object.blocks.push(block);
+        }
+    }
+    if let Some(rest) = schema.get("unevaluatedItems") {
+        ways.is_exact = false;
+        for shape in &mut ways.shapes {
+            shape.mentioned |= ARRAY;
+            if !shape.array.is_evaluated {
+                add(&mut shape.array.rest, &part(rest));
+                (shape.array.is_rest_said, shape.array.is_evaluated) = (true, true);
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! What a schema says by itself.
+
+use std::rc::Rc;
+
+use super::super::json::{Value, ValueKind};
+use super::super::parse_error::shown;
+use super::pattern::{self, Node};
+use super::shape::{
+    ARRAY, Arrays, BOOLEAN, Block, Contains, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, STRING, Shape, Types,
+    is_same, part,
+};
+use super::{MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, Refusal, refuse};
+
+/// The shape of what fits a schema, without the schemas beside it that it refers to or combines; `None` where nothing does.
+pub(super) fn own(schema: &Value) -> Result<Option<Shape<'_>>, Refusal> {
+    let mut shape = Shape::default();
+    if let Some(value) = schema.get("type").filter(|value| value.kind != ValueKind::Null) {
+        shape.types = types(value)?;
+        shape.is_typed = true;
+    }
+    shape.values = values(schema)?;
+    shape.is_typed |= shape.values.is_some();
+    if shape.values.as_ref().is_some_and(Vec::is_empty) {
+        return Ok(None);
+    }
+    number(schema, &mut shape)?;
+    string(schema, &mut shape)?;
+    array(schema, &mut shape)?;
+    object(schema, &mut shape)?;
+    Ok(Some(shape))
+}
+
+fn number<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
+    let number = &mut shape.number;
+    for name in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"] {
+        let Some((_, bound)) = bound(schema, name)? else { continue };
+        let strict = name.starts_with('e');
+        if name.ends_with("inimum") { number.at_least(bound, strict) } else { number.at_most(bound, strict) }
+    }
+    for (low, high) in [("minimum", "maximum")] {
+        if let (Some((value, least)), Some((_, most))) = (bound(schema, low)?, bound(schema, high)?)
+            && least > most
+        {
+            return refuse(value, format!("{low} is {least}, above {high}, which is {most}"));
+        }
+    }
+    if let Some(value) = schema.get("multipleOf") {
+        let Some(divisor) = value.number().filter(|number| *number > 0.0) else {
+            return refuse(value, "multipleOf must be a number above 0");
+        };
+        number.divisors.push(divisor);
+    }
+    shape.mentioned |= if shape.number.is_anything() { 0 } else { NUMBER };
+    Ok(())
+}
+
+fn string<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
+    (shape.string.min, shape.string.max) = counts(schema, "minLength", "maxLength")?;
+    if let Some(pattern) = schema.get("pattern") {
+        for (node, must) in lookaheads(pattern)? {
+            shape.string.patterns.push((node, must, pattern.at));
+        }
+    }
+    if let Some(format) = schema.get("format") {
+        let name = text(format, "format")?;
+        if super::format(name).is_some() {
+            shape.string.formats.push(name);
+        }
+    }
+    let is_said = ["minLength", "maxLength", "pattern"].iter().any(|name| schema.get(name).is_some());
+    shape.mentioned |= if is_said || !shape.string.formats.is_empty() { STRING } else { 0 };
+    Ok(())
+}
+
+fn array<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
+    let array: &mut Arrays<'a> = &mut shape.array;
+    let (min, max) = counts(schema, "minItems", "maxItems")?;
+    array.min = schema.get("minItems").map(|_| min);
+    array.max = max;
+    let items = schema.get("items");
+    let listed = items.filter(|items| items.items().is_some());
+    let prefix = schema.get("prefixItems").or(listed);
+    if let Some(prefix) = prefix {
+        let Some(prefix) = prefix.items() else { return refuse(prefix, "prefixItems must be a list of schemas") };
+        array.prefix = prefix.iter().map(part).collect();
+    }
+    let rest = if listed.is_some() { schema.get("additionalItems") } else { items };
+    if let Some(rest) = rest {
+        array.rest = part(rest);
+        (array.is_rest_said, array.is_evaluated) = (true, true);
+    }
+    if let Some(contains) = schema.get("contains") {
+        let (min, max) = counts(schema, "minContains", "maxContains")?;
+        let min = if schema.get("minContains").is_some() { min } else { 1 };
+        let part = Part { schema: contains, is_negated: false };
+        array.contains.push(Contains { part, min, max, at: contains.at });
+    }
+    match schema.get("uniqueItems") {
+        Some(Value { kind: ValueKind::Bool(true), at }) => array.unique = Some(*at),
+        Some(value) if value.kind != ValueKind::Bool(false) => return refuse(value, "uniqueItems must be true or false"),
+        _ => {}
+    }
+    let is_said = ["items", "prefixItems", "minItems", "maxItems", "contains", "uniqueItems", "unevaluatedItems"];
+    shape.mentioned |= if is_said.iter().any(|name| schema.get(name).is_some()) { ARRAY } else { 0 };
+    Ok(())
+}
+
+fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
+    let object: &mut Objects<'a> = &mut shape.object;
+    let mut block = Block::default();
+    if let Some(properties) = schema.get("properties") {
+        let Some(members) = properties.members() else { return refuse(properties, "properties must be an object") };
+        check_n_properties(members.len(), properties)?;
+        for (name, property) in members {
+            check_name(name, property)?;
+            block.properties.push((name, part(property)));
+        }
+    }
+    if let Some(patterns) = schema.get("patternProperties") {
+        let Some(members) = patterns.members() else { return refuse(patterns, "patternProperties must be an object") };
+        for (text, schema) in members {
+            block.patterns.push(NamePattern { text, node: node(text, schema)?, at: schema.at, parts: part(schema) });
+        }
+    }
+    match schema.get("additionalProperties") {
+        Some(rest) if rest.members().is_none() && !matches!(rest.kind, ValueKind::Bool(_)) => {
+            return refuse(rest, "additionalProperties must be a schema, true or false");
+        }
+        rest => block.rest = rest.map(part),
+    }
+    if !block.properties.is_empty() || !block.patterns.is_empty() || block.rest.is_some() {
+        object.blocks.push(block);
+    }
+    if let Some(required) = schema.get("required") {
+        let Some(names) = required.items() else { return refuse(required, "required must be a list of names") };
+        check_n_properties(names.len(), required)?;
+        for name in names {
+            let name_text = text(name, "the name of a property")?;
+            check_name(name_text, name)?;
+            object.require(name_text);
+        }
+    }
+    if let Some(names) = schema.get("propertyNames") {
+        object.names = part(names);
+    }
+    let (min, max) = counts(schema, "minProperties", "maxProperties")?;
+    object.min = schema.get("minProperties").map(|value| (min, value.at));
+    object.max = max;
+    let is_said = [
+        "properties",
+        "patternProperties",
+        "additionalProperties",
+        "required",
+        "propertyNames",
+        "minProperties",
+        "maxProperties",
+        "unevaluatedProperties",
+    ];
+    shape.mentioned |= if is_said.iter().any(|name| schema.get(name).is_some()) { OBJECT } else { 0 };
+    Ok(())
+}
+
+fn check_n_properties(n: usize, at: &Value) -> Result<(), Refusal> {
+    if n <= MAX_PROPERTIES {
+        return Ok(());
+    }
+    refuse(at, format!("the object has {n} properties; at most {MAX_PROPERTIES} may be named"))
+}
+
+/// Two numbers of things, the second of which is not below the first.
+fn counts(schema: &Value, min: &str, max: &str) -> Result<(usize, Option<usize>), Refusal> {
+    let (least, most) = (count(schema, min)?.unwrap_or(0), count(schema, max)?);
+    match (schema.get(min), most) {
+        (Some(value), Some(most)) if least > most => refuse(value, format!("{min} is {least}, above {max}, which is {most}")),
+        _ => Ok((least, most)),
+    }
+}
+
+pub(super) fn text<'a>(value: &'a Value, name: &str) -> Result<&'a str, Refusal> {
+    value.text().map_or_else(|| refuse(value, format!("{name} must be a string")), Ok)
+}
+
+pub(super) fn count(schema: &Value, name: &str) -> Result<Option<usize>, Refusal> {
+    let Some(value) = schema.get(name) else { return Ok(None) };
+    let number = value.number().filter(|n| *n >= 0.0 && *n <= f64::from(i32::MAX) && n.fract() == 0.0);
+    let count = number.and_then(|number| number.to_string().parse().ok());
+    count.map_or_else(|| refuse(value, format!("{name} must be an integer from 0 to {}", i32::MAX)), |count| Ok(Some(count)))
+}
+
+pub(super) fn check_name(name: &str, at: &Value) -> Result<(), Refusal> {
+    if name.len() <= MAX_NAME_BYTES {
+        return Ok(());
+    }
+    refuse(at, format!("the name of this property is longer than {MAX_NAME_BYTES} bytes"))
+}
+
+pub(super) fn types(value: &Value) -> Result<Types, Refusal> {
+    let one = |value: &Value| match value.text() {
+        Some("null") => Ok(NULL),
+        Some("boolean") => Ok(BOOLEAN),
+        Some("integer") => Ok(INTEGER),
+        Some("number") => Ok(NUMBER),
+        Some("string") => Ok(STRING),
+        Some("array") => Ok(ARRAY),
+        Some("object") => Ok(OBJECT),
+        Some(name) => {
+            let known = "object, array, string, integer, number, boolean and null";
+            refuse(value, format!("there is no type '{}'; there are {known}", shown(name)))
+        }
+        None => refuse(value, "type must be a string or a list of strings"),
+    };
+    match value.items() {
+        Some([]) => refuse(value, "a list of types must name one at least"),
+        Some(names) => names.iter().try_fold(0, |types, name| Ok(types | one(name)?)),
+        None => one(value),
+    }
+}
+
+fn values(schema: &Value) -> Result<Option<Vec<&Value>>, Refusal> {
+    let mut values: Option<Vec<&Value>> = match schema.get("enum").map(|value| (value, value.items())) {
+        None => None,
+        Some((value, None | Some([]))) => return refuse(value, "enum must be a list of one value at least"),
+        Some((_, Some(items))) => Some(items.iter().collect()),
+    };
+    if let Some(value) = schema.get("const") {
+        values.get_or_insert_with(|| vec![value]).retain(|other| is_same(value, other));
+    }
+    Ok(values)
+}
+
+/// A bound of a number.
+fn bound<'a>(schema: &'a Value, name: &str) -> Result<Option<(&'a Value, f64)>, Refusal> {
+    let Some(value) = schema.get(name) else { return Ok(None) };
+    let is_low = name == "minimum" || name == "exclusiveMinimum";
+    match value.number() {
+        None => refuse(value, format!("{name} must be a number")),
+        // Above the numbers that are written, an upper bound asks for nothing, as a lower one does below them.
+        Some(number) if is_low && number > 1e15 || !is_low && number < -1e15 => {
+            refuse(value, format!("{name} cannot be held to beyond 10¹⁵ and −10¹⁵"))
+        }
+        Some(number) => Ok(Some((value, number))),
+    }
+}
+
+/// A pattern: what must be met of it, or must not.
+pub(super) fn lookaheads(pattern: &Value) -> Result<Vec<(Rc<Node>, bool)>, Refusal> {
+    let text = text(pattern, "pattern")?;
+    check_pattern(text, pattern)?;
+    let parts = pattern::read_with_lookaheads(text).or_else(|why| unheld(text, pattern, &why))?;
+    Ok(parts.into_iter().map(|(node, must)| (Rc::new(node), must)).collect())
+}
+
+/// A pattern of names, which stands where `at` is.
+fn node(text: &str, at: &Value) -> Result<Rc<Node>, Refusal> {
+    check_pattern(text, at)?;
+    pattern::read(text).map(Rc::new).or_else(|why| unheld(text, at, &why))
+}
+
+fn check_pattern(text: &str, at: &Value) -> Result<(), Refusal> {
+    if text.len() <= MAX_PATTERN_BYTES {
+        return Ok(());
+    }
+    refuse(at, format!("the pattern of {} bytes is longer than {MAX_PATTERN_BYTES} bytes", text.len()))
+}
+
+fn unheld<T>(text: &str, at: &Value, why: &str) -> Result<T, Refusal> {
+    refuse(at, format!("the pattern {:?} cannot be held to: {why}", shown(text)))
+}

@@ -1,0 +1,244 @@
+//! The contrary of a schema.
+
+use std::rc::Rc;
+
+use super::super::json::{Value, ValueKind};
+use super::alternatives::{Reader, SchemaAlternatives, check_ways, list};
+use super::automaton;
+use super::keywords::{count, lookaheads, types};
+use super::pattern::Node;
+use super::shape::{
+    ALL, ARRAY, BOOLEAN, BOOLEANS, Block, Contains, NEVER, NUMBER, OBJECT, Part, Parts, STRING, Shape, part, type_of,
+};
+use super::{Refusal, refuse};
+
+impl<'a> Reader<'a> {
+    /// The ways in which a value does not fit.
+    pub(super) fn others(&mut self, schema: &'a Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+        let members = match &schema.kind {
+            ValueKind::Bool(true) => return Ok(SchemaAlternatives::none()),
+            ValueKind::Bool(false) => return Ok(SchemaAlternatives::anything()),
+            ValueKind::Object(members) => members,
+            _ => return refuse(schema, "a schema must be an object, as {\"type\": \"string\"} is, or true or false"),
+        };
+        // It must be right as it stands too.
+        self.plain(schema)?;
+        let mut ways = SchemaAlternatives::none();
+        for (keyword, value) in members {
+            if let Some(more) = self.other(schema, keyword, value)? {
+                ways.or(&more);
+                check_ways(ways.shapes.len(), schema)?;
+            }
+        }
+        ways.shapes.retain(|shape| shape.types != 0);
+        Ok(ways)
+    }
+
+    /// The ways in which a value does not fit one keyword of a schema; `None` where the keyword asks for nothing.
+    fn other(
+        &mut self,
+        schema: &'a Value,
+        keyword: &'a str,
+        value: &'a Value,
+    ) -> Result<Option<SchemaAlternatives<'a>>, Refusal> {
+        Ok(Some(match keyword {
+            "type" if value.kind != ValueKind::Null => {
+                SchemaAlternatives::one(Shape { types: ALL & !types(value)?, is_typed: true, ..Shape::default() })
+            }
+            "enum" | "const" => other_values(value.items().filter(|_| keyword == "enum").unwrap_or(std::slice::from_ref(value))),
+            "minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum" => {
+                let mut shape = Shape { types: NUMBER, is_typed: true, ..Shape::default() };
+                let (bound, strict) = (value.number().unwrap_or_default(), !keyword.starts_with('e'));
+                let is_low = keyword.ends_with("inimum");
+                if is_low {
+                    shape.number.at_most(bound, strict);
+                } else {
+                    shape.number.at_least(bound, strict);
+                }
+                SchemaAlternatives::one(shape)
+            }
+            "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" => {
+                other_count(schema, keyword)?
+            }
+            "pattern" => {
+                let unmet = |(node, must): (Rc<Node>, bool)| {
+                    let mut shape = Shape { types: STRING, is_typed: true, ..Shape::default() };
+                    shape.string.patterns.push((node, !must, value.at));
+                    shape
+                };
+                SchemaAlternatives { shapes: lookaheads(value)?.into_iter().map(unmet).collect(), is_exact: true }
+            }
+            "items" if schema.get("prefixItems").is_none() && value.items().is_none() => {
+                let mut shape = Shape { types: ARRAY, is_typed: true, ..Shape::default() };
+                let part = Part { schema: value, is_negated: true };
+                shape.array.contains.push(Contains { part, min: 1, max: None, at: value.at });
+                SchemaAlternatives::one(shape)
+            }
+            "contains" if schema.get("minContains").is_none() && schema.get("maxContains").is_none() => {
+                let mut shape = Shape { types: ARRAY, is_typed: true, ..Shape::default() };
+                shape.array.rest = vec![Part { schema: value, is_negated: true }];
+                shape.array.is_rest_said = true;
+                SchemaAlternatives::one(shape)
+            }
+            "properties" => {
+                let properties = value.members().unwrap_or_default().iter();
+                let other = |(name, property): &'a (String, Value)| {
+                    let parts = vec![Part { schema: property, is_negated: true }];
+                    let mut shape = other_property(name, parts);
+                    shape.object.require(name);
+                    shape
+                };
+                SchemaAlternatives { shapes: properties.map(other).collect(), is_exact: true }
+            }
+            "required" => {
+                let names = value.items().unwrap_or_default().iter().filter_map(Value::text);
+                SchemaAlternatives { shapes: names.map(|name| other_property(name, part(&NEVER))).collect(), is_exact: true }
+            }
+            "allOf" => self.other_of_all(list(schema, "allOf")?)?,
+            "anyOf" => self.none_of(list(schema, "anyOf")?, schema)?,
+            "oneOf" => self.not_one_of(list(schema, "oneOf")?, schema)?,
+            "not" => {
+                let ways = (*self.plain(value)?).clone();
+                contrary(ways, value)?
+            }
+            "$ref" => {
+                let target = self.target(value)?;
+                (*self.negated(target)?).clone()
+            }
+            "if" if schema.get("then").is_none() && schema.get("else").is_none() => return Ok(None),
+            "then" | "else" if schema.get("if").is_none() => return Ok(None),
+            "additionalProperties" | "unevaluatedProperties" | "unevaluatedItems" if value.kind == ValueKind::Bool(true) => {
+                return Ok(None);
+            }
+            "uniqueItems" if value.kind == ValueKind::Bool(false) => return Ok(None),
+            "multipleOf"
+            | "items"
+            | "prefixItems"
+            | "additionalItems"
+            | "contains"
+            | "minContains"
+            | "maxContains"
+            | "uniqueItems"
+            | "additionalProperties"
+            | "patternProperties"
+            | "propertyNames"
+            | "dependentRequired"
+            | "dependentSchemas"
+            | "dependencies"
+            | "unevaluatedProperties"
+            | "unevaluatedItems"
+            | "if"
+            | "then"
+            | "else" => {
+                return refuse(value, format!("the contrary of {keyword} cannot be held to, as this schema is used"));
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    fn other_of_all(&mut self, parts: &'a [Value]) -> Result<SchemaAlternatives<'a>, Refusal> {
+        let mut ways = SchemaAlternatives::none();
+        for part in parts {
+            ways.or(&*self.negated(part)?);
+            check_ways(ways.shapes.len(), part)?;
+        }
+        Ok(ways)
+    }
+
+    fn none_of(&mut self, parts: &'a [Value], at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+        let mut ways = SchemaAlternatives::anything();
+        for part in parts {
+            let more = self.negated(part)?;
+            ways = self.intersection(&ways, &more, at)?;
+        }
+        Ok(ways)
+    }
+
+    fn not_one_of(&mut self, parts: &'a [Value], at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+        let mut ways = self.none_of(parts, at)?;
+        for (one, part) in parts.iter().enumerate() {
+            for other in &parts[one + 1..] {
+                let (mine, theirs) = (self.plain(part)?, self.plain(other)?);
+                let both = self.intersection(&mine, &theirs, at)?;
+                ways.or(&contrary(both, at)?);
+                check_ways(ways.shapes.len(), at)?;
+            }
+        }
+        Ok(ways)
+    }
+}
+
+/// Ways that `unevaluatedProperties` and `unevaluatedItems` know nothing of.
+fn contrary<'a>(mut ways: SchemaAlternatives<'a>, at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+    for shape in &mut ways.shapes {
+        if !shape.array.prefix.is_empty() {
+            return refuse(at, "the contrary of a schema with prefixItems cannot be held to, as this schema is used");
+        }
+        shape.array.is_evaluated = false;
+        shape.object.blocks.iter_mut().for_each(|block| block.is_contrary = true);
+    }
+    Ok(ways)
+}
+
+fn other_property<'a>(name: &'a str, parts: Parts<'a>) -> Shape<'a> {
+    let mut shape = Shape { types: OBJECT, is_typed: true, ..Shape::default() };
+    let block = Block { properties: vec![(name, parts)], is_contrary: true, ..Block::default() };
+    shape.object.blocks.push(block);
+    shape
+}
+
+fn other_count<'a>(schema: &'a Value, keyword: &str) -> Result<SchemaAlternatives<'a>, Refusal> {
+    let n = count(schema, keyword)?.unwrap_or(0);
+    let is_min = keyword.starts_with("min");
+    if is_min && n == 0 {
+        return Ok(SchemaAlternatives::none());
+    }
+    let (min, max) = if is_min { (0, Some(n - 1)) } else { (n + 1, None) };
+    let mut shape = Shape { is_typed: true, ..Shape::default() };
+    match &keyword[3..] {
+        "Length" => (shape.types, shape.string.min, shape.string.max) = (STRING, min, max),
+        "Items" => (shape.types, shape.array.min, shape.array.max) = (ARRAY, (min > 0).then_some(min), max),
+        _ => {
+            let at = schema.get(keyword).map_or(0, |value| value.at);
+            (shape.types, shape.object.min, shape.object.max) = (OBJECT, (min > 0).then_some((min, at)), max);
+        }
+    }
+    Ok(SchemaAlternatives::one(shape))
+}
+
+/// The ways to be none of these values.
+fn other_values<'a>(values: &'a [Value]) -> SchemaAlternatives<'a> {
+    let mut named = values.iter().fold(0, |types, value| types | type_of(value));
+    named |= if named & NUMBER != 0 { NUMBER } else { 0 };
+    let typed = |types| Shape { types, is_typed: true, ..Shape::default() };
+    let mut ways = SchemaAlternatives { shapes: vec![typed(ALL & !named)], is_exact: named & (ARRAY | OBJECT) == 0 };
+    if named & BOOLEAN != 0 {
+        let left: Vec<&'a Value> = BOOLEANS.iter().filter(|value| values.iter().all(|other| other.kind != value.kind)).collect();
+        if !left.is_empty() {
+            ways.shapes.push(Shape { values: Some(left), ..typed(BOOLEAN) });
+        }
+    }
+    if named & STRING != 0 {
+        let mut shape = typed(STRING);
+        let names = values.iter().filter_map(Value::text).map(automaton::literal);
+        shape.string.patterns.push((Rc::new(Node::Choice(names.collect())), false, 0));
+        ways.shapes.push(shape);
+    }
+    let mut numbers: Vec<f64> = values.iter().filter_map(Value::number).collect();
+    numbers.sort_by(f64::total_cmp);
+    if numbers.iter().any(|number| number.abs() >= 1e15) {
+        ways.is_exact = false;
+    } else if !numbers.is_empty() {
+        for place in 0..=numbers.len() {
+            let mut shape = typed(NUMBER);
+            if place > 0 {
+                shape.number.at_least(numbers[place - 1], true);
+            }
+            if place < numbers.len() {
+                shape.number.at_most(numbers[place], true);
+            }
+            ways.shapes.push(shape);
+        }
+    }
+    ways
+}

@@ -1,0 +1,214 @@
+//! Whether a value fits what is read, and whether anything does.
+
+use super::super::json::{Value, ValueKind};
+use super::super::parse_error::shown;
+use super::alternatives::{Reader, SchemaAlternatives};
+use super::automaton;
+use super::shape::{
+    ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, add, is_same, type_of,
+};
+use super::{Refusal, refuse, refuse_at};
+
+/// How deep it is looked whether two schemas have no value in common.
+const MAX_LOOK: usize = 6;
+
+impl<'a> Reader<'a> {
+    /// Whether it is sure that no value fits both.
+    pub(super) fn is_apart(
+        &mut self,
+        one: &SchemaAlternatives<'a>,
+        other: &SchemaAlternatives<'a>,
+        depth: usize,
+    ) -> Result<bool, Refusal> {
+        if !one.is_exact || !other.is_exact {
+            return Ok(false);
+        }
+        for mine in &one.shapes {
+            for theirs in &other.shapes {
+                self.work(1, self.root)?;
+                if let Some(both) = mine.and(theirs)
+                    && !self.is_empty(&both, depth)?
+                {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether it is sure that no value fits.
+    fn is_empty(&mut self, shape: &Shape<'a>, depth: usize) -> Result<bool, Refusal> {
+        self.work(10, self.root)?;
+        if let Some(values) = &shape.values
+            && values.iter().all(|value| type_of(value) & shape.types == 0)
+        {
+            return Ok(true);
+        }
+        let (types, string, array, object) = (shape.types, &shape.string, &shape.array, &shape.object);
+        if types & (NULL | BOOLEAN) != 0
+            || types & INTEGER != 0 && !shape.number.is_empty(true)
+            || types & FRACTION != 0 && !shape.number.is_empty(false)
+        {
+            return Ok(false);
+        }
+        if types & STRING != 0 && string.max.is_none_or(|max| string.min <= max) {
+            let asked = asked(shape);
+            self.work(if asked.patterns.is_empty() { 0 } else { 1_000 }, self.root)?;
+            if asked.patterns.is_empty() || !asked.table().is_ok_and(|table| table.is_empty()) {
+                return Ok(false);
+            }
+        }
+        if types & ARRAY != 0 {
+            let min = array.min.unwrap_or(0);
+            let mut is_empty = array.max.is_some_and(|max| min > max);
+            for place in 0..min.min(array.prefix.len() + 1) {
+                is_empty = is_empty || self.is_never(&array.item(place).clone(), depth)?;
+            }
+            if !is_empty {
+                return Ok(false);
+            }
+        }
+        if types & OBJECT != 0 {
+            let least = object.min.map_or(0, |(min, _)| min).max(object.required.len());
+            let mut is_empty = object.max.is_some_and(|max| least > max);
+            for name in &object.required {
+                is_empty = is_empty || self.is_never(&property(object, name)?, depth)?;
+            }
+            return Ok(is_empty);
+        }
+        Ok(true)
+    }
+
+    fn is_never(&mut self, parts: &Parts<'a>, depth: usize) -> Result<bool, Refusal> {
+        if depth > MAX_LOOK {
+            return Ok(false);
+        }
+        let ways = self.of_all(parts)?;
+        for shape in &ways.shapes {
+            if !self.is_empty(shape, depth + 1)? {
+                return Ok(false);
+            }
+        }
+        Ok(ways.is_exact)
+    }
+
+    /// Whether a value fits these schemas; where it is not sure, it is said not to.
+    pub(super) fn fits_all(&mut self, value: &'a Value, parts: &Parts<'a>) -> Result<bool, Refusal> {
+        for shape in self.of_all(parts)?.shapes {
+            if self.fits(value, &shape)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    pub(super) fn fits(&mut self, value: &'a Value, shape: &Shape<'a>) -> Result<bool, Refusal> {
+        self.work(1, value)?;
+        let is_listed = shape.values.as_ref().is_none_or(|values| values.iter().any(|other| is_same(value, other)));
+        if type_of(value) & shape.types == 0 || !is_listed {
+            return Ok(false);
+        }
+        match &value.kind {
+            ValueKind::Null | ValueKind::Bool(_) => Ok(true),
+            ValueKind::Number(number, _) => Ok(shape.number.fits(*number)),
+            ValueKind::String(text) => {
+                self.work(text.len() * shape.string.patterns.len(), value)?;
+                asked(shape).fits(text).or_else(|message| refuse(value, message))
+            }
+            ValueKind::Array(items) => {
+                let array = &shape.array;
+                let is_counted = array.min.is_none_or(|min| items.len() >= min) && array.max.is_none_or(|max| items.len() <= max);
+                if !is_counted {
+                    return Ok(false);
+                }
+                for (place, item) in items.iter().enumerate() {
+                    self.work(place, value)?;
+                    let is_again = array.unique.is_some() && items[..place].iter().any(|other| is_same(item, other));
+                    if is_again || !self.fits_all(item, array.item(place))? {
+                        return Ok(false);
+                    }
+                }
+                for contains in &array.contains {
+                    let (mut n_in, mut n_out) = (0, 0);
+                    for item in items {
+                        n_in += usize::from(self.fits_all(item, &vec![contains.part])?);
+                        if contains.max.is_some() {
+                            let other = Part { is_negated: !contains.part.is_negated, ..contains.part };
+                            n_out += usize::from(self.fits_all(item, &vec![other])?);
+                        }
+                    }
+                    if n_in < contains.min || contains.max.is_some_and(|max| items.len() - n_out > max) {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            ValueKind::Object(members) => {
+                let object = &shape.object;
+                let mut names: Vec<&str> = members.iter().map(|(name, _)| &**name).collect();
+                names.sort_unstable();
+                names.dedup();
+                let is_counted =
+                    object.min.is_none_or(|(min, _)| names.len() >= min) && object.max.is_none_or(|max| names.len() <= max);
+                // Of a name that is given twice, the value is not sure.
+                if !is_counted
+                    || names.len() < members.len()
+                    || object.required.iter().any(|name| names.binary_search(name).is_err())
+                {
+                    return Ok(false);
+                }
+                for (name, member) in members {
+                    if !self.fits_all(member, &property(object, name)?)? || !self.fits_name(name, &object.names)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Whether a property may have this name.
+    pub(super) fn fits_name(&mut self, name: &str, parts: &Parts<'a>) -> Result<bool, Refusal> {
+        let as_value = |value: &Value| matches!(&value.kind, ValueKind::String(text) if text == name);
+        for shape in self.of_all(parts)?.shapes {
+            let is_listed = shape.values.as_ref().is_none_or(|values| values.iter().any(|value| as_value(value)));
+            if shape.types & STRING != 0 && is_listed && asked(&shape).fits(name).or_else(|message| refuse_at(0, message))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// What the property of this name must fit.
+pub(super) fn property<'a>(object: &Objects<'a>, name: &str) -> Result<Parts<'a>, Refusal> {
+    let mut parts = Parts::new();
+    for block in &object.blocks {
+        let own = block.properties.iter().rev().find(|(other, _)| *other == name);
+        let mut is_known = own.is_some();
+        if let Some((_, more)) = own {
+            add(&mut parts, more);
+        }
+        for pattern in &block.patterns {
+            if fits_pattern(pattern, name)? {
+                is_known = true;
+                add(&mut parts, &pattern.parts);
+            }
+        }
+        block.rest.iter().filter(|_| !is_known).for_each(|rest| add(&mut parts, rest));
+    }
+    Ok(parts)
+}
+
+/// What a string of this shape is asked for, without its format.
+pub(super) fn asked(shape: &Shape) -> automaton::StringConstraint {
+    let string = &shape.string;
+    let patterns = string.patterns.iter().map(|(node, must, _)| ((**node).clone(), *must)).collect();
+    automaton::StringConstraint { patterns, length: (string.min, string.max) }
+}
+
+pub(super) fn fits_pattern(pattern: &NamePattern, name: &str) -> Result<bool, Refusal> {
+    let asked = automaton::StringConstraint { patterns: vec![((*pattern.node).clone(), true)], length: (0, None) };
+    let refused = |why| refuse_at(pattern.at, format!("the pattern {:?} cannot be held to: {why}", shown(pattern.text)));
+    asked.fits(name).or_else(refused)
+}

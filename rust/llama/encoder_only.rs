@@ -1,0 +1,114 @@
+//! A model that reads texts and continues none, as the engine sees it: nothing runs on it, and the engine keeps its slots, counters
+//! and questions.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::engine::runner::{DecodeError, ForkRule, IdleCost, KvSeqId, MemoryKind, Plan, RelocateError, Runner, StateError};
+use crate::llama::model::Model;
+use crate::llama::token_strings;
+use crate::request::{AdapterScale, Token};
+use crate::sampling::TokenStrings;
+
+/// An encoder. It holds no cells.
+pub(super) struct EncoderOnlyRunner(pub(super) Arc<Model>);
+
+impl EncoderOnlyRunner {
+    fn refusal(&self) -> String {
+        format!("its architecture, {}, continues no text", self.0.architecture())
+    }
+}
+
+impl Runner for EncoderOnlyRunner {
+    fn n_vocab(&self) -> usize {
+        self.0.n_vocab()
+    }
+
+    fn n_adapters(&self) -> u32 {
+        u32::try_from(self.0.adapters().len()).expect("there are few adapters")
+    }
+
+    fn invocation(&self, adapter: u32) -> &[Token] {
+        &self.0.adapters()[adapter as usize].invocation
+    }
+
+    fn default_adapters(&self) -> Vec<AdapterScale> {
+        self.0.default_adapters()
+    }
+
+    fn n_threads(&self) -> usize {
+        1
+    }
+
+    fn decode(&mut self, _: &Plan) -> Result<(), DecodeError> {
+        Err(DecodeError { reason: self.refusal() })
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        panic!("no decode succeeds, so row {row} has no logits")
+    }
+
+    fn can_fork(&self, _: KvSeqId, _: u32, _: u32) -> bool {
+        false
+    }
+
+    fn fork(&mut self, _: KvSeqId, _: KvSeqId, _: u32) {}
+
+    fn truncate(&mut self, _: KvSeqId, _: u32) -> bool {
+        true
+    }
+
+    fn drop_sequence(&mut self, _: KvSeqId) {}
+
+    fn memory_kind(&self) -> MemoryKind {
+        MemoryKind {
+            forks: ForkRule::Anywhere,
+            idle_cost: IdleCost::Nothing,
+            can_be_saved: false,
+            bytes_per_token: 0,
+            bytes_per_state: 0,
+            tokens_per_run: 0,
+            n_window: 0,
+        }
+    }
+
+    fn save(&mut self, _: KvSeqId, _: Range<u32>) -> Result<Arc<[u8]>, StateError> {
+        Err(StateError::Refused(self.refusal()))
+    }
+
+    fn whole_from(&self, _: KvSeqId, range: &Range<u32>) -> u32 {
+        range.start
+    }
+
+    fn restore(&mut self, _: KvSeqId, _: &[u8], _: Range<u32>) -> Result<(), StateError> {
+        Err(StateError::Refused(self.refusal()))
+    }
+
+    fn relocate(&mut self, _: &[KvSeqId], _: Range<u32>) -> Result<(), RelocateError> {
+        Err(RelocateError::Refused(StateError::Refused(self.refusal())))
+    }
+
+    fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(self.0.text_piece(token).unwrap_or_default());
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        self.0.is_end(token)
+    }
+
+    fn end_tokens(&self) -> &[Token] {
+        self.0.end_tokens()
+    }
+
+    fn suppressed_tokens(&self) -> &[Token] {
+        self.0.suppressed_tokens()
+    }
+
+    fn lexicon(&self) -> TokenStrings {
+        token_strings(&self.0)
+    }
+
+    fn is_repeatable(&self) -> bool {
+        false
+    }
+}

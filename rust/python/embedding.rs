@@ -1,0 +1,223 @@
+//! Vectors of texts, for Python.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+
+use super::awaitable::PyNext;
+use super::background::detached;
+use super::convert::PromptInput;
+use super::wake::{Awaitable, LoopWakers};
+use crate::config::Pooling;
+use crate::embedding::{Embedder, EmbedderShape, Embeddings, Normalization, PendingEmbeddings, Stats};
+use crate::error::{Error, Result};
+use crate::llama::{Model, rerank};
+use crate::request::Prompt;
+
+/// Vectors that are being computed, and who is told which event loops wait for them.
+pub(super) struct EmbeddingFuture {
+    pending: PendingEmbeddings,
+    bells: Arc<LoopWakers>,
+}
+
+impl EmbeddingFuture {
+    /// The vectors, once; `None` as long as they are not there.
+    pub(super) fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        match self.pending.take() {
+            None => Ok(None),
+            Some(answer) => Ok(Some(Py::new(py, PyVectors(answer?))?.into_any())),
+        }
+    }
+}
+
+impl Awaitable for EmbeddingFuture {
+    fn is_ready(&self) -> bool {
+        self.pending.is_ready()
+    }
+
+    fn bells(&self) -> &LoopWakers {
+        &self.bells
+    }
+}
+
+/// Tokenizes texts as llama-server does for vectors, and queues them.
+///
+/// # Errors
+/// [`Error::NotSupported`] of a model that ranks texts; what [`Embedder::submit`] answers.
+pub(super) fn embed(
+    embedder: &Embedder,
+    bells: &Arc<LoopWakers>,
+    model: &Model,
+    texts: Vec<PromptInput>,
+    (how, dimensions): (Normalization, Option<usize>),
+) -> Result<PyNext> {
+    if embedder.shape().pooling == Pooling::Rank {
+        let message = "this model ranks texts and makes no vectors of them; start it with another pooling than rank".to_owned();
+        return Err(Error::NotSupported { message });
+    }
+    let prompts = prompts(embedder, model, texts)?;
+    queue(embedder, bells, prompts, how, dimensions)
+}
+
+/// Queues the pairs of a query with each of the texts.
+///
+/// # Errors
+/// [`Error::NotSupported`] of a model that has no classifier; what [`Embedder::submit`] answers.
+pub(super) fn rank(embedder: &Embedder, bells: &Arc<LoopWakers>, model: &Model, query: &[u8], texts: &[&[u8]]) -> Result<PyNext> {
+    if embedder.shape().pooling != Pooling::Rank {
+        let message = "this model makes vectors and ranks nothing; load a reranker, or start it with the pooling rank".to_owned();
+        return Err(Error::NotSupported { message });
+    }
+    // The query is in every pair; where both are read as one text, their seam may be within a token.
+    let n_query = model.least_tokens(query).saturating_sub(1);
+    for (place, text) in texts.iter().enumerate() {
+        check_length(place, n_query + model.least_tokens(text), embedder.shape())?;
+    }
+    let pairs = rerank::pairs(model, query, texts)?.into_iter().map(Prompt::from_tokens).collect();
+    queue(embedder, bells, pairs, Normalization::None, Some(1))
+}
+
+fn queue(
+    embedder: &Embedder,
+    bells: &Arc<LoopWakers>,
+    texts: Vec<Prompt>,
+    how: Normalization,
+    dimensions: Option<usize>,
+) -> Result<PyNext> {
+    let pending = embedder.submit(texts, how, dimensions)?;
+    Ok(PyNext::of_vectors(EmbeddingFuture { pending, bells: Arc::clone(bells) }))
+}
+
+fn prompts(embedder: &Embedder, model: &Model, texts: Vec<PromptInput>) -> Result<Vec<Prompt>> {
+    let prompts = texts.into_iter().enumerate().map(|(place, text)| {
+        if let PromptInput::Text(text) = &text {
+            check_length(place, model.least_tokens(text.as_bytes()), embedder.shape())?;
+        }
+        text.read(model)
+    });
+    prompts.collect()
+}
+
+/// Refuses a text of at least `n` tokens that cannot fit, before it is tokenized.
+fn check_length(place: usize, n: usize, shape: &EmbedderShape) -> Result<()> {
+    if n <= shape.n_longest {
+        return Ok(());
+    }
+    Err(Error::InvalidRequest { param: "texts", message: shape.length_error(place, &format!("at least {n}")) })
+}
+
+/// `weft._native.Embeddings`.
+#[pyclass(frozen, module = "weft._native", name = "Vectors")]
+pub(super) struct PyVectors(Embeddings);
+
+impl PyVectors {
+    /// The rows of the text at this place.
+    fn rows(&self, place: usize) -> PyResult<&[f32]> {
+        let Embeddings { numbers, width, starts, .. } = &self.0;
+        match (starts.get(place), starts.get(place + 1)) {
+            (Some(start), Some(end)) => Ok(&numbers[start * width..end * width]),
+            _ => Err(PyIndexError::new_err("there are fewer texts")),
+        }
+    }
+}
+
+#[pymethods]
+impl PyVectors {
+    /// Of what another process has told, as [`PyVectors::data`] and the getters tell it.
+    #[new]
+    fn new(width: usize, starts: Vec<usize>, n_tokens: Vec<usize>, data: &[u8]) -> PyResult<Self> {
+        let n_rows = starts.last().copied().unwrap_or_default();
+        let fits = starts.len() == n_tokens.len() + 1 && starts[0] == 0 && starts.is_sorted() && width > 0;
+        if !fits || n_rows.checked_mul(width * size_of::<f32>()) != Some(data.len()) {
+            return Err(PyValueError::new_err("the numbers are not those of such rows"));
+        }
+        let numbers = data.chunks_exact(size_of::<f32>()).map(|bytes| f32::from_ne_bytes(bytes.try_into().expect("four bytes")));
+        Ok(Self(Embeddings { numbers: numbers.collect(), width, starts, n_tokens }))
+    }
+
+    /// Pickled as what it is made of.
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        let (py, told) = (slf.py(), slf.get());
+        let made_of = (told.width(), told.starts(), told.n_tokens(), told.data(py)?).into_pyobject(py)?;
+        (slf.get_type(), made_of).into_pyobject(py)
+    }
+
+    #[getter]
+    fn width(&self) -> usize {
+        self.0.width
+    }
+
+    #[getter]
+    fn starts(&self) -> Vec<usize> {
+        self.0.starts.clone()
+    }
+
+    #[getter]
+    fn n_tokens(&self) -> Vec<usize> {
+        self.0.n_tokens.clone()
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.n_tokens.len()
+    }
+
+    /// All numbers of all rows, 32 bits each, in the machine's order of bytes.
+    fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        bytes(py, &self.0.numbers, f32::to_ne_bytes)
+    }
+
+    /// The numbers of one text, 32 bits each, the lowest byte first.
+    fn little_endian<'py>(&self, py: Python<'py>, place: usize) -> PyResult<Bound<'py, PyBytes>> {
+        bytes(py, self.rows(place)?, f32::to_le_bytes)
+    }
+
+    /// The JSON of one text: a list of its rows, each a list.
+    fn json<'py>(&self, py: Python<'py>, place: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let rows = self.rows(place)?.chunks(self.0.width);
+        let written = detached(py, || serde_json::to_vec(&rows.collect::<Vec<_>>()));
+        Ok(PyBytes::new(py, &written.map_err(|error| PyRuntimeError::new_err(error.to_string()))?))
+    }
+}
+
+fn bytes<'py>(py: Python<'py>, numbers: &[f32], to_bytes: impl Fn(f32) -> [u8; 4]) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, size_of_val(numbers), |bytes| {
+        for (place, number) in bytes.chunks_exact_mut(4).zip(numbers) {
+            place.copy_from_slice(&to_bytes(*number));
+        }
+        Ok(())
+    })
+}
+
+/// `weft._native.VectorStats`.
+#[pyclass(frozen, get_all, module = "weft._native", name = "VectorStats")]
+pub(super) struct PyVectorStats {
+    pooling: &'static str,
+    width: usize,
+    max_tokens: usize,
+    n_texts: u64,
+    n_tokens: u64,
+    n_computed: u64,
+    n_batches: u64,
+    n_waiting: usize,
+    n_bytes: u64,
+}
+
+impl PyVectorStats {
+    pub(super) fn of(embedder: &Embedder) -> Self {
+        let EmbedderShape { pooling, width, n_longest, .. } = *embedder.shape();
+        let Stats { n_texts, n_tokens, n_computed, n_batches, n_waiting, n_bytes } = embedder.stats();
+        Self {
+            pooling: pooling.name(),
+            width,
+            max_tokens: n_longest,
+            n_texts,
+            n_tokens,
+            n_computed,
+            n_batches,
+            n_waiting,
+            n_bytes,
+        }
+    }
+}
