@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::cache::{AdapterSchedule, PrefixMatch};
 use crate::engine::core::Core;
-use crate::engine::lifecycle::{fail_request, free_ids, leave_slot, remember_text};
+use crate::engine::lifecycle::{fail_request, free_id_now, leave_slot, remember_text};
 use crate::engine::request_group::Branch;
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::engine::running_sequence::{Phase, RunningSequence};
@@ -145,7 +145,7 @@ fn arrange<R: Runner>(
     let mut spare: Vec<usize> = all.iter().copied().filter(|&nth| !has_successor(nth)).collect();
     for &nth in &spare {
         if beam(core, nth).is_live {
-            give_up(core, nth)?;
+            give_up(core, nth);
         }
     }
     // All forks come before the first token: they begin with what their parents hold now.
@@ -170,12 +170,11 @@ fn arrange<R: Runner>(
 }
 
 /// The beam at `nth` is not gone on with: its slot waits for another one.
-fn give_up<R: Runner>(core: &mut Core<R>, nth: usize) -> Result<(), Error> {
-    let id = place_anew(core, nth, None)?;
+fn give_up<R: Runner>(core: &mut Core<R>, nth: usize) {
+    let id = place_anew(core, nth, None);
     let running = &mut core.slots.running_mut()[nth];
     (running.id, running.n_held, running.phase) = (id, 0, Phase::Following);
     running.sequence.drop_text();
-    Ok(())
 }
 
 /// The beam at `nth` begins with all that the one at `parent` holds.
@@ -185,7 +184,7 @@ fn fork<R: Runner>(core: &mut Core<R>, parent: usize, nth: usize) -> Result<(), 
         let message = "this model's memory cannot be forked where a beam ends; leave beam_width out".to_owned();
         return Err(Error::InvalidRequest { param: "beam_width", message });
     }
-    let id = place_anew(core, nth, Some(&PrefixMatch::in_pool(from, n_held)))?;
+    let id = place_anew(core, nth, Some(&PrefixMatch::in_pool(from, n_held)));
     let running = core.slots.running_mut();
     let stem = running[parent].sequence.stem();
     let heir = &mut running[nth];
@@ -197,18 +196,13 @@ fn fork<R: Runner>(core: &mut Core<R>, parent: usize, nth: usize) -> Result<(), 
 }
 
 /// Forgets what the sequence at `nth` holds, and gives it an id that holds what `matched` says.
-fn place_anew<R: Runner>(core: &mut Core<R>, nth: usize, matched: Option<&PrefixMatch>) -> Result<KvSeqId, Error> {
+fn place_anew<R: Runner>(core: &mut Core<R>, nth: usize, matched: Option<&PrefixMatch>) -> KvSeqId {
     let RunningSequence { id, .. } = core.slots.running()[nth];
     let variants: AdapterSchedule = core.slots.running()[nth].sequence.variants.clone();
     core.memory.cache_mut().give_up(id);
-    // A pinned prefix that nobody else holds keeps the id.
-    let id = if free_ids(core, 1) { core.memory.place(&variants, matched) } else { None };
-    if id.is_none() {
-        // Its id is released already. In a slot, it would be released again when the search fails.
-        let running = core.slots.take(nth);
-        leave_slot(core, &running);
-    }
-    id.ok_or_else(|| Error::Decode { reason: "no sequence id is free for a beam".to_owned() })
+    // A pinned prefix that no other sequence holds keeps the id.
+    free_id_now(core);
+    core.memory.place(&variants, matched).expect("an id was freed before")
 }
 
 /// Whether no text can be found that is better than those that are: as far as transformers' `early_stopping=False` knows, which

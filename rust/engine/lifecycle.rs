@@ -174,6 +174,7 @@ pub(super) fn fail_request<R: Runner>(core: &mut Core<R>, request_id: u64, error
 pub(super) fn fail_stream<R: Runner>(core: &mut Core<R>, stream_id: u64, error: Error) {
     core.has_changed = true;
     for request_id in core.queue.groups_of(stream_id) {
+        release_holder(core, request_id);
         core.queue.give_up(request_id);
     }
     core.outbox.failed.push((stream_id, error));
@@ -218,6 +219,7 @@ pub(super) fn preempt<R: Runner>(core: &mut Core<R>, nth: usize) {
 
 fn preempt_one<R: Runner>(core: &mut Core<R>, mut running: RunningSequence) {
     leave_cut_media(core, &mut running);
+    running.sequence.reach(running.n_held);
     core.stats.n_preempted += 1;
     if let Phase::Awaiting(PrefixDependency { reservation, .. }) = running.phase {
         // It has computed nothing since it was resumed, and still has its reservation.
@@ -351,6 +353,18 @@ pub(super) fn free_ids<R: Runner>(core: &mut Core<R>, n: usize) -> bool {
         }
     }
     true
+}
+
+/// Makes sure that a sequence id is free for a sequence in a slot that has none, however long that takes.
+///
+/// # Panics
+/// If sequences in slots and pinned prefixes hold all ids. There are at least as many ids as slots, pinned prefixes leave one for
+/// each slot, and kept prompts give theirs up.
+pub(super) fn free_id_now<R: Runner>(core: &mut Core<R>) {
+    while !core.memory.cache().has_free_id() {
+        let has_more = core.memory.evict() || release_junior_keeper(core);
+        assert!(has_more, "pinned prefixes leave an id for each slot");
+    }
 }
 
 /// Gives up the kept prompt of the most junior request that has one; `false` where there is none.

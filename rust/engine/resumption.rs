@@ -175,11 +175,12 @@ pub(super) fn take_prefix<R: Runner>(core: &mut Core<R>, nth: usize) {
         let is_held_back = core.outbox.laggards.holds(running.sequence.stream_id);
         !is_held_back && running.sequence.n_tokens() >= n_tokens
     });
-    if source.is_some_and(|source| source.n_held < n_tokens) {
-        return;
-    }
     // A context that was shifted is another text.
     let is_alike = |source: &&RunningSequence| n_common(core, &source.sequence, &core.slots.running()[nth].sequence) >= n_tokens;
+    let is_known_alike = |source: &&RunningSequence| source.sequence.shifted_at().is_none() || is_alike(source);
+    if source.is_some_and(|source| source.n_held < n_tokens && is_known_alike(&source)) {
+        return;
+    }
     let source = source.filter(is_alike).map(|source| (source.id, source.n_held));
     core.has_changed = true;
     let matched = match source {

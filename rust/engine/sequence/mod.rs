@@ -72,6 +72,8 @@ pub(crate) struct Sequence {
     clock: Clock,
     /// `None` until it was placed for the first time: what later placements find counts for nobody.
     n_cached: Option<u32>,
+    /// Most tokens that it had computed when it was preempted.
+    n_reached: u32,
     /// Where in its prompt a memory that cannot be cut, or sees through a window, keeps what it has, besides at the end.
     pub(crate) snapshots_at: CheckpointPositions,
     /// What its stream is still to hear of its prompt.
@@ -113,6 +115,7 @@ impl Sequence {
             chosen: None,
             clock: Clock::new(now),
             n_cached: None,
+            n_reached: 0,
             snapshots_at: CheckpointPositions::default(),
             untold: PendingPromptReport::default(),
             explanation: None,
@@ -178,6 +181,11 @@ impl Sequence {
         let is_first = self.n_cached.is_none();
         self.n_cached.get_or_insert(n_cached);
         is_first
+    }
+
+    /// Records that `n_held` of its tokens are computed when it is preempted: its usage counts them, whatever of them stays cached.
+    pub(crate) fn reach(&mut self, n_held: u32) {
+        self.n_reached = self.n_reached.max(n_held);
     }
 
     /// Of what it found, only `n_cached` tokens could be used; returns how many of its prompt it lost by that. Once it has drawn, what
@@ -280,7 +288,8 @@ impl Sequence {
 
     /// What it cost, where `n_held` of its tokens are computed. Of one that was cut short that is as much of the prompt as it came to.
     pub(crate) fn usage(&self, n_held: u32, is_cut_short: bool) -> Usage {
-        let n_reached = if is_cut_short && self.n_predicted == 0 { n_held.min(self.n_prompt) } else { self.n_prompt };
+        let n_most = self.n_reached.max(n_held).min(self.n_prompt);
+        let n_reached = if is_cut_short && self.n_predicted == 0 { n_most } else { self.n_prompt };
         let n_cached = self.n_cached().min(n_reached);
         Usage {
             n_computed: n_reached - n_cached,

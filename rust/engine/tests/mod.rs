@@ -25,6 +25,7 @@ mod priorities;
 mod prompt_events;
 mod questions;
 mod random_fields;
+mod resuming;
 mod sharing;
 mod slots;
 mod snapshots;
@@ -226,7 +227,7 @@ fn wait_until(engine: &Engine, condition: impl Fn(&Stats) -> bool) -> Stats {
 }
 
 /// Lets one decode after the other run until the engine's snapshot satisfies `condition`.
-fn step_until(engine: &Engine, control: &FakeControl, condition: impl Fn(&Stats) -> bool) -> Stats {
+fn step_until(engine: &Engine, control: &FakeControl, mut condition: impl FnMut(&Stats) -> bool) -> Stats {
     loop {
         let stats = engine.stats();
         if condition(&stats) {
