@@ -94,6 +94,21 @@ _SEP = "<|sep|>"
 _TYPE = "{{ 'string' if v is string else 'boolean' if v is boolean else 'number' }}"
 _WITH_ID = OBJECT[:-1] + ', "id": "{{ c.id }}"}'
 
+_COMMAND_R7B = FormatTemplate(
+    "<|START_ACTION|>[\n"
+    + each(
+        '    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}',
+        ",\n",
+    )
+    + "\n]<|END_ACTION|>",
+    bos="<BOS_TOKEN>",
+    eos="<|END_OF_TURN_TOKEN|>",
+    thought=("<|START_THINKING|>", "<|END_THINKING|>"),
+    before="<|START_RESPONSE|>",
+    behind="<|END_RESPONSE|>",
+    has_content_with_calls=False,
+)
+
 BY_FAMILY: dict[str, FormatTemplate] = {
     "Hermes": FormatTemplate(each(f"\n<tool_call>\n{OBJECT}\n</tool_call>"), bos="", eos="<|im_end|>", thought=THINK),
     "Qwen3 Coder": FormatTemplate(
@@ -224,34 +239,8 @@ BY_FAMILY: dict[str, FormatTemplate] = {
     ),
     "Mistral": FormatTemplate(each(f"[TOOL_CALLS]{NAME}[ARGS]{ARGUMENTS}"), thought=("[THINK]", "[/THINK]")),
     "Mistral (lists)": FormatTemplate(f"[TOOL_CALLS][{each(_WITH_ID, ', ')}]"),
-    "Command R7B": FormatTemplate(
-        "<|START_ACTION|>[\n"
-        + each(
-            '    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}',
-            ",\n",
-        )
-        + "\n]<|END_ACTION|>",
-        bos="<BOS_TOKEN>",
-        eos="<|END_OF_TURN_TOKEN|>",
-        thought=("<|START_THINKING|>", "<|END_THINKING|>"),
-        before="<|START_RESPONSE|>",
-        behind="<|END_RESPONSE|>",
-        has_content_with_calls=False,
-    ),
-    "Cohere 2 MoE": FormatTemplate(
-        "<|START_ACTION|>[\n"
-        + each(
-            '    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}',
-            ",\n",
-        )
-        + "\n]<|END_ACTION|>",
-        bos="<BOS_TOKEN>",
-        eos="<|END_OF_TURN_TOKEN|>",
-        thought=("<|START_THINKING|>", "<|END_THINKING|>"),
-        before="<|START_TEXT|>",
-        behind="<|END_TEXT|>",
-        has_content_with_calls=False,
-    ),
+    "Command R7B": _COMMAND_R7B,
+    "Cohere 2 MoE": _COMMAND_R7B._replace(before="<|START_TEXT|>", behind="<|END_TEXT|>"),
     "Command R": FormatTemplate(
         "Action: ```json\n["
         + each('\n    {\n        "tool_name": "{{ f.name }}",\n        "parameters": {{ f.arguments | tojson }}\n    }', ",")

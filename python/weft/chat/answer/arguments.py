@@ -10,9 +10,22 @@ import msgspec
 from weft.chat.answer import values
 from weft.chat.answer.begun import n_begun
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import MAX_KEY, Ahead, Either, End, Grammar, Optional, Row, Space, Text, nothing, written_tool
+from weft.chat.answer.grammar import (
+    MAX_KEY,
+    Ahead,
+    Either,
+    End,
+    Grammar,
+    Optional,
+    Row,
+    Space,
+    Text,
+    check_schema,
+    nothing,
+    written_tool,
+)
 from weft.chat.answer.source import Reading, Source
-from weft.chat.answer.tools import Tool, can_be, has_fixed_properties, is_text, takes_any_text
+from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, has_fixed_properties, is_text, takes_any_text
 from weft.errors import InvalidRequest
 from weft.fields.shown import shown
 
@@ -273,7 +286,7 @@ class Parameters:
                     raise _unwritten(tool, name or "")
                 told = " | ".join(rules.literal(word) for word in words)
                 return f"{text_middle} ({told}) {closing}"
-            if tool.is_strict and (unheld := schema.keys() - _NOTES - {"type", "$defs", "definitions"}):
+            if tool.is_strict and (unheld := schema.keys() - SCHEMA_NOTES - {"type", "$defs", "definitions"}):
                 raise _unheld(tool, min(unheld))
             return f"{text_middle} {rules.until(self._closing)}"
         # It must be a schema in any case.
@@ -309,10 +322,7 @@ def _in_any_order(rules: Rules, elements: Mapping[str, str], once: tuple[str, ..
     return add(once)
 
 
-_NOTES = {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
-"""Words of a schema that say nothing of a value."""
-
-_HELD = _NOTES | {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
+_HELD = SCHEMA_NOTES | {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
 """Words that say something of arguments that are written one by one, and are held to."""
 
 
@@ -324,14 +334,12 @@ def _check_strict(tool: Tool) -> None:
     """
     if not tool.is_strict:
         return
-    whole = Rules((tool,), {}, is_parallel=False)
-    whole.tool = tool
-    whole.schema("whole", tool.parameters)
+    check_schema(tool)
     given = tool.parameters
     if unheld := given.keys() - _HELD:
         raise _unheld(tool, min(unheld))
-    if not has_fixed_properties(tool) and given.keys() - _NOTES - {"type"}:
-        raise _unheld(tool, min(given.keys() - _NOTES - {"type"}))
+    if not has_fixed_properties(tool) and given.keys() - SCHEMA_NOTES - {"type"}:
+        raise _unheld(tool, min(given.keys() - SCHEMA_NOTES - {"type"}))
     if unnamed := tool.required - tool.properties.keys():
         raise _unheld(tool, f"required: {min(unnamed)}")
     if any(not isinstance(schema, Mapping) and schema is not True for schema in tool.properties.values()):

@@ -7,15 +7,14 @@ from typing import Any
 
 from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import Space, written_tool
+from weft.chat.answer.grammar import Space, check_schema, written_tool
 from weft.chat.answer.source import Reading, Source
-from weft.chat.answer.tools import Tool
+from weft.chat.answer.tools import SCHEMA_NOTES, Tool
 from weft.errors import InvalidRequest
 from weft.fields.shown import shown
 
 __all__ = ["BareArguments"]
 
-_NOTES = {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 _HELD: Mapping[str, set[str]] = {
     "string": set(),
     "array": {"items"},
@@ -44,10 +43,7 @@ class BareArguments:
     def write(self, rules: Rules) -> str:
         """What fits the tool's schema, with its arguments in the order of their names, as the templates write them."""
         tool = written_tool(rules)
-        whole = Rules((tool,), {}, is_parallel=False)
-        whole.tool = tool
-        # As a whole it must be one.
-        whole.schema("whole", tool.parameters)
+        check_schema(tool)
         return _Writer(rules, tool, self._quote).value(f"arguments-{rules.tools.index(tool)}", tool.parameters)
 
 
@@ -62,7 +58,7 @@ class _Writer:
     def value(self, name: str, schema: Any) -> str:  # noqa: ANN401 (any JSON)
         """The rule of values that fit a schema."""
         rules = self._rules
-        if not isinstance(schema, Mapping) or not schema.keys() - _NOTES - {"$defs", "definitions"}:
+        if not isinstance(schema, Mapping) or not schema.keys() - SCHEMA_NOTES - {"$defs", "definitions"}:
             return self._anything()
         if isinstance(there := schema.get("$ref"), str):
             self._check(schema, {"$ref"})
@@ -84,7 +80,7 @@ class _Writer:
             self._check(schema, set())
             return self._anything()
         if kind in ("integer", "number", "boolean", "null"):
-            return rules.schema(name, {key: value for key, value in schema.items() if key not in _NOTES}, is_python=True)
+            return rules.schema(name, {key: value for key, value in schema.items() if key not in SCHEMA_NOTES}, is_python=True)
         self._check(schema, {"type", *_HELD[kind]})
         if kind == "string":
             return self._text()
@@ -145,7 +141,7 @@ class _Writer:
 
     def _check(self, schema: Mapping[str, Any], held: set[str]) -> None:
         """Refuses what a strict tool's schema says besides, where it is not held to."""
-        if self._tool.is_strict and (unheld := schema.keys() - _NOTES - {"$defs", "definitions"} - held):
+        if self._tool.is_strict and (unheld := schema.keys() - SCHEMA_NOTES - {"$defs", "definitions"} - held):
             raise self._unheld(min(unheld))
 
     def _unheld(self, what: str) -> InvalidRequest:

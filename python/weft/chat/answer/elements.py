@@ -9,9 +9,9 @@ from weft.chat.answer import values
 from weft.chat.answer.arguments import json_of
 from weft.chat.answer.begun import n_begun
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import MAX_KEY, End, Space, written_tool
+from weft.chat.answer.grammar import MAX_KEY, End, Space, check_schema, written_tool
 from weft.chat.answer.source import Reading, Source
-from weft.chat.answer.tools import Tool, can_be, is_text
+from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, is_text
 from weft.errors import InvalidRequest
 from weft.fields.shown import shown
 
@@ -28,8 +28,7 @@ NameReading = Generator[None, None, str | None]
 Schema = Mapping[str, Any]
 
 _NAME = re.compile(r"[^<>\s/\"][^<>\n]{0,249}")
-_NOTES = {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
-_HELD = _NOTES | {"type", "properties", "required", "additionalProperties", "items", "$defs", "definitions"}
+_HELD = SCHEMA_NOTES | {"type", "properties", "required", "additionalProperties", "items", "$defs", "definitions"}
 """Words of a schema of an object or a list that a grammar of elements can hold to."""
 
 _ONE_OF_EACH: tuple[object, ...] = ("", 0, True, None, [], {})
@@ -134,10 +133,7 @@ class ElementArguments:
     def write(self, rules: Rules) -> str:
         """Every required argument, and those of the others that are wanted, in the order of the schema."""
         tool = written_tool(rules)
-        whole = Rules((tool,), {}, is_parallel=False)
-        whole.tool = tool
-        # As a whole it must be one.
-        whole.schema("whole", tool.parameters)
+        check_schema(tool)
         return _Writer(rules, tool, self._before_tag).members(f"elements-{rules.tools.index(tool)}", tool.parameters)
 
 

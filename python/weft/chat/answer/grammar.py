@@ -30,6 +30,7 @@ __all__ = [
     "Text",
     "TextValue",
     "ToolName",
+    "check_schema",
     "nothing",
     "written_tool",
 ]
@@ -293,6 +294,17 @@ def written_tool(rules: Rules) -> Tool:
     """The tool whose call is being written."""
     assert rules.tool is not None, "a name or arguments stand in a call"
     return rules.tool
+
+
+def check_schema(tool: Tool) -> None:
+    """Checks the schema of a tool's arguments as a whole, where a grammar is written of parts of it.
+
+    Raises:
+        InvalidRequest: it is no schema.
+    """
+    rules = Rules((tool,), {}, is_parallel=False)
+    rules.tool = tool
+    rules.schema("whole", tool.parameters)
 
 
 class CallWord:

@@ -5,7 +5,12 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Tool", "ToolUse", "can_be", "has_fixed_properties", "is_text", "takes_any_text"]
+__all__ = ["SCHEMA_NOTES", "Tool", "ToolUse", "can_be", "has_fixed_properties", "is_text", "takes_any_text"]
+
+SCHEMA_NOTES = frozenset(
+    {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
+)
+"""Words of a schema that do not restrict a value."""
 
 
 class Tool(msgspec.Struct, frozen=True):
