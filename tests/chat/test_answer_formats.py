@@ -15,8 +15,11 @@ from tests.chat.templates import BY_FAMILY, UNKNOWN, FormatTemplate, each
 from weft.chat.answer import detect, samples
 from weft.chat.answer.detect import AnswerFormat, detect_format
 from weft.chat.answer.families import ALL, GENERIC
+from weft.chat.answer.families.hermes import HERMES
+from weft.chat.answer.family import ThoughtMarks
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.reader import Thoughts
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.conversation import ChatMessage, Conversation
 from weft.chat.format import ChatFormat
@@ -191,6 +194,47 @@ def test_a_thought_that_each_turn_begins_is_told_from_one_that_is_not_there() ->
     assert found.thought is not None
     assert (found.thought.start, found.thought.end) == ("<think:x>", "</think:x>")
     assert found.family.takes_tools
+
+
+@pytest.mark.parametrize("is_derived", [True, False])
+@pytest.mark.parametrize("space", ["", "\n"])
+def test_the_end_of_reasoning_is_dropped_only_where_an_answer_begins_with_it(space: str, *, is_derived: bool) -> None:
+    given = UNKNOWN["a list in tags"] if is_derived else BY_FAMILY["Hermes"]
+    source = given.source.replace("{% if m.reasoning_content %}", "{% if not m.reasoning_content %}</think>{% else %}")
+    found = detect_format(ChatTemplate(source, bos_token=given.bos, eos_token=given.eos), (given.eos,))
+    assert found.thought is not None
+    assert found.thought.end == "</think>"
+    assert found.family.takes_tools
+    form = FamilyForm(found.family, found.thought, USE)
+    said = "It is </think>, which ends it.</think>"
+    call = answer(given, "", "", 1)
+    cases = {
+        f"{space}</think>{space}{said}": (said, "", []),
+        said: (said, "", []),
+        f"{space}</think>{space}</think>{said}": (f"</think>{said}", "", []),
+        f"<think>{THOUGHT}</think>{said}": (said, THOUGHT, []),
+        f"</think>{call}": ("", "", CALLS[:1]),
+        f"</think><think>{THOUGHT}</think>{said}": (said, THOUGHT, []),
+        "</thin": ("</thin", "", []),
+        f"{space}</think>": ("", "", []),
+    }
+    for text, right in cases.items():
+        assert read(form, text) == right, text
+        assert read(form, *text) == right, text
+        for cut in range(1, len(text)):
+            assert read(form, text[:cut], text[cut:]) == right, (text[:cut], text[cut:])
+
+
+def test_the_end_of_reasoning_stays_where_reasoning_does() -> None:
+    thought = ThoughtMarks("<think>", "</think>")
+    for form in (
+        FamilyForm(HERMES, thought, USE, thoughts=Thoughts.IN_CONTENT),
+        FamilyForm(HERMES, thought, USE).held(),
+        FamilyForm(HERMES, thought, USE, is_thinking=True),
+    ):
+        text = "</think></think>Yes" if form.is_thinking else "</think>Yes"
+        for pieces in ([text], list(text)):
+            assert read(form, *pieces) == ("</think>Yes", "", [])
 
 
 UNREADABLE = {

@@ -88,7 +88,7 @@ def _family(samples: Samples, thought: ThoughtMarks | None) -> Family:
     tail = samples.tail.strip()
     begins_calls = bool(tail) and tail in trigger
     ends_turns = bool(tail) and not begins_calls and tail != glue and (thought is None or tail != thought.end)
-    fillers = (glue, before, behind, _unopened(samples, thought), tail if begins_calls else "")
+    fillers = (glue, before, behind, tail if begins_calls else "")
     if any(len(text) > MAX_MARK for text in (tail, *fillers, *msgspec.structs.astuple(frame))):
         raise UnknownFormatError
     return Family(
@@ -132,13 +132,6 @@ def _behind_thought(samples: Samples, thought: ThoughtMarks | None, content_star
         return ""
     between = samples.reasoning.text.partition(REASONING)[2].partition(CONTENT)[0]
     return between.partition(thought.end)[2].strip().removesuffix(content_start).strip()
-
-
-def _unopened(samples: Samples, thought: ThoughtMarks | None) -> str:
-    """Returns the end mark of reasoning where answers without reasoning begin with it."""
-    if thought is None or samples.is_open(thought) or samples.content is None:
-        return ""
-    return thought.end if samples.content.text.lstrip().startswith(thought.end) else ""
 
 
 def _frame(form: CallForm, one: str, two: str | None) -> _Frame:

@@ -88,11 +88,12 @@ class End:
     def read(self, source: Source) -> Reading:
         """Reads it, and the space before it, or nothing."""
         closing = self._text.lstrip()
-        start = source.at
+        start = at = source.at
         while True:
-            there = source.text[start:].lstrip()
-            if there.startswith(closing):
-                source.at = len(source.text) - len(there) + len(closing)
+            at = _past_space(source.text, at)
+            there = source.text[at : at + len(closing)]
+            if there == closing:
+                source.at = at + len(closing)
                 return True
             if not closing.startswith(there):
                 source.at = start
@@ -108,6 +109,13 @@ class End:
         return f"({written})?" if self._may_lack else written
 
 
+def _past_space(text: str, start: int) -> int:
+    """Returns the position of the first character that is no space."""
+    while start < len(text) and text[start].isspace():
+        start += 1
+    return start
+
+
 class Ahead:
     """What must follow, behind any space, or all text ends before it or within it. It is not read."""
 
@@ -116,9 +124,11 @@ class Ahead:
 
     def read(self, source: Source) -> Reading:
         """Reads nothing."""
+        at = source.at
         while True:
-            there = source.text[source.at :].lstrip()
-            if there.startswith(self._text):
+            at = _past_space(source.text, at)
+            there = source.text[at : at + len(self._text)]
+            if there == self._text:
                 return True
             if source.is_ended or not self._text.startswith(there):
                 return source.is_ended and self._text.startswith(there)

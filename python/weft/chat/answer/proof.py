@@ -42,9 +42,6 @@ def _is_read(family: Family | None, thought: ThoughtMarks | None, samples: Sampl
     form = FamilyForm(family, thought, _USE, is_thinking=is_thinking, unread=_refuse)
     message = WrittenMessage()
     text = _until_end(family, sample.text)
-    if thought is not None and not sample.reasoning and thought.start and samples.opened.rstrip().endswith(thought.start):
-        # The prompt of an answer begins reasoning, and history has only its end.
-        text = text.lstrip().removeprefix(thought.end)
     try:
         reader = form.reader()
         for part in (*reader.read(text), *reader.end()):

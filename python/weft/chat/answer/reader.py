@@ -85,6 +85,8 @@ class FamilyReader:
         self._fillers = family.fillers if family is not None else ()
         self._before = "" if family is None else family.before
         """What the answer may begin with that is format; nothing once it is past its beginning."""
+        # An answer that begins with the end of reasoning has none. Empty once the answer is past its beginning.
+        self._empty = thought.end if thought and thoughts is Thoughts.APART and not (is_thinking or is_held) else ""
         starts = (thought.start,) if thought is not None else ()
         marks = sorted({*self._triggers, *self._fillers, *starts}, key=len, reverse=True)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
@@ -98,8 +100,8 @@ class FamilyReader:
         self._end = re.compile("|".join(map(re.escape, ends))) if ends else None
         self._text = f"{thought.start}\n" if self._is_thinking and thought is not None and thought.is_begun_in_words else ""
         """What was not looked at to its end."""
-        self._space = ""
-        """Space behind what was told, which is told if anything is said behind it."""
+        self._space: list[str] = []
+        """Space behind what was told, which is told if anything is said behind it. Pieces of it are joined once."""
         self._is_fresh = self._is_thinking and not continues_thought
         """Whether space is no part of what is said next: a thought or a call has just ended, or begun."""
         self._has_said = False
@@ -130,7 +132,7 @@ class FamilyReader:
         if self._is_plain and text and self._not_plain(text) is None:
             # Most of most answers is this.
             if self._space:
-                text, self._space = self._space + text, ""
+                text, self._space = "".join([*self._space, text]), []
             return [Content(text)]
         if self._source is None:
             self._text += text
@@ -161,7 +163,7 @@ class FamilyReader:
             # A single letter is more likely the end of a word.
             if n_begun_mark > 1 or (n_begun_mark and not self._text[-1].isalnum()):
                 self._text = self._text[:-n_begun_mark].rstrip()
-                self._space = self._space if self._text else ""
+                self._space = self._space if self._text else []
             return
         if source.has_open_call():
             source.settle()
@@ -169,14 +171,14 @@ class FamilyReader:
         elif source.is_settled:
             return
         self._source = self._reading = None
-        self._space = ""
+        self._space = []
 
     def _next_marks(self) -> list[str]:
         """Returns the marks that may follow the text that was read."""
         if self._is_thinking:
             return [] if self._thought is None else [self._thought.end, *self._thought.ends_before]
         starts = () if self._thought is None else (self._thought.start,)
-        first = () if self._has_said else (self._before, *self._openings)
+        first = () if self._has_said else (self._empty, self._before, *self._openings)
         return [mark for mark in (*self._triggers, *self._fillers, *starts, *first) if mark]
 
     def _advanced_to_end(self) -> None:
@@ -185,9 +187,9 @@ class FamilyReader:
             self._think(self._text)
         else:
             self._say(self._text)
-            if self._space and not self._is_fresh:
-                self._parts.append(Content(self._space))
-        self._text = self._space = ""
+            if not self._is_fresh:
+                self._tell_space()
+        self._text, self._space = "", []
 
     def _advanced(self) -> list[Part]:
         self._advance()
@@ -219,7 +221,7 @@ class FamilyReader:
                 self._begin()
                 return True
             self._text = self._text[match.start() if is_before else match.end() :]
-            self._is_thinking, self._is_fresh, self._space = False, True, ""
+            self._is_thinking, self._is_fresh, self._space = False, True, []
             if self._thoughts is not Thoughts.APART:
                 self._is_fresh = False
                 self._parts.append(Content("" if is_before else f"{self._thought_opening}{self._thought.end}"))
@@ -245,9 +247,12 @@ class FamilyReader:
             if not text:
                 return ""
             self._is_fresh = False
-        text = self._space + text
         told = text.rstrip()
-        self._space = text[len(told) :]
+        space = text[len(told) :]
+        if told:
+            told, self._space = "".join([*self._space, told]), []
+        if space:
+            self._space.append(space)
         return told
 
     def _say(self, text: str) -> None:
@@ -257,7 +262,7 @@ class FamilyReader:
 
     def _content_goes_on(self) -> bool:
         """Reads up to the next mark; False where there is none yet."""
-        if self._before:
+        if self._empty or self._before:
             return self._begins()
         if self._openings and not self._has_said and self._may_open():
             return self._opened()
@@ -285,7 +290,7 @@ class FamilyReader:
                 self._tell_space()
             if self._thoughts is not Thoughts.APART:
                 self._parts.append(Content(mark))
-            self._is_thinking, self._is_fresh, self._space = True, True, ""
+            self._is_thinking, self._is_fresh, self._space = True, True, []
         elif mark in self._triggers and self._may_call():
             self._begin()
         elif mark in self._fillers:
@@ -296,22 +301,39 @@ class FamilyReader:
         return True
 
     def _begins(self) -> bool:
-        """Reads what stands before all that is said to the user; False where more text may make it that."""
-        said = self._text.lstrip()
-        if said != self._before and self._before.startswith(said) and not self._is_ended:
+        """Drops format that the answer begins with; False where more text may make it that."""
+        mark = self._empty or self._before
+        self._hold_space()
+        if self._text != mark and mark.startswith(self._text) and not self._is_ended:
             return False
-        if said.startswith(self._before):
-            self._text = said.removeprefix(self._before)
+        if is_there := self._text.startswith(mark):
+            self._text, self._space = self._text.removeprefix(mark), []
+        else:
+            self._restore_space()
+        if self._empty:
+            self._empty, self._is_fresh = "", is_there
+        else:
+            self._before = ""
             # What follows is said to the user, whatever it looks like.
-            self._has_said = True
-        self._before = ""
+            self._has_said |= is_there
         return True
+
+    def _hold_space(self) -> None:
+        """Moves the space that the answer begins with out of the text, so that it is scanned once."""
+        said = self._text.lstrip()
+        if space := self._text[: len(self._text) - len(said)]:
+            self._space.append(space)
+        self._text = said
+
+    def _restore_space(self) -> None:
+        """Moves it back: a mark may begin with it."""
+        self._text, self._space = "".join([*self._space, self._text]), []
 
     def _tell_space(self) -> None:
         """What follows is another part: what was said ends with its space."""
         if self._space:
-            self._parts.append(Content(self._space))
-            self._space = ""
+            self._parts.append(Content("".join(self._space)))
+            self._space = []
 
     def _n_begun(self) -> int:
         """How many characters at the end may begin a mark."""
@@ -328,19 +350,16 @@ class FamilyReader:
 
     def _may_open(self) -> bool:
         """Whether what is there begins a block, or may do so."""
-        said = self._text.lstrip()
-        if not said:
-            return bool(self._text) and not self._is_ended
-        return self._may_call() and any(
-            said.startswith(opening) or (not self._is_ended and opening.startswith(said)) for opening in self._openings
-        )
+        self._hold_space()
+        begun = () if self._is_ended else (opening for opening in self._openings if opening.startswith(self._text))
+        if self._may_call() and (self._text.startswith(self._openings) or any(begun)):
+            return True
+        self._restore_space()
+        return False
 
     def _opened(self) -> bool:
-        said = self._text.lstrip()
-        if not any(said.startswith(opening) for opening in self._openings):
+        if not self._text.startswith(self._openings):
             return False
-        self._space += self._text[: len(self._text) - len(said)]
-        self._text = said
         self._begin()
         return True
 
@@ -372,9 +391,9 @@ class FamilyReader:
         self._source = self._reading = None
         if source.is_settled or is_read:
             if self._calls_within_thought:
-                self._calls_within_thought, self._is_thinking, self._is_fresh, self._space = False, False, True, ""
+                self._calls_within_thought, self._is_thinking, self._is_fresh, self._space = False, False, True, []
             if not self._has_said:
-                self._is_fresh, self._space = True, ""
+                self._is_fresh, self._space = True, []
             if source.is_unread:
                 self._warn(source.text)
             self._text = "" if self._is_truncated else source.text[source.at :]
@@ -397,7 +416,7 @@ class FamilyReader:
     def _take(self, source: Source) -> None:
         """Takes the parts that were settled: a call ends a thought in which it began."""
         if parts := source.taken():
-            self._space, self._is_fresh, self._is_thinking = "", True, False
+            self._space, self._is_fresh, self._is_thinking = [], True, False
             self._parts += parts
             self._n_calls, self._n_whole = 1 + max(getattr(part, "call", -1) for part in parts), source.n_whole
 
