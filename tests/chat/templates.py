@@ -186,6 +186,7 @@ BY_FAMILY: dict[str, FormatTemplate] = {
         thought=(f"<|open|>think{_SEP}", f"<|close|>think{_SEP}"),
         before=f"<|open|>response{_SEP}",
         behind=f"<|close|>response{_SEP}",
+        end=f"<|close|>message{_SEP}{{{{ eos_token }}}}",
     ),
     "Muse": FormatTemplate(
         each(

@@ -14,12 +14,15 @@ from tests.chat.gbnf import Grammar
 from tests.chat.templates import BY_FAMILY, UNKNOWN, FormatTemplate, each
 from weft.chat.answer import detect, samples
 from weft.chat.answer.detect import AnswerFormat, detect_format
-from weft.chat.answer.families import ALL, GENERIC
+from weft.chat.answer.families import ALL, GENERIC, family_of
+from weft.chat.answer.families.gpt_oss import GPT_OSS
 from weft.chat.answer.families.hermes import HERMES
 from weft.chat.answer.family import ThoughtMarks
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.proof import reads_calls, reads_content, reads_reasoning
 from weft.chat.answer.reader import Thoughts
+from weft.chat.answer.samples import Samples, render_samples
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.conversation import ChatMessage, Conversation
 from weft.chat.format import ChatFormat
@@ -101,6 +104,88 @@ def test_each_family_has_a_template() -> None:
 def test_a_family_is_proved_by_its_template(name: str) -> None:
     found = detected(BY_FAMILY[name])
     assert (found.family.name, found.family.takes_tools) == (name, True)
+
+
+def rendered_samples(given: FormatTemplate) -> Samples:
+    found = render_samples(compiled(given), (given.eos,))
+    assert found is not None
+    return found
+
+
+def assert_proved(given: FormatTemplate, name: str) -> Samples:
+    """Checks that a template has the family of a name, and that this family reads all that the template writes."""
+    found, shown = detected(given), rendered_samples(given)
+    assert (found.family.name, found.family.takes_tools) == (name, True)
+    assert reads_calls(found.family, found.thought, shown)
+    assert reads_content(found.family, found.thought, shown)
+    assert found.thought is None or reads_reasoning(found.family, found.thought, shown)
+    return shown
+
+
+@pytest.mark.parametrize("name", BY_FAMILY)
+def test_a_template_proves_that_its_family_reads_content_and_reasoning(name: str) -> None:
+    given = BY_FAMILY[name]
+    shown = assert_proved(given, name)
+    assert shown.content is not None
+    assert (shown.call_after_content is not None) == given.has_content_with_calls
+    assert len(shown.thoughts) == (2 if given.thought else 0)
+
+
+def test_content_before_a_call_that_is_written_as_reasoning_is_no_content() -> None:
+    given = BY_FAMILY["gpt-oss"]
+    as_reasoning = "(m.reasoning_content or (m.content if m.tool_calls else ''))"
+    shown = render_samples(ChatTemplate(given.source.replace("m.reasoning_content", as_reasoning)), (given.eos,))
+    assert shown is not None
+    assert shown.call_after_content is None
+    assert shown.content is not None
+    assert reads_content(GPT_OSS, ThoughtMarks("<|channel|>analysis<|message|>", "<|end|>"), shown)
+
+
+def test_an_answer_that_a_template_writes_within_the_reasoning_of_the_prompt_proves_nothing() -> None:
+    opened = "{% if not (m is defined and m.tool_calls) %}<think>\n{# </think> #}{% endif %}"
+    given = BY_FAMILY["Nemotron"]._replace(thought=None, header=f"<A>{opened}")
+    shown = assert_proved(given, "Nemotron")
+    assert shown.content is not None
+    assert shown.content.text.startswith("<think>")
+
+
+@pytest.mark.parametrize("mark", ["RESPONSE", "TEXT"])
+@pytest.mark.parametrize("named", ["RESPONSE", "TEXT"])
+@pytest.mark.parametrize("has_calls", [True, False])
+def test_of_families_with_the_same_calls_the_one_that_reads_the_content_is_chosen(
+    mark: str, named: str, *, has_calls: bool
+) -> None:
+    given = BY_FAMILY["Command R7B"]
+    before, behind = f"<|START_{{{{ '{mark}' }}}}|>", f"<|END_{{{{ '{mark}' }}}}|>"
+    calls = given.calls if has_calls else ""
+    found = detected(given._replace(before=before, behind=behind, calls=f"{{# <|START_ACTION|><|START_{named}|> #}}{calls}"))
+    # Without calls only the marks in the template name a family.
+    is_text = mark == "TEXT" and (has_calls or named == "TEXT")
+    assert found.family.name == ("Cohere 2 MoE" if is_text else "Command R7B")
+
+
+LEAKING = {
+    "content": BY_FAMILY["Hermes"]._replace(before="<say>", behind="</say>"),
+    "reasoning": BY_FAMILY["Hermes"]._replace(next_message="{% if not m.tool_calls %}<say>{% endif %}"),
+}
+"""Templates with the calls of a known family and other marks."""
+
+
+@pytest.mark.parametrize("given", LEAKING.values(), ids=LEAKING)
+def test_a_derived_family_is_preferred_to_one_that_leaves_marks_in_the_content(given: FormatTemplate) -> None:
+    assert family_of(given.source) is HERMES
+    assert_proved(given, "Derived")
+    found = detected(given)
+    for content, thought, n_calls in cases(given):
+        text = answer(given, content, thought, n_calls)
+        assert read(FamilyForm(found.family, found.thought, USE), text) == (content, thought, CALLS[:n_calls])
+
+
+def test_calls_are_read_where_no_family_reads_the_content() -> None:
+    given = BY_FAMILY["Hermes"]._replace(before="{{ '<say>' if m.tool_calls else '<tell>' }}")
+    found = detected(given)
+    assert (found.family, found.family.takes_tools) == (HERMES, True)
+    assert not reads_content(found.family, found.thought, rendered_samples(given))
 
 
 @by_template

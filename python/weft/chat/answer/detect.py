@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AnswerFormat", "detect_format"]
 
+N_PROOFS = 2
+"""Proofs of a family besides calls: content, and reasoning."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -38,7 +41,8 @@ def detect_format(
     """Detects the format of a template. It renders up to ten short chats, which takes about 10 ms.
 
     The family whose marks are in the template is tried first, then the others, then a derived one. A family is rejected if its
-    reader does not return the calls that the template writes.
+    reader does not return the calls that the template writes. Among the others, the first one is preferred whose reader also
+    returns the content and the reasoning.
 
     Args:
         template: The template, compiled.
@@ -61,7 +65,8 @@ def detect_format(
 def _format(template: "ChatTemplate", named: Family | None, samples: Samples) -> AnswerFormat:
     thought = _thought(named, template.source, samples)
     if samples.call is None:
-        family = named or GENERIC
+        marked = [family for family in ALL if family.is_of(template.source)]
+        family = max(marked, key=lambda family: _n_proofs(family, thought, samples), default=GENERIC)
     else:
         proved = _proved(named, thought, samples)
         if proved is None and template.takes_tools:
@@ -94,16 +99,26 @@ def _thought(named: Family | None, source: str, samples: Samples) -> ThoughtMark
 
 
 def _proved(named: Family | None, thought: ThoughtMarks | None, samples: Samples) -> Family | None:
-    """Returns the first family that the samples prove."""
+    """Returns the family that the samples prove best, among those that read their calls.
+
+    A derived family must read all of the samples. It is preferred to a known family that reads less of them.
+    """
+    known, n_most = None, -1
     for family in _candidates(named, samples):
-        if reads_calls(family, thought, samples):
+        n_proofs = _n_proofs(family, thought, samples) if reads_calls(family, thought, samples) else -1
+        if n_proofs == N_PROOFS:
             return family
+        if n_proofs > n_most:
+            known, n_most = family, n_proofs
     derived = derive_family(samples, thought)
-    if derived is None or not (reads_calls(derived, thought, samples) and reads_content(derived, thought, samples)):
-        return None
-    if thought is not None and not reads_reasoning(derived, thought, samples):
-        return None
+    if derived is None or not reads_calls(derived, thought, samples) or _n_proofs(derived, thought, samples) < N_PROOFS:
+        return known
     return derived
+
+
+def _n_proofs(family: Family, thought: ThoughtMarks | None, samples: Samples) -> int:
+    """Returns how much of the samples a family reads besides calls: content, and reasoning. At most [`N_PROOFS`]."""
+    return reads_content(family, thought, samples) + (thought is None or reads_reasoning(family, thought, samples))
 
 
 def _candidates(named: Family | None, samples: Samples) -> Iterator[Family]:

@@ -29,7 +29,7 @@ def reads_calls(family: Family, thought: ThoughtMarks | None, samples: Samples) 
 def reads_content(family: Family, thought: ThoughtMarks | None, samples: Samples) -> bool:
     """Returns whether content is read without the marks around it, with and without a call."""
     shown = [sample for sample in (samples.content, samples.call_after_content) if sample is not None]
-    return all(_is_read(family, thought, samples, sample) for sample in shown)
+    return all(_is_read(family, thought, samples, sample) for sample in shown if not _is_within(thought, samples, sample))
 
 
 def reads_reasoning(family: Family | None, thought: ThoughtMarks, samples: Samples) -> bool:
@@ -55,6 +55,15 @@ def _is_read(family: Family | None, thought: ThoughtMarks | None, samples: Sampl
         return True
     calls = [(call.name, _decoded(call.arguments)) for call in message.calls]
     return message.content.strip() == sample.content and calls == list(CALLS[: sample.n_calls])
+
+
+def _is_within(thought: ThoughtMarks | None, samples: Samples, sample: Sample) -> bool:
+    """Returns whether the template writes content within reasoning.
+
+    Some templates, such as Nemotron v2's, write the last answer behind the reasoning that the prompt of an answer begins.
+    """
+    before = f"{samples.header}{sample.text.partition(sample.content)[0]}".rstrip()
+    return thought is not None and bool(thought.start) and before.endswith(thought.start)
 
 
 def _until_end(family: Family | None, text: str) -> str:

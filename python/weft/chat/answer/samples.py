@@ -83,6 +83,7 @@ class Samples(msgspec.Struct, frozen=True):
     markup_call: Sample | None
     """A call of the second tool with an argument that could be markup."""
     call_after_content: Sample | None
+    """Content, and then a call; also None where the template writes such content as reasoning."""
     reasoning: Sample | None
     """Reasoning, and then content."""
     call_after_reasoning: Sample | None
@@ -174,8 +175,16 @@ def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: S
     answers = {name: text[n_prompt:].rstrip() for name, text in turns.items() if text is not None}
     # Some templates end the prompt with a message of their own.
     closing = _tail(answers)
-    answers = {name: _until_end(text.removesuffix(closing), end_marks) for name, text in answers.items()}
-    tail = _tail(answers) or closing
+    cut = {name: text.removesuffix(closing) for name, text in answers.items()}
+    ended = {name: _until_end(text, end_marks) for name, text in cut.items()}
+    written = _until_end(closing, end_marks)
+    if written != closing and ended == cut:
+        # Nothing else ends the answers: a model writes what precedes the mark in the end of each turn.
+        answers, tail = {name: _until_end(text, end_marks) for name, text in answers.items()}, closing.removeprefix(written)
+    else:
+        answers, tail = ended, _tail(ended) or closing
+    if _is_written_as_reasoning(answers):
+        del answers["call_after_content"]
 
     def sample(name: str, content: str = "", reasoning: str = "", n_calls: int = 0) -> Sample | None:
         if name not in answers:
@@ -201,6 +210,12 @@ def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: S
         reasoning=sample("reasoning", CONTENT, REASONING),
         call_after_reasoning=sample("call_after_reasoning", "", REASONING, n_calls=1),
     )
+
+
+def _is_written_as_reasoning(answers: Mapping[str, str]) -> bool:
+    """Returns whether the template writes content before a call as it writes reasoning, as gpt-oss's does."""
+    content, reasoning = answers.get("call_after_content"), answers.get("call_after_reasoning")
+    return content is not None and content.replace(CONTENT, REASONING) == reasoning
 
 
 def _until_end(text: str, end_marks: Sequence[str]) -> str:
