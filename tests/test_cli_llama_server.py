@@ -53,6 +53,7 @@ VALUES = {
     "--log-colors": "on",
     "--api-prefix": "/llm",
     "--temp": "0.5",
+    "--cors-origins": "https://chat.example",
     "--dry-allowed-length": "3",
     "--adaptive-target": "0.5",
     "--adaptive-decay": "0.5",

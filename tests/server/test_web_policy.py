@@ -254,6 +254,29 @@ def test_an_allowed_host_that_is_no_name_is_refused(given: str, capsys: pytest.C
     assert "is not a host name" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("https://Chat.Example,http://b:3000", ("https://chat.example", "http://b:3000")),
+        ("HTTPS://a:443,http://b:80/,http://c:443", ("https://a", "http://b", "http://c:443")),
+        ("http://[::1]:80,moz-extension://a-b", ("http://[::1]", "moz-extension://a-b")),
+        ("*,localhost", ("*", "localhost")),
+        ("", ()),
+    ],
+)
+def test_named_origins_have_the_form_that_browsers_send(given: str, expected: tuple[str, ...]) -> None:
+    assert parse(["--cors-origins", given], {})[0].cors_origins == expected
+
+
+@pytest.mark.parametrize(
+    "given", ["chat.example", "null", "https://", "https://a/b", "https://*.a", "https://*", "https://a:b", "://a"]
+)
+def test_an_origin_that_no_browser_sends_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--cors-origins", given], {})
+    assert "is not an origin" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("settings", [{}, {"cors_origins": ("*",)}, {"cors_origins": ("*",), "api_keys": ("k",)}], ids=str)
 @pytest.mark.parametrize(("method", "path"), sorted(PRIVATE))
 async def test_a_foreign_page_may_not_use_a_private_route(method: str, path: str, settings: dict[str, Any]) -> None:

@@ -14,6 +14,9 @@ ANY_HOST = "*"
 """Every host, in `--allowed-hosts`."""
 
 _HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|\*")
+_ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>\[[0-9a-f:.]+\]|[^\s\[\]:/?#@,]+)(?::(?P<port>[0-9]{1,5}))?/?")
+_ORIGIN_WORDS = ("*", "localhost")
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 
 def _keys(text: str) -> tuple[str, ...]:
@@ -30,6 +33,24 @@ def _hosts(text: str) -> tuple[str, ...]:
         if not _HOST.fullmatch(host):
             raise ValueError(f"{host!r} is not a host name, as chat.example: leave out the scheme, the port and the path")
     return hosts
+
+
+def _origins(text: str) -> tuple[str, ...]:
+    return tuple(map(_origin, items(text)))
+
+
+def _origin(text: str) -> str:
+    """Returns an origin as browsers serialize it (RFC 6454, section 6.2): in lower case, without a default port."""
+    if text in _ORIGIN_WORDS:
+        return text
+    match = _ORIGIN.fullmatch(text.lower())
+    if match is None or "*" in match["host"]:
+        hint = "; any page can have the origin null" if text == "null" else ""
+        raise ValueError(
+            f"{text!r} is not an origin, as https://chat.example or http://10.0.0.2:3000, nor 'localhost', nor '*'{hint}"
+        )
+    port = "" if match["port"] == _DEFAULT_PORTS.get(match["scheme"]) else f":{match['port']}"
+    return f"{match['scheme']}://{match['host']}{port if match['port'] else ''}"
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -90,7 +111,7 @@ class AccessSettings:
         ACCESS,
         "--cors-origins",
         metavar="ORIGINS",
-        parse=items,
+        parse=_origins,
         separator=",",
         env="LLAMA_ARG_CORS_ORIGINS",
         help="origins whose pages may use the server; 'localhost' is any on this machine; '*' is any, for routes that neither"
