@@ -1,69 +1,85 @@
 //! Weft: one prompt, many completions, over one shared KV cache.
 //!
-//! In weaving, the warp is the set of threads that every pass of the weft shares. Here the shared prompt is the warp, and each
-//! completion is one pass of the weft.
-//!
 //! # The map
 //!
+//! A request goes from the caller's thread to the worker thread, which owns the model and its KV cache, and its events come back:
+//!
 //! ```text
-//! Engine::submit(Request) ──► worker thread ──────────────────────────────► Completions (Event, Event, …)
-//!                              receive → admit → move → plan → compute → draw → publish
-//!                                 │        │       │      │       │        └ sampling, text
-//!                                 │        │       │      │       └ Memory: Runner (llama.cpp, or FakeRunner) and KvCache
-//!                                 │        │       │      └ Scheduler: how many rows each sequence gets
-//!                                 │        │       └ what goes to the store, and what comes back
-//!                                 │        └ Queue: who starts next; KvCache: longest known prefix, in the pool or in the store
-//!                                 └ arrivals, cancelled streams, questions
+//! Engine::submit(Request) ──► worker thread: one step after the other ──► Completions (Event, Event, …)
+//!
+//!   receive   requests, cancellations, forks and questions arrive           worker, questions, forking
+//!   admit     sequences enter slots over their longest cached prefix        admission, queue, prefix_match
+//!   move      prefixes are offloaded to the host cache, others reloaded     tier_moves, memory
+//!   plan      each sequence gets rows in the next decode, and cells         planning, step_budget, lifecycle
+//!   compute   the runner (llama.cpp, or FakeRunner) decodes the rows        computing, memory
+//!   sample    logits become tokens, tokens text, text events                sampling_step, beams, sequence
+//!   publish   events and metrics become visible to their readers            publishing, output, stream
 //! ```
 //!
-//! [`engine`] says which file holds what, and who may name whom.
+//! The files are those of [`engine`], whose documentation says what each of them holds and which others it may name. Two things happen
+//! outside this order, so that a first token never costs a step of its own. A sequence whose logits are stored samples its first token
+//! when it enters its slot, or when its prefix is reloaded. And `admit` runs again after `sample`, for the slots that became free and
+//! the branches whose prompt this step has computed.
 //!
-//! | word | means |
+//! | part | purpose |
 //! | --- | --- |
-//! | [`Request`](request::Request) | a prompt, its sampling parameters, and how many completions of it are wanted |
-//! | sequence, branch | one completion being written |
-//! | slot | one of the places where a sequence runs |
-//! | [`SequenceId`](engine::runner::SequenceId) | llama.cpp's number that owns cells of the KV cache |
-//! | path | the tokens that a sequence id holds, and their cells |
-//! | prefix tree | the radix tree over token ids that says who holds which prefix, and when it was last used |
-//! | strand | a stretch of cells that the same ids hold; a fork shares strands, however long they are |
-//! | pool, store | the cells inside llama.cpp's context; the bounded host memory beside it that holds saved pieces |
-//! | piece | the saved cells of a stretch of tokens, or a whole saved state |
-//! | spill, restore | move an idle part of the tree from the pool to the store; bring it back without computing |
-//! | relocate | move cells to lower free ones |
-//! | fork | give another sequence id the cells of a prefix: nothing is computed or copied |
-//! | [`Plan`](engine::runner::Plan) | which tokens of which sequences go into the next decode |
-//! | prefill, decode | computing prompt tokens, computing one drawn token per running sequence |
-//! | preempt | take a sequence off its slot; its text and generator stay, its cells are spilled |
-//! | await | wait for a prefix that another sequence is computing, instead of computing it too |
-//! | constraint | what holds the tokens of a branch to a grammar; asked before a token is accepted |
-//! | trigger | a text or a token from which on a branch is held to a grammar that waits for it |
-//! | thought | what a branch says between two texts before it answers; forced to its end when its budget is used up |
-//! | pin | keep a prefix computed, in either tier, until it is unpinned |
-//! | job, keeper | a request inside the worker; the id that keeps its prompt's cells until its last branch has started |
-//! | turn | the start of a branch, of whatever request: what waiting is counted in |
-//! | seniority | who goes before whom: by priority and arrival, a priority being worth so many turns |
-//! | phase | what a sequence in a slot is doing: restoring, prefilling, decoding, copying |
-//! | shift | drop the middle of a full context, and compute what follows again |
-//! | vector, pooling | what [`embedding`] makes of a text; how the vectors of its tokens become one |
-//! | snapshot | a whole saved state of a memory that cannot be cut, at a place of a prompt |
-//! | [`Event`](request::Event) | what a stream yields: tokens, exactly one end per branch, and what is asked about the prompt |
+//! | [`request`] | a request, its events and its errors, as callers see them |
+//! | [`engine`] | scheduling, the loop, streams |
+//! | [`cache`] | the prefix tree over the KV cache, its two tiers, checkpoints and pins |
+//! | [`sampling`], [`grammar`] | from logits to a token; the texts that a grammar or a JSON schema allows |
+//! | [`embedding`] | embeddings, by a worker of their own |
+//! | [`kernels`] | attention and matrix products on CPUs |
+//! | `llama` | all that calls llama.cpp |
+//! | `python` | the classes of `weft._native` |
+//! | [`config`] | limits and settings, validated |
 //!
-//! # What always holds
+//! # Glossary
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | [`Request`](request::Request) | a prompt, sampling parameters, and the number of completions |
+//! | request group | a request within the engine: its prompt, and the branches that are waiting, running or finished |
+//! | sequence | one completion being generated; callers see it as a branch |
+//! | slot | room for one running sequence |
+//! | [`KvSeqId`](engine::runner::KvSeqId) | llama.cpp's number for an owner of cells |
+//! | cell, cell run | the KV-cache entry of one token; a contiguous group of them with the same owners. Forks share runs of any length |
+//! | path | the tokens that a sequence id holds, and their cells |
+//! | prefix tree | the radix tree over token ids: which tier holds which prefix, and when it was last used |
+//! | device cache, host cache | the cells in llama.cpp's context; the bounded memory of the host that holds offloaded prefixes |
+//! | offload, reload | copy an idle prefix from the device cache to the host cache; copy it back instead of computing it |
+//! | evict | drop a prefix from a tier |
+//! | relocate | move cells to lower free ones |
+//! | fork | give another sequence id the cells of a prefix; nothing is computed or copied |
+//! | step | one iteration of the worker's loop |
+//! | [`Plan`](engine::runner::Plan) | the rows of one decode: which tokens of which sequences |
+//! | prefill, decode | computing a prompt's tokens; computing the token sampled last |
+//! | preempt | take a sequence out of its slot. It keeps its text and its sampler; its cells may be evicted |
+//! | prefix dependency | a sequence waits for a prefix that another one is computing |
+//! | headroom | cells that are kept free for the tokens that a running sequence will sample |
+//! | constraint | the tokens that a grammar allows next |
+//! | trigger | a text or token from which a lazy grammar applies |
+//! | reasoning | text before the answer, ended by force when its budget is used up |
+//! | pin | keep a prefix cached, in either tier, until it is unpinned |
+//! | scheduling key | the order among requests: priority and arrival, a priority counting as a number of starts |
+//! | context shift | drop the middle of a full context, and compute the rest again |
+//! | checkpoint | a saved state of a memory that cannot be truncated (recurrent, sliding window), at a position of a prompt |
+//! | [`Event`](request::Event) | an item of a stream: a token, the end of a branch, progress, or prompt logprobs |
+//!
+//! # Invariants
 //!
 //! - Only `llama` names llama.cpp, and only `python` names Python. `engine`, `cache`, `sampling`, `grammar` and `kernels` build and
 //!   are tested without both.
-//! - `kernels` names no other part of the crate: slices in, slices out. Only `llama` and `kernels` hold `unsafe` code.
-//! - The KV cache is unified; a fork never copies and never aborts.
-//! - Exactly one thread touches the context. It never takes the interpreter's lock and never waits for a reader.
+//! - `kernels` names no other part of the crate: slices in, slices out. Only `llama` and `kernels` contain `unsafe` code.
+//! - The KV cache is unified. A fork never copies and never aborts.
+//! - One thread uses llama.cpp's context. It never takes Python's global interpreter lock and never waits for a reader.
 //! - Every branch ends in exactly one `Finished`, or its request in one error. What cannot fit is refused before it is queued.
-//! - Dropping [`Completions`](engine::Completions) frees its slots; there is no second clean-up path.
-//! - Free + evictable + pinned cells = all cells, so that a decode never finds the pool full.
-//! - What is idle is in the tree, in one tier or both; the store never holds more than its bytes. What is moved beside running
-//!   streams takes no longer than a step has time for.
-//! - Vectors are made by a worker of their own, whose context is there once it is needed; it never touches the engine's.
-//! - All queues are bounded. A slow reader ends only itself.
-//! - What a step costs does not grow with what only waits: not with the requests in the queue, nor with their prompts.
+//! - Dropping [`Completions`](engine::Completions) frees its slots; there is no other path for cleaning up.
+//! - Free, evictable and pinned cells add up to all cells, so that no decode finds the device cache full.
+//! - Every idle prefix is in the tree, in one tier or both. The host cache never exceeds its limit in bytes. Copies that run while
+//!   streams are generating take no longer than the step allows.
+//! - Embeddings have a worker of their own, whose context is created when it is first needed. It never uses the engine's context.
+//! - All queues are bounded. A slow consumer ends only itself.
+//! - The work of a step does not depend on what waits: neither on the number of queued requests nor on their prompts.
 
 pub mod request;
 
@@ -83,11 +99,11 @@ pub mod sampling;
 
 pub mod grammar;
 
-#[allow(unsafe_code, reason = "instructions that Rust has no safe words for, on slices that one thread shares with others")]
+#[allow(unsafe_code, reason = "SIMD intrinsics, and slices that the threads of a team share")]
 pub mod kernels;
 
 #[cfg(feature = "llama")]
-#[allow(unsafe_code, reason = "llama.cpp is C++; its folder is the one place that calls it")]
+#[allow(unsafe_code, reason = "the only folder that calls llama.cpp, which is C++")]
 pub mod llama;
 
 pub mod fake_runner;
