@@ -1,36 +1,36 @@
-//! Instruction sets, and the best that the processor at hand has.
+//! Instruction sets, and the best supported one.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// An instruction set that the kernels are written for. Ordered: a processor that has one has those before it of its kind.
+/// An instruction set that the kernels are compiled for, ordered from slow to fast within each processor family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
-    /// Plain Rust: the reference in tests. Too slow to be of use, so llama.cpp computes instead.
+    /// Plain Rust: the reference in tests. Too slow for serving, where llama.cpp computes instead.
     Portable,
     /// AVX2, FMA and F16C: 8 lanes.
     Avx2,
-    /// AVX2 and AVX-VNNI: 8 lanes, four products of bytes in one instruction.
+    /// AVX2 and AVX-VNNI: 8 lanes, four byte products per lane in one instruction.
     AvxVnni,
-    /// AVX-512 F, BW, DQ, VL and VNNI: 16 lanes, four products of bytes in one instruction.
+    /// AVX-512 F, BW, DQ, VL and VNNI: 16 lanes, four byte products per lane in one instruction.
     Avx512,
-    /// NEON, as every ARM of 64 bits has it: pairs of registers of 4 lanes.
+    /// NEON, which every `AArch64` processor has: pairs of registers of 4 lanes.
     Neon,
-    /// NEON with the product of four bytes in one instruction, which processors have since ARMv8.2.
+    /// NEON with the dot product of four bytes in one instruction (ARMv8.2 and later).
     NeonDot,
 }
 
 impl Level {
-    /// Every level: of each kind of processor, the slowest first.
+    /// Every level, slowest first within each processor family.
     pub const ALL: [Self; 6] = [Self::Portable, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Neon, Self::NeonDot];
 
-    /// The best level of the processor at hand.
+    /// Returns the best level that the processor supports.
     #[must_use]
     pub fn detect() -> Self {
         Self::ALL.into_iter().rev().find(|level| level.is_available()).unwrap_or(Self::Portable)
     }
 
-    /// Whether the processor at hand has it.
+    /// Returns whether the processor supports this level.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
@@ -56,7 +56,7 @@ impl Level {
         }
     }
 
-    /// The name that `--help` and the log use.
+    /// Returns the name that `--help` and the log use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_is_found_by_the_name_it_shows() {
+    fn a_level_parses_from_its_display_name() {
         for level in Level::ALL {
             assert_eq!(level.to_string().parse(), Ok(level));
         }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_detected_is_available() {
+    fn the_detected_level_is_available() {
         assert!(Level::detect().is_available());
     }
 }

@@ -1,19 +1,19 @@
-//! Attention and products for many rows at once: what a decode of many sequences spends its time on.
+//! CPU kernels for attention and matrix products over many rows, where decoding many sequences spends its time.
 //!
-//! llama.cpp's CPU code is made for one row or for hundreds. Here 2 to some hundred rows share what they read: a tile of cells
-//! meets all rows that see it, a panel of weights all rows of the batch. Everything is a function on slices; llama.cpp is not
-//! named, and a benchmark or a test calls what a decode calls.
+//! llama.cpp's CPU code is optimised for one row or for hundreds. These kernels let 2 to some hundred rows share their memory
+//! reads: a tile of cells is multiplied with all rows that see it, a panel of weights with all rows of the batch. Everything is
+//! a function on slices that does not depend on llama.cpp, so benchmarks and tests call exactly the code that a decode calls.
 //!
-//! - [`attention`]: softmax(QKᵀ)V over cells of a unified pool, where every row sees a set of its own.
+//! - [`attention`]: softmax(QKᵀ)V over the cells of a unified KV cache, where each row sees its own set of cells.
 //! - [`products`]: quantised weights times rows of activations.
 //! - [`Level`]: the instruction set, chosen at run time.
 //! - [`Team`]: the threads that compute one operation together.
 //!
-//! # What a row's result depends on
+//! # Batch invariance
 //!
-//! On its own numbers alone: not on the other rows of the batch, not on how many threads there are, not on which of them does
-//! what. Sums are made in an order that only the row decides: attention in blocks of its own positions, products along the
-//! weights' row. So a row computed alone and the same row among hundreds are equal bit by bit.
+//! A row's result depends on that row's own inputs alone, not on the other rows of the batch, the number of threads, or how
+//! work is divided among them. Only the row decides the order of summation: attention sums in blocks of the row's own
+//! positions, products along a row of weights. A row computed alone and the same row among hundreds are equal bit by bit.
 
 pub mod attention;
 mod half;

@@ -1,9 +1,9 @@
-//! Memory that the threads of a team write together.
+//! Memory that the threads of a team write concurrently.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A slice of which every thread of a team writes parts of its own.
+/// A slice of which each thread of a team writes disjoint parts.
 #[derive(Debug)]
 pub struct Shared<'a, T> {
     first: *mut T,
@@ -11,7 +11,8 @@ pub struct Shared<'a, T> {
     borrow: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it hands out parts only through `part_mut` and `part`, whose callers vouch that no two threads have overlapping ones.
+// SAFETY: parts are handed out only by `part_mut` and `part`, whose callers guarantee that no two threads hold overlapping
+// ones.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
@@ -23,53 +24,53 @@ impl<'a, T> From<&'a mut [T]> for Shared<'a, T> {
 }
 
 impl<T> Shared<'_, T> {
-    /// The `len` elements from `first` on.
+    /// Wraps the `len` elements that start at `first`.
     ///
     /// # Safety
-    /// As long as this lives they are there, and used only through it and its like.
+    /// The elements must outlive this value and be accessed only through it and other `Shared` values.
     #[must_use]
     pub unsafe fn from_raw_parts(first: *mut T, len: usize) -> Self {
         Self { first, len, borrow: PhantomData }
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the slice is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first element, for code that keeps to its part by itself.
+    /// Returns a pointer to the first element, for code that ensures disjoint access itself.
     #[must_use]
     pub fn as_mut_ptr(&self) -> *mut T {
         self.first
     }
 
-    /// The elements of `range`, to be written.
+    /// Returns the elements of `range` for writing.
     ///
     /// # Safety
-    /// As long as the part lives, no other part that overlaps it is used, by this thread or another.
+    /// While the part lives, no thread uses another part that overlaps it.
     #[must_use]
-    #[expect(clippy::mut_from_ref, reason = "parts that do not overlap are as good as several slices")]
+    #[expect(clippy::mut_from_ref, reason = "callers guarantee that parts do not overlap")]
     pub unsafe fn part_mut(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
-        // SAFETY: the range is inside of the slice, and the caller vouches that nobody else uses it.
+        // SAFETY: the range is within the slice, and the caller guarantees exclusive use.
         unsafe { std::slice::from_raw_parts_mut(self.first.add(range.start), range.len()) }
     }
 
-    /// The elements of `range`, to be read.
+    /// Returns the elements of `range` for reading.
     ///
     /// # Safety
-    /// As long as the part lives, nobody writes into it.
+    /// While the part lives, no thread writes into it.
     #[must_use]
     pub unsafe fn part(&self, range: Range<usize>) -> &[T] {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
-        // SAFETY: the range is inside of the slice, and the caller vouches that nobody writes it.
+        // SAFETY: the range is within the slice, and the caller guarantees that no thread writes into it.
         unsafe { std::slice::from_raw_parts(self.first.add(range.start), range.len()) }
     }
 }

@@ -1,25 +1,25 @@
-//! The threads that compute one operation together.
+//! Threads that compute one operation together.
 
 use std::sync::Barrier;
 
-/// One of the threads that compute an operation together; each of them calls the same function with its own, once, and with equal
-/// arguments; and no two operations share results or scratch at a time.
+/// One of the threads that compute an operation together. Each thread calls the same function once, with its own `Team` and
+/// otherwise equal arguments. Concurrent operations share neither results nor scratch memory.
 ///
 /// # Safety
-/// What threads write is cut by their indices: each index of `0..size` is that of one thread, `size` is the same for all, and `wait`
-/// does not return before all of them have called it.
+/// Threads divide their writes by index: each index in `0..size` belongs to exactly one thread, `size` is the same for all, and
+/// `wait` does not return before all of them have called it.
 pub unsafe trait Team {
-    /// Which of the threads this is: `0..self.size()`.
+    /// Returns this thread's index in `0..self.size()`.
     fn index(&self) -> usize;
 
-    /// How many threads compute; at least 1.
+    /// Returns the number of threads, at least 1.
     fn size(&self) -> usize;
 
-    /// Returns once every thread has called it, and makes what each has written before visible to all.
+    /// Blocks until every thread has called it, and makes all earlier writes visible to all threads.
     fn wait(&self);
 }
 
-/// A thread that computes alone.
+/// A team of one thread.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SoloTeam;
 
@@ -36,7 +36,7 @@ unsafe impl Team for SoloTeam {
     fn wait(&self) {}
 }
 
-/// Threads of the standard library, for tests and benchmarks.
+/// A team of standard-library threads, for tests and benchmarks.
 #[derive(Debug)]
 pub struct ThreadTeam<'a> {
     index: usize,
@@ -45,7 +45,7 @@ pub struct ThreadTeam<'a> {
 }
 
 impl ThreadTeam<'_> {
-    /// Runs `work` on `size` threads and returns once all have ended. `size` is at least 1.
+    /// Runs `work` on `size` threads (at least 1) and returns once all have finished.
     pub fn run(size: usize, work: impl Fn(&dyn Team) + Sync) {
         let barrier = Barrier::new(size);
         std::thread::scope(|scope| {
@@ -58,7 +58,7 @@ impl ThreadTeam<'_> {
     }
 }
 
-// SAFETY: `run` gives each of its threads an index of its own, and a barrier of their number.
+// SAFETY: `run` gives each of its threads a distinct index, and all of them one barrier of their number.
 unsafe impl Team for ThreadTeam<'_> {
     fn index(&self) -> usize {
         self.index

@@ -1,38 +1,39 @@
-//! Arithmetic sampling: the branches of a prompt are texts whose code points are spread evenly.
+//! Arithmetic sampling: evenly spaced code points for the branches of a prompt.
 
 use crate::sampling::candidates::Candidates;
 use crate::sampling::rng::Mt19937;
 use crate::sampling::row::Candidate;
 
-/// What one unit in the last place of a code point is worth: a uniform number has 53 bits.
+/// Value of one unit in the last place of a code point: a uniform number has 53 bits.
 const RESOLUTION: f64 = f64::EPSILON / 2.0;
 
-/// A point of `[0, 1)` that names a text.
+/// A point in `[0, 1)` that determines a text.
 ///
-/// The texts share the interval by their probabilities, as in arithmetic coding: each token takes the part of its text's interval
-/// that its probability is, in order of token id. Branch `i` of `n` has the point `(u + i / n) mod 1` with one uniform `u` for all,
-/// so that each branch alone draws as any other sampler does, and together they are spread as evenly as points can be.
+/// Texts divide the interval by their probabilities, as in arithmetic coding: each token gets a part of its text's interval in
+/// proportion to its probability, in order of token id. Branch `i` of `n` has the point `(u + i / n) mod 1` with one uniform
+/// `u` for all, so that each branch alone has the same distribution as with other samplers, and together they are spaced
+/// evenly.
 ///
 /// Source: Vilnis et al., "Arithmetic Sampling: Parallel Diverse Decoding for Large Language Models", 2022, arXiv 2210.15458.
 ///
-/// A double has 53 bits, and a text uses up as many as it carries information. So the point is kept relative to the interval of what
-/// was drawn, `(u − lo) / (hi − lo)`, and the bits that this brings in from below come from the branch's own generator. A text may
-/// be as long as it likes; only two branches that have drawn the same 53 bits go on independently of each other.
+/// A double has 53 bits, and a text consumes as many as it carries information. So the point is stored relative to the interval
+/// of the drawn text, `(u − lo) / (hi − lo)`, and the missing low bits come from the branch's own generator. Texts may
+/// therefore be of any length; only branches that have drawn the same 53 bits become independent of each other.
 #[derive(Debug, Clone)]
 pub(crate) struct CodePoint {
     at: f64,
-    /// Where it is in the interval of what was drawn last, once that is accepted.
+    /// The point relative to the last drawn token's interval, which becomes `at` when the token is accepted.
     next: f64,
 }
 
 impl CodePoint {
-    /// That of branch `nth` of `n`.
+    /// Creates the code point of branch `nth` of `n`.
     pub(crate) fn new(seed: u32, nth: u32, n: u32) -> Self {
         let at = (Mt19937::new(seed).uniform() + f64::from(nth) / f64::from(n)).fract();
         Self { at, next: at }
     }
 
-    /// The candidate in whose part of the interval the point lies; `None` where there is none. Takes one number from `rng`.
+    /// Returns the candidate whose interval contains the point; `None` if there is no candidate. Takes one number from `rng`.
     pub(crate) fn draw(&mut self, candidates: &mut Candidates, rng: &mut Mt19937) -> Option<Candidate> {
         let below = rng.uniform() * RESOLUTION;
         let best = candidates.best()?;
@@ -45,7 +46,7 @@ impl CodePoint {
         for &candidate in &candidates.list {
             let part = weight(candidate.logit);
             if part > 0.0 {
-                // The last one that is possible holds what rounding leaves beyond the sum.
+                // The last possible candidate also gets what rounding leaves beyond the sum.
                 drawn = (candidate, low, part);
             }
             low += part;
@@ -54,12 +55,11 @@ impl CodePoint {
             }
         }
         let (candidate, low, part) = drawn;
-        // The new bits come after the subtraction: beside the whole point they would be rounded away.
+        // The new bits are added after the subtraction: added to the whole point they would be rounded away.
         self.next = ((target - low + below * total) / part).clamp(0.0, 1.0_f64.next_down());
         Some(candidate)
     }
 
-    /// What was drawn last was taken.
     pub(crate) fn accept(&mut self) {
         self.at = self.next;
     }
@@ -80,35 +80,35 @@ mod tests {
         candidates
     }
 
-    /// `length` tokens of branch `nth` of `n`.
+    /// Returns `length` tokens of branch `nth` of `n`.
     fn text(seed: u32, nth: u32, n: u32, length: usize) -> Vec<Token> {
-        let (mut code, mut rng) = (CodePoint::new(seed, nth, n), Mt19937::new(seed.wrapping_add(nth)));
+        let (mut code_point, mut rng) = (CodePoint::new(seed, nth, n), Mt19937::new(seed.wrapping_add(nth)));
         rng.uniform();
         let mut next = || {
-            let drawn = code.draw(&mut candidates(), &mut rng).unwrap().token;
-            code.accept();
+            let drawn = code_point.draw(&mut candidates(), &mut rng).unwrap().token;
+            code_point.accept();
             drawn
         };
         (0..length).map(|_| next()).collect()
     }
 
     #[test]
-    fn a_point_is_in_the_part_of_one_token_in_order_of_their_ids() {
+    fn a_point_selects_one_token_in_order_of_their_ids() {
         let drawn = |at: f64| {
-            let mut code = CodePoint { at, next: at };
-            (code.draw(&mut candidates(), &mut Mt19937::new(1)).unwrap().token, code.next)
+            let mut code_point = CodePoint { at, next: at };
+            (code_point.draw(&mut candidates(), &mut Mt19937::new(1)).unwrap().token, code_point.next)
         };
         for (at, token, next) in [(0.25, 0, 0.5), (0.5625, 1, 0.5), (0.6875, 2, 0.25), (0.9375, 3, 0.5)] {
-            let (is, place) = drawn(at);
-            assert_eq!(is, token);
-            assert!((place - next).abs() < 1e-12, "{place}");
+            let (actual, position) = drawn(at);
+            assert_eq!(actual, token);
+            assert!((position - next).abs() < 1e-12, "{position}");
         }
     }
 
     #[test]
-    fn the_branches_draw_each_token_as_often_as_its_probability_says() {
+    fn branches_draw_each_token_in_proportion_to_its_probability() {
         for seed in 0..50 {
-            // 32 points that are spread evenly meet each eighth four times, whatever the seed.
+            // 32 evenly spaced points hit each eighth four times, whatever the seed.
             let mut n_drawn = [0; 4];
             (0..32).for_each(|nth| n_drawn[usize::try_from(text(seed, nth, 32, 1)[0]).unwrap()] += 1);
             assert_eq!(n_drawn, [16, 4, 8, 4]);
@@ -116,34 +116,34 @@ mod tests {
     }
 
     #[test]
-    fn each_branch_alone_draws_by_the_probabilities_at_every_place() {
+    fn each_branch_draws_by_the_probabilities_at_every_position() {
         const N: u32 = 20_000;
-        // Far behind the 53 bits that a point has at first: each token carries 1.75 of them.
-        for place in [0, 1, 40, 79] {
+        // Far beyond the 53 bits of the initial point: each token carries 1.75 bits.
+        for position in [0, 1, 40, 79] {
             let mut n_drawn = [0.0; 4];
-            (0..N).for_each(|seed| n_drawn[usize::try_from(text(seed, seed % 5, 5, 80)[place]).unwrap()] += 1.0);
-            let deviation = |(&is, should): (&f64, f32)| {
-                let should = f64::from(should) * f64::from(N);
-                (is - should).powi(2) / should
+            (0..N).for_each(|seed| n_drawn[usize::try_from(text(seed, seed % 5, 5, 80)[position]).unwrap()] += 1.0);
+            let deviation = |(&actual, expected): (&f64, f32)| {
+                let expected = f64::from(expected) * f64::from(N);
+                (actual - expected).powi(2) / expected
             };
             let chi_square: f64 = n_drawn.iter().zip(PROBABILITIES).map(deviation).sum();
             // The 99.9th percentile with three degrees of freedom.
-            assert!(chi_square < 16.27, "{chi_square} at {place}: {n_drawn:?}");
+            assert!(chi_square < 16.27, "{chi_square} at {position}: {n_drawn:?}");
         }
     }
 
     #[test]
-    fn long_texts_of_branches_differ_and_go_on_as_they_should() {
+    fn long_texts_of_branches_differ_and_keep_their_distribution() {
         let texts: Vec<_> = (0..8).map(|nth| text(3, nth, 8, 400)).collect();
         for (i, one) in texts.iter().enumerate() {
-            assert!(texts[..i].iter().all(|other| other[..4] != one[..4]), "an eighth apart, they part within a few tokens");
+            assert!(texts[..i].iter().all(|other| other[..4] != one[..4]), "an eighth apart, they diverge within a few tokens");
             let n_first = one.iter().filter(|&&token| token == 0).count();
             assert!((150..250).contains(&n_first), "{n_first} of 400");
         }
     }
 
     #[test]
-    fn nothing_is_drawn_from_nothing() {
+    fn an_empty_list_gives_no_candidate() {
         assert_eq!(CodePoint::new(1, 0, 2).draw(&mut Candidates::default(), &mut Mt19937::new(1)), None);
     }
 }

@@ -1,31 +1,31 @@
-//! Which texts of a search are gone on with: plain values in, plain values out.
+//! Selection of beams, as functions of plain values.
 //!
-//! A beam is a text that is being written, and its successors are that text with one more token. What is best is found as Hugging
-//! Face's transformers find it (`generation/utils.py`, `_beam_search`; llama.cpp's own, which was taken out of it in 2024, ranked by
-//! plain sums): of the `2 · width` likeliest successors those that end a text count if they are among the first `width`, and the
-//! others go on. What is drawn is drawn by stochastic beam search, Kool, van Hoof and Welling, "Stochastic Beams and Where to Find
-//! Them", 2019, arXiv 1903.06059, algorithm 1: whole texts, without replacement.
+//! A beam is a text in progress, and its successors are that text with one more token. The deterministic search follows Hugging
+//! Face's transformers (`generation/utils.py`, `_beam_search`; llama.cpp's own search, removed in 2024, ranked by plain sums):
+//! among the `2 · width` likeliest successors, a successor that ends a text is kept if it is among the first `width`, and the
+//! others are continued. The random search is stochastic beam search, which draws whole texts without replacement (Kool, van
+//! Hoof and Welling, "Stochastic Beams and Where to Find Them", 2019, arXiv 1903.06059, algorithm 1).
 
 use std::cmp::Ordering;
 
 use crate::request::Token;
 use crate::sampling::rng::Mt19937;
 
-/// How likely a text is, and where it stands among others.
+/// Log-probability and rank of a text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct BeamScore {
-    /// The natural logarithm of its probability after its prompt.
+    /// Natural logarithm of the text's probability after its prompt.
     pub(crate) logprob: f64,
-    /// The greater goes first: its log-probability, perturbed where texts are drawn.
+    /// Sort key, the greatest first: the log-probability, perturbed in a random search.
     pub(crate) rank: f64,
 }
 
 impl BeamScore {
-    /// That of a text that is empty.
+    /// Score of an empty text.
     pub(crate) const EMPTY: Self = Self { logprob: 0.0, rank: 0.0 };
 }
 
-/// A token that may follow a beam's text, and what the two are worth together.
+/// A token that may follow a beam's text, with the score of the extended text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Proposal {
     pub(crate) token: Token,
@@ -35,24 +35,23 @@ pub(crate) struct Proposal {
 /// A beam's text with one more token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Successor {
-    /// Which beam.
     pub(crate) parent: usize,
-    /// Which of its proposals.
+    /// Index among the beam's proposals.
     pub(crate) nth: usize,
     pub(crate) token: Token,
     pub(crate) worth: BeamScore,
 }
 
-/// What became of the beams.
+/// Result of a selection.
 #[derive(Debug, PartialEq)]
 pub(crate) struct BeamSelection<E> {
-    /// Those that are gone on with, best first.
+    /// Successors to continue, best first.
     pub(crate) live: Vec<Successor>,
-    /// Those that end a text, and how.
+    /// Successors that end a text, and how.
     pub(crate) ended: Vec<(Successor, E)>,
 }
 
-/// The `n` likeliest tokens after a text of this worth, likeliest first.
+/// Returns the `n` likeliest tokens after a text with score `parent`, likeliest first.
 pub(crate) fn likeliest(distribution: &[(Token, f64)], parent: BeamScore, n: usize) -> Vec<Proposal> {
     let proposal = |&(token, logprob): &(Token, f64)| {
         let logprob = parent.logprob + logprob;
@@ -61,13 +60,14 @@ pub(crate) fn likeliest(distribution: &[(Token, f64)], parent: BeamScore, n: usi
     best(distribution.iter().map(proposal).collect(), n)
 }
 
-/// The `n` tokens after a text of this worth that are drawn first. Each successor's log-probability is perturbed by a Gumbel number,
-/// under the condition that the greatest of them is the text's own: so that a text has one rank, however it is come to.
+/// Returns the `n` tokens drawn first after a text with score `parent`. Each successor's log-probability is perturbed by Gumbel
+/// noise, conditioned on the maximum being the parent's rank, so that the rank of a text does not depend on the order of
+/// computation.
 pub(crate) fn drawn(distribution: &[(Token, f64)], parent: BeamScore, n: usize, rng: &mut Mt19937) -> Vec<Proposal> {
     let perturbed: Vec<f64> = distribution.iter().map(|&(_, logprob)| parent.logprob + logprob + rng.gumbel()).collect();
     let greatest = perturbed.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let proposal = |(&(token, logprob), perturbed): (&(Token, f64), f64)| {
-        // Appendix B.3, which neither overflows nor takes the logarithm of a difference of nearly equal numbers.
+        // Appendix B.3: avoids overflow and the logarithm of a difference of nearly equal numbers.
         let v = parent.rank - perturbed + log_1m_exp(perturbed - greatest);
         let rank = parent.rank - v.max(0.0) - (-v.abs()).exp().ln_1p();
         Proposal { token, worth: BeamScore { logprob: parent.logprob + logprob, rank } }
@@ -75,7 +75,7 @@ pub(crate) fn drawn(distribution: &[(Token, f64)], parent: BeamScore, n: usize, 
     best(distribution.iter().zip(perturbed).map(proposal).collect(), n)
 }
 
-/// ln(1 − eˣ) of an x of at most 0.
+/// Returns ln(1 − eˣ) for x of at most 0.
 fn log_1m_exp(x: f64) -> f64 {
     if x > -std::f64::consts::LN_2 { (-x.exp_m1()).ln() } else { (-x.exp()).ln_1p() }
 }
@@ -90,13 +90,13 @@ fn best(mut proposals: Vec<Proposal>, n: usize) -> Vec<Proposal> {
     proposals
 }
 
-/// All successors that beams propose, the best first; of equal ones those of the beam that stands first.
+/// Returns all proposed successors, best first; ties go to the lower beam.
 fn in_order(proposals: &[Vec<Proposal>]) -> Vec<Successor> {
-    let of_one = |(parent, proposals): (usize, &Vec<Proposal>)| {
+    let of_beam = |(parent, proposals): (usize, &Vec<Proposal>)| {
         let one = move |(nth, &Proposal { token, worth })| Successor { parent, nth, token, worth };
         proposals.iter().enumerate().map(one).collect::<Vec<_>>()
     };
-    let mut all: Vec<Successor> = proposals.iter().enumerate().flat_map(of_one).collect();
+    let mut all: Vec<Successor> = proposals.iter().enumerate().flat_map(of_beam).collect();
     all.sort_by(compare);
     all
 }
@@ -105,29 +105,28 @@ fn compare(a: &Successor, b: &Successor) -> Ordering {
     b.worth.rank.total_cmp(&a.worth.rank).then(a.parent.cmp(&b.parent)).then(a.nth.cmp(&b.nth))
 }
 
-/// Goes on with the `width` likeliest of what the beams propose that end no text; `ends` says which do, and how. Those count where
-/// they are among the `width` likeliest of all.
+/// Selects the `width` likeliest successors that do not end a text. A successor that ends its text is kept if it is among the
+/// `width` likeliest of all; `ends` returns how it ends.
 pub(crate) fn choose_likeliest<E>(
     proposals: &[Vec<Proposal>],
     width: usize,
     mut ends: impl FnMut(&Successor) -> Option<E>,
 ) -> BeamSelection<E> {
     let mut chosen = BeamSelection { live: Vec::new(), ended: Vec::new() };
-    for (place, successor) in in_order(proposals).into_iter().enumerate() {
+    for (position, successor) in in_order(proposals).into_iter().enumerate() {
         if chosen.live.len() == width {
             break;
         }
         match ends(&successor) {
             None => chosen.live.push(successor),
-            Some(end) if place < width => chosen.ended.push((successor, end)),
+            Some(end) if position < width => chosen.ended.push((successor, end)),
             Some(_) => {}
         }
     }
     chosen
 }
 
-/// Goes on with those of what the beams propose that are among the `width` first of these and of the texts that ended before, which
-/// have these `ranks`.
+/// Selects the successors that are among the `width` first, counting the texts that ended before with these `ranks`.
 pub(crate) fn choose_drawn<E>(
     proposals: &[Vec<Proposal>],
     ranks: &[f64],
@@ -135,8 +134,8 @@ pub(crate) fn choose_drawn<E>(
     mut ends: impl FnMut(&Successor) -> Option<E>,
 ) -> BeamSelection<E> {
     let mut chosen = BeamSelection { live: Vec::new(), ended: Vec::new() };
-    for (place, successor) in in_order(proposals).into_iter().enumerate() {
-        let n_before = place + ranks.iter().filter(|&&rank| rank >= successor.worth.rank).count();
+    for (position, successor) in in_order(proposals).into_iter().enumerate() {
+        let n_before = position + ranks.iter().filter(|&&rank| rank >= successor.worth.rank).count();
         if n_before >= width {
             break;
         }
@@ -148,7 +147,7 @@ pub(crate) fn choose_drawn<E>(
     chosen
 }
 
-/// What a text of `n_tokens` is ranked by.
+/// Returns the length-normalised score of a text of `n_tokens`.
 pub(crate) fn score(logprob: f64, n_tokens: u32, length_penalty: f32) -> f64 {
     logprob / f64::from(n_tokens).powf(f64::from(length_penalty))
 }
@@ -162,8 +161,8 @@ mod tests {
     const N_VOCAB: Token = 4;
     const LENGTH: usize = 3;
 
-    /// How likely each token is after `text`: a language that is different everywhere, in which 0 ends a text.
-    fn after(text: &[Token]) -> Vec<(Token, f64)> {
+    /// The distribution after `text`: different for every text; token 0 ends a text.
+    fn distribution_after(text: &[Token]) -> Vec<(Token, f64)> {
         let weight = |token: Token| {
             let mixed = text.iter().fold(token + 1, |mixed, &earlier| (mixed * 7 + earlier * 5 + 3) % 11);
             f64::from(mixed) + 0.5
@@ -172,36 +171,36 @@ mod tests {
         (0..N_VOCAB).map(|token| (token, (weight(token) / total).ln())).collect()
     }
 
-    /// Every whole text with the logarithm of its probability.
-    fn all_texts() -> Vec<(Vec<Token>, f64)> {
-        let (mut whole, mut open) = (Vec::new(), vec![(Vec::new(), 0.0)]);
-        while let Some((text, logprob)) = open.pop() {
-            for (token, more) in after(&text) {
-                let longer = ([&text[..], &[token]].concat(), logprob + more);
-                if is_whole(&longer.0) { whole.push(longer) } else { open.push(longer) }
+    /// Returns every complete text with the logarithm of its probability.
+    fn complete_texts() -> Vec<(Vec<Token>, f64)> {
+        let (mut complete, mut incomplete) = (Vec::new(), vec![(Vec::new(), 0.0)]);
+        while let Some((text, logprob)) = incomplete.pop() {
+            for (token, token_logprob) in distribution_after(&text) {
+                let longer = ([&text[..], &[token]].concat(), logprob + token_logprob);
+                if is_complete(&longer.0) { complete.push(longer) } else { incomplete.push(longer) }
             }
         }
-        whole
+        complete
     }
 
-    fn is_whole(text: &[Token]) -> bool {
+    fn is_complete(text: &[Token]) -> bool {
         text.len() == LENGTH || text.last() == Some(&0)
     }
 
-    /// The texts that a search finds, best first.
+    /// Returns the texts that a search finds, best first.
     fn search(width: usize, mut seed: Option<u32>) -> Vec<(Vec<Token>, BeamScore)> {
         let (mut live, mut ended) = (vec![(Vec::new(), BeamScore::EMPTY)], Vec::<(Vec<Token>, BeamScore)>::new());
         while !live.is_empty() {
             let propose = |(text, worth): &(Vec<Token>, BeamScore)| match &mut seed {
-                None => likeliest(&after(text), *worth, 2 * width),
+                None => likeliest(&distribution_after(text), *worth, 2 * width),
                 Some(seed) => {
                     *seed = seed.wrapping_add(1_000_003);
-                    drawn(&after(text), *worth, width, &mut Mt19937::derived(*seed, 1, 2))
+                    drawn(&distribution_after(text), *worth, width, &mut Mt19937::derived(*seed, 1, 2))
                 }
             };
             let proposals: Vec<_> = live.iter().map(propose).collect();
             let text = |of: &Successor| [&live[of.parent].0[..], &[of.token]].concat();
-            let ends = |of: &Successor| is_whole(&text(of)).then_some(());
+            let ends = |of: &Successor| is_complete(&text(of)).then_some(());
             let ranks: Vec<f64> = ended.iter().map(|(_, worth)| worth.rank).collect();
             let chosen = match seed {
                 None => choose_likeliest(&proposals, width, ends),
@@ -217,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_wide_search_finds_the_likeliest_texts_in_their_order() {
-        let mut all = all_texts();
+        let mut all = complete_texts();
         all.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         let found = search(64, None);
         for ((text, worth), (best, logprob)) in found.iter().zip(&all).take(10) {
@@ -229,14 +228,14 @@ mod tests {
     #[test]
     fn a_search_of_width_one_takes_the_likeliest_token_each_time() {
         let mut text = Vec::new();
-        while !is_whole(&text) {
-            text.push(after(&text).into_iter().max_by(|(_, a), (_, b)| a.total_cmp(b)).unwrap().0);
+        while !is_complete(&text) {
+            text.push(distribution_after(&text).into_iter().max_by(|(_, a), (_, b)| a.total_cmp(b)).unwrap().0);
         }
         assert_eq!(search(1, None)[0].0, text);
     }
 
     #[test]
-    fn what_ends_a_text_counts_among_the_first_and_makes_room_for_nobody() {
+    fn a_successor_that_ends_a_text_counts_among_the_first_and_is_not_replaced() {
         let proposal = |token, rank| Proposal { token, worth: BeamScore { logprob: rank, rank } };
         let proposals =
             [vec![proposal(0, -1.0), proposal(5, -2.0), proposal(6, -5.0)], vec![proposal(7, -3.0), proposal(0, -4.0)]];
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_ended_keep_their_places_among_those_that_are_drawn() {
+    fn texts_that_ended_keep_their_ranks_among_drawn_texts() {
         let proposal = |token, rank| Proposal { token, worth: BeamScore { logprob: -9.0, rank } };
         let proposals = [vec![proposal(1, 3.0), proposal(2, 1.0)], vec![proposal(0, 2.0), proposal(3, 0.0)]];
         let chosen = choose_drawn(&proposals, &[2.5, -1.0], 3, |of| (of.token == 0).then_some(()));
@@ -257,25 +256,25 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_drawn_has_the_rank_of_its_best_successor() {
+    fn a_drawn_text_has_the_rank_of_its_best_successor() {
         let mut rng = Mt19937::new(4);
         for seed in 0..200 {
             let parent = BeamScore { logprob: -f64::from(seed) / 10.0, rank: f64::from(seed % 17) - 8.0 };
-            let proposals = drawn(&after(&[1]), parent, 4, &mut rng);
+            let proposals = drawn(&distribution_after(&[1]), parent, 4, &mut rng);
             assert!((proposals[0].worth.rank - parent.rank).abs() < 1e-9, "{proposals:?} after {parent:?}");
             assert!(proposals.iter().all(|of| of.worth.rank.is_finite()));
         }
     }
 
-    /// How far counts are from what they should be, in chi-square; and of how many degrees of freedom.
+    /// Returns the chi-square distance of counts from their expectation, and the degrees of freedom.
     fn chi_square(n_drawn: &BTreeMap<Vec<Vec<Token>>, f64>, expected: &BTreeMap<Vec<Vec<Token>>, f64>) -> (f64, usize) {
         let (mut sum, mut n, mut rare) = (0.0, 0, (0.0, 0.0));
-        for (texts, &should) in expected {
-            let is = n_drawn.get(texts).copied().unwrap_or(0.0);
-            if should < 8.0 {
-                rare = (rare.0 + is, rare.1 + should);
+        for (texts, &expected_count) in expected {
+            let count = n_drawn.get(texts).copied().unwrap_or(0.0);
+            if expected_count < 8.0 {
+                rare = (rare.0 + count, rare.1 + expected_count);
             } else {
-                (sum, n) = (sum + (is - should).powi(2) / should, n + 1);
+                (sum, n) = (sum + (count - expected_count).powi(2) / expected_count, n + 1);
             }
         }
         (sum + (rare.0 - rare.1).powi(2) / rare.1.max(1.0), n)
@@ -284,9 +283,9 @@ mod tests {
     #[test]
     fn texts_are_drawn_without_replacement_by_their_probabilities() {
         const N: u32 = 60_000;
-        let all = all_texts();
+        let all = complete_texts();
         let total: f64 = all.iter().map(|(_, logprob)| logprob.exp()).sum();
-        assert!((total - 1.0).abs() < 1e-9, "all texts are there");
+        assert!((total - 1.0).abs() < 1e-9, "all texts are listed");
         let mut expected = BTreeMap::new();
         for (first, a) in &all {
             for (second, b) in all.iter().filter(|(second, _)| second != first) {
@@ -309,9 +308,9 @@ mod tests {
     }
 
     #[test]
-    fn a_penalty_of_one_ranks_by_the_mean_and_of_none_by_the_sum() {
+    fn a_length_penalty_of_one_ranks_by_the_mean_and_of_zero_by_the_sum() {
         assert!((score(-6.0, 3, 1.0) + 2.0).abs() < 1e-12);
         assert!((score(-6.0, 3, 0.0) + 6.0).abs() < 1e-12);
-        assert!(score(-6.0, 9, 2.0) > score(-6.0, 9, 1.0), "a greater penalty is kinder to long texts");
+        assert!(score(-6.0, 9, 2.0) > score(-6.0, 9, 1.0), "a greater penalty favours long texts");
     }
 }

@@ -1,4 +1,4 @@
-//! The tokens that may be drawn, and the one pass over a row of logits that finds the best of them.
+//! The tokens that may be drawn, and the single pass over a row of logits that finds the best of them.
 
 use std::ops::Range;
 
@@ -6,51 +6,50 @@ use crate::request::Token;
 use crate::sampling::order;
 use crate::sampling::row::{Candidate, Row, position, rank, ranked_logit, ranked_position, token_at};
 
-/// Rows of at least this many logits for each of the `k` tokens to keep are cut into wide chunks. Measured: the width balances the
-/// number of chunks against what is looked at again, `k` chunks.
+/// Rows of at least this many logits per token to keep use wide chunks. Measured: the width balances the number of chunks
+/// against the `k` chunks that are read again.
 const WIDE_PER_KEPT: usize = 512;
 
-/// The tokens that may be drawn. A token whose logit is −∞ or NaN is none of them; one of +∞ has the greatest finite logit.
+/// The tokens that may be drawn: without tokens whose logit is −∞ or NaN. A logit of +∞ becomes the greatest finite one.
 ///
-/// Where they are sorted, the lower token id comes first among equal logits. (llama.cpp leaves their order to the C++ library's
+/// When sorted, the lower token id comes first among equal logits. (In llama.cpp their order depends on the C++ library's
 /// sort.)
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Candidates {
-    /// Most likely first where `is_sorted`, else in whatever order the steps left: the draw walks the list as it is.
+    /// Most likely first if `is_sorted`, else in the order that the steps left, which is the order of the draw.
     pub(crate) list: Vec<Candidate>,
     pub(crate) is_sorted: bool,
-    /// Tokens beside those of the list that llama.cpp would carry along with a logit of −∞. Nobody draws them, but some of its
-    /// steps count them.
+    /// Tokens that llama.cpp would keep in its list with a logit of −∞. They are never drawn, but some steps count them.
     pub(crate) n_impossible: usize,
-    /// What [`Candidates::softmax`] made, kept for its memory.
+    /// Buffer of [`Candidates::softmax`], kept to reuse its memory.
     probabilities: Vec<f32>,
-    /// The greatest logits of the chunks of the last row as ranks, kept for their memory.
+    /// Buffer of the ranks of the chunks' greatest logits, kept to reuse its memory.
     maxima: Vec<u64>,
 }
 
 impl Candidates {
-    /// Takes every token of the row, in order of token id.
+    /// Keeps every token of the row, in order of token id.
     pub(crate) fn keep_all(&mut self, row: Row<'_>) {
         self.clear();
         self.push_all::<64>(row);
         self.n_impossible = row.logits.len() - self.list.len();
     }
 
-    /// Takes the tokens whose logits are at least the greatest one plus `margin`, and the most likely token in any case, in order of
-    /// token id. Of the rest no more is looked at than the greatest logit of each chunk.
+    /// Keeps the tokens whose logits are at least the greatest one plus `margin`, and always the most likely token, in order of
+    /// token id. Of chunks without such tokens only the greatest logit is read.
     pub(crate) fn keep_near_best(&mut self, row: Row<'_>, margin: f32) {
         const WIDTH: usize = 64;
         self.clear();
         self.find_maxima::<WIDTH>(row);
         let Some(&best) = self.maxima.iter().min() else { return };
-        let floor = greatest(&row.chunk::<WIDTH>(ranked_position(best))) + margin;
+        let floor = max_logit(&row.chunk::<WIDTH>(ranked_position(best))) + margin;
         self.push_above::<WIDTH>(row, floor);
         if self.list.is_empty() {
             self.keep_best(row, 1);
         }
     }
 
-    /// Takes the tokens whose logits are at least `floor`, in order of token id, and counts the others as impossible ones.
+    /// Keeps the tokens whose logits are at least `floor`, in order of token id, and counts the others as impossible.
     pub(crate) fn keep_above(&mut self, row: Row<'_>, floor: f32) {
         const WIDTH: usize = 64;
         self.clear();
@@ -59,12 +58,12 @@ impl Candidates {
         self.n_impossible = row.logits.len() - self.list.len();
     }
 
-    /// Takes the `k` most likely tokens of the row, most likely first (top-k: Fan et al., "Hierarchical Neural Story
-    /// Generation", 2018). `k` must be at least 1; a row with fewer tokens gives them all.
+    /// Keeps the `k` most likely tokens of the row, most likely first (top-k: Fan et al., "Hierarchical Neural Story
+    /// Generation", 2018). `k` must be at least 1; a row with fewer tokens keeps them all.
     ///
-    /// The row is cut into chunks, and one pass, which compilers turn into vector code, finds the greatest logit of each. The `k` best
-    /// tokens lie in the `k` chunks whose greatest logits are the best `k`: so only those are looked at again.
-    /// The cost is that of reading the row once, whatever its order.
+    /// The row is divided into chunks, and one pass, which compilers vectorise, finds the greatest logit of each. The `k` best
+    /// tokens are in the `k` chunks with the best maxima, so only these chunks are read again. The cost is one pass over the
+    /// row, whatever its order.
     pub(crate) fn keep_best(&mut self, row: Row<'_>, k: usize) {
         self.clear();
         self.is_sorted = true;
@@ -78,26 +77,26 @@ impl Candidates {
         self.n_impossible = row.logits.len().min(k) - self.list.len();
     }
 
-    /// How many tokens llama.cpp's list would hold.
+    /// Returns the number of tokens in llama.cpp's list.
     pub(crate) fn n_all(&self) -> usize {
         self.list.len() + self.n_impossible
     }
 
-    /// Drops all but the first `n` of them, impossible ones last.
+    /// Keeps the first `n` tokens; impossible ones come last.
     pub(crate) fn truncate(&mut self, n: usize) {
         let n = n.min(self.n_all());
         self.list.truncate(n);
         self.n_impossible = n - self.list.len();
     }
 
-    /// Leaves nothing possible but `candidate`.
+    /// Keeps only `candidate` as possible.
     pub(crate) fn keep_only(&mut self, candidate: Candidate) {
         self.n_impossible = self.n_all() - 1;
         self.list.clear();
         self.list.push(candidate);
     }
 
-    /// Changes the logits, each by itself, which leaves the order as it is.
+    /// Changes each logit independently. The list keeps its order, and is marked unsorted.
     pub(crate) fn change(&mut self, change: impl Fn(Candidate) -> f32) {
         let n = self.list.len();
         self.list.retain_mut(|candidate| {
@@ -108,17 +107,17 @@ impl Candidates {
         self.is_sorted = false;
     }
 
-    /// Brings all of them into order, most likely first.
+    /// Sorts all candidates, most likely first.
     pub(crate) fn sort_all(&mut self) {
         if self.is_sorted {
             return;
         }
         self.is_sorted = true;
         let list = &mut self.list;
-        if list.len() < order::MIN_MANY {
+        if list.len() < order::MIN_RADIX_SORT {
             return list.sort_unstable_by_key(|candidate| candidate.rank());
         }
-        // The ranks hold all there is to know of a candidate.
+        // A rank encodes both the token and the logit.
         let ranks = list.iter().map(|candidate| candidate.rank()).collect();
         order::with_sorted(ranks, |ranks| {
             let candidate = |&rank: &u64| Candidate { token: token_at(ranked_position(rank)), logit: ranked_logit(rank) };
@@ -127,7 +126,7 @@ impl Candidates {
         });
     }
 
-    /// The candidates with their probabilities, which are summed and divided in the order of the list, in single precision.
+    /// Returns the candidates with their probabilities, summed and divided in single precision in the order of the list.
     pub(crate) fn softmax(&mut self) -> (&[Candidate], &[f32]) {
         let best = self.best().map_or(0.0, |best| best.logit);
         let Self { list, probabilities, .. } = self;
@@ -140,25 +139,24 @@ impl Candidates {
         (list, probabilities)
     }
 
-    /// Brings the most likely candidates of `places`, which end where the list ends at the latest, to these places, in order. Those
-    /// before them must be in their places already; those after them follow in any order.
-    pub(crate) fn sort(&mut self, places: Range<usize>) {
-        let end = places.end.min(self.list.len());
-        let open = &mut self.list[places.start..];
-        let n = end - places.start;
-        if 0 < n && n < open.len() {
-            open.select_nth_unstable_by_key(n - 1, |candidate| candidate.rank());
+    /// Moves the most likely candidates of `positions` to these positions, in order; the range may extend beyond the end of the
+    /// list. Candidates at lower positions must already be in order; the rest follows in any order.
+    pub(crate) fn sort(&mut self, positions: Range<usize>) {
+        let end = positions.end.min(self.list.len());
+        let unsorted = &mut self.list[positions.start..];
+        let n = end - positions.start;
+        if 0 < n && n < unsorted.len() {
+            unsorted.select_nth_unstable_by_key(n - 1, |candidate| candidate.rank());
         }
-        open[..n].sort_unstable_by_key(|candidate| candidate.rank());
+        unsorted[..n].sort_unstable_by_key(|candidate| candidate.rank());
     }
 
-    /// The most likely candidate.
     pub(crate) fn best(&self) -> Option<Candidate> {
-        let n_open = if self.is_sorted { 1 } else { self.list.len() };
-        self.list.iter().take(n_open).copied().reduce(|best, other| if other.logit > best.logit { other } else { best })
+        let n_searched = if self.is_sorted { 1 } else { self.list.len() };
+        self.list.iter().take(n_searched).copied().reduce(|best, other| if other.logit > best.logit { other } else { best })
     }
 
-    /// Natural logarithms of the probabilities of `token`, and of the `n` most likely candidates, in order.
+    /// Returns the natural logarithms of the probabilities of `token` and of the `n` most likely candidates, in order.
     pub(crate) fn logprobs(&self, token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
         let Some(best) = self.list.iter().copied().min_by_key(|candidate| candidate.rank()) else {
             return (f32::NEG_INFINITY, Vec::new());
@@ -173,7 +171,7 @@ impl Candidates {
         (chosen, top.list.iter().take(n).map(|candidate| (candidate.token, logprob(candidate))).collect())
     }
 
-    /// All of them with the natural logarithms of their probabilities, in the order of the list.
+    /// Returns all candidates with the natural logarithms of their probabilities, in the order of the list.
     pub(crate) fn distribution(&self) -> Vec<(Token, f64)> {
         let Some(best) = self.best() else { return Vec::new() };
         let weight = |candidate: &Candidate| f64::from(candidate.logit) - f64::from(best.logit);
@@ -187,9 +185,9 @@ impl Candidates {
         self.n_impossible = 0;
     }
 
-    /// Takes the tokens of the chunks, whose maxima are found already, that have logits of `floor` or more.
+    /// Pushes the tokens with logits of at least `floor`; the chunks' maxima must be up to date.
     fn push_above<const WIDTH: usize>(&mut self, row: Row<'_>, floor: f32) {
-        // The least number leaves out −∞ and NaN.
+        // The least finite number excludes −∞ and NaN.
         let floor = floor.max(f32::MIN);
         let last = rank(floor, u32::MAX);
         for index in 0..self.maxima.len() {
@@ -211,8 +209,8 @@ impl Candidates {
         }
         self.find_maxima::<WIDTH>(row);
         let (_, &mut kth, _) = self.maxima.select_nth_unstable(k - 1);
-        // At least k tokens are as likely as this one, and the least number leaves out −∞ and NaN.
-        let floor = greatest(&row.chunk::<WIDTH>(ranked_position(kth))).max(f32::MIN);
+        // At least k tokens are at least as likely as this one, and the least finite number excludes −∞ and NaN.
+        let floor = max_logit(&row.chunk::<WIDTH>(ranked_position(kth))).max(f32::MIN);
         for at in 0..k {
             self.push_chunk::<WIDTH>(row, ranked_position(self.maxima[at]), floor);
         }
@@ -222,7 +220,7 @@ impl Candidates {
     fn find_maxima<const WIDTH: usize>(&mut self, row: Row<'_>) {
         let (chunks, rest) = row.logits.as_chunks::<WIDTH>();
         self.maxima.clear();
-        self.maxima.extend(chunks.iter().zip(0..).map(|(chunk, index)| rank(greatest(chunk), index)));
+        self.maxima.extend(chunks.iter().zip(0..).map(|(chunk, index)| rank(max_logit(chunk), index)));
         if !rest.is_empty() {
             self.maxima.push(chunk_rank::<WIDTH>(row, chunks.len()));
         }
@@ -234,7 +232,7 @@ impl Candidates {
         }
     }
 
-    /// Takes the tokens of one chunk whose logits are `floor` or more; a finite floor leaves out −∞ and NaN.
+    /// Pushes the tokens of one chunk whose logits are at least `floor`; a finite floor excludes −∞ and NaN.
     fn push_chunk<const WIDTH: usize>(&mut self, row: Row<'_>, index: usize, floor: f32) {
         for (logit, at) in row.chunk::<WIDTH>(index).into_iter().zip(index * WIDTH..) {
             if logit >= floor {
@@ -244,9 +242,9 @@ impl Candidates {
     }
 }
 
-/// The greatest of some logits; NaN counts as −∞.
-fn greatest<const WIDTH: usize>(logits: &[f32; WIDTH]) -> f32 {
-    // Sixteen maxima side by side, so that the comparisons become vector instructions without reordering any.
+/// Returns the greatest logit; NaN counts as −∞.
+fn max_logit<const WIDTH: usize>(logits: &[f32; WIDTH]) -> f32 {
+    // Sixteen parallel maxima let the compiler vectorise the comparisons without reordering them.
     let mut lanes = [f32::NEG_INFINITY; 16];
     for part in logits.as_chunks::<16>().0 {
         for (lane, &logit) in lanes.iter_mut().zip(part) {
@@ -264,7 +262,7 @@ fn greatest<const WIDTH: usize>(logits: &[f32; WIDTH]) -> f32 {
 }
 
 fn chunk_rank<const WIDTH: usize>(row: Row<'_>, index: usize) -> u64 {
-    rank(greatest(&row.chunk::<WIDTH>(index)), u32::try_from(index).expect("a row has fewer chunks than token ids"))
+    rank(max_logit(&row.chunk::<WIDTH>(index)), u32::try_from(index).expect("a row has fewer chunks than token ids"))
 }
 
 #[cfg(test)]
@@ -279,7 +277,7 @@ mod tests {
         candidates.list.iter().map(|candidate| candidate.token).collect()
     }
 
-    /// What `kept` must give: everything sorted.
+    /// The expected result of `kept`, by sorting all tokens.
     fn kept_by_sorting(logits: &[f32], patches: &[(Token, f32)], k: usize) -> Vec<Token> {
         let mut all: Vec<(Token, f32)> = (0..).zip(logits.iter().copied()).collect();
         for &(token, logit) in patches {
@@ -296,41 +294,41 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_are_gives_all_of_them() {
+    fn keeping_more_than_the_row_has_keeps_all() {
         assert_eq!(kept(&[1.0, 4.0], &[], 100), [1, 0]);
         assert!(kept(&[], &[], 1).is_empty());
     }
 
     #[test]
-    fn among_equals_the_lower_token_comes_first() {
+    fn ties_go_to_the_lower_token() {
         assert_eq!(kept(&vec![0.0; 40_000], &[], 3), [0, 1, 2]);
         assert_eq!(kept(&[0.0, -0.0, 0.0], &[], 3), [0, 1, 2]);
         assert_eq!(kept(&[0.0; 200], &[(3, 1.0), (100, 0.0)], 3), [3, 0, 1]);
     }
 
     #[test]
-    fn impossible_tokens_are_no_candidates() {
+    fn impossible_tokens_are_not_candidates() {
         assert_eq!(kept(&[f32::NEG_INFINITY, 1.0, f32::NAN, f32::MIN], &[], 4), [1, 3]);
         assert!(kept(&[f32::NAN; 100], &[], 4).is_empty());
         assert_eq!(kept(&[1.0, 2.0], &[(1, f32::NEG_INFINITY)], 2), [0]);
     }
 
     #[test]
-    fn a_nan_hides_none_of_its_neighbours() {
+    fn nan_does_not_hide_its_neighbours() {
         let mut logits = vec![f32::NAN; 40_000];
         logits[20_001] = 1.0;
         assert_eq!(kept(&logits, &[], 1), [20_001]);
     }
 
     #[test]
-    fn infinity_is_the_greatest_number() {
+    fn infinity_becomes_the_greatest_finite_logit() {
         let mut candidates = Candidates::default();
         candidates.keep_all(Row { logits: &[1.0, f32::INFINITY], patches: &[] });
         assert_eq!(candidates.softmax().1, [0.0, 1.0]);
     }
 
     #[test]
-    fn many_are_sorted_as_few_are() {
+    fn radix_and_comparison_sort_agree() {
         let mut rng = Mt19937::new(2);
         #[expect(clippy::cast_precision_loss, reason = "any number will do")]
         let logits: Vec<f32> = (0..50_000).map(|_| (rng.next_u32() % 9_999) as f32 / 77.0 - 60.0).collect();
@@ -343,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_tokens_are_counted_where_a_list_could_hold_them() {
+    fn impossible_tokens_are_counted_as_in_llama_cpp() {
         let row = Row { logits: &[1.0, f32::NEG_INFINITY, 3.0, f32::NAN, 2.0], patches: &[] };
         let mut candidates = Candidates::default();
         candidates.keep_all(row);
@@ -361,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn keeping_all_leaves_the_order_of_the_row() {
+    fn keeping_all_preserves_the_order_of_the_row() {
         let mut candidates = Candidates::default();
         let patches = [Candidate { token: 1, logit: 7.0 }];
         candidates.keep_all(Row { logits: &[1.0, 2.0, f32::NAN, 0.0], patches: &patches });
@@ -371,12 +369,12 @@ mod tests {
     }
 
     #[test]
-    fn random_rows_give_what_sorting_gives() {
+    fn keeping_the_best_agrees_with_sorting() {
         let mut rng = Mt19937::new(11);
         let mut below = |n: usize| rng.next_u32() as usize % n;
         for round in 0..400 {
             let n_vocab = 1 + if round % 8 == 0 { below(40_000) } else { below(3_000) };
-            // Few distinct values make many ties; the other rows have next to none.
+            // Few distinct values produce many ties; the other rows have almost none.
             let n_values = if round % 2 == 0 { 50 } else { 1 << 30 };
             #[expect(clippy::cast_precision_loss, reason = "any number will do")]
             let mut logit = || match below(50) {
@@ -395,7 +393,7 @@ mod tests {
             assert_eq!(
                 kept(&logits, &patches, k),
                 kept_by_sorting(&logits, &patches, k),
-                "round {round}, {n_vocab} pieces, k {k}"
+                "round {round}, {n_vocab} tokens, k {k}"
             );
         }
     }

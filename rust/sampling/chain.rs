@@ -1,4 +1,4 @@
-//! The steps between a row of logits and the draw: those that have an effect, in their order.
+//! The steps between a row of logits and the draw, in order, without steps that have no effect.
 
 use std::sync::Arc;
 
@@ -32,53 +32,58 @@ enum Step {
     Infill,
 }
 
-/// The steps, with what they remember of the sequence. The biases come before all of them.
+/// The steps and the history that they need. Biases are applied before all steps.
 #[derive(Debug, Clone)]
 pub(crate) struct Chain {
     patches: Patches,
-    /// Penalties before all other steps: they patch the row, so that it need not be copied for them.
-    first: Vec<Penalty>,
-    /// What follows on them.
+    /// Penalties at the start of the chain: applied as patches, so that the row need not be copied.
+    first_penalties: Vec<Penalty>,
+    /// The remaining steps.
     steps: Vec<Step>,
-    /// Whether the steps leave the likeliest token of the patched row, whatever they are, and nothing else.
+    /// True if the steps always leave exactly the most likely token of the patched row.
     is_greedy: bool,
     min_keep: usize,
     history: History,
-    lexicon: TokenStrings,
+    token_strings: TokenStrings,
 }
 
 impl Chain {
-    /// The chain of these kinds, less those that leave everything as it is. `n_ctx` is what a window of −1 stands for.
-    pub(crate) fn new(kinds: &[SamplerKind], params: &SamplingParams, seed: u32, lexicon: &TokenStrings, n_ctx: u32) -> Self {
-        let history = History::new(params, kinds, lexicon, n_ctx);
+    /// Creates the chain of these kinds, without steps that have no effect. `n_ctx` is the window that −1 means.
+    pub(crate) fn new(
+        kinds: &[SamplerKind],
+        params: &SamplingParams,
+        seed: u32,
+        token_strings: &TokenStrings,
+        n_ctx: u32,
+    ) -> Self {
+        let history = History::new(params, kinds, token_strings, n_ctx);
         let all = kinds.iter().filter_map(|&kind| Step::new(kind, params, seed));
         let mut steps: Vec<Step> =
             all.filter(|step| !matches!(step, Step::Penalize(penalty) if !history.has(*penalty))).collect();
         let penalties = steps.iter().map_while(|step| if let Step::Penalize(penalty) = step { Some(*penalty) } else { None });
-        let first: Vec<Penalty> = penalties.collect();
-        steps.drain(..first.len());
-        // A temperature leaves the order as it is, and fewer logits are divided where the best are picked first.
+        let first_penalties: Vec<Penalty> = penalties.collect();
+        steps.drain(..first_penalties.len());
+        // A temperature preserves the order, and fewer logits are divided if top-k comes first.
         if matches!(steps[..], [Step::Temperature(_), Step::TopK(_), ..]) {
             steps.swap(0, 1);
         }
         let greedy_at = steps.iter().position(|step| matches!(step, Step::Temperature(temperature) if *temperature <= 0.0));
         Self {
-            patches: Patches::new(params, lexicon.end_tokens()),
-            first,
+            patches: Patches::new(params, token_strings.end_tokens()),
+            first_penalties,
             is_greedy: greedy_at.is_some_and(|at| steps[..at].iter().all(Step::keeps_best)),
             steps,
             min_keep: params.min_keep as usize,
             history,
-            lexicon: lexicon.clone(),
+            token_strings: token_strings.clone(),
         }
     }
 
-    /// Tells the penalties about the prompt.
     pub(crate) fn accept_prompt(&mut self, prompt: &Arc<[Token]>) {
         self.history.accept_prompt(prompt);
     }
 
-    /// The chain of another branch, which draws by chance as if it had been made with this seed.
+    /// Returns a copy for another branch, whose random steps are seeded with `seed`.
     pub(crate) fn branch(&self, seed: u32) -> Self {
         let mut branch = self.clone();
         for step in &mut branch.steps {
@@ -89,23 +94,22 @@ impl Chain {
         branch
     }
 
-    /// Tells the penalties about a token of the answer.
     pub(crate) fn accept(&mut self, token: Token) {
         self.history.accept(token);
     }
 
-    /// Fills `candidates` with what the steps leave of a row of logits, one per token id.
+    /// Fills `candidates` with the tokens of a row of logits, one per token id, that the steps leave.
     pub(crate) fn apply(&mut self, logits: &[f32], candidates: &mut Candidates) {
-        let Self { patches, first, steps, min_keep, history, lexicon, .. } = self;
+        let Self { patches, first_penalties, steps, min_keep, history, token_strings, .. } = self;
         patches.begin(logits);
-        for &penalty in first.iter() {
+        for &penalty in first_penalties.iter() {
             history.patch(penalty, logits, patches);
         }
         if self.is_greedy {
             candidates.keep_best(patches.row(logits), 1);
             return patches.end();
         }
-        let n_done = take(patches.row(logits), steps, *min_keep, candidates);
+        let n_done = take_from_row(patches.row(logits), steps, *min_keep, candidates);
         patches.end();
         for step in &mut steps[n_done..] {
             match step {
@@ -119,31 +123,31 @@ impl Chain {
                 Step::Xtc(xtc) => xtc.apply(candidates, *min_keep),
                 Step::Temperature(temperature) => temperature::fixed(candidates, *temperature),
                 Step::DynamicTemperature(dynamic) => dynamic.apply(candidates),
-                Step::Infill => infill(candidates, &**lexicon),
+                Step::Infill => infill(candidates, &**token_strings),
             }
         }
     }
 
-    /// Bytes that it takes, about, but for the prompt.
+    /// Returns the approximate memory in bytes, without the prompt.
     pub(crate) fn n_bytes(&self) -> usize {
         self.history.n_bytes() + self.patches.n_bytes()
     }
 
-    /// How many tokens, counts and biases a branch would copy.
+    /// Returns the number of tokens, counts and biases that a branch would copy.
     #[cfg(test)]
-    pub(crate) fn n_own(&self) -> usize {
-        self.history.n_own() + self.patches.n_own()
+    pub(crate) fn n_copied(&self) -> usize {
+        self.history.n_copied() + self.patches.n_copied()
     }
 }
 
-/// Takes the candidates out of the row as the first steps would leave them, so that the row is not copied where that can be helped.
-/// Returns how many steps are done by that.
-fn take(row: Row<'_>, steps: &[Step], min_keep: usize, candidates: &mut Candidates) -> usize {
+/// Selects the candidates that the first steps would leave directly from the row, which avoids copying it where possible.
+/// Returns the number of steps that are thereby done.
+fn take_from_row(row: Row<'_>, steps: &[Step], min_keep: usize, candidates: &mut Candidates) -> usize {
     match *steps {
         [Step::TopK(k), ..] => candidates.keep_best(row, k),
         [Step::TopNSigma(n), ..] => take_top_n_sigma(candidates, row, n),
         [Step::MinP(p), ..] if min_keep < 2 => candidates.keep_near_best(row, p.ln()),
-        // What min-p will not keep is after what it keeps, so top-p needs no more of it than its share of the sum.
+        // Tokens that min-p drops sort after those it keeps, so top-p needs only their share of the sum.
         [Step::TopP(p), Step::MinP(min_p), ..] if min_keep < 2 => {
             candidates.keep_near_best(row, min_p.ln());
             if let Some(best) = candidates.best() {
@@ -159,8 +163,8 @@ fn take(row: Row<'_>, steps: &[Step], min_keep: usize, candidates: &mut Candidat
 }
 
 impl Step {
-    /// The step of this kind; `None` where these parameters let it leave everything as it is. (Whether a penalty does is for
-    /// [`History::has`] to say.)
+    /// Creates the step of this kind; `None` if it has no effect with these parameters. For penalties, [`History::has`] decides
+    /// whether they have an effect.
     fn new(kind: SamplerKind, params: &SamplingParams, seed: u32) -> Option<Self> {
         let p = params;
         match kind {
@@ -184,12 +188,12 @@ impl Step {
                 (!is_neutral).then_some(Self::Temperature(p.temperature))
             }
             SamplerKind::Infill => Some(Self::Infill),
-            // It takes the place of the draw.
+            // Implemented as a draw, not as a step.
             SamplerKind::AdaptiveP => None,
         }
     }
 
-    /// Whether the likeliest candidate is among those that it leaves, and still the likeliest.
+    /// Returns whether the step keeps the most likely candidate, and keeps it the most likely.
     fn keeps_best(&self) -> bool {
         match self {
             Self::TopNSigma(_)

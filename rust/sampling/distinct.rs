@@ -1,4 +1,4 @@
-//! First tokens that differ: drawn without replacement for all branches of a prompt.
+//! Distinct first tokens: drawn without replacement for all branches of a prompt.
 
 use std::sync::OnceLock;
 
@@ -6,16 +6,16 @@ use crate::request::Token;
 use crate::sampling::Sampler;
 use crate::sampling::rng::Mt19937;
 
-/// The first tokens of the branches of a request, no two of which begin alike.
+/// The first tokens of the branches of a request, all different.
 ///
-/// They are drawn by Gumbel top-k: each token gets the logarithm of its probability and a Gumbel number of its own, and the greatest
-/// sums are taken in their order. That is a draw without replacement, one token after the other, each by the probabilities of those
-/// that are left. Source: Kool, van Hoof and Welling, "Stochastic Beams and Where to Find Them", 2019, arXiv 1903.06059, section 2.3.
+/// Gumbel top-k: Gumbel noise is added to each token's log-probability, and the greatest sums are taken in order. This equals
+/// drawing one token after another without replacement. Source: Kool, van Hoof and Welling, "Stochastic Beams and Where to Find
+/// Them", 2019, arXiv 1903.06059, section 2.3.
 ///
-/// Where fewer tokens can be drawn than there are branches, those that come too late have none.
+/// If fewer tokens are possible than there are branches, the last branches get none.
 #[derive(Debug)]
 pub(crate) struct DistinctFirstTokens {
-    /// Has seen the prompt.
+    /// A sampler that has accepted the prompt.
     sampler: Sampler,
     seed: u32,
     n: u32,
@@ -23,12 +23,12 @@ pub(crate) struct DistinctFirstTokens {
 }
 
 impl DistinctFirstTokens {
-    /// Those of `n` branches, the first of which draws from `seed`.
+    /// Creates the first tokens of `n` branches, the first of which draws from `seed`.
     pub(crate) fn new(sampler: &Sampler, seed: u32, n: u32) -> Self {
         Self { sampler: sampler.branch(seed), seed, n, drawn: OnceLock::new() }
     }
 
-    /// The first token of branch `nth`, where `logits` is the row after the prompt: whichever branch comes first draws for all.
+    /// Returns the first token of branch `nth`. `logits` is the row after the prompt; the first caller draws for all branches.
     pub(crate) fn draw(&self, nth: u32, logits: &[f32]) -> Option<Token> {
         let drawn = self.drawn.get_or_init(|| {
             let mut rng = Mt19937::derived(self.seed, 0, 0);
@@ -38,7 +38,7 @@ impl DistinctFirstTokens {
     }
 }
 
-/// Draws `k` of these tokens, or all, without replacement; each comes with the natural logarithm of its probability.
+/// Draws `k` of these tokens, or all if they are fewer, without replacement. Each comes with its log-probability.
 fn gumbel_top_k(tokens: &[(Token, f64)], k: usize, rng: &mut Mt19937) -> Vec<Token> {
     let mut perturbed: Vec<(f64, Token)> = tokens.iter().map(|&(token, logprob)| (logprob + rng.gumbel(), token)).collect();
     perturbed.sort_unstable_by(|(value, token), (other, of)| other.total_cmp(value).then(token.cmp(of)));
@@ -88,16 +88,16 @@ mod tests {
                 n_included[usize::try_from(token).unwrap()] += 1.0 / f64::from(N);
             }
         }
-        for (token, is) in n_included.into_iter().enumerate() {
+        for (token, share) in n_included.into_iter().enumerate() {
             let p = PROBABILITIES[token];
             let others = PROBABILITIES.iter().enumerate().filter(|&(other, _)| other != token);
-            let should = p + others.map(|(_, q)| q * p / (1.0 - q)).sum::<f64>();
-            assert!((is - should).abs() < 0.01, "token {token}: {is} instead of {should}");
+            let expected = p + others.map(|(_, q)| q * p / (1.0 - q)).sum::<f64>();
+            assert!((share - expected).abs() < 0.01, "token {token}: {share} instead of {expected}");
         }
     }
 
     #[test]
-    fn all_branches_have_one_draw_and_those_without_a_token_none() {
+    fn all_branches_share_one_draw_and_the_last_may_get_none() {
         let params = SamplingParams { temperature: 1.0, top_k: 3, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
         let firsts = DistinctFirstTokens::new(&Sampler::new(&params, 9, &Pieces::none(&[]), 64), 9, 5);
         let row = [0.0, 1.0, -1.0, 2.0];
@@ -106,7 +106,7 @@ mod tests {
         drawn.truncate(3);
         drawn.sort_unstable();
         assert_eq!(drawn, [Some(0), Some(1), Some(3)], "the filter leaves these");
-        // Whatever a branch that comes later has computed.
+        // Later calls return the same draw, whatever their row.
         assert_eq!(firsts.draw(4, &[0.0; 4]), None);
     }
 }

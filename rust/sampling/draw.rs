@@ -1,11 +1,11 @@
-//! The two ways in which one candidate is drawn.
+//! Two algorithms for drawing a candidate.
 
 use crate::sampling::candidates::Candidates;
 use crate::sampling::rng::Mt19937;
 use crate::sampling::row::Candidate;
 
-/// The candidate at `uniform`, of `[0, 1)`, of the summed probabilities, in the order of the list; `None` where there is none.
-/// This is what llama.cpp's `dist` draws.
+/// Returns the candidate at `uniform`, in `[0, 1)`, of the cumulated probabilities in the order of the list; `None` if it is
+/// empty. Equivalent to llama.cpp's `dist`.
 pub(crate) fn draw(candidates: &Candidates, uniform: f64) -> Option<Candidate> {
     let best = candidates.best()?;
     let weight = |logit: f32| f64::from((logit - best.logit).exp());
@@ -19,11 +19,11 @@ pub(crate) fn draw(candidates: &Candidates, uniform: f64) -> Option<Candidate> {
     Some(drawn.copied().unwrap_or(best))
 }
 
-/// The place of a candidate, drawn by these probabilities as `std::discrete_distribution` draws; of `n_all`, the rest of which are
-/// impossible. No number is drawn where there is nothing to choose.
+/// Draws an index by these probabilities, as `std::discrete_distribution` does; `n_all` counts impossible candidates too. Takes
+/// no number if there is no choice.
 ///
-/// Source: ISO C++ `[rand.dist.samp.discrete]`, with libstdc++'s order of operations. The samplers of llama.cpp that take the
-/// place of `dist` draw this way.
+/// Source: ISO C++ `[rand.dist.samp.discrete]`, with libstdc++'s order of operations. The samplers of llama.cpp that replace
+/// `dist` draw this way.
 pub(crate) fn draw_discrete(probabilities: &[f32], n_all: usize, rng: &mut Mt19937) -> usize {
     if n_all < 2 {
         return 0;
@@ -56,12 +56,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_drawn_from_nothing() {
+    fn an_empty_list_gives_no_candidate() {
         assert_eq!(draw(&Candidates::default(), 0.5), None);
     }
 
     #[test]
-    fn a_discrete_draw_takes_a_number_only_where_there_is_a_choice() {
+    fn a_discrete_draw_takes_a_number_only_if_there_is_a_choice() {
         let mut rng = Mt19937::new(1);
         assert_eq!(draw_discrete(&[1.0], 1, &mut rng), 0);
         assert_eq!(rng.clone().next_u32(), Mt19937::new(1).next_u32());
@@ -78,6 +78,9 @@ mod tests {
         for _ in 0..30_000 {
             n_drawn[draw_discrete(&PROBABILITIES, 5, &mut rng)] += 1.0 / 30_000.0;
         }
-        assert!(n_drawn.iter().zip(PROBABILITIES).all(|(is, should): (&f32, f32)| (is - should).abs() < 0.01), "{n_drawn:?}");
+        assert!(
+            n_drawn.iter().zip(PROBABILITIES).all(|(share, expected): (&f32, f32)| (share - expected).abs() < 0.01),
+            "{n_drawn:?}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! DRY: a penalty on every token that would go on with a repetition, which grows with the repetition's length.
+//! DRY: penalises tokens that would continue a repetition, more for longer repetitions.
 //!
 //! Source: p-e-w, "DRY: A modern repetition penalty that reliably prevents looping", text-generation-webui #5677, with pi6am's
 //! breakers and search of koboldcpp #982, which llama.cpp's `dry` follows.
@@ -11,36 +11,35 @@ use crate::sampling::sequence_breakers::SequenceBreakers;
 use crate::sampling::token_strings::TokenStrings;
 use crate::sampling::window::Window;
 
-/// Logarithm of the greatest number, to which the penalty's power is held.
+/// Logarithm of the greatest float, which limits the penalty's power.
 const LOG_MAX: f32 = 88.722_84;
 
-/// Its parameters and what was said.
 #[derive(Debug, Clone)]
 pub(crate) struct Repetitions {
     multiplier: f32,
     base: f32,
     allowed_length: usize,
     max_exponent: usize,
-    /// A repetition of so many tokens is penalised as any longer one is.
+    /// Length from which on the penalty no longer grows.
     max_length: usize,
     breakers: Arc<SequenceBreakers>,
     window: Window,
-    /// What the window repeats, and the last penalties in order of token id; kept for their memory.
+    /// Repetitions of the window, and the last penalties in order of token id; kept to reuse their memory.
     repeats: Repeats,
     penalties: Vec<(Token, f32)>,
 }
 
 impl Repetitions {
-    /// `None` where the parameters penalise nothing. `n_ctx` is what a window of −1 stands for.
-    pub(crate) fn new(dry: &Dry, lexicon: &TokenStrings, n_ctx: u32) -> Option<Self> {
+    /// `None` if the parameters penalise nothing. `n_ctx` is the window that −1 means.
+    pub(crate) fn new(dry: &Dry, token_strings: &TokenStrings, n_ctx: u32) -> Option<Self> {
         let n_window = u32::try_from(dry.penalty_last_n).unwrap_or(n_ctx) as usize;
         if !dry.is_on() || n_window == 0 {
             return None;
         }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number, cut off as llama.cpp does")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number, truncated as in llama.cpp")]
         let max_exponent = if dry.base > 1.000_001 { (LOG_MAX / dry.base.ln()) as usize } else { 0 };
         let allowed_length = usize::try_from(dry.allowed_length).unwrap_or(0);
-        // Where the power is not held to a maximum, it grows all the way, if ever so little.
+        // Without a maximum exponent the power always grows, however slightly.
         let max_length = if max_exponent > 0 { allowed_length.saturating_add(max_exponent) } else { usize::MAX };
         Some(Self {
             multiplier: dry.multiplier,
@@ -48,24 +47,23 @@ impl Repetitions {
             allowed_length,
             max_exponent,
             max_length,
-            breakers: lexicon.breakers(&dry.sequence_breakers),
+            breakers: token_strings.breakers(&dry.sequence_breakers),
             window: Window::new(n_window),
             repeats: Repeats::default(),
             penalties: Vec::new(),
         })
     }
 
-    /// Tells it what the text begins with; only the last tokens, as many as its window holds, matter.
+    /// Adds the first part of the text; only the last tokens, as many as the window holds, are kept.
     pub(crate) fn begin(&mut self, text: Arc<[Token]>) {
         self.window.begin(text);
     }
 
-    /// Tells it what was said.
     pub(crate) fn accept(&mut self, token: Token) {
         self.window.push(token);
     }
 
-    /// What to subtract from the logits of which tokens, in order of token id; `None` where llama.cpp does not even look for any.
+    /// Returns the penalties to subtract from logits, in order of token id; `None` if llama.cpp skips the search.
     pub(crate) fn penalties(&mut self) -> Option<&[(Token, f32)]> {
         self.penalties.clear();
         if self.window.len() <= self.allowed_length {
@@ -75,11 +73,11 @@ impl Repetitions {
         if limit < self.allowed_length {
             return None;
         }
-        let found = self.repeats.find(&self.window, self.allowed_length, limit.min(self.max_length));
+        let matches = self.repeats.find(&self.window, self.allowed_length, limit.min(self.max_length));
         let (multiplier, base) = (f64::from(self.multiplier), f64::from(self.base));
-        let penalties = found.iter().filter(|&&(token, _)| !self.breakers.is_breaker(token)).map(|&(token, length)| {
-            let longer = length - self.allowed_length;
-            let exponent = if self.max_exponent > 0 { longer.min(self.max_exponent) } else { longer };
+        let penalties = matches.iter().filter(|&&(token, _)| !self.breakers.is_breaker(token)).map(|&(token, length)| {
+            let excess = length - self.allowed_length;
+            let exponent = if self.max_exponent > 0 { excess.min(self.max_exponent) } else { excess };
             #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "llama.cpp's is single precision")]
             let penalty = (multiplier * base.powf(exponent as f64)) as f32;
             (token, penalty)
@@ -88,15 +86,15 @@ impl Repetitions {
         Some(&self.penalties)
     }
 
-    /// Bytes that it takes, about, but for what its window shares.
+    /// Returns the approximate memory in bytes, without the shared part of the window.
     pub(crate) fn n_bytes(&self) -> usize {
-        size_of::<Token>() * self.window.n_own()
+        size_of::<Token>() * self.window.n_copied()
     }
 
-    /// How many tokens a clone would copy.
+    /// Returns the number of tokens that a clone would copy.
     #[cfg(test)]
-    pub(crate) fn n_own(&self) -> usize {
-        self.window.n_own() + self.repeats.n_own() + self.penalties.len()
+    pub(crate) fn n_copied(&self) -> usize {
+        self.window.n_copied() + self.repeats.n_copied() + self.penalties.len()
     }
 }
 
@@ -120,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn the_token_that_would_go_on_with_a_repetition_is_penalised_by_its_length() {
+    fn a_token_that_continues_a_repetition_is_penalised_by_its_length() {
         assert_eq!(penalties(&dry(), &[0, 1, 2, 4, 0, 1]), [(2, 0.5)]);
         assert_eq!(penalties(&dry(), &[0, 1, 2, 3, 4, 0, 1, 2]), [(3, 1.0)]);
         assert_eq!(penalties(&dry(), &[0, 1, 2, 4, 1]), []);
     }
 
     #[test]
-    fn of_several_repetitions_the_longest_counts() {
+    fn the_longest_of_several_repetitions_counts() {
         assert_eq!(penalties(&dry(), &[3, 0, 1, 2, 4, 0, 1, 2, 4, 3, 0, 1]), [(2, 1.0)]);
     }
 
@@ -162,22 +160,22 @@ mod tests {
     }
 
     #[test]
-    fn parameters_that_penalise_nothing_make_nothing() {
-        let lexicon = Pieces::lexicon(&PIECES, 0);
+    fn parameters_without_effect_give_none() {
+        let token_strings = Pieces::lexicon(&PIECES, 0);
         for off in [Dry::default(), Dry { base: 0.9, ..dry() }, Dry { penalty_last_n: 0, ..dry() }] {
-            assert!(Repetitions::new(&off, &lexicon, 100).is_none());
+            assert!(Repetitions::new(&off, &token_strings, 100).is_none());
         }
     }
 
     #[test]
-    fn tokens_told_one_by_one_or_together_are_the_same_history() {
+    fn tokens_added_one_by_one_or_together_give_equal_penalties() {
         let history: Vec<Token> = (0..500).map(|i| i * i % 5).collect();
         let dry = Dry { penalty_last_n: 30, ..dry() };
-        let lexicon = Pieces::lexicon(&PIECES, 0);
-        let mut one_by_one = Repetitions::new(&dry, &lexicon, 100).unwrap();
+        let token_strings = Pieces::lexicon(&PIECES, 0);
+        let mut one_by_one = Repetitions::new(&dry, &token_strings, 100).unwrap();
         for (i, &token) in history.iter().enumerate() {
             one_by_one.accept(token);
-            let mut together = Repetitions::new(&dry, &lexicon, 100).unwrap();
+            let mut together = Repetitions::new(&dry, &token_strings, 100).unwrap();
             together.begin(history[..=i].into());
             assert_eq!(one_by_one.penalties(), together.penalties(), "after {i}");
         }

@@ -1,14 +1,14 @@
-//! The steps that cut off what is too unlikely, each as llama.cpp's sampler of the same name.
+//! Filters that remove unlikely tokens, each equivalent to llama.cpp's sampler of the same name.
 //!
-//! The arithmetic (single precision, in the order of the candidates) is llama.cpp's too, since a sum that differs in its last bit
-//! can end a list one token earlier.
+//! The arithmetic (single precision, in the order of the candidates) is llama.cpp's too, because a sum that differs in its last
+//! bit can end a list one token earlier.
 
 use crate::sampling::candidates::Candidates;
 
-/// How many candidates top-p sorts at first; llama.cpp found the same number to be enough most of the time.
-const FIRST_SORTED: usize = 256;
+/// Candidates that top-p sorts at first; llama.cpp found the same number to be enough in most cases.
+const INITIAL_SORTED: usize = 256;
 
-/// How many times as many it has sorted after each further step.
+/// Growth factor of the sorted part.
 const SORTED_GROWTH: usize = 4;
 
 /// Keeps the `k` most likely candidates, most likely first; `k` must be at least 1.
@@ -22,8 +22,8 @@ pub(crate) fn top_k(candidates: &mut Candidates, k: usize) {
     candidates.truncate(k);
 }
 
-/// Keeps the smallest set of most likely candidates whose probabilities sum to `p` or more; at least one and `min_keep`. 1 and more
-/// keep all.
+/// Keeps the smallest set of most likely candidates whose probabilities sum to `p` or more; at least one and `min_keep`. 1 and
+/// more keep all.
 ///
 /// Source: Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019.
 pub(crate) fn top_p(candidates: &mut Candidates, p: f32, min_keep: usize) {
@@ -34,7 +34,7 @@ pub(crate) fn top_p(candidates: &mut Candidates, p: f32, min_keep: usize) {
     }
 }
 
-/// As [`top_p`], where `total` is the sum of `exp(logit − best)` over candidates of which only the most likely are listed.
+/// Like [`top_p`], where `total` is the sum of `exp(logit − best)` over candidates of which only the most likely are listed.
 pub(crate) fn top_p_of(candidates: &mut Candidates, p: f32, min_keep: usize, total: f32) {
     let Some(best) = candidates.best() else { return };
     let weight = |logit: f32| (logit - best.logit).exp();
@@ -43,7 +43,7 @@ pub(crate) fn top_p_of(candidates: &mut Candidates, p: f32, min_keep: usize, tot
     let mut n_kept = 0;
     while n_kept < candidates.list.len() {
         if n_kept == n_sorted {
-            n_sorted = (n_sorted * SORTED_GROWTH).max(FIRST_SORTED);
+            n_sorted = (n_sorted * SORTED_GROWTH).max(INITIAL_SORTED);
             candidates.sort(n_kept..n_sorted);
         }
         sum += weight(candidates.list[n_kept].logit) / total;
@@ -58,15 +58,15 @@ pub(crate) fn top_p_of(candidates: &mut Candidates, p: f32, min_keep: usize, tot
     }
 }
 
-/// Keeps the candidates that are at least `p` times as likely as the most likely one; that one always, and `min_keep` at least. 0
-/// and less keep all.
+/// Keeps the candidates that are at least `p` times as likely as the most likely one; always that one, and at least `min_keep`.
+/// 0 and less keep all.
 ///
 /// Source: Nguyen et al., "Turning Up the Heat: Min-p Sampling for Creative and Coherent LLM Outputs", 2024.
 pub(crate) fn min_p(candidates: &mut Candidates, p: f32, min_keep: usize) {
     let Some(best) = candidates.best().filter(|_| p > 0.0) else { return };
     let floor = best.logit + p.ln();
     let n_likely = candidates.list.iter().filter(|candidate| candidate.logit >= floor).count();
-    // A p above 1 puts the floor above the best logit itself.
+    // A p above 1 puts the floor above the best logit.
     if n_likely == 0 || n_likely < min_keep {
         candidates.sort_all();
         return candidates.truncate(min_keep.max(1));
@@ -83,7 +83,7 @@ mod tests {
     use crate::request::Token;
     use crate::sampling::row::Row;
 
-    /// Candidates of these probabilities, by token id.
+    /// Candidates with these probabilities, by token id.
     fn unsorted(probabilities: &[f32]) -> Candidates {
         let logits: Vec<f32> = probabilities.iter().map(|p| p.ln()).collect();
         let mut candidates = Candidates::default();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn top_p_of_nothing_keeps_the_best_and_of_one_changes_nothing() {
+    fn top_p_of_zero_keeps_the_best_and_of_one_changes_nothing() {
         for p in [0.0, -1.0] {
             assert_eq!(after(unsorted(&PROBABILITIES), |c| top_p(c, p, 0)), [1]);
         }
@@ -126,19 +126,19 @@ mod tests {
     }
 
     #[test]
-    fn top_p_reaches_beyond_what_it_sorts_at_first() {
+    fn top_p_may_keep_more_than_it_sorts_at_first() {
         let candidates = unsorted(&[1.0 / 1024.0; 1_024]);
         assert_eq!(after(candidates, |c| top_p(c, 0.5, 0)).len(), 512);
     }
 
     #[test]
-    fn min_p_keeps_the_order_and_what_is_likely_enough() {
+    fn min_p_keeps_likely_tokens_in_order() {
         assert_eq!(after(unsorted(&PROBABILITIES), |c| min_p(c, 0.3, 0)), [1, 3, 4]);
         assert_eq!(after(sorted(&PROBABILITIES), |c| min_p(c, 0.2, 0)), [1, 3, 4, 0]);
     }
 
     #[test]
-    fn min_p_keeps_the_best_whatever_is_asked() {
+    fn min_p_always_keeps_the_best() {
         for candidates in [sorted(&PROBABILITIES), unsorted(&PROBABILITIES)] {
             assert_eq!(after(candidates.clone(), |c| min_p(c, 1.0, 0)), [1]);
             assert_eq!(after(candidates.clone(), |c| min_p(c, 3.0, 0)), [1]);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn min_keep_leaves_so_many_also_of_what_is_not_likely_enough() {
+    fn min_keep_keeps_unlikely_tokens_too() {
         for candidates in [sorted(&PROBABILITIES), unsorted(&PROBABILITIES)] {
             assert_eq!(after(candidates.clone(), |c| top_p(c, 0.1, 3)), [1, 3, 4]);
             assert_eq!(after(candidates.clone(), |c| min_p(c, 1.0, 2)), [1, 3]);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leaves_nothing() {
+    fn empty_lists_stay_empty() {
         let mut none = Candidates::default();
         top_k(&mut none, 3);
         top_p(&mut none, 0.5, 0);

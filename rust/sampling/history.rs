@@ -1,4 +1,4 @@
-//! What a sequence has said, and the two penalties that look at it.
+//! Token history of a sequence, and the two penalties that use it.
 
 use std::sync::Arc;
 
@@ -9,37 +9,37 @@ use crate::sampling::patches::Patches;
 use crate::sampling::penalties::Penalties;
 use crate::sampling::token_strings::TokenStrings;
 
-/// A step that changes the logits of what was said.
+/// A step that penalises tokens of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Penalty {
-    /// Of the tokens in a window.
+    /// The tokens in a window.
     Window,
-    /// Of the tokens that would go on with a repetition.
+    /// DRY: the tokens that would continue a repetition.
     Repetitions,
 }
 
-/// The last tokens, as far as one of the penalties needs them.
+/// The last tokens, as many as the penalties need.
 #[derive(Debug, Clone)]
 pub(crate) struct History {
     penalties: Option<Penalties>,
     repetitions: Option<Repetitions>,
-    /// Whether [`SamplingParams::penalty_prompt`] stands in the prompt's place.
+    /// True if [`SamplingParams::penalty_prompt`] replaces the prompt.
     has_penalty_prompt: bool,
 }
 
 impl History {
-    /// Remembers what the penalties among `kinds` need.
-    pub(crate) fn new(params: &SamplingParams, kinds: &[SamplerKind], lexicon: &TokenStrings, n_ctx: u32) -> Self {
+    /// Creates the history that the penalties among `kinds` need.
+    pub(crate) fn new(params: &SamplingParams, kinds: &[SamplerKind], token_strings: &TokenStrings, n_ctx: u32) -> Self {
         let has = |kind| kinds.contains(&kind);
-        let mut penalties = has(SamplerKind::Penalties).then(|| Penalties::new(params, lexicon.newline(), n_ctx)).flatten();
+        let mut penalties = has(SamplerKind::Penalties).then(|| Penalties::new(params, token_strings.newline(), n_ctx)).flatten();
         if let (Some(penalties), Some(prompt)) = (&mut penalties, &params.penalty_prompt) {
             penalties.begin(prompt.as_slice().into());
         }
-        let repetitions = has(SamplerKind::Dry).then(|| Repetitions::new(&params.dry, lexicon, n_ctx)).flatten();
+        let repetitions = has(SamplerKind::Dry).then(|| Repetitions::new(&params.dry, token_strings, n_ctx)).flatten();
         Self { penalties, repetitions, has_penalty_prompt: params.penalty_prompt.is_some() }
     }
 
-    /// Whether the parameters let this penalty change anything.
+    /// Returns whether this penalty has an effect.
     pub(crate) fn has(&self, penalty: Penalty) -> bool {
         match penalty {
             Penalty::Window => self.penalties.is_some(),
@@ -47,7 +47,7 @@ impl History {
         }
     }
 
-    /// Remembers the prompt, which comes before all else.
+    /// Adds the prompt, which must come first.
     pub(crate) fn accept_prompt(&mut self, prompt: &Arc<[Token]>) {
         if let Some(penalties) = self.penalties.as_mut().filter(|_| !self.has_penalty_prompt) {
             penalties.begin(Arc::clone(prompt));
@@ -57,7 +57,6 @@ impl History {
         }
     }
 
-    /// Remembers a token of the answer.
     pub(crate) fn accept(&mut self, token: Token) {
         if let Some(penalties) = &mut self.penalties {
             penalties.accept(token);
@@ -67,45 +66,44 @@ impl History {
         }
     }
 
-    /// Penalises the tokens of a row.
     pub(crate) fn patch(&mut self, penalty: Penalty, logits: &[f32], patches: &mut Patches) {
         match (penalty, &mut self.penalties, &mut self.repetitions) {
             (Penalty::Window, Some(penalties), _) => penalties.patch(logits, patches),
             (Penalty::Repetitions, _, Some(repetitions)) => {
-                let found = repetitions.penalties().unwrap_or_default();
-                patches.change(logits, found, |_, logit, penalty| logit - penalty);
+                let penalties = repetitions.penalties().unwrap_or_default();
+                patches.change(logits, penalties, |_, logit, penalty| logit - penalty);
             }
             _ => {}
         }
     }
 
-    /// Penalises candidates, in whatever order they are.
+    /// Penalises candidates, in any order.
     pub(crate) fn penalize(&mut self, penalty: Penalty, candidates: &mut Candidates) {
         match (penalty, &self.penalties, &mut self.repetitions) {
             (Penalty::Window, Some(penalties), _) => penalties.penalize(candidates),
             (Penalty::Repetitions, _, Some(repetitions)) => {
-                if let Some(found) = repetitions.penalties() {
-                    candidates.change(|candidate| candidate.logit - of(found, candidate.token).unwrap_or(0.0));
+                if let Some(penalties) = repetitions.penalties() {
+                    candidates.change(|candidate| candidate.logit - value_of(penalties, candidate.token).unwrap_or(0.0));
                 }
             }
             _ => {}
         }
     }
 
-    /// Bytes that it takes, about, but for the prompt.
+    /// Returns the approximate memory in bytes, without the prompt.
     pub(crate) fn n_bytes(&self) -> usize {
         self.penalties.as_ref().map_or(0, Penalties::n_bytes) + self.repetitions.as_ref().map_or(0, Repetitions::n_bytes)
     }
 
-    /// How many tokens and counts a clone would copy.
+    /// Returns the number of tokens and counts that a clone would copy.
     #[cfg(test)]
-    pub(crate) fn n_own(&self) -> usize {
-        self.penalties.as_ref().map_or(0, Penalties::n_own) + self.repetitions.as_ref().map_or(0, Repetitions::n_own)
+    pub(crate) fn n_copied(&self) -> usize {
+        self.penalties.as_ref().map_or(0, Penalties::n_copied) + self.repetitions.as_ref().map_or(0, Repetitions::n_copied)
     }
 }
 
-/// What comes with `token` in a list in order of token id.
-fn of<T: Copy>(list: &[(Token, T)], token: Token) -> Option<T> {
+/// Returns the value of `token` in a list in order of token id.
+fn value_of<T: Copy>(list: &[(Token, T)], token: Token) -> Option<T> {
     list.binary_search_by_key(&token, |&(listed, _)| listed).ok().map(|at| list[at].1)
 }
 
@@ -121,7 +119,7 @@ mod tests {
         History::new(params, &SamplerKind::DEFAULT, &Pieces::none(&[]), 100)
     }
 
-    /// What a penalty makes of the row and of its candidates, which must be the same.
+    /// Returns the changes that a penalty makes to the row, and asserts that it changes candidates equally.
     fn penalised(history: &mut History, penalty: Penalty) -> Vec<(Token, f32)> {
         let params = SamplingParams::default();
         let mut patches = Patches::new(&params, &[]);
@@ -141,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn both_penalties_see_the_prompt_and_the_answer() {
+    fn both_penalties_cover_the_prompt_and_generated_tokens() {
         let dry = Dry { multiplier: 1.0, base: 2.0, allowed_length: 1, ..Dry::default() };
         let mut history = history(&SamplingParams { presence_penalty: 1.0, dry, ..SamplingParams::default() });
         history.accept_prompt(&[0, 1, 2].into());
@@ -151,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_may_have_another_prompt_but_repetitions_may_not() {
+    fn the_penalty_prompt_replaces_the_prompt_for_the_window_only() {
         let dry = Dry { multiplier: 1.0, base: 2.0, allowed_length: 1, ..Dry::default() };
         let penalty_prompt = Some(vec![5]);
         let mut history = history(&SamplingParams { presence_penalty: 1.0, dry, penalty_prompt, ..SamplingParams::default() });
@@ -162,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_not_there() {
+    fn penalties_without_effect_are_absent() {
         let history = history(&SamplingParams::default());
         assert!(!history.has(Penalty::Window) && !history.has(Penalty::Repetitions));
         let params = SamplingParams { presence_penalty: 1.0, ..SamplingParams::default() };

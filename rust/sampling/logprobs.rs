@@ -1,40 +1,38 @@
-//! Log-probabilities of a row of logits as the model gave it.
+//! Log-probabilities of the model's unmodified logits.
 
 use crate::request::Token;
 use crate::sampling::candidates::Candidates;
 use crate::sampling::row::Row;
 
-/// Natural logarithms of the probabilities of `token` and of the `n` most likely tokens, most likely first, under the raw row of
-/// logits: no bias, penalty, filter or temperature. Among equal logits the lower token id comes first.
+/// Returns the natural logarithms of the probabilities of `token` and of the `n` most likely tokens, most likely first, under
+/// the raw row of logits: without bias, penalty, filter or temperature. Among equal logits the lower token id comes first.
 ///
-/// A logit of NaN counts as −∞. An impossible token, or one outside of the row, has −∞ and is never among the most likely ones, so
-/// that fewer than `n` are given where fewer are possible. Infinite logits share the whole probability.
-/// Exact to about 10⁻⁶.
+/// A logit of NaN counts as −∞. An impossible token, or one outside of the row, has −∞ and is never listed, so fewer than `n`
+/// may be returned. Infinite logits share the whole probability. Accurate to about 10⁻⁶.
 #[must_use]
 pub fn logprobs(logits: &[f32], token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
     let mut candidates = Candidates::default();
     candidates.keep_best(Row { logits, patches: &[] }, n.max(1));
     let Some(best) = candidates.best() else { return (f32::NEG_INFINITY, Vec::new()) };
-    let greatest = below_infinity(best.logit);
+    let max_logit = below_infinity(best.logit);
     #[expect(clippy::cast_possible_truncation, reason = "the logarithm of a sum of at most 2³¹ numbers up to 1 is small")]
-    let log_total = sum_exp(logits, greatest).ln() as f32;
-    let logprob = |logit: f32| if logit.is_nan() { f32::NEG_INFINITY } else { below_infinity(logit) - greatest - log_total };
+    let log_total = sum_exp(logits, max_logit).ln() as f32;
+    let logprob = |logit: f32| if logit.is_nan() { f32::NEG_INFINITY } else { below_infinity(logit) - max_logit - log_total };
     let chosen = usize::try_from(token).ok().and_then(|id| logits.get(id)).map_or(f32::NEG_INFINITY, |&logit| logprob(logit));
     let top = candidates.list.iter().take(n).map(|candidate| (candidate.token, logprob(candidate.logit))).collect();
     (chosen, top)
 }
 
-/// The logit, or the greatest finite number in place of +∞; NaN stays NaN.
+/// Returns the logit, with +∞ replaced by the greatest finite number; NaN stays NaN.
 fn below_infinity(logit: f32) -> f32 {
     if logit > f32::MAX { f32::MAX } else { logit }
 }
 
-/// Sum of `exp(logit − greatest)`; NaN counts as −∞.
-fn sum_exp(logits: &[f32], greatest: f32) -> f64 {
-    // Many sums side by side, so that the compiler may use vector instructions without reordering any sum; and short ones, so that
-    // single precision is enough for them.
+/// Returns the sum of `exp(logit − greatest)`; NaN counts as −∞.
+fn sum_exp(logits: &[f32], max_logit: f32) -> f64 {
+    // Many parallel sums let the compiler vectorise without reordering any sum; they are short enough for single precision.
     const N_LANES: usize = 64;
-    let term = |&logit: &f32| exp(below_infinity(logit) - greatest);
+    let term = |&logit: &f32| exp(below_infinity(logit) - max_logit);
     let sum_block = |block: &[f32]| {
         let mut lanes = [0.0_f32; N_LANES];
         let (parts, rest) = block.as_chunks::<N_LANES>();
@@ -46,9 +44,9 @@ fn sum_exp(logits: &[f32], greatest: f32) -> f64 {
     logits.chunks(16 * N_LANES).map(sum_block).sum()
 }
 
-/// e to a power of at most 0, with a relative error below 10⁻⁵ (below 10⁻⁶ down to −10); 0 for NaN and below −87.
+/// Returns e to a power of at most 0, with a relative error below 10⁻⁵ (below 10⁻⁶ down to −10); 0 for NaN and below −87.
 ///
-/// Written in plain arithmetic, because the C library's `expf` cannot be called for many numbers at once.
+/// Plain arithmetic can be vectorised; calls of the C library's `expf` cannot.
 fn exp(power: f32) -> f32 {
     // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;
@@ -89,7 +87,7 @@ mod tests {
             for (token, logprob) in logprobs(&logits, 0, 10).1 {
                 #[expect(clippy::cast_possible_truncation, reason = "compared in single precision")]
                 let expected = (f64::from(logits[usize::try_from(token).unwrap()]) - total.ln()) as f32;
-                assert!(close(logprob, expected), "{logprob} is not {expected} at {n_vocab} pieces");
+                assert!(close(logprob, expected), "{logprob} is not {expected} at {n_vocab} tokens");
             }
         }
     }
@@ -102,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn infinite_logits_share_everything() {
+    fn infinite_logits_share_the_whole_probability() {
         let (chosen, top) = logprobs(&[f32::INFINITY, 5.0, f32::INFINITY], 2, 1);
         assert_eq!((chosen, top), (-2.0_f32.ln(), vec![(0, -2.0_f32.ln())]));
     }

@@ -1,7 +1,7 @@
-//! One row of logits → one token: pure functions and a generator, no model.
+//! Samples one token from one row of logits: pure functions and a generator, independent of the model.
 //!
-//! Each step gives what llama.cpp's sampler of the same name gives, at a fraction of its cost: the row is read once, never copied
-//! where the first steps say what is needed of it, and only the candidates are sorted.
+//! Each step computes what llama.cpp's sampler of the same name computes, at a fraction of its cost: the row is read once, is
+//! not copied if the first steps determine which tokens they need, and only the candidates are sorted.
 
 mod adaptive;
 mod arithmetic;
@@ -53,14 +53,14 @@ use draw::draw;
 use mirostat::MirostatState;
 use rng::Mt19937;
 
-/// Chooses the tokens of one sequence: its parameters, its generator and what it has said.
+/// Chooses the tokens of one sequence: its parameters, its generator and its token history.
 ///
-/// The order of steps is llama-server's: logit bias, the chain that [`SamplingParams::samplers`] names, the draw. Equal logits, an
-/// equal seed and an equal history give the tokens that llama-server draws; only among equal logits, whose order llama.cpp leaves to
-/// its sort, the lower token id comes first here.
+/// The order of steps is llama-server's: logit bias, the chain of [`SamplingParams::samplers`], the draw. Equal logits, an
+/// equal seed and an equal history give the same tokens as llama-server. The only difference is in ties between equal logits:
+/// here the lower token id comes first, while llama.cpp's order depends on its sort.
 ///
-/// A logit of NaN counts as −∞: such a token is never drawn. If a row leaves no token possible, token 0 is taken, as llama.cpp's
-/// greedy sampler does.
+/// A logit of NaN counts as −∞: such a token is never drawn. If a row leaves no token possible, the result is token 0, as with
+/// llama.cpp's greedy sampler.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     chain: Chain,
@@ -69,26 +69,26 @@ pub struct Sampler {
     candidates: Candidates,
 }
 
-/// How one of the candidates is drawn.
+/// Algorithm of the draw.
 #[derive(Debug, Clone)]
 enum Draw {
-    /// By their probabilities.
-    Probable,
+    /// By the candidates' probabilities.
+    ByProbability,
     Adaptive(AdaptiveState),
     Mirostat(MirostatState),
     Arithmetic(CodePoint),
 }
 
 impl Sampler {
-    /// A sampler that has seen nothing.
+    /// Creates a sampler with an empty history.
     ///
-    /// `n_ctx` is the window in tokens that −1 stands for. Every `seed` names one sequence of draws. Where the repetition penalty is
-    /// on and `token_strings` does not know its breakers yet, they are looked up: about 1 ms at 152,064 tokens. Its cost grows with the
-    /// parameters' lists; branches of one request are made with [`Sampler::branch`].
+    /// `n_ctx` is the window, in tokens, that −1 means. `seed` determines the sequence of draws. If the DRY penalty is on and
+    /// `token_strings` has not cached its sequence breakers, they are looked up, which takes about 1 ms at 152,064 tokens. The
+    /// cost grows with the lengths of the parameters' lists; use [`Sampler::branch`] for the branches of one request.
     #[must_use]
-    pub fn new(params: &SamplingParams, seed: u32, lexicon: &TokenStrings, n_ctx: u32) -> Self {
+    pub fn new(params: &SamplingParams, seed: u32, token_strings: &TokenStrings, n_ctx: u32) -> Self {
         let mirostat = MirostatState::new(params.mirostat, params.mirostat_tau, params.mirostat_eta);
-        // Mirostat takes the place of all steps but the temperature, which is a plain one then.
+        // Mirostat replaces all steps except the temperature, which is then fixed.
         let plain = mirostat.is_some().then(|| SamplingParams { dynatemp_range: 0.0, ..params.clone() });
         let (kinds, params) = match &plain {
             Some(plain) => (&[SamplerKind::Temperature][..], plain),
@@ -96,86 +96,85 @@ impl Sampler {
         };
         let is_adaptive = kinds.contains(&SamplerKind::AdaptiveP);
         let draw = match mirostat {
-            Some(surprise) => Draw::Mirostat(surprise),
+            Some(mirostat) => Draw::Mirostat(mirostat),
             None if is_adaptive => Draw::Adaptive(AdaptiveState::new(params.adaptive_target, params.adaptive_decay)),
-            None => Draw::Probable,
+            None => Draw::ByProbability,
         };
-        let chain = Chain::new(kinds, params, seed, lexicon, n_ctx);
+        let chain = Chain::new(kinds, params, seed, token_strings, n_ctx);
         Self { chain, draw, rng: Mt19937::new(seed), candidates: Candidates::default() }
     }
 
-    /// A sampler that has seen what this one has, and from here on draws by chance as a new one with `seed` does.
+    /// Returns a sampler with the same history, which from now on draws like a new one with `seed`.
     ///
-    /// Both share the parameters and the prompt: the cost does not grow with their lengths, nor with the window's, but only with what
-    /// was accepted after the prompt.
+    /// Both share the parameters and the prompt: the cost grows only with the number of tokens accepted after the prompt.
     #[must_use]
     pub fn branch(&self, seed: u32) -> Self {
         let (chain, draw) = (self.chain.branch(seed), self.draw.clone());
         Self { chain, draw, rng: Mt19937::new(seed), candidates: Candidates::default() }
     }
 
-    /// Bytes that it takes, about, what it shares with its branches included, but for the prompt.
+    /// Returns the approximate memory in bytes, including what is shared with branches, without the prompt.
     pub(crate) fn n_bytes(&self) -> usize {
         size_of::<Self>() + self.chain.n_bytes()
     }
 
-    /// From here on draws by arithmetic sampling, as branch `nth` of `n` whose first is seeded with `seed`.
+    /// Switches to arithmetic sampling, as branch `nth` of `n`, the first of which is seeded with `seed`.
     pub(crate) fn draw_by_code_point(&mut self, seed: u32, nth: u32, n: u32) {
         self.draw = Draw::Arithmetic(CodePoint::new(seed, nth, n));
-        // The first number of the first branch's generator is in its code point.
+        // The first number of the first branch's generator is part of its code point.
         self.rng.uniform();
     }
 
-    /// Whether it draws by arithmetic sampling.
+    /// Returns whether arithmetic sampling is on.
     pub(crate) fn has_code_point(&self) -> bool {
         matches!(self.draw, Draw::Arithmetic(_))
     }
 
-    /// Tells the penalties about the prompt; only its last tokens, as many as their windows hold, are looked at.
+    /// Adds the prompt to the history. Only its last tokens, as many as the penalty windows hold, are read.
     ///
     /// # Panics
-    /// If something was accepted before.
+    /// If a token was accepted before.
     pub fn accept_prompt(&mut self, prompt: impl Into<Arc<[Token]>>) {
         self.chain.accept_prompt(&prompt.into());
     }
 
-    /// Tells the penalties about a token of the answer, and the draw that it was taken.
+    /// Adds a generated token to the history, and updates the state of the draw.
     pub fn accept(&mut self, token: Token) {
         self.chain.accept(token);
         match &mut self.draw {
             Draw::Adaptive(adaptive) => adaptive.accept(token),
-            Draw::Arithmetic(code) => code.accept(),
-            Draw::Probable | Draw::Mirostat(_) => {}
+            Draw::Arithmetic(code_point) => code_point.accept(),
+            Draw::ByProbability | Draw::Mirostat(_) => {}
         }
     }
 
-    /// Draws one token from a row of logits, one per token id; does not accept it.
+    /// Draws one token from a row of logits, one per token id, without accepting it.
     ///
-    /// Each call draws on: exactly one uniform number, also where only one candidate is left (Mirostat and the adaptive draw take
-    /// none there, as in llama.cpp), and one more for each XTC.
+    /// Each call takes exactly one uniform number from the generator, even if only one candidate is left (except Mirostat and
+    /// the adaptive draw, which then take none, as in llama.cpp), and one more for each XTC step.
     pub fn sample(&mut self, logits: &[f32]) -> Token {
-        let Self { chain, draw: how, rng, candidates } = self;
+        let Self { chain, draw: draw_kind, rng, candidates } = self;
         chain.apply(logits, candidates);
-        let drawn = match how {
-            Draw::Probable => draw(candidates, rng.uniform()),
+        let drawn = match draw_kind {
+            Draw::ByProbability => draw(candidates, rng.uniform()),
             Draw::Adaptive(adaptive) => adaptive.draw(candidates, rng),
-            Draw::Mirostat(surprise) => surprise.draw(candidates, logits.len(), rng),
-            Draw::Arithmetic(code) => code.draw(candidates, rng),
+            Draw::Mirostat(mirostat) => mirostat.draw(candidates, logits.len(), rng),
+            Draw::Arithmetic(code_point) => code_point.draw(candidates, rng),
         };
         drawn.map_or(0, |candidate| candidate.token)
     }
 
-    /// What the chain leaves of a row of logits, each token with the natural logarithm of its probability; nothing is drawn.
+    /// Applies the chain without drawing; returns the remaining tokens with the natural logarithms of their probabilities.
     pub(crate) fn distribution(&mut self, logits: &[f32]) -> Vec<(Token, f64)> {
         self.chain.apply(logits, &mut self.candidates);
         self.candidates.distribution()
     }
 
-    /// Natural logarithms of the probabilities that `token` and the `n` most likely tokens had in the last draw, most likely first:
-    /// what is left after every step. Among equal ones the lower token id comes first.
+    /// Returns the natural logarithms of the probabilities that `token` and the `n` most likely tokens had in the last draw,
+    /// after all steps, most likely first. Among equal ones the lower token id comes first.
     ///
-    /// A token that could not be drawn has −∞ and is not listed, so that fewer than `n` are given where fewer were left; at a
-    /// temperature of 0 that is one, whose probability is 1.
+    /// A token that could not be drawn has −∞ and is not listed, so fewer than `n` may be returned. At a temperature of 0 one
+    /// token is returned, with a probability of 1.
     #[must_use]
     pub fn logprobs(&self, token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
         self.candidates.logprobs(token, n)
@@ -199,8 +198,8 @@ mod tests {
         SamplingParams { temperature: 0.0, ..SamplingParams::default() }
     }
 
-    /// Every filter off: the whole row may be drawn.
-    fn open() -> SamplingParams {
+    /// All filters off: every token of the row may be drawn.
+    fn unfiltered() -> SamplingParams {
         SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() }
     }
 
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn greedy_sees_bias_and_penalties() {
+    fn bias_and_penalties_apply_to_greedy_sampling() {
         let mut biased = sampler(&SamplingParams { logit_bias: vec![(0, 5.0)], ..greedy() });
         assert_eq!(biased.sample(&[1.0, 3.0, 2.0]), 0);
         let mut penalised = sampler(&SamplingParams { repeat_penalty: 2.0, ..greedy() });
@@ -222,7 +221,7 @@ mod tests {
 
     #[test]
     fn ignored_end_tokens_are_never_drawn() {
-        for params in [greedy(), open(), SamplingParams::default()] {
+        for params in [greedy(), unfiltered(), SamplingParams::default()] {
             let mut sampler = sampler(&SamplingParams { ignore_eos: true, ..params });
             assert!((0..100).all(|_| sampler.sample(&[0.0, 0.0, 20.0]) != 2));
         }
@@ -240,7 +239,7 @@ mod tests {
     fn equal_seeds_draw_equal_tokens_and_others_do_not() {
         let row: Vec<f32> = (0..1_000_u16).map(|i| f32::from(i % 17) * 0.1).collect();
         let drawn = |seed: u32| {
-            let mut sampler = Sampler::new(&open(), seed, &Pieces::none(&[]), 0);
+            let mut sampler = Sampler::new(&unfiltered(), seed, &Pieces::none(&[]), 0);
             (0..20).map(|_| sampler.sample(&row)).collect::<Vec<Token>>()
         };
         assert_eq!(drawn(1), drawn(1));
@@ -248,9 +247,9 @@ mod tests {
     }
 
     #[test]
-    fn each_draw_takes_one_uniform_also_where_there_is_no_choice() {
+    fn each_draw_takes_one_uniform_even_without_a_choice() {
         let row = [0.0; 64];
-        let (mut with, mut without) = (sampler(&open()), sampler(&open()));
+        let (mut with, mut without) = (sampler(&unfiltered()), sampler(&unfiltered()));
         assert_eq!(with.sample(&[7.0]), 0);
         assert_eq!(with.sample(&[f32::NAN]), 0);
         without.sample(&row);
@@ -261,17 +260,20 @@ mod tests {
     #[test]
     fn draws_follow_the_probabilities() {
         let row = [0.2_f32, 0.5, 0.3].map(f32::ln);
-        let mut sampler = sampler(&open());
+        let mut sampler = sampler(&unfiltered());
         let mut n_drawn = [0.0; 3];
         for _ in 0..30_000 {
             n_drawn[usize::try_from(sampler.sample(&row)).unwrap()] += 1.0 / 30_000.0;
         }
-        assert!(n_drawn.iter().zip([0.2, 0.5, 0.3]).all(|(&is, should): (&f64, f64)| (is - should).abs() < 0.01), "{n_drawn:?}");
+        assert!(
+            n_drawn.iter().zip([0.2, 0.5, 0.3]).all(|(&share, expected): (&f64, f64)| (share - expected).abs() < 0.01),
+            "{n_drawn:?}"
+        );
     }
 
     #[test]
-    fn rows_that_leave_nothing_possible_give_token_0() {
-        for params in [greedy(), open(), SamplingParams::default()] {
+    fn rows_without_possible_tokens_give_token_0() {
+        for params in [greedy(), unfiltered(), SamplingParams::default()] {
             for row in [&[f32::NAN; 50][..], &[f32::NEG_INFINITY; 50], &[]] {
                 assert_eq!(sampler(&params).sample(row), 0);
             }
@@ -280,7 +282,7 @@ mod tests {
 
     #[test]
     fn broken_logits_are_never_drawn() {
-        for params in [greedy(), open(), SamplingParams::default()] {
+        for params in [greedy(), unfiltered(), SamplingParams::default()] {
             let mut sampler = sampler(&params);
             assert!((0..100).all(|_| sampler.sample(&[f32::NAN, f32::NEG_INFINITY, 1.0, f32::NAN]) == 2));
         }
@@ -288,14 +290,16 @@ mod tests {
 
     #[test]
     fn an_infinite_logit_has_all_the_probability() {
-        for params in [greedy(), open(), SamplingParams::default(), SamplingParams { top_k: 0, ..SamplingParams::default() }] {
+        for params in
+            [greedy(), unfiltered(), SamplingParams::default(), SamplingParams { top_k: 0, ..SamplingParams::default() }]
+        {
             let mut sampler = sampler(&params);
             assert!((0..100).all(|_| sampler.sample(&[3.0, f32::INFINITY, 80.0]) == 1));
         }
     }
 
     #[test]
-    fn without_top_k_the_candidates_are_those_that_all_steps_over_the_whole_row_leave() {
+    fn without_top_k_the_candidates_equal_those_of_all_steps_over_the_whole_row() {
         let mut random = Mt19937::new(17);
         for round in 0..300 {
             let n_vocab = 1 + random.next_u32() as usize % 2_000;
@@ -335,33 +339,33 @@ mod tests {
 
     #[test]
     fn a_temperature_that_overflows_is_greedy() {
-        let mut sampler = sampler(&SamplingParams { temperature: 1e-39, ..open() });
+        let mut sampler = sampler(&SamplingParams { temperature: 1e-39, ..unfiltered() });
         assert!((0..100).all(|_| sampler.sample(&[29.0, 30.0, -5.0]) == 1));
         assert!((0..100).all(|_| sampler.sample(&[-29.0, -28.0]) == 1));
     }
 
-    /// The row's probabilities are 0.5, 0.3 and 0.2.
-    fn named(samplers: &[SamplerKind]) -> Sampler {
-        let params = SamplingParams { samplers: samplers.to_vec(), temperature: 0.0, top_k: 2, ..open() };
+    /// A sampler with these steps. The row's probabilities are 0.5, 0.3 and 0.2.
+    fn with_steps(samplers: &[SamplerKind]) -> Sampler {
+        let params = SamplingParams { samplers: samplers.to_vec(), temperature: 0.0, top_k: 2, ..unfiltered() };
         sampler(&params)
     }
 
     #[test]
-    fn steps_that_are_not_named_have_no_effect() {
+    fn unlisted_steps_have_no_effect() {
         let row = [0.5_f32, 0.3, 0.2].map(f32::ln);
         let n_distinct = |mut sampler: Sampler| {
             let drawn: std::collections::BTreeSet<Token> = (0..200).map(|_| sampler.sample(&row)).collect();
             drawn.len()
         };
-        assert_eq!(n_distinct(named(&[])), 3);
-        assert_eq!(n_distinct(named(&[SamplerKind::TopK])), 2);
-        assert_eq!(n_distinct(named(&[SamplerKind::TopK, SamplerKind::Temperature])), 1);
+        assert_eq!(n_distinct(with_steps(&[])), 3);
+        assert_eq!(n_distinct(with_steps(&[SamplerKind::TopK])), 2);
+        assert_eq!(n_distinct(with_steps(&[SamplerKind::TopK, SamplerKind::Temperature])), 1);
     }
 
     #[test]
     fn the_order_of_steps_matters() {
         let row = [0.5_f32, 0.3, 0.2].map(f32::ln);
-        let penalties = SamplingParams { presence_penalty: 9.0, top_k: 1, temperature: 1.0, ..open() };
+        let penalties = SamplingParams { presence_penalty: 9.0, top_k: 1, temperature: 1.0, ..unfiltered() };
         let of = |samplers: &[SamplerKind]| {
             let mut sampler = sampler(&SamplingParams { samplers: samplers.to_vec(), ..penalties.clone() });
             sampler.accept(0);
@@ -372,9 +376,9 @@ mod tests {
     }
 
     #[test]
-    fn what_the_steps_left_has_log_probabilities() {
+    fn logprobs_cover_the_tokens_that_the_steps_leave() {
         let row = [0.5_f32, 0.2, 0.3].map(f32::ln);
-        let mut two = sampler(&SamplingParams { top_k: 2, ..open() });
+        let mut two = sampler(&SamplingParams { top_k: 2, ..unfiltered() });
         two.sample(&row);
         let (chosen, top) = two.logprobs(2, 5);
         assert!((chosen.exp() - 0.375).abs() < 1e-6, "{chosen}");
@@ -390,10 +394,10 @@ mod tests {
     }
 
     #[test]
-    fn mirostat_takes_the_place_of_the_chain() {
+    fn mirostat_replaces_the_chain() {
         let row = [0.5_f32, 0.3, 0.2].map(f32::ln);
         for mirostat in [Mirostat::V1, Mirostat::V2] {
-            let params = SamplingParams { mirostat, top_k: 1, presence_penalty: 100.0, mirostat_tau: 9.0, ..open() };
+            let params = SamplingParams { mirostat, top_k: 1, presence_penalty: 100.0, mirostat_tau: 9.0, ..unfiltered() };
             let mut sampler = sampler(&params);
             sampler.accept_prompt([0]);
             assert!((0..50).any(|_| sampler.sample(&row) == 0), "{mirostat:?}");
@@ -401,7 +405,7 @@ mod tests {
         }
     }
 
-    /// Parameters with which a sampler looks at all that was said, and has as many biases as there are tokens.
+    /// Parameters with unlimited penalty windows and one bias per token.
     fn long(n_vocab: Token) -> SamplingParams {
         let dry = Dry { multiplier: 0.8, penalty_last_n: -1, ..Dry::default() };
         SamplingParams {
@@ -417,27 +421,27 @@ mod tests {
     }
 
     #[test]
-    fn what_a_branch_copies_does_not_grow_with_prompt_window_and_biases() {
+    fn branch_copies_do_not_grow_with_prompt_window_and_biases() {
         let prompt: Arc<[Token]> = (0..100_000).map(|i| i % 3_000).collect();
         let mut request = Sampler::new(&long(3_000), 1, &Pieces::none(&[]), 131_072);
         request.accept_prompt(Arc::clone(&prompt));
         let mut branches: Vec<Sampler> = (0..256).map(|seed| request.branch(seed)).collect();
-        assert_eq!(branches.iter().map(|branch| branch.chain.n_own()).sum::<usize>(), 0);
-        // The penalty and the repetitions of each branch hold the prompt itself.
+        assert_eq!(branches.iter().map(|branch| branch.chain.n_copied()).sum::<usize>(), 0);
+        // The penalties and the DRY state of each branch share the prompt.
         assert_eq!(Arc::strong_count(&prompt), 1 + 2 * 257);
         let n_shared = Arc::strong_count(&prompt);
         for token in 0..100 {
             branches[0].accept(token);
         }
-        // What was accepted stands twice there, and changed few counts.
-        assert!(branches[0].branch(7).chain.n_own() <= 3 * 100);
+        // Each accepted token is stored twice and changes few counts.
+        assert!(branches[0].branch(7).chain.n_copied() <= 3 * 100);
         assert_eq!(Arc::strong_count(&prompt), n_shared);
     }
 
     #[test]
-    fn a_branch_draws_as_a_sampler_that_was_made_for_it() {
+    fn a_branch_draws_like_a_new_sampler() {
         let mut rng = Mt19937::new(5);
-        for params in [long(500), SamplingParams { mirostat: Mirostat::V1, ..open() }, SamplingParams::default()] {
+        for params in [long(500), SamplingParams { mirostat: Mirostat::V1, ..unfiltered() }, SamplingParams::default()] {
             let prompt: Arc<[Token]> = (0..4_000).map(|_| Token::try_from(rng.next_u32() % 500).unwrap()).collect();
             let row: Vec<f32> = (0..500).map(|_| f32::from(u8::try_from(rng.next_u32() % 256).unwrap()) / 25.0).collect();
             let new = |seed| {
@@ -459,7 +463,7 @@ mod tests {
         }
     }
 
-    /// Parameters out of values at which something overflows, divides by 0 or leaves nothing.
+    /// Parameters at which something overflows, divides by 0 or leaves no candidate.
     fn extreme(rng: &mut Mt19937) -> SamplingParams {
         const NUMBERS: [f32; 9] = [0.0, 1.0, 0.5, -1.0, 1e-40, 1e-5, 30.0, f32::MAX, f32::MIN];
         let mut below = |n: usize| rng.next_u32() as usize % n;
@@ -500,16 +504,16 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_parameters_and_the_row_a_token_is_drawn() {
+    fn a_token_is_drawn_for_any_parameters_and_row() {
         const LOGITS: [f32; 10] =
             [0.0, 1.0, -1.0, 20.0, f32::MAX, f32::MIN, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::NEG_INFINITY];
         let mut rng = Mt19937::new(8);
         let pieces: Vec<String> = (0..70).map(|i| format!("word{i}")).collect();
-        let lexicon = Pieces::lexicon(&pieces.iter().map(String::as_str).collect::<Vec<_>>(), 0);
+        let token_strings = Pieces::lexicon(&pieces.iter().map(String::as_str).collect::<Vec<_>>(), 0);
         for i in 0..20_000_u32 {
             let params = extreme(&mut rng);
             assert_eq!(params.validate(100), Ok(()), "{params:?}");
-            let mut sampler = Sampler::new(&params, i, &lexicon, 20);
+            let mut sampler = Sampler::new(&params, i, &token_strings, 20);
             sampler.accept_prompt([0, 1, 0, 1]);
             let n_vocab = [1, 2, 7, 70][rng.next_u32() as usize % 4];
             for _ in 0..3 {

@@ -1,31 +1,31 @@
-//! The order of many numbers at once.
+//! Radix sort of many numbers.
 
 use std::cell::RefCell;
 
-/// From so many numbers on, counting is faster than comparing.
-pub(crate) const MIN_MANY: usize = 2_048;
+/// From this many numbers on, radix sort is faster than comparison sort.
+pub(crate) const MIN_RADIX_SORT: usize = 2_048;
 
-/// Bits that are counted at once, and how often that is done for the upper half of a number.
+/// Bits per pass, and passes over the upper half of a number.
 const N_BITS: u32 = 11;
 const N_PASSES: u32 = 3;
 const N_BUCKETS: usize = 1 << N_BITS;
 
 thread_local! {
-    /// What is sorted into. It belongs to the thread and not to a sampler, since a sequence should not keep a vocabulary's worth of
-    /// memory.
-    static SPARE: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// Output buffer of the sort. Per thread and not per sampler, so that a sequence does not hold memory for a whole
+    /// vocabulary.
+    static SORT_BUFFER: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Calls `read` with the numbers in ascending order.
 ///
-/// Sorts by their upper halves, a radix at a time from the lowest on, which never compares two numbers; among equal upper halves
-/// the lower ones are few and are compared. Measured at 152,064 numbers: 1.6 ms, where comparing takes 2.5.
+/// Radix sort by the upper halves, least significant digit first; the few numbers with equal upper halves are then sorted by
+/// comparison. Measured at 152,064 numbers: 1.6 ms, against 2.5 ms for a comparison sort.
 pub(crate) fn with_sorted<T>(mut numbers: Vec<u64>, read: impl FnOnce(&[u64]) -> T) -> T {
-    if numbers.len() < MIN_MANY {
+    if numbers.len() < MIN_RADIX_SORT {
         numbers.sort_unstable();
         return read(&numbers);
     }
-    SPARE.with_borrow_mut(|spare| {
+    SORT_BUFFER.with_borrow_mut(|spare| {
         spare.clear();
         spare.resize(numbers.len(), 0);
         let digit = |number: u64, pass: u32| {
@@ -44,9 +44,9 @@ pub(crate) fn with_sorted<T>(mut numbers: Vec<u64>, read: impl FnOnce(&[u64]) ->
                 next += std::mem::replace(count, next);
             }
             for &number in &numbers {
-                let place = &mut counts[digit(number, pass)];
-                spare[*place as usize] = number;
-                *place += 1;
+                let position = &mut counts[digit(number, pass)];
+                spare[*position as usize] = number;
+                *position += 1;
             }
             std::mem::swap(&mut numbers, spare);
         }
@@ -54,7 +54,7 @@ pub(crate) fn with_sorted<T>(mut numbers: Vec<u64>, read: impl FnOnce(&[u64]) ->
             equals.sort_unstable();
         }
         let result = read(&numbers);
-        // The two took turns; what stays is the memory of one.
+        // The buffers were swapped in each pass; one of them is kept.
         *spare = numbers;
         result
     })
@@ -66,9 +66,9 @@ mod tests {
     use crate::sampling::rng::Mt19937;
 
     #[test]
-    fn numbers_come_in_ascending_order_however_many_they_are() {
+    fn any_number_of_numbers_is_sorted() {
         let mut rng = Mt19937::new(4);
-        for n in [0, 1, 2, 100, MIN_MANY - 1, MIN_MANY, MIN_MANY + 1, 30_000] {
+        for n in [0, 1, 2, 100, MIN_RADIX_SORT - 1, MIN_RADIX_SORT, MIN_RADIX_SORT + 1, 30_000] {
             for n_values in [3, 1_000, u32::MAX] {
                 let number = |rng: &mut Mt19937| (u64::from(rng.next_u32() % n_values) << 32) | u64::from(rng.next_u32());
                 let numbers: Vec<u64> = (0..n).map(|_| number(&mut rng)).collect();

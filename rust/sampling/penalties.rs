@@ -1,8 +1,8 @@
-//! Penalties on what was said lately.
+//! Repeat, presence and frequency penalties.
 //!
 //! Sources: the repeat penalty is Keskar et al., "CTRL: A Conditional Transformer Language Model for Controllable Generation", 2019,
-//! with negative logits multiplied instead of divided, so that the token always becomes less likely; presence and frequency are
-//! those of `OpenAI`'s API reference.
+//! with negative logits multiplied instead of divided, so that the token always becomes less likely; presence and frequency
+//! follow `OpenAI`'s API reference.
 
 use std::sync::Arc;
 
@@ -17,27 +17,26 @@ use crate::sampling::window::Window;
 pub(crate) struct Penalties {
     rule: Rule,
     window: Window,
-    /// How often each token stands in the window.
     counts: TokenCounts,
-    /// The counts of a row, kept for their memory.
-    seen: Vec<(Token, u32)>,
-    /// Logits of a row that the pass over it must not change, kept for their memory.
-    apart: Vec<(usize, f32)>,
+    /// Buffer for the counts of a row, kept to reuse its memory.
+    row_counts: Vec<(Token, u32)>,
+    /// Buffer for logits that the pass over the row must not change.
+    overrides: Vec<(usize, f32)>,
 }
 
-/// What becomes of a logit.
+/// The penalties and the exempt token.
 #[derive(Debug, Clone, Copy)]
 struct Rule {
     repeat: f32,
     presence: f32,
     frequency: f32,
-    /// Stands in the window like any other token, but is not penalised.
-    spared: Option<Token>,
+    /// A token that is counted like any other, but not penalised.
+    exempt: Option<Token>,
 }
 
 impl Penalties {
-    /// `None` where the parameters penalise nothing. `newline` is the token that [`SamplingParams::penalize_nl`] spares, and
-    /// `n_ctx` what a window of −1 stands for.
+    /// `None` if the parameters penalise nothing. `newline` is the token that [`SamplingParams::penalize_nl`] exempts, and
+    /// `n_ctx` the window that −1 means.
     pub(crate) fn new(params: &SamplingParams, newline: Option<Token>, n_ctx: u32) -> Option<Self> {
         let is_neutral =
             [params.repeat_penalty - 1.0, params.presence_penalty, params.frequency_penalty].iter().all(|&change| change == 0.0);
@@ -46,24 +45,23 @@ impl Penalties {
             repeat: params.repeat_penalty,
             presence: params.presence_penalty,
             frequency: params.frequency_penalty,
-            spared: newline.filter(|_| !params.penalize_nl),
+            exempt: newline.filter(|_| !params.penalize_nl),
         };
         (!is_neutral && n_window > 0).then(|| Self {
             rule,
             window: Window::new(n_window),
             counts: TokenCounts::default(),
-            seen: Vec::new(),
-            apart: Vec::new(),
+            row_counts: Vec::new(),
+            overrides: Vec::new(),
         })
     }
 
-    /// Tells them what the text begins with; only the last tokens, as many as the window holds, matter.
+    /// Adds the first part of the text; only the last tokens, as many as the window holds, are kept.
     pub(crate) fn begin(&mut self, text: Arc<[Token]>) {
         self.window.begin(text);
-        self.counts = TokenCounts::of(&self.window.pieces().concat());
+        self.counts = TokenCounts::of(&self.window.slices().concat());
     }
 
-    /// Tells them what was said.
     pub(crate) fn accept(&mut self, token: Token) {
         self.counts.add(token);
         if let Some(oldest) = self.window.push(token) {
@@ -71,36 +69,36 @@ impl Penalties {
         }
     }
 
-    /// Penalises the tokens of a row: one after the other where they are few, else in one pass over all of it.
+    /// Penalises the tokens of a row: as patches if they are few, else in one pass over the row.
     pub(crate) fn patch(&mut self, logits: &[f32], patches: &mut Patches) {
-        let Self { rule, counts, seen, apart, .. } = self;
+        let Self { rule, counts, row_counts, overrides, .. } = self;
         match counts.parts() {
-            (Base::Few(_), _) => {
-                counts.list(seen);
-                patches.change(logits, seen, |token, logit, count| rule.penalize(token, logit, count));
+            (Base::Sparse(_), _) => {
+                counts.list(row_counts);
+                patches.change(logits, row_counts, |token, logit, count| rule.penalize(token, logit, count));
             }
-            (Base::Many(base), changed) => patches.change_row(logits, |row| {
-                apart.clear();
-                let spared = rule.spared.map(|token| (token, 0));
-                for (token, count) in changed.iter().copied().chain(spared) {
+            (Base::Dense(base), changed) => patches.change_row(logits, |row| {
+                overrides.clear();
+                let exempt = rule.exempt.map(|token| (token, 0));
+                for (token, count) in changed.iter().copied().chain(exempt) {
                     if let Some((at, &logit)) = usize::try_from(token).ok().and_then(|at| Some(at).zip(row.get(at))) {
-                        apart.push((at, rule.penalize(token, logit, count)));
+                        overrides.push((at, rule.penalize(token, logit, count)));
                     }
                 }
                 rule.penalize_all(row, base);
-                for &(at, logit) in apart.iter() {
+                for &(at, logit) in overrides.iter() {
                     row[at] = logit;
                 }
             }),
         }
     }
 
-    /// Penalises candidates, in whatever order they are.
+    /// Penalises candidates, in any order.
     pub(crate) fn penalize(&self, candidates: &mut Candidates) {
         candidates.change(|candidate| self.rule.penalize(candidate.token, candidate.logit, self.counts.get(candidate.token)));
     }
 
-    /// How often each token stands in the window, in order of token id.
+    /// Returns the count of each token in the window, in order of token id.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> Vec<(Token, u32)> {
         let mut list = Vec::new();
@@ -108,32 +106,32 @@ impl Penalties {
         list
     }
 
-    /// Bytes that it takes, about, but for what its window shares.
+    /// Returns the approximate memory in bytes, without the shared part of the window.
     pub(crate) fn n_bytes(&self) -> usize {
-        self.counts.n_bytes() + size_of::<Token>() * self.window.n_own()
+        self.counts.n_bytes() + size_of::<Token>() * self.window.n_copied()
     }
 
-    /// How many tokens and counts a clone would copy.
+    /// Returns the number of tokens and counts that a clone would copy.
     #[cfg(test)]
-    pub(crate) fn n_own(&self) -> usize {
-        self.window.n_own() + self.counts.parts().1.len() + self.seen.len() + self.apart.len()
+    pub(crate) fn n_copied(&self) -> usize {
+        self.window.n_copied() + self.counts.parts().1.len() + self.row_counts.len() + self.overrides.len()
     }
 }
 
 impl Rule {
-    /// The logit of a token that stands `count` times in the window.
+    /// Returns the penalised logit of a token that occurs `count` times in the window.
     fn penalize(self, token: Token, logit: f32, count: u32) -> f32 {
-        if self.spared == Some(token) { logit } else { self.change(logit, count) }
+        if self.exempt == Some(token) { logit } else { self.change(logit, count) }
     }
 
-    /// Changes a row by the counts of its first tokens, whichever of them are spared. Compilers turn it into vector code.
+    /// Penalises a row by the counts of its first tokens, without the exemption. Compilers vectorise it.
     fn penalize_all(self, row: &mut [f32], counts: &[u32]) {
         for (logit, &count) in row.iter_mut().zip(counts) {
             *logit = self.change(*logit, count);
         }
     }
 
-    /// In llama.cpp's order of operations.
+    /// Computes in llama.cpp's order of operations.
     #[inline]
     fn change(self, logit: f32, count: u32) -> f32 {
         let repeated = if logit <= 0.0 { logit * self.repeat } else { logit / self.repeat };
@@ -151,7 +149,7 @@ mod tests {
     use super::*;
     use crate::sampling::rng::Mt19937;
 
-    /// What the penalties make of logits of 4 and −4, after this was said.
+    /// Returns the penalised logits of 4 and −4 for each token of `history`.
     fn penalised(params: &SamplingParams, history: &[Token]) -> Vec<(Token, f32, f32)> {
         let mut one_by_one = Penalties::new(params, Some(9), 100).unwrap();
         let mut together = one_by_one.clone();
@@ -161,11 +159,11 @@ mod tests {
         together.begin(history.into());
         assert_eq!(one_by_one.counts(), together.counts());
         let at = |logit, (token, count)| together.rule.penalize(token, logit, count);
-        together.counts().iter().map(|&seen| (seen.0, at(4.0, seen), at(-4.0, seen))).collect()
+        together.counts().iter().map(|&entry| (entry.0, at(4.0, entry), at(-4.0, entry))).collect()
     }
 
     #[test]
-    fn repetition_divides_what_is_positive_and_multiplies_what_is_negative() {
+    fn repeat_penalty_divides_positive_and_multiplies_negative_logits() {
         let params = SamplingParams { repeat_penalty: 2.0, ..SamplingParams::default() };
         assert_eq!(penalised(&params, &[0, 1, 1]), [(0, 2.0, -8.0), (1, 2.0, -8.0)]);
     }
@@ -177,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn newlines_may_be_spared() {
+    fn newlines_may_be_exempt() {
         let params = SamplingParams { presence_penalty: 1.0, ..SamplingParams::default() };
         assert_eq!(penalised(&params, &[9, 0]), [(0, 3.0, -5.0), (9, 3.0, -5.0)]);
         let params = SamplingParams { penalize_nl: false, repeat_last_n: 2, ..params };
@@ -185,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_forgets_what_is_older_than_it() {
+    fn tokens_older_than_the_window_do_not_count() {
         let params = SamplingParams { frequency_penalty: 1.0, repeat_last_n: 3, ..SamplingParams::default() };
         assert_eq!(penalised(&params, &[0, 0, 1, 2, 2]), [(1, 3.0, -5.0), (2, 2.0, -6.0)]);
     }
@@ -200,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_later_joins_what_was_said_at_once() {
+    fn later_tokens_are_added_to_the_initial_counts() {
         let params = SamplingParams { frequency_penalty: 1.0, repeat_last_n: 3, ..SamplingParams::default() };
         let mut penalties = Penalties::new(&params, None, 100).unwrap();
         penalties.begin([7, 7, 5, 5].into());
@@ -212,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn neutral_parameters_make_nothing() {
+    fn neutral_parameters_give_none() {
         assert!(Penalties::new(&SamplingParams::default(), None, 100).is_none());
         let params = SamplingParams { repeat_penalty: 2.0, repeat_last_n: 0, ..SamplingParams::default() };
         assert!(Penalties::new(&params, None, 100).is_none());
     }
 
     #[test]
-    fn a_row_is_penalised_alike_token_by_token_and_in_one_pass() {
+    fn a_row_is_penalised_equally_token_by_token_and_in_one_pass() {
         let mut rng = Mt19937::new(12);
         let mut below = |n: u32| rng.next_u32() % n;
         let params = SamplingParams {
@@ -236,17 +234,17 @@ mod tests {
             #[expect(clippy::cast_precision_loss, reason = "any number will do")]
             let logits: Vec<f32> = (0..n_vocab).map(|_| below(1_000) as f32 / 100.0 - 5.0).collect();
             let mut penalties = Penalties::new(&params, Some(5), 4_000).unwrap();
-            let said: Vec<Token> = (0..6_000).map(|_| Token::try_from(below(n_ids)).unwrap()).collect();
-            penalties.begin(said[..3_000].into());
-            for (n, &token) in (3_000..).zip(&said[3_000..]) {
+            let history: Vec<Token> = (0..6_000).map(|_| Token::try_from(below(n_ids)).unwrap()).collect();
+            penalties.begin(history[..3_000].into());
+            for (n, &token) in (3_000..).zip(&history[3_000..]) {
                 penalties.accept(token);
                 if n % 251 != 0 {
                     continue;
                 }
-                let (mut ours, mut theirs) = (Patches::new(&params, &[]), Patches::new(&params, &[]));
-                ours.begin(&logits);
-                penalties.patch(&logits, &mut ours);
-                theirs.begin(&logits);
+                let (mut patched, mut expected) = (Patches::new(&params, &[]), Patches::new(&params, &[]));
+                patched.begin(&logits);
+                penalties.patch(&logits, &mut patched);
+                expected.begin(&logits);
                 let by_definition = |row: &mut [f32]| {
                     for (token, count) in penalties.counts().into_iter().filter(|&(token, _)| token != 5) {
                         let Some(logit) = row.get_mut(usize::try_from(token).unwrap()) else { continue };
@@ -256,11 +254,11 @@ mod tests {
                         *logit -= subtracted;
                     }
                 };
-                theirs.change_row(&logits, by_definition);
-                let (mut was, mut is) = (Candidates::default(), Candidates::default());
-                was.keep_all(theirs.row(&logits));
-                is.keep_all(ours.row(&logits));
-                assert_eq!(is.list, was.list, "{n_ids} ids, after {n}");
+                expected.change_row(&logits, by_definition);
+                let (mut expected_candidates, mut candidates) = (Candidates::default(), Candidates::default());
+                expected_candidates.keep_all(expected.row(&logits));
+                candidates.keep_all(patched.row(&logits));
+                assert_eq!(candidates.list, expected_candidates.list, "{n_ids} ids, after {n}");
             }
         }
     }

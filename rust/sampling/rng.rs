@@ -1,4 +1,4 @@
-//! The generator that llama.cpp draws from: `std::mt19937` and the 53-bit uniform that C++ libraries make of it.
+//! llama.cpp's random generator: `std::mt19937`, and the 53-bit uniform numbers that C++ libraries derive from it.
 
 /// Words of state.
 const N: usize = 624;
@@ -12,12 +12,12 @@ const M: usize = 397;
 #[derive(Debug, Clone)]
 pub(crate) struct Mt19937 {
     state: [u32; N],
-    /// The next word of `state` to give out; `N` where all are used.
+    /// Index of the next word of `state`; `N` if all are used.
     next: usize,
 }
 
 impl Mt19937 {
-    /// The sequence that `std::mt19937(seed)` gives. Every seed names one: llama.cpp's "0xFFFFFFFF is random" does not hold here.
+    /// Creates the generator `std::mt19937(seed)`. Every seed is valid: 0xFFFFFFFF does not mean "random" as in llama.cpp.
     pub(crate) fn new(seed: u32) -> Self {
         let mut state = [seed; N];
         let mut previous = seed;
@@ -28,9 +28,11 @@ impl Mt19937 {
         Self { state, next: N }
     }
 
-    /// One of many generators that have nothing to do with each other, nor with that of `seed`: the one of these two numbers.
+    /// Returns the generator for two numbers. Generators for different numbers are independent of each other and of the
+    /// generator of `seed`.
     ///
-    /// The three are mixed as `SplitMix64` does. Source: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
+    /// The three numbers are mixed like `SplitMix64`. Source: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
+    /// Generators", 2014.
     pub(crate) fn derived(seed: u32, first: u32, second: u32) -> Self {
         let mix = |number: u64| {
             let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -42,7 +44,6 @@ impl Mt19937 {
         Self::new(u32::try_from(mixed >> 32).expect("the upper half of 64 bits"))
     }
 
-    /// The next 32 bits.
     pub(crate) fn next_u32(&mut self) -> u32 {
         if self.next == N {
             self.twist();
@@ -56,10 +57,10 @@ impl Mt19937 {
         word ^ (word >> 18)
     }
 
-    /// The next uniform number of `[0, 1)`, as `std::uniform_real_distribution<double>(0, 1)` draws it.
+    /// Returns the next uniform number in `[0, 1)`, as `std::uniform_real_distribution<double>(0, 1)` draws it.
     ///
     /// libstdc++'s `generate_canonical` takes two words, the low one first, sums them in double precision and divides by 2⁶⁴.
-    /// The sum may round up to 2⁶⁴; then it gives the greatest number below 1.
+    /// If the sum rounds up to 2⁶⁴, the result is the greatest number below 1.
     pub(crate) fn uniform(&mut self) -> f64 {
         const WORD: f64 = 4_294_967_296.0;
         let low = f64::from(self.next_u32());
@@ -67,14 +68,14 @@ impl Mt19937 {
         ((low + high * WORD) / (WORD * WORD)).min(1.0_f64.next_down())
     }
 
-    /// The next uniform number of `[0, 1)` in single precision, as `std::uniform_real_distribution<float>(0, 1)` draws it: one word
-    /// divided by 2³², cut below 1 where it is rounded up to that.
+    /// Returns the next uniform number in `[0, 1)` in single precision, as `std::uniform_real_distribution<float>(0, 1)` draws
+    /// it: one word divided by 2³², limited to the greatest number below 1.
     #[expect(clippy::cast_precision_loss, reason = "the rounding is libstdc++'s")]
     pub(crate) fn uniform_f32(&mut self) -> f32 {
         (self.next_u32() as f32 / 4_294_967_296.0).min(1.0_f32.next_down())
     }
 
-    /// A number with the standard Gumbel distribution, by inversion of one uniform.
+    /// Returns a number with the standard Gumbel distribution, by inversion of one uniform.
     pub(crate) fn gumbel(&mut self) -> f64 {
         -(-self.uniform().ln()).ln()
     }
@@ -93,14 +94,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ten_thousandth_output_of_the_default_seed_is_the_standards() {
+    fn the_ten_thousandth_output_of_the_default_seed_matches_the_standard() {
         let mut rng = Mt19937::new(5489);
         let last = (0..10_000).map(|_| rng.next_u32()).last();
         assert_eq!(last, Some(4_123_659_995));
     }
 
     #[test]
-    fn the_first_outputs_of_another_seed_are_mt19937s() {
+    fn the_first_outputs_of_another_seed_match_mt19937() {
         let mut rng = Mt19937::new(1);
         let first: Vec<u32> = (0..3).map(|_| rng.next_u32()).collect();
         assert_eq!(first, [1_791_095_845, 4_282_876_139, 3_093_770_124]);
@@ -126,7 +127,7 @@ mod tests {
     #[test]
     fn the_greatest_words_stay_below_one() {
         let mut rng = Mt19937 { state: [0; N], next: 0 };
-        // The word whose tempering is all ones, so that the uniform rounds up to 2⁶⁴ before it is cut.
+        // The word whose tempering is all ones, so that the uniform rounds up to 2⁶⁴ and must be limited.
         rng.state[..2].fill(untemper(u32::MAX));
         assert_eq!(rng.uniform().to_bits(), 1.0_f64.next_down().to_bits());
     }

@@ -1,4 +1,4 @@
-//! A row of logits, and the numbers that order its tokens.
+//! A row of logits, and ranks that order its tokens.
 
 use crate::request::Token;
 
@@ -10,28 +10,29 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// A number that is smaller the better the candidate is.
+    /// Returns a number that is smaller for better candidates.
     pub(super) fn rank(self) -> u64 {
         rank(self.logit, self.token.unsigned_abs())
     }
 }
 
-/// A row of logits in which a few tokens have others than the model gave.
+/// A row of logits with a few patches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row<'a> {
-    /// The model's, by token id.
+    /// The model's logits, by token id.
     pub(crate) logits: &'a [f32],
-    /// What stands in place of them, in order of token id, each token once and inside of the row.
+    /// Replacement logits, in order of token id; each token occurs once and is inside of the row.
     pub(crate) patches: &'a [Candidate],
 }
 
 impl Row<'_> {
-    /// Sum of `exp(logit − best)` over the tokens that may be drawn, in order of token id and in single precision, as llama.cpp sums.
+    /// Returns the sum of `exp(logit − best)` over the possible tokens, in order of token id and in single precision, as in
+    /// llama.cpp.
     pub(crate) fn total_weight(&self, best: f32) -> f32 {
         self.fold(0.0, |sum, logit| sum + (logit - best).exp())
     }
 
-    /// Folds the logits of the tokens that may be drawn, in order of token id.
+    /// Folds the logits of the possible tokens, in order of token id.
     pub(crate) fn fold<T>(&self, start: T, mut add: impl FnMut(T, f32) -> T) -> T {
         let mut add = |folded: T, &logit: &f32| if logit >= f32::MIN { add(folded, logit) } else { folded };
         let (mut folded, mut start) = (start, 0);
@@ -44,7 +45,7 @@ impl Row<'_> {
         self.logits[start..].iter().fold(folded, add)
     }
 
-    /// The logits of chunk `index`, patched; what lies beyond the row is −∞.
+    /// Returns the patched logits of chunk `index`; beyond the row's end they are −∞.
     pub(super) fn chunk<const WIDTH: usize>(&self, index: usize) -> [f32; WIDTH] {
         let mut chunk = [f32::NEG_INFINITY; WIDTH];
         let start = index * WIDTH;
@@ -58,31 +59,28 @@ impl Row<'_> {
     }
 }
 
-/// Where a token of the row stands in it.
 pub(super) fn position(token: Token) -> usize {
     usize::try_from(token).expect("a token of the row is not negative")
 }
 
-/// The token at a place of the row.
 pub(super) fn token_at(position: usize) -> Token {
     Token::try_from(position).expect("a row is at most as long as there are token ids")
 }
 
-/// A number that is smaller the better the logit is, and among equal logits the lower the position. The logit must not be NaN.
+/// Returns a number that is smaller for a greater logit, and among equal logits for a lower position. The logit must not be
+/// NaN.
 pub(super) fn rank(logit: f32, position: u32) -> u64 {
-    // Adding zero makes −0 and 0 one number. Flipped like this, the bits of floats are ordered as the floats are.
+    // Adding zero turns −0 into 0. Flipped like this, the bits of floats have the order of the floats.
     let bits = (logit + 0.0).to_bits();
     let ascending = if bits >> 31 == 0 { bits | 0x8000_0000 } else { !bits };
     (u64::from(!ascending) << 32) | u64::from(position)
 }
 
-/// The logit that a rank was made of.
 pub(super) fn ranked_logit(rank: u64) -> f32 {
     let ascending = !u32::try_from(rank >> 32).expect("the upper half of 64 bits");
     f32::from_bits(if ascending >> 31 == 1 { ascending & 0x7fff_ffff } else { !ascending })
 }
 
-/// The position that a rank was made of.
 pub(super) fn ranked_position(rank: u64) -> usize {
     usize::try_from(rank & 0xffff_ffff).expect("an index fits into a usize")
 }
@@ -102,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fold_sees_the_patched_logits_of_possible_tokens() {
+    fn a_fold_visits_the_patched_logits_of_possible_tokens() {
         let logits = [1.0, 2.0, f32::NAN, 4.0, f32::NEG_INFINITY];
         let patches = [Candidate { token: 1, logit: 7.0 }, Candidate { token: 3, logit: f32::NEG_INFINITY }];
         let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! The tokens at which a repetition ends.
+//! Sequence breakers: tokens at which the DRY penalty ends a repetition.
 
 use std::collections::BTreeMap;
 
@@ -6,97 +6,97 @@ use crate::request::Token;
 use crate::sampling::token_strings::Vocabulary;
 use crate::sampling::window::Window;
 
-/// Bytes of a text that count.
+/// Maximum bytes of a text that are used.
 const MAX_BYTES: usize = 40;
 
-/// Tokens after the first one that are compared.
+/// Maximum tokens compared after the first one.
 const MAX_TAIL: usize = 20;
 
-/// Sequences of tokens in which one of some texts begins or lies: by their first token, what must follow it.
+/// Token sequences in which one of the breaker texts occurs, indexed by their first token.
 ///
-/// Source: pi6am, koboldcpp #982. A token that contains a text breaks by itself. One that ends as a text begins breaks where the
-/// tokens of the text's rest follow; no other tokens are tried for the rest.
+/// Source: pi6am, koboldcpp #982. A token that contains a text is a breaker by itself. A token that ends with a prefix of a
+/// text is a breaker if the tokens of the text's remainder follow; only one tokenization of the remainder is considered.
 #[derive(Debug, Default)]
 pub(crate) struct SequenceBreakers {
-    /// One bit for each token of the vocabulary: whether it is a first one.
+    /// One bit per token of the vocabulary: whether a breaker starts with it.
     is_first: Vec<u64>,
-    /// What must follow it.
+    /// The tokens that must follow it; empty if it is a breaker by itself.
     tails: BTreeMap<Token, Vec<Vec<Token>>>,
 }
 
 impl SequenceBreakers {
-    /// Looks `texts` up in `vocabulary`. Only the first 40 bytes of each count, and empty ones not at all.
+    /// Looks `texts` up in `vocabulary`. Only the first 40 bytes of each are used; empty texts are ignored.
     pub(crate) fn new(texts: &[String], vocabulary: &dyn Vocabulary) -> Self {
         let texts: Vec<&[u8]> =
             texts.iter().map(|text| &text.as_bytes()[..text.len().min(MAX_BYTES)]).filter(|text| !text.is_empty()).collect();
-        let mut begins_one = [false; 256];
+        let mut is_first_byte = [false; 256];
         for text in &texts {
-            begins_one[usize::from(text[0])] = true;
+            is_first_byte[usize::from(text[0])] = true;
         }
-        // The rests of each text, by where they begin; most are never needed.
-        let mut rests: Vec<BTreeMap<usize, Vec<Token>>> = vec![BTreeMap::new(); texts.len()];
+        // Tokenized remainders of each text, by their start; most are never needed.
+        let mut remainders: Vec<BTreeMap<usize, Vec<Token>>> = vec![BTreeMap::new(); texts.len()];
         let n_vocab = vocabulary.n_vocab();
-        let mut found = Self { is_first: vec![0; n_vocab.div_ceil(64)], tails: BTreeMap::new() };
+        let mut breakers = Self { is_first: vec![0; n_vocab.div_ceil(64)], tails: BTreeMap::new() };
         for token in (0..).take(n_vocab) {
-            // Alone it may be spelt with fewer bytes, but with no others.
-            if !vocabulary.spelling(token).iter().any(|&byte| begins_one[usize::from(byte)]) {
+            // `spelling_alone` may have fewer bytes, but no others.
+            if !vocabulary.spelling(token).iter().any(|&byte| is_first_byte[usize::from(byte)]) {
                 continue;
             }
             let spelling = vocabulary.spelling_alone(token);
-            for (text, rests) in texts.iter().zip(&mut rests) {
+            for (text, remainders) in texts.iter().zip(&mut remainders) {
                 if spelling.windows(text.len()).any(|part| part == *text) {
-                    found.add(token, Vec::new());
+                    breakers.add(token, Vec::new());
                     continue;
                 }
-                // Where it ends as the text begins, from the longest such end on.
+                // All ways in which the token's end matches the text's start, the longest first.
                 for n in (1..text.len().min(spelling.len() + 1)).rev().filter(|&n| spelling.ends_with(&text[..n])) {
-                    let rest = rests.entry(n).or_insert_with(|| {
-                        let mut rest = vocabulary.tokenize(&text[n..]);
-                        rest.truncate(MAX_TAIL);
-                        rest
+                    let remainder = remainders.entry(n).or_insert_with(|| {
+                        let mut remainder = vocabulary.tokenize(&text[n..]);
+                        remainder.truncate(MAX_TAIL);
+                        remainder
                     });
-                    found.add(token, rest.clone());
+                    breakers.add(token, remainder.clone());
                 }
             }
         }
-        found
+        breakers
     }
 
     fn add(&mut self, first: Token, tail: Vec<Token>) {
-        let (word, bit) = place(first);
+        let (word, bit) = word_and_bit(first);
         self.is_first[word] |= 1 << bit;
         self.tails.entry(first).or_default().push(tail);
     }
 
-    /// What may follow `first`.
+    /// Returns the token sequences that complete a breaker after `first`.
     fn tails(&self, first: Token) -> &[Vec<Token>] {
-        let (word, bit) = place(first);
+        let (word, bit) = word_and_bit(first);
         let is_first = self.is_first.get(word).is_some_and(|bits| bits >> bit & 1 == 1);
         if is_first { self.tails.get(&first).map_or(&[], Vec::as_slice) } else { &[] }
     }
 
-    /// Whether `token` breaks by itself.
+    /// Returns whether `token` is a breaker by itself.
     pub(crate) fn is_breaker(&self, token: Token) -> bool {
         self.tails(token).iter().any(Vec::is_empty)
     }
 
-    /// How many tokens at the end of `window` follow on its last breaker; all where there is none. The search ends where more than
-    /// `most` follow, however many these are.
-    pub(crate) fn n_after_last(&self, window: &Window, most: usize) -> usize {
-        let follows = |n_behind: usize, tail: &[Token]| {
-            tail.len() <= n_behind && tail.iter().zip((0..n_behind).rev()).all(|(&token, at)| window.nth_last(at) == token)
+    /// Returns how many tokens of `window` follow its last breaker; without a breaker, the length of the window. The search
+    /// stops once more than `max_length` tokens follow, and then returns the whole length.
+    pub(crate) fn n_after_last(&self, window: &Window, max_length: usize) -> usize {
+        let follows = |n_following: usize, tail: &[Token]| {
+            tail.len() <= n_following && tail.iter().zip((0..n_following).rev()).all(|(&token, at)| window.nth_last(at) == token)
         };
-        let n_after = |n_behind| {
-            let tails = self.tails(window.nth_last(n_behind)).iter().filter(|tail| follows(n_behind, tail));
-            tails.map(Vec::len).max().map(|n_tail| n_behind - n_tail)
+        let n_after = |n_following| {
+            let tails = self.tails(window.nth_last(n_following)).iter().filter(|tail| follows(n_following, tail));
+            tails.map(Vec::len).max().map(|n_tail| n_following - n_tail)
         };
-        let n_searched = window.len().min(most.saturating_add(MAX_TAIL + 1));
+        let n_searched = window.len().min(max_length.saturating_add(MAX_TAIL + 1));
         (0..n_searched).find_map(n_after).unwrap_or(window.len())
     }
 }
 
-/// Word and bit of a token. A negative one has no place.
-fn place(token: Token) -> (usize, u32) {
+/// Returns the word and the bit of a token; out of range for negative tokens.
+fn word_and_bit(token: Token) -> (usize, u32) {
     usize::try_from(token).map_or((usize::MAX, 0), |id| (id / 64, token.unsigned_abs() % 64))
 }
 
@@ -115,8 +115,8 @@ mod tests {
         SequenceBreakers::new(&texts, &*Pieces::lexicon(&PIECES, 0))
     }
 
-    fn n_after_last(breakers: &SequenceBreakers, said: &[Token]) -> usize {
-        breakers.n_after_last(&holding(said), usize::MAX)
+    fn n_after_last(breakers: &SequenceBreakers, history: &[Token]) -> usize {
+        breakers.n_after_last(&holding(history), usize::MAX)
     }
 
     #[test]
@@ -128,24 +128,24 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_ends_as_a_text_begins_needs_the_texts_rest() {
+    fn a_token_that_ends_with_a_prefix_of_a_text_needs_the_remainder() {
         let breakers = breakers(&["ab"]);
         assert_eq!(n_after_last(&breakers, &[3, 1, 6, 6]), 2);
         assert_eq!(n_after_last(&breakers, &[3, 6, 1, 6]), 4);
-        // The rest has not been said yet.
+        // The remainder has not been generated yet.
         assert_eq!(n_after_last(&breakers, &[6, 3]), 2);
     }
 
     #[test]
-    fn a_text_may_begin_at_several_places_of_a_token() {
-        // "aa" may be the first two letters of the text or, by its last one, only the first.
+    fn a_text_may_start_at_several_offsets_of_a_token() {
+        // "aa" matches the first two letters of the text, and its last letter the first one.
         let breakers = breakers(&["aab"]);
         assert_eq!(breakers.tails(4), [vec![1], vec![2]]);
         assert_eq!(n_after_last(&breakers, &[4, 2, 6]), 1);
     }
 
     #[test]
-    fn without_a_breaker_all_follows() {
+    fn without_a_breaker_the_whole_window_counts() {
         assert_eq!(n_after_last(&breakers(&["q"]), &[0, 1, 2]), 3);
         assert_eq!(n_after_last(&breakers(&[]), &[0, 1, 2]), 3);
         assert_eq!(n_after_last(&breakers(&["a"]), &[]), 0);
@@ -153,25 +153,25 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_ends_early_finds_as_much_as_matters() {
+    fn a_limited_search_agrees_up_to_its_limit() {
         let breakers = breakers(&["aab", "xx"]);
         let mut rng = Mt19937::new(2);
         for _ in 0..2_000 {
             let n = 1 + rng.next_u32() % 60;
-            let said: Vec<Token> = (0..n).map(|_| [6, 6, 1, 1, 1, 4, 0, 3][rng.next_u32() as usize % 8]).collect();
-            let (all, window) = (n_after_last(&breakers, &said), holding(&said));
-            for most in [0, 1, 5, 30] {
-                assert_eq!(breakers.n_after_last(&window, most).min(most), all.min(most), "{said:?}");
+            let history: Vec<Token> = (0..n).map(|_| [6, 6, 1, 1, 1, 4, 0, 3][rng.next_u32() as usize % 8]).collect();
+            let (all, window) = (n_after_last(&breakers, &history), holding(&history));
+            for max_length in [0, 1, 5, 30] {
+                assert_eq!(breakers.n_after_last(&window, max_length).min(max_length), all.min(max_length), "{history:?}");
             }
         }
     }
 
     #[test]
-    fn a_search_ends_early() {
-        // A breaker that is farther away than what matters is not found.
-        let mut said = vec![0; 200];
-        said[0] = 2;
-        let (breakers, window) = (breakers(&["ab"]), holding(&said));
+    fn the_search_stops_at_its_limit() {
+        // A breaker beyond the search limit is not found.
+        let mut history = vec![0; 200];
+        history[0] = 2;
+        let (breakers, window) = (breakers(&["ab"]), holding(&history));
         assert_eq!((breakers.n_after_last(&window, usize::MAX), breakers.n_after_last(&window, 100)), (199, 200));
     }
 }

@@ -1,34 +1,34 @@
-//! Cuts off the tail of the distribution, where its curve has become flat.
+//! Tail-free sampling: cuts off the tail of the distribution, where its curve is flat.
 //!
-//! Source: Phénix and Egan, "Controlling Text Generation with Tail Free Sampling", 2019, as llama.cpp had it until October 2024: the
-//! candidates are sorted, and the second differences of their probabilities say how much the curve bends at each.
+//! Source: Phénix and Egan, "Controlling Text Generation with Tail Free Sampling", 2019, as in llama.cpp until October 2024:
+//! the candidates are sorted, and the second differences of their probabilities measure the curvature at each.
 
 use crate::sampling::candidates::Candidates;
 
-/// Below this the curve does not bend anywhere, and each candidate has the same part in it.
+/// Total curvature below which the curve is flat, and each candidate gets an equal share.
 const FLAT: f32 = 1e-6;
 
-/// Keeps the candidates before the one at which the curve has bent by more than the share `z` of all its bends; one at least, and
-/// `min_keep`. Of two candidates and fewer all are kept.
+/// Keeps the candidates before the one at which the cumulated curvature exceeds the share `z` of the total; at least one and
+/// `min_keep`. Two candidates or fewer are all kept.
 pub(crate) fn tail_free(candidates: &mut Candidates, z: f32, min_keep: usize) {
     if candidates.list.len() < 3 {
         return;
     }
     candidates.sort_all();
     let (_, probabilities) = candidates.softmax();
-    let bends: Vec<f32> = probabilities.windows(3).map(|p| ((p[0] - p[1]) - (p[1] - p[2])).abs()).collect();
-    let total: f32 = bends.iter().fold(0.0, |sum, bend| sum + bend);
+    let curvatures: Vec<f32> = probabilities.windows(3).map(|p| ((p[0] - p[1]) - (p[1] - p[2])).abs()).collect();
+    let total: f32 = curvatures.iter().fold(0.0, |sum, curvature| sum + curvature);
     #[expect(clippy::cast_precision_loss, reason = "llama.cpp's share was single precision")]
-    let even = 1.0 / bends.len() as f32;
+    let equal_share = 1.0 / curvatures.len() as f32;
     let mut sum = 0.0_f32;
-    let tail = bends.iter().position(|bend| {
-        sum += if total > FLAT { bend / total } else { even };
+    let tail = curvatures.iter().position(|curvature| {
+        sum += if total > FLAT { curvature / total } else { equal_share };
         sum > z
     });
     let Some(tail) = tail else { return };
-    // What is beyond the last bend is only cut off together with it.
+    // Candidates after the last curvature value are only cut off together with it.
     let n_kept = tail.max(min_keep).max(1);
-    if n_kept < bends.len() {
+    if n_kept < curvatures.len() {
         candidates.truncate(n_kept);
     }
 }
@@ -51,7 +51,7 @@ mod tests {
     const PROBABILITIES: [f32; 6] = [0.02, 0.5, 0.3, 0.15, 0.05, 0.01];
 
     #[test]
-    fn the_tail_begins_where_the_bends_sum_to_more_than_z() {
+    fn the_tail_starts_where_the_curvature_exceeds_z() {
         // The row sums to 1.03; sorted: 0.5, 0.3, 0.15, 0.05, 0.02, 0.01 with second differences 0.05, 0.05, 0.07, 0.02.
         assert_eq!(kept(&PROBABILITIES, 0.3, 0), [1]);
         assert_eq!(kept(&PROBABILITIES, 0.6, 0), [1, 2]);
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_left_at_least_and_min_keep() {
+    fn at_least_one_and_min_keep_remain() {
         assert_eq!(kept(&PROBABILITIES, 0.0, 0), [1]);
         assert_eq!(kept(&PROBABILITIES, 0.0, 3), [1, 2, 3]);
     }

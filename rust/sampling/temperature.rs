@@ -1,10 +1,10 @@
-//! Temperature: fixed, or moved by the model's uncertainty.
+//! Temperature: fixed, or dependent on the model's uncertainty.
 
 use crate::sampling::candidates::Candidates;
 
-/// Divides the logits by a temperature; 0 and less leave the most likely candidate alone.
+/// Divides the logits by a temperature; 0 and less keep only the most likely candidate.
 ///
-/// Where the temperature is so low that logits overflow, the most likely one has all the probability.
+/// A temperature so low that logits overflow also keeps only the most likely candidate.
 pub(crate) fn fixed(candidates: &mut Candidates, temperature: f32) {
     let Some(best) = candidates.best() else { return };
     if temperature <= 0.0 || !(best.logit / temperature).is_finite() {
@@ -15,10 +15,10 @@ pub(crate) fn fixed(candidates: &mut Candidates, temperature: f32) {
     }
 }
 
-/// A temperature between two bounds: the lower the surer the model is.
+/// Dynamic temperature: between two bounds, lower if the model is more certain.
 ///
-/// Source: kalomaze, "Dynamic temperature", llama.cpp #4972: the entropy, as a share of the greatest that so many candidates can
-/// have, is raised to an exponent and mapped to the bounds.
+/// Source: kalomaze, "Dynamic temperature", llama.cpp #4972: the entropy, as a fraction of the maximum for this number of
+/// candidates, is raised to an exponent and mapped to the bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Dynamic {
     low: f32,
@@ -27,7 +27,7 @@ pub(crate) struct Dynamic {
 }
 
 impl Dynamic {
-    /// `range`, above 0, around `temperature`, as far as that is not below 0.
+    /// The bounds are `temperature` ± `range`, but not below 0; `range` must be above 0.
     pub(crate) fn new(temperature: f32, range: f32, exponent: f32) -> Self {
         Self { low: (temperature - range).max(0.0), high: temperature + range, exponent }
     }
@@ -40,11 +40,11 @@ impl Dynamic {
         }
         candidates.sort_all();
         let (_, probabilities) = candidates.softmax();
-        let surprise = |p: f32| if p > 0.0 { p * p.ln() } else { 0.0 };
-        let entropy = probabilities.iter().fold(0.0_f32, |entropy, &p| entropy - surprise(p));
+        let p_log_p = |p: f32| if p > 0.0 { p * p.ln() } else { 0.0 };
+        let entropy = probabilities.iter().fold(0.0_f32, |entropy, &p| entropy - p_log_p(p));
         #[expect(clippy::cast_precision_loss, reason = "llama.cpp's number is single precision")]
-        let greatest = -(1.0 / n_all as f32).ln();
-        fixed(candidates, self.low + (self.high - self.low) * (entropy / greatest).powf(self.exponent));
+        let max_entropy = -(1.0 / n_all as f32).ln();
+        fixed(candidates, self.low + (self.high - self.low) * (entropy / max_entropy).powf(self.exponent));
     }
 }
 
@@ -53,57 +53,57 @@ mod tests {
     use super::*;
     use crate::sampling::row::Row;
 
-    fn of(logits: &[f32]) -> Candidates {
+    fn candidates_of(logits: &[f32]) -> Candidates {
         let mut candidates = Candidates::default();
         candidates.keep_all(Row { logits, patches: &[] });
         candidates
     }
 
-    /// What is left, in its order.
+    /// Returns the remaining logits, in order.
     fn logits_of(candidates: &Candidates) -> Vec<f32> {
         candidates.list.iter().map(|candidate| candidate.logit).collect()
     }
 
     #[test]
     fn a_low_temperature_sharpens() {
-        let mut candidates = of(&[1.0, 2.0]);
+        let mut candidates = candidates_of(&[1.0, 2.0]);
         fixed(&mut candidates, 0.5);
         assert_eq!(logits_of(&candidates), [2.0, 4.0]);
     }
 
     #[test]
-    fn none_leaves_the_best_and_counts_the_others() {
+    fn zero_keeps_the_best_and_counts_the_others_as_impossible() {
         for temperature in [0.0, -1.0] {
-            let mut candidates = of(&[1.0, 2.0, 0.0]);
+            let mut candidates = candidates_of(&[1.0, 2.0, 0.0]);
             fixed(&mut candidates, temperature);
             assert_eq!((candidates.list[0].token, candidates.list.len(), candidates.n_impossible), (1, 1, 2));
         }
     }
 
     #[test]
-    fn one_that_overflows_leaves_the_best() {
+    fn a_temperature_that_overflows_keeps_the_best() {
         for logits in [[29.0, 30.0], [-29.0, -28.0]] {
-            let mut candidates = of(&logits);
+            let mut candidates = candidates_of(&logits);
             fixed(&mut candidates, 1e-39);
             assert_eq!((candidates.list[0].token, candidates.list.len()), (1, 1));
         }
     }
 
     #[test]
-    fn certainty_takes_the_low_bound_and_uncertainty_the_high_one() {
+    fn certainty_gives_the_low_bound_and_uncertainty_the_high_one() {
         let dynamic = Dynamic::new(1.0, 0.5, 1.0);
-        let mut certain = of(&[500.0, 0.0]);
+        let mut certain = candidates_of(&[500.0, 0.0]);
         dynamic.apply(&mut certain);
         assert_eq!(logits_of(&certain), [1_000.0, 0.0]);
-        let mut uncertain = of(&[3.0, 3.0]);
+        let mut uncertain = candidates_of(&[3.0, 3.0]);
         dynamic.apply(&mut uncertain);
         assert_eq!(logits_of(&uncertain), [2.0, 2.0]);
     }
 
     #[test]
-    fn an_exponent_bends_the_way() {
+    fn the_exponent_shapes_the_mapping() {
         let at = |exponent| {
-            let mut candidates = of(&[1.0, 0.0]);
+            let mut candidates = candidates_of(&[1.0, 0.0]);
             Dynamic::new(1.0, 0.9, exponent).apply(&mut candidates);
             candidates.list[0].logit
         };
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_single_candidate_keeps_its_logit() {
-        let mut candidates = of(&[3.0]);
+        let mut candidates = candidates_of(&[3.0]);
         Dynamic::new(1.0, 0.5, 1.0).apply(&mut candidates);
         assert_eq!(logits_of(&candidates), [3.0]);
     }

@@ -1,35 +1,35 @@
-//! The threads that rows of logits are sampled on, several rows at once.
+//! The threads that sample several rows of logits in parallel.
 
 use rayon::iter::{IndexedParallelIterator, IntoParallelRefMutIterator, ParallelIterator};
 
-/// Most threads. Sampling reads each row from memory once, which few threads exhaust.
+/// Maximum number of threads. Sampling reads each row from memory once, and few threads saturate the memory bandwidth.
 pub const MAX_THREADS: usize = 8;
 
-/// Fewest logits for which the threads are woken, which takes about 50 µs: as long as a row of 152,064 logits.
+/// Minimum logits for which the threads are woken, which takes about 50 µs: as long as sampling a row of 152,064 logits.
 ///
 /// Means of `cargo bench --bench sampling` on two busy cores with one thread and with two, in µs: 110 and 158 for 2 rows of 152,064
 /// logits, 136 and 110 for 8 of 32,000, 356 and 244 for 128 of 2,048, 1,579 and 1,169 for 32 of 152,064.
 pub const MIN_LOGITS: usize = 1 << 19;
 
-/// The thread that made this, and those beside it that sleep until there is enough to do.
+/// The calling thread, and worker threads that sleep until there is enough work.
 ///
-/// They live as long as this. What each row gives does not depend on how many there are.
+/// The workers live as long as this value. Results do not depend on the number of threads.
 pub struct Threads {
-    /// `None` where the calling thread is alone.
-    beside: Option<rayon::ThreadPool>,
+    /// `None` if the calling thread works alone.
+    workers: Option<rayon::ThreadPool>,
 }
 
 impl Threads {
-    /// Starts as many threads beside the calling one as make `n_threads` with it, and [`MAX_THREADS`] at most. Where they cannot
-    /// be started, the calling thread works alone.
+    /// Starts worker threads, so that with the calling one there are `n_threads`, at most [`MAX_THREADS`]. If they cannot be
+    /// started, the calling thread works alone.
     ///
-    /// The calling thread belongs to them until it ends, and can belong to no others: for that rayon keeps a few kilobytes for
-    /// good. It is worth it, since the caller works itself instead of waking another thread and waiting for it.
+    /// The calling thread joins the pool until it ends and cannot join another one: for that rayon keeps a few kilobytes
+    /// permanently. In return the caller takes part in the work instead of waking another thread and waiting for it.
     #[must_use]
     pub fn new(n_threads: usize) -> Self {
         let n_threads = n_threads.min(MAX_THREADS);
         if n_threads <= 1 {
-            return Self { beside: None };
+            return Self { workers: None };
         }
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(n_threads)
@@ -39,12 +39,13 @@ impl Threads {
         if let Err(error) = &threads {
             tracing::warn!("rows are sampled one after the other: {error}");
         }
-        Self { beside: threads.ok() }
+        Self { workers: threads.ok() }
     }
 
-    /// Does `work` for each of `rows`, of `n_vocab` logits each, and returns when all is done. Called on the thread that made this.
+    /// Calls `work` for each of `rows`, of `n_vocab` logits each, and returns when all are done. Must be called on the thread
+    /// that created this value.
     pub fn for_each<T: Send>(&self, rows: &mut [T], n_vocab: usize, work: impl Fn(&mut T) + Send + Sync) {
-        match &self.beside {
+        match &self.workers {
             Some(threads) if rows.len() > 1 && rows.len().saturating_mul(n_vocab) >= MIN_LOGITS => {
                 threads.install(|| rows.par_iter_mut().with_max_len(1).for_each(work));
             }
@@ -67,24 +68,24 @@ mod tests {
     use crate::sampling::token_strings::tests::Pieces;
     use crate::sampling::{Sampler, logprobs};
 
-    /// How long threads that are expected are waited for.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Maximum time to wait for expected threads.
+    const MAX_WAIT: Duration = Duration::from_secs(60);
 
     const N_ROWS: usize = 40;
     const N_VOCAB: usize = 20_000;
 
-    /// A token, the bits of its log-probability, and those of the most likely ones.
+    /// A token, the bits of its log-probability, and the same for the most likely tokens.
     type Drawn = (Token, u32, Vec<(Token, u32)>);
 
-    /// What three rounds over the same rows give.
+    /// Returns the results of three rounds over the same rows.
     fn drawn_on(n_threads: usize) -> Vec<Drawn> {
         let mut random = Mt19937::new(3);
         #[expect(clippy::cast_possible_truncation, reason = "any number will do")]
         let mut row = || (0..N_VOCAB).map(|_| (random.uniform() * 12.0) as f32).collect::<Vec<f32>>();
         let logits: Vec<Vec<f32>> = (0..N_ROWS).map(|_| row()).collect();
         let params = SamplingParams { temperature: 1.5, top_k: 200, repeat_penalty: 1.3, ..SamplingParams::default() };
-        let lexicon = Pieces::none(&[]);
-        let sampler = |seed| Sampler::new(&params, seed, &lexicon, 100);
+        let token_strings = Pieces::none(&[]);
+        let sampler = |seed| Sampler::new(&params, seed, &token_strings, 100);
         let mut rows: Vec<_> = (0..).zip(&logits).map(|(seed, row)| (sampler(seed), row, Vec::new())).collect();
         let draw = |(sampler, row, drawn): &mut (Sampler, &Vec<f32>, Vec<Drawn>)| {
             let token = sampler.sample(row);
@@ -103,56 +104,56 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_does_not_depend_on_the_number_of_threads() {
+    fn draws_do_not_depend_on_the_number_of_threads() {
         const { assert!(N_ROWS * N_VOCAB >= MIN_LOGITS, "the threads are used") };
-        let alone = drawn_on(1);
-        assert_eq!(alone.len(), 3 * N_ROWS);
+        let single_threaded = drawn_on(1);
+        assert_eq!(single_threaded.len(), 3 * N_ROWS);
         for n_threads in [2, 3, 8, 100] {
-            assert_eq!(drawn_on(n_threads), alone, "on {n_threads} threads");
+            assert_eq!(drawn_on(n_threads), single_threaded, "on {n_threads} threads");
         }
     }
 
-    /// Counts the calling thread among those that took part, long enough for others to wake up: 20 ms at least, and until there are
-    /// `n_expected` or the deadline has come.
-    fn take_part<T: Eq + Hash>(seen: &Mutex<HashSet<T>>, me: T, n_expected: usize, deadline: Instant) {
-        let count = || seen.lock().expect("nobody panics").len();
-        seen.lock().expect("nobody panics").insert(me);
+    /// Records the calling thread, then sleeps so that other threads wake up: at least 20 ms, and until the deadline has passed or
+    /// `n_expected` threads are recorded.
+    fn take_part<T: Eq + Hash>(participants: &Mutex<HashSet<T>>, participant: T, n_expected: usize, deadline: Instant) {
+        let count = || participants.lock().expect("no thread panics").len();
+        participants.lock().expect("no thread panics").insert(participant);
         thread::sleep(Duration::from_millis(20));
         while count() < n_expected && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// How many threads took part of those that are expected to, and how often each row was worked on.
+    /// Returns how many threads took part, and how often each row was processed.
     fn worked_on(n_threads: usize, n_rows: usize, n_vocab: usize, n_expected: usize) -> (usize, Vec<usize>) {
         let worker = thread::spawn(move || {
             let threads = Threads::new(n_threads);
-            let (seen, deadline) = (Mutex::default(), Instant::now() + PATIENCE);
+            let (participants, deadline) = (Mutex::default(), Instant::now() + MAX_WAIT);
             let mut rows = vec![0; n_rows];
             threads.for_each(&mut rows, n_vocab, |n_times| {
                 *n_times += 1;
-                take_part(&seen, thread::current().id(), n_expected, deadline);
+                take_part(&participants, thread::current().id(), n_expected, deadline);
             });
-            (seen.into_inner().expect("nobody panics").len(), rows)
+            (participants.into_inner().expect("no thread panics").len(), rows)
         });
         worker.join().expect("counting does not fail")
     }
 
     #[test]
-    fn rows_are_shared_out_where_there_are_enough_of_them() {
+    fn rows_are_distributed_if_there_are_enough_logits() {
         assert_eq!(worked_on(3, 12, MIN_LOGITS, 3), (3, vec![1; 12]));
         assert_eq!(worked_on(100, 40, MIN_LOGITS, MAX_THREADS), (MAX_THREADS, vec![1; 40]));
     }
 
     #[test]
-    fn few_logits_or_a_single_row_are_the_callers() {
+    fn few_logits_or_a_single_row_stay_on_the_calling_thread() {
         assert_eq!(worked_on(3, 4, MIN_LOGITS / 8, 1), (1, vec![1; 4]));
         assert_eq!(worked_on(3, 1, MIN_LOGITS, 1), (1, vec![1]));
         assert_eq!(worked_on(1, 4, MIN_LOGITS, 1), (1, vec![1; 4]));
         assert_eq!(worked_on(3, 0, MIN_LOGITS, 1), (0, vec![]));
     }
 
-    /// Clock ticks of CPU time of a thread of this process, named as `/proc/thread-self` names it; `None` once it has ended.
+    /// Returns the clock ticks of CPU time of a thread, named by its `/proc/thread-self` link; `None` once it has ended.
     #[cfg(target_os = "linux")]
     fn ticks(task: &std::path::Path) -> Option<u64> {
         let stat = std::fs::read_to_string(std::path::Path::new("/proc").join(task).join("stat")).ok()?;
@@ -164,18 +165,18 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn threads_without_rows_use_no_cpu_and_end_with_their_owner() {
-        let (tell, told) = mpsc::channel();
-        let (end, ended) = mpsc::channel::<()>();
+        let (tasks_sender, tasks_receiver) = mpsc::channel();
+        let (end_sender, end_receiver) = mpsc::channel::<()>();
         let owner = thread::spawn(move || {
             let threads = Threads::new(3);
-            let (tasks, deadline) = (Mutex::default(), Instant::now() + PATIENCE);
+            let (tasks, deadline) = (Mutex::default(), Instant::now() + MAX_WAIT);
             threads.for_each(&mut [0; 12], MIN_LOGITS, |_| {
                 take_part(&tasks, std::fs::read_link("/proc/thread-self").expect("Linux names its threads"), 3, deadline);
             });
-            tell.send(tasks.into_inner().expect("nobody panics")).expect("the test waits");
-            ended.recv().expect("the test tells");
+            tasks_sender.send(tasks.into_inner().expect("no thread panics")).expect("the test receives");
+            end_receiver.recv().expect("the test sends");
         });
-        let tasks = told.recv().expect("the threads work");
+        let tasks = tasks_receiver.recv().expect("the threads work");
         assert_eq!(tasks.len(), 3);
         let used = || tasks.iter().map(|task| ticks(task)).collect::<Vec<_>>();
         thread::sleep(Duration::from_millis(100));
@@ -183,7 +184,7 @@ mod tests {
         assert!(before.iter().all(Option::is_some), "{before:?}");
         thread::sleep(Duration::from_millis(500));
         assert_eq!(used(), before);
-        end.send(()).expect("the owner waits");
+        end_sender.send(()).expect("the owner waits");
         owner.join().expect("the owner does not fail");
         let is_over = || used().iter().all(Option::is_none);
         assert!(

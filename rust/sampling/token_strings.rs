@@ -1,4 +1,4 @@
-//! What the samplers ask of a model's vocabulary.
+//! The samplers' view of a model's vocabulary.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,75 +7,77 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::request::Token;
 use crate::sampling::sequence_breakers::SequenceBreakers;
 
-/// Lists of sequence breakers that are kept; clients send the same few.
+/// Maximum cached lists of sequence breakers; clients send the same few.
 const MAX_LISTS: usize = 16;
 
-/// The vocabulary of a model, as far as samplers need it. It is asked on any thread.
+/// The part of a model's vocabulary that samplers need. Called on any thread.
 pub trait Vocabulary: Send + Sync {
-    /// How many tokens there are; their ids begin at 0.
+    /// Returns the number of tokens; ids start at 0.
     fn n_vocab(&self) -> usize;
 
-    /// The bytes that `token`, one of them, is spelt with, those of control tokens included.
+    /// Returns the bytes of `token`, also for control tokens.
     fn spelling(&self, token: Token) -> &[u8];
 
-    /// The bytes of a text of this token alone: its spelling, less the space that some vocabularies put before every text.
+    /// Returns the bytes of a text of only this token: its spelling without the space that some vocabularies add before every
+    /// text.
     fn spelling_alone(&self, token: Token) -> Cow<'_, [u8]>;
 
-    /// The bytes that `token` adds to a text: none for a control token.
+    /// Returns the bytes that `token` adds to a text: none for a control token.
     fn piece(&self, token: Token) -> &[u8];
 
-    /// The tokens of `text`, which need not be UTF-8, without any that are added to a text and without control tokens.
+    /// Tokenizes `text`, which need not be UTF-8, without adding tokens and without recognising control tokens.
     fn tokenize(&self, text: &[u8]) -> Vec<Token>;
 
-    /// The token of a line's end, where there is one.
+    /// Returns the newline token, if there is one.
     fn newline(&self) -> Option<Token>;
 
-    /// The token that begins texts, where there is one.
+    /// Returns the token that starts texts, if there is one.
     fn opening(&self) -> Option<Token>;
 
-    /// Whether `token` ends a text.
+    /// Returns whether `token` ends a text.
     fn is_end(&self, token: Token) -> bool;
 
-    /// Every token that ends a text.
+    /// Returns every token that ends a text.
     fn end_tokens(&self) -> &[Token];
 
-    /// The token that ends a turn, or else a text.
+    /// Returns the token that ends a turn, or else a token that ends a text.
     fn end_of_turn(&self) -> Option<Token>;
 }
 
-/// A vocabulary with what was looked up in it. Cheap to clone; clones share it.
+/// A vocabulary with a cache of lookups. Cheap to clone; clones share the cache.
 #[derive(Clone)]
 pub struct TokenStrings {
     vocabulary: Arc<dyn Vocabulary>,
-    /// The lists that were asked for last, the latest last.
+    /// The last used lists, the most recent last.
     breakers: Arc<Mutex<Vec<CachedBreakers>>>,
 }
 
-/// A list of sequence breakers, and what it comes to.
+/// A list of sequence breakers, and its lookup.
 type CachedBreakers = (Vec<String>, Arc<SequenceBreakers>);
 
 impl TokenStrings {
-    /// Of `vocabulary`; nothing is looked up yet.
+    /// Wraps `vocabulary` with an empty cache.
     pub fn new(vocabulary: impl Vocabulary + 'static) -> Self {
         Self { vocabulary: Arc::new(vocabulary), breakers: Arc::default() }
     }
 
-    /// The tokens at which a repetition ends, for these texts.
+    /// Returns the sequence breakers for these texts.
     ///
-    /// The first time, that takes a pass over the vocabulary: about 1 ms at 152,064 tokens. The last [`MAX_LISTS`] lists are remembered.
+    /// The first call for a list takes a pass over the vocabulary: about 1 ms at 152,064 tokens. The last [`MAX_LISTS`] lists
+    /// are cached.
     pub(crate) fn breakers(&self, texts: &[String]) -> Arc<SequenceBreakers> {
-        let mut known = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = known.iter().position(|(list, _)| list == texts) {
-            known[at..].rotate_left(1);
+        let mut cached = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = cached.iter().position(|(list, _)| list == texts) {
+            cached[at..].rotate_left(1);
         } else {
-            // Others wait meanwhile; they would mostly ask for the same.
+            // The lock is held during the lookup; concurrent callers mostly need the same list.
             let breakers = Arc::new(SequenceBreakers::new(texts, &*self.vocabulary));
-            if known.len() == MAX_LISTS {
-                known.remove(0);
+            if cached.len() == MAX_LISTS {
+                cached.remove(0);
             }
-            known.push((texts.to_vec(), breakers));
+            cached.push((texts.to_vec(), breakers));
         }
-        let (_, breakers) = known.last().expect("one was found or made");
+        let (_, breakers) = cached.last().expect("an entry was just found or added");
         Arc::clone(breakers)
     }
 }
@@ -90,16 +92,16 @@ impl std::ops::Deref for TokenStrings {
 
 impl fmt::Debug for TokenStrings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lexicon").field("n_vocab", &self.vocabulary.n_vocab()).finish_non_exhaustive()
+        f.debug_struct("TokenStrings").field("n_vocab", &self.vocabulary.n_vocab()).finish_non_exhaustive()
     }
 }
 
-/// Vocabularies of tests.
+/// Vocabularies for tests.
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 
-    /// Tokens are the pieces that are given; the first ones end a text, as many as asked for.
+    /// A vocabulary of the given pieces, of which the first `n_ends` end a text.
     pub(crate) struct Pieces {
         pieces: Vec<Vec<u8>>,
         ends: Vec<Token>,
@@ -115,13 +117,13 @@ pub(crate) mod tests {
             })
         }
 
-        /// Of pieces that need not be UTF-8.
+        /// A vocabulary of pieces that need not be UTF-8.
         pub(crate) fn of_bytes(pieces: &[&[u8]], n_ends: usize) -> TokenStrings {
             let pieces = pieces.iter().map(|piece| piece.to_vec()).collect();
             TokenStrings::new(Self { pieces, ends: (0..).take(n_ends).collect(), newline: None })
         }
 
-        /// Where nothing is asked of the pieces: these tokens end a text.
+        /// A vocabulary without pieces, in which `ends` end a text.
         pub(crate) fn none(ends: &[Token]) -> TokenStrings {
             TokenStrings::new(Self { pieces: Vec::new(), ends: ends.to_vec(), newline: None })
         }
@@ -177,20 +179,20 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_list_is_looked_up_once_and_few_are_remembered() {
-        let lexicon = Pieces::lexicon(&["a", "b", "ab"], 0);
+    fn a_list_is_looked_up_once_and_only_the_latest_are_cached() {
+        let token_strings = Pieces::lexicon(&["a", "b", "ab"], 0);
         let list = |text: &str| vec![text.to_owned()];
-        let first = lexicon.breakers(&list("a"));
-        assert!(Arc::ptr_eq(&first, &lexicon.clone().breakers(&list("a"))));
+        let first = token_strings.breakers(&list("a"));
+        assert!(Arc::ptr_eq(&first, &token_strings.clone().breakers(&list("a"))));
         for i in 1..MAX_LISTS {
-            lexicon.breakers(&list(&"b".repeat(i)));
-            assert!(Arc::ptr_eq(&first, &lexicon.breakers(&list("a"))));
+            token_strings.breakers(&list(&"b".repeat(i)));
+            assert!(Arc::ptr_eq(&first, &token_strings.breakers(&list("a"))));
         }
-        assert!(Arc::ptr_eq(&lexicon.breakers(&list("bb")), &lexicon.breakers(&list("bb"))));
-        let forgotten = lexicon.breakers(&list("b"));
+        assert!(Arc::ptr_eq(&token_strings.breakers(&list("bb")), &token_strings.breakers(&list("bb"))));
+        let evicted = token_strings.breakers(&list("b"));
         for i in 0..MAX_LISTS {
-            lexicon.breakers(&list(&"a".repeat(i + 2)));
+            token_strings.breakers(&list(&"a".repeat(i + 2)));
         }
-        assert!(!Arc::ptr_eq(&forgotten, &lexicon.breakers(&list("b"))));
+        assert!(!Arc::ptr_eq(&evicted, &token_strings.breakers(&list("b"))));
     }
 }

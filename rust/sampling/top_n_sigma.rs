@@ -1,11 +1,11 @@
-//! Keeps what lies within some standard deviations of the greatest logit.
+//! Top-nσ: keeps tokens within some standard deviations of the greatest logit.
 //!
-//! Source: Tang et al., "Top-nσ: Not All Logits Are You Need", 2024; sums and roundings are those of llama.cpp's `top_n_sigma`.
+//! Source: Tang et al., "Top-nσ: Not All Logits Are You Need", 2024; sums and rounding follow llama.cpp's `top_n_sigma`.
 
 use crate::sampling::candidates::Candidates;
 use crate::sampling::row::Row;
 
-/// Keeps the candidates whose logits are at most `n`, a number above 0, standard deviations below the greatest.
+/// Keeps the candidates whose logits are at most `n` standard deviations below the greatest; `n` must be above 0.
 pub(crate) fn top_n_sigma(candidates: &mut Candidates, n: f32) {
     if candidates.n_all() < 2 {
         return;
@@ -19,7 +19,7 @@ pub(crate) fn top_n_sigma(candidates: &mut Candidates, n: f32) {
     candidates.n_impossible += n_listed - candidates.list.len();
 }
 
-/// Takes the tokens of a whole row that [`top_n_sigma`] keeps of it.
+/// Selects the tokens that [`top_n_sigma`] keeps directly from a row.
 pub(crate) fn take_top_n_sigma(candidates: &mut Candidates, row: Row<'_>, n: f32) {
     let spread = row.fold(Spread::default(), Spread::add);
     let squares = row.fold(0.0, |squares, logit| spread.add_square(squares, logit));
@@ -27,26 +27,26 @@ pub(crate) fn take_top_n_sigma(candidates: &mut Candidates, row: Row<'_>, n: f32
     candidates.keep_above(row, floor);
 }
 
-/// What is known of logits after one pass.
+/// Maximum, sum and count of some logits.
 #[derive(Debug, Clone, Copy)]
 struct Spread {
-    greatest: f32,
+    max: f32,
     total: f32,
     n: f32,
 }
 
 impl Default for Spread {
     fn default() -> Self {
-        Self { greatest: f32::NEG_INFINITY, total: 0.0, n: 0.0 }
+        Self { max: f32::NEG_INFINITY, total: 0.0, n: 0.0 }
     }
 }
 
 impl Spread {
     fn add(self, logit: f32) -> Self {
-        Self { greatest: self.greatest.max(logit), total: self.total + logit, n: self.n + 1.0 }
+        Self { max: self.max.max(logit), total: self.total + logit, n: self.n + 1.0 }
     }
 
-    /// Squared in double precision and added up in single precision, as llama.cpp does.
+    /// Squares in double precision and sums in single precision, as llama.cpp does.
     #[expect(clippy::cast_possible_truncation, reason = "llama.cpp's sum is single precision")]
     fn add_square(self, squares: f32, logit: f32) -> f32 {
         let deviation = f64::from(logit - self.total / self.n);
@@ -54,7 +54,7 @@ impl Spread {
     }
 
     fn floor(self, n_sigma: f32, squares: f32) -> f32 {
-        self.greatest - n_sigma * (squares / self.n).sqrt()
+        self.max - n_sigma * (squares / self.n).sqrt()
     }
 }
 
@@ -63,20 +63,20 @@ mod tests {
     use super::*;
     use crate::request::Token;
 
-    /// What is left of these logits, by the row and by the list.
+    /// Returns the tokens that remain, and asserts that row and list agree.
     fn kept(logits: &[f32], n: f32) -> Vec<Token> {
         let row = Row { logits, patches: &[] };
-        let (mut taken, mut cut) = (Candidates::default(), Candidates::default());
-        take_top_n_sigma(&mut taken, row, n);
-        cut.keep_all(row);
-        top_n_sigma(&mut cut, n);
-        assert_eq!((&taken.list, taken.n_impossible), (&cut.list, cut.n_impossible));
-        assert_eq!(cut.n_all(), logits.len());
-        cut.list.iter().map(|candidate| candidate.token).collect()
+        let (mut from_row, mut from_list) = (Candidates::default(), Candidates::default());
+        take_top_n_sigma(&mut from_row, row, n);
+        from_list.keep_all(row);
+        top_n_sigma(&mut from_list, n);
+        assert_eq!((&from_row.list, from_row.n_impossible), (&from_list.list, from_list.n_impossible));
+        assert_eq!(from_list.n_all(), logits.len());
+        from_list.list.iter().map(|candidate| candidate.token).collect()
     }
 
     #[test]
-    fn what_is_too_many_deviations_below_the_best_goes() {
+    fn tokens_too_far_below_the_best_are_removed() {
         // The mean is 2 and the standard deviation 2.
         let logits = [0.0, 4.0, 0.0, 4.0];
         assert_eq!(kept(&logits, 1.9), [1, 3]);
@@ -84,19 +84,19 @@ mod tests {
     }
 
     #[test]
-    fn impossible_tokens_have_no_part_in_the_deviation() {
+    fn impossible_tokens_do_not_affect_the_deviation() {
         assert_eq!(kept(&[0.0, f32::NEG_INFINITY, 4.0, 0.0, f32::NAN, 4.0], 1.9), [2, 5]);
     }
 
     #[test]
-    fn one_token_or_none_stays_as_it_is() {
+    fn at_most_one_token_stays_unchanged() {
         assert_eq!(kept(&[3.0], 0.1), [0]);
         assert_eq!(kept(&[], 0.1), [0; 0]);
         assert_eq!(kept(&[f32::NAN, f32::NEG_INFINITY], 0.1), [0; 0]);
     }
 
     #[test]
-    fn logits_without_bounds_do_not_empty_the_list() {
+    fn infinite_logits_do_not_empty_the_list() {
         assert!(kept(&[1.0, f32::INFINITY, 2.0], 1.0).contains(&1));
     }
 }

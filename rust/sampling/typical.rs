@@ -1,28 +1,28 @@
-//! Keeps what is about as surprising as the average token, and drops what is too obvious or too rare.
+//! Locally typical sampling: keeps tokens whose surprise is near the average, and drops too predictable and too rare ones.
 //!
 //! Source: Meister et al., "Locally Typical Sampling", 2022.
 
 use crate::sampling::candidates::Candidates;
 use crate::sampling::order;
 
-/// Keeps the candidates whose surprise is nearest to the mean one, until their probabilities sum to more than `p`; one at least,
-/// and `min_keep`. They are left in the order of that nearness.
+/// Keeps the candidates whose surprise is nearest to the mean, until their probabilities sum to more than `p`; at least one and
+/// `min_keep`. They stay in the order of that distance.
 ///
-/// llama.cpp's entropy is no number any more where a probability is too small for one (or 0, after top-n-σ); here it counts as 0.
+/// llama.cpp's entropy becomes NaN if a probability underflows (or is 0, after top-n-σ); here such a term counts as 0.
 pub(crate) fn typical(candidates: &mut Candidates, p: f32, min_keep: usize) {
     candidates.sort_all();
     let (list, probabilities) = candidates.softmax();
     let entropy = probabilities.iter().filter(|&&p| p > 0.0).fold(0.0_f32, |entropy, p| entropy + -p * p.ln());
     let distances = probabilities.iter().map(|p| (-p.ln() - entropy).abs());
-    // No distance is negative, and the bits of such numbers are ordered as the numbers are.
+    // Distances are not negative, and the bits of such floats have the order of the floats.
     let ranks = distances.zip(0_u64..).map(|(distance, at)| (u64::from(distance.to_bits()) << 32) | at).collect();
     let (kept, is_enough) = order::with_sorted(ranks, |ranks| {
-        let places = ranks.iter().map(|rank| usize::try_from(rank & 0xffff_ffff).expect("an index fits into a usize"));
+        let positions = ranks.iter().map(|rank| usize::try_from(rank & 0xffff_ffff).expect("an index fits into a usize"));
         let mut sum = 0.0_f32;
         let mut kept = Vec::new();
-        let is_enough = places.into_iter().any(|place| {
-            sum += probabilities[place];
-            kept.push(list[place]);
+        let is_enough = positions.into_iter().any(|position| {
+            sum += probabilities[position];
+            kept.push(list[position]);
             sum > p && kept.len() >= min_keep
         });
         (kept, is_enough)
@@ -59,25 +59,25 @@ mod tests {
     }
 
     #[test]
-    fn the_most_likely_token_may_go() {
+    fn the_most_likely_token_may_be_removed() {
         assert_eq!(kept(&PROBABILITIES, 0.1, 0), [2]);
     }
 
     #[test]
-    fn min_keep_leaves_so_many() {
+    fn min_keep_candidates_remain() {
         assert_eq!(kept(&PROBABILITIES, 0.1, 3), [2, 0, 1]);
         assert_eq!(kept(&PROBABILITIES, 0.1, 9).len(), 5);
     }
 
     #[test]
-    fn what_is_next_to_impossible_spoils_nothing() {
+    fn nearly_impossible_tokens_do_not_matter() {
         let mut with_rest = PROBABILITIES.to_vec();
         with_rest.extend([0.0, 1e-45]);
         assert_eq!(kept(&with_rest, 0.7, 0), [2, 0]);
     }
 
     #[test]
-    fn of_nothing_nothing_is_left() {
+    fn an_empty_list_stays_empty() {
         assert_eq!(kept(&[], 0.5, 1), [0; 0]);
     }
 }

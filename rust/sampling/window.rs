@@ -1,78 +1,78 @@
-//! The last tokens of a text whose beginning many texts share.
+//! The last tokens of a text, with shared storage for the prompt.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::request::Token;
 
-/// The last tokens of a text, as many as a penalty looks at.
+/// The last tokens of a text, up to a maximum.
 ///
-/// What the text begins with is shared: a clone copies only what followed on it, so that a branch of a long prompt costs as little
-/// as one of a short prompt.
+/// The text's first part is shared: a clone copies only the tokens added after it, so a branch of a long prompt costs no more
+/// than one of a short prompt.
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
-    /// Tokens that count, the last ones; at least 1.
-    n_most: usize,
+    /// Maximum number of tokens, at least 1.
+    max_len: usize,
     shared: Arc<[Token]>,
-    /// `[0, n_gone)` of what is shared counts no longer.
-    n_gone: usize,
-    own: VecDeque<Token>,
+    /// `[0, n_expired)` of the shared tokens have left the window.
+    n_expired: usize,
+    added: VecDeque<Token>,
 }
 
 impl Window {
-    /// An empty one that will hold `n_most` tokens, at least 1.
-    pub(crate) fn new(n_most: usize) -> Self {
-        assert!(n_most > 0, "a window holds at least one token");
-        Self { n_most, shared: Arc::default(), n_gone: 0, own: VecDeque::new() }
+    /// Creates an empty window of at most `max_len` tokens, at least 1.
+    pub(crate) fn new(max_len: usize) -> Self {
+        assert!(max_len > 0, "a window holds at least one token");
+        Self { max_len, shared: Arc::default(), n_expired: 0, added: VecDeque::new() }
     }
 
-    /// Begins with `text`, of which only the last tokens count.
+    /// Starts with `text`, of which only the last tokens are kept.
     pub(crate) fn begin(&mut self, text: Arc<[Token]>) {
-        assert!(self.is_empty(), "a text has one beginning");
-        self.n_gone = text.len().saturating_sub(self.n_most);
+        assert!(self.is_empty(), "the window must be empty");
+        self.n_expired = text.len().saturating_sub(self.max_len);
         self.shared = text;
     }
 
-    /// Adds a token; returns the one that counts no longer.
+    /// Adds a token; returns the token that leaves the window.
     pub(crate) fn push(&mut self, token: Token) -> Option<Token> {
-        let is_full = self.len() == self.n_most;
-        self.own.push_back(token);
+        let is_full = self.len() == self.max_len;
+        self.added.push_back(token);
         if !is_full {
             return None;
         }
-        let Some(&oldest) = self.shared.get(self.n_gone) else { return self.own.pop_front() };
-        self.n_gone += 1;
-        if self.n_gone == self.shared.len() {
-            (self.shared, self.n_gone) = (Arc::default(), 0);
+        let Some(&oldest) = self.shared.get(self.n_expired) else { return self.added.pop_front() };
+        self.n_expired += 1;
+        if self.n_expired == self.shared.len() {
+            (self.shared, self.n_expired) = (Arc::default(), 0);
         }
         Some(oldest)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.shared.len() - self.n_gone + self.own.len()
+        self.shared.len() - self.n_expired + self.added.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The token that `n` others follow; there must be one.
+    /// Returns the token that is followed by `n` others; it must exist.
     pub(crate) fn nth_last(&self, n: usize) -> Token {
-        match self.own.len().checked_sub(n + 1) {
-            Some(at) => self.own[at],
-            None => self.shared[self.shared.len() + self.own.len() - n - 1],
+        match self.added.len().checked_sub(n + 1) {
+            Some(at) => self.added[at],
+            None => self.shared[self.shared.len() + self.added.len() - n - 1],
         }
     }
 
-    /// The tokens in their order, in pieces.
-    pub(crate) fn pieces(&self) -> [&[Token]; 3] {
-        let (own, rest) = self.own.as_slices();
-        [&self.shared[self.n_gone..], own, rest]
+    /// Returns the tokens in order, as three slices.
+    pub(crate) fn slices(&self) -> [&[Token]; 3] {
+        let (added, rest) = self.added.as_slices();
+        [&self.shared[self.n_expired..], added, rest]
     }
 
-    /// How many tokens a clone would copy.
-    pub(crate) fn n_own(&self) -> usize {
-        self.own.len()
+    /// Returns the number of tokens that a clone would copy.
+    pub(crate) fn n_copied(&self) -> usize {
+        self.added.len()
     }
 }
 
@@ -80,7 +80,7 @@ impl Window {
 pub(crate) mod tests {
     use super::*;
 
-    /// A window that has room for all of `text`.
+    /// A window that holds all of `text`.
     pub(crate) fn holding(text: &[Token]) -> Window {
         let mut window = Window::new(text.len().max(1));
         window.begin(text.into());
@@ -88,28 +88,28 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn it_holds_the_last_tokens_wherever_they_lie() {
-        let said: Vec<Token> = (0..40).collect();
+    fn it_holds_the_last_tokens_wherever_they_are_stored() {
+        let text: Vec<Token> = (0..40).collect();
         for n_prompt in [0, 1, 5, 7, 8, 30] {
             let mut window = Window::new(7);
-            window.begin(said[..n_prompt].into());
-            for n in n_prompt..said.len() {
-                let expected = &said[n.saturating_sub(7)..n];
-                assert_eq!((window.pieces().concat(), window.len()), (expected.to_vec(), expected.len()));
+            window.begin(text[..n_prompt].into());
+            for n in n_prompt..text.len() {
+                let expected = &text[n.saturating_sub(7)..n];
+                assert_eq!((window.slices().concat(), window.len()), (expected.to_vec(), expected.len()));
                 let from_end = (0..window.len()).rev().map(|behind| window.nth_last(behind));
                 assert_eq!(from_end.collect::<Vec<_>>(), expected);
-                assert_eq!(window.push(said[n]), n.checked_sub(7).map(|oldest| said[oldest]));
+                assert_eq!(window.push(text[n]), n.checked_sub(7).map(|oldest| text[oldest]));
             }
         }
     }
 
     #[test]
-    fn a_clone_shares_the_beginning_until_it_has_left_the_window() {
+    fn a_clone_shares_the_initial_text_until_it_has_left_the_window() {
         let text: Arc<[Token]> = (0..100).collect();
         let mut window = Window::new(10);
         window.begin(Arc::clone(&text));
         let branches = vec![window.clone(); 20];
-        assert_eq!((Arc::strong_count(&text), branches.iter().map(Window::n_own).sum::<usize>()), (22, 0));
+        assert_eq!((Arc::strong_count(&text), branches.iter().map(Window::n_copied).sum::<usize>()), (22, 0));
         for token in 0..10 {
             window.push(token);
         }

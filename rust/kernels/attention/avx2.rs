@@ -1,4 +1,4 @@
-//! AVX2 with FMA and F16C: eight lanes, sixteen registers.
+//! AVX2 with FMA and F16C: 8 lanes, 16 registers.
 
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _CMP_NLE_UQ, _mm_cvtph_ps, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_set1_epi16,
@@ -18,7 +18,6 @@ use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
 
 const LANES: usize = 8;
 
-/// Vectors of 256 bits.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2;
 
@@ -30,12 +29,12 @@ kernels!(
 );
 
 #[target_feature(enable = "avx2")]
-unsafe fn look(mask: *const u16) -> (u64, u64) {
+unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
     let hidden = _mm256_set1_epi16(super::Mask::HIDDEN.cast_signed());
     let magnitude = _mm256_set1_epi16(0x7fff);
-    let (mut seen, mut zero) = (0, 0);
+    let (mut visible, mut zero) = (0, 0);
     for half in 0..2 {
-        // SAFETY: the caller vouches for 64 numbers.
+        // SAFETY: the caller guarantees 64 elements.
         let (low, high) = unsafe {
             let first = mask.add(32 * half);
             (_mm256_loadu_si256(first.cast()), _mm256_loadu_si256(first.add(16).cast()))
@@ -44,25 +43,25 @@ unsafe fn look(mask: *const u16) -> (u64, u64) {
             let bytes = _mm256_permute4x64_epi64::<0xd8>(_mm256_packs_epi16(low, high));
             u64::from(_mm256_movemask_epi8(bytes).cast_unsigned()) << (32 * half)
         };
-        seen |= !bits(_mm256_cmpeq_epi16(low, hidden), _mm256_cmpeq_epi16(high, hidden)) & 0xffff_ffff << (32 * half);
+        visible |= !bits(_mm256_cmpeq_epi16(low, hidden), _mm256_cmpeq_epi16(high, hidden)) & 0xffff_ffff << (32 * half);
         let none = _mm256_setzero_si256();
         let is_zero = |x| _mm256_cmpeq_epi16(_mm256_and_si256(x, magnitude), none);
         zero |= bits(is_zero(low), is_zero(high));
     }
-    (seen, zero)
+    (visible, zero)
 }
 
-/// One number in half precision.
+/// Loads one value in half precision; unaligned.
 #[inline(always)]
 unsafe fn half(from: *const u8) -> f32 {
-    // SAFETY: the caller vouches for the instruction set and for the number.
+    // SAFETY: the caller guarantees the instruction set and the element.
     unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned()))) }
 }
 
-/// Transposes eight vectors of eight.
+/// Transposes an 8 × 8 matrix of 32-bit units.
 #[inline(always)]
 unsafe fn transpose_8(r: [__m256i; 8]) -> [__m256i; 8] {
-    // SAFETY: the caller vouches for the instruction set; no memory is touched.
+    // SAFETY: the caller guarantees the instruction set; no memory is accessed.
     unsafe {
         let zero = _mm256_setzero_si256();
         let (mut a, mut b) = ([zero; 8], [zero; 8]);
@@ -85,21 +84,21 @@ unsafe fn transpose_8(r: [__m256i; 8]) -> [__m256i; 8] {
     }
 }
 
-/// Eight numbers in half precision that lie in the upper halves of lanes whose lower halves are zero.
+/// Converts eight halves that occupy the upper 16 bits of lanes whose lower 16 bits are zero.
 #[inline(always)]
 unsafe fn spread_half(upper: __m256i) -> __m256 {
-    // SAFETY: the caller vouches for the instruction set; no memory is touched.
+    // SAFETY: the caller guarantees the instruction set; no memory is accessed.
     unsafe {
-        // The sign stays, the exponent and the fraction move by three; a factor mends the exponent's bias.
+        // The sign keeps its bit, exponent and fraction shift by three; the factor corrects the exponent's bias.
         let moved = _mm256_and_si256(_mm256_srai_epi32::<3>(upper), _mm256_set1_epi32(0x8fff_e000_u32.cast_signed()));
         _mm256_mul_ps(_mm256_castsi256_ps(moved), _mm256_set1_ps(f32::from_bits((127 + 112) << 23)))
     }
 }
 
-/// Writes one vector of transposed units of 32 bits, each of which holds one, two or four numbers of a cell.
+/// Stores one transposed vector of 32-bit units, each of which holds one, two or four elements of a cell.
 #[inline(always)]
 unsafe fn store_units(format: Format, unit: __m256i, factors: __m256, to: *mut f32, stride: usize) {
-    // SAFETY: the caller vouches for the instruction set, and for the rows of the unit.
+    // SAFETY: the caller guarantees the instruction set and room for the unit's rows.
     unsafe {
         let upper = || _mm256_and_si256(unit, _mm256_set1_epi32(0xffff_0000_u32.cast_signed()));
         match format {
@@ -133,19 +132,19 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> __m256 {
-        // SAFETY: the caller vouches for the instruction set, here and below.
+        // SAFETY: the caller guarantees the instruction set, here and below.
         unsafe { _mm256_set1_ps(value) }
     }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> __m256 {
-        // SAFETY: as above, and for the lanes.
+        // SAFETY: as above; the caller guarantees the lanes.
         unsafe { _mm256_loadu_ps(from) }
     }
 
     #[inline(always)]
     unsafe fn store(to: *mut f32, v: __m256) {
-        // SAFETY: as above, and for the lanes.
+        // SAFETY: as above; the caller guarantees the lanes.
         unsafe { _mm256_storeu_ps(to, v) }
     }
 
@@ -217,13 +216,13 @@ impl Simd for Avx2 {
         // SAFETY: as above.
         unsafe {
             let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-            let is_seen = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(visible.cast_signed()), bits), bits);
-            _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), v, _mm256_castsi256_ps(is_seen))
+            let is_visible = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(visible.cast_signed()), bits), bits);
+            _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), v, _mm256_castsi256_ps(is_visible))
         }
     }
 
     #[inline(always)]
-    unsafe fn greatest(v: __m256) -> f32 {
+    unsafe fn reduce_max(v: __m256) -> f32 {
         let mut lanes = [0.0_f32; LANES];
         // SAFETY: as above.
         unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), v) };
@@ -241,7 +240,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> __m256 {
-        // SAFETY: as above, and for the lanes.
+        // SAFETY: as above; the caller guarantees the lanes.
         unsafe {
             match format {
                 Format::F32 => _mm256_loadu_ps(cell.cast::<f32>().add(at)),
@@ -261,13 +260,13 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
-        // How many numbers a unit of 32 bits holds.
+        // Elements in a unit of 32 bits.
         let per_unit = match format {
             Format::F32 => 1,
             Format::F16 | Format::Bf16 => 2,
             Format::Q8_0 => 4,
         };
-        // SAFETY: as above; where fewer than eight units are left there are four, and no more are read.
+        // SAFETY: as above; fewer than eight remaining units are exactly four, and only those are read.
         unsafe {
             for first in (0..size).step_by(8 * per_unit) {
                 let n_units = ((size - first) / per_unit).min(8);
@@ -289,7 +288,7 @@ impl Simd for Avx2 {
                 }
                 let factors = _mm256_loadu_ps(factors.as_ptr());
                 let units = transpose_8(units);
-                // Spelled out, for a loop would keep the units in memory.
+                // Unrolled by hand: a loop would keep the units in memory.
                 macro_rules! store {
                     ($($at:literal)*) => {
                         $(if $at < n_units {

@@ -1,4 +1,4 @@
-//! AVX-512: sixteen lanes, thirty-two registers.
+//! AVX-512: 16 lanes, 32 registers.
 
 use std::arch::x86_64::{
     __m128i, __m256i, __m512, __m512i, _CMP_NLE_UQ, _mm_cvtph_ps, _mm_cvtss_f32, _mm_loadu_si128, _mm_set1_epi16,
@@ -18,7 +18,6 @@ use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
 
 const LANES: usize = 16;
 
-/// Vectors of 512 bits.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512;
 
@@ -30,28 +29,28 @@ kernels!(
 );
 
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn look(mask: *const u16) -> (u64, u64) {
-    // SAFETY: the caller vouches for 64 numbers.
+unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
+    // SAFETY: the caller guarantees 64 elements.
     let (low, high) = unsafe { (_mm512_loadu_si512(mask.cast()), _mm512_loadu_si512(mask.add(32).cast())) };
     let hidden = _mm512_set1_epi16(super::Mask::HIDDEN.cast_signed());
     let magnitude = _mm512_set1_epi16(0x7fff);
     let join = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-    let seen = join(_mm512_cmpneq_epi16_mask(low, hidden), _mm512_cmpneq_epi16_mask(high, hidden));
+    let visible = join(_mm512_cmpneq_epi16_mask(low, hidden), _mm512_cmpneq_epi16_mask(high, hidden));
     let zero = join(_mm512_testn_epi16_mask(low, magnitude), _mm512_testn_epi16_mask(high, magnitude));
-    (seen, zero)
+    (visible, zero)
 }
 
-/// A number in half precision, that may lie anywhere.
+/// Loads one value in half precision; unaligned.
 #[inline(always)]
 unsafe fn half(from: *const u8) -> f32 {
-    // SAFETY: the caller vouches for the instruction set and for the number.
+    // SAFETY: the caller guarantees the instruction set and the element.
     unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned()))) }
 }
 
-/// Transposes sixteen vectors of sixteen.
+/// Transposes a 16 × 16 matrix of 32-bit units.
 #[inline(always)]
 unsafe fn transpose_16(r: [__m512i; 16]) -> [__m512i; 16] {
-    // SAFETY: the caller vouches for the instruction set; no memory is touched.
+    // SAFETY: the caller guarantees the instruction set; no memory is accessed.
     unsafe {
         let zero = _mm512_setzero_si512();
         let (mut a, mut b) = ([zero; 16], [zero; 16]);
@@ -80,21 +79,21 @@ unsafe fn transpose_16(r: [__m512i; 16]) -> [__m512i; 16] {
     }
 }
 
-/// Sixteen numbers in the low halves of lanes that lie in the upper bits already: half precision, times 2⁻¹¹².
+/// Converts sixteen halves that occupy the upper 16 bits of lanes whose lower 16 bits are zero.
 #[inline(always)]
 unsafe fn spread_half(upper: __m512i) -> __m512 {
-    // SAFETY: the caller vouches for the instruction set; no memory is touched.
+    // SAFETY: the caller guarantees the instruction set; no memory is accessed.
     unsafe {
-        // The sign stays, the exponent and the fraction move by three; a factor mends the exponent's bias.
+        // The sign keeps its bit, exponent and fraction shift by three; the factor corrects the exponent's bias.
         let moved = _mm512_and_si512(_mm512_srai_epi32::<3>(upper), _mm512_set1_epi32(0x8fff_e000_u32.cast_signed()));
         _mm512_mul_ps(_mm512_castsi512_ps(moved), _mm512_set1_ps(f32::from_bits((127 + 112) << 23)))
     }
 }
 
-/// Writes one vector of transposed units: `PER` numbers of each of sixteen cells.
+/// Stores one transposed vector of 32-bit units, each of which holds one, two or four elements of a cell.
 #[inline(always)]
 unsafe fn store_units(format: Format, unit: __m512i, factors: &[__m512; 2], at: usize, to: *mut f32, stride: usize) {
-    // SAFETY: the caller vouches for the instruction set, and for the rows of the unit.
+    // SAFETY: the caller guarantees the instruction set and room for the unit's rows.
     unsafe {
         match format {
             Format::F32 => _mm512_storeu_ps(to, _mm512_castsi512_ps(unit)),
@@ -129,19 +128,19 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> __m512 {
-        // SAFETY: the caller vouches for the instruction set, here and below.
+        // SAFETY: the caller guarantees the instruction set, here and below.
         unsafe { _mm512_set1_ps(value) }
     }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> __m512 {
-        // SAFETY: as above, and for the lanes.
+        // SAFETY: as above; the caller guarantees the lanes.
         unsafe { _mm512_loadu_ps(from) }
     }
 
     #[inline(always)]
     unsafe fn store(to: *mut f32, v: __m512) {
-        // SAFETY: as above, and for the lanes.
+        // SAFETY: as above; the caller guarantees the lanes.
         unsafe { _mm512_storeu_ps(to, v) }
     }
 
@@ -221,14 +220,14 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn greatest(v: __m512) -> f32 {
+    unsafe fn reduce_max(v: __m512) -> f32 {
         // SAFETY: as above.
         unsafe { std::arch::x86_64::_mm512_reduce_max_ps(v) }
     }
 
     #[inline(always)]
     unsafe fn sum(v: __m512) -> f32 {
-        // The order is spelled out: the intrinsic that adds all lanes does not promise one.
+        // Summed in an explicit order, because the reduction intrinsic does not guarantee one.
         let mut lanes = [0.0_f32; LANES];
         // SAFETY: as above.
         unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), v) };
@@ -244,7 +243,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> __m512 {
-        // SAFETY: as above, and for the lanes.
+        // SAFETY: as above; the caller guarantees the lanes.
         unsafe {
             match format {
                 Format::F32 => _mm512_loadu_ps(cell.cast::<f32>().add(at)),
@@ -265,13 +264,13 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
-        // How many numbers a unit of 32 bits holds.
+        // Elements in a unit of 32 bits.
         let per_unit = match format {
             Format::F32 => 1,
             Format::F16 | Format::Bf16 => 2,
             Format::Q8_0 => 4,
         };
-        // SAFETY: as above; where fewer than sixteen units are left, no more are read.
+        // SAFETY: as above; where fewer than sixteen units remain, only those are read.
         unsafe {
             for first in (0..size).step_by(16 * per_unit) {
                 let n_units = ((size - first) / per_unit).min(16);
@@ -293,13 +292,13 @@ impl Simd for Avx512 {
                     factors = scales.map(|scales| _mm512_cvtph_ps(_mm256_loadu_si256(scales.as_ptr().cast::<__m256i>())));
                 } else {
                     let bytes = first * (4 / per_unit);
-                    let wanted = u16::MAX >> (16 - n_units);
+                    let load_mask = u16::MAX >> (16 - n_units);
                     for (unit, &cell) in units.iter_mut().zip(cells) {
-                        *unit = _mm512_maskz_loadu_epi32(wanted, cell.add(bytes).cast::<i32>());
+                        *unit = _mm512_maskz_loadu_epi32(load_mask, cell.add(bytes).cast::<i32>());
                     }
                 }
                 let units = transpose_16(units);
-                // Spelled out, for a loop would keep the units in memory.
+                // Unrolled by hand: a loop would keep the units in memory.
                 macro_rules! store {
                     ($($at:literal)*) => {
                         $(if $at < n_units {

@@ -1,46 +1,46 @@
-//! Groups: rows that are walked together, and for each block of positions who meets which cells.
+//! Groups of rows that are processed together, and which of their rows use which cells of each block.
 
 use std::ops::Range;
 
 use super::plan::SLOTS;
 use super::streams::{PositionBlock, Stream, Streams, index};
 
-/// Slots that are shared as one: in each, neighbouring streams hold the same cells or go on alone.
+/// Slots that are compared as a unit: within a panel, adjacent streams either hold the same cells or are processed separately.
 const PANEL: usize = 16;
 const N_PANELS: usize = SLOTS / PANEL;
-/// No cell.
+/// Marks a slot without a cell.
 const NONE: u32 = u32::MAX;
 
-/// Which slots of a block a row sees.
+/// Bit mask of the slots of a block that a row sees.
 pub(super) type Visibility = [u64; SLOTS / 64];
 
-/// Neighbouring slots of a block that some neighbouring rows of a group meet.
+/// Adjacent slots of a block that are shared by adjacent rows of a group.
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
-    /// Of the group.
+    /// Range within the group's rows.
     pub(super) rows: Range<usize>,
     pub(super) first_slot: usize,
-    /// Of `Groups::cells`, one per slot.
+    /// Range of `Groups::cells`, one per slot.
     pub(super) cells: Range<usize>,
 }
 
-/// A block of positions of a group.
+/// A group's slots of one block of positions.
 #[derive(Debug, Clone)]
 pub(super) struct Block {
-    /// Of `Groups::segments`. Those of a row are in the order of their slots.
+    /// Range of `Groups::segments`. The segments of a row are ordered by slot.
     pub(super) segments: Range<usize>,
-    /// Of `Groups::visibility_masks`, one per row of the group.
-    pub(super) first_sight: usize,
-    /// No row sees anything from here on.
+    /// Index into `Groups::visibility_masks`; one mask per row of the group follows.
+    pub(super) first_visibility: usize,
+    /// No row sees a slot at or after this one.
     pub(super) n_slots: usize,
 }
 
-/// Rows that are walked together.
+/// Rows that are processed together.
 #[derive(Debug, Clone)]
 pub(super) struct Group {
-    /// Of `Groups::rows`.
+    /// Range of `Groups::rows`.
     pub(super) rows: Range<usize>,
-    /// Of `Groups::blocks`, in the order of positions.
+    /// Range of `Groups::blocks`, ordered by position.
     pub(super) blocks: Range<usize>,
 }
 
@@ -54,27 +54,27 @@ pub(super) struct Groups {
     pub(super) cells: Vec<u32>,
     pub(super) visibility_masks: Vec<Visibility>,
     members: Vec<Member>,
-    present: Vec<BlockMember>,
-    open: Vec<OpenSegment>,
+    block_members: Vec<BlockMember>,
+    open_segments: Vec<OpenSegment>,
 }
 
 /// The rows of one stream in a group.
 #[derive(Debug)]
 struct Member {
-    /// Of the group.
+    /// Range within the group's rows.
     rows: Range<usize>,
-    /// What is left of its stream: of `Streams::stretches`.
-    stretches: Range<usize>,
+    /// Blocks of its stream that remain: a range of `Streams::position_blocks`.
+    position_blocks: Range<usize>,
 }
 
-/// A member's part of the block at hand.
+/// A member's rows and cells in the current block.
 #[derive(Debug)]
 struct BlockMember {
     rows: Range<usize>,
     slots: [u32; SLOTS],
 }
 
-/// A segment whose end is not yet known.
+/// A segment that later panels may still extend.
 #[derive(Debug)]
 struct OpenSegment {
     members: Range<usize>,
@@ -82,8 +82,8 @@ struct OpenSegment {
 }
 
 impl Groups {
-    /// Forms them, of at most `max_rows` rows each.
-    pub(super) fn form(&mut self, streams: &Streams, max_rows: usize) {
+    /// Forms groups of at most `max_rows` rows.
+    pub(super) fn rebuild(&mut self, streams: &Streams, max_rows: usize) {
         self.list.clear();
         self.rows.clear();
         self.blocks.clear();
@@ -93,11 +93,11 @@ impl Groups {
         let mut last: Option<&Stream> = None;
         for stream in &streams.list {
             let n_taken: usize = self.members.last().map_or(0, |member| member.rows.end);
-            if n_taken == max_rows || last.is_some_and(|last| n_taken > 0 && !streams.share(last, stream)) {
+            if n_taken == max_rows || last.is_some_and(|last| n_taken > 0 && !streams.share_cells(last, stream)) {
                 self.close(streams);
             }
             last = Some(stream);
-            // A stream of many rows is cut into parts of about one size.
+            // A stream of more rows is cut into parts of about equal size.
             let n_parts = stream.rows.len().div_ceil(max_rows);
             let mut first = stream.rows.start;
             for part in 0..n_parts {
@@ -107,7 +107,7 @@ impl Groups {
                     self.close(streams);
                 }
                 let n_taken: usize = self.members.last().map_or(0, |member| member.rows.end);
-                self.members.push(Member { rows: n_taken..n_taken + n, stretches: stream.stretches.clone() });
+                self.members.push(Member { rows: n_taken..n_taken + n, position_blocks: stream.position_blocks.clone() });
                 self.rows.extend_from_slice(&streams.rows[first..first + n]);
                 first += n;
             }
@@ -115,7 +115,7 @@ impl Groups {
         self.close(streams);
     }
 
-    /// Ends the group that `members` are of.
+    /// Completes the group of `members`.
     fn close(&mut self, streams: &Streams) {
         let n_rows = self.members.last().map_or(0, |member| member.rows.end);
         if n_rows == 0 {
@@ -124,7 +124,10 @@ impl Groups {
         let first_block = self.blocks.len();
         let first_row = self.rows.len() - n_rows;
         let next = |members: &[Member]| {
-            members.iter().filter_map(|member| Some(streams.stretches[member.stretches.clone()].first()?.number)).min()
+            members
+                .iter()
+                .filter_map(|member| Some(streams.position_blocks[member.position_blocks.clone()].first()?.number))
+                .min()
         };
         while let Some(number) = next(&self.members) {
             self.add_block(streams, number, first_row);
@@ -134,96 +137,96 @@ impl Groups {
     }
 
     fn add_block(&mut self, streams: &Streams, number: u32, first_row: usize) {
-        let first_sight = self.visibility_masks.len();
+        let first_visibility = self.visibility_masks.len();
         let n_rows = self.rows.len() - first_row;
-        self.visibility_masks.resize(first_sight + n_rows, [0; SLOTS / 64]);
-        self.present.clear();
+        self.visibility_masks.resize(first_visibility + n_rows, [0; SLOTS / 64]);
+        self.block_members.clear();
         let mut all = [0; SLOTS / 64];
-        // The slots and the first cell of a stream that shares with nobody, where these are adjacent.
-        let mut only: Option<(Range<usize>, u32)> = None;
-        let is_alone = self.members.len() == 1;
+        // The slots and the first cell of a group of one stream, where cells and slots are contiguous.
+        let mut contiguous: Option<(Range<usize>, u32)> = None;
+        let has_one_stream = self.members.len() == 1;
         for member in &mut self.members {
-            let Some(stretch) = streams.stretches[member.stretches.clone()].first() else { continue };
-            if stretch.number != number {
+            let Some(position_block) = streams.position_blocks[member.position_blocks.clone()].first() else { continue };
+            if position_block.number != number {
                 continue;
             }
-            member.stretches.start += 1;
+            member.position_blocks.start += 1;
             let mut union = [0; SLOTS / 64];
             for row in member.rows.clone() {
-                let sight = sight_of(streams, stretch, self.rows[first_row + row]);
-                self.visibility_masks[first_sight + row] = sight;
-                union.iter_mut().zip(sight).for_each(|(all, seen)| *all |= seen);
+                let visibility = visibility_of(streams, position_block, self.rows[first_row + row]);
+                self.visibility_masks[first_visibility + row] = visibility;
+                union.iter_mut().zip(visibility).for_each(|(all, visible)| *all |= visible);
             }
             if union == [0; SLOTS / 64] {
                 continue;
             }
-            all.iter_mut().zip(union).for_each(|(all, seen)| *all |= seen);
-            if let (true, Some(cell)) = (is_alone, stretch.first) {
-                let first_slot = streams.entries[stretch.entries.start].position as usize % SLOTS;
-                only = run_of(&union).map(|slots| (slots.clone(), cell + index(slots.start - first_slot)));
-                if only.is_some() {
+            all.iter_mut().zip(union).for_each(|(all, visible)| *all |= visible);
+            if let (true, Some(cell)) = (has_one_stream, position_block.first) {
+                let first_slot = streams.entries[position_block.entries.start].position as usize % SLOTS;
+                contiguous = run_of(&union).map(|slots| (slots.clone(), cell + index(slots.start - first_slot)));
+                if contiguous.is_some() {
                     continue;
                 }
             }
             let mut slots = [NONE; SLOTS];
-            for entry in &streams.entries[stretch.entries.clone()] {
+            for entry in &streams.entries[position_block.entries.clone()] {
                 let slot = entry.position as usize % SLOTS;
                 if union[slot / 64] >> (slot % 64) & 1 == 1 {
                     slots[slot] = entry.cell;
                 }
             }
-            self.present.push(BlockMember { rows: member.rows.clone(), slots });
+            self.block_members.push(BlockMember { rows: member.rows.clone(), slots });
         }
         let Some(word) = all.iter().rposition(|&word| word != 0) else {
-            self.visibility_masks.truncate(first_sight);
+            self.visibility_masks.truncate(first_visibility);
             return;
         };
         let n_slots = 64 * word + 64 - all[word].leading_zeros() as usize;
         let first_segment = self.segments.len();
-        if let Some((slots, cell)) = only {
+        if let Some((slots, cell)) = contiguous {
             let first_cell = self.cells.len();
             self.cells.extend((cell..).take(slots.len()));
             self.segments.push(Segment { rows: 0..n_rows, first_slot: slots.start, cells: first_cell..self.cells.len() });
         } else {
             self.add_segments();
         }
-        self.blocks.push(Block { segments: first_segment..self.segments.len(), first_sight, n_slots });
+        self.blocks.push(Block { segments: first_segment..self.segments.len(), first_visibility, n_slots });
     }
 
-    /// Cuts the block at hand into segments: the longest runs of panels in which the same streams hold the same cells.
+    /// Cuts the current block into segments: the longest runs of panels in which the same streams hold the same cells.
     fn add_segments(&mut self) {
-        self.open.clear();
+        self.open_segments.clear();
         let mut first_open = 0;
         for panel in 0..N_PANELS {
-            let slots = |member: usize| &self.present[member].slots[PANEL * panel..][..PANEL];
-            let n_open = self.open.len();
+            let slots = |member: usize| &self.block_members[member].slots[PANEL * panel..][..PANEL];
+            let n_open = self.open_segments.len();
             let mut first = 0;
-            while first < self.present.len() {
-                let end = (first + 1..self.present.len()).find(|&member| slots(member) != slots(first));
-                let members = first..end.unwrap_or(self.present.len());
+            while first < self.block_members.len() {
+                let end = (first + 1..self.block_members.len()).find(|&member| slots(member) != slots(first));
+                let members = first..end.unwrap_or(self.block_members.len());
                 first = members.end;
                 if slots(members.start).iter().all(|&cell| cell == NONE) {
                     continue;
                 }
-                let continued = self.open[first_open..n_open].iter_mut();
+                let continued = self.open_segments[first_open..n_open].iter_mut();
                 match continued.into_iter().find(|open| open.panels.end == panel && open.members == members) {
                     Some(open) => open.panels.end += 1,
-                    None => self.open.push(OpenSegment { members, panels: panel..panel + 1 }),
+                    None => self.open_segments.push(OpenSegment { members, panels: panel..panel + 1 }),
                 }
             }
-            while self.open.get(first_open).is_some_and(|open| open.panels.end <= panel) {
+            while self.open_segments.get(first_open).is_some_and(|open| open.panels.end <= panel) {
                 first_open += 1;
             }
         }
-        for open in &self.open {
-            let (first, last) = (&self.present[open.members.start], &self.present[open.members.end - 1]);
+        for open in &self.open_segments {
+            let (first, last) = (&self.block_members[open.members.start], &self.block_members[open.members.end - 1]);
             let slots = PANEL * open.panels.start..PANEL * open.panels.end;
             let is_cell = |&slot: &usize| first.slots[slot] != NONE;
             let (Some(from), Some(to)) = (slots.clone().find(is_cell), slots.rev().find(is_cell)) else { continue };
             let first_cell = self.cells.len();
             let mut cell = NONE;
             for slot in from..=to {
-                // A hole is filled with a neighbour, whose product no row sees.
+                // A gap is filled with a neighbouring cell, whose product is masked for every row.
                 cell = if first.slots[slot] == NONE { cell } else { first.slots[slot] };
                 self.cells.push(cell);
             }
@@ -233,43 +236,43 @@ impl Groups {
     }
 }
 
-/// The slots that are seen, if nothing between them is not.
-fn run_of(sight: &Visibility) -> Option<Range<usize>> {
-    let first = sight.iter().position(|&word| word != 0)?;
-    let last = sight.iter().rposition(|&word| word != 0)?;
-    let start = 64 * first + sight[first].trailing_zeros() as usize;
-    let end = 64 * last + 64 - sight[last].leading_zeros() as usize;
-    let n_seen: u32 = sight.iter().map(|word| word.count_ones()).sum();
-    (n_seen as usize == end - start).then_some(start..end)
+/// Returns the range of visible slots, if it has no gap.
+fn run_of(visibility: &Visibility) -> Option<Range<usize>> {
+    let first = visibility.iter().position(|&word| word != 0)?;
+    let last = visibility.iter().rposition(|&word| word != 0)?;
+    let start = 64 * first + visibility[first].trailing_zeros() as usize;
+    let end = 64 * last + 64 - visibility[last].leading_zeros() as usize;
+    let n_visible: u32 = visibility.iter().map(|word| word.count_ones()).sum();
+    (n_visible as usize == end - start).then_some(start..end)
 }
 
-/// Which slots of a stretch a row sees.
-fn sight_of(streams: &Streams, stretch: &PositionBlock, row: u32) -> Visibility {
-    let seen = streams.seen_by(row);
-    let mut sight = [0; SLOTS / 64];
-    let entries = &streams.entries[stretch.entries.clone()];
+/// Returns the slots of a block that a row sees.
+fn visibility_of(streams: &Streams, position_block: &PositionBlock, row: u32) -> Visibility {
+    let visible = streams.visible_cells(row);
+    let mut visibility = [0; SLOTS / 64];
+    let entries = &streams.entries[position_block.entries.clone()];
     let first_slot = entries[0].position as usize % SLOTS;
-    let Some(first_cell) = stretch.first else {
+    let Some(first_cell) = position_block.first else {
         for entry in entries {
             let (cell, slot) = (entry.cell as usize, entry.position as usize % SLOTS);
-            sight[slot / 64] |= (seen[cell / 64] >> (cell % 64) & 1) << (slot % 64);
+            visibility[slot / 64] |= (visible[cell / 64] >> (cell % 64) & 1) << (slot % 64);
         }
-        return sight;
+        return visibility;
     };
-    // Adjacent cells at adjacent positions: bits are moved by words.
+    // Contiguous cells at contiguous positions: bits are copied word by word.
     let mut done = 0;
     while done < entries.len() {
         let (cell, slot) = (first_cell as usize + done, first_slot + done);
         let n = (64 - cell % 64).min(64 - slot % 64).min(entries.len() - done);
-        let bits = seen[cell / 64] >> (cell % 64) & (u64::MAX >> (64 - n));
-        sight[slot / 64] |= bits << (slot % 64);
+        let bits = visible[cell / 64] >> (cell % 64) & (u64::MAX >> (64 - n));
+        visibility[slot / 64] |= bits << (slot % 64);
         done += n;
     }
-    sight
+    visibility
 }
 
-/// How many rows, cells and segments a block has: what its cost follows.
-pub(super) fn weight_of(groups: &Groups, block: &Block) -> (usize, usize) {
+/// Returns the number of cells and of pairs of row and cell in a block, which determine its cost.
+pub(super) fn cell_and_pair_counts(groups: &Groups, block: &Block) -> (usize, usize) {
     let segments = &groups.segments[block.segments.clone()];
     let n_cells = segments.iter().map(|segment| segment.cells.len()).sum();
     let n_pairs = segments.iter().map(|segment| segment.cells.len() * segment.rows.len()).sum();

@@ -5,26 +5,26 @@ use super::simd::{MAX_LANES, OnlineSoftmax, SoftmaxParams};
 use super::streams::MaskReader;
 use super::{Format, Level};
 
-/// A register block of rows that meet some cells.
+/// A register block of score products: some rows times some cells.
 #[derive(Clone, Copy)]
 pub(super) struct ScoreBlock<'a> {
-    /// Rows of the block: at most `AttentionTable::max_rows`.
+    /// Rows of the block, at most `AttentionTable::max_rows`.
     pub(super) rows: usize,
-    /// The first row's queries, transposed, and from an element to the next.
+    /// The first row's queries, transposed, and the stride between elements.
     pub(super) queries: (*const f32, usize),
-    /// Keys, transposed, and from an element to the next; there are as many as whole vectors take.
+    /// Keys, transposed, and the stride between elements; padded to whole vectors.
     pub(super) keys: (*const f32, usize),
     pub(super) n_cells: usize,
     pub(super) size: usize,
-    pub(super) ahead: CellPrefetch<'a>,
-    /// The first row's scores, as whole vectors.
+    pub(super) prefetch: CellPrefetch<'a>,
+    /// The first row's scores; whole vectors are written.
     pub(super) out: *mut f32,
 }
 
-/// A register block of rows that sum the values of some cells.
+/// A register block of value sums: some rows over some cells.
 #[derive(Clone, Copy)]
 pub(super) struct ValueBlock<'a> {
-    /// Rows of the block: at most `AttentionTable::max_rows`.
+    /// Rows of the block, at most `AttentionTable::max_rows`.
     pub(super) rows: usize,
     /// The first row's weight of the first cell.
     pub(super) weights: *const f32,
@@ -32,21 +32,19 @@ pub(super) struct ValueBlock<'a> {
     pub(super) format: Format,
     pub(super) cells: &'a [*const u8],
     pub(super) size: usize,
-    pub(super) ahead: CellPrefetch<'a>,
-    /// The first row's sums, which are added to.
+    pub(super) prefetch: CellPrefetch<'a>,
+    /// The first row's sums, which are accumulated.
     pub(super) out: *mut f32,
 }
 
-/// The functions of an instruction set. They may be called only where the processor has it, with pointers to what is said at
-/// their arguments.
+/// The functions of one instruction set. Callable only where the processor supports it, with pointers valid for the accesses
+/// that the generic kernels document.
 pub(super) struct AttentionTable {
-    /// Lanes of a vector.
     pub(super) lanes: usize,
-    /// Most rows of a register block.
+    /// Maximum rows of a register block.
     pub(super) max_rows: usize,
-    pub(super) look: MaskReader,
+    pub(super) read_mask: MaskReader,
     pub(super) transpose: unsafe fn(Format, &[*const u8; MAX_LANES], usize, *mut f32, usize),
-    /// Unpacks the head of a cell.
     pub(super) unpack: unsafe fn(Format, *const u8, &mut [f32]),
     pub(super) scores: unsafe fn(ScoreBlock),
     pub(super) softmax: unsafe fn(*mut f32, SoftmaxParams) -> (f32, f32),
@@ -56,8 +54,8 @@ pub(super) struct AttentionTable {
 }
 
 impl AttentionTable {
-    /// Those for a level and for heads of values of this size, if there are any. A head fills whole vectors: where it does not fill
-    /// those of sixteen lanes, those of eight compute it, which every processor with sixteen has too.
+    /// Returns the functions for a level and a value head size, if there are any. A head must fill whole vectors: a size that does
+    /// not fill 16 lanes uses the 8-lane functions, which every processor with 16 lanes supports too.
     pub(super) fn of(level: Level, value_size: usize) -> Option<&'static Self> {
         let tables: &[&Self] = match level {
             Level::Portable => &[&super::portable::KERNELS],
@@ -73,16 +71,15 @@ impl AttentionTable {
     }
 }
 
-/// Compiles the generic kernels for one instruction set: `$rows` are the numbers of rows for register blocks of one and two vectors,
-/// `$four` those for four, `$eight` those for eight.
+/// Compiles the generic kernels for one instruction set. `$rows` lists the row counts of register blocks of one and two
+/// vectors; `$four` and `$eight` list the row counts of blocks of four and eight vectors.
 macro_rules! kernels {
     ($simd:ty, [$($attribute:meta)?], rows: $max:literal [$($rows:literal)*], four: $max_four:literal [$($four:literal)*],
      eight: $max_eight:literal [$($eight:literal)*]) => {
-        /// The kernels of this instruction set.
         pub(super) static KERNELS: $crate::kernels::attention::kernels::AttentionTable = $crate::kernels::attention::kernels::AttentionTable {
             lanes: <$simd>::LANES,
             max_rows: $max,
-            look,
+            read_mask,
             transpose,
             unpack,
             scores,
@@ -92,11 +89,11 @@ macro_rules! kernels {
             finish,
         };
 
-        // SAFETY of all below: callers vouch for the instruction set, and for their pointers as the generic kernels ask.
+        // SAFETY of all below: callers guarantee the instruction set, and pointers as the generic kernels require.
 
         $(#[$attribute])?
         unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
-            // SAFETY: as above. The format is made a constant, so that each has code of its own.
+            // SAFETY: as above. The format is a constant in each call, so that each format is compiled separately.
             unsafe {
                 match format {
                     Format::F32 => <$simd>::transpose(Format::F32, cells, size, to, stride),
@@ -116,15 +113,15 @@ macro_rules! kernels {
         }
 
         $(#[$attribute])?
-        unsafe fn softmax(row: *mut f32, how: SoftmaxParams) -> (f32, f32) {
+        unsafe fn softmax(row: *mut f32, params: SoftmaxParams) -> (f32, f32) {
             // SAFETY: as above.
-            unsafe { simd::softmax::<$simd>(row, how) }
+            unsafe { simd::softmax::<$simd>(row, params) }
         }
 
         $(#[$attribute])?
-        unsafe fn fold(so_far: (&mut OnlineSoftmax, *mut f32), block: (OnlineSoftmax, *const f32), size: usize) {
+        unsafe fn fold(total: (&mut OnlineSoftmax, *mut f32), block: (OnlineSoftmax, *const f32), size: usize) {
             // SAFETY: as above.
-            unsafe { simd::fold::<$simd>(so_far, block, size) }
+            unsafe { simd::fold::<$simd>(total, block, size) }
         }
 
         $(#[$attribute])?
@@ -136,7 +133,7 @@ macro_rules! kernels {
         $(#[$attribute])?
         unsafe fn scores_of<const M: usize, const N: usize>(a: ScoreBlock, at: usize) {
             // SAFETY: as above.
-            unsafe { simd::scores::<$simd, M, N>(a.queries, (a.keys.0.add(at), a.keys.1), a.size, a.ahead, a.out.add(at)) };
+            unsafe { simd::scores::<$simd, M, N>(a.queries, (a.keys.0.add(at), a.keys.1), a.size, a.prefetch, a.out.add(at)) };
         }
 
         $(#[$attribute])?
@@ -154,34 +151,34 @@ macro_rules! kernels {
                         _ => unreachable!("a block of {} rows", a.rows),
                     }
                 };
-                a.ahead = CellPrefetch::NONE;
+                a.prefetch = CellPrefetch::NONE;
                 at += done * <$simd>::LANES;
             }
         }
 
         $(#[$attribute])?
-        unsafe fn weigh_of<const F16: bool, const M: usize, const N: usize>(a: ValueBlock, at: usize) {
+        unsafe fn accumulate_values_of<const F16: bool, const M: usize, const N: usize>(a: ValueBlock, at: usize) {
             let format = if F16 { Format::F16 } else { Format::F32 };
             // SAFETY: as above.
-            unsafe { simd::accumulate_values::<$simd, M, N>(a.weights, (format, a.cells), at, a.ahead, (a.out, a.size)) };
+            unsafe { simd::accumulate_values::<$simd, M, N>(a.weights, (format, a.cells), at, a.prefetch, (a.out, a.size)) };
         }
 
         $(#[$attribute])?
-        unsafe fn weigh_in<const F16: bool>(mut a: ValueBlock) {
+        unsafe fn accumulate_values_in<const F16: bool>(mut a: ValueBlock) {
             let mut at = 0;
             while at < a.size {
                 let n = (a.size - at) / <$simd>::LANES;
                 // SAFETY: as above.
                 let done = unsafe {
                     match (a.rows, n) {
-                        $(($eight, 8..) => { weigh_of::<F16, $eight, 8>(a, at); 8 })*
-                        $(($four, 4..) => { weigh_of::<F16, $four, 4>(a, at); 4 })*
-                        $(($rows, 2..) => { weigh_of::<F16, $rows, 2>(a, at); 2 })*
-                        $(($rows, 1) => { weigh_of::<F16, $rows, 1>(a, at); 1 })*
+                        $(($eight, 8..) => { accumulate_values_of::<F16, $eight, 8>(a, at); 8 })*
+                        $(($four, 4..) => { accumulate_values_of::<F16, $four, 4>(a, at); 4 })*
+                        $(($rows, 2..) => { accumulate_values_of::<F16, $rows, 2>(a, at); 2 })*
+                        $(($rows, 1) => { accumulate_values_of::<F16, $rows, 1>(a, at); 1 })*
                         _ => unreachable!("a block of {} rows", a.rows),
                     }
                 };
-                a.ahead = CellPrefetch::NONE;
+                a.prefetch = CellPrefetch::NONE;
                 at += done * <$simd>::LANES;
             }
         }
@@ -191,8 +188,8 @@ macro_rules! kernels {
             // SAFETY: as above.
             unsafe {
                 match a.format {
-                    Format::F16 => weigh_in::<true>(a),
-                    _ => weigh_in::<false>(a),
+                    Format::F16 => accumulate_values_in::<true>(a),
+                    _ => accumulate_values_in::<false>(a),
                 }
             }
         }

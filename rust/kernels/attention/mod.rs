@@ -1,26 +1,28 @@
-//! Softmax(QKᵀ)V over cells of a unified pool.
+//! Softmax(QKᵀ)V over the cells of a unified KV cache.
 //!
-//! Many rows ask at once: branches of one prompt, streams of their own, a prompt's chunk. Each sees a set of cells of its own, which
-//! the mask tells. A [`Plan`] finds out once per decode who sees what, and [`attend`] computes one layer by it.
+//! A batch holds rows of many kinds: branches of one prompt, independent sequences, a prompt's chunk. The mask selects the
+//! cells that each row sees. A [`Plan`] analyses the mask once per decode, and [`attend`] computes one layer by it.
 //!
-//! - **Streams** are the rows of one sequence, with one list of cells ordered by position. What no row sees is never read.
+//! - **Streams** are the rows of one sequence, with one list of cells ordered by position. Cells that no row sees are never
+//!   read.
 //! - **Blocks** are 256 positions of a stream. A row's softmax within a block is exact: all scores, their maximum, the weights,
-//!   their sum, then values summed cell by cell in the order of positions. Blocks are folded one after the other, as flash
-//!   attention does (Dao et al., *`FlashAttention`*, 2022). So a row's result follows from its own numbers alone: neither other rows,
-//!   nor where its cells lie, nor who computes what can change a bit of it. It differs between instruction sets.
-//! - **Groups** are streams that hold the same cells, as branches of one prompt do. Where they do, keys and values meet the queries
-//!   of all of them and of all heads over one head of a cell in one register-blocked product; where they part, each goes on by
-//!   itself (Ye et al., *`ChunkAttention`*, 2024; Juravsky et al., *Hydragen*, 2024).
-//! - **Units** of about equal cost are taken by the threads as they become free: groups, their heads, and ranges of their blocks
-//!   (Dao et al., *Flash-Decoding*, 2023), whose results whoever ends last folds in order. No thread waits for another.
+//!   their sum, then values summed cell by cell in the order of positions. Blocks are folded one after another, as flash
+//!   attention does (Dao et al., *`FlashAttention`*, 2022). So a row's result follows from its own inputs alone: neither other
+//!   rows, nor the location of its cells, nor the division of work changes a bit of it. It differs between instruction sets.
+//! - **Groups** are streams that hold the same cells, as branches of one prompt do. Shared keys and values are multiplied with
+//!   the queries of all streams, and of all query heads of a KV head, in one register-blocked product. After the shared part
+//!   each stream is processed separately (Ye et al., *`ChunkAttention`*, 2024; Juravsky et al., *Hydragen*, 2024).
+//! - **Units** are pieces of work of about equal cost (groups, their heads, and ranges of their blocks) that idle threads claim
+//!   (Dao et al., *Flash-Decoding*, 2023). Where a group's blocks are split over units, the thread that finishes
+//!   last folds their results in order. No thread waits for another.
 //!
-//! A value that is no number, in a cell that a row does not see, can reach the row only from a later row of its own sequence.
+//! A NaN in a hidden cell can reach a row only from a later row of the same sequence.
 
 #![allow(
     clippy::inline_always,
-    reason = "a function is compiled for an instruction set by being inlined into one that enables it"
+    reason = "functions are compiled for an instruction set by inlining them into a function that enables it"
 )]
-#![allow(clippy::cast_ptr_alignment, reason = "cells are read by instructions that do not ask for alignment")]
+#![allow(clippy::cast_ptr_alignment, reason = "cells are read by instructions that need no alignment")]
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -48,24 +50,24 @@ use kernels::AttentionTable;
 use units::Sizes;
 use walk::Walk;
 
-/// What scratch memory is cut at: a line of the cache.
+/// Alignment of parts of the scratch memory: a cache line.
 const ALIGN: usize = 64;
 
-/// Whether there is a kernel of `level` for keys and values of these formats and for this shape.
+/// Returns whether `level` has a kernel for keys and values of these formats and for this shape.
 #[must_use]
 pub fn covers(level: Level, keys: Format, values: Format, shape: &Shape) -> bool {
     let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = *shape;
-    let are_some = [n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size].into_iter().all(|n| n > 0);
-    let are_counted = u32::try_from(n_rows).is_ok() && u32::try_from(n_cells).is_ok();
-    are_some
-        && are_counted
+    let are_nonzero = [n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size].into_iter().all(|n| n > 0);
+    let fit_u32 = u32::try_from(n_rows).is_ok() && u32::try_from(n_cells).is_ok();
+    are_nonzero
+        && fit_u32
         && AttentionTable::of(level, value_size).is_some()
         && n_heads.is_multiple_of(n_kv_heads)
-        && key_size.is_multiple_of(keys.unit())
-        && value_size.is_multiple_of(values.unit())
+        && key_size.is_multiple_of(keys.head_multiple())
+        && value_size.is_multiple_of(values.head_multiple())
 }
 
-/// How much memory [`attend`] works in at most, whatever the mask is. It need not be set to anything.
+/// Returns the maximum scratch memory of [`attend`] in bytes, for any mask. It need not be initialised.
 #[must_use]
 pub fn scratch_bytes(shape: &Shape, n_threads: usize) -> usize {
     let sizes = Sizes::new(shape, n_threads);
@@ -76,10 +78,13 @@ fn thread_bytes(sizes: &Sizes) -> usize {
     (4 * sizes.area().total).next_multiple_of(ALIGN)
 }
 
-/// Computes an attention by a plan that was made for its mask and shape. Every thread of the team calls it with the same arguments
-/// but its own `team`; it returns when this thread has nothing left to do, and the results are there when all have returned.
+/// Computes attention by a plan that was made for its mask and shape. Every thread of the team calls it with the same arguments
+/// except `team`. It returns when no work is left for this thread; the results are complete when all threads have returned.
 ///
-/// Between two calls with one plan the team meets. Panics, with words, if a size does not fit another.
+/// The threads must synchronise between two calls with one plan.
+///
+/// # Panics
+/// If sizes are inconsistent, or if the plan was made for another shape, mask or number of threads.
 pub fn attend(attention: &Attention, plan: &Plan, out: &AttentionOutput, scratch: &Shared<u8>, team: &dyn Team) {
     attention.check(plan, out);
     let shape = &attention.shape;
@@ -89,11 +94,11 @@ pub fn attend(attention: &Attention, plan: &Plan, out: &AttentionOutput, scratch
     assert!(scratch.len() >= scratch_bytes(shape, team.size()), "there is too little scratch memory");
     let kernels = AttentionTable::of(plan.level(), shape.value_size).expect("a level that is covered");
     let sizes = Sizes::new(shape, team.size());
-    // SAFETY: an empty part overlaps none.
+    // SAFETY: an empty part overlaps no other.
     let first = unsafe { scratch.part(0..0) }.as_ptr().align_offset(ALIGN);
     let per_thread = thread_bytes(&sizes);
     let own = first + team.index() * per_thread;
-    // SAFETY: each thread takes a part of its own.
+    // SAFETY: each thread takes its own part.
     let memory = unsafe { scratch.part_mut(own..own + per_thread) }.as_mut_ptr().cast();
     let partials = first + team.size() * per_thread;
     Walk { kernels, attention, plan, out, area: sizes.area(), sizes, memory, scratch, partials }.run();

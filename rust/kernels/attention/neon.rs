@@ -1,4 +1,4 @@
-//! NEON: two registers of four lanes for a vector of eight, of 32 registers.
+//! NEON: pairs of 4-lane registers as vectors of 8 lanes; 32 registers.
 
 use std::arch::aarch64::{
     float32x4_t, uint32x4_t, vabsq_f32, vaddq_f32, vaddq_u32, vandq_u8, vandq_u16, vbicq_u32, vbslq_f32, vceqq_u16, vceqzq_u16,
@@ -25,7 +25,7 @@ pub(super) struct Neon;
 #[derive(Clone, Copy)]
 pub(super) struct Pair(float32x4_t, float32x4_t);
 
-// 24 registers of sums leave eight for what they are made of.
+// 24 registers of sums leave eight for the operands.
 kernels!(
     Neon, [],
     rows: 6 [1 2 3 4 5 6],
@@ -33,27 +33,28 @@ kernels!(
     eight: 1 [1]
 );
 
-unsafe fn look(mask: *const u16) -> (u64, u64) {
+unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
     const BITS: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
-    // SAFETY: every processor of this kind has NEON, here and below; the caller vouches for 64 numbers.
+    // SAFETY: every AArch64 processor has NEON, here and below; the caller guarantees 64 elements.
     unsafe {
         let numbers = |i: usize| vld1q_u16(mask.add(8 * i));
-        // Sixteen masks of 16 bits as one bit each, in bytes that are then added to their neighbours three times.
+        // Compresses 16-bit comparison masks to one bit each: each byte keeps its bit, then three pairwise additions join the
+        // bytes.
         let bits = |is_so: &dyn Fn(usize) -> _| {
             let bytes = |i| vandq_u8(vcombine_u8(vmovn_u16(is_so(i)), vmovn_u16(is_so(i + 1))), vld1q_u8(BITS.as_ptr()));
             let fours = vpaddq_u8(vpaddq_u8(bytes(0), bytes(2)), vpaddq_u8(bytes(4), bytes(6)));
             vgetq_lane_u64::<0>(vreinterpretq_u64_u8(vpaddq_u8(fours, fours)))
         };
-        let seen = bits(&|i| vmvnq_u16(vceqq_u16(numbers(i), vdupq_n_u16(super::Mask::HIDDEN))));
+        let visible = bits(&|i| vmvnq_u16(vceqq_u16(numbers(i), vdupq_n_u16(super::Mask::HIDDEN))));
         let zero = bits(&|i| vceqzq_u16(vandq_u16(numbers(i), vdupq_n_u16(0x7fff))));
-        (seen, zero)
+        (visible, zero)
     }
 }
 
-/// Transposes four vectors of four.
+/// Transposes a 4 × 4 matrix.
 #[inline(always)]
 unsafe fn transpose_4(r: [float32x4_t; 4]) -> [float32x4_t; 4] {
-    // SAFETY: no memory is touched.
+    // SAFETY: no memory is accessed.
     unsafe {
         let even = (vtrn1q_f32(r[0], r[1]), vtrn1q_f32(r[2], r[3]));
         let odd = (vtrn2q_f32(r[0], r[1]), vtrn2q_f32(r[2], r[3]));
@@ -63,7 +64,7 @@ unsafe fn transpose_4(r: [float32x4_t; 4]) -> [float32x4_t; 4] {
     }
 }
 
-/// Both registers by one instruction.
+/// Applies an instruction to both registers.
 #[inline(always)]
 fn each(a: Pair, b: Pair, f: impl Fn(float32x4_t, float32x4_t) -> float32x4_t) -> Pair {
     Pair(f(a.0, b.0), f(a.1, b.1))
@@ -71,13 +72,13 @@ fn each(a: Pair, b: Pair, f: impl Fn(float32x4_t, float32x4_t) -> float32x4_t) -
 
 #[inline(always)]
 unsafe fn as_bits(v: float32x4_t) -> uint32x4_t {
-    // SAFETY: no memory is touched.
+    // SAFETY: no memory is accessed.
     unsafe { vreinterpretq_u32_f32(v) }
 }
 
 #[inline(always)]
 unsafe fn as_floats(bits: uint32x4_t) -> float32x4_t {
-    // SAFETY: no memory is touched.
+    // SAFETY: no memory is accessed.
     unsafe { vreinterpretq_f32_u32(bits) }
 }
 
@@ -87,19 +88,19 @@ impl Simd for Neon {
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Pair {
-        // SAFETY: no memory is touched, here and below where nothing else is said.
+        // SAFETY: no memory is accessed, here and below unless stated.
         unsafe { Pair(vdupq_n_f32(value), vdupq_n_f32(value)) }
     }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Pair {
-        // SAFETY: the caller vouches for the lanes.
+        // SAFETY: the caller guarantees the lanes.
         unsafe { Pair(vld1q_f32(from), vld1q_f32(from.add(4))) }
     }
 
     #[inline(always)]
     unsafe fn store(to: *mut f32, v: Pair) {
-        // SAFETY: the caller vouches for the lanes.
+        // SAFETY: the caller guarantees the lanes.
         unsafe {
             vst1q_f32(to, v.0);
             vst1q_f32(to.add(4), v.1);
@@ -138,7 +139,7 @@ impl Simd for Neon {
 
     #[inline(always)]
     unsafe fn max(a: Pair, b: Pair) -> Pair {
-        // The instruction for it knows no side where one is no number.
+        // The maximum instruction returns NaN where either operand is NaN; this must return `b`.
         // SAFETY: as above.
         each(a, b, |a, b| unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) })
     }
@@ -174,17 +175,17 @@ impl Simd for Neon {
         // SAFETY: as above; there are as many bits as lanes.
         unsafe {
             let four = |v, at| {
-                let is_seen = vtstq_u32(vdupq_n_u32(visible), vld1q_u32(BITS.as_ptr().add(at)));
-                vbslq_f32(is_seen, v, vdupq_n_f32(f32::NEG_INFINITY))
+                let is_visible = vtstq_u32(vdupq_n_u32(visible), vld1q_u32(BITS.as_ptr().add(at)));
+                vbslq_f32(is_visible, v, vdupq_n_f32(f32::NEG_INFINITY))
             };
             Pair(four(v.0, 0), four(v.1, 4))
         }
     }
 
     #[inline(always)]
-    unsafe fn greatest(v: Pair) -> f32 {
+    unsafe fn reduce_max(v: Pair) -> f32 {
         let mut lanes = [0.0_f32; LANES];
-        // SAFETY: there is room for all lanes.
+        // SAFETY: the array has room for all lanes.
         unsafe { Self::store(lanes.as_mut_ptr(), v) };
         lanes.into_iter().fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
     }
@@ -192,14 +193,14 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn sum(v: Pair) -> f32 {
         let mut half = [0.0_f32; 4];
-        // SAFETY: there is room for four.
+        // SAFETY: the array has room for four lanes.
         unsafe { vst1q_f32(half.as_mut_ptr(), vaddq_f32(v.0, v.1)) };
         (half[0] + half[2]) + (half[1] + half[3])
     }
 
     #[inline(always)]
     unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> Pair {
-        // SAFETY: the caller vouches for the lanes.
+        // SAFETY: the caller guarantees the lanes.
         unsafe {
             match format {
                 Format::F32 => Self::load(cell.cast::<f32>().add(at)),
@@ -225,7 +226,7 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
         for first in (0..size).step_by(LANES) {
-            // SAFETY: the caller vouches for `size` elements of each cell, a multiple of eight, and for as many rows of all lanes.
+            // SAFETY: the caller guarantees `size` elements of each cell, a multiple of eight, and as many rows of all lanes.
             unsafe {
                 let of = |lane: usize| Self::load_cell(format, cells[lane], first);
                 for lane in [0, 4] {

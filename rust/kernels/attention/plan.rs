@@ -1,4 +1,4 @@
-//! Who sees what, found once per decode and used for every layer of it.
+//! Analysis of which rows see which cells: made once per decode, and used for every layer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,23 +8,23 @@ use super::streams::Streams;
 use super::units::{Sizes, Units};
 use super::{Level, Mask, MaskOrder, Shape};
 
-/// How many positions make a block: within it a row's softmax is computed at once, and blocks are folded one after the other.
-/// Never to change: a row's result depends on where blocks begin.
+/// Positions of a block. Within a block a row's softmax is exact; blocks are folded one after another. Must never change: a
+/// row's result depends on the block boundaries.
 pub(super) const SLOTS: usize = 256;
 
-/// Which rows walk over which cells together, and how that is cut into units of work.
+/// Assignment of rows to the cells that they process together, divided into units of work.
 ///
-/// It is made by one thread, used by a team for one [`attend`](super::attend) after the other, and can be made again: it keeps its
-/// memory, which holds a bit per row and cell of the largest mask that it was made for, 8 bytes per sequence and cell that it
-/// sees, 4 per cell that is seen (once for all rows that see it at the same position), and 32 per row and 256 cells.
+/// One thread makes the plan, then a team uses it for a sequence of [`attend`](super::attend) calls. A plan can be made again,
+/// and then reuses its memory: one bit per row and cell of the largest mask, 8 bytes per sequence and cell that it sees, 4 per
+/// visible cell (once for all rows that see it at the same position), and 32 per row and 256 cells.
 #[derive(Debug)]
 pub struct Plan {
-    made_for: Option<PlanKey>,
+    key: Option<PlanKey>,
     streams: Streams,
     pub(super) groups: Groups,
     pub(super) units: Units,
-    /// How many tickets were drawn. Each thread of each call draws until it gets one that stands for no unit, so a call takes as
-    /// many as there are units and threads, and the next call needs no reset and no barrier.
+    /// Number of tickets drawn. In each call each thread draws tickets until it draws one without a unit, so a call takes
+    /// exactly as many tickets as there are units and threads, and the next call needs no reset and no barrier.
     tickets: AtomicUsize,
 }
 
@@ -43,11 +43,11 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// A plan of nothing.
+    /// Creates an empty plan, which must be made before use.
     #[must_use]
     pub fn new() -> Self {
         Self {
-            made_for: None,
+            key: None,
             streams: Streams::default(),
             groups: Groups::default(),
             units: Units::default(),
@@ -55,12 +55,14 @@ impl Plan {
         }
     }
 
-    /// Makes it for a mask and a shape, for `n_threads` threads. Panics, with words, if a size does not fit another, or where
-    /// there is no kernel for `level` (see [`covers`](super::covers)).
+    /// Makes the plan for a mask, a shape and `n_threads` threads.
     ///
-    /// With `order` a row's result depends on its own cells and their positions alone, as long as the positions it sees are
-    /// different ones. Without it rows that follow each other are walked together where one sees all that the other sees, and
-    /// where they slide like a window; blocks are then counted along the cells that are seen.
+    /// With `order`, a row's result depends only on its own cells and their positions, provided that the visible positions are
+    /// distinct. Without it, consecutive rows are processed together if one sees all that the other sees or if they differ like
+    /// the rows of a sliding window; blocks then count visible cells.
+    ///
+    /// # Panics
+    /// If sizes are inconsistent, or if there is no kernel for `level` (see [`covers`](super::covers)).
     pub fn make(&mut self, level: Level, n_threads: usize, shape: &Shape, mask: Option<&Mask>, order: Option<&MaskOrder>) {
         let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = *shape;
         assert!(level.is_available(), "the processor lacks {level}");
@@ -79,47 +81,47 @@ impl Plan {
                 "there are cells without a position"
             );
         }
-        // Should anything panic below, there is no plan.
-        self.made_for = None;
-        self.streams.find(mask, (n_rows, n_cells), order, kernels.look);
-        let n_stretches = self.streams.list.iter().map(|stream| stream.stretches.len()).max().unwrap_or(0);
+        // If anything below panics, the plan stays unusable.
+        self.key = None;
+        self.streams.rebuild(mask, (n_rows, n_cells), order, kernels.read_mask);
+        let n_position_blocks = self.streams.list.iter().map(|stream| stream.position_blocks.len()).max().unwrap_or(0);
         let sizes = Sizes::new(shape, n_threads);
-        self.groups.form(&self.streams, sizes.rows_per_group(n_stretches));
-        self.units.cut(&sizes, &self.groups);
-        self.made_for = Some(PlanKey { level, shape: *shape, n_threads, is_masked: mask.is_some() });
+        self.groups.rebuild(&self.streams, sizes.rows_per_group(n_position_blocks));
+        self.units.rebuild(&sizes, &self.groups);
+        self.key = Some(PlanKey { level, shape: *shape, n_threads, is_masked: mask.is_some() });
         self.tickets = AtomicUsize::new(0);
     }
 
-    fn made_for(&self) -> &PlanKey {
-        self.made_for.as_ref().expect("the plan was made")
+    fn key(&self) -> &PlanKey {
+        self.key.as_ref().expect("the plan was made")
     }
 
     pub(super) fn shape(&self) -> &Shape {
-        &self.made_for().shape
+        &self.key().shape
     }
 
     pub(super) fn level(&self) -> Level {
-        self.made_for().level
+        self.key().level
     }
 
     pub(super) fn n_threads(&self) -> usize {
-        self.made_for().n_threads
+        self.key().n_threads
     }
 
     pub(super) fn is_masked(&self) -> bool {
-        self.made_for().is_masked
+        self.key().is_masked
     }
 
     pub(super) fn is_biased(&self) -> bool {
         self.streams.is_biased
     }
 
-    /// The rows in the order in which groups hold them.
+    /// Returns the rows in the order of the groups.
     pub(super) fn rows(&self) -> &[u32] {
         &self.groups.rows
     }
 
-    /// The next unit that nobody has taken; each thread of a call asks until there is none.
+    /// Takes the next unit of work; `None` when all are taken. Each thread of a call must call it until it returns `None`.
     pub(super) fn next_unit(&self) -> Option<usize> {
         let n_units = self.units.list.len();
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed) % (n_units + self.n_threads());

@@ -1,4 +1,4 @@
-//! Plain Rust: the reference for every other instruction set, and what runs under Miri.
+//! Plain Rust: the reference for every other instruction set, and the code that runs under Miri.
 
 use super::Format;
 use super::kernels::{ScoreBlock, ValueBlock, kernels};
@@ -8,29 +8,28 @@ use crate::kernels::half::to_single;
 
 const LANES: usize = 8;
 
-/// Arrays of eight.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
 kernels!(Portable, [], rows: 4 [1 2 3 4], four: 1 [1], eight: 0 []);
 
-unsafe fn look(mask: *const u16) -> (u64, u64) {
-    let (mut seen, mut zero) = (0, 0);
+unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
+    let (mut visible, mut zero) = (0, 0);
     for bit in 0..64 {
-        // SAFETY: the caller vouches for 64 numbers.
+        // SAFETY: the caller guarantees 64 elements.
         let value = unsafe { mask.add(bit).read_unaligned() };
-        seen |= u64::from(value != super::Mask::HIDDEN) << bit;
+        visible |= u64::from(value != super::Mask::HIDDEN) << bit;
         zero |= u64::from(matches!(value, 0 | 0x8000)) << bit;
     }
-    (seen, zero)
+    (visible, zero)
 }
 
-/// Element `at` of a cell.
+/// Reads element `at` of a cell.
 ///
 /// # Safety
-/// The cell has that many.
+/// The cell has that element.
 unsafe fn element(format: Format, cell: *const u8, at: usize) -> f32 {
-    // SAFETY: the caller vouches for the element; nothing is said about alignment.
+    // SAFETY: the caller guarantees the element; no alignment is assumed.
     unsafe {
         match format {
             Format::F32 => cell.cast::<f32>().add(at).read_unaligned(),
@@ -61,12 +60,12 @@ impl Simd for Portable {
     }
 
     unsafe fn load(from: *const f32) -> Self::V {
-        // SAFETY: the caller vouches for all lanes.
+        // SAFETY: the caller guarantees all lanes.
         unsafe { from.cast::<Self::V>().read_unaligned() }
     }
 
     unsafe fn store(to: *mut f32, v: Self::V) {
-        // SAFETY: the caller vouches for all lanes.
+        // SAFETY: the caller guarantees all lanes.
         unsafe { to.cast::<Self::V>().write_unaligned(v) };
     }
 
@@ -86,7 +85,7 @@ impl Simd for Portable {
         zip(a, b, |a, b| a / b)
     }
 
-    // Rounded twice: without an instruction for it, one rounding takes a call of the mathematical library.
+    // Rounds twice: without a hardware instruction, a single rounding needs a library call.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         std::array::from_fn(|lane| a[lane] * b[lane] + c[lane])
     }
@@ -115,7 +114,7 @@ impl Simd for Portable {
         std::array::from_fn(|lane| if visible >> lane & 1 == 1 { v[lane] } else { f32::NEG_INFINITY })
     }
 
-    unsafe fn greatest(v: Self::V) -> f32 {
+    unsafe fn reduce_max(v: Self::V) -> f32 {
         v.into_iter().fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
     }
 
@@ -125,14 +124,14 @@ impl Simd for Portable {
     }
 
     unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> Self::V {
-        // SAFETY: the caller vouches for all lanes.
+        // SAFETY: the caller guarantees all lanes.
         std::array::from_fn(|lane| unsafe { element(format, cell, at + lane) })
     }
 
     unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
         for (lane, &cell) in cells[..LANES].iter().enumerate() {
             for d in 0..size {
-                // SAFETY: the caller vouches for `size` elements of each cell, and for as many rows of all lanes.
+                // SAFETY: the caller guarantees `size` elements of each cell and as many rows of all lanes.
                 unsafe { to.add(d * stride + lane).write(element(format, cell, d)) };
             }
         }

@@ -1,17 +1,17 @@
-//! What is to be computed: queries, cells, a mask, and where the results go.
+//! The operands of an attention: queries, cells, a mask, and the output.
 
 use super::{Plan, Shared};
 
-/// How the numbers of a cell are stored.
+/// Storage format of a cell's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Single precision.
     F32,
     /// IEEE half precision.
     F16,
-    /// The upper half of single precision.
+    /// bfloat16: the upper half of single precision.
     Bf16,
-    /// Blocks of 32 signed bytes behind their common factor in half precision: ggml's `block_q8_0`.
+    /// Blocks of a scale in half precision and 32 signed bytes: ggml's `block_q8_0`.
     Q8_0,
 }
 
@@ -19,7 +19,7 @@ impl Format {
     /// Every format.
     pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0];
 
-    /// How many bytes `n` numbers take; `n` is a multiple of 32 where the format has blocks.
+    /// Returns the bytes of `n` elements; `n` must be a multiple of 32 for block formats.
     #[must_use]
     pub const fn bytes(self, n: usize) -> usize {
         match self {
@@ -29,8 +29,8 @@ impl Format {
         }
     }
 
-    /// What head sizes must be multiples of.
-    pub(super) const fn unit(self) -> usize {
+    /// Returns the number that head sizes must be a multiple of.
+    pub(super) const fn head_multiple(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 8,
             Self::Q8_0 => 32,
@@ -38,130 +38,130 @@ impl Format {
     }
 }
 
-/// The keys or the values of all cells of a pool.
+/// The keys or the values of all cells.
 #[derive(Debug, Clone, Copy)]
 pub struct Cells<'a> {
-    /// All of them, from cell 0 on.
+    /// All cells, starting with cell 0.
     pub bytes: &'a [u8],
-    /// How a number is stored.
+    /// Storage format.
     pub format: Format,
-    /// How many numbers a head has.
+    /// Elements of a head.
     pub head_size: usize,
-    /// From a cell to the next, in bytes.
+    /// Stride between cells, in bytes.
     pub cell_stride: usize,
-    /// From a head of a cell to the next, in bytes.
+    /// Stride between heads of a cell, in bytes.
     pub head_stride: usize,
 }
 
 impl Cells<'_> {
-    /// Whether the bytes hold `n_cells` cells of `n_heads` heads.
-    fn hold(&self, n_cells: usize, n_heads: usize) -> bool {
+    /// Returns whether the bytes hold `n_cells` cells of `n_heads` heads.
+    fn holds(&self, n_cells: usize, n_heads: usize) -> bool {
         let last = (n_cells - 1).saturating_mul(self.cell_stride).saturating_add((n_heads - 1).saturating_mul(self.head_stride));
-        self.head_size.is_multiple_of(self.format.unit())
+        self.head_size.is_multiple_of(self.format.head_multiple())
             && last.saturating_add(self.format.bytes(self.head_size)) <= self.bytes.len()
     }
 }
 
-/// The queries of all rows. Each is `head_size` numbers of the keys, one after the other.
+/// The queries of all rows. Each query is one contiguous head of the key size.
 #[derive(Debug, Clone, Copy)]
 pub struct Queries<'a> {
-    /// All of them, from row 0 on.
+    /// All rows, starting with row 0.
     pub values: &'a [f32],
-    /// From a row to the next, in numbers.
+    /// Stride between rows, in elements.
     pub row_stride: usize,
-    /// From a head of a row to the next, in numbers.
+    /// Stride between heads of a row, in elements.
     pub head_stride: usize,
 }
 
-/// What is added to scores, in half precision: negative infinity where a row does not see a cell.
+/// Values added to scores, in half precision: negative infinity where a row does not see a cell.
 #[derive(Debug, Clone, Copy)]
 pub struct Mask<'a> {
-    /// A number for each cell of each row.
+    /// One value per row and cell.
     pub values: &'a [u16],
-    /// From a row to the next, in numbers.
+    /// Stride between rows, in elements.
     pub row_stride: usize,
 }
 
 impl<'a> Mask<'a> {
-    /// Negative infinity.
+    /// Negative infinity: the cell is hidden.
     pub const HIDDEN: u16 = 0xfc00;
 
-    /// The numbers of one row.
+    /// Returns the values of one row.
     pub(super) fn row(&self, row: usize, n_cells: usize) -> &'a [u16] {
         &self.values[row * self.row_stride..][..n_cells]
     }
 
-    /// Whether it has `n_cells` numbers for each of `n_rows` rows.
+    /// Returns whether the mask has `n_cells` values for each of `n_rows` rows.
     pub(super) fn holds(&self, n_rows: usize, n_cells: usize) -> bool {
         (n_rows - 1).saturating_mul(self.row_stride).saturating_add(n_cells) <= self.values.len()
     }
 }
 
-/// The sizes of an attention. All are at least 1.
+/// Sizes of an attention. All are at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// Rows of queries.
+    /// Query rows.
     pub n_rows: usize,
-    /// Heads of a row.
+    /// Query heads of a row.
     pub n_heads: usize,
-    /// Heads of a cell; each meets `n_heads / n_kv_heads` heads of a row, and these are adjacent.
+    /// KV heads of a cell; each serves `n_heads / n_kv_heads` adjacent query heads.
     pub n_kv_heads: usize,
-    /// Cells that a mask's row tells about.
+    /// Cells that a mask row covers.
     pub n_cells: usize,
-    /// Numbers of a head of a query or a key.
+    /// Elements of a query or key head.
     pub key_size: usize,
-    /// Numbers of a head of a value or a result.
+    /// Elements of a value or output head.
     pub value_size: usize,
 }
 
 impl Shape {
-    /// How many heads of a row meet one head of a cell.
+    /// Returns the number of query heads per KV head.
     pub(super) fn heads_per_kv(&self) -> usize {
         self.n_heads / self.n_kv_heads
     }
 }
 
-/// What is known beside the mask about who sees what.
+/// Knowledge about the mask's structure.
 #[derive(Debug, Clone, Copy)]
 pub struct MaskOrder<'a> {
-    /// Which sequence each row belongs to. Rows of one sequence have one list of cells, of which each may see a part.
+    /// Sequence of each row. Rows of one sequence share one list of cells, of which each may see a part.
     pub sequence_of_row: &'a [u32],
-    /// Which position each cell holds, where that is known; what is said of cells that no row sees does not matter.
+    /// Position of each cell, if known; ignored for cells that no row sees.
     pub position_of_cell: Option<&'a [u32]>,
 }
 
 /// One attention: `softmax(scale · QKᵀ + mask)V` for each row and head.
 #[derive(Debug, Clone, Copy)]
 pub struct Attention<'a> {
-    /// Its sizes.
+    /// Sizes.
     pub shape: Shape,
-    /// What the rows ask.
+    /// Queries.
     pub queries: Queries<'a>,
-    /// What the cells are found by.
+    /// Keys.
     pub keys: Cells<'a>,
-    /// What the cells hold.
+    /// Values.
     pub values: Cells<'a>,
-    /// Which cells a row sees; without it, all.
+    /// The mask; `None` if every row sees every cell.
     pub mask: Option<Mask<'a>>,
-    /// For each head a score that takes weight and has no value.
+    /// Attention sinks: per query head a score that takes weight but has no value.
     pub sinks: Option<&'a [f32]>,
-    /// The factor of a score.
+    /// Factor applied to each score.
     pub scale: f32,
-    /// `ALiBi`'s greatest bias: the mask is multiplied by a slope that each head has of its own. 0 for none.
+    /// `ALiBi`'s maximum bias: the mask is multiplied by a slope per head. 0 disables it.
     pub max_bias: f32,
-    /// Scores become `softcap · tanh(score / softcap)`. 0 for none.
+    /// Scores become `softcap · tanh(score / softcap)`. 0 disables it.
     pub softcap: f32,
 }
 
 impl Attention<'_> {
-    /// Panics, with words, if a size does not fit another.
+    /// Panics if a size is inconsistent with another.
     pub(super) fn check(&self, plan: &Plan, out: &AttentionOutput) {
         let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = self.shape;
         assert_eq!(&self.shape, plan.shape(), "the plan was made for another shape");
         assert_eq!(self.keys.head_size, key_size, "keys are of another size");
         assert_eq!(self.values.head_size, value_size, "values are of another size");
-        assert!(self.keys.hold(n_cells, n_kv_heads), "keys end before their last cell");
-        assert!(self.values.hold(n_cells, n_kv_heads), "values end before their last cell");
+        assert!(self.keys.holds(n_cells, n_kv_heads), "keys end before their last cell");
+        assert!(self.values.holds(n_cells, n_kv_heads), "values end before their last cell");
         let last = (n_rows - 1).saturating_mul(self.queries.row_stride);
         let last = last.saturating_add((n_heads - 1).saturating_mul(self.queries.head_stride));
         assert!(last.saturating_add(key_size) <= self.queries.values.len(), "queries end before their last row");
@@ -170,12 +170,12 @@ impl Attention<'_> {
         assert!(self.sinks.is_none_or(|sinks| sinks.len() >= n_heads), "there are fewer sinks than heads");
         let last = (n_rows - 1).saturating_mul(out.row_stride).saturating_add((n_heads - 1).saturating_mul(out.head_stride));
         assert!(last.saturating_add(value_size) <= out.values.len(), "results end before their last row");
-        let heads_apart = out.head_stride >= value_size || n_heads == 1;
-        let rows_apart = out.row_stride >= (n_heads - 1) * out.head_stride + value_size || n_rows == 1;
-        assert!(heads_apart && rows_apart, "results overlap");
+        let heads_are_disjoint = out.head_stride >= value_size || n_heads == 1;
+        let rows_are_disjoint = out.row_stride >= (n_heads - 1) * out.head_stride + value_size || n_rows == 1;
+        assert!(heads_are_disjoint && rows_are_disjoint, "results overlap");
     }
 
-    /// What the mask is multiplied by for a head.
+    /// Returns the `ALiBi` slope of a head, by which the mask is multiplied.
     pub(super) fn slope(&self, head: usize) -> f32 {
         if self.max_bias <= 0.0 {
             return 1.0;
@@ -188,13 +188,13 @@ impl Attention<'_> {
     }
 }
 
-/// Where results go: for each row and head `value_size` numbers.
+/// Destination of results: `value_size` elements per row and head.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionOutput<'a> {
-    /// All of them, from row 0 on.
+    /// All rows, starting with row 0.
     pub values: &'a Shared<'a, f32>,
-    /// From a row to the next, in numbers.
+    /// Stride between rows, in elements.
     pub row_stride: usize,
-    /// From a head of a row to the next, in numbers.
+    /// Stride between heads of a row, in elements.
     pub head_stride: usize,
 }

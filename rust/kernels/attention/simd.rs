@@ -1,23 +1,21 @@
-//! The few vector operations that the kernels are written in, one implementation per instruction set, and the kernels.
+//! The vector operations that each instruction set implements, and the generic kernels written in them.
 
-#![allow(clippy::needless_range_loop, reason = "sums that stay in registers are counted, not iterated over")]
+#![allow(clippy::needless_range_loop, reason = "indexed loops keep the sums in registers")]
 
 use super::Format;
 use super::plan::SLOTS;
 use super::prefetch::CellPrefetch;
 
-/// Most lanes that a vector of any instruction set has.
+/// Maximum lanes of a vector of any instruction set.
 pub(super) const MAX_LANES: usize = 16;
 
 /// Vectors of `f32` of one instruction set.
 ///
 /// # Safety
-/// Every method may be called only where the processor has the instruction set, and pointers are to be valid for the lanes that are
-/// read or written; no alignment is asked for. The methods are inlined into functions that enable the instruction set.
+/// Every method requires that the processor supports the instruction set and that pointers are valid for the lanes that are
+/// read or written; they need not be aligned. The methods must be inlined into functions that enable the instruction set.
 pub(super) trait Simd: Copy {
-    /// A vector.
     type V: Copy;
-    /// Its lanes.
     const LANES: usize;
 
     unsafe fn splat(value: f32) -> Self::V;
@@ -29,40 +27,37 @@ pub(super) trait Simd: Copy {
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// The greater; `b` where one is no number.
+    /// Lane-wise maximum; `b` where either is NaN.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
-    /// The magnitude.
     unsafe fn abs(v: Self::V) -> Self::V;
-    /// The magnitude of `v` with the sign of `sign`.
+    /// The magnitude of `v` with the sign of `sign`. `v` must not be negative.
     unsafe fn with_sign(v: Self::V, sign: Self::V) -> Self::V;
-    /// `v` times two to the power that the low bits of `shifted` hold: those of a whole number plus 1.5 × 2²³.
+    /// Multiplies `v` by two to the power of the integer in the low bits of `shifted`, which is that integer plus 1.5 × 2²³.
     unsafe fn scale_by_power(v: Self::V, shifted: Self::V) -> Self::V;
-    /// `v`, but 0 in lanes where `x` is not above `limit`; what is no number counts as above.
+    /// Returns `v`, but 0 in lanes where `x <= limit`; NaN counts as above.
     unsafe fn where_above(x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
-    /// `v` in lanes whose bit is set, negative infinity in the others.
+    /// Returns `v` in lanes whose bit is set, negative infinity in the others.
     unsafe fn hide(v: Self::V, visible: u32) -> Self::V;
-    /// The greatest lane.
-    unsafe fn greatest(v: Self::V) -> f32;
-    /// The sum of the lanes, always in the same order.
+    unsafe fn reduce_max(v: Self::V) -> f32;
+    /// Returns the sum of the lanes, always in the same order.
     unsafe fn sum(v: Self::V) -> f32;
-    /// As many values of a cell of `format`, from element `at` on, which is a multiple of the lanes.
+    /// Loads a vector of elements of a cell, from element `at` on, a multiple of the lanes.
     unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> Self::V;
-    /// Writes the first `size` elements of as many cells as there are lanes transposed: element `d` of all cells goes to
-    /// `to + d * stride`.
+    /// Writes the first `size` elements of `LANES` cells transposed: element `d` of all cells goes to `to + d * stride`.
     unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize);
 }
 
-/// 2 to the power of `x`, for `x` not above 0: within 2 units in the last place, and 0 below 2⁻¹²⁶.
+/// Computes 2ˣ for `x <= 0`: within 2 units in the last place, and 0 below 2⁻¹²⁶.
 #[inline(always)]
 pub(super) unsafe fn exp2<S: Simd>(x: S::V) -> S::V {
     const SHIFT: f32 = 12_582_912.0;
-    // SAFETY: the caller vouches for the instruction set; no memory is touched.
+    // SAFETY: the caller guarantees the instruction set; no memory is accessed.
     unsafe {
         let least = S::splat(-126.0);
         let near = S::max(least, x);
         let shifted = S::add(near, S::splat(SHIFT));
         let f = S::sub(near, S::sub(shifted, S::splat(SHIFT)));
-        // The coefficients are those of the Cephes library's exp2f.
+        // Coefficients from the Cephes library's exp2f.
         let mut p = S::splat(1.535_336_2e-4);
         p = S::fma(p, f, S::splat(1.339_887_4e-3));
         p = S::fma(p, f, S::splat(9.618_437e-3));
@@ -74,10 +69,10 @@ pub(super) unsafe fn exp2<S: Simd>(x: S::V) -> S::V {
     }
 }
 
-/// The hyperbolic tangent, within 2e-7.
+/// Computes the hyperbolic tangent, within 2e-7.
 #[inline(always)]
 pub(super) unsafe fn tanh<S: Simd>(x: S::V) -> S::V {
-    // SAFETY: the caller vouches for the instruction set; no memory is touched.
+    // SAFETY: the caller guarantees the instruction set; no memory is accessed.
     unsafe {
         let e = exp2::<S>(S::mul(S::abs(x), S::splat(-2.0 * std::f32::consts::LOG2_E)));
         let one = S::splat(1.0);
@@ -85,24 +80,24 @@ pub(super) unsafe fn tanh<S: Simd>(x: S::V) -> S::V {
     }
 }
 
-/// How a block's slots lie in a row of scores: a little more than a power of two, so that rows do not compete for the same lines.
+/// Stride between rows of scores. Not a power of two, so that rows do not compete for the same cache sets.
 pub(super) const SCORES_STRIDE: usize = SLOTS + 2 * MAX_LANES;
 
-/// `scores[m][lane] = sum over d of queries[d][m] * keys[d][lane]`, for `M` rows and `N` vectors of cells. Each sum is one chain
-/// along `d`, so it does not depend on `M` and `N`.
+/// `scores[m][lane] = sum over d of queries[d][m] * keys[d][lane]`, for `M` rows and `N` vectors of cells. Each sum is one
+/// chain along `d`, so it does not depend on `M` and `N`.
 #[inline(always)]
 pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(
     (mut queries, n_queries): (*const f32, usize),
     (mut keys, keys_stride): (*const f32, usize),
     size: usize,
-    ahead: CellPrefetch,
+    prefetch: CellPrefetch,
     out: *mut f32,
 ) {
-    // SAFETY: the caller vouches for `size` rows of `M` queries and `N` vectors of keys, and for the rows of scores.
+    // SAFETY: the caller guarantees `size` rows of `M` queries and `N` vectors of keys, and the rows of scores.
     unsafe {
         let mut sums = [[S::splat(0.0); N]; M];
         for d in 0..size {
-            ahead.ask(d);
+            prefetch.issue(d);
             let mut k = [S::splat(0.0); N];
             for n in 0..N {
                 k[n] = S::load(keys.add(n * S::LANES));
@@ -130,10 +125,10 @@ pub(super) unsafe fn accumulate_values<S: Simd, const M: usize, const N: usize>(
     weights: *const f32,
     (format, cells): (Format, &[*const u8]),
     at: usize,
-    ahead: CellPrefetch,
+    prefetch: CellPrefetch,
     (out, out_stride): (*mut f32, usize),
 ) {
-    // SAFETY: the caller vouches for the cells, and for `M` rows of weights and of results.
+    // SAFETY: the caller guarantees the cells, and `M` rows of weights and of results.
     unsafe {
         let mut sums = [[S::splat(0.0); N]; M];
         for m in 0..M {
@@ -142,7 +137,7 @@ pub(super) unsafe fn accumulate_values<S: Simd, const M: usize, const N: usize>(
             }
         }
         for (c, &cell) in cells.iter().enumerate() {
-            ahead.ask(c);
+            prefetch.issue(c);
             let mut v = [S::splat(0.0); N];
             for n in 0..N {
                 v[n] = S::load_cell(format, cell, at + n * S::LANES);
@@ -162,53 +157,53 @@ pub(super) unsafe fn accumulate_values<S: Simd, const M: usize, const N: usize>(
     }
 }
 
-/// What is done to a row's scores before they become weights.
+/// Transformation of scores before the softmax.
 #[derive(Clone, Copy)]
 pub(super) struct SoftmaxParams<'a> {
-    /// Which slots of the block the row sees.
+    /// Slots of the block that the row sees.
     pub(super) visible: &'a [u64; SLOTS / 64],
-    /// How many slots the weights are needed of; what lies beyond is not seen.
+    /// Number of slots whose weights are needed; slots beyond it are not visible.
     pub(super) n_slots: usize,
-    /// Scores are `cap * tanh(score)`, in base 2; 0 for none.
+    /// Scores become `cap * tanh(score)`, in base 2; 0 disables the cap.
     pub(super) cap: f32,
-    /// What is added to each slot's score, times the factor, in base 2.
+    /// Bias of each slot and its factor; their product is added to the score, in base 2.
     pub(super) bias: Option<(&'a [f32], f32)>,
 }
 
-/// Turns a row's scores of one block into weights, 0 where the row does not see; returns the greatest score and the weights' sum.
+/// Turns a row's scores of one block into weights, 0 in hidden slots. Returns the maximum score and the sum of the weights.
 #[inline(always)]
-pub(super) unsafe fn softmax<S: Simd>(row: *mut f32, how: SoftmaxParams) -> (f32, f32) {
-    // SAFETY: the caller vouches for the instruction set and for a whole row of scores; slots are fewer than a row has.
+pub(super) unsafe fn softmax<S: Simd>(row: *mut f32, params: SoftmaxParams) -> (f32, f32) {
+    // SAFETY: the caller guarantees the instruction set and a whole row of scores, which is longer than the slots.
     unsafe {
         let lanes_mask = (1_u64 << S::LANES) - 1;
-        let visible = |at: usize| u32::try_from(how.visible[at / 64] >> (at % 64) & lanes_mask).unwrap_or(0);
-        let whole = u32::try_from(lanes_mask).unwrap_or(0);
-        let mut greatest = S::splat(f32::NEG_INFINITY);
-        for at in (0..how.n_slots).step_by(S::LANES) {
-            let seen = visible(at);
-            if seen == 0 {
+        let visible = |at: usize| u32::try_from(params.visible[at / 64] >> (at % 64) & lanes_mask).unwrap_or(0);
+        let all_lanes = u32::try_from(lanes_mask).unwrap_or(0);
+        let mut max_score = S::splat(f32::NEG_INFINITY);
+        for at in (0..params.n_slots).step_by(S::LANES) {
+            let bits = visible(at);
+            if bits == 0 {
                 continue;
             }
             let mut x = S::load(row.add(at));
-            if how.cap != 0.0 {
-                x = S::mul(S::splat(how.cap), tanh::<S>(x));
+            if params.cap != 0.0 {
+                x = S::mul(S::splat(params.cap), tanh::<S>(x));
             }
-            if let Some((bias, factor)) = how.bias {
+            if let Some((bias, factor)) = params.bias {
                 x = S::fma(S::splat(factor), S::load(bias.as_ptr().add(at)), x);
             }
-            if seen != whole {
-                x = S::hide(x, seen);
+            if bits != all_lanes {
+                x = S::hide(x, bits);
             }
-            if seen != whole || how.cap != 0.0 || how.bias.is_some() {
+            if bits != all_lanes || params.cap != 0.0 || params.bias.is_some() {
                 S::store(row.add(at), x);
             }
-            greatest = S::max(greatest, x);
+            max_score = S::max(max_score, x);
         }
-        let greatest = S::greatest(greatest);
-        // Where nothing is seen every weight is 0, and what is no number stays so.
-        let base = S::splat(if greatest == f32::NEG_INFINITY { 0.0 } else { greatest });
+        let max_score = S::reduce_max(max_score);
+        // If no slot is visible every weight is 0; NaN stays NaN.
+        let base = S::splat(if max_score == f32::NEG_INFINITY { 0.0 } else { max_score });
         let mut sum = S::splat(0.0);
-        for at in (0..how.n_slots).step_by(S::LANES) {
+        for at in (0..params.n_slots).step_by(S::LANES) {
             if visible(at) == 0 {
                 S::store(row.add(at), S::splat(0.0));
                 continue;
@@ -217,52 +212,52 @@ pub(super) unsafe fn softmax<S: Simd>(row: *mut f32, how: SoftmaxParams) -> (f32
             S::store(row.add(at), weight);
             sum = S::add(sum, weight);
         }
-        (greatest, S::sum(sum))
+        (max_score, S::sum(sum))
     }
 }
 
-/// 2 to the power of one number that is not above 0.
+/// Computes 2ˣ of one value, `x <= 0`.
 #[inline(always)]
 unsafe fn exp2_of<S: Simd>(x: f32) -> f32 {
     let mut lanes = [0.0; MAX_LANES];
-    // SAFETY: the caller vouches for the instruction set; there are as many lanes as any has.
+    // SAFETY: the caller guarantees the instruction set; the array has room for the lanes of any vector.
     unsafe { S::store(lanes.as_mut_ptr(), exp2::<S>(S::splat(x))) };
     lanes[0]
 }
 
-/// A row's softmax so far: the greatest score in base 2, and the sum of weights relative to it.
+/// State of a row's online softmax: the maximum score in base 2, and the sum of weights relative to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub(super) struct OnlineSoftmax {
-    pub(super) greatest: f32,
+    pub(super) max_score: f32,
     pub(super) sum: f32,
 }
 
 impl OnlineSoftmax {
-    /// Of no cell at all.
-    pub(super) const NOTHING: Self = Self { greatest: f32::NEG_INFINITY, sum: 0.0 };
+    /// The state before the first cell.
+    pub(super) const EMPTY: Self = Self { max_score: f32::NEG_INFINITY, sum: 0.0 };
 }
 
-/// Adds a block's result to what the blocks before it came to.
+/// Folds a block's result into the result of the blocks before.
 #[inline(always)]
 pub(super) unsafe fn fold<S: Simd>(
-    (so_far, sums): (&mut OnlineSoftmax, *mut f32),
+    (total, sums): (&mut OnlineSoftmax, *mut f32),
     (block, block_sums): (OnlineSoftmax, *const f32),
     size: usize,
 ) {
-    // SAFETY: the caller vouches for `size` sums of both, a multiple of the lanes.
+    // SAFETY: the caller guarantees `size` elements of both sums, a multiple of the lanes.
     unsafe {
         if block.sum == 0.0 {
             return;
         }
-        if so_far.sum == 0.0 {
-            *so_far = block;
+        if total.sum == 0.0 {
+            *total = block;
             std::ptr::copy_nonoverlapping(block_sums, sums, size);
             return;
         }
-        let greatest = so_far.greatest.max(block.greatest);
-        let (old, new) = (exp2_of::<S>(so_far.greatest - greatest), exp2_of::<S>(block.greatest - greatest));
-        *so_far = OnlineSoftmax { greatest, sum: so_far.sum * old + block.sum * new };
+        let max_score = total.max_score.max(block.max_score);
+        let (old, new) = (exp2_of::<S>(total.max_score - max_score), exp2_of::<S>(block.max_score - max_score));
+        *total = OnlineSoftmax { max_score, sum: total.sum * old + block.sum * new };
         let (old, new) = (S::splat(old), S::splat(new));
         for at in (0..size).step_by(S::LANES) {
             let sum = S::fma(S::load(block_sums.add(at)), new, S::mul(S::load(sums.add(at)), old));
@@ -271,26 +266,27 @@ pub(super) unsafe fn fold<S: Simd>(
     }
 }
 
-/// Writes a row's result: its sums over the sum of its weights, to which a sink adds one that has no value. Zeros where the row
-/// saw nothing.
+/// Writes a row's result: its sums divided by the sum of its weights, to which a sink adds its weight. A row that sees no cell
+/// gets zeros.
 #[inline(always)]
-pub(super) unsafe fn finish<S: Simd>((tally, sums): (OnlineSoftmax, *const f32), sink: Option<f32>, out: *mut f32, size: usize) {
-    // SAFETY: the caller vouches for `size` elements of both, a multiple of the lanes.
+pub(super) unsafe fn finish<S: Simd>((state, sums): (OnlineSoftmax, *const f32), sink: Option<f32>, out: *mut f32, size: usize) {
+    // SAFETY: the caller guarantees `size` elements of both, a multiple of the lanes.
     unsafe {
         let mut factor = 0.0;
-        if tally.sum != 0.0 {
+        if state.sum != 0.0 {
             factor = match sink {
-                Some(sink) if sink > tally.greatest => {
-                    let old = exp2_of::<S>(tally.greatest - sink);
-                    old / (tally.sum * old + 1.0)
+                Some(sink) if sink > state.max_score => {
+                    let old = exp2_of::<S>(state.max_score - sink);
+                    old / (state.sum * old + 1.0)
                 }
-                Some(sink) => 1.0 / (tally.sum + exp2_of::<S>(sink - tally.greatest)),
-                None => 1.0 / tally.sum,
+                Some(sink) => 1.0 / (state.sum + exp2_of::<S>(sink - state.max_score)),
+                None => 1.0 / state.sum,
             };
         }
         for at in (0..size).step_by(S::LANES) {
-            // Where nothing was seen the sums were never written. Adding 0 makes a zero's sign the same for every order of cells.
-            let v = if tally.sum == 0.0 { S::splat(0.0) } else { S::load(sums.add(at)) };
+            // Without a visible cell the sums are uninitialised. Adding 0 makes the sign of a zero independent of the order of
+            // cells.
+            let v = if state.sum == 0.0 { S::splat(0.0) } else { S::load(sums.add(at)) };
             S::store(out.add(at), S::fma(v, S::splat(factor), S::splat(0.0)));
         }
     }

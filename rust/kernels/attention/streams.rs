@@ -1,4 +1,4 @@
-//! Which rows walk over the same cells: streams, each with one ordered list.
+//! Streams: rows that see cells of one ordered list.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -6,63 +6,63 @@ use std::ops::Range;
 use super::plan::SLOTS;
 use super::{Mask, MaskOrder};
 
-/// A cell and the position it holds.
+/// A cell and its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CellEntry {
     pub(super) position: u32,
     pub(super) cell: u32,
 }
 
-/// The entries of a stream whose positions are `SLOTS * number..SLOTS * (number + 1)`.
+/// The entries of a stream at positions `SLOTS * number..SLOTS * (number + 1)`.
 #[derive(Debug, Clone)]
 pub(super) struct PositionBlock {
     pub(super) number: u32,
     pub(super) entries: Range<usize>,
-    /// The first entry's cell, if both cells and positions are adjacent from there on.
+    /// The first entry's cell, if both cells and positions are contiguous.
     pub(super) first: Option<u32>,
 }
 
 /// Rows that see cells of one list.
 #[derive(Debug, Clone)]
 pub(super) struct Stream {
-    /// Of `Streams::rows`.
+    /// Range of `Streams::rows`.
     pub(super) rows: Range<usize>,
-    /// Of `Streams::stretches`.
-    pub(super) stretches: Range<usize>,
+    /// Range of `Streams::position_blocks`.
+    pub(super) position_blocks: Range<usize>,
 }
 
-/// All streams of a decode, those that share cells beside each other.
+/// All streams of a decode, ordered so that streams that share cells are adjacent.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     pub(super) list: Vec<Stream>,
-    /// The rows of each stream, one stream after the other.
+    /// The rows of each stream, one stream after another.
     pub(super) rows: Vec<u32>,
     pub(super) entries: Vec<CellEntry>,
-    pub(super) stretches: Vec<PositionBlock>,
-    /// For each row a bit for each cell: whether it is seen.
-    pub(super) seen: Vec<u64>,
+    pub(super) position_blocks: Vec<PositionBlock>,
+    /// Visible cells: one bit per row and cell.
+    pub(super) visible: Vec<u64>,
     pub(super) n_words: usize,
-    /// Whether a cell that is seen has anything added to its score.
+    /// True if the mask adds a nonzero bias to a visible cell's score.
     pub(super) is_biased: bool,
     union: Vec<u64>,
 }
 
-/// Tells for 64 numbers of a mask which are seen, and which of them are zero.
+/// Reads 64 mask values and returns the bits of the visible ones and of the zeros.
 pub(super) type MaskReader = unsafe fn(*const u16) -> (u64, u64);
 
 impl Streams {
-    /// Finds them. `look` is for the processor at hand.
-    pub(super) fn find(
+    /// Rebuilds the streams. `read_mask` must be for an instruction set that the processor supports.
+    pub(super) fn rebuild(
         &mut self,
         mask: Option<&Mask>,
         (n_rows, n_cells): (usize, usize),
         order: Option<&MaskOrder>,
-        look: MaskReader,
+        read_mask: MaskReader,
     ) {
         self.list.clear();
         self.entries.clear();
-        self.stretches.clear();
-        self.look_at(mask, (n_rows, n_cells), look);
+        self.position_blocks.clear();
+        self.read_mask_rows(mask, (n_rows, n_cells), read_mask);
         self.rows.clear();
         self.rows.extend((0..n_rows).map(index));
         if let Some(order) = order {
@@ -72,35 +72,35 @@ impl Streams {
         while first < n_rows {
             let end = match order {
                 Some(order) => self.end_of_sequence(first, order.sequence_of_row),
-                None => self.end_of_likes(first),
+                None => self.end_of_similar_rows(first),
             };
-            self.add(first..end, order.and_then(|order| order.position_of_cell));
+            self.add_stream(first..end, order.and_then(|order| order.position_of_cell));
             first = end;
         }
         self.sort();
     }
 
-    /// The cells that a row sees.
-    pub(super) fn seen_by(&self, row: u32) -> &[u64] {
-        &self.seen[row as usize * self.n_words..][..self.n_words]
+    /// Returns the bits of the cells that a row sees.
+    pub(super) fn visible_cells(&self, row: u32) -> &[u64] {
+        &self.visible[row as usize * self.n_words..][..self.n_words]
     }
 
-    fn look_at(&mut self, mask: Option<&Mask>, (n_rows, n_cells): (usize, usize), look: MaskReader) {
+    fn read_mask_rows(&mut self, mask: Option<&Mask>, (n_rows, n_cells): (usize, usize), read_mask: MaskReader) {
         self.n_words = n_cells.div_ceil(64);
         self.is_biased = false;
-        self.seen.clear();
-        self.seen.reserve(n_rows * self.n_words);
+        self.visible.clear();
+        self.visible.reserve(n_rows * self.n_words);
         for row in 0..n_rows {
             let Some(mask) = mask else {
-                self.seen.extend((0..self.n_words).map(|word| u64::MAX >> (64 - (n_cells - 64 * word).min(64))));
+                self.visible.extend((0..self.n_words).map(|word| u64::MAX >> (64 - (n_cells - 64 * word).min(64))));
                 continue;
             };
             let (whole, rest) = mask.row(row, n_cells).as_chunks::<64>();
             let mut add = |numbers: &[u16; 64]| {
-                // SAFETY: `look` was made for the processor at hand and reads 64 numbers.
-                let (seen, zero) = unsafe { look(numbers.as_ptr()) };
-                self.is_biased |= seen & !zero != 0;
-                self.seen.push(seen);
+                // SAFETY: `read_mask` was chosen for the processor, and reads 64 elements.
+                let (visible, zero) = unsafe { read_mask(numbers.as_ptr()) };
+                self.is_biased |= visible & !zero != 0;
+                self.visible.push(visible);
             };
             whole.iter().for_each(&mut add);
             if !rest.is_empty() {
@@ -116,25 +116,26 @@ impl Streams {
         (first + 1..self.rows.len()).find(|&at| sequence(at) != sequence(first)).unwrap_or(self.rows.len())
     }
 
-    /// Neighbours of which one sees all that the other sees, or that differ as a sliding window's rows do.
-    fn end_of_likes(&self, first: usize) -> usize {
-        let is_like = |at: usize| {
+    /// Returns the end of a run of rows in which each row, compared with the row before, sees a subset or a superset of its
+    /// cells, or differs by one lost and one gained cell as in a sliding window.
+    fn end_of_similar_rows(&self, first: usize) -> usize {
+        let is_similar = |at: usize| {
             let (mut lost, mut gained) = (0, 0);
-            for (old, new) in self.seen_by(self.rows[at - 1]).iter().zip(self.seen_by(self.rows[at])) {
+            for (old, new) in self.visible_cells(self.rows[at - 1]).iter().zip(self.visible_cells(self.rows[at])) {
                 lost += (old & !new).count_ones();
                 gained += (new & !old).count_ones();
             }
             lost == 0 || gained == 0 || lost == 1 && gained == 1
         };
-        (first + 1..self.rows.len()).find(|&at| !is_like(at)).unwrap_or(self.rows.len())
+        (first + 1..self.rows.len()).find(|&at| !is_similar(at)).unwrap_or(self.rows.len())
     }
 
-    fn add(&mut self, rows: Range<usize>, position_of_cell: Option<&[u32]>) {
+    fn add_stream(&mut self, rows: Range<usize>, position_of_cell: Option<&[u32]>) {
         self.union.clear();
         self.union.resize(self.n_words, 0);
         for at in rows.clone() {
-            let seen = &self.seen[self.rows[at] as usize * self.n_words..][..self.n_words];
-            self.union.iter_mut().zip(seen).for_each(|(all, seen)| *all |= seen);
+            let visible = &self.visible[self.rows[at] as usize * self.n_words..][..self.n_words];
+            self.union.iter_mut().zip(visible).for_each(|(all, visible)| *all |= visible);
         }
         let first = self.entries.len();
         for (word, &bits) in self.union.iter().enumerate() {
@@ -155,13 +156,13 @@ impl Streams {
                 list.iter_mut().enumerate().for_each(|(rank, entry)| entry.position = index(rank));
             }
         }
-        let first_stretch = self.stretches.len();
-        self.cut(first);
-        self.list.push(Stream { rows, stretches: first_stretch..self.stretches.len() });
+        let first_position_block = self.position_blocks.len();
+        self.add_position_blocks(first);
+        self.list.push(Stream { rows, position_blocks: first_position_block..self.position_blocks.len() });
     }
 
-    /// Cuts the entries from `first` on into stretches.
-    fn cut(&mut self, mut first: usize) {
+    /// Divides the entries from `first` on into position blocks.
+    fn add_position_blocks(&mut self, mut first: usize) {
         let number_of = |entry: &CellEntry| entry.position / index(SLOTS);
         while let Some(start) = self.entries.get(first) {
             let (number, cell) = (number_of(start), start.cell);
@@ -170,27 +171,34 @@ impl Streams {
             let list = &list[..n];
             let are_adjacent = (list[n - 1].position - start.position) as usize == n - 1
                 && list.iter().zip(cell..).all(|(entry, cell)| entry.cell == cell);
-            self.stretches.push(PositionBlock { number, entries: first..first + n, first: are_adjacent.then_some(cell) });
+            self.position_blocks.push(PositionBlock { number, entries: first..first + n, first: are_adjacent.then_some(cell) });
             first += n;
         }
     }
 
-    /// Puts streams that begin alike beside each other. Where windows have left the beginnings behind, what all have counts.
+    /// Sorts streams so that those with the same first cells are adjacent. Where sliding windows have dropped the first blocks
+    /// of some streams, the blocks that all streams have are compared first.
     fn sort(&mut self) {
         if self.list.len() < 2 {
             return;
         }
-        let Self { list, entries, stretches, .. } = self;
-        let first_number = |stream: &Stream| stretches[stream.stretches.clone()].first().map_or(0, |stretch| stretch.number);
+        let Self { list, entries, position_blocks, .. } = self;
+        let first_number = |stream: &Stream| {
+            position_blocks[stream.position_blocks.clone()].first().map_or(0, |position_block| position_block.number)
+        };
         let newest_start = list.iter().map(first_number).max().unwrap_or(0);
         let tail = |stream: &Stream| {
-            let all = &stretches[stream.stretches.clone()];
-            if newest_start == 0 { all } else { &all[all.partition_point(|stretch| stretch.number <= newest_start)..] }
+            let all = &position_blocks[stream.position_blocks.clone()];
+            if newest_start == 0 {
+                all
+            } else {
+                &all[all.partition_point(|position_block| position_block.number <= newest_start)..]
+            }
         };
-        let whole = |stream: &Stream| &stretches[stream.stretches.clone()];
+        let whole = |stream: &Stream| &position_blocks[stream.position_blocks.clone()];
         let compare_two = |a: &PositionBlock, b: &PositionBlock| {
             let (of_a, of_b) = (&entries[a.entries.clone()], &entries[b.entries.clone()]);
-            // Adjacent ones are equal where they begin and end alike.
+            // Contiguous blocks are equal if they have the same first entry and the same length.
             let are_equal = a.first.is_some() && b.first.is_some() && of_a.len() == of_b.len() && of_a[0] == of_b[0];
             if are_equal { Ordering::Equal } else { of_a.cmp(of_b) }
         };
@@ -201,21 +209,21 @@ impl Streams {
         list.sort_by(|a, b| compare(tail(a), tail(b)).then_with(|| compare(whole(a), whole(b))));
     }
 
-    /// Whether two streams hold enough of the same cells to be walked together.
-    pub(super) fn share(&self, a: &Stream, b: &Stream) -> bool {
-        const WORTH_IT: usize = 16;
-        let (a, b) = (&self.stretches[a.stretches.clone()], &self.stretches[b.stretches.clone()]);
+    /// Returns whether two streams share enough cells to be processed together.
+    pub(super) fn share_cells(&self, a: &Stream, b: &Stream) -> bool {
+        const MIN_SHARED: usize = 16;
+        let (a, b) = (&self.position_blocks[a.position_blocks.clone()], &self.position_blocks[b.position_blocks.clone()]);
         let mut others = b.iter().peekable();
         a.iter().any(|one| {
             while others.next_if(|other| other.number < one.number).is_some() {}
             let Some(other) = others.peek().filter(|other| other.number == one.number) else { return false };
             let pairs = self.entries[one.entries.clone()].iter().zip(&self.entries[other.entries.clone()]);
-            pairs.take_while(|(a, b)| a == b).take(WORTH_IT).count() == WORTH_IT
+            pairs.take_while(|(a, b)| a == b).take(MIN_SHARED).count() == MIN_SHARED
         })
     }
 }
 
-/// A row or cell as it is stored.
+/// Converts a row or cell number to its stored type.
 pub(super) fn index(n: usize) -> u32 {
     u32::try_from(n).expect("rows and cells are fewer than 2^32")
 }

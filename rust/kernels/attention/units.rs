@@ -1,33 +1,33 @@
-//! How the work is cut over threads, and how much memory that takes.
+//! Division of the work over threads, and the memory that it takes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Shape;
-use super::groups::{Groups, weight_of};
+use super::groups::{Groups, cell_and_pair_counts};
 use super::plan::SLOTS;
 use super::simd::{MAX_LANES, SCORES_STRIDE};
 
-/// What a thread's working memory should stay below, so that it lives in the second cache beside the cells that pass.
+/// Target for a thread's working memory, so that it stays in the L2 cache together with the streamed cells.
 const WORKING_BYTES: usize = 320 << 10;
-/// Most results of parts that wait to be folded, for each thread.
+/// Maximum partial results that wait to be folded, per thread.
 const PARTIAL_BYTES: usize = 1 << 20;
-/// How many numbers of a cell's keys are walked together at most, so that the next panel of cells waits in the second cache.
-const SIZE_TOGETHER: usize = 128;
-/// Units per thread that are aimed at, so that no thread ends long before another.
+/// Maximum elements of a cell's key heads that are processed together, so that the next panel of cells fits in the L2 cache.
+const MAX_HEAD_ELEMENTS: usize = 128;
+/// Target number of units per thread, so that threads finish at about the same time.
 const UNITS_PER_THREAD: usize = 4;
-/// Products below which a unit is not worth being cut: some microseconds.
-const LEAST_PRODUCTS: usize = 400_000;
+/// Units of fewer products are not split: they take some microseconds.
+const MIN_PRODUCTS: usize = 400_000;
 
-/// The sizes that work is cut by.
+/// The sizes by which work is divided.
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
     shape: Shape,
     n_threads: usize,
-    /// How many parts the heads over one head of a cell are cut into, and how many heads a part has at most.
+    /// Parts into which the query heads of a KV head are divided, and the maximum heads of a part.
     n_parts: usize,
     heads_per_part: usize,
-    /// Most rows that walk together.
+    /// Maximum rows that are processed together.
     max_rows: usize,
 }
 
@@ -41,44 +41,44 @@ impl Sizes {
         Self { shape: *shape, n_threads, n_parts, heads_per_part, max_rows }
     }
 
-    /// How many rows should walk together: as many as fit, but fewer where there would be no work for every thread. The longest
-    /// row walks over `n_blocks` blocks.
+    /// Returns the number of rows to process together: as many as fit, but fewer if some threads would have no work. The
+    /// longest row has `n_blocks` blocks.
     pub(super) fn rows_per_group(&self, n_blocks: usize) -> usize {
-        let wanted = UNITS_PER_THREAD * self.n_threads;
+        let n_wanted = UNITS_PER_THREAD * self.n_threads;
         let units_per_group = self.shape.n_kv_heads * self.n_parts * n_blocks.max(1);
-        let enough = (self.shape.n_rows * units_per_group).div_ceil(wanted);
-        let least = MAX_LANES.div_ceil(self.heads_per_part);
-        if self.n_threads == 1 { self.max_rows } else { enough.max(least).min(self.max_rows) }
+        let enough = (self.shape.n_rows * units_per_group).div_ceil(n_wanted);
+        let min_rows = MAX_LANES.div_ceil(self.heads_per_part);
+        if self.n_threads == 1 { self.max_rows } else { enough.max(min_rows).min(self.max_rows) }
     }
 
-    /// The heads of a row that a part of a cell's head meets.
+    /// Returns the query heads of one part of a KV head.
     pub(super) fn heads(&self, kv_head: usize, part: usize) -> Range<usize> {
         let per_kv = self.shape.heads_per_kv();
         let first = part * per_kv / self.n_parts;
         kv_head * per_kv + first..kv_head * per_kv + (part + 1) * per_kv / self.n_parts
     }
 
-    /// Most queries that a thread has room for.
+    /// Maximum queries that a thread has room for.
     fn max_queries(&self) -> usize {
         self.max_rows.max(MAX_LANES.div_ceil(self.heads_per_part)) * self.heads_per_part
     }
 
-    /// How many heads of a cell are walked together at most, if all groups together have `n_blocks` blocks.
-    fn kv_heads_together(&self, n_blocks: usize) -> usize {
+    /// Maximum KV heads that are processed together, if all groups together have `n_blocks` blocks.
+    fn max_kv_heads_per_unit(&self, n_blocks: usize) -> usize {
         let Shape { n_kv_heads, key_size, value_size, .. } = self.shape;
         if self.n_parts > 1 {
             return 1;
         }
         let enough = if self.n_threads == 1 { n_kv_heads } else { n_blocks * n_kv_heads / (2 * self.n_threads) };
-        (SIZE_TOGETHER / key_size.max(value_size)).min(enough).clamp(1, n_kv_heads)
+        (MAX_HEAD_ELEMENTS / key_size.max(value_size)).min(enough).clamp(1, n_kv_heads)
     }
 
-    /// The memory that a thread works in.
+    /// Returns the layout of a thread's working memory.
     pub(super) fn area(&self) -> Area {
         Area::new(&self.shape, self.max_rows, self.max_queries())
     }
 
-    /// The most numbers that partial results take.
+    /// Maximum elements of all partial results.
     pub(super) fn max_partials(&self) -> usize {
         if self.n_threads == 1 {
             return 0;
@@ -89,21 +89,21 @@ impl Sizes {
         all.min(self.n_threads * PARTIAL_BYTES / 4)
     }
 
-    /// Numbers of a query's partial result.
+    /// Elements of a query's partial result.
     pub(super) fn per_query(&self) -> usize {
         self.shape.value_size + 2
     }
 }
 
-/// Where things lie in a thread's working memory, in numbers of 4 bytes.
+/// Offsets within a thread's working memory, in elements of 4 bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Area {
     pub(super) queries: usize,
     pub(super) scores: usize,
     pub(super) block_sums: usize,
     pub(super) sums: usize,
-    pub(super) block_tallies: usize,
-    pub(super) tallies: usize,
+    pub(super) block_softmax_states: usize,
+    pub(super) softmax_states: usize,
     pub(super) keys: usize,
     pub(super) values: usize,
     pub(super) biases: usize,
@@ -126,8 +126,8 @@ impl Area {
             scores: take(n_queries * SCORES_STRIDE),
             block_sums: take(n_queries * shape.value_size),
             sums: take(n_queries * shape.value_size),
-            block_tallies: take(2 * n_queries),
-            tallies: take(2 * n_queries),
+            block_softmax_states: take(2 * n_queries),
+            softmax_states: take(2 * n_queries),
             keys: take(PANEL_CELLS * shape.key_size),
             values: take(PANEL_CELLS * shape.value_size),
             biases: take(n_rows * SLOTS),
@@ -136,80 +136,80 @@ impl Area {
     }
 }
 
-/// A piece of work: some blocks of a group, for some heads over some heads of a cell.
+/// A piece of work: some blocks of a group, for some query heads of some KV heads.
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
     pub(super) group: usize,
-    /// Heads of a cell. Several where queries are few, since cells then come from memory, which likes long reads.
+    /// KV heads. Several if there are few queries: cells are then read from memory, which is faster in long runs.
     pub(super) kv_heads: Range<usize>,
-    /// Which part of the heads over each head of a cell.
+    /// Part of the query heads of each KV head.
     pub(super) part: usize,
-    /// Of `Groups::blocks`.
+    /// Range of `Groups::blocks`.
     pub(super) blocks: Range<usize>,
-    /// Where the group's blocks are cut over several units: of `Units::joints`.
-    pub(super) joint: Option<usize>,
+    /// Index into `Units::splits`, if the group's blocks are split over several units.
+    pub(super) split: Option<usize>,
 }
 
-/// What the units that a group's blocks are cut into have in common.
+/// Shared state of the units over which a group's blocks are split.
 #[derive(Debug)]
 pub(super) struct SplitReduction {
     n_units: usize,
-    /// Blocks that the first unit folds itself, so that it leaves one result.
+    /// Blocks that the first unit folds itself into one result.
     pub(super) n_first: usize,
-    /// How many results there are: the first unit's and one of each other block.
+    /// Number of results: the first unit's, and one for each other block.
     pub(super) n_results: usize,
-    /// Where they lie among all partial results, in numbers.
+    /// Offset of the results among all partial results, in elements.
     pub(super) first: usize,
-    /// How many units have ended, in all calls together.
-    n_ended: AtomicUsize,
+    /// Number of finished units, over all calls.
+    n_finished: AtomicUsize,
 }
 
 impl SplitReduction {
-    /// To be called once by each unit when its results are written; true for the last one, which then reads all of them.
-    pub(super) fn end(&self) -> bool {
-        (self.n_ended.fetch_add(1, Ordering::AcqRel) + 1).is_multiple_of(self.n_units)
+    /// Called once by each unit after its results are written. Returns true for the last unit, which then reads all of them.
+    pub(super) fn finish_unit(&self) -> bool {
+        (self.n_finished.fetch_add(1, Ordering::AcqRel) + 1).is_multiple_of(self.n_units)
     }
 }
 
-/// All units of a decode, those that take long first.
+/// All units of a decode, the most expensive first.
 #[derive(Debug, Default)]
 pub(super) struct Units {
     pub(super) list: Vec<Unit>,
-    pub(super) joints: Vec<SplitReduction>,
+    pub(super) splits: Vec<SplitReduction>,
     costs: Vec<usize>,
 }
 
 impl Units {
-    /// Cuts the work of all groups.
-    pub(super) fn cut(&mut self, sizes: &Sizes, groups: &Groups) {
+    /// Divides the work of all groups into units.
+    pub(super) fn rebuild(&mut self, sizes: &Sizes, groups: &Groups) {
         self.list.clear();
-        self.joints.clear();
+        self.splits.clear();
         let shape = &sizes.shape;
         let size = shape.key_size + shape.value_size;
         self.costs.clear();
         self.costs.extend(groups.blocks.iter().map(|block| {
-            // A cell costs about as much as two and a half queries do, for it is read and its key is transposed.
-            let (n_cells, n_pairs) = weight_of(groups, block);
+            // A cell costs about as much as 2.5 queries, because it is read and its key is transposed.
+            let (n_cells, n_pairs) = cell_and_pair_counts(groups, block);
             n_cells * size * 5 / 2 + n_pairs * (size + 32) * sizes.heads_per_part
         }));
         let total = self.costs.iter().sum::<usize>() * shape.n_kv_heads * sizes.n_parts;
-        let target = (total / (UNITS_PER_THREAD * sizes.n_threads)).max(LEAST_PRODUCTS);
-        let n_together = sizes.kv_heads_together(groups.blocks.len());
+        let target = (total / (UNITS_PER_THREAD * sizes.n_threads)).max(MIN_PRODUCTS);
+        let max_kv_heads = sizes.max_kv_heads_per_unit(groups.blocks.len());
         let mut free = sizes.max_partials();
         let mut used = 0;
-        // Rows that come late in a prompt see most, so they are first to be taken.
+        // Rows late in a prompt see the most cells, so they are taken first.
         for (number, group) in groups.list.iter().enumerate().rev() {
             let costs = &self.costs[group.blocks.clone()];
             let cost: usize = costs.iter().sum();
             let n_queries = group.rows.len() * sizes.heads_per_part;
-            let n_kv_heads = n_together.min(sizes.max_queries() / n_queries).max(1);
+            let n_kv_heads = max_kv_heads.min(sizes.max_queries() / n_queries).max(1);
             let cost = cost * n_kv_heads;
             let per_result = n_queries * n_kv_heads * sizes.per_query();
             for kv_head in (0..shape.n_kv_heads).step_by(n_kv_heads) {
                 let kv_heads = kv_head..shape.n_kv_heads.min(kv_head + n_kv_heads);
                 for part in 0..sizes.n_parts {
                     let mut n_units = if sizes.n_threads == 1 { 1 } else { (cost / target).clamp(1, group.blocks.len().max(1)) };
-                    let n_first = first_of(costs, cost / n_kv_heads / n_units);
+                    let n_first = leading_blocks(costs, cost / n_kv_heads / n_units);
                     let n_results = 1 + group.blocks.len() - n_first.min(group.blocks.len());
                     if n_units > 1 && (n_results == 1 || n_results * per_result > free) {
                         n_units = 1;
@@ -220,21 +220,27 @@ impl Units {
                             kv_heads: kv_heads.clone(),
                             part,
                             blocks: group.blocks.clone(),
-                            joint: None,
+                            split: None,
                         });
                         continue;
                     }
-                    let joint = Some(self.joints.len());
+                    let split = Some(self.splits.len());
                     let n_before = self.list.len();
                     let mut first = group.blocks.start;
                     while first < group.blocks.end {
-                        let n = first_of(&self.costs[first..group.blocks.end], cost / n_kv_heads / n_units);
+                        let n = leading_blocks(&self.costs[first..group.blocks.end], cost / n_kv_heads / n_units);
                         let blocks = first..first + n;
                         first += n;
-                        self.list.push(Unit { group: number, kv_heads: kv_heads.clone(), part, blocks, joint });
+                        self.list.push(Unit { group: number, kv_heads: kv_heads.clone(), part, blocks, split });
                     }
                     let n_units = self.list.len() - n_before;
-                    self.joints.push(SplitReduction { n_units, n_first, n_results, first: used, n_ended: AtomicUsize::new(0) });
+                    self.splits.push(SplitReduction {
+                        n_units,
+                        n_first,
+                        n_results,
+                        first: used,
+                        n_finished: AtomicUsize::new(0),
+                    });
                     used += n_results * per_result;
                     free -= n_results * per_result;
                 }
@@ -246,8 +252,8 @@ impl Units {
     }
 }
 
-/// How many of the first blocks cost about as much as `target`; at least one.
-fn first_of(costs: &[usize], target: usize) -> usize {
+/// Returns the number of leading blocks that together cost about `target`; at least one.
+fn leading_blocks(costs: &[usize], target: usize) -> usize {
     let mut sum = 0;
     let n = costs.iter().take_while(|&&cost| {
         let is_in = sum + cost / 2 <= target;

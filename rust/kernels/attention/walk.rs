@@ -1,4 +1,4 @@
-//! What a thread of a team does: takes units of work, walks over their blocks, and folds what others left.
+//! The work of one thread: takes units, computes their blocks, and folds partial results.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::units::{Area, PANEL_CELLS, Sizes, SplitReduction};
 use super::{Attention, AttentionOutput, Format, Plan, Shared};
 use crate::kernels::half::to_single;
 
-/// A thread at work on one attention.
+/// One thread's computation of an attention.
 pub(super) struct Walk<'a> {
     pub(super) kernels: &'static AttentionTable,
     pub(super) attention: &'a Attention<'a>,
@@ -20,27 +20,27 @@ pub(super) struct Walk<'a> {
     pub(super) out: &'a AttentionOutput<'a>,
     pub(super) sizes: Sizes,
     pub(super) area: Area,
-    /// This thread's working memory, as long as `area` says.
+    /// This thread's working memory, laid out by `area`.
     pub(super) memory: *mut f32,
     pub(super) scratch: &'a Shared<'a, u8>,
-    /// Where in `scratch` the partial results of all threads begin: a multiple of 64 bytes from its start.
+    /// Offset of all threads' partial results in `scratch`: a multiple of 64 bytes from its aligned start.
     pub(super) partials: usize,
 }
 
 impl Walk<'_> {
-    /// Takes units until there is none.
+    /// Processes units until none is left.
     pub(super) fn run(&self) {
         let units = &self.plan.units.list;
         while let Some(number) = self.plan.next_unit() {
             let unit = &units[number];
             let group = &self.plan.groups.list[unit.group];
             let n_heads = self.sizes.heads(0, unit.part).len();
-            // If all threads go on at one pace.
-            let after = units.get(number + self.plan.n_threads());
-            let task = Task { unit, after, group, kv: 0, n_heads, n_queries: group.rows.len() * n_heads };
-            match unit.joint {
+            // A guess, exact if all threads proceed at the same pace.
+            let next_unit = units.get(number + self.plan.n_threads());
+            let task = Task { unit, next_unit, group, kv_index: 0, n_heads, n_queries: group.rows.len() * n_heads };
+            match unit.split {
                 None => self.compute(task),
-                Some(joint) => self.compute_part(task, &self.plan.units.joints[joint]),
+                Some(split) => self.compute_part(task, &self.plan.units.splits[split]),
             }
         }
     }
@@ -50,53 +50,53 @@ impl Walk<'_> {
         self.begin(task);
         for number in task.unit.blocks.clone() {
             self.compute_block(task, number);
-            task.each().for_each(|task| self.fold_block(task));
+            task.per_kv_head().for_each(|task| self.fold_block(task));
         }
-        task.each().for_each(|task| self.finish(task));
+        task.per_kv_head().for_each(|task| self.finish(task));
     }
 
-    /// Computes some blocks of a group. The unit that has the first ones folds them, the others leave each for itself, and
-    /// whoever ends last folds these in order, so that it does not matter where the cuts are.
-    fn compute_part(&self, task: Task, joint: &SplitReduction) {
+    /// Computes some blocks of a group. The unit with the first blocks folds them, the others store each block's result, and
+    /// the unit that finishes last folds these in order, so the result does not depend on the cuts.
+    fn compute_part(&self, task: Task, split: &SplitReduction) {
         self.begin(task);
         let all = &task.group.blocks;
         let is_first = task.unit.blocks.start == all.start;
         for number in task.unit.blocks.clone() {
             self.compute_block(task, number);
-            for task in task.each() {
+            for task in task.per_kv_head() {
                 if is_first {
                     self.fold_block(task);
                 } else {
-                    let result = 1 + number - all.start - joint.n_first;
-                    self.leave(task, joint, result, (self.block_tallies(task), self.block_sums(task)));
+                    let result = 1 + number - all.start - split.n_first;
+                    self.store_partial(task, split, result, (self.block_softmax_states(task), self.block_sums(task)));
                 }
             }
         }
         if is_first {
-            task.each().for_each(|task| self.leave(task, joint, 0, (self.tallies(task), self.sums(task))));
+            task.per_kv_head().for_each(|task| self.store_partial(task, split, 0, (self.softmax_states(task), self.sums(task))));
         }
-        if joint.end() {
-            for task in task.each() {
-                self.tallies(task).fill(OnlineSoftmax::NOTHING);
-                (0..joint.n_results).for_each(|result| self.fold_left(task, joint, result));
+        if split.finish_unit() {
+            for task in task.per_kv_head() {
+                self.softmax_states(task).fill(OnlineSoftmax::EMPTY);
+                (0..split.n_results).for_each(|result| self.fold_partial(task, split, result));
                 self.finish(task);
             }
         }
     }
 
     fn begin(&self, task: Task) {
-        for task in task.each() {
+        for task in task.per_kv_head() {
             self.pack_queries(task);
-            self.tallies(task).fill(OnlineSoftmax::NOTHING);
+            self.softmax_states(task).fill(OnlineSoftmax::EMPTY);
         }
     }
 
-    /// The heads of a row that meet the head at hand.
+    /// Returns the query heads of the current KV head.
     fn heads(&self, task: Task) -> Range<usize> {
         self.sizes.heads(task.kv_head(), task.unit.part)
     }
 
-    /// Transposes the group's queries, with all factors of a score that are known.
+    /// Transposes the group's queries, multiplied by the constant factors of a score.
     fn pack_queries(&self, task: Task) {
         let Attention { queries, shape, scale, softcap, .. } = self.attention;
         let factor = if *softcap == 0.0 { scale * std::f32::consts::LOG2_E } else { scale / softcap };
@@ -113,7 +113,7 @@ impl Walk<'_> {
             for (pointer, lane) in pointers.iter_mut().zip(0..lanes) {
                 *pointer = query(first + lane).as_ptr().cast();
             }
-            // SAFETY: each query holds that many numbers, and `area` has room for all queries of a unit.
+            // SAFETY: each query has that many elements, and `area` has room for all queries of a unit.
             unsafe { (self.kernels.transpose)(Format::F32, &pointers, shape.key_size, to.add(first), task.n_queries) };
         }
         for last in n_whole..task.n_queries {
@@ -122,75 +122,86 @@ impl Walk<'_> {
                 unsafe { to.add(d * task.n_queries + last).write(value) };
             }
         }
-        // SAFETY: all of them were written above.
+        // SAFETY: all elements were written above.
         let all = unsafe { std::slice::from_raw_parts_mut(to, task.n_queries * shape.key_size) };
         for value in all {
             *value *= factor;
         }
     }
 
-    /// Computes the weights of one block, and the values summed by them.
+    /// Computes the weights of one block, and the sums of its weighted values.
     fn compute_block(&self, task: Task, number: usize) {
         let block = &self.plan.groups.blocks[number];
         let segments = &self.plan.groups.segments[block.segments.clone()];
-        let here = self.cells_of(block);
-        // What is read next: values after keys, then the keys of the next block.
-        let after = match task.after {
+        let cells = self.cells_of(block);
+        // Values are read after keys, then the keys of the next block.
+        let next_block = match task.next_unit {
             _ if number + 1 < task.unit.blocks.end => Some((number + 1, task.unit.kv_heads.start)),
-            Some(after) if !after.blocks.is_empty() => Some((after.blocks.start, after.kv_heads.start)),
+            Some(next) if !next.blocks.is_empty() => Some((next.blocks.start, next.kv_heads.start)),
             _ => None,
         };
-        let after = after.map_or((&[][..], 0), |(number, head)| (self.cells_of(&self.plan.groups.blocks[number]), head));
+        let next_block =
+            next_block.map_or((&[][..], 0), |(number, head)| (self.cells_of(&self.plan.groups.blocks[number]), head));
         let n_heads = task.unit.kv_heads.len();
-        let mut coming =
-            UpcomingCells { here, n_heads, from: &self.attention.keys, then: (&self.attention.values, here, task.kv_head()) };
+        let mut upcoming = UpcomingCells {
+            remaining: cells,
+            n_heads,
+            source: &self.attention.keys,
+            next: (&self.attention.values, cells, task.kv_head()),
+        };
         for segment in segments {
-            self.score(task, segment, &mut coming);
+            self.score(task, segment, &mut upcoming);
         }
-        task.each().for_each(|task| self.softmax(task, block, segments));
+        task.per_kv_head().for_each(|task| self.softmax(task, block, segments));
         let n_sums = n_heads * task.n_queries * self.attention.shape.value_size;
         // SAFETY: `area` has room for the sums of all queries.
         unsafe { self.block_sums(task).write_bytes(0, n_sums) };
-        coming = UpcomingCells { here, n_heads, from: &self.attention.values, then: (&self.attention.keys, after.0, after.1) };
+        upcoming = UpcomingCells {
+            remaining: cells,
+            n_heads,
+            source: &self.attention.values,
+            next: (&self.attention.keys, next_block.0, next_block.1),
+        };
         for segment in segments {
-            self.accumulate_values(task, segment, &mut coming);
+            self.accumulate_values(task, segment, &mut upcoming);
         }
     }
 
-    /// The cells of all segments of a block.
+    /// Returns the cells of all segments of a block.
     fn cells_of(&self, block: &Block) -> &[u32] {
         let segments = &self.plan.groups.segments[block.segments.clone()];
         &self.plan.groups.cells[segments[0].cells.start..segments[segments.len() - 1].cells.end]
     }
 
-    /// Scores of the rows and cells of a segment. A panel of cells meets all heads before the next does, for memory likes to be
-    /// read on and on.
-    fn score(&self, task: Task, segment: &Segment, coming: &mut UpcomingCells) {
+    /// Computes the scores of a segment's rows and cells. Each panel of cells is multiplied with all heads before the next
+    /// panel, because memory reads are faster in long runs.
+    fn score(&self, task: Task, segment: &Segment, upcoming: &mut UpcomingCells) {
         let cells = &self.plan.groups.cells[segment.cells.clone()];
         let queries = segment.rows.start * task.n_heads..segment.rows.end * task.n_heads;
         let keys = &self.attention.keys;
         let size = keys.head_size;
         let lanes = self.kernels.lanes;
-        let mut soon = [std::ptr::null(); SLOTS];
+        let mut pointers_ahead = [std::ptr::null(); SLOTS];
         for (number, panel) in cells.chunks(PANEL_CELLS).enumerate() {
-            coming.pass(panel.len());
+            upcoming.advance(panel.len());
             let slot = segment.first_slot + PANEL_CELLS * number;
-            for task in task.each() {
-                let mut ahead = coming.part((task.unit.kv_heads.start, task.kv), panel.len(), &mut soon);
+            for task in task.per_kv_head() {
+                let mut prefetch =
+                    upcoming.prefetch_part((task.unit.kv_heads.start, task.kv_index), panel.len(), &mut pointers_ahead);
                 for (at, some) in panel.chunks(lanes).enumerate() {
                     let mut pointers = [cell_of(keys, task.kv_head(), some[0]); MAX_LANES];
                     for (pointer, &cell) in pointers.iter_mut().zip(some) {
                         *pointer = cell_of(keys, task.kv_head(), cell);
                     }
-                    // SAFETY: the cells hold that many numbers, which `check` found, and `area` has room for a panel.
+                    // SAFETY: `check` verified that the cells have that many elements, and `area` has room for a panel.
                     unsafe {
                         let to = self.memory.add(self.area.keys + at * lanes);
                         (self.kernels.transpose)(keys.format, &pointers, size, to, PANEL_CELLS);
                     }
                 }
                 for rows in tiles(queries.clone(), self.kernels.max_rows) {
-                    // SAFETY: `area` has room for all queries, a panel of keys, and a block of scores for each query with a
-                    // vector more.
+                    // SAFETY: `area` has room for all queries, a panel of keys, and a block of scores plus one vector for each
+                    // query.
                     unsafe {
                         (self.kernels.scores)(ScoreBlock {
                             rows: rows.len(),
@@ -198,11 +209,11 @@ impl Walk<'_> {
                             keys: (self.memory.add(self.area.keys), PANEL_CELLS),
                             n_cells: panel.len(),
                             size,
-                            ahead,
+                            prefetch,
                             out: self.scores(task).add(rows.start * SCORES_STRIDE + slot),
                         });
                     }
-                    ahead = CellPrefetch::NONE;
+                    prefetch = CellPrefetch::NONE;
                 }
             }
         }
@@ -214,25 +225,25 @@ impl Walk<'_> {
             self.gather_biases(task, segments);
         }
         for row in 0..task.group.rows.len() {
-            let visible = &self.plan.groups.visibility_masks[block.first_sight + row];
-            for (head, number_of_head) in self.heads(task).enumerate() {
+            let visible = &self.plan.groups.visibility_masks[block.first_visibility + row];
+            for (head, head_index) in self.heads(task).enumerate() {
                 let query = row * task.n_heads + head;
-                let factor = self.attention.slope(number_of_head) * std::f32::consts::LOG2_E;
+                let factor = self.attention.slope(head_index) * std::f32::consts::LOG2_E;
                 let bias = self.plan.is_biased().then(|| {
-                    // SAFETY: `area` has room for a block of biases for each row, and nobody else uses this thread's memory.
+                    // SAFETY: `area` has room for a block of biases for each row, and only this thread uses its memory.
                     let bias = unsafe { std::slice::from_raw_parts(self.memory.add(self.area.biases + row * SLOTS), SLOTS) };
                     (bias, factor)
                 });
                 let cap = self.attention.softcap * std::f32::consts::LOG2_E;
-                let how = SoftmaxParams { visible, n_slots: block.n_slots, cap, bias };
+                let params = SoftmaxParams { visible, n_slots: block.n_slots, cap, bias };
                 // SAFETY: `area` has room for a block of scores for each query.
-                let (greatest, sum) = unsafe { (self.kernels.softmax)(self.scores(task).add(query * SCORES_STRIDE), how) };
-                self.block_tallies(task)[query] = OnlineSoftmax { greatest, sum };
+                let (max_score, sum) = unsafe { (self.kernels.softmax)(self.scores(task).add(query * SCORES_STRIDE), params) };
+                self.block_softmax_states(task)[query] = OnlineSoftmax { max_score, sum };
             }
         }
     }
 
-    /// What the mask adds for each row and slot.
+    /// Collects the mask's biases for each row and slot.
     fn gather_biases(&self, task: Task, segments: &[Segment]) {
         let Some(mask) = self.attention.mask else { return };
         for segment in segments {
@@ -241,7 +252,7 @@ impl Walk<'_> {
                 let values = mask.row(number, self.attention.shape.n_cells);
                 for (slot, &cell) in (segment.first_slot..).zip(&self.plan.groups.cells[segment.cells.clone()]) {
                     let value = values[cell as usize];
-                    // Hidden ones are hidden by the sight; here they must not make a number that is none.
+                    // Hidden slots are masked by visibility; here they must not produce NaN.
                     let value = if value == super::Mask::HIDDEN { 0.0 } else { to_single(value) };
                     // SAFETY: `area` has room for a block of biases for each row.
                     unsafe { self.memory.add(self.area.biases + row * SLOTS + slot).write(value) };
@@ -250,26 +261,28 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds the values of a segment's cells to the sums of its rows, panel by panel as above.
-    fn accumulate_values(&self, task: Task, segment: &Segment, coming: &mut UpcomingCells) {
+    /// Adds the weighted values of a segment's cells to the sums of its rows, panel by panel like `score`.
+    fn accumulate_values(&self, task: Task, segment: &Segment, upcoming: &mut UpcomingCells) {
         let values = &self.attention.values;
         let size = values.head_size;
         let queries = segment.rows.start * task.n_heads..segment.rows.end * task.n_heads;
         let cells = &self.plan.groups.cells[segment.cells.clone()];
         let is_direct = matches!(values.format, Format::F32 | Format::F16);
-        let (mut pointers, mut soon) = ([std::ptr::null(); SLOTS], [std::ptr::null(); SLOTS]);
-        // With one head a panel takes less time than memory does, so more is asked for at once.
-        let at_once = if is_direct && task.unit.kv_heads.len() == 1 { SLOTS } else { PANEL_CELLS };
-        for (number, panel) in cells.chunks(at_once).enumerate() {
-            coming.pass(panel.len());
-            let slot = segment.first_slot + at_once * number;
-            for task in task.each() {
-                let mut ahead = coming.part((task.unit.kv_heads.start, task.kv), panel.len(), &mut soon);
+        let (mut pointers, mut pointers_ahead) = ([std::ptr::null(); SLOTS], [std::ptr::null(); SLOTS]);
+        // With one head, a panel computes faster than memory delivers the next, so longer chunks are prefetched.
+        let chunk_len = if is_direct && task.unit.kv_heads.len() == 1 { SLOTS } else { PANEL_CELLS };
+        for (number, panel) in cells.chunks(chunk_len).enumerate() {
+            upcoming.advance(panel.len());
+            let slot = segment.first_slot + chunk_len * number;
+            for task in task.per_kv_head() {
+                let mut prefetch =
+                    upcoming.prefetch_part((task.unit.kv_heads.start, task.kv_index), panel.len(), &mut pointers_ahead);
                 for (at, (pointer, &cell)) in pointers.iter_mut().zip(panel).enumerate() {
                     let from = cell_of(values, task.kv_head(), cell);
                     *pointer = from;
                     if !is_direct {
-                        // SAFETY: the cell holds that many numbers, which `check` found, and `area` has room for a panel of values.
+                        // SAFETY: `check` verified that the cell has that many elements, and `area` has room for a panel of
+                        // values.
                         unsafe {
                             let to = self.memory.add(self.area.values + at * size);
                             (self.kernels.unpack)(values.format, from, std::slice::from_raw_parts_mut(to, size));
@@ -278,7 +291,7 @@ impl Walk<'_> {
                     }
                 }
                 for rows in tiles(queries.clone(), self.kernels.max_rows) {
-                    // SAFETY: `area` has room for the scores and sums of all queries, and the cells hold `size` numbers.
+                    // SAFETY: `area` has room for the scores and sums of all queries, and the cells have `size` elements.
                     unsafe {
                         (self.kernels.accumulate_values)(ValueBlock {
                             rows: rows.len(),
@@ -286,24 +299,24 @@ impl Walk<'_> {
                             format: if is_direct { values.format } else { Format::F32 },
                             cells: &pointers[..panel.len()],
                             size,
-                            ahead,
+                            prefetch,
                             out: self.block_sums(task).add(rows.start * size),
                         });
                     }
-                    ahead = CellPrefetch::NONE;
+                    prefetch = CellPrefetch::NONE;
                 }
             }
         }
     }
 
-    /// Adds the block at hand to what the blocks before it came to.
+    /// Folds the current block into the result of the blocks before.
     fn fold_block(&self, task: Task) {
         let size = self.attention.shape.value_size;
-        for (query, (tally, block)) in self.tallies(task).iter_mut().zip(self.block_tallies(task)).enumerate() {
+        for (query, (state, block)) in self.softmax_states(task).iter_mut().zip(self.block_softmax_states(task)).enumerate() {
             // SAFETY: `area` has room for both sums of each query.
             unsafe {
                 let block_sums = self.block_sums(task).add(query * size);
-                (self.kernels.fold)((tally, self.sums(task).add(query * size)), (*block, block_sums), size);
+                (self.kernels.fold)((state, self.sums(task).add(query * size)), (*block, block_sums), size);
             }
         }
     }
@@ -312,85 +325,93 @@ impl Walk<'_> {
     fn finish(&self, task: Task) {
         let size = self.attention.shape.value_size;
         for (row, &number) in self.plan.rows()[task.group.rows.clone()].iter().enumerate() {
-            for (head, number_of_head) in self.heads(task).enumerate() {
+            for (head, head_index) in self.heads(task).enumerate() {
                 let query = row * task.n_heads + head;
-                let first = number as usize * self.out.row_stride + number_of_head * self.out.head_stride;
-                let sink = self.attention.sinks.map(|sinks| sinks[number_of_head] * std::f32::consts::LOG2_E);
-                // SAFETY: the results of a row and head are written by the one unit that finishes them, and `check` found that
-                // they do not overlap.
+                let first = number as usize * self.out.row_stride + head_index * self.out.head_stride;
+                let sink = self.attention.sinks.map(|sinks| sinks[head_index] * std::f32::consts::LOG2_E);
+                // SAFETY: one unit alone finishes and writes the results of a row and head, and `check` verified that results
+                // do not overlap.
                 unsafe {
                     let out = self.out.values.part_mut(first..first + size);
                     let sums = self.sums(task).add(query * size);
-                    (self.kernels.finish)((self.tallies(task)[query], sums), sink, out.as_mut_ptr(), size);
+                    (self.kernels.finish)((self.softmax_states(task)[query], sums), sink, out.as_mut_ptr(), size);
                 }
             }
         }
     }
 
-    /// Where in `scratch` a partial result of a task lies: its tallies, then its sums.
-    fn place(&self, task: Task, joint: &SplitReduction, result: usize) -> Range<usize> {
+    /// Returns the range of a partial result in `scratch`: softmax states, then sums.
+    fn partial_range(&self, task: Task, split: &SplitReduction, result: usize) -> Range<usize> {
         let n = task.n_queries * self.sizes.per_query();
-        let first = self.partials + 4 * (joint.first + (result * task.unit.kv_heads.len() + task.kv) * n);
+        let first = self.partials + 4 * (split.first + (result * task.unit.kv_heads.len() + task.kv_index) * n);
         first..first + 4 * n
     }
 
-    /// Leaves a result for whoever folds it.
-    fn leave(&self, task: Task, joint: &SplitReduction, result: usize, (tallies, sums): (&[OnlineSoftmax], *const f32)) {
+    /// Stores a partial result for the unit that folds it.
+    fn store_partial(
+        &self,
+        task: Task,
+        split: &SplitReduction,
+        result: usize,
+        (softmax_states, sums): (&[OnlineSoftmax], *const f32),
+    ) {
         let n_sums = task.n_queries * self.attention.shape.value_size;
-        // SAFETY: each result is written by one unit, and read only after `SplitReduction::end` has told that all are written.
+        // SAFETY: each result is written by one unit, and read only after `SplitReduction::finish_unit` reported that all are
+        // written.
         unsafe {
-            let place = self.scratch.part_mut(self.place(task, joint, result)).as_mut_ptr().cast::<f32>();
-            place.cast::<OnlineSoftmax>().copy_from_nonoverlapping(tallies.as_ptr(), task.n_queries);
-            place.add(2 * task.n_queries).copy_from_nonoverlapping(sums, n_sums);
+            let partial = self.scratch.part_mut(self.partial_range(task, split, result)).as_mut_ptr().cast::<f32>();
+            partial.cast::<OnlineSoftmax>().copy_from_nonoverlapping(softmax_states.as_ptr(), task.n_queries);
+            partial.add(2 * task.n_queries).copy_from_nonoverlapping(sums, n_sums);
         }
     }
 
-    /// Folds a result that was left.
-    fn fold_left(&self, task: Task, joint: &SplitReduction, result: usize) {
+    /// Folds a stored partial result.
+    fn fold_partial(&self, task: Task, split: &SplitReduction, result: usize) {
         let size = self.attention.shape.value_size;
-        // SAFETY: all units of the joint have ended, so nobody writes it any more.
-        let place = unsafe { self.scratch.part(self.place(task, joint, result)) }.as_ptr().cast::<f32>();
-        for (query, tally) in self.tallies(task).iter_mut().enumerate() {
-            // SAFETY: the place has a tally and `size` numbers of each query.
+        // SAFETY: all units of the split have finished, so no thread writes it.
+        let partial = unsafe { self.scratch.part(self.partial_range(task, split, result)) }.as_ptr().cast::<f32>();
+        for (query, state) in self.softmax_states(task).iter_mut().enumerate() {
+            // SAFETY: the range has a softmax state and `size` elements of each query.
             unsafe {
-                let block = place.cast::<OnlineSoftmax>().add(query).read();
-                let sums = place.add(2 * task.n_queries + query * size);
-                (self.kernels.fold)((tally, self.sums(task).add(query * size)), (block, sums), size);
+                let block = partial.cast::<OnlineSoftmax>().add(query).read();
+                let sums = partial.add(2 * task.n_queries + query * size);
+                (self.kernels.fold)((state, self.sums(task).add(query * size)), (block, sums), size);
             }
         }
     }
 
-    #[expect(clippy::mut_from_ref, reason = "it is this thread's own memory, and parts of it do not overlap")]
-    fn tallies(&self, task: Task) -> &mut [OnlineSoftmax] {
-        // SAFETY: `area` has room for a tally of each query, and nobody else uses this thread's memory.
+    #[expect(clippy::mut_from_ref, reason = "the memory belongs to this thread, and its parts do not overlap")]
+    fn softmax_states(&self, task: Task) -> &mut [OnlineSoftmax] {
+        // SAFETY: `area` has room for a softmax state of each query, and only this thread uses its memory.
         unsafe {
-            let first = self.memory.add(self.area.tallies).cast::<OnlineSoftmax>().add(task.kv * task.n_queries);
+            let first = self.memory.add(self.area.softmax_states).cast::<OnlineSoftmax>().add(task.kv_index * task.n_queries);
             std::slice::from_raw_parts_mut(first, task.n_queries)
         }
     }
 
-    #[expect(clippy::mut_from_ref, reason = "it is this thread's own memory, and parts of it do not overlap")]
-    fn block_tallies(&self, task: Task) -> &mut [OnlineSoftmax] {
+    #[expect(clippy::mut_from_ref, reason = "the memory belongs to this thread, and its parts do not overlap")]
+    fn block_softmax_states(&self, task: Task) -> &mut [OnlineSoftmax] {
         // SAFETY: as above.
         unsafe {
-            let first = self.memory.add(self.area.block_tallies).cast::<OnlineSoftmax>().add(task.kv * task.n_queries);
+            let first =
+                self.memory.add(self.area.block_softmax_states).cast::<OnlineSoftmax>().add(task.kv_index * task.n_queries);
             std::slice::from_raw_parts_mut(first, task.n_queries)
         }
     }
 
     fn queries(&self, task: Task) -> *mut f32 {
-        self.memory.wrapping_add(self.area.queries + task.kv * task.n_queries * self.attention.shape.key_size)
+        self.memory.wrapping_add(self.area.queries + task.kv_index * task.n_queries * self.attention.shape.key_size)
     }
 
     fn sums(&self, task: Task) -> *mut f32 {
-        self.memory.wrapping_add(self.area.sums + task.kv * task.n_queries * self.attention.shape.value_size)
+        self.memory.wrapping_add(self.area.sums + task.kv_index * task.n_queries * self.attention.shape.value_size)
     }
 
     fn block_sums(&self, task: Task) -> *mut f32 {
-        self.memory.wrapping_add(self.area.block_sums + task.kv * task.n_queries * self.attention.shape.value_size)
+        self.memory.wrapping_add(self.area.block_sums + task.kv_index * task.n_queries * self.attention.shape.value_size)
     }
 
     fn scores(&self, task: Task) -> *mut f32 {
-        self.memory.wrapping_add(self.area.scores + task.kv * task.n_queries * SCORES_STRIDE)
+        self.memory.wrapping_add(self.area.scores + task.kv_index * task.n_queries * SCORES_STRIDE)
     }
 }

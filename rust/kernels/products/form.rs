@@ -1,42 +1,43 @@
-//! The form that weights and activations have where they meet, whatever the file's format.
+//! The common layouts to which weights and activations are converted for multiplication, whatever the file format.
 //!
-//! As many rows of weights as an instruction set has lanes are a *panel*. Unpacked, a panel is a list of *units* of 32 or 256 weights
-//! per row, each a list of vectors with a lane for each row: four bytes per lane first, then a scale for each 16 or 32 weights,
-//! then minima. Up to [`MAX_COLUMNS`] rows of activations are a *tile*, since a tile's sums stay in registers. A tile's units lie
-//! one after another, each with the bytes of its columns, their scales, and what offsets or minima need.
+//! A *panel* has as many rows of weights as an instruction set has lanes. Unpacked, it is a list of *units* of 32 or 256
+//! weights per row. A unit is a list of vectors with a lane per row: four bytes per lane first, then a scale for each 16 or 32
+//! weights, then minima. A *tile* is up to [`MAX_COLUMNS`] rows of activations, whose sums stay in registers. A tile's units
+//! are contiguous, each with the bytes of its columns, their scales, and the values that offsets or minima need.
 
-/// The most rows of weights that a panel has.
+/// Maximum rows of weights of a panel.
 pub(super) const MAX_ROWS: usize = 32;
 
-/// The most rows of activations that a tile has.
+/// Maximum rows of activations of a tile.
 pub(super) const MAX_COLUMNS: usize = 8;
 
-/// The most columns that weights meet as they are unpacked, if nothing else meets them.
+/// Maximum columns that are multiplied with weights as they are unpacked, if there are no other columns.
 pub(super) const MAX_PACKED_COLUMNS: usize = 2;
 
-/// How many weights per row are unpacked at a time: what a panel makes of them stays in the first cache beside a tile.
+/// Weights per row that are unpacked at a time: a panel's span stays in the L1 cache together with a tile.
 pub(super) const SPAN: usize = 512;
 
-/// A form of units.
+/// Layout of units.
 pub(super) trait Form {
-    /// Weights per row in a unit: 32, or 256 where eight blocks of 32 share a scale of the activations.
+    /// Weights per row of a unit: 32, or 256 where eight blocks of 32 share a scale of the activations.
     const LEN: usize;
-    /// Scales of a row in a unit.
+    /// Scales per row of a unit.
     const SCALES: usize;
-    /// Dwords for the minima of a row in a unit: none, one float, or pairs of 16 bits that meet sums of activations.
+    /// Dwords per row for the minima of a unit: none, one float, or pairs of 16 bits that are multiplied with sums of
+    /// activations.
     const MINS: usize;
-    /// How many bits the bytes have: up to 5, 6 or 8. Fewer let AVX2 add more products before they overflow.
+    /// Significant bits of the bytes: up to 5, 6 or 8. Fewer bits let AVX2 add more products before 16 bits overflow.
     const BITS: u32;
-    /// Whether bytes are greater than the weights by an offset, so that sums start below zero.
+    /// True if an offset is added to the weights' bytes, so that sums start below zero to compensate.
     const HAS_OFFSET: bool;
 
     /// Vectors of a unit of a panel.
     const VECTORS: usize = Self::MINS_AT + Self::MINS + if Self::LEN == 256 && Self::MINS > 0 { 1 } else { 0 };
-    /// Which vector has the first scales.
+    /// Index of the first vector of scales.
     const SCALES_AT: usize = Self::LEN / 4;
-    /// Which vector has the first minima.
+    /// Index of the first vector of minima.
     const MINS_AT: usize = Self::SCALES_AT + Self::SCALES;
-    /// Bytes of a unit of one column of a tile.
+    /// Bytes of one column's unit in a tile.
     const COLUMN_BYTES: usize = Self::LEN + 4 + 4 * Self::MINS + if Self::HAS_OFFSET { 4 * Self::SCALES } else { 0 };
 }
 

@@ -1,6 +1,6 @@
-//! The formats that weights come in, and the numbers that meet them.
+//! Formats of weights, and the formats of activations that they are multiplied with.
 
-/// A format of weights, named as in a GGUF file.
+/// A format of weights, named as in GGUF files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// 32 bytes and a scale.
@@ -13,9 +13,9 @@ pub enum Format {
     Q5_0,
     /// 32 times 5 bits, a scale and a minimum.
     Q5_1,
-    /// 32 times one of 16 values, and a scale.
+    /// 32 indices into 16 values, and a scale.
     Iq4Nl,
-    /// 32 floats of 4 bits and a power of two.
+    /// 32 floats of 4 bits, and an exponent.
     Mxfp4,
     /// 16 blocks of 16 times 2 bits, with scales and minima of 4 bits.
     Q2K,
@@ -27,26 +27,26 @@ pub enum Format {
     Q5K,
     /// 16 blocks of 16 times 6 bits, with scales of 8 bits.
     Q6K,
-    /// 8 blocks of 32 times one of 16 values, with scales of 6 bits.
+    /// 8 blocks of 32 indices into 16 values, with scales of 6 bits.
     Iq4Xs,
     /// Half precision.
     F16,
-    /// The upper half of single precision.
+    /// bfloat16: the upper half of single precision.
     Bf16,
     /// Single precision.
     F32,
 }
 
-/// What becomes of the activations before they meet weights of a format: what llama.cpp makes of them too.
+/// Format to which activations are converted for a format of weights, the same as in llama.cpp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ActivationFormat {
     /// 32 bytes and a scale of half precision.
     Q8_0,
-    /// The same, and the sum of the 32 values in half precision.
+    /// Like `Q8_0`, with the sum of the 32 values in half precision.
     Q8_1,
     /// 256 bytes and a scale of single precision.
     Q8K,
-    /// They stay as they are.
+    /// Not converted.
     F32,
 }
 
@@ -71,17 +71,17 @@ impl Format {
         Self::F32,
     ];
 
-    /// How many weights a block has.
+    /// Returns the number of weights in a block.
     #[must_use]
     pub fn block_len(self) -> usize {
-        match self.meets() {
+        match self.activation_format() {
             ActivationFormat::Q8_0 | ActivationFormat::Q8_1 => 32,
             ActivationFormat::Q8K => 256,
             ActivationFormat::F32 => 1,
         }
     }
 
-    /// How many bytes a block takes.
+    /// Returns the bytes of a block.
     #[must_use]
     pub fn block_bytes(self) -> usize {
         match self {
@@ -102,14 +102,14 @@ impl Format {
         }
     }
 
-    /// How many bytes a row of `n_in` weights takes. `n_in` is a multiple of the block's length.
+    /// Returns the bytes of a row of `n_in` weights. `n_in` must be a multiple of the block length.
     #[must_use]
     pub fn row_bytes(self, n_in: usize) -> usize {
         assert!(n_in.is_multiple_of(self.block_len()), "{self:?} has blocks of {}, and rows of {n_in}", self.block_len());
         n_in / self.block_len() * self.block_bytes()
     }
 
-    pub(super) fn meets(self) -> ActivationFormat {
+    pub(super) fn activation_format(self) -> ActivationFormat {
         match self {
             Self::Q8_0 | Self::Q4_0 | Self::Q5_0 | Self::Iq4Nl | Self::Mxfp4 => ActivationFormat::Q8_0,
             Self::Q4_1 | Self::Q5_1 => ActivationFormat::Q8_1,

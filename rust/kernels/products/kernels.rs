@@ -1,4 +1,4 @@
-//! The text of the algorithms, compiled for each instruction set.
+//! The generic algorithms, compiled once per instruction set.
 
 use super::accumulate::{self, TileProduct};
 use super::form::{Form, MAX_COLUMNS, MAX_PACKED_COLUMNS};
@@ -10,45 +10,45 @@ use super::quantise::{self, ActivationSpan};
 use super::unpack::{self, PackedPanel, Unpack};
 use crate::kernels::Level;
 
-/// What computes one format on one level. Its functions may be called where the level is available.
+/// The functions of one format on one level. Callable only where the level is available.
 #[derive(Clone, Copy)]
 pub(super) enum ProductTable {
     Quantised(QuantisedTable),
     Plain { tiles: [unsafe fn(&FloatTileProduct); MAX_COLUMNS], rows: usize, columns: usize },
 }
 
-/// Multiplies blocks as it unpacks them.
+/// Multiplies blocks while unpacking them.
 pub(super) type PackedKernel = unsafe fn(&PackedPanel, *mut u8, &TileProduct);
 
-/// Of weights that are bytes and scales.
+/// Functions for weights that are bytes and scales.
 #[derive(Clone, Copy)]
 pub(super) struct QuantisedTable {
     /// Bytes of a block of weights, which becomes a unit.
     pub(super) block_bytes: usize,
-    /// Weights of a row in a unit.
+    /// Weights per row of a unit.
     pub(super) unit_len: usize,
     /// Rows of weights of a panel.
     pub(super) rows: usize,
     /// Bytes of a unit of a panel.
     pub(super) panel_bytes: usize,
-    /// Bytes of a unit of one column of a tile.
+    /// Bytes of one column's unit in a tile.
     pub(super) column_bytes: usize,
-    /// How much greater than the weights their bytes are.
+    /// Offset that was added to the weights' bytes.
     pub(super) offset: i32,
-    /// The most columns of a tile.
+    /// Maximum columns of a tile.
     pub(super) columns: usize,
     pub(super) quantise: unsafe fn(&ActivationSpan),
-    /// Asks for the beginning of so many bytes.
-    pub(super) ask_for_first: fn(*const u8, usize),
+    /// Prefetches the start of a range of bytes.
+    pub(super) prefetch_start: fn(*const u8, usize),
     pub(super) unpack: unsafe fn(&PackedPanel, *mut u8),
-    /// For one column, for two, and so on.
+    /// By number of columns, starting with 1.
     pub(super) tiles: [unsafe fn(&TileProduct); MAX_COLUMNS],
-    /// For one column and for two that are all there is: unpacks on the way.
+    /// By number of columns, starting with 1: unpack while multiplying, for products with no other columns.
     pub(super) packed: Option<[PackedKernel; MAX_PACKED_COLUMNS]>,
 }
 
 impl ProductTable {
-    /// The kernels for a format, if there are any for the level.
+    /// Returns the kernels for a format, if the level has any.
     pub(super) fn of(level: Level, format: Format) -> Option<Self> {
         match level {
             Level::Portable => Some(portable::of(format)),
@@ -66,7 +66,7 @@ impl ProductTable {
         }
     }
 
-    /// The rows of weights of a panel.
+    /// Returns the rows of weights of a panel.
     pub(super) fn rows(&self) -> usize {
         match self {
             Self::Quantised(quantised) => quantised.rows,
@@ -74,7 +74,7 @@ impl ProductTable {
         }
     }
 
-    /// The most columns of a tile.
+    /// Returns the maximum columns of a tile.
     pub(super) fn columns(&self) -> usize {
         match self {
             Self::Quantised(quantised) => quantised.columns,
@@ -89,36 +89,36 @@ macro_rules! level {
             use super::*;
 
             $(#[target_feature(enable = $feature)])?
-            unsafe fn quantise<F: Form>(stretch: &ActivationSpan) {
-                // SAFETY: the caller vouches for what the stretch points to, and the processor has the instruction set.
-                unsafe { quantise::stretch::<$quantise, F>(stretch) }
+            unsafe fn quantise<F: Form>(span: &ActivationSpan) {
+                // SAFETY: the caller guarantees the pointers of the span and the instruction set.
+                unsafe { quantise::span::<$quantise, F>(span) }
             }
 
             $(#[target_feature(enable = $feature)])?
             unsafe fn unpack<U: Unpack>(packed: &PackedPanel, to: *mut u8) {
-                // SAFETY: the caller vouches for the blocks and the room, and the processor has the instruction set.
+                // SAFETY: the caller guarantees the blocks, the destination and the instruction set.
                 unsafe { unpack::span::<$lanes, U>(packed, to) }
             }
 
             $(#[target_feature(enable = $feature)])?
-            unsafe fn tile<F: Form, const N: usize>(meeting: &TileProduct) {
-                // SAFETY: the caller vouches for what meets, and the processor has the instruction set.
-                unsafe { accumulate::tile::<$lanes, F, N>(meeting) }
+            unsafe fn tile<F: Form, const N: usize>(product: &TileProduct) {
+                // SAFETY: the caller guarantees the operands and the instruction set.
+                unsafe { accumulate::tile::<$lanes, F, N>(product) }
             }
 
             $(#[target_feature(enable = $feature)])?
-            unsafe fn packed<U: Unpack, const N: usize>(packed: &PackedPanel, room: *mut u8, meeting: &TileProduct) {
-                // SAFETY: the caller vouches for what meets and the room, and the processor has the instruction set.
-                unsafe { accumulate::packed::<$lanes, U, N>(packed, room, meeting) }
+            unsafe fn packed<U: Unpack, const N: usize>(packed: &PackedPanel, scratch: *mut u8, product: &TileProduct) {
+                // SAFETY: the caller guarantees the operands, the scratch memory and the instruction set.
+                unsafe { accumulate::packed::<$lanes, U, N>(packed, scratch, product) }
             }
 
             $(#[target_feature(enable = $feature)])?
-            unsafe fn plain<P: FloatFormat, const N: usize>(meeting: &FloatTileProduct) {
-                // SAFETY: the caller vouches for what meets, and the processor has the instruction set.
-                unsafe { plain::multiply::<$lanes, P, N>(meeting) }
+            unsafe fn plain<P: FloatFormat, const N: usize>(product: &FloatTileProduct) {
+                // SAFETY: the caller guarantees the operands and the instruction set.
+                unsafe { plain::multiply::<$lanes, P, N>(product) }
             }
 
-            /// Tiles wider than the widest are never met, so that nothing is compiled for them.
+            /// Maps widths above the maximum to 1, so that nothing is compiled for them; they never occur.
             const fn compiled(n: usize) -> usize {
                 if n <= <$lanes>::COLUMNS { n } else { 1 }
             }
@@ -133,7 +133,7 @@ macro_rules! level {
                     offset: U::offset::<$lanes>(),
                     columns: <$lanes>::COLUMNS,
                     quantise: quantise::<U::Form>,
-                    ask_for_first: prefetch::ask_for_first::<$lanes>,
+                    prefetch_start: prefetch::prefetch_start::<$lanes>,
                     unpack: unpack::<U>,
                     tiles: [
                         tile::<U::Form, 1>,

@@ -1,4 +1,4 @@
-//! The products, from whole operands to whole results.
+//! Entry points of the products: checks operands, divides the work, calls the kernels.
 
 use std::ptr::null;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use super::quantise::ActivationSpan;
 use super::unpack::PackedPanel;
 use crate::kernels::{Level, Shared, Team};
 
-/// Whether there is a kernel for weights of this format and size.
+/// Returns whether there is a kernel for weights of this format and size.
 #[must_use]
 pub fn covers(level: Level, format: Format, n_in: usize, n_out: usize) -> bool {
     ProductTable::of(level, format).is_some()
@@ -25,14 +25,15 @@ pub fn covers(level: Level, format: Format, n_in: usize, n_out: usize) -> bool {
         && n_out > 0
 }
 
-/// How many bytes of scratch memory [`multiply`] takes at most. They need no alignment, and nothing is expected of what they hold.
+/// Returns the scratch memory of [`multiply`] in bytes. It needs neither alignment nor initialisation.
 #[must_use]
 pub fn scratch_bytes(level: Level, format: Format, n_in: usize, n_out: usize, n_rows: usize, n_threads: usize) -> usize {
     let size = ProductSize { n_in, n_out, n_columns: n_rows, n_groups: 1, n_threads };
     ProductTable::of(level, format).map_or(0, |kernels| Layout::of(&kernels, &size).bytes(n_threads))
 }
 
-/// The same for [`multiply_by_expert`], where `n_pairs` is the tokens times the experts that each of them meets.
+/// Returns the scratch memory of [`multiply_by_expert`] in bytes; `n_pairs` is the number of tokens times the experts per
+/// token.
 #[must_use]
 pub fn scratch_bytes_by_expert(level: Level, weights: &Experts, n_pairs: usize, n_threads: usize) -> usize {
     let size = size_by_expert(weights, n_pairs, n_threads);
@@ -41,15 +42,15 @@ pub fn scratch_bytes_by_expert(level: Level, weights: &Experts, n_pairs: usize, 
 
 fn size_by_expert(weights: &Experts, n_pairs: usize, n_threads: usize) -> ProductSize {
     let Weights { n_in, n_out, .. } = weights.weights;
-    // Two groups at least, so that there is room for the order.
+    // At least two groups, so that the layout has room for the order.
     ProductSize { n_in, n_out, n_columns: n_pairs, n_groups: weights.n_experts.max(2), n_threads }
 }
 
-/// Multiplies each row of activations with all rows of weights. Every thread of the team calls it with the same arguments; results
-/// are there once all have returned.
+/// Multiplies each row of activations with all rows of weights. Every thread of the team calls it with the same arguments;
+/// results are complete when all threads have returned.
 ///
 /// # Panics
-/// If [`covers`] says no, if operands are shorter than what they say, or if there is less scratch memory than [`scratch_bytes`].
+/// If [`covers`] is false, if operands are shorter than declared, or if there is less scratch memory than [`scratch_bytes`].
 pub fn multiply(level: Level, weights: &Weights, rows: &Rows, out: &ProductOutput, scratch: &Shared<u8>, team: &dyn Team) {
     let n_columns = u32::try_from(rows.n_rows).expect("rows are counted in 32 bits");
     weights.check();
@@ -60,12 +61,12 @@ pub fn multiply(level: Level, weights: &Weights, rows: &Rows, out: &ProductOutpu
     product.run(&all, None, |column| column, team);
 }
 
-/// Multiplies each row of activations with the matrices chosen for its token. Pair `token * n_used + i` is the token and the `i`-th
-/// of its experts: its products go to that row of `out`. The activations of a token are one row that all its experts meet, or
-/// `n_used` rows, one for each.
+/// Multiplies each row of activations with the matrices chosen for its token. Pair `token * n_used + i` is the token and its
+/// `i`-th expert; its products go to that row of `out`. Activations have either one row per token, used by all its experts, or
+/// one row per pair.
 ///
 /// # Panics
-/// As [`multiply`], and if an expert is chosen that there is not.
+/// As [`multiply`], and if a chosen expert does not exist.
 pub fn multiply_by_expert(
     level: Level,
     weights: &Experts,
@@ -78,15 +79,15 @@ pub fn multiply_by_expert(
     weights.check();
     choices.check(weights.n_experts);
     let n_pairs = choices.n_pairs();
-    let shared = rows.n_rows == choices.n_tokens;
-    assert!(shared || rows.n_rows == n_pairs, "{} rows for {} tokens and {n_pairs} pairs", rows.n_rows, choices.n_tokens);
+    let is_shared = rows.n_rows == choices.n_tokens;
+    assert!(is_shared || rows.n_rows == n_pairs, "{} rows for {} tokens and {n_pairs} pairs", rows.n_rows, choices.n_tokens);
     let size = size_by_expert(weights, n_pairs, team.size());
     let Some(mut product) = Product::new(level, &weights.weights, rows, out, scratch, &size, team) else { return };
     product.group_stride = weights.expert_stride;
-    // SAFETY: this part of the scratch memory is this thread's own, and has room for both. Each thread makes the order for itself,
-    // which is quicker than to wait until another has made it.
+    // SAFETY: this part of the scratch memory belongs to this thread, and has room for both slices. Each thread computes the
+    // order itself, which is faster than waiting for another thread to do it.
     let (starts, order) = unsafe {
-        let at = product.own(team).add(product.layout.order).cast::<u32>();
+        let at = product.thread_memory(team).add(product.layout.order).cast::<u32>();
         at.write_bytes(0, weights.n_experts + 1 + n_pairs);
         let starts = std::slice::from_raw_parts_mut(at, weights.n_experts + 1);
         (starts, std::slice::from_raw_parts_mut(at.add(weights.n_experts + 1), n_pairs))
@@ -94,12 +95,12 @@ pub fn multiply_by_expert(
     sort_by_expert(choices, starts, order);
     let row = |column: usize| {
         let pair = order[column] as usize;
-        if shared { pair / choices.n_used } else { pair }
+        if is_shared { pair / choices.n_used } else { pair }
     };
     product.run(starts, Some(order), row, team);
 }
 
-/// Writes the pairs to `order`, those of one expert beside each other, and where each expert's begin to `starts`, which is zero.
+/// Writes the pairs to `order`, grouped by expert, and each expert's first index to `starts`, which must be zero.
 fn sort_by_expert(choices: &ExpertChoices, starts: &mut [u32], order: &mut [u32]) {
     let n = u32::try_from(choices.n_pairs()).expect("pairs are counted in 32 bits");
     for pair in 0..choices.n_pairs() {
@@ -113,12 +114,12 @@ fn sort_by_expert(choices: &ExpertChoices, starts: &mut [u32], order: &mut [u32]
         order[*next as usize] = pair;
         *next += 1;
     }
-    // Each start has moved to the end, which is the next one's start.
+    // Each start has advanced to the start of the next expert.
     starts.copy_within(..starts.len() - 1, 1);
     starts[0] = 0;
 }
 
-/// A product whose operands were checked.
+/// A product with checked operands.
 struct Product<'a> {
     kernels: ProductTable,
     size: ProductSize,
@@ -132,7 +133,7 @@ struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
-    /// Checks everything; none if there is nothing to multiply.
+    /// Checks all operands; returns `None` if there is nothing to multiply.
     fn new(
         level: Level,
         weights: &Weights<'a>,
@@ -142,8 +143,8 @@ impl<'a> Product<'a> {
         size: &ProductSize,
         team: &dyn Team,
     ) -> Option<Self> {
-        let covered = covers(level, weights.format, weights.n_in, weights.n_out);
-        assert!(covered, "no product of {:?} with {} weights in a row on {level}", weights.format, weights.n_in);
+        let is_covered = covers(level, weights.format, weights.n_in, weights.n_out);
+        assert!(is_covered, "no product of {:?} with {} weights in a row on {level}", weights.format, weights.n_in);
         let kernels = ProductTable::of(level, weights.format).expect("it is covered");
         rows.check(weights.n_in);
         out.check(size.n_columns, weights.n_out);
@@ -165,14 +166,13 @@ impl<'a> Product<'a> {
         .filter(|_| size.n_columns > 0)
     }
 
-    /// This thread's own scratch memory.
-    fn own(&self, team: &dyn Team) -> *mut u8 {
-        self.scratch.wrapping_add(self.layout.own(team.index()))
+    fn thread_memory(&self, team: &dyn Team) -> *mut u8 {
+        self.scratch.wrapping_add(self.layout.thread_offset(team.index()))
     }
 
-    /// Computes what falls to this thread. `row` is the row of activations of a column, `order` the row of results.
+    /// Computes this thread's share. `row` maps a column to its row of activations, `order` to its row of results.
     fn run(&self, starts: &[u32], order: Option<&[u32]>, row: impl Fn(usize) -> usize, team: &dyn Team) {
-        // SAFETY: the first line of the scratch memory is the counter's, and used for nothing else.
+        // SAFETY: the first cache line of the scratch memory is reserved for the counter.
         let counter = unsafe { AtomicUsize::from_ptr(self.scratch.cast()) };
         if team.index() == 0 {
             counter.store(team.size(), Ordering::Relaxed);
@@ -180,27 +180,29 @@ impl<'a> Product<'a> {
         let mut plan = Plan::of(&self.kernels, &self.size, self.layout.max_columns, starts);
         let mut chunk = plan.chunk(team.index());
         if let ProductTable::Quantised(quantised) = &self.kernels {
-            // While activations become bytes and threads wait for each other, memory has nothing else to do.
+            // Memory is idle while activations are quantised and threads synchronise.
             if let Some(first) = chunk {
-                (quantised.ask_for_first)(self.panel(first.group, first.panels.0), self.weights.row_stride * quantised.rows);
+                (quantised.prefetch_start)(self.panel(first.group, first.panels.0), self.weights.row_stride * quantised.rows);
             }
             self.quantise(quantised, &plan, starts, &row, team);
         }
         team.wait();
-        while let Some(now) = chunk {
-            // The next one is taken early, since its first panel is asked for during the last of this.
+        while let Some(current) = chunk {
+            // Taken early, because the next chunk's first panel is prefetched during the last panel of this one.
             chunk = plan.chunk(counter.fetch_add(1, Ordering::Relaxed));
             let next = chunk.map_or(null(), |next| self.panel(next.group, next.panels.0));
-            let (start, _) = plan.columns(now.group);
-            let tiles = plan.tiles(now.group);
+            let (start, _) = plan.columns(current.group);
+            let tiles = plan.tiles(current.group);
             match &self.kernels {
-                ProductTable::Quantised(quantised) => self.chunk(quantised, &now, start, tiles, order, next, self.own(team)),
-                ProductTable::Plain { tiles: kernels, .. } => self.plain_chunk(kernels, &now, start, tiles, order, &row),
+                ProductTable::Quantised(quantised) => {
+                    self.chunk(quantised, &current, start, tiles, order, next, self.thread_memory(team));
+                }
+                ProductTable::Plain { tiles: kernels, .. } => self.plain_chunk(kernels, &current, start, tiles, order, &row),
             }
         }
     }
 
-    /// The first weights of a panel.
+    /// Returns the first weights of a panel.
     fn panel(&self, group: usize, panel: usize) -> *const u8 {
         self.weights
             .bytes
@@ -208,13 +210,13 @@ impl<'a> Product<'a> {
             .wrapping_add(self.group_stride * group + self.weights.row_stride * self.kernels.rows() * panel)
     }
 
-    /// The first unit of a tile.
+    /// Returns the first unit of a tile.
     fn tile(&self, quantised: &QuantisedTable, first_column: usize) -> *mut u8 {
         let n_units = self.size.n_in / quantised.unit_len;
         self.scratch.wrapping_add(self.layout.activations + first_column * n_units * quantised.column_bytes)
     }
 
-    /// Makes this thread's share of the activations into bytes.
+    /// Quantises this thread's share of the activations.
     fn quantise(&self, quantised: &QuantisedTable, plan: &Plan, starts: &[u32], row: impl Fn(usize) -> usize, team: &dyn Team) {
         let n_units = self.size.n_in / quantised.unit_len;
         let total = self.size.n_columns * n_units;
@@ -231,7 +233,7 @@ impl<'a> Product<'a> {
             let (first, last) = (tiles.start(tile), tiles.start(tile + 1));
             let values =
                 &self.rows.values[row(column) * self.rows.row_stride + unit * quantised.unit_len..][..n * quantised.unit_len];
-            let stretch = ActivationSpan {
+            let span = ActivationSpan {
                 values: values.as_ptr(),
                 tile: self.tile(quantised, start + first).wrapping_add((last - first) * unit * quantised.column_bytes),
                 n_columns: last - first,
@@ -239,9 +241,9 @@ impl<'a> Product<'a> {
                 n,
                 offset: quantised.offset,
             };
-            // SAFETY: the level is available; the tile is within the scratch memory, whose size was checked, and no other thread has
-            // these units of this column.
-            unsafe { (quantised.quantise)(&stretch) };
+            // SAFETY: the level is available; the tile is within the scratch memory, whose size was checked, and no other
+            // thread writes these units of this column.
+            unsafe { (quantised.quantise)(&span) };
             at += n;
         }
     }
@@ -255,10 +257,10 @@ impl<'a> Product<'a> {
         tiles: Tiles,
         order: Option<&[u32]>,
         next: *const u8,
-        own: *mut u8,
+        memory: *mut u8,
     ) {
         let n_units = self.size.n_in / quantised.unit_len;
-        // One tile or two take so little time that spans are short, so that memory does not wait.
+        // One or two tiles take so little time that shorter spans keep memory busy.
         let n_tiles = chunk.tiles.1 - chunk.tiles.0;
         let usual_units = (if n_tiles <= 2 { SPAN / 2 } else { SPAN }) / quantised.unit_len;
         let n_columns = tiles.start(chunk.tiles.1) - tiles.start(chunk.tiles.0);
@@ -266,55 +268,59 @@ impl<'a> Product<'a> {
         let (stride, lanes) = (self.weights.row_stride, quantised.rows);
         let first_column = tiles.start(chunk.tiles.0);
         let sums_of =
-            |column: usize| own.wrapping_add(self.layout.sums).cast::<f32>().wrapping_add(lanes * (column - first_column));
+            |column: usize| memory.wrapping_add(self.layout.sums).cast::<f32>().wrapping_add(lanes * (column - first_column));
         for panel in chunk.panels.0..chunk.panels.1 {
             let weights = self.panel(chunk.group, panel);
-            let ahead = if panel + 1 < chunk.panels.1 { self.panel(chunk.group, panel + 1) } else { next };
+            let next_panel = if panel + 1 < chunk.panels.1 { self.panel(chunk.group, panel + 1) } else { next };
             let n_rows = lanes.min(self.size.n_out - lanes * panel);
-            // Sums of a whole panel go straight to where they belong, if rows of results lie one after another.
+            // Sums of a whole panel go directly to the output if its rows of results are contiguous.
             let is_direct = n_rows == lanes && order.is_none();
-            // What is not kept unpacked goes through in one piece.
+            // If the unpacked span is not stored, the whole row is one span.
             let units = if packed_kernel.is_some() && n_rows == lanes { n_units } else { usual_units };
             for unit in (0..n_units).step_by(units) {
                 let n = units.min(n_units - unit);
                 let first = weights.wrapping_add(unit * quantised.block_bytes);
-                // Half of what comes next is asked for during the unpacking, and half during its first tile.
+                // Half of the next panel's span is prefetched during unpacking, the other half during the first tile.
                 let per_unit = quantised.block_bytes * lanes;
-                let next = ahead.wrapping_add(unit * per_unit);
-                let share = if ahead.is_null() { 0 } else { per_unit / 2 };
-                // Where nothing comes next, this is asked for once more, which costs nothing.
-                let again = if ahead.is_null() { first } else { next };
-                let mut packed = PackedPanel { first, stride, n, ahead: BytePrefetch::new(next, share), next: again };
-                let mut rest =
-                    BytePrefetch::new(next.wrapping_add(n * share), if ahead.is_null() { 0 } else { per_unit - share });
+                let next = next_panel.wrapping_add(unit * per_unit);
+                let n_during_unpack = if next_panel.is_null() { 0 } else { per_unit / 2 };
+                // Without a next panel this one is prefetched again, which costs nothing.
+                let repeat = if next_panel.is_null() { first } else { next };
+                let mut packed =
+                    PackedPanel { first, stride, n, prefetch: BytePrefetch::new(next, n_during_unpack), next: repeat };
+                let mut tile_prefetch = BytePrefetch::new(
+                    next.wrapping_add(n * n_during_unpack),
+                    if next_panel.is_null() { 0 } else { per_unit - n_during_unpack },
+                );
                 if n_rows < lanes {
-                    self.fill(&mut packed, n_rows, n * quantised.block_bytes, own.wrapping_add(self.layout.filled));
+                    self.pad_rows(&mut packed, n_rows, n * quantised.block_bytes, memory.wrapping_add(self.layout.padded));
                 }
                 if packed_kernel.is_none() {
-                    // SAFETY: the level is available; the panel's rows are within the weights, or were filled up; a thread's own
+                    // SAFETY: the level is available; the panel's rows are within the weights, or were padded; a thread's own
                     // memory has room for a span.
-                    unsafe { (quantised.unpack)(&packed, own) };
+                    unsafe { (quantised.unpack)(&packed, memory) };
                 }
                 for tile in chunk.tiles.0..chunk.tiles.1 {
                     let (column, end) = (tiles.start(tile), tiles.start(tile + 1));
                     let n_columns = end - column;
                     let is_last = is_direct && unit + n == n_units;
                     let out = self.out.wrapping_add(self.out_stride * column + lanes * panel);
-                    let meeting = TileProduct {
-                        panel: own,
+                    let product = TileProduct {
+                        panel: memory,
                         tile: self.tile(quantised, start + column).wrapping_add(n_columns * unit * quantised.column_bytes),
-                        ahead: std::mem::replace(&mut rest, BytePrefetch::nothing()),
+                        prefetch: std::mem::replace(&mut tile_prefetch, BytePrefetch::none()),
                         n,
                         before: if unit == 0 { null() } else { sums_of(column) },
                         after: if is_last { out } else { sums_of(column) },
                         after_stride: if is_last { self.out_stride } else { lanes },
                     };
-                    // SAFETY: the level is available; the span was just unpacked, or may be read as above; the tile was written before
-                    // the team waited; results are within the output, whose size was checked, and no other thread has these.
+                    // SAFETY: the level is available; the span was just unpacked, or may be read as above; the tile was written
+                    // before the team synchronised; results are within the output, whose size was checked, and no other thread
+                    // writes these.
                     unsafe {
                         match packed_kernel {
-                            Some(kernel) => kernel(&packed, own, &meeting),
-                            None => (quantised.tiles[n_columns - 1])(&meeting),
+                            Some(kernel) => kernel(&packed, memory, &product),
+                            None => (quantised.tiles[n_columns - 1])(&product),
                         }
                     }
                 }
@@ -323,15 +329,16 @@ impl<'a> Product<'a> {
                 for column in first_column..tiles.start(chunk.tiles.1) {
                     let row = order.map_or(column, |order| order[start + column] as usize);
                     let out = self.out.wrapping_add(self.out_stride * row + lanes * panel);
-                    // SAFETY: the sums were just written; the row is within the output, and no other thread has this part of it.
+                    // SAFETY: the sums were just written; the row is within the output, and no other thread writes this part of
+                    // it.
                     unsafe { out.copy_from_nonoverlapping(sums_of(column), n_rows) };
                 }
             }
         }
     }
 
-    /// Copies a span of fewer rows than lanes, and adds rows of zeros, which are valid blocks.
-    fn fill(&self, packed: &mut PackedPanel, n_rows: usize, bytes: usize, to: *mut u8) {
+    /// Copies a span of fewer rows than lanes and pads it with rows of zeros, which are valid blocks.
+    fn pad_rows(&self, packed: &mut PackedPanel, n_rows: usize, bytes: usize, to: *mut u8) {
         for row in 0..self.kernels.rows() {
             let to = to.wrapping_add(bytes * row);
             // SAFETY: the rows are within the weights, and a thread's own memory has room for a span.
@@ -365,7 +372,7 @@ impl<'a> Product<'a> {
                     let row = order.map_or(column, |order| order[column] as usize);
                     out[i] = self.out.wrapping_add(self.out_stride * row + lanes * panel);
                 }
-                let meeting = FloatTileProduct {
+                let product = FloatTileProduct {
                     weights: self.panel(chunk.group, panel),
                     stride: self.weights.row_stride,
                     n_rows: lanes.min(self.size.n_out - lanes * panel),
@@ -373,9 +380,9 @@ impl<'a> Product<'a> {
                     columns,
                     out,
                 };
-                // SAFETY: the level is available; the panel's rows are within the weights; results are within the output, whose size
-                // was checked, and no other thread has these.
-                unsafe { (kernels[end - first - 1])(&meeting) };
+                // SAFETY: the level is available; the panel's rows are within the weights; results are within the output, whose
+                // size was checked, and no other thread writes these.
+                unsafe { (kernels[end - first - 1])(&product) };
             }
         }
     }

@@ -1,44 +1,44 @@
-//! What is multiplied, and where the products go.
+//! Operands and output of the products.
 
 use super::format::Format;
 use crate::kernels::Shared;
 
-/// A matrix of weights, as it lies in a file: a row for each number that comes out.
+/// A matrix of weights in its on-disk layout: one row per output.
 #[derive(Debug, Clone, Copy)]
 pub struct Weights<'a> {
     /// The rows, one after another.
     pub bytes: &'a [u8],
-    /// What they are.
+    /// Format of the weights.
     pub format: Format,
-    /// How many weights a row has.
+    /// Weights per row.
     pub n_in: usize,
-    /// How many rows there are.
+    /// Number of rows.
     pub n_out: usize,
-    /// Bytes from row to row.
+    /// Stride between rows, in bytes.
     pub row_stride: usize,
 }
 
-/// Matrices of weights, of which each row of activations meets the one that was chosen for it.
+/// Matrices of weights, of which each row of activations is multiplied with the chosen ones.
 #[derive(Debug, Clone, Copy)]
 pub struct Experts<'a> {
-    /// The matrices: `n_out` is of each, and the bytes begin with the first.
+    /// The matrices: `n_out` counts the rows of each, and `bytes` starts with the first.
     pub weights: Weights<'a>,
-    /// How many matrices there are.
+    /// Number of matrices.
     pub n_experts: usize,
-    /// Bytes from matrix to matrix.
+    /// Stride between matrices, in bytes.
     pub expert_stride: usize,
 }
 
-/// Which experts each token meets.
+/// The experts chosen for each token.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertChoices<'a> {
-    /// The experts of each token.
+    /// Experts of each token.
     pub experts: &'a [i32],
-    /// How many tokens there are.
+    /// Number of tokens.
     pub n_tokens: usize,
-    /// How many experts each of them meets.
+    /// Experts per token.
     pub n_used: usize,
-    /// Numbers from token to token.
+    /// Stride between tokens, in entries.
     pub stride: usize,
 }
 
@@ -47,22 +47,22 @@ pub struct ExpertChoices<'a> {
 pub struct Rows<'a> {
     /// The rows, one after another.
     pub values: &'a [f32],
-    /// How many rows there are.
+    /// Number of rows.
     pub n_rows: usize,
-    /// Values from row to row.
+    /// Stride between rows, in values.
     pub row_stride: usize,
 }
 
-/// Where the products go: a row of `n_out` for each row of activations.
+/// Destination of the products: a row of `n_out` values per row of activations.
 #[derive(Debug, Clone, Copy)]
 pub struct ProductOutput<'a> {
     /// The rows, one after another.
     pub values: &'a Shared<'a, f32>,
-    /// Values from row to row.
+    /// Stride between rows, in values.
     pub row_stride: usize,
 }
 
-/// Whether `n` rows of `len`, `stride` apart, are within `available`.
+/// Returns whether `n` rows of `len`, `stride` apart, fit in `available`.
 fn fit(n: usize, len: usize, stride: usize, available: usize) -> bool {
     n == 0 || (n - 1).checked_mul(stride).and_then(|start| start.checked_add(len)).is_some_and(|needed| needed <= available)
 }
@@ -110,12 +110,12 @@ impl ExpertChoices<'_> {
         }
     }
 
-    /// How many products there are: one for each token and expert.
+    /// Returns the number of pairs of token and expert.
     pub(super) fn n_pairs(&self) -> usize {
         self.n_tokens * self.n_used
     }
 
-    /// The expert of a pair, counted token by token.
+    /// Returns the expert of a pair, counted token by token.
     pub(super) fn expert(&self, pair: usize) -> usize {
         self.experts[pair / self.n_used * self.stride + pair % self.n_used].cast_unsigned() as usize
     }

@@ -1,33 +1,30 @@
-//! Weights that are floats, times rows of activations as they are.
+//! Floating-point weights times rows of unconverted activations.
 //!
-//! Lanes run along the row: sixteen sums per weight row and column, which are added up at the end, always in the same order.
+//! Lanes run along the row: sixteen sums per row of weights and column, which are added up at the end, always in the same
+//! order.
 
 use super::form::{MAX_COLUMNS, MAX_ROWS};
 use super::lanes::RowLanes;
 
-/// How many weights of a row are met at a time: as many of each column stay in the first cache.
-const STRIDE: usize = 256;
+/// Weights of a row that are processed per pass: as many values of each column stay in the L1 cache.
+const WEIGHTS_PER_PASS: usize = 256;
 
-/// How many weights of a row meet at once.
+/// Weights of a row per vector.
 const LANES: usize = 16;
 
-/// A format that is converted as it is read.
+/// A format that is converted while it is read.
 pub(super) trait FloatFormat {
-    /// Bytes of a weight.
     const BYTES: usize;
 
-    /// Sixteen weights.
+    /// Loads sixteen weights.
     ///
     /// # Safety
-    /// The processor has what `L` needs, and sixteen weights may be read.
+    /// The processor supports `L`, and sixteen weights are readable.
     unsafe fn load<L: RowLanes>(from: *const u8) -> L::Sixteen;
 }
 
-/// Half precision.
 pub(super) struct F16;
-/// The upper half of single precision.
 pub(super) struct Bf16;
-/// Single precision.
 pub(super) struct F32;
 
 macro_rules! plain {
@@ -37,7 +34,7 @@ macro_rules! plain {
 
             #[inline(always)]
             unsafe fn load<L: RowLanes>(from: *const u8) -> L::Sixteen {
-                // SAFETY: the caller vouches for the instruction set and the weights.
+                // SAFETY: the caller guarantees the instruction set and the weights.
                 unsafe { L::$load(from.cast()) }
             }
         }
@@ -55,71 +52,68 @@ plain! {
 pub(super) struct FloatTileProduct {
     /// The first row of weights.
     pub(super) weights: *const u8,
-    /// Bytes from row to row.
+    /// Stride between rows, in bytes.
     pub(super) stride: usize,
-    /// How many rows of weights there are.
     pub(super) n_rows: usize,
-    /// How long rows are.
     pub(super) n_in: usize,
-    /// The rows of activations.
     pub(super) columns: [*const f32; MAX_COLUMNS],
-    /// Where the results of each go.
+    /// Destination of each row's results.
     pub(super) out: [*mut f32; MAX_COLUMNS],
 }
 
 /// Multiplies `N` rows of activations.
 ///
 /// # Safety
-/// The processor has what `L` needs, rows may be read, and results written.
+/// The processor supports `L`, rows are readable, and results writable.
 #[inline(always)]
-pub(super) unsafe fn multiply<L: RowLanes, P: FloatFormat, const N: usize>(meeting: &FloatTileProduct) {
-    // SAFETY: the caller vouches for the instruction set and the rows.
+pub(super) unsafe fn multiply<L: RowLanes, P: FloatFormat, const N: usize>(product: &FloatTileProduct) {
+    // SAFETY: the caller guarantees the instruction set and the rows.
     unsafe {
         let mut sums = [[L::zero(); N]; MAX_ROWS];
         let mut at = 0;
-        while at < meeting.n_in {
-            let n = STRIDE.min(meeting.n_in - at);
+        while at < product.n_in {
+            let n = WEIGHTS_PER_PASS.min(product.n_in - at);
             let mut row = 0;
-            // As many rows together as their sums leave registers for.
+            // Processes as many rows together as registers can hold sums for.
             if 4 * N <= L::SUMS {
-                while row + 4 <= meeting.n_rows {
-                    step::<L, P, N, 4>(meeting, row, at, n, &mut sums);
+                while row + 4 <= product.n_rows {
+                    step::<L, P, N, 4>(product, row, at, n, &mut sums);
                     row += 4;
                 }
             }
             if 2 * N <= L::SUMS {
-                while row + 2 <= meeting.n_rows {
-                    step::<L, P, N, 2>(meeting, row, at, n, &mut sums);
+                while row + 2 <= product.n_rows {
+                    step::<L, P, N, 2>(product, row, at, n, &mut sums);
                     row += 2;
                 }
             }
-            while row < meeting.n_rows {
-                step::<L, P, N, 1>(meeting, row, at, n, &mut sums);
+            while row < product.n_rows {
+                step::<L, P, N, 1>(product, row, at, n, &mut sums);
                 row += 1;
             }
             at += n;
         }
-        for (row, sums) in sums[..meeting.n_rows].iter().enumerate() {
+        for (row, sums) in sums[..product.n_rows].iter().enumerate() {
             for (c, &sum) in sums.iter().enumerate() {
-                meeting.out[c].add(row).write(L::sum(sum));
+                product.out[c].add(row).write(L::sum(sum));
             }
         }
     }
 }
 
-/// Adds what `n` weights from `at` on of `R` rows make.
+/// Adds the products of `n` weights of `R` rows, from weight `at` on.
 #[inline(always)]
 unsafe fn step<L: RowLanes, P: FloatFormat, const N: usize, const R: usize>(
-    meeting: &FloatTileProduct,
+    product: &FloatTileProduct,
     row: usize,
     at: usize,
     n: usize,
     all: &mut [[L::Sixteen; N]; MAX_ROWS],
 ) {
-    // SAFETY: the caller vouches for the instruction set and the rows. What is left of a row is copied before it is read.
+    // SAFETY: the caller guarantees the instruction set and the rows; a partial vector is read from a copy.
     unsafe {
-        let weights: [*const u8; R] = std::array::from_fn(|r| meeting.weights.add(meeting.stride * (row + r) + P::BYTES * at));
-        let columns: [*const f32; N] = std::array::from_fn(|c| meeting.columns[c].add(at));
+        let weights: [*const u8; R] = std::array::from_fn(|r| product.weights.add(product.stride * (row + r) + P::BYTES * at));
+        let columns: [*const f32; N] = std::array::from_fn(|c| product.columns[c].add(at));
         let mut sums: [[L::Sixteen; N]; R] = std::array::from_fn(|r| all[row + r]);
         let whole = n / LANES * LANES;
         for k in (0..whole).step_by(LANES) {

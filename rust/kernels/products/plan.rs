@@ -1,30 +1,29 @@
-//! How a product is cut into chunks, and what its scratch memory is used for.
+//! Division of a product into chunks, and the layout of its scratch memory.
 
 use super::form::{MAX_COLUMNS, SPAN};
 use super::kernels::ProductTable;
 
-/// Activations of this many bytes stay in a core's second cache beside the panels that pass through it.
+/// Activations of this size stay in a core's L2 cache together with the panels that stream through it.
 const CACHED_BYTES: usize = 512 * 1024;
-/// Chunks for each thread, so that one that started late has less to do.
+/// Chunks per thread, so that a thread that starts late gets less work.
 const CHUNKS_PER_THREAD: usize = 4;
-/// The most panels of a chunk.
+/// Maximum panels of a chunk.
 const MAX_PANELS: usize = 16;
-/// What parts of the scratch memory begin at.
+/// Alignment of parts of the scratch memory: a cache line.
 const LINE: usize = 64;
 
-/// The size of a product.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ProductSize {
     pub(super) n_in: usize,
     pub(super) n_out: usize,
-    /// Rows of activations, each counted as often as it is met.
+    /// Rows of activations, each counted once per matrix that it is multiplied with.
     pub(super) n_columns: usize,
-    /// Matrices that the columns may be divided among.
+    /// Matrices over which the columns may be distributed.
     pub(super) n_groups: usize,
     pub(super) n_threads: usize,
 }
 
-/// How the columns of a matrix are divided into tiles.
+/// Division of a matrix's columns into tiles.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tiles {
     pub(super) n_columns: usize,
@@ -32,40 +31,38 @@ pub(super) struct Tiles {
 }
 
 impl Tiles {
-    /// As few tiles as there can be, and all about equally wide.
+    /// Divides columns into as few tiles as possible, all about equally wide.
     pub(super) fn of(n_columns: usize, widest: usize) -> Self {
         Self { n_columns, n: n_columns.div_ceil(widest) }
     }
 
-    /// The first column of a tile.
     pub(super) fn start(self, tile: usize) -> usize {
         let (each, wider) = (self.n_columns / self.n, self.n_columns % self.n);
         each * tile + tile.min(wider)
     }
 
-    /// The tile of a column.
     pub(super) fn of_column(self, column: usize) -> usize {
         let (each, wider) = (self.n_columns / self.n, self.n_columns % self.n);
         if column < wider * (each + 1) { column / (each + 1) } else { wider + (column - wider * (each + 1)) / each }
     }
 }
 
-/// Where things are in the scratch memory, in bytes from its first line.
+/// Offsets in the scratch memory, in bytes from its first cache line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
-    /// Activations as tiles, after the line that has the counter of chunks.
+    /// Activations as tiles, after the cache line of the chunk counter.
     pub(super) activations: usize,
     /// The first thread's own memory.
-    own: usize,
-    /// How much each thread has.
-    own_bytes: usize,
-    /// Within a thread's memory: sums of a chunk, after the span of a panel.
+    first_thread: usize,
+    /// Bytes of each thread's own memory.
+    thread_bytes: usize,
+    /// Within a thread's memory: the sums of a chunk, after the unpacked span of a panel.
     pub(super) sums: usize,
-    /// A span of a panel that has fewer rows than lanes, filled up.
-    pub(super) filled: usize,
-    /// Where each matrix' columns begin, and the pair that each column is.
+    /// Within a thread's memory: the padded span of a panel that has fewer rows than lanes.
+    pub(super) padded: usize,
+    /// Within a thread's memory: the first column of each matrix, and the pair of each column.
     pub(super) order: usize,
-    /// The most columns of a chunk: whole tiles.
+    /// Maximum columns of a chunk: whole tiles.
     pub(super) max_columns: usize,
 }
 
@@ -75,35 +72,43 @@ impl Layout {
         let order_bytes = if size.n_groups > 1 { lines(4 * (size.n_groups + 1 + size.n_columns)) } else { 0 };
         let ProductTable::Quantised(quantised) = kernels else {
             let max_columns = cached_columns(4 * size.n_in, kernels.columns());
-            return Self { activations: LINE, own: LINE, own_bytes: order_bytes, sums: 0, filled: 0, order: 0, max_columns };
+            return Self {
+                activations: LINE,
+                first_thread: LINE,
+                thread_bytes: order_bytes,
+                sums: 0,
+                padded: 0,
+                order: 0,
+                max_columns,
+            };
         };
         let units = SPAN / quantised.unit_len;
         let column = size.n_in / quantised.unit_len * quantised.column_bytes;
         let max_columns = cached_columns(column, quantised.columns);
         let sums = lines(units * quantised.panel_bytes);
-        let filled = sums + 4 * quantised.rows * max_columns.min(size.n_columns);
-        let order = lines(filled + units * quantised.block_bytes * quantised.rows);
-        let own = LINE + lines(size.n_columns * (size.n_in / quantised.unit_len) * quantised.column_bytes);
-        Self { activations: LINE, own, own_bytes: order + order_bytes, sums, filled, order, max_columns }
+        let padded = sums + 4 * quantised.rows * max_columns.min(size.n_columns);
+        let order = lines(padded + units * quantised.block_bytes * quantised.rows);
+        let first_thread = LINE + lines(size.n_columns * (size.n_in / quantised.unit_len) * quantised.column_bytes);
+        Self { activations: LINE, first_thread, thread_bytes: order + order_bytes, sums, padded, order, max_columns }
     }
 
-    /// Where the memory of a thread is.
-    pub(super) fn own(&self, thread: usize) -> usize {
-        self.own + self.own_bytes * thread
+    /// Returns the offset of a thread's own memory.
+    pub(super) fn thread_offset(&self, thread: usize) -> usize {
+        self.first_thread + self.thread_bytes * thread
     }
 
-    /// All of it, with what is lost where the memory does not begin with a line.
+    /// Returns the total size, with padding for scratch memory that does not start at a cache line.
     pub(super) fn bytes(&self, n_threads: usize) -> usize {
-        self.own(n_threads) + LINE - 1
+        self.thread_offset(n_threads) + LINE - 1
     }
 
-    /// How far behind `address` the first line is.
+    /// Returns the distance from `address` to the next cache line.
     pub(super) fn padding(address: usize) -> usize {
         address.next_multiple_of(LINE) - address
     }
 }
 
-/// How many columns of so many bytes stay in the cache: whole tiles of `widest`.
+/// Returns how many columns of `bytes` bytes stay in the cache: whole tiles of `widest`.
 fn cached_columns(bytes: usize, widest: usize) -> usize {
     (CACHED_BYTES / bytes / widest).max(1) * widest
 }
@@ -111,46 +116,53 @@ fn cached_columns(bytes: usize, widest: usize) -> usize {
 /// A few panels of a matrix, and some of its tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chunk {
-    /// The matrix.
     pub(super) group: usize,
     pub(super) panels: (usize, usize),
     pub(super) tiles: (usize, usize),
 }
 
-/// The chunks of a product. What a chunk is depends on the threads; what is computed does not.
+/// The chunks of a product. Chunks depend on the number of threads; results do not.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan<'a> {
-    /// Where each matrix' columns begin, and where the last ends.
+    /// First column of each matrix, followed by the end of the last.
     starts: &'a [u32],
     widest: usize,
     n_panels: usize,
     panels_per_chunk: usize,
     columns_per_chunk: usize,
-    /// Each matrix' tiles are cut into this many parts at least, where there are as many.
+    /// Minimum parts into which each matrix's tiles are divided, if it has as many tiles.
     min_parts: usize,
-    /// The chunk that was looked up last: its matrix, and the number of that matrix' first chunk.
+    /// The matrix of the last chunk, and the number of chunks before that matrix.
     group: usize,
-    passed: usize,
+    n_passed: usize,
 }
 
 impl<'a> Plan<'a> {
     pub(super) fn of(kernels: &ProductTable, size: &ProductSize, max_columns: usize, starts: &'a [u32]) -> Self {
         let n_panels = size.n_out.div_ceil(kernels.rows());
         let widest = kernels.columns();
-        let n_met = starts.windows(2).filter(|pair| pair[0] < pair[1]).count();
-        let wanted = size.n_threads * CHUNKS_PER_THREAD;
-        let min_parts = if size.n_threads == 1 { 1 } else { (2 * size.n_threads).div_ceil(n_panels * n_met.max(1)) };
-        let n_parts = size.n_columns.div_ceil(max_columns.max(1)).max(min_parts).max(n_met);
-        let panels_per_chunk = (n_panels * n_parts / wanted).clamp(1, MAX_PANELS);
-        Self { starts, widest, n_panels, panels_per_chunk, columns_per_chunk: max_columns.max(1), min_parts, group: 0, passed: 0 }
+        let n_used_groups = starts.windows(2).filter(|pair| pair[0] < pair[1]).count();
+        let n_chunks = size.n_threads * CHUNKS_PER_THREAD;
+        let min_parts = if size.n_threads == 1 { 1 } else { (2 * size.n_threads).div_ceil(n_panels * n_used_groups.max(1)) };
+        let n_parts = size.n_columns.div_ceil(max_columns.max(1)).max(min_parts).max(n_used_groups);
+        let panels_per_chunk = (n_panels * n_parts / n_chunks).clamp(1, MAX_PANELS);
+        Self {
+            starts,
+            widest,
+            n_panels,
+            panels_per_chunk,
+            columns_per_chunk: max_columns.max(1),
+            min_parts,
+            group: 0,
+            n_passed: 0,
+        }
     }
 
-    /// The columns of a matrix, among all.
+    /// Returns the range of a matrix's columns.
     pub(super) fn columns(&self, group: usize) -> (usize, usize) {
         (self.starts[group] as usize, self.starts[group + 1] as usize)
     }
 
-    /// The tiles of a matrix.
     pub(super) fn tiles(&self, group: usize) -> Tiles {
         let (start, end) = self.columns(group);
         Tiles::of(end - start, self.widest)
@@ -160,15 +172,15 @@ impl<'a> Plan<'a> {
         tiles.n.div_ceil((self.columns_per_chunk / self.widest).max(1)).max(self.min_parts.min(tiles.n))
     }
 
-    /// Chunk `number`, if there are as many. Numbers do not decrease from call to call.
+    /// Returns chunk `number`, if it exists. Numbers must not decrease from call to call.
     pub(super) fn chunk(&mut self, number: usize) -> Option<Chunk> {
         let n_panel_chunks = self.n_panels.div_ceil(self.panels_per_chunk);
         while self.group + 1 < self.starts.len() {
             let tiles = self.tiles(self.group);
             let n_parts = self.n_parts(tiles);
-            let within = number - self.passed;
-            if within < n_parts * n_panel_chunks {
-                let (part, panels) = (within / n_panel_chunks, within % n_panel_chunks);
+            let offset = number - self.n_passed;
+            if offset < n_parts * n_panel_chunks {
+                let (part, panels) = (offset / n_panel_chunks, offset % n_panel_chunks);
                 let first = panels * self.panels_per_chunk;
                 return Some(Chunk {
                     group: self.group,
@@ -176,12 +188,12 @@ impl<'a> Plan<'a> {
                     tiles: (tiles.n * part / n_parts, tiles.n * (part + 1) / n_parts),
                 });
             }
-            self.passed += n_parts * n_panel_chunks;
+            self.n_passed += n_parts * n_panel_chunks;
             self.group += 1;
         }
         None
     }
 }
 
-/// The widest tile any level has is one that the kernels have a function for.
+/// The kernels are compiled for tiles of 1 to 8 columns.
 const _: () = assert!(MAX_COLUMNS == 8);

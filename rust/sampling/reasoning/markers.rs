@@ -1,52 +1,52 @@
-//! Texts that begin or end something, looked for in a text that grows.
+//! Incremental search for start or end markers in a growing text.
 
-/// The texts, and the end of what was said so far.
+/// The markers, and the end of the text so far.
 #[derive(Debug, Clone)]
 pub(super) struct Markers {
     texts: Vec<Box<[u8]>>,
     n_longest: usize,
-    /// The last bytes that were said, less than the longest text has, since the last that was found.
+    /// The last bytes of the text since the last match, fewer than the longest marker has.
     tail: Vec<u8>,
 }
 
-/// A text that was found in the tail and the bytes after it.
+/// A marker that was found in the tail and the bytes after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
-    /// As many of these bytes are before its end, or are its own.
+    /// End of the marker, relative to the start of the new bytes.
     pub(super) end: usize,
     pub(super) n_bytes: usize,
 }
 
 impl Markers {
-    /// None of `texts` is empty.
+    /// No text of `texts` may be empty.
     pub(super) fn new(texts: &[String]) -> Self {
         let texts: Vec<Box<[u8]>> = texts.iter().map(|text| text.as_bytes().into()).collect();
         let n_longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
         Self { texts, n_longest, tail: Vec::new() }
     }
 
-    /// The text that ends first in what was said with `bytes` after it; of those that end together, the longest.
+    /// Returns the marker that ends first in the text extended by `bytes`; the longest in case of a tie.
     pub(super) fn find(&self, bytes: &[u8]) -> Option<Found> {
-        let said = [&self.tail[..], bytes].concat();
-        let ends_at = |text: &[u8]| said.windows(text.len()).position(|window| window == text).map(|at| at + text.len());
-        let found = self.texts.iter().filter_map(|text| Some((ends_at(text)?, text.len())));
+        let text = [&self.tail[..], bytes].concat();
+        let end_of = |marker: &[u8]| text.windows(marker.len()).position(|window| window == marker).map(|at| at + marker.len());
+        let found = self.texts.iter().filter_map(|marker| Some((end_of(marker)?, marker.len())));
         let (end, n_bytes) = found.min_by_key(|&(end, n_bytes)| (end, usize::MAX - n_bytes))?;
         Some(Found { end: end - self.tail.len(), n_bytes })
     }
 
-    /// `bytes` were said, in which none was found.
+    /// Appends `bytes`, in which no marker was found.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.tail.extend_from_slice(bytes);
         let n_over = (self.tail.len() + 1).saturating_sub(self.n_longest);
         self.tail.drain(..n_over.min(self.tail.len()));
     }
 
-    /// What was said so far is no part of one.
+    /// Forgets the text so far.
     pub(super) fn clear(&mut self) {
         self.tail.clear();
     }
 
-    /// Whether one begins with `text`, or `text` with one.
+    /// Returns whether a marker starts with `text`, or `text` with a marker.
     pub(super) fn may_begin(&self, text: &[u8]) -> bool {
         self.texts.iter().any(|marker| marker.starts_with(text) || text.starts_with(marker))
     }
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_found_however_it_is_cut() {
+    fn a_marker_is_found_in_pieces_of_any_size() {
         let whole = b"so </thin</think> on";
         for n in 1..=whole.len() {
             let mut markers = markers(&["</think>", "[END]"]);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_first_is_found_and_of_those_that_end_together_the_longest() {
+    fn the_marker_that_ends_first_is_found_and_the_longest_of_ties() {
         let markers = markers(&["b", "ab", "cd", "abc"]);
         assert_eq!(markers.find(b"xabcd"), Some(Found { end: 3, n_bytes: 2 }));
         assert_eq!(markers.find(b"xc"), None);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_counts_until_it_is_cleared() {
+    fn earlier_bytes_count_until_they_are_cleared() {
         let mut markers = markers(&["<a>"]);
         markers.push(b"x<a");
         assert_eq!(markers.find(b">>"), Some(Found { end: 1, n_bytes: 3 }));

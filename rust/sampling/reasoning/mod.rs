@@ -1,9 +1,10 @@
-//! Thoughts: where they begin and end, what ends one that is too long, and what a constraint holds to beside them.
+//! Reasoning: its start and end markers, its token budget, and the constraint on the text outside of it.
 //!
-//! The rules are those of llama.cpp's `common/reasoning-budget.cpp`, and of its grammars of chats with thoughts. What is ours:
+//! The rules follow llama.cpp's `common/reasoning-budget.cpp` and its grammars for chats with reasoning. Differences:
 //!
-//! - What begins and ends a thought are texts, not tokens: one that ends inside of a token is found too.
-//! - A constraint that waits for nothing begins after the thought, and what the token with its end holds besides is its first text.
+//! - Markers are texts, not tokens: a marker that ends inside of a token is recognised too.
+//! - A constraint without a trigger starts after the reasoning; the rest of the token that contains the end marker is its first
+//!   text.
 
 mod markers;
 #[cfg(test)]
@@ -16,110 +17,115 @@ use crate::request::{Constraint, Reasoning, SharedConstraint, Token};
 use crate::sampling::TokenStrings;
 use markers::{Found, Markers};
 
-/// Most tokens that complete a character once a budget is used up: as many as it has bytes left.
+/// Maximum tokens that complete a character after the budget is used up: as many as the character may lack bytes.
 const MAX_COMPLETING: u32 = 3;
 
-/// Of a row of logits, at most so many tokens that end a thought are asked whether a constraint may go on after them.
+/// Maximum tokens of a row that would end the reasoning and are checked against the constraint; the others are masked.
 const MAX_TRIED: usize = 256;
 
-/// Holds one branch to the budget of its thoughts, and to a constraint outside of them.
+/// Enforces the budget of one branch's reasoning, and a constraint outside of it.
 pub(crate) struct Thinking {
-    thought: Arc<Reasoning>,
-    lexicon: TokenStrings,
+    reasoning: Arc<Reasoning>,
+    token_strings: TokenStrings,
     source: Option<SharedConstraint>,
     starts: Markers,
     ends: Markers,
-    place: ReasoningPhase,
-    /// What is held to outside of thoughts, after what was said there.
+    phase: ReasoningPhase,
+    /// The constraint outside of reasoning, after the text so far.
     constraint: Option<Box<dyn Constraint>>,
-    /// What was asked about last, where it ends a thought: what is held to after it.
-    ended: Option<(Token, Box<dyn Constraint>)>,
+    /// The last checked token, if it ends the reasoning, with the constraint after it.
+    checked_end: Option<(Token, Box<dyn Constraint>)>,
 }
 
-/// Where in its text a branch is.
+/// Position of a branch in its text.
 #[derive(Debug, Clone)]
 enum ReasoningPhase {
-    /// At its beginning, where a thought or a constraint begins: what was said may be the beginning of a thought.
+    /// Start of the text, where either reasoning or a constraint starts: the text so far may be part of a start marker.
     Opening {
-        said: Vec<u8>,
-        /// Whether the constraint allows it too.
+        text: Vec<u8>,
+        /// True if the constraint allows the text so far too.
         is_allowed: bool,
     },
-    /// Outside of a thought; another one may begin.
+    /// Outside of reasoning; it may start again.
     Outside,
-    /// Inside of one.
     Inside(Inside),
-    /// Outside, for good.
+    /// Outside of reasoning, permanently.
     Settled,
 }
 
 #[derive(Debug, Clone)]
 struct Inside {
     ending: Ending,
-    /// The last tokens, as many as may hold a text that ends a thought; none of the last ones has no bytes.
-    last: VecDeque<Token>,
-    /// The last bytes, to know whether a character is whole.
-    bytes: Vec<u8>,
+    /// The last nonempty tokens, as many as may contain an end marker.
+    recent_tokens: VecDeque<Token>,
+    /// The last bytes, to detect an incomplete character.
+    recent_bytes: Vec<u8>,
 }
 
-/// How a thought comes to its end.
+/// Progress towards the end of the reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
-    /// By itself, or after so many tokens more.
+    /// By an end marker, or after this many more tokens.
     In(Option<u32>),
-    /// The budget is used up, and a character is to be completed by at most so many tokens.
+    /// The budget is used up; at most this many tokens may complete a character.
     Completing(u32),
-    /// This one of the closing tokens comes next.
+    /// The closing token at this index is forced next.
     Forcing(usize),
 }
 
 impl Thinking {
-    /// Of a branch that has said nothing, held to `source` beside its thoughts.
-    pub(crate) fn new(thought: Arc<Reasoning>, source: Option<SharedConstraint>, lexicon: TokenStrings) -> Self {
+    /// Starts a branch with an empty text, constrained by `source` outside of reasoning.
+    pub(crate) fn new(reasoning: Arc<Reasoning>, source: Option<SharedConstraint>, token_strings: TokenStrings) -> Self {
         let constraint = source.as_ref().map(|source| source.0.start());
-        let (starts, ends) = (Markers::new(&thought.starts), Markers::new(&thought.ends));
-        let mut thinking =
-            Self { thought, lexicon, source, starts, ends, place: ReasoningPhase::Outside, constraint, ended: None };
-        if thinking.thought.begins_inside {
+        let (starts, ends) = (Markers::new(&reasoning.starts), Markers::new(&reasoning.ends));
+        let mut thinking = Self {
+            reasoning,
+            token_strings,
+            source,
+            starts,
+            ends,
+            phase: ReasoningPhase::Outside,
+            constraint,
+            checked_end: None,
+        };
+        if thinking.reasoning.begins_inside {
             thinking.enter();
-        } else if !thinking.is_free() {
-            thinking.place = ReasoningPhase::Opening { said: Vec::new(), is_allowed: true };
+        } else if !thinking.is_unconstrained() {
+            thinking.phase = ReasoningPhase::Opening { text: Vec::new(), is_allowed: true };
         }
         thinking
     }
 
-    /// Whether nothing is held to outside of thoughts so far, so that another one may begin.
-    fn is_free(&self) -> bool {
+    /// Returns whether no constraint applies yet outside of reasoning, so that it may start.
+    fn is_unconstrained(&self) -> bool {
         self.constraint.as_ref().is_none_or(|constraint| constraint.waits())
     }
 
-    /// A thought begins.
     fn enter(&mut self) {
         self.ends.clear();
-        let ending = match self.thought.budget {
+        let ending = match self.reasoning.budget {
             Some(0) => Ending::Forcing(0),
             budget => Ending::In(budget),
         };
-        self.place = ReasoningPhase::Inside(Inside { ending, last: VecDeque::new(), bytes: Vec::new() });
+        self.phase = ReasoningPhase::Inside(Inside { ending, recent_tokens: VecDeque::new(), recent_bytes: Vec::new() });
     }
 
-    /// A thought has ended.
     fn leave(&mut self) {
         self.starts.clear();
-        self.place = if self.is_free() { ReasoningPhase::Outside } else { ReasoningPhase::Settled };
+        self.phase = if self.is_unconstrained() { ReasoningPhase::Outside } else { ReasoningPhase::Settled };
     }
 
     fn is_end(&self, token: Token) -> bool {
-        self.lexicon.is_end(token)
+        self.token_strings.is_end(token)
     }
 
-    /// Whether the branch may begin with a thought, of which `token` is the next part.
-    fn may_open(&self, said: &[u8], token: Token) -> bool {
-        let spelling = self.lexicon.spelling(token);
-        !spelling.is_empty() && !self.is_end(token) && self.starts.may_begin(&[said, spelling].concat())
+    /// Returns whether `token` may continue a start marker that `text` begins.
+    fn may_continue_marker(&self, text: &[u8], token: Token) -> bool {
+        let spelling = self.token_strings.spelling(token);
+        !spelling.is_empty() && !self.is_end(token) && self.starts.may_begin(&[text, spelling].concat())
     }
 
-    /// `constraint` after the thought that `token` ends with what was found in it; `None` where that may not follow.
+    /// Returns `constraint` after reasoning that `token` ends with the marker `found`; `None` if that is not allowed.
     fn after(&self, constraint: &dyn Constraint, inside: &Inside, token: Token, found: Found) -> Option<Box<dyn Constraint>> {
         let mut after = constraint.copy();
         let mut read = |token: Token, n_skipped: usize| {
@@ -132,23 +138,23 @@ impl Thinking {
         if !constraint.waits() {
             return read(token, found.end).then_some(after);
         }
-        // What waits looks at the texts that end thoughts too.
+        // A constraint that waits for a trigger also reads the end markers.
         let Some(mut n_before) = found.n_bytes.checked_sub(found.end) else {
             return read(token, found.end - found.n_bytes).then_some(after);
         };
-        let mut first = inside.last.len();
+        let mut first = inside.recent_tokens.len();
         while n_before > 0 && first > 0 {
             first -= 1;
-            n_before = match n_before.checked_sub(self.lexicon.spelling(inside.last[first]).len()) {
+            n_before = match n_before.checked_sub(self.token_strings.spelling(inside.recent_tokens[first]).len()) {
                 Some(left) => left,
                 None => break,
             };
         }
-        let mut n_skipped = match inside.last.get(first) {
-            Some(&token) if n_before > 0 => self.lexicon.spelling(token).len() - n_before,
+        let mut n_skipped = match inside.recent_tokens.get(first) {
+            Some(&token) if n_before > 0 => self.token_strings.spelling(token).len() - n_before,
             _ => 0,
         };
-        for &token in inside.last.range(first..).chain([&token]) {
+        for &token in inside.recent_tokens.range(first..).chain([&token]) {
             if !read(token, std::mem::take(&mut n_skipped)) {
                 return None;
             }
@@ -156,145 +162,145 @@ impl Thinking {
         Some(after)
     }
 
-    /// Whether `token` may follow inside of a thought.
+    /// Returns whether `token` may follow inside of reasoning.
     fn allows_inside(&mut self, token: Token) -> bool {
-        let ReasoningPhase::Inside(inside) = &self.place else { return true };
+        let ReasoningPhase::Inside(inside) = &self.phase else { return true };
         if let Ending::Forcing(nth) = inside.ending {
-            return self.thought.closing.get(nth) == Some(&token);
+            return self.reasoning.closing.get(nth) == Some(&token);
         }
         if self.is_end(token) {
             return self.constraint.as_mut().is_none_or(|constraint| constraint.allows(token));
         }
-        let Some(found) = self.ends.find(self.lexicon.spelling(token)) else { return true };
+        let Some(found) = self.ends.find(self.token_strings.spelling(token)) else { return true };
         let Some(constraint) = &self.constraint else { return true };
-        self.ended = self.after(&**constraint, inside, token, found).map(|after| (token, after));
-        self.ended.is_some()
+        self.checked_end = self.after(&**constraint, inside, token, found).map(|after| (token, after));
+        self.checked_end.is_some()
     }
 
-    /// `token` was said inside of a thought.
+    /// Accepts `token` inside of reasoning.
     fn accept_inside(&mut self, token: Token) {
-        let ReasoningPhase::Inside(inside) = &mut self.place else { return };
-        let spelling = self.lexicon.spelling(token);
+        let ReasoningPhase::Inside(inside) = &mut self.phase else { return };
+        let spelling = self.token_strings.spelling(token);
         if let Ending::Forcing(nth) = &mut inside.ending {
             *nth += 1;
-            if *nth < self.thought.closing.len() {
+            if *nth < self.reasoning.closing.len() {
                 return;
             }
-            // What waits is told of the text that ends a thought, as if it had come by itself.
-            if self.is_free()
+            // A waiting constraint reads a forced end marker too, like a generated one.
+            if self.is_unconstrained()
                 && let Some(constraint) = &mut self.constraint
             {
-                read_all(&mut **constraint, closing_of(&self.thought, &self.lexicon));
+                accept_allowed(&mut **constraint, marker_tokens(&self.reasoning, &self.token_strings));
             }
             return self.leave();
         }
         if let Some(found) = self.ends.find(spelling) {
             let rest = spelling[found.end..].to_vec();
-            let known = self.ended.take().filter(|(known, _)| *known == token).map(|(_, after)| after);
-            if let (Some(constraint), ReasoningPhase::Inside(inside)) = (&self.constraint, &self.place) {
-                let after = known.or_else(|| self.after(&**constraint, inside, token, found));
-                self.constraint = Some(after.expect("only what is allowed is accepted"));
+            let checked = self.checked_end.take().filter(|(checked, _)| *checked == token).map(|(_, after)| after);
+            if let (Some(constraint), ReasoningPhase::Inside(inside)) = (&self.constraint, &self.phase) {
+                let after = checked.or_else(|| self.after(&**constraint, inside, token, found));
+                self.constraint = Some(after.expect("callers accept only allowed tokens"));
             }
             self.leave();
-            return self.begin_in(&rest);
+            return self.accept_outside(&rest);
         }
-        let ReasoningPhase::Inside(inside) = &mut self.place else { return };
-        inside.take(token, spelling, &self.lexicon, self.thought.ends.iter().map(String::len).max().unwrap_or(0));
+        let ReasoningPhase::Inside(inside) = &mut self.phase else { return };
+        inside.accept(token, spelling, &self.token_strings, self.reasoning.ends.iter().map(String::len).max().unwrap_or(0));
         self.ends.push(spelling);
     }
 
-    /// These bytes were said outside of a thought: one may begin in them.
-    fn begin_in(&mut self, bytes: &[u8]) {
-        if !matches!(self.place, ReasoningPhase::Outside) {
+    /// Accepts bytes outside of reasoning, in which it may start.
+    fn accept_outside(&mut self, bytes: &[u8]) {
+        if !matches!(self.phase, ReasoningPhase::Outside) {
             return;
         }
         let Some(found) = self.starts.find(bytes) else { return self.starts.push(bytes) };
         self.enter();
         let rest = &bytes[found.end..];
-        if let ReasoningPhase::Inside(inside) = &mut self.place {
-            inside.bytes.extend_from_slice(&rest[rest.len().saturating_sub(3)..]);
+        if let ReasoningPhase::Inside(inside) = &mut self.phase {
+            inside.recent_bytes.extend_from_slice(&rest[rest.len().saturating_sub(3)..]);
         }
         match self.ends.find(rest) {
             None => self.ends.push(rest),
-            // A whole thought in one token.
+            // Reasoning that starts and ends within one token.
             Some(_) => self.leave(),
         }
     }
 
-    /// `token` was said at the beginning, where a thought or the constraint begins.
-    fn open(&mut self, token: Token) {
-        let ReasoningPhase::Opening { mut said, is_allowed } = std::mem::replace(&mut self.place, ReasoningPhase::Settled) else {
+    /// Accepts `token` at the start of the text.
+    fn accept_opening(&mut self, token: Token) {
+        let ReasoningPhase::Opening { mut text, is_allowed } = std::mem::replace(&mut self.phase, ReasoningPhase::Settled) else {
             return;
         };
         let is_allowed = is_allowed && self.constraint.as_mut().is_some_and(|constraint| constraint.allows(token));
-        let may_open = self.may_open(&said, token);
+        let may_continue_marker = self.may_continue_marker(&text, token);
         if is_allowed && let Some(constraint) = &mut self.constraint {
             constraint.accept(token);
         }
-        if !may_open {
+        if !may_continue_marker {
             return;
         }
-        said.extend_from_slice(self.lexicon.spelling(token));
-        if self.starts.find(&said).is_none() {
-            self.place = ReasoningPhase::Opening { said, is_allowed };
+        text.extend_from_slice(self.token_strings.spelling(token));
+        if self.starts.find(&text).is_none() {
+            self.phase = ReasoningPhase::Opening { text, is_allowed };
             return;
         }
         self.constraint = self.source.as_ref().map(|source| source.0.start());
-        self.place = ReasoningPhase::Outside;
-        self.begin_in(&said);
+        self.phase = ReasoningPhase::Outside;
+        self.accept_outside(&text);
     }
 }
 
 impl Inside {
-    /// A token was said that does not end the thought.
-    fn take(&mut self, token: Token, spelling: &[u8], lexicon: &TokenStrings, n_longest: usize) {
+    /// Accepts a token that does not end the reasoning.
+    fn accept(&mut self, token: Token, spelling: &[u8], token_strings: &TokenStrings, n_longest: usize) {
         if !spelling.is_empty() {
-            self.last.push_back(token);
-            // As many as may hold all but the last byte of a text that ends a thought.
-            let mut n_bytes: usize = self.last.iter().map(|&token| lexicon.spelling(token).len()).sum();
-            while let Some(&first) = self.last.front()
-                && n_bytes - lexicon.spelling(first).len() >= n_longest
+            self.recent_tokens.push_back(token);
+            // As many as may contain all but the last byte of an end marker.
+            let mut n_bytes: usize = self.recent_tokens.iter().map(|&token| token_strings.spelling(token).len()).sum();
+            while let Some(&first) = self.recent_tokens.front()
+                && n_bytes - token_strings.spelling(first).len() >= n_longest
             {
-                n_bytes -= lexicon.spelling(first).len();
-                self.last.pop_front();
+                n_bytes -= token_strings.spelling(first).len();
+                self.recent_tokens.pop_front();
             }
         }
-        self.bytes.extend_from_slice(spelling);
-        self.bytes.drain(..self.bytes.len().saturating_sub(3));
+        self.recent_bytes.extend_from_slice(spelling);
+        self.recent_bytes.drain(..self.recent_bytes.len().saturating_sub(3));
         self.ending = match self.ending {
             Ending::In(Some(n)) if n > 1 => Ending::In(Some(n - 1)),
-            Ending::In(Some(_)) if self.is_whole() => Ending::Forcing(0),
+            Ending::In(Some(_)) if self.is_character_complete() => Ending::Forcing(0),
             Ending::In(Some(_)) => Ending::Completing(MAX_COMPLETING),
-            Ending::Completing(n) if n == 1 || self.is_whole() => Ending::Forcing(0),
+            Ending::Completing(n) if n == 1 || self.is_character_complete() => Ending::Forcing(0),
             Ending::Completing(n) => Ending::Completing(n - 1),
             ending => ending,
         };
     }
 
-    /// Whether the last character is whole, or none.
-    fn is_whole(&self) -> bool {
-        let is_begun = |n: usize| {
-            let tail = &self.bytes[self.bytes.len() - n..];
+    /// Returns whether the last character is complete.
+    fn is_character_complete(&self) -> bool {
+        let is_incomplete = |n: usize| {
+            let tail = &self.recent_bytes[self.recent_bytes.len() - n..];
             std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
         };
-        !(1..=self.bytes.len()).any(is_begun)
+        !(1..=self.recent_bytes.len()).any(is_incomplete)
     }
 }
 
-/// The closing tokens that hold the text that ends the thought, each with how many of its first bytes are before that.
-fn closing_of<'a>(thought: &'a Reasoning, lexicon: &'a TokenStrings) -> impl Iterator<Item = (Token, usize)> + 'a {
-    let mut n_before: usize = thought.closing.iter().map(|&token| lexicon.spelling(token).len()).sum();
-    n_before = n_before.saturating_sub(thought.ends[0].len());
-    thought.closing.iter().filter_map(move |&token| {
-        let n_bytes = lexicon.spelling(token).len();
+/// Returns the closing tokens that contain the end marker, each with the number of its bytes before the marker.
+fn marker_tokens<'a>(reasoning: &'a Reasoning, token_strings: &'a TokenStrings) -> impl Iterator<Item = (Token, usize)> + 'a {
+    let mut n_before: usize = reasoning.closing.iter().map(|&token| token_strings.spelling(token).len()).sum();
+    n_before = n_before.saturating_sub(reasoning.ends[0].len());
+    reasoning.closing.iter().filter_map(move |&token| {
+        let n_bytes = token_strings.spelling(token).len();
         let n_skipped = n_before.min(n_bytes);
         n_before -= n_skipped;
         (n_skipped < n_bytes).then_some((token, n_skipped))
     })
 }
 
-/// Tells a constraint what it allows of this.
-fn read_all(constraint: &mut dyn Constraint, tokens: impl Iterator<Item = (Token, usize)>) {
+/// Accepts the tokens that the constraint allows.
+fn accept_allowed(constraint: &mut dyn Constraint, tokens: impl Iterator<Item = (Token, usize)>) {
     for (token, n_skipped) in tokens {
         if constraint.allows_rest(token, n_skipped) {
             constraint.accept_rest(token, n_skipped);
@@ -304,11 +310,11 @@ fn read_all(constraint: &mut dyn Constraint, tokens: impl Iterator<Item = (Token
 
 impl Constraint for Thinking {
     fn allows(&mut self, token: Token) -> bool {
-        match &self.place {
+        match &self.phase {
             ReasoningPhase::Inside(_) => self.allows_inside(token),
-            ReasoningPhase::Opening { said, is_allowed } => {
-                let (may_open, is_allowed) = (self.may_open(said, token), *is_allowed);
-                may_open || is_allowed && self.constraint.as_mut().is_some_and(|constraint| constraint.allows(token))
+            ReasoningPhase::Opening { text, is_allowed } => {
+                let (may_continue_marker, is_allowed) = (self.may_continue_marker(text, token), *is_allowed);
+                may_continue_marker || is_allowed && self.constraint.as_mut().is_some_and(|constraint| constraint.allows(token))
             }
             ReasoningPhase::Outside | ReasoningPhase::Settled => {
                 self.constraint.as_mut().is_none_or(|constraint| constraint.allows(token))
@@ -321,14 +327,14 @@ impl Constraint for Thinking {
             let others = (0..).zip(logits).filter(|&(token, _)| token != forced);
             return others.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
         }
-        match &self.place {
+        match &self.phase {
             ReasoningPhase::Outside | ReasoningPhase::Settled => {
                 if let Some(constraint) = &mut self.constraint {
                     constraint.mask(logits);
                 }
             }
-            ReasoningPhase::Opening { said, is_allowed } => {
-                let opening = (0..).zip(logits.iter()).filter(|&(token, _)| self.may_open(said, token));
+            ReasoningPhase::Opening { text, is_allowed } => {
+                let opening = (0..).zip(logits.iter()).filter(|&(token, _)| self.may_continue_marker(text, token));
                 let opening: Vec<(usize, f32)> = opening.map(|(token, &logit)| (index(token), logit)).collect();
                 match &mut self.constraint {
                     Some(constraint) if *is_allowed => constraint.mask(logits),
@@ -341,7 +347,7 @@ impl Constraint for Thinking {
             ReasoningPhase::Inside(_) => {
                 let mut n_tried = 0;
                 for (token, logit) in (0..).zip(logits) {
-                    let ends = self.is_end(token) || self.ends.find(self.lexicon.spelling(token)).is_some();
+                    let ends = self.is_end(token) || self.ends.find(self.token_strings.spelling(token)).is_some();
                     n_tried += usize::from(ends);
                     if ends && (n_tried > MAX_TRIED || !self.allows_inside(token)) {
                         *logit = f32::NEG_INFINITY;
@@ -352,49 +358,49 @@ impl Constraint for Thinking {
     }
 
     fn accept(&mut self, token: Token) {
-        match &self.place {
+        match &self.phase {
             ReasoningPhase::Inside(_) => self.accept_inside(token),
-            ReasoningPhase::Opening { .. } => self.open(token),
+            ReasoningPhase::Opening { .. } => self.accept_opening(token),
             ReasoningPhase::Settled | ReasoningPhase::Outside => {
                 if let Some(constraint) = &mut self.constraint {
                     constraint.accept(token);
                 }
-                if !self.is_free() {
-                    self.place = ReasoningPhase::Settled;
+                if !self.is_unconstrained() {
+                    self.phase = ReasoningPhase::Settled;
                 }
-                let bytes = self.lexicon.spelling(token).to_vec();
-                self.begin_in(&bytes);
+                let bytes = self.token_strings.spelling(token).to_vec();
+                self.accept_outside(&bytes);
             }
         }
     }
 
     fn copy(&self) -> Box<dyn Constraint> {
         Box::new(Self {
-            thought: Arc::clone(&self.thought),
-            lexicon: self.lexicon.clone(),
+            reasoning: Arc::clone(&self.reasoning),
+            token_strings: self.token_strings.clone(),
             source: self.source.clone(),
             starts: self.starts.clone(),
             ends: self.ends.clone(),
-            place: self.place.clone(),
+            phase: self.phase.clone(),
             constraint: self.constraint.as_ref().map(|constraint| constraint.copy()),
-            ended: None,
+            checked_end: None,
         })
     }
 
     fn n_bytes(&self) -> usize {
-        let ended = self.ended.as_ref().map(|(_, constraint)| constraint);
-        self.constraint.iter().chain(ended).map(|constraint| constraint.n_bytes()).sum()
+        let checked_end = self.checked_end.as_ref().map(|(_, constraint)| constraint);
+        self.constraint.iter().chain(checked_end).map(|constraint| constraint.n_bytes()).sum()
     }
 
     fn forced(&self) -> Option<Token> {
-        match &self.place {
-            ReasoningPhase::Inside(Inside { ending: Ending::Forcing(nth), .. }) => self.thought.closing.get(*nth).copied(),
+        match &self.phase {
+            ReasoningPhase::Inside(Inside { ending: Ending::Forcing(nth), .. }) => self.reasoning.closing.get(*nth).copied(),
             _ => None,
         }
     }
 
     fn waits(&self) -> bool {
-        !matches!(self.place, ReasoningPhase::Settled) && self.is_free()
+        !matches!(self.phase, ReasoningPhase::Settled) && self.is_unconstrained()
     }
 }
 

@@ -1,11 +1,11 @@
-//! Thoughts over a small vocabulary, alone and beside constraints.
+//! Reasoning over a small vocabulary, alone and with constraints.
 
 use super::*;
 use crate::grammar::{Grammar, LazyGrammar, Spellings, TokenLookup, Triggers};
 use crate::request::Trigger;
 use crate::sampling::token_strings::tests::Pieces;
 
-/// The first one ends a text.
+/// The first token ends a text.
 const PIECES: [&str; 22] = [
     "</s>", "<think>", "</think>", "a", "b", "</", "think", ">", ">\n", "<", "\n", "é", "{", "}", ">{", "<call>", "1", "enough",
     "", "th", ">b", "x<call>1",
@@ -32,7 +32,7 @@ fn spellings() -> Arc<Spellings> {
 }
 
 fn strict(text: &str) -> SharedConstraint {
-    SharedConstraint(Arc::new(Grammar::new(text, &Toy, spellings()).unwrap_or_else(|flaw| panic!("{flaw}"))))
+    SharedConstraint(Arc::new(Grammar::new(text, &Toy, spellings()).unwrap_or_else(|error| panic!("{error}"))))
 }
 
 fn lazy(text: &str, trigger: Trigger) -> SharedConstraint {
@@ -40,7 +40,7 @@ fn lazy(text: &str, trigger: Trigger) -> SharedConstraint {
     SharedConstraint(Arc::new(LazyGrammar::new(strict(text), triggers, spellings())))
 }
 
-fn thought() -> Reasoning {
+fn reasoning() -> Reasoning {
     Reasoning {
         starts: vec!["<think>".into()],
         ends: vec!["</think>".into()],
@@ -51,16 +51,16 @@ fn thought() -> Reasoning {
 }
 
 fn inside() -> Reasoning {
-    Reasoning { begins_inside: true, ..thought() }
+    Reasoning { begins_inside: true, ..reasoning() }
 }
 
-fn thinking(thought: Reasoning, source: impl Into<Option<SharedConstraint>>) -> Thinking {
-    assert_eq!(thought.validate(PIECES.len()), Ok(()));
-    Thinking::new(Arc::new(thought), source.into(), Pieces::lexicon(&PIECES, 1))
+fn thinking(reasoning: Reasoning, source: impl Into<Option<SharedConstraint>>) -> Thinking {
+    assert_eq!(reasoning.validate(PIECES.len()), Ok(()));
+    Thinking::new(Arc::new(reasoning), source.into(), Pieces::lexicon(&PIECES, 1))
 }
 
-/// Says these tokens, which must be allowed; where one is forced, it is that one.
-fn say(branch: &mut Thinking, pieces: &[&str]) {
+/// Generates these tokens, which must be allowed and match a forced token.
+fn generate(branch: &mut Thinking, pieces: &[&str]) {
     for &piece in pieces {
         assert!(branch.forced().is_none_or(|forced| forced == token(piece)), "{piece:?} is not forced");
         assert!(branch.allows(token(piece)), "{piece:?} is not allowed");
@@ -68,14 +68,14 @@ fn say(branch: &mut Thinking, pieces: &[&str]) {
     }
 }
 
-/// The tokens that may come next, of those with a text; asserts that the mask agrees.
+/// Returns the allowed tokens that are not empty, and asserts that the mask agrees.
 fn next(branch: &mut Thinking) -> Vec<&'static str> {
     let mut row = vec![1.0; PIECES.len()];
     branch.mask(&mut row);
-    let left: Vec<&str> = PIECES.into_iter().zip(&row).filter(|&(_, &logit)| logit > 0.0).map(|(piece, _)| piece).collect();
-    let asked: Vec<&str> = (0..).zip(PIECES).filter(|&(token, _)| branch.allows(token)).map(|(_, piece)| piece).collect();
-    assert_eq!(left, asked);
-    left.into_iter().filter(|piece| !piece.is_empty()).collect()
+    let unmasked: Vec<&str> = PIECES.into_iter().zip(&row).filter(|&(_, &logit)| logit > 0.0).map(|(piece, _)| piece).collect();
+    let allowed: Vec<&str> = (0..).zip(PIECES).filter(|&(token, _)| branch.allows(token)).map(|(_, piece)| piece).collect();
+    assert_eq!(unmasked, allowed);
+    unmasked.into_iter().filter(|piece| !piece.is_empty()).collect()
 }
 
 fn forced(branch: &mut Thinking) -> Vec<&'static str> {
@@ -93,13 +93,13 @@ fn all_but(others: &[&str]) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_thought_is_ended_when_its_budget_is_used_up() {
+fn reasoning_ends_when_its_budget_is_used_up() {
     for n in 0..4_u32 {
-        let mut branch = thinking(Reasoning { budget: Some(n), ..thought() }, None);
-        say(&mut branch, &["a", "<think>"]);
+        let mut branch = thinking(Reasoning { budget: Some(n), ..reasoning() }, None);
+        generate(&mut branch, &["a", "<think>"]);
         for _ in 0..n {
             assert_eq!(branch.forced(), None);
-            say(&mut branch, &["b"]);
+            generate(&mut branch, &["b"]);
         }
         assert_eq!(forced(&mut branch), ["enough", "</think>"]);
         assert_eq!(next(&mut branch), all_but(&[]));
@@ -107,154 +107,160 @@ fn a_thought_is_ended_when_its_budget_is_used_up() {
 }
 
 #[test]
-fn a_thought_that_ends_by_itself_is_not_counted_on() {
+fn the_budget_stops_counting_when_reasoning_ends() {
     let mut branch = thinking(Reasoning { budget: Some(3), ..inside() }, None);
-    say(&mut branch, &["a", "</think>", "a", "a", "a", "a"]);
-    // Each thought has a budget of its own.
-    say(&mut branch, &["<think>", "a", "a", "a"]);
+    generate(&mut branch, &["a", "</think>", "a", "a", "a", "a"]);
+    // The budget applies to each reasoning block separately.
+    generate(&mut branch, &["<think>", "a", "a", "a"]);
     assert_eq!(forced(&mut branch), ["enough", "</think>"]);
     let mut endless = thinking(inside(), None);
-    say(&mut endless, &["a"; 500]);
+    generate(&mut endless, &["a"; 500]);
     assert_eq!(endless.forced(), None);
 }
 
 #[test]
-fn where_the_prompt_ends_inside_of_a_thought_the_budget_counts_from_the_first_token_on() {
+fn a_prompt_that_ends_inside_reasoning_counts_from_the_first_token() {
     let mut branch = thinking(Reasoning { budget: Some(0), ..inside() }, None);
     assert_eq!(forced(&mut branch), ["enough", "</think>"]);
-    say(&mut branch, &["a"]);
+    generate(&mut branch, &["a"]);
 }
 
 #[test]
-fn a_character_is_whole_before_a_thought_is_ended() {
-    // The bytes of é, each a token, as a vocabulary has them.
-    let lexicon = Pieces::of_bytes(&[b"</s>", b"\xC3", b"\xA9", b"x", b"</think>", b"\xF0"], 1);
-    let thought = Reasoning { budget: Some(2), closing: vec![4], ..inside() };
-    let say = |tokens: &[Token]| {
-        let mut branch = Thinking::new(Arc::new(thought.clone()), None, lexicon.clone());
+fn a_character_is_completed_before_reasoning_is_ended() {
+    // A vocabulary in which the bytes of é are separate tokens.
+    let token_strings = Pieces::of_bytes(&[b"</s>", b"\xC3", b"\xA9", b"x", b"</think>", b"\xF0"], 1);
+    let reasoning = Reasoning { budget: Some(2), closing: vec![4], ..inside() };
+    let generate = |tokens: &[Token]| {
+        let mut branch = Thinking::new(Arc::new(reasoning.clone()), None, token_strings.clone());
         for &token in tokens {
             branch.accept(token);
         }
         branch.forced()
     };
-    assert_eq!([say(&[3, 3]), say(&[3, 1]), say(&[3, 1, 2]), say(&[1, 2])], [Some(4), None, Some(4), Some(4)]);
-    // It may never be whole.
-    assert_eq!([say(&[3, 5]), say(&[3, 5, 3]), say(&[3, 5, 5, 5]), say(&[3, 5, 5, 5, 5])], [None, Some(4), None, Some(4)]);
+    assert_eq!(
+        [generate(&[3, 3]), generate(&[3, 1]), generate(&[3, 1, 2]), generate(&[1, 2])],
+        [Some(4), None, Some(4), Some(4)]
+    );
+    // The character may never be completed.
+    assert_eq!(
+        [generate(&[3, 5]), generate(&[3, 5, 3]), generate(&[3, 5, 5, 5]), generate(&[3, 5, 5, 5, 5])],
+        [None, Some(4), None, Some(4)]
+    );
 }
 
 #[test]
-fn a_text_that_begins_or_ends_a_thought_may_be_cut_anyhow() {
+fn markers_may_be_split_over_tokens() {
     for (start, end) in [
         (&["<think>"][..], &["</think>"][..]),
         (&["<", "think", ">"], &["</", "think", ">"]),
         (&["<", "th", "<", "think", ">\n"], &["</", "</", "think", ">\n"]),
     ] {
-        let mut branch = thinking(Reasoning { budget: Some(9), ..thought() }, None);
-        say(&mut branch, start);
-        assert!(matches!(branch.place, ReasoningPhase::Inside(_)), "{start:?}");
-        say(&mut branch, &["a"]);
-        say(&mut branch, end);
-        assert!(matches!(branch.place, ReasoningPhase::Outside), "{end:?}");
+        let mut branch = thinking(Reasoning { budget: Some(9), ..reasoning() }, None);
+        generate(&mut branch, start);
+        assert!(matches!(branch.phase, ReasoningPhase::Inside(_)), "{start:?}");
+        generate(&mut branch, &["a"]);
+        generate(&mut branch, end);
+        assert!(matches!(branch.phase, ReasoningPhase::Outside), "{end:?}");
     }
 }
 
 #[test]
-fn a_grammar_begins_after_the_thought() {
+fn a_grammar_starts_after_the_reasoning() {
     let mut branch = thinking(inside(), strict("root ::= \"{\" [ab] \"}\""));
-    assert_eq!(next(&mut branch), all_but(&["</s>"]), "a text does not end in a thought");
-    say(&mut branch, &["a", "{", "<think>", "</think>"]);
+    assert_eq!(next(&mut branch), all_but(&["</s>"]), "a text does not end inside reasoning");
+    generate(&mut branch, &["a", "{", "<think>", "</think>"]);
     assert_eq!(next(&mut branch), ["{"]);
-    say(&mut branch, &["{", "b", "}"]);
+    generate(&mut branch, &["{", "b", "}"]);
     assert_eq!(next(&mut branch), ["</s>"]);
 }
 
 #[test]
-fn what_a_token_holds_after_the_end_of_a_thought_is_the_grammars() {
+fn the_rest_of_a_token_after_the_end_marker_belongs_to_the_grammar() {
     let mut branch = thinking(inside(), strict("root ::= \"{\" [ab]"));
-    say(&mut branch, &["</", "think"]);
+    generate(&mut branch, &["</", "think"]);
     assert_eq!(next(&mut branch), all_but(&["</s>", ">\n", ">b"]));
-    say(&mut branch, &[">{"]);
+    generate(&mut branch, &[">{"]);
     assert_eq!(next(&mut branch), ["a", "b"]);
 }
 
 #[test]
-fn a_branch_begins_with_a_thought_or_with_the_grammar() {
+fn a_branch_starts_with_reasoning_or_with_the_grammar() {
     let json = || strict("root ::= [{<] [ab] \"}\"");
-    let mut branch = thinking(thought(), json());
+    let mut branch = thinking(reasoning(), json());
     assert_eq!(next(&mut branch), ["<think>", "<", "{"]);
-    say(&mut branch, &["{"]);
+    generate(&mut branch, &["{"]);
     assert_eq!(next(&mut branch), ["a", "b"]);
-    // As long as both are possible, both are allowed.
-    let mut branch = thinking(thought(), json());
-    say(&mut branch, &["<"]);
+    // Both alternatives stay allowed as long as both are possible.
+    let mut branch = thinking(reasoning(), json());
+    generate(&mut branch, &["<"]);
     assert_eq!(next(&mut branch), ["a", "b", "think", "th"]);
     let mut answers = branch.copy();
     answers.accept(token("a"));
     assert!(answers.allows(token("}")) && !answers.allows(token("think")));
-    say(&mut branch, &["think"]);
+    generate(&mut branch, &["think"]);
     assert_eq!(next(&mut branch), [">", ">\n", ">{", ">b"]);
-    say(&mut branch, &[">\n", "b", "</think>"]);
+    generate(&mut branch, &[">\n", "b", "</think>"]);
     assert_eq!(next(&mut branch), ["<", "{"]);
-    say(&mut branch, &["{", "a", "}"]);
+    generate(&mut branch, &["{", "a", "}"]);
     assert_eq!(next(&mut branch), ["</s>"]);
 }
 
 #[test]
 fn a_forced_end_is_followed_by_the_grammar() {
-    let mut branch = thinking(Reasoning { budget: Some(2), ..thought() }, strict("root ::= \"{\""));
-    say(&mut branch, &["<think>", "a", "b"]);
+    let mut branch = thinking(Reasoning { budget: Some(2), ..reasoning() }, strict("root ::= \"{\""));
+    generate(&mut branch, &["<think>", "a", "b"]);
     assert_eq!(next(&mut branch), ["enough"]);
     assert_eq!(forced(&mut branch), ["enough", "</think>"]);
     assert_eq!(next(&mut branch), ["{"]);
 }
 
 #[test]
-fn triggers_are_not_looked_for_inside_of_thoughts() {
+fn triggers_inside_reasoning_are_ignored() {
     let call = || lazy("root ::= \"<call>\" [0-9]", Trigger::Word("<call>".into()));
-    let mut branch = thinking(thought(), call());
-    say(&mut branch, &["a", "<think>", "<call>", "a", "</think>", "b", "<call>"]);
+    let mut branch = thinking(reasoning(), call());
+    generate(&mut branch, &["a", "<think>", "<call>", "a", "</think>", "b", "<call>"]);
     assert_eq!(next(&mut branch), ["1"]);
-    say(&mut branch, &["1"]);
+    generate(&mut branch, &["1"]);
     assert_eq!(next(&mut branch), ["</s>"]);
-    // A trigger that is begun outside and completed inside is none.
-    let mut branch = thinking(thought(), lazy("root ::= \"ab\" \"1\"", Trigger::Word("ab".into())));
-    say(&mut branch, &["a", "<think>", "b", "</think>", "a", "b"]);
+    // A trigger that starts outside and is completed inside does not fire.
+    let mut branch = thinking(reasoning(), lazy("root ::= \"ab\" \"1\"", Trigger::Word("ab".into())));
+    generate(&mut branch, &["a", "<think>", "b", "</think>", "a", "b"]);
     assert_eq!(next(&mut branch), ["1"]);
 }
 
 #[test]
-fn what_waits_is_told_of_the_texts_that_end_thoughts() {
-    // As DeepSeek's models do: a call ends the thought before it.
+fn waiting_constraints_read_end_markers() {
+    // As in DeepSeek's models: a tool call ends the reasoning before it.
     let ends = vec!["</think>".to_owned(), "<call>".to_owned()];
     let call = |trigger| lazy("root ::= \"<call>\" [0-9]", trigger);
     for trigger in [Trigger::Word("<call>".into()), Trigger::Token(token("<call>"))] {
         let mut branch = thinking(Reasoning { ends: ends.clone(), ..inside() }, call(trigger));
-        say(&mut branch, &["a", "<call>"]);
+        generate(&mut branch, &["a", "<call>"]);
         assert_eq!(next(&mut branch), ["1"]);
     }
-    // However it is cut; what does not fit is not said.
+    // Also if the marker is split over tokens; a marker that the grammar rejects is not generated.
     let cut = lazy("root ::= \"</think>\" \"b\"", Trigger::Pattern("(</think>)[^x]".into()));
     let mut branch = thinking(inside(), cut);
-    say(&mut branch, &["a", "</", "think"]);
+    generate(&mut branch, &["a", "</", "think"]);
     assert_eq!(next(&mut branch), all_but(&[">\n", ">{"]));
     let mut other = branch.copy();
     assert!(other.allows(token(">b")));
     other.accept(token(">b"));
     assert!(other.allows(0) && !other.allows(token("b")));
-    say(&mut branch, &[">"]);
+    generate(&mut branch, &[">"]);
     assert!(branch.waits() && branch.allows(token("b")) && !branch.allows(token("a")));
-    say(&mut branch, &["b"]);
+    generate(&mut branch, &["b"]);
     assert_eq!(next(&mut branch), ["</s>"]);
-    // And of one that is forced.
+    // Also if the end is forced.
     let forced_end = lazy("root ::= \"</think>\" \"b\"", Trigger::Pattern("</think>b".into()));
     let mut branch = thinking(Reasoning { budget: Some(0), ..inside() }, forced_end);
     assert_eq!(forced(&mut branch), ["enough", "</think>"]);
-    say(&mut branch, &["b"]);
+    generate(&mut branch, &["b"]);
     assert_eq!(next(&mut branch), ["</s>"]);
 }
 
 #[test]
-fn a_text_may_end_in_a_thought_where_nothing_is_held_to() {
+fn without_a_grammar_a_text_may_end_inside_reasoning() {
     for source in [None, Some(lazy("root ::= \"<call>\"", Trigger::Word("<call>".into())))] {
         let mut branch = thinking(inside(), source);
         assert!(branch.allows(0));
@@ -263,27 +269,27 @@ fn a_text_may_end_in_a_thought_where_nothing_is_held_to() {
 }
 
 #[test]
-fn once_a_grammar_holds_no_thought_begins() {
+fn reasoning_does_not_start_once_a_grammar_is_active() {
     let call = lazy("root ::= \"<call>\" .*", Trigger::Word("<call>".into()));
-    let mut branch = thinking(Reasoning { budget: Some(1), ..thought() }, call);
-    say(&mut branch, &["<call>", "<think>", "a", "a", "</think>", "a"]);
+    let mut branch = thinking(Reasoning { budget: Some(1), ..reasoning() }, call);
+    generate(&mut branch, &["<call>", "<think>", "a", "a", "</think>", "a"]);
     assert_eq!(branch.forced(), None);
 }
 
 #[test]
-fn what_is_no_thought_is_refused() {
-    let refused = |thought: Reasoning| thought.validate(PIECES.len()).unwrap_err().to_string();
-    for (thought, expected) in [
-        (Reasoning { ends: vec![], ..thought() }, "at least one"),
-        (Reasoning { starts: vec![], ..thought() }, "does not end inside of one"),
-        (Reasoning { starts: vec![String::new()], ..thought() }, "1 to 256"),
-        (Reasoning { ends: vec!["x".repeat(257)], ..thought() }, "one of 257 bytes"),
-        (Reasoning { starts: vec!["x".into(); 17], ..thought() }, "17 starts; it may have 16"),
-        (Reasoning { budget: Some(1), closing: vec![], ..thought() }, "nothing that could end it"),
-        (Reasoning { closing: vec![3; 4_097], ..thought() }, "4097 tokens"),
-        (Reasoning { closing: vec![22], ..thought() }, "outside of the vocabulary"),
+fn invalid_reasoning_settings_are_rejected() {
+    let rejection = |reasoning: Reasoning| reasoning.validate(PIECES.len()).unwrap_err().to_string();
+    for (reasoning, expected) in [
+        (Reasoning { ends: vec![], ..reasoning() }, "at least one"),
+        (Reasoning { starts: vec![], ..reasoning() }, "does not end inside of one"),
+        (Reasoning { starts: vec![String::new()], ..reasoning() }, "1 to 256"),
+        (Reasoning { ends: vec!["x".repeat(257)], ..reasoning() }, "one of 257 bytes"),
+        (Reasoning { starts: vec!["x".into(); 17], ..reasoning() }, "17 starts; it may have 16"),
+        (Reasoning { budget: Some(1), closing: vec![], ..reasoning() }, "nothing that could end it"),
+        (Reasoning { closing: vec![3; 4_097], ..reasoning() }, "4097 tokens"),
+        (Reasoning { closing: vec![22], ..reasoning() }, "outside of the vocabulary"),
     ] {
-        let message = refused(thought);
+        let message = rejection(reasoning);
         assert!(message.contains(expected), "{message}");
     }
 }

@@ -1,7 +1,7 @@
-//! Cases of few numbers and of every kind, for an interpreter that watches each access to memory (`make test-miri`).
+//! Small cases of every kind, for Miri (`make test-miri`).
 
 use super::assert_near;
-use super::support::{Case, How, Setting, Sight, branches};
+use super::support::{Case, ComputeOptions, MaskPattern, Setting, branches};
 use crate::kernels::Level;
 use crate::kernels::attention::Format;
 
@@ -11,12 +11,12 @@ fn every_format_is_read_within_its_bounds() {
     for format in Format::ALL {
         let setting =
             Setting { n_heads: 2, n_kv_heads: 1, key_size: 32, value_size: 32, formats: (format, format), ..Setting::PLAIN };
-        assert_near(&Case::new(setting, Sight::Causal, rows.clone(), cells.clone()), 1);
+        assert_near(&Case::new(setting, MaskPattern::Causal, rows.clone(), cells.clone()), 1);
     }
 }
 
 #[test]
-fn every_setting_is_too() {
+fn every_setting_agrees_with_double_precision() {
     let (rows, cells) = branches(2, 3, 2);
     let small = Setting { n_heads: 3, n_kv_heads: 1, key_size: 8, value_size: 16, ..Setting::PLAIN };
     for setting in [
@@ -25,19 +25,21 @@ fn every_setting_is_too() {
         Setting { has_sinks: true, ..small },
         Setting { has_mask: false, ..small },
     ] {
-        for sight in [Sight::Causal, Sight::Window(2), Sight::Distance, Sight::Some, Sight::Nothing] {
-            assert_near(&Case::new(setting, sight, rows.clone(), cells.clone()), 1);
+        for pattern in
+            [MaskPattern::Causal, MaskPattern::Window(2), MaskPattern::Distance, MaskPattern::Some, MaskPattern::Nothing]
+        {
+            assert_near(&Case::new(setting, pattern, rows.clone(), cells.clone()), 1);
         }
     }
 }
 
 #[test]
-fn threads_that_share_a_row_keep_to_their_parts() {
-    // Of two blocks, each of them for one thread.
+fn threads_that_share_a_row_write_only_their_own_parts() {
+    // Two blocks, one for each thread.
     let formats = (Format::F32, Format::F32);
     let setting = Setting { n_heads: 1, n_kv_heads: 1, key_size: 8, value_size: 8, formats, ..Setting::PLAIN };
     let (rows, cells) = branches(1, 260, 1);
-    let case = Case::new(setting, Sight::Causal, rows, cells);
-    let how = How { level: Level::Portable, n_threads: 1, knows_order: true };
-    assert_eq!(case.compute(How { n_threads: 2, ..how }), case.compute(how));
+    let case = Case::new(setting, MaskPattern::Causal, rows, cells);
+    let options = ComputeOptions { level: Level::Portable, n_threads: 1, has_order: true };
+    assert_eq!(case.compute(ComputeOptions { n_threads: 2, ..options }), case.compute(options));
 }

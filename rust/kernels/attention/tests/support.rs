@@ -1,4 +1,4 @@
-//! Pools of cells with rows that see some of them, and attention in double precision to compare with.
+//! Test cases of cells and rows that see some of them, and attention in double precision to compare with.
 
 use crate::kernels::attention::{
     Attention, AttentionOutput, Cells, Format, Mask, MaskOrder, Plan, Queries, Shape, attend, scratch_bytes,
@@ -17,29 +17,29 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number in `0..n`.
+    /// Returns a number in `0..n`.
     pub fn below(&mut self, n: usize) -> usize {
         usize::try_from(self.word() % n as u64).unwrap()
     }
 
-    pub fn pick<T: Copy>(&mut self, some: &[T]) -> T {
-        some[self.below(some.len())]
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())]
     }
 
-    /// A number between -1 and 1.
+    /// Returns a number between -1 and 1.
     #[expect(clippy::cast_precision_loss)]
     pub fn unit(&mut self) -> f32 {
         (self.word() >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
     }
 
-    pub fn shuffle<T>(&mut self, some: &mut [T]) {
-        for i in (1..some.len()).rev() {
-            some.swap(i, self.below(i + 1));
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i + 1));
         }
     }
 }
 
-/// The nearest number in half precision, for numbers in its range.
+/// Converts a number within its range to the nearest half.
 pub fn to_half(x: f32) -> u16 {
     if x == f32::NEG_INFINITY {
         return Mask::HIDDEN;
@@ -65,14 +65,14 @@ pub fn from_half(bits: u16) -> f64 {
     if bits >> 15 == 1 { -magnitude } else { magnitude }
 }
 
-/// A row: whose it is, and where.
+/// A row's sequence and position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     pub sequence: u32,
     pub position: u32,
 }
 
-/// A cell: what position it holds, for which sequences, and which of the contents.
+/// A cell: its position, its sequences, and a number that determines its contents.
 #[derive(Debug, Clone)]
 pub struct Cell {
     pub position: u32,
@@ -80,24 +80,24 @@ pub struct Cell {
     pub content: usize,
 }
 
-/// What rows see of cells of their own sequence.
+/// The cells of its own sequence that a row sees.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Sight {
-    /// What is not later than the row.
+pub enum MaskPattern {
+    /// Cells up to the row's position.
     Causal,
-    /// The same, but only so many positions.
+    /// Causal, but only the last N positions.
     Window(u32),
-    /// All of them.
+    /// All cells.
     Whole,
-    /// The same as causal, and the farther the less: the mask holds minus the distance.
+    /// Causal, with a bias of minus the distance.
     Distance,
-    /// Some, at random.
+    /// A pseudo-random subset.
     Some,
-    /// None.
+    /// No cell.
     Nothing,
 }
 
-/// The sizes and settings of a case.
+/// Sizes and settings of a case.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     pub n_heads: usize,
@@ -125,7 +125,7 @@ impl Setting {
     };
 }
 
-/// An attention with all its numbers.
+/// An attention with all its operands.
 #[derive(Debug)]
 pub struct Case {
     pub setting: Setting,
@@ -141,17 +141,17 @@ pub struct Case {
     position_of_cell: Vec<u32>,
 }
 
-/// How a test computes.
+/// Instruction set, threads and mask order of a computation.
 #[derive(Debug, Clone, Copy)]
-pub struct How {
+pub struct ComputeOptions {
     pub level: Level,
     pub n_threads: usize,
-    pub knows_order: bool,
+    pub has_order: bool,
 }
 
-/// Rows and cells with numbers that follow from what they are, so that the same row or cell has the same in every case.
+/// Contents follow from the identity of rows and cells, so that the same row or cell has the same contents in every case.
 impl Case {
-    pub fn new(setting: Setting, sight: Sight, rows: Vec<Row>, cells: Vec<Cell>) -> Self {
+    pub fn new(setting: Setting, pattern: MaskPattern, rows: Vec<Row>, cells: Vec<Cell>) -> Self {
         let Setting { n_heads, n_kv_heads, key_size, value_size, .. } = setting;
         let shape = Shape { n_rows: rows.len(), n_heads, n_kv_heads, n_cells: cells.len(), key_size, value_size };
         let mut queries = Vec::new();
@@ -172,7 +172,7 @@ impl Case {
         let mut mask = Vec::new();
         for row in &rows {
             for cell in &cells {
-                mask.push(to_half(bias(sight, *row, cell)));
+                mask.push(to_half(bias(pattern, *row, cell)));
             }
         }
         Self {
@@ -194,9 +194,9 @@ impl Case {
         self.setting.has_mask.then_some(Mask { values: &self.mask, row_stride: self.cells.len() })
     }
 
-    pub fn plan(&self, plan: &mut Plan, how: How) {
+    pub fn plan(&self, plan: &mut Plan, options: ComputeOptions) {
         let order = MaskOrder { sequence_of_row: &self.sequence_of_row, position_of_cell: Some(&self.position_of_cell) };
-        plan.make(how.level, how.n_threads, &self.shape, self.mask().as_ref(), how.knows_order.then_some(&order));
+        plan.make(options.level, options.n_threads, &self.shape, self.mask().as_ref(), options.has_order.then_some(&order));
     }
 
     pub fn attention(&self) -> Attention<'_> {
@@ -219,14 +219,14 @@ impl Case {
         }
     }
 
-    /// What the kernels give, with scratch memory and results full of what must not be seen.
-    pub fn compute(&self, how: How) -> Vec<f32> {
+    /// Computes with the kernels, with scratch memory and output initialised to values that must not be used.
+    pub fn compute(&self, options: ComputeOptions) -> Vec<f32> {
         let mut plan = Plan::new();
-        self.plan(&mut plan, how);
-        self.compute_by(&plan, how.n_threads)
+        self.plan(&mut plan, options);
+        self.compute_with_plan(&plan, options.n_threads)
     }
 
-    pub fn compute_by(&self, plan: &Plan, n_threads: usize) -> Vec<f32> {
+    pub fn compute_with_plan(&self, plan: &Plan, n_threads: usize) -> Vec<f32> {
         let size = self.shape.n_heads * self.shape.value_size;
         let mut values = vec![f32::NAN; self.rows.len() * size];
         let mut scratch = vec![0xff; scratch_bytes(&self.shape, n_threads)];
@@ -238,23 +238,23 @@ impl Case {
         values
     }
 
-    /// Fills cells with what is no number.
-    pub fn spoil(&mut self, which: impl Fn(&Cell) -> bool) {
+    /// Fills the selected cells with NaN.
+    pub fn fill_with_nan(&mut self, which: impl Fn(&Cell) -> bool) {
         for (bytes, n) in [(&mut self.keys, self.cells.len()), (&mut self.values, self.cells.len())] {
             let size = bytes.len() / n;
-            let spoilt = self.cells.iter().zip(bytes.chunks_mut(size)).filter(|(cell, _)| which(cell));
-            spoilt.for_each(|(_, bytes)| bytes.fill(0xff));
+            let poisoned = self.cells.iter().zip(bytes.chunks_mut(size)).filter(|(cell, _)| which(cell));
+            poisoned.for_each(|(_, bytes)| bytes.fill(0xff));
         }
     }
 
-    /// The numbers of one row in a result.
+    /// Returns one row of a result.
     pub fn row<'a>(&self, result: &'a [f32], row: usize) -> &'a [f32] {
         let size = self.shape.n_heads * self.shape.value_size;
         &result[row * size..][..size]
     }
 
-    /// The greatest difference of a result from attention in double precision, relative to the greatest magnitude of what a head
-    /// sums. Rows are every `step`-th.
+    /// Returns the greatest difference of a result from attention in double precision, relative to the greatest magnitude of
+    /// the summed values. Compares every `step`-th row.
     pub fn error(&self, result: &[f32], step: usize) -> f64 {
         let Shape { n_heads, n_kv_heads, key_size, value_size, .. } = self.shape;
         let (key_format, value_format) = self.setting.formats;
@@ -283,22 +283,22 @@ impl Case {
                 let sink = self.setting.has_sinks.then(|| f64::from(self.sinks[head]));
                 let greatest = scores.iter().map(|score| score.1).chain(sink).fold(f64::NEG_INFINITY, f64::max);
                 let mut sum: f64 = sink.map_or(0.0, |sink| (sink - greatest).exp());
-                let mut wanted = vec![0.0; value_size];
+                let mut expected = vec![0.0; value_size];
                 let mut magnitude: f64 = 0.0;
                 for (cell, score) in scores {
                     let weight = (score - greatest).exp();
                     sum += weight;
                     let value = &values[(cell * n_kv_heads + kv) * value_size..][..value_size];
-                    for (wanted, v) in wanted.iter_mut().zip(value) {
-                        *wanted += weight * v;
+                    for (expected, v) in expected.iter_mut().zip(value) {
+                        *expected += weight * v;
                         magnitude = magnitude.max(v.abs());
                     }
                 }
-                let got = &result[(row * n_heads + head) * value_size..][..value_size];
-                for (wanted, &got) in wanted.iter().zip(got) {
-                    let wanted = if sum > 0.0 { wanted / sum } else { 0.0 };
-                    let error = (wanted - f64::from(got)).abs() / magnitude.max(1e-30);
-                    // A number that is none is the worst of all.
+                let computed = &result[(row * n_heads + head) * value_size..][..value_size];
+                for (expected, &computed) in expected.iter().zip(computed) {
+                    let expected = if sum > 0.0 { expected / sum } else { 0.0 };
+                    let error = (expected - f64::from(computed)).abs() / magnitude.max(1e-30);
+                    // NaN counts as the greatest error.
                     worst = if error <= worst { worst } else { error };
                 }
             }
@@ -318,26 +318,26 @@ impl Case {
     }
 }
 
-fn bias(sight: Sight, row: Row, cell: &Cell) -> f32 {
-    let is_own = cell.sequences.contains(&row.sequence);
+fn bias(pattern: MaskPattern, row: Row, cell: &Cell) -> f32 {
+    let is_of_sequence = cell.sequences.contains(&row.sequence);
     let is_past = cell.position <= row.position;
-    let is_seen = is_own
-        && match sight {
-            Sight::Causal | Sight::Distance => is_past,
-            Sight::Window(size) => is_past && row.position - cell.position < size,
-            Sight::Whole => true,
-            Sight::Some => (u64::from(row.position) * 31 + cell.content as u64 * 17) % 5 < 2,
-            Sight::Nothing => false,
+    let is_visible = is_of_sequence
+        && match pattern {
+            MaskPattern::Causal | MaskPattern::Distance => is_past,
+            MaskPattern::Window(size) => is_past && row.position - cell.position < size,
+            MaskPattern::Whole => true,
+            MaskPattern::Some => (u64::from(row.position) * 31 + cell.content as u64 * 17) % 5 < 2,
+            MaskPattern::Nothing => false,
         };
-    match (is_seen, sight) {
+    match (is_visible, pattern) {
         (false, _) => f32::NEG_INFINITY,
         #[expect(clippy::cast_precision_loss)]
-        (true, Sight::Distance) => -((row.position - cell.position).min(2000) as f32),
+        (true, MaskPattern::Distance) => -((row.position - cell.position).min(2000) as f32),
         (true, _) => 0.0,
     }
 }
 
-/// One head of a cell, at random.
+/// Encodes one random head of a cell.
 fn encode(format: Format, size: usize, random: &mut Random, to: &mut Vec<u8>) {
     match format {
         Format::F32 => (0..size).for_each(|_| to.extend(random.unit().to_ne_bytes())),
@@ -371,16 +371,16 @@ fn decode(format: Format, bytes: &[u8]) -> Vec<f64> {
     }
 }
 
-/// Every level that there is a kernel of, and the processor has.
+/// Returns the available levels that have kernels.
 pub fn levels() -> Vec<Level> {
-    // AVX-VNNI has nothing for attention beyond AVX2.
+    // AVX-VNNI adds nothing to AVX2 for attention.
     let is_covered =
         |level: &Level| *level != Level::AvxVnni && crate::kernels::attention::kernels::AttentionTable::of(*level, 64).is_some();
     Level::ALL.into_iter().filter(|level| level.is_available()).filter(is_covered).collect()
 }
 
-/// Cells of `n_sequences` sequences that hold the same first `n_shared` positions and `n_own` more each, in turn. The last position
-/// of each is its row's.
+/// Returns cells of `n_sequences` sequences that share the first `n_shared` positions and then interleave `n_own` cells each,
+/// and a row at the last position of each sequence.
 pub fn branches(n_sequences: u32, n_shared: u32, n_own: u32) -> (Vec<Row>, Vec<Cell>) {
     let mut cells = Vec::new();
     for position in 0..n_shared {
@@ -395,7 +395,7 @@ pub fn branches(n_sequences: u32, n_shared: u32, n_own: u32) -> (Vec<Row>, Vec<C
     (rows, cells)
 }
 
-/// What a cell of one sequence holds.
+/// Returns the contents of a cell of one sequence.
 pub fn own_content(sequence: u32, position: u32) -> usize {
     (sequence as usize + 1) << 20 | position as usize
 }

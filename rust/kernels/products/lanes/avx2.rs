@@ -1,24 +1,24 @@
-//! Lanes of AVX2: two registers of eight, and with AVX-VNNI four products of bytes in one instruction.
+//! AVX2: two registers of eight lanes. With AVX-VNNI one instruction computes four byte products per lane.
 
 use std::arch::x86_64::*;
 
 use super::{LanePair, Lanes, RowLanes, opaque};
 
-/// AVX2, FMA and F16C; AVX-VNNI too where `VNNI` says so.
+/// AVX2, FMA and F16C, and AVX-VNNI if `VNNI`.
 pub(in crate::kernels::products) struct Avx2<const VNNI: bool>;
 
-/// Asks for a cache line, in just this place: intrinsics would be gathered by the compiler, and a processor that gets many requests at
-/// once does nothing else until it has room for them.
+/// Prefetches a cache line exactly here: the compiler may group intrinsics, and a processor that receives many requests together
+/// stalls until its queue has room.
 #[inline(always)]
 pub(super) fn prefetch(at: *const u8) {
     // SAFETY: a prefetch never faults.
     unsafe { std::arch::asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags)) };
 }
 
-/// A matrix of 4 by 4 dwords in each half of the registers, transposed.
+/// Transposes a 4 × 4 matrix of dwords in each half of the registers.
 #[inline(always)]
 unsafe fn transpose_halves(r: [__m256i; 4]) -> [__m256i; 4] {
-    // SAFETY: the caller has AVX2.
+    // SAFETY: the caller guarantees AVX2.
     unsafe {
         let low = (_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpacklo_epi32(r[2], r[3]));
         let high = (_mm256_unpackhi_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[2], r[3]));
@@ -31,10 +31,10 @@ unsafe fn transpose_halves(r: [__m256i; 4]) -> [__m256i; 4] {
     }
 }
 
-/// Dword `j` of eight rows of 16 bytes.
+/// Transposes eight rows of 16 bytes: vector `j` has dword `j` of each.
 #[inline(always)]
 unsafe fn transpose_eight_rows(from: *const u8, stride: usize) -> [__m256i; 4] {
-    // SAFETY: the caller has AVX2, and eight rows of 16 bytes.
+    // SAFETY: the caller guarantees AVX2, and eight rows of 16 bytes.
     unsafe {
         let next = opaque(from.add(4 * stride));
         let two = |i: usize| {
@@ -45,10 +45,10 @@ unsafe fn transpose_eight_rows(from: *const u8, stride: usize) -> [__m256i; 4] {
     }
 }
 
-/// The sum of eight lanes: halves are added until one is left.
+/// Returns the sum of eight lanes, by adding halves until one lane is left.
 #[inline(always)]
 pub(super) unsafe fn sum_8(eight: __m256) -> f32 {
-    // SAFETY: the caller has AVX.
+    // SAFETY: the caller guarantees AVX.
     unsafe {
         let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -56,13 +56,13 @@ pub(super) unsafe fn sum_8(eight: __m256) -> f32 {
     }
 }
 
-/// The products of bytes of so many bits and of activations, added in lanes of 32 bits.
+/// Adds products of weights of `bits` bits and activations, in lanes of 32 bits.
 #[inline(always)]
 unsafe fn dot_8(sums: __m256i, w: [__m256i; 4], a: [__m256i; 4], bits: u32) -> __m256i {
-    // SAFETY: the caller has AVX2.
+    // SAFETY: the caller guarantees AVX2.
     unsafe {
-        // Pairs of products are added in 16 bits. How many of these may be added before they pass 32,767 depends on the bits:
-        // 31 * 127 * 2 * 4 = 31,496, 63 * 127 * 2 * 2 = 32,004, 128 * 127 * 2 = 32,512. The last is of absolute values.
+        // Pairs of products are added in 16 bits. The bits determine how many pairs fit below 32,767: 31 * 127 * 2 * 4 =
+        // 31,496, 63 * 127 * 2 * 2 = 32,004, 128 * 127 * 2 = 32,512. The last uses absolute values.
         let pair = |j: usize| {
             if bits == 8 {
                 _mm256_maddubs_epi16(_mm256_abs_epi8(w[j]), _mm256_sign_epi8(a[j], w[j]))
@@ -87,7 +87,7 @@ macro_rules! simple {
     ($($name:ident ($($arg:ident: $type:ty),*) $(-> $out:ty)? = $value:expr;)*) => {$(
         #[inline(always)]
         unsafe fn $name($($arg: $type),*) $(-> $out)? {
-            // SAFETY: the caller has AVX2, FMA and F16C, and pointers that are good for 16 lanes.
+            // SAFETY: the caller guarantees AVX2, FMA and F16C, and pointers that are valid for 16 lanes.
             unsafe { $value }
         }
     )*};
@@ -145,10 +145,10 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn low_halves(ints: LanePair<__m256i>) -> LanePair<__m256> {
-        // SAFETY: the caller has AVX2 and F16C.
+        // SAFETY: the caller guarantees AVX2 and F16C.
         unsafe {
             let low = _mm256_set1_epi32(0xffff);
-            // Each half of the packed register has four of the first eight lanes, then four of the others.
+            // Each half of the packed register has four of the first eight lanes, then four of the last eight.
             let packed = _mm256_packus_epi32(_mm256_and_si256(ints.0, low), _mm256_and_si256(ints.1, low));
             let ordered = _mm256_permute4x64_epi64(packed, 0b11_01_10_00);
             LanePair(_mm256_cvtph_ps(_mm256_castsi256_si128(ordered)), _mm256_cvtph_ps(_mm256_extracti128_si256(ordered, 1)))
@@ -157,7 +157,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn spread(bits: LanePair<__m256i>, j: u32) -> LanePair<__m256i> {
-        // SAFETY: the caller has AVX2.
+        // SAFETY: the caller guarantees AVX2.
         unsafe {
             let byte = (j / 2).cast_signed();
             let four = |lane: i32| (4 * lane + byte) * 0x0101_0101;
@@ -173,14 +173,14 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [LanePair<__m256i>; 4] {
-        // SAFETY: the caller has AVX2, and sixteen rows of 16 bytes.
+        // SAFETY: the caller guarantees AVX2, and sixteen rows of 16 bytes.
         let (a, b) = unsafe { (transpose_eight_rows(from, stride), transpose_eight_rows(opaque(from.add(8 * stride)), stride)) };
         [LanePair(a[0], b[0]), LanePair(a[1], b[1]), LanePair(a[2], b[2]), LanePair(a[3], b[3])]
     }
 
     #[inline(always)]
     unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [LanePair<__m256i>; 8] {
-        // SAFETY: the caller has AVX2, and sixteen rows of 32 bytes.
+        // SAFETY: the caller guarantees AVX2, and sixteen rows of 32 bytes.
         let (low, high) = unsafe { (Self::transpose_16_bytes(from, stride), Self::transpose_16_bytes(from.add(16), stride)) };
         [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
     }
@@ -192,7 +192,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         activations: *const u8,
         bits: u32,
     ) {
-        // SAFETY: the caller has AVX2, AVX-VNNI where this type says so, and 16 bytes of each column.
+        // SAFETY: the caller guarantees AVX2, AVX-VNNI if `VNNI`, and 16 bytes of each column.
         unsafe {
             let four = |c: usize, j: usize| _mm256_set1_epi32(activations.add(32 * c + 4 * j).cast::<i32>().read_unaligned());
             if VNNI {
@@ -208,7 +208,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
                 }
                 return;
             }
-            // Each register by itself, since four of weights and their absolute values are as many as there is room for.
+            // One register of each pair after the other: four vectors of weights and their absolute values fill the registers.
             let w = [words(0), words(1), words(2), words(3)];
             for (c, sum) in sums.iter_mut().enumerate() {
                 sum.0 = dot_8(sum.0, [w[0].0, w[1].0, w[2].0, w[3].0], [four(c, 0), four(c, 1), four(c, 2), four(c, 3)], bits);
@@ -221,7 +221,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn dot_pairs(sums: LanePair<__m256i>, halves: LanePair<__m256i>, pair: i32) -> LanePair<__m256i> {
-        // SAFETY: the caller has AVX2.
+        // SAFETY: the caller guarantees AVX2.
         unsafe {
             let pair = _mm256_set1_epi32(pair);
             let eight = |sums, halves| _mm256_add_epi32(sums, _mm256_madd_epi16(halves, pair));

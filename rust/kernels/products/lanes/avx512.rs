@@ -1,14 +1,13 @@
-//! Lanes of AVX-512: two registers of sixteen, so that a dword of activations is broadcast once for 32 rows.
+//! AVX-512: two registers of sixteen lanes, so that a dword of activations is broadcast once for 32 rows.
 
 use std::arch::x86_64::*;
 
 use super::avx2::{prefetch, sum_8};
 use super::{LanePair, Lanes, RowLanes, opaque};
 
-/// AVX-512 F, BW, DQ, VL and VNNI.
 pub(in crate::kernels::products) struct Avx512;
 
-/// Sixteen dwords, of which dword `n` is the four bits of `n`, each in bit 4 of a byte.
+/// Sixteen dwords: dword `n` has the four bits of `n`, each as bit 4 of a byte.
 const SPREAD: [i32; 16] = {
     const fn bit(n: usize, i: u32) -> u8 {
         if n >> i & 1 == 1 { 16 } else { 0 }
@@ -23,17 +22,17 @@ const SPREAD: [i32; 16] = {
     table
 };
 
-/// Two rows of 32 bytes as one register.
+/// Loads two rows of 32 bytes into one register.
 #[inline(always)]
 unsafe fn two_rows(low: *const u8, high: *const u8) -> __m512i {
-    // SAFETY: the caller has AVX-512, and 32 bytes to be read at both.
+    // SAFETY: the caller guarantees AVX-512, and 32 bytes to be read at both.
     unsafe { _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(low.cast())), _mm256_loadu_si256(high.cast()), 1) }
 }
 
-/// A matrix of 4 by 4 dwords in each quarter of the registers, transposed.
+/// Transposes a 4 × 4 matrix of dwords in each quarter of the registers.
 #[inline(always)]
 unsafe fn transpose_quarters(r: [__m512i; 4]) -> [__m512i; 4] {
-    // SAFETY: the caller has AVX-512.
+    // SAFETY: the caller guarantees AVX-512.
     unsafe {
         let low = (_mm512_unpacklo_epi32(r[0], r[1]), _mm512_unpacklo_epi32(r[2], r[3]));
         let high = (_mm512_unpackhi_epi32(r[0], r[1]), _mm512_unpackhi_epi32(r[2], r[3]));
@@ -50,16 +49,16 @@ macro_rules! simple {
     ($($name:ident ($($arg:ident: $type:ty),*) $(-> $out:ty)? = $value:expr;)*) => {$(
         #[inline(always)]
         unsafe fn $name($($arg: $type),*) $(-> $out)? {
-            // SAFETY: the caller has AVX-512 with VNNI, and pointers that are good for the lanes.
+            // SAFETY: the caller guarantees AVX-512 with VNNI, and pointers that are valid for the lanes.
             unsafe { $value }
         }
     )*};
 }
 
-/// Dword `j` of sixteen rows of 16 bytes.
+/// Transposes sixteen rows of 16 bytes: vector `j` has dword `j` of each.
 #[inline(always)]
 unsafe fn transpose_16(from: *const u8, stride: usize) -> [__m512i; 4] {
-    // SAFETY: the caller has AVX-512, and sixteen rows of 16 bytes.
+    // SAFETY: the caller guarantees AVX-512, and sixteen rows of 16 bytes.
     unsafe {
         let b = opaque(from.add(4 * stride));
         let c = opaque(b.add(4 * stride));
@@ -73,10 +72,10 @@ unsafe fn transpose_16(from: *const u8, stride: usize) -> [__m512i; 4] {
     }
 }
 
-/// Dwords `j` and `j + 4` of four rows, then of the next four.
+/// Transposes eight rows of 32 bytes: vector `j` has dwords `j` and `j + 4` of four rows, then of the next four.
 #[inline(always)]
 unsafe fn transpose_eight_rows(from: *const u8, stride: usize) -> [__m512i; 4] {
-    // SAFETY: the caller has AVX-512, and eight rows of 32 bytes.
+    // SAFETY: the caller guarantees AVX-512, and eight rows of 32 bytes.
     unsafe {
         let next = opaque(from.add(4 * stride));
         let rows = |i: usize| two_rows(from.add(i * stride), next.add(i * stride));
@@ -84,10 +83,10 @@ unsafe fn transpose_eight_rows(from: *const u8, stride: usize) -> [__m512i; 4] {
     }
 }
 
-/// Dword `j` of sixteen rows of 32 bytes.
+/// Transposes sixteen rows of 32 bytes: vector `j` has dword `j` of each.
 #[inline(always)]
 unsafe fn transpose_32(from: *const u8, stride: usize) -> [__m512i; 8] {
-    // SAFETY: the caller has AVX-512, and sixteen rows of 32 bytes.
+    // SAFETY: the caller guarantees AVX-512, and sixteen rows of 32 bytes.
     unsafe {
         let a = transpose_eight_rows(from, stride);
         let b = transpose_eight_rows(opaque(from.add(8 * stride)), stride);
@@ -154,7 +153,7 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn spread(bits: LanePair<__m512i>, j: u32) -> LanePair<__m512i> {
-        // SAFETY: the caller has AVX-512. The permutation looks at four bits of each lane only.
+        // SAFETY: the caller guarantees AVX-512. The permutation uses only the low four bits of each index.
         unsafe {
             let (bits, table) = (Self::shr(bits, 4 * j), _mm512_loadu_si512(SPREAD.as_ptr().cast()));
             LanePair(_mm512_permutexvar_epi32(bits.0, table), _mm512_permutexvar_epi32(bits.1, table))
@@ -163,14 +162,14 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [LanePair<__m512i>; 4] {
-        // SAFETY: the caller has AVX-512, and 32 rows of 16 bytes.
+        // SAFETY: the caller guarantees AVX-512, and 32 rows of 16 bytes.
         let (a, b) = unsafe { (transpose_16(from, stride), transpose_16(opaque(from.add(16 * stride)), stride)) };
         [LanePair(a[0], b[0]), LanePair(a[1], b[1]), LanePair(a[2], b[2]), LanePair(a[3], b[3])]
     }
 
     #[inline(always)]
     unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [LanePair<__m512i>; 8] {
-        // SAFETY: the caller has AVX-512, and 32 rows of 32 bytes.
+        // SAFETY: the caller guarantees AVX-512, and 32 rows of 32 bytes.
         let (a, b) = unsafe { (transpose_32(from, stride), transpose_32(opaque(from.add(16 * stride)), stride)) };
         std::array::from_fn(|j| LanePair(a[j], b[j]))
     }
@@ -183,7 +182,7 @@ impl Lanes for Avx512 {
         _bits: u32,
     ) {
         for j in 0..4 {
-            // SAFETY: the caller has AVX-512 with VNNI, and 16 bytes of each column.
+            // SAFETY: the caller guarantees AVX-512 with VNNI, and 16 bytes of each column.
             unsafe {
                 let weight = words(j);
                 for (c, sum) in sums.iter_mut().enumerate() {

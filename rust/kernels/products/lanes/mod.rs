@@ -1,6 +1,6 @@
-//! Lanes of 32 bits: what the algorithms are written in, and each instruction set provides.
+//! Primitives over lanes of 32 bits, which each instruction set implements.
 //!
-//! Every instruction set computes the same numbers in the same order, so that all of them agree bit by bit.
+//! Every instruction set computes the same numbers in the same order, so all results agree bit by bit.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -10,39 +10,37 @@ pub(super) mod avx512;
 pub(super) mod neon;
 pub(super) mod portable;
 
-/// The same pointer, of which the compiler knows nothing.
+/// Returns the pointer unchanged, but opaque to the compiler.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
 fn opaque(mut pointer: *const u8) -> *const u8 {
-    // SAFETY: no instruction.
+    // SAFETY: the assembly is empty.
     unsafe { std::arch::asm!("/* {} */", inout(reg) pointer, options(pure, readonly, nostack, preserves_flags)) };
     pointer
 }
 
-/// Two registers with the same place in an algorithm.
+/// Two registers that together form a vector.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(super) struct LanePair<T>(pub(super) T, pub(super) T);
 
-/// [`Self::ROWS`] lanes, each of them a row of weights.
+/// [`Self::ROWS`] lanes, one per row of weights.
 ///
 /// # Safety
-/// Every function: the processor has the instruction set, and the pointers are good for what is read or written there. Nothing
-/// needs to be aligned.
+/// Every function: the processor supports the instruction set, and the pointers are valid for the accesses. They need not be
+/// aligned.
 pub(super) trait Lanes {
     /// An integer of 32 bits, or four bytes, in each lane.
     type Ints: Copy;
-    /// A float in each lane.
     type Floats: Copy;
 
-    /// How many lanes there are: 16 or 32.
+    /// Number of lanes: 16 or 32.
     const ROWS: usize;
-    /// Bytes of a vector.
     const VECTOR: usize = 4 * Self::ROWS;
 
-    /// Whether bytes of 8 bits stay signed, because products of them are. Otherwise they are kept greater by 128.
+    /// True if weights of 8 bits stay signed because the byte products are signed; otherwise 128 is added to them.
     const SIGNED: bool;
-    /// The most columns whose sums stay in registers.
+    /// Maximum columns whose sums stay in registers.
     const COLUMNS: usize;
 
     unsafe fn splat(value: i32) -> Self::Ints;
@@ -51,31 +49,31 @@ pub(super) trait Lanes {
     unsafe fn and(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     unsafe fn or(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     unsafe fn xor(a: Self::Ints, b: Self::Ints) -> Self::Ints;
-    /// Each lane shifted left by less than 32, as in the two below.
+    /// Shifts each lane left by less than 32; the two functions below have the same limit.
     unsafe fn shl(a: Self::Ints, n: u32) -> Self::Ints;
-    /// Each lane shifted right, zeros coming in.
+    /// Shifts each lane right, filling with zeros.
     unsafe fn shr(a: Self::Ints, n: u32) -> Self::Ints;
-    /// Each lane shifted right, its sign coming in.
+    /// Shifts each lane right, filling with the sign.
     unsafe fn shr_signed(a: Self::Ints, n: u32) -> Self::Ints;
     unsafe fn sub(a: Self::Ints, b: Self::Ints) -> Self::Ints;
-    /// Each byte, which is below 16, replaced by an entry of the table.
+    /// Replaces each byte, which must be below 16, by an entry of the table.
     unsafe fn look_up(table: &[i8; 16], indices: Self::Ints) -> Self::Ints;
-    /// Bits `4 j .. 4 j + 4` of each lane as its four bytes: 16 where the bit is set, else 0.
+    /// Returns bits `4 j .. 4 j + 4` of each lane as four bytes: 16 where the bit is set, else 0.
     unsafe fn spread(bits: Self::Ints, j: u32) -> Self::Ints;
-    /// Dword `j` of each row of 16 bytes, as vector `j`.
+    /// Transposes rows of 16 bytes: vector `j` has dword `j` of each row.
     unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [Self::Ints; 4];
-    /// Dword `j` of each row of 32 bytes, as vector `j`.
+    /// Transposes rows of 32 bytes: vector `j` has dword `j` of each row.
     unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [Self::Ints; 8];
-    /// Adds to each lane of column `c` the lane's bytes in the four vectors of `words` times 16 bytes of activations: 16 products per
-    /// lane. The activations of columns are 32 bytes apart. `bits` is how many bits the weights' bytes have: they are unsigned, but for 8 bits
-    /// where [`Self::SIGNED`] says so.
+    /// Adds 16 products to each lane of each column `c`: the lane's bytes in the four vectors of `words` times 16 bytes of
+    /// activations. The activations of columns are 32 bytes apart. The weights have `bits` significant bits and are unsigned,
+    /// except 8-bit weights if [`Self::SIGNED`].
     unsafe fn dot<const N: usize>(
         sums: &mut [Self::Ints; N],
         words: impl Fn(usize) -> Self::Ints,
         activations: *const u8,
         bits: u32,
     );
-    /// Adds to each lane the products of its two halves of 16 bits and those of `pair`.
+    /// Adds to each lane the products of its two 16-bit halves with the two of `pair`.
     unsafe fn dot_pairs(sums: Self::Ints, halves: Self::Ints, pair: i32) -> Self::Ints;
 
     unsafe fn splat_float(value: f32) -> Self::Floats;
@@ -85,43 +83,43 @@ pub(super) trait Lanes {
     /// `a * b + c`, rounded once.
     unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     unsafe fn to_floats(ints: Self::Ints) -> Self::Floats;
-    /// The bits of integers taken for floats.
+    /// Reinterprets the bits of integers as floats.
     unsafe fn as_floats(ints: Self::Ints) -> Self::Floats;
-    /// The lower 16 bits of each lane, floats of half precision, made single.
+    /// Converts the lower 16 bits of each lane from half to single precision.
     unsafe fn low_halves(ints: Self::Ints) -> Self::Floats;
-    /// A float of half precision for each lane, made single.
+    /// Loads one half per lane and converts it to single precision.
     unsafe fn load_halves(from: *const u16) -> Self::Floats;
 
-    /// The same pointer, of which the compiler knows nothing, so that it does not keep the addresses of all rows in memory, but counts
-    /// them up.
+    /// Returns the pointer unchanged, but opaque to the compiler. This makes it increment addresses instead of keeping the
+    /// addresses of all rows in memory.
     #[inline(always)]
     fn opaque(pointer: *const u8) -> *const u8 {
         pointer
     }
 
-    /// Asks for the cache line at `at`, which may lie anywhere.
+    /// Prefetches the cache line at `at`, which may be any address.
     fn prefetch(at: *const u8);
 }
 
 /// Sixteen lanes along a row.
 ///
 /// # Safety
-/// As of [`Lanes`].
+/// The same as for [`Lanes`].
 pub(super) trait RowLanes {
     /// Sixteen floats.
     type Sixteen: Copy;
 
-    /// How many vectors of sums registers have room for.
+    /// Number of vectors of sums that fit in registers.
     const SUMS: usize;
 
     unsafe fn zero() -> Self::Sixteen;
     unsafe fn singles(from: *const f32) -> Self::Sixteen;
-    /// Floats of half precision made single.
+    /// Loads halves and converts them to single precision.
     unsafe fn halves(from: *const u16) -> Self::Sixteen;
-    /// Upper halves of floats made whole.
+    /// Loads bfloat16 values and converts them to single precision.
     unsafe fn upper_halves(from: *const u16) -> Self::Sixteen;
     /// `a * b + c`, rounded once.
     unsafe fn add_product(a: Self::Sixteen, b: Self::Sixteen, c: Self::Sixteen) -> Self::Sixteen;
-    /// The sum of the lanes: halves are added until one is left.
+    /// Returns the sum of the lanes, by adding halves until one lane is left.
     unsafe fn sum(floats: Self::Sixteen) -> f32;
 }

@@ -1,4 +1,4 @@
-//! Lanes of NEON: four registers of four, whose bytes are signed.
+//! NEON: four registers of four lanes, with signed bytes.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -7,18 +7,18 @@ use std::array::from_fn;
 use super::{Lanes, RowLanes, opaque};
 use crate::kernels::half::neon::{four_singles, high_singles, low_singles};
 
-/// NEON; the product of four bytes in one instruction too where `DOT` says so.
+/// NEON, with the dot-product instruction if `DOT`.
 pub(in crate::kernels::products) struct Neon<const DOT: bool>;
 
-/// Four registers with the same place in an algorithm.
+/// Four registers that together form a vector.
 type LaneQuad<T> = [T; 4];
 type Ints = LaneQuad<int32x4_t>;
 type Floats = LaneQuad<float32x4_t>;
 
-/// A matrix of 4 by 4 dwords, transposed.
+/// Transposes a 4 × 4 matrix of dwords.
 #[inline(always)]
 unsafe fn transposed(r: Ints) -> Ints {
-    // SAFETY: no memory is touched.
+    // SAFETY: no memory is accessed.
     unsafe {
         let even = (vtrn1q_s32(r[0], r[1]), vtrn1q_s32(r[2], r[3]));
         let odd = (vtrn2q_s32(r[0], r[1]), vtrn2q_s32(r[2], r[3]));
@@ -28,13 +28,13 @@ unsafe fn transposed(r: Ints) -> Ints {
     }
 }
 
-/// Adds to each lane the products of its four bytes and of dword `J` of `a`. Its intrinsic is not stable.
+/// Adds to each lane the products of its four bytes and of dword `J` of `a`. Assembly, because the intrinsic is not stable.
 ///
 /// # Safety
-/// The processor has the instruction.
+/// The processor supports the instruction.
 #[inline(always)]
 unsafe fn add_products<const J: usize>(mut sums: int32x4_t, weights: int32x4_t, a: int32x4_t) -> int32x4_t {
-    // SAFETY: the caller vouches for the instruction; no memory is touched.
+    // SAFETY: the caller guarantees the instruction; no memory is accessed.
     unsafe {
         asm!(
             "sdot {0:v}.4s, {1:v}.16b, {2:v}.4b[{3}]",
@@ -45,14 +45,14 @@ unsafe fn add_products<const J: usize>(mut sums: int32x4_t, weights: int32x4_t, 
     sums
 }
 
-/// The products of bytes of so many bits and of activations, added in lanes of 32 bits. Each register of activations has one dword
-/// in all of its lanes.
+/// Adds products of weights of `bits` bits and activations, in lanes of 32 bits. Each register of activations has one dword in
+/// all of its lanes.
 #[inline(always)]
 unsafe fn dot_4(sums: int32x4_t, w: LaneQuad<int8x16_t>, a: LaneQuad<int8x16_t>, bits: u32) -> int32x4_t {
-    // SAFETY: no memory is touched.
+    // SAFETY: no memory is accessed.
     unsafe {
-        // How many products may be added in 16 bits before they pass 32,767 depends on the bits: 31 * 127 * 8 = 31,496,
-        // 63 * 127 * 4 = 32,004, 128 * 127 * 2 = 32,512. Half of a row's four bytes lie beside the other half.
+        // The bits determine how many products fit below 32,767 in 16 bits: 31 * 127 * 8 = 31,496, 63 * 127 * 4 = 32,004, 128 *
+        // 127 * 2 = 32,512. The two halves of a row's four bytes are in adjacent lanes.
         let low = |j: usize| vmull_s8(vget_low_s8(w[j]), vget_low_s8(a[j]));
         let high = |j: usize| vmull_high_s8(w[j], a[j]);
         let add_low = |sum, j: usize| vmlal_s8(sum, vget_low_s8(w[j]), vget_low_s8(a[j]));
@@ -79,13 +79,13 @@ macro_rules! simple {
     ($($name:ident ($($arg:ident: $type:ty),*) $(-> $out:ty)? = $value:expr;)*) => {$(
         #[inline(always)]
         unsafe fn $name($($arg: $type),*) $(-> $out)? {
-            // SAFETY: every processor of this kind has NEON, and the caller pointers that are good for 16 lanes.
+            // SAFETY: every AArch64 processor has NEON, and the caller pointers that are valid for 16 lanes.
             unsafe { $value }
         }
     )*};
 }
 
-/// One instruction for each of four registers.
+/// Applies an expression to each of the four registers.
 macro_rules! four {
     ($i:ident => $value:expr) => {
         [
@@ -127,7 +127,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
         or(a: Ints, b: Ints) -> Ints = four!(i => vorrq_s32(a[i], b[i]));
         xor(a: Ints, b: Ints) -> Ints = four!(i => veorq_s32(a[i], b[i]));
         shl(a: Ints, n: u32) -> Ints = four!(i => vshlq_s32(a[i], vdupq_n_s32(n.cast_signed())));
-        // To shift right is to shift left by less than nothing.
+        // A right shift is a left shift by a negative count.
         shr(a: Ints, n: u32) -> Ints =
             four!(i => vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a[i]), vdupq_n_s32(-n.cast_signed()))));
         shr_signed(a: Ints, n: u32) -> Ints = four!(i => vshlq_s32(a[i], vdupq_n_s32(-n.cast_signed())));
@@ -137,7 +137,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
             four!(i => vreinterpretq_s32_s8(vqtbl1q_s8(table, vreinterpretq_u8_s32(indices[i]))))
         };
         spread(bits: Ints, j: u32) -> Ints = {
-            // The byte that has the four bits, in all bytes of the lane; then the bit of each.
+            // Copies the byte with the four bits to all bytes of the lane, then tests one bit in each.
             let byte = vorrq_u32(vreinterpretq_u32_u8(vld1q_u8(FIRST_BYTES.as_ptr())), vdupq_n_u32(0x0101_0101 * (j / 2)));
             let bit = vreinterpretq_u8_u32(vdupq_n_u32(if j.is_multiple_of(2) { 0x0804_0201 } else { 0x8040_2010 }));
             four!(i => {
@@ -171,7 +171,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
 
     #[inline(always)]
     unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [Ints; 4] {
-        // SAFETY: the caller has sixteen rows of 16 bytes.
+        // SAFETY: the caller guarantees sixteen rows of 16 bytes.
         unsafe {
             let rows = |i: usize| {
                 let from = opaque(from.add(4 * i * stride));
@@ -184,14 +184,14 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
 
     #[inline(always)]
     unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [Ints; 8] {
-        // SAFETY: the caller has sixteen rows of 32 bytes.
+        // SAFETY: the caller guarantees sixteen rows of 32 bytes.
         let (low, high) = unsafe { (Self::transpose_16_bytes(from, stride), Self::transpose_16_bytes(from.add(16), stride)) };
         [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
     }
 
     #[inline(always)]
     unsafe fn dot<const N: usize>(sums: &mut [Ints; N], words: impl Fn(usize) -> Ints, activations: *const u8, bits: u32) {
-        // SAFETY: the caller has the instruction where this type says so, and 16 bytes of each column.
+        // SAFETY: the caller guarantees the instruction if `DOT`, and 16 bytes of each column.
         unsafe {
             if DOT {
                 let a: [int32x4_t; N] = from_fn(|c| vreinterpretq_s32_s8(vld1q_s8(activations.add(32 * c).cast())));
@@ -207,7 +207,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
                 return;
             }
             let words = four!(j => words(j));
-            // Each register by itself: the halves of four are as many as there is room for beside all sums.
+            // One register of each vector at a time: the halves of four vectors and all sums fill the registers.
             for i in 0..4 {
                 let w = four!(j => vreinterpretq_s8_s32(words[j][i]));
                 for (c, sums) in sums.iter_mut().enumerate() {
@@ -223,7 +223,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
         opaque(pointer)
     }
 
-    /// Just here, as on other processors.
+    /// Issued exactly here, as with AVX2.
     #[inline(always)]
     fn prefetch(at: *const u8) {
         // SAFETY: a prefetch never faults.
@@ -231,7 +231,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
     }
 }
 
-/// For each byte, where the first byte of its lane is.
+/// For each byte, the index of its lane's first byte.
 const FIRST_BYTES: [u8; 16] = [0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12];
 
 impl<const DOT: bool> RowLanes for Neon<DOT> {

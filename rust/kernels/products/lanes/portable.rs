@@ -1,11 +1,10 @@
-//! Lanes of plain Rust: what the others are held against.
+//! Plain Rust: the reference for the other instruction sets.
 
 use std::array::from_fn;
 
 use super::{Lanes, RowLanes};
 use crate::kernels::half::to_single;
 
-/// Arrays.
 pub(in crate::kernels::products) struct Portable;
 
 type Ints = [i32; 16];
@@ -24,12 +23,12 @@ impl Lanes for Portable {
     }
 
     unsafe fn load(from: *const u8) -> Ints {
-        // SAFETY: the caller has 64 bytes to be read there.
+        // SAFETY: the caller guarantees 64 bytes to read.
         unsafe { from.cast::<Ints>().read_unaligned() }
     }
 
     unsafe fn store(ints: Ints, to: *mut u8) {
-        // SAFETY: the caller has 64 bytes to be written there.
+        // SAFETY: the caller guarantees 64 bytes to write.
         unsafe { to.cast::<Ints>().write_unaligned(ints) }
     }
 
@@ -70,19 +69,19 @@ impl Lanes for Portable {
     }
 
     unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [Ints; 4] {
-        // SAFETY: the caller has sixteen rows of 16 bytes.
+        // SAFETY: the caller guarantees sixteen rows of 16 bytes.
         from_fn(|j| from_fn(|row| i32::from_le_bytes(unsafe { from.add(row * stride + 4 * j).cast::<[u8; 4]>().read() })))
     }
 
     unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [Ints; 8] {
-        // SAFETY: the caller has sixteen rows of 32 bytes.
+        // SAFETY: the caller guarantees sixteen rows of 32 bytes.
         from_fn(|j| from_fn(|row| i32::from_le_bytes(unsafe { from.add(row * stride + 4 * j).cast::<[u8; 4]>().read() })))
     }
 
     unsafe fn dot<const N: usize>(sums: &mut [Ints; N], words: impl Fn(usize) -> Ints, activations: *const u8, _bits: u32) {
         let weights: [[[u8; 4]; 16]; 4] = from_fn(|j| words(j).map(i32::to_ne_bytes));
         for (c, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: the caller has 16 bytes of each column.
+            // SAFETY: the caller guarantees 16 bytes of each column.
             let activations = unsafe { activations.add(32 * c).cast::<[[i8; 4]; 4]>().read() };
             for (vector, a) in weights.iter().zip(activations) {
                 for (sum, lane) in sums.iter_mut().zip(vector) {
@@ -93,7 +92,7 @@ impl Lanes for Portable {
     }
 
     unsafe fn dot_pairs(sums: Ints, halves: Ints, pair: i32) -> Ints {
-        let split = |both: i32| ((both << 16) >> 16, both >> 16);
+        let split = |dword: i32| ((dword << 16) >> 16, dword >> 16);
         let pair = split(pair);
         from_fn(|i| sums[i] + split(halves[i]).0 * pair.0 + split(halves[i]).1 * pair.1)
     }
@@ -103,12 +102,12 @@ impl Lanes for Portable {
     }
 
     unsafe fn load_floats(from: *const f32) -> Floats {
-        // SAFETY: the caller has 16 floats to be read there.
+        // SAFETY: the caller guarantees 16 floats to read.
         unsafe { from.cast::<Floats>().read_unaligned() }
     }
 
     unsafe fn store_floats(floats: Floats, to: *mut f32) {
-        // SAFETY: the caller has 16 floats to be written there.
+        // SAFETY: the caller guarantees 16 floats to write.
         unsafe { to.cast::<Floats>().write_unaligned(floats) }
     }
 
@@ -120,7 +119,7 @@ impl Lanes for Portable {
         from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "rounded as the instruction rounds")]
+    #[expect(clippy::cast_precision_loss, reason = "rounds like the instruction")]
     unsafe fn to_floats(ints: Ints) -> Floats {
         ints.map(|lane| lane as f32)
     }
@@ -130,12 +129,12 @@ impl Lanes for Portable {
     }
 
     unsafe fn low_halves(ints: Ints) -> Floats {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the lower half is meant")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the lower half is the result")]
         ints.map(|lane| to_single(lane as u16))
     }
 
     unsafe fn load_halves(from: *const u16) -> Floats {
-        // SAFETY: the caller has 16 halves to be read there.
+        // SAFETY: the caller guarantees 16 halves to read.
         unsafe { from.cast::<[u16; 16]>().read_unaligned() }.map(to_single)
     }
 
@@ -152,22 +151,22 @@ impl RowLanes for Portable {
     }
 
     unsafe fn singles(from: *const f32) -> Floats {
-        // SAFETY: the caller has 16 floats to be read there.
+        // SAFETY: the caller guarantees 16 floats to read.
         unsafe { Self::load_floats(from) }
     }
 
     unsafe fn halves(from: *const u16) -> Floats {
-        // SAFETY: the caller has 16 halves to be read there.
+        // SAFETY: the caller guarantees 16 halves to read.
         unsafe { Self::load_halves(from) }
     }
 
     unsafe fn upper_halves(from: *const u16) -> Floats {
-        // SAFETY: the caller has 16 numbers to be read there.
+        // SAFETY: the caller guarantees 16 halves to read.
         unsafe { from.cast::<[u16; 16]>().read_unaligned() }.map(|upper| f32::from_bits(u32::from(upper) << 16))
     }
 
     unsafe fn add_product(a: Floats, b: Floats, c: Floats) -> Floats {
-        // SAFETY: plain Rust.
+        // SAFETY: the function is plain Rust.
         unsafe { Self::fma(a, b, c) }
     }
 

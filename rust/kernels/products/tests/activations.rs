@@ -1,4 +1,4 @@
-//! Activations made into bytes as llama.cpp makes them.
+//! Activations are quantised as llama.cpp quantises them.
 
 use super::reference::{bytes_32, bytes_256};
 use super::*;
@@ -8,7 +8,7 @@ use crate::kernels::products::quantise::neon;
 use crate::kernels::products::quantise::x86;
 use crate::kernels::products::quantise::{Quantise, portable};
 
-/// Values of every kind: zeros, far ones, tiny ones, such as lie between two bytes.
+/// Values of every kind: zeros, outliers, tiny values, and values half-way between two bytes.
 fn rows(random: &mut Random) -> Vec<Vec<f32>> {
     let mut rows: Vec<Vec<f32>> = (0..200).map(|_| random.values(256)).collect();
     for (i, row) in rows.iter_mut().enumerate() {
@@ -28,9 +28,9 @@ fn rows(random: &mut Random) -> Vec<Vec<f32>> {
     rows
 }
 
-fn as_restated<Q: Quantise>() {
+fn assert_matches_reference<Q: Quantise>() {
     for row in rows(&mut Random(21)) {
-        // SAFETY: the caller has asked for the instruction set; 256 values are there.
+        // SAFETY: the caller checked the instruction set; 256 values are there.
         let whole = unsafe { Q::super_block(row.as_ptr()) };
         let (bytes, scale) = bytes_256(&row);
         assert_eq!((&whole.bytes[..], whole.scale.to_bits()), (&bytes[..], scale.to_bits()));
@@ -48,27 +48,27 @@ fn as_restated<Q: Quantise>() {
 }
 
 #[test]
-fn plain_rust_makes_the_bytes_of_llama_cpp() {
-    as_restated::<portable::Portable>();
+fn plain_rust_quantises_like_llama_cpp() {
+    assert_matches_reference::<portable::Portable>();
 }
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn avx2_makes_the_bytes_of_llama_cpp() {
+fn avx2_quantises_like_llama_cpp() {
     if Level::Avx2.is_available() {
-        as_restated::<x86::X86>();
+        assert_matches_reference::<x86::X86>();
     }
 }
 
 #[cfg(target_arch = "aarch64")]
 #[test]
-fn neon_makes_the_bytes_of_llama_cpp_on_other_processors() {
-    as_restated::<neon::Neon>();
+fn neon_quantises_like_llama_cpp_on_x86() {
+    assert_matches_reference::<neon::Neon>();
 }
 
-/// Values of which some are no numbers.
+/// Compares with plain Rust on rows that contain NaN or infinities.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-fn as_plain_rust_without_numbers<Q: Quantise>() {
+fn assert_matches_portable_with_nan<Q: Quantise>() {
     let mut random = Random(22);
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         for _ in 0..100 {
@@ -76,7 +76,7 @@ fn as_plain_rust_without_numbers<Q: Quantise>() {
             for _ in 0..random.within(1, 3) {
                 row[random.below(256)] = bad;
             }
-            // SAFETY: the caller has asked for the instruction set; 256 values are there.
+            // SAFETY: the caller checked the instruction set; 256 values are there.
             let (a, b) = unsafe { (portable::Portable::super_block(row.as_ptr()), Q::super_block(row.as_ptr())) };
             assert_eq!(
                 (a.bytes, a.sums, a.scale.is_nan(), a.scale.is_sign_negative()),
@@ -94,20 +94,20 @@ fn as_plain_rust_without_numbers<Q: Quantise>() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn avx2_treats_what_is_no_number_alike() {
+fn avx2_treats_nan_like_plain_rust() {
     if Level::Avx2.is_available() {
-        as_plain_rust_without_numbers::<x86::X86>();
+        assert_matches_portable_with_nan::<x86::X86>();
     }
 }
 
 #[cfg(target_arch = "aarch64")]
 #[test]
-fn neon_treats_what_is_no_number_alike() {
-    as_plain_rust_without_numbers::<neon::Neon>();
+fn neon_treats_nan_like_plain_rust() {
+    assert_matches_portable_with_nan::<neon::Neon>();
 }
 
 #[test]
-fn rows_of_zeros_give_zeros_and_infinite_ones_no_numbers() {
+fn rows_of_zeros_give_zeros_and_nan_stays_in_its_row() {
     let mut random = Random(23);
     for format in Format::ALL {
         let matrix = Matrix::random(&mut random, format, 512, 20);
@@ -115,9 +115,9 @@ fn rows_of_zeros_give_zeros_and_infinite_ones_no_numbers() {
             assert!(matrix.times(level, &[0.0; 512], 1).iter().all(|&product| product == 0.0), "{format:?} on {level}");
             let mut values = random.values(2 * 512);
             values[100] = f32::NAN;
-            let found = matrix.times(level, &values, 1);
-            let wanted = matrix.times(level, &values[512..], 1);
-            assert_eq!(bits(&found[20..]), bits(&wanted), "{format:?} on {level}: the row beside it is as before");
+            let result = matrix.times(level, &values, 1);
+            let expected = matrix.times(level, &values[512..], 1);
+            assert_eq!(bits(&result[20..]), bits(&expected), "{format:?} on {level}: the other row is unchanged");
         }
     }
 }

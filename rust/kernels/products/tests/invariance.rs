@@ -1,4 +1,4 @@
-//! A row's results depend on nothing but the row.
+//! A row's results depend only on that row.
 
 use super::*;
 
@@ -10,13 +10,13 @@ fn a_row_has_the_same_results_among_any_number_of_rows_and_threads() {
             let (n_in, n_out) = (768, 53);
             let matrix = Matrix::random(&mut random, format, n_in, n_out);
             let values = random.values(64 * n_in);
-            let wanted = bits(&matrix.times(level, &values, 1));
+            let expected = bits(&matrix.times(level, &values, 1));
             for n_rows in [1, 2, 3, 8, 9, 32, 64] {
                 for n_threads in [1, 2, 3, 5] {
-                    let found = matrix.times(level, &values[..n_rows * n_in], n_threads);
+                    let result = matrix.times(level, &values[..n_rows * n_in], n_threads);
                     assert_eq!(
-                        bits(&found),
-                        wanted[..n_rows * n_out],
+                        bits(&result),
+                        expected[..n_rows * n_out],
                         "{format:?} on {level}: {n_rows} rows, {n_threads} threads"
                     );
                 }
@@ -26,8 +26,8 @@ fn a_row_has_the_same_results_among_any_number_of_rows_and_threads() {
 }
 
 #[test]
-fn it_does_not_matter_where_a_cache_ends() {
-    // So long that few rows' activations stay in the cache.
+fn results_do_not_depend_on_the_cache_size() {
+    // Rows so long that the activations of few of them fit in the cache.
     let mut random = Random(12);
     let n_in = 12_288;
     for format in [Format::Q8_0, Format::Q4K] {
@@ -55,17 +55,17 @@ fn instruction_sets_agree_bit_by_bit() {
             let mut values = random.values(n_rows * n_in);
             // Some blocks of zeros.
             values[..256].fill(0.0);
-            let wanted = matrix.times(Level::Portable, &values, 1);
+            let expected = matrix.times(Level::Portable, &values, 1);
             for level in levels() {
-                assert_eq!(bits(&matrix.times(level, &values, 2)), bits(&wanted), "{format:?} on {level}");
+                assert_eq!(bits(&matrix.times(level, &values, 2)), bits(&expected), "{format:?} on {level}");
             }
         }
     }
 }
 
 #[test]
-fn they_agree_where_bytes_are_as_great_as_they_can_be() {
-    // Instruction sets that add products in 16 bits must stop in time.
+fn instruction_sets_agree_at_extreme_bytes() {
+    // Instruction sets that add products in 16 bits must widen before they overflow.
     let mut random = Random(14);
     for format in Format::ALL {
         for byte in [0x00, 0x7f, 0x80, 0xff, 0x88, 0x77] {
@@ -77,9 +77,9 @@ fn they_agree_where_bytes_are_as_great_as_they_can_be() {
             let mut values = vec![-1.0; 3 * 512];
             values[512..].fill(1.0);
             values[1024..].iter_mut().step_by(2).for_each(|value| *value = -1.0);
-            let wanted = matrix.times(Level::Portable, &values, 1);
+            let expected = matrix.times(Level::Portable, &values, 1);
             for level in levels() {
-                assert_eq!(bits(&matrix.times(level, &values, 1)), bits(&wanted), "{format:?} of {byte:#x} on {level}");
+                assert_eq!(bits(&matrix.times(level, &values, 1)), bits(&expected), "{format:?} of {byte:#x} on {level}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Products against plain arithmetic in double precision, and against themselves.
+//! Products compared with double precision, and with each other.
 
 mod activations;
 mod invariance;
@@ -24,17 +24,17 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// In `0..n`.
+    /// Returns a number in `0..n`.
     fn below(&mut self, n: usize) -> usize {
         usize::try_from(self.next() % n as u64).unwrap()
     }
 
-    /// In `low..=high`.
+    /// Returns a number in `low..=high`.
     fn within(&mut self, low: usize, high: usize) -> usize {
         low + self.below(high - low + 1)
     }
 
-    /// About normally distributed, and now and then far out, as activations are.
+    /// Returns a value from an approximate normal distribution with occasional outliers, like activations.
     fn value(&mut self) -> f32 {
         let sum: f32 =
             (0..4).map(|_| f32::from(i16::from_le_bytes([self.next().to_le_bytes()[0], self.next().to_le_bytes()[0]]))).sum();
@@ -46,7 +46,7 @@ impl Random {
     }
 }
 
-/// Levels that this machine has, the portable one first.
+/// Returns the levels that the processor supports, the portable one first.
 fn levels() -> Vec<Level> {
     Level::ALL.into_iter().filter(|level| level.is_available()).collect()
 }
@@ -61,7 +61,7 @@ struct Matrix {
 }
 
 impl Matrix {
-    /// Random bits, with finite scales.
+    /// Fills a matrix with random bits and finite scales.
     fn random(random: &mut Random, format: Format, n_in: usize, n_out: usize) -> Self {
         let mut bytes: Vec<u8> = (0..n_out * format.row_bytes(n_in)).map(|_| random.next().to_le_bytes()[0]).collect();
         for block in bytes.chunks_exact_mut(format.block_bytes()) {
@@ -75,7 +75,7 @@ impl Matrix {
         Weights { bytes: &self.bytes, format, n_in, n_out, row_stride: format.row_bytes(n_in) }
     }
 
-    /// The products of rows that lie one after another.
+    /// Multiplies contiguous rows.
     fn times(&self, level: Level, values: &[f32], n_threads: usize) -> Vec<f32> {
         let n_rows = values.len() / self.n_in;
         let rows = Rows { values, n_rows, row_stride: self.n_in };

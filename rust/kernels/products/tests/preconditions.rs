@@ -1,11 +1,11 @@
-//! What does not fit is refused before anything is computed.
+//! Inconsistent operands are rejected before anything is computed.
 
 use super::*;
 use crate::kernels::SoloTeam;
 use crate::kernels::products::covers;
 
-/// Tries a product of 3 rows with 20 by 64, where something is wrong.
-fn try_with(format: Format, level: Level, n_in: usize, lengths: [usize; 4]) {
+/// Multiplies 3 rows with a 20 by 64 matrix, with operands of the given lengths.
+fn multiply_with_lengths(format: Format, level: Level, n_in: usize, lengths: [usize; 4]) {
     let [n_bytes, n_values, n_out, n_scratch] = lengths;
     let (bytes, values) = (vec![0; n_bytes], vec![0.0; n_values]);
     let (mut out, mut scratch) = (vec![0.0; n_out], vec![0; n_scratch]);
@@ -20,29 +20,29 @@ fn enough() -> [usize; 4] {
 }
 
 #[test]
-fn what_is_just_enough_is_enough() {
-    try_with(Format::Q8_0, Level::Portable, 64, enough());
+fn exact_lengths_are_accepted() {
+    multiply_with_lengths(Format::Q8_0, Level::Portable, 64, enough());
 }
 
 #[test]
-fn one_less_of_anything_is_refused() {
+fn an_operand_that_is_one_short_is_rejected() {
     for missing in 0..4 {
         let mut lengths = enough();
         lengths[missing] -= 1;
-        let tried = std::panic::catch_unwind(|| try_with(Format::Q8_0, Level::Portable, 64, lengths));
-        assert!(tried.is_err(), "with one less of {missing}");
+        let tried = std::panic::catch_unwind(|| multiply_with_lengths(Format::Q8_0, Level::Portable, 64, lengths));
+        assert!(tried.is_err(), "operand {missing} is one short");
     }
 }
 
 #[test]
 #[should_panic(expected = "has blocks of 32")]
-fn half_a_block_is_refused() {
-    try_with(Format::Q8_0, Level::Portable, 48, enough());
+fn a_partial_block_is_rejected() {
+    multiply_with_lengths(Format::Q8_0, Level::Portable, 48, enough());
 }
 
 #[test]
 #[should_panic(expected = "token 1 asks for expert 2 of 2")]
-fn an_expert_that_is_not_there_is_refused() {
+fn a_missing_expert_is_rejected() {
     let bytes = vec![0; 2 * 68 * 20];
     let weights = Weights { bytes: &bytes, format: Format::Q8_0, n_in: 64, n_out: 20, row_stride: 68 };
     let weights = Experts { weights, n_experts: 2, expert_stride: 68 * 20 };
@@ -62,7 +62,7 @@ fn an_expert_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn coverage_is_of_whole_blocks_on_levels_that_are_there() {
+fn covers_requires_whole_blocks() {
     for format in Format::ALL {
         assert!(covers(Level::Portable, format, format.block_len(), 1));
         assert!(!covers(Level::Portable, format, 0, 1));
@@ -72,7 +72,7 @@ fn coverage_is_of_whole_blocks_on_levels_that_are_there() {
 }
 
 #[test]
-fn without_rows_nothing_happens() {
+fn a_product_without_rows_is_empty() {
     let matrix = Matrix::random(&mut Random(31), Format::Q8_0, 64, 20);
     assert!(matrix.times(Level::Portable, &[], 2).is_empty());
 }

@@ -1,25 +1,25 @@
-//! Results against double precision.
+//! Results compared with double precision.
 
 use super::reference::{activations, product};
 use super::*;
 
-pub(super) fn check(level: Level, matrix: &Matrix, values: &[f32], found: &[f32]) {
+pub(super) fn check(level: Level, matrix: &Matrix, values: &[f32], result: &[f32]) {
     let Matrix { format, n_in, n_out, .. } = *matrix;
-    for (row, (values, found)) in values.chunks_exact(n_in).zip(found.chunks_exact(n_out)).enumerate() {
+    for (row, (values, result)) in values.chunks_exact(n_in).zip(result.chunks_exact(n_out)).enumerate() {
         let activations = activations(format, values);
-        for (i, (weights, &found)) in matrix.bytes.chunks_exact(format.row_bytes(n_in)).zip(found).enumerate() {
-            let (wanted, absolute) = product(format, weights, &activations);
-            let error = (f64::from(found) - wanted).abs();
+        for (i, (weights, &result)) in matrix.bytes.chunks_exact(format.row_bytes(n_in)).zip(result).enumerate() {
+            let (expected, absolute) = product(format, weights, &activations);
+            let error = (f64::from(result) - expected).abs();
             assert!(
                 error <= 1e-5 * absolute + 1e-30,
-                "{format:?} on {level}, {n_out} x {n_in}, row {row}, product {i}: {found} for {wanted}, {absolute} without signs"
+                "{format:?} on {level}, {n_out} x {n_in}, row {row}, product {i}: {result} for {expected}, {absolute} without signs"
             );
         }
     }
 }
 
 #[test]
-fn products_are_those_of_double_precision() {
+fn products_agree_with_double_precision() {
     let mut random = Random(1);
     for format in Format::ALL {
         for level in levels() {
@@ -38,11 +38,11 @@ fn products_are_those_of_double_precision() {
 }
 
 #[test]
-fn long_rows_and_many_rows_are_too() {
+fn long_rows_and_many_rows_agree_with_double_precision() {
     let mut random = Random(2);
     for format in Format::ALL {
         for level in levels().into_iter().filter(|&level| level != Level::Portable) {
-            // Of 40 blocks, and as many activations as are more than a cache has.
+            // 40 blocks per row, then more activations than fit in the cache.
             for (n_in, n_out, n_rows) in [(40 * format.block_len().max(32), 17, 3), (1024, 33, 70)] {
                 let matrix = Matrix::random(&mut random, format, n_in, n_out);
                 let values = random.values(n_rows * n_in);
@@ -53,14 +53,14 @@ fn long_rows_and_many_rows_are_too() {
 }
 
 #[test]
-fn rows_may_lie_apart() {
+fn rows_may_have_gaps() {
     let mut random = Random(3);
     for level in levels() {
         for format in [Format::Q8_0, Format::Q4K, Format::F16] {
             let (n_in, n_out, n_rows) = (512, 21, 11);
             let matrix = Matrix::random(&mut random, format, n_in, n_out);
             let values = random.values(n_rows * n_in);
-            let wanted = matrix.times(level, &values, 1);
+            let expected = matrix.times(level, &values, 1);
 
             let row_bytes = format.row_bytes(n_in);
             let apart: Vec<u8> = matrix.bytes.chunks_exact(row_bytes).flat_map(|row| [row, &[0xff; 10]].concat()).collect();
@@ -73,15 +73,15 @@ fn rows_may_lie_apart() {
             let output = ProductOutput { values: &shared, row_stride: n_out + 5 };
             ThreadTeam::run(2, |team| multiply(level, &weights, &rows, &output, &scratch, team));
 
-            let found: Vec<f32> = out.chunks_exact(n_out + 5).flat_map(|row| row[..n_out].to_vec()).collect();
-            assert_eq!(bits(&found), bits(&wanted));
-            assert!(out.chunks_exact(n_out + 5).all(|row| row[n_out..] == [7.0; 5]), "between rows nothing is written");
+            let result: Vec<f32> = out.chunks_exact(n_out + 5).flat_map(|row| row[..n_out].to_vec()).collect();
+            assert_eq!(bits(&result), bits(&expected));
+            assert!(out.chunks_exact(n_out + 5).all(|row| row[n_out..] == [7.0; 5]), "the gaps between rows are not written");
         }
     }
 }
 
 #[test]
-fn each_row_meets_its_experts() {
+fn each_row_is_multiplied_with_its_experts() {
     let mut random = Random(4);
     for level in levels() {
         for format in [Format::Q4_0, Format::Q6K, Format::Bf16] {
@@ -94,7 +94,7 @@ fn each_row_meets_its_experts() {
                     n_experts,
                     expert_stride: matrices[0].bytes.len() + 6,
                 };
-                // Choices lie apart, as the best of a longer list do.
+                // With gaps between tokens, as when the choices are the head of a longer list.
                 let stride = n_used + 2;
                 let mut experts: Vec<i32> = vec![-1; n_tokens * stride];
                 for token in experts.chunks_exact_mut(stride) {
@@ -109,13 +109,13 @@ fn each_row_meets_its_experts() {
                     let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
                     let output = ProductOutput { values: &shared, row_stride: n_out };
                     ThreadTeam::run(n_threads, |team| {
-                        multiply_by_expert(level, &weights, &choices, &rows, &output, &scratch, team)
+                        multiply_by_expert(level, &weights, &choices, &rows, &output, &scratch, team);
                     });
-                    for (pair, found) in out.chunks_exact(n_out).enumerate() {
+                    for (pair, result) in out.chunks_exact(n_out).enumerate() {
                         let row = if n_rows == n_tokens { pair / n_used } else { pair };
                         let expert = usize::try_from(experts[pair / n_used * stride + pair % n_used]).unwrap();
-                        let wanted = matrices[expert].times(level, &values[row * n_in..][..n_in], 1);
-                        assert_eq!(bits(found), bits(&wanted), "{format:?} on {level}: pair {pair}, expert {expert}");
+                        let expected = matrices[expert].times(level, &values[row * n_in..][..n_in], 1);
+                        assert_eq!(bits(result), bits(&expected), "{format:?} on {level}: pair {pair}, expert {expert}");
                     }
                 }
             }

@@ -1,5 +1,5 @@
-//! Weights and activations as numbers: what the formats mean, written down as plainly as can be.
-#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers that were made to fit")]
+//! Reference decoding of weights and activations, written as plainly as possible.
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the values fit")]
 
 use super::Random;
 use crate::kernels::half::{from_single, to_single};
@@ -15,7 +15,7 @@ pub(super) struct Weight {
     pub(super) min: f64,
 }
 
-/// Where a block has halves.
+/// Offsets of a block's halves.
 fn halves_at(format: Format) -> &'static [usize] {
     match format {
         Format::Q8_0 | Format::Q4_0 | Format::Q5_0 | Format::Iq4Nl | Format::Iq4Xs | Format::F16 => &[0],
@@ -27,7 +27,7 @@ fn halves_at(format: Format) -> &'static [usize] {
     }
 }
 
-/// Gives a block of random bits scales that are numbers.
+/// Replaces the scales of a block of random bits by finite ones.
 pub(super) fn make_finite(random: &mut Random, format: Format, block: &mut [u8]) {
     for &at in halves_at(format) {
         let half = match random.below(20) {
@@ -45,7 +45,7 @@ pub(super) fn make_finite(random: &mut Random, format: Format, block: &mut [u8])
     }
 }
 
-/// The scale and the minimum of 32 weights, of which twelve bytes have eight.
+/// Extracts the scale and the minimum of 32 weights from the twelve bytes that hold eight of each.
 fn scale_and_min(bytes: &[u8], j: usize) -> (u8, u8) {
     if j < 4 {
         (bytes[j] & 63, bytes[j + 4] & 63)
@@ -54,13 +54,13 @@ fn scale_and_min(bytes: &[u8], j: usize) -> (u8, u8) {
     }
 }
 
-/// The weights of a block.
+/// Decodes a block.
 #[allow(clippy::too_many_lines, reason = "one arm for each format")]
 pub(super) fn weights(format: Format, block: &[u8]) -> Vec<Weight> {
     let half = |at: usize| f64::from(to_single(u16::from_le_bytes([block[at], block[at + 1]])));
     let dword = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
     let plain = |scaled: f64| Weight { scaled, min: 0.0 };
-    // Lower four bits are of the first half, upper ones of the second.
+    // Lower four bits belong to the first half, upper bits to the second.
     let nibble = |at: usize, i: usize| i32::from(if i < 16 { block[at + i] & 15 } else { block[at + i - 16] >> 4 });
     let fifth = |at: usize, i: usize| i32::try_from(dword(at) >> i & 1).unwrap() * 16;
     let k = |i: usize| (i / 64, i / 32 % 2, i % 32);
@@ -75,8 +75,8 @@ pub(super) fn weights(format: Format, block: &[u8]) -> Vec<Weight> {
         Format::Mxfp4 => of(32, &|i| plain(2.0_f64.powi(i32::from(block[0]) - 128) * f64::from(FP4[nibble(1, i) as usize]))),
         Format::Q2K => of(256, &|i| {
             let whole = block[16 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
-            let both = block[i / 16];
-            Weight { scaled: half(80) * f64::from(both & 15) * f64::from(whole), min: half(82) * f64::from(both >> 4) }
+            let byte = block[i / 16];
+            Weight { scaled: half(80) * f64::from(byte & 15) * f64::from(whole), min: half(82) * f64::from(byte >> 4) }
         }),
         Format::Q3K => of(256, &|i| {
             let low = i32::from(block[32 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3);
@@ -113,60 +113,60 @@ pub(super) fn weights(format: Format, block: &[u8]) -> Vec<Weight> {
     }
 }
 
-/// Activations as llama.cpp makes them into bytes, and back.
+/// Activations after quantisation and back.
 pub(super) struct Activations {
     pub(super) values: Vec<f64>,
-    /// What minima meet instead of the sum of 32 values, where it is rounded by itself.
+    /// Sums of 32 values that are rounded separately, which minima are multiplied with.
     pub(super) sums: Vec<f64>,
 }
 
-/// 32 values: bytes and the scale.
+/// Quantises 32 values; returns bytes and the scale.
 pub(super) fn bytes_32(values: &[f32]) -> (Vec<i8>, f32) {
-    let greatest = values.iter().fold(0.0_f32, |greatest, value| greatest.max(value.abs()));
-    let factor = if greatest == 0.0 { 0.0 } else { 127.0 / greatest };
-    (values.iter().map(|value| (value * factor).round_ties_even() as i8).collect(), greatest / 127.0)
+    let max_abs = values.iter().fold(0.0_f32, |max_abs, value| max_abs.max(value.abs()));
+    let factor = if max_abs == 0.0 { 0.0 } else { 127.0 / max_abs };
+    (values.iter().map(|value| (value * factor).round_ties_even() as i8).collect(), max_abs / 127.0)
 }
 
-/// 256 values: bytes and the scale.
+/// Quantises 256 values; returns bytes and the scale.
 pub(super) fn bytes_256(values: &[f32]) -> (Vec<i8>, f32) {
-    let mut greatest = 0.0;
+    let mut max_abs = 0.0;
     for &value in values {
-        if value.abs() > f32::abs(greatest) {
-            greatest = value;
+        if value.abs() > f32::abs(max_abs) {
+            max_abs = value;
         }
     }
-    if greatest == 0.0 {
+    if max_abs == 0.0 {
         return (vec![0; 256], 0.0);
     }
-    let factor = -127.0 / greatest;
+    let factor = -127.0 / max_abs;
     let nearest = |value: f32| ((value + 12_582_912.0).to_bits() & 0x007f_ffff).cast_signed() - 0x0040_0000;
     (values.iter().map(|value| nearest(factor * value).min(127) as i8).collect(), 1.0 / factor)
 }
 
 pub(super) fn activations(format: Format, values: &[f32]) -> Activations {
-    let mut made = Activations { values: Vec::new(), sums: Vec::new() };
-    match format.meets() {
-        ActivationFormat::F32 => made.values.extend(values.iter().map(|&value| f64::from(value))),
+    let mut activations = Activations { values: Vec::new(), sums: Vec::new() };
+    match format.activation_format() {
+        ActivationFormat::F32 => activations.values.extend(values.iter().map(|&value| f64::from(value))),
         ActivationFormat::Q8_0 | ActivationFormat::Q8_1 => {
             for block in values.chunks_exact(32) {
                 let (bytes, scale) = bytes_32(block);
                 let sum: f32 = bytes.iter().map(|&byte| f32::from(byte)).sum();
-                made.sums.push(f64::from(to_single(from_single(scale * sum))));
+                activations.sums.push(f64::from(to_single(from_single(scale * sum))));
                 let scale = f64::from(to_single(from_single(scale)));
-                made.values.extend(bytes.iter().map(|&byte| scale * f64::from(byte)));
+                activations.values.extend(bytes.iter().map(|&byte| scale * f64::from(byte)));
             }
         }
         ActivationFormat::Q8K => {
             for block in values.chunks_exact(256) {
                 let (bytes, scale) = bytes_256(block);
-                made.values.extend(bytes.iter().map(|&byte| f64::from(scale) * f64::from(byte)));
+                activations.values.extend(bytes.iter().map(|&byte| f64::from(scale) * f64::from(byte)));
             }
         }
     }
-    made
+    activations
 }
 
-/// The product of a row of weights and one of activations, and the sum of what was added without signs.
+/// Multiplies a row of weights with one of activations; also returns the sum of the terms' magnitudes.
 pub(super) fn product(format: Format, row: &[u8], activations: &Activations) -> (f64, f64) {
     let (mut sum, mut absolute) = (0.0, 0.0);
     let mut add = |product: f64| {
@@ -176,7 +176,7 @@ pub(super) fn product(format: Format, row: &[u8], activations: &Activations) -> 
     let weights = row.chunks_exact(format.block_bytes()).flat_map(|block| weights(format, block));
     for (i, (weight, value)) in weights.zip(&activations.values).enumerate() {
         add(weight.scaled * value);
-        match format.meets() {
+        match format.activation_format() {
             ActivationFormat::Q8_1 if i % 32 == 0 => add(-weight.min * activations.sums[i / 32]),
             ActivationFormat::Q8_1 => {}
             _ => add(-weight.min * value),

@@ -1,4 +1,4 @@
-//! Cases of few numbers and of every kind, for an interpreter that watches each access to memory (`make test-miri`).
+//! Small cases of every kind, for Miri (`make test-miri`).
 
 use super::products::check;
 use super::*;
@@ -18,7 +18,7 @@ fn every_format_is_read_within_its_bounds() {
 }
 
 #[test]
-fn threads_that_share_experts_keep_to_their_parts() {
+fn threads_that_share_experts_write_only_their_own_parts() {
     let mut random = Random(42);
     let matrices = [(); 2].map(|()| Matrix::random(&mut random, Format::Q8_0, 32, 3));
     let bytes = matrices.each_ref().map(|matrix| &matrix.bytes[..]).concat();
@@ -36,9 +36,9 @@ fn threads_that_share_experts_keep_to_their_parts() {
         let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
         let output = ProductOutput { values: &shared, row_stride: 3 };
         ThreadTeam::run(2, |team| multiply_by_expert(level, &weights, &choices, &rows, &output, &scratch, team));
-        for (token, found) in out.chunks_exact(3).enumerate() {
+        for (token, result) in out.chunks_exact(3).enumerate() {
             let expert = &matrices[usize::try_from(choices.experts[token]).unwrap()];
-            check(level, expert, &values[token * 32..][..32], found);
+            check(level, expert, &values[token * 32..][..32], result);
         }
     }
 }

@@ -4,13 +4,13 @@ use super::super::form::{Bytes32, Form, Small32, Small32WithMin};
 use super::super::lanes::Lanes;
 use super::{Sink, Unpack, column};
 
-/// `IQ4_NL` and `IQ4_XS`: the sixteen values.
+/// The sixteen values of `IQ4_NL` and `IQ4_XS`.
 pub(super) const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-/// `MXFP4`: twice a float with one bit of sign, two of exponent and one of mantissa.
+/// The sixteen values of `MXFP4`, doubled: one sign bit, two of exponent and one of mantissa.
 const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// The table with `offset` added to each value.
-pub(super) const fn raised(mut table: [i8; 16], offset: i8) -> [i8; 16] {
+/// Returns the table with `offset` added to each value.
+pub(super) const fn add_offset(mut table: [i8; 16], offset: i8) -> [i8; 16] {
     let mut i = 0;
     while i < 16 {
         table[i] = table[i].wrapping_add(offset);
@@ -19,10 +19,10 @@ pub(super) const fn raised(mut table: [i8; 16], offset: i8) -> [i8; 16] {
     table
 }
 
-/// Sixteen bytes of each row as their lower four bits, then their upper four.
+/// Unpacks sixteen bytes of each row into their lower four bits, then their upper four.
 #[inline(always)]
 pub(super) unsafe fn nibbles<L: Lanes>(at: *const u8, stride: usize) -> [L::Ints; 8] {
-    // SAFETY: the caller has the instruction set, and a panel's rows of 16 bytes.
+    // SAFETY: the caller guarantees the instruction set, and a panel's rows of 16 bytes.
     unsafe {
         let four = L::splat(0x0f0f_0f0f);
         let [a, b, c, d] = L::transpose_16_bytes(at, stride);
@@ -32,10 +32,10 @@ pub(super) unsafe fn nibbles<L: Lanes>(at: *const u8, stride: usize) -> [L::Ints
     }
 }
 
-/// The same with a fifth bit, of which each row has 32.
+/// Unpacks nibbles with a fifth bit from a separate dword of each row.
 #[inline(always)]
 unsafe fn five_bits<L: Lanes>(low: *const u8, high: *const u8, stride: usize) -> [L::Ints; 8] {
-    // SAFETY: the caller has the instruction set, and a panel's rows of 16 and of 4 bytes.
+    // SAFETY: the caller guarantees the instruction set, and a panel's rows of 16 and of 4 bytes.
     unsafe {
         let mut words = nibbles::<L>(low, stride);
         let bits = L::load(column::<L, u32>(high, stride).as_ptr().cast());
@@ -46,20 +46,20 @@ unsafe fn five_bits<L: Lanes>(low: *const u8, high: *const u8, stride: usize) ->
     }
 }
 
-/// Replaces indices by what the table has.
+/// Replaces indices by the table's values.
 #[inline(always)]
 pub(super) unsafe fn lookup_nibbles<L: Lanes>(table: &[i8; 16], mut words: [L::Ints; 8]) -> [L::Ints; 8] {
     for word in &mut words {
-        // SAFETY: the caller has the instruction set, and indices below 16.
+        // SAFETY: the caller guarantees the instruction set, and indices below 16.
         *word = unsafe { L::look_up(table, *word) };
     }
     words
 }
 
-/// Writes a float of half precision that each row has.
+/// Converts and stores one half of each row.
 #[inline(always)]
 unsafe fn store_halves<L: Lanes>(at: *const u8, stride: usize, to: *mut u8) {
-    // SAFETY: the caller has the instruction set, a panel's rows of 2 bytes, and room for a vector.
+    // SAFETY: the caller guarantees the instruction set, a panel's rows of 2 bytes, and room for a vector.
     unsafe { L::store_floats(L::load_halves(column::<L, u16>(at, stride).as_ptr()), to.cast()) };
 }
 
@@ -80,7 +80,7 @@ macro_rules! unpack {
 
             #[inline(always)]
             unsafe fn scales<L: Lanes>($at: *const u8, $stride: usize, to: *mut u8) {
-                // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit of the form.
+                // SAFETY: the caller guarantees the instruction set, a panel's blocks, and room for a unit of the form.
                 unsafe {
                     store_halves::<L>($at, $stride, to.add(L::VECTOR * $form::SCALES_AT));
                     $(store_halves::<L>($at.add($min_at), $stride, to.add(L::VECTOR * $form::MINS_AT));)?
@@ -89,7 +89,7 @@ macro_rules! unpack {
 
             #[inline(always)]
             unsafe fn words<L: Lanes, S: Sink<L>>($at: *const u8, $stride: usize, sink: &mut S) {
-                // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
+                // SAFETY: the caller guarantees the instruction set, a panel's blocks, and a sink that takes them.
                 unsafe { sink.put(0, $words) };
             }
         }
@@ -108,22 +108,22 @@ unpack! {
         }
         words
     },;
-    /// A half, then 16 bytes of two weights.
+    /// A half, then 16 bytes of two weights each.
     Q4_0: Small32, 18, 8, |at, stride| nibbles::<L>(at.add(2), stride),;
-    /// Two halves, then 16 bytes of two weights.
+    /// Two halves, then 16 bytes of two weights each.
     Q4_1: Small32WithMin, 20, 0, |at, stride| nibbles::<L>(at.add(4), stride), 2;
-    /// A half, 32 upper bits, then 16 bytes of two weights.
+    /// A half, 32 upper bits, then 16 bytes of two weights each.
     Q5_0: Small32, 22, 16, |at, stride| five_bits::<L>(at.add(6), at.add(2), stride),;
-    /// Two halves, 32 upper bits, then 16 bytes of two weights.
+    /// Two halves, 32 upper bits, then 16 bytes of two weights each.
     Q5_1: Small32WithMin, 24, 0, |at, stride| five_bits::<L>(at.add(8), at.add(4), stride), 2;
-    /// A half, then 16 bytes of two indices.
+    /// A half, then 16 bytes of two indices each.
     Iq4Nl: Bytes32, 18, if L::SIGNED { 0 } else { 128 }, |at, stride| {
-        let table = if L::SIGNED { const { &IQ4_VALUES } } else { const { &raised(IQ4_VALUES, -128) } };
+        let table = if L::SIGNED { const { &IQ4_VALUES } } else { const { &add_offset(IQ4_VALUES, -128) } };
         lookup_nibbles::<L>(table, nibbles::<L>(at.add(2), stride))
     },;
 }
 
-/// A byte that is an exponent, then 16 bytes of two indices.
+/// An exponent byte, then 16 bytes of two indices each.
 pub(in super::super) struct Mxfp4;
 
 impl Unpack for Mxfp4 {
@@ -137,15 +137,16 @@ impl Unpack for Mxfp4 {
 
     #[inline(always)]
     unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
-        unsafe { sink.put(0, lookup_nibbles::<L>(const { &raised(MXFP4_VALUES, 12) }, nibbles::<L>(block.add(1), stride))) };
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and a sink that takes them.
+        unsafe { sink.put(0, lookup_nibbles::<L>(const { &add_offset(MXFP4_VALUES, 12) }, nibbles::<L>(block.add(1), stride))) };
     }
 
     #[inline(always)]
     unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit of the form.
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and room for a unit of the form.
         unsafe {
-            // The values are doubled, so the scale is half of two to the power of the byte less 127. The two least are subnormal.
+            // The values are doubled, so the scale is half of two to the power of the byte less 127. The two smallest are
+            // subnormal.
             let scales = column::<L, u8>(block, stride).map(|exponent| match u32::from(exponent) {
                 subnormal @ 0..2 => 0x0020_0000 << subnormal,
                 normal => (normal - 1) << 23,

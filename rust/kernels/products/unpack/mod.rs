@@ -1,4 +1,4 @@
-//! From a file's format to units of panels.
+//! Converts weights from file formats to units of panels.
 
 mod blocks;
 mod super_blocks;
@@ -10,51 +10,51 @@ use super::form::{Form, MAX_ROWS};
 use super::lanes::Lanes;
 use super::prefetch::BytePrefetch;
 
-/// How a format becomes units.
+/// Conversion of a format to units.
 pub(super) trait Unpack {
-    /// The form of its units.
+    /// Layout of the units.
     type Form: Form;
     /// Bytes of a block, which becomes a unit.
     const BLOCK: usize;
-    /// Whether one column or two are met as weights are unpacked, which needs registers, and blocks that come one after another. It is
-    /// so where it was measured to be faster.
+    /// True if one or two columns are multiplied while weights are unpacked. This needs registers, and blocks that are produced
+    /// one after another. Enabled where it was measured to be faster.
     const IN_REGISTERS: bool;
 
-    /// How much greater than the weights the bytes are.
+    /// Returns the offset that is added to the weights' bytes.
     fn offset<L: Lanes>() -> i32;
 
-    /// Writes the scales and minima of the block at `block` of a panel's rows that are `stride` bytes apart, to their places in the
-    /// unit at `to`.
+    /// Writes the scales and minima of one block per row of a panel to their positions in the unit at `to`. `block` is the
+    /// first row's block; rows are `stride` bytes apart.
     ///
     /// # Safety
-    /// The processor has what `L` needs. The blocks may be read, `to` has room for a unit.
+    /// The processor supports `L`. The blocks must be readable, and `to` must have room for a unit.
     unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8);
 
-    /// Hands the bytes of the weights to a sink, 32 of each row at a time, in order.
+    /// Passes the bytes of the weights to a sink in order, 32 of each row at a time.
     ///
     /// # Safety
-    /// The processor has what `L` needs. The blocks may be read, and the sink takes as many as there are.
+    /// The processor supports `L`. The blocks must be readable, and the sink must accept all of them.
     unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S);
 }
 
-/// Where unpacked weights go. Those of a unit are blocks of 32 of each row: eight vectors of four.
+/// Destination of unpacked weights. A unit is passed in blocks of 32 weights of each row: eight vectors of four.
 ///
 /// # Safety
-/// Every function: the processor has what `L` needs, and what the sink points to is good for block `b` of a unit.
+/// Every function: the processor supports `L`, and the sink's pointers are valid for block `b` of a unit.
 pub(super) trait Sink<L: Lanes> {
-    /// What taking a block leaves to be done.
+    /// Intermediate result of a block.
     type Taken;
 
-    /// Takes block `b`.
+    /// Receives block `b`.
     unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) -> Self::Taken;
 
-    /// Does the rest. Blocks are completed in order, whatever the order in which they are taken.
+    /// Completes block `b`. Blocks are completed in order, but may be taken in any order.
     unsafe fn complete(&mut self, b: usize, taken: Self::Taken);
 
-    /// Takes block `b` and completes it.
+    /// Takes and completes block `b`.
     #[inline(always)]
     unsafe fn put(&mut self, b: usize, words: [L::Ints; 8]) {
-        // SAFETY: the caller vouches for all of it.
+        // SAFETY: the caller guarantees the same.
         unsafe {
             let taken = self.take(b, words);
             self.complete(b, taken);
@@ -62,12 +62,12 @@ pub(super) trait Sink<L: Lanes> {
     }
 }
 
-/// Writes a unit's bytes.
+/// Writes a unit's bytes to memory.
 struct UnitWriter {
     to: *mut u8,
-    /// In how many portions more is asked for during a unit.
+    /// Number of portions in which a unit's prefetches are issued.
     portions: usize,
-    ahead: BytePrefetch,
+    prefetch: BytePrefetch,
 }
 
 impl<L: Lanes> Sink<L> for UnitWriter {
@@ -77,9 +77,9 @@ impl<L: Lanes> Sink<L> for UnitWriter {
     unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) {
         for (j, word) in words.into_iter().enumerate() {
             if j.is_multiple_of(2) {
-                self.ahead.ask::<L>(self.portions);
+                self.prefetch.issue::<L>(self.portions);
             }
-            // SAFETY: the caller has the instruction set, and room for a unit.
+            // SAFETY: the caller guarantees the instruction set, and room for a unit.
             unsafe { L::store(word, self.to.add(L::VECTOR * (8 * b + j))) };
         }
     }
@@ -88,30 +88,30 @@ impl<L: Lanes> Sink<L> for UnitWriter {
     unsafe fn complete(&mut self, _b: usize, (): ()) {}
 }
 
-/// The blocks of a panel to be unpacked.
+/// The blocks of a panel to unpack.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PackedPanel {
     /// The first block of the first row.
     pub(super) first: *const u8,
-    /// Bytes from row to row.
+    /// Stride between rows, in bytes.
     pub(super) stride: usize,
-    /// How many blocks of each row are unpacked.
+    /// Blocks per row to unpack.
     pub(super) n: usize,
-    /// What is read next, to be asked for while these are written.
-    pub(super) ahead: BytePrefetch,
-    /// What is read next, to be asked for while these are multiplied instead: as many bytes as they have.
+    /// Prefetched while the blocks are unpacked to memory.
+    pub(super) prefetch: BytePrefetch,
+    /// Prefetched instead while the blocks are multiplied in registers: as many bytes as the blocks have.
     pub(super) next: *const u8,
 }
 
 /// Unpacks `packed.n` blocks of a panel's rows.
 ///
 /// # Safety
-/// The processor has what `L` needs. The blocks may be read, `to` has room for their units.
+/// The processor supports `L`. The blocks must be readable, and `to` must have room for their units.
 #[inline(always)]
 pub(super) unsafe fn span<L: Lanes, U: Unpack>(packed: &PackedPanel, to: *mut u8) {
-    let mut sink = UnitWriter { to, portions: U::Form::LEN / 8, ahead: packed.ahead };
+    let mut sink = UnitWriter { to, portions: U::Form::LEN / 8, prefetch: packed.prefetch };
     for i in 0..packed.n {
-        // SAFETY: block `i` is one of those that may be read, and unit `i` one of those that there is room for.
+        // SAFETY: the caller guarantees that block `i` is readable and that unit `i` has room.
         unsafe {
             let block = packed.first.add(i * U::BLOCK);
             U::scales::<L>(block, packed.stride, sink.to);
@@ -121,17 +121,17 @@ pub(super) unsafe fn span<L: Lanes, U: Unpack>(packed: &PackedPanel, to: *mut u8
     }
 }
 
-/// A number of each row.
+/// Gathers one value of each row.
 #[inline(always)]
 unsafe fn column<L: Lanes, T: Copy + Default>(at: *const u8, stride: usize) -> [T; MAX_ROWS] {
-    let mut found = [T::default(); MAX_ROWS];
+    let mut values = [T::default(); MAX_ROWS];
     let mut first = at;
-    for four in found[..L::ROWS].chunks_exact_mut(4) {
+    for four in values[..L::ROWS].chunks_exact_mut(4) {
         for (row, number) in four.iter_mut().enumerate() {
-            // SAFETY: the caller may read a `T` there in each row.
+            // SAFETY: the caller guarantees a readable `T` there in each row.
             *number = unsafe { first.add(row * stride).cast::<T>().read_unaligned() };
         }
         first = L::opaque(first.wrapping_add(4 * stride));
     }
-    found
+    values
 }

@@ -4,7 +4,7 @@ use std::array::from_fn;
 
 use super::super::form::{Form, Super16, Super16WithMins, Super32WithMins, SuperBytes32};
 use super::super::lanes::Lanes;
-use super::blocks::{IQ4_VALUES, lookup_nibbles, nibbles, raised};
+use super::blocks::{IQ4_VALUES, add_offset, lookup_nibbles, nibbles};
 use super::{Sink, Unpack, column};
 
 const LOW_2: i32 = 0x0303_0303;
@@ -14,21 +14,21 @@ const BIT_2: i32 = 0x0404_0404;
 const BIT_4: i32 = 0x1010_1010;
 const BITS_4_5: i32 = 0x3030_3030;
 
-/// Bit `from` of each byte moved to bit `to`, which `mask` keeps alone.
+/// Moves bit `from` of each byte to bit `to`; `mask` keeps only that bit.
 #[inline(always)]
 unsafe fn bit<L: Lanes>(bytes: L::Ints, from: u32, to: u32, mask: i32) -> L::Ints {
-    // SAFETY: the caller has the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let moved = if from <= to { L::shl(bytes, to - from) } else { L::shr(bytes, from - to) };
         L::and(moved, L::splat(mask))
     }
 }
 
-/// Writes four scales of each row: `scale` times the bytes less `offset`.
+/// Writes four scales of each row: `scale` times the bytes minus `offset`.
 #[inline(always)]
 unsafe fn store_scales<L: Lanes>(scale: L::Floats, bytes: L::Ints, offset: i32, to: *mut u8) {
     for j in 0..4 {
-        // SAFETY: the caller has the instruction set, and room for four vectors.
+        // SAFETY: the caller guarantees the instruction set, and room for four vectors.
         unsafe {
             let byte = L::and(L::shr(bytes, 8 * j), L::splat(0xff));
             let whole = L::to_floats(L::sub(byte, L::splat(offset)));
@@ -39,8 +39,8 @@ unsafe fn store_scales<L: Lanes>(scale: L::Floats, bytes: L::Ints, offset: i32, 
 
 /// Writes four minima of each row, as two pairs.
 #[inline(always)]
-unsafe fn store_pairs<L: Lanes>(bytes: L::Ints, to: *mut u8) {
-    // SAFETY: the caller has the instruction set, and room for two vectors.
+unsafe fn store_min_pairs<L: Lanes>(bytes: L::Ints, to: *mut u8) {
+    // SAFETY: the caller guarantees the instruction set, and room for two vectors.
     unsafe {
         for (j, two) in [bytes, L::shr(bytes, 16)].into_iter().enumerate() {
             let pair = L::or(L::and(two, L::splat(0xff)), L::and(L::shl(two, 8), L::splat(0x00ff_0000)));
@@ -49,17 +49,17 @@ unsafe fn store_pairs<L: Lanes>(bytes: L::Ints, to: *mut u8) {
     }
 }
 
-/// Writes the scale of the minima, negative since they are taken away.
+/// Writes the scale of the minima, negated because minima are subtracted.
 #[inline(always)]
 unsafe fn store_min_scale<L: Lanes>(scale: L::Floats, to: *mut u8) {
-    // SAFETY: the caller has the instruction set, and room for a vector.
+    // SAFETY: the caller guarantees the instruction set, and room for a vector.
     unsafe { L::store_floats(L::mul(scale, L::splat_float(-1.0)), to.cast()) };
 }
 
-/// Writes what `Q4_K` and `Q5_K` begin with: two halves, then eight scales and eight minima in twelve bytes.
+/// Writes the header of `Q4_K` and `Q5_K`: two halves, then eight scales and eight minima in twelve bytes.
 #[inline(always)]
-unsafe fn store_head<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-    // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+unsafe fn store_header<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+    // SAFETY: the caller guarantees the instruction set, a panel's blocks, and room for a unit.
     unsafe {
         let [halves, a, b, c] = L::transpose_16_bytes(block, stride);
         let (low_4, low_6, upper) = (L::splat(LOW_4), L::splat(LOW_6), L::splat(BITS_4_5));
@@ -69,14 +69,14 @@ unsafe fn store_head<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
         let last = L::or(L::and(c, low_4), L::and(L::shr(a, 2), upper));
         store_scales::<L>(scale, last, 0, scales_at.add(4 * L::VECTOR));
         let mins_at = to.add(L::VECTOR * Super32WithMins::MINS_AT);
-        store_pairs::<L>(L::and(b, low_6), mins_at);
+        store_min_pairs::<L>(L::and(b, low_6), mins_at);
         let last = L::or(L::and(L::shr(c, 4), low_4), L::and(L::shr(b, 2), upper));
-        store_pairs::<L>(last, mins_at.add(2 * L::VECTOR));
+        store_min_pairs::<L>(last, mins_at.add(2 * L::VECTOR));
         store_min_scale::<L>(L::low_halves(L::shr(halves, 16)), mins_at.add(4 * L::VECTOR));
     }
 }
 
-/// Two halves, 12 bytes of scales and minima, then 4 times 32 bytes: lower bits of 32 weights, upper bits of the next 32.
+/// Two halves, 12 bytes of scales and minima, then 4 times 32 bytes: the lower bits are 32 weights, the upper bits the next 32.
 pub(in super::super) struct Q4K;
 
 impl Unpack for Q4K {
@@ -90,27 +90,27 @@ impl Unpack for Q4K {
 
     #[inline(always)]
     unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and room for a unit.
         unsafe {
-            store_head::<L>(block, stride, to);
+            store_header::<L>(block, stride, to);
         }
     }
 
     #[inline(always)]
     unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and a sink that takes them.
         unsafe {
             let low_4 = L::splat(LOW_4);
             for i in 0..4 {
-                let both = L::transpose_32_bytes(block.add(16 + 32 * i), stride);
-                sink.put(2 * i, both.map(|both| L::and(both, low_4)));
-                sink.put(2 * i + 1, both.map(|both| L::and(L::shr(both, 4), low_4)));
+                let bytes = L::transpose_32_bytes(block.add(16 + 32 * i), stride);
+                sink.put(2 * i, bytes.map(|bytes| L::and(bytes, low_4)));
+                sink.put(2 * i + 1, bytes.map(|bytes| L::and(L::shr(bytes, 4), low_4)));
             }
         }
     }
 }
 
-/// The same with 32 bytes of fifth bits, which come first: bit `b` of each is of the `b`-th 32 weights.
+/// Like `Q4_K`, with 32 bytes of fifth bits before the weights: bit `b` of each byte belongs to the `b`-th 32 weights.
 pub(in super::super) struct Q5K;
 
 impl Unpack for Q5K {
@@ -124,29 +124,29 @@ impl Unpack for Q5K {
 
     #[inline(always)]
     unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and room for a unit.
         unsafe {
-            store_head::<L>(block, stride, to);
+            store_header::<L>(block, stride, to);
         }
     }
 
     #[inline(always)]
     unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and a sink that takes them.
         unsafe {
             let low_4 = L::splat(LOW_4);
             let fifth = L::transpose_32_bytes(block.add(16), stride);
             for (i, first) in (0..4).zip((0..8).step_by(2)) {
-                let both = L::transpose_32_bytes(block.add(48 + 32 * i), stride);
-                sink.put(2 * i, from_fn(|j| L::or(L::and(both[j], low_4), bit::<L>(fifth[j], first, 4, BIT_4))));
-                let high = |j| L::or(L::and(L::shr(both[j], 4), low_4), bit::<L>(fifth[j], first + 1, 4, BIT_4));
+                let bytes = L::transpose_32_bytes(block.add(48 + 32 * i), stride);
+                sink.put(2 * i, from_fn(|j| L::or(L::and(bytes[j], low_4), bit::<L>(fifth[j], first, 4, BIT_4))));
+                let high = |j| L::or(L::and(L::shr(bytes[j], 4), low_4), bit::<L>(fifth[j], first + 1, 4, BIT_4));
                 sink.put(2 * i + 1, from_fn(high));
             }
         }
     }
 }
 
-/// 128 bytes of lower four bits, 64 of upper two, 16 scales, a half.
+/// 128 bytes of lower four bits, 64 of upper two bits, 16 scales, a half.
 pub(in super::super) struct Q6K;
 
 impl Unpack for Q6K {
@@ -160,11 +160,11 @@ impl Unpack for Q6K {
 
     #[inline(always)]
     unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and a sink that takes them.
         unsafe {
             let (low_4, upper) = (L::splat(LOW_4), L::splat(BITS_4_5));
             let joined = |low, high| L::or(L::and(low, low_4), L::and(high, upper));
-            // Few sums wait for those before them, rather than many words for a register.
+            // The order keeps a few sums waiting instead of many words, which would need more registers.
             for half in 0..2 {
                 let two = L::transpose_32_bytes(block.add(128 + 32 * half), stride);
                 let b = L::transpose_32_bytes(block.add(64 * half + 32), stride);
@@ -181,7 +181,7 @@ impl Unpack for Q6K {
 
     #[inline(always)]
     unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             let scale = L::load_halves(column::<L, u16>(block.add(208), stride).as_ptr());
             for (i, four) in L::transpose_16_bytes(block.add(192), stride).into_iter().enumerate() {
@@ -195,7 +195,7 @@ impl Unpack for Q6K {
     }
 }
 
-/// 32 bytes of third bits, 64 of lower two, 16 scales in 12 bytes, a half.
+/// 32 bytes of third bits, 64 of lower two bits, 16 scales in 12 bytes, a half.
 pub(in super::super) struct Q3K;
 
 impl Unpack for Q3K {
@@ -209,7 +209,7 @@ impl Unpack for Q3K {
 
     #[inline(always)]
     unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and a sink that takes them.
         unsafe {
             let low_2 = L::splat(LOW_2);
             let third = L::transpose_32_bytes(block, stride);
@@ -225,10 +225,10 @@ impl Unpack for Q3K {
 
     #[inline(always)]
     unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             let low_2 = L::splat(LOW_2);
-            // The last 16 bytes of the block begin two bytes before the scales.
+            // The last 16 bytes of the block start two bytes before the scales.
             let [a, b, c, d] = L::transpose_16_bytes(block.add(94), stride);
             let next = |low, high| L::or(L::shr(low, 16), L::shl(high, 16));
             let (a, b, c, scale) = (next(a, b), next(b, c), next(c, d), L::low_halves(L::shr(d, 16)));
@@ -243,7 +243,7 @@ impl Unpack for Q3K {
     }
 }
 
-/// 16 bytes of a scale and a minimum, 64 of weights, two halves.
+/// 16 bytes of a scale and a minimum each, 64 bytes of weights, two halves.
 pub(in super::super) struct Q2K;
 
 impl Unpack for Q2K {
@@ -257,7 +257,7 @@ impl Unpack for Q2K {
 
     #[inline(always)]
     unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and a sink that takes them.
         unsafe {
             let low_2 = L::splat(LOW_2);
             for half in 0..2 {
@@ -271,22 +271,22 @@ impl Unpack for Q2K {
 
     #[inline(always)]
     unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             let low_4 = L::splat(LOW_4);
             let halves = L::load(column::<L, u32>(block.add(80), stride).as_ptr().cast());
             let scale = L::low_halves(halves);
             let mins_at = to.add(L::VECTOR * Super16WithMins::MINS_AT);
-            for (i, both) in L::transpose_16_bytes(block, stride).into_iter().enumerate() {
-                store_scales::<L>(scale, L::and(both, low_4), 0, to.add(L::VECTOR * (Super16WithMins::SCALES_AT + 4 * i)));
-                store_pairs::<L>(L::and(L::shr(both, 4), low_4), mins_at.add(2 * L::VECTOR * i));
+            for (i, bytes) in L::transpose_16_bytes(block, stride).into_iter().enumerate() {
+                store_scales::<L>(scale, L::and(bytes, low_4), 0, to.add(L::VECTOR * (Super16WithMins::SCALES_AT + 4 * i)));
+                store_min_pairs::<L>(L::and(L::shr(bytes, 4), low_4), mins_at.add(2 * L::VECTOR * i));
             }
             store_min_scale::<L>(L::low_halves(L::shr(halves, 16)), mins_at.add(8 * L::VECTOR));
         }
     }
 }
 
-/// A half, 8 times two upper bits of scales, 8 times four lower ones, then 8 times 16 bytes of two indices.
+/// A half, 8 times two upper bits of scales, 8 times four lower bits, then 8 times 16 bytes of two indices each.
 pub(in super::super) struct Iq4Xs;
 
 impl Unpack for Iq4Xs {
@@ -300,9 +300,9 @@ impl Unpack for Iq4Xs {
 
     #[inline(always)]
     unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and a sink that takes them.
         unsafe {
-            let table = if L::SIGNED { const { &IQ4_VALUES } } else { const { &raised(IQ4_VALUES, -128) } };
+            let table = if L::SIGNED { const { &IQ4_VALUES } } else { const { &add_offset(IQ4_VALUES, -128) } };
             for i in 0..8 {
                 sink.put(i, lookup_nibbles::<L>(table, nibbles::<L>(block.add(8 + 16 * i), stride)));
             }
@@ -311,7 +311,7 @@ impl Unpack for Iq4Xs {
 
     #[inline(always)]
     unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+        // SAFETY: the caller guarantees the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             let [head, low, ..] = L::transpose_16_bytes(block, stride);
             let scale = L::low_halves(head);
