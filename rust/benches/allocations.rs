@@ -135,13 +135,13 @@ impl Counts {
 struct Meter(Mutex<Vec<Counts>>);
 
 impl WakeHandle for Meter {
-    fn ring(&self) {
+    fn wake(&self) {
         let mut steps = self.0.lock().expect("no code that holds the list can panic");
         assert!(steps.len() < steps.capacity(), "the meter must not allocate");
         steps.push(Counts::now());
     }
 
-    fn rest(&self, _: usize) -> Duration {
+    fn min_interval(&self, _: usize) -> Duration {
         Duration::ZERO
     }
 }
@@ -240,7 +240,7 @@ fn line(n: u32, n_shared: usize, counted: Counts, recent: &[RecentStep]) -> Stri
         ("sample", |times| times.sample),
         ("text", |times| times.text),
         ("emit", |times| times.emit),
-        ("move", |times| times.spill + times.restore),
+        ("move", |times| times.offload + times.reload),
     ];
     let shares: Vec<String> = parts.iter().map(|&(name, of)| format!("{name} {:.2} %", 100.0 * share(of))).collect();
     let step_us = took.as_secs_f64() * 1e6 / recent.len().max(1) as f64;

@@ -174,11 +174,11 @@ struct Told {
 }
 
 impl WakeHandle for Told {
-    fn ring(&self) {
+    fn wake(&self) {
         self.at.lock().expect("a bell cannot panic").push(self.decodes.len());
     }
 
-    fn rest(&self, _: usize) -> Duration {
+    fn min_interval(&self, _: usize) -> Duration {
         Duration::ZERO
     }
 }

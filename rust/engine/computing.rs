@@ -1,4 +1,4 @@
-//! The decode of a step, and what is left of it where it failed.
+//! The decode of a step, and its recovery from failures.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::engine::runner::{DecodeError, Runner};
 use crate::engine::running_sequence::RunningSequence;
 use crate::error::Error;
 
-/// Computes the plan and returns how long that took. `None` where there was nothing to compute, or nothing came of it.
+/// Computes the plan and returns its duration. `None` if there was nothing to compute, or it failed.
 pub(super) fn compute<R: Runner>(core: &mut Core<R>, planner: &mut Planner) -> Option<Duration> {
     if planner.plan.rows.is_empty() {
         return None;
@@ -23,14 +23,14 @@ pub(super) fn compute<R: Runner>(core: &mut Core<R>, planner: &mut Planner) -> O
     let n_rows = count(planner.plan.rows.iter());
     let n_single = count(running.iter().filter(|running| running.takes_one_row()));
     if !planner.changes_adapters {
-        planner.scheduler.observe(n_single, n_rows - n_single, planner.n_cells, took);
+        planner.budget.observe(n_single, n_rows - n_single, planner.n_cells, took);
     } else if n_single == n_rows {
-        // What it took longer is what the change cost. Steps with prompts differ by more than that.
-        let mean_s = planner.scheduler.mean_s(n_single, planner.n_cells);
-        planner.rounds.observe_change(if mean_s > 0.0 { took.as_secs_f64() - mean_s } else { 0.0 });
+        // The excess over the mean is the cost of the change. Steps with prompts vary by more than that.
+        let mean_s = planner.budget.mean_s(n_single, planner.n_cells);
+        planner.adapters.observe_change(if mean_s > 0.0 { took.as_secs_f64() - mean_s } else { 0.0 });
     }
     count_decode(core);
-    core.stats.n_computed += u64::from(n_rows - n_drawn_before(core.slots.running()));
+    core.stats.n_computed += u64::from(n_rows - n_sampled_before(core.slots.running()));
     Some(took)
 }
 
@@ -39,12 +39,13 @@ fn count_decode<R: Runner>(core: &mut Core<R>) {
     core.stats.n_busy += core.slots.running().len() as u64;
 }
 
-/// Rows of the plan that compute a token drawn in the step before.
-fn n_drawn_before(running: &[RunningSequence]) -> u32 {
+/// Returns the number of rows of tokens that were sampled in the previous step.
+fn n_sampled_before(running: &[RunningSequence]) -> u32 {
     count(running.iter().filter(|running| running.takes_one_row() && running.sequence.n_predicted() > 0))
 }
 
-/// A decode failed: takes its rows back, tries once more without those of prompts, and ends what still fails with an error.
+/// Recovers from a failed decode: undoes its rows, retries once without the rows of prompts, and fails the requests that still
+/// cannot be computed.
 fn recover<R: Runner>(core: &mut Core<R>, planner: &mut Planner, error: &DecodeError) -> bool {
     let error = Error::Decode { reason: error.reason.clone() };
     let planned = |running: &&RunningSequence| running.n_planned > 0;
@@ -54,11 +55,11 @@ fn recover<R: Runner>(core: &mut Core<R>, planner: &mut Planner, error: &DecodeE
         let ids = |of: Vec<&RunningSequence>| of.into_iter().map(|running| running.sequence.request_id).collect();
         (ids(decoding), ids(prefilling))
     };
-    let is_whole = undo_rows(core, |_| true);
-    if is_whole && !decoding.is_empty() && !prefilling.is_empty() {
+    let is_undone = undo_rows(core, |_| true);
+    if is_undone && !decoding.is_empty() && !prefilling.is_empty() {
         fail(core, &prefilling, &error);
         let rows = core.slots.running().iter().filter(|running| running.takes_one_row());
-        let rows = rows.flat_map(|running| running.planned().map(|tokens| (running.id, tokens)));
+        let rows = rows.flat_map(|running| running.planned_tokens().map(|tokens| (running.id, tokens)));
         core.memory.cache_mut().extend(rows);
         planner.fill(core.slots.running(), RunningSequence::takes_one_row);
         if core.memory.decode(&planner.plan).is_ok() {
@@ -72,12 +73,13 @@ fn recover<R: Runner>(core: &mut Core<R>, planner: &mut Planner, error: &DecodeE
     false
 }
 
-/// Forgets the planned rows of those that `filter` lets through; `false` where the model's memory cannot.
+/// Undoes the planned rows of the sequences that pass `filter`. Returns `false` if the model's memory cannot.
 fn undo_rows<R: Runner>(core: &mut Core<R>, filter: impl Fn(&RunningSequence) -> bool) -> bool {
-    let mut is_whole = true;
+    let mut is_undone = true;
     for running in core.slots.running().iter().filter(|running| running.n_planned > 0 && filter(running)) {
-        // Of a picture that is held whole or not at all, a part cannot be kept: it goes with its request, which is of a prompt.
-        is_whole &= core.memory.truncate(running.id, running.n_held) || running.n_cacheable() < running.n_held;
+        // A part of a picture that can only be cached as a whole cannot be kept: it is dropped with its request, which is a
+        // prefilling one.
+        is_undone &= core.memory.truncate(running.id, running.n_held) || running.n_cacheable() < running.n_held;
     }
-    is_whole
+    is_undone
 }

@@ -1,4 +1,4 @@
-//! What a step works on.
+//! The state that a step changes.
 
 use std::time::Instant;
 
@@ -19,89 +19,96 @@ use crate::engine::stopwatch::{Stopwatch, TimeField};
 use crate::request::{Event, Task};
 use crate::sampling::Threads;
 
-/// All that the worker's steps change: each part of it keeps its own rules, and the functions of the step tie them together.
+/// State of the worker. Each part keeps its own rules; the functions of the step coordinate them.
 pub(super) struct Core<R> {
     pub(super) limits: Limits,
     pub(super) memory: Memory<R>,
     pub(super) queue: Queue,
     pub(super) slots: Slots,
-    pub(super) outbox: Output,
+    pub(super) output: Output,
     pub(super) history: History,
     pub(super) forks: ForkRegistry,
-    pub(super) recall: PromptLogprobCache,
+    pub(super) logprob_cache: PromptLogprobCache,
     pub(super) samplers: Threads,
-    /// All but what is only known when they are published.
+    /// Metrics, except the ones that are computed when published.
     pub(super) stats: Stats,
     pub(super) stopwatch: Stopwatch,
-    /// Whether this step has changed who runs, or who waits for whom: then the next one finds something to do.
+    /// Whether this step changed which sequences run or wait: then the next step has work.
     pub(super) has_changed: bool,
-    /// Who found no room last.
+    /// The sequence that was last refused for lack of cells.
     pub(super) refused: Option<RefusedSequence>,
 }
 
-/// A sequence that found no room, and how many cells were left for it: until more are, it is not looked at again.
+/// A sequence that was refused for lack of cells, and the headroom at that time. It is not tried again until the headroom
+/// grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RefusedSequence {
-    pub(super) seniority: SchedulingKey,
+    pub(super) scheduling_key: SchedulingKey,
     pub(super) n_left: i64,
 }
 
 impl<R: Runner> Core<R> {
-    /// What the request of the sequence at `nth` wants with its prompt.
+    /// Returns the task of the sequence at `nth`.
     pub(super) fn task(&self, nth: usize) -> &Task {
         &self.slots.running()[nth].sequence.request().task
     }
 
-    /// Cells that are free or can be evicted, but for those that running sequences will take.
+    /// Returns the headroom: free and evictable cells, minus those reserved for running sequences.
     pub(super) fn n_left(&self) -> i64 {
-        let n_promised: i64 = self.slots.running().iter().map(n_reserved).sum();
-        let n_there = self.memory.cache().n_free() + self.memory.cache().n_evictable();
-        i64::try_from(n_there).expect("a pool has fewer than 2³² cells") - n_promised
+        let n_reserved_cells: i64 = self.slots.running().iter().map(n_reserved).sum();
+        let n_available = self.memory.cache().n_free() + self.memory.cache().n_evictable();
+        i64::try_from(n_available).expect("a device cache has fewer than 2³² cells") - n_reserved_cells
     }
 
     pub(super) fn is_complete(&self, nth: usize) -> bool {
         *self.task(nth) == Task::Complete
     }
 
-    /// Up to which token of its prompt the next branch of a request knows what it is to tell, where it is to tell log-probabilities:
-    /// those from there on need the rows of logits before them. At least 1.
-    pub(super) fn n_told(&self, job: &RequestGroup) -> Option<u32> {
-        let from = job.logprobs_from()?;
-        Some(from + if job.uses_logprob_cache() { self.recall.n_known(&job.variants, &job.prompt, from) } else { 0 })
+    /// Returns the first prompt position whose logits the next branch of a group needs for prompt logprobs; earlier ones
+    /// are cached. `None` if the group reports none. At least 1.
+    pub(super) fn first_uncached_logprob(&self, group: &RequestGroup) -> Option<u32> {
+        let from = group.logprobs_from()?;
+        Some(
+            from + if group.uses_logprob_cache() {
+                self.logprob_cache.n_cached(&group.adapter_schedule, &group.prompt, from)
+            } else {
+                0
+            },
+        )
     }
 
-    /// Whether there is anything to do.
+    /// Returns true if there is work.
     pub(super) fn is_busy(&self) -> bool {
         !self.queue.is_empty() || self.forks.is_building()
     }
 
-    /// Something for the reader of a request, who is told when the step ends.
-    pub(super) fn tell(&mut self, request_id: u64, event: Event) {
+    /// Queues an event for a stream; it is published when the step ends.
+    pub(super) fn emit(&mut self, request_id: u64, event: Event) {
         if !matches!(&event, Event::Token(token) if token.n_predicted > 1) {
-            self.outbox.hurry();
+            self.output.mark_urgent();
         }
-        let job = self.queue.job_mut(request_id);
-        if job.events.is_empty() {
-            self.outbox.told.push(request_id);
+        let group = self.queue.group_mut(request_id);
+        if group.events.is_empty() {
+            self.output.groups_with_events.push(request_id);
         }
-        job.events.push(event);
+        group.events.push(event);
     }
 
-    /// A step begins: what was copied before it was no part of one. Returns the moment.
+    /// Starts a step; earlier copying belongs to no step. Returns the current time.
     pub(super) fn begin_step(&mut self) -> Instant {
         self.count_copying();
         self.stopwatch.begin()
     }
 
-    /// A part of the step ends; what was copied meanwhile counts on its own.
+    /// Ends a stage of the step. Copying during it is counted separately.
     pub(super) fn lap(&mut self, part: TimeField) -> Instant {
         self.count_copying();
         self.stopwatch.lap(part)
     }
 
     fn count_copying(&mut self) {
-        let CopyTime { spill, restore } = self.memory.take_copying();
-        self.stopwatch.count(|times| &mut times.spill, spill);
-        self.stopwatch.count(|times| &mut times.restore, restore);
+        let CopyTime { offload, reload } = self.memory.take_copy_time();
+        self.stopwatch.count(|times| &mut times.offload, offload);
+        self.stopwatch.count(|times| &mut times.reload, reload);
     }
 }

@@ -1,4 +1,4 @@
-//! What is asked of branches that are forked, and what is known of these.
+//! Fork commands, and the branches that can be forked.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,151 +13,152 @@ use crate::error::Result;
 use crate::request::{Media, PlacedMedia, Request, Token};
 use crate::sampling::Sampler;
 
-/// So many tokens a step copies for forks, and so many, in tokens that are copied, it reads again for them: some milliseconds' work each.
-/// Forks that take more are made over several steps, and what is asked for behind them of their stream's branches is done after that;
-/// what begins to copy more is taken from the channel in the next step, and with it whatever comes behind.
-pub(super) const MAX_FORKED_TOKENS: usize = 1 << 18;
+/// Maximum tokens copied per step for forks, and, in units of copied tokens, replayed for them: some milliseconds of work each.
+/// Forks that need more are built over several steps, and later commands to branches of the same stream wait for them. Once the
+/// copy limit is reached, further commands are taken from the channel in the next step.
+pub(super) const MAX_COPIED_TOKENS: usize = 1 << 18;
 
-/// A token that a sampler, a grammar or a text reads again counts for so many that are copied: a step reads 8,192.
-pub(super) const READ_AGAIN: usize = 32;
+/// Cost of replaying one token through a sampler, a grammar or a text, in copied tokens: a step replays 8,192.
+pub(super) const REPLAY_COST: usize = 32;
 
-/// A fork that a caller asks for; counted in [`Published::n_waiting`](crate::engine::outbox::Published::n_waiting).
+/// A fork command; counted in [`SharedState::n_waiting`](crate::engine::output::SharedState::n_waiting).
 pub(crate) struct ForkRequest {
-    pub(crate) order: ForkSpec,
+    pub(crate) spec: ForkSpec,
     pub(crate) answer: ForkAnswer,
 }
 
-/// What is asked for.
+/// Parameters of a fork command.
 pub(crate) struct ForkSpec {
     pub(crate) stream_id: u64,
-    /// As the stream counts its branches.
+    /// Index in the stream.
     pub(crate) branch: u32,
     pub(crate) at: ForkPoint,
     pub(crate) append: Vec<Token>,
-    pub(crate) ways: ForkBranches,
-    /// Names the job that the forks become.
+    pub(crate) branches: ForkBranches,
+    /// Id of the group that the forks become.
     pub(crate) request_id: u64,
-    /// Their own stream, where they have one.
-    pub(crate) own: Option<Arc<Sender>>,
-    pub(crate) place: QueuePermit,
+    /// Their new stream, if any.
+    pub(crate) own_stream: Option<Arc<Sender>>,
+    pub(crate) permit: QueuePermit,
 }
 
-/// As [`Ways`](crate::engine::stream::Ways), checked, and with samplers that have seen nothing.
+/// As [`ForkKind`](crate::engine::stream::ForkKind), validated, and with samplers that have accepted nothing.
 pub(crate) enum ForkBranches {
-    Alike(u32),
-    Anew { requests: Vec<(Request, Sampler)>, with_own_seeds: bool },
+    Continue(u32),
+    Restart { requests: Vec<(Request, Sampler)>, with_own_seeds: bool },
 }
 
-/// Tells whoever asked what became of it; that is over when this is dropped.
+/// Sends the answer to a fork command. The wake handle is called on drop, after the channel is closed.
 pub(crate) struct ForkAnswer {
-    /// Always there until the drop.
-    asker: Option<SyncSender<Result<ForkOutcome>>>,
-    bell: Option<Arc<dyn WakeHandle>>,
+    /// `Some` until the drop.
+    reply: Option<SyncSender<Result<ForkOutcome>>>,
+    wake_handle: Option<Arc<dyn WakeHandle>>,
 }
 
 impl ForkAnswer {
-    pub(crate) fn new(asker: SyncSender<Result<ForkOutcome>>, bell: Option<Arc<dyn WakeHandle>>) -> Self {
-        Self { asker: Some(asker), bell }
+    pub(crate) fn new(reply: SyncSender<Result<ForkOutcome>>, wake_handle: Option<Arc<dyn WakeHandle>>) -> Self {
+        Self { reply: Some(reply), wake_handle }
     }
 
-    /// Whoever asked may have gone: then nobody needs it.
-    pub(super) fn give(self, made: Result<ForkOutcome>) {
-        if let Some(asker) = &self.asker {
-            asker.send(made).unwrap_or_default();
+    /// Sends the answer; it is discarded if the caller has left.
+    pub(super) fn send(self, outcome: Result<ForkOutcome>) {
+        if let Some(reply) = &self.reply {
+            reply.send(outcome).unwrap_or_default();
         }
     }
 }
 
 impl Drop for ForkAnswer {
     fn drop(&mut self) {
-        self.asker = None;
-        if let Some(bell) = &self.bell {
-            bell.ring();
+        self.reply = None;
+        if let Some(wake_handle) = &self.wake_handle {
+            wake_handle.wake();
         }
     }
 }
 
-/// A branch that can be forked: how it is written, and how far. A clone copies next to nothing.
+/// A branch that can be forked. A clone copies almost nothing.
 #[derive(Clone)]
 pub(super) struct ForkSource {
     pub(super) tokens: Tokens,
     pub(super) n_prompt: u32,
-    /// The last of the tokens are drawn.
+    /// Number of sampled tokens, at the end of `tokens`.
     pub(super) n_predicted: u32,
     pub(super) shifted_at: Option<u32>,
-    pub(super) variants: AdapterSchedule,
-    pub(super) asked_for: AdapterSet,
+    pub(super) adapter_schedule: AdapterSchedule,
+    pub(super) requested_adapters: AdapterSet,
     pub(super) media: Arc<[PlacedMedia]>,
-    pub(super) written: Vec<Range<u32>>,
-    pub(super) way: Arc<BranchSpec>,
-    /// What it began with, where it was forked itself.
-    pub(super) begun: Option<Rc<ForkState>>,
-    /// Whether its last token showed all that had been held back, since it has ended.
-    pub(super) has_shown_all: bool,
+    pub(super) generated_ranges: Vec<Range<u32>>,
+    pub(super) branch_spec: Arc<BranchSpec>,
+    /// State that it began with, if it is a fork itself.
+    pub(super) fork_state: Option<Rc<ForkState>>,
+    /// Whether its last event published all text that was held back, because it has ended.
+    pub(super) has_published_all: bool,
 }
 
 impl ForkSource {
-    /// Branch `index` of a job, which has drawn nothing; `begun` is what the job's branches begin with.
-    pub(super) fn new(job: &RequestGroup, index: u32, begun: Option<Rc<ForkState>>) -> Self {
+    /// Branch `index` of a group, without sampled tokens; `fork_state` is the state that the group's branches began with.
+    pub(super) fn new(group: &RequestGroup, index: u32, fork_state: Option<Rc<ForkState>>) -> Self {
         Self {
-            tokens: Tokens::new(Arc::clone(&job.prompt)),
-            n_prompt: job.n_prompt(),
+            tokens: Tokens::new(Arc::clone(&group.prompt)),
+            n_prompt: group.n_prompt(),
             n_predicted: 0,
             shifted_at: None,
-            variants: job.variants.clone(),
-            asked_for: job.asked_for.clone(),
-            media: Arc::clone(&job.media),
-            written: job.written.clone(),
-            way: Arc::clone(job.way(index).0),
-            begun,
-            has_shown_all: false,
+            adapter_schedule: group.adapter_schedule.clone(),
+            requested_adapters: group.requested_adapters.clone(),
+            media: Arc::clone(&group.media),
+            generated_ranges: group.generated_ranges.clone(),
+            branch_spec: Arc::clone(group.branch_spec(index).0),
+            fork_state,
+            has_published_all: false,
         }
     }
 
-    /// The same one, as far as `sequence` has come.
-    pub(super) fn reached(self, sequence: &Sequence) -> Self {
+    /// Returns the same source advanced to the state of `sequence`.
+    pub(super) fn advanced_to(self, sequence: &Sequence) -> Self {
         Self {
             tokens: sequence.tokens.clone(),
             n_predicted: sequence.n_predicted(),
             shifted_at: sequence.shifted_at(),
-            variants: sequence.variants.clone(),
+            adapter_schedule: sequence.adapter_schedule.clone(),
             ..self
         }
     }
 
-    /// Length of the text up to the end of its first `n_said` drawn tokens; `None` if a context shift has dropped that position.
-    pub(super) fn cut(&self, n_said: u32) -> Option<u32> {
-        let n_tokens = self.tokens.len().checked_sub(self.n_predicted.checked_sub(n_said)?)?;
+    /// Returns the length of the text up to the end of its first `n_sampled` sampled tokens; `None` if a context shift has
+    /// dropped that position.
+    pub(super) fn length_at(&self, n_sampled: u32) -> Option<u32> {
+        let n_tokens = self.tokens.len().checked_sub(self.n_predicted.checked_sub(n_sampled)?)?;
         Some(n_tokens).filter(|&n_tokens| self.shifted_at.is_none_or(|shifted_at| n_tokens > shifted_at))
     }
 
-    /// Where in all of its tokens is what is left of the first `n_said` that it has drawn.
-    pub(super) fn drawn(&self, n_said: u32) -> Range<u32> {
-        let Some(end) = self.cut(n_said) else { return 0..0 };
-        self.shifted_at.unwrap_or(0).max(end.saturating_sub(n_said))..end
+    /// Returns the range in `tokens` of the first `n_sampled` sampled tokens, without dropped ones.
+    pub(super) fn sampled_range(&self, n_sampled: u32) -> Range<u32> {
+        let Some(end) = self.length_at(n_sampled) else { return 0..0 };
+        self.shifted_at.unwrap_or(0).max(end.saturating_sub(n_sampled))..end
     }
 
-    /// Bytes that it alone takes, about.
-    pub(super) fn n_own(&self) -> usize {
-        size_of::<Self>() + size_of::<Token>() * self.tokens.n_own() + size_of_val(&self.written[..])
+    /// Returns the approximate size of what it does not share, in bytes.
+    pub(super) fn n_own_bytes(&self) -> usize {
+        size_of::<Self>() + size_of::<Token>() * self.tokens.n_own() + size_of_val(&self.generated_ranges[..])
     }
 
     fn has_medium(&self, media: &Media) -> bool {
         self.media.iter().any(|placed| placed.media == *media)
     }
 
-    /// Bytes that branches share which began together, about: of each part that one of `others` does not have.
-    pub(super) fn n_shared<'a>(&self, others: &(impl Iterator<Item = &'a Self> + Clone)) -> usize {
-        let has_no = |is_it: &dyn Fn(&Self) -> bool| !others.clone().any(is_it);
+    /// Returns the approximate size of the parts that branches of one stream share and that none of `others` has, in bytes.
+    pub(super) fn n_shared_bytes<'a>(&self, others: &(impl Iterator<Item = &'a Self> + Clone)) -> usize {
+        let is_new = |has_part: &dyn Fn(&Self) -> bool| !others.clone().any(has_part);
         let prompt = self.tokens.prompt();
-        let of_prompt = has_no(&|other| Arc::ptr_eq(other.tokens.prompt(), prompt)).then(|| size_of_val(&**prompt));
-        let of_way = has_no(&|other| Arc::ptr_eq(&other.way, &self.way)).then(|| self.way.n_bytes());
-        let begun = self
-            .begun
+        let prompt_bytes = is_new(&|other| Arc::ptr_eq(other.tokens.prompt(), prompt)).then(|| size_of_val(&**prompt));
+        let spec_bytes = is_new(&|other| Arc::ptr_eq(&other.branch_spec, &self.branch_spec)).then(|| self.branch_spec.n_bytes());
+        let fork_state = self
+            .fork_state
             .as_ref()
-            .filter(|&begun| has_no(&|other| other.begun.as_ref().is_some_and(|known| Rc::ptr_eq(known, begun))));
-        let of_media = self.media.iter().filter(|placed| has_no(&|other| other.has_medium(&placed.media)));
-        let of_media = of_media.map(|placed| usize::try_from(placed.media.n_bytes()).unwrap_or(usize::MAX));
-        of_prompt.into_iter().chain(of_media).chain(of_way).chain(begun.map(|begun| begun.n_bytes())).sum()
+            .filter(|&fork_state| is_new(&|other| other.fork_state.as_ref().is_some_and(|known| Rc::ptr_eq(known, fork_state))));
+        let new_media = self.media.iter().filter(|placed| is_new(&|other| other.has_medium(&placed.media)));
+        let new_media = new_media.map(|placed| usize::try_from(placed.media.n_bytes()).unwrap_or(usize::MAX));
+        prompt_bytes.into_iter().chain(new_media).chain(spec_bytes).chain(fork_state.map(|fork_state| fork_state.n_bytes())).sum()
     }
 }

@@ -1,8 +1,9 @@
-//! Texts that outgrow what a model was trained on: their older tokens take positions in groups, where [`Grouping`] says.
+//! Self-extend: texts longer than the model was trained on, whose older tokens share positions in groups, as configured by
+//! [`Grouping`].
 //!
-//! A cell has one position for all who hold it. So when tokens of a sequence are grouped for the first time, it takes a copy of what
-//! it holds, and shares nothing from then on. What others find, in the tree or in the store, is never grouped: of a prompt that is
-//! longer than that they find its beginning.
+//! A cell has one position for all sequences that share it. When tokens of a sequence are grouped for the first time, the
+//! sequence therefore copies its cells, and shares none afterwards. Cached cells are never grouped: a longer prompt shares
+//! only its beginning.
 //!
 //! [`Grouping`]: crate::config::Grouping
 
@@ -10,16 +11,16 @@ use crate::engine::core::Core;
 use crate::engine::lifecycle::{Urgency, free_cells, free_ids, preempt};
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::engine::running_sequence::{Phase, RunningSequence};
-use crate::engine::tier_moves::count_lost;
+use crate::engine::tier_moves::lower_n_cached;
 use crate::request::{Task, Token};
 
-/// How many of the first tokens of a sequence are to be grouped before its next one is computed.
+/// Returns the number of first tokens of a sequence that must be grouped before its next one is computed.
 fn n_due<R: Runner>(core: &Core<R>, running: &RunningSequence) -> u32 {
     let grouping = core.limits.grouping.filter(|_| running.sequence.request().task == Task::Complete);
     grouping.map_or(0, |grouping| grouping.n_grouped(running.n_held, running.sequence.n_prompt))
 }
 
-/// How many tokens a sequence may compute until more are grouped; none before what is due is done.
+/// Returns how many tokens a sequence may compute until more are grouped; 0 if grouping is due.
 pub(super) fn n_until_grouped<R: Runner>(core: &Core<R>, running: &RunningSequence) -> u32 {
     match core.limits.grouping {
         Some(_) if n_due(core, running) > running.n_grouped.unwrap_or(0) => 0,
@@ -30,14 +31,14 @@ pub(super) fn n_until_grouped<R: Runner>(core: &Core<R>, running: &RunningSequen
     }
 }
 
-/// Groups what is due, the most senior first: junior ones give way for the copies that it takes.
+/// Groups due tokens, most senior sequence first; junior ones are preempted for the copies.
 pub(super) fn group<R: Runner>(core: &mut Core<R>) {
     let Some(grouping) = core.limits.grouping else { return };
     let mut nth = 0;
     while nth < core.slots.running().len() {
         let running = &core.slots.running()[nth];
         let is_due = running.n_ready() > 0 && n_due(core, running) > running.n_grouped.unwrap_or(0);
-        if is_due && (running.n_grouped.is_some() || take_own(core, nth)) {
+        if is_due && (running.n_grouped.is_some() || copy_cells(core, nth)) {
             let n_due = n_due(core, &core.slots.running()[nth]);
             let running = &mut core.slots.running_mut()[nth];
             let n_before = running.n_grouped.replace(n_due).unwrap_or(0);
@@ -49,9 +50,9 @@ pub(super) fn group<R: Runner>(core: &mut Core<R>) {
     }
 }
 
-/// The sequence at `nth` takes a copy of its own of what it holds; where there is no room for that, or the memory refuses, it
-/// computes all of it again. `false` where there is no sequence id for it in this step.
-fn take_own<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
+/// Gives the sequence at `nth` a copy of its cells. If there is no room, or the memory refuses, it computes all of them again.
+/// Returns `false` if no sequence id is available in this step.
+fn copy_cells<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
     while !free_ids(core, 1) {
         let is_junior = core.slots.running().len() > nth + 1;
         if core.memory.is_out_of_time() || !is_junior {
@@ -62,8 +63,8 @@ fn take_own<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
     let RunningSequence { id, n_held, .. } = core.slots.running()[nth];
     let has_room = free_cells(core, nth, n_held, Urgency::Now) == n_held;
     let running = &core.slots.running()[nth];
-    let (tokens, variants) = (running.held(), running.sequence.variants.clone());
-    let own = core.memory.place_private(&variants).expect("an id was freed before");
+    let (tokens, adapter_schedule) = (running.computed_tokens(), running.sequence.adapter_schedule.clone());
+    let own = core.memory.place_private(&adapter_schedule).expect("an id was freed before");
     let is_copied = has_room && copy(core, id, own, &tokens);
     core.memory.cache_mut().unpin(id);
     core.has_changed = true;
@@ -71,12 +72,12 @@ fn take_own<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
     (running.id, running.n_grouped) = (own, Some(0));
     if !is_copied {
         (running.n_held, running.phase) = (0, Phase::Prefilling);
-        count_lost(core, nth);
+        lower_n_cached(core, nth);
     }
     true
 }
 
-/// Copies the `tokens` that `from` holds to `to`, which holds nothing. `false` where the memory refuses.
+/// Copies the `tokens` of `from` to `to`, which must be empty. Returns `false` if the memory refused.
 fn copy<R: Runner>(core: &mut Core<R>, from: KvSeqId, to: KvSeqId, tokens: &[Token]) -> bool {
     let copied = core.memory.copy(from, to, tokens);
     if let Err(error) = &copied {

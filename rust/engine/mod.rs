@@ -1,19 +1,28 @@
-//! Who decides, and when: the engine's handle, and behind it the worker thread that owns the runner.
+//! The engine: a handle for callers, and the worker thread that owns the runner and schedules its decodes.
 //!
-//! The worker's loop is [`worker`]; what its steps change is one [`core::Core`] of parts that keep their own rules, and each step is a
-//! function on it. A file names only files that stand before it here:
+//! [`worker`] runs the loop. Its steps change one [`core::Core`], whose parts keep their own rules; each stage of a step is a
+//! function on it. A file uses only files that precede it in this table:
 //!
-//! | files | what they are |
+//!
+//! | files | content |
 //! | --- | --- |
-//! | `runner` `stats` `scheduling_key` `shared_explanation` `stream` `prompt_logprob_cache` `pending_prompt_report` | the words that others use: a model, counters, who goes before whom, why a prompt is computed, a reader's end, what prompts were told, what a reader is to hear of one |
-//! | `step_cost` `step_budget` `adapter_round_robin` `stopwatch` `move_budget` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves |
-//! | `request_group` `checkpoint_positions` `sequence` `running_sequence` `slow_consumers` `transcripts` | a request, where what is computed of it is kept, one completion of it, one that is in a slot, readers that are behind, and what was written in chats |
-//! | `queue` `slots` `memory` `output` `history` `fork_request` `fork_builder` `forks` | the parts: who starts next, who runs, what is computed, what is told, what was asked before, what can be forked and how far that is |
-//! | `core` | all of them |
-//! | `explanation_builder` `lifecycle` `beams` `sampling_step` `prompt_logprobs` `checkpoints` `tasks` `forking` | what becomes of a sequence: how it ends or gives way, what a search makes of its beams, what it draws and tells, what is kept of it, what continues it |
-//! | `resumption` `tier_moves` `prefix_match` `grouping` `admission` `planning` `computing` `publishing` `questions` `stall_detector` | the steps of the loop, what is answered between them, and the check that each of them makes progress |
+//!
+//! | `runner` `stats` `scheduling_key` `shared_explanation` `stream` `prompt_logprob_cache` `pending_prompt_report` | shared types: the model trait, metrics, the priority order, cache explanations, streams, prompt logprobs and their reports |
+//!
+//! | `step_cost` `step_budget` `adapter_round_robin` `stopwatch` `move_budget` | rules on plain values: cost and size of a step, adapter round-robin, time per stage, budget for tier moves |
+//!
+//! | `request_group` `checkpoint_positions` `sequence` `running_sequence` `slow_consumers` `transcripts` | a request, its checkpoint positions, one completion, a completion in a slot, streams that lag, texts of earlier chats |
+//!
+//! | `queue` `slots` `memory` `output` `history` `fork_request` `fork_builder` `forks` | the parts of the core: waiting requests, slots, KV cache and runner, published events, evicted prefixes, forks |
+//!
+//! | `core` | the parts together |
+//!
+//! | `explanation_builder` `lifecycle` `beams` `sampling_step` `prompt_logprobs` `checkpoints` `tasks` `forking` | operations on sequences: finish, preempt, search, sample, report, checkpoint, fork |
+//!
+//! | `resumption` `tier_moves` `prefix_match` `grouping` `admission` `planning` `computing` `publishing` `questions` `stall_detector` | the stages of a step, queries between steps, and the check that each step makes progress |
 //! | `worker` | the loop |
-//! | `control` | what readers ask of it |
+//!
+//! | `control` | commands of stream readers |
 
 mod adapter_round_robin;
 mod admission;
@@ -93,7 +102,8 @@ use runner::{AdapterSchedule, AdapterSet, DefaultAdapters, MemoryKind, Runner};
 use transcripts::RetokenizedPrompt;
 use worker::{Command, Worker};
 
-/// A handle on the worker thread. Clones share it; the last one to drop ends it, and every open stream with [`Error::Stopped`].
+/// Handle to the worker thread. Clones share it. Dropping the last one stops the worker and ends every open stream with
+/// [`Error::Stopped`].
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -101,30 +111,30 @@ pub struct Engine {
 
 struct Inner {
     limits: Limits,
-    known: ModelInfo,
-    /// Those of requests that name none.
+    model: ModelInfo,
+    /// Default adapters, for requests that name none.
     adapters: DefaultAdapters,
     n_submitted: AtomicU64,
-    /// Unbounded, but holds no more than [`Limits::max_queue`] requests, because `n_waiting` counts them.
+    /// Unbounded, but holds at most [`Limits::max_queue`] requests, because `n_waiting` counts them.
     commands: mpsc::Sender<Command>,
     published: Arc<SharedState>,
     worker: Mutex<Option<JoinHandle<()>>>,
     worker_id: ThreadId,
-    /// A forked child has no worker thread that could be waited for.
+    /// Id of the process that started the worker. A forked child has no worker thread to join.
     process_id: u32,
 }
 
-/// What callers ask of the runner, which lives on another thread.
+/// Properties of the model, copied from the runner, which lives on the worker thread.
 struct ModelInfo {
     n_vocab: usize,
     n_adapters: u32,
-    /// Of each adapter the tokens from which on it counts, where it does not count from the beginning.
+    /// Invocation tokens of each adapter; empty for an adapter that applies from the first token.
     invocations: Vec<Vec<Token>>,
-    lexicon: TokenStrings,
+    token_strings: TokenStrings,
     memory: MemoryKind,
     is_repeatable: bool,
     uses_own_kernels: bool,
-    /// Tokens that are never drawn.
+    /// Tokens that are never sampled.
     suppressed: Vec<Token>,
 }
 
@@ -134,7 +144,7 @@ impl ModelInfo {
             n_vocab: runner.n_vocab(),
             n_adapters: runner.n_adapters(),
             invocations: (0..runner.n_adapters()).map(|id| runner.invocation(id).to_vec()).collect(),
-            lexicon: runner.lexicon(),
+            token_strings: runner.lexicon(),
             memory: runner.memory_kind(),
             is_repeatable: runner.is_repeatable(),
             uses_own_kernels: runner.uses_own_kernels(),
@@ -142,10 +152,10 @@ impl ModelInfo {
         }
     }
 
-    /// The activated adapter (aLoRA) among those that are on.
+    /// Returns the active aLoRA adapter (one with invocation tokens), if any.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for adapters that are not there, and where several are activated ones.
+    /// [`Error::InvalidRequest`] for unknown adapters, and for more than one active aLoRA adapter.
     fn check_adapters(&self, adapters: &[AdapterScale]) -> Result<Option<u32>> {
         validate_adapters(adapters, self.n_adapters)?;
         let mut activated =
@@ -158,12 +168,12 @@ impl ModelInfo {
         Ok(first)
     }
 
-    /// How a text is computed that begins with `prompt` and `suffix`: with these adapters, an activated one of them from `invoked_at` on or,
-    /// where that says nothing, from the last place where the prompt has its invocation.
+    /// Returns the adapter schedule of a text that begins with `prompt` and `suffix`. An aLoRA adapter applies from
+    /// `invoked_at`, or, if that is `None`, from its last invocation in the text.
     ///
     /// # Errors
     /// As [`ModelInfo::check_adapters`].
-    fn variants(
+    fn adapter_schedule(
         &self,
         adapters: &[AdapterScale],
         invoked_at: Option<u32>,
@@ -176,55 +186,55 @@ impl ModelInfo {
         let invocation = &self.invocations[activated as usize];
         let invoked_at = invoked_at.or_else(|| cache::invoked_at(prompt.ids().chain(suffix.iter().copied()), invocation));
         Ok(match invoked_at {
-            Some(place) => AdapterSchedule::changing(others, place, AdapterSet::with_adapters(all())),
+            Some(position) => AdapterSchedule::changing(others, position, AdapterSet::with_adapters(all())),
             None => others.into(),
         })
     }
 }
 
-/// A memory that cannot be cut keeps its state at `place`, where others part from a text that they share up to there.
-fn add_checkpoint(snapshots_at: &mut Vec<u32>, place: Option<u32>) {
-    if let Some(place) = place.filter(|&place| place > 0)
-        && let Err(at) = snapshots_at.binary_search(&place)
+/// Adds a checkpoint position, sorted; a position of 0 needs none.
+fn add_checkpoint(snapshots_at: &mut Vec<u32>, position: Option<u32>) {
+    if let Some(position) = position.filter(|&position| position > 0)
+        && let Err(at) = snapshots_at.binary_search(&position)
     {
-        snapshots_at.insert(at, place);
+        snapshots_at.insert(at, position);
     }
 }
 
-/// A request that this engine can serve.
+/// A request that was checked against this engine.
 struct ValidatedRequest {
     request: Request,
-    /// How its prompt and its branches are computed.
-    variants: AdapterSchedule,
-    /// The adapters that are on where each counts from the beginning.
-    asked_for: AdapterSet,
-    /// What of its prompt was written here.
-    written: Vec<Range<u32>>,
+    /// Adapter schedule of the prompt and the branches.
+    adapter_schedule: AdapterSchedule,
+    /// The adapters that were requested, regardless of where each applies from.
+    requested_adapters: AdapterSet,
+    /// Ranges of the prompt that this engine generated for earlier requests.
+    generated_ranges: Vec<Range<u32>>,
 }
 
-/// Requests of one stream that begin alike, each with the place of its first branch in the stream; at least one.
+/// Requests of one stream with an equal beginning, each with the index of its first branch in the stream; never empty.
 struct PromptGroup(Vec<(u32, ValidatedRequest)>);
 
-/// Puts requests together that begin alike, in the order of the first of each kind.
+/// Groups requests with an equal beginning, in order of first appearance.
 fn group(accepted: Vec<ValidatedRequest>) -> Vec<PromptGroup> {
-    let mut kinds: Vec<PromptGroup> = Vec::new();
+    let mut prompt_groups: Vec<PromptGroup> = Vec::new();
     let mut first = 0;
     for one in accepted {
         let at = first;
         first += one.request.n;
-        let is_alike = |PromptGroup(alike): &&mut PromptGroup| {
-            let (_, other) = &alike[0];
-            other.variants == one.variants && other.request.begins_as(&one.request)
+        let has_equal_beginning = |PromptGroup(same_beginning): &&mut PromptGroup| {
+            let (_, other) = &same_beginning[0];
+            other.adapter_schedule == one.adapter_schedule && other.request.begins_as(&one.request)
         };
-        match kinds.iter_mut().find(is_alike) {
-            Some(PromptGroup(alike)) => alike.push((at, one)),
-            None => kinds.push(PromptGroup(vec![(at, one)])),
+        match prompt_groups.iter_mut().find(has_equal_beginning) {
+            Some(PromptGroup(same_beginning)) => same_beginning.push((at, one)),
+            None => prompt_groups.push(PromptGroup(vec![(at, one)])),
         }
     }
-    kinds
+    prompt_groups
 }
 
-/// Checks how many branches a stream has, and that they are written.
+/// Checks the number of branches of a stream, and that each is a completion.
 ///
 /// # Errors
 /// As [`Engine::submit_branches`].
@@ -246,7 +256,7 @@ fn check_branches(requests: &[Request]) -> Result<()> {
     Ok(())
 }
 
-/// The worker runs as long as this lives, also if it panics.
+/// Marks the worker as running until dropped, which also happens if the worker panics.
 struct AliveGuard(Arc<SharedState>);
 
 impl AliveGuard {
@@ -263,11 +273,11 @@ impl Drop for AliveGuard {
 }
 
 impl Engine {
-    /// Starts the worker thread, which builds its runner by `build` and then serves requests.
+    /// Starts the worker thread, which creates its runner with `build` and then serves requests.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for `limits` that no configuration settles to; what `build` answers; [`Error::Stopped`] if the
-    /// thread could not be started or died in `build`.
+    /// [`Error::InvalidConfig`] for invalid `limits`; the error of `build`; [`Error::Stopped`] if the thread could not be
+    /// started or panicked in `build`.
     pub fn start<R, F>(limits: Limits, build: F) -> Result<Self>
     where
         R: Runner,
@@ -275,139 +285,144 @@ impl Engine {
     {
         limits.validate()?;
         let (commands, received) = mpsc::channel();
-        let (tell, told) = mpsc::sync_channel(1);
+        let (reply, started) = mpsc::sync_channel(1);
         let published = Arc::new(SharedState::default());
         let worker = {
             let published = Arc::clone(&published);
             thread::Builder::new().name("weft-worker".into()).spawn(move || match build() {
                 Ok(runner) => {
-                    let known = (ModelInfo::of(&runner), runner.default_adapters());
+                    let model = (ModelInfo::of(&runner), runner.default_adapters());
                     let _alive = AliveGuard::new(&published);
                     let worker = Worker::new(runner, limits, received, published);
-                    if tell.send(Ok(known)).is_ok() {
+                    if reply.send(Ok(model)).is_ok() {
                         worker.run();
                     }
                 }
-                // Whoever started the engine may have gone; then nobody is left to tell.
-                Err(error) => drop(tell.send(Err(error))),
+                // If the caller of `start` has stopped waiting, the error is dropped.
+                Err(error) => drop(reply.send(Err(error))),
             })
         };
         let worker = worker.map_err(|_| Error::Stopped)?;
-        let (known, adapters) = told.recv().map_err(|_| Error::Stopped)??;
+        let (model, adapters) = started.recv().map_err(|_| Error::Stopped)??;
         let adapters = Arc::new(Mutex::new(adapters));
         let (worker_id, worker) = (worker.thread().id(), Mutex::new(Some(worker)));
         let process_id = std::process::id();
         let n_submitted = AtomicU64::new(0);
-        let inner = Inner { limits, known, adapters, n_submitted, commands, published, worker, worker_id, process_id };
+        let inner = Inner { limits, model, adapters, n_submitted, commands, published, worker, worker_id, process_id };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The numbers that were settled when the model was loaded.
+    /// Returns the limits that were resolved when the model was loaded.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
     }
 
-    /// The vocabulary: spells the tokens of events.
+    /// Returns the vocabulary, which maps token ids to bytes.
     #[must_use]
     pub fn lexicon(&self) -> &TokenStrings {
-        &self.inner.known.lexicon
+        &self.inner.model.token_strings
     }
 
-    /// What the model's memory can do.
+    /// Returns the capabilities of the model's KV memory.
     #[must_use]
     pub fn memory_kind(&self) -> MemoryKind {
-        self.inner.known.memory
+        self.inner.model.memory
     }
 
-    /// Whether a seeded request draws the same tokens whoever else is served, however often it is asked; see
+    /// Returns true if a seeded request always samples the same tokens, independent of concurrent requests; see
     /// [`Runner::is_repeatable`].
     #[must_use]
     pub fn is_repeatable(&self) -> bool {
-        self.inner.known.is_repeatable
+        self.inner.model.is_repeatable
     }
 
-    /// Returns whether Weft's own kernels compute every attention and every product of the model, on the CPU.
+    /// Returns true if Weft's own CPU kernels compute every attention and matrix product of the model.
     #[must_use]
     pub fn uses_own_kernels(&self) -> bool {
-        self.inner.known.uses_own_kernels
+        self.inner.model.uses_own_kernels
     }
 
-    /// Queues `request` and returns its stream at once. `bell` is rung whenever the stream has something new.
+    /// Queues `request` and returns its stream without waiting. The wake handle is called whenever the stream has new events.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`], [`Error::ContextOverflow`] for a prompt of `n_ctx_slot` tokens or more, [`Error::QueueFull`],
     /// [`Error::Stopped`].
-    pub fn submit(&self, request: Request, bell: Option<Arc<dyn WakeHandle>>) -> Result<Completions> {
-        self.submit_branches(vec![request], bell)
+    pub fn submit(&self, request: Request, wake_handle: Option<Arc<dyn WakeHandle>>) -> Result<Completions> {
+        self.submit_branches(vec![request], wake_handle)
     }
 
-    /// Queues requests whose completions are the branches of one stream, counted through in their order: branch `i` of each draws
-    /// with its request's `seed + i`. All of them continue one prompt, each behind its own [`Request::suffix`] and in its own way.
+    /// Queues requests whose completions are the branches of one stream, numbered consecutively: branch `i` of each request
+    /// samples with that request's `seed + i`. All of them continue one prompt, each after its own [`Request::suffix`] and with
+    /// its own parameters.
     ///
-    /// What the prompts have in common is computed once, as of any requests with equal adapters; where they are equal to the end, so
-    /// are the logits after them. What is told of the prompt is told of the first request's. Requests that begin alike take one place
-    /// in the queue.
+    /// A common prefix of the prompts is computed once, as for any requests with equal adapters; if the prompts are equal, so
+    /// are the logits after them. Reports about the prompt follow the first request. Requests with an equal beginning take one
+    /// position in the queue.
     ///
     /// # Errors
-    /// As [`Engine::submit`], for any of them; [`Error::InvalidRequest`] too where there are none, where they ask for more than
-    /// [`MAX_COMPLETIONS`] together, and where one of several only wants its prompt. Then none is queued.
-    pub fn submit_branches(&self, requests: Vec<Request>, bell: Option<Arc<dyn WakeHandle>>) -> Result<Completions> {
+    /// As [`Engine::submit`], for any of the requests; also [`Error::InvalidRequest`] if the list is empty, if they have more
+    /// than
+    /// [`MAX_COMPLETIONS`] branches together, or if one of several is not a completion. No request is queued then.
+    pub fn submit_branches(&self, requests: Vec<Request>, wake_handle: Option<Arc<dyn WakeHandle>>) -> Result<Completions> {
         let Inner { limits, n_submitted, commands, published, .. } = &*self.inner;
         check_branches(&requests)?;
         let n = requests.iter().map(|request| request.n).sum();
-        let kinds = group(each_branch(requests.into_iter(), |request| self.accept(request))?);
-        let take_place = |_: &_| QueuePermit::acquire(&published.n_waiting, limits.max_queue as usize);
-        let places = kinds.iter().map(take_place).collect::<std::result::Result<Vec<QueuePermit>, usize>>();
-        let places = places.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
-        let stream_id = n_submitted.fetch_add(kinds.len() as u64, Ordering::Relaxed);
-        let (sender, mut completions) = open_stream(&self.inner, stream_id, n, bell);
-        completions.set_prompt(kinds[0].0[0].1.request.prompt.n_tokens());
+        let prompt_groups = group(each_branch(requests.into_iter(), |request| self.validate(request))?);
+        let acquire_permit = |_: &_| QueuePermit::acquire(&published.n_waiting, limits.max_queue as usize);
+        let permits = prompt_groups.iter().map(acquire_permit).collect::<std::result::Result<Vec<QueuePermit>, usize>>();
+        let permits = permits.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
+        let stream_id = n_submitted.fetch_add(prompt_groups.len() as u64, Ordering::Relaxed);
+        let (sender, mut completions) = open_stream(&self.inner, stream_id, n, wake_handle);
+        completions.set_prompt(prompt_groups[0].0[0].1.request.prompt.n_tokens());
         let sender = Arc::new(sender);
-        let jobs = (stream_id..).zip(kinds).zip(places).map(|((request_id, PromptGroup(alike)), place)| {
-            let mut requests = Vec::with_capacity(alike.len());
-            let mut of_all = None;
-            for (first, ValidatedRequest { mut request, variants, asked_for, written }) in alike {
+        let groups = (stream_id..).zip(prompt_groups).zip(permits).map(|((request_id, PromptGroup(same_beginning)), permit)| {
+            let mut requests = Vec::with_capacity(same_beginning.len());
+            let mut shared = None;
+            for (first, ValidatedRequest { mut request, adapter_schedule, requested_adapters, generated_ranges }) in
+                same_beginning
+            {
                 let sampler = self.inner.sampler(&mut request);
                 requests.push((first, request, sampler));
-                of_all.get_or_insert((variants, asked_for, written));
+                shared.get_or_insert((adapter_schedule, requested_adapters, generated_ranges));
             }
-            let mut job = RequestGroup::new(request_id, requests, Arc::clone(&sender), place);
-            (job.variants, job.asked_for, job.written) = of_all.expect("there is a request of each kind");
-            job.stream_id = stream_id;
+            let mut group = RequestGroup::new(request_id, requests, Arc::clone(&sender), permit);
+            (group.adapter_schedule, group.requested_adapters, group.generated_ranges) =
+                shared.expect("there is a request of each kind");
+            group.stream_id = stream_id;
             if request_id != stream_id {
-                job.untold = None;
+                group.pending_report = None;
             }
-            if let Some(grouping) = limits.grouping.filter(|_| job.request.task == Task::Complete) {
-                job.grouped_from = grouping.first(job.n_prompt());
+            if let Some(grouping) = limits.grouping.filter(|_| group.request.task == Task::Complete) {
+                group.grouped_from = grouping.first(group.n_prompt());
             }
-            job
+            group
         });
-        commands.send(Command::Submit(jobs.collect())).map_err(|_| Error::Stopped)?;
+        commands.send(Command::Submit(groups.collect())).map_err(|_| Error::Stopped)?;
         Ok(completions)
     }
 
-    /// Checks a request against this engine, and says how its text is computed.
+    /// Checks a request against this engine and resolves its adapter schedule.
     ///
     /// # Errors
-    /// As [`Engine::submit`], but for what the queue says.
-    fn accept(&self, mut request: Request) -> Result<ValidatedRequest> {
-        let Inner { limits, known, .. } = &*self.inner;
-        request.validate(known.n_vocab)?;
+    /// As [`Engine::submit`], except for [`Error::QueueFull`].
+    fn validate(&self, mut request: Request) -> Result<ValidatedRequest> {
+        let Inner { limits, model, .. } = &*self.inner;
+        request.validate(model.n_vocab)?;
         let (adapters, invoked_at) = match (&request.task, request.adapters.take()) {
             (Task::Load(saved), _) => (saved.adapters.clone(), saved.invoked_at),
             (_, Some(adapters)) => (adapters, request.invoked_at),
             (_, None) => (self.adapters(), request.invoked_at),
         };
-        known.check_adapters(&adapters)?;
-        self.inner.check_way(&request)?;
-        let asked_for = AdapterSet::with_adapters(adapters.iter().copied());
-        // Before it is known where an adapter counts: that is a place in the tokens that are computed.
-        let (written, invoked_at) = self.keep_answers(&mut request, &asked_for, invoked_at);
-        let variants = known.variants(&adapters, invoked_at, &request.prompt, &request.suffix)?;
-        if known.memory.is_a_state() {
-            add_checkpoint(&mut request.snapshots_at, variants.change());
-            // Where the others part from it, and before the first token that log-probabilities are told of.
+        model.check_adapters(&adapters)?;
+        self.inner.check_branch_options(&request)?;
+        let requested_adapters = AdapterSet::with_adapters(adapters.iter().copied());
+        // Must precede the adapter schedule: `invoked_at` is a position in the retokenized prompt.
+        let (generated_ranges, invoked_at) = self.retokenize_answers(&mut request, &requested_adapters, invoked_at);
+        let adapter_schedule = model.adapter_schedule(&adapters, invoked_at, &request.prompt, &request.suffix)?;
+        if model.memory.is_a_state() {
+            add_checkpoint(&mut request.snapshots_at, adapter_schedule.change());
+            // Checkpoints at the end of the shared prompt and before the first token whose logprobs are reported.
             let n_shared = u32::try_from(request.prompt.n_tokens()).ok().filter(|_| !request.suffix.is_empty());
             add_checkpoint(&mut request.snapshots_at, n_shared);
             add_checkpoint(&mut request.snapshots_at, request.prompt_logprobs_from.checked_sub(1));
@@ -422,15 +437,15 @@ impl Engine {
             let message = format!("a picture of {n} places is computed in one decode, which has at most n_ubatch = {n_ubatch}");
             return Err(Error::InvalidRequest { param: "prompt", message });
         }
-        self.accept_beams(&mut request)?;
-        Ok(ValidatedRequest { request, variants, asked_for, written })
+        self.validate_beams(&mut request)?;
+        Ok(ValidatedRequest { request, adapter_schedule, requested_adapters, generated_ranges })
     }
 
-    /// Checks that the beams of a request, where it has some, have their slots.
+    /// Checks that a beam search fits into the slots.
     ///
     /// # Errors
-    /// As [`Engine::accept`].
-    fn accept_beams(&self, request: &mut Request) -> Result<()> {
+    /// As [`Engine::validate`].
+    fn validate_beams(&self, request: &mut Request) -> Result<()> {
         let Limits { n_slots, grouping, .. } = &self.inner.limits;
         let refuse = |message: String| Err(Error::InvalidRequest { param: "beam_width", message });
         let Some(&BeamSearch { width, .. }) = request.diversity.beams() else { return Ok(()) };
@@ -440,70 +455,71 @@ impl Engine {
         if grouping.is_some() {
             return refuse("a context whose tokens are grouped is not forked; set grp_attn_n to 1".to_owned());
         }
-        // Nothing is drawn, so that it would leave one text: the probabilities are those of the model.
+        // Beam search samples nothing, so temperature 0 must not reduce it to one text: it ranks by the model's probabilities.
         if request.sampling.temperature <= 0.0 {
             request.sampling.temperature = 1.0;
         }
         Ok(())
     }
 
-    /// What was written for earlier requests with the same adapters is put in the tokens that it was written in, where the prompt has
-    /// it and its request wants that. Returns which stretches those are, and where `invoked_at` is then.
-    fn keep_answers(
+    /// Replaces text that was generated for earlier requests with the same adapters by its original tokens, if the prompt
+    /// contains it and the request permits it. Returns the ranges of those tokens and the new `invoked_at`.
+    fn retokenize_answers(
         &self,
         request: &mut Request,
-        asked_for: &AdapterSet,
+        requested_adapters: &AdapterSet,
         invoked_at: Option<u32>,
     ) -> (Vec<Range<u32>>, Option<u32>) {
         let unchanged = (Vec::new(), invoked_at);
         let [Run::Tokens(prompt)] = request.prompt.runs() else { return unchanged };
-        // Who asks for log-probabilities of a prompt asks for those of its own tokens.
+        // Prompt logprobs are reported for the submitted tokens.
         if !request.keeps_answers || request.prompt_logprobs.is_some() {
             return unchanged;
         }
-        let (owner, lexicon) = (request.owner.as_deref(), self.lexicon());
-        let texts = self.inner.published.said().texts(owner, asked_for);
-        let respelt = transcripts::retokenize(&texts, prompt, lexicon);
-        // What was written may be longer than the tokenizer makes it.
-        let Some(respelt) = respelt.filter(|respelt| respelt.tokens.len() < self.inner.limits.n_ctx_slot as usize) else {
+        let (owner, token_strings) = (request.owner.as_deref(), self.lexicon());
+        let texts = self.inner.published.transcripts().texts(owner, requested_adapters);
+        let retokenized = transcripts::retokenize(&texts, prompt, token_strings);
+        // The original tokens may be more than the tokenizer's.
+        let Some(retokenized) =
+            retokenized.filter(|retokenized| retokenized.tokens.len() < self.inner.limits.n_ctx_slot as usize)
+        else {
             return unchanged;
         };
-        request.snapshots_at = request.snapshots_at.iter().filter_map(|&at| respelt.place(at)).collect();
-        request.system_end = request.system_end.and_then(|at| respelt.place(at));
-        let invoked_at = invoked_at.and_then(|at| respelt.place(at));
+        request.snapshots_at = request.snapshots_at.iter().filter_map(|&at| retokenized.map_position(at)).collect();
+        request.system_end = request.system_end.and_then(|at| retokenized.map_position(at));
+        let invoked_at = invoked_at.and_then(|at| retokenized.map_position(at));
         if let Some(shift) = &mut request.context_shift {
-            shift.n_keep = shift.n_keep.map(|n| respelt.place(n).unwrap_or(n));
+            shift.n_keep = shift.n_keep.map(|n| retokenized.map_position(n).unwrap_or(n));
         }
-        let RetokenizedPrompt { tokens, written, .. } = respelt;
+        let RetokenizedPrompt { tokens, generated_ranges, .. } = retokenized;
         request.prompt = Prompt::from_tokens(tokens);
-        (written, invoked_at)
+        (generated_ranges, invoked_at)
     }
 
-    /// As [`Engine::adapters`], for whoever computes with them beside the engine: what is said later is seen there.
+    /// Returns the shared default adapters, for other workers: later calls of [`Engine::set_adapters`] are visible there.
     #[must_use]
     pub fn default_adapters(&self) -> DefaultAdapters {
         Arc::clone(&self.inner.adapters)
     }
 
-    /// The adapters of requests that name none, each with its scale: what [`Engine::set_adapters`] said last, at first those of the
+    /// Returns the default adapters with their scales, as set by the last [`Engine::set_adapters`], initially by the
     /// configuration.
     #[must_use]
     pub fn adapters(&self) -> Vec<AdapterScale> {
         self.inner.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Requests that come from now on and name no adapters get these; what is not named is off. Requests that came before keep
-    /// theirs.
+    /// Sets the default adapters of later requests; adapters that are not listed are off. Earlier requests keep theirs.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] as of a request with these; then nothing changes.
+    /// [`Error::InvalidRequest`] as for a request with these adapters; nothing changes then.
     pub fn set_adapters(&self, adapters: Vec<AdapterScale>) -> Result<()> {
-        self.inner.known.check_adapters(&adapters)?;
+        self.inner.model.check_adapters(&adapters)?;
         *self.inner.adapters.lock().unwrap_or_else(PoisonError::into_inner) = adapters;
         Ok(())
     }
 
-    /// What the engine is doing, as of its last step.
+    /// Returns the metrics as of the last step.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = self.inner.published.stats().clone();
@@ -511,27 +527,27 @@ impl Engine {
         stats
     }
 
-    /// The last steps that computed or moved something, oldest first; [`MAX_RECENT_STEPS`] at most.
+    /// Returns up to [`MAX_RECENT_STEPS`] of the last steps that computed or moved cells, oldest first.
     #[must_use]
     pub fn recent_steps(&self) -> Vec<RecentStep> {
         self.inner.published.recent_steps().iter().copied().collect()
     }
 
-    /// The prefix tree, parents before their children. The worker answers between two steps, and one step waits while all of it is
-    /// copied.
+    /// Returns the prefix tree, parents before their children. The worker answers between two steps, and copying the whole tree
+    /// delays one step.
     ///
-    /// While requests are running, a step spends a bounded amount of work on questions; the others wait for later steps.
+    /// While requests are running, a step spends a bounded amount of work on queries; the others wait for later steps.
     ///
     /// # Errors
-    /// [`Error::Stopped`], as every question that the worker answers.
+    /// [`Error::Stopped`], as for every query that the worker answers.
     pub fn cached(&self) -> Result<Vec<CachedNode>> {
         self.ask(Question::Cached)
     }
 
-    /// The `limit` nodes of the prefix tree that were used most recently, in that order, and how many nodes there are. A node counts
-    /// as used when something below it was: parents come before their children, and no node without its parent.
+    /// Returns the `limit` most recently used nodes of the prefix tree, in that order, and the total number of nodes. Use of a
+    /// node counts as use of its ancestors: parents come before their children, and no node without its parent.
     ///
-    /// The cost grows with `limit` and not with the tree.
+    /// O(`limit`), independent of the size of the tree.
     ///
     /// # Errors
     /// [`Error::Stopped`].
@@ -539,9 +555,9 @@ impl Engine {
         self.ask(|answer| Question::RecentlyUsed(limit, answer))
     }
 
-    /// Which prefixes can be had, as at most `n_max` hashes of blocks that are made with `key`: see [`block_hashes`].
+    /// Returns at most `n_max` hashes of cached blocks, made with `key`: see [`block_hashes`].
     ///
-    /// The worker answers some of it between two steps, and more between the next two: no step waits for more than some 0.2 ms of it.
+    /// The worker answers in parts between steps, each of about 0.2 ms at most.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a key of more than [`MAX_KEY_BYTES`] bytes; [`Error::Stopped`].
@@ -555,15 +571,15 @@ impl Engine {
         let key: Arc<[u8]> = key.into();
         let mut blocks = Vec::new();
         let mut next = Some(DigestCursor::default());
-        while let Some(place) = next {
+        while let Some(cursor) = next {
             let some;
-            (some, next) = self.ask(|answer| Question::Blocks(Arc::clone(&key), place, answer))?;
+            (some, next) = self.ask(|answer| Question::Blocks(Arc::clone(&key), cursor, answer))?;
             blocks.extend(some);
         }
         Ok(PrefixDigest::new(blocks, n_max))
     }
 
-    /// Every pinned prefix, in the order of their pinning.
+    /// Returns all pinned prefixes, in the order of pinning.
     ///
     /// # Errors
     /// [`Error::Stopped`].
@@ -571,7 +587,7 @@ impl Engine {
         self.ask(Question::Pinned)
     }
 
-    /// Lets a pinned prefix be evicted again; `false` where no prefix has that id.
+    /// Makes a pinned prefix evictable again; returns `false` if no prefix has that id.
     ///
     /// # Errors
     /// [`Error::Stopped`].
@@ -579,22 +595,22 @@ impl Engine {
         self.ask(|answer| Question::Unpin(id, answer))
     }
 
-    /// The tokens that `slot` holds, and the adapters that they were computed with: those that its sequence has computed, or the last
-    /// one's that ran there. A prompt that is pinned, saved, or loaded into no slot in particular runs in a free slot and leaves what
-    /// that holds.
+    /// Returns the tokens in `slot` and the adapters that they were computed with, of its sequence or of the last
+    /// sequence that ran there. Prompts that are only pinned or saved, or loaded without a slot, run in a free slot and do not
+    /// replace its contents.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a slot that does not exist; [`Error::Stopped`].
-    pub fn held_by_slot(&self, slot: u32) -> Result<SlotContents> {
+    pub fn slot_contents(&self, slot: u32) -> Result<SlotContents> {
         self.inner.check_slot(slot)?;
-        self.ask(|answer| Question::HeldBySlot(slot, answer))
+        self.ask(|answer| Question::SlotContents(slot, answer))
     }
 
-    /// Forgets the tokens that `slot` holds, in the pool and in the store, as far as no other path holds them; returns how many
-    /// the slot held. `None` while a sequence runs there: then nothing is forgotten.
+    /// Evicts the tokens in `slot` from the device cache and the host cache, except tokens that other paths share, and returns
+    /// how many the slot held. Returns `None`, and evicts nothing, while a sequence runs there.
     ///
     /// # Errors
-    /// As [`Engine::held_by_slot`].
+    /// As [`Engine::slot_contents`].
     pub fn erase_slot(&self, slot: u32) -> Result<Option<u32>> {
         self.inner.check_slot(slot)?;
         self.ask(|answer| Question::EraseSlot(slot, answer))
@@ -606,24 +622,24 @@ impl Engine {
         answered.recv().map_err(|_| Error::Stopped)
     }
 
-    /// Whether the worker lives: it was not stopped and has not panicked.
+    /// Returns true while the worker runs: it was not stopped and has not panicked.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.inner.published.is_running.load(Ordering::Acquire)
     }
 
-    /// Ends the worker and waits for it. Every open stream ends with [`Error::Stopped`]; later requests are refused with it.
+    /// Stops the worker and waits for it. Every open stream ends with [`Error::Stopped`]; later requests fail with it.
     pub fn stop(&self) {
         self.inner.stop();
     }
 }
 
 impl Inner {
-    /// Checks what a request says of how its branches go on, where that depends on how this engine was started.
+    /// Checks the parts of a request that depend on the configuration of this engine, other than the prompt.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`].
-    fn check_way(&self, request: &Request) -> Result<()> {
+    fn check_branch_options(&self, request: &Request) -> Result<()> {
         let (limits, n_ctx) = (&self.limits, self.limits.n_ctx_slot as usize);
         request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         if limits.grouping.is_some() && request.context_shift.is_some() {
@@ -647,38 +663,39 @@ impl Inner {
         Err(Error::InvalidRequest { param: "slot", message })
     }
 
-    /// Checks tokens against the vocabulary.
+    /// Checks that tokens are in the vocabulary.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] names `param`.
+    /// [`Error::InvalidRequest`] with `param`.
     fn check_tokens(&self, param: &'static str, tokens: &[Token]) -> Result<()> {
-        let n_vocab = self.known.n_vocab;
+        let n_vocab = self.model.n_vocab;
         let is_outside = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);
         let Some(token) = tokens.iter().find(is_outside) else { return Ok(()) };
         let message = format!("token {token} is outside of the vocabulary of {n_vocab} pieces");
         Err(Error::InvalidRequest { param, message })
     }
 
-    /// What chooses the tokens of a request, and never one that is suppressed: it has seen nothing.
+    /// Creates the sampler of a request. Suppressed tokens get a bias of -∞.
     ///
-    /// Here and not on the worker's thread, where the running streams would wait for it.
+    /// Called on the caller's thread: on the worker's it would delay the running streams.
     fn sampler(&self, request: &mut Request) -> Sampler {
-        let ModelInfo { suppressed, lexicon, .. } = &self.known;
+        let ModelInfo { suppressed, token_strings, .. } = &self.model;
         request.sampling.logit_bias.extend(suppressed.iter().map(|&token| (token, f32::NEG_INFINITY)));
-        Sampler::new(&request.sampling, request.seed, lexicon, self.limits.n_ctx_slot)
+        Sampler::new(&request.sampling, request.seed, token_strings, self.limits.n_ctx_slot)
     }
 
     fn stop(&self) {
         if std::process::id() != self.process_id {
             return;
         }
-        // The worker may have died already: then there is nobody to tell, and its streams have ended.
+        // If the worker has already ended, so have its streams.
         drop(self.commands.send(Command::Stop));
         if thread::current().id() == self.worker_id {
-            // A bell that owns the engine stops it: the worker ends when the bell has rung.
+            // A wake handle that owns the engine stops it from the worker thread, which ends after the handle returns.
             return;
         }
-        // Held while waiting, so that whoever stops it too waits as well. A worker that panicked has said so on its own.
+        // Locked while joining, so that concurrent calls wait as well. A panic of the worker was already reported by its own
+        // thread.
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         drop(worker.take().map(JoinHandle::join));
     }

@@ -1,4 +1,4 @@
-//! What the worker lets others see, and who is to hear of a step.
+//! Events, metrics and wakes that the worker publishes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -14,38 +14,38 @@ use crate::engine::transcripts::TranscriptCache;
 use crate::error::Error;
 use crate::request::{Event, TaskResult};
 
-/// Most pins whose names nobody has read that are looked at per step.
+/// Maximum number of unread pins that are checked per step.
 const MAX_RECEIPTS: usize = 16;
 
-/// What the worker lets others see, beside the streams.
+/// State that the worker shares with other threads, besides the streams.
 #[derive(Default)]
 pub(crate) struct SharedState {
     stats: Mutex<Stats>,
     recent: Mutex<VecDeque<RecentStep>>,
-    said: Mutex<TranscriptCache>,
-    /// Requests of which some branch was never in a slot.
+    transcripts: Mutex<TranscriptCache>,
+    /// Requests with a branch that was never in a slot.
     pub(super) n_waiting: Arc<AtomicUsize>,
     pub(super) is_running: AtomicBool,
 }
 
 impl SharedState {
-    /// All but the number of requests that wait, as of the last step.
+    /// Metrics as of the last step, except the number of waiting requests.
     pub(super) fn stats(&self) -> MutexGuard<'_, Stats> {
         self.stats.lock().expect("no code that holds the stats can panic")
     }
 
-    /// What was written in chats.
-    pub(super) fn said(&self) -> MutexGuard<'_, TranscriptCache> {
-        self.said.lock().expect("no code that holds what was said can panic")
+    /// Returns the texts that were generated in chats.
+    pub(super) fn transcripts(&self) -> MutexGuard<'_, TranscriptCache> {
+        self.transcripts.lock().expect("no code that holds the transcripts can panic")
     }
 
-    /// The last steps, oldest first.
+    /// Returns the last steps, oldest first.
     pub(super) fn recent_steps(&self) -> MutexGuard<'_, VecDeque<RecentStep>> {
         self.recent.lock().expect("no code that holds the last steps can panic")
     }
 
-    /// Takes the newest step in, and forgets the oldest where there are enough.
-    pub(super) fn remember(&self, step: RecentStep) {
+    /// Appends a step; drops the oldest one if there are [`MAX_RECENT_STEPS`].
+    pub(super) fn record_step(&self, step: RecentStep) {
         let mut recent = self.recent_steps();
         if recent.len() == MAX_RECENT_STEPS {
             recent.pop_front();
@@ -54,125 +54,126 @@ impl SharedState {
     }
 }
 
-/// What a step has to tell, until it ends.
+/// Output of a step until it is published.
 pub(super) struct Output {
-    pub(super) published: Arc<SharedState>,
-    /// Requests that this step gave their last slot: they wait until the snapshot shows them there, so that it never loses one.
+    pub(super) shared: Arc<SharedState>,
+    /// Requests that got their last slot in this step. Their permits are held until the published metrics show them in slots,
+    /// so that each request is always counted.
     pub(super) admitted: Vec<QueuePermit>,
-    /// Jobs that this step has events for.
-    pub(super) told: Vec<u64>,
+    /// Request groups with events of this step.
+    pub(super) groups_with_events: Vec<u64>,
     /// Streams that this step ends with an error.
     pub(super) failed: Vec<(u64, Error)>,
-    /// Streams that are held back until their readers have caught up.
-    pub(super) laggards: SlowConsumers,
-    /// Who is to be told of events that can be read.
-    bells: Vec<Arc<dyn WakeHandle>>,
-    /// When the last one was rung that rests afterwards.
-    rung_at: Instant,
-    /// Whether they are to be rung when the step ends, however short the time since.
+    /// Streams that are not computed until their readers have caught up.
+    pub(super) slow_consumers: SlowConsumers,
+    /// Wake handles of the readers of published events.
+    wake_handles: Vec<Arc<dyn WakeHandle>>,
+    /// Time of the last wake of a rate-limited handle.
+    last_wake_at: Instant,
+    /// Whether to wake at the end of the step regardless of the rate limit.
     is_urgent: bool,
     unread_pins: VecDeque<UnreadPin>,
 }
 
 impl Output {
-    pub(super) fn new(published: Arc<SharedState>) -> Self {
+    pub(super) fn new(shared: Arc<SharedState>) -> Self {
         Self {
-            published,
+            shared,
             admitted: Vec::new(),
-            told: Vec::new(),
+            groups_with_events: Vec::new(),
             failed: Vec::new(),
-            laggards: SlowConsumers::default(),
-            bells: Vec::new(),
-            rung_at: Instant::now(),
+            slow_consumers: SlowConsumers::default(),
+            wake_handles: Vec::new(),
+            last_wake_at: Instant::now(),
             is_urgent: false,
             unread_pins: VecDeque::new(),
         }
     }
 
-    /// Publishes what a request has to tell; its reader is woken by [`Output::ring`].
-    pub(super) fn send(&mut self, job: &mut RequestGroup) {
-        let PublishOutcome { bell, backlog } = job.sender.send(&mut job.events);
-        self.bells.extend(bell);
+    /// Publishes the events of a group; [`Output::wake_all`] wakes its reader.
+    pub(super) fn send(&mut self, group: &mut RequestGroup) {
+        let PublishOutcome { wake_handle, backlog } = group.sender.send(&mut group.events);
+        self.wake_handles.extend(wake_handle);
         if backlog.is_over_limit() {
-            self.laggards.add(job.stream_id, &backlog, Instant::now());
+            self.slow_consumers.add(group.stream_id, &backlog, Instant::now());
         }
-        if let Some(bell) = job.sender.bell()
-            && !self.bells.iter().any(|known| Arc::ptr_eq(known, bell))
+        if let Some(wake_handle) = group.sender.wake_handle()
+            && !self.wake_handles.iter().any(|other| Arc::ptr_eq(other, wake_handle))
         {
-            self.bells.push(Arc::clone(bell));
+            self.wake_handles.push(Arc::clone(wake_handle));
         }
     }
 
-    /// This step tells more than another token: who waits for it is woken at its end.
-    pub(super) fn hurry(&mut self) {
+    /// Makes this step wake its readers at its end regardless of the rate limit.
+    pub(super) fn mark_urgent(&mut self) {
         self.is_urgent = true;
     }
 
-    /// Wakes the readers of what `n_streams` streams were sent, once each, but those whose bell rests. Who calls this must call
-    /// [`Output::ring`] before anything that may take long.
+    /// Wakes each reader of the events of `n_streams` streams once, except rate-limited ones. [`Output::wake_all`] must
+    /// then be called before an operation that may take long.
     pub(super) fn wake_rate_limited(&mut self, n_streams: usize) {
         let is_urgent = std::mem::take(&mut self.is_urgent);
-        self.ring_rested(if is_urgent { Duration::MAX } else { self.rung_at.elapsed() }, n_streams);
+        self.wake_waited(if is_urgent { Duration::MAX } else { self.last_wake_at.elapsed() }, n_streams);
     }
 
-    /// Wakes everybody who has something to read. What the running step tells is no less urgent for it.
-    pub(super) fn ring(&mut self) {
-        self.ring_rested(Duration::MAX, 0);
+    /// Wakes all readers with pending events. The urgency of the running step is kept.
+    pub(super) fn wake_all(&mut self) {
+        self.wake_waited(Duration::MAX, 0);
     }
 
-    /// Rings the bells that have rested so long.
-    fn ring_rested(&mut self, rested: Duration, n_streams: usize) {
-        let mut has_rung = false;
-        self.bells.retain(|bell| {
-            let rest = bell.rest(n_streams);
-            let is_resting = rested < rest;
-            if !is_resting {
-                bell.ring();
-                has_rung |= !rest.is_zero();
+    /// Wakes the handles whose minimum interval is at most `waited`.
+    fn wake_waited(&mut self, waited: Duration, n_streams: usize) {
+        let mut has_woken = false;
+        self.wake_handles.retain(|wake_handle| {
+            let interval = wake_handle.min_interval(n_streams);
+            let is_too_early = waited < interval;
+            if !is_too_early {
+                wake_handle.wake();
+                has_woken |= !interval.is_zero();
             }
-            is_resting
+            is_too_early
         });
-        if has_rung {
-            self.rung_at = Instant::now();
+        if has_woken {
+            self.last_wake_at = Instant::now();
         }
     }
 
-    /// Remembers the prefix that `request_group` is about to tell it has pinned.
-    pub(super) fn watch_pin(&mut self, job: &RequestGroup) {
-        self.unread_pins.extend(UnreadPin::of(job));
+    /// Registers the pinned prefix that `group` is about to report.
+    pub(super) fn watch_pin(&mut self, group: &RequestGroup) {
+        self.unread_pins.extend(UnreadPin::of(group));
     }
 
-    /// Unpins what was pinned for a reader who went before it had read the name: nobody could ever do it.
+    /// Unpins prefixes whose readers left before they read the id: no client could ever unpin them.
     pub(super) fn drop_unread_pins(&mut self, cache: &mut KvCache) {
         for _ in 0..self.unread_pins.len().min(MAX_RECEIPTS) {
             let Some(pin) = self.unread_pins.pop_front() else { return };
             match pin.receipt.was_read() {
                 None => self.unread_pins.push_back(pin),
                 Some(true) => {}
-                Some(false) => drop(cache.unpin_prefix(pin.name)),
+                Some(false) => drop(cache.unpin_prefix(pin.id)),
             }
         }
     }
 }
 
-/// A pinned prefix, from the moment it is told until it is known whether its name was read.
+/// A pinned prefix whose id may not have been read yet.
 struct UnreadPin {
-    name: u64,
+    id: u64,
     receipt: ReadReceipt,
 }
 
 impl UnreadPin {
-    fn of(job: &RequestGroup) -> Option<Self> {
-        let made = |event: &Event| match event {
-            Event::Finished(finished) => finished.made.as_deref().and_then(name_of),
+    fn of(group: &RequestGroup) -> Option<Self> {
+        let pin_of = |event: &Event| match event {
+            Event::Finished(finished) => finished.made.as_deref().and_then(pin_id),
             Event::Token(_) | Event::Progress(_) | Event::PromptLogprobs(_) => None,
         };
-        Some(Self { name: job.events.iter().find_map(made)?, receipt: job.sender.receipt() })
+        Some(Self { id: group.events.iter().find_map(pin_of)?, receipt: group.sender.receipt() })
     }
 }
 
-fn name_of(made: &TaskResult) -> Option<u64> {
-    match made {
+fn pin_id(pin_of: &TaskResult) -> Option<u64> {
+    match pin_of {
         TaskResult::Pinned(pinned) => Some(pinned.id),
         TaskResult::Saved(_) => None,
     }

@@ -1,11 +1,11 @@
-//! What a sequence is still to tell of its prompt.
+//! What a sequence has yet to report about its prompt.
 
 use std::ops::Range;
 
 use crate::engine::prompt_logprob_cache::LogprobPosition;
 use crate::request::Request;
 
-/// What the first branch of a stream is still to tell of its prompt; the others have nothing to tell.
+/// Pending report of a prompt: progress and logprobs. Only the first branch of a stream has one.
 #[derive(Debug, Default)]
 pub(crate) struct PendingPromptReport {
     pub(crate) logprobs: Option<PendingPromptLogprobs>,
@@ -14,27 +14,31 @@ pub(crate) struct PendingPromptReport {
 
 #[derive(Debug)]
 pub(crate) struct PendingPromptLogprobs {
-    /// How many of the most likely tokens in the place of each.
+    /// Number of top logprobs per position.
     pub(crate) n_probs: usize,
-    /// `[from, n_told)` of the prompt are told.
+    /// `[from, n_reported)` of the prompt has been reported.
     pub(crate) from: u32,
-    pub(crate) n_told: u32,
-    /// Where what is told next is kept.
-    pub(crate) place: Option<LogprobPosition>,
+    pub(crate) n_reported: u32,
+    /// Insertion point in the logprob cache for the next tokens.
+    pub(crate) cache_position: Option<LogprobPosition>,
 }
 
 impl PendingPromptReport {
-    /// Of the first branch of `request`.
+    /// Creates the report that `request` asks for.
     pub(crate) fn new(request: &Request) -> Self {
         let from = request.prompt_logprobs_from;
-        let logprobs =
-            request.prompt_logprobs.map(|n| PendingPromptLogprobs { n_probs: n as usize, from, n_told: from, place: None });
+        let logprobs = request.prompt_logprobs.map(|n| PendingPromptLogprobs {
+            n_probs: n as usize,
+            from,
+            n_reported: from,
+            cache_position: None,
+        });
         Self { logprobs, reports_progress: request.reports_progress }
     }
 
-    /// Which tokens of a prompt the rows of `computed` tell of.
+    /// Returns the prompt tokens whose logprobs the rows of `computed` yield.
     pub(crate) fn reported_range(&self, computed: &Range<u32>, n_prompt: u32) -> Range<u32> {
-        let n_told = self.logprobs.as_ref().map_or(n_prompt, |logprobs| logprobs.n_told);
-        (computed.start + 1).max(n_told)..(computed.end + 1).min(n_prompt)
+        let n_reported = self.logprobs.as_ref().map_or(n_prompt, |logprobs| logprobs.n_reported);
+        (computed.start + 1).max(n_reported)..(computed.end + 1).min(n_prompt)
     }
 }

@@ -1,4 +1,4 @@
-//! Which rows the next decode computes: what the scheduler grants, as far as there are cells for it.
+//! Chooses the rows of the next decode: the rows that the step budget grants, limited by the available cells.
 
 use std::time::Duration;
 
@@ -15,28 +15,28 @@ use crate::engine::step_budget::{RowDemand, StepBudget, StreamLoad};
 use crate::error::Error;
 use crate::request::{Encoding, FinishReason, Logprobs};
 
-/// The scheduler, and what the running step plans. Kept between steps for its memory.
+/// Plans steps. Kept between steps to reuse its allocations.
 #[derive(Debug)]
 pub(super) struct Planner {
-    pub(super) scheduler: StepBudget,
-    /// Which adapters are on.
-    pub(super) rounds: AdapterRoundRobin,
-    /// What the decode of this step computes.
+    pub(super) budget: StepBudget,
+    /// Chooses the adapter set.
+    pub(super) adapters: AdapterRoundRobin,
+    /// Input of this step's decode.
     pub(super) plan: Plan,
-    /// Whether it is computed with other adapters than the decode before.
+    /// Whether this step's adapters differ from the last decode's.
     pub(super) changes_adapters: bool,
     sets: Vec<AdapterDemand>,
     demands: Vec<RowDemand>,
     n_rows: Vec<u32>,
-    /// The highest used cell before this step's rows, plus one.
+    /// Highest used cell before this step's rows, plus one.
     pub(super) n_cells: u32,
 }
 
 impl Planner {
-    pub(super) fn new(scheduler: StepBudget) -> Self {
+    pub(super) fn new(budget: StepBudget) -> Self {
         Self {
-            scheduler,
-            rounds: AdapterRoundRobin::default(),
+            budget,
+            adapters: AdapterRoundRobin::default(),
             plan: Plan::default(),
             changes_adapters: false,
             sets: Vec::new(),
@@ -46,122 +46,122 @@ impl Planner {
         }
     }
 
-    /// A step begins: decides how long it may take to move pieces between the tiers.
+    /// Starts a step: sets the time for moves between the tiers.
     pub(super) fn begin_moving<R: Runner>(&mut self, core: &mut Core<R>) {
         let n_prefilling = count(core.slots.running().iter().filter(|running| n_ready(core, running) > 1));
-        let spare = self.scheduler.spare(streams(core, |_| true), n_prefilling, core.memory.n_reached());
-        core.memory.begin_moving(spare);
-        core.memory.learn_compute(self.scheduler.token_s(core.memory.n_reached()));
+        let move_time = self.budget.move_time(streams(core, |_| true), n_prefilling, core.memory.n_reached());
+        core.memory.begin_moving(move_time);
+        core.memory.observe_compute(self.budget.token_s(core.memory.n_reached()));
     }
 
-    /// Decides which tokens go into the next decode, and makes room for them.
+    /// Plans the next decode, and makes room for its rows.
     pub(super) fn plan<R: Runner>(&mut self, core: &mut Core<R>) {
         self.n_cells = core.memory.n_reached();
-        fail_unreadable(core);
+        fail_undecodable(core);
         self.count_demands(core);
-        let within = self.take_turns(core);
-        let current = self.rounds.current();
-        let streams = StreamLoad { within, ..streams(core, |running| *running.variant() == *current) };
-        self.scheduler.plan(&self.demands, streams, self.n_cells, core.memory.spent(), &mut self.n_rows);
-        self.grant_whole(core);
-        self.count_waiting(core);
-        self.grant(core);
-        let planned = core.slots.running().iter().filter(|running| running.n_planned > 0);
-        let rows = planned.flat_map(|running| running.planned().map(|tokens| (running.id, tokens)));
+        let max_step = self.choose_adapters(core);
+        let current = self.adapters.current();
+        let streams = StreamLoad { max_step: max_step, ..streams(core, |running| *running.adapter_set() == *current) };
+        self.budget.plan(&self.demands, streams, self.n_cells, core.memory.spent(), &mut self.n_rows);
+        self.grant_whole_media(core);
+        self.count_skipped(core);
+        self.grant_cells(core);
+        let planned_sequences = core.slots.running().iter().filter(|running| running.n_planned > 0);
+        let rows = planned_sequences.flat_map(|running| running.planned_tokens().map(|tokens| (running.id, tokens)));
         core.memory.cache_mut().extend(rows);
         self.fill(core.slots.running(), |_| true);
-        self.changes_adapters = !self.plan.rows.is_empty() && self.plan.variant != *self.rounds.current();
+        self.changes_adapters = !self.plan.rows.is_empty() && self.plan.variant != *self.adapters.current();
         if self.changes_adapters {
-            self.plan.variant = self.rounds.current().clone();
+            self.plan.variant = self.adapters.current().clone();
             core.stats.n_adapter_changes += 1;
         }
     }
 
-    /// Lets the sets of adapters take turns: whoever is not of the one whose turn it is computes nothing in this step. Returns how
-    /// long the step may take because streams of others wait.
-    fn take_turns<R: Runner>(&mut self, core: &Core<R>) -> Option<Duration> {
+    /// Selects the adapter set of this step; sequences that use another one are skipped. Returns the maximum time of the step
+    /// if streams of other sets wait.
+    fn choose_adapters<R: Runner>(&mut self, core: &Core<R>) -> Option<Duration> {
         let running = core.slots.running();
         self.sets.clear();
         for (running, demand) in running.iter().zip(&self.demands).filter(|(_, demand)| demand.n_ready > 0) {
-            let variant = running.variant();
-            let at = self.sets.iter().position(|set| set.variant == *variant).unwrap_or_else(|| {
-                self.sets.push(AdapterDemand { variant: variant.clone(), n_streams: 0, step_s: 0.0 });
+            let adapter_set = running.adapter_set();
+            let at = self.sets.iter().position(|set| set.adapter_set == *adapter_set).unwrap_or_else(|| {
+                self.sets.push(AdapterDemand { adapter_set: adapter_set.clone(), n_streams: 0, step_s: 0.0 });
                 self.sets.len() - 1
             });
             self.sets[at].n_streams += u32::from(demand.n_ready == 1);
         }
         let mut gap_s = 0.0;
         if self.sets.len() > 1 {
-            self.stand_back(running);
+            self.withdraw_outranked_prompts(running);
             for set in &mut self.sets {
-                set.step_s = self.scheduler.stream_step_s(set.n_streams, self.n_cells);
+                set.step_s = self.budget.stream_step_s(set.n_streams, self.n_cells);
             }
-            gap_s = self.scheduler.step_s(streams(core, |_| true), self.n_cells);
+            gap_s = self.budget.step_s(streams(core, |_| true), self.n_cells);
         }
-        let within_s = self.rounds.choose(&self.sets, gap_s);
-        let current = self.rounds.current();
+        let max_step_s = self.adapters.choose(&self.sets, gap_s);
+        let current = self.adapters.current();
         for (running, demand) in running.iter().zip(&mut self.demands) {
-            if running.variant() != current {
+            if running.adapter_set() != current {
                 demand.n_ready = 0;
             }
         }
-        within_s.map(Duration::from_secs_f64)
+        max_step_s.map(Duration::from_secs_f64)
     }
 
-    /// A prompt stands back for those of other sets that are more senior and of higher priority, as it does for those of its own. A
-    /// set that has nothing else gets no turn.
-    fn stand_back(&mut self, running: &[RunningSequence]) {
+    /// Withdraws the demand of prompts that a more senior prompt of higher priority and another set outranks, as the step
+    /// budget does within a set. A set without other demand is not selected.
+    fn withdraw_outranked_prompts(&mut self, running: &[RunningSequence]) {
         for nth in (0..running.len()).filter(|&nth| self.demands[nth].n_ready > 1).collect::<Vec<_>>() {
-            let is_first = |other: usize| {
-                let (variant, demand) = (running[other].variant(), self.demands[other]);
-                demand.n_ready > 1 && demand.priority > self.demands[nth].priority && variant != running[nth].variant()
+            let outranks = |other: usize| {
+                let (adapter_set, demand) = (running[other].adapter_set(), self.demands[other]);
+                demand.n_ready > 1 && demand.priority > self.demands[nth].priority && adapter_set != running[nth].adapter_set()
             };
-            if (0..nth).any(is_first) {
+            if (0..nth).any(outranks) {
                 self.demands[nth].n_ready = 0;
             }
         }
-        let has_demand = |set: &AdapterDemand| {
-            let of_set = running.iter().zip(&self.demands).filter(|(running, _)| *running.variant() == set.variant);
-            of_set.into_iter().any(|(_, demand)| demand.n_ready > 0)
+        let is_demanded = |set: &AdapterDemand| {
+            let members = running.iter().zip(&self.demands).filter(|(running, _)| *running.adapter_set() == set.adapter_set);
+            members.into_iter().any(|(_, demand)| demand.n_ready > 0)
         };
-        self.sets.retain(has_demand);
+        self.sets.retain(is_demanded);
     }
 
-    /// Counts for how many steps those have waited that stand back.
-    fn count_waiting<R: Runner>(&self, core: &mut Core<R>) {
+    /// Counts the steps in which each sequence yielded its row.
+    fn count_skipped<R: Runner>(&self, core: &mut Core<R>) {
         for ((running, demand), &n_rows) in core.slots.running_mut().iter_mut().zip(&self.demands).zip(&self.n_rows) {
-            // Whose adapters' turn it is not has got no further, nor does it stand back.
-            running.n_waited = match (n_rows, demand.n_ready) {
-                (0, 1) => running.n_waited.saturating_add(1),
-                (0, _) => running.n_waited,
+            // A sequence of another adapter set did not advance, but did not yield either.
+            running.n_skipped = match (n_rows, demand.n_ready) {
+                (0, 1) => running.n_skipped.saturating_add(1),
+                (0, _) => running.n_skipped,
                 _ => 0,
             };
         }
     }
 
-    /// A medium that sees ahead gets all of its rows where it got some, one of them in a step.
-    fn grant_whole<R: Runner>(&mut self, core: &Core<R>) {
-        let mut has_one = false;
+    /// Grants a medium with non-causal attention all of its rows if it got any; one such medium per step.
+    fn grant_whole_media<R: Runner>(&mut self, core: &Core<R>) {
+        let mut has_medium = false;
         for ((running, demand), n_rows) in core.slots.running().iter().zip(&self.demands).zip(&mut self.n_rows) {
             if *n_rows > 0 && running.takes_all_available() {
-                *n_rows = if has_one { 0 } else { demand.n_ready };
-                has_one = true;
+                *n_rows = if has_medium { 0 } else { demand.n_ready };
+                has_medium = true;
             }
         }
     }
 
-    /// Gives the most senior what it needs first; where there is too little, the most junior gives up its place.
-    fn grant<R: Runner>(&mut self, core: &mut Core<R>) {
+    /// Grants cells by seniority; if there are too few, the most junior sequence is preempted.
+    fn grant_cells<R: Runner>(&mut self, core: &mut Core<R>) {
         let (mut nth, mut n_planned) = (0, 0);
         while nth < core.slots.running().len() {
             let n_wanted = self.n_rows[nth];
-            let urgency = if core.slots.running()[nth].n_ready() == 1 { Urgency::Now } else { Urgency::WhenThereIsTime };
+            let urgency = if core.slots.running()[nth].n_ready() == 1 { Urgency::Now } else { Urgency::WithinMoveTime };
             let n = free_cells(core, nth, n_planned + n_wanted, urgency).saturating_sub(n_planned);
             let n = if n < n_wanted && core.slots.running()[nth].takes_all_available() { 0 } else { n };
             core.slots.running_mut()[nth].n_planned = n.min(n_wanted);
-            if n == 0 && n_wanted > 0 && !is_worth_waiting(core, urgency) {
+            if n == 0 && n_wanted > 0 && !is_freed_later(core, urgency) {
                 let running = core.slots.running();
-                if running.len() == 1 || running.iter().all(|other| other.is_together_with(&running[0])) {
+                if running.len() == 1 || running.iter().all(|other| other.is_in_same_search(&running[0])) {
                     end_oversized(core);
                 } else {
                     preempt(core, core.slots.running().len() - 1);
@@ -173,20 +173,20 @@ impl Planner {
         }
     }
 
-    /// Counts the tokens of each running sequence that the next decode could compute.
+    /// Computes the demand of each running sequence.
     fn count_demands<R: Runner>(&mut self, core: &Core<R>) {
         let running = core.slots.running();
-        // At most `n_outputs` rows may want logits: everybody keeps one, for the next token, and those that tell of their prompts
-        // share the rest, as far as there is time to tell of them.
-        let n_in_time = self.scheduler.n_told(streams(core, |_| true), self.n_cells);
+        // At most `n_outputs` rows may have logits: every sequence reserves one, for its next token, and prompts with logprobs
+        // share the rest, limited by the time to report them.
+        let n_affordable = self.budget.max_prompt_logprobs(streams(core, |_| true), self.n_cells);
         let n_more = fair_share(
-            (core.limits.n_outputs - count(running.iter())).min(n_in_time),
-            running.iter().filter(|running| running.sequence.reports_prompt()).map(n_telling),
+            (core.limits.n_outputs - count(running.iter())).min(n_affordable),
+            running.iter().filter(|running| running.sequence.reports_prompt()).map(n_report_rows),
         );
         self.demands.clear();
         self.demands.extend(running.iter().map(|running| {
             let most = if running.sequence.reports_prompt() {
-                running.sequence.n_until_report(running.n_held).saturating_add(1 + n_more.min(n_told_at_once(running)))
+                running.sequence.n_until_report(running.n_held).saturating_add(1 + n_more.min(n_reported_per_step(running)))
             } else {
                 u32::MAX
             };
@@ -194,24 +194,24 @@ impl Planner {
             let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
             let most = if running.takes_all_available() { u32::MAX } else { most };
             let until = n_until_checkpoint(core, running).min(n_until_grouped(core, running)).min(n_until_fork(core, running));
-            let n_alike = running.sequence.variants.n_alike(running.n_held);
-            let n_ready = n_ready(core, running).min(until).min(most).min(n_of_a_kind(running)).min(n_alike);
-            // The beams of a search go on together.
-            let n_waited = running.sequence.beam.is_none().then_some(running.n_waited);
-            RowDemand { n_ready, is_all: n_ready == running.n_uncomputed(), priority: request.priority, n_waited }
+            let n_alike = running.sequence.adapter_schedule.n_alike(running.n_held);
+            let n_ready = n_ready(core, running).min(until).min(most).min(n_until_media_boundary(running)).min(n_alike);
+            // The beams of a search advance together.
+            let n_skipped = running.sequence.beam.is_none().then_some(running.n_skipped);
+            RowDemand { n_ready, is_all: n_ready == running.n_uncomputed(), priority: request.priority, n_skipped }
         }));
     }
 
-    /// Plans the rows of those that `filter` lets through, in order.
+    /// Writes the rows of the sequences that pass `filter` to the plan, in order.
     pub(super) fn fill(&mut self, running: &[RunningSequence], filter: impl Fn(&RunningSequence) -> bool) {
         let rows = running.iter().filter(|running| filter(running)).flat_map(|running| {
             let last = running.n_held + running.n_planned;
-            let draws = running.will_draw();
+            let samples = running.will_sample();
             (running.n_held..last).map(move |position| Row {
                 sequence: running.id,
                 token: running.sequence.tokens.at(position),
                 position,
-                wants_logits: (draws && position + 1 == last) || running.sequence.reports_after(position),
+                wants_logits: (samples && position + 1 == last) || running.sequence.reports_after(position),
             })
         });
         self.plan.rows.clear();
@@ -227,12 +227,11 @@ impl Planner {
     }
 }
 
-/// How many pictures and sounds of a sequence are asked for ahead, so that they are ready when their turn comes. Those of others do
-/// not wait for all that one request has.
+/// Number of media per sequence that are encoded ahead of use. More would delay the media of other requests.
 const N_AHEAD: usize = 2;
 
-/// Ends the requests whose pictures and sounds cannot be encoded.
-fn fail_unreadable<R: Runner>(core: &mut Core<R>) {
+/// Fails requests whose media cannot be encoded.
+fn fail_undecodable<R: Runner>(core: &mut Core<R>) {
     let mut failed = Vec::new();
     for running in core.slots.running() {
         for placed in running.sequence.media_from(running.n_held).iter().take(N_AHEAD) {
@@ -246,9 +245,9 @@ fn fail_unreadable<R: Runner>(core: &mut Core<R>) {
     }
 }
 
-/// Tokens that stand before a sequence's next picture or sound, or what is left of that one where it is ready: rows of the two are
-/// computed by themselves.
-fn n_of_a_kind(running: &RunningSequence) -> u32 {
+/// Returns the number of tokens before a sequence's next medium, or the remainder of that medium once it is encoded: rows of
+/// tokens and of media are computed separately.
+fn n_until_media_boundary(running: &RunningSequence) -> u32 {
     let Some(placed) = running.sequence.media_from(running.n_held).first() else { return u32::MAX };
     match placed.media.encoding() {
         _ if running.n_held < placed.start => placed.start - running.n_held,
@@ -257,20 +256,20 @@ fn n_of_a_kind(running: &RunningSequence) -> u32 {
     }
 }
 
-/// Tokens of a sequence that the next decode could compute: none while its reader is too far behind.
+/// Returns the number of tokens of a sequence that the next decode could compute: 0 while its reader lags.
 fn n_ready<R: Runner>(core: &Core<R>, running: &RunningSequence) -> u32 {
-    if core.outbox.laggards.holds(running.sequence.stream_id) { 0 } else { running.n_ready() }
+    if core.output.slow_consumers.contains(running.sequence.stream_id) { 0 } else { running.n_ready() }
 }
 
-/// Most bytes of a prompt's log-probabilities that a step tells: a reader that keeps up with its stream is never too far behind.
-const MAX_TOLD: usize = 4 << 20;
+/// Maximum bytes of prompt logprobs reported per step: a reader that keeps up never exceeds the limits of its stream.
+const MAX_REPORTED_BYTES: usize = 4 << 20;
 
-/// Rows that tell of a sequence's prompt and are not computed yet, but for the last.
-fn n_telling(running: &RunningSequence) -> u32 {
+/// Returns the number of uncomputed prompt rows of a sequence with logprobs, except the last.
+fn n_report_rows(running: &RunningSequence) -> u32 {
     running.n_uncomputed().saturating_sub(running.sequence.n_until_report(running.n_held) + 1)
 }
 
-/// The most that each may get of `n` so that those who want less than that leave the rest to the others.
+/// Returns the largest share of `n` per item such that items that want less leave the rest to the others.
 fn fair_share(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
     let mut wanted: Vec<u32> = wanted.collect();
     wanted.sort_unstable();
@@ -285,13 +284,13 @@ fn fair_share(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
     u32::MAX
 }
 
-/// How many of its tokens a step may tell log-probabilities of.
-fn n_told_at_once(running: &RunningSequence) -> u32 {
+/// Returns for how many of its tokens a step may report logprobs.
+fn n_reported_per_step(running: &RunningSequence) -> u32 {
     let n_probs = running.sequence.request().prompt_logprobs.unwrap_or(0) as usize;
-    u32::try_from(MAX_TOLD / Logprobs::n_bytes(n_probs)).expect("a few million at most")
+    u32::try_from(MAX_REPORTED_BYTES / Logprobs::n_bytes(n_probs)).expect("a few million at most")
 }
 
-/// The streams among those that `filter` lets through that could get a token in the next decode.
+/// Returns the load of the streams that pass `filter` and could get a token in the next decode.
 fn streams<R: Runner>(core: &Core<R>, filter: impl Fn(&RunningSequence) -> bool) -> StreamLoad {
     let decoding = core.slots.running().iter().filter(|running| filter(running) && n_ready(core, running) == 1);
     let gaps = decoding.clone().map(|running| running.sequence.request().max_token_gap);
@@ -299,17 +298,17 @@ fn streams<R: Runner>(core: &Core<R>, filter: impl Fn(&RunningSequence) -> bool)
         n_decoding: count(decoding.clone()),
         n_by_default: count(gaps.clone().filter(Option::is_none)),
         max_token_gap: gaps.flatten().min(),
-        within: None,
+        max_step: None,
         priority: decoding.map(|running| running.sequence.request().priority).max().unwrap_or_default(),
     }
 }
 
-/// Whether room is found later for what found none in this step: there was no time to make it.
-fn is_worth_waiting<R: Runner>(core: &Core<R>, urgency: Urgency) -> bool {
-    urgency == Urgency::WhenThereIsTime && core.memory.is_out_of_time() && core.memory.cache().n_evictable() > 0
+/// Returns true if cells can be freed in a later step, for which this one had no time.
+fn is_freed_later<R: Runner>(core: &Core<R>, urgency: Urgency) -> bool {
+    urgency == Urgency::WithinMoveTime && core.memory.is_out_of_time() && core.memory.cache().n_evictable() > 0
 }
 
-/// The only sequence that runs, or the only search, does not fit alone, since pinned prefixes take the rest of the pool.
+/// Ends the only running sequence, or search, which does not fit because pinned prefixes take the rest of the device cache.
 fn end_oversized<R: Runner>(core: &mut Core<R>) {
     if core.slots.running()[0].sequence.beam.is_some() {
         let request_id = core.slots.running()[0].sequence.request_id;

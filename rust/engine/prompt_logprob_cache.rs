@@ -1,32 +1,32 @@
-//! What prompts were told of their tokens, so that a later prompt that begins in the same way is told it again without computing it.
-//! Pure: tokens in, log-probabilities out.
+//! Cache of prompt logprobs, so that a later prompt with the same beginning reports them without computing it. Pure: tokens in,
+//! logprobs out.
 //!
-//! It says the same whether or not the cells of those tokens are still cached: how likely a token is after others depends on them
-//! and on the adapters alone.
+//! Independent of whether the cells of those tokens are still cached: the logprobs depend only on the tokens before and on the
+//! adapters.
 
 use std::collections::HashMap;
 
 use crate::engine::runner::AdapterSchedule;
 use crate::request::Token;
 
-/// Most tokens of each generation, of which there are two; each takes some fifty bytes.
-pub const MAX_RECALLED: usize = 1 << 18;
+/// Maximum tokens of each of the two generations; each token takes about fifty bytes.
+pub const MAX_CACHED_TOKENS: usize = 1 << 18;
 
-/// Most tokens of a prompt that are known at once: a reader that keeps up with its stream is never too far behind by that.
-const MAX_AT_ONCE: usize = 1 << 15;
+/// Maximum prompt tokens reported together, so that a reader that keeps up never exceeds the limits of its stream.
+const MAX_RETURNED: usize = 1 << 15;
 
-/// Most sets of adapters of each.
-const MAX_VARIANTS: usize = 64;
+/// Maximum adapter schedules of each generation.
+const MAX_SCHEDULES: usize = 64;
 
-/// The log-probability of a token after those before it, and the most likely token there with its own.
+/// The logprob of a token, and the most likely token at its position with its own.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ScoredToken {
     pub(crate) logprob: f32,
     pub(crate) best: (Token, f32),
 }
 
-/// What was told of prompts. Where there is too much, what was asked for the longest time ago goes: all that was not used since the
-/// younger generation began.
+/// Logprobs of prompts. When the young generation is full, it becomes the old one, and everything not used since it began is
+/// evicted.
 #[derive(Debug, Default)]
 pub(crate) struct PromptLogprobCache {
     young: TextTree,
@@ -34,7 +34,7 @@ pub(crate) struct PromptLogprobCache {
     generation: u64,
 }
 
-/// A place in a text, from which on it is told more of.
+/// A position in a text at which further tokens are added.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogprobPosition {
     generation: u64,
@@ -42,85 +42,91 @@ pub(crate) struct LogprobPosition {
     n_tokens: u32,
 }
 
-/// Texts that share what they begin with.
+/// A prefix tree of texts.
 #[derive(Debug, Default)]
 struct TextTree {
-    /// Where those begin that are computed in the same way.
+    /// Roots, by adapter schedule.
     roots: Vec<(AdapterSchedule, u32)>,
-    /// What follows each place, by the next token.
+    /// Children, by parent node and token.
     nodes: HashMap<(u32, Token), Node>,
     n_nodes: u32,
 }
 
-/// The place after a token.
+/// The position after a token.
 #[derive(Debug)]
 struct Node {
     id: u32,
-    told: Option<ScoredToken>,
+    score: Option<ScoredToken>,
 }
 
 impl PromptLogprobCache {
-    /// What is known of the tokens from `from` on, one after the other.
-    pub(crate) fn known(&self, variants: &AdapterSchedule, tokens: &[Token], from: u32) -> Vec<ScoredToken> {
-        let [young, old] = [&self.young, &self.old].map(|texts| texts.known(variants, tokens, from).collect::<Vec<_>>());
+    /// Returns the cached logprobs of consecutive tokens from `from` on.
+    pub(crate) fn get(&self, adapter_schedule: &AdapterSchedule, tokens: &[Token], from: u32) -> Vec<ScoredToken> {
+        let [young, old] = [&self.young, &self.old].map(|texts| texts.get(adapter_schedule, tokens, from).collect::<Vec<_>>());
         if old.len() > young.len() { old } else { young }
     }
 
-    /// Of how many tokens from `from` on that is.
-    pub(crate) fn n_known(&self, variants: &AdapterSchedule, tokens: &[Token], from: u32) -> u32 {
-        let n = [&self.young, &self.old].map(|texts| texts.known(variants, tokens, from).count());
+    /// Returns the number of consecutive tokens from `from` on that are cached.
+    pub(crate) fn n_cached(&self, adapter_schedule: &AdapterSchedule, tokens: &[Token], from: u32) -> u32 {
+        let n = [&self.young, &self.old].map(|texts| texts.get(adapter_schedule, tokens, from).count());
         u32::try_from(n[0].max(n[1])).expect("a prompt has fewer than 2³² tokens")
     }
 
-    /// Keeps what was told of the tokens of a text from `start` on. `place` is where it went on last, and where it does next.
-    pub(crate) fn learn(
+    /// Adds the logprobs of the tokens of a text from `start` on. `position` is the end of the previous addition and is
+    /// updated.
+    pub(crate) fn insert(
         &mut self,
-        variants: &AdapterSchedule,
+        adapter_schedule: &AdapterSchedule,
         tokens: &[Token],
         start: u32,
-        told: &[ScoredToken],
-        place: &mut Option<LogprobPosition>,
+        scores: &[ScoredToken],
+        position: &mut Option<LogprobPosition>,
     ) {
-        if told.is_empty() || tokens.len() > MAX_RECALLED {
+        if scores.is_empty() || tokens.len() > MAX_CACHED_TOKENS {
             return;
         }
-        if self.young.nodes.len() + tokens.len() > MAX_RECALLED || self.young.roots.len() == MAX_VARIANTS {
+        if self.young.nodes.len() + tokens.len() > MAX_CACHED_TOKENS || self.young.roots.len() == MAX_SCHEDULES {
             self.old = std::mem::take(&mut self.young);
             self.generation += 1;
         }
-        let known = place.filter(|place| (place.generation, place.n_tokens) == (self.generation, start));
-        let mut node = if let Some(place) = known {
-            place.node
+        let known = position.filter(|position| (position.generation, position.n_tokens) == (self.generation, start));
+        let mut node = if let Some(position) = known {
+            position.node
         } else {
-            let root = self.young.root_of(variants);
+            let root = self.young.root_of(adapter_schedule);
             tokens[..start as usize].iter().fold(root, |node, &token| self.young.after(node, token).id)
         };
-        let end = start + u32::try_from(told.len()).expect("a prompt has fewer than 2³² tokens");
-        for (&token, &told) in tokens[start as usize..].iter().zip(told) {
+        let end = start + u32::try_from(scores.len()).expect("a prompt has fewer than 2³² tokens");
+        for (&token, &score) in tokens[start as usize..].iter().zip(scores) {
             let next = self.young.after(node, token);
-            next.told = Some(told);
+            next.score = Some(score);
             node = next.id;
         }
-        *place = Some(LogprobPosition { generation: self.generation, node, n_tokens: end });
+        *position = Some(LogprobPosition { generation: self.generation, node, n_tokens: end });
     }
 }
 
 impl TextTree {
-    fn known<'a>(&'a self, variants: &AdapterSchedule, tokens: &'a [Token], from: u32) -> impl Iterator<Item = ScoredToken> + 'a {
-        let mut node = self.roots.iter().find(|(of, _)| of == variants).map(|&(_, root)| root);
+    fn get<'a>(
+        &'a self,
+        adapter_schedule: &AdapterSchedule,
+        tokens: &'a [Token],
+        from: u32,
+    ) -> impl Iterator<Item = ScoredToken> + 'a {
+        let mut node = self.roots.iter().find(|(of, _)| of == adapter_schedule).map(|&(_, root)| root);
         let nodes = tokens.iter().map_while(move |&token| {
             let next = self.nodes.get(&(node?, token))?;
             node = Some(next.id);
             Some(next)
         });
-        nodes.skip(from as usize).map_while(|node| node.told).take(MAX_AT_ONCE)
+        nodes.skip(from as usize).map_while(|node| node.score).take(MAX_RETURNED)
     }
 
-    fn root_of(&mut self, variants: &AdapterSchedule) -> u32 {
-        if let Some(&(_, root)) = self.roots.iter().find(|(of, _)| of == variants) {
+    fn root_of(&mut self, adapter_schedule: &AdapterSchedule) -> u32 {
+        if let Some(&(_, root)) = self.roots.iter().find(|(of, _)| of == adapter_schedule) {
             return root;
         }
-        self.roots.push((variants.clone(), self.n_nodes));
+        self.roots.push((adapter_schedule.clone(), self.n_nodes));
         self.n_nodes += 1;
         self.n_nodes - 1
     }
@@ -128,7 +134,7 @@ impl TextTree {
     fn after(&mut self, node: u32, token: Token) -> &mut Node {
         self.nodes.entry((node, token)).or_insert_with(|| {
             self.n_nodes += 1;
-            Node { id: self.n_nodes - 1, told: None }
+            Node { id: self.n_nodes - 1, score: None }
         })
     }
 }
@@ -138,76 +144,76 @@ mod tests {
     use super::*;
     use crate::engine::runner::AdapterSet;
 
-    fn told(seed: u32) -> ScoredToken {
+    fn scored_token(seed: u32) -> ScoredToken {
         #[expect(clippy::cast_precision_loss, reason = "small numbers")]
         ScoredToken { logprob: -(seed as f32), best: (3, -0.5) }
     }
 
-    fn learn(recall: &mut PromptLogprobCache, tokens: &[Token], start: u32) {
-        let all: Vec<ScoredToken> = (start..u32::try_from(tokens.len()).unwrap()).map(told).collect();
-        recall.learn(&AdapterSchedule::default(), tokens, start, &all, &mut None);
+    fn insert(cache: &mut PromptLogprobCache, tokens: &[Token], start: u32) {
+        let all: Vec<ScoredToken> = (start..u32::try_from(tokens.len()).unwrap()).map(scored_token).collect();
+        cache.insert(&AdapterSchedule::default(), tokens, start, &all, &mut None);
     }
 
-    fn n_known(recall: &PromptLogprobCache, tokens: &[Token], from: u32) -> u32 {
-        let known = recall.known(&AdapterSchedule::default(), tokens, from);
-        assert!((from..).zip(&known).all(|(at, known)| *known == told(at)), "each in its place");
-        let n = recall.n_known(&AdapterSchedule::default(), tokens, from);
+    fn n_cached(cache: &PromptLogprobCache, tokens: &[Token], from: u32) -> u32 {
+        let known = cache.get(&AdapterSchedule::default(), tokens, from);
+        assert!((from..).zip(&known).all(|(at, known)| *known == scored_token(at)), "each in its place");
+        let n = cache.n_cached(&AdapterSchedule::default(), tokens, from);
         assert_eq!(n as usize, known.len());
         n
     }
 
     #[test]
-    fn a_text_is_known_as_far_as_an_earlier_one_begins_with_it() {
-        let mut recall = PromptLogprobCache::default();
-        learn(&mut recall, &[5, 6, 7, 8], 1);
-        assert_eq!(n_known(&recall, &[5, 6, 7, 9, 8], 1), 2);
-        assert_eq!(n_known(&recall, &[5, 6, 7, 8, 9], 2), 2);
-        assert_eq!(n_known(&recall, &[6, 7, 8], 1), 0);
-        assert_eq!(n_known(&recall, &[5], 1), 0);
+    fn a_text_is_cached_up_to_its_common_prefix_with_earlier_ones() {
+        let mut cache = PromptLogprobCache::default();
+        insert(&mut cache, &[5, 6, 7, 8], 1);
+        assert_eq!(n_cached(&cache, &[5, 6, 7, 9, 8], 1), 2);
+        assert_eq!(n_cached(&cache, &[5, 6, 7, 8, 9], 2), 2);
+        assert_eq!(n_cached(&cache, &[6, 7, 8], 1), 0);
+        assert_eq!(n_cached(&cache, &[5], 1), 0);
         let others = AdapterSchedule::from(AdapterSet::with_adapters([(0, 1.0)]));
-        assert_eq!(recall.n_known(&others, &[5, 6, 7, 8], 1), 0);
+        assert_eq!(cache.n_cached(&others, &[5, 6, 7, 8], 1), 0);
     }
 
     #[test]
-    fn what_was_not_told_is_not_known() {
-        let mut recall = PromptLogprobCache::default();
-        learn(&mut recall, &[5, 6, 7, 8], 3);
-        assert_eq!(n_known(&recall, &[5, 6, 7, 8], 1), 0);
-        assert_eq!(n_known(&recall, &[5, 6, 7, 8], 3), 1);
-        learn(&mut recall, &[5, 6, 7, 9], 1);
-        assert_eq!(n_known(&recall, &[5, 6, 7, 8], 1), 3, "the two join");
+    fn tokens_without_logprobs_are_not_cached() {
+        let mut cache = PromptLogprobCache::default();
+        insert(&mut cache, &[5, 6, 7, 8], 3);
+        assert_eq!(n_cached(&cache, &[5, 6, 7, 8], 1), 0);
+        assert_eq!(n_cached(&cache, &[5, 6, 7, 8], 3), 1);
+        insert(&mut cache, &[5, 6, 7, 9], 1);
+        assert_eq!(n_cached(&cache, &[5, 6, 7, 8], 1), 3, "the two join");
     }
 
     #[test]
-    fn a_text_is_told_of_piece_by_piece() {
-        let mut recall = PromptLogprobCache::default();
+    fn a_text_can_be_added_in_parts() {
+        let mut cache = PromptLogprobCache::default();
         let tokens = [5, 6, 7, 8];
-        let mut place = None;
+        let mut position = None;
         for at in 1..4 {
-            recall.learn(&AdapterSchedule::default(), &tokens, at, &[told(at)], &mut place);
+            cache.insert(&AdapterSchedule::default(), &tokens, at, &[scored_token(at)], &mut position);
         }
-        assert_eq!(n_known(&recall, &[5, 6, 7, 8], 1), 3);
+        assert_eq!(n_cached(&cache, &[5, 6, 7, 8], 1), 3);
     }
 
     #[test]
-    fn what_nobody_asks_for_goes_when_there_is_too_much() {
-        let mut recall = PromptLogprobCache::default();
+    fn unused_texts_are_evicted_when_the_cache_is_full() {
+        let mut cache = PromptLogprobCache::default();
         let long = |first: Token| -> Vec<Token> { std::iter::once(first).chain(0..99_999).collect() };
-        learn(&mut recall, &[1, 2, 3], 1);
-        let mut place = None;
+        insert(&mut cache, &[1, 2, 3], 1);
+        let mut position = None;
         for first in 10..13 {
-            assert_eq!(n_known(&recall, &[1, 2, 3], 1), 2, "it was used");
-            learn(&mut recall, &long(first), 1);
-            learn(&mut recall, &[1, 2, 3], 1);
-            assert!(recall.young.nodes.len() <= MAX_RECALLED && recall.old.nodes.len() <= MAX_RECALLED);
+            assert_eq!(n_cached(&cache, &[1, 2, 3], 1), 2, "it was used");
+            insert(&mut cache, &long(first), 1);
+            insert(&mut cache, &[1, 2, 3], 1);
+            assert!(cache.young.nodes.len() <= MAX_CACHED_TOKENS && cache.old.nodes.len() <= MAX_CACHED_TOKENS);
         }
-        assert_eq!(n_known(&recall, &long(10), 1), 1 << 15, "so many at once");
+        assert_eq!(n_cached(&cache, &long(10), 1), 1 << 15, "so many at once");
         for first in 13..15 {
-            learn(&mut recall, &long(first), 1);
+            insert(&mut cache, &long(first), 1);
         }
-        assert_eq!(n_known(&recall, &long(10), 1), 0);
+        assert_eq!(n_cached(&cache, &long(10), 1), 0);
         let too_long: Vec<Token> = (0..300_000).collect();
-        recall.learn(&AdapterSchedule::default(), &too_long, 1, &[told(1)], &mut place);
-        assert_eq!(n_known(&recall, &too_long, 1), 0);
+        cache.insert(&AdapterSchedule::default(), &too_long, 1, &[scored_token(1)], &mut position);
+        assert_eq!(n_cached(&cache, &too_long, 1), 0);
     }
 }

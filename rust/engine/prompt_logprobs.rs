@@ -1,4 +1,4 @@
-//! What a stream hears of its prompt: how far it is computed, and the log-probabilities of its tokens.
+//! Reports about prompts: progress and logprobs.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -9,111 +9,109 @@ use crate::engine::prompt_logprob_cache::ScoredToken;
 use crate::engine::runner::Runner;
 use crate::engine::running_sequence::RunningSequence;
 use crate::engine::sampling_step::BLOCK;
-use crate::engine::sequence::{Sequence, named};
+use crate::engine::sequence::{Sequence, to_logprobs};
 use crate::request::{Event, Logprobs, Progress, PromptLogprobs, Token};
 use crate::sampling;
 
-/// Most bytes of one event of a prompt's log-probabilities, where it tells of more than one token: whoever takes events up has
-/// something else to do between two of them.
+/// Maximum bytes of an event with the logprobs of more than one token, so that a reader never blocks long on one event.
 const MAX_EVENT_BYTES: usize = 64 << 10;
 
-/// Tells of the prompts that this decode computed a part of. Returns of how many tokens it told the log-probabilities.
+/// Reports on the prompts that this decode computed a part of. Returns the number of tokens whose logprobs were reported.
 pub(super) fn report_prompts<R: Runner>(core: &mut Core<R>) -> u32 {
-    let (mut first_row, mut n_told) = (0, 0);
+    let (mut first_row, mut n_reported) = (0, 0);
     for nth in 0..core.slots.running().len() {
         let running = &core.slots.running()[nth];
         if running.n_planned == 0 {
             continue;
         }
         if running.sequence.reports_prompt() {
-            n_told += tell_logprobs(core, nth, first_row);
+            n_reported += report_logprobs(core, nth, first_row);
         }
         let running = &core.slots.running()[nth];
-        if running.sequence.untold.reports_progress && running.sequence.n_predicted() == 0 {
-            tell_progress(core, nth, computed(running).end);
+        if running.sequence.pending_report.reports_progress && running.sequence.n_predicted() == 0 {
+            report_progress(core, nth, computed(running).end);
         }
         first_row += core.slots.running()[nth].n_planned as usize;
     }
-    n_told
+    n_reported
 }
 
-/// What the decode computed of a sequence.
+/// Returns the range of tokens that the decode computed.
 fn computed(running: &RunningSequence) -> Range<u32> {
     running.n_held..running.n_held + running.n_planned
 }
 
-/// Tells of the log-probabilities that the rows from `first_row` on give. The row after each token is that of the next one. Returns
-/// how many there are.
-fn tell_logprobs<R: Runner>(core: &mut Core<R>, nth: usize, first_row: usize) -> u32 {
+/// Reports the logprobs of prompt tokens from the rows from `first_row` on. The row after each token yields the logprobs of the
+/// next one. Returns their number.
+fn report_logprobs<R: Runner>(core: &mut Core<R>, nth: usize, first_row: usize) -> u32 {
     let Core { slots, memory, samplers, .. } = core;
     let (running, runner) = (&slots.running()[nth], memory.model());
     let computed = computed(running);
     let sequence = &running.sequence;
-    let Some(PendingPromptLogprobs { n_probs, .. }) = sequence.untold.logprobs else { return 0 };
-    let tokens: Vec<u32> = sequence.untold.reported_range(&computed, sequence.n_prompt).collect();
-    let mut found = Vec::with_capacity(tokens.len());
+    let Some(PendingPromptLogprobs { n_probs, .. }) = sequence.pending_report.logprobs else { return 0 };
+    let tokens: Vec<u32> = sequence.pending_report.reported_range(&computed, sequence.n_prompt).collect();
+    let mut logprobs = Vec::with_capacity(tokens.len());
     for block in tokens.chunks(BLOCK) {
         let mut rows: Vec<LogitRow<'_>> = (block.iter())
             .map(|&at| LogitRow {
                 token: sequence.tokens.at(at),
                 logits: runner.logits(first_row + (at - 1 - computed.start) as usize),
-                found: None,
+                logprobs: None,
             })
             .collect();
         samplers.for_each(&mut rows, runner.n_vocab(), |row| {
-            // The most likely one is found anyway.
-            row.found = Some(sampling::logprobs(row.logits, row.token, n_probs.max(1)));
+            // The best token is needed for the cache in any case.
+            row.logprobs = Some(sampling::logprobs(row.logits, row.token, n_probs.max(1)));
         });
-        found.extend(rows.into_iter().filter_map(|row| row.found));
+        logprobs.extend(rows.into_iter().filter_map(|row| row.logprobs));
     }
-    let best = |(logprob, top): &(f32, Vec<(Token, f32)>)| Some(ScoredToken { logprob: *logprob, best: *top.first()? });
-    // A row of which nothing is known ends what is kept.
-    let known: Vec<ScoredToken> = found.iter().map_while(best).collect();
-    let n_found = u32::try_from(found.len()).expect("a decode has fewer than 2³² rows");
-    tell_next(core, nth, &known, found);
+    let to_scored = |(logprob, top): &(f32, Vec<(Token, f32)>)| Some(ScoredToken { logprob: *logprob, best: *top.first()? });
+    // Only consecutive tokens from the first on are cached.
+    let scored: Vec<ScoredToken> = logprobs.iter().map_while(to_scored).collect();
+    let n_found = u32::try_from(logprobs.len()).expect("a decode has fewer than 2³² rows");
+    report_next(core, nth, &scored, logprobs);
     n_found
 }
 
-/// Tells the sequence at `nth`, which starts, what earlier prompts were told of the tokens that it begins with.
+/// Reports cached logprobs to the sequence at `nth`, which starts.
 pub(super) fn report_cached_logprobs<R: Runner>(core: &mut Core<R>, nth: usize) {
     let request_id = core.slots.running()[nth].sequence.request_id;
     let sequence = &core.slots.running()[nth].sequence;
-    let Some(PendingPromptLogprobs { n_told, .. }) = sequence.untold.logprobs else { return };
-    let job = core.queue.job(request_id);
-    if !job.uses_logprob_cache() {
+    let Some(PendingPromptLogprobs { n_reported, .. }) = sequence.pending_report.logprobs else { return };
+    let group = core.queue.group(request_id);
+    if !group.uses_logprob_cache() {
         return;
     }
-    let known = core.recall.known(&job.variants, &job.prompt, n_told.max(1));
-    let found = known.iter().map(|told| (told.logprob, vec![told.best])).collect();
-    tell_next(core, nth, &known, found);
+    let scored = core.logprob_cache.get(&group.adapter_schedule, &group.prompt, n_reported.max(1));
+    let logprobs = scored.iter().map(|scored| (scored.logprob, vec![scored.best])).collect();
+    report_next(core, nth, &scored, logprobs);
 }
 
-/// Tells of the next tokens of the prompt of the sequence at `nth`, of which these log-probabilities were `found`, and keeps what is
-/// `known` of them.
-fn tell_next<R: Runner>(core: &mut Core<R>, nth: usize, known: &[ScoredToken], found: Vec<(f32, Vec<(Token, f32)>)>) {
-    let Core { slots, recall, queue, .. } = core;
-    let Sequence { untold, request_id, .. } = &mut slots.running_mut()[nth].sequence;
-    let Some(PendingPromptLogprobs { n_probs, n_told, place, .. }) = &mut untold.logprobs else { return };
-    let (request_id, n_probs, start) = (*request_id, *n_probs, *n_told);
-    let job = queue.job(request_id);
-    // Nothing comes before the first token.
+/// Reports the `logprobs` of the next prompt tokens of the sequence at `nth`, and caches the `scored` ones.
+fn report_next<R: Runner>(core: &mut Core<R>, nth: usize, scored: &[ScoredToken], logprobs: Vec<(f32, Vec<(Token, f32)>)>) {
+    let Core { slots, logprob_cache, queue, .. } = core;
+    let Sequence { pending_report, request_id, .. } = &mut slots.running_mut()[nth].sequence;
+    let Some(PendingPromptLogprobs { n_probs, n_reported, cache_position, .. }) = &mut pending_report.logprobs else { return };
+    let (request_id, n_probs, start) = (*request_id, *n_probs, *n_reported);
+    let group = queue.group(request_id);
+    // The first token has no logprob.
     let first = start.max(1);
-    if found.is_empty() && (start == first || job.prompt.len() > 1) {
+    if logprobs.is_empty() && (start == first || group.prompt.len() > 1) {
         return;
     }
-    recall.learn(&job.variants, &job.prompt, first, known, place);
-    let mut logprobs: Vec<Option<Logprobs>> = vec![None; (first - start) as usize];
-    logprobs.extend(found.into_iter().zip(first..).map(|((logprob, mut top), at)| {
+    logprob_cache.insert(&group.adapter_schedule, &group.prompt, first, scored, cache_position);
+    let mut events: Vec<Option<Logprobs>> = vec![None; (first - start) as usize];
+    events.extend(logprobs.into_iter().zip(first..).map(|((logprob, mut top), at)| {
         top.truncate(n_probs);
-        Some(named((logprob, top), job.prompt[at as usize]))
+        Some(to_logprobs((logprob, top), group.prompt[at as usize]))
     }));
-    *n_told = start + count(&logprobs);
-    let at_once = (MAX_EVENT_BYTES / Logprobs::n_bytes(n_probs)).max(1);
-    let (mut start, mut logprobs) = (start, logprobs.into_iter());
-    while !logprobs.as_slice().is_empty() {
-        let piece: Vec<_> = logprobs.by_ref().take(at_once).collect();
-        let next = start + count(&piece);
-        core.tell(request_id, Event::PromptLogprobs(PromptLogprobs { start, logprobs: piece }));
+    *n_reported = start + count(&events);
+    let n_per_event = (MAX_EVENT_BYTES / Logprobs::n_bytes(n_probs)).max(1);
+    let (mut start, mut events) = (start, events.into_iter());
+    while !events.as_slice().is_empty() {
+        let part: Vec<_> = events.by_ref().take(n_per_event).collect();
+        let next = start + count(&part);
+        core.emit(request_id, Event::PromptLogprobs(PromptLogprobs { start, logprobs: part }));
         start = next;
     }
 }
@@ -122,24 +120,24 @@ fn count(logprobs: &[Option<Logprobs>]) -> u32 {
     u32::try_from(logprobs.len()).expect("a prompt has fewer than 2³² tokens")
 }
 
-/// Tells that the sequence at `nth` starts, where its stream hears of its progress.
+/// Reports progress for the sequence at `nth`, which starts.
 pub(super) fn report_start<R: Runner>(core: &mut Core<R>, nth: usize) {
     let sequence = &core.slots.running()[nth].sequence;
-    if sequence.untold.reports_progress {
-        tell_progress(core, nth, sequence.n_cached());
+    if sequence.pending_report.reports_progress {
+        report_progress(core, nth, sequence.n_cached());
     }
 }
 
-fn tell_progress<R: Runner>(core: &mut Core<R>, nth: usize, n_processed: u32) {
+fn report_progress<R: Runner>(core: &mut Core<R>, nth: usize, n_processed: u32) {
     let sequence = &core.slots.running()[nth].sequence;
     let (n_prompt, n_cached, ms) = (sequence.n_prompt, sequence.n_cached(), sequence.elapsed_ms(Instant::now()));
     let request_id = sequence.request_id;
-    core.tell(request_id, Event::Progress(Progress { n_prompt, n_cached, n_processed, ms }));
+    core.emit(request_id, Event::Progress(Progress { n_prompt, n_cached, n_processed, ms }));
 }
 
-/// A row of logits, and what it says about the token after it.
+/// A row of logits, and the logprobs of the token after it.
 struct LogitRow<'a> {
     token: Token,
     logits: &'a [f32],
-    found: Option<(f32, Vec<(Token, f32)>)>,
+    logprobs: Option<(f32, Vec<(Token, f32)>)>,
 }

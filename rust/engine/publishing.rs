@@ -1,10 +1,10 @@
-//! The end of a step: its events can be read, and the snapshot shows what the engine is doing.
+//! The end of a step: publishes its events and the metrics.
 
 use std::time::Instant;
 
 use crate::cache::TierMetrics;
 use crate::engine::core::Core;
-use crate::engine::explanation_builder::remember_lost;
+use crate::engine::explanation_builder::record_evictions;
 use crate::engine::lifecycle::{fail_stream, remove, remove_stream};
 use crate::engine::request_group::RequestGroup;
 use crate::engine::runner::Runner;
@@ -12,68 +12,69 @@ use crate::engine::running_sequence::{Phase, RunningSequence};
 use crate::engine::stats::{HostCacheStats, RunningStats, SlotStats, Stats};
 use crate::error::Result;
 
-/// Lets go of the streams whose readers have caught up, and ends those of which nothing was read for long.
+/// Resumes the streams whose readers have caught up, and fails those without progress for
+/// [`Limits::reader_patience`](crate::config::Limits::reader_patience).
 pub(super) fn pause_slow_consumers<R: Runner>(core: &mut Core<R>) {
     let (queue, patience) = (&core.queue, core.limits.reader_patience);
-    let backlog_of = |stream_id| queue.groups_of(stream_id).first().map(|&request_id| queue.job(request_id).sender.backlog());
-    for (stream_id, error) in core.outbox.laggards.review(Instant::now(), patience, backlog_of) {
+    let backlog_of = |stream_id| queue.groups_of(stream_id).first().map(|&request_id| queue.group(request_id).sender.backlog());
+    for (stream_id, error) in core.output.slow_consumers.review(Instant::now(), patience, backlog_of) {
         fail_stream(core, stream_id, error);
     }
 }
 
-/// Makes the step's events readable, and wakes those who wait for them.
+/// Publishes the events of the step and wakes their readers.
 pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
-    let mut told = std::mem::take(&mut core.outbox.told);
-    let mut leaving: Vec<(RequestGroup, Result<()>)> = Vec::new();
-    for (stream_id, error) in std::mem::take(&mut core.outbox.failed) {
-        leaving.extend(remove_stream(core, stream_id).into_iter().map(|job| (job, Err(error.clone()))));
+    let mut updated = std::mem::take(&mut core.output.groups_with_events);
+    let mut ended: Vec<(RequestGroup, Result<()>)> = Vec::new();
+    for (stream_id, error) in std::mem::take(&mut core.output.failed) {
+        ended.extend(remove_stream(core, stream_id).into_iter().map(|group| (group, Err(error.clone()))));
     }
-    for &request_id in &told {
+    for &request_id in &updated {
         if core.queue.get(request_id).is_some_and(RequestGroup::is_done) {
-            leaving.extend(remove(core, request_id).map(|job| (job, Ok(()))));
+            ended.extend(remove(core, request_id).map(|group| (group, Ok(()))));
         }
     }
-    for (job, _) in &leaving {
-        core.outbox.watch_pin(job);
+    for (group, _) in &ended {
+        core.output.watch_pin(group);
     }
-    // First, so that whoever reads the end of a stream finds its slots idle.
-    show(core);
-    core.outbox.admitted.clear();
-    let n_told = told.len();
-    for request_id in told.drain(..) {
+    // Before the events, so that a reader that sees the end of a stream sees its slots idle.
+    publish_metrics(core);
+    core.output.admitted.clear();
+    let n_streams = updated.len();
+    for request_id in updated.drain(..) {
         if core.queue.get(request_id).is_some() {
-            core.outbox.send(core.queue.job_mut(request_id));
+            core.output.send(core.queue.group_mut(request_id));
         }
     }
-    core.outbox.told = told;
-    for (job, _) in &mut leaving {
-        core.outbox.send(job);
+    core.output.groups_with_events = updated;
+    for (group, _) in &mut ended {
+        core.output.send(group);
     }
-    for (job, how) in leaving {
-        // A stream goes on until its last job is over.
-        if how.is_err() || core.queue.groups_of(job.stream_id).is_empty() {
-            job.sender.end(how);
+    for (group, outcome) in ended {
+        // A stream ends with its last group.
+        if outcome.is_err() || core.queue.groups_of(group.stream_id).is_empty() {
+            group.sender.end(outcome);
         }
-        core.outbox.hurry();
+        core.output.mark_urgent();
     }
-    let is_steady = core.memory.spent().is_zero()
-        && core.slots.running().iter().all(|running| matches!(running.phase, Phase::Decoding | Phase::Following));
-    if !is_steady {
-        core.outbox.hurry();
+    let only_decodes = core.memory.spent().is_zero()
+        && core.slots.running().iter().all(|running| matches!(running.phase, Phase::Decoding | Phase::IdleBeam));
+    if !only_decodes {
+        core.output.mark_urgent();
     }
-    core.outbox.wake_rate_limited(n_told);
+    core.output.wake_rate_limited(n_streams);
 }
 
-/// Makes a change visible before anybody is told of it.
-pub(super) fn show<R: Runner>(core: &mut Core<R>) {
+/// Publishes changed metrics before the events that report the change.
+pub(super) fn publish_metrics<R: Runner>(core: &mut Core<R>) {
     core.memory.flush();
-    remember_lost(core);
+    record_evictions(core);
     publish_stats(core);
 }
 
 fn publish_stats<R: Runner>(core: &Core<R>) {
-    let mut stats = core.outbox.published.stats();
-    // The list of slots stays where it is: a step allocates nothing.
+    let mut stats = core.output.shared.stats();
+    // Reuses the list of slots: a step allocates nothing.
     let mut slots = std::mem::take(&mut stats.slots);
     slots.clear();
     slots.resize(core.limits.n_slots as usize, SlotStats::default());
@@ -85,9 +86,17 @@ fn publish_stats<R: Runner>(core: &Core<R>) {
     stats.n_cells_idle = cache.n_evictable();
     stats.n_ids_used = cache.n_ids_used();
     (stats.n_pinned, stats.n_pinned_bytes) = cache.pinned_size();
-    let (n_bytes, max_bytes, n_pieces) = cache.host_cache_size();
+    let (n_bytes, max_bytes, n_entries) = cache.host_cache_size();
     let TierMetrics { n_saved, n_restored, n_forgotten, n_relocated } = cache.counts();
-    stats.store = HostCacheStats { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated };
+    stats.host_cache = HostCacheStats {
+        n_bytes,
+        max_bytes,
+        n_entries,
+        n_offloaded: n_saved,
+        n_reloaded: n_restored,
+        n_evicted: n_forgotten,
+        n_relocated,
+    };
     for RunningSequence { sequence, slot, n_held, .. } in core.slots.running() {
         stats.slots[*slot as usize].running = Some(RunningStats {
             request_id: sequence.stream_id,

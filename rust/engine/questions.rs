@@ -1,7 +1,7 @@
-//! Questions of callers, and the answers that the worker gives between two steps.
+//! Queries of callers, which the worker answers between two steps.
 //!
-//! While requests are running, each step spends a bounded amount of work on answers. The other questions wait, in order, for later
-//! steps, so that neither questions nor streams starve.
+//! While requests are running, each step spends a bounded amount of work on answers. The other queries wait, in order, for
+//! later steps, so that neither queries nor streams starve.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use std::sync::mpsc::SyncSender;
 
 use crate::cache::{CachedBlock, CachedNode, DigestCursor};
 use crate::engine::core::Core;
-use crate::engine::publishing::show;
+use crate::engine::publishing::publish_metrics;
 use crate::engine::runner::Runner;
 use crate::engine::running_sequence::RunningSequence;
 use crate::request::{PinnedPrefix, SlotContents, Token};
 
-/// A question, with the channel for its answer.
+/// A query, with the channel for its answer.
 pub(crate) enum Question {
     Cached(SyncSender<Vec<CachedNode>>),
     /// The most recently used nodes, up to this limit, and the number of all nodes.
     RecentlyUsed(usize, SyncSender<(Vec<CachedNode>, usize)>),
-    /// Some of the blocks that are held, hashed with this key, from this place on; and from where on the others are.
+    /// A part of the cached blocks, hashed with this key, from this cursor on; and the cursor of the next part.
     Blocks(Arc<[u8]>, DigestCursor, SyncSender<(Vec<CachedBlock>, Option<DigestCursor>)>),
     Pinned(SyncSender<Vec<PinnedPrefix>>),
     Unpin(u64, SyncSender<bool>),
-    HeldBySlot(u32, SyncSender<SlotContents>),
+    SlotContents(u32, SyncSender<SlotContents>),
     EraseSlot(u32, SyncSender<Option<u32>>),
 }
 
@@ -39,7 +39,7 @@ const TOKENS_PER_UNIT: usize = 256;
 /// Maximum number of steps without answers after an answer that exceeded the work of its step.
 pub(super) const MAX_STEPS_OWED: usize = 16;
 
-/// Waiting questions, in order of arrival.
+/// Pending queries, in order of arrival.
 #[derive(Default)]
 pub(super) struct Questions {
     waiting: VecDeque<Question>,
@@ -56,7 +56,7 @@ impl Questions {
         !self.waiting.is_empty()
     }
 
-    /// Takes the next question.
+    /// Takes the next query.
     pub(super) fn next(&mut self) -> Option<Question> {
         self.waiting.pop_front()
     }
@@ -75,11 +75,11 @@ impl Questions {
     }
 }
 
-/// Answers questions until the units of this step are spent.
+/// Answers queries until the units of this step are spent.
 pub(super) fn answer_some<R: Runner>(core: &mut Core<R>, questions: &mut Questions) {
     let mut n_left = questions.begin_step();
     if questions.are_waiting() && n_left > 0 {
-        core.outbox.ring();
+        core.output.wake_all();
     }
     while n_left > 0
         && let Some(question) = questions.next()
@@ -89,9 +89,9 @@ pub(super) fn answer_some<R: Runner>(core: &mut Core<R>, questions: &mut Questio
     }
 }
 
-/// Answers a question; returns the units of work.
+/// Answers a query; returns the units of work.
 pub(super) fn answer<R: Runner>(core: &mut Core<R>, question: Question) -> usize {
-    core.outbox.drop_unread_pins(core.memory.cache_mut());
+    core.output.drop_unread_pins(core.memory.cache_mut());
     let n_done = match question {
         Question::Cached(answer) => {
             let nodes = core.memory.cache().listing(|id| core.slots.slot_of(id));
@@ -105,9 +105,9 @@ pub(super) fn answer<R: Runner>(core: &mut Core<R>, question: Question) -> usize
             reply(&answer, (nodes, n_nodes));
             n_done
         }
-        Question::Blocks(key, place, answer) => {
-            reply(&answer, core.memory.cache_mut().blocks(&key, place));
-            // Bounds its own work to about that of a step.
+        Question::Blocks(key, cursor, answer) => {
+            reply(&answer, core.memory.cache_mut().blocks(&key, cursor));
+            // Its work is bounded, to about the units of a step.
             WORK_PER_STEP
         }
         Question::Pinned(answer) => {
@@ -116,21 +116,21 @@ pub(super) fn answer<R: Runner>(core: &mut Core<R>, question: Question) -> usize
             reply(&answer, pinned);
             n_done
         }
-        Question::Unpin(name, answer) => {
-            let is_unpinned = core.memory.cache_mut().unpin_prefix(name);
-            show(core);
+        Question::Unpin(id, answer) => {
+            let is_unpinned = core.memory.cache_mut().unpin_prefix(id);
+            publish_metrics(core);
             reply(&answer, is_unpinned);
             0
         }
-        Question::HeldBySlot(slot, answer) => {
-            let held = held_in(core, slot);
-            let n_done = held.tokens.len() / TOKENS_PER_UNIT;
-            reply(&answer, held);
+        Question::SlotContents(slot, answer) => {
+            let contents = slot_contents(core, slot);
+            let n_done = contents.tokens.len() / TOKENS_PER_UNIT;
+            reply(&answer, contents);
             n_done
         }
         Question::EraseSlot(slot, answer) => {
             let n_tokens = erase_slot(core, slot);
-            show(core);
+            publish_metrics(core);
             reply(&answer, n_tokens);
             n_tokens.unwrap_or(0) as usize / TOKENS_PER_UNIT
         }
@@ -142,30 +142,30 @@ fn work_of_nodes(nodes: &[CachedNode]) -> usize {
     nodes.len() + nodes.iter().map(|node| node.tokens.len()).sum::<usize>() / TOKENS_PER_UNIT
 }
 
-/// Whoever asked may have gone; then nobody needs the answer.
-fn reply<T>(asker: &SyncSender<T>, answer: T) {
-    asker.send(answer).ok();
+/// Sends an answer; it is discarded if the caller has left.
+fn reply<T>(channel: &SyncSender<T>, answer: T) {
+    channel.send(answer).ok();
 }
 
-/// What `slot` holds, and with which adapters: what the sequence that fills it has computed, else what the last one left.
-fn held_in<R: Runner>(core: &Core<R>, slot: u32) -> SlotContents {
-    let fills = |running: &&RunningSequence| core.queue.job(running.sequence.request_id).fills(slot);
-    let (variants, tokens) = match core.slots.running_in(slot).filter(fills) {
-        Some(running) => (&running.sequence.variants, running.held()),
-        None => core.slots.left_in(slot),
+/// Returns the contents of `slot` and their adapters: of the sequence that runs there, or else of the last one.
+fn slot_contents<R: Runner>(core: &Core<R>, slot: u32) -> SlotContents {
+    let keeps_contents = |running: &&RunningSequence| core.queue.group(running.sequence.request_id).keeps_contents_of(slot);
+    let (adapter_schedule, tokens) = match core.slots.running_in(slot).filter(keeps_contents) {
+        Some(running) => (&running.sequence.adapter_schedule, running.computed_tokens()),
+        None => core.slots.contents_of(slot),
     };
-    let variants = variants.of_first(length(&tokens));
-    SlotContents { tokens, adapters: variants.adapters().collect(), invoked_at: variants.change() }
+    let adapter_schedule = adapter_schedule.of_first(length(&tokens));
+    SlotContents { tokens, adapters: adapter_schedule.adapters().collect(), invoked_at: adapter_schedule.change() }
 }
 
-/// Forgets what was left in `slot`, and says how many tokens that were; `None` where a sequence runs.
+/// Clears the contents of `slot` and evicts them; returns the number of tokens. `None` while a sequence runs there.
 fn erase_slot<R: Runner>(core: &mut Core<R>, slot: u32) -> Option<u32> {
     if core.slots.running_in(slot).is_some() {
-        core.slots.keep_for_erasing(slot);
+        core.slots.reserve_for_erasing(slot);
         return None;
     }
-    let (variants, tokens, n_kept) = core.slots.take_left(slot);
-    core.memory.cache_mut().erase(&variants, &tokens, n_kept);
+    let (adapter_schedule, tokens, n_kept) = core.slots.take_contents(slot);
+    core.memory.cache_mut().erase(&adapter_schedule, &tokens, n_kept);
     Some(length(&tokens))
 }
 

@@ -1,7 +1,7 @@
-//! Who starts next. Pure: requests in, the next one out; no clock, no cache, no model.
+//! Admission order of requests. Pure: requests in, the next one out; no clock, no cache, no model.
 //!
-//! What a look costs depends on how many requests are open, which are about as many as there are slots, and on how many priorities
-//! there are, but not on how many requests wait: each of those is filed where it is found when its turn comes.
+//! The cost of a lookup depends on the number of open requests, about the number of slots, and of priorities, but not on the
+//! number of waiting requests: each of those is in an index by the condition it waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -13,415 +13,420 @@ use crate::engine::runner::KvSeqId;
 use crate::engine::scheduling_key::{SchedulingKey, rank};
 use crate::engine::sequence::Sequence;
 
-/// However many priorities there are, no more requests are open than this times as many as are of one.
+/// Maximum ratio of all open requests to the limit for one priority.
 const MAX_OPEN_FACTOR: usize = 4;
 
-/// A sequence that gave up its slot and waits to resume.
+/// A sequence that was preempted and waits to resume.
 pub(super) struct Preempted {
     pub(super) sequence: Sequence,
-    /// What it computed, in either tier.
+    /// Pins its computed cells, in either tier.
     pub(super) reservation: Reservation,
-    /// Where it ran.
+    /// Slot in which it ran.
     pub(super) slot: u32,
-    /// So many of its tokens were computed when it gave up its slot.
+    /// Number of its tokens that were computed when it was preempted.
     pub(super) n_held: u32,
 }
 
-/// Where a request is found.
+/// Index in which a request is filed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum File {
-    /// No branch of it was in a slot, and one could start.
-    Fresh,
-    /// It waits until a running sequence has computed what it needs.
-    Awaiting(PendingPrefix),
-    /// It waits for this slot.
-    ForSlot(u32),
-    /// Some branch was in a slot and some was not; or none was, and the logits after its prompt are known.
+    /// No branch was ever in a slot, and one could start.
+    NotStarted,
+    /// Waits until a running sequence has computed its prefix.
+    AwaitingPrefix(PendingPrefix),
+    /// Waits for this slot.
+    AwaitingSlot(u32),
+    /// Some branches were in a slot and some were not; or none was, and the logits after its prompt are known.
     Open,
-    /// Every branch was in a slot, or it is not known yet how they go on.
+    /// Every branch was in a slot, or the parameters of its branches are not known yet.
     Started,
 }
 
-/// Requests of one priority of which no branch was in a slot, those that were served last at the end.
+/// Requests of one priority without a branch that was ever in a slot, least recently served first.
 #[derive(Debug, Default)]
-struct Fresh {
-    /// For one completion.
+struct NotStarted {
+    /// With one completion.
     single: BTreeSet<(u64, u64)>,
-    /// For several: while too many requests are open, none of these starts.
+    /// With several completions: none of these starts while too many requests are open.
     several: BTreeSet<(u64, u64)>,
 }
 
-/// Every request that has not ended, and every sequence that waits to resume.
+/// All requests that have not ended, and all sequences that wait to resume.
 #[derive(Default)]
 pub(super) struct Queue {
-    /// By request id, which counts up: in order of submission.
-    jobs: BTreeMap<u64, (RequestGroup, File)>,
-    /// The jobs of each stream that has several.
+    /// By request id, which is the order of submission.
+    groups: BTreeMap<u64, (RequestGroup, File)>,
+    /// Groups of each stream that has several.
     streams: BTreeMap<u64, BTreeSet<u64>>,
-    fresh: BTreeMap<i32, Fresh>,
-    /// By whom they await and how much of it.
-    awaiting: BTreeSet<(SchedulingKey, u32, u64)>,
-    /// By slot; of those that wait for one, the most senior first.
-    for_slot: BTreeMap<u32, BTreeSet<(i64, u64)>>,
+    not_started: BTreeMap<i32, NotStarted>,
+    /// By the awaited sequence and the awaited number of tokens.
+    awaiting_prefix: BTreeSet<(SchedulingKey, u32, u64)>,
+    /// By slot; the most senior request first.
+    awaiting_slot: BTreeMap<u32, BTreeSet<(i64, u64)>>,
     /// By priority.
     open: BTreeMap<i32, BTreeSet<u64>>,
     /// Most senior first.
     preempted: Vec<Preempted>,
-    /// Branches that were started.
+    /// Number of branches that were started.
     n_starts: u64,
-    /// Requests for several completions may be open up to this number: each keeps its prompt's cells and a row of logits.
+    /// Maximum number of open requests with several completions, each of which holds its prompt's cells and a row of logits.
     max_open: usize,
 }
 
 impl Queue {
-    /// Requests for several completions start while fewer than `max_open` of them wait for further slots.
+    /// Creates a queue. Requests with several completions start while fewer than `max_open` of them wait for further slots.
     pub(super) fn new(max_open: u32) -> Self {
         Self { max_open: max_open as usize, ..Self::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
+        self.groups.is_empty()
     }
 
-    /// A request arrives.
-    pub(super) fn push(&mut self, mut job: RequestGroup) {
-        job.arrived = self.n_starts;
-        job.last_served = job.arrived;
-        let request_id = job.request_id;
-        let file = file_of(&job);
-        self.enter(&job, file);
-        if job.stream_id != request_id {
-            self.streams.entry(job.stream_id).or_insert_with(|| BTreeSet::from([job.stream_id])).insert(request_id);
+    /// Adds a request.
+    pub(super) fn push(&mut self, mut group: RequestGroup) {
+        group.arrived = self.n_starts;
+        group.last_served = group.arrived;
+        let request_id = group.request_id;
+        let file = file_of(&group);
+        self.insert_into_file(&group, file);
+        if group.stream_id != request_id {
+            self.streams.entry(group.stream_id).or_insert_with(|| BTreeSet::from([group.stream_id])).insert(request_id);
         }
-        self.jobs.insert(request_id, (job, file));
+        self.groups.insert(request_id, (group, file));
     }
 
-    /// The jobs of a stream that have not ended, in order.
+    /// Returns the groups of a stream that have not ended, in order.
     pub(super) fn groups_of(&self, stream_id: u64) -> Vec<u64> {
         match self.streams.get(&stream_id) {
-            Some(jobs) => jobs.iter().copied().collect(),
-            None => self.jobs.get(&stream_id).map(|(job, _)| job.request_id).into_iter().collect(),
+            Some(groups) => groups.iter().copied().collect(),
+            None => self.groups.get(&stream_id).map(|(group, _)| group.request_id).into_iter().collect(),
         }
     }
 
-    /// Branches of a stream that run.
+    /// Returns the number of running branches of a stream.
     fn n_running_of(&self, stream_id: u64) -> usize {
         match self.streams.get(&stream_id) {
-            Some(jobs) => jobs.iter().map(|&request_id| self.job(request_id).n_running()).sum(),
+            Some(groups) => groups.iter().map(|&request_id| self.group(request_id).n_running()).sum(),
             None => self.get(stream_id).map_or(0, RequestGroup::n_running),
         }
     }
 
     pub(super) fn get(&self, request_id: u64) -> Option<&RequestGroup> {
-        self.jobs.get(&request_id).map(|(job, _)| job)
+        self.groups.get(&request_id).map(|(group, _)| group)
     }
 
     /// # Panics
-    /// If the request has ended: a job outlives its sequences.
-    pub(super) fn job(&self, request_id: u64) -> &RequestGroup {
-        self.get(request_id).expect("a job outlives its sequences")
+    /// If the request has ended: a group outlives its sequences.
+    pub(super) fn group(&self, request_id: u64) -> &RequestGroup {
+        self.get(request_id).expect("a group outlives its sequences")
     }
 
-    /// To change what does not say when it starts.
+    /// Returns a request to change parts that do not affect its file.
     ///
     /// # Panics
-    /// As [`Queue::job`].
-    pub(super) fn job_mut(&mut self, request_id: u64) -> &mut RequestGroup {
-        &mut self.jobs.get_mut(&request_id).expect("a job outlives its sequences").0
+    /// As [`Queue::group`].
+    pub(super) fn group_mut(&mut self, request_id: u64) -> &mut RequestGroup {
+        &mut self.groups.get_mut(&request_id).expect("a group outlives its sequences").0
     }
 
-    /// Changes a request and files it where `change` says.
+    /// Changes a request and moves it to the file that `change` returns.
     fn refile<T>(&mut self, request_id: u64, change: impl FnOnce(&mut RequestGroup) -> (File, T)) -> T {
-        let (mut job, old) = self.jobs.remove(&request_id).expect("a job outlives its sequences");
-        self.leave(&job, old);
-        let (file, changed) = change(&mut job);
-        self.enter(&job, file);
-        self.jobs.insert(request_id, (job, file));
+        let (mut group, old) = self.groups.remove(&request_id).expect("a group outlives its sequences");
+        self.remove_from_file(&group, old);
+        let (file, changed) = change(&mut group);
+        self.insert_into_file(&group, file);
+        self.groups.insert(request_id, (group, file));
         changed
     }
 
-    /// The request that starts a branch next; `is_free` says of a slot that a request must have whether it can get it.
+    /// Returns the request whose next branch starts; `is_free` reports whether a required slot is available.
     ///
-    /// Of equal priority, the one that has the fewest branches running, of these the one that has waited for its turn the longest.
-    /// So a request for many completions takes the slots that are free, one for a single completion gets the next, and where both
-    /// wait they take turns. Of different priorities, the one that is senior; see
+    /// At equal priority, the request with the fewest running branches is next, then the least recently served one. A request
+    /// with many completions thus takes the free slots, a request for one completion gets the next one, and if both wait, they
+    /// alternate. At different priorities, the senior one is next; see
     /// [`STARTS_PER_PRIORITY`](crate::engine::scheduling_key::STARTS_PER_PRIORITY).
     pub(super) fn next(&self, is_free: impl Fn(u32) -> bool) -> Option<u64> {
-        let fresh = self.fresh.iter().flat_map(|(&priority, fresh)| {
-            let several = fresh.several.first().filter(|_| self.has_room_for(priority));
-            fresh.single.first().into_iter().chain(several).map(|&(_, request_id)| request_id)
+        let not_started = self.not_started.iter().flat_map(|(&priority, not_started)| {
+            let several = not_started.several.first().filter(|_| self.may_open(priority));
+            not_started.single.first().into_iter().chain(several).map(|&(_, request_id)| request_id)
         });
-        let for_slot = self.for_slot.iter().filter(|&(&slot, _)| is_free(slot)).filter_map(|(_, waiting)| waiting.first());
-        let open = self.open.values().flatten().copied().filter(|&request_id| self.job(request_id).can_start());
+        let awaiting_slot =
+            self.awaiting_slot.iter().filter(|&(&slot, _)| is_free(slot)).filter_map(|(_, waiting)| waiting.first());
+        let open = self.open.values().flatten().copied().filter(|&request_id| self.group(request_id).can_start());
         let mut best: BTreeMap<i32, (usize, u64, u64)> = BTreeMap::new();
-        for request_id in fresh.chain(for_slot.map(|&(_, request_id)| request_id)).chain(open) {
-            let job = self.job(request_id);
-            let key = (self.n_running_of(job.stream_id), job.last_served, request_id);
-            let of_priority = best.entry(job.request.priority).or_insert(key);
-            *of_priority = key.min(*of_priority);
+        for request_id in not_started.chain(awaiting_slot.map(|&(_, request_id)| request_id)).chain(open) {
+            let group = self.group(request_id);
+            let key = (self.n_running_of(group.stream_id), group.last_served, request_id);
+            let best_of_priority = best.entry(group.request.priority).or_insert(key);
+            *best_of_priority = key.min(*best_of_priority);
         }
         let senior = best.iter().min_by_key(|&(&priority, &(_, last_served, _))| (rank(last_served, priority), -priority));
         senior.map(|(_, &(_, _, request_id))| request_id)
     }
 
-    /// Whether another request of `priority` may be open: those of lower priority keep nobody waiting, until they are many.
-    fn has_room_for(&self, priority: i32) -> bool {
+    /// Returns true if another request of `priority` may be open. Requests of lower priority do not count, up to a limit.
+    fn may_open(&self, priority: i32) -> bool {
         let n_open = |of: std::ops::RangeFrom<i32>| self.open.range(of).map(|(_, open)| open.len()).sum::<usize>();
         n_open(priority..) < self.max_open && n_open(i32::MIN..) < MAX_OPEN_FACTOR * self.max_open
     }
 
-    /// The highest priority of those that wait for a slot; `None` where nobody does.
+    /// Returns the highest priority among requests that wait for a slot.
     pub(super) fn highest_waiting(&self) -> Option<i32> {
-        let for_slot =
-            self.for_slot.values().filter_map(BTreeSet::first).map(|&(_, request_id)| self.job(request_id).request.priority);
-        let others = [self.fresh.keys().next_back(), self.open.keys().next_back()];
-        others.into_iter().flatten().copied().chain(for_slot).max()
+        let awaiting_slot = self
+            .awaiting_slot
+            .values()
+            .filter_map(BTreeSet::first)
+            .map(|&(_, request_id)| self.group(request_id).request.priority);
+        let others = [self.not_started.keys().next_back(), self.open.keys().next_back()];
+        others.into_iter().flatten().copied().chain(awaiting_slot).max()
     }
 
-    /// A request of which no branch has started waits until a running sequence has computed what it needs.
-    pub(super) fn block_on_prefix(&mut self, request_id: u64, awaits: PendingPrefix) {
-        self.refile(request_id, |job| {
-            job.awaits = Some(awaits);
-            (File::Awaiting(awaits), ())
+    /// Blocks a request without started branches until a running sequence has computed its prefix.
+    pub(super) fn block_on_prefix(&mut self, request_id: u64, pending_prefix: PendingPrefix) {
+        self.refile(request_id, |group| {
+            group.pending_prefix = Some(pending_prefix);
+            (File::AwaitingPrefix(pending_prefix), ())
         });
     }
 
-    /// Those that wait until `owner` has computed just so many tokens.
+    /// Returns the requests that wait until `owner` has computed exactly `n_tokens` tokens.
     pub(super) fn blocked(&self, owner: SchedulingKey, n_tokens: u32) -> impl Iterator<Item = &RequestGroup> {
-        let those = self.awaiting.range((owner, n_tokens, 0)..=(owner, n_tokens, u64::MAX));
-        those.map(|&(_, _, request_id)| self.job(request_id))
+        let blocked = self.awaiting_prefix.range((owner, n_tokens, 0)..=(owner, n_tokens, u64::MAX));
+        blocked.map(|&(_, _, request_id)| self.group(request_id))
     }
 
-    /// How many requests wait for what a running sequence computes.
+    /// Returns the number of requests that wait for a prefix.
     pub(super) fn n_blocked(&self) -> usize {
-        self.awaiting.len()
+        self.awaiting_prefix.len()
     }
 
-    /// What waited for a running sequence may start where that has computed enough or is gone. `n_computed` says of a sequence
-    /// how many of its tokens are computed; `None` where it does not run.
+    /// Unblocks the requests whose awaited sequence has computed enough tokens or has ended. `n_computed` returns the number of
+    /// computed tokens of a sequence, `None` if it does not run.
     pub(super) fn unblock(&mut self, n_computed: impl Fn(SchedulingKey) -> Option<u32>) {
-        let mut next = self.awaiting.first().copied();
+        let mut next = self.awaiting_prefix.first().copied();
         while let Some((owner, ..)) = next {
             let n_computed = n_computed(owner).unwrap_or(u32::MAX);
-            let is_over: Vec<u64> = self
-                .awaiting
+            let unblocked: Vec<u64> = self
+                .awaiting_prefix
                 .range((owner, 0, 0)..=(owner, n_computed, u64::MAX))
                 .map(|&(_, _, request_id)| request_id)
                 .collect();
-            for request_id in is_over {
-                self.refile(request_id, |job| (file_of(job), ()));
+            for request_id in unblocked {
+                self.refile(request_id, |group| (file_of(group), ()));
             }
-            next = self.awaiting.range((Excluded((owner, u32::MAX, u64::MAX)), Unbounded)).next().copied();
+            next = self.awaiting_prefix.range((Excluded((owner, u32::MAX, u64::MAX)), Unbounded)).next().copied();
         }
     }
 
-    /// Branch `index` of a request is in a slot for the first time; returns the request's place in the queue where it was the last
-    /// one that waited. It was the turn of its whole stream.
+    /// Marks branch `index` of a request as running for the first time; returns the request's permit if no branch is left
+    /// waiting. Counts as service for its whole stream.
     pub(super) fn start(&mut self, request_id: u64, index: u32) -> Option<QueuePermit> {
         self.n_starts += 1;
-        let turn = self.n_starts;
-        let stream_id = self.job(request_id).stream_id;
+        let n_starts = self.n_starts;
+        let stream_id = self.group(request_id).stream_id;
         for other in self.streams.get(&stream_id).into_iter().flatten().copied().collect::<Vec<u64>>() {
-            let file = self.jobs[&other].1;
-            self.refile(other, |job| {
-                job.last_served = turn;
+            let file = self.groups[&other].1;
+            self.refile(other, |group| {
+                group.last_served = n_starts;
                 (file, ())
             });
         }
-        self.refile(request_id, |job| {
-            job.set(index, Branch::Running);
-            job.has_started = true;
-            job.last_served = turn;
-            job.awaits = None;
-            let place = if job.has_waiting() { None } else { job.waiting.take() };
-            (file_of(job), place)
+        self.refile(request_id, |group| {
+            group.set(index, Branch::Running);
+            group.has_started = true;
+            group.last_served = n_starts;
+            group.pending_prefix = None;
+            let permit = if group.has_waiting() { None } else { group.waiting.take() };
+            (file_of(group), permit)
         })
     }
 
-    /// A request that was in a slot begins anew, as if it never had been.
-    pub(super) fn put_back(&mut self, request_id: u64) {
-        self.refile(request_id, |job| {
-            job.branches.fill(Branch::Waiting);
-            job.has_started = false;
-            (file_of(job), ())
+    /// Resets a request that was in a slot, as if it had never started.
+    pub(super) fn reset(&mut self, request_id: u64) {
+        self.refile(request_id, |group| {
+            group.branches.fill(Branch::Waiting);
+            group.has_started = false;
+            (file_of(group), ())
         });
     }
 
-    /// The branch of a stream that is its `index`th: its job, and its place there.
+    /// Returns the group of the stream's branch `index`, and its index there.
     pub(super) fn find_branch(&self, stream_id: u64, index: u32) -> Option<(u64, u32)> {
-        self.groups_of(stream_id).into_iter().find_map(|request_id| Some((request_id, self.job(request_id).place_of(index)?)))
+        self.groups_of(stream_id)
+            .into_iter()
+            .find_map(|request_id| Some((request_id, self.group(request_id).index_in_group(index)?)))
     }
 
-    /// Branch `index` of a request ends without having been in a slot; returns the request's place in the queue where it was the last
-    /// one that waited.
+    /// Ends branch `index` of a request that was never in a slot; returns the request's permit if no branch is left waiting.
     pub(super) fn drop_waiting(&mut self, request_id: u64, index: u32) -> Option<QueuePermit> {
-        self.refile(request_id, |job| {
-            job.set(index, Branch::Finished);
-            let place = if job.has_waiting() { None } else { job.waiting.take() };
-            (file_of(job), place)
+        self.refile(request_id, |group| {
+            group.set(index, Branch::Finished);
+            let permit = if group.has_waiting() { None } else { group.waiting.take() };
+            (file_of(group), permit)
         })
     }
 
-    /// The `logits` after the prompt of a request are known before a branch of it was in a slot, where enough is free for keeping them.
-    pub(super) fn give_logits(&mut self, request_id: u64, logits: &Arc<[f32]>) {
-        let may_start = |job: &&RequestGroup| job.has_waiting() || job.is_unbuilt();
-        let is_fresh = |job: &&RequestGroup| !job.has_started && may_start(job) && job.prompt_logits.is_none();
-        let Some(job) = self.get(request_id).filter(is_fresh) else { return };
-        if !self.has_room_for(job.request.priority) {
+    /// Sets the `logits` after the prompt of a request before any of its branches starts, if there is room to hold them.
+    pub(super) fn set_prompt_logits(&mut self, request_id: u64, logits: &Arc<[f32]>) {
+        let could_start = |group: &&RequestGroup| group.has_waiting() || group.is_unbuilt();
+        let is_not_started = |group: &&RequestGroup| !group.has_started && could_start(group) && group.prompt_logits.is_none();
+        let Some(group) = self.get(request_id).filter(is_not_started) else { return };
+        if !self.may_open(group.request.priority) {
             return;
         }
-        self.refile(request_id, |job| {
-            job.awaits = None;
-            job.prompt_logits = Some(Arc::clone(logits));
-            job.keeper.want();
-            (file_of(job), ())
+        self.refile(request_id, |group| {
+            group.pending_prefix = None;
+            group.prompt_logits = Some(Arc::clone(logits));
+            group.prompt_holder.request_holder();
+            (file_of(group), ())
         });
     }
 
-    /// It is known how the branches of a request go on: they may start, once what it awaits is computed.
-    pub(super) fn make(&mut self, request_id: u64, ways: Vec<BranchSpec>) {
-        let file = self.jobs.get(&request_id).map(|&(_, file)| file);
-        self.refile(request_id, |job| {
-            job.make(ways);
-            let awaits = file.filter(|file| matches!(file, File::Awaiting(_)));
-            (awaits.unwrap_or_else(|| file_of(job)), ())
+    /// Sets the parameters of the branches of a request: they may start, once an awaited prefix is computed.
+    pub(super) fn set_branch_specs(&mut self, request_id: u64, branch_specs: Vec<BranchSpec>) {
+        let file = self.groups.get(&request_id).map(|&(_, file)| file);
+        self.refile(request_id, |group| {
+            group.set_branch_specs(branch_specs);
+            let pending_prefix = file.filter(|file| matches!(file, File::AwaitingPrefix(_)));
+            (pending_prefix.unwrap_or_else(|| file_of(group)), ())
         });
     }
 
-    /// Nothing of a request starts any more: it ends with an error.
-    pub(super) fn give_up(&mut self, request_id: u64) {
+    /// Prevents further starts of a request, which ends with an error.
+    pub(super) fn block_starts(&mut self, request_id: u64) {
         self.refile(request_id, |_| (File::Started, ()));
     }
 
-    /// Takes a request out.
+    /// Removes a request.
     pub(super) fn remove(&mut self, request_id: u64) -> Option<RequestGroup> {
-        let (job, file) = self.jobs.remove(&request_id)?;
-        self.leave(&job, file);
-        if let Some(jobs) = self.streams.get_mut(&job.stream_id) {
-            jobs.remove(&request_id);
-            if jobs.is_empty() {
-                self.streams.remove(&job.stream_id);
+        let (group, file) = self.groups.remove(&request_id)?;
+        self.remove_from_file(&group, file);
+        if let Some(groups) = self.streams.get_mut(&group.stream_id) {
+            groups.remove(&request_id);
+            if groups.is_empty() {
+                self.streams.remove(&group.stream_id);
             }
         }
-        Some(job)
+        Some(group)
     }
 
-    /// Requests that hold their prompt's cells, or would, for branches that wait.
+    /// Returns the requests that hold their prompt's cells, or should, for waiting branches.
     pub(super) fn open(&self) -> impl Iterator<Item = &RequestGroup> {
-        self.open.values().flatten().map(|&request_id| self.job(request_id))
+        self.open.values().flatten().map(|&request_id| self.group(request_id))
     }
 
-    /// Requests whose prompts are kept on one of `ids`, including failed requests. O(number of requests).
-    pub(super) fn kept_on(&self, ids: &[KvSeqId]) -> Vec<u64> {
-        let is_kept_there = |job: &&RequestGroup| job.keeper.id().is_some_and(|id| ids.contains(&id));
-        self.jobs.values().map(|(job, _)| job).filter(is_kept_there).map(|job| job.request_id).collect()
+    /// Returns the requests whose prompts are held on one of `ids`, including failed requests. O(number of requests).
+    pub(super) fn held_on(&self, ids: &[KvSeqId]) -> Vec<u64> {
+        let is_held_there = |group: &&RequestGroup| group.prompt_holder.id().is_some_and(|id| ids.contains(&id));
+        self.groups.values().map(|(group, _)| group).filter(is_held_there).map(|group| group.request_id).collect()
     }
 
-    /// Sequences that wait to resume, most senior first.
+    /// Returns the sequences that wait to resume, most senior first.
     pub(super) fn preempted(&self) -> &[Preempted] {
         &self.preempted
     }
 
-    /// The sequences that resume together with the most senior one: of a search, all that wait.
+    /// Returns the sequences that resume together with the most senior one: of a beam search, all that wait.
     pub(super) fn resuming(&self) -> &[Preempted] {
         let Some(first) = self.preempted.first() else { return &[] };
         let is_beam = first.sequence.beam.is_some();
-        let is_together = |other: &&Preempted| is_beam && other.sequence.request_id == first.sequence.request_id;
-        &self.preempted[..self.preempted.iter().take_while(is_together).count().max(1)]
+        let is_same_search = |other: &&Preempted| is_beam && other.sequence.request_id == first.sequence.request_id;
+        &self.preempted[..self.preempted.iter().take_while(is_same_search).count().max(1)]
     }
 
-    pub(super) fn wait_to_resume(&mut self, preempted: Preempted) {
-        let job = self.job_mut(preempted.sequence.request_id);
-        job.set(preempted.sequence.index, Branch::Preempted);
-        let seniority = preempted.sequence.seniority();
-        let at = self.preempted.partition_point(|other| other.sequence.seniority() < seniority);
+    pub(super) fn push_preempted(&mut self, preempted: Preempted) {
+        let group = self.group_mut(preempted.sequence.request_id);
+        group.set(preempted.sequence.index, Branch::Preempted);
+        let scheduling_key = preempted.sequence.scheduling_key();
+        let at = self.preempted.partition_point(|other| other.sequence.scheduling_key() < scheduling_key);
         self.preempted.insert(at, preempted);
     }
 
-    /// Takes the most senior sequence that waits to resume.
-    pub(super) fn resume(&mut self) -> Preempted {
+    /// Removes the most senior sequence that waits to resume.
+    pub(super) fn pop_preempted(&mut self) -> Preempted {
         let preempted = self.preempted.remove(0);
-        self.job_mut(preempted.sequence.request_id).set(preempted.sequence.index, Branch::Running);
+        self.group_mut(preempted.sequence.request_id).set(preempted.sequence.index, Branch::Running);
         preempted
     }
 
-    /// Takes out branch `index` of a request, which waits to resume.
+    /// Removes branch `index` of a request, which waits to resume.
     pub(super) fn take_preempted(&mut self, request_id: u64, index: u32) -> Option<Preempted> {
-        let is_it = |of: &Preempted| of.sequence.request_id == request_id && of.sequence.index == index;
-        let at = self.preempted.iter().position(is_it)?;
+        let matches = |of: &Preempted| of.sequence.request_id == request_id && of.sequence.index == index;
+        let at = self.preempted.iter().position(matches)?;
         Some(self.preempted.remove(at))
     }
 
-    /// Takes out the sequences of a request that wait to resume.
+    /// Removes the sequences of a request that wait to resume.
     pub(super) fn remove_preempted(&mut self, request_id: u64) -> Vec<Preempted> {
         self.preempted.extract_if(.., |preempted| preempted.sequence.request_id == request_id).collect()
     }
 
-    fn enter(&mut self, job: &RequestGroup, file: File) {
-        let key = (job.last_served, job.request_id);
+    fn insert_into_file(&mut self, group: &RequestGroup, file: File) {
+        let key = (group.last_served, group.request_id);
         match file {
-            File::Fresh => self.enter_fresh(job.request.priority, job.branches.len(), key),
-            File::Awaiting(awaits) => drop(self.awaiting.insert((awaits.owner, awaits.n_tokens, job.request_id))),
-            File::ForSlot(slot) => drop(self.for_slot.entry(slot).or_default().insert(seniority_of(job))),
-            File::Open => drop(self.open.entry(job.request.priority).or_default().insert(job.request_id)),
+            File::NotStarted => self.insert_not_started(group.request.priority, group.branches.len(), key),
+            File::AwaitingPrefix(prefix) => drop(self.awaiting_prefix.insert((prefix.owner, prefix.n_tokens, group.request_id))),
+            File::AwaitingSlot(slot) => drop(self.awaiting_slot.entry(slot).or_default().insert(seniority_of(group))),
+            File::Open => drop(self.open.entry(group.request.priority).or_default().insert(group.request_id)),
             File::Started => {}
         }
     }
 
-    fn leave(&mut self, job: &RequestGroup, file: File) {
-        let key = (job.last_served, job.request_id);
+    fn remove_from_file(&mut self, group: &RequestGroup, file: File) {
+        let key = (group.last_served, group.request_id);
         match file {
-            File::Fresh => self.leave_fresh(job.request.priority, job.branches.len(), key),
-            File::Awaiting(awaits) => drop(self.awaiting.remove(&(awaits.owner, awaits.n_tokens, job.request_id))),
-            File::ForSlot(slot) => {
-                let waiting = self.for_slot.get_mut(&slot).expect("it was filed there");
-                waiting.remove(&seniority_of(job));
+            File::NotStarted => self.remove_not_started(group.request.priority, group.branches.len(), key),
+            File::AwaitingPrefix(prefix) => drop(self.awaiting_prefix.remove(&(prefix.owner, prefix.n_tokens, group.request_id))),
+            File::AwaitingSlot(slot) => {
+                let waiting = self.awaiting_slot.get_mut(&slot).expect("it was filed there");
+                waiting.remove(&seniority_of(group));
                 if waiting.is_empty() {
-                    self.for_slot.remove(&slot);
+                    self.awaiting_slot.remove(&slot);
                 }
             }
             File::Open => {
-                let open = self.open.get_mut(&job.request.priority).expect("it was filed there");
-                open.remove(&job.request_id);
+                let open = self.open.get_mut(&group.request.priority).expect("it was filed there");
+                open.remove(&group.request_id);
                 if open.is_empty() {
-                    self.open.remove(&job.request.priority);
+                    self.open.remove(&group.request.priority);
                 }
             }
             File::Started => {}
         }
     }
 
-    fn enter_fresh(&mut self, priority: i32, n: usize, key: (u64, u64)) {
-        let fresh = self.fresh.entry(priority).or_default();
-        if n == 1 { &mut fresh.single } else { &mut fresh.several }.insert(key);
+    fn insert_not_started(&mut self, priority: i32, n: usize, key: (u64, u64)) {
+        let not_started = self.not_started.entry(priority).or_default();
+        if n == 1 { &mut not_started.single } else { &mut not_started.several }.insert(key);
     }
 
-    fn leave_fresh(&mut self, priority: i32, n: usize, key: (u64, u64)) {
-        let fresh = self.fresh.get_mut(&priority).expect("it was filed there");
-        if n == 1 { &mut fresh.single } else { &mut fresh.several }.remove(&key);
-        if fresh.single.is_empty() && fresh.several.is_empty() {
-            self.fresh.remove(&priority);
+    fn remove_not_started(&mut self, priority: i32, n: usize, key: (u64, u64)) {
+        let not_started = self.not_started.get_mut(&priority).expect("it was filed there");
+        if n == 1 { &mut not_started.single } else { &mut not_started.several }.remove(&key);
+        if not_started.single.is_empty() && not_started.several.is_empty() {
+            self.not_started.remove(&priority);
         }
     }
 }
 
-/// Its place among those that wait for the same slot.
-fn seniority_of(job: &RequestGroup) -> (i64, u64) {
-    (rank(job.last_served, job.request.priority), job.request_id)
+/// Order of requests that wait for the same slot.
+fn seniority_of(group: &RequestGroup) -> (i64, u64) {
+    (rank(group.last_served, group.request.priority), group.request_id)
 }
 
-/// Where a request is found that awaits nobody.
-fn file_of(job: &RequestGroup) -> File {
-    if job.is_unbuilt() && job.prompt_logits.is_some() {
-        // None of it starts yet, but its prompt's cells are kept.
+/// Returns the file of a request that waits for no prefix.
+fn file_of(group: &RequestGroup) -> File {
+    if group.is_unbuilt() && group.prompt_logits.is_some() {
+        // No branch starts yet, but its prompt's cells are held.
         return File::Open;
     }
-    if !job.has_waiting() {
+    if !group.has_waiting() {
         return File::Started;
     }
-    match (job.has_started || job.prompt_logits.is_some(), job.n_cells_required()) {
-        (false, None) => File::Fresh,
-        (false, Some(slot)) => File::ForSlot(slot),
+    match (group.has_started || group.prompt_logits.is_some(), group.required_slot()) {
+        (false, None) => File::NotStarted,
+        (false, Some(slot)) => File::AwaitingSlot(slot),
         (true, _) => File::Open,
     }
 }
@@ -437,7 +442,7 @@ mod tests {
     use crate::sampling::Sampler;
     use crate::sampling::token_strings::tests::Pieces;
 
-    fn job(request_id: u64, n: u32, priority: i32) -> RequestGroup {
+    fn group(request_id: u64, n: u32, priority: i32) -> RequestGroup {
         let waiting = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
         let (sender, _) = stream::stream(request_id, n, None, Box::new(|_| {}));
         let request = Request { n, priority, ..Request::new(Prompt::from_tokens(vec![1; 20]), 0) };
@@ -445,21 +450,21 @@ mod tests {
         RequestGroup::new(request_id, vec![(0, request, sampler)], Arc::new(sender), waiting)
     }
 
-    /// Requests of so many completions and such priorities, numbered from 0.
+    /// Creates requests with these numbers of completions and priorities, numbered from 0.
     fn queue(max_open: u32, requests: &[(u32, i32)]) -> Queue {
         let mut queue = Queue::new(max_open);
         for (request_id, &(n, priority)) in (0..).zip(requests) {
-            queue.push(job(request_id, n, priority));
+            queue.push(group(request_id, n, priority));
         }
         queue
     }
 
-    /// The next request, whose prompt is computed as soon as its first branch has started.
+    /// Starts the next request; its prompt is computed as soon as its first branch has started.
     fn start(queue: &mut Queue) -> Option<u64> {
         let request_id = queue.next(|_| true)?;
-        let index = queue.job(request_id).next_branch().expect("what is next waits");
+        let index = queue.group(request_id).next_branch().expect("what is next waits");
         queue.start(request_id, index);
-        queue.job_mut(request_id).prompt_logits = Some([0.0].into());
+        queue.group_mut(request_id).prompt_logits = Some([0.0].into());
         Some(request_id)
     }
 
@@ -468,29 +473,29 @@ mod tests {
     }
 
     #[test]
-    fn the_request_with_the_fewest_branches_running_starts_next_and_of_these_the_one_that_waited_longest() {
+    fn the_request_with_the_fewest_running_branches_starts_next_then_the_least_recently_served() {
         let mut queue = queue(9, &[(3, 0), (1, 0), (2, 0)]);
         assert_eq!(starts(&mut queue, 9), [0, 1, 2, 0, 2, 0]);
     }
 
     #[test]
-    fn requests_for_several_completions_wait_while_enough_are_open_and_others_pass_them() {
+    fn requests_for_several_completions_wait_while_too_many_are_open_and_others_pass_them() {
         let mut queue = queue(1, &[(2, 0), (3, 0), (1, 0)]);
         assert_eq!(starts(&mut queue, 9), [0, 2, 0, 1, 1, 1]);
     }
 
     #[test]
-    fn a_higher_priority_goes_first_with_all_of_its_branches() {
+    fn all_branches_of_a_higher_priority_start_first() {
         let mut queue = queue(9, &[(1, 0), (2, 1), (1, -1), (1, 0)]);
         assert_eq!(starts(&mut queue, 9), [1, 1, 0, 3, 2]);
     }
 
     #[test]
-    fn a_low_priority_goes_first_in_the_end_however_many_of_a_higher_one_come() {
+    fn a_low_priority_eventually_starts_despite_arrivals_of_a_higher_one() {
         let mut queue = queue(9, &[(1, 0)]);
         let mut n_before = 0;
         for request_id in 1.. {
-            queue.push(job(request_id, 1, 1));
+            queue.push(group(request_id, 1, 1));
             if start(&mut queue) == Some(0) {
                 break;
             }
@@ -500,13 +505,13 @@ mod tests {
     }
 
     #[test]
-    fn what_awaits_another_is_not_next_until_that_has_computed_enough_or_is_gone() {
+    fn a_blocked_request_is_not_next_until_its_prefix_is_computed_or_the_owner_is_gone() {
         let owner = |request_id| SchedulingKey::new(0, 0, request_id, 0);
-        let awaits = |request_id, n_tokens| PendingPrefix { owner: owner(request_id), n_tokens, n_known: 0 };
+        let pending_prefix = |request_id, n_tokens| PendingPrefix { owner: owner(request_id), n_tokens, n_known: 0 };
         let mut queue = queue(9, &[(1, 0), (1, 0), (1, 0), (1, 0)]);
-        queue.block_on_prefix(0, awaits(77, 50));
-        queue.block_on_prefix(1, awaits(77, 20));
-        queue.block_on_prefix(2, awaits(88, 50));
+        queue.block_on_prefix(0, pending_prefix(77, 50));
+        queue.block_on_prefix(1, pending_prefix(77, 20));
+        queue.block_on_prefix(2, pending_prefix(88, 50));
         let n_computed = |of: SchedulingKey| if of == owner(77) { Some(20) } else { Some(49) };
         queue.unblock(n_computed);
         assert_eq!(starts(&mut queue, 9), [1, 3]);
@@ -517,49 +522,54 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_is_nowhere_left() {
+    fn a_removed_request_is_in_no_index() {
         let mut queue = queue(9, &[(1, 0), (2, 3), (2, 0), (1, 0)]);
         start(&mut queue);
         queue.block_on_prefix(3, PendingPrefix { owner: SchedulingKey::new(0, 0, 9, 0), n_tokens: 20, n_known: 0 });
         for request_id in 0..4 {
-            assert_eq!(queue.remove(request_id).map(|job| job.request_id), Some(request_id));
+            assert_eq!(queue.remove(request_id).map(|group| group.request_id), Some(request_id));
         }
         assert!(queue.is_empty() && queue.remove(0).is_none() && queue.next(|_| true).is_none());
-        assert!(queue.fresh.is_empty() && queue.awaiting.is_empty() && queue.open.is_empty() && queue.for_slot.is_empty());
+        assert!(
+            queue.not_started.is_empty()
+                && queue.awaiting_prefix.is_empty()
+                && queue.open.is_empty()
+                && queue.awaiting_slot.is_empty()
+        );
     }
 
     #[test]
-    fn a_load_waits_for_its_slot_and_lets_others_pass() {
+    fn a_load_waits_for_its_slot_without_blocking_others() {
         let mut queue = Queue::new(9);
-        let mut load = job(0, 1, 0);
+        let mut load = group(0, 1, 0);
         load.request =
             Arc::new(Request { slot: Some(2), task: crate::request::Task::Load(Arc::default()), ..(*load.request).clone() });
         queue.push(load);
-        queue.push(job(1, 1, 0));
+        queue.push(group(1, 1, 0));
         assert_eq!((queue.next(|slot| slot != 2), queue.next(|_| true)), (Some(1), Some(0)));
     }
 
     #[test]
-    fn a_batch_of_many_requests_does_not_pass_a_higher_priority_by_its_size_alone() {
-        // The bound on the queue is 1,024 by default.
+    fn a_large_batch_does_not_delay_a_higher_priority() {
+        // The default bound on the queue is 1,024.
         let mut queue = queue(9, &[(1, 0); 1_010]);
-        queue.push(job(5_000, 1, 1));
+        queue.push(group(5_000, 1, 1));
         assert_eq!(queue.next(|_| true), Some(5_000), "nobody was served, and nobody has waited");
     }
 
     #[test]
-    fn requests_of_low_priority_that_are_open_do_not_keep_one_of_high_priority_waiting() {
+    fn open_requests_of_low_priority_do_not_block_one_of_high_priority() {
         let mut queue = queue(1, &[(50, -1)]);
         assert_eq!(start(&mut queue), Some(0));
-        queue.push(job(1, 2, 1));
+        queue.push(group(1, 2, 1));
         assert_eq!(start(&mut queue), Some(1), "it would wait for 49 other branches");
     }
 
     #[test]
-    fn of_two_loads_into_one_slot_the_one_of_higher_priority_goes_first() {
+    fn the_load_of_higher_priority_gets_a_contested_slot_first() {
         let mut queue = Queue::new(9);
         for (request_id, priority) in [(0, 0), (1, 1)] {
-            let mut load = job(request_id, 1, priority);
+            let mut load = group(request_id, 1, priority);
             load.request =
                 Arc::new(Request { slot: Some(2), task: crate::request::Task::Load(Arc::default()), ..(*load.request).clone() });
             queue.push(load);

@@ -1,13 +1,13 @@
-//! Preempted sequences share cells again when they resume.
+//! Resumption: preempted sequences share cells again when they resume.
 //!
-//! Branches of one request, forks and the beams of a search share the cells of what their texts have in common. Each of them is
-//! offloaded by itself, and would be restored or computed by itself: `n` times the text that they hold once while they run, which
-//! may be more than the device cache has. So a sequence that resumes waits for the prefix that it shares with a more senior one, and
-//! is forked from that. A sequence waits for more senior ones only, so that the most senior one never waits.
+//! Branches of one request, forks and the beams of a search share the cells of their common prefixes. Each of them is offloaded
+//! separately, and would be reloaded or computed separately: `n` times the text that they share while they run, which may
+//! exceed the device cache. A sequence that resumes therefore waits for the prefix that it shares with a more senior one, and
+//! is forked from it. Sequences wait only for more senior ones, so that the most senior one never waits.
 //!
-//! A memory that can be forked anywhere is forked as soon as the prefix is there, also where that is restored. The other kinds are
-//! saved and restored as whole texts, and are forked only where a sequence ends: the beams of a search are restored separately where
-//! there is room for that, and otherwise computed, each common prefix once ([`BeamSharing::Recomputed`]).
+//! Memory that can be forked anywhere is forked as soon as the prefix is there, also if it is reloaded. The other kinds are
+//! saved and reloaded as whole texts, and are forked only where a sequence ends: the beams of a search are reloaded separately
+//! if there is room for that, and otherwise computed, each common prefix once ([`BeamSharing::Recomputed`]).
 
 use crate::cache::{MIN_SHARED, PrefixMatch, PrefixQuery};
 use crate::engine::core::Core;
@@ -23,34 +23,34 @@ use crate::engine::sequence::Sequence;
 /// How one sequence resumes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SequencePlacement {
-    /// The more senior sequence whose first tokens it begins with, and how many these are.
+    /// The more senior sequence that provides its prefix, and the length of the prefix.
     pub(super) provider: Option<(SchedulingKey, u32)>,
-    /// Most tokens that are forked or restored when it enters its slot.
+    /// Maximum number of tokens that are forked or reloaded when it enters its slot.
     pub(super) at_most: u32,
-    /// Demand for free or evictable cells, without its margin.
+    /// Demand for free or evictable cells, without its headroom.
     n_cells: i64,
 }
 
-/// How the sequences resume that resume together.
+/// How a group of sequences resumes together.
 pub(super) struct Resumption {
-    /// In order; `None` for a beam that has no text.
+    /// In order; `None` for a beam without a text.
     pub(super) placements: Vec<Option<SequencePlacement>>,
-    /// Their demand for free or evictable cells, margins included.
+    /// Their demand for free or evictable cells, including headroom.
     pub(super) n_cells: i64,
 }
 
-/// Decides how the first `n` preempted sequences resume. With `recomputes`, what the beams of a search have in common is computed
-/// once, whatever is saved of it.
+/// Plans how the first `n` preempted sequences resume. With `recomputes`, common prefixes of the beams of a search are computed
+/// once, even if they are saved.
 pub(super) fn plan_resumption<R: Runner>(core: &mut Core<R>, n: usize, recomputes: bool) -> Resumption {
-    let all_found: Vec<Option<CachedTokens>> =
-        (0..n).map(|nth| find_preempted(core, nth, u32::MAX).map(|matched| found(core, &matched))).collect();
+    let all_cached: Vec<Option<CachedTokens>> =
+        (0..n).map(|nth| find_preempted(core, nth, u32::MAX).map(|matched| cached_tokens(core, &matched))).collect();
     let mut placements: Vec<Option<SequencePlacement>> = Vec::with_capacity(n);
-    for (nth, &found) in all_found.iter().enumerate() {
-        let placement = found.map(|found| {
+    for (nth, &cached) in all_cached.iter().enumerate() {
+        let placement = cached.map(|cached| {
             let sequence = &core.queue.preempted()[nth].sequence;
-            let group = SearchGroup { found: &all_found[..nth], recomputes };
-            let (provider, n_shared) = group.provider(core, nth, found);
-            let n_cells = i64::from(sequence.n_tokens() - n_shared.max(found.n_pinned));
+            let search = SearchGroup { cached: &all_cached[..nth], recomputes };
+            let (provider, n_shared) = search.provider(core, nth, cached);
+            let n_cells = i64::from(sequence.n_tokens() - n_shared.max(cached.n_pinned));
             SequencePlacement { provider, at_most: u32::MAX, n_cells }
         });
         placements.push(placement);
@@ -58,17 +58,17 @@ pub(super) fn plan_resumption<R: Runner>(core: &mut Core<R>, n: usize, recompute
     if recomputes {
         stop_at_forks(core, &mut placements);
     }
-    let margins: i64 = core.queue.preempted()[..n].iter().map(|preempted| i64::from(headroom(&preempted.sequence))).sum();
-    let n_cells = margins + placements.iter().flatten().map(|placement| placement.n_cells).sum::<i64>();
+    let n_headroom: i64 = core.queue.preempted()[..n].iter().map(|preempted| i64::from(headroom(&preempted.sequence))).sum();
+    let n_cells = n_headroom + placements.iter().flatten().map(|placement| placement.n_cells).sum::<i64>();
     Resumption { placements, n_cells }
 }
 
-/// A sequence from which others are forked is restored at most up to the first of these forks.
+/// Limits the reload of sequences from which others are forked to the first fork position.
 fn stop_at_forks<R: Runner>(core: &Core<R>, placements: &mut [Option<SequencePlacement>]) {
     for nth in 0..placements.len() {
-        let seniority = core.queue.preempted()[nth].sequence.seniority();
+        let scheduling_key = core.queue.preempted()[nth].sequence.scheduling_key();
         let forks = placements.iter().flatten().filter_map(|placement| placement.provider);
-        let first = forks.filter(|&(provider, _)| provider == seniority).map(|(_, n_tokens)| n_tokens).min();
+        let first = forks.filter(|&(provider, _)| provider == scheduling_key).map(|(_, n_tokens)| n_tokens).min();
         if let (Some(placement), Some(first)) = (&mut placements[nth], first) {
             placement.at_most = first;
         }
@@ -80,27 +80,29 @@ fn stop_at_forks<R: Runner>(core: &Core<R>, placements: &mut [Option<SequencePla
 struct CachedTokens {
     /// Tokens in the device cache.
     n_device: u32,
-    /// Of these, held by sequences that run.
+    /// Of these, tokens that running sequences hold.
     n_pinned: u32,
     /// Tokens in either tier.
     n_tokens: u32,
 }
 
-fn found<R: Runner>(core: &Core<R>, matched: &PrefixMatch) -> CachedTokens {
-    let n_evictable = u32::try_from(core.memory.cache().n_evictable_in(matched)).expect("a pool has fewer than 2³² cells");
+fn cached_tokens<R: Runner>(core: &Core<R>, matched: &PrefixMatch) -> CachedTokens {
+    let n_evictable =
+        u32::try_from(core.memory.cache().n_evictable_in(matched)).expect("a device cache has fewer than 2³² cells");
     CachedTokens { n_device: matched.n_pool, n_pinned: matched.n_pool - n_evictable, n_tokens: matched.n_tokens() }
 }
 
 /// The sequences that resume before another one of the same search.
 struct SearchGroup<'a> {
     /// Their cached tokens.
-    found: &'a [Option<CachedTokens>],
+    cached: &'a [Option<CachedTokens>],
     recomputes: bool,
 }
 
 impl SearchGroup<'_> {
-    /// Returns the provider of the `nth` preempted sequence, and the number of its tokens whose cells are counted for other sequences.
-    fn provider<R: Runner>(&self, core: &Core<R>, nth: usize, found: CachedTokens) -> (Option<(SchedulingKey, u32)>, u32) {
+    /// Returns the provider of the `nth` preempted sequence, and the number of its tokens whose cells are counted for other
+    /// sequences.
+    fn provider<R: Runner>(&self, core: &Core<R>, nth: usize, cached: CachedTokens) -> (Option<(SchedulingKey, u32)>, u32) {
         let sequence = &core.queue.preempted()[nth].sequence;
         let can_be_cut = core.memory.kind().forks.can_truncate();
         let (mut best, mut n_shared) = (None, 0);
@@ -109,79 +111,84 @@ impl SearchGroup<'_> {
                 (best, n_shared) = (provider.map(|provider| (provider, n_tokens)), n_tokens);
             }
         };
-        for (other, other_found) in (0..).zip(self.found) {
+        for (other, other_found) in (0..).zip(self.cached) {
             let (Some(other_found), other) = (other_found, &core.queue.preempted()[other].sequence) else { continue };
             let n_common = n_common(core, other, sequence);
-            if self.recomputes || (can_be_cut && n_common > found.n_device) {
-                consider(Some(other.seniority()), n_common);
+            if self.recomputes || (can_be_cut && n_common > cached.n_device) {
+                consider(Some(other.scheduling_key()), n_common);
             } else {
-                // Both are in the device cache, where they share what they have in common.
-                consider(None, n_common.min(found.n_device).min(other_found.n_device));
+                // Both are in the device cache, where they share their common prefix.
+                consider(None, n_common.min(cached.n_device).min(other_found.n_device));
             }
         }
         for running in core.slots.running().iter().filter(|running| can_provide(core, running, sequence)) {
             let n_common = n_common(core, &running.sequence, sequence);
-            let n_known = if can_be_cut { found.n_device } else { found.n_tokens };
+            let n_known = if can_be_cut { cached.n_device } else { cached.n_tokens };
             if n_common >= n_known + MIN_SHARED && n_common > running.n_held {
-                consider(Some(running.sequence.seniority()), n_common);
+                consider(Some(running.sequence.scheduling_key()), n_common);
             }
         }
         (best, n_shared)
     }
 }
 
-/// Whether `sequence` may wait for what `running_sequence` computes or restores.
+/// Returns true if `sequence` may wait for tokens that `running` computes or reloads.
 fn can_provide<R: Runner>(core: &Core<R>, running: &RunningSequence, sequence: &Sequence) -> bool {
-    let is_held_back = core.outbox.laggards.holds(running.sequence.stream_id);
+    let is_held_back = core.output.slow_consumers.contains(running.sequence.stream_id);
     let has_priority = running.sequence.request().priority >= sequence.request().priority;
-    // What is restored may go beyond the place where another sequence could be forked.
+    // A reload may extend beyond the position where another sequence could be forked.
     let will_stop = core.memory.kind().forks.can_truncate() || running.n_ready() > 0;
-    let is_senior = running.sequence.seniority() < sequence.seniority();
-    running.n_grouped.is_none() && !running.follows() && !is_held_back && has_priority && will_stop && is_senior
+    let is_senior = running.sequence.scheduling_key() < sequence.scheduling_key();
+    running.n_grouped.is_none() && !running.is_idle_beam() && !is_held_back && has_priority && will_stop && is_senior
 }
 
-/// How many tokens two sequences begin with in common that are computed alike, such that `second` could be forked from `first` there.
+/// Returns the length of the common prefix of two sequences with equal adapters at which `second` could be forked from `first`.
 fn n_common<R: Runner>(core: &Core<R>, first: &Sequence, second: &Sequence) -> u32 {
-    let (first_job, second_job) = (core.queue.job(first.request_id), core.queue.job(second.request_id));
-    let n_alike = first.variants.n_common(&second.variants).min(first_job.grouped_from).min(second_job.grouped_from);
-    let mut n = first.tokens.n_common(&second.tokens).min(n_alike).min(second.most_found());
-    while let Some(cut) = second_job.media.iter().find(|placed| placed.is_cut_at(n)) {
+    let (first_group, second_group) = (core.queue.group(first.request_id), core.queue.group(second.request_id));
+    let n_same_adapters =
+        first.adapter_schedule.n_common(&second.adapter_schedule).min(first_group.grouped_from).min(second_group.grouped_from);
+    let mut n = first.tokens.n_common(&second.tokens).min(n_same_adapters).min(second.max_reusable());
+    while let Some(cut) = second_group.media.iter().find(|placed| placed.is_cut_at(n)) {
         n = cut.start;
     }
     n
 }
 
-/// Finds the longest cached prefix, of at most `at_most` tokens, of the `nth` preempted sequence; `None` for a beam without a text.
+/// Finds the longest cached prefix, of at most `at_most` tokens, of the `nth` preempted sequence; `None` for a beam without a
+/// text.
 pub(super) fn find_preempted<R: Runner>(core: &mut Core<R>, nth: usize, at_most: u32) -> Option<PrefixMatch> {
     let Core { queue, memory, .. } = core;
     let Preempted { sequence, .. } = &queue.preempted()[nth];
     let is_live = sequence.beam.as_ref().is_none_or(|beam| beam.is_live);
-    is_live.then(|| find(memory, queue.job(sequence.request_id), sequence, at_most))
+    is_live.then(|| find(memory, queue.group(sequence.request_id), sequence, at_most))
 }
 
 /// Finds the longest cached prefix of a sequence, of at most `at_most` tokens.
-fn find<R: Runner>(memory: &mut Memory<R>, job: &RequestGroup, sequence: &Sequence, at_most: u32) -> PrefixMatch {
+fn find<R: Runner>(memory: &mut Memory<R>, group: &RequestGroup, sequence: &Sequence, at_most: u32) -> PrefixMatch {
     let tokens = sequence.tokens.first(sequence.n_tokens());
-    let at_most = sequence.most_found().min(job.grouped_from).min(at_most);
-    let wanted = PrefixQuery { variants: &sequence.variants, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
-    memory.find(&wanted, &job.media)
+    let at_most = sequence.max_reusable().min(group.grouped_from).min(at_most);
+    let query = PrefixQuery { variants: &sequence.adapter_schedule, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
+    memory.find_match(&query, &group.media)
 }
 
-/// Places the sequence at `nth`, if it waits for a prefix, over its longest cached prefix once its provider holds that one.
+/// Starts the sequence at `nth`, if it waits for a prefix, on its longest cached prefix once its provider has that prefix.
 pub(super) fn take_prefix<R: Runner>(core: &mut Core<R>, nth: usize) {
-    let Phase::Awaiting(PrefixDependency { provider, n_tokens, reservation }) = core.slots.running()[nth].phase else { return };
-    let is_provider = |running: &&RunningSequence| running.sequence.seniority() == provider;
+    let Phase::AwaitingPrefix(PrefixDependency { provider, n_tokens, reservation }) = core.slots.running()[nth].phase else {
+        return;
+    };
+    let is_provider = |running: &&RunningSequence| running.sequence.scheduling_key() == provider;
     let source = core.slots.running().iter().find(is_provider).filter(|running| {
-        let is_held_back = core.outbox.laggards.holds(running.sequence.stream_id);
+        let is_held_back = core.output.slow_consumers.contains(running.sequence.stream_id);
         !is_held_back && running.sequence.n_tokens() >= n_tokens
     });
     // A context that was shifted is another text.
-    let is_alike = |source: &&RunningSequence| n_common(core, &source.sequence, &core.slots.running()[nth].sequence) >= n_tokens;
-    let is_known_alike = |source: &&RunningSequence| source.sequence.shifted_at().is_none() || is_alike(source);
-    if source.is_some_and(|source| source.n_held < n_tokens && is_known_alike(&source)) {
+    let has_same_prefix =
+        |source: &&RunningSequence| n_common(core, &source.sequence, &core.slots.running()[nth].sequence) >= n_tokens;
+    let may_have_same_prefix = |source: &&RunningSequence| source.sequence.shifted_at().is_none() || has_same_prefix(source);
+    if source.is_some_and(|source| source.n_held < n_tokens && may_have_same_prefix(&source)) {
         return;
     }
-    let source = source.filter(is_alike).map(|source| (source.id, source.n_held));
+    let source = source.filter(has_same_prefix).map(|source| (source.id, source.n_held));
     core.has_changed = true;
     let matched = match source {
         Some((id, n_held)) if n_held == n_tokens && recomputes(core, nth) && core.memory.can_fork(id, n_tokens) => {
@@ -193,48 +200,48 @@ pub(super) fn take_prefix<R: Runner>(core: &mut Core<R>, nth: usize) {
         }
         _ => find_running(core, nth),
     };
-    let (id, variants) = (core.slots.running()[nth].id, core.slots.running()[nth].sequence.variants.clone());
+    let (id, adapter_schedule) = (core.slots.running()[nth].id, core.slots.running()[nth].sequence.adapter_schedule.clone());
     core.memory.cache_mut().give_up(id);
-    let id = core.memory.place(&variants, Some(&matched)).expect("it has just given one back");
-    let maker = core.queue.job(core.slots.running()[nth].sequence.request_id).maker();
-    core.memory.cache_mut().set_provenance(id, maker);
+    let id = core.memory.place(&adapter_schedule, Some(&matched)).expect("it has just given one back");
+    let provenance = core.queue.group(core.slots.running()[nth].sequence.request_id).provenance();
+    core.memory.cache_mut().set_provenance(id, provenance);
     core.memory.cache_mut().release(reservation);
     let running = &mut core.slots.running_mut()[nth];
-    (running.id, running.n_held, running.phase) = (id, matched.n_pool, Phase::of_match(matched));
+    (running.id, running.n_held, running.phase) = (id, matched.n_pool, Phase::for_match(matched));
 }
 
 /// Finds the longest cached prefix of the running sequence at `nth`.
 fn find_running<R: Runner>(core: &mut Core<R>, nth: usize) -> PrefixMatch {
     let Core { slots, queue, memory, .. } = core;
     let sequence = &slots.running()[nth].sequence;
-    find(memory, queue.job(sequence.request_id), sequence, u32::MAX)
+    find(memory, queue.group(sequence.request_id), sequence, u32::MAX)
 }
 
-/// How many tokens the sequence at `nth` may compute until another one is forked from it, where the memory can be forked only where
-/// a sequence ends.
+/// Returns how many tokens the sequence at `nth` may compute until another one is forked from it, for memory that can be forked
+/// only where a sequence ends.
 pub(super) fn n_until_fork<R: Runner>(core: &Core<R>, running: &RunningSequence) -> u32 {
     if core.memory.kind().forks.can_truncate() {
         return u32::MAX;
     }
     let waiting = core.slots.running().iter().filter_map(|other| match &other.phase {
-        Phase::Awaiting(prefix) if prefix.provider == running.sequence.seniority() => Some(prefix.n_tokens),
+        Phase::AwaitingPrefix(prefix) if prefix.provider == running.sequence.scheduling_key() => Some(prefix.n_tokens),
         _ => None,
     });
     waiting.filter(|&n_tokens| n_tokens > running.n_held).map(|n_tokens| n_tokens - running.n_held).min().unwrap_or(u32::MAX)
 }
 
 fn recomputes<R: Runner>(core: &Core<R>, nth: usize) -> bool {
-    core.queue.job(core.slots.running()[nth].sequence.request_id).sharing == BeamSharing::Recomputed
+    core.queue.group(core.slots.running()[nth].sequence.request_id).sharing == BeamSharing::Recomputed
 }
 
-/// Lets a search resume whose beams were restored separately and hold cells that they could share. `false` where they share them
-/// already.
+/// Makes a search resume whose beams were reloaded separately and hold cells that they could share. Returns `false` if they
+/// share them already.
 pub(super) fn reshare_cells<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
     let request_id = core.slots.running()[nth].sequence.request_id;
-    if core.queue.job(request_id).sharing != BeamSharing::Separate {
+    if core.queue.group(request_id).sharing != BeamSharing::Separate {
         return false;
     }
-    core.queue.job_mut(request_id).sharing = BeamSharing::Recomputed;
+    core.queue.group_mut(request_id).sharing = BeamSharing::Recomputed;
     preempt(core, nth);
     true
 }

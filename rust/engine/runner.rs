@@ -1,4 +1,4 @@
-//! The one seam between the engine and a model.
+//! The interface between the engine and a model.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -7,197 +7,199 @@ pub use crate::cache::{AdapterSchedule, AdapterSet, ForkRule, IdleCost, KvSeqId,
 use crate::request::{AdapterScale, Media, Token};
 use crate::sampling::TokenStrings;
 
-/// The adapters of requests that name none, each with its scale: whoever computes beside the engine sees what is said later.
+/// Adapters of requests that name none, with their scales. Shared: changes are visible to all workers.
 pub type DefaultAdapters = Arc<Mutex<Vec<AdapterScale>>>;
 
 /// One token of one sequence in a decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Who computes it and owns the cell that it fills.
+    /// Sequence that computes the token and owns the cell it fills.
     pub sequence: KvSeqId,
     /// The token.
     pub token: Token,
-    /// Its place in the sequence; continues what the sequence holds, without a gap.
+    /// Position in the sequence; continues its cells without a gap.
     pub position: u32,
-    /// Whether the logits after this token are wanted.
+    /// Whether the logits after this token are required.
     pub wants_logits: bool,
 }
 
-/// Rows of a plan that vectors fill in place of tokens. None of them wants logits.
+/// Rows of a plan that embeddings of media fill in place of tokens. They have no logits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaRows {
-    /// Which rows of the plan: some that follow each other in one sequence, which has no others in the plan.
+    /// Consecutive rows of the plan, of one sequence that has no other rows in the plan.
     pub rows: Range<usize>,
-    /// The medium, whose vectors are ready.
+    /// The medium, with its embeddings ready.
     pub media: Media,
-    /// The first row's place in the medium. Of one that sees ahead, all places are among the rows.
+    /// Position of the first row in the medium. Media with non-causal attention are always complete.
     pub start: u32,
 }
 
-/// Which tokens of which sequences go into the next decode: any number of rows per sequence, in order of position.
+/// Input of a decode: tokens of any number of sequences, in order of position for each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The rows; at most `n_ubatch` of tokens, and as many of each medium that sees ahead and of all others together. At
-    /// most `n_outputs` of them want logits.
+    /// At most `n_ubatch` rows of tokens, and as many for each medium with non-causal attention and for all other media
+    /// together. At most `n_outputs` rows require logits.
     pub rows: Vec<Row>,
-    /// Which of them are of media, in order.
+    /// Which rows are of media, in order.
     pub media: Vec<MediaRows>,
-    /// The adapters that all of them are computed with. A change of them costs some graphs, so it is not made in every decode.
+    /// Active adapters of all rows. A change costs graph rebuilds, so it is not made in every decode.
     pub variant: AdapterSet,
 }
 
 impl Plan {
-    /// Whether vectors fill all of its rows.
+    /// Returns true if all rows are of media.
     #[must_use]
     pub fn is_of_media(&self) -> bool {
         !self.rows.is_empty() && self.media.iter().map(|media| media.rows.len()).sum::<usize>() == self.rows.len()
     }
 }
 
-/// Why a decode failed.
+/// Error of a failed decode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct DecodeError {
-    /// The backend's code in words.
+    /// The backend's error code in words.
     pub reason: String,
 }
 
-/// Why a piece could not be saved or restored.
+/// Error of saving or restoring a cell range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// A picture whose rows and columns are counted has other positions than places, so that it is saved and moved whole or not at
-    /// all, and nothing behind it where a memory sees through a window. Of such a model that is so again and again.
+    /// A picture with two-dimensional positions can only be saved and moved as a whole, and with windowed memory nothing after
+    /// it can. Permanent for such a model.
     #[error("a picture whose rows and columns are counted is saved whole or not at all, and by no memory with a window")]
     OwnPositions,
-    /// What the memory answered.
+    /// The memory refused.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Why cells could not be moved.
+/// Error of moving cells.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RelocateError {
     /// Nothing was moved.
     #[error("{0}")]
     Refused(StateError),
-    /// They were given up and could not be taken anew: what the ids hold is of no use.
+    /// The cells were released and could not be filled again: the contents of the sequences are invalid.
     #[error("{0}; what was moved is lost")]
     Lost(StateError),
 }
 
-/// A model with its KV cells, as the worker sees it. Every call is made on the worker's thread.
+/// A model with its KV cells. Every method is called on the worker thread.
 ///
-/// The caller keeps count of cells and positions (see [`KvCache`](crate::cache::KvCache)); an implementation checks what would
-/// otherwise end the process, and answers with an error.
+/// The caller tracks cells and positions (see [`KvCache`](crate::cache::KvCache)). Implementations check everything that would
+/// otherwise abort the process, and return an error.
 pub trait Runner {
-    /// Length of a row of logits.
+    /// Returns the length of a row of logits.
     fn n_vocab(&self) -> usize;
 
-    /// How many adapters there are; each is known by its number, from 0.
+    /// Returns the number of adapters; their ids count from 0.
     fn n_adapters(&self) -> u32 {
         0
     }
 
-    /// The tokens from whose last place in a prompt on this adapter counts (aLoRA); none where it counts from the beginning.
+    /// Returns the invocation tokens of an aLoRA adapter, which applies from their last occurrence in the prompt; empty if the
+    /// adapter applies from the first token.
     fn invocation(&self, _adapter: u32) -> &[Token] {
         &[]
     }
 
-    /// The adapters that are on where nobody says otherwise, each with its scale.
+    /// Returns the default adapters with their scales.
     fn default_adapters(&self) -> Vec<AdapterScale> {
         Vec::new()
     }
 
-    /// Threads that compute a decode without rows of prompts, the worker's own among them. Between decodes they have nothing to do.
+    /// Returns the number of threads of a decode without prompt rows, including the worker's own. They are idle between
+    /// decodes.
     fn n_threads(&self) -> usize;
 
-    /// Computes the rows of `plan` in one decode and fills one cell for each.
+    /// Computes the rows of `plan` in one decode and fills one cell per row.
     ///
     /// # Errors
-    /// [`DecodeError`] if the backend failed or `plan` breaks a rule; the sequences of `plan` then hold an unknown number of its
-    /// rows and must be dropped or decoded again after [`Runner::truncate`].
+    /// [`DecodeError`] if the backend failed or `plan` breaks a rule. The sequences of `plan` then hold an unknown number of
+    /// its rows: drop them, or decode them again after [`Runner::truncate`].
     fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError>;
 
-    /// The logits after row `row` of the last plan, `n_vocab` long.
+    /// Returns the logits after row `row` of the last plan, of length `n_vocab`.
     ///
     /// # Panics
-    /// If that row did not want logits.
+    /// If that row did not require logits.
     fn logits(&self, row: usize) -> &[f32];
 
-    /// Whether `[0, n_tokens)` of `from`, which holds `n_held` tokens, can be given to another id.
+    /// Returns true if cells `[0, n_tokens)` of `from`, which has `n_held` tokens, can be shared with another sequence.
     fn can_fork(&self, from: KvSeqId, n_held: u32, n_tokens: u32) -> bool;
 
-    /// Gives the cells of `[0, n_tokens)` of `from` to `to` as well; `to` holds nothing before. Nothing is computed or copied.
+    /// Shares the cells `[0, n_tokens)` of `from` with `to`, which must be empty. Nothing is computed or copied.
     fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32);
 
-    /// Forgets all but the first `n_kept` tokens of `id`. `false` where the model's memory cannot; then nothing was forgotten.
+    /// Drops all but the first `n_kept` tokens of `id`. Returns `false`, with nothing dropped, if the model's memory cannot.
     fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool;
 
-    /// Forgets everything that `id` holds.
+    /// Drops all tokens of `id`.
     fn drop_sequence(&mut self, id: KvSeqId);
 
-    /// What the memory can do.
+    /// Returns the capabilities of the memory.
     fn memory_kind(&self) -> MemoryKind;
 
-    /// A copy of what `id` holds of the tokens of `range`, on its own; of a memory that forks [`ForkRule::AtEnd`] the whole state,
-    /// and `range` is all that `id` holds. Nothing changes. The bytes are where they stay: whoever keeps them copies them no more.
+    /// Returns a copy of the cells of `range` of `id`. For memory with [`ForkRule::AtEnd`] it is the whole state, and `range`
+    /// must be all of `id`. The bytes are stored as returned, without another copy.
     ///
     /// # Errors
     /// [`StateError`] if the memory refused.
     fn save(&mut self, id: KvSeqId, range: Range<u32>) -> Result<Arc<[u8]>, StateError>;
 
-    /// From which position of `range` on a piece that is saved now holds what a sliding window sees; `range.end` where it lacks the
-    /// end, `range.start` for every other memory.
+    /// Returns the first position of `range` from which a saved copy would have the complete sliding window; `range.end` if the
+    /// window at the end is incomplete, `range.start` for memory without windows.
     fn whole_from(&self, id: KvSeqId, range: &Range<u32>) -> u32;
 
-    /// Appends the tokens of `kept` of a saved piece to `id`, which holds `[0, kept.start)`; the piece was saved of a range that
-    /// contains `kept`, after the same tokens. As many cells as the piece has must be free. A whole state goes to an `id` that
-    /// holds nothing. The tokens of the piece take cells in the order of their positions.
+    /// Appends the tokens `kept` of a saved copy to `id`, which holds `[0, kept.start)`. The copy must be of a range that
+    /// contains `kept`, after the same tokens, and as many cells as the copy has must be free. A whole state requires an empty
+    /// `id`. Cells are taken in order of position.
     ///
     /// # Errors
-    /// [`StateError`] if the memory refused the piece; then `id` holds what it held before.
+    /// [`StateError`] if the memory refused; `id` is unchanged then.
     fn restore(&mut self, id: KvSeqId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError>;
 
-    /// `range` of `id`, made as much longer as keeps it from cutting what is saved and moved whole or not at all.
+    /// Returns `range` of `id`, extended so that it does not split a picture that can only be saved as a whole.
     fn widened(&self, _id: KvSeqId, range: Range<u32>) -> Range<u32> {
         range
     }
 
-    /// Moves the cells of `range`, which every one of `ids` holds in common, to free ones, in the order of their positions; all of
-    /// them go on sharing them. Only for a memory that forks [`ForkRule::Anywhere`].
+    /// Moves the cells of `range`, which all of `ids` share, to free cells in order of position. They stay shared. Only for
+    /// memory with [`ForkRule::Anywhere`].
     ///
     /// # Errors
-    /// [`RelocateError`] says what `ids` hold then.
+    /// [`RelocateError`], which describes the contents of `ids` then.
     fn relocate(&mut self, ids: &[KvSeqId], range: Range<u32>) -> Result<(), RelocateError>;
 
-    /// Gives the tokens of `range` of `id` one position for each `n` of them, and moves what follows up: what was grouped before it
-    /// ends where it begins, and `n` divides both its ends. `id` shares no cell. From then on it is computed, cut after `range` and
-    /// dropped, and nothing else. Only for a memory that forks [`ForkRule::Anywhere`], of a runner that was made for
-    /// [`Limits::grouping`](crate::config::Limits::grouping).
+    /// Gives each `n` consecutive tokens of `range` of `id` one position (self-extend) and moves the following tokens up.
+    /// Ranges grouped before end where this one begins, and `n` divides both ends. `id` must not share cells; afterwards it may
+    /// only be computed, truncated after `range` and dropped. Only for memory with [`ForkRule::Anywhere`], of a runner created
+    /// for [`Limits::grouping`](crate::config::Limits::grouping).
     fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         unreachable!("a runner was not made for the groups of {n} in {range:?} of {id:?}");
     }
 
-    /// Appends the bytes that `token` stands for; control tokens stand for none.
+    /// Appends the bytes of `token`; control tokens have none.
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>);
 
-    /// Whether `token` ends a text.
+    /// Returns true for an end-of-generation token.
     fn is_end(&self, token: Token) -> bool;
 
-    /// Every token that ends a text.
+    /// Returns all end-of-generation tokens.
     fn end_tokens(&self) -> &[Token];
 
-    /// Tokens that the model asks never to draw.
+    /// Returns the tokens that the model requires never to be sampled.
     fn suppressed_tokens(&self) -> &[Token];
 
-    /// The vocabulary, for samplers, which ask it on other threads.
+    /// Returns the vocabulary, which samplers use on other threads.
     fn lexicon(&self) -> TokenStrings;
 
-    /// Whether a row's logits depend on the tokens of its own sequence alone, bit by bit: not on the other rows of a decode, nor on
-    /// where cells are, how a prompt was cut, or how many threads compute.
+    /// Returns true if a row's logits depend only on the tokens of its sequence, bit for bit: not on other rows of the
+    /// decode, the location of cells, prompt chunking or the number of threads.
     fn is_repeatable(&self) -> bool;
 
-    /// Whether Weft's own kernels compute every attention and every product of the model, on the CPU.
+    /// Returns true if Weft's own CPU kernels compute every attention and matrix product of the model.
     fn uses_own_kernels(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! A decode's rows of logits → tokens → events.
+//! Sampling: the logits of a decode become tokens and events.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,15 +13,15 @@ use crate::engine::running_sequence::Phase;
 use crate::engine::sequence::{SampledToken, Sequence};
 use crate::request::{Event, Task};
 
-/// Most rows that are chosen from at once. The list of them lies on the stack, and so many keep every thread busy.
+/// Maximum number of rows sampled together. The list is on the stack, and this many rows keep every thread busy.
 pub(super) const BLOCK: usize = 64;
 
-/// Draws a token for every sequence whose last one was computed, and takes out those that end with it.
-pub(super) fn draw<R: Runner>(core: &mut Core<R>) {
-    choose(core);
-    let chosen = core.lap(|times| &mut times.sample);
-    show_chosen(core, chosen);
-    advance(core, chosen);
+/// Samples a token for every sequence whose last one was computed, and finishes the sequences that end with it.
+pub(super) fn sample<R: Runner>(core: &mut Core<R>) {
+    sample_rows(core);
+    let sampled_at = core.lap(|times| &mut times.sample);
+    publish_tokens(core, sampled_at);
+    advance(core, sampled_at);
     for mut running in core.slots.take_all(|running| running.end.is_some()) {
         let reason = running.end.take().expect("it was taken out because it has one");
         finish(core, running, reason, None);
@@ -30,13 +30,13 @@ pub(super) fn draw<R: Runner>(core: &mut Core<R>) {
     core.lap(|times| &mut times.text);
 }
 
-/// Chooses the tokens, several rows at once.
-fn choose<R: Runner>(core: &mut Core<R>) {
+/// Samples the tokens, several rows in parallel.
+fn sample_rows<R: Runner>(core: &mut Core<R>) {
     let Core { slots, memory, queue, forks, samplers, .. } = core;
     let (runner, now) = (memory.model(), Instant::now());
     let n_vocab = runner.n_vocab();
     let mut n_rows = 0;
-    // The rows are looked up here and one after the other: a runner belongs to one thread.
+    // Rows are fetched here, one after the other: a runner belongs to one thread.
     let mut due = slots.running_mut().iter_mut().filter_map(|running| {
         let n_planned = std::mem::take(&mut running.n_planned);
         running.n_held += n_planned;
@@ -46,13 +46,13 @@ fn choose<R: Runner>(core: &mut Core<R>) {
         }
         let logits = runner.logits(n_rows - 1);
         if running.sequence.n_predicted() == 0 {
-            let job = queue.job_mut(running.sequence.request_id);
-            if job.has_waiting() && job.shares_prompt() {
-                job.prompt_logits.get_or_insert_with(|| logits.into());
-                job.keeper.want();
+            let group = queue.group_mut(running.sequence.request_id);
+            if group.has_waiting() && group.shares_prompt() {
+                group.prompt_logits.get_or_insert_with(|| logits.into());
+                group.prompt_holder.request_holder();
             }
         }
-        give_to_forks(queue, forks, &running.sequence, || logits.into());
+        pass_logits_to_forks(queue, forks, &running.sequence, || logits.into());
         running.phase = Phase::Decoding;
         running.end = running.sequence.end_without_token(now);
         running.end.is_none().then_some((&mut running.sequence, logits))
@@ -62,7 +62,7 @@ fn choose<R: Runner>(core: &mut Core<R>) {
         let n = rows.iter_mut().zip(&mut due).map(|(row, next)| *row = Some(next)).count();
         samplers.for_each(&mut rows[..n], n_vocab, |row| {
             let (sequence, logits) = row.as_mut().expect("the first n are filled");
-            sequence.choose(logits);
+            sequence.sample(logits);
         });
         if n < BLOCK {
             return;
@@ -70,60 +70,60 @@ fn choose<R: Runner>(core: &mut Core<R>) {
     }
 }
 
-/// Forks at the end of a sequence draw from the same `logits` as that.
-fn give_to_forks(queue: &mut Queue, forks: &mut ForkRegistry, sequence: &Sequence, logits: impl FnOnce() -> Arc<[f32]>) {
+/// Passes `logits` to forks at the end of a sequence, which sample their first token from them.
+fn pass_logits_to_forks(queue: &mut Queue, forks: &mut ForkRegistry, sequence: &Sequence, logits: impl FnOnce() -> Arc<[f32]>) {
     let due = forks.take_due(sequence.request_id, sequence.index, sequence.n_tokens());
     if !due.is_empty() {
         let logits = logits();
         for request_id in due {
-            queue.give_logits(request_id, &logits);
+            queue.set_prompt_logits(request_id, &logits);
         }
     }
 }
 
-/// Makes events of the tokens that were chosen before `now`.
-fn show_chosen<R: Runner>(core: &mut Core<R>, now: Instant) {
+/// Publishes the tokens that were sampled before `now`.
+fn publish_tokens<R: Runner>(core: &mut Core<R>, now: Instant) {
     for nth in 0..core.slots.running().len() {
         let running = &mut core.slots.running_mut()[nth];
-        let Some(SampledToken { event, finished }) = running.sequence.show(core.memory.model(), running.slot, now) else {
+        let Some(SampledToken { event, finished }) = running.sequence.detokenize(core.memory.model(), running.slot, now) else {
             continue;
         };
         running.end = finished;
         let request_id = running.sequence.request_id;
         if let Some(event) = event {
             core.stats.n_predicted += 1;
-            core.tell(request_id, Event::Token(event));
+            core.emit(request_id, Event::Token(event));
         }
     }
 }
 
-/// The first token of the sequence at `nth`, all of whose prompt is computed, from the `logits` after it.
+/// Samples the first token of the sequence at `nth`, whose prompt is fully computed, from `logits`.
 pub(super) fn sample_first_token<R: Runner>(core: &mut Core<R>, nth: usize, logits: &Arc<[f32]>) {
     let running = &mut core.slots.running_mut()[nth];
-    let job = core.queue.job_mut(running.sequence.request_id);
-    if job.has_waiting() {
-        job.prompt_logits.get_or_insert_with(|| Arc::clone(logits));
-        job.keeper.want();
+    let group = core.queue.group_mut(running.sequence.request_id);
+    if group.has_waiting() {
+        group.prompt_logits.get_or_insert_with(|| Arc::clone(logits));
+        group.prompt_holder.request_holder();
     }
-    give_to_forks(&mut core.queue, &mut core.forks, &running.sequence, || Arc::clone(logits));
+    pass_logits_to_forks(&mut core.queue, &mut core.forks, &running.sequence, || Arc::clone(logits));
     running.phase = Phase::Decoding;
     let started = Instant::now();
     running.end = running.sequence.end_without_token(started);
     if running.end.is_none() {
-        running.sequence.choose(logits);
-        let chosen = Instant::now();
+        running.sequence.sample(logits);
+        let sampled_at = Instant::now();
         if running.sequence.beam.is_some() {
-            return advance(core, chosen);
+            return advance(core, sampled_at);
         }
-        let shown = running.sequence.show(core.memory.model(), running.slot, chosen);
-        let SampledToken { event, finished } = shown.expect("a token was chosen before, or none can be");
+        let result = running.sequence.detokenize(core.memory.model(), running.slot, sampled_at);
+        let SampledToken { event, finished } = result.expect("a token was chosen before, or none can be");
         running.end = finished;
         let request_id = running.sequence.request_id;
-        core.stopwatch.count(|times| &mut times.sample, chosen - started);
-        core.stopwatch.count(|times| &mut times.text, chosen.elapsed());
+        core.stopwatch.count(|times| &mut times.sample, sampled_at - started);
+        core.stopwatch.count(|times| &mut times.text, sampled_at.elapsed());
         if let Some(event) = event {
             core.stats.n_predicted += 1;
-            core.tell(request_id, Event::Token(event));
+            core.emit(request_id, Event::Token(event));
         }
     }
     if let Some(reason) = core.slots.running_mut()[nth].end.take() {

@@ -1,46 +1,48 @@
-//! Why what is computed of a prompt has to be, as the sequence that computes it and its reader have it.
+//! A cache explanation, shared by the sequence that computes the prompt and the stream's reader.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::request::{Explanation, Token, is_of_medium};
 use crate::sampling::TokenStrings;
 
-/// Tokens that are shown before the place of a cause, and after it.
-const SHOWN_BEFORE: u32 = 8;
-pub(super) const SHOWN_AFTER: u32 = 24;
+/// Number of tokens shown before the position of a cause, and after it.
+const N_TOKENS_BEFORE: u32 = 8;
+pub(super) const N_TOKENS_AFTER: u32 = 24;
 
-/// Most bytes that are shown of each.
-const MAX_SHOWN: usize = 400;
+/// Maximum bytes shown of each.
+const MAX_EXCERPT: usize = 400;
 
-/// An explanation that the worker may still change, and that whoever asks may read meanwhile.
+/// An explanation that the worker may still change while the reader reads it.
 pub(crate) struct SharedExplanation {
-    /// Without places.
+    /// Without text positions and excerpts.
     explanation: Mutex<Explanation>,
     prompt: Arc<[Token]>,
-    lexicon: TokenStrings,
+    token_strings: TokenStrings,
 }
 
 impl SharedExplanation {
-    /// Of `prompt`; `explanation` has no places yet.
-    pub(super) fn new(explanation: Explanation, prompt: Arc<[Token]>, lexicon: TokenStrings) -> Self {
-        Self { explanation: Mutex::new(explanation), prompt, lexicon }
+    /// Shares `explanation` of `prompt`, without text positions.
+    pub(super) fn new(explanation: Explanation, prompt: Arc<[Token]>, token_strings: TokenStrings) -> Self {
+        Self { explanation: Mutex::new(explanation), prompt, token_strings }
     }
 
-    /// Of what was found, only the first `n_found` tokens could be used.
+    /// Lowers the number of reused tokens to `n_found`.
     pub(super) fn lower(&self, n_found: u32) {
         self.lock().lower(n_found);
     }
 
-    /// As it is now: where in the text of the prompt each cause is, and what stands there. The text is spelt for it.
-    pub(crate) fn shown(&self) -> Explanation {
+    /// Returns a copy with the text position of each cause and the text around it. Detokenizes the prompt.
+    pub(crate) fn with_excerpts(&self) -> Explanation {
         let mut explanation = self.lock().clone();
-        for one in &mut explanation.computed {
-            let (before, after) = self.prompt.split_at(one.at as usize);
-            let text: Vec<u8> = spelt(before, &self.lexicon).concat();
-            one.byte = text.len() as u64;
-            one.character = text.iter().filter(|&&byte| byte & 0xC0 != 0x80).count() as u64;
-            one.before = shown_end(&spelt(&before[before.len().saturating_sub(SHOWN_BEFORE as usize)..], &self.lexicon).concat());
-            one.here = shown(&spelt(&after[..after.len().min(SHOWN_AFTER as usize)], &self.lexicon).concat());
+        for run in &mut explanation.computed {
+            let (before, after) = self.prompt.split_at(run.at as usize);
+            let text: Vec<u8> = token_bytes(before, &self.token_strings).concat();
+            run.byte = text.len() as u64;
+            run.character = text.iter().filter(|&&byte| byte & 0xC0 != 0x80).count() as u64;
+            run.before = excerpt_end(
+                &token_bytes(&before[before.len().saturating_sub(N_TOKENS_BEFORE as usize)..], &self.token_strings).concat(),
+            );
+            run.here = excerpt(&token_bytes(&after[..after.len().min(N_TOKENS_AFTER as usize)], &self.token_strings).concat());
         }
         explanation
     }
@@ -50,17 +52,17 @@ impl SharedExplanation {
     }
 }
 
-/// What tokens are spelt with, in order; nothing for those of pictures and sounds.
-pub(super) fn spelt<'a>(tokens: &[Token], lexicon: &'a TokenStrings) -> Vec<&'a [u8]> {
-    tokens.iter().filter(|&&token| !is_of_medium(token)).map(|&token| lexicon.spelling(token)).collect()
+/// Returns the bytes of each token, without media tokens.
+pub(super) fn token_bytes<'a>(tokens: &[Token], token_strings: &'a TokenStrings) -> Vec<&'a [u8]> {
+    tokens.iter().filter(|&&token| !is_of_medium(token)).map(|&token| token_strings.spelling(token)).collect()
 }
 
-/// The beginning of a text.
-pub(super) fn shown(text: &[u8]) -> String {
-    String::from_utf8_lossy(&text[..text.len().min(MAX_SHOWN)]).into_owned()
+/// Returns the beginning of a text.
+pub(super) fn excerpt(text: &[u8]) -> String {
+    String::from_utf8_lossy(&text[..text.len().min(MAX_EXCERPT)]).into_owned()
 }
 
-/// The end of a text.
-fn shown_end(text: &[u8]) -> String {
-    String::from_utf8_lossy(&text[text.len().saturating_sub(MAX_SHOWN)..]).into_owned()
+/// Returns the end of a text.
+fn excerpt_end(text: &[u8]) -> String {
+    String::from_utf8_lossy(&text[text.len().saturating_sub(MAX_EXCERPT)..]).into_owned()
 }

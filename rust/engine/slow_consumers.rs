@@ -1,4 +1,4 @@
-//! Readers that are too far behind, and how long they are waited for.
+//! Streams whose readers lag, and how long the worker waits for them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -6,57 +6,57 @@ use std::time::{Duration, Instant};
 use crate::engine::stream::Backlog;
 use crate::error::Error;
 
-/// Requests whose readers are too far behind: nothing more is computed for them until half of what waited is read.
+/// Streams over their limit of unread events. They are not computed further until half of the limit has been read.
 #[derive(Debug, Default)]
 pub(super) struct SlowConsumers {
-    /// By the ids of their requests.
-    known: HashMap<u64, SlowConsumer>,
+    /// By stream id.
+    by_stream: HashMap<u64, SlowConsumer>,
 }
 
 #[derive(Debug)]
 struct SlowConsumer {
-    /// How much its reader had read when it last read something.
+    /// Number of events read when it last made progress.
     n_read: u64,
-    /// When that was seen.
+    /// Time at which that was observed.
     since: Instant,
 }
 
 impl SlowConsumers {
-    /// Its reader is too far behind.
-    pub(super) fn add(&mut self, request_id: u64, backlog: &Backlog, now: Instant) {
-        self.known.entry(request_id).or_insert(SlowConsumer { n_read: backlog.n_read, since: now });
+    /// Adds a stream that is over its limit.
+    pub(super) fn add(&mut self, stream_id: u64, backlog: &Backlog, now: Instant) {
+        self.by_stream.entry(stream_id).or_insert(SlowConsumer { n_read: backlog.n_read, since: now });
     }
 
-    /// Whether no reader is too far behind.
+    /// Returns true if no reader lags.
     pub(super) fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.by_stream.is_empty()
     }
 
-    /// Whether the branches of a request are held back.
-    pub(super) fn holds(&self, request_id: u64) -> bool {
-        self.known.contains_key(&request_id)
+    /// Returns true if the stream is held back.
+    pub(super) fn contains(&self, stream_id: u64) -> bool {
+        self.by_stream.contains_key(&stream_id)
     }
 
-    /// Looks how far the readers are by now, where `backlog_of` tells of a request that is still there. Lets go of those that have
-    /// caught up; returns those that have read nothing for as long as `patience`, with the error that ends their requests.
+    /// Updates the progress of the readers; `backlog_of` returns `None` for ended streams. Removes readers that have caught up,
+    /// and returns those without progress for `patience`, with the error that ends their streams.
     pub(super) fn review(
         &mut self,
         now: Instant,
         patience: Duration,
         backlog_of: impl Fn(u64) -> Option<Backlog>,
     ) -> Vec<(u64, Error)> {
-        let mut given_up = Vec::new();
-        self.known.retain(|&request_id, known| {
-            let Some(backlog) = backlog_of(request_id).filter(|backlog| !backlog.is_caught_up()) else { return false };
-            if backlog.n_read != known.n_read {
-                (known.n_read, known.since) = (backlog.n_read, now);
+        let mut expired = Vec::new();
+        self.by_stream.retain(|&stream_id, consumer| {
+            let Some(backlog) = backlog_of(stream_id).filter(|backlog| !backlog.is_caught_up()) else { return false };
+            if backlog.n_read != consumer.n_read {
+                (consumer.n_read, consumer.since) = (backlog.n_read, now);
             }
-            if now.duration_since(known.since) >= patience {
-                given_up.push((request_id, backlog.error()));
+            if now.duration_since(consumer.since) >= patience {
+                expired.push((stream_id, backlog.error()));
             }
             true
         });
-        given_up
+        expired
     }
 }
 
@@ -70,10 +70,10 @@ mod tests {
         Backlog { n_events, n_bytes: 0, n_read, max_events: 1_000 }
     }
 
-    fn behind(now: Instant) -> SlowConsumers {
-        let mut laggards = SlowConsumers::default();
-        laggards.add(7, &backlog(1_001, 0), now);
-        laggards
+    fn with_slow_reader(now: Instant) -> SlowConsumers {
+        let mut slow_consumers = SlowConsumers::default();
+        slow_consumers.add(7, &backlog(1_001, 0), now);
+        slow_consumers
     }
 
     fn after(now: Instant, s: u64) -> Instant {
@@ -81,31 +81,31 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reads_on_is_waited_for() {
+    fn a_reader_that_makes_progress_is_kept() {
         let now = Instant::now();
-        let mut laggards = behind(now);
+        let mut slow_consumers = with_slow_reader(now);
         for n in 1..10 {
-            let left = laggards.review(after(now, 29 * n), PATIENCE, |_| Some(backlog(1_001, n)));
-            assert!(left.is_empty() && laggards.holds(7));
+            let expired = slow_consumers.review(after(now, 29 * n), PATIENCE, |_| Some(backlog(1_001, n)));
+            assert!(expired.is_empty() && slow_consumers.contains(7));
         }
     }
 
     #[test]
-    fn whoever_reads_nothing_is_given_up_and_held_back_until_the_request_is_gone() {
+    fn a_reader_without_progress_expires_and_is_held_back_until_its_request_ends() {
         let now = Instant::now();
-        let mut laggards = behind(now);
-        assert!(laggards.review(after(now, 29), PATIENCE, |_| Some(backlog(1_001, 0))).is_empty());
-        let given_up = laggards.review(after(now, 30), PATIENCE, |_| Some(backlog(1_001, 0)));
-        assert_eq!(given_up, [(7, backlog(1_001, 0).error())]);
-        assert!(laggards.holds(7));
-        assert!(laggards.review(after(now, 30), PATIENCE, |_| None).is_empty() && !laggards.holds(7));
+        let mut slow_consumers = with_slow_reader(now);
+        assert!(slow_consumers.review(after(now, 29), PATIENCE, |_| Some(backlog(1_001, 0))).is_empty());
+        let expired = slow_consumers.review(after(now, 30), PATIENCE, |_| Some(backlog(1_001, 0)));
+        assert_eq!(expired, [(7, backlog(1_001, 0).error())]);
+        assert!(slow_consumers.contains(7));
+        assert!(slow_consumers.review(after(now, 30), PATIENCE, |_| None).is_empty() && !slow_consumers.contains(7));
     }
 
     #[test]
-    fn whoever_has_caught_up_by_half_is_let_go() {
+    fn a_reader_that_has_read_half_of_the_limit_is_removed() {
         let now = Instant::now();
-        let mut laggards = behind(now);
-        assert!(laggards.review(now, PATIENCE, |_| Some(backlog(501, 500))).is_empty() && laggards.holds(7));
-        assert!(laggards.review(now, PATIENCE, |_| Some(backlog(500, 501))).is_empty() && !laggards.holds(7));
+        let mut slow_consumers = with_slow_reader(now);
+        assert!(slow_consumers.review(now, PATIENCE, |_| Some(backlog(501, 500))).is_empty() && slow_consumers.contains(7));
+        assert!(slow_consumers.review(now, PATIENCE, |_| Some(backlog(500, 501))).is_empty() && !slow_consumers.contains(7));
     }
 }

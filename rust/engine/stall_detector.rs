@@ -1,8 +1,8 @@
 //! Detects a worker that has requests, but makes no progress with any of them.
 //!
-//! A step computes, moves or publishes something, or changes which sequences run. Where it does none of that, the engine waits for
-//! something outside of it: a client that reads, an encoder, a slot that is about to be erased. Any other such step is a fault of
-//! the scheduler, after which no request would ever continue.
+//! A step computes, moves or publishes something, or changes which sequences run. If it does none of that, the engine waits for
+//! an external event: a client that reads, an encoder, a slot that is about to be erased. Any other such step is a fault of the
+//! scheduler, after which no request would ever continue.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use crate::engine::runner::Runner;
 use crate::error::Error;
 use crate::request::Encoding;
 
-/// Steps in a row without progress after which a request is ended.
+/// Consecutive steps without progress after which a request is ended.
 const MAX_IDLE_STEPS: u32 = 100;
 
-/// Least time that these steps take: commands and questions wake the worker between them.
+/// Minimum time of these steps: commands and queries wake the worker between them.
 const MIN_STALL: Duration = Duration::from_secs(1);
 
 /// Counts steps without progress.
@@ -26,18 +26,18 @@ pub(super) struct StallDetector {
 }
 
 impl StallDetector {
-    /// A step made progress.
+    /// Records a step with progress.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
 
-    /// A step made no progress. Ends the most senior request after [`MAX_IDLE_STEPS`] of them in [`MIN_STALL`] or longer, so that the
-    /// others continue.
+    /// Records a step without progress. Ends the most senior request after [`MAX_IDLE_STEPS`] of them in [`MIN_STALL`] or
+    /// longer, so that the others continue.
     ///
     /// # Panics
     /// In builds with debug assertions and in tests, instead.
     pub(super) fn observe_idle_step<R: Runner>(&mut self, core: &mut Core<R>) {
-        if !core.is_busy() || waits_for_others(core) {
+        if !core.is_busy() || waits_for_external_event(core) {
             return self.reset();
         }
         self.n_idle_steps += 1;
@@ -49,34 +49,34 @@ impl StallDetector {
         let state = describe(core);
         assert!(!is_checked(), "no step makes progress: {state}");
         tracing::error!("the scheduler made no progress in {MAX_IDLE_STEPS} steps, so a request is ended: {state}");
-        let Some(request_id) = first_in_line(core) else { return };
+        let Some(request_id) = most_senior(core) else { return };
         let reason = "the scheduler found no way to continue this request; this is a fault of the engine".to_owned();
         fail_request(core, request_id, Error::Decode { reason });
     }
 }
 
-/// Whether a fault of the scheduler is a panic.
+/// Returns true if a fault of the scheduler is a panic.
 fn is_checked() -> bool {
     cfg!(any(test, debug_assertions))
 }
 
-/// Whether something outside of the engine holds a request up.
-fn waits_for_others<R: Runner>(core: &Core<R>) -> bool {
+/// Returns true if a request waits for an event outside the engine.
+fn waits_for_external_event<R: Runner>(core: &Core<R>) -> bool {
     let waits_for_encoder = core.slots.running().iter().any(|running| {
         let mut media = running.sequence.media_from(running.n_held).iter();
         media.any(|placed| matches!(placed.media.encoding(), Encoding::Pending))
     });
-    waits_for_encoder || !core.outbox.laggards.is_empty() || core.slots.kept_for().is_some()
+    waits_for_encoder || !core.output.slow_consumers.is_empty() || core.slots.reserved_for().is_some()
 }
 
-/// The most senior request.
-fn first_in_line<R: Runner>(core: &Core<R>) -> Option<u64> {
+/// Returns the most senior request.
+fn most_senior<R: Runner>(core: &Core<R>) -> Option<u64> {
     let running = core.slots.running().first().map(|running| running.sequence.request_id);
     let preempted = || core.queue.preempted().first().map(|preempted| preempted.sequence.request_id);
     running.or_else(preempted).or_else(|| core.queue.next(|_| true))
 }
 
-/// The state of the scheduler, for the log.
+/// Describes the state of the scheduler, for the log.
 fn describe<R: Runner>(core: &Core<R>) -> String {
     let running = core.slots.running().iter().map(|running| {
         let (sequence, n_held) = (&running.sequence, running.n_held);

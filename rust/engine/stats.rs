@@ -1,145 +1,144 @@
-//! What the engine is doing: counters since its start, and one entry per slot.
+//! Metrics of the engine: counters since its start, and the state of each slot.
 
 use std::time::{Duration, Instant};
 
 pub use crate::cache::{CachedNode, Tier};
 
-/// A snapshot of the engine, as of its last step.
+/// Metrics as of the last step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
     /// One entry per slot, in order.
     pub slots: Vec<SlotStats>,
-    /// Requests of which some branch was never in a slot.
+    /// Requests with a branch that was never in a slot.
     pub n_waiting: usize,
-    /// Tokens computed that nobody drew in that step: prompts, and what preempted sequences computed again.
+    /// Tokens computed without being sampled in that step: prompts, and tokens of preempted sequences that are computed again.
     pub n_computed: u64,
-    /// Prompt tokens that were found computed: in the pool, in the store, or because another request computed them meanwhile.
+    /// Prompt tokens that were not computed: found in the device cache or the host cache, or computed by another request.
     pub n_cached: u64,
-    /// Of these, tokens that came back from the store.
-    pub n_restored: u64,
-    /// Of these, tokens that another request was still computing when they were asked for.
+    /// Of `n_cached`, tokens reloaded from the host cache.
+    pub n_reloaded: u64,
+    /// Of `n_cached`, tokens that another request was still computing when they were matched.
     pub n_awaited: u64,
-    /// Tokens drawn.
+    /// Tokens sampled.
     pub n_predicted: u64,
-    /// Tokens of prompts that were compared with what is cached or being computed, to find what can be shared.
+    /// Prompt tokens that were compared with cached or pending prefixes.
     pub n_compared: u64,
-    /// Steps of the worker: looks at what there is to do, with a decode or without.
+    /// Steps of the worker, with or without a decode.
     pub n_steps: u64,
     /// Decodes.
     pub n_decodes: u64,
-    /// Sequences that were in slots, summed over all decodes.
+    /// Sequences in slots, summed over all decodes.
     pub n_busy: u64,
-    /// Sequences that gave up their slot for an older one.
+    /// Sequences that were preempted.
     pub n_preempted: u64,
-    /// What became of the branches of streams.
+    /// Metrics of branches.
     pub branches: BranchStats,
-    /// Decodes with other adapters than the one before.
+    /// Decodes with other adapters than the previous one.
     pub n_adapter_changes: u64,
-    /// Cells of the pool that hold something.
+    /// Cells of the device cache that are used.
     pub n_cells_used: usize,
-    /// Cells of the pool.
+    /// Cells of the device cache.
     pub n_cells: usize,
-    /// The highest used cell, plus one: what each decode looks through.
+    /// Highest used cell plus one: the range that each decode scans.
     pub n_cells_reached: usize,
-    /// Cells that only idle prefixes hold.
+    /// Cells that only idle prefixes use.
     pub n_cells_idle: usize,
-    /// Sequence ids that hold something.
+    /// Sequence ids in use.
     pub n_ids_used: usize,
     /// Sequence ids.
     pub n_ids: usize,
-    /// Prefixes that are pinned.
+    /// Pinned prefixes.
     pub n_pinned: usize,
-    /// Bytes that they take, each counted by itself.
+    /// Size of the pinned prefixes, each counted separately.
     pub n_pinned_bytes: u64,
-    /// The second tier.
-    pub store: HostCacheStats,
-    /// Where the worker's time went since its start.
+    /// The host cache.
+    pub host_cache: HostCacheStats,
+    /// Time of the worker since its start, by stage.
     pub times: StepTimes,
 }
 
-/// The branches of all streams, since the start; prompts that are only computed are none.
+/// Metrics of the branches of all streams since the start, without prompts that are only computed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BranchStats {
-    /// Those that were in a slot.
+    /// Branches that were in a slot.
     pub n_started: u64,
-    /// Those that were forked from others.
+    /// Branches that were forked from others.
     pub n_forked: u64,
-    /// Those that were cancelled on their own, while their streams went on.
+    /// Branches that were cancelled individually.
     pub n_cancelled: u64,
-    /// Tokens of their prompts that were computed for branches which are not the first of their stream, and for forks, by their
-    /// ends.
+    /// Prompt tokens computed for forks and for branches after the first of their stream; counted when the branch ends.
     pub n_computed: u64,
-    /// Tokens of their prompts that these found computed.
+    /// Prompt tokens that those branches found cached.
     pub n_shared: u64,
 }
 
-/// The store: saved pieces in host memory.
+/// Metrics of the host cache: saved entries in host memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostCacheStats {
-    /// Bytes of all pieces.
+    /// Size of all entries.
     pub n_bytes: u64,
-    /// Most bytes; `None` is no limit.
+    /// Size limit; `None` for no limit.
     pub max_bytes: Option<u64>,
-    /// Pieces.
-    pub n_pieces: usize,
-    /// Tokens copied into it since the start.
-    pub n_saved: u64,
-    /// Tokens copied back into the pool since the start.
-    pub n_restored: u64,
-    /// Tokens that were forgotten for want of room, in either tier, since the start.
-    pub n_forgotten: u64,
-    /// Cells that were moved to lower ones since the start.
+    /// Entries.
+    pub n_entries: usize,
+    /// Tokens offloaded since the start.
+    pub n_offloaded: u64,
+    /// Tokens reloaded since the start.
+    pub n_reloaded: u64,
+    /// Tokens evicted from either tier for lack of space since the start.
+    pub n_evicted: u64,
+    /// Cells moved to lower positions since the start.
     pub n_relocated: u64,
 }
 
-/// How many of the last steps are remembered.
+/// Number of recent steps that are kept.
 pub const MAX_RECENT_STEPS: usize = 64;
 
-/// What one of the last steps took.
+/// Timing of a recent step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecentStep {
-    /// When it began.
+    /// Start time.
     pub started: Instant,
-    /// From its beginning to its end.
+    /// Duration.
     pub took: Duration,
-    /// Rows that it computed.
+    /// Rows computed.
     pub n_rows: u32,
-    /// What it spent on each part, all of which add up to `took`. Sequences are placed before the decode and after it.
+    /// Time per stage; the sum is `took`. Sequences are admitted both before and after the decode.
     pub times: StepTimes,
 }
 
-/// Time that the worker spent, by part of a step.
+/// Time of the worker, by stage of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepTimes {
-    /// Taking commands, dropping cancelled requests; waiting for work is not counted.
+    /// Handling commands and dropping cancelled requests, without waiting for work.
     pub receive: Duration,
-    /// Finding prefixes, admitting sequences and forking.
+    /// Matching prefixes, admitting sequences and forking.
     pub place: Duration,
-    /// Deciding which tokens are computed next, and making room for them.
+    /// Choosing the tokens to compute, and making room for them.
     pub plan: Duration,
-    /// Computing.
+    /// Decoding.
     pub decode: Duration,
-    /// Choosing tokens.
+    /// Sampling.
     pub sample: Duration,
-    /// Turning tokens into text.
+    /// Detokenizing.
     pub text: Duration,
-    /// Handing events to their readers.
+    /// Publishing events.
     pub emit: Duration,
-    /// Copying cells out of the pool, or to lower cells.
-    pub spill: Duration,
-    /// Copying cells back into the pool.
-    pub restore: Duration,
+    /// Offloading cells, or moving them to lower positions.
+    pub offload: Duration,
+    /// Reloading cells.
+    pub reload: Duration,
 }
 
 impl StepTimes {
-    /// All parts together.
+    /// Returns the total time.
     #[must_use]
     pub fn sum(&self) -> Duration {
-        let Self { receive, place, plan, decode, sample, text, emit, spill, restore } = *self;
-        [receive, place, plan, decode, sample, text, emit, spill, restore].into_iter().sum()
+        let Self { receive, place, plan, decode, sample, text, emit, offload, reload } = *self;
+        [receive, place, plan, decode, sample, text, emit, offload, reload].into_iter().sum()
     }
 
-    /// What was spent since `before`.
+    /// Returns the time spent since `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
         let part = |of: fn(&Self) -> Duration| of(self).saturating_sub(of(before));
         Self {
@@ -150,34 +149,34 @@ impl StepTimes {
             sample: part(|times| times.sample),
             text: part(|times| times.text),
             emit: part(|times| times.emit),
-            spill: part(|times| times.spill),
-            restore: part(|times| times.restore),
+            offload: part(|times| times.offload),
+            reload: part(|times| times.reload),
         }
     }
 }
 
-/// What one slot is doing.
+/// State of a slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SlotStats {
-    /// The sequence that runs in it; `None` where it is idle.
+    /// The running sequence; `None` if the slot is idle.
     pub running: Option<RunningStats>,
 }
 
 /// A running sequence.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RunningStats {
-    /// Counts requests in order of submission, from 0.
+    /// Number of its request in order of submission, from 0.
     pub request_id: u64,
-    /// Which branch of it; of a search, which beam.
+    /// Index of the branch or beam.
     pub index: u32,
-    /// The prompt's length in tokens.
+    /// Length of the prompt in tokens.
     pub n_prompt: u32,
-    /// Prompt tokens that this branch computed so far.
+    /// Prompt tokens that this branch has computed.
     pub n_computed: u32,
-    /// Prompt tokens that it found computed.
+    /// Prompt tokens that it found cached.
     pub n_cached: u32,
-    /// Tokens drawn.
+    /// Tokens sampled.
     pub n_predicted: u32,
-    /// Tokens that it may still draw; `None` is no limit, in a context that is shifted.
+    /// Maximum number of tokens still to sample; `None` for no limit, in a context that is shifted.
     pub n_remaining: Option<u32>,
 }

@@ -11,42 +11,43 @@ use crate::engine::shared_explanation::SharedExplanation;
 use crate::error::{BacklogUnit, Error, Result};
 use crate::request::{Event, Explanation, MAX_COMPLETIONS, Request, Token};
 
-/// Events of one branch that may wait to be read, one for each token. A stream's bound is this times its branches; where more wait,
-/// nothing is computed for it until half of that is read.
+/// Events of one branch that may be unread, one per token. A stream's limit is this times its number of branches. A stream over
+/// its limit is not computed further until half of the limit has been read.
 pub const MAX_EVENTS_BEHIND: usize = 10_000;
 
-/// Bytes of a stream's events that may wait to be read, as [`Event::n_bytes`] counts them: where each token comes with hundreds of
-/// log-probabilities, so much is reached long before the bound on events. What a single step adds to it is all that may be more.
+/// Bytes of unread events of a stream, as [`Event::n_bytes`] counts them. With hundreds of logprobs per token it is reached
+/// long before the limit on events. A single step may exceed it by its own events.
 pub const MAX_BYTES_BEHIND: usize = 32 << 20;
 
-/// How long a reader that was woken is not woken again for tokens alone, where few streams have some. A small model makes thousands
-/// of steps per second, and whoever is woken for each takes a core from what computes the next.
+/// Minimum time between wakes that report only further tokens, with few active streams. A small model makes thousands of steps
+/// per second, and a reader that wakes for each takes a core from the decode.
 pub const WAKE_INTERVAL: Duration = Duration::from_millis(4);
 
-/// Streams whose readers cost about a tenth of that. Where more have something to tell, the rest is longer in proportion, but at
-/// most [`MAX_WAKE_INTERVAL`].
+/// Number of streams whose readers cost about a tenth of [`WAKE_INTERVAL`]. With add active streams the interval grows in
+/// proportion, up to [`MAX_WAKE_INTERVAL`].
 const STREAMS_PER_REST: usize = 8;
 
-/// One picture of a screen: what comes within it is seen at once.
+/// One frame of a display: events within it appear simultaneous.
 pub const MAX_WAKE_INTERVAL: Duration = Duration::from_millis(16);
 
-/// Called by the worker when a stream has something new.
+/// Callback of the worker, for streams with new events.
 ///
-/// A step that feeds several streams with the same bell (the same `Arc`) rings it once, after all its events can be read.
+/// A step with events for several streams with the same wake handle (the same `Arc`) calls it once, after all events are
+/// readable.
 pub trait WakeHandle: Send + Sync {
-    /// Wakes whoever waits. Must not block: the worker calls it between two decodes.
-    fn ring(&self);
+    /// Wakes the readers. Must not block: the worker calls it between two decodes.
+    fn wake(&self);
 
-    /// How long it is not rung again where there is nothing to tell but more tokens of `n_streams` streams that have told some: where
-    /// steps are shorter than this, it is rung once for several. It is rung at once for a first token, an end or an error, and
-    /// before the worker computes a prompt, answers a question or waits, and once it has moved cells.
-    fn rest(&self, n_streams: usize) -> Duration {
+    /// Returns the minimum time between two wakes that report only further tokens of `n_streams` streams; shorter steps share a
+    /// wake. First tokens, ends and errors wake immediately, and all pending events are reported before the worker computes a
+    /// prompt, answers a query or waits, and after it moved cells.
+    fn min_interval(&self, n_streams: usize) -> Duration {
         let n_times = u32::try_from(n_streams.div_ceil(STREAMS_PER_REST)).unwrap_or(u32::MAX);
         WAKE_INTERVAL.saturating_mul(n_times.max(1)).min(MAX_WAKE_INTERVAL)
     }
 }
 
-/// What [`Completions::try_events`] found.
+/// Result of [`Completions::try_events`].
 #[derive(Debug, PartialEq)]
 pub enum Ready {
     /// Events, in order; at least one.
@@ -60,19 +61,19 @@ pub enum Ready {
 #[derive(Default)]
 struct UnreadEvents {
     events: VecDeque<Event>,
-    /// Of all of these.
+    /// Size of `events`.
     n_bytes: usize,
-    /// Events that were read.
+    /// Number of events that were read.
     n_read: u64,
-    /// Set once: how the stream ends after the events that still wait.
+    /// How the stream ends after `events`; set once.
     end: Option<Result<()>>,
-    /// Whether the reader went before it had read everything.
-    was_left: bool,
-    /// Threads in [`Completions::wait`] that found nothing.
+    /// True if the reader left with unread events.
+    was_abandoned: bool,
+    /// Threads that wait in [`Completions::wait`].
     n_waiting: usize,
-    /// Whether the worker is about to wake them.
+    /// True if the worker is about to wake them.
     will_wake: bool,
-    /// Why what is computed of the prompt has to be; not read with the events.
+    /// Why parts of the prompt must be computed; read separately from the events.
     explanation: Option<Arc<SharedExplanation>>,
 }
 
@@ -90,7 +91,7 @@ impl UnreadEvents {
     }
 }
 
-/// What both ends hold. As a bell, it wakes the threads that wait in [`Completions::wait`].
+/// State of both ends. As a wake handle, it wakes the threads in [`Completions::wait`].
 struct Shared {
     queue: Mutex<UnreadEvents>,
     arrived: Condvar,
@@ -98,7 +99,7 @@ struct Shared {
 }
 
 impl WakeHandle for Shared {
-    fn ring(&self) {
+    fn wake(&self) {
         self.lock().will_wake = false;
         self.arrived.notify_all();
     }
@@ -110,165 +111,165 @@ impl Shared {
     }
 }
 
-/// How a branch is forked, see [`Completions::fork`].
+/// Parameters of a fork, see [`Completions::fork`].
 pub struct Fork {
-    /// Which branch, as its stream counts them.
+    /// Index of the branch in its stream.
     pub branch: u32,
-    /// Where its forks part from it.
+    /// Fork position.
     pub at: ForkPoint,
-    /// Tokens that stand between there and what the forks write.
+    /// Tokens between the fork position and the text of the forks.
     pub append: Vec<Token>,
-    /// How they go on.
-    pub ways: ForkKind,
-    /// Where their events come.
-    pub into: ForkDestination,
+    /// Parameters of the forks.
+    pub kind: ForkKind,
+    /// Stream of their events.
+    pub destination: ForkDestination,
 }
 
-/// A place in the text that a branch has written so far, its prompt not counted.
+/// A position in the text of a branch, without its prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForkPoint {
-    /// Where it ends when the worker sees the fork; a token that ends texts is no part of it.
+    /// The end of the text when the worker handles the fork, without an end-of-generation token.
     End,
-    /// After so many of its tokens.
+    /// After this many tokens.
     Token(u32),
-    /// After so many bytes, as its tokens spell it: a token and a character must end there.
+    /// After this many bytes of the detokenized text; a token and a character must end there.
     Byte(usize),
 }
 
-/// How forks go on.
+/// How forks continue.
 pub enum ForkKind {
-    /// So many, as the branch itself would: with its parameters, and from the state of its penalties and its grammar.
-    Alike(u32),
-    /// As these ask for, each of them for its `n`: what stands before is the prompt to them, so that a grammar begins anew. What a
-    /// request says of its prompt is not theirs to say: prompt, suffix and adapters are the branch's.
-    Anew {
-        /// One for each kind of them.
+    /// This many forks with the parameters of the branch and the state of its penalties and its grammar.
+    Continue(u32),
+    /// Forks with new parameters, `n` for each request. The text before is their prompt, so that a grammar starts at
+    /// the fork. The requests must not set the prompt, suffix or adapters, which are inherited from the branch.
+    Restart {
+        /// One per set of parameters.
         requests: Vec<Request>,
-        /// Whether they draw with the seeds of their requests; otherwise with those that [`ForkKind::Alike`] would.
+        /// Whether they sample with the seeds of their requests; otherwise with the seeds that [`ForkKind::Continue`] assigns.
         with_own_seeds: bool,
     },
 }
 
-/// Where the events of forks come.
+/// Stream of the events of forks.
 pub enum ForkDestination {
-    /// In the stream of the branch, with the numbers behind those that it has had.
+    /// The stream of the branch, with the next free branch indices.
     SameStream,
-    /// In one of their own, which rings this bell.
+    /// A new stream with this wake handle.
     OwnStream(Option<Arc<dyn WakeHandle>>),
 }
 
-/// What [`Completions::fork`] has made.
+/// Result of [`Completions::fork`].
 #[derive(Debug)]
 pub struct ForkResult {
-    /// The numbers of the forks in their stream.
+    /// Indices of the forks in their stream.
     pub branches: Range<u32>,
-    /// The seed of the first.
+    /// Seed of the first fork.
     pub seed: u32,
-    /// After so many of the tokens that the branch has drawn.
-    pub n_said: u32,
-    /// How the texts of the forks go on from that of the branch.
-    pub seam: ForkTextBoundary,
-    /// Number of tokens of the forks' prompt: those of the branch up to that position, without the ones that context shifts dropped
-    /// before the fork was made, and those that are appended.
+    /// Fork position: number of tokens that the branch had sampled.
+    pub n_sampled: u32,
+    /// How the text of the forks continues the text of the branch.
+    pub text_boundary: ForkTextBoundary,
+    /// Length of the forks' prompt in tokens: the branch's tokens up to the fork position, without the ones that context shifts
+    /// dropped before the fork, plus the appended ones.
     pub n_prompt: usize,
-    /// That stream, where it is their own.
+    /// The new stream, for [`ForkDestination::OwnStream`].
     pub stream: Option<Completions>,
 }
 
-/// Where the text of a fork goes on from that which its branch showed with the tokens before it. The two are one text, but where some
-/// was held back there, as it may have been the start of a stop string.
+/// Boundary between the text that a branch had published and the text of its fork. They join without a gap unless text was held
+/// back at the boundary as a possible start of a stop string.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForkTextBoundary {
-    /// Text that stands between the two, and that neither shows: forks that begin anew, or behind something that is appended, go on
-    /// behind it.
+    /// Text between the two that neither publishes. Not empty only for forks with new parameters or with appended
+    /// tokens.
     pub unshown: String,
-    /// So many characters at the end of what the branch showed are shown again by the fork: what was held back at an end that the
-    /// branch came to, and that the fork goes beyond.
+    /// Number of characters at the end of the branch's published text that the fork publishes again: text that the branch held
+    /// back and released when it finished, where the fork continues beyond that end.
     pub n_shown_again: usize,
 }
 
-/// A fork that the worker was asked for.
+/// Pending answer of the worker to a fork command.
 pub struct PendingFork {
-    /// `None` once it was taken.
-    asked: Mutex<Option<ForkCommand>>,
+    /// `None` after [`PendingFork::take`].
+    command: Mutex<Option<ForkCommand>>,
 }
 
 pub(crate) struct ForkCommand {
-    pub(crate) answered: Receiver<Result<ForkOutcome>>,
-    /// What was taken out of that.
+    pub(crate) receiver: Receiver<Result<ForkOutcome>>,
+    /// The answer, once received.
     pub(crate) answer: Option<Result<ForkOutcome>>,
-    /// The forks' own stream, where they have one.
-    pub(crate) own: Option<Completions>,
+    /// The new stream of the forks, if any.
+    pub(crate) stream: Option<Completions>,
 }
 
-/// What became of a fork.
+/// The worker's answer to a fork.
 #[derive(Debug)]
 pub(crate) struct ForkOutcome {
-    /// Of their stream.
+    /// Indices in their stream.
     pub(crate) branches: Range<u32>,
     pub(crate) seed: u32,
-    pub(crate) n_said: u32,
-    pub(crate) seam: ForkTextBoundary,
+    pub(crate) n_sampled: u32,
+    pub(crate) text_boundary: ForkTextBoundary,
     pub(crate) n_prompt: usize,
 }
 
 impl ForkCommand {
-    fn made(self, answer: Result<ForkOutcome>) -> Result<ForkResult> {
-        let ForkOutcome { branches, seed, n_said, seam, n_prompt } = answer?;
-        let stream = self.own.map(|mut completions| {
+    fn into_result(self, answer: Result<ForkOutcome>) -> Result<ForkResult> {
+        let ForkOutcome { branches, seed, n_sampled, text_boundary, n_prompt } = answer?;
+        let stream = self.stream.map(|mut completions| {
             completions.set_prompt(n_prompt);
             completions
         });
-        Ok(ForkResult { branches, seed, n_said, seam, n_prompt, stream })
+        Ok(ForkResult { branches, seed, n_sampled, text_boundary, n_prompt, stream })
     }
 }
 
 impl PendingFork {
-    pub(crate) fn new(asked: ForkCommand) -> Self {
-        Self { asked: Mutex::new(Some(asked)) }
+    pub(crate) fn new(command: ForkCommand) -> Self {
+        Self { command: Mutex::new(Some(command)) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<ForkCommand>> {
-        self.asked.lock().expect("no code that holds a fork can panic")
+        self.command.lock().expect("no code that holds a fork can panic")
     }
 
-    /// Whether [`PendingFork::take`] would answer.
+    /// Returns true if [`PendingFork::take`] would return a result.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        let mut asked = self.lock();
-        let Some(asked) = &mut *asked else { return true };
-        if asked.answer.is_none() {
-            asked.answer = match asked.answered.try_recv() {
+        let mut command = self.lock();
+        let Some(command) = &mut *command else { return true };
+        if command.answer.is_none() {
+            command.answer = match command.receiver.try_recv() {
                 Ok(answer) => Some(answer),
                 Err(TryRecvError::Disconnected) => Some(Err(Error::Stopped)),
                 Err(TryRecvError::Empty) => None,
             };
         }
-        asked.answer.is_some()
+        command.answer.is_some()
     }
 
-    /// What became of it, once; `None` as long as the worker has not answered, and after that was taken.
+    /// Returns the result, once. `None` until the worker has answered, and after the result was taken.
     pub fn take(&self) -> Option<Result<ForkResult>> {
         if !self.is_ready() {
             return None;
         }
-        let mut asked = self.lock().take()?;
-        let answer = asked.answer.take()?;
-        Some(asked.made(answer))
+        let mut command = self.lock().take()?;
+        let answer = command.answer.take()?;
+        Some(command.into_result(answer))
     }
 
-    /// Waits for what becomes of it.
+    /// Waits for the result.
     ///
     /// # Errors
     /// As [`Completions::fork`].
     pub fn wait(self) -> Result<ForkResult> {
-        let mut asked = self.lock().take().ok_or(Error::Stopped)?;
-        let answer = asked.answer.take().unwrap_or_else(|| asked.answered.recv().unwrap_or(Err(Error::Stopped)));
-        asked.made(answer)
+        let mut command = self.lock().take().ok_or(Error::Stopped)?;
+        let answer = command.answer.take().unwrap_or_else(|| command.receiver.recv().unwrap_or(Err(Error::Stopped)));
+        command.into_result(answer)
     }
 }
 
-/// Asks the worker for a fork; who gave a bell is told by it that there is an answer.
+/// Sends a fork command to the worker; the wake handle, if any, is called when the answer is available.
 pub(crate) type ForkSender = dyn Fn(Fork, Option<Arc<dyn WakeHandle>>) -> Result<PendingFork> + Send + Sync;
 
 /// The receiving end of one request: an iterator over its events. Dropping it cancels the request.
@@ -278,42 +279,42 @@ pub struct Completions {
     shared: Arc<Shared>,
     request_id: u64,
     n_prompt: usize,
-    /// Tells the worker that nobody reads on, or that one branch is wanted no longer.
+    /// Notifies the worker that the reader has left, or that one branch is cancelled.
     cancel: Box<dyn Fn(Option<u32>) + Send + Sync>,
     fork: Option<Box<ForkSender>>,
-    /// Lives as long as this: until then the texts of branches that have ended may be asked for.
+    /// Dropped with the reader; until then, ended branches may be forked.
     _reader: Arc<()>,
 }
 
 impl Completions {
-    /// Counts requests in order of submission, from 0; [`RunningStats::request_id`](crate::engine::RunningStats::request_id) names
-    /// the same request.
+    /// Returns the request's number in order of submission, from 0; the same as
+    /// [`RunningStats::request_id`](crate::engine::RunningStats::request_id).
     #[must_use]
     pub fn request_id(&self) -> u64 {
         self.request_id
     }
 
-    /// The prompt's length in tokens, as it is computed.
+    /// Returns the length of the computed prompt in tokens.
     #[must_use]
     pub fn n_prompt(&self) -> usize {
         self.n_prompt
     }
 
-    /// The prompt has so many tokens.
+    /// Sets the length of the prompt.
     pub(crate) fn set_prompt(&mut self, n_prompt: usize) {
         self.n_prompt = n_prompt;
     }
 
-    /// How forks are asked for.
+    /// Sets the function that sends fork commands.
     pub(crate) fn set_fork(&mut self, fork: Box<ForkSender>) {
         self.fork = Some(fork);
     }
 
-    /// Takes events that are ready, without waiting: at least one, and no further one once those taken have `max_bytes` bytes, as
+    /// Takes events that are ready, without waiting: at least one, until those taken have `max_bytes` bytes, as
     /// [`Event::n_bytes`] counts them.
     ///
     /// # Errors
-    /// What ended the stream early, once; the stream has ended then.
+    /// The error that ended the stream, once; afterwards the stream has ended.
     pub fn try_events(&self, max_bytes: usize) -> Result<Ready> {
         let mut queue = self.shared.lock();
         if queue.events.is_empty() {
@@ -335,14 +336,14 @@ impl Completions {
         Ok(Ready::Events(events))
     }
 
-    /// Whether [`Completions::try_events`] would find anything but [`Ready::Pending`].
+    /// Returns true if [`Completions::try_events`] would not return [`Ready::Pending`].
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let queue = self.shared.lock();
         !queue.events.is_empty() || queue.end.is_some()
     }
 
-    /// The next event, waiting for it; `None` once every branch has finished, or after an error.
+    /// Waits for the next event; `None` once every branch has finished, or after an error.
     pub fn wait(&self) -> Option<Result<Event>> {
         let mut queue = self.shared.lock();
         loop {
@@ -359,24 +360,24 @@ impl Completions {
         }
     }
 
-    /// Why what is computed of the prompt has to be, where [`Request::explains_cache`] asks for it: known from when its first branch
-    /// starts in a slot, before any token, and kept as long as this. Until the first token it may still be told of more that is
-    /// computed, where what was saved cannot be brought back; then it is what [`Finished::explanation`] tells. Where the
-    /// text of the prompt is long, it is spelt for milliseconds.
+    /// Returns why parts of the prompt must be computed, for a request with [`Request::explains_cache`]. Available from the
+    /// start of the first branch, before any token, until the stream is dropped. It may change until the first token, if a
+    /// saved prefix cannot be reloaded; [`Finished::explanation`] has the final one. Detokenizing a long prompt takes
+    /// milliseconds.
     ///
     /// [`Finished::explanation`]: crate::request::Finished::explanation
     #[must_use]
     pub fn explanation(&self) -> Option<Explanation> {
         let explanation = self.shared.lock().explanation.clone();
-        explanation.map(|explanation| explanation.shown())
+        explanation.map(|explanation| explanation.with_excerpts())
     }
 
     /// Cancels the request: its slots are free before the next decode, and the stream has ended.
     pub fn close(&self) {
-        // Under the lock, so that a worker that sees the flag finds the stream ended.
+        // Under the lock, so that a worker that sees the flag also sees the end of the stream.
         let mut queue = self.shared.lock();
         let was_open = queue.end.is_none() && !self.shared.is_cancelled.swap(true, Ordering::AcqRel);
-        queue.was_left |= !queue.events.is_empty();
+        queue.was_abandoned |= !queue.events.is_empty();
         queue.events.clear();
         queue.n_bytes = 0;
         queue.end = Some(Ok(()));
@@ -387,50 +388,50 @@ impl Completions {
     }
 
     /// Cancels one branch: its slot is free before the next decode, it ends with
-    /// [`FinishReason::Cancelled`](crate::request::FinishReason::Cancelled), and the others go on. Nothing happens where there is no
-    /// branch of that number, or where it has ended by then: it may just be ending otherwise. The beams of a search are those of all
-    /// of its branches, and with one of them all end.
+    /// [`FinishReason::Cancelled`](crate::request::FinishReason::Cancelled), and the others continue. Does nothing if there is
+    /// no such branch or it has already ended; a branch that is just finishing keeps its own finish reason. Cancelling a branch
+    /// of a beam search ends all branches of the search.
     pub fn cancel_branch(&self, index: u32) {
         if self.shared.lock().end.is_none() {
             (self.cancel)(Some(index));
         }
     }
 
-    /// Forks a branch, which runs, waits or has ended: its forks continue its prompt, its text up to a place, and what is appended.
+    /// Forks a branch that runs, waits or has ended: the forks continue its prompt, its text up to the fork position, and the
+    /// appended tokens.
     ///
-    /// They share what is computed of that. A fork at the end of a branch that runs draws from the same row of logits as its next
-    /// token is drawn from, and nothing is computed for it; further back, the last token before the place is. Where the model's
-    /// memory is a state or sees a window, what is computed begins at the last place where that was kept. Adapters are the branch's.
+    /// The forks share all computed cells of that. A fork at the end of a running branch samples from the same row of logits as
+    /// the branch's next token, and nothing is computed for it; at an earlier position, the last preceding token is computed.
+    /// Recurrent and windowed memory compute from the last checkpoint before the position. Adapters are inherited from the
+    /// branch.
     ///
-    /// Forks are queued as any request, with one place for all of them, and junior to what came before. Fork `k` of a request with
-    /// its own seed draws with `seed + k`. Of others, the fork that becomes branch `i` of the same stream
-    /// draws with `seed + i`, where `seed` is that of the stream's branch 0, and the `k`th of all that got streams of their own with
-    /// `seed + 256 + k`.
+    /// Forks are queued like any request, with one queue position for all of them, and are junior to earlier requests. With
+    /// [`ForkKind::Restart`] and explicit seeds, fork `k` of a request samples with `seed + k`. Otherwise, the fork that
+    /// becomes branch `i` of the same stream samples with `seed + i`, where `seed` is the seed of the stream's branch 0, and
+    /// fork `k` of all that got new streams with `seed + 256 + k`.
     ///
-    /// The worker answers between two steps; this waits for it. An ended branch is known as long as its stream is held, and as it is
-    /// among the last [`MAX_ENDED_BYTES`] of those.
+    /// The worker answers between two steps; this waits for the answer. An ended branch can be forked while its stream is held
+    /// and it is within the last [`MAX_ENDED_BYTES`] of ended branches.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] where there is no such branch or place, where its grammar does not allow what is appended, where
-    /// the stream has ended that forks are to come in or would have more than [`MAX_COMPLETIONS`] branches, and for a request as
-    /// [`Engine::submit`](crate::engine::Engine::submit) does; [`Error::ContextOverflow`], [`Error::QueueFull`],
-    /// [`Error::Stopped`].
+    /// [`Error::InvalidRequest`] if there is no such branch or position, if its grammar rejects the appended tokens, if the
+    /// destination stream has ended or would have add than [`MAX_COMPLETIONS`] branches, and for requests as in
+    /// [`Engine::submit`](crate::engine::Engine::submit); [`Error::ContextOverflow`], [`Error::QueueFull`], [`Error::Stopped`].
     pub fn fork(&self, fork: Fork) -> Result<ForkResult> {
         self.request_fork(fork, None)?.wait()
     }
 
-    /// As [`Completions::fork`], without waiting: `bell` is rung when the worker has answered.
+    /// As [`Completions::fork`], without waiting: `wake_handle` is called when the worker has answered.
     ///
     /// # Errors
-    /// As that, for what is known before.
-    pub fn request_fork(&self, fork: Fork, bell: Option<Arc<dyn WakeHandle>>) -> Result<PendingFork> {
-        self.fork.as_ref().map_or(Err(Error::Stopped), |ask| ask(fork, bell))
+    /// As [`Completions::fork`], for errors that are detected before the command is sent.
+    pub fn request_fork(&self, fork: Fork, wake_handle: Option<Arc<dyn WakeHandle>>) -> Result<PendingFork> {
+        self.fork.as_ref().map_or(Err(Error::Stopped), |send| send(fork, wake_handle))
     }
 }
 
-/// Most bytes that are kept of branches which have ended, for forks of them: their tokens, their pictures and sounds,
-/// and what goes on from them, which is a sampler, a grammar and text that nobody was shown. What the branches of a stream share
-/// counts once. Those of the oldest streams go first.
+/// Maximum size of ended branches that are kept for forks, in bytes: their tokens, media, samplers, grammars and unpublished
+/// text. State that the branches of a stream share counts once. The oldest streams are dropped first.
 pub const MAX_ENDED_BYTES: usize = 64 << 20;
 
 impl std::fmt::Debug for Completions {
@@ -453,41 +454,41 @@ impl Drop for Completions {
     }
 }
 
-/// The worker's end. Dropped before [`Sender::end`], it tells the reader that the engine has stopped.
+/// The worker's end of a stream. Dropped before [`Sender::end`], it ends the stream with [`Error::Stopped`].
 pub(crate) struct Sender {
     shared: Arc<Shared>,
-    bell: Option<Arc<dyn WakeHandle>>,
-    /// Branches that it has had.
+    wake_handle: Option<Arc<dyn WakeHandle>>,
+    /// Number of branches, including ended ones.
     n_branches: AtomicU32,
-    /// Forks of them that got streams of their own.
-    n_forked_off: AtomicU32,
+    /// Number of forks of its branches that got new streams.
+    n_own_stream_forks: AtomicU32,
     reader: Weak<()>,
 }
 
 impl Sender {
-    /// Whether somebody holds the other end.
+    /// Returns true while the receiving end exists.
     pub(crate) fn has_reader(&self) -> bool {
         self.reader.strong_count() > 0
     }
 
-    /// Adds `n` branches, and says which; `None` where it would have too many.
+    /// Adds `n` branches and returns their indices; `None` if there would be too many.
     pub(crate) fn add_branches(&self, n: u32) -> Option<Range<u32>> {
-        let more = |has: u32| has.checked_add(n).filter(|&all| all <= MAX_COMPLETIONS);
-        let first = self.n_branches.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        let add = |has: u32| has.checked_add(n).filter(|&all| all <= MAX_COMPLETIONS);
+        let first = self.n_branches.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).ok()?;
         Some(first..first + n)
     }
 
-    /// Counts `n` forks that get a stream of their own; returns how many there were.
-    pub(crate) fn fork_off(&self, n: u32) -> u32 {
-        self.n_forked_off.fetch_add(n, Ordering::AcqRel)
+    /// Counts `n` forks with new streams; returns the previous number of such forks.
+    pub(crate) fn add_own_stream_forks(&self, n: u32) -> u32 {
+        self.n_own_stream_forks.fetch_add(n, Ordering::AcqRel)
     }
 
-    /// Whether the stream has ended.
+    /// Returns true if the stream has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.shared.lock().end.is_some()
     }
 
-    /// The reader may ask from now on why what is computed of the prompt has to be.
+    /// Makes the explanation available to the reader.
     pub(crate) fn explain(&self, explanation: Arc<SharedExplanation>) {
         self.shared.lock().explanation = Some(explanation);
     }
@@ -496,22 +497,22 @@ impl Sender {
         MAX_EVENTS_BEHIND * self.n_branches.load(Ordering::Acquire) as usize
     }
 
-    /// Whether the reader has gone.
+    /// Returns true if the reader has left.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.shared.is_cancelled.load(Ordering::Acquire)
     }
 
-    /// The bell that was given.
-    pub(crate) fn bell(&self) -> Option<&Arc<dyn WakeHandle>> {
-        self.bell.as_ref()
+    /// Returns the wake handle of the reader.
+    pub(crate) fn wake_handle(&self) -> Option<&Arc<dyn WakeHandle>> {
+        self.wake_handle.as_ref()
     }
 
-    /// How far its reader is behind.
+    /// Returns outcome far the reader lags.
     pub(crate) fn backlog(&self) -> Backlog {
-        self.backlog_of(&self.shared.lock())
+        self.backlog_in(&self.shared.lock())
     }
 
-    fn backlog_of(&self, queue: &UnreadEvents) -> Backlog {
+    fn backlog_in(&self, queue: &UnreadEvents) -> Backlog {
         let &UnreadEvents { ref events, n_bytes, n_read, .. } = queue;
         Backlog { n_events: events.len(), n_bytes, n_read, max_events: self.max_events() }
     }
@@ -520,26 +521,26 @@ impl Sender {
     pub(crate) fn send(&self, events: &mut Vec<Event>) -> PublishOutcome {
         let mut queue = self.shared.lock();
         if self.is_cancelled() {
-            queue.was_left |= !events.is_empty();
+            queue.was_abandoned |= !events.is_empty();
             events.clear();
-            return PublishOutcome { bell: None, backlog: self.backlog_of(&queue) };
+            return PublishOutcome { wake_handle: None, backlog: self.backlog_in(&queue) };
         }
         events.drain(..).for_each(|event| queue.push(event));
         let is_new = queue.n_waiting > 0 && !std::mem::replace(&mut queue.will_wake, true);
-        let bell = is_new.then(|| Arc::<Shared>::clone(&self.shared) as Arc<dyn WakeHandle>);
-        PublishOutcome { bell, backlog: self.backlog_of(&queue) }
+        let wake_handle = is_new.then(|| Arc::<Shared>::clone(&self.shared) as Arc<dyn WakeHandle>);
+        PublishOutcome { wake_handle, backlog: self.backlog_in(&queue) }
     }
 
-    /// Tells what becomes of the events.
+    /// Returns a handle that reports whether the published events were read.
     pub(crate) fn receipt(&self) -> ReadReceipt {
         ReadReceipt { shared: Arc::clone(&self.shared) }
     }
 
     /// Ends the stream: all branches have finished, or an error ended them.
-    pub(crate) fn end(&self, how: Result<()>) {
+    pub(crate) fn end(&self, outcome: Result<()>) {
         let mut queue = self.shared.lock();
         if queue.end.is_none() {
-            queue.end = Some(how);
+            queue.end = Some(outcome);
         }
         self.shared.arrived.notify_all();
     }
@@ -550,45 +551,45 @@ impl Drop for Sender {
         let is_open = self.shared.lock().end.is_none();
         if is_open {
             self.end(Err(Error::Stopped));
-            if let Some(bell) = &self.bell {
-                bell.ring();
+            if let Some(wake_handle) = &self.wake_handle {
+                wake_handle.wake();
             }
         }
     }
 }
 
-/// What became of events that were published.
+/// Result of publishing events.
 pub(crate) struct PublishOutcome {
-    /// Wakes the threads that wait for one, once until it is rung; `None` where there are none.
-    pub(crate) bell: Option<Arc<dyn WakeHandle>>,
+    /// Wakes the threads in [`Completions::wait`]; `None` if none waits or a wake is pending.
+    pub(crate) wake_handle: Option<Arc<dyn WakeHandle>>,
     pub(crate) backlog: Backlog,
 }
 
-/// How far a reader is behind.
+/// How far a reader lags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Backlog {
-    /// Events that wait to be read.
+    /// Unread events.
     pub(crate) n_events: usize,
-    /// Of these.
+    /// Size of the unread events.
     pub(crate) n_bytes: usize,
-    /// Events that were read.
+    /// Number of events that were read.
     pub(crate) n_read: u64,
-    /// Most that may wait.
+    /// Limit on unread events.
     pub(crate) max_events: usize,
 }
 
 impl Backlog {
-    /// Whether more waits than may.
+    /// Returns true if a limit is exceeded.
     pub(crate) fn is_over_limit(&self) -> bool {
         self.n_events > self.max_events || self.n_bytes > MAX_BYTES_BEHIND
     }
 
-    /// Whether no more than half of what may wait is left.
+    /// Returns true if at most half of each limit is unread.
     pub(crate) fn is_caught_up(&self) -> bool {
         self.n_events <= self.max_events / 2 && self.n_bytes <= MAX_BYTES_BEHIND / 2
     }
 
-    /// [`Error::SlowReader`], for a stream that is waited for no longer.
+    /// Returns [`Error::SlowReader`] for a stream that is ended as too slow.
     pub(crate) fn error(&self) -> Error {
         if self.n_bytes > MAX_BYTES_BEHIND / 2 {
             return Error::SlowReader { n_behind: self.n_bytes, limit: MAX_BYTES_BEHIND, unit: BacklogUnit::Bytes };
@@ -597,34 +598,34 @@ impl Backlog {
     }
 }
 
-/// Tells the worker whether the events of a stream were read.
+/// Reports whether the published events of a stream were read.
 pub(crate) struct ReadReceipt {
     shared: Arc<Shared>,
 }
 
 impl ReadReceipt {
-    /// `None` as long as some wait to be read; `false` where the reader went before it had read everything.
+    /// Returns `None` while some are unread, and `false` if the reader left with unread events.
     pub(crate) fn was_read(&self) -> Option<bool> {
         let queue = self.shared.lock();
-        queue.events.is_empty().then_some(!queue.was_left)
+        queue.events.is_empty().then_some(!queue.was_abandoned)
     }
 }
 
-/// Both ends of the stream of the request `request_id` for `n` completions; `cancel` is called
-/// once, with `None`, if its reader goes before its end, and with the number of each branch that it cancels.
+/// Creates both ends of the stream of request `request_id` for `n` completions. `cancel` is called once with `None` if the
+/// reader leaves before the end, and with the index of each branch that it cancels.
 pub(crate) fn stream(
     request_id: u64,
     n: u32,
-    bell: Option<Arc<dyn WakeHandle>>,
+    wake_handle: Option<Arc<dyn WakeHandle>>,
     cancel: Box<dyn Fn(Option<u32>) + Send + Sync>,
 ) -> (Sender, Completions) {
     let shared = Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), is_cancelled: AtomicBool::new(false) });
     let reader = Arc::new(());
     let sender = Sender {
         shared: Arc::clone(&shared),
-        bell,
+        wake_handle,
         n_branches: AtomicU32::new(n),
-        n_forked_off: AtomicU32::new(0),
+        n_own_stream_forks: AtomicU32::new(0),
         reader: Arc::downgrade(&reader),
     };
     (sender, Completions { shared, request_id, n_prompt: 0, cancel, fork: None, _reader: reader })

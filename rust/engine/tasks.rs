@@ -1,16 +1,16 @@
-//! Requests whose prompt is all that they want: pins, saves and loads.
+//! Requests without completions: pins, saves and loads.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::engine::core::Core;
-use crate::engine::lifecycle::{end_with, finish, finish_idle, leave_slot};
+use crate::engine::lifecycle::{fail_sequence, finish, finish_idle, leave_slot};
 use crate::engine::runner::Runner;
 use crate::engine::running_sequence::Phase;
 use crate::error::{Error, Result};
 use crate::request::{FinishReason, SavedPiece, SavedPrefix, Task, TaskResult};
 
-/// Ends the requests whose prompt was all that they wanted, once it is computed or restored.
+/// Finishes tasks whose prompt is computed or reloaded.
 pub(super) fn finish_tasks<R: Runner>(core: &mut Core<R>) {
     let mut nth = 0;
     while nth < core.slots.running().len() {
@@ -22,12 +22,12 @@ pub(super) fn finish_tasks<R: Runner>(core: &mut Core<R>) {
         match if is_save { save_more(core, nth) } else { Ok(true) } {
             Ok(true) => finish_task(core, nth),
             Ok(false) => nth += 1,
-            Err(error) => end_with(core, nth, error),
+            Err(error) => fail_sequence(core, nth, error),
         }
     }
 }
 
-/// Copies the next pieces of what is to be saved. `true` when all of it is copied.
+/// Saves further entries of a prefix. Returns true when all of it is saved.
 fn save_more<R: Runner>(core: &mut Core<R>, nth: usize) -> Result<bool> {
     let Core { slots, memory, .. } = core;
     let running = &mut slots.running_mut()[nth];
@@ -57,7 +57,7 @@ fn finish_task<R: Runner>(core: &mut Core<R>, nth: usize) {
     match running.sequence.request().task.clone() {
         Task::Complete => finish(core, running, reason, None),
         Task::Load(saved) => {
-            // A state cannot be computed back to its last token: the logits after it come with it.
+            // Recurrent memory cannot recompute the last token: the logits after it are part of the file.
             if let (Some(logits), [piece]) = (&saved.logits, &saved.pieces[..])
                 && core.memory.kind().is_a_state()
             {
@@ -67,11 +67,11 @@ fn finish_task<R: Runner>(core: &mut Core<R>, nth: usize) {
             finish(core, running, reason, None);
         }
         Task::Save { .. } => {
-            let tokens = running.held();
-            let variants = running.sequence.variants.of_first(running.n_held);
-            let logits = core.memory.cache().snapshot(&variants, &tokens).flatten().map(|logits| logits.to_vec());
+            let tokens = running.computed_tokens();
+            let adapter_schedule = running.sequence.adapter_schedule.of_first(running.n_held);
+            let logits = core.memory.cache().snapshot(&adapter_schedule, &tokens).flatten().map(|logits| logits.to_vec());
             let Phase::Copying(saved) = &mut running.phase else { unreachable!("what is saved was copied") };
-            let (adapters, invoked_at) = (variants.adapters().collect(), variants.change());
+            let (adapters, invoked_at) = (adapter_schedule.adapters().collect(), adapter_schedule.change());
             let saved = SavedPrefix { tokens, logits, adapters, invoked_at, ..std::mem::take(saved) };
             finish(core, running, reason, Some(TaskResult::Saved(saved)));
         }
@@ -79,7 +79,7 @@ fn finish_task<R: Runner>(core: &mut Core<R>, nth: usize) {
             leave_slot(core, &running);
             match core.memory.cache_mut().pin(running.id) {
                 Ok(pinned) => finish_idle(core, running, reason, Some(TaskResult::Pinned(pinned))),
-                Err(error) => core.outbox.failed.push((stream_id, error)),
+                Err(error) => core.output.failed.push((stream_id, error)),
             }
         }
     }

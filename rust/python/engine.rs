@@ -220,7 +220,7 @@ impl PyEngine {
         let ringing = Arc::clone(&bells);
         let choice = settled.choice.clone();
         let engine = py.detach(|| settled.start(loaded, &config))?;
-        let embedder = llama::embedder(loaded, &config, &choice, engine.default_adapters(), move || ringing.ring())?;
+        let embedder = llama::embedder(loaded, &config, &choice, engine.default_adapters(), move || ringing.wake())?;
         let embeddings_are_repeatable = llama::has_repeatable_embeddings(loaded, &config, engine.uses_own_kernels());
         let files = Files::new(loaded, &config);
         let (handle, embedder) = (Some(ThisProcess::new(engine)), Some(ThisProcess::new(embedder)));
@@ -408,7 +408,7 @@ impl PyEngine {
     fn held_by_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<SlotTokens> {
         let engine = self.handle()?;
         let slot = convert::slot_number(slot)?;
-        let SlotContents { tokens, adapters, invoked_at } = py.detach(|| engine.held_by_slot(slot))?;
+        let SlotContents { tokens, adapters, invoked_at } = py.detach(|| engine.slot_contents(slot))?;
         Ok((tokens, adapters, invoked_at))
     }
 
@@ -442,7 +442,7 @@ impl PyEngine {
             embedder.stop();
             engine.stop();
         });
-        self.bells.ring();
+        self.bells.wake();
         Ok(())
     }
 

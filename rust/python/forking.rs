@@ -101,7 +101,7 @@ impl AwaitedFork {
     /// The numbers of the forks, or their stream, once; `None` as long as the worker has not answered.
     pub(super) fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let Some(forked) = self.pending.take() else { return Ok(None) };
-        let ForkResult { branches, seed, n_said, seam, stream: own, .. } = forked?;
+        let ForkResult { branches, seed, n_sampled: n_said, text_boundary: seam, stream: own, .. } = forked?;
         let (stream, request) = (self.stream.get(), self.request.clone_ref(py));
         let Some(completions) = own else {
             let n = branches.end - branches.start;
@@ -179,15 +179,16 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
             Some(given) => given.read(&model)?.into_tokens(),
             None => Vec::new(),
         };
-        let ways = match input {
-            None => ForkKind::Alike(n),
+        let kind = match input {
+            None => ForkKind::Continue(n),
             Some(input) => {
                 let request = input.complete(Prompt::default(), parses_special, &model, &mut Constraints::default())?;
-                ForkKind::Anew { requests: vec![request], with_own_seeds: has_own_seed }
+                ForkKind::Restart { requests: vec![request], with_own_seeds: has_own_seed }
             }
         };
-        let into = if own_stream { ForkDestination::OwnStream(Some(Arc::clone(&bell))) } else { ForkDestination::SameStream };
-        completions.fork(Fork { branch, at, append, ways, into }, bell)
+        let destination =
+            if own_stream { ForkDestination::OwnStream(Some(Arc::clone(&bell))) } else { ForkDestination::SameStream };
+        completions.fork(Fork { branch, at, append, kind, destination }, bell)
     })?;
     Ok(AwaitedFork { pending, stream, branch, request, bells })
 }

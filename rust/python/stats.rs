@@ -45,7 +45,7 @@ impl PyStats {
             n_waiting: stats.n_waiting,
             n_computed: stats.n_computed,
             n_cached: stats.n_cached,
-            n_restored: stats.n_restored,
+            n_restored: stats.n_reloaded,
             n_awaited: stats.n_awaited,
             n_predicted: stats.n_predicted,
             n_decodes: stats.n_decodes,
@@ -63,7 +63,7 @@ impl PyStats {
             n_kernel_attentions: calls.attention,
             n_kernel_products: calls.products,
             branches: Py::new(py, PyBranchStats::from(stats.branches))?,
-            store: Py::new(py, PyStoreStats::from(stats.store))?,
+            store: Py::new(py, PyStoreStats::from(stats.host_cache))?,
             times: Py::new(py, PyStepTimes::from(stats.times))?,
         })
     }
@@ -126,7 +126,15 @@ pub(super) struct PyStoreStats {
 
 impl From<HostCacheStats> for PyStoreStats {
     fn from(stats: HostCacheStats) -> Self {
-        let HostCacheStats { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated } = stats;
+        let HostCacheStats {
+            n_bytes,
+            max_bytes,
+            n_entries: n_pieces,
+            n_offloaded: n_saved,
+            n_reloaded: n_restored,
+            n_evicted: n_forgotten,
+            n_relocated,
+        } = stats;
         Self { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated }
     }
 }
@@ -155,7 +163,7 @@ pub(super) struct PyStepTimes {
 
 impl From<StepTimes> for PyStepTimes {
     fn from(times: StepTimes) -> Self {
-        let StepTimes { receive, place, plan, decode, sample, text, emit, spill, restore } = times;
+        let StepTimes { receive, place, plan, decode, sample, text, emit, offload: spill, reload: restore } = times;
         Self { receive, place, plan, decode, sample, text, emit, spill, restore }
     }
 }

@@ -52,7 +52,7 @@ impl Stream {
     /// Cancels the request and ends the stream for whoever waits for it.
     fn close(&self) {
         self.completions.close();
-        self.bells.ring();
+        self.bells.wake();
     }
 }
 

@@ -49,7 +49,7 @@ impl LoopWaker {
     }
 
     /// Called on any thread: wakes the loop if one of its tasks waits.
-    fn ring(&self) {
+    fn wake(&self) {
         if self.state.compare_exchange(ARMED, RUNG, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             let mut writer = &self.writer;
             writer.write_all(&[1]).expect("a pipe that is empty and whose reader is open takes a byte");
@@ -99,10 +99,10 @@ impl LoopWakers {
 }
 
 impl WakeHandle for LoopWakers {
-    fn ring(&self) {
+    fn wake(&self) {
         fence(Ordering::SeqCst);
         for bell in lock(&self.loops).iter().filter_map(Weak::upgrade) {
-            bell.ring();
+            bell.wake();
         }
     }
 }

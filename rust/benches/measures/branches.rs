@@ -66,17 +66,17 @@ pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
     println!("  written in {written_s:.2} s, each continued by {N_MORE} tokens in {continued_s:.2} s, {N_SLOTS} at once");
     let n_more = stats.n_computed - written.n_computed;
     println!("  prompt tokens computed per continuation: {least} to {most} ({n_more} in all)");
-    let n_restored = stats.store.n_restored - written.store.n_restored;
-    let restore = stats.times.restore.saturating_sub(written.times.restore).as_secs_f64();
-    let (n_saved, spill) = (stats.store.n_saved, stats.times.spill.as_secs_f64());
+    let n_restored = stats.host_cache.n_reloaded - written.host_cache.n_reloaded;
+    let restore = stats.times.reload.saturating_sub(written.times.reload).as_secs_f64();
+    let (n_saved, spill) = (stats.host_cache.n_offloaded, stats.times.offload.as_secs_f64());
     let rate = |n: u64, seconds: f64| (n as f64 / seconds, seconds * 1e6 / n as f64);
     let ((restored_per_s, restored_us), (saved_per_s, saved_us)) = (rate(n_restored, restore), rate(n_saved, spill));
     println!("  restored {n_restored} tokens, {restored_per_s:.0} per second of restoring ({restored_us:.1} µs each)");
     println!("  saved {n_saved} tokens, {saved_per_s:.0} per second of saving and moving ({saved_us:.1} µs each)");
-    let megabytes = stats.store.n_bytes as f64 / 1e6;
+    let megabytes = stats.host_cache.n_bytes as f64 / 1e6;
     println!(
         "  the store holds {} pieces, {megabytes:.1} MB; {} tokens were forgotten",
-        stats.store.n_pieces, stats.store.n_forgotten
+        stats.host_cache.n_entries, stats.host_cache.n_evicted
     );
     Ok(())
 }

@@ -149,7 +149,7 @@ fn have(n: usize) -> impl Fn(&[Stream]) -> bool {
 fn check_idle(lab: &Lab, engine: &Engine, idle: Idle, cache_ram: CacheRam) -> Result<(), String> {
     let stats = engine.stats();
     let n_expected = if idle == Idle::Never { 0 } else { lab.sizes.n_idle * lab.sizes.n_idle_each };
-    let (n_come, n_forgotten) = (stats.store.n_restored, stats.store.n_forgotten);
+    let (n_come, n_forgotten) = (stats.host_cache.n_reloaded, stats.host_cache.n_evicted);
     let has_left = cache_ram == CacheRam::Bytes(0) && stats.n_cells_idle < n_expected;
     if n_come < n_expected as u64 || n_forgotten > 0 || has_left {
         let n_idle = stats.n_cells_idle;

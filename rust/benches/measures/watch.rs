@@ -49,7 +49,7 @@ struct Doorbell {
 }
 
 impl WakeHandle for Doorbell {
-    fn ring(&self) {
+    fn wake(&self) {
         *self.has_rung.lock().expect("no code that holds the flag can panic") = true;
         self.rings.notify_one();
     }

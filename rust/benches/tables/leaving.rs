@@ -77,7 +77,7 @@ fn beside_idle(side: &EngineSide) -> Result<Beside, String> {
     let mut streams = Streams::start(side)?;
     side.load_idle(&streams.engine)?;
     let came = streams.engine.stats();
-    if came.n_cells_idle < side.shape.n_idle || came.store.n_saved > 0 {
+    if came.n_cells_idle < side.shape.n_idle || came.host_cache.n_offloaded > 0 {
         return Err(format!("of {} idle tokens {} are in the pool", side.shape.n_idle, came.n_cells_idle));
     }
     let staying = streams.time()?;
@@ -87,15 +87,15 @@ fn beside_idle(side: &EngineSide) -> Result<Beside, String> {
     }
     streams.wait(|engine| engine.stats().n_cells_idle == 0)?;
     let gone = streams.engine.stats();
-    if gone.store.n_forgotten > 0 {
-        return Err(format!("{} idle tokens were forgotten, not moved", gone.store.n_forgotten));
+    if gone.host_cache.n_evicted > 0 {
+        return Err(format!("{} idle tokens were forgotten, not moved", gone.host_cache.n_evicted));
     }
     // Cells above those that left are moved down to where they were.
-    let mut last = (gone.n_decodes, gone.store.n_relocated);
+    let mut last = (gone.n_decodes, gone.host_cache.n_relocated);
     streams.wait(|engine| {
         let stats = engine.stats();
-        if stats.store.n_relocated != last.1 {
-            last = (stats.n_decodes, stats.store.n_relocated);
+        if stats.host_cache.n_relocated != last.1 {
+            last = (stats.n_decodes, stats.host_cache.n_relocated);
         }
         stats.n_decodes >= last.0 + N_QUIET
     })?;

@@ -1,8 +1,8 @@
-//! When a sequence started, and when it drew its tokens.
+//! Times of a sequence: its start, and its first and last tokens.
 
 use std::time::{Duration, Instant};
 
-/// What a sequence's times are made of.
+/// Times of a sequence.
 #[derive(Debug)]
 pub(crate) struct Clock {
     started: Instant,
@@ -11,29 +11,29 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Of a sequence that starts in a slot now.
+    /// Creates the clock of a sequence that starts in a slot at `now`.
     pub(crate) fn new(now: Instant) -> Self {
         Self { started: now, first_token: None, last_token: now }
     }
 
-    /// A token was drawn.
-    pub(crate) fn draw(&mut self, now: Instant) {
+    /// Records a sampled token.
+    pub(crate) fn record_token(&mut self, now: Instant) {
         self.first_token.get_or_insert(now);
         self.last_token = now;
     }
 
-    /// The prompt is computed, and no token is drawn.
-    pub(crate) fn end(&mut self, now: Instant) {
+    /// Records the end of a prompt without tokens.
+    pub(crate) fn end_prompt(&mut self, now: Instant) {
         self.last_token = now;
     }
 
-    /// From the start to the first token.
-    pub(crate) fn before_tokens(&self) -> Duration {
+    /// Returns the time from the start to the first token.
+    pub(crate) fn prompt_time(&self) -> Duration {
         self.first_token.unwrap_or(self.last_token) - self.started
     }
 
-    /// From the first token to the last.
-    pub(crate) fn predicted(&self) -> Duration {
+    /// Returns the time from the first token to the last one.
+    pub(crate) fn generation_time(&self) -> Duration {
         self.first_token.map_or(Duration::ZERO, |first| self.last_token - first)
     }
 
@@ -47,24 +47,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_prompts_time_ends_and_the_predictions_begins_with_the_first_token() {
+    fn prompt_time_ends_and_generation_time_begins_with_the_first_token() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut clock = Clock::new(start);
-        assert_eq!((clock.before_tokens(), clock.predicted()), (Duration::ZERO, Duration::ZERO));
-        clock.draw(at(30));
-        assert_eq!((clock.before_tokens(), clock.predicted()), (Duration::from_millis(30), Duration::ZERO));
-        clock.draw(at(40));
-        clock.draw(at(55));
-        assert_eq!((clock.before_tokens(), clock.predicted()), (Duration::from_millis(30), Duration::from_millis(25)));
+        assert_eq!((clock.prompt_time(), clock.generation_time()), (Duration::ZERO, Duration::ZERO));
+        clock.record_token(at(30));
+        assert_eq!((clock.prompt_time(), clock.generation_time()), (Duration::from_millis(30), Duration::ZERO));
+        clock.record_token(at(40));
+        clock.record_token(at(55));
+        assert_eq!((clock.prompt_time(), clock.generation_time()), (Duration::from_millis(30), Duration::from_millis(25)));
         assert_eq!(clock.since_start(at(60)), Duration::from_millis(60));
     }
 
     #[test]
-    fn without_a_token_all_of_the_time_is_the_prompts() {
+    fn without_tokens_all_time_is_prompt_time() {
         let start = Instant::now();
         let mut clock = Clock::new(start);
-        clock.end(start + Duration::from_millis(20));
-        assert_eq!((clock.before_tokens(), clock.predicted()), (Duration::from_millis(20), Duration::ZERO));
+        clock.end_prompt(start + Duration::from_millis(20));
+        assert_eq!((clock.prompt_time(), clock.generation_time()), (Duration::from_millis(20), Duration::ZERO));
     }
 }

@@ -1,18 +1,18 @@
-//! The part of the context that one sequence may use: how many tokens it holds, and which of them are dropped where it is full.
+//! The context of one sequence: how many tokens it may hold, and which are dropped when it is full.
 
 use std::ops::Range;
 
 use crate::engine::sequence::tokens::Tokens;
 use crate::request::ContextShift;
 
-/// A shift keeps at most all but so many tokens of a context, whatever is asked for, as llama-server does: so there is always
-/// something to drop.
-const LEAST_LEFT: u32 = 4;
+/// Minimum number of tokens, at the end of a context, that a shift may drop from, as in llama-server: a shift can always drop
+/// something.
+const MIN_DROPPABLE: u32 = 4;
 
-/// How many tokens one sequence may hold.
+/// Limits on the tokens of one sequence.
 #[derive(Debug)]
 pub(crate) struct ContextWindow {
-    /// Most tokens.
+    /// Maximum number of tokens.
     n_ctx: u32,
     shift: Option<ContextShift>,
     is_shifted: bool,
@@ -23,27 +23,28 @@ impl ContextWindow {
         Self { n_ctx, shift, is_shifted: false }
     }
 
-    /// How many tokens may follow `n_tokens` of them; `None` is any number, since room is made for them.
+    /// Returns how many tokens may follow the first `n_tokens`; `None` for any number, if the context is shifted.
     pub(crate) fn n_more(&self, n_tokens: u32) -> Option<u32> {
         self.shift.is_none().then(|| self.n_ctx.saturating_sub(n_tokens))
     }
 
-    /// Whether `n_tokens`, the last of which was drawn and is not computed, leave no room for another.
+    /// Returns true if `n_tokens`, the last of which is sampled but not computed, fill the context.
     pub(crate) fn is_full(&self, n_tokens: u32) -> bool {
         n_tokens >= self.n_ctx
     }
 
-    /// Whether that is so, and no room can be made.
+    /// Returns true if the context is full and cannot be shifted.
     pub(crate) fn is_final(&self, n_prompt: u32, n_tokens: u32) -> bool {
         self.is_full(n_tokens) && self.dropped(n_prompt, n_tokens).is_none()
     }
 
-    /// Whether tokens were dropped, or there is no room for another and none is made.
+    /// Returns true if tokens were dropped, or if the context is full and is not shifted.
     pub(crate) fn is_truncated(&self, n_tokens: u32) -> bool {
         self.is_shifted || (self.shift.is_none() && self.is_full(n_tokens))
     }
 
-    /// Drops a part of `tokens` and returns how many before it stay where they are. `None` where nothing may be dropped.
+    /// Drops a part of `tokens` and returns the number of preceding tokens, which stay in place. `None` if nothing may be
+    /// dropped.
     pub(crate) fn shift(&mut self, n_prompt: u32, tokens: &mut Tokens) -> Option<u32> {
         let dropped = self.dropped(n_prompt, tokens.len())?;
         let n_kept = dropped.start;
@@ -52,10 +53,10 @@ impl ContextWindow {
         Some(n_kept)
     }
 
-    /// What llama-server drops of `n_tokens`, the last of which was just drawn.
+    /// Returns the range that llama-server drops of `n_tokens`, the last of which was just sampled.
     fn dropped(&self, n_prompt: u32, n_tokens: u32) -> Option<Range<u32>> {
         let ContextShift { n_keep, n_discard } = self.shift?;
-        let n_keep = n_keep.unwrap_or(n_prompt).min(self.n_ctx.saturating_sub(LEAST_LEFT));
+        let n_keep = n_keep.unwrap_or(n_prompt).min(self.n_ctx.saturating_sub(MIN_DROPPABLE));
         let n_left = (n_tokens - 1).saturating_sub(n_keep);
         let n_wanted = if n_discard > 0 { n_discard } else { n_left / 2 };
         let n_dropped = n_wanted.min(n_left.saturating_sub(1));
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_what_follows_the_kept_tokens_is_dropped_or_as_much_as_is_asked_for() {
+    fn half_of_the_tokens_after_the_kept_ones_is_dropped_or_as_many_as_requested() {
         assert_eq!(dropped(Some(0), 0), Some(0..49));
         assert_eq!(dropped(Some(9), 0), Some(9..54));
         assert_eq!(dropped(None, 0), Some(20..59));
@@ -80,14 +81,14 @@ mod tests {
     }
 
     #[test]
-    fn one_computed_token_is_left_and_three_are_never_kept() {
+    fn a_shift_leaves_one_computed_token_and_never_keeps_the_last_four() {
         assert_eq!(dropped(Some(9), 1_000), Some(9..98));
         assert_eq!(dropped(Some(1_000), 0), Some(96..97));
         assert_eq!(dropped(Some(u32::MAX), u32::MAX), Some(96..98));
     }
 
     #[test]
-    fn the_last_token_stays_and_what_is_kept_stays_in_place() {
+    fn a_shift_keeps_the_last_token_and_the_kept_tokens_in_place() {
         let mut context = ContextWindow::new(10, Some(ContextShift { n_keep: Some(2), n_discard: 0 }));
         let mut tokens = Tokens::new((0..10).collect());
         assert!(context.is_full(10) && !context.is_truncated(10));
@@ -97,11 +98,11 @@ mod tests {
     }
 
     #[test]
-    fn a_context_that_nothing_can_be_dropped_from_is_final() {
+    fn a_context_from_which_nothing_can_be_dropped_is_final() {
         let no_shift = ContextWindow::new(10, None);
         assert!(no_shift.is_final(4, 10) && no_shift.is_truncated(10) && !no_shift.is_final(4, 9) && !no_shift.is_truncated(9));
         assert_eq!((no_shift.n_more(7), ContextWindow::new(10, Some(ContextShift::default())).n_more(7)), (Some(3), None));
-        // Whatever is asked for, a context of three or more can be shifted.
+        // A context of three or more tokens can be shifted with any parameters.
         for n_ctx in 1..40 {
             for n_keep in [None, Some(0), Some(3), Some(u32::MAX)] {
                 for n_discard in [0, 1, 7, u32::MAX] {

@@ -1,4 +1,4 @@
-//! What a branch goes on from that was forked from another, beside the tokens.
+//! State that a forked branch continues from, besides the tokens.
 
 use std::sync::Arc;
 
@@ -8,43 +8,43 @@ use crate::engine::sequence::{Sequence, append_text, constraint};
 use crate::request::{Constraint, Request, Token};
 use crate::sampling::TokenStrings;
 
-/// What holds the tokens of a branch, and its text, before it writes on.
+/// Constraint and text of a branch at its fork position.
 pub(crate) enum ForkState {
-    /// It goes on as the branch did that it was forked from.
-    Alike { constraint: Option<Box<dyn Constraint>>, text: Text },
-    /// It begins anew, but for the first bytes of a character.
-    Anew(Vec<u8>),
+    /// State of the parent branch, which the fork continues.
+    Continue { constraint: Option<Box<dyn Constraint>>, text: Text },
+    /// The fork starts a new text, except for the first bytes of a character.
+    Restart(Vec<u8>),
 }
 
 impl ForkState {
-    /// Where a branch is that has said nothing; it was asked for by `request`, and ends at any of `stops`.
-    pub(crate) fn new(request: &Request, stops: Arc<[String]>, lexicon: &TokenStrings) -> Self {
-        Self::Alike { constraint: constraint(request, lexicon), text: Text::new(stops, request.n_indent) }
+    /// Creates the state of a branch of `request` that has no text yet, and ends at any of `stops`.
+    pub(crate) fn new(request: &Request, stops: Arc<[String]>, token_strings: &TokenStrings) -> Self {
+        Self::Continue { constraint: constraint(request, token_strings), text: Text::new(stops, request.n_indent) }
     }
 
-    /// Starts the text with `bytes`, the beginning of a character that the parent branch has drawn.
-    pub(crate) fn hold(&mut self, bytes: &[u8]) {
+    /// Adds `bytes`, the beginning of a character that the parent branch has sampled.
+    pub(crate) fn add_pending(&mut self, bytes: &[u8]) {
         match self {
-            Self::Alike { text, .. } => text.hold(bytes),
-            Self::Anew(held) => held.extend_from_slice(bytes),
+            Self::Continue { text, .. } => text.add_pending(bytes),
+            Self::Restart(start) => start.extend_from_slice(bytes),
         }
     }
 
-    /// Another one that is where this one is.
+    /// Returns a copy.
     pub(crate) fn copy(&self) -> Self {
         match self {
-            Self::Alike { constraint, text } => {
-                Self::Alike { constraint: constraint.as_deref().map(Constraint::copy), text: text.clone() }
+            Self::Continue { constraint, text } => {
+                Self::Continue { constraint: constraint.as_deref().map(Constraint::copy), text: text.clone() }
             }
-            Self::Anew(bytes) => Self::Anew(bytes.clone()),
+            Self::Restart(bytes) => Self::Restart(bytes.clone()),
         }
     }
 
-    /// After `tokens` that a branch of `request` drew next.
-    pub(crate) fn say(&mut self, tokens: impl Iterator<Item = Token>, request: &Request, runner: &impl Runner) {
-        let Self::Alike { constraint, text } = self else { return };
+    /// Advances over `tokens` that a branch of `request` sampled.
+    pub(crate) fn accept(&mut self, tokens: impl Iterator<Item = Token>, request: &Request, runner: &impl Runner) {
+        let Self::Continue { constraint, text } = self else { return };
         for token in tokens {
-            // Its text went on after whatever it was that would have ended it.
+            // The parent continued after any end of its text.
             drop(text.push(|bytes| append_text(token, request, runner, bytes)));
             if let Some(constraint) = constraint
                 && constraint.allows(token)
@@ -54,18 +54,18 @@ impl ForkState {
         }
     }
 
-    /// After `tokens` that somebody else has put there, which are no part of its text.
+    /// Advances over `tokens` that the caller appended, which are not part of the published text.
     ///
     /// # Errors
-    /// The first token that it may not say.
+    /// The first token that the constraint rejects.
     pub(crate) fn append(&mut self, tokens: &[Token], request: &Request) -> Result<(), Token> {
         if tokens.is_empty() {
             return Ok(());
         }
         match self {
-            Self::Anew(bytes) => bytes.clear(),
-            Self::Alike { constraint, text } => {
-                text.begin_again(request.n_indent);
+            Self::Restart(bytes) => bytes.clear(),
+            Self::Continue { constraint, text } => {
+                text.restart(request.n_indent);
                 for &token in tokens {
                     let Some(constraint) = constraint else { break };
                     if !constraint.allows(token) {
@@ -78,9 +78,9 @@ impl ForkState {
         Ok(())
     }
 
-    /// What is held back, as it may be the start of one of `stops`, or of a character, after `tokens` of a branch of `request`, where
-    /// `before` was held back before them.
-    pub(crate) fn held_after(
+    /// Returns the bytes held back for a possible stop string or an incomplete character after `tokens` of a branch of
+    /// `request`, with the bytes `before` held back before them.
+    pub(crate) fn pending_after(
         before: &[u8],
         stops: &Arc<[String]>,
         tokens: impl Iterator<Item = Token>,
@@ -88,42 +88,44 @@ impl ForkState {
         runner: &impl Runner,
     ) -> Vec<u8> {
         let mut text = Text::new(Arc::clone(stops), 0);
-        text.hold(before);
+        text.add_pending(before);
         for token in tokens {
             drop(text.push(|bytes| append_text(token, request, runner, bytes)));
         }
-        text.held().to_vec()
+        text.pending().to_vec()
     }
 
-    /// Bytes that it takes, about.
+    /// Returns the approximate size in bytes.
     pub(crate) fn n_bytes(&self) -> usize {
-        let held = match self {
-            Self::Alike { constraint, text } => text.held().len() + constraint.as_ref().map_or(0, |held| held.n_bytes()),
-            Self::Anew(bytes) => bytes.len(),
+        let n_bytes = match self {
+            Self::Continue { constraint, text } => {
+                text.pending().len() + constraint.as_ref().map_or(0, |constraint| constraint.n_bytes())
+            }
+            Self::Restart(bytes) => bytes.len(),
         };
-        size_of::<Self>() + held
+        size_of::<Self>() + n_bytes
     }
 
-    /// Bytes of its text that nobody was shown.
-    pub(crate) fn held(&self) -> Vec<u8> {
+    /// Returns the bytes of its text that were not published.
+    pub(crate) fn pending(&self) -> Vec<u8> {
         match self {
-            Self::Alike { text, .. } => text.held().to_vec(),
-            Self::Anew(bytes) => bytes.clone(),
+            Self::Continue { text, .. } => text.pending().to_vec(),
+            Self::Restart(bytes) => bytes.clone(),
         }
     }
 }
 
 impl Sequence {
-    /// Where it is.
-    pub(crate) fn begun(&self) -> ForkState {
-        ForkState::Alike { constraint: self.constraint.as_deref().map(Constraint::copy), text: self.text.clone() }
+    /// Returns the state at the current end.
+    pub(crate) fn fork_state(&self) -> ForkState {
+        ForkState::Continue { constraint: self.constraint.as_deref().map(Constraint::copy), text: self.text.clone() }
     }
 
-    /// It was forked from a branch that was there.
-    pub(crate) fn resume_from(&mut self, begun: &ForkState) {
-        match begun.copy() {
-            ForkState::Alike { constraint, text } => (self.constraint, self.text) = (constraint, text),
-            ForkState::Anew(bytes) => self.text.hold(&bytes),
+    /// Continues from the state of the parent branch.
+    pub(crate) fn resume_from(&mut self, fork_state: &ForkState) {
+        match fork_state.copy() {
+            ForkState::Continue { constraint, text } => (self.constraint, self.text) = (constraint, text),
+            ForkState::Restart(bytes) => self.text.add_pending(&bytes),
         }
     }
 }

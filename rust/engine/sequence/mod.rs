@@ -1,4 +1,4 @@
-//! One completion being written.
+//! A completion being generated.
 
 mod beam;
 mod clock;
@@ -29,112 +29,112 @@ pub(crate) use text::incomplete_tail;
 use text::{Text, TextDelta};
 pub(crate) use tokens::{Tokens, TokensView};
 
-/// One completion of a request, from its first start in a slot to its end: what survives a preemption.
+/// A completion of a request, from its first start in a slot to its end, including preemptions.
 ///
-/// Where it runs, and what it is doing there, is [`Running`](crate::engine::running::Running)'s business.
+/// Its slot and phase are part of [`RunningSequence`](crate::engine::running_sequence::RunningSequence).
 pub(crate) struct Sequence {
-    /// Which job.
+    /// Id of its group.
     pub(crate) request_id: u64,
-    /// Which request, as its reader knows it.
+    /// Id of its stream.
     pub(crate) stream_id: u64,
-    /// Which branch of the job.
+    /// Branch index in the group.
     pub(crate) index: u32,
-    /// The same branch, as its stream counts them.
+    /// Branch index in the stream.
     pub(crate) branch: u32,
     request: Arc<Request>,
-    /// How it is computed.
-    pub(crate) variants: AdapterSchedule,
-    seniority: SchedulingKey,
-    /// Prompt and prediction, but for what context shifts have dropped.
+    /// Adapters by position.
+    pub(crate) adapter_schedule: AdapterSchedule,
+    scheduling_key: SchedulingKey,
+    /// Prompt and sampled tokens, without tokens that context shifts dropped.
     pub(crate) tokens: Tokens,
-    /// The pictures and sounds of its prompt, in order. Such a prompt is never shifted.
+    /// Media of its prompt, in order. A prompt with media is never shifted.
     media: Arc<[PlacedMedia]>,
-    /// The prompt's length, whatever is left of it.
+    /// Length of the prompt, including tokens that context shifts dropped.
     pub(crate) n_prompt: u32,
     n_predicted: u32,
     window: ContextWindow,
-    /// Where its context was shifted last: what follows is the newest of its text.
+    /// Position of the last context shift: the tokens after it are its newest.
     shifted_at: Option<u32>,
     sampler: Sampler,
-    /// Where its first token comes from, and which of them it is, where it is drawn together with those of others.
-    first: Option<(Arc<DistinctFirstTokens>, u32)>,
-    /// Of a search, what it is there.
+    /// Source of its first token and its index there, if it must differ from the first tokens of other branches.
+    first_token: Option<(Arc<DistinctFirstTokens>, u32)>,
+    /// State of a beam, for a beam search.
     pub(crate) beam: Option<Box<Beam>>,
-    /// What its tokens are held to.
+    /// Constraint on its tokens.
     constraint: Option<Box<dyn Constraint>>,
-    /// What ends it where the constraint allows no token that can be drawn.
+    /// Token that ends it when the constraint allows no other.
     end_token: Option<Token>,
-    /// Whether that is so, and there is no end token.
+    /// Whether the constraint allows no token and there is no end token.
     is_stuck: bool,
     text: Text,
-    /// What was chosen and not shown yet.
-    chosen: Option<ScoredChoice>,
+    /// Sampled token that is not detokenized yet.
+    sampled: Option<ScoredChoice>,
     clock: Clock,
-    /// `None` until it was placed for the first time: what later placements find counts for nobody.
+    /// Cached tokens at its first start; `None` before. Later starts do not change it.
     n_cached: Option<u32>,
-    /// Most tokens that it had computed when it was preempted.
+    /// Maximum number of tokens that were computed when it was preempted.
     n_reached: u32,
-    /// Where in its prompt a memory that cannot be cut, or sees through a window, keeps what it has, besides at the end.
-    pub(crate) snapshots_at: CheckpointPositions,
-    /// What its stream is still to hear of its prompt.
-    pub(crate) untold: PendingPromptReport,
-    /// Why what is computed of the prompt has to be, where it is to tell that.
+    /// Checkpoint positions in its prompt, for recurrent and windowed memory, besides the end.
+    pub(crate) checkpoint_positions: CheckpointPositions,
+    /// Pending reports of its prompt.
+    pub(crate) pending_report: PendingPromptReport,
+    /// Explanation of its cache use, if requested.
     pub(crate) explanation: Option<Arc<SharedExplanation>>,
 }
 
 impl Sequence {
-    /// Branch `index` of `request_group`, which was never in a slot; of its context it may use `n_ctx_slot` tokens.
-    pub(crate) fn new(job: &RequestGroup, index: u32, n_ctx_slot: u32, lexicon: &TokenStrings, now: Instant) -> Self {
-        let (way, nth) = job.way(index);
-        let request = Arc::clone(&way.request);
-        let text = Text::new(Arc::clone(&way.stops), request.n_indent);
-        let mut sampler = way.sampler.branch(request.seed.wrapping_add(nth));
+    /// Creates branch `index` of a group. It may use `n_ctx_slot` tokens of context.
+    pub(crate) fn new(group: &RequestGroup, index: u32, n_ctx_slot: u32, token_strings: &TokenStrings, now: Instant) -> Self {
+        let (spec, nth) = group.branch_spec(index);
+        let request = Arc::clone(&spec.request);
+        let text = Text::new(Arc::clone(&spec.stops), request.n_indent);
+        let mut sampler = spec.sampler.branch(request.seed.wrapping_add(nth));
         if request.diversity == Diversity::Arithmetic {
-            sampler.draw_by_code_point(request.seed, nth, way.n);
+            sampler.draw_by_code_point(request.seed, nth, spec.n);
         }
         Self {
-            request_id: job.request_id,
-            stream_id: job.stream_id,
+            request_id: group.request_id,
+            stream_id: group.stream_id,
             index,
-            branch: way.first + nth,
-            variants: job.variants.clone(),
-            seniority: job.seniority(index),
-            tokens: Tokens::new(Arc::clone(&job.prompt)),
-            media: Arc::clone(&job.media),
-            n_prompt: job.n_prompt(),
+            branch: spec.first + nth,
+            adapter_schedule: group.adapter_schedule.clone(),
+            scheduling_key: group.scheduling_key(index),
+            tokens: Tokens::new(Arc::clone(&group.prompt)),
+            media: Arc::clone(&group.media),
+            n_prompt: group.n_prompt(),
             n_predicted: 0,
             window: ContextWindow::new(n_ctx_slot, request.context_shift),
             shifted_at: None,
             sampler,
             beam: request.diversity.beams().map(|&search| Box::new(Beam::new(search, nth, &text))),
-            first: way.firsts.clone().map(|firsts| (firsts, nth)),
-            constraint: constraint(&request, lexicon),
-            end_token: lexicon.end_tokens().first().copied(),
+            first_token: spec.first_tokens.clone().map(|first_tokens| (first_tokens, nth)),
+            constraint: constraint(&request, token_strings),
+            end_token: token_strings.end_tokens().first().copied(),
             is_stuck: false,
             text,
-            chosen: None,
+            sampled: None,
             clock: Clock::new(now),
             n_cached: None,
             n_reached: 0,
-            snapshots_at: CheckpointPositions::default(),
-            untold: PendingPromptReport::default(),
+            checkpoint_positions: CheckpointPositions::default(),
+            pending_report: PendingPromptReport::default(),
             explanation: None,
             request,
         }
     }
 
-    /// What was asked for.
+    /// Returns its request.
     pub(crate) fn request(&self) -> &Request {
         &self.request
     }
 
-    /// The pictures and sounds that end after `place`, in order.
-    pub(crate) fn media_from(&self, place: u32) -> &[PlacedMedia] {
-        &self.media[self.media.partition_point(|placed| placed.end() <= place)..]
+    /// Returns the media that end after `position`, in order.
+    pub(crate) fn media_from(&self, position: u32) -> &[PlacedMedia] {
+        &self.media[self.media.partition_point(|placed| placed.end() <= position)..]
     }
 
-    pub(crate) fn seniority(&self) -> SchedulingKey {
-        self.seniority
+    pub(crate) fn scheduling_key(&self) -> SchedulingKey {
+        self.scheduling_key
     }
 
     pub(crate) fn n_tokens(&self) -> u32 {
@@ -145,51 +145,51 @@ impl Sequence {
         self.n_predicted
     }
 
-    /// Tokens that it may still draw; `None` is no limit.
+    /// Returns the maximum number of tokens it may still sample; `None` for no limit.
     pub(crate) fn n_remaining(&self) -> Option<u32> {
         let left = self.request.max_tokens.map(|n| n - self.n_predicted);
-        let room = self.window.n_more(self.n_tokens());
-        left.into_iter().chain(room).min()
+        let n_in_window = self.window.n_more(self.n_tokens());
+        left.into_iter().chain(n_in_window).min()
     }
 
-    /// Drops a part of its context, where that may be done; returns how many of its first tokens stay where they are.
+    /// Drops a part of its context, if permitted; returns the number of preceding tokens, which stay in place.
     pub(crate) fn shift(&mut self) -> Option<u32> {
         let n_before = self.n_tokens();
         let n_kept = self.window.shift(self.n_prompt, &mut self.tokens)?;
-        self.variants.remove(&(n_kept..n_kept + n_before - self.n_tokens()));
+        self.adapter_schedule.remove(&(n_kept..n_kept + n_before - self.n_tokens()));
         self.shifted_at = Some(n_kept);
         Some(n_kept)
     }
 
-    /// Where its context was shifted last; `None` where all of its text is there.
+    /// Returns the position of the last context shift; `None` if its text is complete.
     pub(crate) fn shifted_at(&self) -> Option<u32> {
         self.shifted_at
     }
 
-    /// How it chooses: it has seen its prompt and what it has drawn.
+    /// Returns its sampler, which has accepted the prompt and the sampled tokens.
     pub(crate) fn sampler(&self) -> &Sampler {
         &self.sampler
     }
 
-    /// Whether its context must be shifted before it can go on.
+    /// Returns true if it cannot continue until its context is shifted.
     pub(crate) fn is_full(&self) -> bool {
         self.window.is_full(self.n_tokens())
     }
 
-    /// It starts in a slot, with `n_cached` of its tokens found computed. `true` where it is the first time.
+    /// Records a start in a slot with `n_cached` cached tokens. Returns true for the first start.
     pub(crate) fn start(&mut self, n_cached: u32) -> bool {
         let is_first = self.n_cached.is_none();
         self.n_cached.get_or_insert(n_cached);
         is_first
     }
 
-    /// Records that `n_held` of its tokens are computed when it is preempted: its usage counts them, whatever of them stays cached.
+    /// Records that `n_held` of its tokens are computed when it is preempted: they count in its usage even if they are evicted.
     pub(crate) fn reach(&mut self, n_held: u32) {
         self.n_reached = self.n_reached.max(n_held);
     }
 
-    /// Of what it found, only `n_cached` tokens could be used; returns how many of its prompt it lost by that. Once it has drawn, what
-    /// it finds is its own.
+    /// Lowers the number of cached tokens to the usable ones, and returns by how many prompt tokens. No effect after
+    /// the first token, when cached tokens are its own.
     pub(crate) fn lower_n_cached(&mut self, n_cached: u32) -> u32 {
         if self.n_predicted > 0 {
             return 0;
@@ -202,20 +202,20 @@ impl Sequence {
         found.saturating_sub(n_cached)
     }
 
-    /// Chooses the next token from the `logits` after its last one, on whichever thread; [`Sequence::show`] says which.
+    /// Samples the next token from the `logits` after its last one, on any thread; [`Sequence::detokenize`] returns it.
     ///
-    /// A beam chooses none and proposes some, of which its search chooses.
-    pub(crate) fn choose(&mut self, logits: &[f32]) {
+    /// A beam instead proposes several tokens, from which its search chooses.
+    pub(crate) fn sample(&mut self, logits: &[f32]) {
         if self.beam.is_some() {
             return self.propose(logits);
         }
-        let is_first = self.first.is_some();
-        let drawn = match (self.first.take(), &mut self.constraint) {
-            (Some((firsts, nth)), _) => self.choose_first(&firsts, nth, logits),
+        let is_first = self.first_token.is_some();
+        let sampled = match (self.first_token.take(), &mut self.constraint) {
+            (Some((first_tokens, nth)), _) => self.sample_first(&first_tokens, nth, logits),
             (None, None) => Some(self.sampler.sample(logits)),
             (None, Some(constraint)) => sampling::draw_allowed(&mut self.sampler, &mut **constraint, logits),
         };
-        let Some(token) = drawn.or(self.end_token.filter(|_| !is_first)) else {
+        let Some(token) = sampled.or(self.end_token.filter(|_| !is_first)) else {
             self.is_stuck = true;
             return;
         };
@@ -227,17 +227,17 @@ impl Sequence {
         self.tokens.push(token);
         self.n_predicted += 1;
         self.sampler.accept(token);
-        self.chosen = Some(ScoredChoice { token, logprobs });
+        self.sampled = Some(ScoredChoice { token, logprobs });
     }
 
-    /// The first token, which no other branch has; `None` where all that could be drawn are taken.
-    fn choose_first(&mut self, firsts: &DistinctFirstTokens, nth: u32, logits: &[f32]) -> Option<Token> {
+    /// Samples a first token that no other branch has; `None` if all possible ones are taken.
+    fn sample_first(&mut self, first_tokens: &DistinctFirstTokens, nth: u32, logits: &[f32]) -> Option<Token> {
         let token = match sampling::next_allowed(self.constraint.as_deref_mut(), logits) {
             AllowedTokens::Forced(token) => (nth == 0).then_some(token)?,
             AllowedTokens::Any(row) => {
-                // What is told of the draw is read from its own chain.
+                // The reported logprobs are read from the sampler's own chain.
                 self.sampler.distribution(&row);
-                firsts.draw(nth, &row)?
+                first_tokens.draw(nth, &row)?
             }
         };
         if let Some(constraint) = &mut self.constraint {
@@ -246,19 +246,20 @@ impl Sequence {
         Some(token)
     }
 
-    /// Turns the token that was chosen before `now` into text, and says whether that ends it. `None` where none was chosen since the
-    /// last one that was shown.
-    pub(crate) fn show(&mut self, runner: &impl Runner, slot: u32, now: Instant) -> Option<SampledToken> {
-        let Some(ScoredChoice { token, logprobs }) = self.chosen.take() else {
+    /// Detokenizes the token that was sampled before `now` and determines whether it is the last one. `None` if there is no new
+    /// token.
+    pub(crate) fn detokenize(&mut self, runner: &impl Runner, slot: u32, now: Instant) -> Option<SampledToken> {
+        let Some(ScoredChoice { token, logprobs }) = self.sampled.take() else {
             if self.is_stuck && self.n_predicted == 0 {
-                self.clock.end(now);
+                self.clock.end_prompt(now);
             }
             return self.is_stuck.then_some(SampledToken { event: None, finished: Some(FinishReason::End) });
         };
-        self.clock.draw(now);
+        self.clock.record_token(now);
         let is_end = runner.is_end(token);
         let TextDelta { mut text, end } = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
-        let is_late = || self.request.max_predict_time.is_some_and(|limit| text.contains('\n') && self.clock.predicted() > limit);
+        let is_late =
+            || self.request.max_predict_time.is_some_and(|limit| text.contains('\n') && self.clock.generation_time() > limit);
         let finished = match end {
             Some(end) => Some(end),
             None if is_end => Some(FinishReason::End),
@@ -267,26 +268,26 @@ impl Sequence {
             None => None,
         };
         if finished.is_some() {
-            let rest = self.text.finish();
-            if !rest.is_empty() {
-                text = [text, rest].concat().into();
+            let held_back = self.text.finish();
+            if !held_back.is_empty() {
+                text = [text, held_back].concat().into();
             }
         }
-        let logprobs = logprobs.map(|logprobs| Box::new(named(logprobs, token)));
+        let logprobs = logprobs.map(|logprobs| Box::new(to_logprobs(logprobs, token)));
         let event = TokenEvent { index: self.branch, token, text, slot, n_predicted: self.n_predicted(), logprobs };
         Some(SampledToken { event: Some(event), finished })
     }
 
-    /// Why it ends at `now` without a token, where it may draw none: its prompt is computed.
+    /// Ends it at `now` if it may not sample any token.
     pub(crate) fn end_without_token(&mut self, now: Instant) -> Option<FinishReason> {
         if self.request.max_tokens != Some(0) {
             return None;
         }
-        self.clock.end(now);
+        self.clock.end_prompt(now);
         Some(FinishReason::Length)
     }
 
-    /// What it cost, where `n_held` of its tokens are computed. Of one that was cut short that is as much of the prompt as it came to.
+    /// Returns its usage, with `n_held` tokens computed. If it was cut short, only the computed part of the prompt counts.
     pub(crate) fn usage(&self, n_held: u32, is_cut_short: bool) -> Usage {
         let n_most = self.n_reached.max(n_held).min(self.n_prompt);
         let n_reached = if is_cut_short && self.n_predicted == 0 { n_most } else { self.n_prompt };
@@ -296,18 +297,18 @@ impl Sequence {
             n_cached,
             n_predicted: self.n_predicted,
             n_held,
-            prompt_ms: self.clock.before_tokens().as_secs_f64() * 1e3,
-            predicted_ms: self.clock.predicted().as_secs_f64() * 1e3,
+            prompt_ms: self.clock.prompt_time().as_secs_f64() * 1e3,
+            predicted_ms: self.clock.generation_time().as_secs_f64() * 1e3,
         }
     }
 
-    /// Milliseconds since it first started in a slot.
+    /// Returns the milliseconds since it first started in a slot.
     pub(crate) fn elapsed_ms(&self, now: Instant) -> f64 {
         self.clock.since_start(now).as_secs_f64() * 1e3
     }
 
-    /// Whether its context was full, in a way that the caller may want to know: what was drawn last saw less than all before it, or
-    /// nothing more could be drawn.
+    /// Returns true if its context was full: tokens were dropped before the last ones were sampled, or no more could be
+    /// sampled.
     pub(crate) fn is_truncated(&self) -> bool {
         self.window.is_truncated(self.n_tokens())
     }
@@ -316,14 +317,14 @@ impl Sequence {
         self.n_cached.unwrap_or(0)
     }
 
-    /// Text that was held back in case a stop string followed, and that nothing follows now. Where a token ended the text, that has
-    /// shown it, and this is empty.
-    pub(crate) fn rest_of_text(&mut self) -> SmolStr {
+    /// Returns text that was held back for a stop string that did not follow. Empty if a token ended the text, whose event
+    /// already has it.
+    pub(crate) fn remaining_text(&mut self) -> SmolStr {
         self.text.finish()
     }
 }
 
-/// What `token` adds to the text of a branch of `request`.
+/// Appends the text of `token` in a branch of `request`.
 pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner, bytes: &mut Vec<u8>) {
     if request.preserved_tokens.contains(&token) {
         bytes.extend_from_slice(runner.lexicon().spelling(token));
@@ -332,29 +333,29 @@ pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner,
     }
 }
 
-/// What the tokens of a branch are held to.
-fn constraint(request: &Request, lexicon: &TokenStrings) -> Option<Box<dyn Constraint>> {
+/// Creates the constraint on the tokens of a branch.
+fn constraint(request: &Request, token_strings: &TokenStrings) -> Option<Box<dyn Constraint>> {
     match &request.thought {
         None => request.constraint.as_ref().map(|constraint| constraint.0.start()),
-        Some(thought) => Some(Box::new(Thinking::new(Arc::clone(thought), request.constraint.clone(), lexicon.clone()))),
+        Some(thought) => Some(Box::new(Thinking::new(Arc::clone(thought), request.constraint.clone(), token_strings.clone()))),
     }
 }
 
-/// A token that was drawn, and why it was the last one, if it was.
+/// A sampled token, and the finish reason if it was the last one.
 pub(crate) struct SampledToken {
-    /// `None` where none could be drawn.
+    /// `None` if none could be sampled.
     pub(crate) event: Option<TokenEvent>,
     pub(crate) finished: Option<FinishReason>,
 }
 
-/// A token with its own log-probability and those of the most likely ones, where they are asked for.
+/// A token with its own logprob and the top logprobs, if requested.
 struct ScoredChoice {
     token: Token,
     logprobs: Option<(f32, Vec<(Token, f32)>)>,
 }
 
-/// The log-probabilities of `token` and of the most likely ones.
-pub(crate) fn named((chosen, top): (f32, Vec<(Token, f32)>), token: Token) -> Logprobs {
-    let named = |(token, logprob)| Logprob { token, logprob };
-    Logprobs { chosen: named((token, chosen)), top: top.into_iter().map(named).collect() }
+/// Converts the logprob of `token` and the top logprobs.
+pub(crate) fn to_logprobs((own, top): (f32, Vec<(Token, f32)>), token: Token) -> Logprobs {
+    let to_logprob = |(token, logprob)| Logprob { token, logprob };
+    Logprobs { chosen: to_logprob((token, own)), top: top.into_iter().map(to_logprob).collect() }
 }

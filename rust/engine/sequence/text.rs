@@ -1,5 +1,5 @@
-//! Tokens → text: bytes are held back until they are whole UTF-8 and cannot be the start of a stop string.
-//! What ends a text by what it says is found here too.
+//! Detokenization: bytes are held back until they are complete UTF-8 and cannot be the start of a stop string. Also detects
+//! ends of the text that depend on its content.
 
 use std::sync::Arc;
 
@@ -13,76 +13,76 @@ use crate::request::FinishReason;
 pub(crate) struct Text {
     /// Shared by the branches of a request.
     stops: Arc<[String]>,
-    /// Bytes that no caller has seen yet.
-    held: Vec<u8>,
+    /// Bytes that are held back.
+    pending: Vec<u8>,
     indentation: Indentation,
 }
 
-/// What [`Text::push`] found out.
+/// Result of [`Text::push`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TextDelta {
-    /// Text that became safe to show.
+    /// Text that can be published.
     pub(crate) text: SmolStr,
-    /// Why it is the last, where a stop string or a line that is indented too little follows it.
+    /// Finish reason, if a stop string or an insufficiently indented line follows.
     pub(crate) end: Option<FinishReason>,
 }
 
 impl Text {
-    /// Ends at any of `stops`, and at a line that is indented by fewer than `n_indent` characters.
+    /// Creates a text that ends at any of `stops`, and at a line indented by fewer than `n_indent` characters.
     pub(crate) fn new(stops: Arc<[String]>, n_indent: u32) -> Self {
-        Self { stops, held: Vec::new(), indentation: Indentation::new(n_indent) }
+        Self { stops, pending: Vec::new(), indentation: Indentation::new(n_indent) }
     }
 
-    /// The first bytes of a character that others have shown nothing of.
-    pub(crate) fn hold(&mut self, bytes: &[u8]) {
-        self.held.extend_from_slice(bytes);
+    /// Adds the first bytes of a character that the parent branch has not published.
+    pub(crate) fn add_pending(&mut self, bytes: &[u8]) {
+        self.pending.extend_from_slice(bytes);
     }
 
-    pub(crate) fn held(&self) -> &[u8] {
-        &self.held
+    pub(crate) fn pending(&self) -> &[u8] {
+        &self.pending
     }
 
-    /// What comes now is a text of its own, which ends as this one does.
-    pub(crate) fn begin_again(&mut self, n_indent: u32) {
-        self.held.clear();
+    /// Starts a new text with the same ends.
+    pub(crate) fn restart(&mut self, n_indent: u32) {
+        self.pending.clear();
         self.indentation = Indentation::new(n_indent);
     }
 
-    /// Takes the bytes that `append` adds. The stop string that begins first wins; of two that begin together, the one that is
-    /// listed first.
+    /// Adds the bytes that `append` writes. If several stop strings are complete, the earliest one wins, then the
+    /// first in the list.
     pub(crate) fn push(&mut self, append: impl FnOnce(&mut Vec<u8>)) -> TextDelta {
-        let n_before = self.held.len();
-        append(&mut self.held);
-        let too_little = self.indentation.find_end(&self.held[n_before..]).map(|at| n_before + at);
+        let n_before = self.pending.len();
+        append(&mut self.pending);
+        let under_indented = self.indentation.find_end(&self.pending[n_before..]).map(|at| n_before + at);
         let first =
-            self.stops.iter().enumerate().filter_map(|(index, stop)| Some((find(&self.held, stop.as_bytes())?, index))).min();
+            self.stops.iter().enumerate().filter_map(|(index, stop)| Some((find(&self.pending, stop.as_bytes())?, index))).min();
         let stop = first.map(|(at, index)| (at, FinishReason::Stop(self.stops[index].clone())));
-        let ends = stop.into_iter().chain(too_little.map(|at| (at, FinishReason::Length)));
+        let ends = stop.into_iter().chain(under_indented.map(|at| (at, FinishReason::Length)));
         if let Some((at, reason)) = ends.min_by_key(|&(at, _)| at) {
-            let text = lossy(&self.held[..at]);
-            self.held.clear();
+            let text = lossy(&self.pending[..at]);
+            self.pending.clear();
             return TextDelta { text, end: Some(reason) };
         }
-        let n_stop = self.stops.iter().map(|stop| overlap(&self.held, stop.as_bytes())).max().unwrap_or(0);
-        let n_shown = self.held.len() - n_stop.max(incomplete_tail(&self.held));
-        TextDelta { text: self.show(n_shown), end: None }
+        let n_held_back = self.stops.iter().map(|stop| overlap(&self.pending, stop.as_bytes())).max().unwrap_or(0);
+        let n_shown = self.pending.len() - n_held_back.max(incomplete_tail(&self.pending));
+        TextDelta { text: self.take(n_shown), end: None }
     }
 
-    /// The branch has ended: what was held back in case of a stop string is text after all. An unfinished character is not.
+    /// Ends the text and returns what was held back for a stop string. An incomplete character is dropped.
     pub(crate) fn finish(&mut self) -> SmolStr {
-        let text = self.show(self.held.len() - incomplete_tail(&self.held));
-        self.held.clear();
+        let text = self.take(self.pending.len() - incomplete_tail(&self.pending));
+        self.pending.clear();
         text
     }
 
-    fn show(&mut self, n_bytes: usize) -> SmolStr {
-        let text = lossy(&self.held[..n_bytes]);
-        self.held.drain(..n_bytes);
+    fn take(&mut self, n_bytes: usize) -> SmolStr {
+        let text = lossy(&self.pending[..n_bytes]);
+        self.pending.drain(..n_bytes);
         text
     }
 }
 
-/// The text of `bytes`, U+FFFD for what is no UTF-8, as [`String::from_utf8_lossy`] has it, but without a string in between.
+/// Converts `bytes` like [`String::from_utf8_lossy`], but without an intermediate string.
 fn lossy(bytes: &[u8]) -> SmolStr {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return text.into();
@@ -97,18 +97,18 @@ fn lossy(bytes: &[u8]) -> SmolStr {
     text.finish()
 }
 
-/// Where `needle` first begins in `bytes`.
+/// Returns the position of the first `needle` in `bytes`.
 fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes.windows(needle.len()).position(|window| window == needle)
 }
 
-/// Length of the longest end of `bytes` that is a start of `stop`, but not all of it.
+/// Returns the length of the longest suffix of `bytes` that is a proper prefix of `stop`.
 fn overlap(bytes: &[u8], stop: &[u8]) -> usize {
     let longest = bytes.len().min(stop.len() - 1);
     (1..=longest).rev().find(|&n| bytes.ends_with(&stop[..n])).unwrap_or(0)
 }
 
-/// Length of the character at the end of `bytes` whose last bytes have not come yet.
+/// Returns the length of an incomplete character at the end of `bytes`.
 pub(crate) fn incomplete_tail(bytes: &[u8]) -> usize {
     let is_incomplete = |n: &usize| {
         let tail = &bytes[bytes.len() - n..];
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn push(text: &mut Text, bytes: &[u8]) -> TextDelta {
-        text.push(|held| held.extend_from_slice(bytes))
+        text.push(|pending| pending.extend_from_slice(bytes))
     }
 
     fn shown(text: &str) -> TextDelta {
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn text_without_stop_strings_is_shown_at_once() {
+    fn text_without_stop_strings_is_published_immediately() {
         let mut growing = text(&[]);
         assert_eq!(push(&mut growing, b"once"), shown("once"));
         assert_eq!(growing.finish(), "");
     }
 
     #[test]
-    fn a_character_is_shown_when_its_last_byte_has_come() {
+    fn a_character_is_published_with_its_last_byte() {
         let mut growing = text(&[]);
         for byte in &"🦊".as_bytes()[..3] {
             assert_eq!(push(&mut growing, &[*byte]), shown(""));
@@ -154,20 +154,20 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_character_at_the_end_is_left_out() {
+    fn an_incomplete_character_at_the_end_is_dropped() {
         let mut growing = text(&[]);
         push(&mut growing, &[b'a', 0xF0, 0x9F]);
         assert_eq!(growing.finish(), "");
     }
 
     #[test]
-    fn a_byte_that_can_never_be_text_becomes_a_replacement_character() {
+    fn an_invalid_byte_becomes_a_replacement_character() {
         let mut growing = text(&[]);
         assert_eq!(push(&mut growing, &[0xFF, b'a']), shown("\u{FFFD}a"));
     }
 
     #[test]
-    fn broken_text_is_what_the_standard_library_makes_of_it() {
+    fn invalid_utf8_is_converted_as_by_the_standard_library() {
         for bytes in
             [&b"a\xFF\xFEb"[..], b"\xE2\x82x\xE2\x82\xAC", b"\xC3\xC3\xA9 and more than an event holds \xF0\x9F\x92", b""]
         {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_a_stop_string_is_held_back_until_it_is_not() {
+    fn a_possible_stop_string_is_held_back_until_it_is_ruled_out() {
         let mut growing = text(&["\nUser:"]);
         assert_eq!(push(&mut growing, b"yes\nUs"), shown("yes"));
         assert_eq!(push(&mut growing, b"ual"), shown("\nUsual"));
@@ -197,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn a_held_back_start_of_a_stop_string_is_shown_at_the_end() {
+    fn a_partial_stop_string_is_published_at_the_end() {
         let mut growing = text(&["###"]);
         assert_eq!(push(&mut growing, b"a##"), shown("a"));
         assert_eq!(growing.finish(), "##");
     }
 
     #[test]
-    fn a_line_that_is_indented_too_little_ends_the_text_where_its_indentation_ends() {
+    fn an_under_indented_line_ends_the_text_after_its_indentation() {
         let mut growing = Text::new(Arc::new([]), 4);
         assert_eq!(push(&mut growing, b"if x:\n  "), shown("if x:\n  "));
         assert_eq!(push(&mut growing, b"  \tpass\n"), shown("  \tpass\n"));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_stop_string_and_a_line_the_one_that_begins_first_ends_the_text() {
+    fn the_earlier_of_a_stop_string_and_an_under_indented_line_ends_the_text() {
         let indented = |stop: &str, pieces: &[&[u8]]| {
             let mut growing = Text::new(Arc::new([stop.to_owned()]), 4);
             pieces.iter().map(|piece| push(&mut growing, piece)).last().unwrap()
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_join_to_the_same_text_however_they_are_cut() {
+    fn published_pieces_join_to_the_same_text_for_every_chunk_size() {
         let whole = "Grüße, 🦊! #- end ##".as_bytes();
         for size in 1..=whole.len() {
             let mut growing = text(&["###", "#-#"]);

@@ -1,20 +1,20 @@
-//! The tokens of one sequence: a prompt that it shares with its siblings, and what it has drawn.
+//! The tokens of one sequence: a prompt shared with its siblings, and the sampled tokens.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::request::Token;
 
-/// The tokens of one sequence. Those of its prompt are the request's own, so that a branch that starts copies none of them.
+/// The tokens of one sequence. The prompt is shared with the request, so that starting a branch copies no tokens.
 ///
-/// A clone copies nothing: what was drawn is copied when one of the two goes on.
+/// A clone copies nothing; the sampled tokens are copied on the next write.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tokens {
     shared: Arc<[Token]>,
     own: Arc<Vec<Token>>,
 }
 
-/// The tokens of a sequence, wherever those are kept that are its own.
+/// A borrowed view of the tokens of a sequence.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TokensView<'a> {
     pub(crate) shared: &'a Arc<[Token]>,
@@ -22,22 +22,22 @@ pub(crate) struct TokensView<'a> {
 }
 
 impl Tokens {
-    /// A prompt.
+    /// Creates the tokens of a sequence that has only its prompt.
     pub(crate) fn new(prompt: Arc<[Token]>) -> Self {
         Self { shared: prompt, own: Arc::default() }
     }
 
-    /// The prompt that it shares, without what is its own.
+    /// Returns the prompt alone, as tokens.
     pub(crate) fn of_prompt(&self) -> Self {
         Self::new(Arc::clone(&self.shared))
     }
 
-    /// The prompt itself.
+    /// Returns the shared prompt.
     pub(crate) fn prompt(&self) -> &Arc<[Token]> {
         &self.shared
     }
 
-    /// What of them it shares, and what is its own.
+    /// Returns a view.
     pub(crate) fn view(&self) -> TokensView<'_> {
         TokensView { shared: &self.shared, own: &self.own }
     }
@@ -46,20 +46,20 @@ impl Tokens {
         self.view().len()
     }
 
-    /// How many of them it shares with nobody.
+    /// Returns the number of tokens after the shared prompt.
     pub(crate) fn n_own(&self) -> usize {
         self.own.len()
     }
 
-    /// Whether it still begins with all of its prompt, of `n_prompt` tokens.
+    /// Returns true if the tokens still begin with the whole prompt of `n_prompt` tokens.
     pub(crate) fn has_prompt(&self, n_prompt: u32) -> bool {
         self.shared.len() == n_prompt as usize
     }
 
-    /// The token at `position`.
+    /// Returns the token at `position`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `position` is out of range.
     pub(crate) fn at(&self, position: u32) -> Token {
         self.view().at(position)
     }
@@ -68,18 +68,18 @@ impl Tokens {
         Arc::make_mut(&mut self.own).push(token);
     }
 
-    /// The tokens of `range`: of the prompt, and those after it.
+    /// Returns the tokens of `range` as two slices: of the prompt, and after it.
     pub(crate) fn slices(&self, range: Range<u32>) -> [&[Token]; 2] {
         self.view().slices(range)
     }
 
-    /// The tokens of `range`, one by one.
+    /// Iterates over the tokens of `range`.
     pub(crate) fn of(&self, range: Range<u32>) -> impl Iterator<Item = Token> {
         let [shared, own] = self.slices(range);
         shared.iter().chain(own).copied()
     }
 
-    /// The first `n`, and `more` behind them: a text that others begin with, which is copied once.
+    /// Returns the first `n` tokens followed by `more`, copied once; the prompt itself is shared.
     pub(crate) fn first_with(&self, n: u32, more: &[Token]) -> Arc<[Token]> {
         let [shared, own] = self.slices(0..n);
         if more.is_empty() && shared.len() == self.shared.len() && own.is_empty() {
@@ -88,19 +88,19 @@ impl Tokens {
         shared.iter().chain(own).chain(more).copied().collect()
     }
 
-    /// A copy of the first `n`.
+    /// Returns a copy of the first `n` tokens.
     pub(crate) fn first(&self, n: u32) -> Vec<Token> {
         self.slices(0..n).concat()
     }
 
-    /// How many tokens it and `other` begin with in common.
+    /// Returns the length of the common prefix with `other`.
     pub(crate) fn common_prefix(&self, other: &Arc<[Token]>) -> u32 {
         self.view().common_prefix(other)
     }
 
-    /// How many tokens two sequences begin with in common.
+    /// Returns the length of the common prefix of two sequences.
     pub(crate) fn n_common(&self, other: &Self) -> u32 {
-        // Branches of one request have one prompt, however long it is.
+        // Branches of one request share one prompt: skip it.
         let n_skipped = if Arc::ptr_eq(&self.shared, &other.shared) { self.shared.len() } else { 0 };
         let n_skipped = u32::try_from(n_skipped).expect("a prompt fits its context");
         let (own, others) = (self.of(n_skipped..self.len()), other.of(n_skipped..other.len()));
@@ -108,7 +108,7 @@ impl Tokens {
         n_skipped + u32::try_from(n_more).expect("a sequence fits its context")
     }
 
-    /// Takes out the tokens of `range`. From then on all of them are its own.
+    /// Removes the tokens of `range`. Afterwards no tokens are shared.
     pub(crate) fn remove(&mut self, range: Range<u32>) {
         let mut tokens = self.first(self.len());
         tokens.drain(range.start as usize..range.end as usize);
@@ -121,16 +121,16 @@ impl<'a> TokensView<'a> {
         u32::try_from(self.shared.len() + self.own.len()).expect("a sequence fits its context")
     }
 
-    /// The token at `position`.
+    /// Returns the token at `position`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `position` is out of range.
     pub(crate) fn at(&self, position: u32) -> Token {
         let position = position as usize;
         self.shared.get(position).copied().unwrap_or_else(|| self.own[position - self.shared.len()])
     }
 
-    /// The tokens of `range`: of the prompt, and those after it.
+    /// Returns the tokens of `range` as two slices: of the prompt, and after it.
     pub(crate) fn slices(&self, range: Range<u32>) -> [&'a [Token]; 2] {
         let (start, end, n_shared) = (range.start as usize, range.end as usize, self.shared.len());
         let shared = &self.shared[start.min(n_shared)..end.min(n_shared)];
@@ -138,7 +138,7 @@ impl<'a> TokensView<'a> {
         [shared, own]
     }
 
-    /// How many tokens it and `other` begin with in common.
+    /// Returns the length of the common prefix with `other`.
     pub(crate) fn common_prefix(&self, other: &Arc<[Token]>) -> u32 {
         if Arc::ptr_eq(self.shared, other) {
             return u32::try_from(other.len()).expect("a prompt fits its context");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_and_what_follows_it_are_one_text() {
+    fn prompt_and_sampled_tokens_are_indexed_as_one_text() {
         let tokens = tokens();
         assert_eq!((0..5).map(|at| tokens.at(at)).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
         for (start, end) in (0..=5).flat_map(|end| (0..=end).map(move |start| (start, end))) {
@@ -175,14 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn a_common_prefix_may_go_beyond_the_prompt() {
+    fn a_common_prefix_may_extend_beyond_the_prompt() {
         for (other, n) in [(&[1, 2, 3, 4, 5, 6][..], 5), (&[1, 2, 3, 4, 9], 4), (&[1, 2], 2), (&[1, 9, 3], 1), (&[], 0)] {
             assert_eq!(tokens().common_prefix(&other.into()), n, "{other:?}");
         }
     }
 
     #[test]
-    fn two_sequences_have_a_common_prefix_whatever_of_it_is_their_prompt() {
+    fn the_common_prefix_of_two_sequences_is_independent_of_their_prompts() {
         let tokens = tokens();
         let sibling = |own: &[Token]| {
             let mut sibling = tokens.of_prompt();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_begin_with_is_the_prompt_itself_where_it_is_no_more() {
+    fn a_prefix_that_equals_the_prompt_shares_its_allocation() {
         let tokens = tokens();
         assert!(Arc::ptr_eq(&tokens.first_with(3, &[]), tokens.prompt()));
         for (n, more) in [(0, &[][..]), (2, &[]), (2, &[9]), (3, &[9]), (5, &[]), (4, &[8, 9])] {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_stays_as_it_is_when_the_other_goes_on() {
+    fn a_clone_is_unaffected_by_later_tokens() {
         let mut tokens = tokens();
         let clone = tokens.clone();
         assert!(std::ptr::eq(tokens.slices(3..5)[1], clone.slices(3..5)[1]), "nothing is copied before");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_is_gone_from_this_sequence_alone() {
+    fn removed_tokens_stay_in_the_shared_prompt() {
         let prompt: Arc<[Token]> = [1, 2, 3].into();
         let mut tokens = Tokens::new(Arc::clone(&prompt));
         tokens.push(4);

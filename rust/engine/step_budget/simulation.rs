@@ -1,4 +1,4 @@
-//! The scheduler on simulated machines, with a seeded generator in place of a clock.
+//! Runs the step budget on simulated machines, with a seeded generator instead of a clock.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -9,28 +9,28 @@
 use std::time::Duration;
 
 use super::tests::demands;
-use super::{MAX_CHUNK, MIN_BESIDE, StepBudget, StreamLoad};
+use super::{MAX_CHUNK, MIN_CHUNK_WITH_STREAMS, StepBudget, StreamLoad};
 use crate::config::{MIN_CHUNK, TokenGap};
 use crate::sampling::rng::Mt19937;
 
 const N_UBATCH: u32 = 512;
 
-/// Rows of a chunk and time of a decode follow from these, in seconds.
+/// Cost model of a machine, in seconds; it determines the size of chunks and the time of decodes.
 #[derive(Debug, Clone, Copy)]
 struct Machine {
     name: &'static str,
     step_s: f64,
     decoding_row_s: f64,
     prefill_row_s: f64,
-    /// For each row and each cell that it looks through.
+    /// Per row and cell that it scans.
     cell_s: f64,
-    /// Mean time of a step outside of its decode.
+    /// Mean time of a step outside its decode.
     rest_s: f64,
     /// Share of steps that take twice as long.
     outliers: f64,
 }
 
-/// As measured for half a billion weights in 8 bits on two cores with AMX; the cells as those of idle prefixes.
+/// Measured with 0.5B weights in 8 bits on two cores with AMX; the cells belong to idle prefixes.
 const SMALL_ON_TWO_CORES: Machine = Machine {
     name: "0.5B, two cores",
     step_s: 0.018,
@@ -88,14 +88,15 @@ impl Machine {
     }
 }
 
-/// What a stream saw of one step.
+/// A step as observed by a stream.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     gap_s: f64,
     n_prefill: u32,
-    /// Whether the machine could have computed the smallest chunk within the gap, jitter included.
+    /// Whether the machine could compute the smallest chunk within the gap, including jitter.
     fits: bool,
-    /// Share of what the gap leaves to prefill that the chunk's mean time fills; `None` where a larger chunk was not to be had.
+    /// Share of the time that the gap leaves for prefill which the chunk's mean time uses; `None` if a larger chunk was
+    /// impossible.
     used: Option<f64>,
 }
 
@@ -105,7 +106,7 @@ struct Simulation {
     gap: Duration,
     scheduler: StepBudget,
     random: Mt19937,
-    /// Tokens that each sequence has yet to compute; 1 where it decodes.
+    /// Tokens that each sequence has yet to compute; 1 for a decoding sequence.
     n_uncomputed: Vec<u32>,
     n_cells: u32,
     steps: Vec<Step>,
@@ -117,9 +118,9 @@ impl Simulation {
         Self { machine, gap, scheduler, random: Mt19937::new(seed), n_uncomputed: Vec::new(), n_cells: 0, steps: Vec::new() }
     }
 
-    /// Log-normal jitter of 5 %, and now and then a step that takes twice as long.
+    /// Returns log-normal jitter of 5 %, with occasional outliers of twice the time.
     fn jitter(&mut self) -> f64 {
-        // Box and Muller's transform of two uniform numbers into a normal one.
+        // The Box-Muller transform of two uniform numbers into a normal one.
         let [radius, angle] = [1.0 - self.random.uniform(), self.random.uniform()];
         let normal = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
         let outlier = if self.random.uniform() < self.machine.outliers { 2.0 } else { 1.0 };
@@ -147,9 +148,9 @@ impl Simulation {
         self.n_cells += n_rows;
     }
 
-    /// Where the smallest chunk fits also in 99 of 100 steps, for which the jitter alone asks 12 %.
+    /// Returns true if the smallest chunk fits in 99 of 100 steps; the jitter alone requires 12 %.
     fn fits(&self, n_decoding: u32) -> bool {
-        let smallest_s = self.machine.mean_s(n_decoding, MIN_BESIDE, self.n_cells) + self.machine.rest_s;
+        let smallest_s = self.machine.mean_s(n_decoding, MIN_CHUNK_WITH_STREAMS, self.n_cells) + self.machine.rest_s;
         1.2 * smallest_s <= self.gap.as_secs_f64()
     }
 
@@ -157,8 +158,8 @@ impl Simulation {
         let mean_s = |n_prefill| self.machine.mean_s(n_decoding, n_prefill, self.n_cells);
         let left_s = self.gap.as_secs_f64() - self.machine.rest_s - mean_s(0);
         let n_wanted: u32 = self.n_uncomputed.iter().filter(|&&n| n > 1).sum();
-        let is_free = n_prefill + n_decoding < N_UBATCH && n_prefill < n_wanted;
-        is_free.then(|| (mean_s(n_prefill) - mean_s(0)) / left_s)
+        let could_grow = n_prefill + n_decoding < N_UBATCH && n_prefill < n_wanted;
+        could_grow.then(|| (mean_s(n_prefill) - mean_s(0)) / left_s)
     }
 
     fn run_until_computed(&mut self) {
@@ -177,13 +178,13 @@ impl Simulation {
         self.n_uncomputed.extend(vec![n_prompt; n_sequences]);
     }
 
-    /// The latest sequences end and leave nothing behind.
+    /// Ends the latest sequences and frees their cells.
     fn end_last(&mut self, n_sequences: usize, n_prompt: u32) {
         self.n_uncomputed.truncate(self.n_uncomputed.len() - n_sequences);
         self.n_cells -= n_sequences as u32 * n_prompt;
     }
 
-    /// Eight streams run; four prompts of 1,500 tokens come together, and after them one of 16,000. Each writes a few tokens.
+    /// Eight streams run; four prompts of 1,500 tokens arrive together, and then one of 16,000. Each generates a few tokens.
     fn eight_streams(machine: Machine, gap: Duration, seed: u32) -> Self {
         let mut simulation = Self::new(machine, gap, seed);
         simulation.add(8, 50);
@@ -198,7 +199,7 @@ impl Simulation {
     }
 }
 
-/// The 99th percentile.
+/// Returns the 99th percentile.
 fn p99(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() * 99 / 100]
@@ -208,26 +209,26 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Enough that the rare slow step has a hundredth's place, which a single run is too short for.
+/// Enough seeds for a significant 99th percentile with rare slow steps; a single run is too short.
 const SEEDS: std::ops::Range<u32> = 0..20;
 
 #[test]
-fn the_gap_between_tokens_is_kept_in_99_of_100_steps_and_well_used() {
+fn the_token_gap_is_kept_in_99_of_100_steps_and_used_well() {
     let mut n_kept = 0;
     for machine in MACHINES {
         for gap in [50, 100, 200].map(Duration::from_millis) {
             let steps = SEEDS.flat_map(|seed| Simulation::eight_streams(machine, gap, seed).steps);
-            let beside: Vec<Step> = steps.filter(|step| step.n_prefill > 0 && step.fits).collect();
-            if beside.len() < 500 {
+            let prefill_steps: Vec<Step> = steps.filter(|step| step.n_prefill > 0 && step.fits).collect();
+            if prefill_steps.len() < 500 {
                 continue;
             }
             n_kept += 1;
-            let gap_s = p99(beside.iter().map(|step| step.gap_s).collect());
+            let gap_s = p99(prefill_steps.iter().map(|step| step.gap_s).collect());
             assert!(gap_s <= gap.as_secs_f64(), "{}: {gap_s} s is more than {gap:?}", machine.name);
-            // Where nearly every chunk fills a decode, those that do not are the first and smallest.
-            let used: Vec<f64> = beside.iter().filter_map(|step| step.used).collect();
+            // On machines where nearly every chunk fills a decode, the others are the first and smallest.
+            let used: Vec<f64> = prefill_steps.iter().filter_map(|step| step.used).collect();
             assert!(
-                used.len() < beside.len() / 4 || mean(&used) >= 0.6,
+                used.len() < prefill_steps.len() / 4 || mean(&used) >= 0.6,
                 "{}: only {} of {gap:?} are used",
                 machine.name,
                 mean(&used)
@@ -237,7 +238,7 @@ fn the_gap_between_tokens_is_kept_in_99_of_100_steps_and_well_used() {
     assert!(n_kept >= 8, "only {n_kept} machines can keep a gap at all");
 }
 
-/// Eight streams beside an endless prompt, on a machine that can keep the gap also when it turns three times slower.
+/// Eight streams with an endless prompt, on a machine that keeps the gap even when it becomes three times slower.
 fn endless_prompt(seed: u32) -> Simulation {
     let machine = Machine { cell_s: 0.0, outliers: 0.0, ..SMALL_ON_TWO_CORES }.slower(0.7);
     let mut simulation = Simulation::new(machine, Duration::from_millis(200), seed);
@@ -248,7 +249,7 @@ fn endless_prompt(seed: u32) -> Simulation {
     simulation
 }
 
-/// Runs a while and returns what the streams saw.
+/// Runs `n_steps` steps and returns the steps that streams observed.
 fn next_steps(simulation: &mut Simulation, n_steps: u32) -> Vec<Step> {
     simulation.steps.clear();
     simulation.run(n_steps);
@@ -256,7 +257,7 @@ fn next_steps(simulation: &mut Simulation, n_steps: u32) -> Vec<Step> {
 }
 
 #[test]
-fn a_machine_that_turns_three_times_slower_or_faster_is_followed_within_30_steps() {
+fn the_estimate_adapts_to_a_threefold_change_of_speed_within_30_steps() {
     for factor in [3.0, 1.0 / 3.0] {
         let steps: Vec<Step> = SEEDS
             .flat_map(|seed| {
@@ -274,7 +275,7 @@ fn a_machine_that_turns_three_times_slower_or_faster_is_followed_within_30_steps
 }
 
 #[test]
-fn a_prompt_finds_what_decoding_alone_told_of_a_slower_machine() {
+fn a_slowdown_observed_while_decoding_also_limits_the_next_chunk() {
     let steps = SEEDS.map(|seed| {
         let mut simulation = endless_prompt(seed);
         simulation.end_last(1, 0);
@@ -284,7 +285,7 @@ fn a_prompt_finds_what_decoding_alone_told_of_a_slower_machine() {
         next_steps(&mut simulation, 1)[0].gap_s
     });
     let slowest_s = steps.fold(0.0, f64::max);
-    // A chunk of the size before would take half a second.
+    // A chunk of the previous size would take half a second.
     assert!(slowest_s <= 0.3, "the first chunk takes {slowest_s} s");
 }
 
@@ -307,7 +308,7 @@ fn mean_chunk(steps: &[Step]) -> f64 {
 }
 
 #[test]
-fn random_use_breaks_no_promise() {
+fn random_use_keeps_the_invariants() {
     let random = &mut Mt19937::new(7);
     let mut scheduler = StepBudget::new(1, TokenGap::AtMost(Duration::ZERO));
     for round in 0..100_000 {
@@ -317,14 +318,14 @@ fn random_use_breaks_no_promise() {
             scheduler = StepBudget::new(48 + below(random, 2_000), max_token_gap);
         }
         let n_cells = any_size(random, 23);
-        // From nothing to a quarter of an hour, whatever the shape of the step.
+        // From nothing to a quarter of an hour, for any shape of the step.
         let took = Duration::from_micros(u64::from(any_size(random, 31)));
         match below(random, 4) {
             0 => scheduler.observe_rest(took),
             1 => scheduler.observe(below(random, 33), below(random, 2_000), n_cells, took),
             2 => {
-                let spare = scheduler.spare(StreamLoad::by_default(below(random, 33)), below(random, 3), n_cells);
-                assert!(spare <= MAX_CHUNK / 2, "{spare:?} is more than half of any gap");
+                let move_time = scheduler.move_time(StreamLoad::by_default(below(random, 33)), below(random, 3), n_cells);
+                assert!(move_time <= MAX_CHUNK / 2, "{move_time:?} is more than half of any gap");
             }
             _ => {
                 let n_uncomputed: Vec<u32> = (0..below(random, 33)).map(|_| any_size(random, 16)).collect();
@@ -341,7 +342,7 @@ fn below(random: &mut Mt19937, n: u32) -> u32 {
     random.next_u32() % n
 }
 
-/// A number of fewer than `n_bits` bits, each length as likely.
+/// Returns a number of fewer than `n_bits` bits, with uniform length.
 fn any_size(random: &mut Mt19937, n_bits: u32) -> u32 {
     let n_bits = below(random, n_bits);
     below(random, 1 << n_bits)
@@ -356,14 +357,14 @@ fn check_plan(scheduler: &StepBudget, n_uncomputed: &[u32], rows: &[u32]) {
     let prompts = || n_uncomputed.iter().zip(rows).filter(|&(&n, _)| n > 1);
     let [n_wanted, n_prefill] = prompts().fold([0, 0], |[wanted, sum], (&n, &rows)| [wanted + n, sum + rows]);
     let n_decoding = n_uncomputed.iter().filter(|&&n| n == 1).count() as u32;
-    let least = if n_decoding > 0 { MIN_BESIDE } else { MIN_CHUNK };
+    let least = if n_decoding > 0 { MIN_CHUNK_WITH_STREAMS } else { MIN_CHUNK };
     assert!(n_prefill >= least.min(n_wanted).min(scheduler.n_ubatch - n_decoding), "prompts stand still");
     let most = MIN_CHUNK.max(4 * scheduler.decode.n_tried());
     assert!(n_prefill <= most, "{n_prefill} rows where {} were measured", scheduler.decode.n_tried());
 }
 
 #[test]
-fn an_unsteady_machine_is_given_the_margin_that_it_needs() {
+fn the_margin_adapts_to_an_unsteady_machine() {
     let mut simulation = endless_prompt(3);
     simulation.machine.outliers = 0.03;
     simulation.run(2_000);

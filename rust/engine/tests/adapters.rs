@@ -1,10 +1,10 @@
-//! Sets of adapters: what is shared, and whose turn it is.
+//! Adapter sets: shared cells, and the order of decodes.
 
 use super::*;
 use crate::cache::{AdapterSchedule, AdapterSet};
 use crate::request::{AdapterScale, ContextShift, SlotContents};
 
-/// Three adapters that are off unless a request names them.
+/// Three adapters, off unless a request names them.
 fn start_adapted(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
     let limits = Limits { max_store_bytes: STORE, ..limits(n_slots, n_ctx) };
     start_with(limits, |runner| runner.with_adapters(&[0.0, 0.0, 0.0]))
@@ -14,12 +14,12 @@ fn adapted(request: Request, adapters: &[AdapterScale]) -> Request {
     Request { adapters: Some(adapters.to_vec()), ..request }
 }
 
-/// What a greedy continuation with these adapters must be.
+/// Returns the expected greedy continuation with these adapters.
 fn expected_with(adapters: &[AdapterScale], prompt: &str, n: usize) -> Vec<Token> {
     expected_of(&AdapterSet::with_adapters(adapters.iter().copied()).into(), prompt, n)
 }
 
-/// The same, of a prompt that is computed so.
+/// Returns the expected greedy continuation of a prompt with this adapter schedule.
 fn expected_of(variants: &AdapterSchedule, prompt: &str, n: usize) -> Vec<Token> {
     let mut tokens = tokens_of(prompt);
     for _ in 0..n {
@@ -29,7 +29,7 @@ fn expected_of(variants: &AdapterSchedule, prompt: &str, n: usize) -> Vec<Token>
 }
 
 #[test]
-fn each_set_of_adapters_writes_its_own_text_and_scales_of_0_are_none() {
+fn each_adapter_set_generates_its_own_text_and_scales_of_0_are_ignored() {
     let (engine, _) = start_adapted(4, 4096);
     let text = prompt(1, 60);
     let sets: [&[AdapterScale]; 5] = [&[], &[(0, 1.0)], &[(0, 0.5)], &[(0, 1.0), (2, 0.5)], &[(1, 0.0)]];
@@ -42,7 +42,7 @@ fn each_set_of_adapters_writes_its_own_text_and_scales_of_0_are_none() {
 }
 
 #[test]
-fn equal_sets_share_what_is_computed_and_different_ones_nothing() {
+fn equal_adapter_sets_share_cells_and_different_ones_do_not() {
     let (engine, control) = start_adapted(4, 4096);
     let text = prompt(1, 200);
     let sets: [&[AdapterScale]; 3] = [&[], &[(0, 1.0), (1, 0.5)], &[(0, 1.0)]];
@@ -60,7 +60,7 @@ fn equal_sets_share_what_is_computed_and_different_ones_nothing() {
 }
 
 #[test]
-fn requests_without_adapters_get_those_that_were_set_last_and_equal_sets_share_across_that() {
+fn requests_without_adapters_use_the_latest_default_and_share_with_equal_sets() {
     let limits = Limits { max_store_bytes: STORE, ..limits(2, 4096) };
     let (engine, control) = start_with(limits, |runner| runner.with_adapters(&[1.0, 0.0]));
     let text = prompt(1, 200);
@@ -75,7 +75,7 @@ fn requests_without_adapters_get_those_that_were_set_last_and_equal_sets_share_a
 }
 
 #[test]
-fn a_prompt_that_another_set_computes_is_not_waited_for() {
+fn a_prompt_does_not_wait_for_another_adapter_set() {
     let (engine, control) = start_adapted(2, 4096);
     control.allow(Some(0));
     let text = prompt(1, 300);
@@ -89,7 +89,7 @@ fn a_prompt_that_another_set_computes_is_not_waited_for() {
 }
 
 #[test]
-fn sets_that_are_not_there_are_refused_by_name() {
+fn unknown_adapters_are_refused_by_name() {
     let (engine, _) = start_adapted(2, 4096);
     let refused = |adapters: &[AdapterScale]| match engine.submit(adapted(greedy("a", 1), adapters), None) {
         Err(Error::InvalidRequest { param: "adapters", message }) => message,
@@ -106,7 +106,7 @@ fn sets_that_are_not_there_are_refused_by_name() {
 }
 
 #[test]
-fn a_decode_has_one_set_and_turns_last_several_steps() {
+fn a_decode_has_one_adapter_set_and_turns_last_several_steps() {
     let (engine, control) = start_adapted(6, 4096);
     control.allow(Some(0));
     let sets: [&[AdapterScale]; 3] = [&[], &[(0, 1.0)], &[(1, 0.5)]];
@@ -124,7 +124,7 @@ fn a_decode_has_one_set_and_turns_last_several_steps() {
 }
 
 #[test]
-fn a_prompt_of_higher_priority_is_computed_before_another_sets() {
+fn a_prompt_of_higher_priority_is_computed_before_one_of_another_adapter_set() {
     let (engine, control) = start_adapted(2, 4096);
     control.allow(Some(0));
     let mut first = adapted(greedy(&prompt(1, 900), 1), &[(0, 1.0)]);
@@ -138,7 +138,7 @@ fn a_prompt_of_higher_priority_is_computed_before_another_sets() {
 }
 
 #[test]
-fn a_saved_prefix_knows_its_adapters_and_serves_nobody_else() {
+fn a_saved_prefix_serves_only_requests_with_its_adapters() {
     let (engine, _) = start_adapted(2, 4096);
     let text = prompt(1, 200);
     let saved = match made(&engine, adapted(task(&text, Task::Save { computes: true }), &[(1, 0.5)])) {
@@ -157,29 +157,29 @@ fn a_saved_prefix_knows_its_adapters_and_serves_nobody_else() {
     assert_eq!(branch.tokens, expected_with(&[(1, 0.5)], &text, 4));
     assert_eq!(branch.finished.usage.n_cached, 199);
 
-    let (plain, _) = start_stored(2, 4096);
+    let (plain, _) = start_with_host_cache(2, 4096);
     let refused = plain.submit(task(&text, Task::Load(saved.into())), None);
     assert!(matches!(refused, Err(Error::InvalidRequest { param: "adapters", .. })));
 }
 
 #[test]
-fn a_slot_says_with_which_adapters_its_tokens_were_computed() {
+fn a_slot_reports_the_adapters_of_its_tokens() {
     let (engine, _) = start_adapted(2, 4096);
     let request = Request { slot: Some(1), ..adapted(greedy(&prompt(1, 60), 0), &[(2, 1.5)]) };
     run(&engine, request);
     let held = SlotContents { tokens: tokens_of(&prompt(1, 60)), adapters: vec![(2, 1.5)], invoked_at: None };
-    assert_eq!(engine.held_by_slot(1).unwrap(), held);
+    assert_eq!(engine.slot_contents(1).unwrap(), held);
 }
 
 #[test]
-fn whatever_sets_come_in_whatever_order_every_text_is_its_own() {
+fn random_adapter_sets_never_mix_their_texts() {
     let mut state = 7_u64;
     let mut chance = |n: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % n
     };
     for round in 0..6 {
-        // So small that sequences give way, pieces leave and come back.
+        // So small that sequences are preempted, offloaded and reloaded.
         let (engine, _) = start_adapted(4, 512);
         let mut asked = Vec::new();
         for _ in 0..40 {
@@ -206,7 +206,7 @@ fn whatever_sets_come_in_whatever_order_every_text_is_its_own() {
     }
 }
 
-/// Two adapters that are off unless a request names them; the second one counts from `#` on.
+/// Two adapters, off unless a request names them; the second one applies from `#` on.
 fn start_activated(n_slots: u32, n_ctx: u32, forks: ForkRule) -> (Engine, FakeControl) {
     let limits = Limits { max_store_bytes: STORE, ..limits(n_slots, n_ctx) };
     start_with(limits, move |runner| {
@@ -215,20 +215,20 @@ fn start_activated(n_slots: u32, n_ctx: u32, forks: ForkRule) -> (Engine, FakeCo
     })
 }
 
-/// A prompt of `n_before` characters, an invocation, and as many others as make 200.
+/// Returns `n_before` characters, an invocation, and other characters up to 200.
 fn invoking(seed: u64, n_before: usize) -> String {
     let mut text = prompt(seed, n_before);
     text.push_str("#!");
     text + &prompt(seed + 100, 198 - n_before)
 }
 
-/// The activated adapter counts from this place on.
+/// Position from which the activated adapter applies.
 fn activated_at(place: u32) -> AdapterSchedule {
     AdapterSchedule::changing(AdapterSet::default(), place, AdapterSet::with_adapters([(1, 1.0)]))
 }
 
 #[test]
-fn an_activated_adapter_counts_from_its_last_invocation_on_and_shares_what_is_before_it_with_the_model() {
+fn an_activated_adapter_applies_from_its_last_invocation_and_shares_earlier_cells_with_the_model() {
     let (engine, control) = start_activated(2, 4096, ForkRule::Anywhere);
     let text = invoking(1, 120);
     let ask = |adapters: &[AdapterScale], variants: AdapterSchedule, n_computed: usize| {
@@ -241,7 +241,7 @@ fn an_activated_adapter_counts_from_its_last_invocation_on_and_shares_what_is_be
     ask(&[(1, 1.0)], activated_at(120), 80);
     ask(&[(1, 1.0)], activated_at(120), 1);
     ask(&[], AdapterSchedule::default(), 1);
-    // Another adapter beside it counts from the beginning on.
+    // Another adapter applies from the beginning.
     let both =
         AdapterSchedule::changing(AdapterSet::with_adapters([(0, 0.5)]), 120, AdapterSet::with_adapters([(0, 0.5), (1, 1.0)]));
     ask(&[(0, 0.5), (1, 1.0)], both, 200);
@@ -249,7 +249,7 @@ fn an_activated_adapter_counts_from_its_last_invocation_on_and_shares_what_is_be
 }
 
 #[test]
-fn an_invocation_that_comes_twice_counts_where_it_comes_last_and_one_that_is_missing_nowhere() {
+fn the_last_of_several_invocations_counts_and_without_one_the_adapter_is_off() {
     let (engine, control) = start_activated(2, 4096, ForkRule::Anywhere);
     let text = format!("{}#!{}#!{}", prompt(1, 40), prompt(2, 40), prompt(3, 40));
     let branch = run(&engine, adapted(greedy(&text, 6), &[(1, 1.0)])).remove(0);
@@ -267,7 +267,7 @@ fn an_invocation_that_comes_twice_counts_where_it_comes_last_and_one_that_is_mis
 }
 
 #[test]
-fn a_text_has_one_activated_adapter_at_most() {
+fn a_text_has_at_most_one_activated_adapter() {
     let (engine, _) = start_with(limits(2, 4096), |runner| {
         runner.with_adapters(&[1.0, 0.0, 1.0]).invoked_by(0, &tokens_of("#")).invoked_by(2, &tokens_of("!"))
     });
@@ -283,7 +283,7 @@ fn a_text_has_one_activated_adapter_at_most() {
 }
 
 #[test]
-fn a_state_is_kept_where_an_activated_adapter_begins() {
+fn a_checkpoint_is_saved_where_an_activated_adapter_begins() {
     let (engine, control) = start_activated(2, 4096, ForkRule::AtEnd);
     let text = invoking(1, 120);
     let other = format!("{}{}", &text[..122], prompt(7, 30));
@@ -296,15 +296,15 @@ fn a_state_is_kept_where_an_activated_adapter_begins() {
 }
 
 #[test]
-fn a_saved_prefix_and_a_slot_know_where_their_adapter_begins_whatever_was_written_since() {
+fn a_saved_prefix_and_a_slot_keep_the_position_where_their_adapter_begins() {
     let (engine, _) = start_activated(2, 4096, ForkRule::Anywhere);
     let text = invoking(1, 120);
     let request = Request { slot: Some(1), ..adapted(greedy(&text, 12), &[(1, 1.0)]) };
     run(&engine, request);
-    let held = engine.held_by_slot(1).unwrap();
+    let held = engine.slot_contents(1).unwrap();
     assert_eq!((held.tokens.len(), &held.adapters[..], held.invoked_at), (211, &[(1, 1.0)][..], Some(120)));
 
-    // As if it had written its own invocation.
+    // As if it had generated its own invocation.
     let later = format!("{text}#!{}", prompt(9, 20));
     let save = |text: &str, invoked_at| {
         let request = Request { invoked_at, ..adapted(task(text, Task::Save { computes: true }), &[(1, 1.0)]) };
@@ -326,7 +326,7 @@ fn a_saved_prefix_and_a_slot_know_where_their_adapter_begins_whatever_was_writte
 }
 
 #[test]
-fn the_listings_say_with_which_adapters_each_stretch_was_computed() {
+fn listings_report_the_adapters_of_each_run() {
     let (engine, _) = start_activated(2, 4096, ForkRule::Anywhere);
     let text = invoking(1, 120);
     let pinned = match made(&engine, adapted(task(&text, Task::Pin), &[(1, 0.5)])) {
@@ -345,7 +345,7 @@ fn the_listings_say_with_which_adapters_each_stretch_was_computed() {
 }
 
 #[test]
-fn a_context_that_shifts_goes_on_with_its_adapter_where_it_began() {
+fn a_context_shift_keeps_the_position_where_the_adapter_begins() {
     for n_keep in [0, 30, 60] {
         let (engine, _) = start_activated(1, 128, ForkRule::Anywhere);
         let text = format!("{}#!{}", prompt(1, 40), prompt(2, 40));
@@ -367,7 +367,7 @@ fn a_context_that_shifts_goes_on_with_its_adapter_where_it_began() {
 }
 
 #[test]
-fn whatever_is_invoked_in_whatever_order_every_text_is_its_own() {
+fn random_invocations_never_mix_their_texts() {
     let mut state = 11_u64;
     let mut chance = |n: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

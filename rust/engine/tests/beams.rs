@@ -1,11 +1,11 @@
-//! Searches: what they find, what they compute, and what becomes of their slots.
+//! Beam searches: their results, computed tokens and slots.
 
 use super::*;
 use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
 
 const SEARCH: BeamSearch = BeamSearch { width: 4, length_penalty: 1.0, is_stochastic: false };
 
-/// A search over all that the model could say.
+/// Creates a search without sampling filters.
 fn beams(prompt: &str, n: u32, max_tokens: u32, search: BeamSearch) -> Request {
     let mut request = Request { diversity: Diversity::Beams(search), ..drawn(prompt, n, max_tokens) };
     (request.sampling.top_k, request.sampling.top_p, request.sampling.min_p) = (0, 1.0, 0.0);
@@ -19,7 +19,7 @@ fn logprobs_after(tokens: &[Token]) -> Vec<(Token, f64)> {
     possible.into_iter().map(|(token, logit)| (token, logit - total)).collect()
 }
 
-/// What a search of this width finds, of a model that never ends a text: by the definition, over all successors.
+/// Returns the results of a search of this width with a model that never ends a text: by definition, over all successors.
 fn searched(prompt: &str, width: usize, n_tokens: usize) -> Vec<(Vec<Token>, f64)> {
     let mut live = vec![(Vec::new(), 0.0)];
     for _ in 0..n_tokens {
@@ -37,7 +37,7 @@ fn searched(prompt: &str, width: usize, n_tokens: usize) -> Vec<(Vec<Token>, f64
 }
 
 #[test]
-fn a_search_finds_what_its_definition_says_and_computes_one_token_for_each_beam_and_step() {
+fn a_beam_search_matches_its_definition_and_computes_one_token_per_beam_and_step() {
     for (width, n_tokens) in [(2, 12), (4, 20), (8, 9)] {
         let (engine, control) = start_with(limits(8, 4096), FakeRunner::without_end);
         let search = BeamSearch { width, ..SEARCH };
@@ -49,14 +49,14 @@ fn a_search_finds_what_its_definition_says_and_computes_one_token_for_each_beam_
             assert!((score - logprob / f64::from(n_tokens)).abs() < 1e-5, "{score} of {logprob}");
         }
         assert_eq!(reasons(&branches), vec![FinishReason::Length; width as usize]);
-        // The first step has one beam, and the last token of each is never computed.
+        // The first step has one beam, and the last token of each beam is never computed.
         assert_eq!(control.n_computed(), 100 + (width * (n_tokens - 1)) as usize);
         assert!(is_idle(&wait_until(&engine, is_idle)));
     }
 }
 
 #[test]
-fn fewer_are_told_than_there_are_beams_and_all_of_them_again_and_again() {
+fn a_search_may_return_fewer_texts_than_beams_and_is_repeatable() {
     let (engine, _) = start_with(limits(6, 4096), FakeRunner::without_end);
     let all = run(&engine, beams(&prompt(1, 60), 4, 10, SEARCH));
     for n in 1..4 {
@@ -69,7 +69,7 @@ fn fewer_are_told_than_there_are_beams_and_all_of_them_again_and_again() {
 }
 
 #[test]
-fn a_greater_penalty_ranks_longer_texts_higher() {
+fn a_greater_length_penalty_ranks_longer_texts_higher() {
     let lengths = |length_penalty| {
         let (engine, _) = start(limits(4, 4096));
         let request = beams(&prompt(3, 50), 4, 40, BeamSearch { length_penalty, ..SEARCH });
@@ -82,7 +82,7 @@ fn a_greater_penalty_ranks_longer_texts_higher() {
 }
 
 #[test]
-fn a_text_that_ends_is_found_with_its_end() {
+fn a_finished_text_includes_its_end_token() {
     let (engine, control) = start_with(limits(4, 4096), |runner| runner.ending_at(58));
     let branches = run(&engine, beams(&prompt(1, 50), 4, 100, SEARCH));
     assert!(branches.iter().all(|branch| branch.tokens.len() == 9 && branch.tokens[8] == 0));
@@ -104,11 +104,11 @@ fn each_beam_ends_at_its_own_stop_string() {
 }
 
 #[test]
-fn what_all_beams_have_in_common_is_told_before_the_end() {
+fn tokens_common_to_all_beams_are_published_before_the_end() {
     let (engine, control) = start_with(limits(4, 4096), FakeRunner::without_end);
     control.allow(Some(60));
     let mut request = beams(&prompt(1, 50), 2, 200, SEARCH);
-    // Some tokens are all but certain.
+    // Some tokens are nearly certain.
     request.sampling.temperature = 0.2;
     let completions = engine.submit(request, None).unwrap();
     wait_until(&engine, |stats| stats.n_decodes >= 60);
@@ -155,7 +155,7 @@ impl Constraint for Alternating {
 }
 
 #[test]
-fn a_constraint_holds_each_beam() {
+fn a_constraint_applies_to_each_beam() {
     let (engine, _) = start_with(limits(4, 4096), FakeRunner::without_end);
     let mut request = beams(&prompt(1, 50), 4, 20, SEARCH);
     request.constraint = Some(SharedConstraint(std::sync::Arc::new(Alternating(0))));
@@ -166,7 +166,7 @@ fn a_constraint_holds_each_beam() {
 }
 
 #[test]
-fn penalties_see_what_their_own_beam_has_said() {
+fn penalties_apply_to_the_text_of_their_own_beam() {
     let (engine, _) = start_with(limits(4, 4096), FakeRunner::without_end);
     let mut request = beams(&prompt(1, 50), 4, 40, SEARCH);
     (request.sampling.presence_penalty, request.sampling.repeat_last_n) = (50.0, -1);
@@ -179,7 +179,7 @@ fn penalties_see_what_their_own_beam_has_said() {
 }
 
 #[test]
-fn whole_texts_are_drawn_without_replacement_and_depend_on_the_seed_alone() {
+fn texts_are_sampled_without_replacement_and_depend_only_on_the_seed() {
     let search = BeamSearch { is_stochastic: true, ..SEARCH };
     let texts = |seed, n_slots| {
         let (engine, control) = start(limits(n_slots, 4096));
@@ -206,7 +206,7 @@ fn whole_texts_are_drawn_without_replacement_and_depend_on_the_seed_alone() {
 }
 
 #[test]
-fn where_there_are_fewer_texts_than_branches_the_last_ones_have_no_score() {
+fn branches_without_a_text_have_no_score() {
     for is_stochastic in [false, true] {
         let (engine, _) = start_with(limits(4, 4096), FakeRunner::without_end);
         let mut request = beams(&prompt(1, 50), 4, 1, BeamSearch { is_stochastic, ..SEARCH });
@@ -237,7 +237,7 @@ fn a_search_waits_for_all_of_its_slots_and_takes_them_together() {
 }
 
 #[test]
-fn a_search_gives_way_and_comes_back_as_a_whole() {
+fn a_search_is_preempted_and_resumes_as_a_whole() {
     for store in [Some(0), STORE] {
         let limits = Limits { max_store_bytes: store, ..limits(4, 4096) };
         let (engine, control) = start_with(limits, FakeRunner::without_end);
@@ -257,8 +257,8 @@ fn a_search_gives_way_and_comes_back_as_a_whole() {
 }
 
 #[test]
-fn searches_share_a_small_pool_with_others() {
-    // The texts of all together are longer than the pool.
+fn searches_share_a_small_device_cache_with_other_requests() {
+    // The texts together exceed the device cache.
     let limits = Limits { n_ctx_slot: 160, ..limits(6, 480) };
     let (engine, _) = start_with(limits, FakeRunner::without_end);
     let searches: Vec<_> = (0..4).map(|seed| engine.submit(beams(&prompt(seed, 60), 2, 60, SEARCH), None).unwrap()).collect();
@@ -274,7 +274,7 @@ fn searches_share_a_small_pool_with_others() {
 }
 
 #[test]
-fn a_search_that_fills_the_pool_ends_with_what_it_has() {
+fn a_search_that_fills_the_device_cache_ends_with_its_current_texts() {
     let limits = Limits { n_ctx_slot: 200, ..limits(4, 200) };
     let (engine, _) = start_with(limits, FakeRunner::without_end);
     let branches = run(&engine, beams(&prompt(1, 150), 4, 100, SEARCH));
@@ -286,7 +286,7 @@ fn a_search_that_fills_the_pool_ends_with_what_it_has() {
 }
 
 #[test]
-fn beams_of_a_memory_that_forks_at_its_end_alone_are_the_same() {
+fn beams_are_the_same_with_memory_that_forks_only_at_its_end() {
     let limits = Limits { max_store_bytes: STORE, n_seq_max: 6, ..limits(4, 4096) };
     let prepare = |runner: FakeRunner| runner.without_end().with_memory(MemoryKind { forks: ForkRule::AtEnd, ..MEMORY });
     let (engine, control) = start_with(limits, prepare);
@@ -298,7 +298,7 @@ fn beams_of_a_memory_that_forks_at_its_end_alone_are_the_same() {
 }
 
 #[test]
-fn what_is_cached_of_a_prompt_is_computed_by_no_search() {
+fn a_search_reuses_the_cached_part_of_its_prompt() {
     let (engine, control) = start_with(limits(4, 4096), FakeRunner::without_end);
     run(&engine, greedy(&prompt(1, 100), 1));
     run(&engine, beams(&prompt(1, 100), 2, 10, SEARCH));
@@ -306,7 +306,7 @@ fn what_is_cached_of_a_prompt_is_computed_by_no_search() {
 }
 
 #[test]
-fn a_cancelled_search_leaves_nothing_behind() {
+fn a_cancelled_search_releases_everything() {
     let (engine, control) = start_with(limits(4, 4096), FakeRunner::without_end);
     control.allow(Some(8));
     let dropped = engine.submit(beams(&prompt(1, 50), 4, 100, SEARCH), None).unwrap();
@@ -326,7 +326,7 @@ fn a_cancelled_search_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_search_that_waits_is_cancelled_where_it_is() {
+fn a_waiting_search_can_be_cancelled() {
     let (engine, control) = start_with(limits(2, 4096), FakeRunner::without_end);
     control.allow(Some(1));
     let other = engine.submit(greedy(&prompt(1, 50), 20), None).unwrap();
@@ -349,8 +349,8 @@ fn more_beams_than_slots_are_refused() {
     assert!(matches!(engine.submit(shifted, None).err(), Some(Error::InvalidRequest { param: "context_shift", .. })));
 }
 
-/// What a search finds that is alone in the engine.
-fn found_alone(limits: Limits, request: Request, memory: MemoryKind) -> Vec<Branch> {
+/// Returns the results of a search that is alone in the engine.
+fn expected_search(limits: Limits, request: Request, memory: MemoryKind) -> Vec<Branch> {
     let (engine, _) = start_with(limits, move |runner| runner.without_end().with_memory(memory));
     run(&engine, request)
 }
@@ -362,7 +362,7 @@ fn assert_same_texts(found: &[Branch], alone: &[Branch], case: &str) {
 }
 
 #[test]
-fn a_preempted_search_finds_what_it_finds_alone_where_its_texts_together_are_longer_than_the_pool() {
+fn a_preempted_search_whose_texts_exceed_the_device_cache_finds_the_same_texts() {
     for forks in [ForkRule::Anywhere, ForkRule::InWindow, ForkRule::AtEnd] {
         for max_store_bytes in [Some(0), Some(3_000), STORE] {
             for max_tokens in [190, 245] {
@@ -371,7 +371,7 @@ fn a_preempted_search_finds_what_it_finds_alone_where_its_texts_together_are_lon
                 let memory = MemoryKind { forks, n_window, ..MEMORY };
                 let limits = Limits { max_store_bytes, n_ctx_slot: 400, n_seq_max: 12, ..limits(6, 512) };
                 let search = beams(&prompt(1, 150), 4, max_tokens, SEARCH);
-                let alone = found_alone(limits, search.clone(), memory);
+                let alone = expected_search(limits, search.clone(), memory);
                 let (engine, control) = start_with(limits, move |runner| runner.without_end().with_memory(memory));
                 control.allow(Some(0));
                 let senior = engine.submit(greedy(&prompt(2, 40), 350), None).unwrap();

@@ -1,4 +1,4 @@
-//! Branches of one stream that differ.
+//! Branches of one stream with different parameters.
 
 use super::*;
 use crate::request::AdapterScale;
@@ -12,7 +12,7 @@ fn n_computed(branches: &[Branch]) -> Vec<u32> {
     branches.iter().map(|branch| branch.finished.usage.n_computed).collect()
 }
 
-/// A greedy branch that follows `shared` with `suffix`.
+/// Creates a greedy branch that continues `shared` with `suffix`.
 fn suffixed(shared: &str, suffix: &str, max_tokens: u32) -> Request {
     Request { suffix: tokens_of(suffix), ..greedy(shared, max_tokens) }
 }
@@ -22,13 +22,13 @@ fn with_adapters(adapters: &[AdapterScale], request: Request) -> Request {
 }
 
 #[test]
-fn sixteen_questions_about_one_document_compute_it_once() {
+fn sixteen_suffixes_of_one_document_compute_it_once() {
     for n_slots in [1, 4, 16] {
         let (engine, control) = start(limits(n_slots, 4096));
         let document = prompt(1, 400);
         let questions: Vec<String> = (0..16).map(|i| format!("{}?{}", char::from(b'a' + i), prompt(u64::from(i), 9))).collect();
         let branches = run_branches(&engine, questions.iter().map(|question| suffixed(&document, question, 6)).collect());
-        // The last token of each branch is drawn and never computed.
+        // The last token of each branch is sampled and never computed.
         assert_eq!(control.n_computed(), 400 + 16 * (11 + 5), "{n_slots} slots");
         for (question, branch) in questions.iter().zip(&branches) {
             assert_eq!(branch.tokens, expected(&format!("{document}{question}"), 6));
@@ -39,7 +39,7 @@ fn sixteen_questions_about_one_document_compute_it_once() {
 }
 
 #[test]
-fn branches_that_begin_alike_compute_not_even_their_last_token_again() {
+fn branches_with_equal_prompts_share_even_the_last_token() {
     for n_slots in [1, 8] {
         let (engine, control) = start(limits(n_slots, 4096));
         let shared = prompt(1, 200);
@@ -61,12 +61,12 @@ fn branches_that_begin_alike_compute_not_even_their_last_token_again() {
 }
 
 #[test]
-fn equal_suffixes_are_computed_once_wherever_their_branches_stand() {
+fn equal_suffixes_are_computed_once_in_any_order_of_branches() {
     let (engine, control) = start(limits(8, 4096));
     let shared = prompt(1, 100);
     let suffixes = ["red?", "blue?", "red?", "", "blue?", "red?", ""];
     let branches = run_branches(&engine, suffixes.iter().map(|suffix| suffixed(&shared, suffix, 1)).collect());
-    // Where a prompt is the beginning of another, its own last token is computed for the logits after it.
+    // If a prompt is the beginning of another, its own last token is computed for the logits after it.
     assert!((100 + 4 + 5..=100 + 4 + 5 + 1).contains(&control.n_computed()), "{} computed", control.n_computed());
     for (suffix, branch) in suffixes.iter().zip(&branches) {
         assert_eq!(branch.tokens, expected(&format!("{shared}{suffix}"), 1));
@@ -86,7 +86,7 @@ fn branches_with_different_adapters_compute_the_prompt_once_for_each_set() {
 }
 
 #[test]
-fn each_request_of_a_stream_counts_its_branches_and_its_seeds_on() {
+fn branch_indices_and_seeds_continue_across_the_requests_of_a_stream() {
     let (engine, _) = start(limits(3, 4096));
     let shared = prompt(1, 50);
     let (mut first, mut second) = (drawn(&shared, 2, 8), drawn(&shared, 3, 4));
@@ -100,7 +100,7 @@ fn each_request_of_a_stream_counts_its_branches_and_its_seeds_on() {
 }
 
 #[test]
-fn stop_strings_and_limits_are_each_branchs_own() {
+fn stop_strings_and_limits_are_per_branch() {
     let (engine, _) = start(limits(4, 4096));
     let shared = prompt(1, 40);
     let text = run(&engine, greedy(&shared, 12))[0].text.clone();
@@ -113,7 +113,7 @@ fn stop_strings_and_limits_are_each_branchs_own() {
 }
 
 #[test]
-fn a_stream_that_is_left_frees_the_slots_of_all_its_branches() {
+fn an_abandoned_stream_frees_the_slots_of_all_its_branches() {
     let (engine, control) = start(limits(4, 4096));
     control.allow(Some(3));
     let shared = prompt(1, 60);
@@ -124,7 +124,7 @@ fn a_stream_that_is_left_frees_the_slots_of_all_its_branches() {
     control.allow(None);
     let stats = wait_until(&engine, is_idle);
     assert_eq!(stats.n_waiting, 0);
-    // The worker checks that nothing is held when it has nothing to do; and it serves on.
+    // The idle worker checks that no cells are in use, and still serves requests.
     assert_eq!(run(&engine, greedy(&shared, 3))[0].tokens, expected(&shared, 3));
 }
 
@@ -145,7 +145,7 @@ fn an_error_in_one_branch_ends_the_stream_and_frees_the_others() {
 }
 
 #[test]
-fn each_prompt_of_a_stream_takes_a_place_in_the_queue_and_all_or_none_are_taken() {
+fn each_prompt_of_a_stream_takes_a_queue_permit_and_all_or_none_are_queued() {
     let (engine, control) = start(Limits { max_queue: 4, ..limits(1, 4096) });
     control.allow(Some(0));
     let shared = prompt(1, 60);
@@ -160,7 +160,7 @@ fn each_prompt_of_a_stream_takes_a_place_in_the_queue_and_all_or_none_are_taken(
 }
 
 #[test]
-fn a_request_for_one_branch_is_not_kept_waiting_by_one_for_many_prompts() {
+fn a_request_for_one_branch_does_not_wait_behind_one_for_many_prompts() {
     let (engine, control) = start(limits(1, 4096));
     control.allow(Some(0));
     let many = (0..20).map(|i| suffixed(&prompt(1, 30), &prompt(100 + i, 20), 3)).collect();
@@ -177,7 +177,7 @@ fn a_request_for_one_branch_is_not_kept_waiting_by_one_for_many_prompts() {
 }
 
 #[test]
-fn on_a_memory_that_cannot_be_cut_branches_go_on_from_the_snapshot_behind_what_they_share() {
+fn with_recurrent_memory_branches_continue_from_the_checkpoint_after_their_common_prefix() {
     let (engine, control) = start_recurrent(2, 4096);
     let shared = prompt(1, 200);
     let branches = run_branches(&engine, (0..6).map(|i| suffixed(&shared, &prompt(100 + i, 20), 3)).collect());
@@ -188,7 +188,7 @@ fn on_a_memory_that_cannot_be_cut_branches_go_on_from_the_snapshot_behind_what_t
 }
 
 #[test]
-fn what_is_told_of_the_prompt_is_told_once() {
+fn the_prompt_is_reported_once() {
     let (engine, _) = start(limits(4, 4096));
     let shared = prompt(1, 40);
     let told = |suffix| Request {
@@ -209,7 +209,7 @@ fn what_is_told_of_the_prompt_is_told_once() {
 }
 
 #[test]
-fn branches_that_no_stream_can_have_are_refused() {
+fn invalid_branches_are_refused() {
     let (engine, _) = start(limits(2, 256));
     let refused = |requests| match engine.submit_branches(requests, None) {
         Err(Error::InvalidRequest { param, .. }) => param,
@@ -225,7 +225,7 @@ fn branches_that_no_stream_can_have_are_refused() {
     assert_eq!(engine.stats().n_waiting, 0);
 }
 
-/// What the stream tells to its end, of each branch.
+/// Returns the events of each branch up to the end of the stream.
 fn told(completions: Completions) -> Vec<Branch> {
     collect(completions).expect("nothing fails")
 }
@@ -235,14 +235,14 @@ fn n_running(stats: &Stats) -> usize {
 }
 
 #[test]
-fn a_branch_that_is_cancelled_ends_and_the_others_go_on() {
+fn a_cancelled_branch_ends_and_the_others_continue() {
     let (engine, control) = start(limits(4, 4096));
     control.allow(Some(0));
     let shared = prompt(1, 60);
     let completions = engine.submit(drawn(&shared, 4, 30), None).unwrap();
     step_until(&engine, &control, |stats| n_running(stats) == 4 && stats.n_predicted >= 8);
     completions.cancel_branch(2);
-    // Known by the worker before the next decode, of which none is allowed yet.
+    // Handled by the worker before the next decode, which is not allowed yet.
     control.allow(None);
     let branches = told(completions);
     assert_eq!(branches[2].finished.reason, FinishReason::Cancelled);
@@ -256,7 +256,7 @@ fn a_branch_that_is_cancelled_ends_and_the_others_go_on() {
 }
 
 #[test]
-fn a_branch_that_waits_is_cancelled_without_a_slot_and_gives_its_place_back() {
+fn a_waiting_branch_can_be_cancelled_and_returns_its_queue_permit() {
     let (engine, control) = start(limits(1, 4096));
     control.allow(Some(0));
     let shared = prompt(1, 60);
@@ -275,7 +275,7 @@ fn a_branch_that_waits_is_cancelled_without_a_slot_and_gives_its_place_back() {
 }
 
 #[test]
-fn where_the_branch_that_computes_the_prompt_is_cancelled_the_next_one_goes_on_with_it() {
+fn the_next_branch_continues_the_prompt_of_a_cancelled_one() {
     for n_slots in [1, 3] {
         let (engine, control) = start(Limits { n_ubatch: 32, ..limits(n_slots, 4096) });
         control.allow(Some(0));
@@ -309,7 +309,7 @@ fn where_the_branch_that_computes_the_prompt_is_cancelled_the_next_one_goes_on_w
 }
 
 #[test]
-fn the_last_branch_that_is_cancelled_ends_the_stream() {
+fn cancelling_the_last_branch_ends_the_stream() {
     let (engine, control) = start(limits(2, 4096));
     control.allow(Some(0));
     let completions = engine.submit(drawn(&prompt(1, 60), 5, 100), None).unwrap();
@@ -321,7 +321,7 @@ fn the_last_branch_that_is_cancelled_ends_the_stream() {
 }
 
 #[test]
-fn a_prompt_that_is_only_computed_has_no_branch_to_cancel() {
+fn a_task_has_no_branch_to_cancel() {
     let (engine, control) = start(limits(2, 4096));
     control.allow(Some(0));
     let pinning = engine.submit(task(&prompt(1, 60), Task::Pin), None).unwrap();
@@ -331,7 +331,7 @@ fn a_prompt_that_is_only_computed_has_no_branch_to_cancel() {
 }
 
 #[test]
-fn streams_whose_branches_are_cancelled_at_any_time_leave_nothing_behind() {
+fn branches_cancelled_at_random_release_everything() {
     let mut state = 7_u64;
     let mut chance = move |n: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -339,7 +339,7 @@ fn streams_whose_branches_are_cancelled_at_any_time_leave_nothing_behind() {
     };
     for round in 0..12 {
         let recurrent = round % 3 == 2;
-        let (engine, _) = if recurrent { start_recurrent(3, 600) } else { start_stored(3, 600) };
+        let (engine, _) = if recurrent { start_recurrent(3, 600) } else { start_with_host_cache(3, 600) };
         let mut open: Vec<(Completions, u32)> = Vec::new();
         for _ in 0..400 {
             match chance(8) {
@@ -377,7 +377,7 @@ fn streams_whose_branches_are_cancelled_at_any_time_leave_nothing_behind() {
         for (stream, n) in open {
             assert_eq!(told(stream).len(), n as usize);
         }
-        // The worker checks the cache, and that nothing is held, when it has nothing to do.
+        // The idle worker checks the cache, and that no cells are in use.
         wait_until(&engine, is_idle);
         assert!(engine.is_running());
         assert_eq!(run(&engine, greedy("still there, and serving?", 3))[0].tokens, expected("still there, and serving?", 3));
@@ -385,7 +385,7 @@ fn streams_whose_branches_are_cancelled_at_any_time_leave_nothing_behind() {
 }
 
 #[test]
-fn what_is_wrong_in_some_branches_is_told_with_the_first_ones_place_and_what_is_wrong_in_all_as_it_is() {
+fn errors_of_some_branches_name_the_first_one_and_errors_of_all_do_not() {
     let (engine, _) = start(limits(4, 4096));
     let told = |changes: &[fn(&mut Request)]| {
         let requests = changes.iter().map(|change| {

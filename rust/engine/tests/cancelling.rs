@@ -42,7 +42,7 @@ fn a_waiting_request_that_is_dropped_leaves_the_queue() {
 }
 
 #[test]
-fn many_readers_that_leave_at_random_leave_nothing_behind() {
+fn many_readers_that_leave_at_random_release_everything() {
     let (engine, control) = start(paced(4, 1024));
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
@@ -87,7 +87,7 @@ fn stopping_the_engine_ends_every_stream_with_an_error() {
 }
 
 #[test]
-fn after_a_stop_the_queue_is_not_called_full() {
+fn a_stopped_engine_does_not_report_a_full_queue() {
     let mut limits = limits(1, 4096);
     limits.max_queue = 2;
     let (engine, control) = start(limits);
@@ -110,7 +110,7 @@ fn after_a_stop_the_queue_is_not_called_full() {
 }
 
 #[test]
-fn every_thread_that_waits_for_a_stream_gets_some_of_it() {
+fn every_thread_that_waits_for_a_stream_receives_events() {
     let (engine, _) = start(limits(8, 4096));
     let stream = engine.submit(drawn(&prompt(1, 20), 8, 200), None).unwrap();
     let n_read: usize = std::thread::scope(|scope| {

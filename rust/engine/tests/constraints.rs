@@ -1,4 +1,4 @@
-//! Branches that are held to something.
+//! Branches with a constraint.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,11 +6,11 @@ use super::*;
 use crate::fake_runner::{END, N_VOCAB};
 use crate::request::{Constraint, ConstraintSource, SharedConstraint};
 
-/// Allows these tokens one after the other, then the end; panics where it is told another one.
+/// Allows these tokens one after the other, then the end; panics if it receives another one.
 #[derive(Debug)]
 struct Script {
     tokens: Vec<Token>,
-    /// How often a whole row was masked.
+    /// Number of masked rows.
     n_masked: Arc<Mutex<u32>>,
 }
 
@@ -18,7 +18,7 @@ struct Script {
 struct Reading {
     tokens: Vec<Token>,
     n_masked: Arc<Mutex<u32>>,
-    /// What was asked about last, and allowed.
+    /// The token that was last checked and allowed.
     allowed: Option<Token>,
 }
 
@@ -53,7 +53,7 @@ impl Constraint for Reading {
     }
 }
 
-/// The request with its branches held to `tokens`, and how many rows are masked for it.
+/// Returns the request with its branches constrained to `tokens`, and the counter of masked rows.
 pub(super) fn held_to(request: Request, tokens: Vec<Token>) -> (Request, Arc<Mutex<u32>>) {
     let n_masked = Arc::default();
     let script = Script { tokens, n_masked: Arc::clone(&n_masked) };
@@ -61,7 +61,7 @@ pub(super) fn held_to(request: Request, tokens: Vec<Token>) -> (Request, Arc<Mut
 }
 
 #[test]
-fn every_branch_begins_at_the_beginning_and_says_what_it_may() {
+fn every_branch_starts_its_own_constraint() {
     let (engine, _) = start(limits(2, 4096));
     let script = tokens_of("so-it-is-written");
     let (request, _) = held_to(drawn(&prompt(1, 20), 5, 100), script.clone());
@@ -75,7 +75,7 @@ fn every_branch_begins_at_the_beginning_and_says_what_it_may() {
 }
 
 #[test]
-fn what_is_allowed_anyway_is_never_masked_and_drawn_as_without() {
+fn an_allowed_token_is_sampled_without_masking_the_row() {
     let (engine, _) = start(limits(1, 4096));
     let free = run(&engine, drawn(&prompt(2, 30), 1, 12));
     let (request, n_masked) = held_to(drawn(&prompt(2, 30), 1, 12), free[0].tokens.clone());
@@ -84,7 +84,7 @@ fn what_is_allowed_anyway_is_never_masked_and_drawn_as_without() {
 }
 
 #[test]
-fn a_token_that_is_refused_is_drawn_again_with_the_next_number() {
+fn a_rejected_token_is_sampled_again_with_the_next_random_number() {
     let (engine, _) = start(limits(1, 4096));
     let free = run(&engine, drawn(&prompt(2, 30), 1, 3));
     let other = if free[0].tokens[0] == 40 { 41 } else { 40 };
@@ -94,8 +94,8 @@ fn a_token_that_is_refused_is_drawn_again_with_the_next_number() {
 }
 
 #[test]
-fn a_branch_that_gave_up_its_slot_goes_on_where_it_was() {
-    // Two branches of 20 + 60 tokens do not fit 128 cells together, so they take turns.
+fn a_preempted_branch_continues_its_constraint() {
+    // Two branches of 20 + 60 tokens do not fit 128 cells together, so they alternate.
     let (engine, _) = start(limits(2, 128));
     let script: Vec<Token> = tokens_of(&prompt(7, 60));
     let (request, _) = held_to(drawn(&prompt(1, 20), 2, 100), script.clone());
@@ -107,11 +107,11 @@ fn a_branch_that_gave_up_its_slot_goes_on_where_it_was() {
 }
 
 #[test]
-fn where_nothing_that_is_allowed_can_be_drawn_the_branch_ends() {
+fn a_branch_without_an_allowed_token_ends() {
     let (engine, _) = start(limits(1, 4096));
     let mut request = greedy(&prompt(1, 20), 50);
     request.sampling.ignore_eos = true;
-    // Held back until it is clear that it is no stop string.
+    // Held back until a stop string is ruled out.
     request.stop = vec!["written-down".into()];
     let (request, _) = held_to(request, tokens_of("it-is-written"));
     let branches = run(&engine, request);
@@ -121,13 +121,13 @@ fn where_nothing_that_is_allowed_can_be_drawn_the_branch_ends() {
 }
 
 #[test]
-fn where_no_token_ends_a_text_the_branch_ends_without_one() {
+fn a_branch_without_an_end_token_ends_without_one() {
     let (engine, _) = start_with(limits(1, 4096), FakeRunner::without_end);
     let script = tokens_of("done");
-    // Token 0 ends nothing here, and is what a sampler takes where nothing is possible.
+    // Token 0 does not end the text, and is the one a sampler takes if none is possible.
     let mut request = greedy(&prompt(1, 20), 50);
     request.sampling.logit_bias = vec![(END, f32::NEG_INFINITY)];
-    // Its end is held back until it is clear that it is no stop string.
+    // Its end is held back until a stop string is ruled out.
     request.stop = vec!["one by one".into()];
     let n_masked = Arc::default();
     let stuck = Stuck(Script { tokens: script.clone(), n_masked });
@@ -136,7 +136,7 @@ fn where_no_token_ends_a_text_the_branch_ends_without_one() {
     assert_eq!((&branches[0].text[..], &branches[0].finished.text[..]), ("done", "one"));
     assert_eq!((branches[0].tokens.clone(), branches[0].finished.reason.clone()), (script, FinishReason::End));
     assert_eq!(engine.stats().n_predicted, 4);
-    // One that may not even begin has computed its prompt all the same.
+    // A branch whose first token is not allowed has still computed its prompt.
     let nothing = Stuck(Script { tokens: Vec::new(), n_masked: Arc::default() });
     let constraint = Some(SharedConstraint(Arc::new(nothing)));
     let branches = run(&engine, Request { constraint, ..greedy(&prompt(3, 20), 50) });
@@ -145,7 +145,7 @@ fn where_no_token_ends_a_text_the_branch_ends_without_one() {
     assert!(usage.prompt_ms > 0.0, "{usage:?}");
 }
 
-/// As the script it holds, but the end is refused as everything else is then.
+/// As the wrapped script, but the end is rejected like everything else after it.
 #[derive(Debug)]
 struct Stuck(Script);
 

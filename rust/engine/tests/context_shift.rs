@@ -1,10 +1,10 @@
-//! Full contexts that are shifted: what follows is drawn from the tokens that were kept, as if they were a prompt.
+//! Context shifts: generation continues as if the kept tokens were the prompt.
 
 use super::*;
 use crate::request::ContextShift;
 
-/// What a sequence draws that shifts its context, and how many tokens it computes: each that it draws but the last, and again what
-/// it kept after the tokens that it dropped.
+/// Returns the tokens that a sequence with context shifts samples, and the number of tokens it computes: each sampled token but
+/// the last, and, after each shift, the kept tokens that followed the dropped ones.
 pub(super) struct Shifting {
     n_ctx: usize,
     n_keep: usize,
@@ -51,7 +51,7 @@ fn start_kind(n_slots: u32, n_ctx: u32, forks: ForkRule, max_store_bytes: Option
 }
 
 #[test]
-fn what_follows_a_shift_is_what_follows_the_kept_tokens() {
+fn a_shifted_context_continues_like_the_kept_tokens() {
     for forks in KINDS {
         for (n_keep, n_discard) in [(Some(0), 0), (Some(20), 0), (None, 0), (Some(7), 100), (Some(1_000), 0)] {
             let (engine, control) = start_kind(1, 256, forks, STORE);
@@ -66,14 +66,14 @@ fn what_follows_a_shift_is_what_follows_the_kept_tokens() {
             assert_eq!((usage.n_computed, usage.n_cached, usage.n_predicted), (100, 0, 900), "{case}");
             assert_eq!(usage.n_held as usize, reference.tokens.len() - 1, "{case}");
             if n_keep == Some(1_000) {
-                // A few tokens that are drawn over and over are a text that is known.
+                // A few tokens that repeat may already be a cached text.
                 continue;
             }
             let n_once = 100 + 900 - 1 + reference.n_again;
-            // A state begins anew, but where it was kept: at the end of the prompt.
+            // Recurrent memory starts again, except from a checkpoint at the end of the prompt.
             let is_anew = forks == ForkRule::AtEnd && n_keep.is_some();
             let n_expected = n_once + if is_anew { reference.n_shifts * n_kept } else { 0 };
-            // Now and then what moves up begins with the token that was there.
+            // Sometimes the moved tokens begin with the token that was there before.
             let n_same = n_expected - control.n_computed();
             assert!(n_same <= reference.n_shifts, "{case}: {n_same} of {n_expected} tokens were not computed");
         }
@@ -81,7 +81,7 @@ fn what_follows_a_shift_is_what_follows_the_kept_tokens() {
 }
 
 #[test]
-fn without_a_shift_a_full_context_ends_it_and_says_so() {
+fn without_a_shift_a_full_context_ends_the_branch_as_truncated() {
     let (engine, _) = start(limits(1, 256));
     let ends = |n: u32| {
         let finished = run(&engine, greedy(&prompt(1, 100), n)).remove(0).finished;
@@ -94,17 +94,17 @@ fn without_a_shift_a_full_context_ends_it_and_says_so() {
 }
 
 #[test]
-fn a_prompt_that_fills_the_context_is_refused_also_where_it_could_be_shifted() {
+fn a_prompt_that_fills_the_context_is_refused_even_with_context_shift() {
     let (engine, _) = start(limits(1, 256));
     let refused = engine.submit(shifting(&prompt(1, 256), 1, None, 0), None).err();
     assert_eq!(refused, Some(Error::ContextOverflow { n_prompt: 256, n_ctx: 256 }));
-    // Its first token makes the context full.
+    // Its first token fills the context.
     let branch = run(&engine, shifting(&prompt(1, 255), 9, None, 0)).remove(0);
     assert_eq!(branch.tokens, Shifting::new(&prompt(1, 255), 256, 252, 0).draw(9));
 }
 
 #[test]
-fn every_branch_shifts_on_its_own_and_what_they_share_stays() {
+fn every_branch_shifts_separately_and_shared_cells_stay() {
     for forks in KINDS {
         for max_store_bytes in [STORE, Some(0)] {
             let (engine, control) = start_kind(3, 1024, forks, max_store_bytes);
@@ -114,7 +114,7 @@ fn every_branch_shifts_on_its_own_and_what_they_share_stays() {
             let alone = Shifting::new(&prompt(1, 200), 1024, 50, 0).draw(1_200);
             assert!(branches.iter().all(|branch| branch.tokens == alone), "{forks:?}");
             assert!(engine.stats().n_preempted > 0, "three do not fit");
-            // All are as well as ever, and the prompt is cached still, or was kept.
+            // All streams are intact, and the prompt is still cached, or was kept.
             let before = control.n_computed();
             let short = run(engine, greedy(&prompt(1, 200), 2)).remove(0);
             assert_eq!(short.tokens, expected(&prompt(1, 200), 2));
@@ -126,7 +126,7 @@ fn every_branch_shifts_on_its_own_and_what_they_share_stays() {
 }
 
 #[test]
-fn other_streams_get_a_token_in_every_step_while_a_context_is_computed_again() {
+fn other_streams_get_a_token_in_every_step_while_a_shifted_context_is_recomputed() {
     let (engine, control) = start(Limits { n_ctx_slot: 1024, ..limits(2, 4096) });
     control.allow(Some(0));
     let endless = engine.submit(shifting(&prompt(1, 1000), 200, Some(0), 400), None).unwrap();
@@ -145,7 +145,7 @@ fn other_streams_get_a_token_in_every_step_while_a_context_is_computed_again() {
 }
 
 #[test]
-fn two_that_never_end_take_turns_where_only_one_fits() {
+fn two_endless_sequences_alternate_when_only_one_fits() {
     for forks in KINDS {
         let (engine, control) = start_kind(2, 256, forks, STORE);
         control.allow(Some(0));
@@ -158,7 +158,7 @@ fn two_that_never_end_take_turns_where_only_one_fits() {
 }
 
 #[test]
-fn a_branch_without_a_limit_goes_on_until_its_stream_is_closed() {
+fn a_branch_without_a_limit_runs_until_its_stream_is_closed() {
     let (engine, _) = start(limits(1, 256));
     let stream = engine.submit(Request { max_tokens: None, ..shifting(&prompt(1, 60), 0, None, 0) }, None).unwrap();
     let mut reference = Shifting::new(&prompt(1, 60), 256, 60, 0);
@@ -171,12 +171,12 @@ fn a_branch_without_a_limit_goes_on_until_its_stream_is_closed() {
 }
 
 #[test]
-fn where_pinned_prompts_take_the_rest_of_the_pool_a_context_is_shifted_before_it_is_full() {
+fn a_context_is_shifted_early_when_pinned_prompts_take_the_rest_of_the_device_cache() {
     let (engine, _) = start(limits(1, 512));
     pin(&engine, &prompt(5, 200));
     let branch = run(&engine, shifting(&prompt(1, 60), 900, Some(0), 0)).remove(0);
     assert_eq!((branch.tokens.len(), branch.finished.reason), (900, FinishReason::Length));
-    // It holds 312 tokens and draws one more: then half of them are dropped.
+    // It has 312 tokens and samples one more: then half of them are dropped.
     assert_eq!(branch.tokens, Shifting::new(&prompt(1, 60), 313, 0, 0).draw(900));
     let before = engine.stats().n_computed;
     run(&engine, greedy(&prompt(5, 200), 1));
@@ -184,14 +184,14 @@ fn where_pinned_prompts_take_the_rest_of_the_pool_a_context_is_shifted_before_it
 }
 
 #[test]
-fn the_slot_holds_what_is_in_the_context() {
+fn the_slot_contains_the_tokens_of_the_shifted_context() {
     let (engine, control) = start(limits(1, 256));
     control.allow(Some(0));
     let stream = engine.submit(shifting(&prompt(1, 200), 100, Some(10), 0), None).unwrap();
     step_until(&engine, &control, |stats| stats.n_predicted == 60);
     let mut reference = Shifting::new(&prompt(1, 200), 256, 10, 0);
     reference.draw(60);
-    let held = asked(&control, || engine.held_by_slot(0).unwrap().tokens);
+    let held = asked(&control, || engine.slot_contents(0).unwrap().tokens);
     let n_common = held.iter().zip(&reference.tokens).take_while(|(a, b)| a == b).count();
     assert!(n_common >= reference.tokens.len() - 1, "{n_common} of {}", reference.tokens.len());
     control.allow(None);

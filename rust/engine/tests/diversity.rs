@@ -1,9 +1,9 @@
-//! Branches that are drawn together: no two with the same first token, or spread over the distribution.
+//! Branches that are sampled jointly: with distinct first tokens, or spread over the distribution.
 
 use super::*;
 use crate::request::{Constraint, ConstraintSource, Diversity, SharedConstraint};
 
-/// Every token can be drawn.
+/// Any token can be sampled.
 fn open(prompt: &str, n: u32, max_tokens: u32, diversity: Diversity) -> Request {
     let mut request = Request { diversity, ..drawn(prompt, n, max_tokens) };
     (request.sampling.top_k, request.sampling.top_p, request.sampling.min_p) = (0, 1.0, 0.0);
@@ -21,7 +21,7 @@ fn n_different(mut tokens: Vec<Token>) -> usize {
 }
 
 #[test]
-fn no_two_distinct_branches_begin_alike_also_where_they_start_one_after_the_other() {
+fn distinct_branches_have_different_first_tokens_even_if_they_start_at_different_times() {
     for n_slots in [2, 32] {
         let (engine, control) = start(limits(n_slots, 4096));
         let branches = run(&engine, open(&prompt(1, 100), 32, 6, Diversity::Distinct));
@@ -33,7 +33,7 @@ fn no_two_distinct_branches_begin_alike_also_where_they_start_one_after_the_othe
 }
 
 #[test]
-fn distinct_branches_depend_on_the_seed_alone() {
+fn distinct_branches_depend_only_on_the_seed() {
     let texts = |seed, n_slots| {
         let (engine, _) = start(limits(n_slots, 4096));
         let request = Request { seed, ..open(&prompt(1, 100), 8, 6, Diversity::Distinct) };
@@ -44,7 +44,7 @@ fn distinct_branches_depend_on_the_seed_alone() {
 }
 
 #[test]
-fn branches_that_no_first_token_is_left_for_write_nothing() {
+fn branches_without_a_remaining_first_token_are_empty() {
     let (engine, _) = start(limits(4, 4096));
     let mut request = open(&prompt(1, 50), 5, 4, Diversity::Distinct);
     request.sampling.top_k = 3;
@@ -83,7 +83,7 @@ impl Constraint for Even {
 }
 
 #[test]
-fn what_is_drawn_together_is_what_a_constraint_allows() {
+fn jointly_sampled_tokens_satisfy_the_constraint() {
     for diversity in [Diversity::Distinct, Diversity::Arithmetic] {
         let (engine, _) = start(limits(8, 4096));
         let mut request = open(&prompt(1, 50), 8, 6, diversity);
@@ -111,7 +111,7 @@ fn code_points_spread_the_branches_over_the_distribution() {
 }
 
 #[test]
-fn diversity_is_of_one_request_and_not_of_branches() {
+fn diversity_is_refused_for_branches_of_several_requests() {
     let (engine, _) = start(limits(2, 256));
     for diversity in [Diversity::Distinct, Diversity::Arithmetic] {
         let requests = vec![open("hello", 1, 2, diversity), open("hello", 1, 2, Diversity::None)];

@@ -1,4 +1,4 @@
-//! Why a prompt had to be computed: each cause planted and named, and nothing told that is somebody else's.
+//! Cache explanations: each cause is planted and reported, and texts of other owners are never revealed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::media::picture_of;
 use super::*;
 use crate::config::Grouping;
-use crate::engine::history::{History, MAX_REMEMBERED, MAX_REMEMBERED_REQUESTS};
+use crate::engine::history::{History, MAX_HISTORY_REQUESTS, MAX_HISTORY_TOKENS};
 use crate::engine::sequence::Tokens;
 use crate::fake_runner::FailureMode;
 use crate::request::{AdapterScale, BeamSearch, Cause, ComputedRun, Diversity, EvictionCause, Explanation};
 
-/// A greedy request for one token that tells why its prompt had to be computed.
+/// Creates a greedy request for one token with a cache explanation.
 fn asking(prompt: &str) -> Request {
     Request { explains_cache: true, ..greedy(prompt, 1) }
 }
@@ -29,11 +29,11 @@ fn adapted(adapters: &[AdapterScale], request: Request) -> Request {
 }
 
 fn explained(engine: &Engine, request: Request) -> Explanation {
-    told_at_end(engine.submit(request, None).unwrap())
+    explanation_at_end(engine.submit(request, None).unwrap())
 }
 
-/// What a stream tells at its end, where it says the same when it is asked.
-fn told_at_end(mut completions: Completions) -> Explanation {
+/// Returns the explanation at the end of a stream, which must equal the one that the stream returns.
+fn explanation_at_end(mut completions: Completions) -> Explanation {
     let events: Vec<Event> = completions.by_ref().collect::<Result<_, _>>().unwrap();
     let told = events.into_iter().find_map(|event| match event {
         Event::Finished(Finished { explanation, .. }) => explanation,
@@ -44,16 +44,16 @@ fn told_at_end(mut completions: Completions) -> Explanation {
     told
 }
 
-/// What is told of `last`, after `earlier` was answered in an engine with a store.
+/// Returns the explanation of `last`, after `earlier` was answered, in an engine with a host cache.
 fn after(earlier: &[&str], last: &str) -> Explanation {
-    let (engine, _) = start_stored(2, 4096);
+    let (engine, _) = start_with_host_cache(2, 4096);
     for text in earlier {
         run(&engine, greedy(text, 4));
     }
     explained(&engine, asking(last))
 }
 
-/// The same of requests of whatever kind.
+/// As above, for requests of any kind.
 fn after_requests(engine: &Engine, earlier: impl IntoIterator<Item = Request>, last: Request) -> Explanation {
     for request in earlier {
         run(engine, request);
@@ -61,7 +61,7 @@ fn after_requests(engine: &Engine, earlier: impl IntoIterator<Item = Request>, l
     explained(engine, last)
 }
 
-/// What is told of the second of two requests that the worker takes in one step: it is busy with another when they come.
+/// Returns the explanation of the second of two requests that the worker receives in one step, while it is busy with another.
 fn together(engine: &Engine, control: &FakeControl, requests: [Request; 2]) -> Explanation {
     control.allow(Some(0));
     let before = engine.submit(greedy("B", 1), None).unwrap();
@@ -74,10 +74,10 @@ fn together(engine: &Engine, control: &FakeControl, requests: [Request; 2]) -> E
 }
 
 fn stored() -> Engine {
-    start_stored(2, 4096).0
+    start_with_host_cache(2, 4096).0
 }
 
-/// A memory with a window of so many tokens.
+/// Returns memory with a window of `n` tokens.
 fn windowed(n_window: u32, max_store_bytes: Option<u64>) -> (Engine, FakeControl) {
     let limits = Limits { max_store_bytes, ..limits(2, 2048) };
     start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: ForkRule::InWindow, n_window, ..MEMORY }))
@@ -87,7 +87,7 @@ fn recurrent() -> (Engine, FakeControl) {
     start_recurrent(2, 2048)
 }
 
-/// Text of `n` characters that begins with `first`.
+/// Returns text of `n` characters that begins with `first`.
 fn text(first: char, seed: u64, n: usize) -> String {
     format!("{first}{}", prompt(seed, n - 1))
 }
@@ -96,7 +96,7 @@ fn joined(parts: &[&str]) -> String {
     parts.concat()
 }
 
-/// A planted cause: what it is called, how it is planted, and what must be told: causes, stretches, and where each cause is.
+/// A planted cause: its name, how to plant it, and the expected causes, runs and positions.
 type Case = (&'static str, fn() -> Explanation, &'static [(&'static str, u32, u32, u32)]);
 
 #[expect(clippy::too_many_lines, reason = "a table")]
@@ -371,7 +371,7 @@ fn cases() -> Vec<Case> {
         (
             "failed before it was computed",
             || {
-                let (engine, control) = start_stored(2, 4096);
+                let (engine, control) = start_with_host_cache(2, 4096);
                 control.fail(Some(FailureMode::All));
                 assert!(collect(engine.submit(greedy(&text('A', 1, 100), 4), None).unwrap()).is_err());
                 control.fail(None);
@@ -382,7 +382,7 @@ fn cases() -> Vec<Case> {
         (
             "failed after it was computed",
             || {
-                let (engine, control) = start_stored(2, 4096);
+                let (engine, control) = start_with_host_cache(2, 4096);
                 control.allow(Some(3));
                 let stream = engine.submit(greedy(&text('A', 1, 100), 40), None).unwrap();
                 wait_until(&engine, |stats| stats.n_decodes == 3);
@@ -421,7 +421,7 @@ fn cases() -> Vec<Case> {
         (
             "waited for",
             || {
-                let (engine, control) = start_stored(2, 4096);
+                let (engine, control) = start_with_host_cache(2, 4096);
                 let told = together(&engine, &control, [greedy(&text('A', 1, 100), 1), asking(&text('A', 1, 100))]);
                 assert_eq!(told.n_awaited, 99);
                 told
@@ -431,7 +431,7 @@ fn cases() -> Vec<Case> {
         (
             "waited for, and edited",
             || {
-                let (engine, control) = start_stored(2, 4096);
+                let (engine, control) = start_with_host_cache(2, 4096);
                 let edited = joined(&[&text('A', 1, 60), &text('Q', 2, 60)]);
                 let told = together(&engine, &control, [greedy(&text('A', 1, 100), 1), asking(&edited)]);
                 assert_eq!(told.n_awaited, 60);
@@ -535,7 +535,7 @@ fn cases() -> Vec<Case> {
         (
             "not to be brought back",
             || {
-                let (engine, control) = start_stored(2, 1024);
+                let (engine, control) = start_with_host_cache(2, 1024);
                 run(&engine, greedy(&text('A', 1, 200), 1));
                 wait_until(&engine, |stats| stats.n_cells_used == 0);
                 control.fail_states(true);
@@ -547,7 +547,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn each_planted_cause_is_named() {
+fn each_planted_cause_is_reported() {
     let cases = cases();
     assert!(cases.len() >= 50, "{} causes are planted", cases.len());
     let mut wrong = Vec::new();
@@ -562,7 +562,7 @@ fn each_planted_cause_is_named() {
 }
 
 #[test]
-fn a_window_that_moved_on_is_named() {
+fn a_window_that_has_moved_on_is_reported() {
     let (engine, _) = windowed(32, Some(0));
     run(&engine, greedy(&text('A', 1, 200), 4));
     let told = explained(&engine, asking(&joined(&[&text('A', 1, 100), &text('Q', 2, 60)])));
@@ -571,7 +571,7 @@ fn a_window_that_moved_on_is_named() {
 }
 
 #[test]
-fn a_cause_is_told_with_its_place_and_what_stands_there_on_both_sides() {
+fn a_cause_is_reported_with_its_position_and_both_texts() {
     let engine = stored();
     run(&engine, owned("me", greedy(&joined(&[&text('A', 1, 50), "0123456789", &prompt(2, 60)]), 4)));
     let told = explained(&engine, owned("me", asking(&joined(&[&text('A', 1, 50), "01234x6789", &prompt(2, 60)]))));
@@ -586,7 +586,7 @@ fn a_cause_is_told_with_its_place_and_what_stands_there_on_both_sides() {
 }
 
 #[test]
-fn why_something_left_is_told_and_how_long_ago() {
+fn the_reason_and_age_of_an_eviction_are_reported() {
     let why = |told: &Explanation| match told.computed[0].cause {
         Cause::Evicted(Some((why, ago))) if ago < Duration::from_secs(60) => Some(why),
         _ => None,
@@ -604,13 +604,13 @@ fn why_something_left_is_told_and_how_long_ago() {
 }
 
 #[test]
-fn nothing_that_others_sent_or_were_told_is_ever_told() {
+fn explanations_never_reveal_texts_of_other_owners() {
     let mut state = 11_u64;
     let mut chance = |n: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % n
     };
-    // What each owner says is made of letters of its own; beginnings and answers are of digits and of whatever is drawn.
+    // The texts of each owner consist of its own letters; beginnings and answers consist of digits and sampled tokens.
     let owners = [Some("a"), Some("b"), None];
     let letters = ['a', 'b', 'c'];
     for memory in [MEMORY, MemoryKind { forks: ForkRule::AtEnd, ..MEMORY }] {
@@ -644,7 +644,7 @@ fn nothing_that_others_sent_or_were_told_is_ever_told() {
 }
 
 #[test]
-fn what_is_told_does_not_depend_on_what_others_sent_and_the_cache_has_lost() {
+fn explanations_do_not_depend_on_evicted_texts_of_other_owners() {
     let asked = joined(&[&text('A', 1, 60), &text('Q', 3, 60)]);
     for lost in [text('A', 1, 100), joined(&["{", &asked]), joined(&["Z>>", &asked[1..]]), asked.clone()] {
         for with_others in [false, true] {
@@ -655,7 +655,7 @@ fn what_is_told_does_not_depend_on_what_others_sent_and_the_cache_has_lost() {
             assert_eq!(named(&told), [("never_seen", 0..120, 0)], "{lost}");
         }
     }
-    // The same with what it was answered, while it runs, and with other adapters.
+    // Repeats the prompt with its answer, while it runs, and with other adapters.
     let (engine, _) = start_with(limits(2, 512), |runner| runner.with_adapters(&[0.0]));
     let answered = run(&engine, owned("a", greedy(&text('A', 1, 100), 20))).remove(0);
     let asked = text('A', 1, 100);
@@ -669,29 +669,29 @@ fn what_is_told_does_not_depend_on_what_others_sent_and_the_cache_has_lost() {
     assert_eq!(named(&told), [("differs", n_found..114, n_found)], "what is found tells its own end alone");
 }
 
-/// Cause, stretch and place of each.
+/// Cause, run and position of each.
 fn named(told: &Explanation) -> Vec<(&'static str, std::ops::Range<u32>, u32)> {
     told.computed.iter().map(|one| (one.cause.name(), one.range.clone(), one.at)).collect()
 }
 
 #[test]
-fn texts_share_what_they_have_before_an_activated_adapter_counts() {
+fn texts_share_the_cells_before_an_activated_adapter_applies() {
     let (engine, _) = start_with(limits(1, 256), |runner| runner.with_adapters(&[0.0]).invoked_by(0, &tokens_of("#!")));
     let invoking = |shared: usize, rest: u64| joined(&[&text('A', 1, 100)[..shared], "#!", &prompt(rest, 30)]);
     run(&engine, adapted(&[(0, 1.0)], greedy(&invoking(60, 2), 1)));
     let told = explained(&engine, adapted(&[(0, 1.0)], asking(&invoking(80, 3))));
     assert_eq!(named(&told), [("differs", 60..112, 60)]);
-    // The model's own text goes on with what the adapter has read.
+    // The model's own text continues with the tokens that the adapter has read.
     let told = explained(&engine, asking(&invoking(60, 2)));
     assert_eq!(named(&told), [("other_adapters", 60..92, 60)]);
-    // Evicted, it is known by the text with another change.
+    // Evicted, it is known from the text with another adapter schedule.
     run(&engine, greedy(&text('B', 2, 250), 4));
     let told = explained(&engine, adapted(&[(0, 1.0)], asking(&invoking(50, 4))));
     assert_eq!(named(&told), [("evicted", 0..50, 0), ("differs", 50..82, 50)]);
 }
 
 #[test]
-fn only_the_first_branch_of_who_asks_is_told() {
+fn only_the_first_branch_of_a_request_is_explained() {
     let engine = stored();
     let explanations = |request| {
         let branches = run(&engine, request);
@@ -702,8 +702,8 @@ fn only_the_first_branch_of_who_asks_is_told() {
 }
 
 #[test]
-fn a_stream_tells_it_before_any_token_once_its_prompt_was_looked_up() {
-    let (engine, control) = start_stored(1, 4096);
+fn an_explanation_is_available_before_any_token() {
+    let (engine, control) = start_with_host_cache(1, 4096);
     let shared = text('A', 1, 50);
     run(&engine, greedy(&joined(&[&shared, &prompt(2, 50)]), 4));
     control.allow(Some(0));
@@ -720,12 +720,12 @@ fn a_stream_tells_it_before_any_token_once_its_prompt_was_looked_up() {
     assert_eq!((told.computed[0].byte, told.computed[0].here.starts_with("QQ")), (50, true), "with its place");
     assert_eq!(before.explanation(), None, "it was not asked for");
     control.allow(None);
-    assert_eq!(told_at_end(completions), told);
+    assert_eq!(explanation_at_end(completions), told);
 }
 
 #[test]
-fn a_stream_whose_sequence_was_preempted_tells_what_it_told_before() {
-    let (engine, control) = start_stored(2, 200);
+fn a_preemption_does_not_change_the_explanation() {
+    let (engine, control) = start_with_host_cache(2, 200);
     control.allow(Some(0));
     let completions = engine.submit(Request { max_tokens: Some(40), ..asking(&text('A', 1, 60)) }, None).unwrap();
     step_until(&engine, &control, |stats| stats.n_predicted >= 5);
@@ -736,12 +736,12 @@ fn a_stream_whose_sequence_was_preempted_tells_what_it_told_before() {
     step_until(&engine, &control, |stats| stats.n_preempted > 0);
     assert_eq!(completions.explanation().as_ref(), Some(&told));
     control.allow(None);
-    assert_eq!(told_at_end(completions), told);
+    assert_eq!(explanation_at_end(completions), told);
     assert!(urgent.into_iter().all(|stream| collect(stream).is_ok()));
 }
 
 #[test]
-fn searches_and_branches_of_several_requests_tell_it_while_they_run() {
+fn beam_searches_and_branches_of_several_requests_are_explained_while_they_run() {
     let search = BeamSearch { width: 3, length_penalty: 1.0, is_stochastic: false };
     let (engine, control) = start_with(limits(4, 4096), FakeRunner::without_end);
     let searching = Request { diversity: Diversity::Beams(search), n: 3, max_tokens: Some(8), ..asking(&text('A', 1, 60)) };
@@ -756,13 +756,13 @@ fn searches_and_branches_of_several_requests_tell_it_while_they_run() {
         step(&engine, &control);
         assert_eq!(completions.explanation().as_ref(), Some(&told));
         control.allow(None);
-        assert_eq!(told_at_end(completions), told);
+        assert_eq!(explanation_at_end(completions), told);
     }
 }
 
 #[test]
-fn what_could_not_be_brought_back_is_told_while_the_rest_is_computed() {
-    let (engine, control) = start_stored(2, 1024);
+fn a_failed_reload_is_explained_while_the_rest_is_computed() {
+    let (engine, control) = start_with_host_cache(2, 1024);
     run(&engine, greedy(&text('A', 1, 200), 1));
     wait_until(&engine, |stats| stats.n_cells_used == 0);
     control.fail_states(true);
@@ -773,11 +773,11 @@ fn what_could_not_be_brought_back_is_told_while_the_rest_is_computed() {
     let told = completions.explanation().unwrap();
     assert_eq!(named(&told), [("not_restored", 0..199, 0), ("last_token", 199..200, 199)]);
     control.allow(None);
-    assert_eq!(told_at_end(completions), told);
+    assert_eq!(explanation_at_end(completions), told);
 }
 
-/// A job whose prompt is so many times the token 1.
-fn job(request_id: u64, n: usize) -> crate::engine::request_group::RequestGroup {
+/// Creates a group whose prompt is `n` times the token 1.
+fn group(request_id: u64, n: usize) -> crate::engine::request_group::RequestGroup {
     use crate::engine::request_group::{QueuePermit, RequestGroup};
     use crate::sampling::Sampler;
     use crate::sampling::token_strings::tests::Pieces;
@@ -791,23 +791,23 @@ fn job(request_id: u64, n: usize) -> crate::engine::request_group::RequestGroup 
 }
 
 #[test]
-fn a_branch_that_leaves_again_is_remembered_as_it_is_then() {
+fn the_history_keeps_the_latest_text_of_a_branch() {
     let drawn = |own: &[Token]| {
-        let mut tokens = Tokens::new(job(0, 2).prompt);
+        let mut tokens = Tokens::new(group(0, 2).prompt);
         for &token in own {
             tokens.push(token);
         }
         tokens
     };
     let mut history = History::default();
-    history.begin(&job(0, 2));
+    history.add_request(&group(0, 2));
     for (index, own) in [(0, &[5, 6][..]), (1, &[7]), (2, &[8, 9]), (0, &[5, 6, 10]), (1, &[7, 11, 12])] {
-        history.leave(0, index, &drawn(own), 2);
+        history.update_text(0, index, &drawn(own), 2);
     }
     let asking = |own: &[Token]| {
-        let mut job = job(1, 2);
-        job.prompt = drawn(own).first_with(u32::try_from(2 + own.len()).unwrap(), &[]);
-        history.remembered(&job).nearest.map(|nearest| nearest.n_common)
+        let mut group = group(1, 2);
+        group.prompt = drawn(own).first_with(u32::try_from(2 + own.len()).unwrap(), &[]);
+        history.lookup(&group).nearest.map(|nearest| nearest.n_common)
     };
     for own in [&[5, 6, 10][..], &[7, 11, 12], &[8, 9]] {
         assert_eq!(asking(own), Some(2 + u32::try_from(own.len()).unwrap()), "{own:?}");
@@ -816,29 +816,29 @@ fn a_branch_that_leaves_again_is_remembered_as_it_is_then() {
 }
 
 #[test]
-fn what_is_remembered_is_bounded() {
+fn the_history_is_bounded() {
     let mut history = History::default();
-    for request_id in 0..2 * MAX_REMEMBERED_REQUESTS as u64 {
-        history.begin(&job(request_id, 10));
+    for request_id in 0..2 * MAX_HISTORY_REQUESTS as u64 {
+        history.add_request(&group(request_id, 10));
     }
-    assert_eq!(history.size(), (10 * MAX_REMEMBERED_REQUESTS, MAX_REMEMBERED_REQUESTS));
-    let mut drawn = Tokens::new(job(0, 10).prompt);
+    assert_eq!(history.size(), (10 * MAX_HISTORY_REQUESTS, MAX_HISTORY_REQUESTS));
+    let mut drawn = Tokens::new(group(0, 10).prompt);
     (0..90).for_each(|_| drawn.push(1));
-    let last = 2 * MAX_REMEMBERED_REQUESTS as u64 - 1;
+    let last = 2 * MAX_HISTORY_REQUESTS as u64 - 1;
     for index in 0..100 {
-        history.leave(last, index, &drawn, 10);
+        history.update_text(last, index, &drawn, 10);
     }
-    let n_drawn = history.size().0 - 10 * MAX_REMEMBERED_REQUESTS;
+    let n_drawn = history.size().0 - 10 * MAX_HISTORY_REQUESTS;
     assert!((9_000..11_250).contains(&n_drawn), "{n_drawn} for 9,000 that were drawn");
     for request_id in 10_000..10_008 {
-        history.begin(&job(request_id, MAX_REMEMBERED / 4));
+        history.add_request(&group(request_id, MAX_HISTORY_TOKENS / 4));
     }
-    assert_eq!(history.size(), (MAX_REMEMBERED, 4));
-    history.begin(&job(20_000, MAX_REMEMBERED + 1));
+    assert_eq!(history.size(), (MAX_HISTORY_TOKENS, 4));
+    history.add_request(&group(20_000, MAX_HISTORY_TOKENS + 1));
     assert_eq!(history.size(), (0, 0), "what is longer than all that is remembered is not");
-    history.lose(
+    history.add_evictions(
         (0..10_000).map(|_| crate::cache::EvictedRun { maker: 0, range: 0..1, why: EvictionCause::Pool }),
         std::time::Instant::now(),
     );
-    assert_eq!(history.n_lost(), crate::cache::MAX_EVICTED_RUNS);
+    assert_eq!(history.n_evicted(), crate::cache::MAX_EVICTED_RUNS);
 }

@@ -6,7 +6,7 @@ fn decode_error() -> Error {
 }
 
 #[test]
-fn a_failed_decode_ends_its_sequences_with_an_error_and_the_engine_goes_on() {
+fn a_failed_decode_ends_its_sequences_with_an_error_and_the_engine_continues() {
     let (engine, control) = start(limits(2, 256));
     control.fail(Some(FailureMode::All));
     let stream = engine.submit(drawn(&prompt(1, 20), 2, 5), None).unwrap();
@@ -18,7 +18,7 @@ fn a_failed_decode_ends_its_sequences_with_an_error_and_the_engine_goes_on() {
 }
 
 #[test]
-fn a_prompt_that_cannot_be_computed_does_not_end_the_streams_beside_it() {
+fn a_prompt_that_cannot_be_computed_does_not_end_other_streams() {
     let (engine, control) = start(limits(2, 1024));
     control.allow(Some(3));
     let stream = engine.submit(greedy(&prompt(1, 30), 40), None).unwrap();
@@ -31,7 +31,7 @@ fn a_prompt_that_cannot_be_computed_does_not_end_the_streams_beside_it() {
 }
 
 #[test]
-fn a_runner_that_cannot_be_built_is_the_error_of_the_start() {
+fn start_returns_the_error_of_a_runner_that_cannot_be_built() {
     let error = Error::InvalidConfig { param: "n_ctx", message: "too large".into() };
     let failed = Engine::start(limits(1, 256), {
         let error = error.clone();

@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::constraints::held_to;
 use super::*;
-use crate::engine::fork_builder::MAX_SILENT;
-use crate::engine::fork_request::{MAX_FORKED_TOKENS, READ_AGAIN};
+use crate::engine::fork_builder::MAX_EMPTY_TOKENS;
+use crate::engine::fork_request::{MAX_COPIED_TOKENS, REPLAY_COST};
 use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ForkTextBoundary, PendingFork};
 use crate::fake_runner::{END, spelling_of};
 use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
 
-/// Most tokens that a step reads again for forks.
-const MAX_READ: usize = MAX_FORKED_TOKENS / READ_AGAIN;
+/// Maximum number of tokens that a step replays for forks.
+const MAX_READ: usize = MAX_COPIED_TOKENS / REPLAY_COST;
 
-/// What [`Counting`] does not allow.
+/// The token that [`Counting`] rejects.
 const FORBIDDEN: Token = 9;
 
-/// Allows all but one token, and counts what all of it are told.
+/// Allows all but one token, and counts the accepted tokens of all copies.
 #[derive(Debug, Clone, Default)]
 struct Counting {
     n_told: Arc<AtomicUsize>,
@@ -47,22 +47,22 @@ impl Constraint for Counting {
     }
 }
 
-/// The request with its branches held to next to nothing, and how many tokens that was told.
+/// Returns the request with its branches constrained to almost nothing, and the counter of accepted tokens.
 fn counted(request: Request) -> (Request, Arc<AtomicUsize>) {
     let counting = Counting::default();
     let n_told = Arc::clone(&counting.n_told);
     (Request { constraint: Some(SharedConstraint(Arc::new(counting))), ..request }, n_told)
 }
 
-/// Steps until a fork is answered; returns how many that took. Each reads at most as much as it may, and one more token for each
-/// branch that draws.
+/// Steps until a fork is answered; returns the number of steps. Each replays at most the limit, plus one token for each branch
+/// that samples.
 fn n_steps_of(engine: &Engine, control: &FakeControl, fork: &PendingFork, n_told: &AtomicUsize) -> usize {
     let mut n_steps = 0;
     control.hold();
     while !fork.is_ready() {
         let (n_before, n_predicted) = (n_told.load(Ordering::Relaxed), engine.stats().n_predicted);
         step(engine, control);
-        // All that the worker reads for the next decode is read by then.
+        // All that the worker reads for the next decode has been read by then.
         control.hold();
         n_steps += 1;
         let n_read = n_told.load(Ordering::Relaxed) - n_before;
@@ -72,25 +72,31 @@ fn n_steps_of(engine: &Engine, control: &FakeControl, fork: &PendingFork, n_told
     n_steps
 }
 
-/// So many forks of branch 0 at its end, which go on as it does.
-fn alike(n: u32) -> Fork {
-    Fork { branch: 0, at: ForkPoint::End, append: Vec::new(), ways: ForkKind::Alike(n), into: ForkDestination::SameStream }
+/// Creates `n` forks of branch 0 at its end with its parameters.
+fn same_params(n: u32) -> Fork {
+    Fork {
+        branch: 0,
+        at: ForkPoint::End,
+        append: Vec::new(),
+        kind: ForkKind::Continue(n),
+        destination: ForkDestination::SameStream,
+    }
 }
 
-fn on_its_own(fork: Fork) -> Fork {
-    Fork { into: ForkDestination::OwnStream(None), ..fork }
+fn in_own_stream(fork: Fork) -> Fork {
+    Fork { destination: ForkDestination::OwnStream(None), ..fork }
 }
 
-/// A greedy request that forks may go on as.
-fn anew(max_tokens: u32) -> Request {
+/// Creates a greedy request with which forks may continue.
+fn with_params(max_tokens: u32) -> Request {
     Request { prompt: Prompt::default(), ..greedy("x", max_tokens) }
 }
 
-fn own_way(requests: Vec<Request>) -> ForkKind {
-    ForkKind::Anew { requests, with_own_seeds: true }
+fn restart(requests: Vec<Request>) -> ForkKind {
+    ForkKind::Restart { requests, with_own_seeds: true }
 }
 
-/// Branch 0 of a request, after it has drawn `n` tokens; decodes are held.
+/// Returns branch 0 of a request, after it has sampled `n` tokens; decodes are held.
 fn drawing(engine: &Engine, control: &FakeControl, request: Request, n: u32) -> Completions {
     control.allow(Some(0));
     let completions = engine.submit(request, None).unwrap();
@@ -100,7 +106,7 @@ fn drawing(engine: &Engine, control: &FakeControl, request: Request, n: u32) -> 
     completions
 }
 
-/// Forks while decodes are held: so few run until the worker answers that the branch goes on.
+/// Forks while decodes are held: as few run as the worker needs to answer.
 fn forked(control: &FakeControl, completions: &Completions, fork: Fork) -> Result<ForkResult, Error> {
     let asked = completions.request_fork(fork, None)?;
     while !asked.is_ready() {
@@ -110,7 +116,7 @@ fn forked(control: &FakeControl, completions: &Completions, fork: Fork) -> Resul
     asked.wait()
 }
 
-/// What a greedy continuation of `tokens` by `n` more must be.
+/// Returns the expected greedy continuation of `tokens` by `n` tokens.
 fn expected_after(mut tokens: Vec<Token>, n: usize) -> Vec<Token> {
     let start = tokens.len();
     (0..n).for_each(|_| tokens.push(FakeRunner::next_token(&tokens)));
@@ -128,23 +134,23 @@ fn n_computed(branch: &Branch) -> u32 {
 #[test]
 fn forks_at_the_end_of_a_running_branch_compute_nothing() {
     for (n_slots, length, recurrent) in [(4, 60, false), (1, 60, false), (4, 5, false), (8, 60, true)] {
-        let (engine, control) = if recurrent { start_recurrent(n_slots, 4096) } else { start_stored(n_slots, 4096) };
+        let (engine, control) = if recurrent { start_recurrent(n_slots, 4096) } else { start_with_host_cache(n_slots, 4096) };
         let text = prompt(1, length);
         let completions = drawing(&engine, &control, greedy(&text, 20), 6);
-        let made = forked(&control, &completions, alike(2)).unwrap();
+        let made = forked(&control, &completions, same_params(2)).unwrap();
         assert_eq!((made.branches, made.stream.is_none()), (1..3, true));
-        let n_said = made.n_said as usize;
+        let n_sampled = made.n_sampled as usize;
         control.allow(None);
         let branches = collect(completions).unwrap();
         let n_at = branches[1].finished.usage.n_cached as usize - length;
         assert!((6..20).contains(&n_at), "{n_at}");
-        assert_eq!(n_said, n_at);
+        assert_eq!(n_sampled, n_at);
         for fork in &branches[1..] {
             assert_eq!((n_computed(fork), fork.finished.usage.n_cached as usize), (0, length + n_at));
             assert_eq!(fork.tokens, expected(&text, n_at + 20)[n_at..]);
             assert_eq!(fork.text, String::from_utf8_lossy(&bytes_of(&fork.tokens)));
         }
-        // Each but the last token that it draws is computed by its branch.
+        // All sampled tokens but the last are computed by its branch.
         assert_eq!(control.n_computed(), length + 3 * 19, "{n_slots} slots, {length} tokens, recurrent: {recurrent}");
         let stats = wait_until(&engine, is_idle).branches;
         assert_eq!((stats.n_started, stats.n_forked, stats.n_computed), (3, 2, 0));
@@ -153,16 +159,16 @@ fn forks_at_the_end_of_a_running_branch_compute_nothing() {
 }
 
 #[test]
-fn forks_further_back_compute_one_token() {
+fn forks_before_the_end_compute_one_token() {
     let (engine, control) = start(limits(4, 4096));
     let text = prompt(1, 60);
     let completions = drawing(&engine, &control, greedy(&text, 20), 9);
     let n_bytes = bytes_of(&expected(&text, 7)).len();
     let places = [(ForkPoint::Token(4), 4), (ForkPoint::Byte(n_bytes), 7), (ForkPoint::Token(0), 0)];
     let forks = places.map(|(at, n)| {
-        let made = forked(&control, &completions, on_its_own(Fork { at, ..alike(1) })).unwrap();
+        let made = forked(&control, &completions, in_own_stream(Fork { at, ..same_params(1) })).unwrap();
         let stream = made.stream.unwrap();
-        assert_eq!((stream.n_prompt(), made.n_said as usize), (60 + n, n));
+        assert_eq!((stream.n_prompt(), made.n_sampled as usize), (60 + n, n));
         (stream, n)
     });
     control.allow(None);
@@ -174,12 +180,12 @@ fn forks_further_back_compute_one_token() {
 }
 
 #[test]
-fn what_is_appended_is_computed_and_nothing_else() {
+fn forks_with_appended_tokens_compute_only_those() {
     let (engine, control) = start(limits(4, 4096));
     let text = prompt(1, 60);
     let completions = drawing(&engine, &control, greedy(&text, 40), 6);
     let more = "and then?";
-    let made = forked(&control, &completions, on_its_own(Fork { append: tokens_of(more), ..alike(3) })).unwrap();
+    let made = forked(&control, &completions, in_own_stream(Fork { append: tokens_of(more), ..same_params(3) })).unwrap();
     let stream = made.stream.unwrap();
     let n_at = stream.n_prompt() - 60 - more.len();
     control.allow(None);
@@ -191,22 +197,24 @@ fn what_is_appended_is_computed_and_nothing_else() {
 }
 
 #[test]
-fn a_state_is_kept_for_forks_that_start_after_their_branch_has_gone_on() {
+fn a_checkpoint_is_saved_for_forks_that_start_after_their_branch_has_advanced() {
     let many = 2 * MAX_READ + 1;
-    // No slot is free, and few ids; what is appended takes several steps to read; both, further on.
+    // No slot is free, and few ids; the appended tokens take several steps to replay; both, at an earlier position.
     for (n_slots, n_orders, n_appended) in [(1, 1, 10), (1, 4, 0), (2, 3, 10), (4, 1, many), (1, 2, many), (4, 2, many)] {
         let (engine, control) = start_recurrent(n_slots, 40_000);
         let text = prompt(1, 60);
         let completions = drawing(&engine, &control, greedy(&text, 40), 6);
         let append = vec![30; n_appended];
-        let fork = || on_its_own(Fork { append: append.clone(), ways: own_way(vec![anew(3), anew(2)]), ..alike(1) });
+        let fork = || {
+            in_own_stream(Fork { append: append.clone(), kind: restart(vec![with_params(3), with_params(2)]), ..same_params(1) })
+        };
         let asked: Vec<PendingFork> = (0..n_orders).map(|_| completions.request_fork(fork(), None).unwrap()).collect();
         (0..5).for_each(|_| step(&engine, &control));
         control.allow(None);
         for fork in asked {
             let made = fork.wait().unwrap();
             let branches = collect(made.stream.unwrap()).unwrap();
-            let begun = [tokens_of(&text), expected(&text, made.n_said as usize), append.clone()].concat();
+            let begun = [tokens_of(&text), expected(&text, made.n_sampled as usize), append.clone()].concat();
             assert_eq!(branches[0].tokens, expected_after(begun, 3));
             let n: u32 = branches.iter().map(n_computed).sum();
             assert!(n as usize <= n_appended, "{n} of {n_appended}: {n_slots} slots, {n_orders} forks");
@@ -217,8 +225,8 @@ fn a_state_is_kept_for_forks_that_start_after_their_branch_has_gone_on() {
 }
 
 #[test]
-fn a_state_is_kept_for_forks_that_find_no_cells_though_a_slot_is_free() {
-    // What is appended does not fit beside another branch; one that was preempted goes first.
+fn a_checkpoint_is_saved_for_forks_that_find_a_slot_but_no_cells() {
+    // The appended tokens do not fit with another branch running; a preempted branch goes first.
     for (n_appended, is_preempted) in [(140, false), (10, true)] {
         let (engine, control) = start_recurrent(4, if is_preempted { 330 } else { 420 });
         let text = prompt(1, 60);
@@ -232,16 +240,16 @@ fn a_state_is_kept_for_forks_that_find_no_cells_though_a_slot_is_free() {
             if is_preempted { stats.n_preempted == 1 } else { n_running == 2 }
         });
         let append = vec![30; n_appended];
-        let fork = on_its_own(Fork { append: append.clone(), ways: own_way(vec![anew(3)]), ..alike(1) });
+        let fork = in_own_stream(Fork { append: append.clone(), kind: restart(vec![with_params(3)]), ..same_params(1) });
         let asked = completions.request_fork(fork, None).unwrap();
         (0..5).for_each(|_| step(&engine, &control));
         let stats = engine.stats();
         assert!(stats.slots.iter().any(|slot| slot.running.is_none()), "{stats:?}");
         control.allow(None);
         let made = asked.wait().unwrap();
-        assert!(made.n_said < 59, "its branch goes on");
+        assert!(made.n_sampled < 59, "its branch goes on");
         let branches = collect(made.stream.unwrap()).unwrap();
-        let begun = [tokens_of(&text), expected(&text, made.n_said as usize), append].concat();
+        let begun = [tokens_of(&text), expected(&text, made.n_sampled as usize), append].concat();
         assert_eq!(branches[0].tokens, expected_after(begun, 3));
         assert_eq!(n_computed(&branches[0]) as usize, n_appended);
         assert_eq!(collect(completions).unwrap()[0].tokens, expected(&text, 60));
@@ -253,44 +261,45 @@ fn a_state_is_kept_for_forks_that_find_no_cells_though_a_slot_is_free() {
 }
 
 #[test]
-fn branches_that_have_ended_are_forked_as_long_as_their_stream_is_held() {
+fn ended_branches_can_be_forked_while_their_stream_is_held() {
     let (engine, control) = start(limits(4, 4096));
     let text = prompt(1, 60);
     let completions = engine.submit(greedy(&text, 12), None).unwrap();
     wait_until(&engine, |stats| stats.n_predicted == 12 && is_idle(stats));
     let before = control.n_computed();
-    let stream = completions.fork(on_its_own(alike(2))).unwrap().stream.unwrap();
+    let stream = completions.fork(in_own_stream(same_params(2))).unwrap().stream.unwrap();
     let branches = collect(stream).unwrap();
     assert!(branches.iter().all(|branch| branch.tokens == expected(&text, 24)[12..]));
-    // The last token was drawn and never computed.
+    // The last token was sampled and never computed.
     assert_eq!(control.n_computed() - before, 1 + 2 * 11);
-    let Err(Error::InvalidRequest { param: "stream", .. }) = forked(&control, &completions, alike(1)) else {
+    let Err(Error::InvalidRequest { param: "stream", .. }) = forked(&control, &completions, same_params(1)) else {
         panic!("it has ended")
     };
     let Err(Error::InvalidRequest { param: "branch", .. }) =
-        forked(&control, &completions, Fork { branch: 1, ..on_its_own(alike(1)) })
+        forked(&control, &completions, Fork { branch: 1, ..in_own_stream(same_params(1)) })
     else {
         panic!("there is none")
     };
 }
 
 #[test]
-fn forks_of_their_own_way_begin_anew_over_the_text() {
+fn forks_with_new_parameters_restart_after_the_text() {
     let (engine, control) = start(limits(6, 4096));
     let text = prompt(1, 60);
     let completions = drawing(&engine, &control, drawn(&text, 1, 60), 8);
     let ways = vec![
-        Request { n: 2, seed: 9, ..Request { sampling: SamplingParams::default(), ..anew(10) } },
-        Request { stop: vec!["e".to_owned()], ..anew(90) },
-        anew(4),
+        Request { n: 2, seed: 9, ..Request { sampling: SamplingParams::default(), ..with_params(10) } },
+        Request { stop: vec!["e".to_owned()], ..with_params(90) },
+        with_params(4),
     ];
-    let made = forked(&control, &completions, Fork { at: ForkPoint::Token(5), ways: own_way(ways.clone()), ..alike(1) }).unwrap();
+    let made =
+        forked(&control, &completions, Fork { at: ForkPoint::Token(5), kind: restart(ways.clone()), ..same_params(1) }).unwrap();
     assert_eq!((made.branches, made.seed), (1..5, 9));
     control.allow(None);
     let branches = collect(completions).unwrap();
     let mut begun = tokens_of(&text);
     begun.extend(&branches[0].tokens[..5]);
-    let asked = ways.into_iter().map(|way| Request { prompt: Prompt::from_tokens(begun.clone()), ..way });
+    let asked = ways.into_iter().map(|params| Request { prompt: Prompt::from_tokens(begun.clone()), ..params });
     let alone: Vec<Branch> = asked.flat_map(|request| run(&engine, request)).collect();
     for (fork, alone) in branches[1..].iter().zip(&alone) {
         assert_eq!((&fork.tokens, &fork.text), (&alone.tokens, &alone.text));
@@ -299,11 +308,11 @@ fn forks_of_their_own_way_begin_anew_over_the_text() {
 }
 
 #[test]
-fn the_texts_of_a_branch_and_of_its_fork_are_one_text_but_for_what_their_seam_tells() {
+fn the_texts_of_a_branch_and_its_fork_join_as_their_text_boundary_reports() {
     let (engine, control) = start(limits(4, 4096));
     let request = greedy(&prompt(1, 60), 30);
     let text = String::from_utf8(expected(&prompt(1, 60), 50).into_iter().flat_map(spelling_of).copied().collect()).unwrap();
-    // After five tokens the last one may be the start of a stop string, which the next one shows that it is not.
+    // After five tokens the last one may be the start of a stop string, which the next one rules out.
     let other = ('a'..='z').find(|&letter| !text.contains(&format!("{}{letter}", &text[4..5]))).unwrap();
     let request = Request { stop: vec![format!("{}{other}", &text[4..5])], ..request };
     let held = |unshown: bool| ForkTextBoundary {
@@ -311,42 +320,42 @@ fn the_texts_of_a_branch_and_of_its_fork_are_one_text_but_for_what_their_seam_te
         n_shown_again: 0,
     };
     let cases = [
-        (alike(1), held(false)),
-        (Fork { ways: own_way(vec![anew(10)]), ..alike(1) }, held(true)),
-        (Fork { append: vec![30], ..alike(1) }, held(true)),
-        (Fork { append: vec![30], ways: own_way(vec![anew(10)]), ..alike(1) }, held(true)),
+        (same_params(1), held(false)),
+        (Fork { kind: restart(vec![with_params(10)]), ..same_params(1) }, held(true)),
+        (Fork { append: vec![30], ..same_params(1) }, held(true)),
+        (Fork { append: vec![30], kind: restart(vec![with_params(10)]), ..same_params(1) }, held(true)),
     ];
-    for (nth, (fork, seam)) in cases.into_iter().enumerate() {
+    for (nth, (fork, text_boundary)) in cases.into_iter().enumerate() {
         let is_appended = !fork.append.is_empty();
         let completions = drawing(&engine, &control, request.clone(), 8);
-        let made = forked(&control, &completions, on_its_own(Fork { at: ForkPoint::Token(5), ..fork })).unwrap();
-        assert_eq!(made.seam, seam, "{nth}");
+        let made = forked(&control, &completions, in_own_stream(Fork { at: ForkPoint::Token(5), ..fork })).unwrap();
+        assert_eq!(made.text_boundary, text_boundary, "{nth}");
         control.allow(None);
         let own = collect(made.stream.unwrap()).unwrap().remove(0).text;
         let shown: String = completions.take(5).map(|event| text_of(event.unwrap())).collect();
         assert_eq!(shown, text[..4]);
         if !is_appended {
-            assert!(own.len() > 5 && text.starts_with(&(shown + &seam.unshown + &own)), "{nth}");
+            assert!(own.len() > 5 && text.starts_with(&(shown + &text_boundary.unshown + &own)), "{nth}");
         }
         wait_until(&engine, is_idle);
     }
-    // A branch that has ended has shown what it held back; a fork that goes on as it did may still find the stop string there.
+    // An ended branch has published the text it held back; a fork with its parameters may still complete the stop string there.
     let mut completions = engine.submit(Request { max_tokens: Some(5), ..request }, None).unwrap();
     let shown: String = completions.by_ref().map(|event| text_of(event.unwrap())).take_while(|text| !text.is_empty()).collect();
     wait_until(&engine, is_idle);
     assert_eq!(shown, text[..5]);
     let cases = [
-        (alike(1), ForkTextBoundary { n_shown_again: 1, ..ForkTextBoundary::default() }),
-        (Fork { ways: own_way(vec![anew(10)]), ..alike(1) }, ForkTextBoundary::default()),
-        (Fork { append: vec![30], ..alike(1) }, ForkTextBoundary::default()),
+        (same_params(1), ForkTextBoundary { n_shown_again: 1, ..ForkTextBoundary::default() }),
+        (Fork { kind: restart(vec![with_params(10)]), ..same_params(1) }, ForkTextBoundary::default()),
+        (Fork { append: vec![30], ..same_params(1) }, ForkTextBoundary::default()),
     ];
-    for (nth, (fork, seam)) in cases.into_iter().enumerate() {
-        let made = completions.fork(on_its_own(fork)).unwrap();
-        assert_eq!(made.seam, seam, "{nth} of a branch that has ended");
+    for (nth, (fork, text_boundary)) in cases.into_iter().enumerate() {
+        let made = completions.fork(in_own_stream(fork)).unwrap();
+        assert_eq!(made.text_boundary, text_boundary, "{nth} of a branch that has ended");
     }
 }
 
-/// Writes one letter, and then nothing but a token that spells nothing.
+/// Generates one letter, and then only tokens without text.
 #[derive(Debug, Clone, Default)]
 struct Silent {
     has_begun: bool,
@@ -381,17 +390,19 @@ impl Constraint for Silent {
 }
 
 #[test]
-fn what_was_held_back_is_looked_for_behind_so_many_tokens_that_spell_nothing() {
+fn held_back_text_is_found_behind_a_bounded_number_of_tokens_without_text() {
     let (engine, _) = start_with(limits(1, 4096), FakeRunner::without_end);
     let letter = String::from_utf8(spelling_of(FORBIDDEN).to_vec()).unwrap();
     let constraint = Some(SharedConstraint(Arc::new(Silent::default())));
-    let request = Request { constraint, stop: vec![format!("{letter}!")], ..greedy(&prompt(1, 60), 2 * MAX_SILENT) };
+    let request = Request { constraint, stop: vec![format!("{letter}!")], ..greedy(&prompt(1, 60), 2 * MAX_EMPTY_TOKENS) };
     let completions = engine.submit(request, None).unwrap();
-    wait_until(&engine, |stats| stats.n_predicted == 2 * u64::from(MAX_SILENT) && is_idle(stats));
-    for (n_said, unshown) in [(1, &*letter), (MAX_SILENT, &letter), (MAX_SILENT + 1, ""), (2 * MAX_SILENT - 1, "")] {
-        let fork = Fork { at: ForkPoint::Token(n_said), ways: own_way(vec![anew(1)]), ..alike(1) };
-        let seam = completions.fork(on_its_own(fork)).unwrap().seam;
-        assert_eq!(seam, ForkTextBoundary { unshown: unshown.to_owned(), n_shown_again: 0 }, "{n_said}");
+    wait_until(&engine, |stats| stats.n_predicted == 2 * u64::from(MAX_EMPTY_TOKENS) && is_idle(stats));
+    for (n_sampled, unshown) in
+        [(1, &*letter), (MAX_EMPTY_TOKENS, &letter), (MAX_EMPTY_TOKENS + 1, ""), (2 * MAX_EMPTY_TOKENS - 1, "")]
+    {
+        let fork = Fork { at: ForkPoint::Token(n_sampled), kind: restart(vec![with_params(1)]), ..same_params(1) };
+        let text_boundary = completions.fork(in_own_stream(fork)).unwrap().text_boundary;
+        assert_eq!(text_boundary, ForkTextBoundary { unshown: unshown.to_owned(), n_shown_again: 0 }, "{n_sampled}");
     }
 }
 
@@ -402,33 +413,34 @@ fn only_branch(forked: ForkResult) -> Branch {
     branches.remove(0)
 }
 
-/// The first byte of "é", and the second.
+/// The first and the second byte of "é".
 const HALVES: [Token; 2] = [1, 2];
 
-/// A finished stream that ends with the first byte of "é", and its finished fork. The grammar of the fork allows only `éXYé!` from that
-/// byte on, and the fork stops at `stop`.
+/// Returns a finished stream that ends with the first byte of "é", and its finished fork. The grammar of the fork allows only
+/// `éXYé!` from that byte on, and the fork stops at `stop`.
 fn fork_with_a_grammar(engine: &Engine, stop: &[&str]) -> (Completions, ForkResult) {
     let (request, _) = held_to(greedy(&prompt(1, 60), 1), vec![HALVES[0]]);
     let completions = engine.submit(request, None).unwrap();
     let script = [&[HALVES[1]][..], &tokens_of("XY"), &HALVES, &tokens_of("!")].concat();
-    let (way, _) = held_to(anew(40), script);
-    let way = Request { stop: stop.iter().map(|&stop| stop.to_owned()).collect(), ..way };
+    let (params, _) = held_to(with_params(40), script);
+    let params = Request { stop: stop.iter().map(|&stop| stop.to_owned()).collect(), ..params };
     wait_until(engine, is_idle);
-    let fork = completions.fork(on_its_own(Fork { at: ForkPoint::Token(1), ways: own_way(vec![way]), ..alike(1) })).unwrap();
+    let fork =
+        completions.fork(in_own_stream(Fork { at: ForkPoint::Token(1), kind: restart(vec![params]), ..same_params(1) })).unwrap();
     wait_until(engine, is_idle);
     (completions, fork)
 }
 
 #[test]
-fn a_fork_of_a_fork_continues_its_grammar_and_the_character_that_it_has_begun() {
+fn a_fork_of_a_fork_continues_its_grammar_and_incomplete_character() {
     let (engine, _) = start(limits(4, 4096));
     let (_first, fork) = fork_with_a_grammar(&engine, &[]);
     let fork_stream = fork.stream.unwrap();
     for (n_drawn, text) in [(0, "éXYé!"), (1, "XYé!"), (2, "Yé!"), (3, "é!"), (4, "é!"), (5, "!"), (6, "")] {
-        let second = fork_stream.fork(on_its_own(Fork { at: ForkPoint::Token(n_drawn), ..alike(1) })).unwrap();
+        let second = fork_stream.fork(in_own_stream(Fork { at: ForkPoint::Token(n_drawn), ..same_params(1) })).unwrap();
         let second_stream = second.stream.unwrap();
         wait_until(&engine, is_idle);
-        let third = second_stream.fork(on_its_own(Fork { at: ForkPoint::Token(0), ..alike(1) })).unwrap();
+        let third = second_stream.fork(in_own_stream(Fork { at: ForkPoint::Token(0), ..same_params(1) })).unwrap();
         assert_eq!(only_branch(third).text, text, "a fork of the fork of the fork, which was forked after {n_drawn} tokens");
         assert_eq!(collect(second_stream).unwrap()[0].text, text, "after {n_drawn} tokens");
     }
@@ -440,28 +452,28 @@ fn a_fork_of_a_running_fork_continues_its_grammar() {
     let (engine, control) = start(limits(4, 4096));
     let completions = drawing(&engine, &control, greedy(&prompt(1, 60), 400), 3);
     let script = tokens_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ").repeat(4);
-    let (way, _) = held_to(anew(200), script.clone());
-    let fork = on_its_own(Fork { ways: own_way(vec![way]), ..alike(1) });
+    let (params, _) = held_to(with_params(200), script.clone());
+    let fork = in_own_stream(Fork { kind: restart(vec![params]), ..same_params(1) });
     let fork_stream = forked(&control, &completions, fork).unwrap().stream.unwrap();
     step_until(&engine, &control, |stats| {
         stats.slots.iter().flat_map(|slot| &slot.running).any(|running| running.request_id > 0 && running.n_predicted >= 5)
     });
     let asked = [ForkPoint::Token(2), ForkPoint::End]
-        .map(|at| forked(&control, &fork_stream, on_its_own(Fork { at, ..alike(1) })).unwrap());
+        .map(|at| forked(&control, &fork_stream, in_own_stream(Fork { at, ..same_params(1) })).unwrap());
     control.allow(None);
     for fork in asked {
-        let n_drawn = fork.n_said as usize;
+        let n_drawn = fork.n_sampled as usize;
         assert_eq!(only_branch(fork).tokens, [&script[n_drawn..], &[END]].concat(), "forked after {n_drawn} tokens");
     }
 }
 
 #[test]
-fn a_fork_of_a_fork_completes_a_stop_string_that_its_branch_has_begun() {
+fn a_fork_of_a_fork_completes_a_stop_string_that_its_branch_began() {
     let (engine, _) = start(limits(4, 4096));
     let (_first, fork) = fork_with_a_grammar(&engine, &["Yé"]);
     let fork_stream = fork.stream.unwrap();
     for (n_drawn, text) in [(1, "X"), (2, ""), (3, ""), (4, "")] {
-        let second = fork_stream.fork(on_its_own(Fork { at: ForkPoint::Token(n_drawn), ..alike(1) })).unwrap();
+        let second = fork_stream.fork(in_own_stream(Fork { at: ForkPoint::Token(n_drawn), ..same_params(1) })).unwrap();
         let Branch { text: shown, finished, .. } = only_branch(second);
         assert_eq!((&*shown, finished.reason), (text, FinishReason::Stop("Yé".into())), "after {n_drawn} tokens");
     }
@@ -474,7 +486,7 @@ fn text_appended_to_a_fork_of_a_fork_must_match_its_grammar() {
     let fork_stream = fork.stream.unwrap();
     let append = |text: &str| {
         let append = tokens_of(text);
-        fork_stream.fork(on_its_own(Fork { at: ForkPoint::Token(1), append, ..alike(1) }))
+        fork_stream.fork(in_own_stream(Fork { at: ForkPoint::Token(1), append, ..same_params(1) }))
     };
     assert_eq!(only_branch(append("XY").unwrap()).text, "é!");
     let refused = append("Y").err();
@@ -490,7 +502,7 @@ fn text_of(event: Event) -> String {
 }
 
 #[test]
-fn a_fork_draws_with_the_streams_seed_and_its_number_and_knows_what_was_said() {
+fn a_fork_samples_with_the_streams_seed_and_its_index_and_penalises_earlier_tokens() {
     let (engine, control) = start(limits(4, 4096));
     let text = prompt(1, 60);
     let mut request = drawn(&text, 1, 30);
@@ -498,14 +510,14 @@ fn a_fork_draws_with_the_streams_seed_and_its_number_and_knows_what_was_said() {
     request.sampling.repeat_penalty = 1.8;
     request.sampling.repeat_last_n = 64;
     let completions = drawing(&engine, &control, request.clone(), 10);
-    let at = Fork { at: ForkPoint::Token(10), ..alike(1) };
+    let at = Fork { at: ForkPoint::Token(10), ..same_params(1) };
     assert_eq!(forked(&control, &completions, at).unwrap().seed, 41);
-    let own = forked(&control, &completions, on_its_own(Fork { at: ForkPoint::Token(10), ..alike(2) })).unwrap();
+    let own = forked(&control, &completions, in_own_stream(Fork { at: ForkPoint::Token(10), ..same_params(2) })).unwrap();
     assert_eq!(own.seed, 40 + 256);
     control.allow(None);
     let own = collect(own.stream.unwrap()).unwrap();
     let branches = collect(completions).unwrap();
-    // A prompt that holds what was said before is seen by the penalties as what was said.
+    // Penalties treat a prompt that contains the earlier text like the generated text itself.
     let mut begun = tokens_of(&text);
     begun.extend(&branches[0].tokens[..10]);
     let seeded = |seed| Request { prompt: Prompt::from_tokens(begun.clone()), seed, ..request.clone() };
@@ -515,14 +527,14 @@ fn a_fork_draws_with_the_streams_seed_and_its_number_and_knows_what_was_said() {
 }
 
 #[test]
-fn a_fork_of_a_preempted_branch_goes_on_where_that_was() {
-    let (engine, control) = start_stored(2, 200);
+fn a_fork_of_a_preempted_branch_continues_its_text() {
+    let (engine, control) = start_with_host_cache(2, 200);
     let text = prompt(1, 60);
     let completions = drawing(&engine, &control, greedy(&text, 40), 5);
     let urgent: Vec<Completions> =
         (0..2).map(|i| engine.submit(Request { priority: 9, ..greedy(&prompt(5 + i, 60), 30) }, None).unwrap()).collect();
     step_until(&engine, &control, |stats| stats.n_preempted > 0);
-    let made = forked(&control, &completions, on_its_own(alike(2))).unwrap();
+    let made = forked(&control, &completions, in_own_stream(same_params(2))).unwrap();
     let stream = made.stream.unwrap();
     let n_at = stream.n_prompt() - 60;
     completions.cancel_branch(0);
@@ -536,18 +548,18 @@ fn a_fork_of_a_preempted_branch_goes_on_where_that_was() {
 }
 
 #[test]
-fn a_shifted_branch_is_forked_where_its_text_is_left() {
+fn a_shifted_branch_can_be_forked_only_within_its_remaining_text() {
     let (engine, control) = start(Limits { n_ctx_slot: 64, ..limits(3, 512) });
     let text = prompt(1, 30);
     let shift = ContextShift { n_keep: Some(10), n_discard: 0 };
     let request = Request { context_shift: Some(shift), ..greedy(&text, 100) };
     let completions = drawing(&engine, &control, request, 40);
-    let made = forked(&control, &completions, on_its_own(alike(1))).unwrap();
+    let made = forked(&control, &completions, in_own_stream(same_params(1))).unwrap();
     let stream = made.stream.unwrap();
     assert!(stream.n_prompt() < 64);
-    let near = forked(&control, &completions, on_its_own(Fork { at: ForkPoint::Token(38), ..alike(1) }));
+    let near = forked(&control, &completions, in_own_stream(Fork { at: ForkPoint::Token(38), ..same_params(1) }));
     let Err(Error::InvalidRequest { param: "at", message }) =
-        forked(&control, &completions, on_its_own(Fork { at: ForkPoint::Token(2), ..alike(1) }))
+        forked(&control, &completions, in_own_stream(Fork { at: ForkPoint::Token(2), ..same_params(1) }))
     else {
         panic!("that is gone")
     };
@@ -561,14 +573,14 @@ fn a_shifted_branch_is_forked_where_its_text_is_left() {
 }
 
 #[test]
-fn a_branch_that_was_shifted_several_times_is_forked_only_where_its_text_is_left() {
+fn a_branch_shifted_several_times_can_be_forked_only_within_its_remaining_text() {
     let (engine, _) = start(Limits { n_ctx_slot: 64, ..limits(2, 512) });
     let shift = ContextShift { n_keep: Some(10), n_discard: 0 };
     let n_drawn = 400;
     let request = Request { context_shift: Some(shift), ..greedy(&prompt(1, 30), n_drawn) };
     let completions = engine.submit(request, None).unwrap();
     wait_until(&engine, |stats| stats.n_predicted == u64::from(n_drawn) && is_idle(stats));
-    let fork_at = |n_drawn: u32| completions.fork(on_its_own(Fork { at: ForkPoint::Token(n_drawn), ..alike(1) }));
+    let fork_at = |n_drawn: u32| completions.fork(in_own_stream(Fork { at: ForkPoint::Token(n_drawn), ..same_params(1) }));
     let n_left = (0..n_drawn).rev().take_while(|&at| fork_at(at).is_ok()).count();
     assert!((1..54).contains(&n_left), "{n_left}");
     for at in [0, 5, 100, n_drawn - 54] {
@@ -582,8 +594,8 @@ fn a_branch_that_was_shifted_several_times_is_forked_only_where_its_text_is_left
 }
 
 #[test]
-fn forks_of_a_branch_that_is_shifted_before_its_next_token_continue_what_it_was() {
-    // The branch has 88 of the cells, as a pinned prompt has the others.
+fn forks_of_a_branch_that_shifts_before_its_next_token_continue_the_unshifted_text() {
+    // The branch has 88 of the cells; a pinned prompt has the others.
     let (engine, control) = start(limits(1, 128));
     let pinned = pin(&engine, &prompt(9, 40));
     let text = prompt(1, 30);
@@ -591,14 +603,14 @@ fn forks_of_a_branch_that_is_shifted_before_its_next_token_continue_what_it_was(
     let request = Request { context_shift: Some(shift), ..greedy(&text, 120) };
     let completions = drawing(&engine, &control, request, 58);
     control.hold();
-    // The decode that is held draws the token that finds no cell. The fork is made in the step after it, before the shift.
+    // The decode that is held samples the token that finds no cell. The fork is made in the next step, before the shift.
     let pending = completions
-        .request_fork(on_its_own(Fork { ways: own_way(vec![Request { n: 3, ..anew(4) }]), ..alike(1) }), None)
+        .request_fork(in_own_stream(Fork { kind: restart(vec![Request { n: 3, ..with_params(4) }]), ..same_params(1) }), None)
         .unwrap();
     step(&engine, &control);
     step(&engine, &control);
     let made = pending.wait().unwrap();
-    assert_eq!(made.n_said, 59);
+    assert_eq!(made.n_sampled, 59);
     // With more cells, the branch becomes as long as it was at the fork, with another text, before the forks get its slot.
     assert!(asked(&control, || engine.unpin(pinned.id).unwrap()));
     control.allow(None);
@@ -610,14 +622,14 @@ fn forks_of_a_branch_that_is_shifted_before_its_next_token_continue_what_it_was(
 }
 
 #[test]
-fn forks_of_forks_and_of_what_waits() {
+fn forks_and_waiting_branches_can_be_forked() {
     let (engine, control) = start(limits(2, 4096));
     let text = prompt(1, 60);
     let completions = drawing(&engine, &control, greedy(&text, 30), 5);
-    let first = forked(&control, &completions, Fork { at: ForkPoint::Token(5), ..alike(3) }).unwrap();
+    let first = forked(&control, &completions, Fork { at: ForkPoint::Token(5), ..same_params(3) }).unwrap();
     assert_eq!(first.branches, 1..4);
     // It was never in a slot.
-    let second = forked(&control, &completions, Fork { branch: 3, ..alike(1) }).unwrap();
+    let second = forked(&control, &completions, Fork { branch: 3, ..same_params(1) }).unwrap();
     assert_eq!(second.branches, 4..5);
     control.allow(None);
     let branches = collect(completions).unwrap();
@@ -625,7 +637,7 @@ fn forks_of_forks_and_of_what_waits() {
 }
 
 #[test]
-fn what_cannot_be_forked_is_refused_and_leaves_nothing() {
+fn invalid_forks_are_refused_and_release_everything() {
     let (engine, control) = start(Limits { max_queue: 3, ..limits(1, 128) });
     let text = prompt(1, 60);
     let completions = drawing(&engine, &control, greedy(&text, 50), 5);
@@ -634,21 +646,21 @@ fn what_cannot_be_forked_is_refused_and_leaves_nothing() {
         Err(other) => panic!("{other:?}"),
         Ok(_) => panic!("it was forked"),
     };
-    assert_eq!(param(Fork { branch: 7, ..alike(1) }), "branch");
-    assert_eq!(param(Fork { at: ForkPoint::Token(1_000), ..alike(1) }), "at");
-    assert_eq!(param(Fork { at: ForkPoint::Byte(1_000), ..alike(1) }), "at");
-    assert_eq!(param(Fork { append: vec![-3], ..alike(1) }), "append");
-    assert_eq!(param(alike(0)), "n");
-    assert_eq!(param(alike(257)), "n");
-    assert_eq!(param(alike(256)), "n", "with the one that is there");
-    assert_eq!(param(Fork { ways: own_way(vec![greedy("with a prompt", 1)]), ..alike(1) }), "prompt");
-    assert_eq!(param(Fork { ways: own_way(vec![Request { slot: Some(9), ..anew(1) }]), ..alike(1) }), "slot");
+    assert_eq!(param(Fork { branch: 7, ..same_params(1) }), "branch");
+    assert_eq!(param(Fork { at: ForkPoint::Token(1_000), ..same_params(1) }), "at");
+    assert_eq!(param(Fork { at: ForkPoint::Byte(1_000), ..same_params(1) }), "at");
+    assert_eq!(param(Fork { append: vec![-3], ..same_params(1) }), "append");
+    assert_eq!(param(same_params(0)), "n");
+    assert_eq!(param(same_params(257)), "n");
+    assert_eq!(param(same_params(256)), "n", "with the one that is there");
+    assert_eq!(param(Fork { kind: restart(vec![greedy("with a prompt", 1)]), ..same_params(1) }), "prompt");
+    assert_eq!(param(Fork { kind: restart(vec![Request { slot: Some(9), ..with_params(1) }]), ..same_params(1) }), "slot");
     assert!(matches!(
-        forked(&control, &completions, Fork { append: vec![30; 90], ..alike(1) }),
+        forked(&control, &completions, Fork { append: vec![30; 90], ..same_params(1) }),
         Err(Error::ContextOverflow { n_ctx: 128, .. })
     ));
-    let waiting: Vec<ForkResult> = (0..3).map(|_| forked(&control, &completions, alike(1)).unwrap()).collect();
-    assert!(matches!(forked(&control, &completions, alike(1)), Err(Error::QueueFull { n_waiting: 3, .. })));
+    let waiting: Vec<ForkResult> = (0..3).map(|_| forked(&control, &completions, same_params(1)).unwrap()).collect();
+    assert!(matches!(forked(&control, &completions, same_params(1)), Err(Error::QueueFull { n_waiting: 3, .. })));
     assert_eq!(waiting[2].branches, 3..4);
     drop(completions);
     control.allow(None);
@@ -657,21 +669,21 @@ fn what_cannot_be_forked_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn searches_are_not_forked_and_forks_are_no_searches() {
+fn beam_searches_cannot_be_forked_and_forks_cannot_be_beam_searches() {
     let search = Diversity::Beams(BeamSearch { width: 2, length_penalty: 1.0, is_stochastic: false });
-    let (engine, control) = start_stored(4, 2048);
+    let (engine, control) = start_with_host_cache(4, 2048);
     let searching = Request { diversity: search, ..drawn(&prompt(1, 60), 2, 50) };
     let completions = drawing(&engine, &control, searching, 5);
     for branch in 0..2 {
-        let refused = forked(&control, &completions, Fork { branch, ..alike(1) }).err();
+        let refused = forked(&control, &completions, Fork { branch, ..same_params(1) }).err();
         assert!(matches!(refused, Some(Error::InvalidRequest { param: "branch", .. })), "{refused:?}");
     }
     drop(completions);
     control.allow(None);
     wait_until(&engine, is_idle);
     let completions = drawing(&engine, &control, greedy(&prompt(1, 60), 50), 5);
-    let ways = own_way(vec![Request { diversity: search, n: 2, ..anew(5) }]);
-    let refused = forked(&control, &completions, Fork { ways, ..alike(1) }).err();
+    let kind = restart(vec![Request { diversity: search, n: 2, ..with_params(5) }]);
+    let refused = forked(&control, &completions, Fork { kind, ..same_params(1) }).err();
     assert!(matches!(refused, Some(Error::InvalidRequest { param: "beam_width", .. })), "{refused:?}");
     drop(completions);
     control.allow(None);
@@ -679,18 +691,19 @@ fn searches_are_not_forked_and_forks_are_no_searches() {
 }
 
 #[test]
-fn a_byte_inside_a_character_is_refused_with_the_places_beside_it() {
+fn a_byte_inside_a_character_is_refused_with_the_nearest_valid_positions() {
     let (engine, control) = start(limits(2, 4096));
     let text = prompt(1, 40);
     let mut halves = drawn(&text, 1, 300);
     halves.sampling.logit_bias = vec![(1, 200.0), (2, 200.0)];
     let completions = drawing(&engine, &control, halves, 40);
-    let refused =
-        (0..40).find_map(|at| match forked(&control, &completions, on_its_own(Fork { at: ForkPoint::Byte(at), ..alike(1) })) {
+    let refused = (0..40).find_map(|at| {
+        match forked(&control, &completions, in_own_stream(Fork { at: ForkPoint::Byte(at), ..same_params(1) })) {
             Err(Error::InvalidRequest { param: "at", message }) => Some(message),
             Err(other) => panic!("{other:?}"),
             Ok(_) => None,
-        });
+        }
+    });
     let message = refused.expect("some character has two bytes");
     assert!(message.contains("the nearest are"), "{message}");
     drop(completions);
@@ -699,12 +712,12 @@ fn a_byte_inside_a_character_is_refused_with_the_places_beside_it() {
 }
 
 #[test]
-fn a_fork_that_loses_its_branch_computes_what_is_left() {
+fn a_fork_whose_branch_is_cancelled_computes_the_rest() {
     let (engine, control) = start(limits(4, 4096));
     let text = prompt(1, 60);
     for leave in [true, false] {
         let completions = drawing(&engine, &control, greedy(&text, 60), 5);
-        let stream = forked(&control, &completions, on_its_own(alike(2))).unwrap().stream.unwrap();
+        let stream = forked(&control, &completions, in_own_stream(same_params(2))).unwrap().stream.unwrap();
         let n_at = stream.n_prompt() - 60;
         if leave {
             drop(completions);
@@ -720,16 +733,16 @@ fn a_fork_that_loses_its_branch_computes_what_is_left() {
 }
 
 #[test]
-fn of_many_forks_asked_for_at_once_a_step_takes_some_over_and_the_rest_wait() {
+fn a_step_copies_a_bounded_number_of_forks_and_the_rest_wait() {
     let (engine, control) = start(limits(4, 16_384));
     let completions = drawing(&engine, &control, greedy(&prompt(1, 4_000), 400), 3);
-    // Each of them reads the prompt, and so two are enough for a step.
-    let fork = || on_its_own(Fork { ways: own_way(vec![anew(1); 32]), ..alike(1) });
+    // Each of them replays the prompt, so that two fill a step.
+    let fork = || in_own_stream(Fork { kind: restart(vec![with_params(1); 32]), ..same_params(1) });
     let asked: Vec<PendingFork> = (0..12).map(|_| completions.request_fork(fork(), None).unwrap()).collect();
     let n_made = || asked.iter().filter(|fork| fork.is_ready()).count();
     for n_steps in 1..=7 {
         step(&engine, &control);
-        // The worker may have come to some before the first of these steps.
+        // The worker may have reached some before the first of these steps.
         assert!((2 * (n_steps - 1)..=2 * (n_steps + 1)).contains(&n_made()), "{} after {n_steps} steps", n_made());
     }
     control.allow(None);
@@ -742,19 +755,19 @@ fn of_many_forks_asked_for_at_once_a_step_takes_some_over_and_the_rest_wait() {
 }
 
 #[test]
-fn what_is_long_to_read_is_read_over_several_steps_while_others_go_on() {
+fn a_long_replay_takes_several_steps_while_other_streams_continue() {
     let (engine, control) = start(limits(4, 200_000));
     let n_drawn = 5 * u32::try_from(MAX_READ).unwrap() / 2;
     let (request, n_told) = counted(greedy(&prompt(1, 60), n_drawn));
     let mut completions = engine.submit(request, None).unwrap();
-    // It draws more than may wait for its reader.
+    // It samples more tokens than may be unread.
     assert!(completions.any(|event| matches!(event, Ok(Event::Finished(_)))));
     assert_eq!(wait_until(&engine, is_idle).n_predicted, u64::from(n_drawn));
     let other = drawing(&engine, &control, greedy(&prompt(2, 60), 1_000), 3);
     let n_read = || n_told.load(Ordering::Relaxed);
-    let fork = |at, append| Fork { at, append, ..on_its_own(alike(2)) };
+    let fork = |at, append| Fork { at, append, ..in_own_stream(same_params(2)) };
     let n_at = n_drawn - 5;
-    // What is appended is read too, and to find a byte is to read once more.
+    // The appended tokens are replayed too, and finding a byte position is one more replay.
     let cases = [
         (fork(ForkPoint::Token(n_at), Vec::new()), n_at as usize, 0),
         (fork(ForkPoint::Token(n_at), vec![30; 2 * MAX_READ]), n_at as usize + 2 * MAX_READ, 0),
@@ -777,17 +790,17 @@ fn what_is_long_to_read_is_read_over_several_steps_while_others_go_on() {
 }
 
 #[test]
-fn what_is_asked_of_a_stream_behind_a_long_fork_waits_in_order_and_other_streams_do_not() {
+fn commands_behind_a_long_fork_wait_in_order_only_within_their_stream() {
     let (engine, control) = start(limits(6, 100_000));
     let (request, n_told) = counted(greedy(&prompt(1, 60), 5_000));
     let completions = drawing(&engine, &control, request, 3);
     let other = engine.submit(greedy(&prompt(2, 60), 5_000), None).unwrap();
     step(&engine, &control);
     let append = vec![30; 4 * MAX_READ];
-    let long = completions.request_fork(Fork { append, at: ForkPoint::Token(2), ..alike(1) }, None).unwrap();
-    let short = completions.request_fork(alike(1), None).unwrap();
+    let long = completions.request_fork(Fork { append, at: ForkPoint::Token(2), ..same_params(1) }, None).unwrap();
+    let short = completions.request_fork(same_params(1), None).unwrap();
     completions.cancel_branch(0);
-    let elsewhere = other.request_fork(alike(1), None).unwrap();
+    let elsewhere = other.request_fork(same_params(1), None).unwrap();
     n_steps_of(&engine, &control, &elsewhere, &n_told);
     assert!(!long.is_ready() && !short.is_ready());
     n_steps_of(&engine, &control, &short, &n_told);
@@ -802,11 +815,11 @@ fn what_is_asked_of_a_stream_behind_a_long_fork_waits_in_order_and_other_streams
 }
 
 #[test]
-fn a_fork_that_is_half_made_leaves_nothing() {
+fn an_unfinished_fork_releases_everything() {
     let half = |append: Vec<Token>, max_tokens: u32, fork: fn(Fork) -> Fork| {
         let (engine, control) = start(Limits { max_queue: 1, ..limits(2, 100_000) });
         let completions = drawing(&engine, &control, counted(greedy(&prompt(1, 60), max_tokens)).0, 3);
-        let asked = completions.request_fork(fork(Fork { append, at: ForkPoint::Token(2), ..alike(2) }), None).unwrap();
+        let asked = completions.request_fork(fork(Fork { append, at: ForkPoint::Token(2), ..same_params(2) }), None).unwrap();
         (0..2).for_each(|_| step(&engine, &control));
         assert!(!asked.is_ready());
         (engine, control, completions, asked)
@@ -814,7 +827,7 @@ fn a_fork_that_is_half_made_leaves_nothing() {
     let check = |engine: &Engine, control: &FakeControl| {
         control.allow(None);
         wait_until(engine, is_idle);
-        // The queue has room for one.
+        // The queue has room for one request.
         assert_eq!(run(engine, greedy(&prompt(3, 60), 3))[0].tokens, expected(&prompt(3, 60), 3));
         settled(engine, control);
     };
@@ -825,14 +838,14 @@ fn a_fork_that_is_half_made_leaves_nothing() {
     control.allow(None);
     assert!(matches!(asked.wait(), Err(Error::InvalidRequest { param: "stream", .. })));
     check(&engine, &control);
-    // Whoever asked for them leaves.
-    let (engine, control, completions, asked) = half(append.clone(), 40, on_its_own);
+    // The client that requested them leaves.
+    let (engine, control, completions, asked) = half(append.clone(), 40, in_own_stream);
     drop(asked);
     check(&engine, &control);
     assert_eq!(collect(completions).unwrap().len(), 1);
-    // The grammar does not allow the last token of what is appended, and by then the branch has ended.
+    // The grammar rejects the last of the appended tokens, and by then the branch has ended.
     let forbidden = [&append[..], &[FORBIDDEN]].concat();
-    for fork in [on_its_own as fn(Fork) -> Fork, |fork| fork] {
+    for fork in [in_own_stream as fn(Fork) -> Fork, |fork| fork] {
         let (engine, control, completions, asked) = half(forbidden.clone(), 6, fork);
         control.allow(None);
         assert!(matches!(asked.wait(), Err(Error::InvalidRequest { param: "append", .. })));
@@ -842,17 +855,17 @@ fn a_fork_that_is_half_made_leaves_nothing() {
 }
 
 #[test]
-fn a_reader_of_forks_who_leaves_leaves_their_branch_running() {
+fn dropping_the_stream_of_forks_does_not_end_their_branch() {
     let (engine, control) = start(limits(4, 4096));
     let text = prompt(1, 60);
     let completions = drawing(&engine, &control, greedy(&text, 60), 5);
-    drop(forked(&control, &completions, on_its_own(alike(3))).unwrap());
+    drop(forked(&control, &completions, in_own_stream(same_params(3))).unwrap());
     control.allow(None);
     assert_eq!(collect(completions).unwrap()[0].tokens, expected(&text, 60));
     wait_until(&engine, is_idle);
 }
 
-/// What a test draws its next operation from.
+/// Source of random operations.
 struct Dice(u64);
 
 impl Dice {
@@ -865,7 +878,7 @@ impl Dice {
         prompt(self.below(n_kinds).into(), self.below(n) as usize)
     }
 
-    /// A fork of some branch, which may not be there.
+    /// Creates a fork of some branch, which may not exist.
     fn fork(&mut self) -> Fork {
         let at = match self.below(4) {
             0 => ForkPoint::Token(self.below(20)),
@@ -873,19 +886,19 @@ impl Dice {
             _ => ForkPoint::End,
         };
         let n = 1 + self.below(3);
-        let way = Request { n, priority: i32::try_from(self.below(3)).unwrap(), ..anew(self.below(20)) };
-        let ways = if self.below(3) == 0 { own_way(vec![way, anew(self.below(9))]) } else { ForkKind::Alike(n) };
-        let into = if self.below(2) == 0 { ForkDestination::SameStream } else { ForkDestination::OwnStream(None) };
+        let params = Request { n, priority: i32::try_from(self.below(3)).unwrap(), ..with_params(self.below(20)) };
+        let kind = if self.below(3) == 0 { restart(vec![params, with_params(self.below(9))]) } else { ForkKind::Continue(n) };
+        let destination = if self.below(2) == 0 { ForkDestination::SameStream } else { ForkDestination::OwnStream(None) };
         let append = if self.below(3) == 0 { tokens_of(&self.text(4, 20)) } else { Vec::new() };
         if self.below(64) == 0 {
-            // More than a step makes together with others.
-            let ways = own_way((0..=self.below(255)).map(|_| anew(self.below(2))).collect());
-            return Fork { branch: self.below(6), at, append, ways, into: ForkDestination::OwnStream(None) };
+            // Too much for a step together with other forks.
+            let kind = restart((0..=self.below(255)).map(|_| with_params(self.below(2))).collect());
+            return Fork { branch: self.below(6), at, append, kind, destination: ForkDestination::OwnStream(None) };
         }
-        Fork { branch: self.below(6), at, append, ways, into }
+        Fork { branch: self.below(6), at, append, kind, destination }
     }
 
-    /// Requests that go on with a text of few kinds, cut anywhere.
+    /// Creates requests that continue one of few texts, cut anywhere.
     fn requests(&mut self) -> Vec<Request> {
         let stem = format!("{}{}", prompt(self.below(3).into(), 20), self.text(3, 60));
         let context_shift = (self.below(6) == 0).then_some(ContextShift { n_keep: Some(8), n_discard: 0 });
@@ -902,7 +915,7 @@ impl Dice {
 }
 
 /// Reads a stream to its end, and checks that each branch ends once.
-fn read_to_the_end(stream: Completions) {
+fn read_to_end_of(stream: Completions) {
     let mut ended = std::collections::BTreeSet::new();
     for event in stream {
         if let Event::Finished(finished) = event.expect("nothing fails") {
@@ -912,20 +925,20 @@ fn read_to_the_end(stream: Completions) {
     assert_eq!(ended.last().map(|&last| last as usize + 1), Some(ended.len()), "every branch ends");
 }
 
-/// Asks for some branches; where the queue is full, one of its own streams is read to its end first.
+/// Submits some branches; if the queue is full, reads one of its own streams to its end first.
 fn submitted(engine: &Engine, open: &mut Vec<Completions>, requests: &[Request]) -> Completions {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         match engine.submit_branches(requests.to_vec(), None) {
-            Err(Error::QueueFull { .. }) if !open.is_empty() => read_to_the_end(open.swap_remove(0)),
-            // It is full of what others asked for and of what was left, which end without us.
+            Err(Error::QueueFull { .. }) if !open.is_empty() => read_to_end_of(open.swap_remove(0)),
+            // The queue is full of requests of other clients and of abandoned ones, which end by themselves.
             Err(Error::QueueFull { .. }) if Instant::now() < deadline => std::thread::yield_now(),
             made => return made.unwrap(),
         }
     }
 }
 
-/// So many operations of one who grows trees of texts; returns how many forks were made of those that were asked for.
+/// Runs `n` operations of a client that grows trees of texts; returns how many of its forks were made.
 fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
     let mut dice = Dice(seed);
     let (mut open, mut pins): (Vec<Completions>, Vec<u64>) = (Vec::new(), Vec::new());
@@ -941,7 +954,7 @@ fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
             3..9 if !open.is_empty() => {
                 forks.1 += 1;
                 if dice.below(8) == 0 {
-                    // It may be made, half made or not begun when it is left.
+                    // It may be made, unfinished or not started when it is abandoned.
                     asked.extend(open[some].request_fork(dice.fork(), None).ok());
                     asked.truncate(dice.below(4) as usize);
                     continue;
@@ -966,11 +979,11 @@ fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
                 }
             }
             14 if dice.below(20) == 0 => drop(pins.pop().map(|id| engine.unpin(id))),
-            _ if open.len() > 6 => read_to_the_end(open.swap_remove(0)),
+            _ if open.len() > 6 => read_to_end_of(open.swap_remove(0)),
             _ => {}
         }
     }
-    open.into_iter().for_each(read_to_the_end);
+    open.into_iter().for_each(read_to_end_of);
     for id in pins {
         assert!(engine.unpin(id).unwrap());
     }
@@ -978,7 +991,7 @@ fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
 }
 
 #[test]
-fn a_hundred_thousand_operations_on_trees_lose_no_cell_and_leave_nothing_running() {
+fn a_hundred_thousand_random_tree_operations_lose_no_cell() {
     let kinds = [(ForkRule::Anywhere, 64), (ForkRule::InWindow, 64), (ForkRule::AtEnd, 2)];
     let tiers = [(Some(0), 400), (STORE, 400), (Some(20_000), 240), (STORE, 2_000)];
     let n_each = 100_000_usize.div_ceil(kinds.len() * tiers.len() * 2);
@@ -996,7 +1009,7 @@ fn a_hundred_thousand_operations_on_trees_lose_no_cell_and_leave_nothing_running
                 growing.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
             assert!(made.iter().all(|(made, asked)| made * 10 > *asked), "{made:?}");
-            // The worker checks the cache, and that nothing is held, when it has nothing to do.
+            // The idle worker checks the cache, and that no cells are in use.
             let stats = settled(&engine, &control);
             assert!(engine.is_running());
             assert!(max_store_bytes.is_none_or(|max| max > 20_000) || stats.n_preempted > 0, "the pool was never short");

@@ -1,18 +1,18 @@
 //! A fuzz test: five clients, few sequence ids, small caches, and an oracle.
 //!
-//! A seed determines a round: an engine and a list of operations. What each request was given there, under load, it must be given
-//! again when it is alone in an engine with ample room: the same tokens, the same finish reasons. No operation may stop the engine
-//! or its progress; in the end every cell is accounted for, and what was pinned is still there.
+//! A seed determines a round: an engine and a list of operations. Each request must get the same result under load as it gets
+//! alone in an engine with ample room: the same tokens and finish reasons. No operation may stop the engine or its progress; in
+//! the end every cell is accounted for, and pinned prefixes are still cached.
 //!
-//! `make test` runs [`N_ROUNDS`] rounds. Many more by hand, with a seed to begin with:
+//! `make test` runs [`N_ROUNDS`] rounds. To run many more, from a given seed:
 //!
 //! ```text
 //! WEFT_FUZZ_ROUNDS=100000 WEFT_FUZZ_SEED=1 cargo test --profile checked --no-default-features --lib fuzz
 //! ```
 //!
-//! A round that fails is shortened to fewer operations that still fail, and printed with its seed; `WEFT_FUZZ_ROUNDS=1` with that
-//! seed repeats it. Most of a round is deterministic: operations are carried out between two decodes. How much of an idle prefix is
-//! offloaded in one step depends on the time that this takes.
+//! A round that fails is shortened to fewer operations that still fail, and printed with its seed; `WEFT_FUZZ_ROUNDS=1` with
+//! that seed repeats it. Most of a round is deterministic: operations run between two decodes. How much of an idle prefix is
+//! offloaded in one step depends on timing.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -23,15 +23,15 @@ use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, Read
 use crate::fake_runner::FailureMode;
 use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
 
-/// Rounds of `make test`.
+/// Number of rounds of `make test`.
 const N_ROUNDS: u64 = 40;
 
 const N_CLIENTS: u64 = 5;
 
-/// Steps in a row after which a test gives up if none of them tells, computes, moves or ends anything.
+/// Consecutive steps without any progress after which a test fails.
 const MAX_IDLE_STEPS: u64 = 2_000;
 
-/// How long the worker may be silent: much longer than any step takes.
+/// Maximum time without a step: much longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Dice(u64);
@@ -65,7 +65,7 @@ struct Setup {
     max_store_bytes: Option<u64>,
     forks: ForkRule,
     n_window: u32,
-    /// Pins take room from others, so that what fits alone in the cache may not fit beside them.
+    /// Pins take room from other requests: what fits the cache alone may not fit with pins.
     has_pins: bool,
     fails: bool,
 }
@@ -84,7 +84,8 @@ impl Setup {
             n_ids: n_slots + dice.of(&[1, 2, 3, 8]),
             n_ubatch: dice.of(&[16, 64, 512]),
             max_store_bytes: match dice.of(&[Some(0), Some(4_000), Some(20_000), STORE]) {
-                // Of what is pinned, neither the 512 bytes of each piece nor its logits are counted, so that several small pins may not fit.
+                // The 512 bytes of overhead per entry and the logits of pinned prefixes are not counted, so that several small
+                // pins may not fit.
                 Some(4_000) if has_pins => Some(20_000),
                 max_store_bytes => max_store_bytes,
             },
@@ -109,7 +110,7 @@ impl Setup {
     }
 }
 
-/// What holds or shapes the tokens of a branch.
+/// Constraint or filter on the tokens of a branch.
 #[derive(Debug, Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is drawn on its own")]
 struct Shape {
@@ -205,12 +206,12 @@ impl Spec {
 #[derive(Debug, Clone)]
 struct ForkSpec {
     branch: u32,
-    /// At the end, where this is `None`.
+    /// The end of the branch if `None`.
     after: Option<u32>,
     append: (u64, usize),
     n: u32,
     is_own_stream: bool,
-    /// Another shape, most tokens and seed than those of the branch.
+    /// Shape, maximum tokens and seed that differ from the branch's.
     options: Option<(Shape, u32, u32)>,
 }
 
@@ -228,23 +229,23 @@ impl ForkSpec {
     }
 
     fn order(&self, at: ForkPoint) -> Fork {
-        let ways = match self.options {
-            None => ForkKind::Alike(self.n),
+        let kind = match self.options {
+            None => ForkKind::Continue(self.n),
             Some((shape, max_tokens, seed)) => {
                 let mut request = Request { n: self.n, seed, ..greedy("", max_tokens) };
                 shape.apply(&mut request);
-                ForkKind::Anew { requests: vec![request], with_own_seeds: true }
+                ForkKind::Restart { requests: vec![request], with_own_seeds: true }
             }
         };
-        let into = if self.is_own_stream { ForkDestination::OwnStream(None) } else { ForkDestination::SameStream };
-        Fork { branch: self.branch, at, append: tokens_of(&text_of(self.append)), ways, into }
+        let destination = if self.is_own_stream { ForkDestination::OwnStream(None) } else { ForkDestination::SameStream };
+        Fork { branch: self.branch, at, append: tokens_of(&text_of(self.append)), kind, destination }
     }
 }
 
 #[derive(Debug, Clone)]
 enum Op {
     Submit(Spec),
-    /// Of one of the streams, counted from the last.
+    /// Index of one of the streams, counted from the last.
     Fork(usize, ForkSpec),
     CancelBranch(usize, u32),
     Drop(usize),
@@ -255,12 +256,12 @@ enum Op {
         computes: bool,
     },
     Load(usize),
-    /// Decodes fail while the next operation is carried out.
+    /// Decodes fail during the next operation.
     Fail(FailureMode),
     Decode(u64),
 }
 
-/// What each of the clients does, in the order in which it is done.
+/// Operations of each client, in execution order.
 fn operations(dice: &mut Dice, setup: &Setup) -> Vec<Op> {
     let n = 12 + usize::try_from(dice.below(40)).unwrap();
     let mut ops = Vec::new();
@@ -289,7 +290,7 @@ fn operations(dice: &mut Dice, setup: &Setup) -> Vec<Op> {
     ops
 }
 
-/// Allows each third token, another one at each place.
+/// Allows each third token, with an offset that changes by position.
 #[derive(Debug, Clone)]
 struct Turns(i32);
 
@@ -322,7 +323,7 @@ impl Constraint for Turns {
     }
 }
 
-/// What a stream has told.
+/// Events of a stream.
 #[derive(Default)]
 struct Told {
     branches: Vec<(Vec<Token>, Option<Finished>)>,
@@ -331,7 +332,7 @@ struct Told {
 }
 
 impl Told {
-    /// Takes in what is there by now; whether that was anything.
+    /// Reads the available events; returns true if there were any.
     fn read(&mut self, completions: &Completions) -> bool {
         let mut has_read = false;
         while !self.has_ended {
@@ -377,11 +378,11 @@ impl Told {
     }
 }
 
-/// Where a stream comes from.
+/// Origin of a stream.
 #[derive(Clone)]
 enum Origin {
     Request(Spec),
-    /// A fork with a stream of its own.
+    /// A fork with its own stream.
     Fork,
     Task,
 }
@@ -396,12 +397,12 @@ struct Stream {
 struct Forking {
     of: usize,
     spec: ForkSpec,
-    n_said: u32,
-    /// Number of tokens of its prompt.
+    n_sampled: u32,
+    /// Length of its prompt in tokens.
     n_prompt: usize,
-    /// The numbers of its branches in their stream.
+    /// Indices of its branches in their stream.
     branches: Range<u32>,
-    /// Its stream, where it has one of its own.
+    /// Its own stream, if any.
     own: Option<usize>,
 }
 
@@ -428,7 +429,7 @@ impl Player {
         Ok(self.streams.len() - 1)
     }
 
-    /// Reads what the streams tell; whether any told anything.
+    /// Reads the available events of all streams; returns true if there were any.
     fn read(&mut self) -> bool {
         let mut has_read = false;
         for stream in &mut self.streams {
@@ -439,7 +440,7 @@ impl Player {
         has_read
     }
 
-    /// Waits until `is_over` holds, as long as the engine makes progress.
+    /// Waits until `is_over` returns true, as long as the engine makes progress.
     fn wait(&mut self, mut is_over: impl FnMut(&mut Self) -> bool) -> Result<(), String> {
         let progress = |stats: &Stats| {
             (
@@ -447,7 +448,7 @@ impl Player {
                 stats.n_predicted,
                 stats.n_preempted,
                 stats.branches.n_started,
-                stats.store.clone(),
+                stats.host_cache.clone(),
                 stats.n_cells_used,
             )
         };
@@ -469,7 +470,7 @@ impl Player {
         Ok(())
     }
 
-    /// Lets `n` decodes run, or fewer where there is nothing to decode.
+    /// Lets `n` decodes run, or fewer if there is nothing to decode.
     fn decode(&mut self, n: u64) -> Result<(), String> {
         self.control.allow(Some(n));
         self.wait(|player| player.control.is_waiting() || is_idle(&player.engine.stats()))?;
@@ -477,7 +478,7 @@ impl Player {
         Ok(())
     }
 
-    /// Lets the engine run until a stream has ended, and returns what it made.
+    /// Lets the engine run until a stream has ended, and returns its result.
     fn finish(&mut self, stream: usize) -> Result<Option<TaskResult>, String> {
         self.control.allow(None);
         self.wait(|player| player.streams[stream].told.has_ended)?;
@@ -509,13 +510,13 @@ impl Player {
             Some(Err(Error::InvalidRequest { .. } | Error::ContextOverflow { .. })) => return Ok(None),
             other => return Err(format!("a fork has failed: {other:?}")),
         };
-        let ForkResult { n_said, n_prompt, branches, .. } = forked;
+        let ForkResult { n_sampled, n_prompt, branches, .. } = forked;
         let own = forked.stream.map(|completions| {
             let (told, origin) = (Told::default(), Origin::Fork);
             self.streams.push(Stream { completions: Some(completions), told, origin });
             self.streams.len() - 1
         });
-        self.forks.push(Forking { of, spec: spec.clone(), n_said, n_prompt, branches, own });
+        self.forks.push(Forking { of, spec: spec.clone(), n_sampled, n_prompt, branches, own });
         Ok(self.forks.last())
     }
 
@@ -578,37 +579,37 @@ impl Player {
     }
 }
 
-/// Asserts that the streams of `player` were told what the oracle's were.
+/// Asserts that the streams of `player` got the same events as the oracle's.
 fn compare(setup: &Setup, player: &Player) -> Result<(), String> {
-    // Branches, as (stream, number), of which the oracle has no equal.
+    // Branches, as (stream, index), without an equal in the oracle.
     let mut without_equal = BTreeSet::new();
     let mut oracle: Vec<Option<Told>> = (0..player.streams.len()).map(|_| None).collect();
     for (root, stream) in player.streams.iter().enumerate() {
         let Origin::Request(spec) = &stream.origin else { continue };
-        // A search ends where its texts fill the device cache, which depends on its size alone.
+        // A search ends when its texts fill the device cache, which depends on its size.
         let mut alone = Player::new(setup, spec.beams.is_none());
         let first = alone.open(spec.request(), stream.origin.clone())?;
         let mut known = vec![(root, first)];
         let mut is_behind = BTreeSet::new();
-        for Forking { of: theirs, spec: fork, n_said, n_prompt, branches, own } in &player.forks {
+        for Forking { of: theirs, spec: fork, n_sampled, n_prompt, branches, own } in &player.forks {
             let Some(&(_, mine)) = known.iter().find(|&(known, _)| known == theirs && !is_behind.contains(known)) else {
                 continue;
             };
-            while alone.streams[mine].told.n_drawn(fork.branch) < *n_said as usize
+            while alone.streams[mine].told.n_drawn(fork.branch) < *n_sampled as usize
                 && !alone.streams[mine].told.is_finished(fork.branch)
             {
                 alone.decode(1)?;
             }
-            // A stream that is over takes no more forks, and the numbers of later ones would be others.
+            // A stream that has ended takes no more forks, so that indices of later ones differ.
             let n_before = alone.streams.len();
-            let Some(forked) = alone.fork(mine, fork, ForkPoint::Token(*n_said))? else {
+            let Some(forked) = alone.fork(mine, fork, ForkPoint::Token(*n_sampled))? else {
                 is_behind.insert(*theirs);
                 continue;
             };
             if forked.n_prompt != *n_prompt && spec.shift.is_none() {
                 return Err(format!("a fork has a prompt of {n_prompt} tokens under load, and of {} alone", forked.n_prompt));
             }
-            // Context shifts of the branch that preceded one of the forks, and not the other, make them continue different texts.
+            // If a context shift preceded one of the two forks and not the other, they continue different texts.
             if forked.n_prompt != *n_prompt || without_equal.contains(&(*theirs, fork.branch)) {
                 without_equal.extend(branches.clone().map(|branch| (own.unwrap_or(*theirs), branch)));
             }
@@ -659,7 +660,8 @@ fn compare(setup: &Setup, player: &Player) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a search ended because pinned prefixes keep cells that it has alone: without a host cache they stay in the device cache.
+/// Returns true if a search ended because pinned prefixes keep cells that it has when alone: without a host cache they stay in
+/// the device cache.
 fn is_crowded_by_pins(setup: &Setup, stream: &Stream) -> bool {
     let is_search = matches!(&stream.origin, Origin::Request(spec) if spec.beams.is_some());
     let is_full = |(_, finished): &(Vec<Token>, Option<Finished>)| {
@@ -668,7 +670,7 @@ fn is_crowded_by_pins(setup: &Setup, stream: &Stream) -> bool {
     is_search && setup.has_pins && setup.max_store_bytes == Some(0) && stream.told.branches.iter().any(is_full)
 }
 
-/// Each token of a prompt was computed or found.
+/// Checks that each prompt token was either computed or cached.
 fn check_usage(stream: &Stream, finished: Option<&Finished>, branch: usize) -> Result<(), String> {
     let (Origin::Request(spec), Some(finished)) = (&stream.origin, finished) else { return Ok(()) };
     let usage = finished.usage;
@@ -680,10 +682,10 @@ fn check_usage(stream: &Stream, finished: Option<&Finished>, branch: usize) -> R
     Ok(())
 }
 
-/// With ample room and nothing that fails, no prefix is computed twice.
+/// Checks that no prefix is computed twice with ample room and without failures.
 fn check_computed(setup: &Setup, player: &Player) -> Result<(), String> {
     let stats = player.engine.stats();
-    let is_ample = stats.n_preempted == 0 && stats.store.n_forgotten == 0 && setup.forks == ForkRule::Anywhere && !setup.fails;
+    let is_ample = stats.n_preempted == 0 && stats.host_cache.n_evicted == 0 && setup.forks == ForkRule::Anywhere && !setup.fails;
     let is_plain = |stream: &Stream| match &stream.origin {
         Origin::Request(spec) => spec.shift.is_none() && stream.completions.is_some(),
         Origin::Fork => false,
@@ -710,7 +712,7 @@ fn check_computed(setup: &Setup, player: &Player) -> Result<(), String> {
     Ok(())
 }
 
-/// What is pinned is found again, and nothing else is held when the clients have gone.
+/// Checks that pinned prefixes are found again, and that no other cells are in use after the clients have left.
 fn check_end(mut player: Player) -> Result<(), String> {
     for pinned in std::mem::take(&mut player.pins) {
         let mut request = greedy("", 1);
@@ -733,7 +735,7 @@ fn check_end(mut player: Player) -> Result<(), String> {
         }
         std::thread::yield_now();
     }
-    // The worker checks its books before it waits for a request.
+    // The worker checks its invariants before it waits for a request.
     engine.cached().map_err(|_| "the books are wrong".to_owned())?;
     engine.cached().map_err(|_| "the books are wrong".to_owned())?;
     Ok(())
@@ -755,7 +757,7 @@ fn outcome(setup: &Setup, ops: &[Op]) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(|| run_round(setup, ops))).unwrap_or_else(|_| Err("the test has panicked".to_owned()))
 }
 
-/// Leaves out operations as long as what is left still fails.
+/// Removes operations as long as the rest still fails.
 fn shortened(setup: &Setup, mut ops: Vec<Op>) -> Vec<Op> {
     let mut n = ops.len() / 2;
     while n > 0 {
@@ -774,7 +776,7 @@ fn shortened(setup: &Setup, mut ops: Vec<Op>) -> Vec<Op> {
     ops
 }
 
-/// Shows at once what is wrong: to find fewer operations takes longer.
+/// Prints the failure immediately; shortening the round takes longer.
 #[expect(clippy::print_stderr, reason = "a test's own output")]
 fn report(failure: &str) {
     eprintln!("{failure}");

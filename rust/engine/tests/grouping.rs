@@ -1,17 +1,17 @@
-//! Texts whose older tokens are grouped: what each draws depends on where it is grouped, and nothing of it is shared.
+//! Self-extend: the text depends on where tokens are grouped, and grouped tokens are never shared.
 
 use super::*;
 use crate::config::Grouping;
 use crate::request::ContextShift;
 
-/// Prompts of 100 tokens and more are grouped on the way, in a batch of theirs, all others when they are computed.
+/// Prompts of 100 tokens and more are grouped while they are computed, in batches; all others afterwards.
 const GROUPING: Grouping = Grouping { n: 4, width: 32, n_batch: 50 };
 
 fn grouped(n_slots: u32, n_ctx: u32) -> Limits {
     Limits { grouping: Some(GROUPING), max_store_bytes: STORE, ..limits(n_slots, n_ctx) }
 }
 
-/// What a greedy continuation of `text` by `n` tokens must be, where all of `text` is a prompt.
+/// Returns the expected greedy continuation of `text` by `n` tokens, if all of `text` is a prompt.
 fn expected_grouped(text: &str, n: usize) -> Vec<Token> {
     expected_of(GROUPING, text, n)
 }
@@ -25,14 +25,14 @@ fn expected_of(grouping: Grouping, text: &str, n: usize) -> Vec<Token> {
     tokens.split_off(text.len())
 }
 
-/// Tokens of a branch's prompt that were found, and those that were computed.
+/// Returns the cached and the computed tokens of a branch's prompt.
 fn found(branch: &Branch) -> (u32, u32) {
     let usage = branch.finished.usage;
     (usage.n_cached, usage.n_computed)
 }
 
 #[test]
-fn a_text_is_grouped_at_the_same_places_however_it_is_cut() {
+fn a_text_is_grouped_at_the_same_positions_for_every_chunk_size() {
     for n_prompt in [20, 50, 51, 100, 230] {
         let text = prompt(1, n_prompt);
         assert_ne!(expected_grouped(&text, 60), expected(&text, 60), "groups show in what is drawn");
@@ -45,7 +45,7 @@ fn a_text_is_grouped_at_the_same_places_however_it_is_cut() {
 }
 
 #[test]
-fn short_texts_share_as_ever() {
+fn short_texts_share_cells() {
     let (engine, control) = start(grouped(2, 1024));
     let text = prompt(1, 24);
     let branch = run(&engine, greedy(&text, 8)).remove(0);
@@ -56,7 +56,7 @@ fn short_texts_share_as_ever() {
 }
 
 #[test]
-fn of_a_long_text_others_find_what_was_computed_before_anything_was_grouped() {
+fn only_the_ungrouped_beginning_of_a_long_text_is_shared() {
     let (engine, control) = start(grouped(2, 1024));
     let text = prompt(1, 230);
     run(&engine, greedy(&text, 40));
@@ -65,7 +65,7 @@ fn of_a_long_text_others_find_what_was_computed_before_anything_was_grouped() {
     let longer = format!("{text}{}", prompt(2, 70));
     let branch = run(&engine, greedy(&longer, 40)).remove(0);
     assert_eq!((found(&branch), branch.tokens), ((50, 250), expected_grouped(&longer, 40)));
-    // All of a prompt that is grouped when it is computed, and nothing that follows it.
+    // The whole prompt, which is grouped once it is computed, without the tokens after it.
     let text = prompt(3, 45);
     let branch = run(&engine, greedy(&text, 40)).remove(0);
     assert_eq!(branch.tokens, expected_grouped(&text, 40));
@@ -77,7 +77,7 @@ fn of_a_long_text_others_find_what_was_computed_before_anything_was_grouped() {
 }
 
 #[test]
-fn branches_begin_with_the_same_prompt_and_go_on_alone() {
+fn branches_share_their_prompt_and_continue_separately() {
     let (engine, control) = start(grouped(2, 2048));
     let text = prompt(1, 45);
     let branches = run(&engine, Request { n: 5, ..greedy(&text, 30) });
@@ -87,7 +87,7 @@ fn branches_begin_with_the_same_prompt_and_go_on_alone() {
 }
 
 #[test]
-fn branches_of_a_prompt_that_is_grouped_on_the_way_share_its_beginning_alone() {
+fn branches_of_a_grouped_prompt_share_only_its_beginning() {
     for n_slots in [1, 2, 8] {
         let (engine, control) = start(grouped(n_slots, 4096));
         let text = prompt(1, 230);
@@ -100,7 +100,7 @@ fn branches_of_a_prompt_that_is_grouped_on_the_way_share_its_beginning_alone() {
 }
 
 #[test]
-fn what_others_compute_is_awaited_as_far_as_it_is_not_grouped() {
+fn a_request_waits_only_for_the_ungrouped_part_of_a_pending_prefix() {
     let (engine, control) = start(grouped(2, 2048));
     control.allow(Some(0));
     let text = prompt(1, 300);
@@ -111,7 +111,7 @@ fn what_others_compute_is_awaited_as_far_as_it_is_not_grouped() {
 }
 
 #[test]
-fn texts_that_are_too_large_together_take_turns() {
+fn texts_that_do_not_fit_together_alternate() {
     for max_store_bytes in [Some(0), STORE] {
         let (engine, control) = start(Limits { max_store_bytes, ..grouped(4, 256) });
         control.allow(Some(0));
@@ -129,7 +129,7 @@ fn texts_that_are_too_large_together_take_turns() {
 }
 
 #[test]
-fn a_text_without_room_for_a_copy_or_that_cannot_be_copied_is_computed_again() {
+fn a_text_that_cannot_be_copied_is_computed_again() {
     let text = prompt(1, 150);
     let grouping = Grouping { n_batch: 200, ..GROUPING };
     for (n_ctx, fails, n_computed) in [(256, false, 2 * 150 + 29), (512, true, 2 * 150 + 29), (512, false, 150 + 29)] {
@@ -143,7 +143,7 @@ fn a_text_without_room_for_a_copy_or_that_cannot_be_copied_is_computed_again() {
 }
 
 #[test]
-fn a_copy_waits_for_nobody_where_ids_are_few() {
+fn a_copy_does_not_wait_when_ids_are_scarce() {
     let (engine, control) = start(Limits { n_seq_max: 4, ..grouped(3, 2048) });
     control.allow(Some(0));
     let texts: Vec<String> = (0..3).map(|seed| prompt(seed, 40)).collect();
@@ -156,7 +156,7 @@ fn a_copy_waits_for_nobody_where_ids_are_few() {
 }
 
 #[test]
-fn a_stream_goes_on_where_a_prompt_beside_it_fails() {
+fn a_stream_continues_when_a_concurrent_prompt_fails() {
     let (engine, control) = start(grouped(2, 1024));
     control.allow(Some(3));
     let text = prompt(1, 40);
@@ -183,7 +183,7 @@ fn saved_and_pinned_prefixes_are_never_grouped() {
 }
 
 #[test]
-fn a_context_that_is_grouped_is_not_shifted() {
+fn a_grouped_context_cannot_be_shifted() {
     let (engine, _) = start(grouped(1, 256));
     let request = Request { context_shift: Some(ContextShift::default()), ..greedy("text", 10) };
     let refused = engine.submit(request, None).err();
@@ -191,7 +191,7 @@ fn a_context_that_is_grouped_is_not_shifted() {
 }
 
 #[test]
-fn any_texts_together_draw_what_they_draw_alone() {
+fn concurrent_texts_are_the_same_as_separate_ones() {
     let mut state = 7_u64;
     let mut below = |n: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,4 +1,4 @@
-//! What a step costs does not grow with what only waits.
+//! The cost of a step does not grow with waiting requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::engine::WakeHandle;
 
-/// A request for two completions of a long prompt of its own.
+/// Creates a request for two completions of its own long prompt.
 fn pair(seed: u64) -> Request {
     drawn(&prompt(seed, 2_000), 2, 4)
 }
 
 #[test]
-fn prompts_that_wait_are_not_looked_at_while_nothing_can_start() {
+fn waiting_prompts_are_not_compared_while_none_can_start() {
     let (engine, control) = start(Limits { max_queue: 1_000, ..limits(2, 16_384) });
     control.allow(Some(0));
     let running: Vec<_> = (0..2).map(|seed| engine.submit(drawn(&prompt(seed, 100), 1, 4_000), None).unwrap()).collect();
@@ -30,7 +30,7 @@ fn prompts_that_wait_are_not_looked_at_while_nothing_can_start() {
 }
 
 #[test]
-fn each_prompt_that_waited_is_looked_at_a_few_times_in_all() {
+fn each_waiting_prompt_is_compared_only_a_few_times() {
     let (engine, _) = start(Limits { max_queue: 1_000, ..limits(2, 16_384) });
     let streams: Vec<_> = (0..50).map(|seed| engine.submit(pair(seed % 5), None).unwrap()).collect();
     for stream in streams {
@@ -42,8 +42,8 @@ fn each_prompt_that_waited_is_looked_at_a_few_times_in_all() {
 }
 
 #[test]
-fn requests_for_several_completions_are_finished_before_as_many_others_are_begun_as_there_are_slots() {
-    // The pool has room for two prompts. Whoever begins them all computes most of them twice and more.
+fn open_requests_for_several_completions_are_limited_by_the_slots() {
+    // The device cache has room for two prompts. Starting all of them would compute most of them twice or more.
     let (engine, control) = start(limits(1, 512));
     let streams: Vec<_> = (0..8).map(|seed| engine.submit(drawn(&prompt(seed, 200), 4, 1), None).unwrap()).collect();
     for stream in streams {
@@ -53,7 +53,7 @@ fn requests_for_several_completions_are_finished_before_as_many_others_are_begun
 }
 
 #[test]
-fn a_request_for_one_completion_starts_however_many_others_are_open() {
+fn a_request_for_one_completion_starts_despite_many_open_requests() {
     let (engine, control) = start(limits(1, 1024));
     control.allow(Some(0));
     let many: Vec<_> = (0..3).map(|seed| engine.submit(drawn(&prompt(seed, 50), 50, 2), None).unwrap()).collect();
@@ -68,31 +68,31 @@ fn a_request_for_one_completion_starts_however_many_others_are_open() {
     drop((many, one));
 }
 
-/// Counts how often it is rung: once for each step that tells something.
+/// Counts its calls: one for each step with events.
 struct Counting(AtomicUsize);
 
 impl WakeHandle for Counting {
-    fn ring(&self) {
+    fn wake(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn a_step_starts_a_bounded_number_of_branches_and_none_of_them_walks_its_prompt() {
+fn a_step_starts_a_bounded_number_of_branches_each_in_constant_time() {
     let limits = Limits { n_seq_max: 256, ..limits(128, 65_536) };
     let (engine, control) = start(limits);
-    let bell = Arc::new(Counting(AtomicUsize::new(0)));
-    let stream = engine.submit(drawn(&prompt(1, 20_000), 256, 1), Some(Arc::clone(&bell) as Arc<dyn WakeHandle>)).unwrap();
+    let wake_handle = Arc::new(Counting(AtomicUsize::new(0)));
+    let stream = engine.submit(drawn(&prompt(1, 20_000), 256, 1), Some(Arc::clone(&wake_handle) as Arc<dyn WakeHandle>)).unwrap();
     assert_eq!(collect(stream).unwrap().len(), 256);
     assert_eq!(control.n_computed(), 20_000);
-    // Up to 64 before a decode and as many after it, where there is one.
-    assert!(bell.0.load(Ordering::Relaxed) >= 3, "one step started all of them");
+    // Up to 64 before a decode and as many after it, if there is one.
+    assert!(wake_handle.0.load(Ordering::Relaxed) >= 3, "one step started all of them");
     let n_compared = engine.stats().n_compared;
     assert!(n_compared <= 3 * 20_000, "{n_compared} tokens were compared for 256 branches of one prompt");
 }
 
 #[test]
-fn a_worker_that_waits_for_a_slot_to_be_erased_sleeps() {
+fn the_worker_sleeps_while_a_slot_is_reserved_for_erasing() {
     let (engine, control) = start(limits(1, 1024));
     control.allow(Some(0));
     let first = engine.submit(greedy(&prompt(1, 50), 3), None).unwrap();
@@ -107,8 +107,8 @@ fn a_worker_that_waits_for_a_slot_to_be_erased_sleeps() {
 }
 
 #[test]
-fn the_parts_of_a_step_add_up_to_it() {
-    let (engine, _) = start_stored(4, 1024);
+fn the_stages_of_a_step_add_up_to_its_time() {
+    let (engine, _) = start_with_host_cache(4, 1024);
     for seed in 0..6 {
         run(&engine, drawn(&prompt(seed, 300), 3, 5));
     }
@@ -120,14 +120,14 @@ fn the_parts_of_a_step_add_up_to_it() {
 }
 
 #[test]
-fn text_that_was_held_back_is_told_where_no_token_ends_the_branch() {
-    // The pool is full for good: what is left cannot hold another token.
+fn held_back_text_is_published_when_a_branch_ends_without_a_token() {
+    // The device cache stays full: the rest has no room for another token.
     let (engine, _) = start(limits(2, 512));
     pin(&engine, &prompt(9, 200));
     let free = run(&engine, greedy(&prompt(1, 100), 2_000)).remove(0);
     assert_eq!(free.finished.reason, FinishReason::ContextFull);
     let mut request = greedy(&prompt(1, 100), 2_000);
-    // It may always be about to begin.
+    // It may always be about to start.
     request.stop = vec![format!("{}!!", &free.text[free.text.len() - 20..])];
     let held = run(&engine, request).remove(0);
     assert_eq!(held.finished.text, free.text[free.text.len() - 20..]);

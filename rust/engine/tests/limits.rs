@@ -1,10 +1,10 @@
-//! What ends a branch before its last token: time, and lines.
+//! Limits that end a branch early: time, and lines.
 
 use super::*;
 use crate::fake_runner::NEWLINE;
 
 #[test]
-fn a_branch_that_took_too_long_ends_with_its_next_new_line() {
+fn a_branch_over_its_time_limit_ends_at_the_next_newline() {
     let (engine, _) = start(limits(1, 512));
     let mut request = greedy(&prompt(1, 20), 200);
     request.sampling.logit_bias = vec![(NEWLINE, 0.8)];
@@ -21,7 +21,7 @@ fn a_branch_that_took_too_long_ends_with_its_next_new_line() {
 }
 
 #[test]
-fn a_branch_ends_at_a_line_that_is_indented_too_little() {
+fn a_branch_ends_at_an_under_indented_line() {
     let (engine, _) = start(limits(1, 512));
     let mut request = greedy(&prompt(1, 20), 200);
     request.sampling.logit_bias = vec![(NEWLINE, 0.8)];

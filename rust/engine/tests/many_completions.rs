@@ -8,7 +8,7 @@ fn n_computed(branches: &[Branch]) -> Vec<u32> {
 fn eight_completions_compute_their_prompt_once() {
     let (engine, control) = start(limits(8, 4096));
     let branches = run(&engine, drawn(&prompt(1, 200), 8, 10));
-    // The last token of each branch is drawn and never computed.
+    // The last token of each branch is sampled and never computed.
     assert_eq!(control.n_computed(), 200 + 8 * 9);
     assert_eq!(n_computed(&branches), [200, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(engine.stats().n_computed, 200);
@@ -31,9 +31,9 @@ fn a_prompt_too_short_to_share_across_requests_is_still_computed_once_for_its_ow
 }
 
 #[test]
-fn what_was_asked_before_and_has_left_the_pool_is_computed_once_again_and_not_by_each_branch() {
+fn an_evicted_prompt_is_computed_again_once_for_all_branches() {
     for n_prompt in [8, 200] {
-        let (engine, _) = start_stored(8, 4096);
+        let (engine, _) = start_with_host_cache(8, 4096);
         let again = || n_computed(&run(&engine, drawn(&prompt(1, n_prompt), 8, 10)));
         assert_eq!(again(), [u32::try_from(n_prompt).unwrap(), 0, 0, 0, 0, 0, 0, 0]);
         for _ in 0..2 {
@@ -45,7 +45,7 @@ fn what_was_asked_before_and_has_left_the_pool_is_computed_once_again_and_not_by
 }
 
 #[test]
-fn each_branch_draws_from_its_own_seed() {
+fn each_branch_samples_with_its_own_seed() {
     let (engine, _) = start(limits(8, 4096));
     let mut request = drawn(&prompt(1, 50), 4, 20);
     request.seed = 7;

@@ -1,4 +1,4 @@
-//! Pictures and sounds: vectors in the places of tokens.
+//! Images and audio: embeddings at the positions of tokens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::request::{ContextShift, Encoding, Media, Medium, Run};
 
-/// How a picture is computed and held.
+/// How a picture is computed and cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// As text is.
+    /// Like text.
     Plain,
     /// In one decode.
     SeesAhead,
-    /// In pieces, and held whole or not at all.
+    /// In chunks, and cached as a whole or not at all.
     Grid,
 }
 
 const KINDS: [Kind; 3] = [Kind::Plain, Kind::SeesAhead, Kind::Grid];
 
-/// A picture whose vectors are there once it was asked for so many times.
+/// A picture whose embeddings are ready after this many polls.
 #[derive(Debug)]
 struct Picture {
     first_id: Token,
@@ -91,12 +91,12 @@ pub(super) fn picture_of(first_id: Token, before: &str, after: &str) -> Prompt {
     with_picture(before, &Picture::new(first_id, 40).into_media(), after)
 }
 
-/// A greedy request for `max_tokens` tokens after that.
+/// Creates a greedy request for `max_tokens` tokens after that.
 fn about(prompt: Prompt, max_tokens: u32) -> Request {
     Request { prompt, ..greedy("", max_tokens) }
 }
 
-/// What follows `prompt`.
+/// Returns the expected continuation of `prompt`.
 fn expected_after(prompt: &Prompt, n: usize) -> Vec<Token> {
     let mut tokens = prompt.clone().into_tokens();
     let n_prompt = tokens.len();
@@ -107,7 +107,7 @@ fn expected_after(prompt: &Prompt, n: usize) -> Vec<Token> {
 }
 
 #[test]
-fn a_picture_stands_in_the_places_of_tokens() {
+fn a_picture_takes_the_positions_of_tokens() {
     for kind in KINDS {
         let (engine, control) = start(limits(2, 4096));
         let media = Picture { kind, ..Picture::new(-1, 40) }.into_media();
@@ -132,7 +132,7 @@ fn branches_and_turns_compute_a_shared_picture_once() {
 }
 
 #[test]
-fn another_picture_shares_what_stands_before_it_alone() {
+fn a_different_picture_shares_only_the_text_before_it() {
     let (engine, control) = start(limits(2, 4096));
     for first_id in [-1, -100] {
         let media = Picture::new(first_id, 64).into_media();
@@ -143,7 +143,7 @@ fn another_picture_shares_what_stands_before_it_alone() {
 }
 
 #[test]
-fn one_that_sees_ahead_is_computed_in_one_decode_however_small_the_chunks() {
+fn a_medium_with_non_causal_attention_is_computed_in_one_decode() {
     for (kind, expected) in [(Kind::SeesAhead, vec![16, 14, 50, 16, 4]), (Kind::Grid, vec![16, 14, 16, 16, 16, 2, 16, 4])] {
         let (runner, control) = FakeRunner::new(4096, 66);
         let engine = Engine::start(limits(2, 4096), move || Ok(runner)).unwrap();
@@ -156,7 +156,7 @@ fn one_that_sees_ahead_is_computed_in_one_decode_however_small_the_chunks() {
 }
 
 #[test]
-fn one_that_is_held_whole_leaves_nothing_where_it_ends_half_computed() {
+fn an_incomplete_medium_that_is_cached_as_a_whole_is_dropped() {
     for kind in [Kind::Plain, Kind::Grid] {
         let (engine, control) = start(limits(2, 4096));
         control.allow(Some(0));
@@ -172,7 +172,7 @@ fn one_that_is_held_whole_leaves_nothing_where_it_ends_half_computed() {
 }
 
 #[test]
-fn others_go_on_while_a_picture_is_read() {
+fn other_streams_continue_while_a_picture_is_encoded() {
     let (engine, control) = start(limits(2, 4096));
     control.allow(Some(0));
     let media = Picture { ready_at: usize::MAX, ..Picture::new(-1, 40) }.into_media();
@@ -186,7 +186,7 @@ fn others_go_on_while_a_picture_is_read() {
 }
 
 #[test]
-fn a_picture_that_cannot_be_read_ends_its_request_alone() {
+fn a_picture_that_cannot_be_encoded_ends_only_its_request() {
     let (engine, _control) = start(limits(2, 4096));
     let media = Picture { is_damaged: true, ..Picture::new(-1, 40) }.into_media();
     let request = Request { n: 2, ..about(with_picture(&prompt(1, 30), &media, "x"), 5) };
@@ -197,7 +197,7 @@ fn a_picture_that_cannot_be_read_ends_its_request_alone() {
 }
 
 #[test]
-fn a_picture_gives_way_to_others_and_comes_back() {
+fn a_preempted_picture_resumes() {
     for kind in KINDS {
         for max_store_bytes in [Some(0), STORE] {
             let (engine, _control) = start(Limits { max_store_bytes, ..limits(4, 512) });
@@ -216,7 +216,7 @@ fn a_picture_gives_way_to_others_and_comes_back() {
 }
 
 #[test]
-fn what_a_picture_cannot_have_is_refused_by_name() {
+fn unsupported_options_of_pictures_are_refused_by_name() {
     let (engine, _control) = start(limits(2, 4096));
     let media = Picture::new(-1, 40).into_media();
     let whole = with_picture("a", &media, "b");

@@ -1,10 +1,10 @@
-//! The whole engine on [`FakeRunner`]: exact texts, and every computed token counted.
+//! Tests of the whole engine on [`FakeRunner`]: exact texts, and every computed token counted.
 
 mod adapters;
 mod beams;
-mod bells;
 mod branches;
 mod cancelling;
+mod checkpoints;
 mod constraints;
 mod context_shift;
 mod diversity;
@@ -12,28 +12,28 @@ mod explaining;
 mod failing;
 mod forks;
 mod fuzz;
-mod giving_way;
 mod grouping;
 mod growth;
-mod lagging;
 mod limits;
 mod many_completions;
 mod media;
 mod pins;
+mod preemption;
 mod pressure;
 mod priorities;
 mod prompt_events;
 mod questions;
 mod random_fields;
-mod resuming;
+mod reasoning;
+mod resumption;
 mod sharing;
+mod slot_order;
 mod slots;
-mod snapshots;
+mod slow_consumers;
 mod steps;
 mod stopping;
-mod thoughts;
 mod tiers;
-mod turns;
+mod wake_handles;
 mod windows;
 
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -49,7 +49,7 @@ use crate::request::{
     TokenEvent,
 };
 
-/// What one branch was told.
+/// Events of one branch.
 #[derive(Debug, Clone, PartialEq)]
 struct Branch {
     text: String,
@@ -57,7 +57,7 @@ struct Branch {
     finished: Finished,
 }
 
-/// Steps have as many rows as they may, as long as half a second is enough for them.
+/// Steps have as many rows as they may, as long as they stay within half a second.
 fn limits(n_slots: u32, n_ctx: u32) -> Limits {
     Limits {
         n_slots,
@@ -75,7 +75,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
     }
 }
 
-/// Steps have as many rows as there is time for, as a server's.
+/// Steps have as many rows as there is time for, as in a server.
 fn paced(n_slots: u32, n_ctx: u32) -> Limits {
     Limits { max_token_gap: TokenGap::Auto, ..limits(n_slots, n_ctx) }
 }
@@ -86,32 +86,32 @@ fn start(limits: Limits) -> (Engine, FakeControl) {
 
 fn start_with(limits: Limits, prepare: impl FnOnce(FakeRunner) -> FakeRunner + Send + 'static) -> (Engine, FakeControl) {
     let (runner, control) = FakeRunner::new(limits.n_ctx, limits.n_seq_max);
-    // The fake model keeps a row of logits for each id.
+    // The fake model has a row of logits for each id.
     let limits = Limits { n_outputs: limits.n_outputs.min(limits.n_seq_max), ..limits };
     let engine = Engine::start(limits, move || Ok(prepare(runner))).expect("a fake runner always starts");
     (engine, control)
 }
 
-/// A store that is never full.
+/// A host cache that is never full.
 const STORE: Option<u64> = Some(16 << 20);
 
-/// With a store beside the pool.
-fn start_stored(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
+/// With a host cache.
+fn start_with_host_cache(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
     start(Limits { max_store_bytes: STORE, ..limits(n_slots, n_ctx) })
 }
 
-/// A model whose memory is a state: two ids beside those of the slots.
+/// Recurrent memory: two ids in addition to those of the slots.
 fn start_recurrent(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
     start_recurrent_with(limits(n_slots, n_ctx))
 }
 
-/// The same, with other limits.
+/// As above, with other limits.
 fn start_recurrent_with(limits: Limits) -> (Engine, FakeControl) {
     let limits = Limits { max_store_bytes: STORE, n_seq_max: limits.n_slots + 2, ..limits };
     start_with(limits, |runner| runner.with_memory(MemoryKind { forks: ForkRule::AtEnd, ..MEMORY }))
 }
 
-/// A greedy request for `max_tokens` more tokens.
+/// Creates a greedy request for `max_tokens` more tokens.
 fn greedy(prompt: &str, max_tokens: u32) -> Request {
     let mut request = Request::new(Prompt::from_tokens(tokens_of(prompt)), 0);
     request.max_tokens = Some(max_tokens);
@@ -119,7 +119,7 @@ fn greedy(prompt: &str, max_tokens: u32) -> Request {
     request
 }
 
-/// A request for `n` drawn completions of `max_tokens` tokens each.
+/// Creates a request for `n` sampled completions of `max_tokens` tokens each.
 fn drawn(prompt: &str, n: u32, max_tokens: u32) -> Request {
     let mut request = greedy(prompt, max_tokens);
     request.n = n;
@@ -127,7 +127,7 @@ fn drawn(prompt: &str, n: u32, max_tokens: u32) -> Request {
     request
 }
 
-/// Printable text of `n` characters, different for each `seed`.
+/// Returns printable text of `n` characters, different for each `seed`.
 fn prompt(seed: u64, n: usize) -> String {
     let mut state = seed;
     let mut next = || {
@@ -172,7 +172,7 @@ fn run(engine: &Engine, request: Request) -> Vec<Branch> {
     collect(engine.submit(request, None).expect("the request is valid")).expect("nothing fails")
 }
 
-/// A greedy request for `n_more` tokens after what a branch drew.
+/// Creates a greedy request for `n_more` tokens after the text of a branch.
 fn continued(prompt: &str, branch: &Branch, n_more: u32) -> Request {
     let mut tokens = tokens_of(prompt);
     tokens.extend(&branch.tokens);
@@ -181,7 +181,7 @@ fn continued(prompt: &str, branch: &Branch, n_more: u32) -> Request {
     request
 }
 
-/// What a task makes.
+/// Returns the result of a task.
 fn made(engine: &Engine, request: Request) -> TaskResult {
     *run(engine, request).remove(0).finished.made.expect("the task makes something")
 }
@@ -204,7 +204,7 @@ fn pin(engine: &Engine, prompt: &str) -> PinnedPrefix {
     }
 }
 
-/// What a greedy continuation of `prompt` by `n` tokens must be.
+/// Returns the expected continuation of `prompt` by `n` tokens.
 fn expected(prompt: &str, n: usize) -> Vec<Token> {
     let mut tokens = tokens_of(prompt);
     for _ in 0..n {
@@ -213,7 +213,7 @@ fn expected(prompt: &str, n: usize) -> Vec<Token> {
     tokens.split_off(prompt.len())
 }
 
-/// Waits until the engine's snapshot satisfies `condition`.
+/// Waits until the engine's metrics satisfy `condition`.
 fn wait_until(engine: &Engine, condition: impl Fn(&Stats) -> bool) -> Stats {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -226,7 +226,7 @@ fn wait_until(engine: &Engine, condition: impl Fn(&Stats) -> bool) -> Stats {
     }
 }
 
-/// Lets one decode after the other run until the engine's snapshot satisfies `condition`.
+/// Lets decodes run one by one until the engine's metrics satisfy `condition`.
 fn step_until(engine: &Engine, control: &FakeControl, mut condition: impl FnMut(&Stats) -> bool) -> Stats {
     loop {
         let stats = engine.stats();
@@ -244,8 +244,8 @@ fn step(engine: &Engine, control: &FakeControl) {
     wait_until(engine, |stats| stats.n_decodes > n_decodes);
 }
 
-/// What the worker answers to a question while decodes are held: it does so between two of them. So few run that most else goes on:
-/// the first when the thread that asks has begun, each other after twice as long as the one before.
+/// Returns the worker's answer to a query while decodes are held. The worker answers between two decodes; to run as few as
+/// possible, each is released after twice the wait of the previous one, the first once the query thread has started.
 fn asked<T: Send>(control: &FakeControl, ask: impl FnOnce() -> T + Send) -> T {
     let ((tell, told), (begin, begun)) = (mpsc::channel(), mpsc::channel());
     std::thread::scope(|scope| {

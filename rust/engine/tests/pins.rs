@@ -1,11 +1,11 @@
-//! Pinned prefixes are found again, whatever becomes of their pieces.
+//! Pinned prefixes are found again, wherever their cells are.
 
 use super::*;
 use crate::cache::{ForkRule, MemoryKind};
 use crate::fake_runner::MEMORY;
 use crate::request::{BeamSearch, Diversity, PinnedPrefix, Task, TaskResult};
 
-fn start_stored(kind: MemoryKind) -> (Engine, FakeControl) {
+fn start_with_host_cache(kind: MemoryKind) -> (Engine, FakeControl) {
     let limits = Limits { max_store_bytes: Some(16 << 20), ..limits(2, 1024) };
     start_with(limits, move |runner| runner.with_memory(kind))
 }
@@ -19,20 +19,20 @@ fn pin(engine: &Engine, prompt: &str) -> Result<PinnedPrefix, Error> {
     }
 }
 
-/// Holds states of 100,000 bytes, in 4 sequence ids, without a store.
+/// Memory with states of 100,000 bytes, in 4 sequence ids, without a host cache.
 fn start_recurrent_without_a_store(bytes_per_token: u64) -> (Engine, FakeControl) {
     let kind = MemoryKind { forks: ForkRule::AtEnd, bytes_per_token, bytes_per_state: 100_000, ..MEMORY };
     start_with(Limits { n_seq_max: 4, ..limits(2, 1024) }, move |runner| runner.with_memory(kind))
 }
 
-/// Computes other texts, more than the pool holds.
+/// Computes other texts that exceed the device cache.
 fn flood(engine: &Engine) {
     for seed in 20..30 {
         run(engine, greedy(&prompt(seed, 300), 5));
     }
 }
 
-/// How many tokens a prompt of `pinned` and 20 more computes.
+/// Returns how many tokens a prompt of `pinned` and 20 more computes.
 fn n_computed_after(engine: &Engine, control: &FakeControl, pinned: &str) -> usize {
     let before = control.n_computed();
     run(engine, greedy(&format!("{pinned}{}", prompt(50, 20)), 1));
@@ -40,9 +40,9 @@ fn n_computed_after(engine: &Engine, control: &FakeControl, pinned: &str) -> usi
 }
 
 #[test]
-fn a_pinned_prefix_that_cannot_be_saved_stays_in_the_pool() {
+fn a_pinned_prefix_that_cannot_be_saved_stays_in_the_device_cache() {
     for forks in [ForkRule::Anywhere, ForkRule::InWindow] {
-        let (engine, control) = start_stored(MemoryKind { forks, ..MEMORY });
+        let (engine, control) = start_with_host_cache(MemoryKind { forks, ..MEMORY });
         control.fail_states(true);
         let pinned = pin(&engine, &prompt(1, 200)).unwrap();
         flood(&engine);
@@ -54,8 +54,8 @@ fn a_pinned_prefix_that_cannot_be_saved_stays_in_the_pool() {
 }
 
 #[test]
-fn pinned_prefixes_that_cannot_be_saved_leave_half_of_the_pool_to_others() {
-    let (engine, control) = start_stored(MEMORY);
+fn unsaved_pinned_prefixes_leave_half_of_the_device_cache_to_others() {
+    let (engine, control) = start_with_host_cache(MEMORY);
     control.fail_states(true);
     for seed in 0..4 {
         pin(&engine, &prompt(seed, 200)).unwrap();
@@ -66,18 +66,18 @@ fn pinned_prefixes_that_cannot_be_saved_leave_half_of_the_pool_to_others() {
 }
 
 #[test]
-fn a_memory_that_cannot_be_saved_keeps_its_pins_in_the_pool_and_has_no_store() {
-    let (engine, control) = start_stored(MemoryKind { can_be_saved: false, ..MEMORY });
+fn memory_that_cannot_be_saved_keeps_pins_in_the_device_cache_without_a_host_cache() {
+    let (engine, control) = start_with_host_cache(MemoryKind { can_be_saved: false, ..MEMORY });
     control.fail_states(true);
     pin(&engine, &prompt(1, 200)).unwrap();
     flood(&engine);
     assert_eq!(n_computed_after(&engine, &control, &prompt(1, 200)), 20);
-    assert_eq!(engine.stats().store.max_bytes, Some(0));
+    assert_eq!(engine.stats().host_cache.max_bytes, Some(0));
     assert!(matches!(pin(&engine, &prompt(2, 400)), Err(Error::PinsFull { .. })), "half of the pool is for others");
 }
 
 #[test]
-fn without_a_store_the_pins_of_states_take_half_of_the_sequence_ids() {
+fn without_a_host_cache_pinned_states_take_at_most_half_of_the_sequence_ids() {
     for bytes_per_token in [0, 20] {
         let (engine, control) = start_recurrent_without_a_store(bytes_per_token);
         for seed in [1, 2] {
@@ -119,7 +119,7 @@ fn pins_leave_an_id_for_every_slot_so_that_a_search_over_all_slots_starts() {
 
 #[test]
 fn a_pinned_prefix_outlives_the_failure_of_the_only_sequence_that_holds_it() {
-    let (engine, control) = start_stored(MEMORY);
+    let (engine, control) = start_with_host_cache(MEMORY);
     let pinned = prompt(1, 200);
     pin(&engine, &pinned).unwrap();
     control.allow(Some(0));
@@ -133,8 +133,8 @@ fn a_pinned_prefix_outlives_the_failure_of_the_only_sequence_that_holds_it() {
 }
 
 #[test]
-fn what_was_pinned_for_a_reader_who_has_gone_is_not_pinned() {
-    let (engine, _) = start_stored(MEMORY);
+fn a_prefix_pinned_for_a_reader_that_left_is_unpinned() {
+    let (engine, _) = start_with_host_cache(MEMORY);
     let request = Request::for_task(Prompt::from_tokens(tokens_of(&prompt(1, 100))), Task::Pin);
     let stream = engine.submit(request, None).unwrap();
     while !stream.is_ready() {

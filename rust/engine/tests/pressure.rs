@@ -43,7 +43,7 @@ fn eight_branches_that_each_grow_to_the_whole_pool_all_end_well() {
 }
 
 #[test]
-fn a_preempted_sequence_draws_what_it_would_have_drawn() {
+fn a_preempted_sequence_generates_the_same_text() {
     let (engine, control) = start(limits(4, 256));
     control.allow(Some(0));
     let requests: Vec<_> = (0..4).map(|seed| drawn(&prompt(seed, 50), 1, 150)).collect();
@@ -57,7 +57,7 @@ fn a_preempted_sequence_draws_what_it_would_have_drawn() {
 }
 
 #[test]
-fn two_that_are_too_large_together_take_turns() {
+fn two_sequences_that_do_not_fit_together_alternate() {
     let (engine, control) = start(limits(2, 256));
     control.allow(Some(0));
     let streams: Vec<_> = (0..2).map(|seed| engine.submit(greedy(&prompt(seed, 50), 150), None).unwrap()).collect();
@@ -90,7 +90,7 @@ fn a_preempted_request_is_not_overtaken() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_says_how_many_wait() {
+fn a_full_queue_refuses_requests_with_its_length() {
     let mut limits = limits(1, 256);
     limits.max_queue = 3;
     let (engine, control) = start(limits);
@@ -108,7 +108,7 @@ fn a_full_queue_refuses_and_says_how_many_wait() {
 }
 
 #[test]
-fn running_streams_get_a_token_in_every_step_beside_a_long_prompt() {
+fn running_streams_get_a_token_in_every_step_during_a_long_prompt() {
     let (engine, control) = start(limits(2, 4096));
     control.allow(Some(5));
     let stream = engine.submit(greedy(&prompt(1, 20), 400), None).unwrap();

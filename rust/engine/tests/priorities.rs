@@ -1,4 +1,4 @@
-//! Who goes first.
+//! Priorities.
 
 use super::*;
 use crate::engine::runner::Row;
@@ -12,7 +12,7 @@ fn runs(stats: &Stats, request_id: u64) -> bool {
 }
 
 #[test]
-fn of_those_that_wait_the_one_of_the_highest_priority_starts_first() {
+fn the_waiting_request_of_the_highest_priority_starts_first() {
     let (engine, control) = start(limits(1, 4096));
     control.allow(Some(0));
     let first = engine.submit(with_priority(5, greedy(&prompt(1, 20), 5)), None).unwrap();
@@ -28,8 +28,8 @@ fn of_those_that_wait_the_one_of_the_highest_priority_starts_first() {
 }
 
 #[test]
-fn a_higher_priority_takes_the_slot_of_a_lower_one_which_goes_on_without_computing_anything_again() {
-    for engine in [start(limits(2, 4096)), start_stored(2, 4096)] {
+fn a_sequence_preempted_by_a_higher_priority_resumes_without_computing_anything_again() {
+    for engine in [start(limits(2, 4096)), start_with_host_cache(2, 4096)] {
         let (engine, control) = engine;
         control.allow(Some(0));
         let batch: Vec<_> =
@@ -64,7 +64,7 @@ fn equal_priorities_never_take_a_slot_from_each_other() {
 }
 
 #[test]
-fn a_higher_priority_makes_room_in_the_pool_too() {
+fn a_higher_priority_also_gets_cells_of_lower_ones() {
     let (engine, control) = start(limits(4, 512));
     control.allow(Some(0));
     let batch: Vec<_> =
@@ -95,8 +95,8 @@ fn the_prompt_of_a_higher_priority_is_computed_first() {
     drop((batch, chat));
 }
 
-/// How many tokens of streams of a lower priority are computed beside a chat, which together would make it slow.
-fn n_beside_a_chat() -> usize {
+/// Returns how many tokens of lower-priority streams, which together would slow it down, are computed during a chat.
+fn n_computed_during_a_chat() -> usize {
     let (engine, control) = start(limits(16, 8192));
     control.slow_rows(Duration::from_micros(300));
     let batch: Vec<_> =
@@ -115,10 +115,10 @@ fn n_beside_a_chat() -> usize {
 }
 
 #[test]
-fn streams_of_a_lower_priority_stand_back_by_turns_where_they_would_slow_one_down_too_much() {
-    // Without, the chat would have waited for nearly all of them in each of its first 40 steps. On a busy machine a row may seem
-    // to cost nothing: it is tried again.
-    let n_beside = || (0..5).map(|_| n_beside_a_chat()).find(|&n| n < 59 * 6);
+fn streams_of_a_lower_priority_yield_in_rotation_if_they_would_slow_down_a_higher_one() {
+    // Otherwise the chat would have waited for nearly all of them in each of its first 40 steps. On a busy machine a row may
+    // seem to cost nothing: it is tried again.
+    let n_beside = || (0..5).map(|_| n_computed_during_a_chat()).find(|&n| n < 59 * 6);
     assert!(n_beside().is_some(), "the batch is computed beside the chat");
 }
 

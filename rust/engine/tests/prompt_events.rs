@@ -1,10 +1,10 @@
-//! What a stream hears of its prompt, and prompts that use nothing that is cached.
+//! Reports about prompts, and prompts that use no cache.
 
 use super::*;
 use crate::request::{Logprobs, Progress, PromptLogprobs};
 use crate::sampling;
 
-/// The log-probabilities of the prompt, checked for their order, and what came after them.
+/// Returns the prompt logprobs, after checking their order, and the remaining events.
 fn prompt_logprobs(completions: Completions) -> (Vec<Option<Logprobs>>, Vec<Event>) {
     let events: Vec<Event> = completions.map(Result::unwrap).collect();
     let mut logprobs = Vec::new();
@@ -24,8 +24,8 @@ fn prompt_logprobs(completions: Completions) -> (Vec<Option<Logprobs>>, Vec<Even
 }
 
 #[test]
-fn a_prompt_is_computed_in_pieces_as_small_as_its_request_wants_them() {
-    // Where nothing is measured yet, pieces grow from 16 tokens on.
+fn a_prompt_is_computed_in_chunks_of_at_most_the_requested_size() {
+    // Without measurements, chunks grow from 16 tokens on.
     for (max_chunk, most) in [(Some(1), 1), (Some(7), 7), (Some(1_000), 264), (None, 264)] {
         let (engine, control) = start(limits(2, 4096));
         let branches = run(&engine, Request { max_chunk, ..greedy(&prompt(1, 600), 3) });
@@ -53,7 +53,7 @@ fn check(text: &str, n_probs: usize, logprobs: &[Option<Logprobs>]) {
 }
 
 #[test]
-fn every_token_of_the_prompt_has_the_log_probability_of_the_row_before_it() {
+fn every_prompt_token_has_the_logprob_of_the_preceding_row() {
     for (n_slots, n_prompt) in [(2, 300), (2, 1), (2, 2), (2, 66), (2, 67), (1, 64)] {
         let (engine, control) = start(limits(n_slots, 2048));
         let text = prompt(1, n_prompt);
@@ -65,7 +65,7 @@ fn every_token_of_the_prompt_has_the_log_probability_of_the_row_before_it() {
 }
 
 #[test]
-fn they_are_told_once_for_all_branches_and_also_where_nothing_is_drawn() {
+fn prompt_logprobs_are_reported_once_for_all_branches_and_also_without_completions() {
     let (engine, control) = start(limits(2, 2048));
     let text = prompt(1, 200);
     let (logprobs, rest) = prompt_logprobs(engine.submit(asking(&text, 5, 0), None).unwrap());
@@ -78,13 +78,13 @@ fn they_are_told_once_for_all_branches_and_also_where_nothing_is_drawn() {
     assert!(matches!(&rest[..], [Event::Finished(Finished { reason: FinishReason::Length, usage, .. })] if usage.n_cached == 0));
 }
 
-/// A prompt whose tokens from `from` on are told of, and nothing drawn.
+/// Creates a request for the prompt logprobs from `from` on, without completions.
 fn scoring(text: &str, from: usize) -> Request {
     let prompt_logprobs_from = u32::try_from(from).unwrap();
     Request { max_tokens: Some(0), prompt_logprobs_from, ..asking(text, 1, 1) }
 }
 
-/// Checks the log-probabilities of the tokens from `from` on.
+/// Checks the logprobs of the tokens from `from` on.
 fn check_from(text: &str, from: usize, completions: Completions) {
     let tokens = tokens_of(text);
     let mut at = from;
@@ -109,7 +109,7 @@ fn many_continuations_of_one_prompt_compute_it_once_and_run_together() {
         let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: kind, ..MEMORY }));
         control.allow(Some(0));
         let document = prompt(1, 400);
-        // No two begin alike.
+        // No two have an equal beginning.
         let own = |seed: u8| format!("{}{}", char::from(b'A' + seed), prompt(seed.into(), 4 + usize::from(seed % 3)));
         let texts: Vec<String> = (0..16).map(|seed| format!("{document}{}", own(seed))).collect();
         let streams: Vec<_> = texts.iter().map(|text| engine.submit(scoring(text, 400), None).unwrap()).collect();
@@ -127,8 +127,8 @@ fn many_continuations_of_one_prompt_compute_it_once_and_run_together() {
 }
 
 #[test]
-fn what_was_told_of_a_prompt_is_told_again_without_computing_it() {
-    let (engine, control) = start_stored(4, 2048);
+fn cached_prompt_logprobs_are_reported_without_computing() {
+    let (engine, control) = start_with_host_cache(4, 2048);
     let document = prompt(1, 300);
     for (own, n_computed) in [("A", 311), ("B", 12), ("C", 12), ("B", 1)] {
         let text = format!("{document}{own}{}", prompt(2, 10));
@@ -138,7 +138,7 @@ fn what_was_told_of_a_prompt_is_told_again_without_computing_it() {
     }
     let text = format!("{document}B{}", prompt(2, 10));
     let before = control.n_computed();
-    // More of the likely tokens than are remembered.
+    // More top logprobs than are cached.
     let (logprobs, _) = prompt_logprobs(engine.submit(Request { max_tokens: Some(0), ..asking(&text, 1, 2) }, None).unwrap());
     check(&text, 2, &logprobs);
     assert_eq!(control.n_computed() - before, 311);
@@ -151,12 +151,12 @@ fn what_was_told_of_a_prompt_is_told_again_without_computing_it() {
 }
 
 #[test]
-fn of_a_memory_that_cannot_be_cut_what_follows_what_was_told_is_computed_after_one_snapshot() {
+fn recurrent_memory_computes_unreported_tokens_after_one_checkpoint() {
     let limits = Limits { max_store_bytes: STORE, checkpoints: Checkpoints { n_most: 4, min_step: 64 }, ..limits(4, 2048) };
     let memory = MemoryKind { forks: ForkRule::AtEnd, ..MEMORY };
     let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
     let document = prompt(1, 300);
-    // The second one goes on from the last checkpoint before it parts from the first, and keeps a state there.
+    // The second one continues from the last checkpoint before it diverges from the first, and saves a state there.
     for (own, n_computed) in [("A", 311), ("B", 311 - 4 * 64), ("C", 12), ("D", 12)] {
         let text = format!("{document}{own}{}", prompt(2, 10));
         let before = control.n_computed();
@@ -166,7 +166,7 @@ fn of_a_memory_that_cannot_be_cut_what_follows_what_was_told_is_computed_after_o
 }
 
 #[test]
-fn prompts_that_are_told_of_whole_wait_for_what_another_is_told() {
+fn prompts_with_logprobs_wait_for_equal_prompts_with_logprobs() {
     let (engine, control) = start(limits(8, 4096));
     control.allow(Some(0));
     let document = prompt(1, 400);
@@ -180,7 +180,7 @@ fn prompts_that_are_told_of_whole_wait_for_what_another_is_told() {
 }
 
 #[test]
-fn other_adapters_are_told_of_anew() {
+fn prompt_logprobs_are_not_shared_across_adapters() {
     let (engine, control) = start_with(limits(4, 2048), |runner| runner.with_adapters(&[0.0]));
     let text = prompt(1, 100);
     for (scale, n_computed) in [(1.0, 100), (1.0, 1), (0.5, 100), (0.0, 100)] {
@@ -192,7 +192,7 @@ fn other_adapters_are_told_of_anew() {
 }
 
 #[test]
-fn a_place_that_the_prompt_does_not_have_is_refused() {
+fn a_position_outside_the_prompt_is_refused() {
     let (engine, _) = start(limits(1, 256));
     let message = |request: Request| match engine.submit(request, None).err() {
         Some(Error::InvalidRequest { param: "prompt_logprobs_from", message }) => message,
@@ -204,7 +204,7 @@ fn a_place_that_the_prompt_does_not_have_is_refused() {
 }
 
 #[test]
-fn beside_running_streams_no_decode_has_more_rows_of_logits_than_there_are_ids() {
+fn no_decode_has_more_rows_of_logits_than_sequence_ids() {
     // The runner itself counts them.
     let (engine, control) = start(limits(4, 4096));
     control.allow(Some(0));
@@ -219,7 +219,7 @@ fn beside_running_streams_no_decode_has_more_rows_of_logits_than_there_are_ids()
 }
 
 #[test]
-fn a_short_prompt_that_is_told_of_need_not_wait_for_a_long_one() {
+fn a_short_prompt_with_logprobs_does_not_wait_for_a_long_one() {
     for n_more in [64, 2, 1] {
         let (engine, control) = start(Limits { n_outputs: 2 + n_more, ..limits(2, 4096) });
         control.allow(Some(0));
@@ -238,11 +238,11 @@ fn a_short_prompt_that_is_told_of_need_not_wait_for_a_long_one() {
 }
 
 #[test]
-fn a_preempted_prompt_tells_each_token_once() {
+fn a_preempted_prompt_reports_each_token_once() {
     for kind in [ForkRule::Anywhere, ForkRule::AtEnd] {
         let limits = Limits { max_store_bytes: STORE, n_seq_max: 4, ..limits(2, 512) };
         let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: kind, ..MEMORY }));
-        // When it comes back, all of its prompt is cached, but not what it tells.
+        // When it resumes, all of its prompt is cached, but not its logprobs.
         run(&engine, greedy(&prompt(2, 210), 1));
         control.allow(Some(0));
         let old = engine.submit(greedy(&prompt(1, 230), 250), None).unwrap();
@@ -256,14 +256,14 @@ fn a_preempted_prompt_tells_each_token_once() {
 }
 
 #[test]
-fn more_alternatives_than_are_listed_are_refused() {
+fn too_many_top_logprobs_are_refused() {
     let (engine, _) = start(limits(1, 256));
     let refused = engine.submit(asking("text", 1, 1_001), None).err();
     assert!(matches!(refused, Some(Error::InvalidRequest { param: "prompt_logprobs", .. })), "{refused:?}");
 }
 
 #[test]
-fn more_of_them_than_a_memory_should_hold_are_refused() {
+fn prompt_logprobs_beyond_the_memory_limit_are_refused() {
     let (engine, _) = start(limits(1, 4096));
     let refused = engine.submit(asking(&prompt(1, 2_100), 1, 1_000), None).err();
     let message = "prompt_logprobs asks for 2102100 log-probabilities; a prompt has at most 2097152 of them; ask for fewer or shorten the prompt";
@@ -271,8 +271,8 @@ fn more_of_them_than_a_memory_should_hold_are_refused() {
 }
 
 #[test]
-fn what_is_cached_is_not_used_where_nothing_is_to_be() {
-    let (engine, control) = start_stored(4, 2048);
+fn a_request_without_cache_use_reuses_nothing() {
+    let (engine, control) = start_with_host_cache(4, 2048);
     let text = prompt(1, 200);
     run(&engine, greedy(&text, 1));
     let before = control.n_computed();
@@ -285,7 +285,7 @@ fn what_is_cached_is_not_used_where_nothing_is_to_be() {
 }
 
 #[test]
-fn what_another_is_computing_is_not_waited_for_where_nothing_is_to_be_used() {
+fn a_request_without_cache_use_waits_for_no_prefix() {
     let (engine, control) = start(limits(2, 4096));
     control.allow(Some(0));
     let text = prompt(1, 500);
@@ -310,7 +310,7 @@ fn progress(completions: Completions) -> Vec<Progress> {
 }
 
 #[test]
-fn progress_begins_with_what_is_cached_and_ends_with_the_prompt() {
+fn progress_starts_at_the_cached_tokens_and_ends_at_the_prompts_end() {
     let (engine, control) = start(limits(2, 4096));
     run(&engine, greedy(&prompt(1, 500)[..120], 1));
     let n_before = control.plans().len();
@@ -327,7 +327,7 @@ fn progress_begins_with_what_is_cached_and_ends_with_the_prompt() {
 }
 
 #[test]
-fn nobody_hears_of_what_was_not_asked_for() {
+fn unrequested_reports_are_not_sent() {
     let (engine, _) = start(limits(2, 4096));
     let events: Vec<_> = engine.submit(greedy(&prompt(1, 100), 2), None).unwrap().map(Result::unwrap).collect();
     assert!(events.iter().all(|event| matches!(event, Event::Token(_) | Event::Finished(_))));

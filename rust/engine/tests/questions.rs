@@ -1,4 +1,4 @@
-//! Questions about the cache while streams are running: how many of them a step answers.
+//! Queries of the cache while streams are running: how many of them a step answers.
 
 use std::sync::mpsc::{Receiver, sync_channel};
 
@@ -6,9 +6,9 @@ use super::*;
 use crate::engine::questions::{MAX_STEPS_OWED, Question, WORK_PER_ANSWER, WORK_PER_STEP};
 use crate::engine::worker::Command;
 
-/// An engine whose prefix tree has `n` nodes, and a stream whose next decode is held.
-fn busy_with_a_tree_of(n: usize) -> (Engine, FakeControl, Completions) {
-    let (engine, control) = start_stored(2, 4096);
+/// Creates an engine whose prefix tree has `n` nodes, and a stream whose next decode is held.
+fn with_tree_of(n: usize) -> (Engine, FakeControl, Completions) {
+    let (engine, control) = start_with_host_cache(2, 4096);
     for seed in 0..n {
         run(&engine, greedy(&prompt(1 + seed as u64, 20), 1));
     }
@@ -19,7 +19,7 @@ fn busy_with_a_tree_of(n: usize) -> (Engine, FakeControl, Completions) {
     (engine, control, stream)
 }
 
-/// Asks without waiting for the answer.
+/// Sends a query without waiting for the answer.
 fn ask<T>(engine: &Engine, question: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Question) -> Receiver<T> {
     let (answer, answered) = sync_channel(1);
     engine.inner.commands.send(Command::Ask(question(answer))).expect("the worker runs");
@@ -35,8 +35,8 @@ fn step_stream(engine: &Engine, control: &FakeControl) {
 }
 
 #[test]
-fn a_step_answers_a_bounded_number_of_questions_and_each_is_answered_in_its_turn() {
-    let (engine, control, stream) = busy_with_a_tree_of(100);
+fn a_step_answers_a_bounded_number_of_queries_in_order() {
+    let (engine, control, stream) = with_tree_of(100);
     let asked: Vec<_> = (0..100).map(|_| ask(&engine, |answer| Question::RecentlyUsed(1, answer))).collect();
     let later = ask(&engine, Question::Pinned);
     let n_per_step = WORK_PER_STEP / WORK_PER_ANSWER;
@@ -55,8 +55,8 @@ fn a_step_answers_a_bounded_number_of_questions_and_each_is_answered_in_its_turn
 }
 
 #[test]
-fn an_answer_of_more_work_than_a_step_has_is_made_up_for_before_the_next_one() {
-    let (engine, control, stream) = busy_with_a_tree_of(2 * WORK_PER_STEP);
+fn an_expensive_answer_is_compensated_before_the_next_one() {
+    let (engine, control, stream) = with_tree_of(2 * WORK_PER_STEP);
     let asked: Vec<_> = (0..3).map(|_| ask(&engine, Question::Cached)).collect();
     let (mut answered_at, mut n_nodes) = (Vec::new(), 0);
     for nth_step in 0..24 {
@@ -72,22 +72,22 @@ fn an_answer_of_more_work_than_a_step_has_is_made_up_for_before_the_next_one() {
     let pauses: Vec<usize> = answered_at.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!((answered_at[0], pauses.len()), (0, 2));
     assert!(pauses.iter().all(|pause| (n_steps..n_steps + 2).contains(pause)), "{pauses:?} for {n_nodes} nodes");
-    // Commands do not wait behind questions.
+    // Commands do not wait behind queries.
     let asked: Vec<_> = (0..40).map(|_| ask(&engine, Question::Cached)).collect();
     let other = engine.submit(greedy(&prompt(5_000, 30), 1), None).unwrap();
     for _ in 0..5 {
-        step_stream_beside(&engine, &control);
+        step_stream_among_others(&engine, &control);
     }
     assert!(asked.iter().filter(|answered| answered.try_recv().is_ok()).count() < 4);
     assert_eq!(other.count(), 2);
     drop(stream);
-    // With nothing to serve, all are answered.
+    // Without requests, all are answered.
     control.allow(None);
     assert!(asked[4..].iter().all(|answered| answered.recv().is_ok()));
 }
 
 /// As [`step_stream`], while other requests run.
-fn step_stream_beside(engine: &Engine, control: &FakeControl) {
+fn step_stream_among_others(engine: &Engine, control: &FakeControl) {
     step(engine, control);
     control.hold();
 }

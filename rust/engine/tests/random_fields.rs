@@ -1,4 +1,4 @@
-//! Several clients at once, each of whose requests asks for something else.
+//! Several clients, whose requests ask for different fields.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use crate::sampling;
 
 const N_CTX_SLOT: usize = 192;
 
-/// What a client draws its requests from.
+/// Source of a client's requests.
 struct Dice(u64);
 
 impl Dice {
@@ -49,7 +49,7 @@ impl Dice {
     }
 }
 
-/// What every branch of a request must draw.
+/// Returns the expected tokens of every branch of a request.
 fn drawn_by(text: &str, request: &Request) -> (Vec<Token>, FinishReason) {
     let n = request.max_tokens.expect("the dice set it") as usize;
     let room = N_CTX_SLOT - text.len();
@@ -63,8 +63,8 @@ fn drawn_by(text: &str, request: &Request) -> (Vec<Token>, FinishReason) {
     }
 }
 
-/// Checks what the stream tells of the prompt, and returns the rest of it.
-fn told_of(text: &str, request: &Request, completions: Completions, n_events: usize) -> Vec<Event> {
+/// Checks the prompt reports of a stream, and returns the remaining events.
+fn explanation_of(text: &str, request: &Request, completions: Completions, n_events: usize) -> Vec<Event> {
     let (mut n_told, mut last, mut rest) = (request.prompt_logprobs_from as usize, None, Vec::new());
     let tokens = tokens_of(text);
     for event in completions.take(n_events) {
@@ -103,12 +103,12 @@ fn random_requests(engine: &Engine) {
                     let case = format!("client {thread}, round {round}: {request:?}");
                     let completions = engine.submit(request.clone(), None).expect("the request is valid");
                     if round % 7 == 3 {
-                        told_of(&text, &request, completions, 12);
+                        explanation_of(&text, &request, completions, 12);
                         continue;
                     }
                     let (tokens, reason) = drawn_by(&text, &request);
                     let mut drawn = vec![Vec::new(); request.n as usize];
-                    for event in told_of(&text, &request, completions, usize::MAX) {
+                    for event in explanation_of(&text, &request, completions, usize::MAX) {
                         match event {
                             Event::Token(token) => drawn[token.index as usize].push(token.token),
                             Event::Finished(end) => {
@@ -125,7 +125,7 @@ fn random_requests(engine: &Engine) {
     });
 }
 
-/// As [`random_requests`], while decodes fail now and then: what a branch draws before its request fails is right.
+/// As [`random_requests`], while decodes fail now and then: tokens sampled before a failure are right.
 fn random_failures(engine: &Engine, control: &FakeControl) -> usize {
     let n_failed = AtomicUsize::new(0);
     let (n_failed, is_over) = (&n_failed, &AtomicBool::new(false));
@@ -175,7 +175,7 @@ fn random_failures(engine: &Engine, control: &FakeControl) -> usize {
 }
 
 #[test]
-fn decodes_that_fail_at_any_time_leave_nothing_behind() {
+fn decodes_that_fail_at_random_release_everything() {
     let kinds = [(ForkRule::Anywhere, 64), (ForkRule::InWindow, 64), (ForkRule::AtEnd, 2)];
     let mut n_failed = 0;
     for (forks, n_more) in kinds {
@@ -193,7 +193,7 @@ fn decodes_that_fail_at_any_time_leave_nothing_behind() {
 }
 
 #[test]
-fn random_requests_are_told_and_given_what_each_asks_for() {
+fn random_requests_get_exactly_the_fields_they_ask_for() {
     let kinds = [(ForkRule::Anywhere, 64), (ForkRule::InWindow, 64), (ForkRule::AtEnd, 2)];
     for (forks, n_more) in kinds {
         for (max_store_bytes, n_ctx) in [(STORE, 512), (Some(20_000), 512), (Some(0), 256), (STORE, 1024)] {

@@ -8,7 +8,7 @@ fn a_second_request_computes_only_its_suffix() {
     let before = control.n_computed();
     let longer = format!("{first}{answer}{}", prompt(2, 30));
     let usage = run(&engine, greedy(&longer, 1))[0].finished.usage;
-    // The last token of the first answer was drawn and never computed.
+    // The last token of the first answer was sampled and never computed.
     assert_eq!(control.n_computed() - before, 1 + 30);
     assert_eq!((usage.n_cached, usage.n_computed), (209, 31));
 }
@@ -60,7 +60,7 @@ fn fewer_than_sixteen_tokens_are_not_shared() {
 }
 
 #[test]
-fn the_least_recently_used_branch_is_forgotten_first() {
+fn the_least_recently_used_branch_is_evicted_first() {
     let (engine, _) = start(limits(1, 512));
     for seed in [1, 2] {
         run(&engine, greedy(&prompt(seed, 200), 1));
@@ -83,7 +83,7 @@ fn more_branches_than_ids_stay_correct() {
 }
 
 #[test]
-fn requests_for_many_survive_on_one_id_more_than_slots() {
+fn requests_with_many_completions_work_with_one_id_more_than_slots() {
     let (engine, _) = start(Limits { n_seq_max: 5, ..paced(4, 256) });
     std::thread::scope(|scope| {
         for thread in 0..6_u64 {
@@ -121,7 +121,7 @@ fn a_prompt_of_several_runs_is_one_prompt() {
 }
 
 #[test]
-fn random_requests_give_the_text_that_an_empty_cache_gives() {
+fn random_requests_generate_the_same_text_as_with_an_empty_cache() {
     let (engine, control) = start(paced(4, 512));
     std::thread::scope(|scope| {
         for thread in 0..6_u64 {

@@ -1,18 +1,18 @@
-//! What slots hold, from one sequence to the next, and how it is erased.
+//! Contents of slots, and how they are erased.
 
 use super::*;
 use crate::request::SavedPiece;
 
 #[test]
-fn a_slot_tells_what_it_holds_and_can_be_erased() {
-    let (engine, control) = start_stored(2, 1024);
+fn a_slot_reports_its_contents_and_can_be_erased() {
+    let (engine, control) = start_with_host_cache(2, 1024);
     let mut request = greedy(&prompt(1, 100), 5);
     request.slot = Some(1);
     let answer = run(&engine, request)[0].tokens.clone();
-    let held = engine.held_by_slot(1).unwrap().tokens;
+    let held = engine.slot_contents(1).unwrap().tokens;
     assert_eq!(held, [tokens_of(&prompt(1, 100)), answer[..4].to_vec()].concat());
-    assert!(engine.held_by_slot(0).unwrap().tokens.is_empty());
-    assert!(matches!(engine.held_by_slot(2), Err(Error::InvalidRequest { param: "slot", .. })));
+    assert!(engine.slot_contents(0).unwrap().tokens.is_empty());
+    assert!(matches!(engine.slot_contents(2), Err(Error::InvalidRequest { param: "slot", .. })));
     assert_eq!(engine.erase_slot(1).unwrap(), Some(104));
     assert_eq!(engine.erase_slot(1).unwrap(), Some(0));
     let before = control.n_computed();
@@ -21,8 +21,8 @@ fn a_slot_tells_what_it_holds_and_can_be_erased() {
 }
 
 #[test]
-fn erasing_one_slot_leaves_what_another_holds() {
-    let (engine, control) = start_stored(2, 1024);
+fn erasing_a_slot_keeps_the_contents_of_other_slots() {
+    let (engine, control) = start_with_host_cache(2, 1024);
     for slot in [0, 1] {
         run(&engine, Request { slot: Some(slot), ..greedy(&prompt(1, 100), 1) });
     }
@@ -33,8 +33,8 @@ fn erasing_one_slot_leaves_what_another_holds() {
 }
 
 #[test]
-fn erasing_a_slot_keeps_what_another_path_holds() {
-    let (engine, control) = start_stored(2, 1024);
+fn erasing_a_slot_keeps_cells_of_other_paths() {
+    let (engine, control) = start_with_host_cache(2, 1024);
     for (slot, seed) in [(0, 2), (1, 3)] {
         let mut request = greedy(&format!("{}{}", prompt(1, 100), prompt(seed, 50)), 1);
         request.slot = Some(slot);
@@ -49,8 +49,8 @@ fn erasing_a_slot_keeps_what_another_path_holds() {
 }
 
 #[test]
-fn what_a_slot_held_before_its_running_sequence_keeps_nothing_from_being_erased() {
-    let (engine, control) = start_stored(2, 1024);
+fn former_contents_of_a_running_slot_do_not_prevent_erasing() {
+    let (engine, control) = start_with_host_cache(2, 1024);
     for slot in [0, 1] {
         run(&engine, Request { slot: Some(slot), ..greedy(&prompt(1, 100), 1) });
     }
@@ -67,8 +67,8 @@ fn what_a_slot_held_before_its_running_sequence_keeps_nothing_from_being_erased(
 }
 
 #[test]
-fn a_slot_where_a_sequence_runs_is_not_erased() {
-    let (engine, control) = start_stored(1, 1024);
+fn a_busy_slot_is_not_erased() {
+    let (engine, control) = start_with_host_cache(1, 1024);
     control.allow(Some(0));
     let stream = engine.submit(greedy(&prompt(1, 60), 2000), None).unwrap();
     step_until(&engine, &control, |stats| stats.n_waiting == 0);
@@ -79,8 +79,8 @@ fn a_slot_where_a_sequence_runs_is_not_erased() {
 }
 
 #[test]
-fn a_slot_is_erased_also_while_others_queue_for_it() {
-    let (engine, control) = start_stored(1, 1024);
+fn a_slot_can_be_erased_while_other_requests_wait_for_it() {
+    let (engine, control) = start_with_host_cache(1, 1024);
     control.allow(Some(0));
     let streams: Vec<_> = (0..20).map(|seed| engine.submit(greedy(&prompt(seed, 60), 40), None).unwrap()).collect();
     step_until(&engine, &control, |stats| stats.n_predicted > 0);
@@ -94,10 +94,10 @@ fn a_slot_is_erased_also_while_others_queue_for_it() {
 }
 
 #[test]
-fn a_prompt_that_is_saved_pinned_or_loaded_leaves_what_slots_hold() {
-    let (other, _) = start_stored(1, 1024);
+fn saves_pins_and_loads_do_not_change_slot_contents() {
+    let (other, _) = start_with_host_cache(1, 1024);
     let saved = save(&other, &prompt(5, 100));
-    let (engine, _) = start_stored(2, 1024);
+    let (engine, _) = start_with_host_cache(2, 1024);
     for slot in [0, 1] {
         run(&engine, Request { slot: Some(slot), ..greedy(&prompt(slot.into(), 60), 1) });
     }
@@ -111,7 +111,7 @@ fn a_prompt_that_is_saved_pinned_or_loaded_leaves_what_slots_hold() {
         run(&engine, task(&text, what.clone()));
         for slot in [0, 1] {
             assert_eq!(
-                engine.held_by_slot(slot).unwrap().tokens,
+                engine.slot_contents(slot).unwrap().tokens,
                 tokens_of(&prompt(slot.into(), 60)),
                 "slot {slot} after {what:?}"
             );
@@ -120,23 +120,23 @@ fn a_prompt_that_is_saved_pinned_or_loaded_leaves_what_slots_hold() {
 }
 
 #[test]
-fn a_slot_where_a_prompt_is_pinned_meanwhile_tells_what_it_held_before() {
+fn a_slot_in_which_a_prompt_is_pinned_reports_its_former_contents() {
     // In chunks so small that a long prompt takes many steps.
     let (engine, control) = start(Limits { max_store_bytes: STORE, n_ubatch: 32, ..limits(1, 4096) });
     run(&engine, greedy(&prompt(1, 60), 1));
     control.allow(Some(0));
     let pinning = engine.submit(task(&prompt(2, 3000), Task::Pin), None).unwrap();
     step_until(&engine, &control, |stats| stats.n_computed > 100);
-    assert_eq!(asked(&control, || engine.held_by_slot(0).unwrap().tokens), tokens_of(&prompt(1, 60)));
+    assert_eq!(asked(&control, || engine.slot_contents(0).unwrap().tokens), tokens_of(&prompt(1, 60)));
     control.allow(None);
     collect(pinning).unwrap();
 }
 
 #[test]
-fn a_slot_that_was_saved_is_erased_as_any_other() {
-    let (engine, control) = start_stored(2, 1024);
+fn a_saved_slot_can_be_erased() {
+    let (engine, control) = start_with_host_cache(2, 1024);
     run(&engine, Request { slot: Some(1), ..greedy(&prompt(2, 60), 1) });
-    let held = engine.held_by_slot(1).unwrap().tokens;
+    let held = engine.slot_contents(1).unwrap().tokens;
     made(&engine, Request::for_task(Prompt::from_tokens(held), Task::Save { computes: false }));
     assert_eq!(engine.erase_slot(1).unwrap(), Some(60));
     let before = control.n_computed();
@@ -145,10 +145,10 @@ fn a_slot_that_was_saved_is_erased_as_any_other() {
 }
 
 #[test]
-fn what_is_loaded_waits_for_its_slot_also_while_that_is_to_be_erased() {
-    let (other, _) = start_stored(2, 1024);
+fn a_load_waits_for_its_slot_even_while_that_is_reserved_for_erasing() {
+    let (other, _) = start_with_host_cache(2, 1024);
     let saved = save(&other, &prompt(5, 100));
-    let (engine, control) = start_stored(3, 1024);
+    let (engine, control) = start_with_host_cache(3, 1024);
     control.allow(Some(0));
     let stream = engine.submit(Request { slot: Some(1), ..greedy(&prompt(1, 60), 600) }, None).unwrap();
     step_until(&engine, &control, |stats| stats.n_predicted > 0);
@@ -157,10 +157,10 @@ fn what_is_loaded_waits_for_its_slot_also_while_that_is_to_be_erased() {
     drop(stream);
     control.allow(None);
     assert_eq!(collect(loading).unwrap()[0].finished.slot, Some(1));
-    assert_eq!(engine.held_by_slot(1).unwrap().tokens, tokens_of(&prompt(5, 100)));
+    assert_eq!(engine.slot_contents(1).unwrap().tokens, tokens_of(&prompt(5, 100)));
 }
 
-/// The same copy in pieces of one token each.
+/// The same saved prefix in entries of one token each.
 fn in_small_pieces(saved: &SavedPrefix) -> SavedPrefix {
     let small = |piece: &SavedPiece| -> Vec<SavedPiece> {
         let tokens = piece.bytes.chunks(piece.bytes.len() / piece.range.len());
@@ -170,22 +170,22 @@ fn in_small_pieces(saved: &SavedPrefix) -> SavedPrefix {
 }
 
 #[test]
-fn what_is_loaded_and_gives_way_meanwhile_is_loaded_later_and_not_computed() {
-    let (other, _) = start_stored(1, 1024);
+fn a_preempted_load_is_loaded_again_and_not_computed() {
+    let (other, _) = start_with_host_cache(1, 1024);
     let saved = in_small_pieces(&save(&other, &prompt(5, 200)));
-    // Beside streams there is time for one piece in a step, also where a busy machine takes its time for a decode.
+    // While streams run there is time for one entry per step, even if a busy machine takes long for a decode.
     let (engine, control) =
         start(Limits { max_store_bytes: STORE, max_token_gap: TokenGap::AtMost(Duration::from_nanos(1)), ..limits(3, 512) });
     control.slow_restores(Duration::from_millis(1));
     control.allow(Some(0));
     let old: Vec<_> = [1, 2].map(|seed| engine.submit(greedy(&prompt(seed, 40), 170), None).unwrap()).into();
-    // The pool is full before all of it is loaded.
+    // The device cache is full before all of it is loaded.
     step_until(&engine, &control, |stats| stats.n_predicted > 80);
     let loading = engine.submit(Request { slot: Some(2), ..task(&prompt(5, 200), Task::Load(saved.into())) }, None).unwrap();
     step_until(&engine, &control, |stats| stats.n_preempted == 1);
     control.allow(None);
     assert_eq!(collect(loading).unwrap()[0].finished.slot, Some(2));
-    assert_eq!(engine.held_by_slot(2).unwrap().tokens, tokens_of(&prompt(5, 200)));
+    assert_eq!(engine.slot_contents(2).unwrap().tokens, tokens_of(&prompt(5, 200)));
     for (seed, stream) in (1..).zip(old) {
         assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(seed, 40), 170));
     }

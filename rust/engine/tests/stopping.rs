@@ -36,10 +36,10 @@ fn text_held_back_for_a_stop_string_comes_with_the_last_token() {
 }
 
 #[test]
-fn a_character_of_two_tokens_comes_whole() {
+fn a_character_of_two_tokens_is_published_as_one() {
     let (engine, _) = start(limits(1, 256));
     let mut request = greedy(&prompt(1, 20), 4);
-    // Only the halves of "é" can be drawn, and each makes the other more likely.
+    // Only the halves of "é" can be sampled, and each makes the other more likely.
     request.sampling.logit_bias = vec![(1, 1e6), (2, 1e6)];
     request.sampling.frequency_penalty = 1_000.0;
     let mut text = String::new();
@@ -52,7 +52,7 @@ fn a_character_of_two_tokens_comes_whole() {
 }
 
 #[test]
-fn a_token_that_the_model_suppresses_is_never_drawn() {
+fn a_suppressed_token_is_never_sampled() {
     let (engine, _) = start(limits(4, 4096));
     for branch in run(&engine, drawn(&prompt(1, 20), 4, 100)) {
         assert!(!branch.tokens.contains(&SUPPRESSED));
@@ -60,7 +60,7 @@ fn a_token_that_the_model_suppresses_is_never_drawn() {
 }
 
 #[test]
-fn each_branch_ends_on_its_own() {
+fn each_branch_ends_independently() {
     let (engine, _) = start(limits(4, 4096));
     let free = run(&engine, drawn(&prompt(1, 20), 4, 20));
     let mut request = drawn(&prompt(1, 20), 4, 20);
@@ -71,7 +71,7 @@ fn each_branch_ends_on_its_own() {
 }
 
 #[test]
-fn log_probabilities_are_of_the_raw_distribution() {
+fn logprobs_are_those_of_the_raw_distribution() {
     let (engine, _) = start(limits(1, 256));
     let mut request = greedy(&prompt(1, 20), 1);
     request.sampling.n_probs = 3;
@@ -111,7 +111,7 @@ fn a_field_out_of_range_is_named() {
 }
 
 #[test]
-fn lists_that_samplers_look_at_have_limits_that_are_told() {
+fn sampler_lists_have_limits_named_in_the_error() {
     let (engine, _) = start(limits(1, 256));
     let refused = |change: fn(&mut SamplingParams)| {
         let mut request = greedy(&prompt(1, 20), 1);

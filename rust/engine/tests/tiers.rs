@@ -1,4 +1,4 @@
-//! The store beside the pool: what leaves comes back without being computed, and nobody waits for it.
+//! The host cache: offloaded prefixes are reloaded without computing them, and without delaying other streams.
 
 use super::*;
 use crate::cache::{AdapterSchedule, Tier};
@@ -6,8 +6,8 @@ use crate::engine::memory::Memory;
 use crate::engine::runner::{KvSeqId, Plan, Row};
 
 #[test]
-fn when_nothing_runs_the_pool_is_empty_and_nothing_is_lost() {
-    let (engine, control) = start_stored(8, 1024);
+fn idle_prefixes_are_offloaded_when_nothing_runs() {
+    let (engine, control) = start_with_host_cache(8, 1024);
     let first = prompt(1, 200);
     let branches = run(&engine, drawn(&first, 8, 40));
     wait_until(&engine, |stats| stats.n_cells_used == 0);
@@ -15,15 +15,15 @@ fn when_nothing_runs_the_pool_is_empty_and_nothing_is_lost() {
     for branch in &branches {
         let before = control.n_computed();
         let next = run(&engine, continued(&first, branch, 5)).remove(0);
-        // Its last token was drawn and never computed; four of the five new ones are.
+        // Its last token was sampled and never computed; four of the five new ones are.
         assert_eq!(control.n_computed() - before, 1 + 4, "branch {}", branch.finished.index);
         assert_eq!(next.finished.usage.n_cached, 239);
     }
 }
 
 #[test]
-fn a_thousand_branches_outlive_a_pool_of_a_thousand_tokens() {
-    let (engine, control) = start_stored(8, 1024);
+fn a_thousand_branches_survive_in_the_host_cache() {
+    let (engine, control) = start_with_host_cache(8, 1024);
     let prompts: Vec<String> = (0..50).map(|seed| prompt(seed, 100)).collect();
     let branches: Vec<Vec<Branch>> = prompts.iter().map(|prompt| run(&engine, drawn(prompt, 8, 30))).collect();
     for (prompt, branches) in prompts.iter().zip(&branches) {
@@ -36,23 +36,23 @@ fn a_thousand_branches_outlive_a_pool_of_a_thousand_tokens() {
 }
 
 #[test]
-fn a_fan_out_from_a_stored_prompt_restores_it_once() {
-    let (engine, control) = start_stored(8, 1024);
+fn branches_of_an_offloaded_prompt_reload_it_once() {
+    let (engine, control) = start_with_host_cache(8, 1024);
     run(&engine, greedy(&prompt(1, 300), 1));
     wait_until(&engine, |stats| stats.n_cells_used == 0);
-    let (n_computed, n_restored) = (control.n_computed(), engine.stats().store.n_restored);
+    let (n_computed, n_restored) = (control.n_computed(), engine.stats().host_cache.n_reloaded);
     let branches = run(&engine, drawn(&prompt(1, 300), 8, 1));
     assert_eq!(control.n_computed() - n_computed, 1, "the last token, for its logits");
-    assert_eq!(engine.stats().store.n_restored - n_restored, 299);
+    assert_eq!(engine.stats().host_cache.n_reloaded - n_restored, 299);
     assert_eq!(branches[0].finished.usage.n_cached, 299);
 }
 
 #[test]
-fn what_two_requests_share_is_computed_once_while_it_is_computed() {
+fn two_requests_compute_a_common_prefix_once() {
     let (engine, control) = start(limits(8, 4096));
     control.allow(Some(0));
     let shared = prompt(1, 1000);
-    // Each goes on with a letter of its own.
+    // Each continues with its own letter.
     let texts: Vec<String> = ('a'..='p').map(|letter| format!("{shared}{letter}{}", prompt(2, 19))).collect();
     let streams: Vec<_> = texts.iter().map(|text| engine.submit(greedy(text, 3), None).unwrap()).collect();
     control.allow(None);
@@ -62,12 +62,12 @@ fn what_two_requests_share_is_computed_once_while_it_is_computed() {
     let stats = engine.stats();
     assert_eq!(stats.n_computed, 1000 + 16 * 20);
     assert_eq!(stats.n_cached, 15 * 1000);
-    // Those that came a step later found the first chunk.
+    // Requests that arrived a step later found the first chunk.
     assert!(stats.n_awaited > 14 * 1000, "{} awaited", stats.n_awaited);
 }
 
 #[test]
-fn a_wait_is_for_the_shared_part_alone() {
+fn a_request_waits_only_for_the_common_prefix() {
     let (engine, control) = start(limits(2, 4096));
     control.allow(Some(0));
     let long = engine.submit(greedy(&format!("{}{}", prompt(1, 100), prompt(2, 3000)), 3), None).unwrap();
@@ -81,7 +81,7 @@ fn a_wait_is_for_the_shared_part_alone() {
 }
 
 #[test]
-fn less_than_sixteen_tokens_more_are_not_waited_for() {
+fn a_request_does_not_wait_for_fewer_than_sixteen_tokens() {
     let (engine, control) = start(limits(2, 1024));
     control.allow(Some(0));
     let shared = prompt(1, 15);
@@ -96,7 +96,7 @@ fn less_than_sixteen_tokens_more_are_not_waited_for() {
 }
 
 #[test]
-fn when_the_owner_leaves_the_oldest_waiter_computes_on() {
+fn the_oldest_waiting_request_continues_the_prefix_of_a_cancelled_one() {
     let (engine, control) = start(limits(4, 4096));
     control.allow(Some(0));
     let text = prompt(1, 2000);
@@ -113,7 +113,7 @@ fn when_the_owner_leaves_the_oldest_waiter_computes_on() {
 
 #[test]
 fn a_preempted_sequence_resumes_without_computing() {
-    let (engine, control) = start_stored(2, 256);
+    let (engine, control) = start_with_host_cache(2, 256);
     control.allow(Some(0));
     let streams: Vec<_> = (0..2).map(|seed| engine.submit(greedy(&prompt(seed, 50), 150), None).unwrap()).collect();
     control.allow(None);
@@ -126,8 +126,8 @@ fn a_preempted_sequence_resumes_without_computing() {
 }
 
 #[test]
-fn eight_that_each_grow_to_the_whole_pool_compute_nothing_twice() {
-    let (engine, control) = start_stored(8, 256);
+fn eight_sequences_that_each_fill_the_device_cache_compute_nothing_twice() {
+    let (engine, control) = start_with_host_cache(8, 256);
     control.allow(Some(0));
     let streams: Vec<_> = (0..8).map(|seed| engine.submit(greedy(&prompt(seed, 20), 1_000), None).unwrap()).collect();
     control.allow(None);
@@ -140,8 +140,8 @@ fn eight_that_each_grow_to_the_whole_pool_compute_nothing_twice() {
 }
 
 #[test]
-fn a_restore_that_fails_is_computed_instead() {
-    let (engine, control) = start_stored(2, 1024);
+fn a_prefix_that_cannot_be_reloaded_is_computed() {
+    let (engine, control) = start_with_host_cache(2, 1024);
     run(&engine, greedy(&prompt(1, 200), 1));
     wait_until(&engine, |stats| stats.n_cells_used == 0);
     control.fail_states(true);
@@ -150,8 +150,8 @@ fn a_restore_that_fails_is_computed_instead() {
     assert_eq!(branch.finished.usage.n_cached, 0, "and says so");
 }
 
-/// A prompt of 700 tokens that left the pool in one piece: after several of the kind it is known how cheap they are.
-fn stored_in_one_piece(engine: &Engine) -> String {
+/// A prompt of 700 tokens that was offloaded as one entry: after several such prompts their low cost is known.
+fn offloaded_as_one_entry(engine: &Engine) -> String {
     for seed in 20..29 {
         run(engine, greedy(&prompt(seed, 700), 1));
         wait_until(engine, |stats| stats.n_cells_used == 0);
@@ -160,9 +160,9 @@ fn stored_in_one_piece(engine: &Engine) -> String {
 }
 
 #[test]
-fn the_beginning_of_a_piece_that_has_no_room_is_computed_at_once() {
-    let (engine, control) = start_stored(2, 1024);
-    let stored = stored_in_one_piece(&engine);
+fn the_beginning_of_an_entry_that_does_not_fit_is_computed_immediately() {
+    let (engine, control) = start_with_host_cache(2, 1024);
+    let stored = offloaded_as_one_entry(&engine);
     control.allow(Some(0));
     let old = engine.submit(greedy(&prompt(2, 400), 600), None).unwrap();
     step_until(&engine, &control, |stats| stats.n_predicted > 0);
@@ -183,9 +183,9 @@ fn is_running(stats: &Stats, request_id: u64) -> bool {
 }
 
 #[test]
-fn nobody_gives_way_for_cells_that_are_given_up_again_at_once() {
-    let (engine, control) = start_stored(3, 1024);
-    let stored = stored_in_one_piece(&engine);
+fn no_sequence_is_preempted_for_cells_needed_only_temporarily() {
+    let (engine, control) = start_with_host_cache(3, 1024);
+    let stored = offloaded_as_one_entry(&engine);
     control.allow(Some(0));
     let old = engine.submit(greedy(&prompt(2, 400), 200), None).unwrap();
     step_until(&engine, &control, |stats| stats.n_predicted > 0);
@@ -200,8 +200,8 @@ fn nobody_gives_way_for_cells_that_are_given_up_again_at_once() {
 }
 
 #[test]
-fn a_copy_that_pinned_prompts_leave_no_room_for_ends_with_both_numbers() {
-    let (other, _) = start_stored(2, 1024);
+fn a_load_that_does_not_fit_beside_pinned_prompts_fails_with_both_numbers() {
+    let (other, _) = start_with_host_cache(2, 1024);
     let saved = save(&other, &prompt(1, 300));
     let (engine, _) = start(limits(2, 512));
     pin(&engine, &prompt(2, 256));
@@ -211,8 +211,8 @@ fn a_copy_that_pinned_prompts_leave_no_room_for_ends_with_both_numbers() {
 }
 
 #[test]
-fn what_cannot_be_saved_stays_in_the_pool_until_its_cells_are_needed() {
-    let (engine, control) = start_stored(2, 1024);
+fn unsaved_prefixes_stay_in_the_device_cache_until_their_cells_are_needed() {
+    let (engine, control) = start_with_host_cache(2, 1024);
     control.fail_states(true);
     run(&engine, greedy(&prompt(1, 200), 1));
     let before = control.n_computed();
@@ -226,10 +226,10 @@ fn what_cannot_be_saved_stays_in_the_pool_until_its_cells_are_needed() {
 }
 
 #[test]
-fn a_copy_that_the_memory_refuses_is_not_computed_in_its_place() {
-    let (other, _) = start_stored(2, 1024);
+fn a_load_that_the_memory_refuses_fails_and_is_not_computed() {
+    let (other, _) = start_with_host_cache(2, 1024);
     let saved = save(&other, &prompt(1, 300));
-    let (engine, control) = start_stored(2, 1024);
+    let (engine, control) = start_with_host_cache(2, 1024);
     control.fail_states(true);
     let before = control.n_computed();
     let refused = collect(engine.submit(task(&prompt(1, 300), Task::Load(saved.into())), None).unwrap());
@@ -260,17 +260,17 @@ fn a_request_waits_in_the_queue_until_its_last_branch_has_a_slot() {
 }
 
 #[test]
-fn a_few_tokens_are_saved_too() {
-    let (engine, _) = start_stored(1, 1024);
+fn prefixes_of_a_few_tokens_can_be_saved() {
+    let (engine, _) = start_with_host_cache(1, 1024);
     run(&engine, greedy(&prompt(1, 5), 3));
-    let held = engine.held_by_slot(0).unwrap().tokens;
+    let held = engine.slot_contents(0).unwrap().tokens;
     let request = Request::for_task(Prompt::from_tokens(held.clone()), Task::Save { computes: false });
     let TaskResult::Saved(saved) = made(&engine, request) else { panic!("it saves") };
     assert_eq!(saved.tokens, held);
 }
 
 #[test]
-fn a_pinned_or_loaded_state_brings_its_logits() {
+fn a_pinned_or_loaded_state_includes_its_logits() {
     let (engine, control) = start_recurrent(2, 1024);
     pin(&engine, &prompt(1, 100));
     let before = control.n_computed();
@@ -285,7 +285,7 @@ fn a_pinned_or_loaded_state_brings_its_logits() {
 }
 
 #[test]
-fn pinned_texts_that_others_begin_with_leave_ids_for_everybody() {
+fn pinned_prefixes_of_other_texts_leave_ids_for_all_slots() {
     let limits = Limits { n_seq_max: 10, ..limits(2, 4096) };
     let (engine, _) = start_with(limits, |runner| runner.with_memory(MemoryKind { forks: ForkRule::InWindow, ..MEMORY }));
     let text = prompt(1, 100);
@@ -296,7 +296,7 @@ fn pinned_texts_that_others_begin_with_leave_ids_for_everybody() {
 }
 
 #[test]
-fn a_pinned_prompt_stays_while_others_push_each_other_out() {
+fn a_pinned_prompt_stays_while_others_evict_each_other() {
     let (engine, control) = start(Limits { max_store_bytes: Some(40_000), ..limits(2, 1024) });
     let system = prompt(1, 300);
     let pinned = pin(&engine, &system);
@@ -304,7 +304,7 @@ fn a_pinned_prompt_stays_while_others_push_each_other_out() {
     for seed in 2..30 {
         run(&engine, greedy(&prompt(seed, 300), 5));
     }
-    assert!(engine.stats().store.n_forgotten > 0);
+    assert!(engine.stats().host_cache.n_evicted > 0);
     let before = control.n_computed();
     run(&engine, greedy(&format!("{system}{}", prompt(50, 20)), 1));
     assert_eq!(control.n_computed() - before, 20);
@@ -314,21 +314,21 @@ fn a_pinned_prompt_stays_while_others_push_each_other_out() {
 }
 
 #[test]
-fn pins_that_would_take_more_than_half_are_refused_with_the_numbers() {
+fn pins_that_exceed_half_of_the_cache_are_refused_with_the_numbers() {
     let (engine, _) = start(limits(2, 1024));
     pin(&engine, &prompt(1, 400));
     let refused = collect(engine.submit(task(&prompt(2, 200), Task::Pin), None).unwrap());
     let bytes = MEMORY.bytes_per_token;
     let expected = Error::PinsFull { n_bytes: 200 * bytes, n_pinned_bytes: 400 * bytes, limit: 512 * bytes };
     assert_eq!(refused.err(), Some(expected));
-    // What is pinned leaves room enough for others to end well.
+    // Pinned prefixes leave room enough for other requests to finish normally.
     assert_eq!(reasons(&run(&engine, greedy(&prompt(3, 100), 2_000))), [FinishReason::ContextFull]);
     run(&engine, greedy(&prompt(4, 20), 5));
 }
 
 #[test]
 fn a_saved_prefix_loads_into_another_engine() {
-    let (engine, _) = start_stored(2, 1024);
+    let (engine, _) = start_with_host_cache(2, 1024);
     let text = prompt(1, 300);
     let saved = save(&engine, &text);
     assert_eq!(saved.tokens, tokens_of(&text));
@@ -343,8 +343,8 @@ fn a_saved_prefix_loads_into_another_engine() {
 }
 
 #[test]
-fn a_copy_that_does_not_fit_its_prompt_is_refused() {
-    let (engine, control) = start_stored(2, 1024);
+fn a_saved_prefix_that_does_not_match_its_prompt_is_refused() {
+    let (engine, control) = start_with_host_cache(2, 1024);
     let saved = save(&engine, &prompt(1, 300));
     let param = |request: Request| match engine.submit(request, None).err() {
         Some(Error::InvalidRequest { param, .. }) => param,
@@ -360,8 +360,8 @@ fn a_copy_that_does_not_fit_its_prompt_is_refused() {
 }
 
 #[test]
-fn only_what_is_cached_is_saved_where_nothing_is_to_be_computed() {
-    let (engine, control) = start_stored(2, 1024);
+fn a_save_without_computing_saves_only_cached_tokens() {
+    let (engine, control) = start_with_host_cache(2, 1024);
     run(&engine, greedy(&prompt(1, 100), 1));
     let longer = format!("{}{}", prompt(1, 100), prompt(2, 50));
     let before = control.n_computed();
@@ -374,7 +374,7 @@ fn only_what_is_cached_is_saved_where_nothing_is_to_be_computed() {
 }
 
 #[test]
-fn the_tree_shows_what_is_where() {
+fn the_listing_reports_the_tier_of_each_node() {
     // In chunks so small that a long prompt takes many steps.
     let (engine, control) = start(Limits { max_store_bytes: STORE, n_ubatch: 32, ..limits(2, 8192) });
     run(&engine, greedy(&format!("{}{}", prompt(1, 100), prompt(2, 50)), 1));
@@ -382,7 +382,7 @@ fn the_tree_shows_what_is_where() {
     wait_until(&engine, |stats| stats.n_cells_used == 0);
     let listing = engine.cached().unwrap();
     assert!(listing.iter().all(|node| node.tier == Tier::Store && node.slots.is_empty() && !node.is_pinned));
-    // How long a stretch is depends on how long its save took.
+    // The length of a run depends on how long its save took.
     let n_tokens = |n_hits| -> usize { listing.iter().filter(|node| node.n_hits == n_hits).map(|node| node.tokens.len()).sum() };
     assert_eq!((n_tokens(1), n_tokens(0)), (100, 110));
     for node in &listing {
@@ -403,7 +403,7 @@ fn the_tree_shows_what_is_where() {
 }
 
 #[test]
-fn idle_prefixes_leave_the_pool_beside_running_streams() {
+fn idle_prefixes_are_offloaded_while_streams_run() {
     let (engine, control) = start(Limits { max_store_bytes: STORE, ..paced(2, 2048) });
     control.allow(Some(0));
     let stream = engine.submit(greedy(&prompt(1, 50), 400), None).unwrap();
@@ -418,7 +418,7 @@ fn idle_prefixes_leave_the_pool_beside_running_streams() {
 }
 
 #[test]
-fn where_idle_prefixes_only_make_the_mask_longer_they_leave_late() {
+fn idle_prefixes_that_only_lengthen_the_mask_are_offloaded_late() {
     let limits = Limits { max_store_bytes: STORE, ..limits(2, 2048) };
     let (engine, control) = start_with(limits, |runner| runner.with_memory(MemoryKind { idle_cost: IdleCost::Mask, ..MEMORY }));
     control.allow(Some(0));
@@ -435,8 +435,8 @@ fn where_idle_prefixes_only_make_the_mask_longer_they_leave_late() {
 }
 
 #[test]
-fn idle_prefixes_leave_also_where_every_decode_takes_longer_than_the_gap() {
-    // It may be they that make decodes slow: where their way out waited for time, they would stay.
+fn idle_prefixes_are_offloaded_even_if_every_decode_exceeds_the_gap() {
+    // Idle cells may be what makes decodes slow: if offloading them waited for time, they would stay.
     let limits = Limits { max_store_bytes: STORE, max_token_gap: TokenGap::AtMost(Duration::ZERO), ..limits(2, 2048) };
     let (engine, control) = start(limits);
     control.allow(Some(0));
@@ -451,8 +451,8 @@ fn idle_prefixes_leave_also_where_every_decode_takes_longer_than_the_gap() {
     collect(stream).unwrap();
 }
 
-/// A stream of a long prompt, and one of a short prompt whose cells lie above; decodes are held. The first does not end meanwhile,
-/// however many steps the other's prompt is cut into.
+/// A stream of a long prompt, and one of a short prompt whose cells are above; decodes are held. The first one keeps running,
+/// however many chunks the other's prompt takes.
 fn one_above_another(engine: &Engine, control: &FakeControl) -> (Completions, Completions) {
     control.allow(Some(0));
     let low = engine.submit(greedy(&prompt(1, 2000), 1_000), None).unwrap();
@@ -465,8 +465,8 @@ fn one_above_another(engine: &Engine, control: &FakeControl) -> (Completions, Co
 }
 
 #[test]
-fn cells_are_moved_down_when_what_lay_below_them_has_left() {
-    let (engine, control) = start_stored(2, 4096);
+fn cells_are_moved_down_when_lower_ones_become_free() {
+    let (engine, control) = start_with_host_cache(2, 4096);
     let (low, high) = one_above_another(&engine, &control);
     assert!(control.n_cells_reached() > 2000);
     drop(low);
@@ -477,8 +477,8 @@ fn cells_are_moved_down_when_what_lay_below_them_has_left() {
 }
 
 #[test]
-fn cells_that_are_lost_on_their_way_end_their_request_with_an_error_and_no_other() {
-    let (engine, control) = start_stored(2, 4096);
+fn cells_lost_in_a_move_end_only_their_request_with_an_error() {
+    let (engine, control) = start_with_host_cache(2, 4096);
     let (low, high) = one_above_another(&engine, &control);
     control.lose_cells();
     drop(low);
@@ -488,13 +488,13 @@ fn cells_that_are_lost_on_their_way_end_their_request_with_an_error_and_no_other
 }
 
 #[test]
-fn lost_cells_of_a_prompt_that_is_kept_for_further_completions_end_their_request_and_not_the_worker() {
+fn lost_cells_of_a_held_prompt_end_their_request_and_not_the_worker() {
     for n_beside in [0, 1] {
-        let (engine, control) = start_stored(3, 4096);
+        let (engine, control) = start_with_host_cache(3, 4096);
         control.allow(Some(0));
         let low = engine.submit(greedy(&prompt(1, 2000), 1_000), None).unwrap();
         step_until(&engine, &control, |stats| stats.n_predicted > 0);
-        // The prompts are kept for the completions that have no slot yet.
+        // The prompts are held for the completions that have no slot yet.
         let mut requests = vec![drawn(&prompt(2, 100), 6, 300)];
         requests.extend((0..n_beside).map(|_| drawn(&prompt(3, 100), 6, 300)));
         let high = engine.submit_branches(requests, None).unwrap();
@@ -512,7 +512,7 @@ fn lost_cells_of_a_prompt_that_is_kept_for_further_completions_end_their_request
 }
 
 #[test]
-fn where_idle_cells_cost_nothing_they_stay() {
+fn idle_cells_that_cost_nothing_stay_in_the_device_cache() {
     let limits = Limits { max_store_bytes: STORE, ..limits(2, 1024) };
     let (engine, control) =
         start_with(limits, |runner| runner.with_memory(MemoryKind { idle_cost: IdleCost::Nothing, ..MEMORY }));
@@ -529,16 +529,16 @@ fn where_idle_cells_cost_nothing_they_stay() {
 }
 
 #[test]
-fn a_state_continues_from_its_deepest_snapshot() {
+fn a_state_continues_from_its_last_checkpoint() {
     let (engine, control) = start_recurrent(2, 1024);
     let first = prompt(1, 100);
     let branch = run(&engine, greedy(&first, 20)).remove(0);
-    // The end of the branch is kept, and then that of the longer prompt with its logits.
+    // The state at the end of the branch is kept, and then that at the end of the longer prompt with its logits.
     for found in [(1, 119), (0, 120)] {
         let before = control.n_computed();
         let next = run(&engine, continued(&first, &branch, 1)).remove(0);
         assert_eq!((control.n_computed() - before, next.finished.usage.n_cached), found);
-        // Something else takes the ids.
+        // Another text takes the ids.
         for seed in 5..10 {
             run(&engine, greedy(&prompt(seed, 50), 3));
         }
@@ -561,7 +561,7 @@ fn an_exact_hit_on_a_state_decodes_nothing() {
 }
 
 #[test]
-fn the_same_prompt_of_a_state_is_computed_once_while_it_is_computed() {
+fn two_requests_with_recurrent_memory_compute_an_equal_prompt_once() {
     let (engine, control) = start_recurrent(4, 4096);
     control.allow(Some(0));
     let streams: Vec<_> = (0..6).map(|_| engine.submit(greedy(&prompt(1, 900), 3), None).unwrap()).collect();
@@ -609,11 +609,11 @@ fn unpin_one(engine: &Engine) {
 }
 
 #[test]
-fn random_requests_in_two_tiers_give_the_text_that_an_empty_cache_gives() {
+fn random_requests_in_two_tiers_generate_the_same_text_as_with_an_empty_cache() {
     for (max_store_bytes, n_ctx) in [(STORE, 512), (Some(20_000), 512), (STORE, 256), (Some(0), 512)] {
         let (engine, control) = start(Limits { max_store_bytes, ..paced(4, n_ctx) });
         random_requests(&engine);
-        // The cache and the model count the same cells and know the same highest one, once what is idle has stopped moving.
+        // The cache and the model agree on the cells and the highest one, once idle cells have stopped moving.
         wait_until(&engine, |stats| {
             let counted = (stats.n_cells_used, stats.n_cells_reached);
             is_idle(stats) && counted == (control.n_cells_used(), control.n_cells_reached())
@@ -622,7 +622,7 @@ fn random_requests_in_two_tiers_give_the_text_that_an_empty_cache_gives() {
 }
 
 #[test]
-fn random_requests_to_a_state_give_the_text_that_an_empty_cache_gives() {
+fn random_requests_with_recurrent_memory_generate_the_same_text_as_with_an_empty_cache() {
     let (engine, _) = start_recurrent_with(paced(4, 1024));
     random_requests(&engine);
     wait_until(&engine, is_idle);
@@ -630,8 +630,8 @@ fn random_requests_to_a_state_give_the_text_that_an_empty_cache_gives() {
 
 const ON_GPU: MemoryKind = MemoryKind { idle_cost: IdleCost::Nothing, ..MEMORY };
 
-/// Two idle texts of 64 tokens whose cells take turns, in a memory where one more run of cells costs as much to save as a thousand
-/// tokens; a token is computed in next to no time.
+/// Two idle texts of 64 tokens with alternating cells, in memory where one more run of cells costs as much to save as a
+/// thousand tokens; computing a token takes almost no time.
 fn written_together(kind: MemoryKind) -> (Memory<FakeRunner>, [KvSeqId; 2]) {
     let (runner, _) = FakeRunner::new(400, 8);
     let kind = MemoryKind { tokens_per_run: 1_000, ..kind };
@@ -645,13 +645,13 @@ fn written_together(kind: MemoryKind) -> (Memory<FakeRunner>, [KvSeqId; 2]) {
         let rows = ids.iter().zip(&tokens).map(row).collect();
         memory.decode(&Plan { rows, ..Plan::default() }).expect("it fits");
     }
-    // What a save takes is known from here on.
+    // The cost of a save is known from here on.
     memory.save(ids[0], 0..64, Some(64_064)).expect("it can be saved");
-    memory.learn_compute(1e-15);
+    memory.observe_compute(1e-15);
     (memory, ids)
 }
 
-/// Cells that are used once all that may leave has left, and tokens that were saved and forgotten by then.
+/// Returns the used cells after all removals, and the tokens saved and evicted by then.
 fn all_left(memory: &mut Memory<FakeRunner>) -> (usize, u64, u64) {
     while memory.evict() {}
     let counts = memory.cache().counts();
@@ -659,7 +659,7 @@ fn all_left(memory: &mut Memory<FakeRunner>) -> (usize, u64, u64) {
 }
 
 #[test]
-fn what_a_gpu_computes_sooner_than_it_is_copied_is_forgotten() {
+fn a_gpu_drops_cells_that_are_cheaper_to_compute_than_to_copy() {
     let (mut memory, ids) = written_together(ON_GPU);
     for id in ids {
         memory.cache_mut().unpin(id);
@@ -668,7 +668,7 @@ fn what_a_gpu_computes_sooner_than_it_is_copied_is_forgotten() {
 }
 
 #[test]
-fn on_a_cpu_it_is_saved() {
+fn a_cpu_saves_cells_of_any_cost() {
     let (mut memory, ids) = written_together(MemoryKind { idle_cost: IdleCost::Mask, ..MEMORY });
     for id in ids {
         memory.cache_mut().unpin(id);
@@ -677,7 +677,7 @@ fn on_a_cpu_it_is_saved() {
 }
 
 #[test]
-fn what_is_pinned_is_saved_whatever_it_takes() {
+fn pinned_prefixes_are_saved_at_any_cost() {
     let (mut memory, [pinned, other]) = written_together(ON_GPU);
     memory.cache_mut().pin(pinned).expect("there is room");
     memory.cache_mut().unpin(other);
@@ -685,7 +685,7 @@ fn what_is_pinned_is_saved_whatever_it_takes() {
 }
 
 #[test]
-fn what_comes_back_is_saved_whatever_it_takes() {
+fn preempted_sequences_are_saved_at_any_cost() {
     let (mut memory, [preempted, other]) = written_together(ON_GPU);
     let _reservation = memory.cache_mut().reserve(preempted);
     memory.cache_mut().unpin(other);
@@ -693,7 +693,7 @@ fn what_comes_back_is_saved_whatever_it_takes() {
 }
 
 #[test]
-fn what_leaves_whole_is_saved_whatever_its_parts_take() {
+fn whole_states_are_saved_at_any_cost() {
     let (mut memory, ids) = written_together(MemoryKind { forks: ForkRule::InWindow, n_window: 16, ..ON_GPU });
     for id in ids {
         memory.cache_mut().unpin(id);

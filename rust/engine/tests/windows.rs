@@ -1,17 +1,17 @@
-//! Sliding windows: a prompt that begins an earlier one, or comes again, computes its last token alone.
+//! Sliding windows: a prefix of an earlier prompt, and a repeated prompt, compute only their last token.
 
-use super::snapshots::{n_computed_for, start_windowed};
+use super::checkpoints::{n_computed_for, start_windowed};
 use super::*;
 use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint};
 use crate::request::{BeamSearch, Diversity};
 
-/// Tokens that the model's window holds.
+/// Tokens of the model's window.
 const N_WINDOW: u32 = 32;
 
 const WINDOWED: MemoryKind = MemoryKind { forks: ForkRule::InWindow, n_window: N_WINDOW, ..MEMORY };
 
-/// Engines with a window of [`N_WINDOW`] tokens, each with its name: with a store from which idle prefixes are restored, with one
-/// that they reach only under pressure, and without one.
+/// Engines with a window of [`N_WINDOW`] tokens, each with its name: with a host cache from which idle prefixes are reloaded,
+/// with one that is used only under pressure, and without one.
 fn engines() -> [(&'static str, Engine, FakeControl); 3] {
     [("store", STORE, IdleCost::Scores), ("busy store", STORE, IdleCost::Nothing), ("no store", Some(0), IdleCost::Scores)].map(
         |(name, max_store_bytes, idle_cost)| {
@@ -22,12 +22,13 @@ fn engines() -> [(&'static str, Engine, FakeControl); 3] {
     )
 }
 
-/// Waits until nothing runs, and where idle prefixes leave the pool, until they have.
+/// Waits until nothing runs and, with early offloading, until idle prefixes are offloaded.
 fn rest(engine: &Engine, name: &str) {
     wait_until(engine, |stats| is_idle(stats) && (name != "store" || stats.n_cells_used == 0));
 }
 
-/// Tokens that the prompt of a request computes for `n_answer` more, after which the engine rests. The answer is checked.
+/// Returns the prompt tokens that a request computes for `n_answer` more tokens, after which the engine is idle. The answer is
+/// checked.
 fn n_for_prompt(engine: &Engine, control: &FakeControl, name: &str, request: &Request) -> usize {
     let n_answer = request.max_tokens.expect("each request says how long its answer is") as usize;
     let n_computed = n_computed_for(engine, control, request.clone()) + 1 - n_answer;
@@ -36,7 +37,7 @@ fn n_for_prompt(engine: &Engine, control: &FakeControl, name: &str, request: &Re
 }
 
 #[test]
-fn a_prompt_that_begins_an_earlier_one_computes_its_last_token_alone_from_the_second_time_on() {
+fn a_prefix_of_an_earlier_prompt_computes_only_its_last_token_from_the_second_request_on() {
     for (name, engine, control) in engines() {
         let longer = prompt(1, 330);
         let n_computed = |text: &str| n_for_prompt(&engine, &control, name, &greedy(text, 20));
@@ -50,7 +51,7 @@ fn a_prompt_that_begins_an_earlier_one_computes_its_last_token_alone_from_the_se
 }
 
 #[test]
-fn the_same_prompt_again_computes_its_last_token_alone_however_long_it_and_its_answer_are() {
+fn a_repeated_prompt_computes_only_its_last_token() {
     for n_prompt in [17, 31, 32, 33, 34, 64, 65, 300, 1300] {
         for n_answer in [1, 2, 31, 32, 33, 200] {
             for (name, engine, control) in engines() {
@@ -63,7 +64,7 @@ fn the_same_prompt_again_computes_its_last_token_alone_however_long_it_and_its_a
 }
 
 #[test]
-fn the_same_prompt_again_computes_its_last_token_alone_where_little_of_it_was_new() {
+fn a_repeated_prompt_with_few_new_tokens_computes_only_its_last_token() {
     for (name, engine, control) in engines() {
         let text = prompt(1, 340);
         let n_computed = |n| n_for_prompt(&engine, &control, name, &greedy(&text[..n], 60));
@@ -72,7 +73,7 @@ fn the_same_prompt_again_computes_its_last_token_alone_where_little_of_it_was_ne
 }
 
 #[test]
-fn a_last_paragraph_that_is_taken_back_leaves_the_prompt_before_it_and_its_own_continuations() {
+fn removing_the_last_paragraph_keeps_both_prompts_cached() {
     for (name, engine, control) in engines() {
         let text = prompt(1, 300);
         let with = |first: char, seed| format!("{text}{first}{}", prompt(seed, 29));
@@ -86,7 +87,7 @@ fn a_last_paragraph_that_is_taken_back_leaves_the_prompt_before_it_and_its_own_c
 }
 
 #[test]
-fn a_last_paragraph_of_a_prompt_that_never_came_alone_is_taken_back_from_the_second_time_on() {
+fn removing_a_last_paragraph_reuses_the_prompt_from_the_second_request_on() {
     for (name, engine, control) in engines() {
         let text = prompt(1, 300);
         let with = |first: char, seed| format!("{text}{first}{}", prompt(seed, 29));
@@ -117,7 +118,7 @@ fn another_answer_to_a_chat_computes_one_token() {
 }
 
 #[test]
-fn completions_and_forks_at_a_prompts_end_compute_its_last_token_once() {
+fn completions_and_forks_at_the_end_of_a_prompt_compute_its_last_token_once() {
     for (name, engine, control) in engines() {
         let text = prompt(1, 300);
         n_for_prompt(&engine, &control, name, &greedy(&text, 40));
@@ -135,8 +136,8 @@ fn completions_and_forks_at_a_prompts_end_compute_its_last_token_once() {
             branch: 0,
             at: ForkPoint::Token(0),
             append: Vec::new(),
-            ways: ForkKind::Alike(2),
-            into: ForkDestination::SameStream,
+            kind: ForkKind::Continue(2),
+            destination: ForkDestination::SameStream,
         };
         stream.request_fork(fork, None).unwrap();
         control.allow(None);
@@ -161,7 +162,7 @@ fn requests_for_one_prompt_at_the_same_time_compute_it_once() {
 }
 
 #[test]
-fn beams_of_a_prompt_that_comes_again_compute_its_last_token_alone() {
+fn beams_of_a_repeated_prompt_compute_only_its_last_token() {
     for (name, engine, control) in engines() {
         let search = Request {
             diversity: Diversity::Beams(BeamSearch { width: 3, length_penalty: 1.0, is_stochastic: false }),
@@ -179,20 +180,20 @@ fn beams_of_a_prompt_that_comes_again_compute_its_last_token_alone() {
 }
 
 #[test]
-fn what_the_last_token_sees_takes_one_more_token_of_the_store() {
+fn the_window_of_the_last_token_takes_one_more_token_of_the_host_cache() {
     let (engine, control) = start_windowed(Checkpoints::default());
     let longer = prompt(1, 330);
     n_for_prompt(&engine, &control, "store", &greedy(&longer, 1));
-    let before = engine.stats().store;
+    let before = engine.stats().host_cache;
     n_for_prompt(&engine, &control, "store", &greedy(&longer[..300], 1));
-    let after = engine.stats().store;
+    let after = engine.stats().host_cache;
     let n_bytes = MEMORY.bytes_per_token * u64::from(N_WINDOW + 1);
-    assert_eq!(after.n_pieces - before.n_pieces, 1);
+    assert_eq!(after.n_entries - before.n_entries, 1);
     assert!(after.n_bytes - before.n_bytes <= n_bytes + 512, "{} bytes more", after.n_bytes - before.n_bytes);
 }
 
 #[test]
-fn the_ends_of_prompts_stay_within_a_small_store_and_texts_stay_right() {
+fn prompt_ends_fit_a_small_host_cache_without_changing_texts() {
     for max_store_bytes in [4_000, 10_000, 20_000] {
         let limits = Limits { max_store_bytes: Some(max_store_bytes), checkpoints: Checkpoints::default(), ..limits(2, 600) };
         let (engine, control) = start_with(limits, |runner| runner.with_memory(WINDOWED));
@@ -201,7 +202,7 @@ fn the_ends_of_prompts_stay_within_a_small_store_and_texts_stay_right() {
                 let text = prompt(seed, 330);
                 for n in [330, 300, 300] {
                     n_computed_for(&engine, &control, greedy(&text[..n], 40));
-                    let n_bytes = engine.stats().store.n_bytes;
+                    let n_bytes = engine.stats().host_cache.n_bytes;
                     assert!(n_bytes <= max_store_bytes, "{n_bytes} of {max_store_bytes} in round {round}");
                 }
             }
@@ -211,7 +212,7 @@ fn the_ends_of_prompts_stay_within_a_small_store_and_texts_stay_right() {
 }
 
 #[test]
-fn prompts_that_come_again_under_pressure_draw_what_they_drew() {
+fn repeated_prompts_generate_the_same_text_under_pressure() {
     for max_store_bytes in [STORE, Some(0)] {
         let limits = Limits { max_store_bytes, checkpoints: Checkpoints::default(), ..limits(4, 512) };
         let (engine, control) = start_with(limits, |runner| runner.with_memory(WINDOWED));
@@ -228,7 +229,7 @@ fn prompts_that_come_again_under_pressure_draw_what_they_drew() {
 }
 
 #[test]
-fn the_end_of_a_prompt_is_kept_though_idle_prefixes_hold_all_ids() {
+fn the_end_of_a_prompt_is_kept_even_if_idle_prefixes_use_all_ids() {
     let limits = Limits { max_store_bytes: STORE, n_seq_max: 4, checkpoints: Checkpoints::default(), ..limits(2, 8192) };
     let memory = MemoryKind { idle_cost: IdleCost::Nothing, ..WINDOWED };
     let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
@@ -242,7 +243,7 @@ fn the_end_of_a_prompt_is_kept_though_idle_prefixes_hold_all_ids() {
 }
 
 #[test]
-fn a_prompt_that_was_pinned_or_saved_and_loaded_computes_its_last_token_alone() {
+fn a_pinned_or_loaded_prompt_computes_only_its_last_token() {
     for (name, engine, control) in engines() {
         let text = prompt(1, 300);
         pin(&engine, &text);
@@ -259,7 +260,7 @@ fn a_prompt_that_was_pinned_or_saved_and_loaded_computes_its_last_token_alone() 
 }
 
 #[test]
-fn a_state_that_ends_a_prompt_that_begins_an_earlier_one_is_kept_with_its_logits() {
+fn the_state_after_a_prefix_of_an_earlier_prompt_is_kept_with_its_logits() {
     let (engine, control) = start_recurrent(2, 2048);
     let longer = prompt(1, 330);
     let n_computed = |n| n_for_prompt(&engine, &control, "store", &greedy(&longer[..n], 20));

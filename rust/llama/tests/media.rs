@@ -621,7 +621,7 @@ fn a_conversation_about_a_picture_leaves_the_pool_and_is_not_computed_again() {
             let text: Vec<Token> = (0..200).map(|at| 3 + (at * seed) % 90).collect();
             ask(&Prompt::from_tokens(text), 2);
         }
-        assert!(engine.stats().store.n_saved > 0);
+        assert!(engine.stats().host_cache.n_offloaded > 0);
         let (again, n) = ask(&about(1), 6);
         assert_eq!((again, n), (first, 1), "all but the last token comes back");
     });

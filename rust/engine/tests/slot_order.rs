@@ -1,17 +1,18 @@
-//! In which order requests get slots.
+//! The order in which requests get slots.
 
 use std::cell::RefCell;
 
 use super::*;
 
-/// Which branch of which request.
+/// Branch index and request id.
 type Start = (u64, u32);
 
 fn in_slots(stats: &Stats) -> Vec<Start> {
     stats.slots.iter().flat_map(|slot| &slot.running).map(|running| (running.request_id, running.index)).collect()
 }
 
-/// Lets one decode after the other run until `n` sequences have entered slots; returns them in this order. `tell` hears of each.
+/// Lets decodes run one by one until `n` sequences have entered slots; returns them in this order. `tell` is called for each.
+/// each.
 fn starts(engine: &Engine, control: &FakeControl, n: usize, mut tell: impl FnMut(Start)) -> Vec<Start> {
     let mut starts = Vec::new();
     loop {
@@ -29,7 +30,7 @@ fn starts(engine: &Engine, control: &FakeControl, n: usize, mut tell: impl FnMut
 }
 
 #[test]
-fn a_free_slot_goes_to_a_request_for_one_before_the_next_branch_of_one_that_runs() {
+fn a_free_slot_goes_to_a_single_completion_before_the_next_branch_of_a_running_request() {
     let (engine, control) = start(limits(2, 4096));
     control.allow(Some(0));
     let first = engine.submit(greedy(&prompt(1, 20), 30), None).unwrap();
@@ -46,7 +47,7 @@ fn a_free_slot_goes_to_a_request_for_one_before_the_next_branch_of_one_that_runs
     }
 }
 
-/// A request for many completions on an engine that had nothing else to do, from its first token on.
+/// A request for many completions on an otherwise idle engine, from its first token on.
 fn many_alone(engine: &Engine, control: &FakeControl, n: u32, n_tokens: u32) -> Completions {
     control.allow(Some(0));
     let many = engine.submit(drawn(&prompt(1, 20), n, n_tokens), None).unwrap();
@@ -55,11 +56,11 @@ fn many_alone(engine: &Engine, control: &FakeControl, n: u32, n_tokens: u32) -> 
 }
 
 #[test]
-fn on_one_slot_requests_for_one_take_their_turns_between_the_branches_of_one_for_many() {
+fn single_completions_alternate_with_the_branches_of_a_large_request_on_one_slot() {
     let (engine, control) = start(limits(1, 4096));
     let many = many_alone(&engine, &control, 6, 5);
     let ones = [2, 3].map(|seed| engine.submit(greedy(&prompt(seed, 20), 5), None).unwrap());
-    // When the slot frees, the request for many has waited since its first branch began, before the others came.
+    // When the slot becomes free, the large request has waited since its first branch started, before the others arrived.
     let order = [(0, 0), (0, 1), (1, 0), (2, 0), (0, 2), (0, 3)];
     assert_eq!(starts(&engine, &control, order.len(), |_| {}), order);
     control.allow(None);
@@ -67,7 +68,7 @@ fn on_one_slot_requests_for_one_take_their_turns_between_the_branches_of_one_for
     assert!(ones.into_iter().all(|one| collect(one).is_ok()));
 }
 
-/// Requests for one completion each, of which as many wait at any time as did at first.
+/// Requests for one completion each; a new one arrives for each that starts.
 struct Ones<'a> {
     engine: &'a Engine,
     streams: RefCell<Vec<Completions>>,
@@ -92,7 +93,7 @@ impl<'a> Ones<'a> {
         streams.push(self.engine.submit(request, None).unwrap());
     }
 
-    /// Where one has begun, the next one comes.
+    /// When one starts, the next one arrives.
     fn follow(&self, (request_id, _): Start) {
         if request_id > 0 {
             self.submit();
@@ -107,11 +108,11 @@ impl<'a> Ones<'a> {
 }
 
 #[test]
-fn on_one_slot_a_request_for_many_takes_its_turn_in_a_stream_of_requests_for_one() {
+fn a_large_request_advances_among_single_completions_on_one_slot() {
     let (engine, control) = start(limits(1, 4096));
     let many = many_alone(&engine, &control, 6, 5);
     let ones = Ones::new(&engine, 2);
-    // Those that waited when its last branch began go before its next one.
+    // The ones that waited when its last branch started precede its next one.
     let order = [(0, 0), (0, 1), (1, 0), (2, 0), (0, 2), (3, 0), (4, 0), (0, 3), (5, 0), (6, 0), (0, 4)];
     assert_eq!(starts(&engine, &control, order.len(), |start| ones.follow(start)), order);
     control.allow(None);
@@ -120,16 +121,16 @@ fn on_one_slot_a_request_for_many_takes_its_turn_in_a_stream_of_requests_for_one
 }
 
 #[test]
-fn on_four_slots_a_request_for_many_and_a_stream_of_requests_for_one_both_get_on() {
-    let (engine, control) = start_stored(4, 1024);
+fn a_large_request_and_single_completions_both_advance_on_four_slots() {
+    let (engine, control) = start_with_host_cache(4, 1024);
     let many = many_alone(&engine, &control, 32, 5);
     let ones = Ones::new(&engine, 8);
     let order = starts(&engine, &control, 60, |start| ones.follow(start));
     let branches: Vec<usize> = (0..order.len()).filter(|&place| order[place].0 == 0).collect();
-    // The first five: when the others came, it had waited since it took the fourth slot.
+    // The first five: when the others arrived, it had waited since it took the fourth slot.
     let n_between: Vec<usize> = branches[4..].windows(2).map(|pair| pair[1] - pair[0] - 1).collect();
     assert!(n_between.len() >= 5, "it stands still: {order:?}");
-    // Those that waited when its branch began, and up to three that entered other slots in the same step.
+    // The ones that waited when its branch started, and up to three that entered other slots in the same step.
     assert!(n_between.iter().all(|n| (1..=8 + 3).contains(n)), "requests for one between its branches: {n_between:?}");
     control.allow(None);
     assert_eq!(collect(many).unwrap().len(), 32);

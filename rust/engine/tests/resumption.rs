@@ -1,4 +1,4 @@
-//! Preempted groups resume by sharing: what their texts have in common is computed, or restored, once.
+//! Preempted groups share cells when they resume: common prefixes are computed, or reloaded, once.
 
 use super::*;
 use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, PendingFork, RunningStats};
@@ -31,28 +31,28 @@ fn n_predicted(stats: &Stats, request_id: u64) -> Option<u32> {
     running(stats).find(|running| running.request_id == request_id).map(|running| running.n_predicted)
 }
 
-/// Completions of a group, and cells of the pool in which they are preempted.
+/// Completions of a group, and cells of the device cache in which they are preempted.
 const N_BRANCHES: u32 = 4;
 const N_CELLS: u32 = 320;
 const N_PROMPT: u32 = 100;
 
-/// Tokens that each branch of a group draws.
+/// Tokens that each branch of a group samples.
 const N_DRAWN: u32 = 40;
 
-/// What a group cost after it had been preempted.
+/// Cost of a group after its preemption.
 struct Resumed {
     branches: Vec<Branch>,
     /// Tokens that it computed again.
     n_again: u32,
-    /// Tokens that were restored.
+    /// Tokens that were reloaded.
     n_restored: u64,
-    /// Most of its branches that ran together after they had resumed.
+    /// Maximum number of its branches that ran together after they had resumed.
     n_together: usize,
-    /// Upper bound on the tokens that it held when it was preempted, those in common counted once.
+    /// Upper bound on the tokens that it held when it was preempted, with common ones counted once.
     n_held: u32,
 }
 
-/// Preempts a group that runs, by an urgent request that takes its cells, and lets it resume.
+/// Preempts a running group by an urgent request that takes its cells, and lets it resume.
 fn preempt_and_resume(engine: &Engine, control: &FakeControl, group: Completions) -> Resumed {
     let before = engine.stats();
     assert_eq!(running(&before).count(), N_BRANCHES as usize);
@@ -76,21 +76,21 @@ fn preempt_and_resume(engine: &Engine, control: &FakeControl, group: Completions
     Resumed {
         branches: collect(group).unwrap(),
         n_again: n_all - n_left - n_urgent,
-        n_restored: after.store.n_restored - before.store.n_restored,
+        n_restored: after.host_cache.n_reloaded - before.host_cache.n_reloaded,
         n_together,
-        // Each draws one more token in the step that is held.
+        // Each samples one more token in the step that is held.
         n_held: N_PROMPT + drawn.iter().sum::<u32>(),
     }
 }
 
-/// Checks what a group drew, and that the tokens that its texts have in common were computed or restored once.
+/// Checks the text of a group, and that common prefixes were computed or reloaded once.
 fn check(name: &str, memory: MemoryKind, resumed: &Resumed, alone: &[Branch]) {
     let Resumed { branches, n_again, n_restored, n_together, n_held } = resumed;
     assert_eq!(branches.len(), alone.len(), "{name}");
     for (branch, alone) in branches.iter().zip(alone) {
         assert_eq!((&branch.tokens, &branch.text), (&alone.tokens, &alone.text), "{name}");
     }
-    // Other kinds of memory are saved and restored as whole texts, as many at a time as fit.
+    // Other kinds of memory are saved and reloaded as whole texts, as many at a time as fit.
     let is_restored_whole = *n_restored > 0 && memory.forks != ForkRule::Anywhere;
     let n_had = u64::from(*n_again) + if is_restored_whole { 0 } else { *n_restored };
     assert!(n_had <= u64::from(*n_held), "{name}: {n_had} tokens were computed again or restored, and the group held {n_held}");
@@ -99,7 +99,7 @@ fn check(name: &str, memory: MemoryKind, resumed: &Resumed, alone: &[Branch]) {
 }
 
 #[test]
-fn completions_of_one_request_resume_over_one_copy_of_what_they_have_in_common() {
+fn completions_of_one_request_share_their_common_prefix_when_they_resume() {
     for (name, memory, max_store_bytes) in memories() {
         let request = drawn(&prompt(1, N_PROMPT as usize), N_BRANCHES, N_DRAWN);
         let (engine, _) = start_kind(Limits { max_store_bytes, ..limits(5, 4096) }, memory);
@@ -115,40 +115,40 @@ fn completions_of_one_request_resume_over_one_copy_of_what_they_have_in_common()
     }
 }
 
-/// A stream of one branch that is forked into three more after it has drawn ten tokens or more, or where it is told to be: the stream,
-/// and where it was forked. Decodes are held.
+/// Returns a stream of one branch that is forked into three more, after at least ten tokens or at `at`, and the fork position.
+/// Decodes are held.
 fn forked(engine: &Engine, control: &FakeControl, at: Option<u32>) -> (Completions, u32) {
     control.allow(Some(0));
     let completions = engine.submit(drawn(&prompt(1, N_PROMPT as usize), 1, N_DRAWN), None).unwrap();
     step_until(engine, control, |stats| running(stats).any(|running| running.n_predicted >= at.unwrap_or(10)));
-    let (at, ways) = (at.map_or(ForkPoint::End, ForkPoint::Token), ForkKind::Alike(N_BRANCHES - 1));
+    let (at, kind) = (at.map_or(ForkPoint::End, ForkPoint::Token), ForkKind::Continue(N_BRANCHES - 1));
     let fork: PendingFork = completions
-        .request_fork(Fork { branch: 0, at, append: Vec::new(), ways, into: ForkDestination::SameStream }, None)
+        .request_fork(Fork { branch: 0, at, append: Vec::new(), kind, destination: ForkDestination::SameStream }, None)
         .unwrap();
     while !fork.is_ready() {
         step(engine, control);
     }
-    (completions, fork.wait().unwrap().n_said)
+    (completions, fork.wait().unwrap().n_sampled)
 }
 
 #[test]
-fn forks_resume_over_one_copy_of_what_they_have_in_common() {
+fn forks_share_their_common_prefix_when_they_resume() {
     for (name, memory, max_store_bytes) in memories() {
         let (engine, control) = start_kind(Limits { max_store_bytes, ..limits(5, N_CELLS) }, memory);
-        let (group, n_said) = forked(&engine, &control, None);
+        let (group, n_sampled) = forked(&engine, &control, None);
         step_until(&engine, &control, |stats| {
             running(stats).filter(|running| running.n_predicted >= 10).count() == N_BRANCHES as usize
         });
         let resumed = preempt_and_resume(&engine, &control, group);
         let (engine, control) = start_kind(Limits { max_store_bytes, ..limits(5, 4096) }, memory);
-        let (alone, _) = forked(&engine, &control, Some(n_said));
+        let (alone, _) = forked(&engine, &control, Some(n_sampled));
         control.allow(None);
         check(&name, memory, &resumed, &collect(alone).unwrap());
     }
 }
 
-/// Two sequences that begin with the same [`N_COMMON`] tokens and were preempted: the provider computes these tokens again, 32 in a step,
-/// and the other sequence waits for them. Decodes are held.
+/// Two sequences with a common prefix of [`N_COMMON`] tokens that were preempted: the provider computes these tokens again, 32
+/// per step, and the other sequence waits for them. Decodes are held.
 struct Waiting {
     engine: Engine,
     control: FakeControl,
@@ -166,7 +166,7 @@ fn text_of_other() -> String {
     prompt(1, N_COMMON) + &prompt(3, 120)
 }
 
-/// `n_least` is how many tokens the other one is to draw before both are preempted.
+/// `n_least` is the number of tokens that the other sequence samples before both are preempted.
 fn waiting(memory: MemoryKind, n_least: u32) -> Waiting {
     let (engine, control) = start_kind(Limits { n_ubatch: 32, ..limits(4, 512) }, memory);
     control.allow(Some(0));
@@ -189,7 +189,7 @@ fn take_all_cells(engine: &Engine, control: &FakeControl, seed: u64) {
     step_until(engine, control, |stats| n_predicted(stats, urgent_id).is_none());
 }
 
-/// How many sequences computed something in each plan after the first `n_before`.
+/// Returns how many sequences computed something in each plan after the first `n_before`.
 fn n_sequences(control: &FakeControl, n_before: usize) -> Vec<usize> {
     let plans = control.plans().into_iter().skip(n_before);
     let n_sequences = |plan: crate::engine::runner::Plan| {
@@ -237,7 +237,7 @@ fn a_sequence_that_waits_for_a_prefix_does_not_wait_for_a_context_that_was_shift
     let other_id = other.request_id();
     step_until(&engine, &control, |stats| n_predicted(stats, provider_id) == Some(58));
     assert!(n_predicted(&engine.stats(), other_id).is_some_and(|n| n > 0));
-    // The provider fills its context with the first token that it draws after it was preempted.
+    // The provider fills its context with the first token that it samples after its preemption.
     let urgent = [7, 8].map(|seed| engine.submit(urgent(greedy(&prompt(seed, 195), 4)), None).unwrap());
     step_until(&engine, &control, |stats| stats.n_preempted == 2);
     control.allow(None);

@@ -1,4 +1,4 @@
-//! States that are kept inside of a prompt: an edited end computes only what follows the last of them.
+//! Checkpoints inside prompts: an edited end computes only the tokens after the last one.
 
 use super::*;
 
@@ -18,7 +18,7 @@ pub(super) fn n_computed_for(engine: &Engine, control: &FakeControl, request: Re
 }
 
 #[test]
-fn an_edited_end_computes_only_what_follows_the_last_snapshot_before_it() {
+fn an_edited_end_computes_only_the_tokens_after_the_last_checkpoint() {
     let (engine, control) = start_recurrent(2, 2048);
     let turns = [prompt(1, 300), prompt(2, 50), prompt(3, 70), prompt(4, 40)].concat();
     assert_eq!(n_computed_for(&engine, &control, with_snapshots(&turns, &[300, 350, 420])), 460 + 4);
@@ -31,16 +31,16 @@ fn an_edited_end_computes_only_what_follows_the_last_snapshot_before_it() {
 }
 
 #[test]
-fn all_of_a_prompt_that_ends_at_a_snapshot_is_found_but_for_the_logits_after_it() {
+fn a_prompt_that_ends_at_a_checkpoint_is_found_except_for_its_logits() {
     let (engine, control) = start_recurrent(2, 2048);
     run(&engine, with_snapshots(&prompt(1, 300), &[100, 200]));
-    // The last token is computed over the snapshot before it.
+    // The last token is computed from the checkpoint before it.
     assert_eq!(n_computed_for(&engine, &control, greedy(&prompt(1, 300)[..200], 5)), 100 + 4);
     assert_eq!(n_computed_for(&engine, &control, greedy(&prompt(1, 300)[..200], 5)), 4, "now they are known");
 }
 
 #[test]
-fn what_a_running_prompt_will_keep_is_waited_for() {
+fn a_request_waits_for_a_checkpoint_of_a_running_prompt() {
     let (engine, control) = start_recurrent(2, 4096);
     control.allow(Some(0));
     let first = engine.submit(with_snapshots(&prompt(1, 1000), &[600]), None).unwrap();
@@ -53,8 +53,8 @@ fn what_a_running_prompt_will_keep_is_waited_for() {
 }
 
 #[test]
-fn a_memory_that_can_be_cut_keeps_no_snapshots_and_needs_none() {
-    let (engine, control) = start_stored(2, 2048);
+fn memory_that_can_be_cut_saves_no_checkpoints() {
+    let (engine, control) = start_with_host_cache(2, 2048);
     let text = prompt(1, 300);
     assert_eq!(n_computed_for(&engine, &control, with_snapshots(&text, &[100])), 300 + 4);
     let edited = format!("{}{}", &text[..250], prompt(2, 60));
@@ -62,7 +62,7 @@ fn a_memory_that_can_be_cut_keeps_no_snapshots_and_needs_none() {
 }
 
 #[test]
-fn places_that_are_too_many_or_out_of_order_or_outside_of_the_prompt_are_refused() {
+fn invalid_checkpoint_positions_are_refused() {
     let (engine, _) = start_recurrent(2, 2048);
     let too_many: Vec<u32> = (1..18).collect();
     for places in [&too_many[..], &[20, 10], &[10, 10], &[0], &[30], &[31]] {
@@ -73,7 +73,7 @@ fn places_that_are_too_many_or_out_of_order_or_outside_of_the_prompt_are_refused
 }
 
 #[test]
-fn of_a_chat_what_a_window_sees_at_the_end_of_its_prompt_is_kept() {
+fn the_window_at_the_end_of_a_chat_prompt_is_kept() {
     for (max_store_bytes, snapshots_at, n_expected) in
         [(STORE, vec![100], 41), (Some(0), vec![100], 41), (Some(0), Vec::new(), 41)]
     {
@@ -92,25 +92,25 @@ fn of_a_chat_what_a_window_sees_at_the_end_of_its_prompt_is_kept() {
     }
 }
 
-/// A memory with a window of 32 tokens, and a store.
+/// Memory with a window of 32 tokens, and a host cache.
 pub(super) fn start_windowed(checkpoints: Checkpoints) -> (Engine, FakeControl) {
     let limits = Limits { max_store_bytes: STORE, checkpoints, ..limits(4, 8192) };
     start_with(limits, |runner| runner.with_memory(MemoryKind { forks: ForkRule::InWindow, n_window: 32, ..MEMORY }))
 }
 
 #[test]
-fn where_prompts_part_a_window_is_kept_for_the_next_that_parts_there() {
+fn a_window_is_kept_where_prompts_diverge() {
     for n_most in [4, 0] {
         let (engine, control) = start_windowed(Checkpoints { n_most, ..Checkpoints::default() });
-        // No two begin alike after what they share.
+        // No two have an equal beginning after the shared part.
         let after = |n: usize, nth: u8| format!("{}{}{}", &prompt(1, 500)[..n], char::from(b'A' + nth), prompt(nth.into(), 99));
-        // The second one of each place goes on from the window along the first one's prompt, and those that follow it from the place.
+        // The second prompt at each position continues from the window along the first one, and later ones from the position.
         let places = [(390, 0), (390, 294), (390, 390), (350, 294), (350, 350), (390, 390)];
         for (nth, (n_shared, n_found)) in (0..).zip(places) {
             let n_found = if n_most == 0 { 0 } else { n_found };
             let n_computed = n_computed_for(&engine, &control, greedy(&after(n_shared, nth), 1));
             assert_eq!(n_computed, n_shared + 100 - n_found, "{n_most} checkpoints, prompt {nth}");
-            // Some go on from what is in the pool, others from what was saved.
+            // Some continue from the device cache, others from saved windows.
             if nth % 2 == 0 {
                 wait_until(&engine, |stats| stats.n_cells_used == 0);
             }
@@ -119,19 +119,19 @@ fn where_prompts_part_a_window_is_kept_for_the_next_that_parts_there() {
 }
 
 #[test]
-fn a_window_within_a_prompt_that_runs_is_saved_after_it() {
+fn a_window_inside_a_running_prompt_is_saved_after_it() {
     let (engine, control) = start_windowed(Checkpoints::default());
     let after = |nth: u8, n_tokens| greedy(&format!("{}{}", prompt(1, 350), char::from(b'A' + nth)), n_tokens);
     run(&engine, after(0, 40));
     wait_until(&engine, |stats| stats.n_cells_used == 0);
-    // What is kept where it parts from the first one ends within it, and has waited since it began.
+    // The window where it diverges from the first one ends inside it, and has been pending since it began.
     run(&engine, after(1, 400));
     wait_until(&engine, |stats| stats.n_cells_used == 0);
     assert_eq!(n_computed_for(&engine, &control, after(2, 1)), 1);
 }
 
 #[test]
-fn a_prompt_that_parts_anywhere_from_an_earlier_one_computes_no_more_than_three_windows_again() {
+fn a_diverging_prompt_computes_at_most_three_windows_again() {
     let text = prompt(1, 2000);
     for is_saved in [true, false] {
         let (engine, control) = start_windowed(Checkpoints::default());
@@ -148,9 +148,10 @@ fn a_prompt_that_parts_anywhere_from_an_earlier_one_computes_no_more_than_three_
 }
 
 #[test]
-fn a_window_stands_where_a_line_ends_before_the_prompt_does_though_that_ends_with_a_line_too() {
+fn a_window_is_placed_at_a_line_end_inside_the_prompt() {
     let (engine, control) = start_windowed(Checkpoints::default());
-    // Lines end after 288, 350 and 400 tokens. The place that is due after 384 is nearer to the prompt's end than to the line before.
+    // Lines end after 288, 350 and 400 tokens. The position due after 384 is nearer to the prompt's end than to the preceding
+    // line.
     let text = format!("{}\n{}\n{}\n", &prompt(1, 400)[..287], prompt(2, 61), prompt(3, 49));
     assert_eq!(n_computed_for(&engine, &control, greedy(&text, 1)), 400);
     wait_until(&engine, |stats| stats.n_cells_used == 0);
@@ -159,7 +160,7 @@ fn a_window_stands_where_a_line_ends_before_the_prompt_does_though_that_ends_wit
 }
 
 #[test]
-fn several_at_once_that_part_from_an_earlier_prompt_compute_what_they_share_once_and_no_more_than_three_windows_of_it_again() {
+fn concurrent_diverging_prompts_compute_their_common_part_once_and_at_most_three_windows_again() {
     let (engine, control) = start_windowed(Checkpoints::default());
     let text = prompt(1, 2000);
     run(&engine, greedy(&text, 40));
@@ -177,7 +178,7 @@ fn several_at_once_that_part_from_an_earlier_prompt_compute_what_they_share_once
 }
 
 #[test]
-fn another_answer_to_a_prompt_goes_on_from_its_end_when_the_window_has_moved_on() {
+fn another_answer_continues_from_the_prompts_end_after_the_window_has_moved_on() {
     for is_saved in [true, false] {
         let (engine, control) = start_windowed(Checkpoints::default());
         let text = prompt(1, 350);
@@ -191,7 +192,7 @@ fn another_answer_to_a_prompt_goes_on_from_its_end_when_the_window_has_moved_on(
 }
 
 #[test]
-fn windows_along_a_prompt_are_bounded_in_number_and_by_a_part_of_the_store() {
+fn windows_of_a_prompt_are_bounded_in_number_and_host_cache_share() {
     const WINDOW_BYTES: u64 = 32 * 200;
     for (n_most, max_store_bytes, n_expected) in
         [(8, None, 9), (0, None, 1), (99, None, 21), (8, Some(8 * 7 * WINDOW_BYTES), 8), (8, Some(7 * WINDOW_BYTES), 1)]
@@ -202,14 +203,14 @@ fn windows_along_a_prompt_are_bounded_in_number_and_by_a_part_of_the_store() {
         let (engine, _) = start_with(limits, move |runner| runner.with_memory(memory));
         run(&engine, greedy(&prompt(1, 2000), 1));
         // The last of them is at the prompt's end.
-        assert_eq!(engine.stats().store.n_pieces, n_expected, "of {n_most} in {max_store_bytes:?} bytes");
+        assert_eq!(engine.stats().host_cache.n_entries, n_expected, "of {n_most} in {max_store_bytes:?} bytes");
     }
 }
 
-/// Bytes of a state of whatever length.
+/// Bytes of a state of any length.
 const STATE_BYTES: u64 = 50_000;
 
-/// A memory that cannot be cut, with a store of `max_store_bytes`.
+/// Memory that cannot be cut, with a host cache of `max_store_bytes`.
 fn start_with_checkpoints(checkpoints: Checkpoints, max_store_bytes: Option<u64>) -> (Engine, FakeControl) {
     let limits = Limits { checkpoints, max_store_bytes, n_seq_max: 4, ..limits(2, 4096) };
     let memory = MemoryKind { forks: ForkRule::AtEnd, bytes_per_token: 0, bytes_per_state: STATE_BYTES, ..MEMORY };
@@ -217,7 +218,7 @@ fn start_with_checkpoints(checkpoints: Checkpoints, max_store_bytes: Option<u64>
 }
 
 #[test]
-fn a_prompt_that_parts_anywhere_from_an_earlier_one_goes_on_from_the_last_checkpoint_and_the_next_from_there() {
+fn a_diverging_prompt_continues_from_the_last_checkpoint_and_adds_one_there() {
     let (engine, control) = start_with_checkpoints(Checkpoints { n_most: 24, min_step: 64 }, None);
     assert_eq!(n_computed_for(&engine, &control, greedy(&prompt(1, 1000), 5)), 1000 + 4);
     let parted = |seed, n_own| format!("{}{}", &prompt(1, 1000)[..333], prompt(seed, n_own));
@@ -226,14 +227,14 @@ fn a_prompt_that_parts_anywhere_from_an_earlier_one_goes_on_from_the_last_checkp
 }
 
 #[test]
-fn checkpoints_are_bounded_in_number_and_by_a_part_of_the_store() {
+fn checkpoints_are_bounded_in_number_and_host_cache_share() {
     for (n_most, max_store_bytes, n_expected) in
         [(8, None, 8), (0, None, 0), (8, Some(8 * 5 * STATE_BYTES), 5), (8, Some(7 * STATE_BYTES), 0)]
     {
         let (engine, _) = start_with_checkpoints(Checkpoints { n_most, min_step: 16 }, max_store_bytes);
         run(&engine, greedy(&prompt(1, 2000), 1));
-        // Beside them there is the state at the prompt's end.
-        let n_pieces = engine.stats().store.n_pieces;
+        // In addition there is the state at the prompt's end.
+        let n_pieces = engine.stats().host_cache.n_entries;
         assert_eq!(n_pieces, n_expected + 1, "of {n_most} in {max_store_bytes:?} bytes");
     }
 }
@@ -252,7 +253,7 @@ fn a_second_prompt_waits_for_the_checkpoint_that_a_running_one_will_reach() {
 }
 
 #[test]
-fn checkpoints_stand_where_lines_end() {
+fn checkpoints_are_placed_at_line_ends() {
     let (engine, control) = start_with_checkpoints(Checkpoints::default(), None);
     let lines = format!("{}\n{}", &prompt(1, 1000)[..350], prompt(2, 649));
     assert_eq!(n_computed_for(&engine, &control, greedy(&lines, 5)), 1000 + 4);

@@ -1,14 +1,14 @@
-//! Readers that are too far behind are waited for, and nobody waits with them.
+//! Slow consumers are waited for, without delaying other streams.
 
 use super::*;
 use crate::engine::{MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND, Ready};
 use crate::error::BacklogUnit;
 use crate::fake_runner::N_VOCAB;
 
-/// More tokens than may wait to be read.
+/// More tokens than may be unread.
 const LONG: u32 = 10_500;
 
-/// As many events wait as may, and one more.
+/// One event more than may be unread.
 const TOO_MANY: u64 = MAX_EVENTS_BEHIND as u64 + 1;
 
 fn start_long(n_slots: u32, reader_patience: Duration) -> Engine {
@@ -16,25 +16,25 @@ fn start_long(n_slots: u32, reader_patience: Duration) -> Engine {
     start_with(limits, FakeRunner::without_record).0
 }
 
-/// A stream whose events come to too many bytes long before they are too many.
+/// A stream whose unread events exceed the limit in bytes long before the limit in number.
 fn with_probabilities() -> Request {
     let mut request = greedy(&prompt(1, 20), LONG);
     request.sampling.n_probs = u32::try_from(N_VOCAB).unwrap();
     request
 }
 
-/// Waits until the worker has found nothing to do for a while.
-fn wait_for_naps(engine: &Engine) {
+/// Waits until the worker has had nothing to do for a while.
+fn wait_for_sleeps(engine: &Engine) {
     let n_idle = |stats: &Stats| stats.n_steps - stats.n_decodes;
     let before = n_idle(&engine.stats());
     wait_until(engine, |stats| n_idle(stats) > before + 3);
 }
 
 #[test]
-fn a_stream_is_held_back_until_its_reader_has_caught_up_and_loses_nothing() {
+fn a_stream_pauses_until_its_reader_has_caught_up_and_loses_nothing() {
     let engine = start_long(1, SLOW_CONSUMER_TIMEOUT);
     let stream = engine.submit(greedy(&prompt(1, 20), LONG), None).unwrap();
-    wait_for_naps(&engine);
+    wait_for_sleeps(&engine);
     assert_eq!(engine.stats().n_predicted, TOO_MANY);
     let branch = collect(stream).unwrap().remove(0);
     assert_eq!(branch.tokens.len(), LONG as usize);
@@ -42,10 +42,10 @@ fn a_stream_is_held_back_until_its_reader_has_caught_up_and_loses_nothing() {
 }
 
 #[test]
-fn what_waits_is_counted_in_bytes_too() {
+fn unread_bytes_are_limited_too() {
     let engine = start_long(1, SLOW_CONSUMER_TIMEOUT);
     let stream = engine.submit(with_probabilities(), None).unwrap();
-    wait_for_naps(&engine);
+    wait_for_sleeps(&engine);
     let Ready::Events(events) = stream.try_events(usize::MAX).unwrap() else { panic!("nothing was told") };
     let n_bytes: usize = events.iter().map(Event::n_bytes).sum();
     assert!(events.len() < MAX_EVENTS_BEHIND);
@@ -55,10 +55,10 @@ fn what_waits_is_counted_in_bytes_too() {
 }
 
 #[test]
-fn others_go_on_beside_a_stream_that_is_held_back() {
+fn other_streams_continue_while_one_is_held_back() {
     let engine = start_long(2, SLOW_CONSUMER_TIMEOUT);
     let held = engine.submit(with_probabilities(), None).unwrap();
-    wait_for_naps(&engine);
+    wait_for_sleeps(&engine);
     let before = engine.stats().n_predicted;
     for seed in 2..5 {
         run(&engine, greedy(&prompt(seed, 20), 500));
@@ -69,20 +69,20 @@ fn others_go_on_beside_a_stream_that_is_held_back() {
 }
 
 #[test]
-fn a_worker_that_only_waits_for_readers_sleeps() {
+fn the_worker_sleeps_while_it_only_waits_for_readers() {
     let engine = start_long(1, SLOW_CONSUMER_TIMEOUT);
     let held = engine.submit(with_probabilities(), None).unwrap();
-    wait_for_naps(&engine);
+    wait_for_sleeps(&engine);
     let (started, n_steps) = (Instant::now(), engine.stats().n_steps);
-    wait_for_naps(&engine);
+    wait_for_sleeps(&engine);
     let n_more = engine.stats().n_steps - n_steps;
-    // One who does not sleep makes more in a millisecond.
+    // A worker that does not sleep makes more in a millisecond.
     assert!(u128::from(n_more) <= 4 + started.elapsed().as_millis() / 10, "more than one step in ten milliseconds");
     drop(held);
 }
 
 #[test]
-fn a_reader_that_reads_nothing_is_told_so_in_the_end() {
+fn a_reader_that_reads_nothing_eventually_gets_an_error() {
     let engine = start_long(1, Duration::ZERO);
     let stream = engine.submit(greedy(&prompt(1, 20), LONG), None).unwrap();
     wait_until(&engine, is_idle);
@@ -94,7 +94,7 @@ fn a_reader_that_reads_nothing_is_told_so_in_the_end() {
 }
 
 #[test]
-fn the_error_counts_in_what_is_too_much() {
+fn the_error_names_the_unit_of_the_exceeded_limit() {
     let engine = start_long(1, Duration::ZERO);
     let stream = engine.submit(with_probabilities(), None).unwrap();
     wait_until(&engine, is_idle);

@@ -1,4 +1,4 @@
-//! Branches that think before they answer, and grammars that wait for their trigger.
+//! Branches with reasoning, and grammars that wait for their trigger.
 
 use std::sync::Arc;
 
@@ -22,8 +22,9 @@ impl TokenLookup for Words {
 }
 
 fn spellings() -> Arc<Spellings> {
-    let lexicon = FakeRunner::new(64, 1).0.lexicon();
-    let words: Vec<Vec<u8>> = (0..N_VOCAB).map(|token| lexicon.spelling(Token::try_from(token).unwrap()).to_vec()).collect();
+    let token_strings = FakeRunner::new(64, 1).0.lexicon();
+    let words: Vec<Vec<u8>> =
+        (0..N_VOCAB).map(|token| token_strings.spelling(Token::try_from(token).unwrap()).to_vec()).collect();
     Arc::new(Spellings::new(words.iter().map(Vec::as_slice), &[END]))
 }
 
@@ -35,7 +36,7 @@ fn lazy(text: &str, trigger: Trigger) -> SharedConstraint {
     SharedConstraint(Arc::new(LazyGrammar::new(strict(text), Triggers::new(&[trigger]).unwrap(), spellings())))
 }
 
-/// Inside of a thought of `budget` tokens from the beginning on.
+/// Reasoning of `budget` tokens that is active from the beginning.
 fn inside(budget: u32) -> Reasoning {
     Reasoning {
         starts: vec!["<t>".into()],
@@ -46,20 +47,20 @@ fn inside(budget: u32) -> Reasoning {
     }
 }
 
-/// The request with its first tokens as they would be drawn anyway, then with a thought of `budget` tokens.
+/// Returns the request with the first tokens that it would sample anyway, then with reasoning of `budget` tokens.
 fn thinking(request: Request, budget: u32) -> Request {
     Request { thought: Some(Arc::new(inside(budget))), ..request }
 }
 
 #[test]
-fn a_thought_that_is_too_long_is_ended_and_its_end_is_counted() {
+fn reasoning_over_budget_is_ended_and_its_end_is_counted() {
     let (engine, _) = start(limits(4, 4096));
     let free = run(&engine, greedy(&prompt(1, 20), 10)).remove(0);
     let branch = run(&engine, thinking(greedy(&prompt(1, 20), 40), 10)).remove(0);
     let closing = " enough.</t>";
     assert_eq!(branch.text[..10 + closing.len()], format!("{}{closing}", free.text));
     assert_eq!((branch.tokens.len(), branch.finished.usage.n_predicted), (40, 40));
-    // What follows is what the model says after all that.
+    // The model continues after all of that.
     let said = [tokens_of(&prompt(1, 20)), branch.tokens[..22].to_vec()].concat();
     assert_eq!(branch.tokens[22], FakeRunner::next_token(&said));
     let ended = run(&engine, thinking(greedy(&prompt(1, 20), 14), 10)).remove(0);
@@ -67,7 +68,7 @@ fn a_thought_that_is_too_long_is_ended_and_its_end_is_counted() {
 }
 
 #[test]
-fn each_branch_thinks_for_itself() {
+fn each_branch_has_its_own_reasoning() {
     let (engine, _) = start(limits(3, 4096));
     let free = run(&engine, drawn(&prompt(2, 20), 5, 12));
     let branches = run(&engine, thinking(drawn(&prompt(2, 20), 5, 50), 12));
@@ -78,14 +79,14 @@ fn each_branch_thinks_for_itself() {
 }
 
 #[test]
-fn samplers_see_forced_tokens_as_they_see_others() {
+fn samplers_accept_forced_tokens_like_others() {
     let (engine, _) = start(limits(2, 4096));
     let mut request = thinking(drawn(&prompt(3, 20), 1, 60), 4);
     request.sampling.repeat_last_n = -1;
     request.sampling.presence_penalty = 1e6;
     let branch = run(&engine, request).remove(0);
     assert_eq!(&branch.text[4..16], " enough.</t>");
-    // None is said twice before all others were said once, and so none that was forced.
+    // No token is repeated before all others were sampled once, including the forced ones.
     let mut free = branch.tokens[16..].to_vec();
     free.sort_unstable();
     free.dedup();
@@ -94,7 +95,7 @@ fn samplers_see_forced_tokens_as_they_see_others() {
 }
 
 #[test]
-fn a_token_is_forced_whatever_draws() {
+fn a_token_is_forced_with_every_sampler() {
     let (engine, _) = start(limits(2, 4096));
     for mirostat in [Mirostat::Off, Mirostat::V1, Mirostat::V2] {
         let mut request = thinking(drawn(&prompt(3, 20), 1, 30), 4);
@@ -106,7 +107,7 @@ fn a_token_is_forced_whatever_draws() {
 }
 
 #[test]
-fn a_token_that_is_banned_is_forced_all_the_same() {
+fn a_banned_token_can_still_be_forced() {
     let (engine, _) = start(limits(1, 4096));
     let mut request = thinking(greedy(&prompt(4, 20), 30), 2);
     request.sampling.logit_bias = tokens_of(" enough.</t>").into_iter().map(|token| (token, f32::NEG_INFINITY)).collect();
@@ -114,11 +115,11 @@ fn a_token_that_is_banned_is_forced_all_the_same() {
 }
 
 #[test]
-fn a_branch_that_gave_up_its_slot_goes_on_with_its_thought_and_its_grammar() {
+fn a_preempted_branch_continues_its_reasoning_and_its_grammar() {
     let grammar = "root ::= \"{\" [a-z]{30} \")\"";
     let calling = || lazy("root ::= \"gh\" [0-9]{30}", Trigger::Word("gh".into()));
     let request = |constraint| Request { constraint, ..thinking(drawn(&prompt(5, 20), 2, 90), 12) };
-    // Two branches of 20 + 60 tokens do not fit 128 cells together, so they take turns.
+    // Two branches of 20 + 60 tokens do not fit 128 cells together, so they alternate.
     let texts = |n_ctx: u32, constraint: SharedConstraint, bias: Vec<(Token, f32)>| {
         let (engine, _) = start(limits(2, n_ctx));
         let mut request = request(Some(constraint));
@@ -126,7 +127,7 @@ fn a_branch_that_gave_up_its_slot_goes_on_with_its_thought_and_its_grammar() {
         let texts: Vec<String> = run(&engine, request).into_iter().map(|branch| branch.text).collect();
         (texts, engine.stats().n_preempted)
     };
-    // Said in the thought, after it, and as what begins the grammar: "g" and "h" are all but sure.
+    // In the reasoning, after it, and as the beginning of the grammar: "g" and "h" are nearly certain.
     let likely = || tokens_of("gh").into_iter().map(|token| (token, 11.0)).collect::<Vec<_>>();
     for (constraint, bias) in [(strict(grammar), Vec::new()), (calling(), likely())] {
         let (alone, n_preempted) = texts(4096, constraint.clone(), bias.clone());
@@ -148,7 +149,7 @@ fn a_branch_that_gave_up_its_slot_goes_on_with_its_thought_and_its_grammar() {
 }
 
 #[test]
-fn a_stop_string_ends_a_branch_in_its_thought_and_in_what_is_forced() {
+fn a_stop_string_ends_a_branch_in_reasoning_and_in_forced_text() {
     let (engine, _) = start(limits(1, 4096));
     let stop = vec!["ugh".to_owned()];
     let branch = run(&engine, Request { stop, ..thinking(greedy(&prompt(6, 20), 50), 3) }).remove(0);
@@ -157,7 +158,7 @@ fn a_stop_string_ends_a_branch_in_its_thought_and_in_what_is_forced() {
 }
 
 #[test]
-fn a_full_context_is_shifted_in_a_thought_and_in_a_grammar() {
+fn a_full_context_is_shifted_during_reasoning_and_with_a_grammar() {
     let shift = crate::request::ContextShift { n_keep: None, n_discard: 0 };
     let grammar = strict("root ::= \"{\" [a-z]{200} \")\"");
     let (engine, _) = start(Limits { n_ctx_slot: 64, ..limits(1, 64) });
@@ -169,9 +170,9 @@ fn a_full_context_is_shifted_in_a_thought_and_in_a_grammar() {
 }
 
 #[test]
-fn only_preserved_tokens_are_shown_that_have_no_text() {
+fn tokens_without_text_are_published_only_if_preserved() {
     let (engine, _) = start(limits(1, 4096));
-    // The fake model has no control tokens: its end is spelt with nothing. A preserved token is shown with its spelling.
+    // The fake model has no control tokens: its end token has no text. A preserved token is published with its spelling.
     let free = run(&engine, greedy(&prompt(8, 20), 5)).remove(0);
     let preserved = Request { preserved_tokens: free.tokens.clone(), ..greedy(&prompt(8, 20), 5) };
     assert_eq!(run(&engine, preserved)[0].text, free.text);
@@ -182,7 +183,7 @@ fn only_preserved_tokens_are_shown_that_have_no_text() {
 }
 
 #[test]
-fn a_thought_that_is_none_is_refused() {
+fn invalid_reasoning_options_are_refused() {
     let (engine, _) = start(limits(1, 4096));
     let thought = Reasoning { ends: Vec::new(), ..inside(3) };
     let refused = engine.submit(Request { thought: Some(Arc::new(thought)), ..greedy("a", 5) }, None).err();

@@ -1,4 +1,4 @@
-//! Who gives way to whom, and what it costs.
+//! Preemption for other requests, and its cost.
 
 use super::*;
 use crate::request::ContextShift;
@@ -12,7 +12,7 @@ fn n_running(stats: &Stats) -> usize {
 }
 
 #[test]
-fn nobody_gives_way_to_a_request_that_would_not_fit_even_then() {
+fn no_sequence_is_preempted_for_a_request_that_would_still_not_fit() {
     let (engine, control) = start(limits(4, 1024));
     control.allow(Some(0));
     let senior = engine.submit(with_priority(1, greedy(&prompt(1, 600), 100)), None).unwrap();
@@ -31,7 +31,7 @@ fn nobody_gives_way_to_a_request_that_would_not_fit_even_then() {
 }
 
 #[test]
-fn nobody_gives_way_to_a_request_that_waits_for_another_to_compute_its_prompt() {
+fn no_sequence_is_preempted_for_a_request_that_waits_for_a_prefix() {
     let (engine, control) = start(Limits { n_ubatch: 64, ..limits(2, 8192) });
     control.allow(Some(0));
     let batch: Vec<_> =
@@ -49,7 +49,7 @@ fn nobody_gives_way_to_a_request_that_waits_for_another_to_compute_its_prompt() 
 }
 
 #[test]
-fn an_id_for_a_request_is_not_taken_from_what_it_goes_on_with() {
+fn freeing_an_id_never_evicts_the_prefix_of_the_same_request() {
     let (engine, _) = start(Limits { n_seq_max: 4, ..limits(1, 4096) });
     let first = run(&engine, greedy(&prompt(1, 100), 5)).remove(0);
     for seed in 2..5 {
@@ -61,7 +61,7 @@ fn an_id_for_a_request_is_not_taken_from_what_it_goes_on_with() {
 }
 
 #[test]
-fn a_prompt_is_not_looked_at_again_for_each_sequence_that_gives_way_to_it() {
+fn a_prompt_is_not_compared_again_for_each_sequence_preempted_for_it() {
     let (engine, control) = start(limits(100, 14_000));
     run(&engine, greedy(&prompt(999, 2_000), 1));
     control.allow(Some(0));
@@ -81,7 +81,7 @@ fn a_prompt_is_not_looked_at_again_for_each_sequence_that_gives_way_to_it() {
 }
 
 #[test]
-fn a_worker_whose_only_sequence_shifts_does_not_sleep() {
+fn the_worker_does_not_sleep_while_its_only_sequence_shifts() {
     let (engine, control) = start(limits(1, 512));
     pin(&engine, &prompt(9, 200));
     let shift = ContextShift { n_keep: Some(100), n_discard: 4 };
@@ -94,14 +94,14 @@ fn a_worker_whose_only_sequence_shifts_does_not_sleep() {
 }
 
 #[test]
-fn a_save_of_nothing_that_is_preempted_saves_nothing() {
+fn a_preempted_save_of_an_uncached_prompt_saves_nothing() {
     for forks in [ForkRule::Anywhere, ForkRule::AtEnd] {
         let (engine, control) = start_with(limits(1, 256), move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));
         control.allow(Some(0));
         let first = engine.submit(greedy(&prompt(1, 20), 2), None).unwrap();
         let save = engine.submit(task(&prompt(2, 20), Task::Save { computes: false }), None).unwrap();
         step_until(&engine, &control, |stats| stats.n_predicted == 1);
-        // It takes the slot at the end of the step that is held, and loses it at the beginning of the next one.
+        // It gets the slot at the end of the step that is held, and loses it at the beginning of the next one.
         control.hold();
         let urgent = engine.submit(with_priority(9, greedy(&prompt(3, 20), 5)), None).unwrap();
         control.allow(None);
