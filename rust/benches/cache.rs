@@ -80,7 +80,7 @@ struct Bench {
 impl Bench {
     fn find(&self, tokens: &[Token]) -> PrefixMatch {
         let at_most = u32::try_from(tokens.len()).expect("a text fits a context");
-        let wanted = PrefixQuery { variants: &self.variants, tokens, at_least: 1, at_most, takes_logits: false };
+        let wanted = PrefixQuery { adapters: &self.variants, tokens, at_least: 1, at_most, takes_logits: false };
         self.cache.find(&wanted, |_, n_held, n| n <= n_held).unwrap_or_default()
     }
 
@@ -97,9 +97,9 @@ impl Bench {
 
     fn write(&mut self, tokens: &[Token]) -> KvSeqId {
         let matched = self.find(tokens);
-        assert!(matched.restores.is_empty(), "what is written here is not stored");
+        assert!(matched.reloads.is_empty(), "what is written here is not stored");
         let id = self.place(&matched);
-        self.cache.extend([(id, &tokens[matched.n_pool as usize..])]);
+        self.cache.extend([(id, &tokens[matched.n_device as usize..])]);
         id
     }
 
@@ -146,7 +146,7 @@ fn shared_by_all() {
     let mut branches = Vec::new();
     for branch in 0..N_IDS - 1 {
         let matched = finds.time(|| bench.find(&shared));
-        assert_eq!(matched.n_pool as usize, N_SHARED);
+        assert_eq!(matched.n_device as usize, N_SHARED);
         let id = places.time(|| bench.place(&matched));
         let own = text(20_000 + branch, 1);
         bench.cache.extend([(id, &own[..])]);
@@ -188,7 +188,7 @@ fn relocate(bench: &mut Bench) {
         let look = looks.time(|| bench.cache.next_relocation(MAX_UNITS));
         let relocation = look.expect("low cells are free");
         assert!(!relocation.range.is_empty() && relocation.range.len() <= 64, "{:?}", relocation.range);
-        moves.time(|| bench.cache.relocated(&relocation));
+        moves.time(|| bench.cache.record_relocation(&relocation));
     }
     looks.print("next_relocation, 64 units");
     moves.print("relocated");
@@ -211,9 +211,9 @@ fn in_pieces() {
     finds.print("find, 2,115 stored pieces");
     assert_eq!(matched.n_tokens() as usize, N_SHARED);
     let id = bench.place(&PrefixMatch::default());
-    for restore in &matched.restores {
+    for restore in &matched.reloads {
         let kept = restore.kept.start as usize..restore.kept.end as usize;
-        restores.time(|| bench.cache.restored(id, &tokens[kept], &restore.piece));
+        restores.time(|| bench.cache.record_reload(id, &tokens[kept], &restore.range));
     }
     restores.print("restored, piece by piece");
     bench.cache.check_integrity();

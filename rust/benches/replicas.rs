@@ -54,11 +54,11 @@ fn main() -> io::Result<()> {
                 let mut key = vec![0; n_bytes as usize];
                 input.read_exact(&mut key)?;
                 let digest = engines[replica as usize].prefix_digest(&key, n_max as usize).expect("the engine runs");
-                for hashes in [&digest.pool, &digest.stored] {
+                for hashes in [&digest.device, &digest.host] {
                     let n = u32::try_from(hashes.len()).expect("no more than were asked for");
                     output.write_all(&n.to_le_bytes())?;
                 }
-                for hash in digest.pool.iter().chain(&digest.stored) {
+                for hash in digest.device.iter().chain(&digest.host) {
                     output.write_all(&hash.to_le_bytes())?;
                 }
             }

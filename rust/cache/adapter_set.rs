@@ -1,16 +1,16 @@
-//! What beside its tokens decides how a text is computed.
+//! The adapters that a text is computed with, which together with its tokens identify a cached prefix.
 
 use std::ops::Range;
 
-/// The adapters that are on, with their scales. Tokens that are computed with different ones share nothing.
+/// The active adapters with their scales. Tokens that are computed with different adapter sets share no cells.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct AdapterSet {
-    /// Adapter and the bits of its scale, by adapter.
+    /// Adapter and the bits of its scale, sorted by adapter.
     adapters: Vec<(u32, u32)>,
 }
 
 impl AdapterSet {
-    /// The model with these adapters, each with its scale; one whose scale is 0 is off.
+    /// Creates a set of these adapters with their scales; an adapter with scale 0 is left out.
     pub fn with_adapters(adapters: impl IntoIterator<Item = (u32, f32)>) -> Self {
         let on = adapters.into_iter().filter(|&(_, scale)| scale != 0.0);
         let mut adapters: Vec<_> = on.map(|(adapter, scale)| (adapter, scale.to_bits())).collect();
@@ -18,80 +18,80 @@ impl AdapterSet {
         Self { adapters }
     }
 
-    /// The adapters that are on, each with its scale.
+    /// Iterates over the active adapters, each with its scale.
     pub fn adapters(&self) -> impl Iterator<Item = (u32, f32)> {
         self.adapters.iter().map(|&(adapter, bits)| (adapter, f32::from_bits(bits)))
     }
 
-    /// Whether no adapter is on.
+    /// Returns whether no adapter is active.
     #[must_use]
     pub fn is_base(&self) -> bool {
         self.adapters.is_empty()
     }
 }
 
-/// How each token of a text is computed: all of them alike or, where an adapter counts only from some place on, those from there on
-/// in another way. Two texts share what they begin with in common as far as that is computed alike.
+/// The adapter set of each token of a text: one for all tokens or, for an activated adapter, another one from some position on.
+/// Two texts can share their common prefix up to the position where their adapter sets differ.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AdapterSchedule {
     first: AdapterSet,
-    /// From which place on it is another one.
-    then: Option<(u32, AdapterSet)>,
+    /// Position from which another adapter set applies, and that set.
+    after: Option<(u32, AdapterSet)>,
 }
 
 impl From<AdapterSet> for AdapterSchedule {
-    fn from(variant: AdapterSet) -> Self {
-        Self { first: variant, then: None }
+    fn from(adapters: AdapterSet) -> Self {
+        Self { first: adapters, after: None }
     }
 }
 
 impl AdapterSchedule {
-    /// `first` before `place`, and `then` from there on.
+    /// Returns a schedule of `first` before `position` and `after` from there.
     #[must_use]
-    pub fn changing(first: AdapterSet, place: u32, then: AdapterSet) -> Self {
-        Self { first, then: Some((place, then)) }
+    pub fn changing(first: AdapterSet, position: u32, after: AdapterSet) -> Self {
+        Self { first, after: Some((position, after)) }
     }
 
-    /// How the token at `place` is computed.
+    /// The adapter set of the token at `position`.
     #[must_use]
-    pub fn at(&self, place: u32) -> &AdapterSet {
-        self.then.as_ref().filter(|(from, _)| place >= *from).map_or(&self.first, |(_, then)| then)
+    pub fn at(&self, position: u32) -> &AdapterSet {
+        self.after.as_ref().filter(|(from, _)| position >= *from).map_or(&self.first, |(_, after)| after)
     }
 
-    /// The place from which on tokens are computed in another way than those before it.
+    /// Position at which the adapter set changes.
     #[must_use]
     pub fn change(&self) -> Option<u32> {
-        self.then.as_ref().map(|(place, _)| *place)
+        self.after.as_ref().map(|(position, _)| *position)
     }
 
-    /// How many tokens from `place` on are computed as the one there is.
+    /// Number of tokens from `position` on that have the same adapter set; [`u32::MAX`] if it does not change again.
     #[must_use]
-    pub fn n_alike(&self, place: u32) -> u32 {
-        self.change().filter(|&change| place < change).map_or(u32::MAX, |change| change - place)
+    pub fn n_unchanged(&self, position: u32) -> u32 {
+        self.change().filter(|&change| position < change).map_or(u32::MAX, |change| change - position)
     }
 
-    /// How many of the first tokens of two texts are computed alike; [`u32::MAX`] where all are.
+    /// Length of the longest prefix with the same adapter sets in both schedules; [`u32::MAX`] if all are the same.
     #[must_use]
     pub fn n_common(&self, other: &Self) -> u32 {
         let mut changes = [0, self.change().unwrap_or(0), other.change().unwrap_or(0)];
         changes.sort_unstable();
-        changes.into_iter().find(|&place| self.at(place) != other.at(place)).unwrap_or(u32::MAX)
+        changes.into_iter().find(|&position| self.at(position) != other.at(position)).unwrap_or(u32::MAX)
     }
 
-    /// How the first `n` tokens are computed, where there are no others.
+    /// The schedule of a text of `n` tokens: without a change at or after `n`.
     #[must_use]
-    pub fn of_first(&self, n: u32) -> Self {
-        Self { first: self.first.clone(), then: self.then.clone().filter(|&(place, _)| place < n) }
+    pub fn prefix(&self, n: u32) -> Self {
+        Self { first: self.first.clone(), after: self.after.clone().filter(|&(position, _)| position < n) }
     }
 
-    /// The tokens of `range` are gone: those after it are computed as they were.
+    /// Removes the tokens of `range`: the tokens after it move to lower positions with their adapter set.
     pub fn remove(&mut self, range: &Range<u32>) {
-        if let Some((place, _)) = &mut self.then {
-            *place = if *place >= range.end { *place - (range.end - range.start) } else { (*place).min(range.start) };
+        if let Some((position, _)) = &mut self.after {
+            *position = if *position >= range.end { *position - (range.end - range.start) } else { (*position).min(range.start) };
         }
     }
 
-    /// The adapters that are on at the end of a text that is not shorter than any change, each with its scale.
+    /// Iterates over the adapters that are active at the end of a text that is longer than any change, each with its scale.
     pub fn adapters(&self) -> impl Iterator<Item = (u32, f32)> {
         self.at(u32::MAX).adapters()
     }
@@ -106,16 +106,16 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_of_0_is_no_adapter_and_the_order_is_nothing() {
+    fn adapters_with_scale_0_and_their_order_are_ignored() {
         assert_ne!(AdapterSet::with_adapters([(3, 0.5)]), AdapterSet::with_adapters([(3, 0.25)]));
         assert_eq!(AdapterSet::with_adapters([(3, 0.5), (1, 1.0), (2, 0.0)]), AdapterSet::with_adapters([(1, 1.0), (3, 0.5)]));
         assert_eq!(AdapterSet::with_adapters([(3, 0.0)]), AdapterSet::default());
     }
 
     #[test]
-    fn texts_share_what_is_computed_alike() {
+    fn texts_share_the_prefix_with_equal_adapter_sets() {
         let base = AdapterSchedule::default();
-        let late = |place| AdapterSchedule::changing(AdapterSet::default(), place, with(1));
+        let late = |position| AdapterSchedule::changing(AdapterSet::default(), position, with(1));
         let cases = [
             (base.clone(), base.clone(), u32::MAX),
             (base.clone(), with(1).into(), 0),
@@ -131,21 +131,21 @@ mod tests {
         ];
         for (one, other, n) in cases {
             assert_eq!(one.n_common(&other), n, "{one:?} and {other:?}");
-            // As places are counted one by one.
-            let differs = (0..20).find(|&place| one.at(place) != other.at(place));
+            // Compares position by position.
+            let differs = (0..20).find(|&position| one.at(position) != other.at(position));
             assert_eq!(differs.unwrap_or(u32::MAX), n, "{one:?} and {other:?}");
         }
     }
 
     #[test]
-    fn a_change_is_told_before_it_comes_and_moves_with_what_is_taken_out() {
+    fn removing_tokens_moves_the_change_of_adapters() {
         let text = AdapterSchedule::changing(AdapterSet::default(), 7, with(1));
-        assert_eq!([0, 6, 7, 8].map(|place| text.n_alike(place)), [7, 1, u32::MAX, u32::MAX]);
-        assert_eq!([6, 7, 8].map(|n| text.of_first(n).change()), [None, None, Some(7)]);
-        for (range, place) in [(0..3, 4), (2..7, 2), (5..9, 5), (7..9, 7), (8..20, 7)] {
+        assert_eq!([0, 6, 7, 8].map(|position| text.n_unchanged(position)), [7, 1, u32::MAX, u32::MAX]);
+        assert_eq!([6, 7, 8].map(|n| text.prefix(n).change()), [None, None, Some(7)]);
+        for (range, position) in [(0..3, 4), (2..7, 2), (5..9, 5), (7..9, 7), (8..20, 7)] {
             let mut text = text.clone();
             text.remove(&range);
-            assert_eq!(text.change(), Some(place), "without {range:?}");
+            assert_eq!(text.change(), Some(position), "without {range:?}");
         }
     }
 }

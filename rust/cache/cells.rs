@@ -1,11 +1,12 @@
-//! The cells of the pool: which are free, counted here, so that a decode never finds the pool full.
+//! The free and used cells of the device cache, counted here so that a decode never finds the device cache full.
 
 use crate::cache::visit_counter;
 
-/// A cell of the pool, by its place in it.
+/// Index of a cell in the device cache.
 ///
-/// llama.cpp never says where it puts a token. But it follows a fixed rule, and [`Cells::take`] follows it too, so that the
-/// numbers are its own: what a decode costs depends on the highest used one, and what a save costs on how they are scattered.
+/// llama.cpp does not report in which cell it stores a token. But it follows a fixed rule, which [`Cells::take`] reproduces, so
+/// that the indices are llama.cpp's own. They matter because a decode's cost depends on the highest used cell, and a save's
+/// cost on the number of contiguous runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CellId(pub(super) u32);
 
@@ -15,20 +16,19 @@ impl CellId {
     }
 }
 
-/// Every cell of the pool: free or used. 64 of them are looked at in one step.
+/// A bitmap of the used cells, searched 64 cells at a time.
 #[derive(Debug)]
 pub(super) struct Cells {
-    /// A bit for each cell, which is 1 where it is used, and for those that would follow the last one.
+    /// One bit per cell, 1 if it is used; the padding bits after the last cell are 1.
     used: Vec<u64>,
     n_total: usize,
     n_used: usize,
-    /// No cell of a word below is free.
+    /// Index of a word before which no cell is free.
     head: usize,
-    /// The highest used cell, plus one.
+    /// Index of the highest used cell, plus one.
     n_reached: usize,
 }
 
-/// Cells in a word of bits.
 const WORD: usize = u64::BITS as usize;
 
 impl Cells {
@@ -53,7 +53,7 @@ impl Cells {
         self.n_used
     }
 
-    /// The highest used cell, plus one.
+    /// Index of the highest used cell, plus one.
     pub(super) fn n_reached(&self) -> usize {
         self.n_reached
     }
@@ -62,13 +62,13 @@ impl Cells {
         self.used[index / WORD] >> (index % WORD) & 1 == 1
     }
 
-    /// Takes the lowest free cell, as llama.cpp does for each row of a decode in turn and for each token of a restored piece
-    /// (`find_slot` in `llama-kv-cache.cpp`: its head never passes a free cell, since whatever frees one below moves it back).
+    /// Takes the lowest free cell, as llama.cpp does for each row of a decode and for each token of a reloaded entry
+    /// (`find_slot` in `llama-kv-cache.cpp`: its head never passes a free cell, since freeing a lower cell moves it back).
     ///
     /// # Panics
-    /// If none is free.
+    /// If no cell is free.
     pub(super) fn take(&mut self) -> CellId {
-        assert!(self.n_free() > 0, "room for each token was made, but none of {} cells is free", self.n_total);
+        assert!(self.n_free() > 0, "the planner frees a cell for each token, but none of {} is free", self.n_total);
         while self.used[self.head] == u64::MAX {
             self.head += 1;
             visit_counter::count_visited(1);
@@ -81,15 +81,14 @@ impl Cells {
         cell_at(index)
     }
 
-    /// Takes `n` cells as [`Cells::take`] does, in order.
+    /// Takes `n` cells in order, as [`Cells::take`] does.
     ///
     /// # Panics
-    /// If fewer are free.
+    /// If fewer than `n` cells are free.
     pub(super) fn take_all(&mut self, n: usize) -> Vec<CellId> {
         (0..n).map(|_| self.take()).collect()
     }
 
-    /// Frees a used cell.
     pub(super) fn release(&mut self, cell: CellId) {
         let index = cell.index();
         debug_assert!(self.is_used(index), "cell {index} is freed once");
@@ -101,7 +100,8 @@ impl Cells {
         }
     }
 
-    /// The highest used cell before `end`, plus one. Each word that it passes was passed upwards once, cell by cell.
+    /// Index of the highest used cell below `end`, plus one. The cost is amortized: each word passed here was filled cell by
+    /// cell before.
     fn highest_used_below(&self, end: usize) -> usize {
         let mut word = end / WORD;
         let mut bits = self.used[word] & !(u64::MAX << (end % WORD));
@@ -116,10 +116,7 @@ impl Cells {
         (word + 1) * WORD - bits.leading_zeros() as usize
     }
 
-    /// Compares every count with one made anew from all used cells.
-    ///
-    /// # Panics
-    /// Where one differs.
+    /// Compares every count with a recount of all used cells; panics if one differs.
     pub(super) fn check_integrity(&self, used: impl Iterator<Item = CellId>) {
         let mut counted = vec![false; self.n_total];
         for cell in used {
@@ -136,7 +133,7 @@ impl Cells {
 }
 
 fn cell_at(index: usize) -> CellId {
-    CellId(u32::try_from(index).expect("a pool has fewer than 2³² cells"))
+    CellId(u32::try_from(index).expect("the device cache has fewer than 2³² cells"))
 }
 
 #[cfg(test)]
@@ -162,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_cell_falls_when_it_is_freed() {
+    fn freeing_the_highest_cell_lowers_the_reached_count() {
         let mut cells = Cells::new(300);
         let all = cells.take_all(200);
         for &cell in &all[150..] {

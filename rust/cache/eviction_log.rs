@@ -1,4 +1,4 @@
-//! What was computed and is nowhere any more, so that whoever asks for it again can be told why it must be computed again.
+//! A log of evicted tokens, for reports of why a prompt had to be computed again.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,66 +8,65 @@ use crate::cache::prefix_tree::NodeId;
 use crate::cache::{KvCache, KvSeqId};
 use crate::request::EvictionCause;
 
-/// Most stretches that are remembered until they are taken; the oldest are forgotten first.
+/// Most evicted runs that the log holds; the oldest are dropped first.
 pub const MAX_EVICTED_RUNS: usize = 4096;
 
-/// A request that computes or uses what is cached.
+/// A request that computes or uses cached tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provenance {
-    /// Its number.
+    /// Number of the request.
     pub request_id: u64,
-    /// Whose it is; `None` is whoever names nobody.
+    /// Cache owner that the request names, if any.
     pub owner: Option<Arc<str>>,
 }
 
-/// A stretch of computed tokens that neither tier has any more.
+/// A run of computed tokens that is in neither tier any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EvictedRun {
-    /// The number of the request that computed or used it last: its text says which tokens these were.
-    pub maker: u64,
-    /// Which tokens of that text.
+    /// The request that computed or used the run last; its text identifies the tokens.
+    pub request_id: u64,
+    /// Range of the run in that text.
     pub range: Range<u32>,
-    /// What it had to go for.
-    pub why: EvictionCause,
+    /// Why it was evicted.
+    pub cause: EvictionCause,
 }
 
-/// What was lost since it was last asked for.
+/// Runs that were evicted since the last [`KvCache::take_evicted`].
 #[derive(Debug, Default)]
 pub(super) struct EvictionLog(VecDeque<EvictedRun>);
 
 impl EvictionLog {
-    fn add(&mut self, lost: EvictedRun) {
+    fn push(&mut self, evicted: EvictedRun) {
         if self.0.len() == MAX_EVICTED_RUNS {
             self.0.pop_front();
         }
-        self.0.push_back(lost);
+        self.0.push_back(evicted);
     }
 }
 
 impl KvCache {
-    /// What is computed on the path of `id`, and what it has in common with others, is that request's from now on.
-    pub fn set_provenance(&mut self, id: KvSeqId, maker: Provenance) {
-        self.path_mut(id).maker = Some(maker);
+    /// Attributes the nodes that the path of `id` computes or shares from now on to a request.
+    pub fn set_provenance(&mut self, id: KvSeqId, provenance: Provenance) {
+        self.path_mut(id).provenance = Some(provenance);
     }
 
-    /// What was lost since the last call, oldest first; [`MAX_EVICTED_RUNS`] stretches at most.
+    /// Returns the runs that were evicted since the last call, oldest first; at most [`MAX_EVICTED_RUNS`].
     pub fn take_evicted(&mut self) -> impl Iterator<Item = EvictedRun> {
-        self.lost.0.drain(..)
+        self.eviction_log.0.drain(..)
     }
 
-    /// Remembers that `node` is computed no more.
-    pub(super) fn remember_lost(&mut self, node: NodeId, why: EvictionCause) {
+    pub(super) fn log_eviction(&mut self, node: NodeId, cause: EvictionCause) {
         let node = self.tree.node(node);
-        if let Some(Provenance { request_id: maker, .. }) = node.maker {
-            self.lost.add(EvictedRun { maker, range: node.start..node.end(), why });
+        if let Some(Provenance { request_id, .. }) = node.provenance {
+            self.eviction_log.push(EvictedRun { request_id, range: node.start..node.end(), cause });
         }
     }
 
-    /// Remembers that all that `id` holds is of no use any more.
-    pub(super) fn record_failed_compute(&mut self, id: KvSeqId) {
+    /// Logs that all tokens of `id` became invalid.
+    pub(super) fn log_failure(&mut self, id: KvSeqId) {
         let n_held = self.n_held(id);
-        if let Some(maker) = self.path(id).maker.as_ref().filter(|_| n_held > 0).map(|maker| maker.request_id) {
-            self.lost.add(EvictedRun { maker, range: 0..n_held, why: EvictionCause::Failed });
+        if let Some(request_id) = self.path(id).provenance.as_ref().filter(|_| n_held > 0).map(|by| by.request_id) {
+            self.eviction_log.push(EvictedRun { request_id, range: 0..n_held, cause: EvictionCause::Failed });
         }
     }
 }

@@ -1,19 +1,20 @@
-//! Room in the store: which saved pieces are dropped for what else. None is, where all that give way would not be enough.
+//! Eviction from the host cache: which entries are dropped to make space for another one. If dropping all less valuable entries
+//! would not suffice, none is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cache::host_cache::HostEntryId;
-use crate::cache::kinds::PieceUser;
+use crate::cache::kinds::Dependents;
 use crate::cache::path_removal::EvictionReason;
 use crate::cache::prefix_tree::{DropKey, NodeId};
 use crate::cache::{KvCache, visit_counter};
 use crate::request::EvictionCause;
 
-/// What is to be saved, and where it lies among what is stored.
+/// A node that is to be saved, with its ancestors.
 #[derive(Debug)]
 pub(super) struct OffloadCandidate {
     node: NodeId,
-    /// It, and everything above it.
+    /// The node and its ancestors.
     above: BTreeSet<NodeId>,
 }
 
@@ -26,31 +27,31 @@ impl OffloadCandidate {
         self.node
     }
 
-    /// Whether it is `other`, or somewhere below it.
+    /// Returns whether the node is `other` or a descendant of it.
     pub(super) fn is_within(&self, other: NodeId) -> bool {
         self.above.contains(&other)
     }
 
-    /// Whether `other` is it, or somewhere below it.
+    /// Returns whether `other` is the node or a descendant of it.
     pub(super) fn contains(&self, cache: &KvCache, other: NodeId) -> bool {
         cache.tree.is_within(other, self.node)
     }
 }
 
-/// Pieces that would be dropped, and what the tree would be without them, as far as that decides what is dropped next.
+/// Entries that would be dropped, and the properties of the tree without them that determine which entry is dropped next.
 struct HostEviction<'a> {
     cache: &'a KvCache,
     nodes: Vec<NodeId>,
     n_bytes: u64,
     dropped: BTreeSet<NodeId>,
-    /// How many children of a node would have left the tree.
-    n_gone: BTreeMap<NodeId, usize>,
-    /// How many children of a node would be in the store alone, where that was asked.
-    n_only_stored: BTreeMap<NodeId, usize>,
-    /// How many nodes of a piece would have given it up; its bytes are free when all of them have.
+    /// Number of children of a node that would have left the tree.
+    n_removed_children: BTreeMap<NodeId, usize>,
+    /// Number of children of a node that would be in the host cache alone; computed on demand.
+    n_host_only_children: BTreeMap<NodeId, usize>,
+    /// Number of nodes of an entry that would have released it; the last one frees its bytes.
     n_released: BTreeMap<HostEntryId, u32>,
-    /// What could be dropped then.
-    next: BTreeSet<(DropKey, NodeId)>,
+    /// Entries that would become droppable.
+    droppable: BTreeSet<(DropKey, NodeId)>,
 }
 
 impl<'a> HostEviction<'a> {
@@ -60,47 +61,48 @@ impl<'a> HostEviction<'a> {
             nodes: Vec::new(),
             n_bytes: 0,
             dropped: BTreeSet::new(),
-            n_gone: BTreeMap::new(),
-            n_only_stored: BTreeMap::new(),
+            n_removed_children: BTreeMap::new(),
+            n_host_only_children: BTreeMap::new(),
             n_released: BTreeMap::new(),
-            next: BTreeSet::new(),
+            droppable: BTreeSet::new(),
         }
     }
 
-    /// `id` would give up its piece.
+    /// Simulates that `id` drops its entry.
     fn drop(&mut self, id: NodeId) {
         let node = self.cache.tree.node(id);
-        let piece = node.stored.expect("only what is stored can be dropped");
+        let entry = node.host_entry.expect("only a node with an entry can drop it");
         self.nodes.push(id);
         self.dropped.insert(id);
-        let n_released = self.n_released.entry(piece).or_default();
+        let n_released = self.n_released.entry(entry).or_default();
         *n_released += 1;
-        if *n_released == self.cache.store.piece(piece).n_nodes() {
-            self.n_bytes += self.cache.store.bytes_of(piece);
+        if *n_released == self.cache.host_cache.entry(entry).n_nodes() {
+            self.n_bytes += self.cache.host_cache.bytes_of(entry);
         }
         let Some(parent) = node.parent else { return };
-        if !node.is_in_pool()
-            && let Some(n) = self.n_only_stored.get_mut(&parent)
+        if !node.is_on_device()
+            && let Some(n) = self.n_host_only_children.get_mut(&parent)
         {
             *n -= 1;
         }
-        self.follow_up(id);
+        self.propagate_removal(id);
     }
 
-    /// `id` holds less: it may leave the tree, and what is above it may be needed no more.
-    fn follow_up(&mut self, id: NodeId) {
+    /// Simulates the removal of `id` and of ancestors that become empty, and checks whether their parents' entries become
+    /// droppable.
+    fn propagate_removal(&mut self, id: NodeId) {
         let mut at = id;
         while let Some(parent) = self.cache.tree.node(at).parent {
             visit_counter::count_visited(1);
             let node = self.cache.tree.node(at);
-            let is_stored = node.stored.is_some() && !self.dropped.contains(&at);
+            let is_stored = node.host_entry.is_some() && !self.dropped.contains(&at);
             let is_kept = is_stored || !node.tips.is_empty() || node.n_pins + node.n_reserved > 0;
-            let is_gone = !is_kept && self.n_children(at) == 0;
-            if is_gone {
-                *self.n_gone.entry(parent).or_default() += 1;
+            let is_removed = !is_kept && self.n_children(at) == 0;
+            if is_removed {
+                *self.n_removed_children.entry(parent).or_default() += 1;
             }
-            self.ask_again(parent);
-            if !is_gone {
+            self.update_droppable(parent);
+            if !is_removed {
                 return;
             }
             at = parent;
@@ -108,28 +110,28 @@ impl<'a> HostEviction<'a> {
     }
 
     fn n_children(&self, id: NodeId) -> usize {
-        self.cache.tree.node(id).children.len() - self.n_gone.get(&id).copied().unwrap_or(0)
+        self.cache.tree.node(id).children.len() - self.n_removed_children.get(&id).copied().unwrap_or(0)
     }
 
-    /// Whether `id` could be dropped now, and could not before.
-    fn ask_again(&mut self, id: NodeId) {
+    /// Adds `id` to the droppable nodes if its entry was needed before and no longer is.
+    fn update_droppable(&mut self, id: NodeId) {
         let cache = self.cache;
         let node = cache.tree.node(id);
-        if node.stored.is_none() || node.drop_key.is_some() || node.n_pins > 0 || self.dropped.contains(&id) {
+        if node.host_entry.is_none() || node.drop_key.is_some() || node.n_pins > 0 || self.dropped.contains(&id) {
             return;
         }
-        let is_needed = match cache.rules().needed_by(node.is_in_pool()) {
-            PieceUser::Nobody => false,
-            PieceUser::Children => self.n_children(id) > 0,
-            PieceUser::StoredChildren => {
+        let is_needed = match cache.rules().dependents(node.is_on_device()) {
+            Dependents::None => false,
+            Dependents::Children => self.n_children(id) > 0,
+            Dependents::HostOnlyChildren => {
                 let count = || node.children.values().filter(|child| self.is_host_only(**child)).count();
-                let n = self.n_only_stored.get(&id).copied().unwrap_or_else(count);
-                self.n_only_stored.insert(id, n);
+                let n = self.n_host_only_children.get(&id).copied().unwrap_or_else(count);
+                self.n_host_only_children.insert(id, n);
                 n > 0
             }
         };
         if !is_needed {
-            self.next.insert(((cache.drop_class(id), node.last_used), id));
+            self.droppable.insert(((cache.drop_class(id), node.last_used), id));
         }
     }
 
@@ -140,83 +142,89 @@ impl<'a> HostEviction<'a> {
 }
 
 impl KvCache {
-    /// Whether the store takes `n_tokens` tokens of `node`: it has room, or holds enough that is worth less.
-    pub(super) fn is_worth_saving(&self, node: NodeId, n_tokens: u32, why: EvictionReason) -> bool {
-        self.dropped_for(node, self.kind.bytes_of(n_tokens), why).is_some()
+    /// Returns whether the host cache can take `n_tokens` tokens of `node`: it has space, or holds enough entries of lower
+    /// value.
+    pub(super) fn can_save(&self, node: NodeId, n_tokens: u32, reason: EvictionReason) -> bool {
+        self.entries_to_drop(node, self.kind.bytes_of(n_tokens), reason).is_some()
     }
 
-    /// The nodes whose pieces are dropped, in order, so that `n_bytes` more fit for what `node` holds. `None` where what would be
-    /// left to drop is worth more.
-    fn dropped_for(&self, node: NodeId, n_bytes: u64, why: EvictionReason) -> Option<Vec<NodeId>> {
-        if !self.store.can_ever_hold(n_bytes) {
+    /// Returns the nodes whose entries are dropped, in order, so that `n_bytes` more fit for `node`. Returns `None` if the
+    /// entries that would have to be dropped are more valuable.
+    fn entries_to_drop(&self, node: NodeId, n_bytes: u64, reason: EvictionReason) -> Option<Vec<NodeId>> {
+        if !self.host_cache.can_ever_hold(n_bytes) {
             return None;
         }
-        let n_lacking = self.store.n_missing_bytes(n_bytes);
-        if n_lacking == 0 {
+        let n_missing_bytes = self.host_cache.n_missing_bytes(n_bytes);
+        if n_missing_bytes == 0 {
             return Some(Vec::new());
         }
-        let leaving = OffloadCandidate::new(self, node);
-        let is_saved_together = |id: NodeId| id == node || self.rules().is_saved_together(self, id, &leaving);
+        let candidate = OffloadCandidate::new(self, node);
+        let is_saved_together = |id: NodeId| id == node || self.rules().is_saved_together(self, id, &candidate);
         let mut first =
             self.droppable.iter().copied().inspect(|_| visit_counter::count_visited(1)).filter(|&(_, id)| !is_saved_together(id));
-        let mut known = first.next();
-        let mut dropping = HostEviction::new(self);
-        while dropping.n_bytes < n_lacking {
-            let new = dropping.next.first().copied();
-            let (key, least) = known.into_iter().chain(new).min()?;
-            if known == Some((key, least)) {
-                known = first.next();
+        let mut existing = first.next();
+        let mut eviction = HostEviction::new(self);
+        while eviction.n_bytes < n_missing_bytes {
+            let new = eviction.droppable.first().copied();
+            let (key, victim) = existing.into_iter().chain(new).min()?;
+            if existing == Some((key, victim)) {
+                existing = first.next();
             } else {
-                dropping.next.pop_first();
-                if is_saved_together(least) {
+                eviction.droppable.pop_first();
+                if is_saved_together(victim) {
                     continue;
                 }
             }
-            if !self.gives_way(key, least, &leaving, why) {
+            if !self.can_be_dropped_for(key, victim, &candidate, reason) {
                 return None;
             }
-            dropping.drop(least);
+            eviction.drop(victim);
         }
-        Some(dropping.nodes)
+        Some(eviction.nodes)
     }
 
-    /// Whether the stored piece of `least` is dropped for what is leaving.
-    fn gives_way(&self, (class, last_used): DropKey, least: NodeId, leaving: &OffloadCandidate, why: EvictionReason) -> bool {
-        // Without what is before it, it would be of no use.
-        if why == EvictionReason::Pressed && class == 1 && self.rules().needs_what_is_before() && leaving.contains(self, least) {
+    /// Returns whether the entry of `victim` may be dropped for the candidate.
+    fn can_be_dropped_for(
+        &self,
+        (class, last_used): DropKey,
+        victim: NodeId,
+        candidate: &OffloadCandidate,
+        reason: EvictionReason,
+    ) -> bool {
+        // Without the candidate, which it continues, the victim's entry would be useless.
+        if reason == EvictionReason::Pressed && class == 1 && self.rules().needs_ancestors() && candidate.contains(self, victim) {
             return true;
         }
-        let node = self.tree.node(leaving.node());
+        let node = self.tree.node(candidate.node());
         let is_firm = node.n_pins > 0 || node.n_reserved > 0;
         class == 0 || (class == 1 && (is_firm || last_used < node.last_used)) || node.n_pins > 0
     }
 
-    /// Drops stored pieces until `n_bytes` more fit for what `node` holds; `false`, and nothing is dropped, where what would be left
-    /// to drop is worth more. What is dropped may join nodes, `node` too.
-    pub(super) fn evict_for(&mut self, node: NodeId, n_bytes: u64, why: EvictionReason) -> bool {
-        let Some(dropped) = self.dropped_for(node, n_bytes, why) else { return false };
+    /// Drops entries until `n_bytes` more fit for `node`. Returns `false` and drops nothing if the entries that would have to
+    /// be dropped are more valuable. Dropping may join nodes, `node` included.
+    pub(super) fn evict_for(&mut self, node: NodeId, n_bytes: u64, reason: EvictionReason) -> bool {
+        let Some(dropped) = self.entries_to_drop(node, n_bytes, reason) else { return false };
         for id in dropped {
-            // One that was joined with what follows it goes when that goes.
-            if self.tree.contains(id) && self.tree.node(id).stored.is_some() {
+            // A node that was joined with its child is dropped with that child.
+            if self.tree.contains(id) && self.tree.node(id).host_entry.is_some() {
                 let node = self.tree.node(id);
-                let is_in_pool = node.is_in_pool();
-                self.counts.n_forgotten += if is_in_pool { 0 } else { node.tokens.len() as u64 };
-                // Of a state, the cells that others go through are no copy.
-                if !is_in_pool || (self.kind.is_a_state() && node.tips.is_empty()) {
-                    self.remember_lost(id, EvictionCause::Store);
+                let is_on_device = node.is_on_device();
+                self.counts.n_forgotten += if is_on_device { 0 } else { node.tokens.len() as u64 };
+                // The cells of a path through a state's node hold a longer state, which is no copy of this one.
+                if !is_on_device || (self.kind.is_a_state() && node.tips.is_empty()) {
+                    self.log_eviction(id, EvictionCause::Store);
                 }
-                self.drop_stored(id);
+                self.drop_host_entry(id);
             }
         }
-        debug_assert!(self.store.n_missing_bytes(n_bytes) == 0, "what was to be dropped is enough");
-        self.store.n_missing_bytes(n_bytes) == 0
+        debug_assert!(self.host_cache.n_missing_bytes(n_bytes) == 0, "the dropped entries suffice");
+        self.host_cache.n_missing_bytes(n_bytes) == 0
     }
 
-    /// Gives up the saved piece of `id`.
-    pub(super) fn drop_stored(&mut self, id: NodeId) {
-        let piece = self.tree.node_mut(id).stored.take().expect("it is stored");
-        self.store.release(piece);
-        self.refresh_stored(id);
+    pub(super) fn drop_host_entry(&mut self, id: NodeId) {
+        let entry = self.tree.node_mut(id).host_entry.take().expect("the node has an entry");
+        self.host_cache.release(entry);
+        self.refresh_host_entry(id);
         self.prune(id);
     }
 }

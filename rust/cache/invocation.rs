@@ -1,40 +1,41 @@
-//! Where a text invokes an activated adapter (aLoRA), found without a copy of the text.
+//! Finds where a text invokes an activated adapter (aLoRA), without copying the text.
 
 use crate::request::Token;
 
-/// Where `text` has `invocation` for the last time, from where on the adapter counts; `None` where it does not, and where there is
-/// nothing to look for.
+/// Returns the start of the last occurrence of `invocation` in `text`, from which the adapter applies; `None` if it does not
+/// occur or is empty.
 ///
-/// As Knuth, Morris and Pratt search: each token is read once, in whatever pieces they come.
+/// Uses the Knuth–Morris–Pratt search, which reads each token once.
 ///
 /// # Panics
-/// If there are more than 2³² tokens before it.
+/// If the position does not fit into 32 bits.
 #[must_use]
 pub fn invoked_at(text: impl IntoIterator<Item = Token>, invocation: &[Token]) -> Option<u32> {
     let borders = borders(invocation);
     let (mut n_matched, mut last) = (0, None);
-    for (place, token) in text.into_iter().enumerate() {
-        n_matched = extended(invocation, &borders, n_matched, token);
+    for (position, token) in text.into_iter().enumerate() {
+        n_matched = extend_match(invocation, &borders, n_matched, token);
         if n_matched > 0 && n_matched == invocation.len() {
-            last = Some(place + 1 - n_matched);
+            last = Some(position + 1 - n_matched);
         }
     }
-    last.map(|place| u32::try_from(place).expect("a text has fewer than 2³² tokens"))
+    last.map(|position| u32::try_from(position).expect("a text has fewer than 2³² tokens"))
 }
 
-/// Of each beginning of `pattern` but the empty one, the length of the longest shorter one that it ends with.
+/// For each non-empty prefix of `pattern`, the length of its longest proper suffix that is also a prefix of `pattern`.
 fn borders(pattern: &[Token]) -> Vec<usize> {
     let mut borders = Vec::with_capacity(pattern.len());
     borders.extend(pattern.first().map(|_| 0));
     for &token in pattern.iter().skip(1) {
         let before = borders.last().copied().unwrap_or(0);
-        borders.push(extended(pattern, &borders, before, token));
+        borders.push(extend_match(pattern, &borders, before, token));
     }
     borders
 }
 
-/// How much of `pattern` a text ends with that ended with the first `n_matched` of it, and goes on with `token`.
-fn extended(pattern: &[Token], borders: &[usize], mut n_matched: usize, token: Token) -> usize {
+/// Length of the longest prefix of `pattern` that the text ends with after `token`, given that it ended with the first
+/// `n_matched` tokens of `pattern` before.
+fn extend_match(pattern: &[Token], borders: &[usize], mut n_matched: usize, token: Token) -> usize {
     loop {
         if pattern.get(n_matched) == Some(&token) {
             return n_matched + 1;
@@ -52,7 +53,7 @@ mod tests {
     use crate::sampling::rng::Mt19937;
 
     #[test]
-    fn it_is_found_where_a_look_at_every_place_finds_it() {
+    fn the_search_finds_the_same_occurrence_as_a_naive_one() {
         let mut random = Mt19937::new(17);
         let mut below = |n: u32| random.next_u32() % n;
         let mut n_found = 0;
@@ -61,17 +62,17 @@ mod tests {
             let (n_text, n_invocation) = (below(40), 1 + below(6));
             let mut some = |n: u32| (0..n).map(|_| below(n_kinds).cast_signed()).collect::<Vec<Token>>();
             let (text, invocation) = (some(n_text), some(n_invocation));
-            let place =
-                text.windows(invocation.len()).rposition(|at| at == invocation).map(|place| u32::try_from(place).unwrap());
+            let position =
+                text.windows(invocation.len()).rposition(|at| at == invocation).map(|position| u32::try_from(position).unwrap());
             let (before, after) = text.split_at(text.len() / 2);
-            assert_eq!(invoked_at(before.iter().chain(after).copied(), &invocation), place, "{invocation:?} in {text:?}");
-            n_found += usize::from(place.is_some());
+            assert_eq!(invoked_at(before.iter().chain(after).copied(), &invocation), position, "{invocation:?} in {text:?}");
+            n_found += usize::from(position.is_some());
         }
         assert!((5_000..18_000).contains(&n_found), "{n_found}");
     }
 
     #[test]
-    fn nothing_is_found_where_nothing_is_looked_for() {
+    fn an_empty_invocation_or_text_has_no_occurrence() {
         assert_eq!(invoked_at([1, 2], &[]), None);
         assert_eq!(invoked_at([], &[1]), None);
     }

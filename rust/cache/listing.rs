@@ -1,4 +1,4 @@
-//! The tree, for those who look at it.
+//! Lists the nodes of the prefix tree for inspection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,51 +7,51 @@ use crate::cache::prefix_tree::{NodeId, length};
 use crate::cache::{KvCache, KvSeqId, visit_counter};
 use crate::request::{AdapterScale, Token};
 
-/// A part of the prefix tree: a stretch of tokens after those of its parent.
+/// A node of the prefix tree: a run of tokens after its parent's tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CachedNode {
-    /// The index in the listing of its parent; `None` for a first stretch.
+    /// Index of its parent in the listing; `None` for a node below a root.
     pub parent: Option<usize>,
-    /// Its tokens.
+    /// Tokens of the node.
     pub tokens: Vec<Token>,
-    /// Tokens before it.
+    /// Number of tokens before the node.
     pub start: u32,
-    /// The adapters that they are computed with.
+    /// Adapters that the tokens are computed with.
     pub adapters: Vec<AdapterScale>,
-    /// Where it is.
+    /// The tiers that hold it.
     pub tier: Tier,
     /// Slots whose sequences run on it.
     pub slots: Vec<u32>,
-    /// Whose request computed or used it last; `None` is whoever names nobody.
+    /// Cache owner of the request that computed or used it last, if that request names one.
     pub owner: Option<Arc<str>>,
-    /// Whether a pinned prefix contains it.
+    /// True if a pinned prefix contains it.
     pub is_pinned: bool,
-    /// Requests that found it computed, or a beginning of it where nothing parts from it.
+    /// Number of requests that matched the node, or a part of it that was then split off.
     pub n_hits: u64,
-    /// When it was last used, on the cache's clock.
+    /// Time of last use on the cache's clock.
     pub last_used: u64,
-    /// Bytes that it takes in the store; a piece that several stretches are restored from is counted in the first of them.
+    /// Bytes in the host cache; an entry that several nodes are reloaded from is counted at the first of them.
     pub n_stored_bytes: u64,
 }
 
-/// Where a stretch of computed tokens is.
+/// The tiers that hold a run of computed tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
-    /// In cells.
-    Pool,
-    /// In cells, and a copy in the store.
+    /// In the device cache.
+    Device,
+    /// In the device cache, with a copy in the host cache.
     Both,
-    /// In the store.
-    Store,
-    /// In cells, as far as a running sequence has computed it.
+    /// In the host cache.
+    Host,
+    /// In the device cache, computed by a running sequence and not in the tree yet.
     Computing,
-    /// Nowhere: only what follows it is stored.
-    Nowhere,
+    /// In neither: only a descendant is in the host cache.
+    Neither,
 }
 
 impl KvCache {
-    /// The tree and, after its nodes, what running sequences computed and did not share yet; parents before their children.
-    /// `slot_of` says in which slot the sequence on an id runs.
+    /// Lists all nodes of the tree, parents before their children, followed by the computed tokens of running sequences that
+    /// are not in the tree yet. `slot_of` returns the slot in which the sequence of an id runs.
     #[must_use]
     pub fn listing(&self, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> Vec<CachedNode> {
         let mut listing = Listing::new(self, usize::MAX);
@@ -95,7 +95,7 @@ impl KvCache {
         self.paths().filter_map(|(id, _)| Some((id, slot_of(id)?))).collect()
     }
 
-    /// Computed tokens of the sequence on `id` that are not in the tree yet, as runs of one variant, each with its start position.
+    /// Computed tokens of the sequence on `id` that are not in the tree yet, as runs with one adapter set, each with its start.
     fn computing(&self, id: KvSeqId) -> impl Iterator<Item = (u32, &[Token])> {
         let path = self.path(id);
         let (mut start, mut rest) = (self.tree.node(path.tip).end(), &path.tail[..]);
@@ -103,28 +103,27 @@ impl KvCache {
             if rest.is_empty() {
                 return None;
             }
-            let (alike, others) = rest.split_at(rest.len().min(path.variants.n_alike(start) as usize));
+            let (run, others) = rest.split_at(rest.len().min(path.adapters.n_unchanged(start) as usize));
             let at = start;
-            (start, rest) = (at + length(alike), others);
-            Some((at, alike))
+            (start, rest) = (at + length(run), others);
+            Some((at, run))
         })
     }
 
-    /// Bytes of the saved piece of a node. Where several nodes share a piece, the first of them has its bytes and the others have 0.
+    /// Bytes of the host cache entry of a node; 0 if an ancestor shares the entry, where its bytes are counted.
     fn n_stored_bytes(&self, id: NodeId) -> u64 {
         let node = self.tree.node(id);
-        let Some(piece) = node.stored else { return 0 };
-        let start = self.store.piece(piece).range.start;
+        let Some(entry) = node.host_entry else { return 0 };
+        let start = self.host_cache.entry(entry).range.start;
         let above = node.parent.into_iter().flat_map(|parent| self.tree.upwards(parent));
         let mut above = above.map(|at| self.tree.node(at)).take_while(|at| at.end() > start);
-        if self.store.piece(piece).n_nodes() > 1 && above.any(|at| at.stored == Some(piece)) {
+        if self.host_cache.entry(entry).n_nodes() > 1 && above.any(|at| at.host_entry == Some(entry)) {
             return 0;
         }
-        self.store.bytes_of(piece)
+        self.host_cache.bytes_of(entry)
     }
 }
 
-/// A listing of at most `limit` nodes.
 struct Listing<'a> {
     cache: &'a KvCache,
     limit: usize,
@@ -158,15 +157,15 @@ impl<'a> Listing<'a> {
             parent: self.indices.get(&parent).copied(),
             tokens: node.tokens.clone(),
             start: node.start,
-            adapters: self.cache.tree.variant(node.variant).adapters().collect(),
-            tier: match (node.is_in_pool(), node.stored.is_some()) {
-                (true, false) => Tier::Pool,
+            adapters: self.cache.tree.adapter_set(node.adapter_root).adapters().collect(),
+            tier: match (node.is_on_device(), node.host_entry.is_some()) {
+                (true, false) => Tier::Device,
                 (true, true) => Tier::Both,
-                (false, true) => Tier::Store,
-                (false, false) => Tier::Nowhere,
+                (false, true) => Tier::Host,
+                (false, false) => Tier::Neither,
             },
             slots: Vec::new(),
-            owner: node.maker.as_ref().and_then(|maker| maker.owner.clone()),
+            owner: node.provenance.as_ref().and_then(|provenance| provenance.owner.clone()),
             is_pinned: node.n_pins > 0,
             n_hits: node.n_hits,
             last_used: node.last_used,
@@ -174,7 +173,7 @@ impl<'a> Listing<'a> {
         });
     }
 
-    /// Lists a node, and before it each of its ancestors that is not listed yet.
+    /// Lists the ancestors of a node that are not listed yet, and then the node.
     fn add_with_parents(&mut self, id: NodeId) {
         let mut missing: Vec<NodeId> = self.cache.tree.upwards(id).take_while(|at| !self.indices.contains_key(at)).collect();
         while let Some(at) = missing.pop() {
@@ -194,10 +193,10 @@ impl<'a> Listing<'a> {
                 parent,
                 tokens: tokens.to_vec(),
                 start,
-                adapters: path.variants.at(start).adapters().collect(),
+                adapters: path.adapters.at(start).adapters().collect(),
                 tier: Tier::Computing,
                 slots: vec![slot],
-                owner: path.maker.as_ref().and_then(|maker| maker.owner.clone()),
+                owner: path.provenance.as_ref().and_then(|provenance| provenance.owner.clone()),
                 is_pinned: false,
                 n_hits: 0,
                 last_used: self.cache.now,

@@ -1,15 +1,18 @@
-//! What is already computed: a prefix tree in two tiers over one pool of cells.
+//! The KV cache's bookkeeping: a prefix tree over computed tokens in two tiers, the device cache and the host cache.
 //!
-//! Bookkeeping only. Changes that the model's memory must follow are queued as [`CacheOp`]s, which the worker carries out in
-//! order before the next decode; what must be copied (saved, restored, moved) is named here and done by the worker.
+//! This module never touches the model's memory. It queues the changes that the memory must follow as [`CacheOp`]s, which the
+//! worker carries out in order before the next decode. It also names what must be copied (offloaded, reloaded, relocated); the
+//! worker copies.
 //!
-//! A *path* is what one sequence id holds: its tokens and a cell for each. While a sequence runs on it, the path is pinned, and
-//! what it computes is its own *tail*; when it ends, or when another one shares a part, that part enters the tree. A node of the
-//! tree is in the pool where some path goes through it, and stored where a saved piece contains it. The cells of paths are in
-//! *strands*: stretches that the same ids hold. A *private* path is all tail: it shares nothing, and goes when it ends.
+//! A *path* is the tokens that one sequence id holds, with a cell for each. While a sequence runs on it, the path is pinned,
+//! and the tokens that the sequence computes form the path's *tail*. When the sequence ends, or another one shares a part, that
+//! part moves from the tail into the tree. A node of the tree is in the device cache if a path goes through it, and in the host
+//! cache if a host cache entry contains it. The cells of paths form *cell runs*: contiguous groups that the same ids hold. A
+//! *private* path is all tail: it shares nothing and is dropped when its sequence ends.
 //!
-//! What depends on the kind of memory is asked of `kinds`, where each has a file of its own. No call costs more the more waits in
-//! the store: they walk the nodes of a path, the ids, and the cells that they move, as `tests/costs.rs` counts.
+//! Rules that depend on the kind of memory are in `kinds`, one file per kind. No call's cost grows with the number of idle
+//! nodes in the host cache: calls walk the nodes of a path, the ids, and the cells that they move. `tests/costs.rs` counts
+//! these visits.
 
 mod adapter_set;
 mod blocks;
@@ -50,49 +53,49 @@ pub use prefix_match::{PrefixMatch, PrefixQuery, Reload};
 use prefix_tree::{DropKey, NodeId, PrefixTree, length};
 pub use relocation::Relocation;
 
-/// llama.cpp's number that owns cells, `0 ≤ id < n_seq_max`.
+/// Id of a llama.cpp sequence, which owns cells: `0 ≤ id < n_seq_max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KvSeqId(pub u16);
 
-/// Fewer tokens than this are not worth a place in somebody's cells: they are computed again.
+/// Shortest prefix that is shared, in tokens; fewer tokens are computed again.
 pub const MIN_SHARED: u32 = 16;
 
-/// What the model's memory must do to follow the bookkeeping.
+/// A change that the model's memory must make to follow the bookkeeping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheOp {
-    /// Give the cells of `[0, n_tokens)` of `from` to `to` as well.
+    /// Adds `to` as a holder of the cells of `[0, n_tokens)` of `from`.
     Fork {
         /// Holds the tokens.
         from: KvSeqId,
         /// Holds nothing yet.
         to: KvSeqId,
-        /// How many.
+        /// Length of the shared prefix, in tokens.
         n_tokens: u32,
     },
-    /// Forget all but the first `n_kept` tokens of this id.
+    /// Removes all but the first `n_kept` tokens of this id.
     Truncate(KvSeqId, u32),
-    /// Forget everything that this id holds.
+    /// Removes all tokens of this id.
     Drop(KvSeqId),
 }
 
-/// What one sequence id holds.
+/// The tokens that one sequence id holds.
 #[derive(Debug)]
 struct Path {
-    /// Where the part of it that is in the tree ends.
+    /// Node at which the part of the path that is in the tree ends.
     tip: NodeId,
-    /// The rest, which nobody shares.
+    /// Tokens after that part, which no other path shares.
     tail: Vec<Token>,
-    /// Hashes of the blocks that end in it.
+    /// Hashes of the blocks that end in the tail.
     blocks: blocks::BlockHashes,
-    /// How all of it is computed.
-    variants: AdapterSchedule,
-    /// Whether nobody ever shares any of it.
+    /// Adapters that the tokens are computed with.
+    adapters: AdapterSchedule,
+    /// True if the path is never shared.
     is_private: bool,
-    /// The request that runs on it, or ran.
-    maker: Option<Provenance>,
+    /// The request that runs on the path, or ran on it last.
+    provenance: Option<Provenance>,
 }
 
-/// The pool's bookkeeping and the store. See the module.
+/// The bookkeeping of both tiers. See the module documentation.
 #[derive(Debug)]
 pub struct KvCache {
     kind: MemoryKind,
@@ -102,51 +105,49 @@ pub struct KvCache {
     free_ids: BTreeSet<KvSeqId>,
     /// Sequence ids that pinned prefixes leave to the sequences in slots.
     n_ids_for_slots: usize,
-    /// The cells of the paths.
-    strands: CellRuns,
-    store: HostCache,
-    /// Nodes whose saved pieces can be dropped, first those to drop first.
+    cell_runs: CellRuns,
+    host_cache: HostCache,
+    /// Nodes whose host cache entries can be dropped, in the order in which they are dropped.
     droppable: BTreeSet<(DropKey, NodeId)>,
     pins: BTreeMap<u64, pins::Pin>,
     n_pinned_ever: u64,
-    /// Bytes of all pinned prefixes, each counted by itself.
+    /// Bytes of all pinned prefixes; tokens that two of them share are counted twice.
     n_pinned_bytes: u64,
     ops: Vec<CacheOp>,
-    /// Whether cells are being moved down.
+    /// True if cells are being moved to lower free cells.
     is_compacting: bool,
     now: u64,
     counts: TierMetrics,
-    lost: EvictionLog,
-    /// That of the hashes of blocks.
+    eviction_log: EvictionLog,
     key: blocks::HashKey,
 }
 
 /// Tokens that moved between the tiers since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TierMetrics {
-    /// Copied into the store.
+    /// Copied into the host cache.
     pub n_saved: u64,
-    /// Copied back into the pool.
+    /// Copied back into the device cache.
     pub n_restored: u64,
-    /// Forgotten for want of room.
+    /// Evicted from both tiers for lack of memory.
     pub n_forgotten: u64,
     /// Moved to lower cells.
     pub n_relocated: u64,
 }
 
 impl KvCache {
-    /// A pool of `n_cells` cells and `n_ids` sequence ids, all free, for a memory of this kind, and an empty store of at most
-    /// `max_store_bytes` (`None` is no limit); of nothing where the memory cannot be saved.
+    /// Returns a cache of `n_cells` cells and `n_ids` sequence ids, all free, with an empty host cache of at most
+    /// `max_host_bytes` (`None` is no limit). If this kind of memory cannot be saved, the host cache is off.
     #[must_use]
-    pub fn new(n_cells: u32, n_ids: u32, kind: MemoryKind, max_store_bytes: Option<u64>) -> Self {
+    pub fn new(n_cells: u32, n_ids: u32, kind: MemoryKind, max_host_bytes: Option<u64>) -> Self {
         Self {
             kind,
             tree: PrefixTree::default(),
             paths: (0..n_ids).map(|_| None).collect(),
-            free_ids: (0..n_ids).map(|id| KvSeqId(u16::try_from(id).expect("llama.cpp tells 256 apart"))).collect(),
+            free_ids: (0..n_ids).map(|id| KvSeqId(u16::try_from(id).expect("llama.cpp has at most 256 sequence ids"))).collect(),
             n_ids_for_slots: 0,
-            strands: CellRuns::new(n_cells, n_ids),
-            store: HostCache::new(if kind.can_be_saved { max_store_bytes } else { Some(0) }),
+            cell_runs: CellRuns::new(n_cells, n_ids),
+            host_cache: HostCache::new(if kind.can_be_saved { max_host_bytes } else { Some(0) }),
             droppable: BTreeSet::new(),
             pins: BTreeMap::new(),
             n_pinned_ever: 0,
@@ -155,213 +156,215 @@ impl KvCache {
             is_compacting: false,
             now: 0,
             counts: TierMetrics::default(),
-            lost: EvictionLog::default(),
+            eviction_log: EvictionLog::default(),
             key: blocks::HashKey::default(),
         }
     }
 
-    /// The same cache, in which prefixes that are pinned in the pool leave `n_slots` sequence ids or more to running sequences.
+    /// Makes prefixes that are pinned in the device cache leave at least `n_slots` sequence ids to running sequences.
     #[must_use]
     pub fn with_ids_for_slots(mut self, n_slots: u32) -> Self {
         self.n_ids_for_slots = n_slots as usize;
         self
     }
 
-    /// Cells that nobody holds.
+    /// Number of free cells.
     #[must_use]
     pub fn n_free(&self) -> usize {
-        self.strands.cells().n_free()
+        self.cell_runs.cells().n_free()
     }
 
-    /// Cells that only idle paths hold.
+    /// Number of cells that only idle paths hold.
     #[must_use]
     pub fn n_evictable(&self) -> usize {
-        self.strands.n_evictable()
+        self.cell_runs.n_evictable()
     }
 
-    /// Cells that are not free.
+    /// Number of cells that are not free.
     #[must_use]
     pub fn n_used(&self) -> usize {
-        self.strands.cells().n_used()
+        self.cell_runs.cells().n_used()
     }
 
-    /// The highest used cell, plus one: what a decode looks through.
+    /// Index of the highest used cell, plus one: the number of cells that a decode visits.
     #[must_use]
     pub fn n_reached(&self) -> usize {
-        self.strands.cells().n_reached()
+        self.cell_runs.cells().n_reached()
     }
 
-    /// Sequence ids that hold something.
+    /// Number of sequence ids that hold a path.
     #[must_use]
     pub fn n_ids_used(&self) -> usize {
         self.paths.len() - self.free_ids.len()
     }
 
-    /// Bytes of the store, the most that it may take, and its pieces.
+    /// Bytes of the host cache, its limit in bytes (`None` is no limit), and the number of its entries.
     #[must_use]
     pub fn host_cache_size(&self) -> (u64, Option<u64>, usize) {
-        (self.store.n_bytes(), self.store.max_bytes(), self.store.n_pieces())
+        (self.host_cache.n_bytes(), self.host_cache.max_bytes(), self.host_cache.n_entries())
     }
 
-    /// Whether saved pieces are kept at all.
+    /// Returns whether the host cache accepts entries.
     #[must_use]
     pub fn has_host_cache(&self) -> bool {
-        self.store.is_on()
+        self.host_cache.is_on()
     }
 
-    /// Tokens of texts that were compared with what is known, since the start.
+    /// Number of tokens that were compared with nodes of the tree since the start.
     #[must_use]
     pub fn n_compared(&self) -> u64 {
         self.tree.n_compared()
     }
 
-    /// What moved between the tiers so far.
+    /// Tokens that moved between the tiers since the start.
     #[must_use]
     pub fn counts(&self) -> TierMetrics {
         self.counts
     }
 
-    /// Cells of what `matched` found in the pool that can be evicted now and could not once the match is placed.
+    /// Number of cells of the match's device part that are evictable now and will be pinned once the match is placed.
     #[must_use]
     pub fn n_evictable_in(&self, matched: &PrefixMatch) -> usize {
         let Some(source) = matched.source else { return 0 };
-        self.strands.n_evictable_of(source, matched.n_pool)
+        self.cell_runs.n_evictable_of(source, matched.n_device)
     }
 
-    /// How many cells can be evicted once each of `ids`, which are placed, is idle, one after the other.
+    /// Returns how many cells become evictable when each of the placed `ids` becomes idle, one after the other.
     #[must_use]
     pub fn freed_by(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<usize> {
-        self.strands.freed_by(ids)
+        self.cell_runs.freed_by(ids)
     }
 
-    /// Whether a path could be placed: some id holds nothing.
+    /// Returns whether an id is free, so that a path can be placed.
     #[must_use]
     pub fn has_free_id(&self) -> bool {
         !self.free_ids.is_empty()
     }
 
-    /// Paths that could be placed.
+    /// Number of paths that can be placed.
     #[must_use]
     pub fn n_free_ids(&self) -> usize {
         self.free_ids.len()
     }
 
-    /// A pinned path that starts with what `matched` found in the pool, on the lowest free id. `None` where no id is free.
-    pub fn place(&mut self, variants: &AdapterSchedule, matched: Option<&PrefixMatch>) -> Option<KvSeqId> {
+    /// Places a pinned path that starts with the device part of `matched` on the lowest free id. Returns `None` if no id is
+    /// free.
+    pub fn place(&mut self, adapters: &AdapterSchedule, matched: Option<&PrefixMatch>) -> Option<KvSeqId> {
         let id = self.free_ids.pop_first()?;
         self.now += 1;
-        let source = matched.and_then(|matched| Some((matched.source?, matched.n_pool)));
+        let source = matched.and_then(|matched| Some((matched.source?, matched.n_device)));
         let tip = if let Some((from, n_tokens)) = source {
             let tip = self.cut_at(from, n_tokens);
-            self.strands.share(from, id, n_tokens);
+            self.cell_runs.share(from, id, n_tokens);
             self.ops.push(CacheOp::Fork { from, to: id, n_tokens });
             tip
         } else {
-            self.strands.pin(id);
-            self.tree.root(variants.at(0))
+            self.cell_runs.pin(id);
+            self.tree.root(adapters.at(0))
         };
         self.paths[usize::from(id.0)] = Some(Path {
             tip,
             tail: Vec::new(),
             blocks: blocks::BlockHashes::default(),
-            variants: variants.clone(),
+            adapters: adapters.clone(),
             is_private: false,
-            maker: None,
+            provenance: None,
         });
-        self.begin_at(tip, None, id);
-        self.release_ids(tip, id);
+        self.start_path_at(tip, None, id);
+        self.drop_redundant_paths(tip, id);
         Some(id)
     }
 
-    /// A pinned path that holds nothing, on the lowest free id, of which nobody ever shares anything: what it holds is not what
-    /// others would compute of the same tokens. `None` where no id is free.
-    pub fn place_private(&mut self, variants: &AdapterSchedule) -> Option<KvSeqId> {
-        let id = self.place(variants, None)?;
+    /// Places an empty, pinned path that is never shared on the lowest free id, for a sequence whose cells differ from what
+    /// others would compute for the same tokens. Returns `None` if no id is free.
+    pub fn place_private(&mut self, adapters: &AdapterSchedule) -> Option<KvSeqId> {
+        let id = self.place(adapters, None)?;
         self.path_mut(id).is_private = true;
         Some(id)
     }
 
-    /// What is known of `tokens` is used now: it is the last to be given up.
-    pub fn touch(&mut self, variants: &AdapterSchedule, tokens: &[Token]) {
+    /// Marks the cached prefix of `tokens` as used now, so that it is evicted last.
+    pub fn touch(&mut self, adapters: &AdapterSchedule, tokens: &[Token]) {
         self.now += 1;
         let now = self.now;
-        let walk = self.tree.walk(variants, tokens);
-        for node in walk.whole.into_iter().chain(walk.part.map(|(node, _)| node)) {
+        let walk = self.tree.walk(adapters, tokens);
+        for node in walk.nodes.into_iter().chain(walk.partial.map(|(node, _)| node)) {
             self.tree.set_last_used(node, now);
             self.refresh(node);
         }
     }
 
-    /// The request `by` uses what is computed of `tokens`, and the listing counts it.
-    pub fn count_hit(&mut self, variants: &AdapterSchedule, tokens: &[Token], by: &Provenance) {
-        let walk = self.tree.walk(variants, tokens);
-        let part = match walk.part {
+    /// Counts a hit by the request `by` on the cached prefix of `tokens`.
+    pub fn count_hit(&mut self, adapters: &AdapterSchedule, tokens: &[Token], by: &Provenance) {
+        let walk = self.tree.walk(adapters, tokens);
+        let part = match walk.partial {
             Some((node, n)) if self.kind.forks.can_truncate() => Some(self.split(node, n)),
             _ => None,
         };
-        for node in walk.whole.into_iter().chain(part) {
+        for node in walk.nodes.into_iter().chain(part) {
             let node = self.tree.node_mut(node);
             node.n_hits += 1;
-            node.maker = Some(by.clone());
+            node.provenance = Some(by.clone());
         }
     }
 
-    /// As [`KvCache::count_hit`], where a request was placed on what was found, at `id`.
+    /// Counts a hit on the nodes of the path of `id`, for the request that was placed on it.
     pub fn count_hit_of(&mut self, id: KvSeqId) {
-        let Path { tip, ref maker, .. } = *self.path(id);
-        let maker = maker.clone();
+        let Path { tip, ref provenance, .. } = *self.path(id);
+        let provenance = provenance.clone();
         self.tree.change_upwards(tip, |node| {
             node.n_hits += 1;
-            if maker.is_some() {
-                node.maker.clone_from(&maker);
+            if provenance.is_some() {
+                node.provenance.clone_from(&provenance);
             }
         });
     }
 
-    /// What the path of `id` holds of its first `n_tokens` tokens is found by others and can be forked.
+    /// Makes the first `n_tokens` tokens of the path of `id` available to prefix matches and forks.
     pub fn share_first(&mut self, id: KvSeqId, n_tokens: u32) {
         self.cut_at(id, n_tokens);
     }
 
-    /// Appends `tokens` to the pinned path of each id, in the order in which the next decode computes them, a free cell for each.
+    /// Appends `tokens` to the pinned path of each id and takes a free cell for each, in the order in which the next decode
+    /// computes them.
     ///
     /// # Panics
-    /// If fewer cells are free: whoever plans makes room first.
+    /// If too few cells are free; the planner frees them first.
     pub fn extend<'a>(&mut self, rows: impl IntoIterator<Item = (KvSeqId, &'a [Token])>) {
         for (id, tokens) in rows {
             let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id grows");
             path.tail.extend_from_slice(tokens);
-            self.strands.grow(id, tokens.len());
+            self.cell_runs.grow(id, tokens.len());
         }
     }
 
-    /// Takes back the tokens of `[n_kept, …)` of the pinned path of `id`, whose decode has failed.
+    /// Removes the tokens of `[n_kept, …)` of the pinned path of `id`, whose decode failed.
     ///
     /// # Panics
-    /// If they are not the path's own: nobody shares what was not computed.
+    /// If a removed token is in the tree: tokens that were not computed must not be shared.
     pub fn truncate(&mut self, id: KvSeqId, n_kept: u32) {
         let in_tree = self.tree.node(self.path(id).tip).end();
-        assert!(n_kept >= in_tree, "{n_kept} tokens of {id:?} are kept, but {in_tree} are shared");
-        let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is taken back");
+        assert!(n_kept >= in_tree, "{n_kept} tokens of {id:?} are kept, but {in_tree} are in the tree");
+        let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is truncated");
         path.tail.truncate((n_kept - in_tree) as usize);
         path.blocks.clear();
-        self.strands.shorten(id, n_kept);
+        self.cell_runs.shorten(id, n_kept);
     }
 
-    /// The saved `piece` of these tokens was restored to `id`, which then holds `tokens` more; what is outside of them was given
-    /// up again.
+    /// Records that the host cache entry with the tokens `entry` was reloaded to `id`, which now holds `tokens` in addition;
+    /// the cells for the rest of the entry were freed again.
     ///
-    /// What a private path was given it keeps to itself.
-    pub fn restored(&mut self, id: KvSeqId, tokens: &[Token], piece: &Range<u32>) {
+    /// The tail of a private path stays private.
+    pub fn record_reload(&mut self, id: KvSeqId, tokens: &[Token], entry: &Range<u32>) {
         let start = self.n_held(id);
-        self.strands.grow_by_piece(id, piece, &(start..start + length(tokens)));
+        self.cell_runs.grow_by_entry(id, entry, &(start..start + length(tokens)));
         self.counts.n_restored += tokens.len() as u64;
         self.path_mut(id).tail.extend_from_slice(tokens);
         self.commit(id);
     }
 
-    /// The path of `id` is idle from now on: it stays until its cells or its id are needed. Where another path contains it, its
-    /// id is free; a private one is forgotten.
+    /// Makes the path of `id` idle: it stays until its cells or its id are needed. If another path contains it, its id is
+    /// freed; a private path is dropped.
     pub fn unpin(&mut self, id: KvSeqId) {
         self.now += 1;
         self.commit(id);
@@ -371,52 +374,53 @@ impl KvCache {
         }
     }
 
-    /// The pinned path of `id` is forgotten, since what its sequence computed is unknown. A pinned prefix that nobody else holds was
-    /// there before, and stays.
-    pub fn forget(&mut self, id: KvSeqId) {
-        self.record_failed_compute(id);
-        self.give_up(id);
+    /// Drops the pinned path of `id`, whose contents are unknown after a failure. A pinned prefix that no other path holds was
+    /// computed before, and stays.
+    pub fn discard_failed(&mut self, id: KvSeqId) {
+        self.log_failure(id);
+        self.discard(id);
     }
 
-    /// As [`KvCache::forget`], where nothing was lost: nobody wants to go on with what it holds.
-    pub fn give_up(&mut self, id: KvSeqId) {
+    /// Drops the pinned path of `id`, whose contents are valid but will not be used again. A pinned prefix that no other path
+    /// holds stays.
+    pub fn discard(&mut self, id: KvSeqId) {
         let tip = self.stop_running(id);
-        match self.rules().end_of_pin(self, tip) {
-            Some(node) => self.keep_up_to(id, node),
+        match self.rules().last_pinned_node(self, tip) {
+            Some(node) => self.truncate_after(id, node),
             None => self.drop_path(id),
         }
     }
 
-    /// No sequence runs on the path of `id` any more; returns where the part of it that is in the tree ends.
+    /// Records that no sequence runs on the path of `id`; returns the node at which its part in the tree ends.
     fn stop_running(&mut self, id: KvSeqId) -> NodeId {
         let tip = self.path(id).tip;
-        self.strands.unpin(id);
+        self.cell_runs.unpin(id);
         let last = self.tree.stop_running(tip, self.now);
         self.refresh_upwards(tip, last);
         tip
     }
 
-    /// What the model's memory must do since the last call, in order.
+    /// Returns the changes that the model's memory must make since the last call, in order.
     pub fn take_ops(&mut self) -> impl Iterator<Item = CacheOp> {
         self.ops.drain(..)
     }
 
-    /// Whether every cell is free or can be evicted, but for pinned prefixes: nobody runs.
+    /// Returns whether no sequence runs: every cell is free, evictable, or held for a pinned prefix.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let keepers: Vec<KvSeqId> = self.pins.values().filter_map(|pin| pin.keeper).collect();
-        self.paths().all(|(id, _)| !self.is_pinned(id) || keepers.contains(&id))
+        let holders: Vec<KvSeqId> = self.pins.values().filter_map(|pin| pin.holder).collect();
+        self.paths().all(|(id, _)| !self.is_pinned(id) || holders.contains(&id))
     }
 
-    /// How many tokens `id` holds.
+    /// Number of tokens that `id` holds.
     #[must_use]
     pub fn n_held(&self, id: KvSeqId) -> u32 {
-        self.strands.n_held(id)
+        self.cell_runs.n_held(id)
     }
 
-    /// Whether a sequence runs on the path of `id`, or it is kept for a pinned prefix.
+    /// Returns whether a sequence runs on the path of `id`, or the path is held for a pinned prefix.
     fn is_pinned(&self, id: KvSeqId) -> bool {
-        self.strands.is_pinned(id)
+        self.cell_runs.is_pinned(id)
     }
 
     fn paths(&self) -> impl Iterator<Item = (KvSeqId, &Path)> {
@@ -424,57 +428,56 @@ impl KvCache {
     }
 
     fn path(&self, id: KvSeqId) -> &Path {
-        self.paths[usize::from(id.0)].as_ref().expect("only ids that hold something are named")
+        self.paths[usize::from(id.0)].as_ref().expect("only ids with a path are used")
     }
 
-    /// Whether nobody shares what `id` holds.
     fn is_private(&self, id: KvSeqId) -> bool {
         self.path(id).is_private
     }
 
     fn path_mut(&mut self, id: KvSeqId) -> &mut Path {
-        self.paths[usize::from(id.0)].as_mut().expect("only ids that hold something are named")
+        self.paths[usize::from(id.0)].as_mut().expect("only ids with a path are used")
     }
 
-    /// Compares every count with one made anew.
+    /// Compares every count with a recount.
     ///
     /// # Panics
-    /// Where one differs.
+    /// If one differs.
     pub fn check_integrity(&self) {
-        self.strands.check_integrity();
+        self.cell_runs.check_integrity();
         for (id, path) in self.paths() {
             let n_tokens = self.tree.node(path.tip).end() as usize + path.tail.len();
             assert_eq!(n_tokens, self.n_held(id) as usize, "a cell for each token of {id:?}");
-            assert!(self.is_pinned(id) || path.tail.is_empty(), "what is idle is in the tree: {id:?}");
-            assert!(self.tree.node(path.tip).tips.contains(&id), "{id:?} is known where it ends");
-            assert!(!path.is_private || self.tree.node(path.tip).parent.is_none(), "what is private is not in the tree: {id:?}");
+            assert!(self.is_pinned(id) || path.tail.is_empty(), "an idle path is in the tree: {id:?}");
+            assert!(self.tree.node(path.tip).tips.contains(&id), "the tip of {id:?} refers to it");
+            assert!(!path.is_private || self.tree.node(path.tip).parent.is_none(), "a private path is not in the tree: {id:?}");
         }
         for &id in &self.free_ids {
             assert!(self.paths[usize::from(id.0)].is_none(), "{id:?} is free");
-            assert_eq!((self.n_held(id), self.is_pinned(id)), (0, false), "{id:?} holds nothing");
+            assert_eq!((self.n_held(id), self.is_pinned(id)), (0, false), "{id:?} is empty");
         }
-        assert_eq!(self.n_ids_used(), self.paths().count(), "ids that hold something");
+        assert_eq!(self.n_ids_used(), self.paths().count(), "ids with a path");
         let n_tips: usize = self.tree.nodes().map(|(_, node)| node.tips.len()).sum();
         assert_eq!(n_tips, self.n_ids_used(), "every path ends once");
         let pins: Vec<NodeId> = self.pins.values().map(|pin| pin.node).collect();
         assert_eq!(self.pins.values().map(pins::Pin::n_bytes).sum::<u64>(), self.n_pinned_bytes, "bytes of pinned prefixes");
         self.tree.check_integrity(&pins, |id| self.is_pinned(id));
-        self.store.check_integrity(self.tree.nodes().filter_map(|(_, node)| node.stored));
+        self.host_cache.check_integrity(self.tree.nodes().filter_map(|(_, node)| node.host_entry));
         for (id, node) in self.tree.nodes() {
-            if let Some(piece) = node.stored {
-                let range = &self.store.piece(piece).range;
+            if let Some(entry) = node.host_entry {
+                let range = &self.host_cache.entry(entry).range;
                 let is_inside = range.start <= node.start && node.end() <= range.end;
                 assert!(is_inside || self.kind.is_a_state(), "{range:?} holds {id:?}");
             }
-            assert_eq!(node.drop_key, self.drop_key(id), "entry of {id:?}");
+            assert_eq!(node.drop_key, self.drop_key(id), "drop key of {id:?}");
         }
         let n_entries = self.tree.nodes().filter(|(_, node)| node.drop_key.is_some()).count();
-        assert_eq!(n_entries, self.droppable.len(), "an entry for each node that has one");
-        assert!(self.droppable.iter().all(|&(key, id)| self.tree.node(id).drop_key == Some(key)), "entries name nodes");
+        assert_eq!(n_entries, self.droppable.len(), "an entry for each drop key");
+        assert!(self.droppable.iter().all(|&(key, id)| self.tree.node(id).drop_key == Some(key)), "drop keys match their nodes");
     }
 }
 
-/// Lengths are 32-bit numbers, as positions are.
+/// Converts a length to 32 bits, the width of positions.
 fn length_of(n: usize) -> u32 {
     u32::try_from(n).expect("a context is shorter than 2³² tokens")
 }

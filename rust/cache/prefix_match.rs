@@ -1,4 +1,4 @@
-//! The longest prefix that is computed, in either tier.
+//! Finds the longest cached prefix of a prompt in both tiers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,146 +8,149 @@ use crate::cache::prefix_tree::{NodeId, Walk, common_prefix, length};
 use crate::cache::{AdapterSchedule, ForkRule, KvCache, KvSeqId, visit_counter};
 use crate::request::{SavedPrefix, Token};
 
-/// Whether the model's memory allows a fork of so many tokens of an id that holds so many.
+/// `can_fork(id, n_held, n_tokens)`: whether the model's memory allows a fork of `n_tokens` tokens of an id that holds
+/// `n_held`.
 pub(super) type CanFork<'a> = &'a dyn Fn(KvSeqId, u32, u32) -> bool;
 
-/// What is looked for.
+/// The parameters of a prefix match.
 #[derive(Debug, Clone, Copy)]
 pub struct PrefixQuery<'a> {
-    /// How it is computed.
-    pub variants: &'a AdapterSchedule,
-    /// A prefix of this text.
+    /// Adapters that the text is computed with.
+    pub adapters: &'a AdapterSchedule,
+    /// The text.
     pub tokens: &'a [Token],
-    /// Fewer tokens are not worth it.
+    /// Length of the shortest useful match.
     pub at_least: u32,
-    /// Where the logits after the prefix are not known, more would leave nothing to compute them with.
+    /// Length of the longest useful match: without stored logits, at least one token must be computed to get them.
     pub at_most: u32,
-    /// Whether a state with its logits may be all of the text.
+    /// True if a state with its logits may match the whole text.
     pub takes_logits: bool,
 }
 
-/// The longest prefix that is computed: what an id holds of it, and what can be restored after that.
+/// The longest cached prefix of a text: a part to fork from a sequence id, and entries to reload after it.
 #[derive(Debug, Clone, Default)]
 pub struct PrefixMatch {
-    /// Who holds `[0, n_pool)`; `None` where that is nothing.
+    /// The id that holds `[0, n_device)`; `None` if that is empty.
     pub source: Option<KvSeqId>,
-    /// Tokens in the pool.
-    pub n_pool: u32,
-    /// What follows, in order.
-    pub restores: Vec<Reload>,
-    /// The logits after the prefix, where they were saved with it.
+    /// Number of tokens in the device cache.
+    pub n_device: u32,
+    /// Host cache entries that follow, in order.
+    pub reloads: Vec<Reload>,
+    /// The logits after the prefix, if they were saved with it.
     pub logits: Option<Arc<[f32]>>,
 }
 
 impl PrefixMatch {
-    /// The first `n_tokens` tokens of what `source` holds.
+    /// Returns a match of the first `n_tokens` tokens of `source`.
     #[must_use]
-    pub fn in_pool(source: KvSeqId, n_tokens: u32) -> Self {
-        Self { source: Some(source), n_pool: n_tokens, ..Self::default() }
+    pub fn on_device(source: KvSeqId, n_tokens: u32) -> Self {
+        Self { source: Some(source), n_device: n_tokens, ..Self::default() }
     }
 
-    /// Tokens of the prefix.
+    /// Length of the prefix in tokens.
     #[must_use]
     pub fn n_tokens(&self) -> u32 {
-        self.restores.last().map_or(self.n_pool, |last| last.kept.end)
+        self.reloads.last().map_or(self.n_device, |last| last.kept.end)
     }
 }
 
 impl PrefixMatch {
-    /// Adds what `saved` holds of the same text beyond the prefix.
+    /// Extends the match by the tokens that `saved` holds of the same text beyond it.
     pub fn take_from(&mut self, saved: &SavedPrefix, forks: ForkRule) {
         let n_tokens = self.n_tokens();
         if n_tokens >= length(&saved.tokens) {
             return;
         }
-        // A state goes to an id that holds nothing.
+        // A state is reloaded to an id that holds nothing.
         if forks.is_a_state() {
             *self = Self::default();
         }
         let n_tokens = self.n_tokens();
-        self.restores.extend(saved.pieces.iter().filter(|piece| piece.range.end > n_tokens).map(|piece| Reload {
-            bytes: Arc::clone(&piece.bytes),
-            piece: piece.range.clone(),
-            kept: piece.range.start.max(n_tokens)..piece.range.end,
+        self.reloads.extend(saved.pieces.iter().filter(|entry| entry.range.end > n_tokens).map(|entry| Reload {
+            bytes: Arc::clone(&entry.bytes),
+            range: entry.range.clone(),
+            kept: entry.range.start.max(n_tokens)..entry.range.end,
         }));
     }
 }
 
-/// A saved piece, and which of its tokens are needed.
+/// A reload of a host cache entry, and the range of its tokens to keep.
 #[derive(Debug, Clone)]
 pub struct Reload {
-    /// The piece.
+    /// The entry's data.
     pub bytes: Arc<[u8]>,
-    /// The tokens that it was saved of.
-    pub piece: Range<u32>,
-    /// Those that are needed; they begin where what was restored before them ends.
+    /// Range of the tokens that it holds.
+    pub range: Range<u32>,
+    /// Range of the tokens to keep; it starts at the end of the previous reload.
     pub kept: Range<u32>,
 }
 
-/// Adds what follows. A piece that was cut is restored once.
-pub(super) fn add_part(restores: &mut Vec<Reload>, part: Reload) {
-    match restores.last_mut() {
+/// Adds a reload; parts of the same entry become one reload.
+pub(super) fn add_part(reloads: &mut Vec<Reload>, part: Reload) {
+    match reloads.last_mut() {
         Some(last) if Arc::ptr_eq(&last.bytes, &part.bytes) => last.kept.end = part.kept.end,
-        _ => restores.push(part),
+        _ => reloads.push(part),
     }
 }
 
 impl KvCache {
-    /// The longest prefix that can be forked and restored, idle or running.
+    /// Returns the longest prefix that can be forked and reloaded, of idle and running paths.
     ///
-    /// `can_fork(id, n_held, n_tokens)` says whether the model's memory allows that fork. An id that is refused is not asked
-    /// for less: a window that has moved on saw earlier tokens only before.
-    pub fn find(&self, wanted: &PrefixQuery<'_>, can_fork: impl Fn(KvSeqId, u32, u32) -> bool) -> Option<PrefixMatch> {
-        let walk = self.tree.walk(wanted.variants, wanted.tokens);
-        let matched = self.rules().find(self, wanted, &walk, &can_fork);
-        matched.filter(|matched| matched.n_tokens() >= wanted.at_least.max(1))
+    /// `can_fork(id, n_held, n_tokens)` returns whether the model's memory allows that fork. An id that is refused is not tried
+    /// with fewer tokens: a window that has moved on does not cover earlier positions either.
+    pub fn find(&self, query: &PrefixQuery<'_>, can_fork: impl Fn(KvSeqId, u32, u32) -> bool) -> Option<PrefixMatch> {
+        let walk = self.tree.walk(query.adapters, query.tokens);
+        let matched = self.rules().find(self, query, &walk, &can_fork);
+        matched.filter(|matched| matched.n_tokens() >= query.at_least.max(1))
     }
 
-    /// How many of the first of `tokens` are in either tier or were computed by a running sequence, whether or not a sequence could
-    /// begin there; of a memory that is a state, how many some path holds or some snapshot was made after.
+    /// Length of the longest prefix of `tokens` that is in either tier or was computed by a running sequence, whether or not a
+    /// sequence could begin there. For a memory that is a state: the longest prefix that a path holds or that leads to a
+    /// checkpoint.
     #[must_use]
-    pub fn n_there(&self, variants: &AdapterSchedule, tokens: &[Token]) -> u32 {
-        let walk = self.tree.walk(variants, tokens);
+    pub fn n_computed_prefix(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> u32 {
+        let walk = self.tree.walk(adapters, tokens);
         let is_there = |id: NodeId| {
             let node = self.tree.node(id);
-            self.kind.is_a_state() || node.is_in_pool() || node.stored.is_some()
+            self.kind.is_a_state() || node.is_on_device() || node.host_entry.is_some()
         };
         let in_tree = self.reached(&walk, u32::MAX).take_while(|&(id, _)| is_there(id)).map(|(_, reached)| reached.end);
-        let wanted = PrefixQuery { variants, tokens, at_least: 1, at_most: u32::MAX, takes_logits: false };
-        let in_tails = self.in_tails(&wanted, &walk).map(|(_, n)| n);
-        in_tree.chain(in_tails).max().unwrap_or(0)
+        let query = PrefixQuery { adapters, tokens, at_least: 1, at_most: u32::MAX, takes_logits: false };
+        let tail_matches = self.tail_matches(&query, &walk).map(|(_, n)| n);
+        in_tree.chain(tail_matches).max().unwrap_or(0)
     }
 
-    /// Nodes below the roots that the text reaches, with how many of its first `at_most` tokens are known at the end of each.
+    /// Nodes below the root that the text reaches, each with the range of the text's first `at_most` tokens that it covers.
     pub(super) fn reached<'a>(&'a self, walk: &'a Walk, at_most: u32) -> impl Iterator<Item = (NodeId, Range<u32>)> + 'a {
-        let whole = walk.whole.iter().skip(1).map(|&id| (id, self.tree.node(id).end()));
-        let part = walk.part.map(|(id, n)| (id, self.tree.node(id).start + n));
+        let whole = walk.nodes.iter().skip(1).map(|&id| (id, self.tree.node(id).end()));
+        let part = walk.partial.map(|(id, n)| (id, self.tree.node(id).start + n));
         whole.chain(part).filter_map(move |(id, end)| {
             let reached = self.tree.node(id).start..end.min(at_most);
             (!reached.is_empty()).then_some((id, reached))
         })
     }
 
-    /// What running sequences computed after the nodes that the text contains, and did not share yet.
-    pub(super) fn in_tails<'a>(
+    /// For each running path that ends at a node of `walk`: its id, and the length of the prefix it shares with the query, its
+    /// tail included.
+    pub(super) fn tail_matches<'a>(
         &'a self,
-        wanted: &'a PrefixQuery<'_>,
+        query: &'a PrefixQuery<'_>,
         walk: &'a Walk,
     ) -> impl Iterator<Item = (KvSeqId, u32)> + 'a {
         let ends_here = |&node: &NodeId| self.tree.node(node).tips.iter().map(move |&id| (id, node));
-        let tails = walk.whole.iter().flat_map(ends_here).map(|(id, node)| (id, node, &self.path(id).tail));
+        let tails = walk.nodes.iter().flat_map(ends_here).map(|(id, node)| (id, node, &self.path(id).tail));
         tails.filter(|(id, _, tail)| !tail.is_empty() && !self.is_private(*id)).map(|(id, node, tail)| {
             visit_counter::count_visited(1);
             let end = self.tree.node(node).end();
-            let rest = &wanted.tokens[(end as usize).min(wanted.tokens.len())..];
-            let n_alike = self.path(id).variants.n_common(wanted.variants).saturating_sub(end);
-            (id, end + common_prefix(tail, rest).min(n_alike))
+            let rest = &query.tokens[(end as usize).min(query.tokens.len())..];
+            let n_unchanged = self.path(id).adapters.n_common(query.adapters).saturating_sub(end);
+            (id, end + common_prefix(tail, rest).min(n_unchanged))
         })
     }
 
-    /// A piece of the store, and which of its tokens a node needs.
-    pub(super) fn part_of(&self, piece: HostEntryId, kept: Range<u32>) -> Reload {
-        let piece = self.store.piece(piece);
-        Reload { bytes: Arc::clone(&piece.bytes), piece: piece.range.clone(), kept }
+    /// Returns a reload of the tokens `kept` of a host cache entry.
+    pub(super) fn part_of(&self, entry: HostEntryId, kept: Range<u32>) -> Reload {
+        let entry = self.host_cache.entry(entry);
+        Reload { bytes: Arc::clone(&entry.bytes), range: entry.range.clone(), kept }
     }
 }

@@ -10,53 +10,53 @@ use crate::cache::host_cache::HostEntryId;
 use crate::cache::{AdapterSchedule, AdapterSet, KvSeqId, Provenance, visit_counter};
 use crate::request::Token;
 
-/// Names a node; after a split the lower half keeps its name.
+/// Id of a node; after a split the lower half keeps its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeId(usize);
 
-/// A stretch of tokens after those of its parent.
+/// A run of tokens after its parent's tokens.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// `None` for the root of a variant.
+    /// `None` for the root of an adapter set.
     pub(super) parent: Option<NodeId>,
-    /// The root of the variant that its tokens are computed with. It is another one than that above where the variant of a text
+    /// Root of the adapter set that the tokens are computed with. It differs from the parent's where the adapter set of a text
     /// changes.
-    pub(super) variant: NodeId,
-    /// By their variants and their first tokens.
+    pub(super) adapter_root: NodeId,
+    /// By the root of their adapter set and their first token.
     pub(super) children: BTreeMap<(NodeId, Token), NodeId>,
-    /// Those of them that are in the pool, in no order: as many as there are ids at most, whatever is stored beside them.
-    pub(super) pooled: Vec<NodeId>,
+    /// Children in the device cache, unordered: at most as many as there are ids, however many are in the host cache alone.
+    pub(super) device_children: Vec<NodeId>,
     pub(super) tokens: Vec<Token>,
-    /// Hashes of the blocks that end in it.
+    /// Hashes of the blocks that end in this node.
     pub(super) blocks: BlockHashes,
-    /// Of a root, nodes that are computed with its variant.
-    n_of_variant: u32,
-    /// Tokens before it.
+    /// In a root: the number of nodes that are computed with its adapter set.
+    n_with_adapters: u32,
+    /// Number of tokens before this node.
     pub(super) start: u32,
-    /// The ids whose paths end here.
+    /// Ids whose paths end here.
     pub(super) tips: Vec<KvSeqId>,
-    /// Ids whose paths end here or below: where there is one, the node is in the pool.
+    /// Number of ids whose paths end here or below. If it is not 0, the node is in the device cache.
     pub(super) n_holders: u32,
-    /// Of these, ids whose path is pinned, because a sequence runs on it.
+    /// Number of those ids whose path is pinned because a sequence runs on it.
     pub(super) n_running: u32,
-    /// Pins that end here or below.
+    /// Number of pins that end here or below.
     pub(super) n_pins: u32,
-    /// Preempted sequences that end here or below.
+    /// Number of preempted sequences that end here or below.
     pub(super) n_reserved: u32,
-    /// The saved piece that it can be restored from.
-    pub(super) stored: Option<HostEntryId>,
-    /// From which position on the saved piece holds what a sliding window sees.
+    /// The host cache entry that the node can be reloaded from.
+    pub(super) host_entry: Option<HostEntryId>,
+    /// Position from which the host cache entry holds what a sliding window sees.
     pub(super) whole_from: u32,
     pub(super) n_hits: u64,
     /// The request that computed or used it last.
-    pub(super) maker: Option<Provenance>,
+    pub(super) provenance: Option<Provenance>,
     pub(super) last_used: u64,
-    /// Its entry among the pieces that can be dropped.
+    /// Key of this node among the droppable host cache entries.
     pub(super) drop_key: Option<DropKey>,
 }
 
-/// Order in which saved pieces are dropped: copies of what is in the pool, then what nobody waits for, then what preempted
-/// sequences left; within these, the least recently used first.
+/// Order in which host cache entries are dropped: copies of tokens that are in the device cache, then entries that no sequence
+/// waits for, then entries of preempted sequences; within a class, the least recently used first.
 pub(super) type DropKey = (u8, u64);
 
 impl Node {
@@ -64,73 +64,74 @@ impl Node {
         self.start + length(&self.tokens)
     }
 
-    pub(super) fn is_in_pool(&self) -> bool {
+    pub(super) fn is_on_device(&self) -> bool {
         self.n_holders > 0
     }
 
     pub(super) fn is_host_only(&self) -> bool {
-        self.stored.is_some() && !self.is_in_pool()
+        self.host_entry.is_some() && !self.is_on_device()
     }
 }
 
-/// How far a text is known: nodes that it contains whole, from the root on, and the one that it ends or leaves in the middle of.
+/// The part of a text that is in the tree: the nodes that it contains whole, from the root down, and the node that it ends in
+/// or leaves.
 #[derive(Debug)]
 pub(super) struct Walk {
-    pub(super) whole: Vec<NodeId>,
-    /// That node and how many of its tokens are in the text, at least one and not all.
-    pub(super) part: Option<(NodeId, u32)>,
+    pub(super) nodes: Vec<NodeId>,
+    /// The node that the text ends in or leaves, and the number of its tokens in the text: at least one, and not all.
+    pub(super) partial: Option<(NodeId, u32)>,
 }
 
-/// Fewer roots than this are never sorted out.
+/// Unused roots are removed only when there are at least this many roots.
 const MIN_ROOTS: usize = 16;
 
-/// The nodes of all variants.
+/// The nodes of all adapter sets.
 #[derive(Debug, Default)]
 pub(super) struct PrefixTree {
     nodes: Vec<Option<Node>>,
     free: Vec<usize>,
     roots: BTreeMap<AdapterSet, NodeId>,
-    /// By its root, each variant.
-    variants: BTreeMap<NodeId, AdapterSet>,
-    /// All nodes but the roots, in the order in which they were last used.
+    /// The adapter set of each root.
+    adapter_sets: BTreeMap<NodeId, AdapterSet>,
+    /// All nodes except roots, in the order of their last use.
     recent: BTreeSet<(u64, NodeId)>,
-    /// From so many roots on, those that nothing needs are taken out before another is made.
-    n_roots_to_sort_out: usize,
-    /// Tokens that texts had in common with nodes, over all walks: what looking has cost.
+    /// Number of roots at which unused ones are removed before another is added.
+    n_roots_at_cleanup: usize,
+    /// Tokens that texts had in common with nodes, summed over all walks: the cost of the matches.
     n_compared: Cell<u64>,
 }
 
 impl PrefixTree {
     pub(super) fn node(&self, id: NodeId) -> &Node {
-        self.nodes[id.0].as_ref().expect("a name is given up with its node")
+        self.nodes[id.0].as_ref().expect("an id is released with its node")
     }
 
-    /// Whether the name was not given up.
+    /// Returns whether the node still exists.
     pub(super) fn contains(&self, id: NodeId) -> bool {
         self.nodes[id.0].is_some()
     }
 
     pub(super) fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        self.nodes[id.0].as_mut().expect("a name is given up with its node")
+        self.nodes[id.0].as_mut().expect("an id is released with its node")
     }
 
-    /// Tokens that texts were compared with, since the start.
+    /// Number of tokens that texts were compared with since the start.
     pub(super) fn n_compared(&self) -> u64 {
         self.n_compared.get()
     }
 
-    /// Every node, parents not necessarily before their children.
+    /// Every node; a parent may come after its children.
     pub(super) fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         self.nodes.iter().enumerate().filter_map(|(index, node)| Some((NodeId(index), node.as_ref()?)))
     }
 
-    /// Places that nodes have, or had.
-    pub(super) fn n_places(&self) -> usize {
+    /// Number of indices that are used by nodes, or were.
+    pub(super) fn n_indices(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The node of a place, where there is one.
-    pub(super) fn at_place(&self, index: usize) -> Option<NodeId> {
+    /// The node with this index, if it exists.
+    pub(super) fn at_index(&self, index: usize) -> Option<NodeId> {
         self.nodes[index].as_ref().map(|_| NodeId(index))
     }
 
@@ -138,9 +139,8 @@ impl PrefixTree {
         self.roots.values().copied()
     }
 
-    /// The variant of this root.
-    pub(super) fn variant(&self, root: NodeId) -> &AdapterSet {
-        self.variants.get(&root).expect("it is a root")
+    pub(super) fn adapter_set(&self, root: NodeId) -> &AdapterSet {
+        self.adapter_sets.get(&root).expect("it is a root")
     }
 
     /// Number of nodes below the roots.
@@ -148,7 +148,7 @@ impl PrefixTree {
         self.recent.len()
     }
 
-    /// The nodes below the roots, the most recently used first.
+    /// Nodes below the roots, the most recently used first.
     pub(super) fn most_recent(&self) -> impl Iterator<Item = NodeId> {
         self.recent.iter().rev().inspect(|_| visit_counter::count_visited(1)).map(|&(_, id)| id)
     }
@@ -163,68 +163,68 @@ impl PrefixTree {
         }
     }
 
-    /// The root of `variant`, made where there is none.
-    pub(super) fn root(&mut self, variant: &AdapterSet) -> NodeId {
-        if let Some(&root) = self.roots.get(variant) {
+    /// Returns the root of `adapter_root`; adds it if it does not exist.
+    pub(super) fn root(&mut self, adapter_set: &AdapterSet) -> NodeId {
+        if let Some(&root) = self.roots.get(adapter_set) {
             return root;
         }
-        if self.roots.len() >= self.n_roots_to_sort_out.max(MIN_ROOTS) {
-            self.sort_out_roots();
-            // As many again must come before the next time: a root costs one look or two, however many there are.
-            self.n_roots_to_sort_out = 2 * self.roots.len();
+        if self.roots.len() >= self.n_roots_at_cleanup.max(MIN_ROOTS) {
+            self.remove_unused_roots();
+            // The next clean-up waits until the number of roots has doubled: the amortized cost of a root is constant.
+            self.n_roots_at_cleanup = 2 * self.roots.len();
         }
         let root = self.add(None, None, Vec::new(), 0);
-        self.roots.insert(variant.clone(), root);
-        self.variants.insert(root, variant.clone());
+        self.roots.insert(adapter_set.clone(), root);
+        self.adapter_sets.insert(root, adapter_set.clone());
         root
     }
 
-    /// Takes out the roots that hold nothing, and whose variants no node is computed with.
-    fn sort_out_roots(&mut self) {
-        let (nodes, free, variants) = (&mut self.nodes, &mut self.free, &mut self.variants);
+    /// Removes roots that hold nothing and whose adapter set no node is computed with.
+    fn remove_unused_roots(&mut self) {
+        let (nodes, free, adapter_sets) = (&mut self.nodes, &mut self.free, &mut self.adapter_sets);
         self.roots.retain(|_, &mut NodeId(index)| {
-            let root = nodes[index].as_ref().expect("a name is given up with its node");
+            let root = nodes[index].as_ref().expect("an id is released with its node");
             let holds_nothing = root.children.is_empty() && root.tips.is_empty() && root.n_pins == 0 && root.n_reserved == 0;
-            let goes = holds_nothing && root.n_of_variant == 0;
-            if goes {
+            let is_unused = holds_nothing && root.n_with_adapters == 0;
+            if is_unused {
                 nodes[index] = None;
                 free.push(index);
-                variants.remove(&NodeId(index));
+                adapter_sets.remove(&NodeId(index));
             }
-            !goes
+            !is_unused
         });
     }
 
-    /// A node of the variant of a root, or a root.
-    fn add(&mut self, parent: Option<NodeId>, variant: Option<NodeId>, tokens: Vec<Token>, start: u32) -> NodeId {
+    /// Adds a root, or a node that is computed with the adapter set of the root `adapter_root`.
+    fn add(&mut self, parent: Option<NodeId>, adapter_root: Option<NodeId>, tokens: Vec<Token>, start: u32) -> NodeId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.nodes.push(None);
             self.nodes.len() - 1
         });
         let node = Node {
             parent,
-            variant: variant.unwrap_or(NodeId(index)),
+            adapter_root: adapter_root.unwrap_or(NodeId(index)),
             children: BTreeMap::new(),
-            pooled: Vec::new(),
+            device_children: Vec::new(),
             tokens,
             blocks: BlockHashes::default(),
-            n_of_variant: 0,
+            n_with_adapters: 0,
             start,
             tips: Vec::new(),
             n_holders: 0,
             n_running: 0,
             n_pins: 0,
             n_reserved: 0,
-            stored: None,
+            host_entry: None,
             whole_from: 0,
             n_hits: 0,
-            maker: None,
+            provenance: None,
             last_used: 0,
             drop_key: None,
         };
         self.nodes[index] = Some(node);
-        if let Some(root) = variant {
-            self.node_mut(root).n_of_variant += 1;
+        if let Some(root) = adapter_root {
+            self.node_mut(root).n_with_adapters += 1;
         }
         if parent.is_some() {
             self.recent.insert((0, NodeId(index)));
@@ -232,88 +232,87 @@ impl PrefixTree {
         NodeId(index)
     }
 
-    /// A new last stretch after `parent`, which has no child that begins as `tokens` do. It is computed with the variant of the root
-    /// `variant`.
-    pub(super) fn add_child(&mut self, parent: NodeId, variant: NodeId, tokens: Vec<Token>) -> NodeId {
+    /// Adds a leaf below `parent`, which has no child with the same adapter set and first token.
+    pub(super) fn add_child(&mut self, parent: NodeId, adapter_root: NodeId, tokens: Vec<Token>) -> NodeId {
         let start = self.node(parent).end();
         let first = tokens[0];
-        let child = self.add(Some(parent), Some(variant), tokens, start);
-        let known = self.node_mut(parent).children.insert((variant, first), child);
-        debug_assert!(known.is_none(), "a child is followed, not replaced");
+        let child = self.add(Some(parent), Some(adapter_root), tokens, start);
+        let replaced = self.node_mut(parent).children.insert((adapter_root, first), child);
+        debug_assert!(replaced.is_none(), "the parent has no such child yet");
         child
     }
 
-    /// Follows `tokens`, which are computed so, from a root as far as they are known.
-    pub(super) fn walk(&self, variants: &AdapterSchedule, mut tokens: &[Token]) -> Walk {
-        let mut walk = Walk { whole: Vec::new(), part: None };
-        let root_at = |place| self.roots.get(variants.at(place)).copied();
+    /// Follows `tokens`, which are computed with `adapters`, from their root to the last node that they reach.
+    pub(super) fn walk(&self, adapters: &AdapterSchedule, mut tokens: &[Token]) -> Walk {
+        let mut walk = Walk { nodes: Vec::new(), partial: None };
+        let root_at = |position| self.roots.get(adapters.at(position)).copied();
         let Some(root) = root_at(0) else { return walk };
-        walk.whole.push(root);
-        let (mut at, mut variant) = (root, Some(root));
-        let child_of = |at: NodeId, variant: Option<NodeId>, first: Option<&Token>| {
-            self.node(at).children.get(&(variant?, *first?)).copied()
+        walk.nodes.push(root);
+        let (mut at, mut adapter_root) = (root, Some(root));
+        let child_of = |at: NodeId, adapter_root: Option<NodeId>, first: Option<&Token>| {
+            self.node(at).children.get(&(adapter_root?, *first?)).copied()
         };
-        while let Some(child) = child_of(at, variant, tokens.first()) {
+        while let Some(child) = child_of(at, adapter_root, tokens.first()) {
             let node = self.node(child);
-            let n = common_prefix(&node.tokens, tokens).min(variants.n_alike(node.start));
+            let n = common_prefix(&node.tokens, tokens).min(adapters.n_unchanged(node.start));
             self.n_compared.set(self.n_compared.get() + u64::from(n));
             if (n as usize) < node.tokens.len() {
-                walk.part = Some((child, n));
+                walk.partial = Some((child, n));
                 break;
             }
             tokens = &tokens[n as usize..];
-            walk.whole.push(child);
+            walk.nodes.push(child);
             at = child;
-            if variants.change() == Some(node.end()) {
-                variant = root_at(node.end());
+            if adapters.change() == Some(node.end()) {
+                adapter_root = root_at(node.end());
             }
         }
         walk
     }
 
-    /// Cuts `id` after its first `n` tokens and returns the upper part; the lower one keeps the name, the tips and what is below.
-    /// What is stored of it stays with the lower part: the caller knows whether the upper one can have it too.
+    /// Splits `id` after its first `n` tokens and returns the upper part; the lower part keeps the id, the tips and the
+    /// children. The host cache entry stays with the lower part: the caller decides whether the upper part shares it.
     pub(super) fn split(&mut self, id: NodeId, n: u32) -> NodeId {
         let node = self.node_mut(id);
-        debug_assert!(n > 0 && (n as usize) < node.tokens.len(), "both parts hold something");
+        debug_assert!(n > 0 && (n as usize) < node.tokens.len(), "neither part is empty");
         let tokens = cut_front(&mut node.tokens, n as usize);
-        let (parent, start) = (node.parent.expect("a root has no tokens to cut"), node.start);
-        let variant = node.variant;
+        let (parent, start) = (node.parent.expect("a root is never split"), node.start);
+        let adapter_root = node.adapter_root;
         let blocks = node.blocks.cut_front(start, n);
         node.start += n;
         let first_of_lower = node.tokens[0];
         let (n_holders, n_running) = (node.n_holders, node.n_running);
         let (n_pins, n_reserved) = (node.n_pins, node.n_reserved);
-        let (n_hits, last_used, maker) = (node.n_hits, node.last_used, node.maker.clone());
+        let (n_hits, last_used, provenance) = (node.n_hits, node.last_used, node.provenance.clone());
         let first = tokens[0];
-        let upper = self.add(Some(parent), Some(variant), tokens, start);
+        let upper = self.add(Some(parent), Some(adapter_root), tokens, start);
         self.node_mut(id).parent = Some(upper);
-        self.node_mut(parent).children.insert((variant, first), upper);
-        self.replace_pooled(parent, id, upper);
+        self.node_mut(parent).children.insert((adapter_root, first), upper);
+        self.replace_device_child(parent, id, upper);
         let node = self.node_mut(upper);
-        node.children.insert((variant, first_of_lower), id);
-        node.pooled.extend((n_holders > 0).then_some(id));
+        node.children.insert((adapter_root, first_of_lower), id);
+        node.device_children.extend((n_holders > 0).then_some(id));
         node.blocks = blocks;
         (node.n_holders, node.n_running) = (n_holders, n_running);
         (node.n_pins, node.n_reserved) = (n_pins, n_reserved);
-        (node.n_hits, node.maker) = (n_hits, maker);
+        (node.n_hits, node.provenance) = (n_hits, provenance);
         self.set_last_used(upper, last_used);
         upper
     }
 
-    /// Takes out a node that has no child.
+    /// Removes a node that has no child.
     pub(super) fn remove(&mut self, id: NodeId) {
         let node = self.nodes[id.0].take().expect("a node is removed once");
-        debug_assert!(node.children.is_empty() && node.tips.is_empty(), "what is removed holds nothing");
+        debug_assert!(node.children.is_empty() && node.tips.is_empty(), "a removed node is empty");
         self.free.push(id.0);
         self.recent.remove(&(node.last_used, id));
         if let Some(parent) = node.parent {
-            self.node_mut(parent).children.remove(&(node.variant, node.tokens[0]));
-            self.node_mut(node.variant).n_of_variant -= 1;
+            self.node_mut(parent).children.remove(&(node.adapter_root, node.tokens[0]));
+            self.node_mut(node.adapter_root).n_with_adapters -= 1;
         }
     }
 
-    /// Joins `id` with its only child, which is computed as it is and keeps its name.
+    /// Joins `id` with its only child, which has the same adapter set. The child keeps its id.
     pub(super) fn join_with_child(&mut self, id: NodeId) {
         let node = self.nodes[id.0].take().expect("a node is joined once");
         self.free.push(id.0);
@@ -322,39 +321,39 @@ impl PrefixTree {
         let parent = node.parent.expect("a root is never joined");
         let first = node.tokens[0];
         let lower = self.node_mut(child);
-        debug_assert_eq!(lower.variant, node.variant, "one stretch is computed in one way");
+        debug_assert_eq!(lower.adapter_root, node.adapter_root, "joined nodes have the same adapter set");
         let mut tokens = node.tokens;
         tokens.append(&mut lower.tokens);
         lower.tokens = tokens;
         lower.blocks.join(node.blocks);
         lower.start = node.start;
         lower.parent = Some(parent);
-        // Who has found the lower part has found the upper one too.
+        // Every hit on the lower part was a hit on the upper part too.
         lower.n_hits = node.n_hits;
-        self.node_mut(parent).children.insert((node.variant, first), child);
-        self.node_mut(node.variant).n_of_variant -= 1;
-        self.replace_pooled(parent, id, child);
+        self.node_mut(parent).children.insert((node.adapter_root, first), child);
+        self.node_mut(node.adapter_root).n_with_adapters -= 1;
+        self.replace_device_child(parent, id, child);
     }
 
-    fn replace_pooled(&mut self, parent: NodeId, old: NodeId, new: NodeId) {
-        if let Some(child) = self.node_mut(parent).pooled.iter_mut().find(|child| **child == old) {
+    fn replace_device_child(&mut self, parent: NodeId, old: NodeId, new: NodeId) {
+        if let Some(child) = self.node_mut(parent).device_children.iter_mut().find(|child| **child == old) {
             *child = new;
         }
     }
 
-    /// `id` and everything above it, upwards.
+    /// Iterates over `id` and its ancestors, up to the root.
     pub(super) fn upwards(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
         std::iter::successors(Some(id), |&id| self.node(id).parent).inspect(|_| visit_counter::count_visited(1))
     }
 
-    /// Whether `below` is `above`, or somewhere below it.
+    /// Returns whether `below` is `above` or a descendant of it.
     pub(super) fn is_within(&self, below: NodeId, above: NodeId) -> bool {
         let start = self.node(above).start;
-        // A root and its children both begin at 0.
+        // A root and its children both start at 0.
         self.upwards(below).take_while(|&at| self.node(at).start >= start).any(|at| at == above)
     }
 
-    /// Changes `id` and everything above it.
+    /// Applies `change` to `id` and its ancestors.
     pub(super) fn change_upwards(&mut self, id: NodeId, mut change: impl FnMut(&mut Node)) {
         let mut at = Some(id);
         while let Some(id) = at {
@@ -365,14 +364,13 @@ impl PrefixTree {
         }
     }
 
-    /// The tokens from the root to the end of `id`.
     pub(super) fn tokens_to(&self, id: NodeId) -> Vec<Token> {
         let mut parts: Vec<NodeId> = self.upwards(id).collect();
         parts.reverse();
         parts.into_iter().flat_map(|id| self.node(id).tokens.iter().copied()).collect()
     }
 
-    /// Nodes, parents before their children.
+    /// All nodes, parents before their children.
     pub(super) fn in_order(&self) -> Vec<NodeId> {
         let mut order: Vec<NodeId> = self.roots().collect();
         let mut at = 0;
@@ -383,52 +381,50 @@ impl PrefixTree {
         order
     }
 
-    /// Compares every count and link with one made anew; `is_running` says of each id whether a sequence runs on it.
-    ///
-    /// # Panics
-    /// Where one differs.
+    /// Compares every count and link with a recount and panics if one differs. `is_running` reports whether a sequence runs on
+    /// an id.
     pub(super) fn check_integrity(&self, pins: &[NodeId], is_running: impl Fn(KvSeqId) -> bool) {
         let order = self.in_order();
         assert_eq!(order.len() + self.free.len(), self.nodes.len(), "every node is in the tree or free");
-        let mut counted: BTreeMap<NodeId, (u32, u32, u32)> = BTreeMap::new();
+        let mut counts: BTreeMap<NodeId, (u32, u32, u32)> = BTreeMap::new();
         for &id in order.iter().rev() {
             let node = self.node(id);
             let running = node.tips.iter().filter(|&&tip| is_running(tip)).count();
             let pinned = pins.iter().filter(|&&pin| pin == id).count();
-            let number = |n: usize| u32::try_from(n).expect("few");
-            let mut sums = (number(node.tips.len()), number(running), number(pinned));
+            let number = |n: usize| u32::try_from(n).expect("counts fit into 32 bits");
+            let mut sum = (number(node.tips.len()), number(running), number(pinned));
             for (key, child) in &node.children {
-                let (holders, running, pins) = counted[child];
-                sums = (sums.0 + holders, sums.1 + running, sums.2 + pins);
+                let (holders, running, pins) = counts[child];
+                sum = (sum.0 + holders, sum.1 + running, sum.2 + pins);
                 let child = self.node(*child);
-                let known_by = (child.variant, child.tokens[0]);
-                assert_eq!((child.parent, child.start, known_by), (Some(id), node.end(), *key), "a child's links");
+                let key_of_child = (child.adapter_root, child.tokens[0]);
+                assert_eq!((child.parent, child.start, key_of_child), (Some(id), node.end(), *key), "a child's links");
             }
-            assert_eq!((node.n_holders, node.n_running, node.n_pins), sums, "counts of {id:?}");
-            let mut pooled: Vec<NodeId> = node.pooled.clone();
-            pooled.sort_unstable();
-            let mut in_pool: Vec<NodeId> = node.children.values().copied().filter(|&id| self.node(id).is_in_pool()).collect();
-            in_pool.sort_unstable();
-            assert_eq!(pooled, in_pool, "children of {id:?} in the pool");
+            assert_eq!((node.n_holders, node.n_running, node.n_pins), sum, "counts of {id:?}");
+            let mut device_children: Vec<NodeId> = node.device_children.clone();
+            device_children.sort_unstable();
+            let mut on_device: Vec<NodeId> = node.children.values().copied().filter(|&id| self.node(id).is_on_device()).collect();
+            on_device.sort_unstable();
+            assert_eq!(device_children, on_device, "children of {id:?} in the device cache");
             assert_eq!(node.tokens.is_empty(), node.parent.is_none(), "only a root is empty");
-            assert!(self.roots.values().any(|&root| root == node.variant), "{id:?} is of the variant of a root");
+            assert!(self.roots.values().any(|&root| root == node.adapter_root), "{id:?} refers to a root");
             if node.parent.is_none() {
-                let n_alike = order.iter().filter(|&&at| at != id && self.node(at).variant == id).count();
-                assert_eq!(node.n_of_variant, number(n_alike), "nodes of the variant of {id:?}");
+                let n_nodes = order.iter().filter(|&&at| at != id && self.node(at).adapter_root == id).count();
+                assert_eq!(node.n_with_adapters, number(n_nodes), "nodes with the adapter set of {id:?}");
             }
-            let is_empty = node.children.is_empty() && node.tips.is_empty() && node.stored.is_none();
-            assert!(!is_empty || node.parent.is_none() || node.n_pins + node.n_reserved > 0, "{id:?} holds nothing");
-            counted.insert(id, sums);
+            let is_empty = node.children.is_empty() && node.tips.is_empty() && node.host_entry.is_none();
+            assert!(!is_empty || node.parent.is_none() || node.n_pins + node.n_reserved > 0, "{id:?} is empty");
+            counts.insert(id, sum);
         }
         let recent = order.iter().filter(|&&id| self.node(id).parent.is_some()).map(|&id| (self.node(id).last_used, id));
         assert_eq!(recent.collect::<BTreeSet<_>>(), self.recent, "an entry for each node below a root");
-        let variants: BTreeMap<NodeId, AdapterSet> = self.roots.iter().map(|(variant, &root)| (root, variant.clone())).collect();
-        assert_eq!(variants, self.variants, "a variant for each root");
+        let adapter_sets: BTreeMap<NodeId, AdapterSet> = self.roots.iter().map(|(set, &root)| (root, set.clone())).collect();
+        assert_eq!(adapter_sets, self.adapter_sets, "an adapter set for each root");
     }
 }
 
-/// Takes the first `n` of `all`. The shorter part is copied: neither a short beginning nor a short end of a long stretch costs as
-/// much as that is long, or goes on taking its memory.
+/// Removes the first `n` tokens of `all` and returns them. The shorter part is copied into an allocation of its size, so that
+/// neither a short prefix nor a short rest costs the time or keeps the memory of a long run.
 fn cut_front(all: &mut Vec<Token>, n: usize) -> Vec<Token> {
     if n < all.len() / 2 {
         return all.drain(..n).collect();
@@ -437,7 +433,7 @@ fn cut_front(all: &mut Vec<Token>, n: usize) -> Vec<Token> {
     std::mem::replace(all, rest)
 }
 
-/// How many tokens `a` and `b` begin with in common.
+/// Length of the longest common prefix of `a` and `b`.
 pub(crate) fn common_prefix(a: &[Token], b: &[Token]) -> u32 {
     let n = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     u32::try_from(n).expect("a context is shorter than 2³² tokens")
@@ -459,8 +455,8 @@ mod tests {
         let mut tree = PrefixTree::default();
         for text in texts {
             let root = tree.root(&AdapterSet::default());
-            let Walk { whole, part } = tree.walk(&base(), text);
-            let mut at = part.map_or_else(|| *whole.last().unwrap_or(&root), |(node, n)| tree.split(node, n));
+            let Walk { nodes, partial } = tree.walk(&base(), text);
+            let mut at = partial.map_or_else(|| *nodes.last().unwrap_or(&root), |(node, n)| tree.split(node, n));
             let n = tree.node(at).end() as usize;
             if n < text.len() {
                 at = tree.add_child(at, root, text[n..].to_vec());
@@ -471,20 +467,20 @@ mod tests {
     }
 
     #[test]
-    fn a_common_prefix_is_one_node() {
+    fn a_common_prefix_becomes_one_node() {
         let tree = tree(&[&[1, 2, 3, 4], &[1, 2, 9]]);
-        let Walk { whole, part } = tree.walk(&base(), &[1, 2, 3, 7]);
-        assert_eq!(whole.iter().map(|&id| tree.node(id).end()).collect::<Vec<_>>(), [0, 2]);
-        assert_eq!(part.map(|(id, n)| (tree.node(id).tokens.clone(), n)), Some((vec![3, 4], 1)));
+        let Walk { nodes, partial } = tree.walk(&base(), &[1, 2, 3, 7]);
+        assert_eq!(nodes.iter().map(|&id| tree.node(id).end()).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(partial.map(|(id, n)| (tree.node(id).tokens.clone(), n)), Some((vec![3, 4], 1)));
         assert_eq!(tree.in_order().len(), 4);
         tree.check_integrity(&[], |_| false);
     }
 
     #[test]
-    fn a_split_and_a_join_leave_the_same_text_and_how_often_it_was_found() {
+    fn splitting_and_joining_preserve_tokens_and_hit_counts() {
         let mut tree = tree(&[&[1, 2, 3, 4]]);
-        let Walk { whole, .. } = tree.walk(&base(), &[1, 2, 3, 4]);
-        let node = whole[1];
+        let Walk { nodes, .. } = tree.walk(&base(), &[1, 2, 3, 4]);
+        let node = nodes[1];
         let upper = tree.split(node, 3);
         assert_eq!((tree.tokens_to(upper), tree.tokens_to(node)), (vec![1, 2, 3], vec![1, 2, 3, 4]));
         tree.node_mut(upper).n_hits = 2;
@@ -494,45 +490,45 @@ mod tests {
     }
 
     #[test]
-    fn variants_share_nothing() {
+    fn texts_with_different_adapters_share_no_nodes() {
         let tree = tree(&[&[1, 2, 3, 4]]);
         let adapted = AdapterSet::with_adapters([(3, 0.5)]);
-        assert!(tree.walk(&adapted.into(), &[1, 2, 3]).whole.is_empty());
+        assert!(tree.walk(&adapted.into(), &[1, 2, 3]).nodes.is_empty());
     }
 
     #[test]
-    fn a_text_whose_variant_changes_shares_what_is_before_that() {
+    fn a_text_shares_the_prefix_before_its_adapters_change() {
         let mut tree = tree(&[&[1, 2, 3, 4]]);
         let adapted = AdapterSet::with_adapters([(3, 0.5)]);
         let changing = AdapterSchedule::changing(AdapterSet::default(), 2, adapted.clone());
-        let Walk { whole, part } = tree.walk(&changing, &[1, 2, 3, 4]);
-        assert_eq!((whole.len(), part.map(|(_, n)| n)), (1, Some(2)), "what follows is computed in another way");
+        let Walk { nodes, partial } = tree.walk(&changing, &[1, 2, 3, 4]);
+        assert_eq!((nodes.len(), partial.map(|(_, n)| n)), (1, Some(2)), "the rest has another adapter set");
 
-        let upper = tree.split(part.unwrap().0, 2);
+        let upper = tree.split(partial.unwrap().0, 2);
         let root = tree.root(&adapted);
         let child = tree.add_child(upper, root, vec![3, 4]);
         tree.node_mut(child).n_reserved += 1;
-        let ends = |variants: &AdapterSchedule| tree.walk(variants, &[1, 2, 3, 4]).whole.last().copied();
+        let ends = |adapters: &AdapterSchedule| tree.walk(adapters, &[1, 2, 3, 4]).nodes.last().copied();
         assert_eq!(ends(&changing), Some(child));
         assert_ne!(ends(&base()), Some(child));
-        assert_eq!(ends(&adapted.into()), Some(root), "from its beginning on it is yet another text");
+        assert_eq!(ends(&adapted.into()), Some(root), "another adapter set from the start");
         tree.check_integrity(&[], |_| false);
     }
 
     #[test]
-    fn roots_of_variants_that_nothing_is_computed_with_any_more_are_taken_out() {
+    fn roots_of_unused_adapter_sets_are_removed() {
         let mut tree = tree(&[&[1, 2, 3, 4]]);
         let root_of_base = tree.root(&AdapterSet::default());
         let with = |scale: u16| AdapterSet::with_adapters([(0, f32::from(scale))]);
-        // One that stays, below the root of another variant.
+        // This root stays in use, below the root of another adapter set.
         let lasting = tree.root(&with(1));
-        let above = *tree.walk(&base(), &[1, 2, 3, 4]).whole.last().unwrap();
+        let above = *tree.walk(&base(), &[1, 2, 3, 4]).nodes.last().unwrap();
         let child = tree.add_child(above, lasting, vec![5, 6]);
         tree.node_mut(child).n_reserved += 1;
         for scale in 2..2_000 {
             let root = tree.root(&with(scale));
-            let gone = tree.add_child(root, root, vec![1, 2, 3]);
-            tree.remove(gone);
+            let unused = tree.add_child(root, root, vec![1, 2, 3]);
+            tree.remove(unused);
             assert!(tree.roots().count() <= MIN_ROOTS, "{} roots", tree.roots().count());
         }
         assert!(tree.nodes.len() < 2 * MIN_ROOTS, "{} nodes", tree.nodes.len());

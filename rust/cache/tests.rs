@@ -1,12 +1,12 @@
-//! The cache against a memory that only remembers tokens: what it says is held is held, whatever happens in which order.
+//! Tests the cache against a shadow memory that stores only tokens: after any operations, both hold the same.
 
 use std::collections::BTreeMap;
 
 mod blocks;
 mod costs;
+mod host_eviction;
 mod pins;
 mod properties;
-mod room;
 
 use super::*;
 
@@ -23,13 +23,13 @@ fn memory(forks: ForkRule) -> MemoryKind {
     }
 }
 
-/// What a model's memory would hold.
+/// The expected contents of the model's memory.
 #[derive(Default)]
 struct Shadow {
     sequences: BTreeMap<KvSeqId, Vec<Token>>,
-    /// Where their tokens are: the lowest cells that were free.
+    /// Cells of their tokens: the lowest cells that were free.
     cells: BTreeMap<KvSeqId, Vec<u32>>,
-    /// From which token on each of them has what a sliding window sees; all, where it is not named.
+    /// First position from which a sequence holds what a sliding window sees; 0 for sequences without an entry.
     whole_from: BTreeMap<KvSeqId, u32>,
     n_window: u32,
 }
@@ -41,8 +41,8 @@ impl Shadow {
             match op {
                 CacheOp::Fork { from, to, n_tokens } => {
                     let shared = self.sequences[&from][..n_tokens as usize].to_vec();
-                    assert!(self.sequences.get(&to).is_none_or(Vec::is_empty), "{to:?} holds nothing before");
-                    assert!(memory.holds_window(self.whole_from(from), n_tokens), "its window is there");
+                    assert!(self.sequences.get(&to).is_none_or(Vec::is_empty), "{to:?} is empty before");
+                    assert!(memory.holds_window(self.whole_from(from), n_tokens), "its window is complete");
                     self.sequences.insert(to, shared);
                     self.cells.insert(to, self.cells[&from][..n_tokens as usize].to_vec());
                     self.whole_from.insert(to, self.whole_from(from));
@@ -78,29 +78,29 @@ impl Shadow {
     }
 
     fn relocate(&mut self, Relocation { ids, range }: &Relocation) {
-        let which = range.start as usize..range.end as usize;
-        let moved: BTreeSet<u32> = self.cells[&ids[0]][which.clone()].iter().copied().collect();
+        let range_of_tokens = range.start as usize..range.end as usize;
+        let moved: BTreeSet<u32> = self.cells[&ids[0]][range_of_tokens.clone()].iter().copied().collect();
         for (id, cells) in &self.cells {
             let n_moved = cells.iter().filter(|cell| moved.contains(cell)).count();
-            assert_eq!(n_moved, if ids.contains(id) { moved.len() } else { 0 }, "all of them move with {ids:?}, and no others");
+            assert_eq!(n_moved, if ids.contains(id) { moved.len() } else { 0 }, "all cells of {ids:?} move, and no others");
         }
-        // Nobody has them while they are taken anew.
+        // The cells are free while new ones are taken.
         for id in ids {
-            self.cells.get_mut(id).expect("it holds cells")[which.clone()].fill(u32::MAX);
+            self.cells.get_mut(id).expect("it holds cells")[range_of_tokens.clone()].fill(u32::MAX);
         }
         let taken = self.lowest_free(length_of(moved.len()));
         for id in ids {
-            self.cells.get_mut(id).expect("it holds cells")[which.clone()].copy_from_slice(&taken);
+            self.cells.get_mut(id).expect("it holds cells")[range_of_tokens.clone()].copy_from_slice(&taken);
         }
     }
 
-    /// The cells of a window are used again that its end no longer sees.
+    /// Moves the window to the end of the sequence, which reuses the cells before it.
     fn move_on(&mut self, id: KvSeqId) {
         let n = length(&self.sequences[&id]);
         self.whole_from.insert(id, (n + 1).saturating_sub(self.n_window).max(self.whole_from(id)));
     }
 
-    /// A piece is all of the text up to its end, so that it can be checked where it is restored, after where its window begins.
+    /// Returns the start of the window, followed by the whole text up to the end of `range`, so that a reload can check it.
     fn save(&self, id: KvSeqId, range: Range<u32>) -> SavedState {
         let last_window = range.end.saturating_sub(self.n_window);
         let whole_from = self.whole_from(id).max(last_window).clamp(range.start, range.end);
@@ -109,17 +109,17 @@ impl Shadow {
         SavedState { bytes: words.flat_map(Token::to_le_bytes).collect(), whole_from }
     }
 
-    fn restore(&mut self, id: KvSeqId, restore: &Reload) {
-        let mut text: Vec<Token> = read(&restore.bytes);
-        let whole_from = u32::try_from(text.remove(0)).expect("a place");
+    fn reload(&mut self, id: KvSeqId, reload: &Reload) {
+        let mut text: Vec<Token> = read(&reload.bytes);
+        let whole_from = u32::try_from(text.remove(0)).expect("a position");
         let held = self.sequences.get_mut(&id).expect("it was placed");
-        assert_eq!(text[..held.len()], held[..], "a piece is restored after the text that it was saved of");
-        held.extend(&text[restore.kept.start as usize..restore.kept.end as usize]);
-        let taken = restore.piece.clone().zip(self.lowest_free(length_of(restore.piece.len())));
-        let kept: Vec<u32> = taken.filter(|(position, _)| restore.kept.contains(position)).map(|(_, cell)| cell).collect();
+        assert_eq!(text[..held.len()], held[..], "an entry is reloaded after the text that it was saved of");
+        held.extend(&text[reload.kept.start as usize..reload.kept.end as usize]);
+        let taken = reload.range.clone().zip(self.lowest_free(length_of(reload.range.len())));
+        let kept: Vec<u32> = taken.filter(|(position, _)| reload.kept.contains(position)).map(|(_, cell)| cell).collect();
         self.cells.entry(id).or_default().extend(kept);
-        if whole_from > restore.kept.start {
-            self.whole_from.insert(id, whole_from.min(restore.kept.end));
+        if whole_from > reload.kept.start {
+            self.whole_from.insert(id, whole_from.min(reload.kept.end));
         }
     }
 }
@@ -133,31 +133,31 @@ struct Bench {
     cache: KvCache,
     shadow: Shadow,
     forks: ForkRule,
-    /// How what is written and looked for is computed.
-    variants: AdapterSchedule,
+    /// Adapters of the texts that are written and matched.
+    adapters: AdapterSchedule,
 }
 
 impl Bench {
-    fn new(n_cells: u32, n_ids: u32, forks: ForkRule, max_store_bytes: Option<u64>) -> Self {
-        Self::of(memory(forks), n_cells, n_ids, max_store_bytes)
+    fn new(n_cells: u32, n_ids: u32, forks: ForkRule, max_host_bytes: Option<u64>) -> Self {
+        Self::of(memory(forks), n_cells, n_ids, max_host_bytes)
     }
 
-    fn of(memory: MemoryKind, n_cells: u32, n_ids: u32, max_store_bytes: Option<u64>) -> Self {
-        let cache = KvCache::new(n_cells, n_ids, memory, max_store_bytes);
+    fn of(memory: MemoryKind, n_cells: u32, n_ids: u32, max_host_bytes: Option<u64>) -> Self {
+        let cache = KvCache::new(n_cells, n_ids, memory, max_host_bytes);
         let shadow = Shadow { n_window: memory.n_window, ..Shadow::default() };
-        Self { cache, shadow, forks: memory.forks, variants: AdapterSchedule::default() }
+        Self { cache, shadow, forks: memory.forks, adapters: AdapterSchedule::default() }
     }
 
     fn find(&self, tokens: &[Token], at_least: u32) -> PrefixMatch {
         let n = length(tokens);
-        let wanted = PrefixQuery { variants: &self.variants, tokens, at_least, at_most: n, takes_logits: false };
+        let query = PrefixQuery { adapters: &self.adapters, tokens, at_least, at_most: n, takes_logits: false };
         let can_fork = |id, n_held, n| match self.forks {
             ForkRule::Anywhere => n <= n_held,
             ForkRule::InWindow => n <= n_held && self.cache.kind.holds_window(self.shadow.whole_from(id), n),
             ForkRule::AtEnd => n == n_held,
         };
-        let matched = self.cache.find(&wanted, can_fork).unwrap_or_default();
-        assert!(matched.source.is_none_or(|id| !self.cache.is_private(id)), "what is private is not found");
+        let matched = self.cache.find(&query, can_fork).unwrap_or_default();
+        assert!(matched.source.is_none_or(|id| !self.cache.is_private(id)), "a private path is never matched");
         matched
     }
 
@@ -165,52 +165,57 @@ impl Bench {
         self.remove_tail(max_units, EvictionReason::Pressed, true)
     }
 
-    /// `false` where nothing leaves.
-    fn remove_tail(&mut self, max_units: u64, why: EvictionReason, can_save: bool) -> bool {
-        let Some(departure) = self.cache.next_removal(max_units, why) else { return false };
+    /// Removes a part of an idle path; returns `false` if none was removed.
+    fn remove_tail(&mut self, max_units: u64, reason: EvictionReason, can_save: bool) -> bool {
+        let Some(removal) = self.cache.next_removal(max_units, reason) else { return false };
         self.shadow.follow(&mut self.cache);
-        let range = departure.saves.clone().filter(|_| can_save);
-        let saved = range.map(|range| self.shadow.save(departure.id, range));
-        let has_left = self.cache.remove_tail(&departure, saved, why);
+        let range = removal.saves.clone().filter(|_| can_save);
+        let saved = range.map(|range| self.shadow.save(removal.id, range));
+        let was_removed = self.cache.remove_tail(&removal, saved, reason);
         self.shadow.follow(&mut self.cache);
-        has_left
+        was_removed
     }
 
-    /// Places `tokens` over what is known of them, restores and computes the rest. `None` where there is no room.
+    /// Places `tokens` on their longest cached prefix, and reloads and computes the rest. Returns `None` if there are too few
+    /// cells or ids.
     fn write(&mut self, tokens: &[Token]) -> Option<KvSeqId> {
-        self.cache.touch(&self.variants, tokens);
+        self.cache.touch(&self.adapters, tokens);
         while !self.cache.has_free_id() {
             if !self.evict(u64::MAX) {
                 return None;
             }
         }
         let matched = self.find(tokens, 1);
-        let id = self.cache.place(&self.variants, Some(&matched)).expect("an id is free");
+        let id = self.cache.place(&self.adapters, Some(&matched)).expect("an id is free");
         self.shadow.follow(&mut self.cache);
-        assert_eq!(self.shadow.sequences.entry(id).or_default(), &tokens[..matched.n_pool as usize], "what is forked");
-        for restore in &matched.restores {
-            let n = (restore.piece.end - restore.piece.start) as usize;
+        assert_eq!(self.shadow.sequences.entry(id).or_default(), &tokens[..matched.n_device as usize], "the forked tokens");
+        for reload in &matched.reloads {
+            let n = (reload.range.end - reload.range.start) as usize;
             if !self.free_cells(n) {
                 self.cache.unpin(id);
                 return None;
             }
-            self.shadow.restore(id, restore);
-            let kept = restore.kept.start as usize..restore.kept.end as usize;
-            self.cache.restored(id, &tokens[kept], &restore.piece);
+            self.shadow.reload(id, reload);
+            let kept = reload.kept.start as usize..reload.kept.end as usize;
+            self.cache.record_reload(id, &tokens[kept], &reload.range);
             self.shadow.follow(&mut self.cache);
         }
-        assert_eq!(self.shadow.sequences[&id], &tokens[..matched.n_tokens() as usize], "what is restored is of the text");
+        assert_eq!(
+            self.shadow.sequences[&id],
+            &tokens[..matched.n_tokens() as usize],
+            "the reloaded tokens are those of the text"
+        );
         let whole_from = self.shadow.whole_from(id);
-        assert!(self.cache.kind.holds_window(whole_from, matched.n_tokens()), "its window is whole from {whole_from} on");
+        assert!(self.cache.kind.holds_window(whole_from, matched.n_tokens()), "its window is complete from {whole_from} on");
         let rest = &tokens[matched.n_tokens() as usize..];
-        let has_room = self.free_cells(rest.len());
-        let n = if has_room { rest.len() } else { rest.len().min(self.cache.n_free()) };
+        let fits = self.free_cells(rest.len());
+        let n = if fits { rest.len() } else { rest.len().min(self.cache.n_free()) };
         self.grow(id, &rest[..n]);
         Some(id)
     }
 
     fn place_private(&mut self) -> KvSeqId {
-        let id = self.cache.place_private(&self.variants).expect("an id is free");
+        let id = self.cache.place_private(&self.adapters).expect("an id is free");
         self.shadow.follow(&mut self.cache);
         self.shadow.sequences.entry(id).or_default();
         id
@@ -239,11 +244,15 @@ impl Bench {
     fn check(&self) {
         self.cache.check_integrity();
         for (id, _) in self.cache.paths() {
-            assert_eq!(self.cache.tokens_of(id), self.shadow.sequences[&id], "the memory holds what the cache says of {id:?}");
-            let cells: Vec<u32> = self.cache.strands.cells_from(id, 0).map(|cell| cell.0).collect();
+            assert_eq!(
+                self.cache.tokens_of(id),
+                self.shadow.sequences[&id],
+                "the memory and the cache hold the same tokens for {id:?}"
+            );
+            let cells: Vec<u32> = self.cache.cell_runs.cells_from(id, 0).map(|cell| cell.0).collect();
             assert_eq!(&cells, self.shadow.cells.get(&id).unwrap_or(&Vec::new()), "the cells of {id:?}");
-            let backwards = self.cache.strands.cells_reversed(id, 0..self.cache.n_held(id)).map(|cell| cell.0);
-            assert!(backwards.eq(cells.iter().rev().copied()), "the same the other way round");
+            let backwards = self.cache.cell_runs.cells_reversed(id, 0..self.cache.n_held(id)).map(|cell| cell.0);
+            assert!(backwards.eq(cells.iter().rev().copied()), "the same cells in reverse");
         }
     }
 }
@@ -267,7 +276,7 @@ impl Random {
 }
 
 #[test]
-fn paths_with_a_common_prefix_share_its_cells() {
+fn paths_share_the_cells_of_a_common_prefix() {
     let mut bench = bench();
     bench.write(&[1, 2, 3, 4]).unwrap();
     bench.write(&[1, 2, 3, 5, 6]).unwrap();
@@ -276,12 +285,12 @@ fn paths_with_a_common_prefix_share_its_cells() {
 }
 
 #[test]
-fn what_a_running_sequence_computed_is_shared_up_to_its_last_token() {
+fn tokens_of_a_running_sequence_are_shared_up_to_its_last_token() {
     let mut bench = bench();
     let running = bench.write(&text(1, 20)).unwrap();
     bench.grow(running, &[7, 8]);
     let longer = [text(1, 20), vec![7, 9]].concat();
-    assert_eq!(bench.find(&longer, 16).n_pool, 21);
+    assert_eq!(bench.find(&longer, 16).n_device, 21);
     bench.write(&longer).unwrap();
     bench.grow(running, &[10]);
     assert_eq!(bench.cache.n_used(), 24);
@@ -289,12 +298,12 @@ fn what_a_running_sequence_computed_is_shared_up_to_its_last_token() {
 }
 
 #[test]
-fn a_private_path_shares_nothing_and_leaves_nothing() {
+fn a_private_path_shares_no_cells_and_is_dropped_when_it_ends() {
     let mut bench = bench();
     let shared = bench.write(&text(1, 40)).unwrap();
     let private = bench.place_private();
     bench.grow(private, &text(1, 60));
-    assert_eq!(bench.find(&text(1, 60), 1).n_tokens(), 40, "what the other one holds");
+    assert_eq!(bench.find(&text(1, 60), 1).n_tokens(), 40, "the shared path is matched, not the private one");
     assert_eq!(bench.cache.n_used(), 100);
     bench.check();
     bench.end(private);
@@ -312,7 +321,7 @@ fn a_private_path_shares_nothing_and_leaves_nothing() {
 }
 
 #[test]
-fn the_cells_of_a_private_path_stay_where_they_are() {
+fn cells_of_a_private_path_are_not_relocated() {
     let mut bench = Bench::new(2000, 8, ForkRule::Anywhere, Some(0));
     let low = bench.write(&text(1, 1500)).unwrap();
     let private = bench.place_private();
@@ -324,13 +333,13 @@ fn the_cells_of_a_private_path_stay_where_they_are() {
 }
 
 #[test]
-fn a_path_that_another_contains_gives_its_id_back() {
+fn a_path_that_another_contains_frees_its_id() {
     let mut bench = bench();
     let short = bench.write(&text(1, 20)).unwrap();
     bench.end(short);
     assert_eq!(bench.cache.n_ids_used(), 1);
     let long = bench.write(&text(1, 30)).unwrap();
-    assert_eq!(bench.cache.n_ids_used(), 1, "the longer one holds all of it");
+    assert_eq!(bench.cache.n_ids_used(), 1, "the longer path contains the shorter one");
     let again = bench.write(&text(1, 25)).unwrap();
     bench.end(again);
     assert_eq!(bench.cache.n_ids_used(), 1);
@@ -340,7 +349,7 @@ fn a_path_that_another_contains_gives_its_id_back() {
 }
 
 #[test]
-fn branches_that_wrote_the_same_text_are_one_path_when_they_end() {
+fn branches_with_equal_tokens_become_one_path_when_they_end() {
     let mut bench = bench();
     let ids: Vec<_> = (0..3).map(|_| bench.write(&text(1, 20)).unwrap()).collect();
     for &id in &ids {
@@ -355,7 +364,7 @@ fn branches_that_wrote_the_same_text_are_one_path_when_they_end() {
 }
 
 #[test]
-fn the_least_recently_used_leaf_leaves_first_and_comes_back() {
+fn the_least_recently_used_leaf_is_offloaded_first_and_reloaded() {
     let mut bench = bench();
     let trunk = text(1, 20);
     for seed in [2, 3] {
@@ -363,17 +372,17 @@ fn the_least_recently_used_leaf_leaves_first_and_comes_back() {
         bench.end(id);
     }
     assert!(bench.evict(u64::MAX));
-    assert_eq!(bench.cache.n_used(), 30, "the older branch left, the trunk and the younger one stay");
+    assert_eq!(bench.cache.n_used(), 30, "the older branch was removed, the trunk and the younger one stay");
     let older = [trunk.clone(), text(2, 10)].concat();
     let found = bench.find(&older, 16);
-    assert_eq!((found.n_pool, found.n_tokens()), (20, 30));
+    assert_eq!((found.n_device, found.n_tokens()), (20, 30));
     bench.write(&older).unwrap();
     assert_eq!(bench.cache.counts().n_restored, 10);
     bench.check();
 }
 
 #[test]
-fn what_was_saved_once_leaves_without_a_save() {
+fn a_saved_path_is_removed_without_another_save() {
     let mut bench = bench();
     let id = bench.write(&text(1, 20)).unwrap();
     bench.end(id);
@@ -387,17 +396,17 @@ fn what_was_saved_once_leaves_without_a_save() {
 }
 
 #[test]
-fn a_long_leaf_leaves_in_pieces_that_cost_what_may_be_spent() {
+fn a_long_leaf_is_offloaded_in_parts_within_the_cost_limit() {
     let mut bench = bench();
     let id = bench.write(&text(1, 90)).unwrap();
     bench.end(id);
-    // Adjacent cells: one run costs two tokens more.
+    // The cells are adjacent: the run costs two tokens more.
     assert_eq!(bench.cache.next_removal(42, EvictionReason::Pressed).unwrap().saves, Some(50..90));
     assert_eq!(bench.cache.next_removal(1, EvictionReason::Pressed).unwrap().saves, Some(74..90), "16 tokens at least");
     bench.evict(42);
     assert_eq!(bench.cache.n_used(), 50);
     let found = bench.find(&text(1, 90), 16);
-    assert_eq!((found.n_pool, found.n_tokens()), (50, 90));
+    assert_eq!((found.n_device, found.n_tokens()), (50, 90));
     bench.check();
 }
 
@@ -413,12 +422,12 @@ fn scattered_cells_cost_more_to_save() {
     }
     bench.end(a);
     bench.end(b);
-    let departure = bench.cache.next_removal(60, EvictionReason::Pressed).unwrap();
-    assert_eq!((departure.saves, departure.n_units), (Some(11..31), 60));
+    let removal = bench.cache.next_removal(60, EvictionReason::Pressed).unwrap();
+    assert_eq!((removal.saves, removal.n_units), (Some(11..31), 60));
 }
 
 #[test]
-fn a_request_that_ends_inside_a_stored_piece_keeps_what_it_needs_of_it() {
+fn a_request_that_ends_inside_a_host_cache_entry_keeps_only_its_part() {
     let mut bench = bench();
     let id = bench.write(&text(1, 60)).unwrap();
     bench.end(id);
@@ -430,8 +439,8 @@ fn a_request_that_ends_inside_a_stored_piece_keeps_what_it_needs_of_it() {
 }
 
 #[test]
-fn a_full_store_drops_what_was_used_longest_ago() {
-    // Room for two pieces.
+fn a_full_host_cache_drops_the_least_recently_used_entry() {
+    // The host cache holds two entries.
     let mut bench = Bench::new(100, 8, ForkRule::Anywhere, Some(2 * (31 * 4 + 512)));
     for seed in 1..=3 {
         let id = bench.write(&text(seed, 30)).unwrap();
@@ -445,7 +454,7 @@ fn a_full_store_drops_what_was_used_longest_ago() {
 }
 
 #[test]
-fn without_a_store_what_leaves_is_forgotten() {
+fn without_a_host_cache_removed_tokens_are_lost() {
     let mut bench = Bench::new(100, 8, ForkRule::Anywhere, Some(0));
     let id = bench.write(&text(1, 30)).unwrap();
     bench.end(id);
@@ -456,7 +465,7 @@ fn without_a_store_what_leaves_is_forgotten() {
 }
 
 #[test]
-fn a_pinned_prefix_outlives_everything_that_is_not() {
+fn a_pinned_prefix_outlives_unpinned_ones() {
     let mut bench = Bench::new(100, 8, ForkRule::Anywhere, Some(2 * (31 * 4 + 512)));
     let id = bench.write(&text(1, 30)).unwrap();
     let pinned = bench.cache.pin(id).unwrap();
@@ -475,12 +484,12 @@ fn a_pinned_prefix_outlives_everything_that_is_not() {
         bench.end(id);
         while bench.evict(u64::MAX) {}
     }
-    assert_eq!(bench.find(&text(1, 30), 16).n_tokens(), 0, "now it goes as others do");
+    assert_eq!(bench.find(&text(1, 30), 16).n_tokens(), 0, "an unpinned prefix is evicted like others");
     bench.check();
 }
 
 #[test]
-fn without_a_store_a_pinned_prefix_stays_in_the_pool() {
+fn without_a_host_cache_a_pinned_prefix_stays_in_the_device_cache() {
     let mut bench = Bench::new(100, 8, ForkRule::Anywhere, Some(0));
     let id = bench.write(&text(1, 30)).unwrap();
     let pinned = bench.cache.pin(id).unwrap();
@@ -494,7 +503,7 @@ fn without_a_store_a_pinned_prefix_stays_in_the_pool() {
 }
 
 #[test]
-fn an_erased_text_is_forgotten_as_far_as_nobody_else_holds_it() {
+fn erasing_a_text_removes_the_part_that_no_other_path_holds() {
     let mut bench = bench();
     let (trunk, a, b) = (text(1, 20), text(2, 10), text(3, 10));
     for tail in [&a, &b] {
@@ -502,19 +511,19 @@ fn an_erased_text_is_forgotten_as_far_as_nobody_else_holds_it() {
         bench.end(id);
     }
     bench.evict(u64::MAX);
-    bench.cache.erase(&bench.variants, &[trunk.clone(), a.clone()].concat(), 0);
+    bench.cache.erase(&bench.adapters, &[trunk.clone(), a.clone()].concat(), 0);
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!(bench.find(&[trunk.clone(), a].concat(), 16).n_tokens(), 20);
-    bench.cache.erase(&bench.variants, &[trunk.clone(), b].concat(), 0);
+    bench.cache.erase(&bench.adapters, &[trunk.clone(), b].concat(), 0);
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!((bench.find(&trunk, 16).n_tokens(), bench.cache.n_used(), bench.cache.host_cache_size().2), (0, 0, 0));
 }
 
 #[test]
-fn cells_that_lie_high_are_moved_down_for_all_who_share_them() {
-    // However many are used, they end in as few steps of llama.cpp's as can be, though for so little it would not have begun.
+fn high_cells_are_relocated_for_all_their_holders() {
+    // The number of steps after compaction is minimal, although it would not start for so little.
     for (n_low, n_trunk, n_most) in [(1500, 40, 256), (1300, 340, 512)] {
         let mut bench = Bench::new(2000, 8, ForkRule::Anywhere, Some(0));
         let low = bench.write(&text(1, n_low)).unwrap();
@@ -527,7 +536,7 @@ fn cells_that_lie_high_are_moved_down_for_all_who_share_them() {
         let mut n_moves = 0;
         while let Some(relocation) = bench.cache.next_relocation(24) {
             assert!(relocation.range.len() <= 24 && !relocation.ids.is_empty());
-            bench.cache.relocated(&relocation);
+            bench.cache.record_relocation(&relocation);
             bench.shadow.relocate(&relocation);
             bench.check();
             n_moves += 1;
@@ -541,15 +550,16 @@ fn cells_that_lie_high_are_moved_down_for_all_who_share_them() {
 }
 
 #[test]
-fn a_saved_piece_is_no_use_where_its_window_reaches_into_what_another_path_lost() {
+fn an_entry_is_useless_if_its_window_reaches_into_cells_that_another_path_lost() {
     let mut bench = Bench::new(200, 8, ForkRule::InWindow, Some(1 << 20));
     let [trunk, short, long] = [text(1, 70), text(2, 5), text(3, 50)];
     let [short, long] = [short, long].map(|branch| [&trunk[..], &branch].concat());
     for path in [&short, &long] {
-        let id = bench.write(path).expect("there is room");
+        let id = bench.write(path).expect("cells and ids are free");
         bench.end(id);
     }
-    // The short branch is saved while the end of the trunk is there, the trunk when it no longer is.
+    // The short branch is saved while the device cache still has the window at the end of the trunk; the trunk is saved after
+    // it was lost.
     assert!(bench.evict(u64::MAX));
     for (id, _) in bench.cache.paths() {
         bench.shadow.move_on(id);
@@ -563,44 +573,44 @@ fn a_saved_piece_is_no_use_where_its_window_reaches_into_what_another_path_lost(
 }
 
 #[test]
-fn a_saved_window_is_found_where_the_one_in_the_pool_has_moved_on() {
+fn a_saved_window_is_matched_after_the_window_in_the_device_cache_has_moved_on() {
     let mut bench = Bench::new(200, 8, ForkRule::InWindow, Some(1 << 20));
     let trunk = text(1, 70);
-    let id = bench.write(&trunk).expect("there is room");
+    let id = bench.write(&trunk).expect("cells and ids are free");
     bench.end(id);
     while bench.evict(u64::MAX) {}
-    let id = bench.write(&[&trunk[..], &text(2, 50)].concat()).expect("there is room");
+    let id = bench.write(&[&trunk[..], &text(2, 50)].concat()).expect("cells and ids are free");
     let tokens = [&trunk[..], &text(3, 9)].concat();
-    let wanted = PrefixQuery { variants: &bench.variants, tokens: &tokens, at_least: 1, at_most: 79, takes_logits: false };
+    let query = PrefixQuery { adapters: &bench.adapters, tokens: &tokens, at_least: 1, at_most: 79, takes_logits: false };
     for (first_fork, source) in [(70, Some(id)), (71, None)] {
-        let matched = bench.cache.find(&wanted, |_, _, n| n >= first_fork).expect("it is in both tiers");
+        let matched = bench.cache.find(&query, |_, _, n| n >= first_fork).expect("the prefix is in both tiers");
         assert_eq!((matched.source, matched.n_tokens()), (source, 70));
     }
 }
 
 #[test]
-fn a_state_is_found_only_where_it_was_kept() {
+fn a_state_matches_only_at_its_checkpoint_or_end() {
     let mut bench = Bench::new(100, 8, ForkRule::AtEnd, Some(1 << 20));
     let id = bench.write(&text(1, 20)).unwrap();
     let bytes = bench.shadow.save(id, 0..20).bytes;
     assert!(bench.cache.add_checkpoint(id, 20, bytes, Some([1.0, 2.0].into())));
     bench.grow(id, &[7, 8, 9]);
     assert_eq!(bench.find(&[text(1, 20), vec![7]].concat(), 16).n_tokens(), 20);
-    assert_eq!(bench.find(&[text(1, 20), vec![7, 8, 9, 1]].concat(), 16).n_pool, 23);
+    assert_eq!(bench.find(&[text(1, 20), vec![7, 8, 9, 1]].concat(), 16).n_device, 23);
     assert_eq!(bench.find(&text(1, 19), 16).n_tokens(), 0);
     let prompt = text(1, 20);
-    let exact = PrefixQuery { variants: &bench.variants, tokens: &prompt, at_least: 16, at_most: 19, takes_logits: true };
+    let exact = PrefixQuery { adapters: &bench.adapters, tokens: &prompt, at_least: 16, at_most: 19, takes_logits: true };
     let found = bench.cache.find(&exact, |_, n_held, n| n == n_held).unwrap();
     assert_eq!((found.n_tokens(), found.logits.as_deref()), (20, Some(&[1.0, 2.0][..])));
     bench.end(id);
     bench.evict(u64::MAX);
-    assert_eq!(bench.find(&[text(1, 20), vec![7, 8, 9, 1]].concat(), 16).n_tokens(), 23, "its end was kept as it left");
+    assert_eq!(bench.find(&[text(1, 20), vec![7, 8, 9, 1]].concat(), 16).n_tokens(), 23, "its end was saved at its removal");
     bench.check();
 }
 
 #[test]
-fn a_store_smaller_than_a_path_keeps_its_beginning_and_what_leaves_early_stays() {
-    // Room for 40 tokens and their overhead.
+fn an_early_removal_stops_when_the_host_cache_is_full() {
+    // Bytes of 40 tokens and their overhead.
     let mut bench = Bench::new(200, 8, ForkRule::Anywhere, Some(40 * 4 + 512));
     let id = bench.write(&text(1, 100)).unwrap();
     bench.end(id);
@@ -609,16 +619,16 @@ fn a_store_smaller_than_a_path_keeps_its_beginning_and_what_leaves_early_stays()
     bench.shadow.follow(&mut bench.cache);
     let saved = SavedState { bytes: vec![0; 160].into(), whole_from: 60 };
     assert!(bench.cache.remove_tail(&early, Some(saved), EvictionReason::Early));
-    assert_eq!(bench.cache.next_removal(42, EvictionReason::Early), None, "the rest would push out what follows it");
+    assert_eq!(bench.cache.next_removal(42, EvictionReason::Early), None, "saving the rest would drop its continuation");
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!(bench.find(&text(1, 100), 16).n_tokens(), 100);
     let refused = bench.cache.next_removal(42, EvictionReason::Pressed).unwrap();
-    assert!(refused.saves.is_some(), "but where its cells are needed, it goes before what would be of no use without it");
+    assert!(refused.saves.is_some(), "under pressure, the rest has priority over its continuation, which depends on it");
 }
 
 #[test]
-fn a_piece_that_was_cut_often_is_restored_once() {
+fn an_entry_that_was_split_several_times_is_reloaded_once() {
     let mut bench = Bench::new(400, 20, ForkRule::Anywhere, Some(1 << 20));
     let id = bench.write(&text(1, 120)).unwrap();
     bench.end(id);
@@ -629,11 +639,11 @@ fn a_piece_that_was_cut_often_is_restored_once() {
     }
     while bench.evict(u64::MAX) {}
     bench.check();
-    assert_eq!(bench.find(&text(1, 120), 16).restores.len(), 1);
+    assert_eq!(bench.find(&text(1, 120), 16).reloads.len(), 1);
 }
 
 #[test]
-fn a_pinned_beginning_does_not_keep_what_went_on_after_it() {
+fn a_pinned_prefix_does_not_keep_its_continuation() {
     let mut bench = Bench::new(200, 8, ForkRule::Anywhere, Some(1 << 20));
     let id = bench.write(&text(1, 100)).unwrap();
     bench.end(id);
@@ -642,19 +652,19 @@ fn a_pinned_beginning_does_not_keep_what_went_on_after_it() {
     bench.cache.pin(id).unwrap();
     bench.shadow.follow(&mut bench.cache);
     while bench.evict(u64::MAX) {}
-    bench.cache.erase(&bench.variants, &text(1, 100), 0);
+    bench.cache.erase(&bench.adapters, &text(1, 100), 0);
     bench.check();
-    let (n_bytes, _, n_pieces) = bench.cache.host_cache_size();
-    assert!(n_pieces == 1 && n_bytes < 700, "{n_bytes} bytes in {n_pieces} pieces");
+    let (n_bytes, _, n_entries) = bench.cache.host_cache_size();
+    assert!(n_entries == 1 && n_bytes < 700, "{n_bytes} bytes in {n_entries} entries");
     assert_eq!(bench.find(&text(1, 20), 16).n_tokens(), 20);
 }
 
 #[test]
-fn lost_cells_leave_a_pinned_prefix_to_be_computed_again() {
+fn a_pinned_prefix_whose_cells_were_lost_is_computed_again() {
     let mut bench = Bench::new(200, 8, ForkRule::Anywhere, Some(0));
     let id = bench.write(&text(1, 30)).unwrap();
     let pinned = bench.cache.pin(id).unwrap();
-    bench.cache.lose(&[id]);
+    bench.cache.invalidate(&[id]);
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!((bench.cache.n_used(), bench.find(&text(1, 30), 16).n_tokens()), (0, 0));
@@ -663,7 +673,7 @@ fn lost_cells_leave_a_pinned_prefix_to_be_computed_again() {
 }
 
 #[test]
-fn a_window_that_ends_inside_a_longer_path_gives_its_id_where_ids_are_needed() {
+fn a_window_that_ends_inside_a_longer_path_is_dropped_when_ids_run_out() {
     let mut bench = Bench::new(400, 4, ForkRule::InWindow, Some(0));
     let long = bench.write(&text(1, 100)).unwrap();
     for n in 40..60 {

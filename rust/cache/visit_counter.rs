@@ -1,25 +1,25 @@
-//! Counts what a call looks at, so that tests can hold its cost to a bound without a clock: nodes, strands, cells that are walked
-//! one by one, entries, and words of bits. Outside of tests nothing is counted.
+//! Counts the items that a call visits, so that tests can bound its cost without a clock: nodes, cell runs, cells that are
+//! walked one by one, entries, and words of bits. Outside of tests, nothing is counted.
 
 #[cfg(test)]
 thread_local! {
-    static N_LOOKED_AT: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    static N_VISITED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// So many more things were looked at.
+/// Adds `n` visits.
 #[cfg(test)]
 pub(super) fn count_visited(n: usize) {
-    N_LOOKED_AT.with(|count| count.set(count.get() + n as u64));
+    N_VISITED.with(|count| count.set(count.get() + n as u64));
 }
 
-/// So many more things were looked at.
+/// Does nothing outside of tests.
 #[cfg(not(test))]
 pub(super) fn count_visited(_: usize) {}
 
-/// How much `call` looks at, and what it returns.
+/// Returns the number of visits of `call`, and its result.
 #[cfg(test)]
-pub(super) fn of<T>(call: impl FnOnce() -> T) -> (u64, T) {
-    let before = N_LOOKED_AT.with(std::cell::Cell::get);
+pub(super) fn count_visits<T>(call: impl FnOnce() -> T) -> (u64, T) {
+    let before = N_VISITED.with(std::cell::Cell::get);
     let result = call();
-    (N_LOOKED_AT.with(std::cell::Cell::get) - before, result)
+    (N_VISITED.with(std::cell::Cell::get) - before, result)
 }

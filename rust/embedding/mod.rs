@@ -1,16 +1,16 @@
-//! Texts become vectors, or scores.
+//! Embeddings and reranking scores of texts.
 //!
-//! A second worker beside the engine's: a thread with a context of its own over the same weights, both made when they are first
-//! needed. It takes texts of all requests in turns, computes as many together as a batch holds, and keeps nothing of them but, where
-//! it serves, what they begin with.
+//! A worker thread with its own context over the engine's weights; both are created for the first request. It serves the
+//! requests round-robin, computes as many texts together as a batch holds, and keeps only common prefixes of texts between
+//! batches.
 //!
-//! | file | holds |
+//! | file | contents |
 //! | --- | --- |
-//! | `shape.rs` | what the context is made for: its numbers, settled from the model |
-//! | `queue.rs` | requests that wait, and which texts are computed next; pure |
-//! | `normalize.rs` | a vector's length; pure |
-//! | `prefixes.rs` | which texts of a batch begin alike; pure |
-//! | `beginnings.rs` | what texts begin with is computed once, and kept for later batches; pure |
+//! | `shape.rs` | the dimensions of the context, derived from the model |
+//! | `queue.rs` | waiting requests, and the choice of the next batch; pure |
+//! | `normalize.rs` | scaling of embeddings; pure |
+//! | `shared_prefixes.rs` | common prefixes of the texts of a batch; pure |
+//! | `prefix_cache.rs` | computes common prefixes once and keeps them for later batches; pure |
 //! | `worker.rs` | the thread |
 
 mod normalize;
@@ -28,31 +28,31 @@ pub use worker::{Embedder, PendingEmbeddings, Stats};
 
 use crate::request::{Prompt, Token};
 
-/// What a batch of texts came to.
+/// The result of a batch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EncodedBatch {
-    /// For each text its rows one after the other, each [`EmbedderShape::width`] numbers.
+    /// For each text, its rows one after the other, each of [`EmbedderShape::width`] numbers.
     pub vectors: Vec<Vec<f32>>,
-    /// Tokens that were computed for them: what texts have in common is computed once.
+    /// Number of tokens that were computed; common prefixes count once.
     pub n_computed: usize,
 }
 
-/// A model that turns texts into vectors. Made and used on the worker's thread.
+/// A model that computes embeddings. Created and used on the worker's thread.
 pub trait Encoder {
-    /// Computes the vectors of texts, none of them empty: at most [`EmbedderShape::n_sequences`], of at most [`EmbedderShape::n_batch`] tokens
-    /// together.
+    /// Computes the embeddings of at most [`EmbedderShape::n_sequences`] non-empty texts, of at most [`EmbedderShape::n_batch`]
+    /// tokens together.
     ///
     /// # Errors
-    /// What the backend answered, in words.
+    /// The backend's error message.
     fn encode(&mut self, texts: &[Vec<Token>]) -> Result<EncodedBatch, String>;
 
-    /// Computes the vectors of one text with pictures or sounds, all of whose vectors are there, of at most [`EmbedderShape::n_longest`]
-    /// places.
+    /// Computes the embeddings of one text with images or audio, which are all encoded. It has at most
+    /// [`EmbedderShape::n_longest`] positions.
     ///
     /// # Errors
-    /// What the backend answered, in words.
+    /// The backend's error message.
     fn encode_mixed(&mut self, prompt: &Prompt) -> Result<EncodedBatch, String>;
 
-    /// Bytes that the context takes beside the weights.
+    /// Bytes of the context, without the weights.
     fn n_bytes(&self) -> u64;
 }

@@ -1,23 +1,23 @@
-//! The length that a vector is brought to.
+//! Normalization of embeddings.
 
-/// How a vector is scaled, by llama.cpp's numbers (`--embd-normalize`).
+/// The scaling of an embedding, with llama.cpp's number (`--embd-normalize`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Normalization {
-    /// Not at all: −1.
+    /// Unchanged: −1.
     None,
-    /// Its largest number becomes 32,760, so that it fits into 16 bits: 0.
+    /// The largest absolute value becomes 32,760, so that the numbers fit into 16 bits: 0.
     MaxAbs,
-    /// Its numbers add up to 1, without their signs: 1.
+    /// The absolute values add up to 1: 1.
     Taxicab,
-    /// Its length becomes 1: 2.
+    /// The Euclidean norm becomes 1: 2.
     #[default]
     Euclidean,
-    /// Its p-norm becomes 1: `p`, above 2.
+    /// The p-norm becomes 1: `p`, above 2.
     P(i32),
 }
 
 impl Normalization {
-    /// The one of this number; `None` below −1.
+    /// The normalization with this number; `None` below −1.
     #[must_use]
     pub fn numbered(number: i32) -> Option<Self> {
         match number {
@@ -30,7 +30,7 @@ impl Normalization {
         }
     }
 
-    /// Scales `vector`; one of zeros stays as it is. Sums are made as llama.cpp makes them, in `f64`, of products in `f32`.
+    /// Scales `vector`; a zero vector is unchanged. Like llama.cpp, sums `f32` products in `f64`.
     pub fn apply(self, vector: &mut [f32]) {
         let numbers = vector.iter().map(|number| number.abs());
         let size = match self {
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_llama_cpp_scales_as_there() {
+    fn every_normalization_scales_as_llama_cpp_does() {
         assert_eq!(scaled(-1), [3.0, 0.0, -4.0]);
         assert_eq!(scaled(0), [24_570.0, 0.0, -32_760.0]);
         for p in 1..=3 {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_stay_zeros() {
+    fn a_zero_vector_is_unchanged() {
         let mut zeros = vec![0.0; 3];
         Normalization::Euclidean.apply(&mut zeros);
         assert_eq!(zeros, [0.0; 3]);

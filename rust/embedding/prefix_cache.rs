@@ -1,8 +1,8 @@
-//! What texts begin with in common is computed once, in a batch and over batches, where a model is causal and a text's vector is that
-//! of its last token. Pure: what the model's memory does is said to it.
+//! Computes common prefixes of texts once, within a batch and across batches, for causal models whose embedding is the output
+//! of the last token. Pure: the model's memory is a parameter.
 //!
-//! The books are the cache's that completions have, with no store beside the cells: the tree of beginnings, who holds them, which
-//! were used last, and where a memory with a sliding window can be gone on from.
+//! The bookkeeping is the completions' [`KvCache`] without a host cache: the prefix tree, the holders of cells, the order of
+//! last use, and the positions at which sliding-window memory can be forked.
 
 use crate::cache::{
     AdapterSchedule, AdapterSet, CacheOp, EvictionReason, KvCache, KvSeqId, MIN_SHARED, MemoryKind, PrefixMatch, PrefixQuery,
@@ -11,37 +11,37 @@ use crate::embedding::shared_prefixes::{CachedPrefix, branch_points, group_by_pr
 use crate::embedding::{EmbedderShape, EncodedBatch, MAX_SEQUENCES};
 use crate::request::Token;
 
-/// Beginnings of texts that are kept for later batches.
+/// Most prefixes that are kept for later batches.
 pub const MAX_KEPT: usize = 32;
 
-/// Beginnings that one batch computes by themselves.
-const MAX_COMPUTED: usize = 32;
+/// Most prefixes that one batch computes separately.
+const MAX_COMPUTED_PREFIXES: usize = 32;
 
-// llama.cpp makes its graphs for a multiple of the ids.
-const _: () = assert!((MAX_KEPT + MAX_COMPUTED + MAX_SEQUENCES as usize).is_power_of_two());
+// llama.cpp builds its graphs for a multiple of the sequence ids.
+const _: () = assert!((MAX_KEPT + MAX_COMPUTED_PREFIXES + MAX_SEQUENCES as usize).is_power_of_two());
 
-/// A memory of sequences that can be forked.
+/// Memory of sequences that can be forked.
 pub trait ForkableMemory {
-    /// Whether a sequence can go on after the first `n_tokens` of the `n_held` tokens that `from` holds.
+    /// Returns whether a sequence can continue after the first `n_tokens` of the `n_held` tokens of `from`.
     fn can_fork(&self, from: KvSeqId, n_held: u32, n_tokens: u32) -> bool;
 
-    /// Gives the first `n_tokens` tokens of `from` to `to` as well, which holds nothing.
+    /// Makes `to`, which is empty, hold the first `n_tokens` tokens of `from`.
     fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32);
 
-    /// Forgets all but the first `n_kept` tokens of `id`: all of them, or where the memory can be cut anywhere.
+    /// Removes all but the first `n_kept` tokens of `id`. `n_kept` is 0 unless the memory can be cut anywhere.
     fn truncate(&mut self, id: KvSeqId, n_kept: u32);
 
-    /// Computes tokens, at least one each, after what the sequences hold.
+    /// Computes at least one token for each sequence, after the tokens that it holds.
     ///
     /// # Errors
-    /// What the backend answered, in words.
+    /// The backend's error message.
     fn compute(&mut self, rows: &[(KvSeqId, &[Token])]) -> Result<(), String>;
 
-    /// The vector of what `id` holds, all of which but some beginning was computed last.
+    /// The embedding of the tokens of `id`, whose last tokens were computed last.
     fn vector(&self, id: KvSeqId) -> Vec<f32>;
 }
 
-/// Which sequence holds what.
+/// The tokens of each sequence.
 #[derive(Debug)]
 pub struct PrefixCache {
     cache: KvCache,
@@ -50,132 +50,139 @@ pub struct PrefixCache {
 }
 
 impl PrefixCache {
-    /// The books of a memory of this kind that holds nothing.
+    /// Creates the bookkeeping of an empty memory of this kind.
     #[must_use]
     pub fn new(shape: EmbedderShape, kind: MemoryKind) -> Self {
-        Self { cache: Self::books(&shape, kind), shape, kind }
+        Self { cache: Self::new_bookkeeping(&shape, kind), shape, kind }
     }
 
-    fn books(shape: &EmbedderShape, kind: MemoryKind) -> KvCache {
+    fn new_bookkeeping(shape: &EmbedderShape, kind: MemoryKind) -> KvCache {
         let number = |n: usize| u32::try_from(n).expect("a shape is made of 32-bit numbers");
         KvCache::new(number(Self::n_cells(shape)), number(Self::n_ids(shape)), kind, Some(0))
     }
 
-    /// Ids that it needs: one for each text of a batch, and for each beginning.
+    /// Number of sequence ids that are needed: one for each text of a batch and for each prefix.
     #[must_use]
     pub fn n_ids(shape: &EmbedderShape) -> usize {
-        shape.n_sequences + MAX_COMPUTED + MAX_KEPT
+        shape.n_sequences + MAX_COMPUTED_PREFIXES + MAX_KEPT
     }
 
-    /// Cells that it needs: those of a batch, and as many as the longest text has, for what is kept.
+    /// Number of cells that are needed: the tokens of a batch and, for the kept prefixes, of the longest text.
     #[must_use]
     pub fn n_cells(shape: &EmbedderShape) -> usize {
         shape.n_batch + shape.n_longest
     }
 
-    /// Everything was forgotten.
+    /// Resets the bookkeeping after the memory was cleared.
     pub fn clear(&mut self) {
-        self.cache = Self::books(&self.shape, self.kind);
+        self.cache = Self::new_bookkeeping(&self.shape, self.kind);
     }
 
-    /// An id that holds nothing, of which nothing is kept.
-    pub fn take_id(&mut self, memory: &mut impl ForkableMemory, variant: &AdapterSet) -> KvSeqId {
-        let id = self.cache.place_private(&AdapterSchedule::from(variant.clone())).expect("fewer ids are kept than there are");
+    /// Returns an empty sequence id that is never shared.
+    pub fn take_id(&mut self, memory: &mut impl ForkableMemory, adapter_set: &AdapterSet) -> KvSeqId {
+        let id =
+            self.cache.place_private(&AdapterSchedule::from(adapter_set.clone())).expect("fewer ids are kept than there are");
         self.flush(memory);
         id
     }
 
-    /// Gives back what [`PrefixCache::take_id`] took, with all that it holds.
+    /// Drops the id from [`PrefixCache::take_id`] with all its tokens.
     pub fn release_id(&mut self, memory: &mut impl ForkableMemory, id: KvSeqId) {
-        self.cache.give_up(id);
+        self.cache.discard(id);
         self.flush(memory);
     }
 
-    /// Computes the vectors of texts, as [`Encoder::encode`](crate::embedding::Encoder::encode) has them, with the adapters of
-    /// `variant`.
+    /// Computes the embeddings of texts with these adapters, as specified by
+    /// [`Encoder::encode`](crate::embedding::Encoder::encode).
     ///
     /// # Errors
-    /// What the backend answered; then it must forget everything, and [`PrefixCache::clear`] be called.
+    /// The backend's error message. The caller must then clear the memory and call [`PrefixCache::clear`].
     pub fn encode(
         &mut self,
         memory: &mut impl ForkableMemory,
-        variant: &AdapterSet,
+        adapter_set: &AdapterSet,
         texts: &[Vec<Token>],
     ) -> Result<EncodedBatch, String> {
-        let variants = AdapterSchedule::from(variant.clone());
-        let alike = group_by_prefix(texts);
-        let kept = self.reaches(memory, &variants, texts);
-        let (mut reaches, mut n_computed, mut beginnings) = (kept.clone(), 0, Vec::new());
+        let adapters = AdapterSchedule::from(adapter_set.clone());
+        let common = group_by_prefix(texts);
+        let cached_before = self.cached_prefixes(memory, &adapters, texts);
+        let (mut cached_prefixes, mut n_computed, mut prefixes) = (cached_before.clone(), 0, Vec::new());
         loop {
-            let mut stops = branch_points(&alike, &reaches);
-            stops.truncate(MAX_COMPUTED - beginnings.len());
-            if stops.is_empty() {
+            let mut points = branch_points(&common, &cached_prefixes);
+            points.truncate(MAX_COMPUTED_PREFIXES - prefixes.len());
+            if points.is_empty() {
                 break;
             }
-            let wanted: Vec<&[Token]> = stops.iter().map(|stop| &texts[stop.text][..stop.n_tokens]).collect();
-            let ids = self.place(memory, &variants, &wanted);
-            n_computed += self.compute(memory, &ids, &wanted)?;
-            beginnings.extend(ids);
-            reaches = self.reaches(memory, &variants, texts);
+            let new_prefixes: Vec<&[Token]> = points.iter().map(|point| &texts[point.text][..point.n_tokens]).collect();
+            let ids = self.place(memory, &adapters, &new_prefixes);
+            n_computed += self.compute(memory, &ids, &new_prefixes)?;
+            prefixes.extend(ids);
+            cached_prefixes = self.cached_prefixes(memory, &adapters, texts);
         }
-        let wanted: Vec<&[Token]> = texts.iter().map(Vec::as_slice).collect();
-        let ids = self.place(memory, &variants, &wanted);
-        n_computed += self.compute(memory, &ids, &wanted)?;
+        let texts: Vec<&[Token]> = texts.iter().map(Vec::as_slice).collect();
+        let ids = self.place(memory, &adapters, &texts);
+        n_computed += self.compute(memory, &ids, &texts)?;
         let vectors = ids.iter().map(|&id| memory.vector(id)).collect();
         for (text, id) in ids.into_iter().enumerate() {
-            // One of those that went on from the same beginning goes on holding it. What follows it is kept where no other text of
-            // the batch tells how much of it is a beginning.
-            let is_like_earlier = |other: usize| alike[text][other] > 0 && alike[text][other] >= kept[text].n_found;
-            if (0..text).any(is_like_earlier) { self.cache.give_up(id) } else { self.cache.unpin(id) }
+            // Of the texts that continue the same prefix, the first one keeps it. The rest of a text is kept only if no other
+            // text of the batch shows how long the common prefix is.
+            let shares_prefix = |other: usize| common[text][other] > 0 && common[text][other] >= cached_before[text].n_cached;
+            if (0..text).any(shares_prefix) { self.cache.discard(id) } else { self.cache.unpin(id) }
         }
-        for id in beginnings {
+        for id in prefixes {
             self.cache.unpin(id);
         }
-        self.let_go(memory);
+        self.evict_excess(memory);
         Ok(EncodedBatch { vectors, n_computed })
     }
 
-    /// What is there of each text but its last token.
-    fn reaches(&self, memory: &impl ForkableMemory, variants: &AdapterSchedule, texts: &[Vec<Token>]) -> Vec<CachedPrefix> {
-        let reach = |text: &Vec<Token>| {
-            let beginning = &text[..text.len() - 1];
-            let n_found = self.find(memory, variants, beginning).n_tokens() as usize;
-            CachedPrefix { n_found, n_known: self.cache.n_there(variants, beginning) as usize }
+    /// The cached prefix of each text without its last token.
+    fn cached_prefixes(
+        &self,
+        memory: &impl ForkableMemory,
+        adapters: &AdapterSchedule,
+        texts: &[Vec<Token>],
+    ) -> Vec<CachedPrefix> {
+        let cached_prefix = |text: &Vec<Token>| {
+            let prefix = &text[..text.len() - 1];
+            let n_cached = self.find(memory, adapters, prefix).n_tokens() as usize;
+            CachedPrefix { n_cached, n_computed: self.cache.n_computed_prefix(adapters, prefix) as usize }
         };
-        texts.iter().map(reach).collect()
+        texts.iter().map(cached_prefix).collect()
     }
 
-    /// The longest prefix that can be gone on from.
-    fn find(&self, memory: &impl ForkableMemory, variants: &AdapterSchedule, tokens: &[Token]) -> PrefixMatch {
-        let wanted = PrefixQuery { variants, tokens, at_least: MIN_SHARED, at_most: u32::MAX, takes_logits: false };
-        self.cache.find(&wanted, |id, n_held, n_tokens| memory.can_fork(id, n_held, n_tokens)).unwrap_or_default()
+    /// The longest prefix that can be forked.
+    fn find(&self, memory: &impl ForkableMemory, adapters: &AdapterSchedule, tokens: &[Token]) -> PrefixMatch {
+        let query = PrefixQuery { adapters, tokens, at_least: MIN_SHARED, at_most: u32::MAX, takes_logits: false };
+        self.cache.find(&query, |id, n_held, n_tokens| memory.can_fork(id, n_held, n_tokens)).unwrap_or_default()
     }
 
-    /// An id for each of `wanted`, which holds what is there of it but the last token.
-    fn place(&mut self, memory: &mut impl ForkableMemory, variants: &AdapterSchedule, wanted: &[&[Token]]) -> Vec<KvSeqId> {
+    /// Places a sequence for each of `texts` on its longest cached prefix without the last token.
+    fn place(&mut self, memory: &mut impl ForkableMemory, adapters: &AdapterSchedule, texts: &[&[Token]]) -> Vec<KvSeqId> {
         let place = |tokens: &&[Token]| {
-            let matched = self.find(memory, variants, &tokens[..tokens.len() - 1]);
-            let id = self.cache.place(variants, Some(&matched)).expect("there is an id for each text and each beginning");
+            let matched = self.find(memory, adapters, &tokens[..tokens.len() - 1]);
+            let id = self.cache.place(adapters, Some(&matched)).expect("there is an id for each text and each prefix");
             self.flush(memory);
             id
         };
-        wanted.iter().map(place).collect()
+        texts.iter().map(place).collect()
     }
 
-    /// Computes what `ids` lack of `wanted`, and says how many tokens that were.
-    fn compute(&mut self, memory: &mut impl ForkableMemory, ids: &[KvSeqId], wanted: &[&[Token]]) -> Result<usize, String> {
-        let rows = ids.iter().zip(wanted).map(|(&id, &tokens)| (id, &tokens[self.cache.n_held(id) as usize..]));
+    /// Computes the missing tokens of `texts` and returns their number.
+    fn compute(&mut self, memory: &mut impl ForkableMemory, ids: &[KvSeqId], texts: &[&[Token]]) -> Result<usize, String> {
+        let rows = ids.iter().zip(texts).map(|(&id, &tokens)| (id, &tokens[self.cache.n_held(id) as usize..]));
         let rows: Vec<(KvSeqId, &[Token])> = rows.collect();
         self.cache.extend(rows.iter().copied());
         memory.compute(&rows)?;
         Ok(rows.iter().map(|(_, tokens)| tokens.len()).sum())
     }
 
-    /// Forgets what was used least recently, as far as more is kept than may be.
-    fn let_go(&mut self, memory: &mut impl ForkableMemory) {
+    /// Evicts the least recently used prefixes that exceed the limits.
+    fn evict_excess(&mut self, memory: &mut impl ForkableMemory) {
         while self.cache.n_used() > self.shape.n_longest || self.cache.n_ids_used() > MAX_KEPT {
-            let departure = self.cache.next_removal(u64::MAX, EvictionReason::Pressed).expect("nothing runs between two batches");
-            self.cache.remove_tail(&departure, None, EvictionReason::Pressed);
+            let removal =
+                self.cache.next_removal(u64::MAX, EvictionReason::Pressed).expect("all paths are idle between two batches");
+            self.cache.remove_tail(&removal, None, EvictionReason::Pressed);
         }
         self.flush(memory);
     }
@@ -213,19 +220,19 @@ mod tests {
         }
     }
 
-    /// A memory that remembers tokens; with a window, each decode ends what is before it of all that is held.
+    /// A memory that stores tokens. With a sliding window, each decode moves the windows of all sequences to their ends.
     struct Fake {
         kind: MemoryKind,
-        held: BTreeMap<KvSeqId, Vec<Token>>,
+        sequences: BTreeMap<KvSeqId, Vec<Token>>,
         whole_from: BTreeMap<KvSeqId, u32>,
         n_computed: usize,
-        fails: bool,
+        is_failing: bool,
     }
 
     impl Fake {
         fn new(n_window: u32) -> Self {
-            let kind = MemoryKind::of_vectors(n_window);
-            Self { kind, held: BTreeMap::new(), whole_from: BTreeMap::new(), n_computed: 0, fails: false }
+            let kind = MemoryKind::for_embeddings(n_window);
+            Self { kind, sequences: BTreeMap::new(), whole_from: BTreeMap::new(), n_computed: 0, is_failing: false }
         }
     }
 
@@ -236,33 +243,33 @@ mod tests {
         }
 
         fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32) {
-            let n_held = u32::try_from(self.held[&from].len()).expect("it is short");
+            let n_held = u32::try_from(self.sequences[&from].len()).expect("it is short");
             assert!(self.can_fork(from, n_held, n_tokens), "{n_tokens} of {n_held} tokens");
-            let tokens = self.held[&from][..n_tokens as usize].to_vec();
-            assert!(self.held.insert(to, tokens).is_none(), "{to:?} held nothing");
+            let tokens = self.sequences[&from][..n_tokens as usize].to_vec();
+            assert!(self.sequences.insert(to, tokens).is_none(), "{to:?} was empty");
             self.whole_from.insert(to, self.whole_from.get(&from).copied().unwrap_or(0));
         }
 
         fn truncate(&mut self, id: KvSeqId, n_kept: u32) {
             assert!(n_kept == 0 || self.kind.n_window == 0, "a window cannot be cut");
             if n_kept == 0 {
-                self.held.remove(&id);
+                self.sequences.remove(&id);
                 self.whole_from.remove(&id);
-            } else if let Some(tokens) = self.held.get_mut(&id) {
+            } else if let Some(tokens) = self.sequences.get_mut(&id) {
                 tokens.truncate(n_kept as usize);
             }
         }
 
         fn compute(&mut self, rows: &[(KvSeqId, &[Token])]) -> Result<(), String> {
-            if self.fails {
+            if self.is_failing {
                 return Err("no memory".to_owned());
             }
             for (id, tokens) in rows {
                 assert!(!tokens.is_empty(), "a row for each text");
-                self.held.entry(*id).or_default().extend_from_slice(tokens);
+                self.sequences.entry(*id).or_default().extend_from_slice(tokens);
                 self.n_computed += tokens.len();
             }
-            for (id, tokens) in self.held.iter().filter(|_| self.kind.n_window > 0) {
+            for (id, tokens) in self.sequences.iter().filter(|_| self.kind.n_window > 0) {
                 let n_tokens = u32::try_from(tokens.len()).expect("it is short");
                 self.whole_from.insert(*id, self.kind.window_from(n_tokens));
             }
@@ -270,138 +277,138 @@ mod tests {
         }
 
         fn vector(&self, id: KvSeqId) -> Vec<f32> {
-            vector_of(&self.held[&id])
+            vector_of(&self.sequences[&id])
         }
     }
 
-    /// Its length, and a number that no other text of a test has.
+    /// The length, and a hash that is unique among the texts of a test.
     #[expect(clippy::cast_precision_loss, reason = "24 bits are enough to tell texts apart")]
     fn vector_of(text: &[Token]) -> Vec<f32> {
         let hash = text.iter().fold(7_u32, |hash, token| hash.wrapping_mul(31).wrapping_add(token.unsigned_abs()));
         vec![text.len() as f32, (hash >> 8) as f32]
     }
 
-    /// Encodes the texts, sees that their vectors are right and little is kept, and says how many tokens were computed.
-    fn encode(beginnings: &mut PrefixCache, memory: &mut Fake, variant: &AdapterSet, texts: &[Vec<Token>]) -> usize {
+    /// Encodes the texts, checks their embeddings and the limits of the cache, and returns the number of computed tokens.
+    fn encode(prefixes: &mut PrefixCache, memory: &mut Fake, adapter_set: &AdapterSet, texts: &[Vec<Token>]) -> usize {
         let before = memory.n_computed;
-        let encoded = beginnings.encode(memory, variant, texts).expect("nothing fails");
+        let encoded = prefixes.encode(memory, adapter_set, texts).expect("nothing fails");
         let expected: Vec<Vec<f32>> = texts.iter().map(|text| vector_of(text)).collect();
         assert_eq!(encoded.vectors, expected);
         assert_eq!(encoded.n_computed, memory.n_computed - before);
-        beginnings.cache.check_integrity();
-        assert!(beginnings.cache.is_idle());
-        assert!(beginnings.cache.n_used() <= N_LONGEST && beginnings.cache.n_ids_used() <= MAX_KEPT);
-        assert_eq!(memory.held.len(), beginnings.cache.n_ids_used(), "nothing else is held");
+        prefixes.cache.check_integrity();
+        assert!(prefixes.cache.is_idle());
+        assert!(prefixes.cache.n_used() <= N_LONGEST && prefixes.cache.n_ids_used() <= MAX_KEPT);
+        assert_eq!(memory.sequences.len(), prefixes.cache.n_ids_used(), "no other sequence holds tokens");
         encoded.n_computed
     }
 
-    fn computed(beginnings: &mut PrefixCache, memory: &mut Fake, batches: &[&[Vec<Token>]]) -> Vec<usize> {
-        batches.iter().map(|texts| encode(beginnings, memory, &AdapterSet::default(), texts)).collect()
+    fn computed(prefixes: &mut PrefixCache, memory: &mut Fake, batches: &[&[Vec<Token>]]) -> Vec<usize> {
+        batches.iter().map(|texts| encode(prefixes, memory, &AdapterSet::default(), texts)).collect()
     }
 
-    fn begun(memory: &Fake) -> PrefixCache {
+    fn empty_cache(memory: &Fake) -> PrefixCache {
         PrefixCache::new(shape(), memory.kind)
     }
 
-    /// A text that begins with forty tokens of this beginning.
-    fn text(beginning: Token, rest: &[Token]) -> Vec<Token> {
-        [vec![beginning; 40], rest.to_vec()].concat()
+    /// A text that starts with forty times the token `prefix`.
+    fn text(prefix: Token, rest: &[Token]) -> Vec<Token> {
+        [vec![prefix; 40], rest.to_vec()].concat()
     }
 
     #[test]
-    fn beginnings_by_turns_are_computed_once_each() {
+    fn alternating_prefixes_are_computed_once_each() {
         let mut memory = Fake::new(0);
-        let mut beginnings = begun(&memory);
+        let mut prefixes = empty_cache(&memory);
         let batches: Vec<[Vec<Token>; 1]> = (0..24).map(|i| [text(100 + i % 4, &[i, i + 1])]).collect();
         let batches: Vec<&[Vec<Token>]> = batches.iter().map(<[_; 1]>::as_slice).collect();
         let expected: Vec<usize> = (0..24).map(|i| if i < 4 { 42 } else { 2 }).collect();
-        assert_eq!(computed(&mut beginnings, &mut memory, &batches), expected);
+        assert_eq!(computed(&mut prefixes, &mut memory, &batches), expected);
     }
 
     #[test]
-    fn what_a_batch_has_in_common_is_computed_once_and_kept_without_what_follows_it() {
+    fn a_common_prefix_is_computed_once_and_kept_without_its_continuations() {
         let mut memory = Fake::new(0);
-        let mut beginnings = begun(&memory);
+        let mut prefixes = empty_cache(&memory);
         let query = |query: Token, document: Token| [text(1, &[]), vec![query; 30], vec![document; 5]].concat();
         let first = [query(2, 5), query(3, 5), query(2, 6), query(3, 6)];
         let second = [query(2, 7), query(3, 7), query(2, 8)];
-        assert_eq!(computed(&mut beginnings, &mut memory, &[&first, &second]), [40 + 2 * 30 + 4 * 5, 3 * 5]);
-        // Both queries are held still, each by the first text that went on from it.
-        assert_eq!(computed(&mut beginnings, &mut memory, &[&[query(3, 9)], &[query(2, 9)]]), [5, 5]);
+        assert_eq!(computed(&mut prefixes, &mut memory, &[&first, &second]), [40 + 2 * 30 + 4 * 5, 3 * 5]);
+        // Both queries are still held, each by the first text that continued it.
+        assert_eq!(computed(&mut prefixes, &mut memory, &[&[query(3, 9)], &[query(2, 9)]]), [5, 5]);
     }
 
     #[test]
-    fn the_least_recently_used_goes_first_and_no_more_is_kept_than_may_be() {
+    fn the_least_recently_used_prefix_is_evicted_and_the_limits_hold() {
         let mut memory = Fake::new(0);
-        let mut beginnings = begun(&memory);
-        // Of 42 tokens each, seven fit.
+        let mut prefixes = empty_cache(&memory);
+        // Seven texts of 42 tokens fit.
         let batches: Vec<[Vec<Token>; 1]> = (0..8).map(|i| [text(100 + i, &[1, 2])]).collect();
         let batches: Vec<&[Vec<Token>]> = batches.iter().map(<[_; 1]>::as_slice).collect();
-        assert_eq!(computed(&mut beginnings, &mut memory, &batches), [42; 8]);
+        assert_eq!(computed(&mut prefixes, &mut memory, &batches), [42; 8]);
         let again = [[text(107, &[3])], [text(102, &[3])], [text(100, &[3])]];
         let again: Vec<&[Vec<Token>]> = again.iter().map(<[_; 1]>::as_slice).collect();
-        assert_eq!(computed(&mut beginnings, &mut memory, &again), [1, 1, 41]);
-        // Of short ones as many as may be.
+        assert_eq!(computed(&mut prefixes, &mut memory, &again), [1, 1, 41]);
+        // Of short texts, the limit of prefixes applies.
         let short: Vec<Vec<Token>> = (0..40).map(|i| vec![300 + i; 3]).collect();
         for text in &short {
-            computed(&mut beginnings, &mut memory, &[std::slice::from_ref(text)]);
+            computed(&mut prefixes, &mut memory, &[std::slice::from_ref(text)]);
         }
-        assert_eq!(beginnings.cache.n_ids_used(), MAX_KEPT);
+        assert_eq!(prefixes.cache.n_ids_used(), MAX_KEPT);
     }
 
     #[test]
-    fn a_window_that_has_moved_on_is_computed_once_more_for_all_that_follow() {
+    fn a_window_that_has_moved_on_is_computed_once_more_for_all_continuations() {
         let mut memory = Fake::new(16);
-        let mut beginnings = begun(&memory);
+        let mut prefixes = empty_cache(&memory);
         let batches: Vec<[Vec<Token>; 1]> = (0..12).map(|i| [text(100 + i % 2, &[i, i + 1, i + 2])]).collect();
         let batches: Vec<&[Vec<Token>]> = batches.iter().map(<[_; 1]>::as_slice).collect();
-        // A first text shows no beginning, the second one does, and then it is kept for itself.
+        // The first text shows no common prefix, the second one does; then the prefix is kept separately.
         let expected: Vec<usize> = (0..12).map(|i| if i < 4 { 43 } else { 3 }).collect();
-        assert_eq!(computed(&mut beginnings, &mut memory, &batches), expected);
+        assert_eq!(computed(&mut prefixes, &mut memory, &batches), expected);
         let together = [text(200, &[1]), text(200, &[2]), text(200, &[3])];
-        assert_eq!(computed(&mut beginnings, &mut memory, &[&together, &[text(200, &[4, 5])]]), [43, 2]);
+        assert_eq!(computed(&mut prefixes, &mut memory, &[&together, &[text(200, &[4, 5])]]), [43, 2]);
     }
 
     #[test]
-    fn adapters_share_nothing_with_others_and_find_their_own_again() {
+    fn texts_share_prefixes_only_with_equal_adapters() {
         let mut memory = Fake::new(0);
-        let mut beginnings = begun(&memory);
-        let variants = [AdapterSet::default(), AdapterSet::with_adapters([(0, 1.0)])];
+        let mut prefixes = empty_cache(&memory);
+        let adapters = [AdapterSet::default(), AdapterSet::with_adapters([(0, 1.0)])];
         let n_computed: Vec<usize> = (0..3)
-            .flat_map(|i| variants.iter().map(move |variant| (i, variant)))
-            .map(|(i, variant)| encode(&mut beginnings, &mut memory, variant, &[text(100, &[i])]))
+            .flat_map(|i| adapters.iter().map(move |adapter_set| (i, adapter_set)))
+            .map(|(i, adapter_set)| encode(&mut prefixes, &mut memory, adapter_set, &[text(100, &[i])]))
             .collect();
         assert_eq!(n_computed, [41, 41, 1, 1, 1, 1]);
     }
 
     #[test]
-    fn what_is_taken_alone_leaves_what_is_kept() {
+    fn a_private_id_does_not_evict_kept_prefixes() {
         let mut memory = Fake::new(0);
-        let mut beginnings = begun(&memory);
-        assert_eq!(computed(&mut beginnings, &mut memory, &[&[text(100, &[1])]]), [41]);
-        let id = beginnings.take_id(&mut memory, &AdapterSet::default());
+        let mut prefixes = empty_cache(&memory);
+        assert_eq!(computed(&mut prefixes, &mut memory, &[&[text(100, &[1])]]), [41]);
+        let id = prefixes.take_id(&mut memory, &AdapterSet::default());
         memory.compute(&[(id, &[5; 200])]).expect("nothing fails");
-        beginnings.release_id(&mut memory, id);
-        assert_eq!(computed(&mut beginnings, &mut memory, &[&[text(100, &[2])]]), [1]);
+        prefixes.release_id(&mut memory, id);
+        assert_eq!(computed(&mut prefixes, &mut memory, &[&[text(100, &[2])]]), [1]);
     }
 
     #[test]
-    fn after_a_failure_everything_is_computed_anew() {
+    fn after_a_failure_everything_is_computed_again() {
         let mut memory = Fake::new(0);
-        let mut beginnings = begun(&memory);
-        assert_eq!(computed(&mut beginnings, &mut memory, &[&[text(100, &[1])]]), [41]);
-        memory.fails = true;
-        assert!(beginnings.encode(&mut memory, &AdapterSet::default(), &[text(100, &[2])]).is_err());
-        beginnings.clear();
-        (memory.fails, memory.held) = (false, BTreeMap::new());
-        assert_eq!(computed(&mut beginnings, &mut memory, &[&[text(100, &[2])]]), [41]);
+        let mut prefixes = empty_cache(&memory);
+        assert_eq!(computed(&mut prefixes, &mut memory, &[&[text(100, &[1])]]), [41]);
+        memory.is_failing = true;
+        assert!(prefixes.encode(&mut memory, &AdapterSet::default(), &[text(100, &[2])]).is_err());
+        prefixes.clear();
+        (memory.is_failing, memory.sequences) = (false, BTreeMap::new());
+        assert_eq!(computed(&mut prefixes, &mut memory, &[&[text(100, &[2])]]), [41]);
     }
 
     #[test]
-    fn whatever_comes_vectors_are_right_and_little_is_kept() {
+    fn random_batches_get_correct_embeddings_within_the_limits() {
         for n_window in [0, 16] {
             let mut memory = Fake::new(n_window);
-            let mut beginnings = begun(&memory);
+            let mut prefixes = empty_cache(&memory);
             let mut state = 1_u32;
             let mut draw = |n: u32| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -415,9 +422,9 @@ mod tests {
                 });
                 let texts: Vec<Vec<Token>> = texts.collect();
                 n_tokens += texts.iter().map(Vec::len).sum::<usize>();
-                n_computed += encode(&mut beginnings, &mut memory, &AdapterSet::default(), &texts);
+                n_computed += encode(&mut prefixes, &mut memory, &AdapterSet::default(), &texts);
             }
-            assert!(n_computed < n_tokens, "some begin alike");
+            assert!(n_computed < n_tokens, "some texts have common prefixes");
         }
     }
 }

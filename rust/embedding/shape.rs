@@ -1,31 +1,30 @@
-//! The numbers of a context for vectors.
+//! The dimensions of a context for embeddings.
 
 use crate::config::Pooling;
 
-/// Texts of one batch.
+/// Most texts of one batch.
 pub const MAX_SEQUENCES: u32 = 64;
 
-/// Tokens that are put together from several texts: a batch keeps the processor from running streams, so it is short. One longer
-/// text is a batch of its own.
+/// Most tokens of a batch of several texts. A batch delays running streams, so it is short; a longer text is a separate batch.
 const FILL: u32 = 512;
 
-/// The longest text where `-ub` does not say more.
+/// Length limit of a text, unless `-ub` is larger.
 const DEFAULT_LONGEST: u32 = 2048;
 
-/// What the context is made for.
+/// The dimensions of the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmbedderShape {
-    /// What becomes of the vectors of a text's tokens.
+    /// Combination of the outputs of a text's tokens.
     pub pooling: Pooling,
-    /// Whether a text may have pictures and sounds: not where the model reads all of it at once.
+    /// True if a text may contain images or audio: not for encoder models, which read a text in one decode.
     pub takes_media: bool,
     /// Numbers of one row.
     pub width: usize,
-    /// Tokens are below this.
+    /// Size of the vocabulary.
     pub n_vocab: usize,
-    /// Tokens of the longest text.
+    /// Most tokens of one text.
     pub n_longest: usize,
-    /// Tokens of the longest text that the model was trained on, which the user may let it be.
+    /// Number of tokens that the model was trained on: the largest `n_longest` that the user can set.
     pub n_trained: usize,
     /// Most tokens of one batch, at least `n_longest`: llama.cpp's `n_ctx`, `n_batch` and `n_ubatch`.
     pub n_batch: usize,
@@ -34,8 +33,8 @@ pub struct EmbedderShape {
 }
 
 impl EmbedderShape {
-    /// The shape for a model without pictures and sounds that was trained on texts of `n_ctx_train` tokens, where the user asks for decodes of `n_ubatch`, or
-    /// for none in particular.
+    /// Returns the shape for a text-only model with a training context of `n_ctx_train` tokens. `n_ubatch` is the user's
+    /// setting, if any.
     #[must_use]
     pub fn new(pooling: Pooling, width: usize, n_vocab: usize, n_ctx_train: u32, n_ubatch: Option<u32>) -> Self {
         let n_longest = n_ctx_train.max(1).min(n_ubatch.unwrap_or(0).max(DEFAULT_LONGEST));
@@ -52,19 +51,19 @@ impl EmbedderShape {
         }
     }
 
-    /// Tokens that are put together from several texts.
+    /// Most tokens of a batch of several texts.
     #[must_use]
     pub fn n_fill(&self) -> usize {
         self.n_batch.min(FILL as usize)
     }
 
-    /// What is said of the text at this place, which is too long: of `n` tokens, in words.
+    /// The error message for the text with index `index`, which has `n` tokens and is too long. `n` is in words.
     #[must_use]
-    pub fn length_error(&self, place: usize, n: &str) -> String {
+    pub fn length_error(&self, index: usize, n: &str) -> String {
         let Self { n_longest, n_trained, .. } = self;
         let more =
             if n_longest < n_trained { format!(", or set n_ubatch (-ub) to more, up to {n_trained}") } else { String::new() };
-        format!("text {place} has {n} tokens; at most {n_longest} are computed together, so shorten it{more}")
+        format!("text {index} has {n} tokens; at most {n_longest} are computed together, so shorten it{more}")
     }
 }
 
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_as_long_as_the_model_was_trained_on_and_no_longer_than_2048_unless_asked_for() {
+    fn the_length_limit_is_the_training_context_or_2048_unless_configured() {
         assert_eq!(shape(64, None), (64, 512));
         assert_eq!(shape(512, None), (512, 512));
         assert_eq!(shape(8192, None), (2048, 2048));
@@ -88,10 +87,11 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_a_longer_one_is_told_what_would_let_it_be() {
-        let told = |n_ctx_train| EmbedderShape::new(Pooling::Mean, 4, 10, n_ctx_train, None).length_error(1, "at least 9000");
+    fn the_length_error_names_the_setting_that_raises_the_limit() {
+        let message_for =
+            |n_ctx_train| EmbedderShape::new(Pooling::Mean, 4, 10, n_ctx_train, None).length_error(1, "at least 9000");
         let message = "text 1 has at least 9000 tokens; at most 2048 are computed together, so shorten it";
-        assert_eq!(told(8192), format!("{message}, or set n_ubatch (-ub) to more, up to 8192"));
-        assert_eq!(told(2048), message);
+        assert_eq!(message_for(8192), format!("{message}, or set n_ubatch (-ub) to more, up to 8192"));
+        assert_eq!(message_for(2048), message);
     }
 }

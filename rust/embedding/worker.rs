@@ -1,4 +1,4 @@
-//! The thread that computes vectors. It and its context are made for the first request.
+//! The worker thread for embeddings. The thread and its context are created for the first request.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,33 +11,33 @@ use crate::embedding::{EmbedderShape, Embeddings, EncodedBatch, Encoder, Normali
 use crate::error::{Error, Result};
 use crate::request::Prompt;
 
-/// How often is looked whether a picture or a sound has become vectors, which takes tens of milliseconds and more.
-const LOOK: Duration = Duration::from_millis(2);
+/// Polling interval while an image or audio is encoded, which takes tens of milliseconds and more.
+const MEDIA_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Makes the context, on the worker's thread.
+/// Creates the context, on the worker's thread.
 type EncoderFactory = Box<dyn FnMut() -> Result<Box<dyn Encoder>> + Send>;
 
-/// Called on the worker's thread when a request is answered; it must not wait.
+/// Called on the worker's thread when requests are answered; it must not block.
 pub type OnDone = Arc<dyn Fn() + Send + Sync>;
 
-/// What was computed since the start, and what it takes.
+/// Metrics since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Texts whose vectors were computed.
+    /// Texts whose embeddings were computed.
     pub n_texts: u64,
-    /// Their tokens.
+    /// Tokens of these texts.
     pub n_tokens: u64,
-    /// Tokens that were computed for them; fewer, where texts begin alike.
+    /// Tokens that were computed; fewer than `n_tokens` if texts have common prefixes.
     pub n_computed: u64,
     /// Batches.
     pub n_batches: u64,
-    /// Tokens that wait.
+    /// Tokens in the queue.
     pub n_waiting: usize,
-    /// Bytes that the context takes beside the weights; 0 until it is made.
+    /// Bytes of the context without the weights; 0 until it is created.
     pub n_bytes: u64,
 }
 
-/// The handle of the worker; the drop ends it.
+/// The handle of the worker; dropping it stops the worker.
 pub struct Embedder {
     shared: Arc<Shared>,
     thread: Mutex<Thread>,
@@ -46,16 +46,16 @@ pub struct Embedder {
 }
 
 enum Thread {
-    /// Nothing was asked for yet.
-    Unborn(EncoderFactory),
+    /// No request has arrived yet.
+    NotStarted(EncoderFactory),
     Running(JoinHandle<()>),
-    Ended,
+    Stopped,
 }
 
 struct Shared {
     shape: EmbedderShape,
     state: Mutex<State>,
-    /// There is something to compute, or the worker is to end.
+    /// Notified when there is a request, or when the worker must stop.
     wake: Condvar,
 }
 
@@ -63,14 +63,14 @@ struct State {
     queue: Queue,
     is_stopped: bool,
     stats: Stats,
-    /// Answers that were not fetched yet, and who waits for the others.
+    /// One entry for each request whose result was not taken yet; `None` until it is answered.
     answers: HashMap<u64, Option<Result<Embeddings>>>,
 }
 
 impl State {
     fn answer(&mut self, id: u64, answer: Result<Embeddings>) {
-        if let Some(place) = self.answers.get_mut(&id) {
-            *place = Some(answer);
+        if let Some(slot) = self.answers.get_mut(&id) {
+            *slot = Some(answer);
         }
     }
 
@@ -82,14 +82,15 @@ impl State {
 }
 
 impl Shared {
-    /// Nothing panics while it holds the lock but for a bug, and then the queue is as good as it was.
+    /// The lock is poisoned only after a bug; the state is still consistent then.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Embedder {
-    /// A worker for contexts of this shape, which `make` makes on its thread. `on_done` is called whenever requests are answered.
+    /// Creates a worker for contexts of this shape, which `make` creates on its thread. `on_done` is called whenever requests
+    /// are answered.
     pub fn new(
         shape: EmbedderShape,
         make: impl FnMut() -> Result<Box<dyn Encoder>> + Send + 'static,
@@ -97,32 +98,38 @@ impl Embedder {
     ) -> Self {
         let state = State { queue: Queue::new(shape), is_stopped: false, stats: Stats::default(), answers: HashMap::new() };
         let shared = Shared { shape, state: Mutex::new(state), wake: Condvar::new() };
-        let thread = Mutex::new(Thread::Unborn(Box::new(make)));
+        let thread = Mutex::new(Thread::NotStarted(Box::new(make)));
         Self { shared: Arc::new(shared), thread, n_submitted: AtomicU64::new(0), on_done: Arc::new(on_done) }
     }
 
-    /// What the context is, or will be, made for.
+    /// The shape of the context.
     #[must_use]
     pub fn shape(&self) -> &EmbedderShape {
         &self.shared.shape
     }
 
-    /// Queues texts; their vectors are cut to the first `dimensions` numbers and then scaled. Returns at once.
+    /// Queues texts and returns immediately. Their embeddings are truncated to the first `dimensions` numbers and then
+    /// normalized.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for texts that cannot be computed, [`Error::QueueFull`] where too much waits, [`Error::Stopped`]
-    /// once the worker was stopped.
-    pub fn submit(&self, texts: Vec<Prompt>, how: Normalization, dimensions: Option<usize>) -> Result<PendingEmbeddings> {
+    /// [`Error::InvalidRequest`] for texts that cannot be computed, [`Error::QueueFull`] if the queue is full,
+    /// [`Error::Stopped`] after the worker was stopped.
+    pub fn submit(
+        &self,
+        texts: Vec<Prompt>,
+        normalization: Normalization,
+        dimensions: Option<usize>,
+    ) -> Result<PendingEmbeddings> {
         let id = self.n_submitted.fetch_add(1, Ordering::Relaxed);
         {
             let mut state = self.shared.lock();
             if state.is_stopped {
                 return Err(Error::Stopped);
             }
-            state.queue.push(id, texts, how, dimensions)?;
+            state.queue.push(id, texts, normalization, dimensions)?;
             state.answers.insert(id, None);
         }
-        // From here on it is taken out again if the thread cannot be started.
+        // From here on, dropping `pending` removes the request if the thread cannot be started.
         let pending = PendingEmbeddings { shared: Arc::clone(&self.shared), id };
         self.start()?;
         self.shared.wake.notify_one();
@@ -131,8 +138,8 @@ impl Embedder {
 
     fn start(&self) -> Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *thread, Thread::Ended) {
-            Thread::Unborn(make) => {
+        match std::mem::replace(&mut *thread, Thread::Stopped) {
+            Thread::NotStarted(make) => {
                 let (shared, on_done) = (Arc::clone(&self.shared), Arc::clone(&self.on_done));
                 let run = move || Worker { shared, make, on_done, encoder: None }.run();
                 let started = thread::Builder::new().name("weft-vectors".into()).spawn(run);
@@ -143,20 +150,20 @@ impl Embedder {
         Ok(())
     }
 
-    /// What was computed, as of now.
+    /// The current metrics.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let state = self.shared.lock();
         Stats { n_waiting: state.queue.n_waiting(), ..state.stats }
     }
 
-    /// Ends the worker and waits for the batch that is running; every request that waits ends with [`Error::Stopped`].
+    /// Stops the worker after the running batch; every waiting request fails with [`Error::Stopped`].
     pub fn stop(&self) {
         self.shared.lock().is_stopped = true;
         self.shared.wake.notify_one();
-        let ended = std::mem::replace(&mut *self.thread.lock().unwrap_or_else(PoisonError::into_inner), Thread::Ended);
+        let ended = std::mem::replace(&mut *self.thread.lock().unwrap_or_else(PoisonError::into_inner), Thread::Stopped);
         if let Thread::Running(thread) = ended {
-            // A worker that has panicked has told whoever waits for it.
+            // The worker's drop has answered all requests, even after a panic.
             let _ = thread.join();
         }
     }
@@ -168,20 +175,20 @@ impl Drop for Embedder {
     }
 }
 
-/// The vectors of one request, once they are there. Dropped before, they are not computed.
+/// The embeddings of one request. Dropping it cancels the request.
 pub struct PendingEmbeddings {
     shared: Arc<Shared>,
     id: u64,
 }
 
 impl PendingEmbeddings {
-    /// Whether [`PendingEmbeddings::take`] has an answer.
+    /// Returns whether [`PendingEmbeddings::take`] returns a result.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.shared.lock().answers.get(&self.id).is_some_and(Option::is_some)
     }
 
-    /// The answer, once; `None` as long as there is none.
+    /// Returns the result once; `None` until the request is answered.
     #[must_use]
     pub fn take(&self) -> Option<Result<Embeddings>> {
         self.shared.lock().answers.get_mut(&self.id)?.take()
@@ -196,7 +203,6 @@ impl Drop for PendingEmbeddings {
     }
 }
 
-/// What lives on the thread.
 struct Worker {
     shared: Arc<Shared>,
     make: EncoderFactory,
@@ -212,7 +218,7 @@ impl Worker {
                 Batch::Mixed(prompt) => (1, prompt.n_tokens()),
             };
             match self.compute(&batch) {
-                Ok(encoded) => self.tell(|state| {
+                Ok(encoded) => self.update(|state| {
                     state.stats.n_texts += n_texts as u64;
                     state.stats.n_tokens += n_tokens as u64;
                     state.stats.n_computed += encoded.n_computed as u64;
@@ -221,7 +227,7 @@ impl Worker {
                         state.answer(id, Ok(vectors));
                     }
                 }),
-                Err(error) => self.tell(|state| {
+                Err(error) => self.update(|state| {
                     for id in state.queue.fail(&items) {
                         state.answer(id, Err(error.clone()));
                     }
@@ -230,14 +236,14 @@ impl Worker {
         }
     }
 
-    /// The next batch; `None` when the worker is to end.
+    /// Waits for the next batch; `None` if the worker must stop.
     fn wait(&self) -> Option<(Vec<BatchText>, Batch)> {
         let mut state = self.shared.lock();
         loop {
             if state.is_stopped {
                 return None;
             }
-            let failed = state.queue.look();
+            let failed = state.queue.poll_media();
             if !failed.is_empty() {
                 for (id, error) in failed {
                     state.answer(id, Err(error));
@@ -251,8 +257,8 @@ impl Worker {
                 return Some(next);
             }
             let wake = &self.shared.wake;
-            state = if state.queue.waits_for_media() {
-                wake.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0
+            state = if state.queue.is_encoding_media() {
+                wake.wait_timeout(state, MEDIA_POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0
             } else {
                 wake.wait(state).unwrap_or_else(PoisonError::into_inner)
             };
@@ -269,21 +275,21 @@ impl Worker {
             Batch::Mixed(prompt) => encoder.encode_mixed(prompt),
         };
         let encoded = encoded.map_err(|reason| Error::Decode { reason });
-        // The memory of a context grows with the largest batch so far.
+        // The memory of a context grows with its largest batch.
         self.shared.lock().stats.n_bytes = encoder.n_bytes();
         encoded
     }
 
-    fn tell(&self, change: impl FnOnce(&mut State)) {
+    fn update(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.shared.lock());
         (self.on_done)();
     }
 }
 
 impl Drop for Worker {
-    /// However the thread ends, nobody waits for it in vain.
+    /// Answers all requests, also after a panic.
     fn drop(&mut self) {
-        self.tell(|state| {
+        self.update(|state| {
             state.is_stopped = true;
             state.fail_all(&Error::Stopped);
             for answer in state.answers.values_mut() {
@@ -300,9 +306,9 @@ mod tests {
     use crate::request::Token;
     use std::sync::mpsc;
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const DEADLINE: Duration = Duration::from_secs(10);
 
-    /// A text's vector is its first token and its length.
+    /// An encoder whose embedding is a text's first token and its length.
     struct Lengths;
 
     impl Encoder for Lengths {
@@ -317,7 +323,7 @@ mod tests {
         }
 
         fn encode_mixed(&mut self, prompt: &Prompt) -> std::result::Result<EncodedBatch, String> {
-            Err(format!("{prompt:?} is no text of tokens"))
+            Err(format!("{prompt:?} is not a text"))
         }
 
         fn n_bytes(&self) -> u64 {
@@ -336,16 +342,16 @@ mod tests {
             n_batch: 20,
             n_sequences: 4,
         };
-        let (ring, rung) = mpsc::channel();
-        (Embedder::new(shape, make, move || ring.send(()).unwrap_or(())), rung)
+        let (done_sender, done) = mpsc::channel();
+        (Embedder::new(shape, make, move || done_sender.send(()).unwrap_or(())), done)
     }
 
-    fn answer(pending: &PendingEmbeddings, rung: &mpsc::Receiver<()>) -> Result<Embeddings> {
+    fn answer(pending: &PendingEmbeddings, done: &mpsc::Receiver<()>) -> Result<Embeddings> {
         loop {
             if let Some(answer) = pending.take() {
                 return answer;
             }
-            rung.recv_timeout(PATIENCE).expect("it is answered");
+            done.recv_timeout(DEADLINE).expect("it is answered");
         }
     }
 
@@ -355,63 +361,63 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_until_it_is_needed_and_all_is_counted() {
-        let (embedder, rung) = embedder(|| Ok(Box::new(Lengths)));
+    fn the_context_is_created_on_demand_and_the_metrics_count_all_texts() {
+        let (embedder, done) = embedder(|| Ok(Box::new(Lengths)));
         assert_eq!(embedder.stats(), Stats::default());
         let pending = submit(&embedder, &[&[5, 6, 7], &[8]]);
-        assert_eq!(answer(&pending, &rung).expect("it can be computed").numbers, [5.0, 3.0, 8.0, 1.0]);
+        assert_eq!(answer(&pending, &done).expect("it can be computed").numbers, [5.0, 3.0, 8.0, 1.0]);
         let stats = embedder.stats();
         assert_eq!((stats.n_texts, stats.n_tokens, stats.n_computed, stats.n_bytes), (2, 4, 4, 12));
     }
 
     #[test]
-    fn what_fails_ends_its_own_requests_only() {
-        let (embedder, rung) = embedder(|| Ok(Box::new(Lengths)));
+    fn a_failed_batch_fails_only_its_requests() {
+        let (embedder, done) = embedder(|| Ok(Box::new(Lengths)));
         let bad = submit(&embedder, &[&[66]]);
-        assert_eq!(answer(&bad, &rung), Err(Error::Decode { reason: "no vector for this one".to_owned() }));
+        assert_eq!(answer(&bad, &done), Err(Error::Decode { reason: "no vector for this one".to_owned() }));
         let good = submit(&embedder, &[&[1]]);
-        assert!(answer(&good, &rung).is_ok());
+        assert!(answer(&good, &done).is_ok());
     }
 
     #[test]
-    fn a_context_that_cannot_be_made_is_tried_again() {
+    fn creating_the_context_is_retried_after_a_failure() {
         let mut n = 0;
-        let (embedder, rung) = embedder(move || {
+        let (embedder, done) = embedder(move || {
             n += 1;
             if n == 1 { Err(Error::Save { reason: "no memory".to_owned() }) } else { Ok(Box::new(Lengths)) }
         });
         let first = submit(&embedder, &[&[1]]);
-        assert_eq!(answer(&first, &rung), Err(Error::Save { reason: "no memory".to_owned() }));
+        assert_eq!(answer(&first, &done), Err(Error::Save { reason: "no memory".to_owned() }));
         let second = submit(&embedder, &[&[1]]);
-        assert!(answer(&second, &rung).is_ok());
+        assert!(answer(&second, &done).is_ok());
     }
 
     #[test]
-    fn what_is_dropped_is_not_computed() {
-        // The worker waits in here until the test lets it go on.
-        let (go, gate) = mpsc::channel::<()>();
-        let (embedder, rung) = embedder(move || {
-            gate.recv_timeout(PATIENCE).expect("the test lets it go on");
+    fn dropped_requests_are_not_computed() {
+        // The worker waits here until the test sends to `open_gate`.
+        let (open_gate, gate) = mpsc::channel::<()>();
+        let (embedder, done) = embedder(move || {
+            gate.recv_timeout(DEADLINE).expect("the test opens the gate");
             Ok(Box::new(Lengths))
         });
-        let kept = submit(&embedder, &[&[1]]);
+        let pending = submit(&embedder, &[&[1]]);
         while embedder.stats().n_waiting > 0 {
             thread::yield_now();
         }
         drop(submit(&embedder, &[&[2, 2], &[2]]));
         assert_eq!(embedder.stats().n_waiting, 0);
-        go.send(()).expect("the worker waits for it");
-        assert!(answer(&kept, &rung).is_ok());
+        open_gate.send(()).expect("the worker waits for it");
+        assert!(answer(&pending, &done).is_ok());
         let last = submit(&embedder, &[&[3]]);
-        assert!(answer(&last, &rung).is_ok());
+        assert!(answer(&last, &done).is_ok());
         assert_eq!(embedder.stats().n_texts, 2);
     }
 
     #[test]
-    fn a_stop_ends_what_waits_and_refuses_what_comes() {
-        let (embedder, rung) = embedder(|| panic!("a bug"));
+    fn a_stop_fails_waiting_requests_and_refuses_new_ones() {
+        let (embedder, done) = embedder(|| panic!("a bug"));
         let pending = submit(&embedder, &[&[1]]);
-        assert_eq!(answer(&pending, &rung), Err(Error::Stopped));
+        assert_eq!(answer(&pending, &done), Err(Error::Stopped));
         embedder.stop();
         assert!(matches!(embedder.submit(vec![Prompt::from_tokens(vec![1])], Normalization::None, None), Err(Error::Stopped)));
     }

@@ -197,7 +197,7 @@ fn start_in_slot<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32, slo
     }
     let (is_complete, is_first) = (group.request.task == Task::Complete, !group.has_started);
     let is_explained = is_first && group.request.explains_cache && request_id == group.stream_id;
-    let (n_device, n_found) = (matched.n_pool, matched.n_tokens());
+    let (n_device, n_found) = (matched.n_device, matched.n_tokens());
     let is_fully_cached = is_complete && n_device == sequence.n_tokens();
     let logits = group.prompt_logits.clone().filter(|_| is_fully_cached);
     sequence.checkpoint_positions = checkpoint_positions(core, group, n_found);
@@ -331,7 +331,7 @@ fn enter<R: Runner>(core: &mut Core<R>, slot: u32, mut sequence: Sequence, match
     if sequence.start(matched.n_tokens()) && sequence.request().task == Task::Complete {
         core.stats.n_cached += u64::from(matched.n_tokens().min(sequence.n_prompt));
     }
-    let (n_device, phase) = (matched.n_pool, Phase::for_match(matched));
+    let (n_device, phase) = (matched.n_device, Phase::for_match(matched));
     core.slots.enter(RunningSequence {
         sequence,
         slot,
@@ -368,7 +368,7 @@ fn count_cached<R: Runner>(core: &mut Core<R>, request_id: u64, nth: usize, n_de
 /// the cells of `matched` that it pins.
 fn n_needed<R: Runner>(core: &Core<R>, n_tokens: u32, matched: &PrefixMatch) -> i64 {
     let n_kept = core.memory.cache().n_evictable_in(matched);
-    i64::from(n_tokens - matched.n_pool) + i64::try_from(n_kept).expect("a device cache has fewer than 2³² cells")
+    i64::from(n_tokens - matched.n_device) + i64::try_from(n_kept).expect("a device cache has fewer than 2³² cells")
 }
 
 /// Returns true if a sequence was refused for lack of cells and the headroom has not grown since. A sequence alone is never

@@ -185,7 +185,7 @@ fn fork<R: Runner>(core: &mut Core<R>, parent: usize, nth: usize) -> Result<(), 
         let message = "this model's memory cannot be forked where a beam ends; leave beam_width out".to_owned();
         return Err(Error::InvalidRequest { param: "beam_width", message });
     }
-    let id = replace_cells(core, nth, Some(&PrefixMatch::in_pool(from, n_held)));
+    let id = replace_cells(core, nth, Some(&PrefixMatch::on_device(from, n_held)));
     let running = core.slots.running_mut();
     let prefix = running[parent].sequence.prefix();
     let child = &mut running[nth];
@@ -200,7 +200,7 @@ fn fork<R: Runner>(core: &mut Core<R>, parent: usize, nth: usize) -> Result<(), 
 fn replace_cells<R: Runner>(core: &mut Core<R>, nth: usize, matched: Option<&PrefixMatch>) -> KvSeqId {
     let RunningSequence { id, .. } = core.slots.running()[nth];
     let adapter_schedule: AdapterSchedule = core.slots.running()[nth].sequence.adapter_schedule.clone();
-    core.memory.cache_mut().give_up(id);
+    core.memory.cache_mut().discard(id);
     // A pinned prefix that no other sequence holds keeps the id.
     free_id_now(core);
     core.memory.place(&adapter_schedule, matched).expect("an id was freed before")

@@ -47,7 +47,7 @@ pub(super) fn checkpoint_positions<R: Runner>(core: &Core<R>, group: &RequestGro
     if !may_add || !saves_states(core) {
         return positions;
     }
-    positions.add(core.memory.cache().n_there(&group.adapter_schedule, &group.prompt), 1, group, n_found);
+    positions.add(core.memory.cache().n_computed_prefix(&group.adapter_schedule, &group.prompt), 1, group, n_found);
     // The first reported logprob needs the preceding row.
     if let Some(first_uncached) = core.first_uncached_logprob(group) {
         positions.add(first_uncached - 1, 1, group, n_found);
@@ -62,7 +62,7 @@ pub(super) fn checkpoint_positions<R: Runner>(core: &Core<R>, group: &RequestGro
 fn window_positions<R: Runner>(core: &Core<R>, group: &RequestGroup, n_found: u32) -> CheckpointPositions {
     let MemoryKind { n_window, bytes_per_token, .. } = core.memory.kind();
     let distance = n_window.max(MIN_SHARED);
-    let diverges_at = core.memory.cache().n_there(&group.adapter_schedule, &group.prompt);
+    let diverges_at = core.memory.cache().n_computed_prefix(&group.adapter_schedule, &group.prompt);
     let mut positions = CheckpointPositions::default();
     if diverges_at >= n_found + distance {
         positions.diverges_at = positions.add(diverges_at, 1, group, n_found).then_some(diverges_at);
@@ -193,7 +193,7 @@ fn share_cells<R: Runner>(core: &mut Core<R>, nth: usize, mut positions: RangeIn
     let adapter_schedule = sequence.adapter_schedule.clone();
     let Some(n_kept) = positions.find(|&n| core.memory.can_fork(id, n)) else { return };
     while !core.memory.cache().has_free_id() && saves_windows(core) && !core.memory.is_out_of_time() && core.memory.evict() {}
-    let Some(kept) = core.memory.place(&adapter_schedule, Some(&PrefixMatch::in_pool(id, n_kept))) else { return };
+    let Some(kept) = core.memory.place(&adapter_schedule, Some(&PrefixMatch::on_device(id, n_kept))) else { return };
     core.memory.cache_mut().set_provenance(kept, provenance);
     core.memory.cache_mut().unpin(kept);
 }
@@ -219,7 +219,7 @@ fn save_states<R: Runner>(core: &mut Core<R>) {
             continue;
         }
         let Sequence { adapter_schedule, tokens, .. } = &running.sequence;
-        let cached = core.memory.cache().snapshot(adapter_schedule, &tokens.first(n_tokens));
+        let cached = core.memory.cache().checkpoint_logits(adapter_schedule, &tokens.first(n_tokens));
         let is_kept = cached.is_some_and(|logits| !is_end || logits.is_some());
         if !is_kept && core.memory.cache().can_save_checkpoint(n_tokens) {
             let logits = is_end.then(|| core.memory.model().logits(n_rows - 1).into());

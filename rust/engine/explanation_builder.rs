@@ -61,7 +61,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
     /// Returns the computed runs: tokens that were known but unusable, and unknown tokens.
     fn runs(&self) -> Vec<ComputedRun> {
         let n_prompt = self.group.n_prompt();
-        let n_there = self.core.memory.cache().n_there(&self.group.adapter_schedule, &self.group.prompt);
+        let n_there = self.core.memory.cache().n_computed_prefix(&self.group.adapter_schedule, &self.group.prompt);
         let n_known = self.history.n_computed.max(n_there);
         let mut runs = Vec::new();
         let mut start = self.n_found;
@@ -102,7 +102,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
             return (Cause::Window, nearest);
         }
         if let Some((at, run)) = self.core.history.find_eviction(group, n_found, n_known, kind.is_a_state()) {
-            return (Cause::Evicted(Some((run.why, at.elapsed()))), nearest);
+            return (Cause::Evicted(Some((run.cause, at.elapsed()))), nearest);
         }
         if self.is_being_computed(n_known) {
             return (Cause::Computing, nearest);

@@ -225,7 +225,7 @@ impl History {
             let is_own = |record: &&RequestRecord| {
                 record.owner == group.request.owner && record.adapter_schedule.n_common(&group.adapter_schedule) >= n_least
             };
-            overlaps && self.records.get(&run.maker).filter(is_own).is_some_and(had_computed)
+            overlaps && self.records.get(&run.request_id).filter(is_own).is_some_and(had_computed)
         })
     }
 
@@ -382,10 +382,11 @@ mod tests {
             }
         }
         assert_eq!(n_common(&history), None, "the newest {n_texts} texts are all that one explanation compares");
-        let lost = EvictedRun { maker: 0, range: 0..40, why: crate::request::EvictionCause::Pool };
+        let lost = EvictedRun { request_id: 0, range: 0..40, cause: crate::request::EvictionCause::Pool };
         history.add_evictions([lost].into_iter(), Instant::now());
         assert!(history.find_eviction(&prompt, 0, 40, false).is_some());
-        let with_other_adapters = |maker| EvictedRun { maker, range: 0..40, why: crate::request::EvictionCause::Pool };
+        let with_other_adapters =
+            |request_id| EvictedRun { request_id, range: 0..40, cause: crate::request::EvictionCause::Pool };
         history.add_evictions((1..=u64::from(n_texts / 256)).map(with_other_adapters), Instant::now());
         assert!(history.find_eviction(&prompt, 0, 40, false).is_none(), "losses are compared within the same bound");
     }

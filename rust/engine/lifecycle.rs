@@ -290,7 +290,7 @@ fn drop_sequence<R: Runner>(core: &mut Core<R>, running: &RunningSequence) {
     let RunningSequence { sequence, n_held, .. } = running;
     core.history.update_text(sequence.request_id, sequence.index, &sequence.tokens, *n_held);
     leave_slot_as(core, running, &AdapterSchedule::default(), Tokens::default(), 0);
-    core.memory.cache_mut().forget(running.id);
+    core.memory.cache_mut().discard_failed(running.id);
 }
 
 fn leave_slot_as<R: Runner>(
@@ -390,5 +390,5 @@ pub(super) fn fail_lost<R: Runner>(core: &mut Core<R>, ids: &[KvSeqId], reason: 
     let mut failed: Vec<u64> = failed.map(|running| running.sequence.request_id).collect();
     failed.dedup();
     fail(core, &failed, &Error::Decode { reason: reason.to_owned() });
-    core.memory.cache_mut().lose(ids);
+    core.memory.cache_mut().invalidate(ids);
 }

@@ -143,7 +143,7 @@ impl<R: Runner> Memory<R> {
     pub(super) fn copy(&mut self, from: KvSeqId, to: KvSeqId, tokens: &[Token]) -> Result<(), StateError> {
         let range = 0..u32::try_from(tokens.len()).expect("a sequence fits its context");
         let bytes = self.save(from, range.clone(), None)?;
-        self.restore(to, &Reload { bytes, piece: range.clone(), kept: range }, tokens)
+        self.restore(to, &Reload { bytes, range: range.clone(), kept: range }, tokens)
     }
 
     /// Returns true if another sequence can share the first `n_tokens` tokens of `id`.
@@ -239,7 +239,7 @@ impl<R: Runner> Memory<R> {
         self.copy_time.reload += took;
         self.move_budget.count(took);
         restored?;
-        self.cache.restored(id, tokens, &entry.piece);
+        self.cache.record_reload(id, tokens, &entry.range);
         Ok(())
     }
 
@@ -269,7 +269,7 @@ impl<R: Runner> Memory<R> {
         let mut removal = self.cache.next_removal(self.move_budget.affordable_units(), why)?;
         if let Some(range) = removal.saves.clone() {
             self.flush();
-            removal.begin_at(self.runner.widened(removal.id, range).start);
+            removal.extend_to(self.runner.widened(removal.id, range).start);
         }
         Some(removal)
     }
@@ -280,7 +280,7 @@ impl<R: Runner> Memory<R> {
     fn remove_tail(&mut self, removal: &PathRemoval, why: EvictionReason) -> bool {
         self.flush();
         let by_gpu = self.kind().idle_cost == IdleCost::Nothing;
-        let is_too_expensive = by_gpu && !removal.is_firm && self.move_budget.is_expensive(removal.n_tokens, removal.n_units);
+        let is_too_expensive = by_gpu && !removal.is_required && self.move_budget.is_expensive(removal.n_tokens, removal.n_units);
         let saved = removal.saves.clone().filter(|_| !is_too_expensive).and_then(|range| {
             let whole_from = self.runner.whole_from(removal.id, &range);
             let bytes = self.save(removal.id, range, Some(removal.n_units));
@@ -323,7 +323,7 @@ impl<R: Runner> Memory<R> {
         self.count_offload(started.elapsed());
         match moved {
             Ok(()) => {
-                self.cache.relocated(&relocation);
+                self.cache.record_relocation(&relocation);
                 RelocationOutcome::Done
             }
             Err(error) => {
@@ -351,7 +351,7 @@ impl<R: Runner> Memory<R> {
     /// Saves the sliding window after the `n_tokens` computed tokens of `id`, and all earlier cells that are not saved yet.
     pub(super) fn save_window(&mut self, id: KvSeqId, n_tokens: u32) {
         let mut n_kept = 0;
-        while let Some(range) = self.cache.next_of_window(id, n_tokens).filter(|range| range.start >= n_kept) {
+        while let Some(range) = self.cache.next_window_part(id, n_tokens).filter(|range| range.start >= n_kept) {
             n_kept = range.end;
             let whole_from = self.runner.whole_from(id, &range);
             let is_kept = match self.save(id, range.clone(), None) {

@@ -194,7 +194,7 @@ impl Planner {
             let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
             let most = if running.takes_all_available() { u32::MAX } else { most };
             let until = n_until_checkpoint(core, running).min(n_until_grouped(core, running)).min(n_until_fork(core, running));
-            let n_alike = running.sequence.adapter_schedule.n_alike(running.n_held);
+            let n_alike = running.sequence.adapter_schedule.n_unchanged(running.n_held);
             let n_ready = n_ready(core, running).min(until).min(most).min(n_until_media_boundary(running)).min(n_alike);
             // The beams of a search advance together.
             let n_skipped = running.sequence.beam.is_none().then_some(running.n_skipped);

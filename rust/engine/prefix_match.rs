@@ -12,7 +12,7 @@ use crate::request::Task;
 pub(super) fn find_match<R: Runner>(core: &mut Core<R>, request_id: u64) -> PrefixMatch {
     let group = core.queue.group(request_id);
     if let Some(prompt_holder) = group.prompt_holder.id() {
-        return PrefixMatch::in_pool(prompt_holder, group.n_prompt());
+        return PrefixMatch::on_device(prompt_holder, group.n_prompt());
     }
     if group.prompt_logits.is_some()
         && let Some(whole) = find_whole(core, request_id)
@@ -26,7 +26,7 @@ pub(super) fn find_match<R: Runner>(core: &mut Core<R>, request_id: u64) -> Pref
     let n = group.n_prompt();
     let reports = core.first_uncached_logprob(group).filter(|&first_uncached| first_uncached < n);
     let query = PrefixQuery {
-        variants: &group.adapter_schedule,
+        adapters: &group.adapter_schedule,
         tokens: &group.prompt,
         at_least: if matches!(group.request.task, Task::Save { .. }) { 1 } else { MIN_SHARED },
         at_most: match reports {
@@ -44,8 +44,8 @@ fn find_whole<R: Runner>(core: &mut Core<R>, request_id: u64) -> Option<PrefixMa
     let group = core.queue.group(request_id);
     let n = group.n_prompt();
     let query =
-        PrefixQuery { variants: &group.adapter_schedule, tokens: &group.prompt, at_least: n, at_most: n, takes_logits: false };
-    Some(core.memory.find_match(&query, &group.media)).filter(|matched| matched.n_pool == n)
+        PrefixQuery { adapters: &group.adapter_schedule, tokens: &group.prompt, at_least: n, at_most: n, takes_logits: false };
+    Some(core.memory.find_match(&query, &group.media)).filter(|matched| matched.n_device == n)
 }
 
 /// Assigns holders to computed prompts with waiting branches, while sequence ids are free. A prompt that is no longer in

@@ -154,7 +154,7 @@ fn slot_contents<R: Runner>(core: &Core<R>, slot: u32) -> SlotContents {
         Some(running) => (&running.sequence.adapter_schedule, running.computed_tokens()),
         None => core.slots.contents_of(slot),
     };
-    let adapter_schedule = adapter_schedule.of_first(length(&tokens));
+    let adapter_schedule = adapter_schedule.prefix(length(&tokens));
     SlotContents { tokens, adapters: adapter_schedule.adapters().collect(), invoked_at: adapter_schedule.change() }
 }
 

@@ -89,7 +89,7 @@ struct CachedTokens {
 fn cached_tokens<R: Runner>(core: &Core<R>, matched: &PrefixMatch) -> CachedTokens {
     let n_evictable =
         u32::try_from(core.memory.cache().n_evictable_in(matched)).expect("a device cache has fewer than 2³² cells");
-    CachedTokens { n_device: matched.n_pool, n_pinned: matched.n_pool - n_evictable, n_tokens: matched.n_tokens() }
+    CachedTokens { n_device: matched.n_device, n_pinned: matched.n_device - n_evictable, n_tokens: matched.n_tokens() }
 }
 
 /// The sequences that resume before another one of the same search.
@@ -167,7 +167,7 @@ pub(super) fn find_preempted<R: Runner>(core: &mut Core<R>, nth: usize, at_most:
 fn find<R: Runner>(memory: &mut Memory<R>, group: &RequestGroup, sequence: &Sequence, at_most: u32) -> PrefixMatch {
     let tokens = sequence.tokens.first(sequence.n_tokens());
     let at_most = sequence.max_reusable().min(group.grouped_from).min(at_most);
-    let query = PrefixQuery { variants: &sequence.adapter_schedule, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
+    let query = PrefixQuery { adapters: &sequence.adapter_schedule, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
     memory.find_match(&query, &group.media)
 }
 
@@ -192,7 +192,7 @@ pub(super) fn take_prefix<R: Runner>(core: &mut Core<R>, nth: usize) {
     core.has_changed = true;
     let matched = match source {
         Some((id, n_held)) if n_held == n_tokens && recomputes(core, nth) && core.memory.can_fork(id, n_tokens) => {
-            PrefixMatch::in_pool(id, n_tokens)
+            PrefixMatch::on_device(id, n_tokens)
         }
         Some((id, _)) if core.memory.kind().forks.can_truncate() => {
             core.memory.cache_mut().share_first(id, n_tokens);
@@ -201,13 +201,13 @@ pub(super) fn take_prefix<R: Runner>(core: &mut Core<R>, nth: usize) {
         _ => find_running(core, nth),
     };
     let (id, adapter_schedule) = (core.slots.running()[nth].id, core.slots.running()[nth].sequence.adapter_schedule.clone());
-    core.memory.cache_mut().give_up(id);
+    core.memory.cache_mut().discard(id);
     let id = core.memory.place(&adapter_schedule, Some(&matched)).expect("it has just given one back");
     let provenance = core.queue.group(core.slots.running()[nth].sequence.request_id).provenance();
     core.memory.cache_mut().set_provenance(id, provenance);
     core.memory.cache_mut().release(reservation);
     let running = &mut core.slots.running_mut()[nth];
-    (running.id, running.n_held, running.phase) = (id, matched.n_pool, Phase::for_match(matched));
+    (running.id, running.n_held, running.phase) = (id, matched.n_device, Phase::for_match(matched));
 }
 
 /// Finds the longest cached prefix of the running sequence at `nth`.

@@ -47,7 +47,7 @@ pub(crate) struct PrefixDependency {
 impl Phase {
     /// Returns the first phase of a sequence that starts on `matched`.
     pub(crate) fn for_match(matched: PrefixMatch) -> Self {
-        let PrefixMatch { restores: reloads, logits, .. } = matched;
+        let PrefixMatch { reloads, logits, .. } = matched;
         if reloads.is_empty() { Self::Prefilling } else { Self::Reloading { entries: VecDeque::from(reloads), logits } }
     }
 

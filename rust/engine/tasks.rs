@@ -68,8 +68,9 @@ fn finish_task<R: Runner>(core: &mut Core<R>, nth: usize) {
         }
         Task::Save { .. } => {
             let tokens = running.computed_tokens();
-            let adapter_schedule = running.sequence.adapter_schedule.of_first(running.n_held);
-            let logits = core.memory.cache().snapshot(&adapter_schedule, &tokens).flatten().map(|logits| logits.to_vec());
+            let adapter_schedule = running.sequence.adapter_schedule.prefix(running.n_held);
+            let logits =
+                core.memory.cache().checkpoint_logits(&adapter_schedule, &tokens).flatten().map(|logits| logits.to_vec());
             let Phase::Copying(saved) = &mut running.phase else { unreachable!("what is saved was copied") };
             let (adapters, invoked_at) = (adapter_schedule.adapters().collect(), adapter_schedule.change());
             let saved = SavedPrefix { tokens, logits, adapters, invoked_at, ..std::mem::take(saved) };

@@ -59,7 +59,7 @@ fn reload_all<R: Runner>(core: &mut Core<R>) {
 /// ended.
 fn reload_next<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
     let Some(next) = core.slots.running()[nth].next_reload() else { return false };
-    let (n_entry, n_kept) = (length(&next.piece), length(&next.kept));
+    let (n_entry, n_kept) = (length(&next.range), length(&next.kept));
     let must_load = matches!(core.task(nth), Task::Load(_));
     // Junior sequences yield cells that this one will keep, as they would if it computed them. For cells that the entry needs
     // only temporarily they yield only if the entry cannot be computed.
@@ -128,7 +128,7 @@ fn compute_instead<R: Runner>(core: &mut Core<R>, nth: usize) {
     running.phase = Phase::Prefilling;
     // Entries that were already reloaded may end where the memory cannot continue.
     if running.n_held > 0 && !core.memory.can_extend(running.id, running.n_held) {
-        core.memory.cache_mut().forget(running.id);
+        core.memory.cache_mut().discard_failed(running.id);
         running.id = core.memory.place(&running.sequence.adapter_schedule, None).expect("it has just given one back");
         running.n_held = 0;
     }

@@ -1,15 +1,15 @@
-//! Characters that a grammar cannot tell apart are one symbol to it.
+//! Maps characters that a grammar does not distinguish to one symbol.
 
 use super::rules::Class;
 
-/// Code points in stretches: every class of the grammar holds all of a stretch or none of it.
+/// A partition of the code points into ranges, each of which is entirely inside or outside of every class of the grammar.
 #[derive(Debug)]
 pub(super) struct Alphabet {
-    /// Where each stretch begins; the first is 0.
+    /// Start of each range; the first is 0.
     starts: Vec<u32>,
-    /// The symbols of the characters below 128, which are most.
+    /// Symbols of the characters below 128, which are the most frequent.
     ascii: [u32; 128],
-    /// The symbols of each class: ranges with both ends, in order.
+    /// Symbols of each class: sorted inclusive ranges.
     classes: Vec<Box<[(u32, u32)]>>,
 }
 
@@ -29,7 +29,6 @@ impl Alphabet {
         alphabet
     }
 
-    /// How many symbols there are.
     pub(super) fn len(&self) -> usize {
         self.starts.len()
     }
@@ -39,12 +38,12 @@ impl Alphabet {
     }
 
     fn find(&self, code: u32) -> u32 {
-        let place = self.starts.partition_point(|&start| start <= code) - 1;
-        u32::try_from(place).expect("there are fewer stretches than code points")
+        let index = self.starts.partition_point(|&start| start <= code) - 1;
+        u32::try_from(index).expect("there are fewer ranges than code points")
     }
 
-    /// Whether the class holds one of the symbols from `low` to `high`.
-    pub(super) fn meets(&self, class: u32, low: u32, high: u32) -> bool {
+    /// Returns whether the class contains one of the symbols from `low` to `high`, inclusive.
+    pub(super) fn overlaps(&self, class: u32, low: u32, high: u32) -> bool {
         let ranges = &self.classes[class as usize];
         let next = ranges.partition_point(|&(_, end)| end < low);
         ranges.get(next).is_some_and(|&(start, _)| start <= high)
@@ -56,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_that_no_class_tells_apart_are_one_symbol() {
+    fn characters_that_no_class_distinguishes_are_one_symbol() {
         let classes: [Class; 3] = [[(97, 122)].into(), [(120, 120), (228, 0xFFFF)].into(), [(0, u32::MAX)].into()];
         let alphabet = Alphabet::new(&classes);
         let symbol = |character: char| alphabet.symbol(character.into());
@@ -64,15 +63,15 @@ mod tests {
         assert!(symbol('x') != symbol('w') && symbol('x') != symbol('y'));
         assert_eq!(symbol('ä'), symbol('漢'));
         assert_ne!(symbol('漢'), symbol('🦀'));
-        // 0, a, x, y, {, ä, beyond the basic plane.
+        // 0, a, x, y, {, ä, and above the basic multilingual plane.
         assert_eq!(alphabet.len(), 7);
         for (class, ranges) in (0..).zip(&classes) {
             for code in (0..300).chain([0xFFFF, 0x1_0000, u32::MAX]) {
                 let symbol = alphabet.symbol(code);
                 let is_in = ranges.iter().any(|&(low, high)| low <= code && code <= high);
-                assert_eq!(alphabet.meets(class, symbol, symbol), is_in, "code {code} in class {class}");
+                assert_eq!(alphabet.overlaps(class, symbol, symbol), is_in, "code {code} in class {class}");
             }
         }
-        assert!(alphabet.meets(1, symbol('y'), symbol('ä')) && !alphabet.meets(1, symbol('y'), symbol('y')));
+        assert!(alphabet.overlaps(1, symbol('y'), symbol('ä')) && !alphabet.overlaps(1, symbol('y'), symbol('y')));
     }
 }

@@ -1,4 +1,4 @@
-//! One branch's place in its grammar.
+//! The state of one branch in its grammar.
 
 use std::sync::Arc;
 
@@ -8,25 +8,24 @@ use super::spellings::{Entry, Spellings};
 use super::utf8::PartialChar;
 use crate::request::{Constraint, Token};
 
-/// Holds one branch to a grammar.
+/// Constrains one branch to a grammar.
 #[derive(Debug, Clone)]
 pub(super) struct Branch {
     pub(super) spellings: Arc<Spellings>,
     pub(super) matcher: Matcher,
     pub(super) state: State,
-    /// The character that the last token began.
+    /// The incomplete character at the end of the last token.
     pub(super) partial: PartialChar,
 }
 
 impl Branch {
-    /// Whether the text may end here.
     fn may_end(&self) -> bool {
         self.partial.is_none() && self.matcher.may_end(self.state)
     }
 
-    /// Where the branch is after this spelling, where it may be spelt so.
+    /// Returns the state after `spelling`, or `None` if the grammar does not allow it.
     fn read(&mut self, spelling: &[u8]) -> Option<(State, PartialChar)> {
-        // As for llama.cpp, what is spelt with nothing or with a NUL is no text.
+        // Like llama.cpp, tokens that are spelt empty or begin with NUL are never text.
         if matches!(spelling, [] | [0, ..]) {
             return None;
         }
@@ -37,8 +36,8 @@ impl Branch {
         self.matcher.may_complete(state, partial).then_some((state, partial))
     }
 
-    /// Whether the token is one of `named_tokens`; as for llama.cpp, none is that has no text.
-    fn is_among(&self, named: &NamedTokens, token: Token) -> bool {
+    /// Returns whether the token is in `named`; like llama.cpp, a token without text never is.
+    fn accepts_by_id(&self, named: &NamedTokens, token: Token) -> bool {
         named.contains(token) && !matches!(self.spellings.spelling(token), [] | [0, ..])
     }
 
@@ -56,39 +55,39 @@ impl Constraint for Branch {
             return self.may_end();
         }
         let spellings = Arc::clone(&self.spellings);
-        let named = self.matcher.named(self.state);
-        self.is_among(&named, token) || self.read(spellings.spelling(token)).is_some()
+        let named = self.matcher.named_tokens(self.state);
+        self.accepts_by_id(&named, token) || self.read(spellings.spelling(token)).is_some()
     }
 
     fn mask(&mut self, logits: &mut [f32]) {
         self.state = self.matcher.begin_token(self.state);
         let spellings = Arc::clone(&self.spellings);
-        let named = self.matcher.named(self.state);
+        let named = self.matcher.named_tokens(self.state);
         let mut allowed = vec![false; logits.len()];
         let mut allow = |token: Token| {
             if let Some(allowed) = usize::try_from(token).ok().and_then(|token| allowed.get_mut(token)) {
                 *allowed = true;
             }
         };
-        // Where the branch is after each byte of a spelling, up to the first that is refused.
+        // States after each byte of the spelling, up to the first byte that is refused.
         let mut path = vec![(self.state, self.partial)];
         for &Entry { token, n_common } in &spellings.order {
-            if !named.is_empty() && self.is_among(&named, token) {
+            if !named.is_empty() && self.accepts_by_id(&named, token) {
                 allow(token);
             }
             let n_common = n_common as usize;
             if path.len() <= n_common {
-                // What was refused of the spelling before is in this one too.
+                // This spelling shares the refused byte with the preceding one.
                 continue;
             }
             path.truncate(n_common + 1);
             let spelling = spellings.spelling(token);
             for &byte in &spelling[n_common..] {
-                let &(state, partial) = path.last().expect("the path begins here");
+                let &(state, partial) = path.last().expect("the path starts with the current state");
                 let Some(next) = self.matcher.feed(state, partial, byte) else { break };
                 path.push(next);
             }
-            let &(state, partial) = path.last().expect("the path begins here");
+            let &(state, partial) = path.last().expect("the path starts with the current state");
             if path.len() > spelling.len() && self.matcher.may_complete(state, partial) {
                 allow(token);
             }
@@ -111,10 +110,10 @@ impl Constraint for Branch {
             return;
         }
         let spellings = Arc::clone(&self.spellings);
-        let named = self.matcher.named(self.state);
-        let named = if self.is_among(&named, token) { self.matcher.step_token(self.state, token) } else { DEAD };
+        let named = self.matcher.named_tokens(self.state);
+        let named = if self.accepts_by_id(&named, token) { self.matcher.step_token(self.state, token) } else { DEAD };
         let (state, partial) = self.read(spellings.spelling(token)).unwrap_or_default();
-        (self.state, self.partial) = (self.matcher.either(state, named), partial);
+        (self.state, self.partial) = (self.matcher.union(state, named), partial);
         self.warn_if_exhausted();
     }
 

@@ -1,11 +1,11 @@
-//! JSON, with the place of every value.
+//! A JSON parser that records the position of every value.
 
 use super::parse_error::ParseError;
 
-/// Most arrays and objects inside of each other.
+/// Maximum nesting depth of arrays and objects.
 const MAX_DEPTH: usize = 256;
 
-/// A value, and the byte of the text at which it begins.
+/// A value and its byte offset in the text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Value {
     pub(super) at: usize,
@@ -16,7 +16,7 @@ pub(super) struct Value {
 pub(super) enum ValueKind {
     Null,
     Bool(bool),
-    /// Its value, and as it is written.
+    /// The value and its spelling.
     Number(f64, String),
     String(String),
     Array(Vec<Value>),
@@ -25,7 +25,7 @@ pub(super) enum ValueKind {
 }
 
 impl Value {
-    /// The member of this name, the last of several; `None` where there is none or this is no object.
+    /// Returns the member of this name, the last of several; `None` if there is no such member or the value is not an object.
     pub(super) fn get(&self, name: &str) -> Option<&Self> {
         self.members()?.iter().rev().find_map(|(key, value)| (key == name).then_some(value))
     }
@@ -47,7 +47,7 @@ impl Value {
     }
 }
 
-/// Reads one value, which is all of `text`.
+/// Parses `text`, which must be one value.
 pub(super) fn read(text: &str) -> Result<Value, ParseError> {
     let mut reader = Reader { text, at: 0 };
     let value = reader.value(0).and_then(|value| {
@@ -65,7 +65,7 @@ struct Reader<'a> {
 type Refusal = (usize, String);
 
 impl Reader<'_> {
-    /// What is expected here, and what is found.
+    /// Returns an error with the expected and the actual input.
     fn refuse<T>(&self, expected: &str) -> Result<T, Refusal> {
         let found = self.text[self.at..].chars().next().map_or_else(|| "the end".to_owned(), |found| format!("'{found}'"));
         Err((self.at, format!("{expected}, found {found}")))
@@ -103,7 +103,7 @@ impl Reader<'_> {
         Ok((name, self.value(depth + 1)?))
     }
 
-    /// Items between commas, up to the byte `end`.
+    /// Parses comma-separated items up to the byte `end`.
     fn list<T>(&mut self, end: u8, mut item: impl FnMut(&mut Self) -> Result<T, Refusal>) -> Result<Vec<T>, Refusal> {
         self.at += 1;
         self.skip_space();
@@ -196,7 +196,7 @@ impl Reader<'_> {
         Ok(character)
     }
 
-    /// Four hexadecimal digits.
+    /// Parses four hexadecimal digits.
     fn unit(&mut self) -> Option<u16> {
         let digits = self.text.get(self.at..self.at + 4).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
         self.at += 4;
@@ -208,9 +208,9 @@ impl Reader<'_> {
     }
 
     fn skip(&mut self, word: &str) -> bool {
-        let is_there = self.text.as_bytes()[self.at..].starts_with(word.as_bytes());
-        self.at += if is_there { word.len() } else { 0 };
-        is_there
+        let is_next = self.text.as_bytes()[self.at..].starts_with(word.as_bytes());
+        self.at += if is_next { word.len() } else { 0 };
+        is_next
     }
 
     fn skip_space(&mut self) {
@@ -224,12 +224,12 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    fn flaw(text: &str) -> String {
+    fn refusal(text: &str) -> String {
         read(text).expect_err(text).to_string()
     }
 
     #[test]
-    fn values_are_read_with_their_places() {
+    fn values_are_parsed_with_their_positions() {
         let value = read(" {\"a\": [1, -2.5e1, true, null, \"\\u00e9\\ud83e\\udd80\\n\"], \"b\": {}, \"a\": false}\n").unwrap();
         assert_eq!((value.at, value.members().unwrap().len()), (1, 3));
         let items = value.members().unwrap()[0].1.items().unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn errors_are_reported_with_their_position() {
         for (text, expected) in [
             ("", "line 1, column 1: expected a JSON value, found the end"),
             ("{\"a\": 1,\n}", "line 2, column 1: expected the name of a member in quotation marks, found '}'"),
@@ -260,8 +260,8 @@ mod tests {
             ("1e999", "line 1, column 1: this number is too large"),
             ("nul", "line 1, column 1: expected a JSON value, found 'n'"),
         ] {
-            assert_eq!(flaw(text), expected, "{text}");
+            assert_eq!(refusal(text), expected, "{text}");
         }
-        assert_eq!(flaw(&"[".repeat(100_000)), "line 1, column 257: arrays and objects are more than 256 deep");
+        assert_eq!(refusal(&"[".repeat(100_000)), "line 1, column 257: arrays and objects are more than 256 deep");
     }
 }

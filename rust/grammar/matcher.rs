@@ -1,8 +1,8 @@
-//! Where a text is in its grammar.
+//! Tracks the parse state of a text in its grammar.
 //!
-//! As in llama.cpp, that is a set of stacks, each of what is still asked for once the element on its top is met: one stack for
-//! each way to read the text. Here stacks share what lies below their tops, a set of them is a state that is kept, and what a
-//! symbol makes of a state is found out once. Inside of a JSON string, say, a character is one look into a table.
+//! As in llama.cpp, the state is a set of stacks, one for each way to parse the text; a stack holds the elements that must
+//! follow once its top is matched. Here, stacks share their tails, sets of stacks are interned as states, and the transition of
+//! a state on a symbol is computed once. Inside a JSON string, for example, a character costs one table lookup.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,67 +13,67 @@ use super::rules::{Element, Rules};
 use super::utf8::{PartialChar, Utf8Step};
 use crate::request::Token;
 
-/// A stack: its top and what is below. [`EMPTY`] asks for nothing more.
+/// A stack: its top element and the stack below. [`EMPTY`] requires nothing more.
 type Stack = u32;
 const EMPTY: Stack = 0;
 
-/// A set of stacks that were reached together. Nothing can be read in [`DEAD`].
+/// An interned set of stacks. No text continues from [`DEAD`].
 pub(super) type State = u32;
 pub(super) const DEAD: State = 0;
 
-/// A symbol's effect that was not looked for yet.
+/// A transition that was not computed yet.
 const UNKNOWN: State = State::MAX;
 
-/// Most stacks that are made for one token: some tenths of a second and tens of megabytes. A grammar that needs more reads one text
-/// in so many ways that llama.cpp would fill the memory with them; the most that ordinary ones need is a few per cent of this.
+/// Most stacks that are created for one token: some tenths of a second and tens of megabytes. A grammar that needs more can
+/// parse one text in so many ways that llama.cpp would exhaust the memory. Ordinary grammars need at most a few per cent of
+/// this.
 const MAX_STEPS: usize = 1 << 20;
 
-/// Most stacks whose tops are looked at for one token: some tenths of a second as well. A list of thousands of words, each of which
-/// begins with a character of its own, takes a quarter of this.
-const MAX_LOOKS: usize = 1 << 26;
+/// Most stacks whose tops are inspected for one token: also some tenths of a second. A list of thousands of words that each
+/// begin with a different character takes a quarter of this.
+const MAX_INSPECTED: usize = 1 << 26;
 
-/// What is remembered is forgotten before a token when it takes more numbers than this.
-pub(super) const MAX_REMEMBERED: usize = 1 << 20;
+/// Size of the cache, in numbers, above which it is cleared before the next token.
+pub(super) const MAX_CACHED: usize = 1 << 20;
 
-/// So many symbols have a row in the table of what they make of a state: those of ASCII, which come first, and some more. Most
-/// grammars have no others.
+/// Number of symbols with a column in the transition table: those of ASCII, which come first, and some more. Most grammars have
+/// no others.
 const ROW: usize = 256;
 
-/// The rules of a grammar and the symbols that they speak of.
 #[derive(Debug)]
 pub(super) struct Language {
     pub(super) rules: Rules,
     pub(super) alphabet: Alphabet,
 }
 
-/// Reads a text, symbol by symbol.
+/// Parses a text symbol by symbol.
 #[derive(Debug, Clone)]
 pub(super) struct Matcher {
     language: Arc<Language>,
-    /// The place of each stack's top, and the stack below.
+    /// The index of each stack's top element, and the stack below.
     stacks: Vec<(u32, Stack)>,
     stack_numbers: HashMap<(u32, Stack), Stack>,
-    /// The stacks of each state, in order.
+    /// The stacks of each state, sorted.
     states: Vec<Box<[Stack]>>,
     state_numbers: HashMap<Box<[Stack]>, State>,
-    /// What the first [`ROW`] symbols make of each state: a row per state.
+    /// Transitions on the first [`ROW`] symbols: a row per state.
     next: Vec<State>,
-    /// What the other symbols make of a state, where it was looked for.
+    /// Computed transitions on the other symbols.
     next_rare: HashMap<(State, u32), State>,
-    /// Whether part of a character may be completed in a state, where it was looked for.
+    /// Computed results of [`Matcher::may_complete`].
     completable: HashMap<(State, PartialChar), bool>,
-    /// For each stack, in which round it was met last.
-    met: Vec<u32>,
+    /// The round in which each stack was last visited.
+    visited_in: Vec<u32>,
     round: u32,
-    todo: Vec<Stack>,
-    found: Vec<Stack>,
-    n_remembered: usize,
+    pending: Vec<Stack>,
+    settled: Vec<Stack>,
+    n_cached: usize,
     n_steps: usize,
-    n_looks: usize,
+    n_inspected: usize,
 }
 
 impl Matcher {
-    /// Also returns the state at the beginning of a text; [`DEAD`] where there are too many ways to begin.
+    /// Also returns the start state; [`DEAD`] if there are too many ways to begin.
     pub(super) fn new(language: Arc<Language>) -> (Self, State) {
         let root = language.rules.root;
         let mut matcher = Self {
@@ -85,40 +85,41 @@ impl Matcher {
             next: Vec::new(),
             next_rare: HashMap::new(),
             completable: HashMap::new(),
-            met: Vec::new(),
+            visited_in: Vec::new(),
             round: 0,
-            todo: Vec::new(),
-            found: Vec::new(),
-            n_remembered: 0,
+            pending: Vec::new(),
+            settled: Vec::new(),
+            n_cached: 0,
             n_steps: 0,
-            n_looks: 0,
+            n_inspected: 0,
         };
         matcher.clear();
         matcher.begin_round();
-        matcher.ask_for(root, EMPTY);
+        matcher.expand(root, EMPTY);
         let start = matcher.settle();
         (matcher, start)
     }
 
-    /// Whether the grammar was given up, since a token takes too many steps. Nothing can be read any more.
+    /// Returns whether the grammar was abandoned because a token took too many steps. No token is allowed any more.
     pub(super) fn is_exhausted(&self) -> bool {
-        self.n_steps > MAX_STEPS || self.n_looks > MAX_LOOKS
+        self.n_steps > MAX_STEPS || self.n_inspected > MAX_INSPECTED
     }
 
-    /// Begins to count the steps for a token. Where much is remembered, all but `state` is forgotten, which gets another number.
+    /// Resets the step counters for the next token. If the cache is full, it is cleared except for `state`, whose new number is
+    /// returned.
     pub(super) fn begin_token(&mut self, state: State) -> State {
         if self.is_exhausted() {
             self.clear();
             return DEAD;
         }
-        (self.n_steps, self.n_looks) = (0, 0);
-        if self.n_remembered <= MAX_REMEMBERED {
+        (self.n_steps, self.n_inspected) = (0, 0);
+        if self.n_cached <= MAX_CACHED {
             return state;
         }
-        let (stacks, kept) = (std::mem::take(&mut self.stacks), std::mem::take(&mut self.states));
+        let (stacks, states) = (std::mem::take(&mut self.stacks), std::mem::take(&mut self.states));
         self.clear();
         let mut numbers = HashMap::from([(EMPTY, EMPTY)]);
-        for &stack in &kept[state as usize] {
+        for &stack in &states[state as usize] {
             let (mut path, mut below) = (Vec::new(), stack);
             while !numbers.contains_key(&below) {
                 path.push(below);
@@ -129,26 +130,26 @@ impl Matcher {
                 let number = self.push(top, numbers[&below]);
                 numbers.insert(stack, number);
             }
-            self.found.push(numbers[&stack]);
+            self.settled.push(numbers[&stack]);
         }
-        self.keep_found()
+        self.intern_settled()
     }
 
-    /// Bytes of the rules and of what is remembered, about.
+    /// Approximate bytes of the rules and the cache.
     pub(super) fn n_bytes(&self) -> usize {
-        size_of::<Element>() * self.language.rules.elements.len() + size_of::<u32>() * self.n_remembered
+        size_of::<Element>() * self.language.rules.elements.len() + size_of::<u32>() * self.n_cached
     }
 
-    /// How many numbers are remembered of the text so far.
+    /// Number of cached numbers.
     #[cfg(test)]
-    pub(super) fn n_remembered(&self) -> usize {
-        self.n_remembered
+    pub(super) fn n_cached(&self) -> usize {
+        self.n_cached
     }
 
-    /// How many stacks were looked at for this token.
+    /// Number of stacks that were inspected for this token.
     #[cfg(test)]
-    pub(super) fn n_looks(&self) -> usize {
-        self.n_looks
+    pub(super) fn n_inspected(&self) -> usize {
+        self.n_inspected
     }
 
     fn clear(&mut self) {
@@ -159,51 +160,50 @@ impl Matcher {
         self.next.clear();
         self.next_rare.clear();
         self.completable.clear();
-        self.met = vec![0];
+        self.visited_in = vec![0];
         self.round = 0;
-        self.n_remembered = 0;
-        self.found.clear();
-        let dead = self.keep_found();
+        self.n_cached = 0;
+        self.settled.clear();
+        let dead = self.intern_settled();
         assert_eq!(dead, DEAD, "the first state has no stacks");
     }
 
-    /// Whether a text may end in `state`.
     pub(super) fn may_end(&self, state: State) -> bool {
         self.states[state as usize].first() == Some(&EMPTY)
     }
 
-    /// The state after one more character.
+    /// Returns the state after one more character.
     pub(super) fn step(&mut self, state: State, code: u32) -> State {
         let symbol = self.language.alphabet.symbol(code);
-        let n_row = self.n_row();
-        let has_place = (symbol as usize) < n_row;
-        let place = has_place.then(|| state as usize * n_row + symbol as usize);
-        let known = match place {
-            Some(place) => self.next[place],
+        let n_columns = self.n_columns();
+        let has_column = (symbol as usize) < n_columns;
+        let index = has_column.then(|| state as usize * n_columns + symbol as usize);
+        let cached = match index {
+            Some(index) => self.next[index],
             None => self.next_rare.get(&(state, symbol)).copied().unwrap_or(UNKNOWN),
         };
-        if known != UNKNOWN {
-            return known;
+        if cached != UNKNOWN {
+            return cached;
         }
         let next = self.advance(state, |language, element| match element {
-            Element::Class(class) => language.alphabet.meets(class, symbol, symbol),
+            Element::Class(class) => language.alphabet.overlaps(class, symbol, symbol),
             _ => false,
         });
-        if let Some(place) = place {
-            self.next[place] = next;
+        if let Some(index) = index {
+            self.next[index] = next;
         } else {
             self.next_rare.insert((state, symbol), next);
-            self.n_remembered += 3;
+            self.n_cached += 3;
         }
         next
     }
 
-    /// How many symbols have a place in a row of [`Matcher::next`].
-    fn n_row(&self) -> usize {
+    /// Number of columns of [`Matcher::next`].
+    fn n_columns(&self) -> usize {
         self.language.alphabet.len().min(ROW)
     }
 
-    /// The state after a text and part of a character, or `None` where it cannot go on so.
+    /// Returns the state and partial character after one more byte, or `None` if the grammar does not allow it.
     pub(super) fn feed(&mut self, state: State, partial: PartialChar, byte: u8) -> Option<(State, PartialChar)> {
         let next = match partial.feed(byte) {
             Utf8Step::Character(code) => (self.step(state, code), PartialChar::default()),
@@ -213,32 +213,32 @@ impl Matcher {
         (next.0 != DEAD).then_some(next)
     }
 
-    /// Whether part of a character may be completed in `state`; nothing of a character always is.
+    /// Returns whether the partial character may be completed in `state`; always true if it is empty.
     pub(super) fn may_complete(&mut self, state: State, partial: PartialChar) -> bool {
         if partial.is_none() {
             return true;
         }
-        if let Some(&known) = self.completable.get(&(state, partial)) {
-            return known;
+        if let Some(&cached) = self.completable.get(&(state, partial)) {
+            return cached;
         }
-        self.n_looks += self.states[state as usize].len();
+        self.n_inspected += self.states[state as usize].len();
         let (low, high) = partial.range();
         let alphabet = &self.language.alphabet;
         let (low, high) = (alphabet.symbol(low), alphabet.symbol(high));
-        let begins = |element| matches!(element, Element::Class(class) if alphabet.meets(class, low, high));
-        let may = !self.is_exhausted() && self.tops(state).any(begins);
-        self.completable.insert((state, partial), may);
-        self.n_remembered += 5;
-        may
+        let matches = |element| matches!(element, Element::Class(class) if alphabet.overlaps(class, low, high));
+        let is_possible = !self.is_exhausted() && self.tops(state).any(matches);
+        self.completable.insert((state, partial), is_possible);
+        self.n_cached += 5;
+        is_possible
     }
 
-    /// The tokens that `state` asks for by their ids.
-    pub(super) fn named(&mut self, state: State) -> NamedTokens {
-        self.n_looks += self.states[state as usize].len();
+    /// The token ids that `state` accepts.
+    pub(super) fn named_tokens(&mut self, state: State) -> NamedTokens {
+        self.n_inspected += self.states[state as usize].len();
         NamedTokens::new(self.tops(state))
     }
 
-    /// The state after a token that `state` asks for by its id.
+    /// Returns the state after a token that `state` accepts by its id.
     pub(super) fn step_token(&mut self, state: State, token: Token) -> State {
         self.advance(state, |_, element| match element {
             Element::Token(named) => named == token,
@@ -247,33 +247,33 @@ impl Matcher {
         })
     }
 
-    /// The state in which a text is that may be in either.
-    pub(super) fn either(&mut self, one: State, other: State) -> State {
-        self.found.clear();
-        self.found.extend_from_slice(&self.states[one as usize]);
-        self.found.extend_from_slice(&self.states[other as usize]);
-        self.keep_found()
+    /// The union of two states.
+    pub(super) fn union(&mut self, one: State, other: State) -> State {
+        self.settled.clear();
+        self.settled.extend_from_slice(&self.states[one as usize]);
+        self.settled.extend_from_slice(&self.states[other as usize]);
+        self.intern_settled()
     }
 
-    /// What the stacks of `state` ask for next.
+    /// The top elements of the stacks of `state`.
     fn tops(&self, state: State) -> impl Iterator<Item = Element> {
         let stacks = self.states[state as usize].iter().filter(|&&stack| stack != EMPTY);
         stacks.map(|&stack| self.language.rules.element(self.stacks[stack as usize].0))
     }
 
-    /// The state after what makes `is_met` true of the elements that it meets.
-    fn advance(&mut self, state: State, is_met: impl Fn(&Language, Element) -> bool) -> State {
+    /// Returns the state after an input that matches the elements for which `is_match` is true.
+    fn advance(&mut self, state: State, is_match: impl Fn(&Language, Element) -> bool) -> State {
         if self.is_exhausted() {
             return DEAD;
         }
         self.begin_round();
-        self.n_looks += self.states[state as usize].len();
-        for place in 0..self.states[state as usize].len() {
-            let stack = self.states[state as usize][place];
+        self.n_inspected += self.states[state as usize].len();
+        for index in 0..self.states[state as usize].len() {
+            let stack = self.states[state as usize][index];
             let (top, below) = self.stacks[stack as usize];
-            if stack != EMPTY && is_met(&self.language, self.language.rules.element(top)) {
+            if stack != EMPTY && is_match(&self.language, self.language.rules.element(top)) {
                 let stack = self.after(top, below);
-                self.todo.push(stack);
+                self.pending.push(stack);
             }
         }
         self.settle()
@@ -281,13 +281,13 @@ impl Matcher {
 
     fn begin_round(&mut self) {
         self.round += 1;
-        self.todo.clear();
-        self.found.clear();
+        self.pending.clear();
+        self.settled.clear();
     }
 
-    /// The stack that goes on after the element at `at`.
+    /// The stack that continues after the element at `at`.
     fn after(&mut self, at: u32, below: Stack) -> Stack {
-        // An alternative that is done leaves nothing, so that a rule that ends in itself does not grow the stack.
+        // A finished alternative is popped, so that a rule that ends with itself does not grow the stack.
         if self.language.rules.element(at + 1) == Element::End { below } else { self.push(at + 1, below) }
     }
 
@@ -295,27 +295,27 @@ impl Matcher {
         let stacks = &mut self.stacks;
         *self.stack_numbers.entry((top, below)).or_insert_with(|| {
             stacks.push((top, below));
-            self.met.push(0);
-            self.n_remembered += 1;
+            self.visited_in.push(0);
+            self.n_cached += 1;
             self.n_steps += 1;
-            Stack::try_from(stacks.len() - 1).expect("what is remembered is bounded")
+            Stack::try_from(stacks.len() - 1).expect("the cache is bounded")
         })
     }
 
-    /// Adds the alternatives of a rule to what is to be done, on top of `below`.
-    fn ask_for(&mut self, rule: u32, below: Stack) {
+    /// Adds the alternatives of a rule on top of `below` to the pending stacks.
+    fn expand(&mut self, rule: u32, below: Stack) {
         let language = Arc::clone(&self.language);
         for &start in language.rules.alternatives(rule) {
             let is_empty = language.rules.element(start) == Element::End;
             let stack = if is_empty { below } else { self.push(start, below) };
-            self.todo.push(stack);
+            self.pending.push(stack);
         }
     }
 
-    /// Follows rules until every stack that was to be done has a character or a token on its top.
+    /// Expands rules until every pending stack has a character or a token on top.
     fn settle(&mut self) -> State {
-        while let Some(stack) = self.todo.pop() {
-            if std::mem::replace(&mut self.met[stack as usize], self.round) == self.round {
+        while let Some(stack) = self.pending.pop() {
+            if std::mem::replace(&mut self.visited_in[stack as usize], self.round) == self.round {
                 continue;
             }
             self.n_steps += 1;
@@ -326,30 +326,30 @@ impl Matcher {
             match self.language.rules.element(top) {
                 Element::Rule(rule) if stack != EMPTY => {
                     let below = self.after(top, below);
-                    self.ask_for(rule, below);
+                    self.expand(rule, below);
                 }
-                _ => self.found.push(stack),
+                _ => self.settled.push(stack),
             }
         }
-        self.keep_found()
+        self.intern_settled()
     }
 
-    /// The number of the state of the stacks that were found.
-    fn keep_found(&mut self) -> State {
-        self.found.sort_unstable();
-        self.found.dedup();
-        if let Some(&state) = self.state_numbers.get(&self.found[..]) {
-            self.found.clear();
+    /// Interns the set of settled stacks.
+    fn intern_settled(&mut self) -> State {
+        self.settled.sort_unstable();
+        self.settled.dedup();
+        if let Some(&state) = self.state_numbers.get(&self.settled[..]) {
+            self.settled.clear();
             return state;
         }
-        let state = State::try_from(self.states.len()).expect("what is remembered is bounded");
-        let stacks: Box<[Stack]> = self.found.drain(..).collect();
-        let n_row = self.n_row();
-        self.n_remembered += 2 * stacks.len() + n_row;
+        let state = State::try_from(self.states.len()).expect("the cache is bounded");
+        let stacks: Box<[Stack]> = self.settled.drain(..).collect();
+        let n_columns = self.n_columns();
+        self.n_cached += 2 * stacks.len() + n_columns;
         self.n_steps += stacks.len() + 1;
         self.state_numbers.insert(stacks.clone(), state);
         self.states.push(stacks);
-        self.next.resize(self.next.len() + n_row, if state == DEAD { DEAD } else { UNKNOWN });
+        self.next.resize(self.next.len() + n_columns, if state == DEAD { DEAD } else { UNKNOWN });
         state
     }
 }

@@ -1,19 +1,19 @@
-//! Grammars in GBNF: which texts a completion may be.
+//! Grammars in GBNF, which constrain the text of a completion.
 //!
-//! The language is llama.cpp's, as its `grammars/README.md` describes it, and so are the rules that its reader makes of a text and
-//! the tokens that are allowed after each other; tests hold both to llama.cpp's own. What is ours is how it is done, since
-//! llama.cpp says on its standard error only what is wrong with a grammar, and answers some with an endless loop, a full memory or
-//! the end of the process:
+//! The language is llama.cpp's, as described in its `grammars/README.md`. The rules that its reader makes of a text, and the
+//! tokens that are allowed after each other, are the same; tests compare both with llama.cpp. The implementation is ours,
+//! because llama.cpp reports errors of a grammar only on its standard error, and some grammars make it loop endlessly, exhaust
+//! the memory or abort the process:
 //!
-//! - What is wrong with a grammar is said with its line and column ([`ParseError`]).
-//! - `{3,2}` is refused, where llama.cpp makes 2⁶⁴ rules of it.
-//! - A rule that is named must be defined, also where it is repeated no times.
-//! - A token that is named by its id must be in the vocabulary.
+//! - Errors of a grammar are reported with their line and column ([`ParseError`]).
+//! - `{3,2}` is refused; llama.cpp makes 2⁶⁴ rules of it.
+//! - A rule that is referred to must be defined, even if it is repeated zero times.
+//! - A token that is referred to by its id must be in the vocabulary.
 //! - Sizes are bounded: [`MAX_BYTES`], [`MAX_ELEMENTS`], [`MAX_DEPTH`].
-//! - A grammar that reads one text in millions of ways is given up: nothing is allowed any more.
-//! - Bytes that are not in UTF-8 are never allowed. A text does not end inside of a character, and `[^é]` allows the first byte of
-//!   another character that begins like é.
-//! - Token ids (`<[7]>`) are only looked at where a token begins.
+//! - A grammar that can parse one text in millions of ways is abandoned: no token is allowed any more.
+//! - Bytes that are not valid UTF-8 are never allowed. A text cannot end inside a character, and `[^é]` allows the first byte
+//!   of another character that shares it with é.
+//! - Token ids (`<[7]>`) are matched only at the start of a token.
 
 mod alphabet;
 mod branch;
@@ -37,7 +37,8 @@ pub use lazy::{LazyGrammar, MAX_REACH, MAX_TRIGGER_BYTES, MAX_TRIGGERS, Triggers
 pub use parse_error::ParseError;
 pub use reader::TokenLookup;
 pub use schema::{
-    MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, MAX_WAYS, to_gbnf,
+    MAX_ALTERNATIVES, MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS,
+    to_gbnf,
 };
 pub use spellings::Spellings;
 
@@ -53,13 +54,13 @@ pub const MAX_BYTES: usize = 1 << 20;
 /// Most elements that the repetitions of a grammar are unrolled to.
 pub const MAX_ELEMENTS: usize = 1 << 20;
 
-/// Most parentheses inside of each other.
+/// Maximum nesting depth of parentheses.
 pub const MAX_DEPTH: usize = 256;
 
-/// Most rules that come of the repetitions of one item; llama.cpp's number.
+/// Most rules that the repetitions of one item may make; llama.cpp's limit.
 const MAX_REPETITIONS: usize = 2_000;
 
-/// A grammar that was read, for the vocabulary of one model.
+/// A parsed grammar for the vocabulary of one model.
 pub struct Grammar {
     spellings: Arc<Spellings>,
     matcher: Matcher,
@@ -67,10 +68,10 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// Reads a grammar, whose texts begin with its rule `root`. `tokens` and `spellings` are of one vocabulary.
+    /// Parses a grammar, whose root rule is `root`. `tokens` and `spellings` belong to the same vocabulary.
     ///
     /// # Errors
-    /// [`ParseError`] says what is wrong with it, and where.
+    /// A [`ParseError`] with the error and its position.
     pub fn new(text: &str, tokens: &dyn TokenLookup, spellings: Arc<Spellings>) -> Result<Self, ParseError> {
         if text.len() > MAX_BYTES {
             let message = format!("the grammar of {} bytes is longer than {MAX_BYTES} bytes", text.len());
@@ -85,7 +86,7 @@ impl Grammar {
         Ok(Self { spellings, matcher, start })
     }
 
-    /// Bytes that it takes, about, without what it shares with the other grammars of its model.
+    /// Approximate bytes of the grammar, without the data that it shares with other grammars of its model.
     #[must_use]
     pub fn n_bytes(&self) -> usize {
         self.matcher.n_bytes()

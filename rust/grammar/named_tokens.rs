@@ -1,41 +1,41 @@
-//! Tokens that a grammar names by their ids.
+//! Tokens that a grammar refers to by their ids.
 
 use super::rules::Element;
 use crate::request::Token;
 
-/// The tokens that a state asks for by their ids.
+/// The token ids that a state accepts.
 #[derive(Debug)]
 pub(super) struct NamedTokens {
-    /// These, in order.
+    /// Accepted tokens, sorted.
     tokens: Vec<Token>,
-    /// Also all but the first of these, all but the second, and so on: none is in it twice.
-    all_but: Vec<Token>,
+    /// Excluded tokens, sorted: each one accepts every other token, so that two of them accept all tokens.
+    excluded: Vec<Token>,
 }
 
 impl NamedTokens {
-    /// Those that one of `elements` asks for.
+    /// Collects the token ids of `elements`.
     pub(super) fn new(elements: impl Iterator<Item = Element>) -> Self {
-        let (mut tokens, mut all_but) = (Vec::new(), Vec::new());
+        let (mut tokens, mut excluded) = (Vec::new(), Vec::new());
         for element in elements {
             match element {
                 Element::Token(token) => tokens.push(token),
-                Element::NotToken(token) => all_but.push(token),
+                Element::NotToken(token) => excluded.push(token),
                 Element::End | Element::Rule(_) | Element::Class(_) => {}
             }
         }
-        for list in [&mut tokens, &mut all_but] {
+        for list in [&mut tokens, &mut excluded] {
             list.sort_unstable();
             list.dedup();
         }
-        Self { tokens, all_but }
+        Self { tokens, excluded }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.tokens.is_empty() && self.all_but.is_empty()
+        self.tokens.is_empty() && self.excluded.is_empty()
     }
 
     pub(super) fn contains(&self, token: Token) -> bool {
-        self.all_but.iter().any(|&other| other != token) || self.tokens.binary_search(&token).is_ok()
+        self.excluded.iter().any(|&other| other != token) || self.tokens.binary_search(&token).is_ok()
     }
 }
 
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_element_excludes_another_may_name() {
+    fn an_element_may_accept_a_token_that_another_excludes() {
         let tokens = |elements: &[Element]| {
             let named = NamedTokens::new(elements.iter().copied());
             (0..4).filter(|&token| named.contains(token)).collect::<Vec<Token>>()

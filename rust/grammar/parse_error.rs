@@ -1,25 +1,25 @@
-//! Where in a text something is wrong.
+//! Errors of a text with their positions.
 
 use std::borrow::Cow;
 
-/// What is wrong with a text, and where.
+/// An error of a text and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseError {
-    /// The line, counted from 1.
+    /// Line, counted from 1.
     pub line: usize,
-    /// The character of that line, counted from 1.
+    /// Character in that line, counted from 1.
     pub column: usize,
-    /// What is wrong and what would be right.
+    /// The error and its remedy.
     pub message: String,
 }
 
 impl ParseError {
-    /// A flaw of `text` at the byte `at`.
+    /// An error of `text` at byte `at`.
     pub(super) fn new(text: &str, at: usize, message: impl Into<String>) -> Self {
         let before = &text.as_bytes()[..at.min(text.len())];
         let n_lines = before.split(|&byte| byte == b'\n').count() - 1;
         let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-        // The bytes that continue a character are no column of their own.
+        // Continuation bytes of UTF-8 do not count as columns.
         let n_chars = before[line_start..].iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
         Self { line: n_lines + 1, column: n_chars + 1, message: message.into() }
     }
@@ -31,12 +31,12 @@ impl std::fmt::Display for ParseError {
     }
 }
 
-/// Most characters of what was given that a flaw repeats.
-const MAX_SHOWN: usize = 200;
+/// Most characters of the input that a message quotes.
+const MAX_EXCERPT: usize = 200;
 
-/// The beginning of what was given, as a flaw repeats it.
-pub(super) fn shown(given: &str) -> Cow<'_, str> {
-    match given.char_indices().nth(MAX_SHOWN) {
+/// The start of the input, as a message quotes it.
+pub(super) fn excerpt(given: &str) -> Cow<'_, str> {
+    match given.char_indices().nth(MAX_EXCERPT) {
         Some((end, _)) => Cow::Owned(format!("{}…", &given[..end])),
         None => Cow::Borrowed(given),
     }
@@ -47,17 +47,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_what_is_long_the_beginning_is_shown() {
-        assert_eq!(shown(&"é".repeat(200)), "é".repeat(200));
-        assert_eq!(shown(&"é".repeat(201)), format!("{}…", "é".repeat(200)));
+    fn long_input_is_truncated() {
+        assert_eq!(excerpt(&"é".repeat(200)), "é".repeat(200));
+        assert_eq!(excerpt(&"é".repeat(201)), format!("{}…", "é".repeat(200)));
     }
 
     #[test]
     fn lines_and_columns_count_characters_from_1() {
         let text = "aé\nßx\n";
-        let place = |at| (ParseError::new(text, at, "").line, ParseError::new(text, at, "").column);
-        assert_eq!([0, 1, 3].map(place), [(1, 1), (1, 2), (1, 3)]);
-        assert_eq!([4, 6, 7, 8].map(place), [(2, 1), (2, 2), (2, 3), (3, 1)]);
-        assert_eq!(place(99), (3, 1));
+        let position = |at| (ParseError::new(text, at, "").line, ParseError::new(text, at, "").column);
+        assert_eq!([0, 1, 3].map(position), [(1, 1), (1, 2), (1, 3)]);
+        assert_eq!([4, 6, 7, 8].map(position), [(2, 1), (2, 2), (2, 3), (3, 1)]);
+        assert_eq!(position(99), (3, 1));
     }
 }

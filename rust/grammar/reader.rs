@@ -1,25 +1,25 @@
-//! Text in llama.cpp's GBNF → rules.
+//! Parses llama.cpp's GBNF into rules.
 //!
-//! It takes what llama.cpp's own reader takes, and makes the same rules of it, repetitions unrolled in the same way. What it
-//! refuses besides is named in [`super`]: what llama.cpp answers with a stack that overflows or a memory that is full.
+//! The reader accepts what llama.cpp's reader accepts and makes the same rules, with repetitions unrolled in the same way. The
+//! additional errors are listed in [`super`]: llama.cpp overflows its stack or exhausts the memory instead.
 
 use std::collections::HashMap;
 
-use super::parse_error::{ParseError, shown};
+use super::parse_error::{ParseError, excerpt};
 use super::rules::{self, Alternatives, Class, Classes, Element, RuleId, Rules};
 use super::{MAX_DEPTH, MAX_ELEMENTS, MAX_REPETITIONS};
 use crate::request::Token;
 
-/// What a grammar may know of the vocabulary.
+/// The parts of the vocabulary that a grammar refers to.
 pub trait TokenLookup {
-    /// The token that this text is, where it is exactly one: `<think>`, say.
+    /// Returns the token if the text is exactly one token, such as `<think>`.
     fn spelt(&self, text: &str) -> Option<Token>;
 
     /// Size of the vocabulary.
     fn n_vocab(&self) -> usize;
 }
 
-/// Reads a grammar; also returns its classes.
+/// Parses a grammar; also returns its character classes.
 pub(super) fn read(text: &str, tokens: &dyn TokenLookup) -> Result<(Rules, Vec<Class>), ParseError> {
     let reader = Reader {
         text,
@@ -34,7 +34,7 @@ pub(super) fn read(text: &str, tokens: &dyn TokenLookup) -> Result<(Rules, Vec<C
     reader.grammar().map_err(|(at, message)| ParseError::new(text, at, message))
 }
 
-/// What is wrong, after so many bytes.
+/// A byte offset and an error message.
 type Refusal = (usize, String);
 
 fn refuse<T>(at: usize, message: impl Into<String>) -> Result<T, Refusal> {
@@ -43,16 +43,16 @@ fn refuse<T>(at: usize, message: impl Into<String>) -> Result<T, Refusal> {
 
 struct Reader<'a> {
     text: &'a str,
-    /// The next byte.
+    /// Offset of the next byte.
     at: usize,
     tokens: &'a dyn TokenLookup,
     ids: HashMap<&'a str, RuleId>,
-    /// Of each rule: what it, or the rule that it was made for, is called, and where that was first said.
+    /// For each rule: its name or the name of the rule that it was made for, and the offset of the first use.
     names: Vec<(&'a str, usize)>,
-    /// `None` until a rule is defined.
+    /// `None` until the rule is defined.
     rules: Vec<Option<Alternatives>>,
     classes: Classes,
-    /// Elements that repetitions made.
+    /// Number of elements that repetitions made.
     n_unrolled: usize,
 }
 
@@ -70,24 +70,24 @@ impl<'a> Reader<'a> {
         };
         let mut rules = Vec::with_capacity(self.rules.len());
         for (rule, &(name, at)) in self.rules.into_iter().zip(&self.names) {
-            let Some(rule) = rule else { return refuse(at, format!("there is no rule '{}'", shown(name))) };
+            let Some(rule) = rule else { return refuse(at, format!("there is no rule '{}'", excerpt(name))) };
             rules.push(rule);
         }
         if let Some(rule) = rules::left_recursive(&rules) {
             let (name, at) = self.names[rule as usize];
-            return refuse(at, format!("the rule '{}' is left-recursive: it can begin with itself", shown(name)));
+            return refuse(at, format!("the rule '{}' is left-recursive: it can begin with itself", excerpt(name)));
         }
         Ok((Rules::new(&rules, root), self.classes.list))
     }
 
-    /// `name ::= alternatives`, to the end of the line.
+    /// Parses `name ::= alternatives`, up to the end of the line.
     fn rule(&mut self) -> Result<(), Refusal> {
         let name = self.name()?;
         let at = self.at - name.len();
         let id = self.id_of(name, at);
         self.skip_blanks();
         if !self.text[self.at..].starts_with("::=") {
-            let name = shown(name);
+            let name = excerpt(name);
             return refuse(self.at, format!("expected ::= after the name '{name}', which may hold letters, digits and -"));
         }
         self.at += 3;
@@ -95,12 +95,14 @@ impl<'a> Reader<'a> {
         self.alternatives(id, name, 0)?;
         match self.peek() {
             None | Some(b'\r' | b'\n') => self.skip_space(),
-            Some(_) => return refuse(self.at, format!("expected a new line or the end of the rule, found {}", self.found())),
+            Some(_) => {
+                return refuse(self.at, format!("expected a new line or the end of the rule, found {}", self.describe_next()));
+            }
         }
         Ok(())
     }
 
-    /// What `id`, of the rule that is called `name`, asks for, inside of `depth` parentheses.
+    /// Parses the alternatives of `id`, which belongs to the rule `name`, inside of `depth` parentheses.
     fn alternatives(&mut self, id: RuleId, name: &'a str, depth: usize) -> Result<(), Refusal> {
         let mut alternatives = vec![self.sequence(name, depth)?];
         while self.peek() == Some(b'|') {
@@ -114,7 +116,7 @@ impl<'a> Reader<'a> {
 
     fn sequence(&mut self, name: &'a str, depth: usize) -> Result<Vec<Element>, Refusal> {
         let mut elements = Vec::new();
-        // What a repetition would repeat: the elements from here on, and how many rules they are made of.
+        // The item that a repetition applies to: the elements from `last` on, and the number of rules that they are made of.
         let (mut last, mut n_rules) = (0, 1);
         while let Some(byte) = self.peek() {
             let start = self.at;
@@ -139,7 +141,7 @@ impl<'a> Reader<'a> {
                     self.alternatives(id, name, depth + 1)?;
                     n_rules = self.rules.len() - n_before;
                     if self.peek() != Some(b')') {
-                        return refuse(self.at, format!("expected ), found {}", self.found()));
+                        return refuse(self.at, format!("expected ), found {}", self.describe_next()));
                     }
                     self.at += 1;
                     elements.push(Element::Rule(id));
@@ -167,8 +169,8 @@ impl<'a> Reader<'a> {
         Ok(elements)
     }
 
-    /// Unrolls the repetition of what follows `last`: `S{m,n}` is m times S, then a rule `S S' | ` for each time that may follow;
-    /// without an upper bound that rule names itself.
+    /// Unrolls the repetition of the elements from `last` on: `S{m,n}` becomes m times S, followed by n − m nested rules `S S'
+    /// | `. Without an upper bound, one such rule refers to itself.
     fn repeat(
         &mut self,
         elements: &mut Vec<Element>,
@@ -188,16 +190,16 @@ impl<'a> Reader<'a> {
         let mut rest = None;
         for _ in 0..n_optional {
             let id = self.new_rule(name, at);
-            let follower = if max.is_none() { Some(id) } else { rest };
-            let more = item.iter().copied().chain(follower.map(Element::Rule)).collect();
-            self.rules[id as usize] = Some(vec![more, Vec::new()]);
+            let next_rule = if max.is_none() { Some(id) } else { rest };
+            let repeated = item.iter().copied().chain(next_rule.map(Element::Rule)).collect();
+            self.rules[id as usize] = Some(vec![repeated, Vec::new()]);
             rest = Some(id);
         }
         elements.extend(rest.map(Element::Rule));
         Ok(())
     }
 
-    /// How often an item may be repeated; `None` is without end.
+    /// Parses the bounds of a repetition; `None` is unbounded.
     fn bounds(&mut self, depth: usize) -> Result<(usize, Option<usize>), Refusal> {
         let start = self.at;
         let byte = self.peek();
@@ -209,19 +211,19 @@ impl<'a> Reader<'a> {
             _ => self.skip_after(depth),
         }
         let Some(min) = self.number() else {
-            return refuse(self.at, format!("expected a number of repetitions, found {}", self.found()));
+            return refuse(self.at, format!("expected a number of repetitions, found {}", self.describe_next()));
         };
         self.skip_after(depth);
         let mut max = Some(min);
         if self.peek() == Some(b',') {
             self.at += 1;
             self.skip_after(depth);
-            // As many as are too many are without end, as in llama.cpp.
+            // Like llama.cpp, an upper bound above the limit means unbounded.
             max = self.number().filter(|&max| max <= MAX_REPETITIONS);
             self.skip_after(depth);
         }
         if self.peek() != Some(b'}') {
-            return refuse(self.at, format!("expected }} after the number of repetitions, found {}", self.found()));
+            return refuse(self.at, format!("expected }} after the number of repetitions, found {}", self.describe_next()));
         }
         self.at += 1;
         if min > MAX_REPETITIONS {
@@ -233,7 +235,7 @@ impl<'a> Reader<'a> {
         Ok((min, max))
     }
 
-    /// `"text"`: one class per character.
+    /// Parses `"text"`: one class per character.
     fn literal(&mut self, elements: &mut Vec<Element>) -> Result<(), Refusal> {
         let start = self.at;
         self.at += 1;
@@ -245,7 +247,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `[a-z]` or `[^a-z]`. One without characters asks for nothing, as in llama.cpp.
+    /// Parses `[a-z]` or `[^a-z]`. Like in llama.cpp, a class without characters adds no element.
     fn class(&mut self) -> Result<Option<Element>, Refusal> {
         let start = self.at;
         let unfinished = "this class of characters does not end";
@@ -264,13 +266,13 @@ impl<'a> Reader<'a> {
         Ok((!ranges.is_empty()).then(|| Element::Class(self.classes.number(ranges, is_negated))))
     }
 
-    /// `<[7]>`, `<think>`, `!<[7]>` or `!<think>`.
+    /// Parses `<[7]>`, `<think>`, `!<[7]>` or `!<think>`.
     fn token(&mut self) -> Result<Element, Refusal> {
         let is_negated = self.peek() == Some(b'!');
         self.at += usize::from(is_negated);
         let start = self.at;
         if self.peek() != Some(b'<') {
-            return refuse(start, format!("expected < after !, found {}", self.found()));
+            return refuse(start, format!("expected < after !, found {}", self.describe_next()));
         }
         let Some(length) = self.text[start..].find('>').map(|at| at + 1) else {
             return refuse(start, "this token does not end with >");
@@ -279,26 +281,26 @@ impl<'a> Reader<'a> {
         self.at += length;
         let token = match text.strip_prefix("<[").map(|rest| rest.strip_suffix("]>").unwrap_or_default()) {
             Some(id) if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) => {
-                return refuse(start, format!("{} names no token by its id, as <[7]> does", shown(text)));
+                return refuse(start, format!("{} names no token by its id, as <[7]> does", excerpt(text)));
             }
             Some(id) => {
                 let n_vocab = self.tokens.n_vocab();
                 match id.parse().ok().filter(|&token: &Token| usize::try_from(token).is_ok_and(|token| token < n_vocab)) {
                     Some(token) => token,
                     None => {
-                        return refuse(start, format!("token {} is outside of the vocabulary of {n_vocab} pieces", shown(id)));
+                        return refuse(start, format!("token {} is outside of the vocabulary of {n_vocab} pieces", excerpt(id)));
                     }
                 }
             }
             None => match self.tokens.spelt(text) {
                 Some(token) => token,
-                None => return refuse(start, format!("the vocabulary has no token '{}'", shown(text))),
+                None => return refuse(start, format!("the vocabulary has no token '{}'", excerpt(text))),
             },
         };
         Ok(if is_negated { Element::NotToken(token) } else { Element::Token(token) })
     }
 
-    /// One character of a string or a class; `None` where the text ends.
+    /// Parses one character of a string or a class; returns `None` at the end of the text.
     fn character(&mut self) -> Result<Option<u32>, Refusal> {
         let start = self.at;
         let Some(character) = self.text[start..].chars().next() else { return Ok(None) };
@@ -330,13 +332,13 @@ impl<'a> Reader<'a> {
     fn name(&mut self) -> Result<&'a str, Refusal> {
         let (start, length) = (self.at, self.length_of(is_word));
         if length == 0 {
-            return refuse(start, format!("expected the name of a rule, found {}", self.found()));
+            return refuse(start, format!("expected the name of a rule, found {}", self.describe_next()));
         }
         self.at += length;
         Ok(&self.text[start..self.at])
     }
 
-    /// Digits; so many that they fit no integer are the largest one.
+    /// Parses digits; a number that does not fit becomes `usize::MAX`.
     fn number(&mut self) -> Option<usize> {
         let (start, length) = (self.at, self.length_of(|byte| byte.is_ascii_digit()));
         self.at += length;
@@ -358,7 +360,7 @@ impl<'a> Reader<'a> {
         u32::try_from(self.rules.len() - 1).expect("a grammar's size is bounded")
     }
 
-    /// How many bytes follow of which `is_part` is true.
+    /// Number of bytes that follow for which `is_part` is true.
     fn length_of(&self, is_part: impl Fn(u8) -> bool) -> usize {
         let rest = &self.text.as_bytes()[self.at..];
         rest.iter().position(|&byte| !is_part(byte)).unwrap_or(rest.len())
@@ -368,8 +370,8 @@ impl<'a> Reader<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// What stands here, in words.
-    fn found(&self) -> String {
+    /// Describes the next character for a message.
+    fn describe_next(&self) -> String {
         match self.text[self.at..].chars().next() {
             None => "the end".to_owned(),
             Some('\n' | '\r') => "the end of the line".to_owned(),
@@ -377,7 +379,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Skips what separates two items: inside of parentheses new lines do.
+    /// Skips the separator of two items; inside of parentheses, it may contain new lines.
     fn skip_after(&mut self, depth: usize) {
         if depth > 0 { self.skip_space() } else { self.skip_blanks() }
     }

@@ -1,31 +1,31 @@
-//! The rules of a grammar, as tables.
+//! The rules of a grammar as tables.
 
 use std::collections::HashMap;
 
 use crate::request::Token;
 
-/// A rule's place in [`Rules`].
+/// Index of a rule in [`Rules`].
 pub(super) type RuleId = u32;
 
-/// A set of code points: ranges with both ends, in order, apart from each other.
+/// A set of code points: sorted, disjoint and non-adjacent inclusive ranges.
 pub(super) type Class = Box<[(u32, u32)]>;
 
-/// One thing that a rule asks for.
+/// One element of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Element {
     /// Ends an alternative of a rule.
     End,
-    /// What another rule asks for.
+    /// A reference to another rule.
     Rule(RuleId),
-    /// One character of the class of this number.
+    /// One character of the class with this number.
     Class(u32),
-    /// This token, whatever it is spelt like.
+    /// This token, regardless of its spelling.
     Token(Token),
-    /// Any token but this one.
+    /// Any token except this one.
     NotToken(Token),
 }
 
-/// The classes of a grammar, each of them once.
+/// The distinct character classes of a grammar.
 #[derive(Debug, Default)]
 pub(super) struct Classes {
     pub(super) list: Vec<Class>,
@@ -33,8 +33,8 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// The number of the class of the characters in `ranges`, or of all others where it `is_negated`. A range whose end comes
-    /// before its start holds nothing.
+    /// Returns the number of the class of the characters in `ranges`, or of all others if `is_negated`. A range whose end
+    /// precedes its start is empty.
     pub(super) fn number(&mut self, mut ranges: Vec<(u32, u32)>, is_negated: bool) -> u32 {
         ranges.retain(|&(low, high)| low <= high);
         ranges.sort_unstable();
@@ -45,7 +45,7 @@ impl Classes {
                 _ => class.push((low, high)),
             }
         }
-        let class: Class = if is_negated { others(&class).into() } else { class.into() };
+        let class: Class = if is_negated { complement(&class).into() } else { class.into() };
         if let Some(&number) = self.numbers.get(&class) {
             return number;
         }
@@ -56,7 +56,7 @@ impl Classes {
     }
 }
 
-fn others(class: &[(u32, u32)]) -> Vec<(u32, u32)> {
+fn complement(class: &[(u32, u32)]) -> Vec<(u32, u32)> {
     let mut rest = Vec::with_capacity(class.len() + 1);
     let mut next = Some(0);
     for &(low, high) in class {
@@ -69,17 +69,17 @@ fn others(class: &[(u32, u32)]) -> Vec<(u32, u32)> {
     rest
 }
 
-/// A rule: its alternatives, each a list of elements.
+/// The alternatives of a rule, each a list of elements.
 pub(super) type Alternatives = Vec<Vec<Element>>;
 
-/// The rules of a grammar. An alternative is named by the place of its first element, and each is followed by an [`Element::End`].
+/// The rules of a grammar. An alternative is identified by the index of its first element and terminated by [`Element::End`].
 #[derive(Debug)]
 pub(super) struct Rules {
     pub(super) elements: Vec<Element>,
     pub(super) root: RuleId,
     /// The alternatives of all rules.
     alternatives: Vec<u32>,
-    /// Those of rule `r` are `alternatives[first[r]..first[r + 1]]`.
+    /// The alternatives of rule `r` are `alternatives[first[r]..first[r + 1]]`.
     first: Vec<u32>,
 }
 
@@ -99,7 +99,7 @@ impl Rules {
         Self { elements, root, alternatives, first }
     }
 
-    /// Where the alternatives of `rule` begin.
+    /// Start indices of the alternatives of `rule`.
     pub(super) fn alternatives(&self, rule: RuleId) -> &[u32] {
         let rule = rule as usize;
         &self.alternatives[self.first[rule] as usize..self.first[rule + 1] as usize]
@@ -110,7 +110,7 @@ impl Rules {
     }
 }
 
-/// How far a search has come with a rule.
+/// State of a rule in the depth-first search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     New,
@@ -118,8 +118,8 @@ enum Mark {
     Done,
 }
 
-/// A rule that begins with itself, perhaps by way of other rules, as llama.cpp finds them: it looks past a rule that has an empty
-/// alternative, but not past one that is empty only because all the rules that it names are.
+/// Finds a left-recursive rule, direct or indirect, by llama.cpp's definition: the search continues after a rule with an empty
+/// alternative, but not after a rule that is empty only because all its elements may be empty.
 pub(super) fn left_recursive(rules: &[Alternatives]) -> Option<RuleId> {
     let may_be_empty = |rule: RuleId| rules[rule as usize].iter().any(Vec::is_empty);
     let begins_with = |rule: RuleId| {
@@ -136,7 +136,7 @@ pub(super) fn left_recursive(rules: &[Alternatives]) -> Option<RuleId> {
         starts
     };
     let mut marks = vec![Mark::New; rules.len()];
-    // Not a recursive function: a grammar may have a chain of hundred thousand rules.
+    // Iterative, since a grammar may chain a hundred thousand rules.
     let mut open: Vec<(RuleId, Vec<RuleId>)> = Vec::new();
     for rule in (0..).take(rules.len()) {
         if marks[rule as usize] != Mark::New {
@@ -168,13 +168,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_sorted_joined_and_turned_around() {
+    fn classes_are_sorted_merged_and_negated() {
         let mut classes = Classes::default();
         let number = classes.number(vec![(98, 99), (97, 97), (50, 40), (105, 110), (107, 120)], false);
         assert_eq!(*classes.list[number as usize], [(97, 99), (105, 120)]);
         let negated = classes.number(vec![(97, 99), (105, 120)], true);
         assert_eq!(*classes.list[negated as usize], [(0, 96), (100, 104), (121, u32::MAX)]);
-        assert_eq!(classes.number(vec![(97, 99), (105, 120)], false), number, "each class is kept once");
+        assert_eq!(classes.number(vec![(97, 99), (105, 120)], false), number, "classes are distinct");
         let all = classes.number(Vec::new(), true);
         assert_eq!(*classes.list[all as usize], [(0, u32::MAX)]);
         assert!(classes.number(vec![(0, u32::MAX)], true) != all);

@@ -1,40 +1,40 @@
-//! A vocabulary in the order of its spellings, so that tokens that begin alike are looked at together.
+//! The vocabulary sorted by spelling, so that tokens with a common prefix are checked together.
 
 use crate::request::Token;
 
-/// How the tokens of a model are spelt.
+/// The spellings of a model's tokens.
 #[derive(Debug)]
 pub struct Spellings {
     bytes: Vec<u8>,
     /// Token `t` is spelt `bytes[starts[t]..starts[t + 1]]`.
     starts: Vec<u32>,
     end_tokens: Vec<Token>,
-    /// The tokens that a text may hold, by their spelling.
+    /// Tokens that may occur in a text, sorted by spelling.
     pub(super) order: Vec<Entry>,
 }
 
-/// A token in the order of spellings.
+/// A token in the sorted vocabulary.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     pub(super) token: Token,
-    /// As many bytes it shares with the one before it.
+    /// Number of bytes that it shares with the preceding entry.
     pub(super) n_common: u32,
 }
 
 impl Spellings {
-    /// Of the tokens that are spelt so, from token 0 on; of them, `end_tokens` end a text.
+    /// Creates the table from the spellings of the tokens, from token 0 on. `end_tokens` are the tokens that end a text.
     ///
     /// # Panics
-    /// If the spellings take 4 GiB together.
+    /// If the spellings take 4 GiB or more.
     #[must_use]
     pub fn new<'a>(spellings: impl IntoIterator<Item = &'a [u8]>, end_tokens: &[Token]) -> Self {
         let mut vocabulary = Self { bytes: Vec::new(), starts: vec![0], end_tokens: end_tokens.to_vec(), order: Vec::new() };
         for spelling in spellings {
             vocabulary.bytes.extend_from_slice(spelling);
-            vocabulary.starts.push(u32::try_from(vocabulary.bytes.len()).expect("a vocabulary's text is far below 4 GiB"));
+            vocabulary.starts.push(u32::try_from(vocabulary.bytes.len()).expect("the spellings are far below 4 GiB"));
         }
         let n_vocab = Token::try_from(vocabulary.n_vocab()).expect("token ids have 31 bits");
-        // llama.cpp takes a spelling that begins with NUL for none.
+        // llama.cpp ignores a spelling that begins with NUL.
         let is_text = |token: &Token| !matches!(vocabulary.spelling(*token), [] | [0, ..]) && !vocabulary.is_end(*token);
         let mut tokens: Vec<Token> = (0..n_vocab).filter(is_text).collect();
         tokens.sort_unstable_by_key(|&token| vocabulary.spelling(token));
@@ -43,7 +43,7 @@ impl Spellings {
         for token in tokens {
             let spelling = vocabulary.spelling(token);
             let n_common = spelling.iter().zip(before).take_while(|(a, b)| a == b).count();
-            order.push(Entry { token, n_common: u32::try_from(n_common).expect("as above") });
+            order.push(Entry { token, n_common: u32::try_from(n_common).expect("a spelling is far below 4 GiB") });
             before = spelling;
         }
         vocabulary.order = order;
@@ -56,7 +56,7 @@ impl Spellings {
         self.starts.len() - 1
     }
 
-    /// Nothing outside of the vocabulary.
+    /// The bytes of the token; empty for an id outside of the vocabulary.
     pub(super) fn spelling(&self, token: Token) -> &[u8] {
         let range = usize::try_from(token).ok().and_then(|token| self.starts.get(token..token.checked_add(2)?));
         match range {
@@ -69,7 +69,6 @@ impl Spellings {
         self.end_tokens.contains(&token)
     }
 
-    /// Every token that ends a text.
     pub(super) fn end_tokens(&self) -> &[Token] {
         &self.end_tokens
     }
@@ -80,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_in_the_order_of_their_spellings() {
+    fn tokens_are_sorted_by_spelling() {
         let spellings = Spellings::new([&b"b"[..], b"", b"abc", b"</s>", b"\0x", b"ab", b"abd"], &[3]);
         let order: Vec<(Token, u32)> = spellings.order.iter().map(|entry| (entry.token, entry.n_common)).collect();
         assert_eq!(order, [(5, 0), (2, 2), (6, 2), (0, 0)]);

@@ -1,11 +1,11 @@
-//! Grammars over a small vocabulary.
+//! Tests of grammars with a small vocabulary.
 
 use std::sync::Arc;
 
 use super::*;
 use crate::request::Token;
 
-/// Token 0 ends a text; 1 to 5 are longer than a byte or stand for none; token 128 + b is the byte b.
+/// Token 0 ends a text; tokens 1 to 5 are longer than a byte or have no text; token 128 + b is byte b.
 const LONG: [&[u8]; 6] = [b"</s>", b"<think>", b"ab", b"", b"\xC3\xA9t", b"\"a"];
 
 pub(super) struct Toy;
@@ -27,48 +27,48 @@ pub(super) fn spellings() -> Arc<Spellings> {
 }
 
 pub(super) fn grammar(text: &str) -> Grammar {
-    Grammar::new(text, &Toy, spellings()).unwrap_or_else(|flaw| panic!("{flaw}\n{text}"))
+    Grammar::new(text, &Toy, spellings()).unwrap_or_else(|refusal| panic!("{refusal}\n{text}"))
 }
 
-/// The tokens that the mask leaves; asserts that `allows` agrees.
+/// The tokens that the mask allows; asserts that `allows` agrees.
 fn allowed(branch: &mut dyn Constraint) -> Vec<Token> {
     let mut row = vec![1.0; Toy.n_vocab()];
     branch.mask(&mut row);
-    let left: Vec<Token> = (0..).zip(&row).filter(|&(_, &logit)| logit > 0.0).map(|(token, _)| token).collect();
-    let asked: Vec<Token> = (0..384).filter(|&token| branch.allows(token)).collect();
-    assert_eq!(left, asked);
-    left
+    let allowed: Vec<Token> = (0..).zip(&row).filter(|&(_, &logit)| logit > 0.0).map(|(token, _)| token).collect();
+    let allowed_singly: Vec<Token> = (0..384).filter(|&token| branch.allows(token)).collect();
+    assert_eq!(allowed, allowed_singly);
+    allowed
 }
 
-/// The tokens that may come after `text`, spelt in bytes, as text; `$` is the end.
+/// The allowed tokens after `text`, which is spelt in bytes; `$` is the end.
 fn after(grammar: &Grammar, text: &str) -> String {
     let mut branch = grammar.start();
     for byte in text.bytes() {
         assert!(branch.allows(128 + Token::from(byte)), "{text:?} is not allowed at {:?}", char::from(byte));
         branch.accept(128 + Token::from(byte));
     }
-    let shown = |token: Token| match token {
+    let excerpt = |token: Token| match token {
         0 => "$".to_owned(),
         1..128 => String::from_utf8_lossy(LONG[usize::try_from(token).unwrap()]).into_owned(),
         byte => char::from(u8::try_from(byte - 128).unwrap()).to_string(),
     };
-    allowed(&mut *branch).into_iter().map(shown).collect::<Vec<_>>().join(" ")
+    allowed(&mut *branch).into_iter().map(excerpt).collect::<Vec<_>>().join(" ")
 }
 
-/// So many rules, one after the other.
-fn numbered(n: usize, rule: impl Fn(usize) -> String) -> String {
+/// Joins `n` numbered rules.
+fn repeat_rules(n: usize, rule: impl Fn(usize) -> String) -> String {
     (0..n).map(rule).collect::<Vec<_>>().concat()
 }
 
-fn flaw(text: &str) -> String {
+fn refusal(text: &str) -> String {
     match Grammar::new(text, &Toy, spellings()) {
-        Err(flaw) => flaw.to_string(),
+        Err(refusal) => refusal.to_string(),
         Ok(_) => panic!("{text} was read"),
     }
 }
 
 #[test]
-fn literals_alternatives_and_rules_allow_what_they_name() {
+fn literals_alternatives_and_rules_allow_their_texts() {
     let fruit = grammar("# a comment\nroot ::= \"ab\" tail | # another\n  \"b\"\ntail ::= \"c\" | \"\"\n");
     assert_eq!(after(&fruit, ""), "ab a b");
     assert_eq!(after(&fruit, "a"), "b");
@@ -77,7 +77,7 @@ fn literals_alternatives_and_rules_allow_what_they_name() {
 }
 
 #[test]
-fn repetitions_allow_as_many_as_they_say() {
+fn repetitions_allow_the_numbers_within_their_bounds() {
     let n_allowed = |repetition: &str| {
         let grammar = grammar(&format!("root ::= [x-z]{repetition}"));
         let may_end: Vec<bool> = (0..6)
@@ -102,7 +102,7 @@ fn repetitions_allow_as_many_as_they_say() {
     assert_eq!(n_allowed("{3,}"), "...$$$");
     assert_eq!(n_allowed("{0}"), "$");
     assert_eq!(n_allowed("{2}{2}"), "....$");
-    assert_eq!(n_allowed("{1,3000}"), ".$$$$$", "as many as are too many are without end");
+    assert_eq!(n_allowed("{1,3000}"), ".$$$$$", "an upper bound above the limit means unbounded");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn classes_and_escapes_allow_their_characters() {
 }
 
 #[test]
-fn a_character_of_several_bytes_is_completed_and_no_text_ends_inside_of_it() {
+fn a_multi_byte_character_must_be_completed_before_the_end() {
     let letters = grammar("root ::= [é-ë]* \"t\"?");
     let byte = |byte: u8| 128 + Token::from(byte);
     let mut branch = letters.start();
@@ -127,7 +127,7 @@ fn a_character_of_several_bytes_is_completed_and_no_text_ends_inside_of_it() {
     assert_eq!(allowed(&mut *branch), [0, 4, byte(b't'), byte(0xC3)]);
     branch.accept(4);
     assert_eq!(allowed(&mut *branch), [0]);
-    // All but é may still follow its first byte.
+    // The first byte of é allows the characters that share it with é.
     let mut others = grammar("root ::= [^é]").start();
     assert!(others.allows(byte(0xC3)));
     others.accept(byte(0xC3));
@@ -135,23 +135,23 @@ fn a_character_of_several_bytes_is_completed_and_no_text_ends_inside_of_it() {
 }
 
 #[test]
-fn tokens_are_named_by_id_or_by_spelling() {
-    let thought = grammar("root ::= <think> !<[1]> \"ab\"");
-    let mut branch = thought.start();
+fn tokens_match_by_id_or_by_spelling() {
+    let think = grammar("root ::= <think> !<[1]> \"ab\"");
+    let mut branch = think.start();
     assert_eq!(allowed(&mut *branch), [1]);
     branch.accept(1);
     let any: Vec<Token> = [2, 4, 5].into_iter().chain(129..384).collect();
-    assert_eq!(allowed(&mut *branch), any, "any token but this one, the end, and those without a text");
+    assert_eq!(allowed(&mut *branch), any, "any token except this one, the end, and tokens without text");
     branch.accept(5);
     assert_eq!(allowed(&mut *branch), [2, 128 + 97]);
-    // A token that is read both ways goes on both ways.
-    let mut both = grammar("root ::= <[2]> \"x\" | \"ab\" \"y\"").start();
-    both.accept(2);
-    assert_eq!(allowed(&mut *both), [128 + 120, 128 + 121]);
+    // A token that matches by id and by spelling continues in both ways.
+    let mut ambiguous = grammar("root ::= <[2]> \"x\" | \"ab\" \"y\"").start();
+    ambiguous.accept(2);
+    assert_eq!(allowed(&mut *ambiguous), [128 + 120, 128 + 121]);
 }
 
 #[test]
-fn a_rule_may_end_in_itself_for_ever() {
+fn a_right_recursive_rule_may_repeat_without_bound() {
     let list = grammar("root ::= item (\",\" root)?\nitem ::= [a-z]+ | \"[\" root \"]\"");
     let mut branch = list.start();
     for _ in 0..2_000 {
@@ -169,17 +169,17 @@ fn a_rule_may_end_in_itself_for_ever() {
 }
 
 #[test]
-fn what_is_remembered_is_bounded() {
-    // Every bracket is a stack of its own, so that there is always something new.
+fn the_cache_is_bounded() {
+    // Every bracket makes a new stack, so that the cache keeps growing.
     let nested = grammar("root ::= \"(\" root \")\" | \"[\" root \"]\" | \"x\"");
     let mut branch =
         Branch { spellings: spellings(), matcher: nested.matcher.clone(), state: nested.start, partial: PartialChar::default() };
     let mut most = 0;
     for i in 0..150_000_u32 {
         branch.accept(128 + Token::from(if i % 3 == 0 { b'(' } else { b'[' }));
-        most = most.max(branch.matcher.n_remembered());
+        most = most.max(branch.matcher.n_cached());
     }
-    assert!((matcher::MAX_REMEMBERED..3 * matcher::MAX_REMEMBERED / 2).contains(&most), "{most} numbers are remembered");
+    assert!((matcher::MAX_CACHED..3 * matcher::MAX_CACHED / 2).contains(&most), "{most} numbers are cached");
     branch.accept(128 + Token::from(b'x'));
     for i in (0..150_000_u32).rev() {
         let closing = if i % 3 == 0 { b')' } else { b']' };
@@ -190,14 +190,14 @@ fn what_is_remembered_is_bounded() {
 }
 
 #[test]
-fn a_grammar_with_too_many_readings_ends_the_text() {
+fn a_grammar_with_too_many_parses_ends_the_text() {
     let explosive = grammar("root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"z\"");
     let mut branch = explosive.start();
     let mut n_read = 0;
     while branch.allows(128 + 97) {
         branch.accept(128 + 97);
         n_read += 1;
-        assert!(n_read < 40, "2⁴⁰ readings are not kept");
+        assert!(n_read < 40, "the grammar is abandoned before 2⁴⁰ parses");
     }
     assert!(n_read > 10, "{n_read} tokens were read");
     assert_eq!(allowed(&mut *branch), [0; 0]);
@@ -206,22 +206,22 @@ fn a_grammar_with_too_many_readings_ends_the_text() {
 }
 
 #[test]
-fn what_llama_cpp_never_ends_to_read_is_refused() {
-    // 2⁴⁰ ways to begin; a rule that begins with itself after one that is empty in a roundabout way.
-    let ways = numbered(40, |i| format!("r{i} ::= r{} \"x\" | r{0} \"y\"\n", i + 1));
+fn grammars_that_make_llama_cpp_hang_are_refused() {
+    // 2⁴⁰ ways to begin; and a left-recursive rule hidden behind one that is indirectly empty.
+    let ways = repeat_rules(40, |i| format!("r{i} ::= r{} \"x\" | r{0} \"y\"\n", i + 1));
     assert_eq!(
-        flaw(&format!("root ::= r0\n{ways}r40 ::= \"z\"")),
+        refusal(&format!("root ::= r0\n{ways}r40 ::= \"z\"")),
         "line 1, column 1: the grammar has too many ways to begin a text"
     );
     let hidden = "root ::= one root \"x\" | \"y\"\none ::= two\ntwo ::= \"\"";
-    assert_eq!(flaw(hidden), "line 1, column 1: the grammar has too many ways to begin a text");
-    assert_eq!(flaw("root ::= \"a\"{3,2}"), "line 1, column 13: at least 3 and at most 2 repetitions contradict each other");
-    // This one does end.
+    assert_eq!(refusal(hidden), "line 1, column 1: the grammar has too many ways to begin a text");
+    assert_eq!(refusal("root ::= \"a\"{3,2}"), "line 1, column 13: at least 3 and at most 2 repetitions contradict each other");
+    // This grammar terminates in llama.cpp, too.
     assert_eq!(after(&grammar("root ::= ([ab]* | \"x\")*"), "axb"), "ab $ a b x".replace("ab $", "$ ab"));
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn errors_are_reported_with_their_position() {
     for (text, expected) in [
         ("", "line 1, column 1: there is no rule 'root', where every text begins"),
         ("# nothing\n", "line 2, column 1: there is no rule 'root', where every text begins"),
@@ -264,7 +264,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ("root ::= \"a\0\"", "line 1, column 12: a grammar holds no NUL character; write \\x00"),
         ("%llguidance {}", "line 1, column 1: expected the name of a rule, found '%'"),
     ] {
-        assert_eq!(flaw(text), expected, "{text}");
+        assert_eq!(refusal(text), expected, "{text}");
     }
 }
 
@@ -272,29 +272,29 @@ fn what_is_wrong_is_said_with_its_place() {
 fn sizes_are_bounded() {
     let deep = |n: usize| format!("root ::= {}\"a\"{}", "(".repeat(n), ")".repeat(n));
     assert_eq!(after(&grammar(&deep(MAX_DEPTH)), ""), "a");
-    assert_eq!(flaw(&deep(100_000)), "line 1, column 266: parentheses are more than 256 deep");
+    assert_eq!(refusal(&deep(100_000)), "line 1, column 266: parentheses are more than 256 deep");
     let long = format!("root ::= \"{}\"{{2000}}", "a".repeat(1_000));
-    assert_eq!(flaw(&long), "line 1, column 1012: the repetitions up to here make more than 1048576 elements");
+    assert_eq!(refusal(&long), "line 1, column 1012: the repetitions up to here make more than 1048576 elements");
     let huge = format!("root ::= \"{}\"", "a".repeat(MAX_BYTES));
-    assert_eq!(flaw(&huge), "line 1, column 1048577: the grammar of 1048587 bytes is longer than 1048576 bytes");
-    // Hundred thousand rules that begin with each other.
-    let chain = numbered(50_000, |i| format!("r{i} ::= r{}\n", i + 1));
+    assert_eq!(refusal(&huge), "line 1, column 1048577: the grammar of 1048587 bytes is longer than 1048576 bytes");
+    // A chain of fifty thousand rules, each of which begins with the next.
+    let chain = repeat_rules(50_000, |i| format!("r{i} ::= r{}\n", i + 1));
     assert_eq!(after(&grammar(&format!("root ::= r0\n{chain}r50000 ::= \"a\"")), ""), "a");
-    let ring = numbered(50_000, |i| format!("r{i} ::= r{}\n", (i + 1) % 50_000));
-    assert!(flaw(&format!("root ::= r0\n{ring}")).contains("is left-recursive"));
+    let ring = repeat_rules(50_000, |i| format!("r{i} ::= r{}\n", (i + 1) % 50_000));
+    assert!(refusal(&format!("root ::= r0\n{ring}")).contains("is left-recursive"));
 }
 
-/// So many Chinese characters, from the first one on.
+/// The first `n` Chinese characters of their block.
 fn characters(n: u32) -> impl Iterator<Item = char> {
     (0..n).filter_map(|i| char::from_u32(0x4E00 + i))
 }
 
 #[test]
-fn a_long_list_of_words_that_begin_differently_is_no_ambiguous_grammar() {
-    // Each word begins with a character that no other one has, and the vocabulary has a token for each.
+fn a_long_list_of_words_with_different_first_characters_is_not_ambiguous() {
+    // Each word begins with a different character, and the vocabulary has a token for each character.
     let words: Vec<String> = characters(4_000).map(|character| format!("\"{character}ab\"")).collect();
-    let spelt: Vec<String> = characters(5_000).map(String::from).collect();
-    let spellings = spelt.iter().map(String::as_bytes).chain([&b"a"[..], b"b", b"</s>"]);
+    let spellings_of_characters: Vec<String> = characters(5_000).map(String::from).collect();
+    let spellings = spellings_of_characters.iter().map(String::as_bytes).chain([&b"a"[..], b"b", b"</s>"]);
     let spellings = Arc::new(Spellings::new(spellings, &[5_002]));
     let listed = Grammar::new(&format!("root ::= {}", words.join("|")), &Toy, spellings).unwrap();
     let mut branch = listed.start();
@@ -306,8 +306,8 @@ fn a_long_list_of_words_that_begin_differently_is_no_ambiguous_grammar() {
 }
 
 #[test]
-fn what_a_token_costs_is_bounded_also_where_a_grammar_has_many_alternatives() {
-    // They are looked at once for all tokens, and once for each beginning of a character in which a token ends.
+fn the_cost_of_a_token_is_bounded_for_grammars_with_many_alternatives() {
+    // They are inspected once for all tokens, and once for each partial character at the end of a token.
     for alternatives in ["| <[7]> ".repeat(50_000), "| [é-ë] ".repeat(50_000)] {
         let many = grammar(&format!("root ::= \"x\" {alternatives}"));
         let mut branch =
@@ -316,7 +316,7 @@ fn what_a_token_costs_is_bounded_also_where_a_grammar_has_many_alternatives() {
             let mut row = vec![1.0; Toy.n_vocab()];
             branch.mask(&mut row);
             assert!(row.iter().any(|&logit| logit > 0.0));
-            assert!(branch.matcher.n_looks() <= most, "{} tops were looked at", branch.matcher.n_looks());
+            assert!(branch.matcher.n_inspected() <= most, "{} tops were inspected", branch.matcher.n_inspected());
         }
     }
 }

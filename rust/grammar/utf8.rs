@@ -1,55 +1,50 @@
-//! Characters out of bytes that come one after the other.
+//! An incremental decoder of UTF-8.
 
-/// A character of which some bytes have come.
+/// A character whose bytes have partly been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct PartialChar {
-    /// The bits that have come.
+    /// The bits that were read.
     value: u32,
-    /// Bytes that are still to come; 0 where no character has begun.
+    /// Number of missing bytes; 0 before the first byte of a character.
     n_missing: u32,
-    /// The smallest character that may be spelt with so many bytes.
-    least: u32,
+    /// The smallest character that an encoding of this length may represent.
+    min: u32,
 }
 
-/// What a byte makes of what came before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Utf8Step {
-    /// A whole character.
     Character(u32),
-    /// Part of one.
     Partial(PartialChar),
-    /// Nothing that is UTF-8.
     Invalid,
 }
 
 impl PartialChar {
-    /// Whether no character has begun.
+    /// Returns whether no byte of a character was read.
     pub(super) fn is_none(self) -> bool {
         self.n_missing == 0
     }
 
-    /// The next byte.
     pub(super) fn feed(self, byte: u8) -> Utf8Step {
         if self.n_missing == 0 {
-            let (n_bits, n_missing, least) = match byte {
+            let (n_bits, n_missing, min) = match byte {
                 0x00..0x80 => return Utf8Step::Character(byte.into()),
                 0xC0..0xE0 => (5, 1, 0x80),
                 0xE0..0xF0 => (4, 2, 0x800),
                 0xF0..0xF8 => (3, 3, 0x1_0000),
                 _ => return Utf8Step::Invalid,
             };
-            return Self { value: u32::from(byte) & ((1 << n_bits) - 1), n_missing, least }.checked();
+            return Self { value: u32::from(byte) & ((1 << n_bits) - 1), n_missing, min }.validated();
         }
         if byte & 0xC0 != 0x80 {
             return Utf8Step::Invalid;
         }
         let value = self.value << 6 | u32::from(byte) & 0x3F;
-        Self { value, n_missing: self.n_missing - 1, ..self }.checked()
+        Self { value, n_missing: self.n_missing - 1, ..self }.validated()
     }
 
-    fn checked(self) -> Utf8Step {
+    fn validated(self) -> Utf8Step {
         let (low, high) = self.range();
-        // Surrogates are no characters.
+        // Surrogates are not valid characters.
         match low <= high && !(0xD800..0xE000).contains(&low) {
             false => Utf8Step::Invalid,
             true if self.n_missing == 0 => Utf8Step::Character(low),
@@ -57,11 +52,11 @@ impl PartialChar {
         }
     }
 
-    /// The characters that it may become: from the first number to the second.
+    /// The characters that it may become, as an inclusive range.
     pub(super) fn range(self) -> (u32, u32) {
         let n_bits = self.n_missing * 6;
         let low = self.value << n_bits;
-        (low.max(self.least), (low | ((1 << n_bits) - 1)).min(char::MAX.into()))
+        (low.max(self.min), (low | ((1 << n_bits) - 1)).min(char::MAX.into()))
     }
 }
 
@@ -69,7 +64,7 @@ impl PartialChar {
 mod tests {
     use super::*;
 
-    fn fed(bytes: &[u8]) -> Utf8Step {
+    fn decode(bytes: &[u8]) -> Utf8Step {
         let mut partial = PartialChar::default();
         for (i, &byte) in bytes.iter().enumerate() {
             match partial.feed(byte) {
@@ -81,10 +76,10 @@ mod tests {
     }
 
     #[test]
-    fn every_character_is_read_and_nothing_else() {
+    fn exactly_the_valid_encodings_are_decoded() {
         for character in (0..=0x1_0000).chain([0x1_2345, 0x10_FFFF]).filter_map(char::from_u32) {
             let mut bytes = [0; 4];
-            assert_eq!(fed(character.encode_utf8(&mut bytes).as_bytes()), Utf8Step::Character(character.into()));
+            assert_eq!(decode(character.encode_utf8(&mut bytes).as_bytes()), Utf8Step::Character(character.into()));
         }
         for bytes in [
             &b"\x80"[..],
@@ -99,13 +94,13 @@ mod tests {
             b"\xF8",
             b"\xFF",
         ] {
-            assert_eq!(fed(bytes), Utf8Step::Invalid, "{bytes:x?}");
+            assert_eq!(decode(bytes), Utf8Step::Invalid, "{bytes:x?}");
         }
     }
 
     #[test]
-    fn part_of_a_character_knows_what_it_may_become() {
-        let range = |bytes| match fed(bytes) {
+    fn a_partial_character_has_the_range_of_its_completions() {
+        let range = |bytes| match decode(bytes) {
             Utf8Step::Partial(partial) => partial.range(),
             other => panic!("{other:?}"),
         };

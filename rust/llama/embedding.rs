@@ -249,7 +249,7 @@ impl EmbeddingContext {
             n_positions: model.n_positions(),
             puts_out: true,
         });
-        let memory_kind = MemoryKind::of_vectors(model.n_swa());
+        let memory_kind = MemoryKind::for_embeddings(model.n_swa());
         let context = Self {
             raw,
             batch: Batch::new(bounds),

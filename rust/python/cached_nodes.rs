@@ -48,11 +48,11 @@ impl PyCachedNode {
     #[getter]
     fn tier<'py>(&self, py: Python<'py>) -> &Bound<'py, PyString> {
         match self.0.tier {
-            Tier::Pool => intern!(py, "pool"),
+            Tier::Device => intern!(py, "pool"),
             Tier::Both => intern!(py, "both"),
-            Tier::Store => intern!(py, "store"),
+            Tier::Host => intern!(py, "store"),
             Tier::Computing => intern!(py, "computing"),
-            Tier::Nowhere => intern!(py, "nowhere"),
+            Tier::Neither => intern!(py, "nowhere"),
         }
     }
 

@@ -379,11 +379,11 @@ impl PyEngine {
     ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
         let engine = self.handle()?;
         let packed = |hashes: Vec<u64>| -> Vec<u8> { hashes.into_iter().flat_map(u64::to_le_bytes).collect() };
-        let (pool, stored) = py.detach(|| {
-            let PrefixDigest { pool, stored } = engine.prefix_digest(key, n_max)?;
-            Ok::<_, Error>((packed(pool), packed(stored)))
+        let (device, host) = py.detach(|| {
+            let PrefixDigest { device, host } = engine.prefix_digest(key, n_max)?;
+            Ok::<_, Error>((packed(device), packed(host)))
         })?;
-        Ok((PyBytes::new(py, &pool), PyBytes::new(py, &stored)))
+        Ok((PyBytes::new(py, &device), PyBytes::new(py, &host)))
     }
 
     /// Every pinned prefix, in the order of their pinning.

@@ -1,4 +1,4 @@
-//! How strands are cut, joined and given up.
+//! Splits, joins and removes cell runs.
 
 use std::ops::Range;
 
@@ -7,22 +7,23 @@ use crate::cache::cells::CellId;
 use crate::cache::{KvSeqId, length_of, visit_counter};
 
 impl CellRuns {
-    /// Gives up `strand` and what is above it, as far as nobody holds it, and joins what is held by the same ids.
-    pub(super) fn tidy(&mut self, strand: CellRunId) {
-        let mut at = Some(strand);
+    /// Removes `run` and its ancestors up to the first one that is held, then joins a run with its child if the same ids hold
+    /// both.
+    pub(super) fn tidy(&mut self, run: CellRunId) {
+        let mut at = Some(run);
         while let Some(id) = at {
             visit_counter::count_visited(1);
-            let strand = self.strand(id);
-            match strand.children[..] {
-                _ if !strand.tips.is_empty() => return,
+            let run = self.run(id);
+            match run.children[..] {
+                _ if !run.tips.is_empty() => return,
                 [] => {
-                    let strand = self.remove(id);
-                    debug_assert!(strand.n_pinned == 0, "what nobody holds is not pinned");
-                    self.release(&strand.cells);
-                    if let Some(parent) = strand.parent {
-                        self.strand_mut(parent).children.retain(|&child| child != id);
+                    let run = self.remove(id);
+                    debug_assert!(run.n_pinned == 0, "a run without holders is not pinned");
+                    self.release(&run.cells);
+                    if let Some(parent) = run.parent {
+                        self.run_mut(parent).children.retain(|&child| child != id);
                     }
-                    at = strand.parent;
+                    at = run.parent;
                 }
                 [child] => return self.join(id, child),
                 [..] => return,
@@ -36,138 +37,135 @@ impl CellRuns {
         }
     }
 
-    /// The strand that ends after the first `n` cells of `id`, which is cut there; `None` for none of them.
+    /// Returns the run that ends after the first `n` cells of `id`, splitting one if needed; `None` if `n` is 0.
     pub(super) fn cut(&mut self, id: KvSeqId, n: u32) -> Option<CellRunId> {
-        let at = self.upwards(id).find(|&at| self.strand(at).start < n)?;
-        let end = self.strand(at).end();
+        let at = self.upwards(id).find(|&at| self.run(at).start < n)?;
+        let end = self.run(at).end();
         debug_assert!(n <= end, "{n} cells of {id:?}, which holds {end}");
         Some(if end == n { at } else { self.split(at, n) })
     }
 
-    /// Cuts a strand before position `n` and returns the upper part. The shorter part gets a new name, so that few cells must
-    /// learn it.
+    /// Splits a run before position `n` and returns the upper part. The shorter part gets a new id, so that few cells must be
+    /// updated.
     pub(super) fn split(&mut self, id: CellRunId, n: u32) -> CellRunId {
-        let strand = self.strand_mut(id);
-        let (parent, start, n_upper) = (strand.parent, strand.start, (n - strand.start) as usize);
-        debug_assert!(n_upper > 0 && n_upper < strand.cells.len(), "both parts hold something");
-        let upper_pinned = u32::from(strand.n_pinned > 0);
-        if n_upper <= strand.cells.len() / 2 {
-            let cells: Vec<CellId> = strand.cells.drain(..n_upper).collect();
-            strand.start = n;
-            let upper = CellRun { parent, children: vec![id], tips: Vec::new(), start, cells, n_pinned: upper_pinned };
+        let run = self.run_mut(id);
+        let (parent, start, n_upper) = (run.parent, run.start, (n - run.start) as usize);
+        debug_assert!(n_upper > 0 && n_upper < run.cells.len(), "neither part is empty");
+        let n_upper_pinned = u32::from(run.n_pinned > 0);
+        if n_upper <= run.cells.len() / 2 {
+            let cells: Vec<CellId> = run.cells.drain(..n_upper).collect();
+            run.start = n;
+            let upper = CellRun { parent, children: vec![id], tips: Vec::new(), start, cells, n_pinned: n_upper_pinned };
             let upper = self.add(upper);
-            self.strand_mut(id).parent = Some(upper);
+            self.run_mut(id).parent = Some(upper);
             self.replace_child(parent, id, upper);
             self.rename_cells(upper, 0..n_upper);
             return upper;
         }
-        let cells = strand.cells.split_off(n_upper);
-        let (children, tips) = (std::mem::take(&mut strand.children), std::mem::take(&mut strand.tips));
-        let n_pinned = std::mem::replace(&mut strand.n_pinned, upper_pinned);
+        let cells = run.cells.split_off(n_upper);
+        let (children, tips) = (std::mem::take(&mut run.children), std::mem::take(&mut run.tips));
+        let n_pinned = std::mem::replace(&mut run.n_pinned, n_upper_pinned);
         let lower = self.add(CellRun { parent: Some(id), children, tips, start: n, cells, n_pinned });
-        self.strand_mut(id).children.push(lower);
+        self.run_mut(id).children.push(lower);
         self.rename_cells(lower, 0..usize::MAX);
         self.rename_links(lower);
         id
     }
 
-    /// Joins a strand that is no id's last with its only child. The longer part keeps its name.
+    /// Joins a run that is no id's last with its only child. The longer part keeps its id.
     fn join(&mut self, upper: CellRunId, lower: CellRunId) {
-        let n_upper = self.strand(upper).cells.len();
-        if n_upper < self.strand(lower).cells.len() {
+        let n_upper = self.run(upper).cells.len();
+        if n_upper < self.run(lower).cells.len() {
             let above = self.remove(upper);
-            let strand = self.strand_mut(lower);
-            strand.cells.splice(0..0, above.cells);
-            (strand.start, strand.parent) = (above.start, above.parent);
+            let run = self.run_mut(lower);
+            run.cells.splice(0..0, above.cells);
+            (run.start, run.parent) = (above.start, above.parent);
             self.replace_child(above.parent, upper, lower);
             self.rename_cells(lower, 0..n_upper);
             return;
         }
         let below = self.remove(lower);
-        let strand = self.strand_mut(upper);
-        strand.cells.extend_from_slice(&below.cells);
-        (strand.children, strand.tips, strand.n_pinned) = (below.children, below.tips, below.n_pinned);
+        let run = self.run_mut(upper);
+        run.cells.extend_from_slice(&below.cells);
+        (run.children, run.tips, run.n_pinned) = (below.children, below.tips, below.n_pinned);
         self.rename_cells(upper, n_upper..usize::MAX);
         self.rename_links(upper);
     }
 
     fn replace_child(&mut self, parent: Option<CellRunId>, old: CellRunId, new: CellRunId) {
         let Some(parent) = parent else { return };
-        if let Some(child) = self.strand_mut(parent).children.iter_mut().find(|child| **child == old) {
+        if let Some(child) = self.run_mut(parent).children.iter_mut().find(|child| **child == old) {
             *child = new;
         }
     }
 
-    /// These cells of `id` learn its name.
-    fn rename_cells(&mut self, id: CellRunId, which: Range<usize>) {
-        let strand = self.strands[id.index()].as_ref().expect("a name is given up with its strand");
-        for cell in &strand.cells[which.start..which.end.min(strand.cells.len())] {
-            self.owners[cell.index()].strand = id;
+    /// Makes these cells of `id` refer to it.
+    fn rename_cells(&mut self, id: CellRunId, range: Range<usize>) {
+        let run = self.runs[id.index()].as_ref().expect("an id is released with its run");
+        for cell in &run.cells[range.start..range.end.min(run.cells.len())] {
+            self.owners[cell.index()].run = id;
         }
     }
 
-    /// What follows `id`, and the ids that end with it, learn its name.
+    /// Makes the children of `id`, and the ids whose last run it is, refer to it.
     fn rename_links(&mut self, id: CellRunId) {
-        let strand = self.strand(id);
-        let (children, tips) = (strand.children.clone(), strand.tips.clone());
+        let run = self.run(id);
+        let (children, tips) = (run.children.clone(), run.tips.clone());
         for child in children {
-            self.strand_mut(child).parent = Some(id);
+            self.run_mut(child).parent = Some(id);
         }
         for tip in tips {
             self.holders[usize::from(tip.0)].end = Some(id);
         }
     }
 
-    pub(super) fn add(&mut self, strand: CellRun) -> CellRunId {
+    pub(super) fn add(&mut self, run: CellRun) -> CellRunId {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.strands.push(None);
-            length_of(self.strands.len() - 1)
+            self.runs.push(None);
+            length_of(self.runs.len() - 1)
         });
-        self.strands[index as usize] = Some(strand);
+        self.runs[index as usize] = Some(run);
         CellRunId(index)
     }
 
     fn remove(&mut self, id: CellRunId) -> CellRun {
         self.free.push(id.0);
-        self.strands[id.index()].take().expect("a strand is given up once")
+        self.runs[id.index()].take().expect("a run is removed once")
     }
 
-    pub(super) fn strand(&self, id: CellRunId) -> &CellRun {
-        self.strands[id.index()].as_ref().expect("a name is given up with its strand")
+    pub(super) fn run(&self, id: CellRunId) -> &CellRun {
+        self.runs[id.index()].as_ref().expect("an id is released with its run")
     }
 
-    pub(super) fn strand_mut(&mut self, id: CellRunId) -> &mut CellRun {
-        self.strands[id.index()].as_mut().expect("a name is given up with its strand")
+    pub(super) fn run_mut(&mut self, id: CellRunId) -> &mut CellRun {
+        self.runs[id.index()].as_mut().expect("an id is released with its run")
     }
 
-    /// Compares every count and link with one made anew.
-    ///
-    /// # Panics
-    /// Where one differs.
+    /// Compares every count and link with a recount; panics if one differs.
     pub(in crate::cache) fn check_integrity(&self) {
-        let all = || (0..).map(CellRunId).zip(&self.strands).filter_map(|(id, strand)| Some((id, strand.as_ref()?)));
-        self.cells.check_integrity(all().flat_map(|(_, strand)| strand.cells.iter().copied()));
+        let all = || (0..).map(CellRunId).zip(&self.runs).filter_map(|(id, run)| Some((id, run.as_ref()?)));
+        self.cells.check_integrity(all().flat_map(|(_, run)| run.cells.iter().copied()));
         let mut n_pinned = 0;
-        for (id, strand) in all() {
-            for (&cell, position) in strand.cells.iter().zip(strand.start..) {
+        for (id, run) in all() {
+            for (&cell, position) in run.cells.iter().zip(run.start..) {
                 let owner = self.owners[cell.index()];
-                assert_eq!((owner.strand, owner.position), (id, position), "what {cell:?} belongs to");
+                assert_eq!((owner.run, owner.position), (id, position), "the run of {cell:?}");
             }
-            let above = strand.parent.map(|parent| self.strand(parent));
-            assert!(above.is_none_or(|above| above.children.contains(&id)), "{id:?} is known above");
-            assert_eq!(strand.start, above.map_or(0, CellRun::end), "{id:?} follows what is above");
-            assert!(strand.tips.iter().all(|&tip| self.holders[usize::from(tip.0)].end == Some(id)), "ids end with {id:?}");
-            let pinned_tips = strand.tips.iter().filter(|&&tip| self.is_pinned(tip)).count();
-            let pinned_children = strand.children.iter().filter(|&&child| self.strand(child).n_pinned > 0).count();
-            assert_eq!(strand.n_pinned as usize, pinned_tips + pinned_children, "pins of {id:?}");
-            assert!(!strand.cells.is_empty() && strand.tips.len() + strand.children.len() > 0, "{id:?} is of use");
-            assert!(!strand.tips.is_empty() || strand.children.len() != 1, "{id:?} and its child are held by the same ids");
-            n_pinned += if strand.n_pinned > 0 { strand.cells.len() } else { 0 };
+            let above = run.parent.map(|parent| self.run(parent));
+            assert!(above.is_none_or(|above| above.children.contains(&id)), "the parent of {id:?} refers to it");
+            assert_eq!(run.start, above.map_or(0, CellRun::end), "{id:?} starts at the end of its parent");
+            assert!(run.tips.iter().all(|&tip| self.holders[usize::from(tip.0)].end == Some(id)), "ids end with {id:?}");
+            let pinned_tips = run.tips.iter().filter(|&&tip| self.is_pinned(tip)).count();
+            let pinned_children = run.children.iter().filter(|&&child| self.run(child).n_pinned > 0).count();
+            assert_eq!(run.n_pinned as usize, pinned_tips + pinned_children, "pins of {id:?}");
+            assert!(!run.cells.is_empty() && run.tips.len() + run.children.len() > 0, "{id:?} has cells and a holder");
+            assert!(!run.tips.is_empty() || run.children.len() != 1, "{id:?} and its child are held by the same ids");
+            n_pinned += if run.n_pinned > 0 { run.cells.len() } else { 0 };
         }
-        let n_tips: usize = all().map(|(_, strand)| strand.tips.len()).sum();
+        let n_tips: usize = all().map(|(_, run)| run.tips.len()).sum();
         assert_eq!(n_tips, self.holders.iter().filter(|holder| holder.end.is_some()).count(), "every id ends once");
         assert_eq!(n_pinned, self.n_pinned, "pinned cells");
-        assert_eq!(self.strands.iter().filter(|strand| strand.is_none()).count(), self.free.len(), "free names");
+        assert_eq!(self.runs.iter().filter(|run| run.is_none()).count(), self.free.len(), "free ids");
         assert_eq!(
             self.cells.n_free() + self.n_evictable() + self.n_pinned,
             self.cells.n_total(),

@@ -1,9 +1,10 @@
-//! Who holds which cells.
+//! Tracks which sequence ids hold which cells.
 //!
-//! A fork gives one id the cells of another, so that the ids that hold cells form a forest: a *strand* is a stretch of cells that
-//! the same ids hold, and what goes on after it belongs to some of them. The tree of texts cannot say this, since two ids may have
-//! computed the same text in cells of their own. With strands a fork, and an end, cost as many steps as there are strands in a
-//! path, however long it is, and a cell names its strand and so all that hold it.
+//! A fork makes one id hold the cells of another, so the ids' cells form a forest. A *cell run* is a group of cells, in token
+//! order, that the same ids hold; its children continue it, each for some of those ids. The prefix tree cannot represent this,
+//! since two ids may have computed the same text in separate cells. With cell runs, a fork or the removal of a path costs as
+//! many steps as the path has runs, independent of its length, and each cell refers to its run and through it to all its
+//! holders.
 
 mod forest;
 
@@ -13,7 +14,7 @@ use std::ops::Range;
 use crate::cache::cells::{CellId, Cells};
 use crate::cache::{KvSeqId, length_of, visit_counter};
 
-/// Names a strand until it is cut, joined or given up.
+/// Id of a cell run until it is split, joined or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CellRunId(u32);
 
@@ -23,16 +24,16 @@ impl CellRunId {
     }
 }
 
-/// A stretch of cells that the same ids hold, for the tokens from `start` on.
+/// Cells that the same ids hold, for the tokens from `start` on.
 #[derive(Debug)]
 struct CellRun {
     parent: Option<CellRunId>,
     children: Vec<CellRunId>,
-    /// The ids whose cells end with it.
+    /// Ids whose last cell run this is.
     tips: Vec<KvSeqId>,
     start: u32,
     cells: Vec<CellId>,
-    /// Its tips that are pinned, and its children that some pinned id holds.
+    /// Number of its pinned tips, plus the number of its children that a pinned id holds.
     n_pinned: u32,
 }
 
@@ -46,45 +47,44 @@ impl CellRun {
     }
 }
 
-/// What a used cell belongs to.
+/// The run and position that a used cell belongs to.
 #[derive(Debug, Clone, Copy)]
 struct CellOwner {
-    strand: CellRunId,
-    /// Of its token in the text.
+    run: CellRunId,
+    /// Position of its token in the text.
     position: u32,
 }
 
-/// What one id holds.
+/// The cells of one id.
 #[derive(Debug, Clone, Copy, Default)]
 struct SequenceCells {
-    /// The last strand; `None` where it holds nothing.
+    /// The last cell run; `None` if the id holds no cells.
     end: Option<CellRunId>,
-    /// Whether its cells must stay.
     is_pinned: bool,
 }
 
-/// Every cell of the pool: free, evictable (held by idle ids alone) or pinned (held by one that runs).
+/// All cells of the device cache: each is free, evictable (held by idle ids only) or pinned (held by a running id).
 #[derive(Debug)]
 pub(super) struct CellRuns {
-    strands: Vec<Option<CellRun>>,
+    runs: Vec<Option<CellRun>>,
     free: Vec<u32>,
     cells: Cells,
-    /// By cell; means nothing for a free one.
+    /// By cell; meaningless for a free one.
     owners: Vec<CellOwner>,
     /// By id.
     holders: Vec<SequenceCells>,
-    /// Cells that some pinned id holds.
+    /// Number of cells that a pinned id holds.
     n_pinned: usize,
 }
 
 impl CellRuns {
-    /// So many cells, all free, and ids that hold nothing.
+    /// Creates `n_cells` free cells and `n_ids` ids that hold none.
     pub(super) fn new(n_cells: u32, n_ids: u32) -> Self {
         Self {
-            strands: Vec::new(),
+            runs: Vec::new(),
             free: Vec::new(),
             cells: Cells::new(n_cells),
-            owners: vec![CellOwner { strand: CellRunId(0), position: 0 }; n_cells as usize],
+            owners: vec![CellOwner { run: CellRunId(0), position: 0 }; n_cells as usize],
             holders: vec![SequenceCells::default(); n_ids as usize],
             n_pinned: 0,
         }
@@ -102,47 +102,45 @@ impl CellRuns {
         self.holders[usize::from(id.0)].is_pinned
     }
 
-    /// How many cells `id` holds.
     pub(super) fn n_held(&self, id: KvSeqId) -> u32 {
-        self.holders[usize::from(id.0)].end.map_or(0, |end| self.strand(end).end())
+        self.holders[usize::from(id.0)].end.map_or(0, |end| self.run(end).end())
     }
 
-    /// How many of the first `n` cells of `id` no pinned id holds.
+    /// Number of the first `n` cells of `id` that no pinned id holds.
     pub(super) fn n_evictable_of(&self, id: KvSeqId, n: u32) -> usize {
-        // What is above a pinned strand is pinned too.
-        let evictable = self.upwards(id).take_while(|&at| self.strand(at).n_pinned == 0).map(|at| self.strand(at));
-        evictable.map(|strand| strand.end().min(n).saturating_sub(strand.start) as usize).sum()
+        // All runs above a pinned run are pinned too.
+        let evictable = self.upwards(id).take_while(|&at| self.run(at).n_pinned == 0).map(|at| self.run(at));
+        evictable.map(|run| run.end().min(n).saturating_sub(run.start) as usize).sum()
     }
 
-    /// How many cells no pinned id holds any more once each of `ids`, which are pinned, is not, one after the other.
+    /// Returns how many cells become unpinned when each of the pinned `ids` is unpinned, one after the other.
     pub(super) fn freed_by(&self, ids: impl Iterator<Item = KvSeqId>) -> Vec<usize> {
         let mut n_pinned: BTreeMap<CellRunId, u32> = BTreeMap::new();
         let mut freed = |id| {
             let mut n_freed = 0;
             for at in self.upwards(id) {
-                let n_pinned = n_pinned.entry(at).or_insert(self.strand(at).n_pinned);
+                let n_pinned = n_pinned.entry(at).or_insert(self.run(at).n_pinned);
                 *n_pinned -= 1;
                 if *n_pinned > 0 {
                     break;
                 }
-                n_freed += self.strand(at).cells.len();
+                n_freed += self.run(at).cells.len();
             }
             n_freed
         };
         ids.map(&mut freed).collect()
     }
 
-    /// `to`, which holds nothing, is pinned and holds the first `n` cells of `from` as well.
+    /// Pins `to`, which holds no cells, and makes it hold the first `n` cells of `from`.
     pub(super) fn share(&mut self, from: KvSeqId, to: KvSeqId, n: u32) {
         let end = self.cut(from, n);
         self.holders[usize::from(to.0)] = SequenceCells { end, is_pinned: false };
         if let Some(end) = end {
-            self.strand_mut(end).tips.push(to);
+            self.run_mut(end).tips.push(to);
         }
         self.pin(to);
     }
 
-    /// `id` is pinned.
     pub(super) fn pin(&mut self, id: KvSeqId) {
         let holder = &mut self.holders[usize::from(id.0)];
         debug_assert!(!holder.is_pinned, "{id:?} is pinned once");
@@ -150,17 +148,16 @@ impl CellRuns {
         let mut next = holder.end;
         while let Some(at) = next {
             visit_counter::count_visited(1);
-            let strand = self.strand_mut(at);
-            strand.n_pinned += 1;
-            if strand.n_pinned > 1 {
+            let run = self.run_mut(at);
+            run.n_pinned += 1;
+            if run.n_pinned > 1 {
                 return;
             }
-            next = strand.parent;
-            self.n_pinned += self.strand(at).cells.len();
+            next = run.parent;
+            self.n_pinned += self.run(at).cells.len();
         }
     }
 
-    /// `id` is pinned no more.
     pub(super) fn unpin(&mut self, id: KvSeqId) {
         let holder = &mut self.holders[usize::from(id.0)];
         debug_assert!(holder.is_pinned, "{id:?} was pinned");
@@ -168,62 +165,62 @@ impl CellRuns {
         let mut next = holder.end;
         while let Some(at) = next {
             visit_counter::count_visited(1);
-            let strand = self.strand_mut(at);
-            strand.n_pinned -= 1;
-            if strand.n_pinned > 0 {
+            let run = self.run_mut(at);
+            run.n_pinned -= 1;
+            if run.n_pinned > 0 {
                 return;
             }
-            next = strand.parent;
-            self.n_pinned -= self.strand(at).cells.len();
+            next = run.parent;
+            self.n_pinned -= self.run(at).cells.len();
         }
     }
 
-    /// `id`, which is pinned, takes `n` more cells.
+    /// Takes `n` more cells for `id`, which is pinned.
     ///
     /// # Panics
-    /// If fewer are free.
+    /// If fewer than `n` cells are free.
     pub(super) fn grow(&mut self, id: KvSeqId, n: usize) {
         let taken = self.cells.take_all(n);
         self.append(id, &taken);
     }
 
-    /// A piece of the tokens of `piece` takes a cell for each, and `id`, which is pinned, keeps those of `kept`.
-    pub(super) fn grow_by_piece(&mut self, id: KvSeqId, piece: &Range<u32>, kept: &Range<u32>) {
-        assert!(piece.start <= kept.start && kept.end <= piece.end, "the piece {piece:?} holds {kept:?}");
-        let taken = self.cells.take_all(piece.len());
-        let kept = (kept.start - piece.start) as usize..(kept.end - piece.start) as usize;
+    /// Takes a cell for each token of a reloaded entry and frees the cells of tokens outside of `kept`. `id` is pinned.
+    pub(super) fn grow_by_entry(&mut self, id: KvSeqId, entry: &Range<u32>, kept: &Range<u32>) {
+        assert!(entry.start <= kept.start && kept.end <= entry.end, "the entry {entry:?} holds {kept:?}");
+        let taken = self.cells.take_all(entry.len());
+        let kept = (kept.start - entry.start) as usize..(kept.end - entry.start) as usize;
         self.append(id, &taken[kept.clone()]);
         for &cell in taken[..kept.start].iter().chain(&taken[kept.end..]) {
             self.cells.release(cell);
         }
     }
 
-    /// `id`, which is pinned, holds cells more that were taken.
+    /// Appends cells that were taken to the last run of `id`, which is pinned.
     fn append(&mut self, id: KvSeqId, taken: &[CellId]) {
-        debug_assert!(self.is_pinned(id), "only what runs grows");
+        debug_assert!(self.is_pinned(id), "only a pinned path grows");
         if taken.is_empty() {
             return;
         }
         let end = self.own_end(id);
-        let position = self.strand(end).end();
+        let position = self.run(end).end();
         for (position, cell) in (position..).zip(taken) {
-            self.owners[cell.index()] = CellOwner { strand: end, position };
+            self.owners[cell.index()] = CellOwner { run: end, position };
         }
-        self.strand_mut(end).cells.extend_from_slice(taken);
+        self.run_mut(end).cells.extend_from_slice(taken);
         self.n_pinned += taken.len();
     }
 
-    /// The last strand of `id`, which nobody else holds; one that is empty where there was none.
+    /// Returns the last run of `id` if no other id holds it; otherwise adds an empty one.
     fn own_end(&mut self, id: KvSeqId) -> CellRunId {
         let parent = self.holders[usize::from(id.0)].end;
-        if let Some(end) = parent.filter(|&end| !self.strand(end).is_held_by_others()) {
+        if let Some(end) = parent.filter(|&end| !self.run(end).is_held_by_others()) {
             return end;
         }
         let start = self.n_held(id);
         let own = self.add(CellRun { parent, children: Vec::new(), tips: vec![id], start, cells: Vec::new(), n_pinned: 1 });
         if let Some(parent) = parent {
-            // One pinned tip is one pinned child now.
-            let above = self.strand_mut(parent);
+            // The pinned tip is replaced by a pinned child: `n_pinned` is unchanged.
+            let above = self.run_mut(parent);
             above.tips.retain(|&tip| tip != id);
             above.children.push(own);
         }
@@ -231,37 +228,37 @@ impl CellRuns {
         own
     }
 
-    /// Of what `id` holds only the first `n` cells are left to it.
+    /// Removes all but the first `n` cells of `id`.
     pub(super) fn shorten(&mut self, id: KvSeqId, n: u32) {
-        // A strand that nobody else holds becomes shorter where it is.
-        while let Some(end) = self.holders[usize::from(id.0)].end.filter(|&end| self.strand(end).end() > n) {
-            let is_shared = self.strand(end).is_held_by_others();
-            let start = self.strand(end).start;
+        // A run that no other id holds is shortened in place.
+        while let Some(end) = self.holders[usize::from(id.0)].end.filter(|&end| self.run(end).end() > n) {
+            let is_shared = self.run(end).is_held_by_others();
+            let start = self.run(end).start;
             if !is_shared && start < n {
-                let strand = self.strand_mut(end);
-                let (given_up, is_pinned) = (strand.cells.split_off((n - start) as usize), strand.n_pinned > 0);
-                self.n_pinned -= if is_pinned { given_up.len() } else { 0 };
-                self.release(&given_up);
+                let run = self.run_mut(end);
+                let (removed, is_pinned) = (run.cells.split_off((n - start) as usize), run.n_pinned > 0);
+                self.n_pinned -= if is_pinned { removed.len() } else { 0 };
+                self.release(&removed);
                 return;
             }
-            let left = if start < n { Some(self.split(end, n)) } else { self.strand(end).parent };
-            // The cut may have given the lower part another name.
-            self.move_end(id, left);
+            let new_end = if start < n { Some(self.split(end, n)) } else { self.run(end).parent };
+            // The split may have given the lower part a new id.
+            self.move_end(id, new_end);
         }
     }
 
-    /// The cells of `id` end with `left`, which is above, from now on.
-    fn move_end(&mut self, id: KvSeqId, left: Option<CellRunId>) {
+    /// Makes the cells of `id` end with `new_end`, an ancestor of its last run.
+    fn move_end(&mut self, id: KvSeqId, new_end: Option<CellRunId>) {
         let was_pinned = self.is_pinned(id);
         if was_pinned {
             self.unpin(id);
         }
-        let old = std::mem::replace(&mut self.holders[usize::from(id.0)].end, left);
-        if let Some(left) = left {
-            self.strand_mut(left).tips.push(id);
+        let old = std::mem::replace(&mut self.holders[usize::from(id.0)].end, new_end);
+        if let Some(new_end) = new_end {
+            self.run_mut(new_end).tips.push(id);
         }
         if let Some(old) = old {
-            self.strand_mut(old).tips.retain(|&tip| tip != id);
+            self.run_mut(old).tips.retain(|&tip| tip != id);
             self.tidy(old);
         }
         if was_pinned {
@@ -269,76 +266,76 @@ impl CellRuns {
         }
     }
 
-    /// `id` holds nothing any more, and is not pinned.
+    /// Removes all cells of `id`, which is not pinned.
     pub(super) fn drop_all(&mut self, id: KvSeqId) {
-        debug_assert!(!self.is_pinned(id), "what is pinned is never dropped");
+        debug_assert!(!self.is_pinned(id), "a pinned id is never dropped");
         let end = std::mem::take(&mut self.holders[usize::from(id.0)]).end;
         if let Some(end) = end {
-            self.strand_mut(end).tips.retain(|&tip| tip != id);
+            self.run_mut(end).tips.retain(|&tip| tip != id);
             self.tidy(end);
         }
     }
 
-    /// The strands of `id`, last first.
+    /// The cell runs of `id`, last first.
     fn upwards(&self, id: KvSeqId) -> impl Iterator<Item = CellRunId> {
-        std::iter::successors(self.holders[usize::from(id.0)].end, |&at| self.strand(at).parent)
+        std::iter::successors(self.holders[usize::from(id.0)].end, |&at| self.run(at).parent)
             .inspect(|_| visit_counter::count_visited(1))
     }
 
     /// The cells of `id` for the tokens of `range`, last first.
     pub(super) fn cells_reversed(&self, id: KvSeqId, range: Range<u32>) -> impl Iterator<Item = CellId> {
-        let strands = self.upwards(id).map(|at| self.strand(at)).take_while(move |strand| strand.end() > range.start);
-        let cells = strands.flat_map(move |strand| {
-            let from = range.start.max(strand.start).min(strand.end()) - strand.start;
-            let to = range.end.clamp(strand.start, strand.end()) - strand.start;
-            strand.cells[from.min(to) as usize..to as usize].iter().rev().copied()
+        let runs = self.upwards(id).map(|at| self.run(at)).take_while(move |run| run.end() > range.start);
+        let cells = runs.flat_map(move |run| {
+            let from = range.start.max(run.start).min(run.end()) - run.start;
+            let to = range.end.clamp(run.start, run.end()) - run.start;
+            run.cells[from.min(to) as usize..to as usize].iter().rev().copied()
         });
         cells.inspect(|_| visit_counter::count_visited(1))
     }
 
-    /// The cells of `id` from its token `start` on, first first.
+    /// The cells of `id` from its token `start` on, in order.
     pub(super) fn cells_from(&self, id: KvSeqId, start: u32) -> impl Iterator<Item = CellId> {
-        let mut strands: Vec<&CellRun> = self.upwards(id).map(|at| self.strand(at)).take_while(|at| at.end() > start).collect();
-        strands.reverse();
-        let cells = strands.into_iter().flat_map(move |strand| &strand.cells[start.saturating_sub(strand.start) as usize..]);
+        let mut runs: Vec<&CellRun> = self.upwards(id).map(|at| self.run(at)).take_while(|at| at.end() > start).collect();
+        runs.reverse();
+        let cells = runs.into_iter().flat_map(move |run| &run.cells[start.saturating_sub(run.start) as usize..]);
         cells.copied().inspect(|_| visit_counter::count_visited(1))
     }
 
-    /// The highest used cell: the position of its token, and it and the cells before it that the same ids hold, last first.
+    /// The position of the token in the highest used cell, and the cells of its run from that cell down to the first.
     pub(super) fn top(&self) -> Option<(u32, impl Iterator<Item = CellId>)> {
-        let CellOwner { strand, position } = self.owners[self.cells.n_reached().checked_sub(1)?];
-        let strand = self.strand(strand);
-        let cells = &strand.cells[..=(position - strand.start) as usize];
+        let CellOwner { run, position } = self.owners[self.cells.n_reached().checked_sub(1)?];
+        let run = self.run(run);
+        let cells = &run.cells[..=(position - run.start) as usize];
         Some((position, cells.iter().rev().copied().inspect(|_| visit_counter::count_visited(1))))
     }
 
-    /// All who hold the highest used cell, in order.
+    /// All ids that hold the highest used cell, sorted.
     pub(super) fn holders_of_top(&self) -> Vec<KvSeqId> {
         let Some(top) = self.cells.n_reached().checked_sub(1) else { return Vec::new() };
-        let mut waiting = vec![self.owners[top].strand];
+        let mut pending = vec![self.owners[top].run];
         let mut holders = Vec::new();
-        while let Some(at) = waiting.pop() {
-            let strand = self.strand(at);
-            visit_counter::count_visited(1 + strand.tips.len());
-            holders.extend(&strand.tips);
-            waiting.extend(&strand.children);
+        while let Some(at) = pending.pop() {
+            let run = self.run(at);
+            visit_counter::count_visited(1 + run.tips.len());
+            holders.extend(&run.tips);
+            pending.extend(&run.children);
         }
         holders.sort_unstable();
         holders
     }
 
-    /// The cells of `range`, which all who hold one of them hold in common with `id`, are given up and taken anew.
+    /// Frees the cells of `range`, which every holder of one of them shares with `id`, and takes new ones for the same tokens.
     pub(super) fn retake(&mut self, id: KvSeqId, range: &Range<u32>) {
-        let contains = |&at: &CellRunId| self.strand(at).start <= range.start && range.end <= self.strand(at).end();
-        let at = self.upwards(id).find(contains).expect("what is moved is held by the same ids");
-        let strand = self.strands[at.index()].as_mut().expect("it was found above");
-        let moved = &mut strand.cells[(range.start - strand.start) as usize..(range.end - strand.start) as usize];
+        let contains = |&at: &CellRunId| self.run(at).start <= range.start && range.end <= self.run(at).end();
+        let at = self.upwards(id).find(contains).expect("the moved cells are in one run");
+        let run = self.runs[at.index()].as_mut().expect("it was found above");
+        let moved = &mut run.cells[(range.start - run.start) as usize..(range.end - run.start) as usize];
         for &cell in &*moved {
             self.cells.release(cell);
         }
         for (cell, position) in moved.iter_mut().zip(range.clone()) {
             *cell = self.cells.take();
-            self.owners[cell.index()] = CellOwner { strand: at, position };
+            self.owners[cell.index()] = CellOwner { run: at, position };
         }
     }
 }

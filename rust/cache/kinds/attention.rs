@@ -1,8 +1,8 @@
-//! Memories that can be cut at any token: plain attention. Cells of a common beginning serve everybody, so a path that another
-//! one contains is of no use, and what leaves does so leaf by leaf, a stretch at a time.
+//! Rules for plain attention, which can be cut at any token. All paths share the cells of a common prefix, so a path that
+//! another one contains is redundant, and paths are removed from their leaves upwards, one run of tokens at a time.
 
 use crate::cache::host_eviction::OffloadCandidate;
-use crate::cache::kinds::{MemoryRules, PieceUser, TailPart};
+use crate::cache::kinds::{Dependents, MemoryRules, TailPart};
 use crate::cache::path_removal::EvictionReason;
 use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery, add_part};
 use crate::cache::prefix_tree::{NodeId, Walk};
@@ -13,26 +13,27 @@ use crate::request::EvictionCause;
 pub(super) struct Anywhere;
 
 impl MemoryRules for Anywhere {
-    /// Whatever is in the pool can be forked, and what is stored after it restored.
-    fn find(&self, cache: &KvCache, wanted: &PrefixQuery<'_>, walk: &Walk, _: CanFork<'_>) -> Option<PrefixMatch> {
+    /// Everything in the device cache can be forked, and everything in the host cache that follows can be reloaded.
+    fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, _: CanFork<'_>) -> Option<PrefixMatch> {
         let mut matched = PrefixMatch::default();
         let mut deepest = None;
-        for (id, reached) in cache.reached(walk, wanted.at_most) {
+        for (id, reached) in cache.reached(walk, query.at_most) {
             let node = cache.tree.node(id);
-            if node.is_in_pool() {
-                matched.n_pool = reached.end;
+            if node.is_on_device() {
+                matched.n_device = reached.end;
                 deepest = Some(id);
                 continue;
             }
-            let Some(piece) = node.stored else { break };
-            add_part(&mut matched.restores, cache.part_of(piece, reached));
+            let Some(entry) = node.host_entry else { break };
+            add_part(&mut matched.reloads, cache.part_of(entry, reached));
         }
         matched.source = deepest.and_then(|id| cache.tree.any_holder(id));
-        let in_tails = cache.in_tails(wanted, walk).map(|(id, n)| (id, n.min(wanted.at_most))).max_by_key(|&(id, n)| (n, id));
-        match in_tails {
-            // Of two that are as long, the one in the pool: it is forked, with nothing to restore.
+        let tail_matches =
+            cache.tail_matches(query, walk).map(|(id, n)| (id, n.min(query.at_most))).max_by_key(|&(id, n)| (n, id));
+        match tail_matches {
+            // Of two equally long matches, the one in the device cache wins: a fork needs no reload.
             Some((id, n)) if n >= matched.n_tokens() => {
-                Some(PrefixMatch { source: Some(id), n_pool: n, ..PrefixMatch::default() })
+                Some(PrefixMatch { source: Some(id), n_device: n, ..PrefixMatch::default() })
             }
             _ => Some(matched),
         }
@@ -42,53 +43,53 @@ impl MemoryRules for Anywhere {
         cache.tree.node(cache.path(id).tip).n_holders > 1
     }
 
-    fn gives_back_ids(&self) -> bool {
+    fn frees_redundant_ids(&self) -> bool {
         true
     }
 
-    /// A leaf: what another path goes through stays with that one.
-    fn can_leave(&self, cache: &KvCache, tip: NodeId, _: EvictionReason) -> bool {
+    /// Only leaves are removed: a node that another path passes stays with that path.
+    fn can_remove(&self, cache: &KvCache, tip: NodeId, _: EvictionReason) -> bool {
         let node = cache.tree.node(tip);
         node.n_running == 0 && node.n_holders as usize == node.tips.len()
     }
 
-    fn next_part(&self, cache: &KvCache, id: KvSeqId, max_units: u64) -> TailPart {
+    fn next_removal_part(&self, cache: &KvCache, id: KvSeqId, max_units: u64) -> TailPart {
         let node = cache.path(id).tip;
         let tip = cache.tree.node(node);
         let range = tip.start..tip.end();
         let (n_tokens, n_units) = cache.affordable(id, range.clone(), max_units);
-        TailPart { node, range, is_stored: tip.stored.is_some(), n_tokens, n_units }
+        TailPart { node, range, is_stored: tip.host_entry.is_some(), n_tokens, n_units }
     }
 
-    fn stays_until_all_is_saved(&self) -> bool {
+    fn removes_whole_paths(&self) -> bool {
         false
     }
 
-    /// The path ends above `node`, its last one, from now on.
-    fn leave(&self, cache: &mut KvCache, _: KvSeqId, node: NodeId) {
-        if cache.tree.node(node).stored.is_none() {
+    /// Ends the path above `node`, its last node.
+    fn remove(&self, cache: &mut KvCache, _: KvSeqId, node: NodeId) {
+        if cache.tree.node(node).host_entry.is_none() {
             cache.counts.n_forgotten += cache.tree.node(node).tokens.len() as u64;
-            cache.remember_lost(node, EvictionCause::Pool);
+            cache.log_eviction(node, EvictionCause::Pool);
         }
         for id in cache.tree.node(node).tips.clone() {
-            cache.move_up(id);
+            cache.drop_last_node(id);
         }
     }
 
     fn erase_end(&self, cache: &mut KvCache, id: KvSeqId) {
-        cache.move_up(id);
+        cache.drop_last_node(id);
     }
 
-    /// A part is restored over what is before it, but what is in the pool is its own copy.
-    fn needed_by(&self, is_in_pool: bool) -> PieceUser {
-        if is_in_pool { PieceUser::Nobody } else { PieceUser::Children }
+    /// A part is reloaded on top of its ancestors; a node in the device cache needs no entry.
+    fn dependents(&self, is_on_device: bool) -> Dependents {
+        if is_on_device { Dependents::None } else { Dependents::Children }
     }
 
     fn is_saved_together(&self, _: &KvCache, _: NodeId, _: &OffloadCandidate) -> bool {
         false
     }
 
-    fn needs_what_is_before(&self) -> bool {
+    fn needs_ancestors(&self) -> bool {
         true
     }
 
@@ -96,14 +97,14 @@ impl MemoryRules for Anywhere {
         cache.tree.node(node).n_pins > 0
     }
 
-    fn end_of_pin(&self, cache: &KvCache, tip: NodeId) -> Option<NodeId> {
+    fn last_pinned_node(&self, cache: &KvCache, tip: NodeId) -> Option<NodeId> {
         cache.tree.upwards(tip).find(|&at| {
             let node = cache.tree.node(at);
-            node.parent.is_some() && node.n_pins > 0 && node.n_holders == 1 && node.stored.is_none()
+            node.parent.is_some() && node.n_pins > 0 && node.n_holders == 1 && node.host_entry.is_none()
         })
     }
 
-    fn gives_up_longer_piece(&self, _: &KvCache, _: NodeId) -> bool {
+    fn drops_longer_entry(&self, _: &KvCache, _: NodeId) -> bool {
         true
     }
 }

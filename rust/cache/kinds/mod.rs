@@ -1,5 +1,4 @@
-//! What a model's memory can do, and what follows from it: one file per kind, which answers every question that the rest of the
-//! cache asks about it. Nobody else tells the kinds apart.
+//! The kinds of model memory and their cache rules, one file per kind. The rest of the cache does not distinguish the kinds.
 
 mod attention;
 mod recurrent;
@@ -14,31 +13,30 @@ use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery};
 use crate::cache::prefix_tree::{NodeId, Walk};
 use crate::cache::{KvCache, KvSeqId};
 
-/// At which points of what a sequence holds another one can begin.
+/// The positions of a sequence at which another one can begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForkRule {
-    /// At any.
+    /// Any position.
     Anywhere,
-    /// Where what a sliding window sees is still there; a saved piece has that only of its end.
+    /// Positions whose sliding window is still complete; a host cache entry holds only the window of its end.
     InWindow,
-    /// Only at the end: the memory is a state, which is saved and restored whole.
+    /// Only the end: the memory is a state, which is saved and restored as a whole.
     AtEnd,
 }
 
 impl ForkRule {
-    /// Whether the memory is a state: it is saved and restored whole, and another sequence can begin only where it ends.
+    /// Returns whether the memory is a state: it is saved and restored as a whole, and can be forked only at its end.
     #[must_use]
     pub fn is_a_state(self) -> bool {
         self == Self::AtEnd
     }
 
-    /// Whether any part of what a sequence holds can be given up, moved or begun from.
+    /// Returns whether any part of a sequence can be removed, moved or forked.
     #[must_use]
     pub fn can_truncate(self) -> bool {
         self == Self::Anywhere
     }
 
-    /// The rules of this kind: the one place where the kinds are told apart.
     fn rules(self) -> &'static dyn MemoryRules {
         match self {
             Self::Anywhere => &attention::Anywhere,
@@ -48,41 +46,41 @@ impl ForkRule {
     }
 }
 
-/// What a decode pays for cells that none of its rows sees.
+/// Cost of cells in a decode that none of its rows attends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdleCost {
-    /// Nothing that the way out and back would be worth: on a GPU, from which each run of cells is copied for itself.
+    /// Less than offloading and reloading them costs: on a GPU, which copies each contiguous run of cells separately.
     Nothing,
-    /// That llama.cpp asks of each row and cell whether one sees the other: on a CPU with our attention.
+    /// A mask check per row and cell: on a CPU with our attention.
     Mask,
-    /// All that it pays for those that are seen: on a CPU with llama.cpp's attention.
+    /// The full cost of attended cells: on a CPU with llama.cpp's attention.
     Scores,
 }
 
-/// What a model's memory can do, and what it costs.
+/// The capabilities and costs of a model's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryKind {
-    /// Where it can be shared.
+    /// Positions at which a sequence can be forked.
     pub forks: ForkRule,
-    /// What cells cost that nothing that runs sees.
+    /// Cost of cells that no running sequence attends to.
     pub idle_cost: IdleCost,
-    /// Whether what leaves the pool can be saved; if not, there is no store.
+    /// True if removed tokens can be saved; if not, the host cache is off.
     pub can_be_saved: bool,
-    /// Bytes of one token's cells in a saved piece, about.
+    /// Approximate bytes of one token's cells in a host cache entry.
     pub bytes_per_token: u64,
-    /// Bytes of a saved state beside its tokens' cells, about; 0 for a memory that is not one.
+    /// Approximate bytes of a saved state in addition to its tokens' cells; 0 if the memory is not a state.
     pub bytes_per_state: u64,
-    /// What one more run of adjacent cells costs in a save, in tokens of one run.
+    /// Cost of another contiguous run of cells in a save, in tokens of one run.
     pub tokens_per_run: u32,
-    /// Tokens that a sliding window sees, the newest included; 0 for a memory that does not fork [`ForkRule::InWindow`].
+    /// Size of the sliding window in tokens, the newest included; 0 if `forks` is not [`ForkRule::InWindow`].
     pub n_window: u32,
 }
 
 impl MemoryKind {
-    /// The memory of a context that makes vectors of texts: nothing of it is saved, and each token sees the `n_window` last ones, or
-    /// all where that is 0.
+    /// The memory of a context that computes embeddings: it is never saved, and each token attends to the last `n_window`
+    /// tokens, or to all if that is 0.
     #[must_use]
-    pub const fn of_vectors(n_window: u32) -> Self {
+    pub const fn for_embeddings(n_window: u32) -> Self {
         Self {
             forks: if n_window > 0 { ForkRule::InWindow } else { ForkRule::Anywhere },
             idle_cost: IdleCost::Nothing,
@@ -94,110 +92,110 @@ impl MemoryKind {
         }
     }
 
-    /// Whether it is a state: saved and restored whole, and shared only where it ends.
+    /// Returns whether the memory is a state: saved and restored as a whole, and forked only at its end.
     #[must_use]
     pub fn is_a_state(self) -> bool {
         self.forks.is_a_state()
     }
 
-    /// Bytes of a saved prefix of `n_tokens`, about.
+    /// Approximate bytes of a saved prefix of `n_tokens` tokens.
     #[must_use]
     pub fn bytes_of(self, n_tokens: u32) -> u64 {
         self.bytes_per_state + u64::from(n_tokens) * self.bytes_per_token
     }
 
-    /// Whether a sequence that holds everything from `whole_from` on holds what a token after `n_tokens` sees: itself and the
-    /// `n_window - 1` before it.
+    /// Returns whether a sequence that is complete from `whole_from` on holds the window of the token after `n_tokens`: that
+    /// token and the preceding `n_window - 1` tokens.
     #[must_use]
     pub fn holds_window(self, whole_from: u32, n_tokens: u32) -> bool {
         self.n_window == 0 || whole_from <= self.window_from(n_tokens)
     }
 
-    /// The first token that one after `n_tokens` sees.
+    /// First token in the window of the token after `n_tokens`.
     #[must_use]
     pub fn window_from(self, n_tokens: u32) -> u32 {
         (n_tokens + 1).saturating_sub(self.n_window)
     }
 
-    /// The first token that the last one of `n_tokens` sees.
+    /// First token in the window of the last of `n_tokens` tokens.
     #[must_use]
     pub fn window_of_last(self, n_tokens: u32) -> u32 {
         n_tokens.saturating_sub(self.n_window)
     }
 }
 
-/// A part of an idle path that leaves the pool next.
+/// The part of an idle path that is removed from the device cache next.
 #[derive(Debug)]
 pub(super) struct TailPart {
-    /// Where it ends, or the node that is saved.
+    /// The node that ends with the part, or the node that is saved.
     pub(super) node: NodeId,
-    /// What could leave.
+    /// Tokens that can be removed.
     pub(super) range: Range<u32>,
-    /// Whether it is saved already.
+    /// True if the part is already in the host cache.
     pub(super) is_stored: bool,
-    /// How many of the last tokens of `range` leave, and what saving them costs.
+    /// Number of tokens at the end of `range` that are removed, and the cost of saving them, in tokens of one run of cells.
     pub(super) n_tokens: u32,
     pub(super) n_units: u64,
 }
 
-/// Who would lose the saved piece of a node.
+/// The nodes that depend on the host cache entry of another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PieceUser {
-    Nobody,
-    /// Every child that the node has.
+pub(super) enum Dependents {
+    None,
     Children,
-    /// Those of them that are in the store alone.
-    StoredChildren,
+    /// Children that are in the host cache alone.
+    HostOnlyChildren,
 }
 
-/// What the cache asks about a kind of memory. Each kind answers in a file of its own, with its reasons.
+/// The rules of a kind of memory. The implementations give the reasons.
 pub(super) trait MemoryRules: Debug + Sync {
-    /// The longest prefix of what is `wanted` that can be forked and restored.
-    fn find(&self, cache: &KvCache, wanted: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch>;
+    /// Returns the longest prefix of the query that can be forked and reloaded.
+    fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch>;
 
-    /// Whether the path of `id`, which is idle from now on, holds nothing that no other one holds.
+    /// Returns whether the path of `id`, which becomes idle, is contained in another path.
     fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool;
 
-    /// Whether an idle path that ends where another one goes on holds nothing of its own.
-    fn gives_back_ids(&self) -> bool;
+    /// Returns whether an idle path is redundant if another path passes its end or ends there.
+    fn frees_redundant_ids(&self) -> bool;
 
-    /// Whether an idle path that ends at `tip` may leave.
-    fn can_leave(&self, cache: &KvCache, tip: NodeId, why: EvictionReason) -> bool;
+    /// Returns whether an idle path that ends at `tip` may be removed.
+    fn can_remove(&self, cache: &KvCache, tip: NodeId, reason: EvictionReason) -> bool;
 
-    /// What of the idle path of `id` leaves next, where saving it should cost about `max_units` or less.
-    fn next_part(&self, cache: &KvCache, id: KvSeqId, max_units: u64) -> TailPart;
+    /// Returns the part of the idle path of `id` that is removed next, if saving it should cost at most about `max_units`.
+    fn next_removal_part(&self, cache: &KvCache, id: KvSeqId, max_units: u64) -> TailPart;
 
-    /// Whether the cells of a part that was saved stay until all of its path is saved.
-    fn stays_until_all_is_saved(&self) -> bool;
+    /// Returns whether the cells of a saved part stay until the whole path is saved.
+    fn removes_whole_paths(&self) -> bool;
 
-    /// The idle path of `id` leaves, as far as the memory lets `node` leave alone. What it leaves unsaved is counted as forgotten.
-    fn leave(&self, cache: &mut KvCache, id: KvSeqId, node: NodeId);
+    /// Removes `node` from the idle path of `id`, or the whole path if the memory cannot be cut. Counts unsaved tokens as
+    /// evicted.
+    fn remove(&self, cache: &mut KvCache, id: KvSeqId, node: NodeId);
 
-    /// The idle path of `id` gives up its last node, which is erased.
+    /// Removes the last node of the idle path of `id`, which is erased.
     fn erase_end(&self, cache: &mut KvCache, id: KvSeqId);
 
-    /// Who needs the saved piece of a node.
-    fn needed_by(&self, is_in_pool: bool) -> PieceUser;
+    /// Returns which nodes depend on the host cache entry of a node.
+    fn dependents(&self, is_on_device: bool) -> Dependents;
 
-    /// Whether the saved piece of `least` is of no use without what is leaving, or the other way round: what leaves together is
-    /// saved together, or never.
-    fn is_saved_together(&self, cache: &KvCache, least: NodeId, leaving: &OffloadCandidate) -> bool;
+    /// Returns whether the entry of `victim` is useless without the entry of the candidate, or the reverse: both are saved or
+    /// neither.
+    fn is_saved_together(&self, cache: &KvCache, victim: NodeId, candidate: &OffloadCandidate) -> bool;
 
-    /// Whether a saved piece is of no use without what is before it.
-    fn needs_what_is_before(&self) -> bool;
+    /// Returns whether a host cache entry is useless without its ancestors.
+    fn needs_ancestors(&self) -> bool;
 
-    /// Whether a pin would be lost if the idle path of `id` gave up `node`, unsaved.
+    /// Returns whether a pin would be lost if the idle path of `id` dropped `node` unsaved.
     fn is_needed_by_pin(&self, cache: &KvCache, id: KvSeqId, node: NodeId) -> bool;
 
-    /// The last node above `tip` that a pin needs and only the path that ends at `tip` has.
-    fn end_of_pin(&self, cache: &KvCache, tip: NodeId) -> Option<NodeId>;
+    /// Returns the last node at or above `tip` that a pin needs and that only the path with this tip holds.
+    fn last_pinned_node(&self, cache: &KvCache, tip: NodeId) -> Option<NodeId>;
 
-    /// Whether `node`, whose piece goes on after the end of a new pin, gives the piece up, so that the pin is saved on its own.
-    fn gives_up_longer_piece(&self, cache: &KvCache, node: NodeId) -> bool;
+    /// Returns whether `node`, whose entry extends past the end of a new pin, drops that entry, so that the pin is saved
+    /// separately.
+    fn drops_longer_entry(&self, cache: &KvCache, node: NodeId) -> bool;
 }
 
 impl KvCache {
-    /// The rules of this cache's kind of memory.
     pub(super) fn rules(&self) -> &'static dyn MemoryRules {
         self.kind.forks.rules()
     }

@@ -1,11 +1,11 @@
-//! Memories that are a state, which cannot be cut: recurrent ones. A sequence begins only where another one ends, or at a saved
-//! state, which is whole: it needs nothing before it and serves nothing but its own end. States that a prompt will pass only once
-//! are kept as snapshots.
+//! Rules for recurrent memory, whose state cannot be cut. A sequence can begin only where another one ends or at a saved state.
+//! A saved state is complete: it depends on no other entry and serves only its own end. States that a prompt passes only once
+//! are saved as checkpoints.
 
 use std::sync::Arc;
 
 use crate::cache::host_eviction::OffloadCandidate;
-use crate::cache::kinds::{MemoryRules, PieceUser, TailPart};
+use crate::cache::kinds::{Dependents, MemoryRules, TailPart};
 use crate::cache::path_removal::EvictionReason;
 use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery};
 use crate::cache::prefix_tree::{NodeId, Walk, length};
@@ -16,67 +16,67 @@ use crate::request::{EvictionCause, Token};
 pub(super) struct AtEnd;
 
 impl MemoryRules for AtEnd {
-    fn find(&self, cache: &KvCache, wanted: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch> {
+    fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch> {
         let whole = cache
-            .in_tails(wanted, walk)
-            .filter(|&(id, n)| n == cache.n_held(id) && n <= wanted.at_most && can_fork(id, n, n))
+            .tail_matches(query, walk)
+            .filter(|&(id, n)| n == cache.n_held(id) && n <= query.at_most && can_fork(id, n, n))
             .max_by_key(|&(id, n)| (n, id));
-        let in_tails = whole.map(|(id, n)| PrefixMatch { source: Some(id), n_pool: n, ..PrefixMatch::default() });
-        let in_tree = walk.whole.iter().skip(1).rev().find_map(|&id| {
+        let tail_matches = whole.map(|(id, n)| PrefixMatch { source: Some(id), n_device: n, ..PrefixMatch::default() });
+        let in_tree = walk.nodes.iter().skip(1).rev().find_map(|&id| {
             let node = cache.tree.node(id);
             let end = node.end();
             let holds = |&tip: &KvSeqId| cache.path(tip).tail.is_empty() && can_fork(tip, end, end);
-            if end <= wanted.at_most
+            if end <= query.at_most
                 && let Some(source) = node.tips.iter().copied().find(holds)
             {
-                return Some(PrefixMatch { source: Some(source), n_pool: end, ..PrefixMatch::default() });
+                return Some(PrefixMatch { source: Some(source), n_device: end, ..PrefixMatch::default() });
             }
-            let piece = cache.store.piece(node.stored?);
-            let logits = piece.logits.clone().filter(|_| wanted.takes_logits && end == length(wanted.tokens));
-            if end > wanted.at_most && logits.is_none() {
+            let entry = cache.host_cache.entry(node.host_entry?);
+            let logits = entry.logits.clone().filter(|_| query.takes_logits && end == length(query.tokens));
+            if end > query.at_most && logits.is_none() {
                 return None;
             }
-            Some(PrefixMatch { restores: vec![cache.part_of(node.stored?, 0..end)], logits, ..PrefixMatch::default() })
+            Some(PrefixMatch { reloads: vec![cache.part_of(node.host_entry?, 0..end)], logits, ..PrefixMatch::default() })
         });
-        // Of two that are as long, the last one is taken: that in the pool is forked, with nothing to restore.
-        in_tree.into_iter().chain(in_tails).max_by_key(PrefixMatch::n_tokens)
+        // Of two equally long matches, `max_by_key` returns the last one: a fork of the device cache needs no reload.
+        in_tree.into_iter().chain(tail_matches).max_by_key(PrefixMatch::n_tokens)
     }
 
-    /// A shorter state is not part of a longer one.
+    /// A longer state does not contain a shorter one.
     fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool {
         cache.tree.node(cache.path(id).tip).tips.iter().any(|&other| other != id && !cache.is_pinned(other))
     }
 
-    fn gives_back_ids(&self) -> bool {
+    fn frees_redundant_ids(&self) -> bool {
         false
     }
 
-    /// Each state is kept for itself, wherever it ends.
-    fn can_leave(&self, _: &KvCache, _: NodeId, _: EvictionReason) -> bool {
+    /// States are independent of each other.
+    fn can_remove(&self, _: &KvCache, _: NodeId, _: EvictionReason) -> bool {
         true
     }
 
-    /// All of it.
-    fn next_part(&self, cache: &KvCache, id: KvSeqId, _: u64) -> TailPart {
+    /// The whole path.
+    fn next_removal_part(&self, cache: &KvCache, id: KvSeqId, _: u64) -> TailPart {
         let node = cache.path(id).tip;
         let tip = cache.tree.node(node);
         let end = tip.end();
-        TailPart { node, range: 0..end, is_stored: tip.stored.is_some(), n_tokens: end, n_units: u64::from(end) }
+        TailPart { node, range: 0..end, is_stored: tip.host_entry.is_some(), n_tokens: end, n_units: u64::from(end) }
     }
 
-    fn stays_until_all_is_saved(&self) -> bool {
+    fn removes_whole_paths(&self) -> bool {
         false
     }
 
-    /// The path leaves whole. Only its end counts as forgotten: what is before it never had a state of its own.
-    fn leave(&self, cache: &mut KvCache, id: KvSeqId, _: NodeId) {
+    /// Removes the whole path. Only its last node counts as evicted: its ancestors never had a state.
+    fn remove(&self, cache: &mut KvCache, id: KvSeqId, _: NodeId) {
         let node = cache.path(id).tip;
         let tip = cache.tree.node(node);
-        let is_lost = tip.n_holders == 1 && tip.stored.is_none();
-        let is_last_state = tip.tips.len() == 1 && tip.stored.is_none();
+        let is_lost = tip.n_holders == 1 && tip.host_entry.is_none();
+        let is_last_state = tip.tips.len() == 1 && tip.host_entry.is_none();
         cache.counts.n_forgotten += if is_lost { tip.tokens.len() as u64 } else { 0 };
         if is_last_state {
-            cache.remember_lost(node, EvictionCause::Pool);
+            cache.log_eviction(node, EvictionCause::Pool);
         }
         cache.drop_path(id);
     }
@@ -85,67 +85,68 @@ impl MemoryRules for AtEnd {
         cache.drop_path(id);
     }
 
-    /// A state is whole.
-    fn needed_by(&self, _: bool) -> PieceUser {
-        PieceUser::Nobody
+    /// A state depends on no other entry.
+    fn dependents(&self, _: bool) -> Dependents {
+        Dependents::None
     }
 
     fn is_saved_together(&self, _: &KvCache, _: NodeId, _: &OffloadCandidate) -> bool {
         false
     }
 
-    fn needs_what_is_before(&self) -> bool {
+    fn needs_ancestors(&self) -> bool {
         false
     }
 
-    /// A longer state is none of its beginning.
+    /// A longer state cannot replace the pinned one.
     fn is_needed_by_pin(&self, cache: &KvCache, id: KvSeqId, _: NodeId) -> bool {
         cache.is_end_of_pin(cache.path(id).tip)
     }
 
-    /// What is left of a state that is cut would be none.
-    fn end_of_pin(&self, _: &KvCache, _: NodeId) -> Option<NodeId> {
+    /// A part of a state is useless.
+    fn last_pinned_node(&self, _: &KvCache, _: NodeId) -> Option<NodeId> {
         None
     }
 
-    /// No state goes on after the end of its node.
-    fn gives_up_longer_piece(&self, _: &KvCache, _: NodeId) -> bool {
+    /// No state extends past the end of its node.
+    fn drops_longer_entry(&self, _: &KvCache, _: NodeId) -> bool {
         false
     }
 }
 
-/// Snapshots: states that are kept while a prompt passes them.
+/// Checkpoints: states that are saved while a prompt is computed.
 impl KvCache {
-    /// Keeps the whole state after the first tokens of the path of `id`, which runs and has computed exactly `n_tokens` tokens,
-    /// with the logits after them, where they are known. `false` where the store has no room for it.
+    /// Saves the state of the path of `id`, which runs and has computed exactly `n_tokens` tokens, with the logits after them
+    /// if they are known. Returns `false` if the host cache has no space for it.
     pub fn add_checkpoint(&mut self, id: KvSeqId, n_tokens: u32, bytes: Arc<[u8]>, logits: Option<Arc<[f32]>>) -> bool {
         let node = self.cut_at(id, n_tokens);
         let n_bytes = (bytes.len() + logits.as_deref().map_or(0, size_of_val)) as u64;
-        let lacks_logits = |piece| logits.is_some() && self.store.piece(piece).logits.is_none();
-        if self.tree.node(node).stored.is_some_and(|piece| !lacks_logits(piece)) {
+        let lacks_logits = |entry| logits.is_some() && self.host_cache.entry(entry).logits.is_none();
+        if self.tree.node(node).host_entry.is_some_and(|entry| !lacks_logits(entry)) {
             return true;
         }
         if !self.evict_for(node, n_bytes, EvictionReason::Pressed) {
             return false;
         }
-        // What was dropped may have joined nodes of the path.
+        // The eviction may have joined nodes of the path.
         let node = self.cut_at(id, n_tokens);
-        self.keep(node, 0..n_tokens, bytes, logits, 0);
+        self.store_entry(node, 0..n_tokens, bytes, logits, 0);
         true
     }
 
-    /// Whether a snapshot of a prefix of `n_tokens` could be kept.
+    /// Returns whether the host cache could hold a checkpoint of `n_tokens` tokens.
     #[must_use]
     pub fn can_save_checkpoint(&self, n_tokens: u32) -> bool {
-        self.store.can_ever_hold(self.kind.bytes_of(n_tokens))
+        self.host_cache.can_ever_hold(self.kind.bytes_of(n_tokens))
     }
 
-    /// The logits after this prefix, where a snapshot of it is stored; they may be unknown.
+    /// Returns the logits of the checkpoint that ends with `tokens`: `None` if there is no such checkpoint, `Some(None)` if its
+    /// logits are unknown.
     #[must_use]
-    pub fn snapshot(&self, variants: &AdapterSchedule, tokens: &[Token]) -> Option<Option<Arc<[f32]>>> {
-        let walk = self.tree.walk(variants, tokens);
-        let end = self.tree.node(*walk.whole.last()?);
-        let piece = end.stored.filter(|_| end.end() as usize == tokens.len())?;
-        Some(self.store.piece(piece).logits.clone())
+    pub fn checkpoint_logits(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> Option<Option<Arc<[f32]>>> {
+        let walk = self.tree.walk(adapters, tokens);
+        let end = self.tree.node(*walk.nodes.last()?);
+        let entry = end.host_entry.filter(|_| end.end() as usize == tokens.len())?;
+        Some(self.host_cache.entry(entry).logits.clone())
     }
 }

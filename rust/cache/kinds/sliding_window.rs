@@ -1,11 +1,12 @@
-//! Memories with a sliding window: a sequence can begin only where the window before it is still there. Cells that the window has
-//! passed are used again, so each path has its own window, and what is saved of a path has the window of its end alone. A path
-//! therefore leaves whole, when all of it is saved, and what ends inside of a longer path is kept for its own window.
+//! Rules for sliding-window attention: a sequence can begin only where the window before it is still complete. Cells that the
+//! window has passed are reused, so each path has a separate window, and what is saved of a path holds only the window of its
+//! end. A path is therefore removed as a whole once all of it is saved, and a path that ends inside a longer one is kept for
+//! its window.
 
 use std::ops::Range;
 
 use crate::cache::host_eviction::OffloadCandidate;
-use crate::cache::kinds::{MemoryRules, PieceUser, TailPart};
+use crate::cache::kinds::{Dependents, MemoryRules, TailPart};
 use crate::cache::path_removal::{EvictionReason, SavedState};
 use crate::cache::prefix_match::{CanFork, PrefixMatch, PrefixQuery, Reload, add_part};
 use crate::cache::prefix_tree::{NodeId, Walk};
@@ -16,45 +17,48 @@ use crate::request::EvictionCause;
 pub(super) struct InWindow;
 
 impl MemoryRules for InWindow {
-    fn find(&self, cache: &KvCache, wanted: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch> {
-        let reached: Vec<(NodeId, Range<u32>)> = cache.reached(walk, wanted.at_most).collect();
-        let n_in_pool = reached.iter().take_while(|(id, _)| cache.tree.node(*id).is_in_pool()).count();
-        let (in_pool, below) = reached.split_at(n_in_pool);
-        let in_tails = cache
-            .in_tails(wanted, walk)
-            .map(|(id, n)| (id, n.min(wanted.at_most)))
+    fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch> {
+        let reached: Vec<(NodeId, Range<u32>)> = cache.reached(walk, query.at_most).collect();
+        let n_on_device = reached.iter().take_while(|(id, _)| cache.tree.node(*id).is_on_device()).count();
+        let (on_device, below) = reached.split_at(n_on_device);
+        let tail_matches = cache
+            .tail_matches(query, walk)
+            .map(|(id, n)| (id, n.min(query.at_most)))
             .filter(|&(id, n)| can_fork(id, cache.n_held(id), n))
             .max_by_key(|&(id, n)| (n, id));
-        let deepest = deepest_fork(cache, in_pool, can_fork);
-        let pool = in_tails.into_iter().chain(deepest).max_by_key(|&(_, n)| n);
-        let mut matched =
-            PrefixMatch { source: pool.map(|(id, _)| id), n_pool: pool.map_or(0, |(_, n)| n), ..PrefixMatch::default() };
-        let trunk_end = in_pool.last().map_or(0, |(_, reached)| reached.end);
-        if matched.n_pool == trunk_end {
-            matched.restores = stored_after(cache, below, trunk_end);
+        let deepest = deepest_fork(cache, on_device, can_fork);
+        let device_match = tail_matches.into_iter().chain(deepest).max_by_key(|&(_, n)| n);
+        let mut matched = PrefixMatch {
+            source: device_match.map(|(id, _)| id),
+            n_device: device_match.map_or(0, |(_, n)| n),
+            ..PrefixMatch::default()
+        };
+        let device_end = on_device.last().map_or(0, |(_, reached)| reached.end);
+        if matched.n_device == device_end {
+            matched.reloads = stored_after(cache, below, device_end);
         }
-        // The cells of a trunk may have lost what its saved pieces still have.
-        let from_start = PrefixMatch { restores: stored_after(cache, &reached, 0), ..PrefixMatch::default() };
+        // The cells of the common prefix may have lost tokens that its host cache entries still hold.
+        let from_start = PrefixMatch { reloads: stored_after(cache, &reached, 0), ..PrefixMatch::default() };
         Some(if from_start.n_tokens() > matched.n_tokens() { from_start } else { matched })
     }
 
-    /// A window moves on, so that a longer path has not what a shorter one sees at its end.
+    /// The window of a longer path has moved past what a shorter one attends to at its end.
     fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool {
         cache.tree.node(cache.path(id).tip).tips.iter().any(|&other| other != id && !cache.is_pinned(other))
     }
 
-    fn gives_back_ids(&self) -> bool {
+    fn frees_redundant_ids(&self) -> bool {
         false
     }
 
-    /// What ends inside of a longer path is kept for its own window, which is saved over what that one saves: it leaves after it, but
-    /// where its id is needed.
-    fn can_leave(&self, cache: &KvCache, tip: NodeId, why: EvictionReason) -> bool {
-        why == EvictionReason::Pressed || cache.tree.node(tip).n_running == 0
+    /// A path that ends inside a longer one is kept for its own window, which is saved on top of the longer path's entries. It
+    /// is removed after that path, unless its id is needed.
+    fn can_remove(&self, cache: &KvCache, tip: NodeId, reason: EvictionReason) -> bool {
+        reason == EvictionReason::Pressed || cache.tree.node(tip).n_running == 0
     }
 
-    /// The cells leave together, when all of them are saved: what is left of a window cannot be cut.
-    fn next_part(&self, cache: &KvCache, id: KvSeqId, max_units: u64) -> TailPart {
+    /// All cells are removed together, once all are saved: the rest of a window cannot be cut.
+    fn next_removal_part(&self, cache: &KvCache, id: KvSeqId, max_units: u64) -> TailPart {
         let tip = cache.path(id).tip;
         let (node, range, is_stored) = match unsaved(cache, tip) {
             Some((node, range)) => (node, range, false),
@@ -64,20 +68,20 @@ impl MemoryRules for InWindow {
         TailPart { node, range, is_stored, n_tokens, n_units }
     }
 
-    fn stays_until_all_is_saved(&self) -> bool {
+    fn removes_whole_paths(&self) -> bool {
         true
     }
 
-    /// The path leaves whole; what was stored of it was stored part by part.
-    fn leave(&self, cache: &mut KvCache, id: KvSeqId, _: NodeId) {
+    /// Removes the whole path, whose entries were saved part by part.
+    fn remove(&self, cache: &mut KvCache, id: KvSeqId, _: NodeId) {
         let is_lost = |node: &NodeId| {
             let node = cache.tree.node(*node);
-            node.n_holders == 1 && node.stored.is_none()
+            node.n_holders == 1 && node.host_entry.is_none()
         };
-        let lost: Vec<NodeId> = cache.tree.upwards(cache.path(id).tip).filter(is_lost).collect();
-        for node in lost {
+        let evicted: Vec<NodeId> = cache.tree.upwards(cache.path(id).tip).filter(is_lost).collect();
+        for node in evicted {
             cache.counts.n_forgotten += cache.tree.node(node).tokens.len() as u64;
-            cache.remember_lost(node, EvictionCause::Pool);
+            cache.log_eviction(node, EvictionCause::Pool);
         }
         cache.drop_path(id);
     }
@@ -86,99 +90,100 @@ impl MemoryRules for InWindow {
         cache.drop_path(id);
     }
 
-    /// A part is restored over what is before it, and the window of what is in the pool may have moved on.
-    fn needed_by(&self, is_in_pool: bool) -> PieceUser {
-        if is_in_pool { PieceUser::StoredChildren } else { PieceUser::Children }
+    /// A part is reloaded on top of its ancestors, and the window in the device cache may have moved on.
+    fn dependents(&self, is_on_device: bool) -> Dependents {
+        if is_on_device { Dependents::HostOnlyChildren } else { Dependents::Children }
     }
 
-    /// All of a text is restored, or nothing. But a pin gives way to nothing.
-    fn is_saved_together(&self, cache: &KvCache, least: NodeId, leaving: &OffloadCandidate) -> bool {
-        cache.tree.node(leaving.node()).n_pins == 0 && (leaving.is_within(least) || leaving.contains(cache, least))
+    /// A text is reloaded as a whole or not at all. A pin is exempt: its entries are always saved.
+    fn is_saved_together(&self, cache: &KvCache, victim: NodeId, candidate: &OffloadCandidate) -> bool {
+        cache.tree.node(candidate.node()).n_pins == 0 && (candidate.is_within(victim) || candidate.contains(cache, victim))
     }
 
-    /// What is saved together with what is before it never gives way to it.
-    fn needs_what_is_before(&self) -> bool {
+    /// Entries of one text are never dropped for each other.
+    fn needs_ancestors(&self) -> bool {
         false
     }
 
-    /// What is saved of a longer path is not what a shorter one sees at its end.
+    /// The entries of a longer path lack the window at the end of a shorter one.
     fn is_needed_by_pin(&self, cache: &KvCache, id: KvSeqId, _: NodeId) -> bool {
         cache.is_end_of_pin(cache.path(id).tip)
     }
 
-    /// What others keep of a longer path is not what they see at its end.
-    fn end_of_pin(&self, _: &KvCache, _: NodeId) -> Option<NodeId> {
+    /// Longer paths lack the window at the end of a shorter one.
+    fn last_pinned_node(&self, _: &KvCache, _: NodeId) -> Option<NodeId> {
         None
     }
 
-    /// The window of what is in the pool may move on, and leave others only the piece.
-    fn gives_up_longer_piece(&self, cache: &KvCache, node: NodeId) -> bool {
+    /// The window in the device cache may move on and leave the other sequences only the entry.
+    fn drops_longer_entry(&self, cache: &KvCache, node: NodeId) -> bool {
         let node = cache.tree.node(node);
         node.n_pins + node.n_reserved == 0
     }
 }
 
-/// The fork that leaves least to compute of what is in the pool. Who has not the window at one place has it at no earlier one, so
-/// each id is asked once.
-fn deepest_fork(cache: &KvCache, in_pool: &[(NodeId, Range<u32>)], can_fork: CanFork<'_>) -> Option<(KvSeqId, u32)> {
-    let mut asked = None;
-    in_pool.iter().rev().find_map(|(id, reached)| {
-        let mut holders = cache.tree.other_holders(*id, asked.replace(*id));
+/// Returns the fork of the device cache that leaves the fewest tokens to compute. An id whose window is incomplete at one
+/// position is incomplete at all earlier ones, so each id is checked once.
+fn deepest_fork(cache: &KvCache, on_device: &[(NodeId, Range<u32>)], can_fork: CanFork<'_>) -> Option<(KvSeqId, u32)> {
+    let mut visited = None;
+    on_device.iter().rev().find_map(|(id, reached)| {
+        let mut holders = cache.tree.other_holders(*id, visited.replace(*id));
         let holder = holders.find(|&holder| can_fork(holder, cache.n_held(holder), reached.end))?;
         Some((holder, reached.end))
     })
 }
 
-/// What can be put after a fork at `start` of what is stored of these nodes, up to the last place of those that the text reaches
-/// where a window then finds all that it sees.
+/// Returns what can be reloaded from the entries of `nodes` after a fork at `start`, up to the last node end that the text
+/// reaches with a complete window.
 fn stored_after(cache: &KvCache, nodes: &[(NodeId, Range<u32>)], start: u32) -> Vec<Reload> {
     let mut whole_from = cache.kind.window_from(start);
-    let mut restores = Vec::new();
-    // How many restores lead to the last such place, and where it is.
-    let mut found = (0, start);
+    let mut reloads = Vec::new();
+    // Number of reloads up to the last such position, and that position.
+    let mut last_complete = (0, start);
     for (id, reached) in nodes {
         let node = cache.tree.node(*id);
-        let Some(piece) = node.stored else { break };
-        // A piece without a hole goes on from what is before it.
+        let Some(entry) = node.host_entry else { break };
+        // An entry without a gap continues the preceding tokens.
         if node.whole_from > reached.start {
             whole_from = node.whole_from.min(reached.end);
         }
-        add_part(&mut restores, cache.part_of(piece, reached.clone()));
+        add_part(&mut reloads, cache.part_of(entry, reached.clone()));
         if cache.kind.holds_window(whole_from, reached.end) {
-            found = (restores.len(), reached.end);
+            last_complete = (reloads.len(), reached.end);
         }
     }
-    restores.truncate(found.0);
-    if let Some(last) = restores.last_mut() {
-        last.kept.end = found.1;
+    reloads.truncate(last_complete.0);
+    if let Some(last) = reloads.last_mut() {
+        last.kept.end = last_complete.1;
     }
-    restores
+    reloads
 }
 
-/// The first part of what ends at `tip` that must be saved before a path leaves: what nobody else holds, or all of it where a pin
-/// or a preempted sequence ends, since the others' windows move on.
+/// Returns the first part of the path to `tip` that must be saved before the path is removed: tokens that no other path holds,
+/// or all tokens if a pin or a preempted sequence ends there, since the windows of other paths move on.
 fn unsaved(cache: &KvCache, tip: NodeId) -> Option<(NodeId, Range<u32>)> {
     let is_firm = cache.tree.node(tip).n_reserved > 0 || cache.is_end_of_pin(tip);
     let needed_from = cache.kind.window_from(cache.tree.node(tip).end());
     first_unsaved(cache, tip, needed_from, |at| is_firm || cache.tree.node(at).n_holders == 1)
 }
 
-/// The first part of what ends at `tip`, as far up as nodes are `wanted`, that is to be saved so that a sequence can begin there: what
-/// no piece has yet, and what the window needs from `needed_from` on but the piece lacks, because it was saved of a longer path.
+/// Returns the first part of the path to `tip`, within the ancestors that `is_included` accepts, that must be saved so that a
+/// sequence can begin at `tip`: tokens without an entry, and tokens of the window from `needed_from` on that their entry lacks
+/// because it was saved of a longer path.
 ///
-/// A piece that is replaced starts at the window of the last token, one token before the window of the next one: a prompt that ends
-/// at `tip` computes its last token again, for the logits after it.
+/// A replacing entry starts at the window of the last token, one token before the window of the next one: a prompt that ends at
+/// `tip` computes its last token again to get the logits.
 fn first_unsaved(
     cache: &KvCache,
     tip: NodeId,
     needed_from: u32,
-    wanted: impl Fn(NodeId) -> bool,
+    is_included: impl Fn(NodeId) -> bool,
 ) -> Option<(NodeId, Range<u32>)> {
     let last_sees_from = cache.kind.window_of_last(cache.tree.node(tip).end());
-    let own = cache.tree.upwards(tip).take_while(|&at| cache.tree.node(at).parent.is_some() && wanted(at));
+    let own = cache.tree.upwards(tip).take_while(|&at| cache.tree.node(at).parent.is_some() && is_included(at));
     let unsaved = own.filter_map(|at| {
         let node = cache.tree.node(at);
-        if node.stored.is_none() {
+        if node.host_entry.is_none() {
             return Some((at, node.start..node.end()));
         }
         let lacking_from = node.start.max(needed_from);
@@ -188,24 +193,24 @@ fn first_unsaved(
     unsaved.last()
 }
 
-/// Windows that are kept while a prompt passes them.
+/// Windows that are saved while a prompt is computed.
 impl KvCache {
-    /// What is to be saved next of the first `n_tokens` tokens of the path of `id`, which runs, so that others can begin after them, or
-    /// compute the last of them again, when the window has moved on; `None` where all is.
-    pub fn next_of_window(&mut self, id: KvSeqId, n_tokens: u32) -> Option<Range<u32>> {
+    /// Returns the part of the first `n_tokens` tokens of the running path of `id` that must be saved next, so that others can
+    /// begin after them, or compute the last of them again, once the window has moved on; `None` if everything is saved.
+    pub fn next_window_part(&mut self, id: KvSeqId, n_tokens: u32) -> Option<Range<u32>> {
         let node = self.cut_at(id, n_tokens);
         first_unsaved(self, node, self.kind.window_of_last(n_tokens), |_| true).map(|(_, range)| range)
     }
 
-    /// Keeps what was saved of `range` of the path of `id`, as [`KvCache::next_of_window`] said. `false` where the store has no room for
-    /// it.
+    /// Stores what was saved of `range` of the path of `id`, a part that [`KvCache::next_window_part`] returned. Returns `false`
+    /// if the host cache has no space for it.
     pub fn add_window(&mut self, id: KvSeqId, range: &Range<u32>, saved: SavedState) -> bool {
         let node = self.cut_at(id, range.end);
         if !self.evict_for(node, saved.bytes.len() as u64, EvictionReason::Pressed) {
             return false;
         }
-        // What was dropped may have joined nodes of the path.
+        // The eviction may have joined nodes of the path.
         let node = self.cut_at(id, range.end);
-        self.keep_end(node, range, Some(saved))
+        self.store_end(node, range, Some(saved))
     }
 }

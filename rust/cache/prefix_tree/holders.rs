@@ -1,13 +1,13 @@
-//! Which paths go through a node: how they come and go, and how one is found.
+//! The paths through each node: how they are added and removed, and how one is found.
 
 use crate::cache::prefix_tree::{NodeId, PrefixTree};
 use crate::cache::{KvSeqId, visit_counter};
 
 impl PrefixTree {
-    /// One more path, on which a sequence runs, goes through `id` and what is above it, up to `above`, through which it goes
-    /// already. What did not run is used now. Returns the first node upwards that ran before.
+    /// Adds a path on which a sequence runs to `id` and its ancestors below `above`, which the path already passes. Nodes on
+    /// which nothing ran are marked as used now. Returns the first node, going up, on which another sequence ran before.
     pub(in crate::cache) fn enter(&mut self, id: NodeId, above: Option<NodeId>, now: u64) -> Option<NodeId> {
-        let mut ran = None;
+        let mut first_running = None;
         let mut next = Some(id);
         while let Some(at) = next.filter(|&at| Some(at) != above) {
             visit_counter::count_visited(1);
@@ -19,19 +19,19 @@ impl PrefixTree {
             if n_running == 1 {
                 self.set_last_used(at, now);
             } else {
-                ran = ran.or(Some(at));
+                first_running = first_running.or(Some(at));
             }
             if let (1, Some(parent)) = (n_holders, next) {
-                self.node_mut(parent).pooled.push(at);
+                self.node_mut(parent).device_children.push(at);
             }
         }
-        ran.or(above)
+        first_running.or(above)
     }
 
-    /// An idle path goes no more through `id` and what is above it, up to `above`, through which it still goes. Returns the first
-    /// node upwards that is in the pool.
-    pub(in crate::cache) fn leave(&mut self, id: NodeId, above: Option<NodeId>) -> Option<NodeId> {
-        let mut pooled = None;
+    /// Removes an idle path from `id` and its ancestors below `above`, which the path still passes. Returns the first node,
+    /// going up, that is still in the device cache.
+    pub(in crate::cache) fn exit(&mut self, id: NodeId, above: Option<NodeId>) -> Option<NodeId> {
+        let mut first_on_device = None;
         let mut next = Some(id);
         while let Some(at) = next.filter(|&at| Some(at) != above) {
             visit_counter::count_visited(1);
@@ -39,23 +39,23 @@ impl PrefixTree {
             node.n_holders -= 1;
             next = node.parent;
             if node.n_holders > 0 {
-                pooled = pooled.or(Some(at));
+                first_on_device = first_on_device.or(Some(at));
             } else if let Some(parent) = next {
-                self.node_mut(parent).pooled.retain(|&child| child != at);
+                self.node_mut(parent).device_children.retain(|&child| child != at);
             }
         }
-        pooled.or(above)
+        first_on_device.or(above)
     }
 
-    /// A sequence runs on a path that ends at `id`, and was idle.
+    /// Records that a sequence runs on an idle path that ends at `id`.
     pub(in crate::cache) fn start_running(&mut self, id: NodeId) {
         self.change_upwards(id, |node| node.n_running += 1);
     }
 
-    /// The sequence on a path that ends at `id` runs no more. What no other one runs on was used until now. Returns the first node
-    /// upwards that still runs.
+    /// Records that the sequence on a path that ends at `id` no longer runs. Nodes on which nothing else runs are marked as
+    /// used now. Returns the first node, going up, on which a sequence still runs.
     pub(in crate::cache) fn stop_running(&mut self, id: NodeId, now: u64) -> Option<NodeId> {
-        let mut runs = None;
+        let mut first_running = None;
         let mut next = Some(id);
         while let Some(at) = next {
             visit_counter::count_visited(1);
@@ -65,15 +65,15 @@ impl PrefixTree {
             if node.n_running == 0 {
                 self.set_last_used(at, now);
             } else {
-                runs = runs.or(Some(at));
+                first_running = first_running.or(Some(at));
             }
         }
-        runs
+        first_running
     }
 
-    /// The ids whose paths go through `id`, but not through its child `beside`; nearest first.
-    pub(in crate::cache) fn other_holders(&self, id: NodeId, beside: Option<NodeId>) -> impl Iterator<Item = KvSeqId> {
-        let mut waiting = vec![id];
+    /// Iterates over ids whose paths pass `id` but not its child `except`, nearest first.
+    pub(in crate::cache) fn other_holders(&self, id: NodeId, except: Option<NodeId>) -> impl Iterator<Item = KvSeqId> {
+        let mut pending = vec![id];
         let mut tips: &[KvSeqId] = &[];
         let mut last = None;
         std::iter::from_fn(move || {
@@ -82,17 +82,17 @@ impl PrefixTree {
                     tips = rest;
                     return Some(tip);
                 }
-                // What is below a node is looked at only where its own tips are not enough.
-                let below = last.take().into_iter().flat_map(|at: NodeId| &self.node(at).pooled);
-                waiting.extend(below.copied().filter(|&child| Some(child) != beside));
-                let at = waiting.pop()?;
-                visit_counter::count_visited(1 + self.node(at).pooled.len());
+                // Descend only when the node's own tips are not enough.
+                let below = last.take().into_iter().flat_map(|at: NodeId| &self.node(at).device_children);
+                pending.extend(below.copied().filter(|&child| Some(child) != except));
+                let at = pending.pop()?;
+                visit_counter::count_visited(1 + self.node(at).device_children.len());
                 (tips, last) = (&self.node(at).tips, Some(at));
             }
         })
     }
 
-    /// An id whose path goes through `id`, which is in the pool.
+    /// Returns an id whose path passes `id`, if the node is in the device cache.
     pub(in crate::cache) fn any_holder(&self, id: NodeId) -> Option<KvSeqId> {
         let mut at = id;
         loop {
@@ -101,7 +101,7 @@ impl PrefixTree {
             if let Some(&tip) = node.tips.first() {
                 return Some(tip);
             }
-            at = *node.pooled.first()?;
+            at = *node.device_children.first()?;
         }
     }
 }

@@ -1,19 +1,19 @@
-//! Any operation after any other, in a vocabulary of two words, a small pool, few ids and a small store: no cell, id or byte is
-//! lost, and no pinned prefix.
+//! Random operations in any order, with a vocabulary of two words, a small device cache, few ids and a small host cache, lose
+//! no cell, id or byte, and no pinned prefix.
 
 use super::*;
 
-/// Pinned prefixes are so short, and so few, that half of any pool and of any store holds them.
+/// Pinned prefixes are so short and so few that half of either tier holds them.
 const LONGEST_PIN: u32 = 16;
 const MAX_PINS: usize = 2;
 
 struct Pinned {
     id: u64,
-    variants: AdapterSchedule,
+    adapters: AdapterSchedule,
     tokens: Vec<Token>,
 }
 
-/// What was done so far, and what is drawn next.
+/// The state of a run, and the generator of its next operation.
 struct Run {
     random: Random,
     bench: Bench,
@@ -27,10 +27,10 @@ struct Run {
 }
 
 impl Run {
-    fn new(n_cells: u32, forks: ForkRule, max_store_bytes: Option<u64>) -> Self {
+    fn new(n_cells: u32, forks: ForkRule, max_host_bytes: Option<u64>) -> Self {
         // Shorter than a pinned prefix.
         let n_window = if forks == ForkRule::InWindow { 6 } else { 0 };
-        let bench = Bench::of(MemoryKind { n_window, ..memory(forks) }, n_cells, 6, max_store_bytes);
+        let bench = Bench::of(MemoryKind { n_window, ..memory(forks) }, n_cells, 6, max_host_bytes);
         let (running, reserved, pins) = (Vec::new(), Vec::new(), Vec::new());
         Self {
             random: Random(11),
@@ -53,17 +53,17 @@ impl Run {
         (0..=self.below(n)).map(|_| Token::from(self.below(8) == 0)).collect()
     }
 
-    /// A text, now and then one that fills a good part of the pool.
+    /// Returns a text; every other time one that may fill half of the device cache.
     fn text(&mut self) -> Vec<Token> {
         let n = if self.below(2) == 0 { self.n_cells / 2 } else { 30 };
         self.words(n)
     }
 
-    fn draw_variant(&mut self) {
+    fn draw_adapters(&mut self) {
         let adapted = AdapterSet::with_adapters([(0, 0.5)]);
-        self.bench.variants = match self.below(8) {
+        self.bench.adapters = match self.below(8) {
             0 | 1 => adapted.into(),
-            // Most texts are that short in their beginnings that they share.
+            // Most shared prefixes are shorter than that.
             2 | 3 => AdapterSchedule::changing(AdapterSet::default(), u32::try_from(self.below(20)).expect("small"), adapted),
             _ => AdapterSchedule::default(),
         };
@@ -73,28 +73,28 @@ impl Run {
         (!self.running.is_empty()).then(|| self.below(self.running.len()))
     }
 
-    fn any_held(&mut self) -> Option<KvSeqId> {
+    fn any_path(&mut self) -> Option<KvSeqId> {
         let held: Vec<KvSeqId> = self.bench.cache.paths().map(|(id, _)| id).collect();
         (!held.is_empty()).then(|| held[self.below(held.len())])
     }
 
     fn step(&mut self) {
-        self.draw_variant();
+        self.draw_adapters();
         match self.below(21) {
-            20 => self.step_in_private(),
+            20 => self.step_private_path(),
             0..=2 if self.running.len() < 4 => {
                 let text = self.text();
                 self.running.extend(self.bench.write(&text));
             }
-            3..=13 => self.step_a_sequence(),
+            3..=13 => self.step_sequence(),
             14 => {
                 let tokens = self.words(30);
                 let n_kept = self.below(tokens.len() + 1);
-                self.bench.cache.erase(&self.bench.variants, &tokens, u32::try_from(n_kept).expect("small"));
+                self.bench.cache.erase(&self.bench.adapters, &tokens, u32::try_from(n_kept).expect("small"));
             }
             15 => {
                 let tokens = self.words(30);
-                self.bench.cache.count_hit(&self.bench.variants, &tokens, &Provenance { request_id: 0, owner: None });
+                self.bench.cache.count_hit(&self.bench.adapters, &tokens, &Provenance { request_id: 0, owner: None });
             }
             16 => {
                 let limit = 1 + self.below(40) as u64;
@@ -111,8 +111,8 @@ impl Run {
         self.bench.shadow.follow(&mut self.bench.cache);
     }
 
-    /// One that shares nothing begins, or ends in one of the ways there are.
-    fn step_in_private(&mut self) {
+    /// Places or ends a private path.
+    fn step_private_path(&mut self) {
         match self.private.take() {
             None if self.bench.cache.has_free_id() => {
                 let id = self.bench.place_private();
@@ -125,7 +125,7 @@ impl Run {
             None => {}
             Some(id) => match self.below(3) {
                 0 => self.bench.end(id),
-                1 => self.bench.cache.forget(id),
+                1 => self.bench.cache.discard_failed(id),
                 _ => {
                     let reservation = self.bench.cache.reserve(id);
                     self.bench.cache.release(reservation);
@@ -134,7 +134,7 @@ impl Run {
         }
     }
 
-    fn step_a_sequence(&mut self) {
+    fn step_sequence(&mut self) {
         match (self.below(9), self.any_running()) {
             (0..=1, Some(at)) => {
                 let tokens = self.words(6);
@@ -145,9 +145,12 @@ impl Run {
             (2, Some(at)) => self.bench.end(self.running.swap_remove(at)),
             (3, Some(at)) => {
                 let n_pins = self.pins.len();
-                self.bench.cache.forget(self.running.swap_remove(at));
-                self.lose_pins();
-                assert!(self.bench.forks != ForkRule::Anywhere || self.pins.len() == n_pins, "what can be cut keeps its pins");
+                self.bench.cache.discard_failed(self.running.swap_remove(at));
+                self.unpin_lost();
+                assert!(
+                    self.bench.forks != ForkRule::Anywhere || self.pins.len() == n_pins,
+                    "memory that can be truncated keeps its pins"
+                );
             }
             (4, Some(at)) => {
                 let id = self.running[at];
@@ -155,7 +158,7 @@ impl Run {
                 let shared = cache.tree.node(cache.path(id).tip).end();
                 let n_own = u64::from(cache.n_held(id) - shared);
                 let n_kept = shared + u32::try_from(self.random.below(n_own + 1)).expect("small");
-                // Beyond its window a sequence cannot be cut.
+                // A sequence cannot be cut beyond its window.
                 if cache.kind.holds_window(self.bench.shadow.whole_from(id), n_kept) {
                     cache.truncate(id, n_kept);
                     self.bench.shadow.truncate(id, n_kept);
@@ -167,34 +170,34 @@ impl Run {
                 self.reserved.push(self.bench.cache.reserve_first(id, u32::try_from(n_kept).expect("small")));
             }
             (5..=6, _) if !self.reserved.is_empty() => {
-                let place = self.below(self.reserved.len());
-                self.bench.cache.release(self.reserved.swap_remove(place));
+                let index = self.below(self.reserved.len());
+                self.bench.cache.release(self.reserved.swap_remove(index));
             }
             (7, Some(at)) if self.bench.cache.n_held(self.running[at]) <= LONGEST_PIN => {
                 let id = self.running.swap_remove(at);
                 self.pin(id);
             }
-            (8, Some(at)) => self.keep_end(self.running[at]),
+            (8, Some(at)) => self.store_end(self.running[at]),
             _ => {}
         }
     }
 
     fn pin(&mut self, id: KvSeqId) {
-        let variants = self.bench.cache.path(id).variants.clone();
+        let adapters = self.bench.cache.path(id).adapters.clone();
         if self.pins.len() == MAX_PINS {
             let at = self.below(MAX_PINS);
             assert!(self.bench.cache.unpin_prefix(self.pins.swap_remove(at).id));
         }
         let n_tokens = self.bench.cache.n_held(id);
         match self.bench.cache.pin(id) {
-            Ok(pinned) if n_tokens > 0 => self.pins.push(Pinned { id: pinned.id, variants, tokens: pinned.tokens }),
+            Ok(pinned) if n_tokens > 0 => self.pins.push(Pinned { id: pinned.id, adapters, tokens: pinned.tokens }),
             Ok(pinned) => assert!(self.bench.cache.unpin_prefix(pinned.id)),
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// A state, or a window, is kept while a sequence passes it.
-    fn keep_end(&mut self, id: KvSeqId) {
+    /// Saves a checkpoint or window of a running sequence.
+    fn store_end(&mut self, id: KvSeqId) {
         let n = self.bench.cache.n_held(id);
         match self.bench.forks {
             ForkRule::AtEnd if n > 0 => {
@@ -208,7 +211,7 @@ impl Run {
 
     fn save_window(&mut self, id: KvSeqId, n: u32) {
         let mut n_kept = 0;
-        while let Some(range) = self.bench.cache.next_of_window(id, n).filter(|range| range.start >= n_kept) {
+        while let Some(range) = self.bench.cache.next_window_part(id, n).filter(|range| range.start >= n_kept) {
             n_kept = range.end;
             let saved = self.bench.shadow.save(id, range.clone());
             if !self.bench.cache.add_window(id, &range, saved) {
@@ -217,7 +220,7 @@ impl Run {
         }
     }
 
-    /// Cells are moved down, or lost, or seen by no window any more.
+    /// Relocates or invalidates cells, or moves a window.
     fn move_cells(&mut self) {
         if self.below(4) == 0 {
             while self.bench.evict(u64::MAX) {}
@@ -225,24 +228,24 @@ impl Run {
         while let Some(relocation) = self.bench.cache.next_relocation(40) {
             if self.below(8) == 0 {
                 self.running.retain(|id| !relocation.ids.contains(id));
-                self.bench.cache.lose(&relocation.ids);
+                self.bench.cache.invalidate(&relocation.ids);
                 self.bench.shadow.follow(&mut self.bench.cache);
-                self.lose_pins();
+                self.unpin_lost();
             } else {
-                self.bench.cache.relocated(&relocation);
+                self.bench.cache.record_relocation(&relocation);
                 self.bench.shadow.relocate(&relocation);
             }
             self.n_relocations += 1;
         }
-        if let Some(id) = self.any_held()
+        if let Some(id) = self.any_path()
             && self.bench.forks == ForkRule::InWindow
         {
             self.bench.shadow.move_on(id);
         }
     }
 
-    /// Whatever was lost with the cells of a sequence is asked for no more.
-    fn lose_pins(&mut self) {
+    /// Unpins the prefixes that were lost with the cells of a sequence.
+    fn unpin_lost(&mut self) {
         self.bench.shadow.follow(&mut self.bench.cache);
         let pins = std::mem::take(&mut self.pins);
         for pinned in pins {
@@ -255,13 +258,13 @@ impl Run {
     }
 
     fn is_found(&mut self, pinned: &Pinned) -> bool {
-        self.bench.variants.clone_from(&pinned.variants);
+        self.bench.adapters.clone_from(&pinned.adapters);
         self.bench.find(&pinned.tokens, 1).n_tokens() == length(&pinned.tokens)
     }
 
     fn check(&mut self) {
         self.bench.check();
-        // A listing of the whole tree takes longer than most operations.
+        // Listing the whole tree takes longer than most operations.
         self.n_checks += 1;
         if self.n_checks.is_multiple_of(64) {
             check_listings(&self.bench.cache);
@@ -294,13 +297,13 @@ impl Run {
         self.bench.shadow.follow(&mut self.bench.cache);
         while self.bench.evict(u64::MAX) {}
         self.bench.check();
-        assert_eq!((self.bench.cache.n_used(), self.bench.cache.n_ids_used()), (0, 0), "everything can leave at last");
+        assert_eq!((self.bench.cache.n_used(), self.bench.cache.n_ids_used()), (0, 0), "all paths can be removed at the end");
     }
 }
 
-/// Returns how often cells were moved.
-fn nothing_is_ever_lost(n_cells: u32, forks: ForkRule, max_store_bytes: Option<u64>, n_operations: u32) -> usize {
-    let mut run = Run::new(n_cells, forks, max_store_bytes);
+/// Runs random operations; returns the number of relocations.
+fn run_operations(n_cells: u32, forks: ForkRule, max_host_bytes: Option<u64>, n_operations: u32) -> usize {
+    let mut run = Run::new(n_cells, forks, max_host_bytes);
     for _ in 0..n_operations {
         run.step();
         run.check();
@@ -311,59 +314,59 @@ fn nothing_is_ever_lost(n_cells: u32, forks: ForkRule, max_store_bytes: Option<u
 }
 
 #[test]
-fn any_order_of_operations_loses_no_cell_no_id_and_no_byte() {
-    nothing_is_ever_lost(64, ForkRule::Anywhere, Some(6000), 100_000);
+fn random_operations_lose_no_cell_id_or_byte() {
+    run_operations(64, ForkRule::Anywhere, Some(6000), 100_000);
 }
 
 #[test]
-fn the_same_holds_without_a_store() {
-    nothing_is_ever_lost(64, ForkRule::Anywhere, Some(0), 20_000);
+fn random_operations_lose_nothing_without_a_host_cache() {
+    run_operations(64, ForkRule::Anywhere, Some(0), 20_000);
 }
 
 #[test]
-fn the_same_holds_with_a_store_without_a_limit() {
-    nothing_is_ever_lost(64, ForkRule::Anywhere, None, 3_000);
+fn random_operations_lose_nothing_with_an_unlimited_host_cache() {
+    run_operations(64, ForkRule::Anywhere, None, 3_000);
 }
 
 #[test]
-fn the_same_holds_where_cells_are_moved() {
-    let n_relocations = nothing_is_ever_lost(600, ForkRule::Anywhere, Some(20_000), 20_000);
+fn random_operations_lose_nothing_with_relocations() {
+    let n_relocations = run_operations(600, ForkRule::Anywhere, Some(20_000), 20_000);
     assert!(n_relocations > 50, "only {n_relocations} moves");
 }
 
 #[test]
-fn the_same_holds_for_windows() {
-    nothing_is_ever_lost(64, ForkRule::InWindow, Some(6000), 100_000);
+fn random_operations_lose_nothing_of_sliding_windows() {
+    run_operations(64, ForkRule::InWindow, Some(6000), 100_000);
 }
 
 #[test]
-fn the_same_holds_for_states() {
-    nothing_is_ever_lost(64, ForkRule::AtEnd, Some(9000), 100_000);
+fn random_operations_lose_nothing_of_recurrent_states() {
+    run_operations(64, ForkRule::AtEnd, Some(9000), 100_000);
 }
 
-/// The same stretches, each once: without their parents' indices and their slots.
-fn stretches(nodes: &[CachedNode]) -> Vec<(u32, &[Token], u64, u64)> {
+/// The listed nodes in a canonical order, without parent indices and slots.
+fn nodes_of(nodes: &[CachedNode]) -> Vec<(u32, &[Token], u64, u64)> {
     let mut all: Vec<_> = nodes.iter().map(|node| (node.start, &node.tokens[..], node.last_used, node.n_stored_bytes)).collect();
     all.sort_unstable();
     all
 }
 
-/// Asserts that both listings have the same stretches, and that the most recently used ones come first.
+/// Asserts that both listings have the same nodes, and that the most recently used ones come first.
 fn check_listings(cache: &KvCache) {
     let slot_of = |id: KvSeqId| cache.is_pinned(id).then_some(u32::from(id.0));
     let all = cache.listing(slot_of);
     let (recent, n_nodes) = cache.recently_used(usize::MAX, slot_of);
-    assert_eq!((n_nodes, stretches(&recent)), (all.len(), stretches(&all)));
-    assert_eq!(all.iter().map(|node| node.n_stored_bytes).sum::<u64>(), cache.host_cache_size().0, "each piece counts once");
+    assert_eq!((n_nodes, nodes_of(&recent)), (all.len(), nodes_of(&all)));
+    assert_eq!(all.iter().map(|node| node.n_stored_bytes).sum::<u64>(), cache.host_cache_size().0, "each entry counts once");
     let mut used: Vec<u64> = recent.iter().map(|node| node.last_used).collect();
     for (index, node) in recent.iter().enumerate().rev() {
         if let Some(parent) = node.parent {
             assert!(parent < index, "a parent comes before its children");
             let end = recent[parent].start + length(&recent[parent].tokens);
-            assert_eq!(node.start, end, "a stretch follows its parent");
+            assert_eq!(node.start, end, "a node starts at the end of its parent");
             used[parent] = used[parent].max(used[index]);
         } else {
-            assert_eq!(node.start, 0, "only a first stretch has no parent");
+            assert_eq!(node.start, 0, "only a node below a root has no parent");
         }
     }
     assert!(used.is_sorted_by(|a, b| a >= b), "{used:?}");

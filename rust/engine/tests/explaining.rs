@@ -837,7 +837,7 @@ fn the_history_is_bounded() {
     history.add_request(&group(20_000, MAX_HISTORY_TOKENS + 1));
     assert_eq!(history.size(), (0, 0), "what is longer than all that is remembered is not");
     history.add_evictions(
-        (0..10_000).map(|_| crate::cache::EvictedRun { maker: 0, range: 0..1, why: EvictionCause::Pool }),
+        (0..10_000).map(|_| crate::cache::EvictedRun { request_id: 0, range: 0..1, cause: EvictionCause::Pool }),
         std::time::Instant::now(),
     );
     assert_eq!(history.n_evicted(), crate::cache::MAX_EVICTED_RUNS);

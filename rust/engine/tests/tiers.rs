@@ -381,7 +381,7 @@ fn the_listing_reports_the_tier_of_each_node() {
     run(&engine, greedy(&format!("{}{}", prompt(1, 100), prompt(3, 60)), 1));
     wait_until(&engine, |stats| stats.n_cells_used == 0);
     let listing = engine.cached().unwrap();
-    assert!(listing.iter().all(|node| node.tier == Tier::Store && node.slots.is_empty() && !node.is_pinned));
+    assert!(listing.iter().all(|node| node.tier == Tier::Host && node.slots.is_empty() && !node.is_pinned));
     // The length of a run depends on how long its save took.
     let n_tokens = |n_hits| -> usize { listing.iter().filter(|node| node.n_hits == n_hits).map(|node| node.tokens.len()).sum() };
     assert_eq!((n_tokens(1), n_tokens(0)), (100, 110));

@@ -1,4 +1,4 @@
-//! Triggers, in texts of small tokens and of large ones.
+//! Tests of triggers with small and large tokens.
 
 use std::time::Instant;
 
@@ -31,51 +31,51 @@ fn byte(byte: u8) -> Token {
     128 + Token::from(byte)
 }
 
-/// Says `text` byte by byte, as far as that is allowed; how many bytes that is.
-fn say(branch: &mut dyn Constraint, text: &str) -> usize {
-    let is_said = |&&next: &&u8| {
+/// Accepts `text` byte by byte, up to the first byte that is not allowed; returns the number of accepted bytes.
+fn accept_text(branch: &mut dyn Constraint, text: &str) -> usize {
+    let is_accepted = |&&next: &&u8| {
         let is_allowed = branch.allows(byte(next));
         if is_allowed {
             branch.accept(byte(next));
         }
         is_allowed
     };
-    text.as_bytes().iter().take_while(is_said).count()
+    text.as_bytes().iter().take_while(is_accepted).count()
 }
 
-/// The tokens that a mask leaves of all.
-fn left(branch: &mut dyn Constraint) -> Vec<Token> {
+/// The tokens that the mask allows.
+fn allowed_tokens(branch: &mut dyn Constraint) -> Vec<Token> {
     let mut row = vec![1.0; 384];
     branch.mask(&mut row);
     (0..).zip(&row).filter(|&(_, &logit)| logit > 0.0).map(|(token, _)| token).collect()
 }
 
 #[test]
-fn nothing_is_held_to_before_the_trigger_and_everything_after_it() {
+fn the_text_is_constrained_only_after_the_trigger() {
     let mut branch = lazy("root ::= \"<call>\" [0-9]+ \";\"", &[word("<call>")]);
-    assert_eq!(say(&mut *branch, "say what you like, <cal or <call"), 32);
+    assert_eq!(accept_text(&mut *branch, "say what you like, <cal or <call"), 32);
     assert!(branch.waits() && branch.allows(0));
-    assert_eq!(say(&mut *branch, ">"), 1);
+    assert_eq!(accept_text(&mut *branch, ">"), 1);
     assert!(!branch.waits() && !branch.allows(0));
-    assert_eq!(left(&mut *branch), (b'0'..=b'9').map(byte).collect::<Vec<_>>());
-    assert_eq!(say(&mut *branch, "12;3"), 3);
-    assert_eq!(left(&mut *branch), [0]);
+    assert_eq!(allowed_tokens(&mut *branch), (b'0'..=b'9').map(byte).collect::<Vec<_>>());
+    assert_eq!(accept_text(&mut *branch, "12;3"), 3);
+    assert_eq!(allowed_tokens(&mut *branch), [0]);
 }
 
 #[test]
-fn a_grammar_begins_with_the_token_that_triggers_it() {
+fn a_grammar_starts_with_the_token_that_triggers_it() {
     let mut branch = lazy("root ::= \"<think>\" \"a\"", &[Trigger::Token(THINK)]);
-    // Spelt otherwise it is no trigger.
-    assert_eq!(say(&mut *branch, "<think>b"), 8);
+    // The same text in other tokens is no trigger.
+    assert_eq!(accept_text(&mut *branch, "<think>b"), 8);
     assert!(branch.allows(THINK));
     branch.accept(THINK);
-    assert_eq!(left(&mut *branch), [byte(b'a')]);
+    assert_eq!(allowed_tokens(&mut *branch), [byte(b'a')]);
 }
 
 #[test]
-fn a_grammar_begins_where_the_trigger_says() {
-    // The first group that holds something, wherever in a token that is; else the match.
-    for (trigger, said, root) in [
+fn a_grammar_starts_at_the_trigger_s_group_or_match() {
+    // The grammar starts at the first non-empty group, anywhere in a token; otherwise at the match.
+    for (trigger, text, root) in [
         (pattern("x(y)?(b.*)"), "xb", "\"b\""),
         (pattern("x(y)?b.*"), "xb", "\"xb\""),
         (pattern("x()y"), "xy", "\"xy\""),
@@ -84,76 +84,76 @@ fn a_grammar_begins_where_the_trigger_says() {
         (pattern("^\\s+to$"), "  to", "\"  to\""),
     ] {
         let mut branch = lazy(&format!("root ::= {root} \"!\""), std::slice::from_ref(&trigger));
-        assert_eq!(say(&mut *branch, said), said.len(), "{trigger:?}");
-        assert_eq!(left(&mut *branch), [byte(b'!')], "{trigger:?}");
+        assert_eq!(accept_text(&mut *branch, text), text.len(), "{trigger:?}");
+        assert_eq!(allowed_tokens(&mut *branch), [byte(b'!')], "{trigger:?}");
     }
-    // "ab" is one token; the grammar gets its end.
+    // "ab" is one token, whose end is in the grammar.
     let mut branch = lazy("root ::= \"b\" \"!\"", &[pattern("a(b)")]);
     branch.accept(AB);
-    assert_eq!(left(&mut *branch), [byte(b'!')]);
+    assert_eq!(allowed_tokens(&mut *branch), [byte(b'!')]);
     let mut branch = lazy("root ::= \"b!\" \"!\"", &[pattern("a(b)!")]);
     assert!(branch.allows(AB));
     branch.accept(AB);
-    assert_eq!((branch.waits(), say(&mut *branch, "!"), left(&mut *branch)), (true, 1, vec![byte(b'!')]));
+    assert_eq!((branch.waits(), accept_text(&mut *branch, "!"), allowed_tokens(&mut *branch)), (true, 1, vec![byte(b'!')]));
 }
 
 #[test]
-fn of_several_triggers_the_one_that_is_listed_first_counts() {
+fn the_trigger_that_is_listed_first_has_priority() {
     for (triggers, next) in [([pattern("(b)c"), word("abc")], b'1'), ([word("abc"), pattern("(b)c")], b'2')] {
         let mut branch = lazy("root ::= \"bc1\" | \"abc2\"", &triggers);
-        assert_eq!(say(&mut *branch, "xabc"), 4);
-        assert_eq!(left(&mut *branch), [byte(next)]);
+        assert_eq!(accept_text(&mut *branch, "xabc"), 4);
+        assert_eq!(allowed_tokens(&mut *branch), [byte(next)]);
     }
 }
 
 #[test]
-fn what_would_trigger_and_does_not_fit_is_not_said() {
+fn a_token_that_triggers_the_grammar_but_does_not_fit_is_not_allowed() {
     let mut branch = lazy("root ::= \"<call>\" [0-9]", &[pattern("(<call>)\\s*[^<\\s]")]);
-    assert_eq!(say(&mut *branch, "<call>"), 6);
+    assert_eq!(accept_text(&mut *branch, "<call>"), 6);
     assert!(branch.allows(byte(b' ')) && branch.allows(byte(b'7')) && !branch.allows(byte(b'x')) && !branch.allows(AB));
-    // What is left begins nothing, or fits.
+    // The remaining tokens match no trigger, or fit.
     let free: Vec<Token> = (0..128).filter(|&token| ![AB, 4, 5].contains(&token)).collect();
-    let after = left(&mut *branch);
+    let after = allowed_tokens(&mut *branch);
     assert!(free.iter().all(|token| after.contains(token)));
     assert!(![AB, 4, 5, byte(b'x')].iter().any(|token| after.contains(token)), "{after:?}");
     assert!((b'0'..=b'9').chain([b' ', b'<']).all(|next| after.contains(&byte(next))));
-    assert_eq!(say(&mut *branch, "7"), 1);
-    assert_eq!(left(&mut *branch), [0]);
+    assert_eq!(accept_text(&mut *branch, "7"), 1);
+    assert_eq!(allowed_tokens(&mut *branch), [0]);
 }
 
 #[test]
-fn only_the_likeliest_are_looked_at_where_one_is_refused() {
+fn only_the_likeliest_tokens_are_checked_if_one_is_refused() {
     let mut branch = lazy("root ::= \"!\"", &[pattern("a")]);
     let mut row: Vec<f32> = (0..384_u16).map(f32::from).collect();
     branch.mask(&mut row);
     let kept = (0..384).filter(|&at| row[at] > f32::NEG_INFINITY).collect::<Vec<_>>();
-    let likely = (384 - MAX_TRIED..384).filter(|&at| at != 128 + usize::from(b'a')).collect::<Vec<_>>();
+    let likely = (384 - MAX_CHECKED..384).filter(|&at| at != 128 + usize::from(b'a')).collect::<Vec<_>>();
     assert_eq!(kept, likely);
 }
 
 #[test]
-fn a_copy_goes_its_own_way() {
+fn a_copy_is_independent() {
     let mut branch = lazy("root ::= \"<call>\" [0-9]", &[word("<call>")]);
-    say(&mut *branch, "<ca");
+    accept_text(&mut *branch, "<ca");
     let mut copy = branch.copy();
-    assert_eq!((say(&mut *copy, "ll>x"), say(&mut *branch, "x<call>1")), (3, 8));
-    assert_eq!(left(&mut *branch), [0]);
-    assert_eq!((copy.waits(), say(&mut *copy, "1")), (false, 1));
+    assert_eq!((accept_text(&mut *copy, "ll>x"), accept_text(&mut *branch, "x<call>1")), (3, 8));
+    assert_eq!(allowed_tokens(&mut *branch), [0]);
+    assert_eq!((copy.waits(), accept_text(&mut *copy, "1")), (false, 1));
 }
 
 #[test]
-fn tokens_without_a_text_and_ends_trigger_nothing() {
+fn end_tokens_and_tokens_without_text_are_no_triggers() {
     let mut branch = lazy("root ::= \"<call>\"", &[word("<call>"), pattern("^</s>$")]);
     assert!(branch.allows(0));
-    say(&mut *branch, "<ca");
+    accept_text(&mut *branch, "<ca");
     assert!(branch.allows(NO_TEXT));
     branch.accept(NO_TEXT);
-    assert_eq!(say(&mut *branch, "ll>"), 3);
-    assert_eq!(left(&mut *branch), [0]);
+    assert_eq!(accept_text(&mut *branch, "ll>"), 3);
+    assert_eq!(allowed_tokens(&mut *branch), [0]);
 }
 
 #[test]
-fn a_search_finds_what_a_search_of_the_whole_text_finds() {
+fn an_incremental_search_finds_the_same_match_as_a_search_of_the_whole_text() {
     const PATTERNS: [&str; 22] = [
         "abc",
         "a(b|c)*d",
@@ -183,7 +183,7 @@ fn a_search_finds_what_a_search_of_the_whole_text_finds() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % n
     };
-    let (mut n_found, mut n_passed) = (0, 0);
+    let (mut n_found, mut n_skipped) = (0, 0);
     for round in 0..6_000 {
         let pattern = PATTERNS[round % PATTERNS.len()];
         let oracle = regex::bytes::RegexBuilder::new(pattern).unicode(false).build().unwrap();
@@ -193,32 +193,32 @@ fn a_search_finds_what_a_search_of_the_whole_text_finds() {
         let mut search = Triggers::new(&[trigger]).unwrap().searches().remove(0);
         let mut text = Vec::new();
         for _ in 0..8 {
-            let piece: Vec<u8> =
+            let chunk: Vec<u8> =
                 (0..below(4)).map(|_| b"aaabbbcccd \n\xC3\xA9\xE9"[usize::try_from(below(15)).unwrap()]).collect();
-            text.extend_from_slice(&piece);
+            text.extend_from_slice(&chunk);
             let found = if is_whole { &oracle_whole } else { &oracle }.captures(&text).map(|captures| {
                 let group = captures.iter().skip(1).flatten().find(|group| !group.is_empty());
                 group.unwrap_or_else(|| captures.get(0).unwrap()).start()
             });
-            let passes = search.passes(&piece);
-            let is = if passes { (search.pass(&piece), None).1 } else { search.feed(&piece) };
-            n_passed += usize::from(passes);
-            assert_eq!(is, found, "{pattern:?} (whole: {is_whole}) in {:?}", text.escape_ascii().to_string());
-            if is.is_some() {
+            let can_skip = search.can_skip(&chunk);
+            let result = if can_skip { (search.skip(&chunk), None).1 } else { search.feed(&chunk) };
+            n_skipped += usize::from(can_skip);
+            assert_eq!(result, found, "{pattern:?} (whole: {is_whole}) in {:?}", text.escape_ascii().to_string());
+            if result.is_some() {
                 n_found += 1;
                 break;
             }
         }
     }
-    assert!(n_found > 1_500 && n_passed > 4_000, "{n_found} texts were found, {n_passed} tokens passed");
+    assert!(n_found > 1_500 && n_skipped > 4_000, "{n_found} texts matched, {n_skipped} tokens were skipped");
 }
 
 #[test]
-fn a_token_costs_the_same_wherever_in_a_text_it_is() {
+fn the_cost_of_a_token_does_not_grow_with_the_text() {
     let mut branch = lazy("root ::= \"<call>\"", &[whole("[\\s\\S]*(<call>)"), pattern("(a+)b<"), word("<call>")]);
     let mut seconds = [0.0; 2];
     for (nth, seconds) in seconds.iter_mut().enumerate() {
-        // The second half is twenty times as far into the text on average.
+        // The second measurement is twenty times further into the text on average.
         for _ in 0..[20_000, 380_000][nth] {
             branch.accept(byte(b'a'));
         }
@@ -230,21 +230,21 @@ fn a_token_costs_the_same_wherever_in_a_text_it_is() {
 }
 
 #[test]
-fn a_grammar_does_not_begin_too_far_back() {
+fn a_grammar_starts_at_most_max_reach_bytes_back() {
     let trigger = [pattern("<(a*)>")];
     for (n, is_allowed) in [(MAX_REACH, true), (MAX_REACH + 1, false)] {
         let mut branch = lazy("root ::= \"a\"* \">\"", &trigger);
-        say(&mut *branch, &format!("<{}", "a".repeat(n)));
+        accept_text(&mut *branch, &format!("<{}", "a".repeat(n)));
         assert_eq!(branch.allows(byte(b'>')), is_allowed);
         assert!(branch.allows(byte(b'!')));
     }
 }
 
 #[test]
-fn what_is_no_trigger_is_refused() {
-    let flaw = |triggers: &[Trigger]| match Triggers::new(triggers) {
+fn invalid_triggers_are_refused() {
+    let refusal = |triggers: &[Trigger]| match Triggers::new(triggers) {
         Err(message) => message,
-        Ok(_) => panic!("it is not refused"),
+        Ok(_) => panic!("the triggers were accepted"),
     };
     for (triggers, expected) in [
         (vec![], "grammar_triggers is empty"),
@@ -258,7 +258,7 @@ fn what_is_no_trigger_is_refused() {
         (vec![pattern("(?:a{0,200}){0,200}")], "too large"),
         (vec![word(&"a".repeat(14_000)), pattern("a{14000}")], "too large"),
     ] {
-        let message = flaw(&triggers);
+        let message = refusal(&triggers);
         assert!(message.contains(expected), "{message}");
     }
     assert!(Triggers::new(&[Trigger::Token(5)]).is_ok());

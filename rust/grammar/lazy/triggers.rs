@@ -1,4 +1,4 @@
-//! What begins a lazy grammar, read once for all branches.
+//! The triggers of a lazy grammar, compiled once for all branches.
 
 use std::sync::Arc;
 
@@ -6,33 +6,33 @@ use regex_automata::nfa::thompson::{NFA, WhichCaptures};
 use regex_automata::util::look::LookSet;
 use regex_syntax::hir::{Hir, Look};
 
-use super::super::parse_error::shown;
+use super::super::parse_error::excerpt;
 use super::search::{CompiledPattern, Search};
 use crate::request::{Token, Trigger};
 
-/// Most triggers of a grammar: each token looks for all of them.
+/// Most triggers of a grammar; each token is searched for all of them.
 pub const MAX_TRIGGERS: usize = 64;
 
-/// Most bytes of all the words and patterns of a grammar.
+/// Most bytes of all words and patterns of a grammar.
 pub const MAX_TRIGGER_BYTES: usize = 16_384;
 
-/// Most bytes that what all patterns come to may take; what a byte of the text costs is bounded by it.
+/// Most bytes of all compiled patterns; this bounds the cost per byte of the text.
 const MAX_COMPILED_BYTES: usize = 1 << 19;
 
-/// What begins a lazy grammar.
+/// The triggers of a lazy grammar.
 #[derive(Debug)]
 pub struct Triggers {
     pub(super) tokens: Vec<Token>,
-    /// In the order in which they are asked.
+    /// In order of priority.
     patterns: Vec<Arc<CompiledPattern>>,
 }
 
 impl Triggers {
-    /// Reads the triggers; at least one.
+    /// Compiles the triggers; at least one.
     ///
     /// # Errors
-    /// What is wrong: there is none, or more than the bounds allow, or a pattern is none or asks for what cannot be found in a time
-    /// that does not grow with the text.
+    /// A message if there is no trigger, the limits are exceeded, a pattern is invalid, or a pattern requires a search whose
+    /// cost grows with the text.
     pub fn new(triggers: &[Trigger]) -> Result<Self, String> {
         Self::check_size(triggers)?;
         let (mut tokens, mut patterns) = (Vec::new(), Vec::new());
@@ -59,10 +59,10 @@ impl Triggers {
         Ok(Self { tokens, patterns })
     }
 
-    /// Checks how many they are, and how long.
+    /// Checks the number and length of the triggers.
     ///
     /// # Errors
-    /// What is wrong: there is none, or more than the bounds allow.
+    /// A message if there is no trigger or the limits are exceeded.
     pub fn check_size(triggers: &[Trigger]) -> Result<(), String> {
         let (n, n_bytes) = (triggers.len(), triggers.iter().map(n_bytes).sum::<usize>());
         if n == 0 {
@@ -75,7 +75,7 @@ impl Triggers {
         Ok(())
     }
 
-    /// The searches for the patterns, each in an empty text.
+    /// Creates a search of an empty text for each pattern.
     pub(super) fn searches(&self) -> Vec<Search> {
         self.patterns.iter().cloned().map(Search::new).collect()
     }
@@ -88,7 +88,7 @@ fn n_bytes(trigger: &Trigger) -> usize {
     }
 }
 
-/// An expression over bytes.
+/// Parses an expression over bytes.
 fn read(pattern: &str) -> Result<Hir, String> {
     let mut parser = regex_syntax::ParserBuilder::new().unicode(false).utf8(false).build();
     parser.parse(pattern).map_err(|error| {
@@ -98,7 +98,7 @@ fn read(pattern: &str) -> Result<Hir, String> {
             other => (other.to_string(), None),
         };
         let place = span.map_or_else(String::new, |span| format!(" at byte {}", span.start.offset));
-        format!("grammar_triggers has the pattern '{}', which cannot be read{place}: {what}", shown(pattern))
+        format!("grammar_triggers has the pattern '{}', which cannot be read{place}: {what}", excerpt(pattern))
     })
 }
 

@@ -1,18 +1,18 @@
-//! The ways in which a value may fit a schema: each a [`Shape`], of which one is enough.
+//! The alternatives of a schema: a value fits if it fits one of these [`Shape`]s.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use super::super::json::{Value, ValueKind};
-use super::super::parse_error::shown;
-use super::keywords::{check_name, own, text};
+use super::super::parse_error::excerpt;
+use super::keywords::{check_name, own_shape, text};
 use super::shape::{ARRAY, Block, NEVER, NamePattern, OBJECT, Part, Parts, Shape, add, part};
-use super::{MAX_NAME_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, MAX_WAYS, Refusal, refuse};
+use super::{MAX_ALTERNATIVES, MAX_NAME_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, Refusal, refuse};
 
-/// Most steps that are taken for one schema, about.
-const MAX_WORK: usize = 2_000_000;
+/// Approximate number of steps that one schema may take.
+const MAX_STEPS: usize = 2_000_000;
 
-/// Keywords that ask for nothing of a value by themselves; the others that are unknown to JSON Schema ask for nothing either.
+/// Keywords that are no constraints by themselves. Keywords that JSON Schema does not define are ignored, too.
 pub(super) const ANNOTATIONS: [&str; 19] = [
     "$schema",
     "$comment",
@@ -35,14 +35,14 @@ pub(super) const ANNOTATIONS: [&str; 19] = [
     "$id",
 ];
 
-/// Drafts of JSON Schema with keywords of their own that ask for something.
+/// Unsupported drafts of JSON Schema whose keywords differ.
 const OTHER_DIALECTS: [&str; 3] = ["json-schema.org/draft-01/", "json-schema.org/draft-02/", "json-schema.org/draft-03/"];
 
-/// What some values are, of a schema.
+/// Alternatives of a schema or a part of it.
 #[derive(Debug, Clone)]
 pub(super) struct SchemaAlternatives<'a> {
     pub(super) shapes: Vec<Shape<'a>>,
-    /// Whether these are all ways, so that a value which fits none does not fit the schema.
+    /// True if the list is complete, so that a value that fits none does not fit the schema.
     pub(super) is_exact: bool,
 }
 
@@ -65,14 +65,14 @@ impl<'a> SchemaAlternatives<'a> {
     }
 }
 
-/// A schema, or what is not one.
+/// Identifies a schema or its negation.
 type Key = (usize, bool);
 
 fn key(part: &Part) -> Key {
     (std::ptr::from_ref(part.schema).addr(), part.is_negated)
 }
 
-/// What names a set of schemas.
+/// Identifies a set of schemas.
 pub(super) fn keys(parts: &[Part]) -> Vec<Key> {
     let mut keys: Vec<Key> = parts.iter().map(key).collect();
     keys.sort_unstable();
@@ -82,34 +82,34 @@ pub(super) fn keys(parts: &[Part]) -> Vec<Key> {
 /// Reads the schemas of one text.
 pub(super) struct Reader<'a> {
     pub(super) root: &'a Value,
-    /// Whether a part of the schema has a name of its own, to which references in it would be relative.
+    /// True if a part of the schema has an id, to which references in that part would be relative.
     has_inner_id: bool,
-    known: HashMap<Key, Rc<SchemaAlternatives<'a>>>,
-    /// Schemas that are read, each for the one before.
+    read_schemas: HashMap<Key, Rc<SchemaAlternatives<'a>>>,
+    /// Schemas that are being read, each referring to the next.
     path: Vec<Key>,
-    n_work: usize,
+    n_steps: usize,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(root: &'a Value) -> Self {
         let has_inner_id = has_inner_id(root, true);
-        Self { root, has_inner_id, known: HashMap::new(), path: Vec::new(), n_work: 0 }
+        Self { root, has_inner_id, read_schemas: HashMap::new(), path: Vec::new(), n_steps: 0 }
     }
 
-    /// The ways to fit all of these at once.
+    /// The alternatives of a value that fits all of these schemas.
     pub(super) fn of_all(&mut self, parts: &[Part<'a>]) -> Result<SchemaAlternatives<'a>, Refusal> {
-        let mut ways = SchemaAlternatives::anything();
+        let mut alternatives = SchemaAlternatives::anything();
         for part in parts {
             let more = self.of(*part)?;
-            ways = self.intersection(&ways, &more, part.schema)?;
+            alternatives = self.intersection(&alternatives, &more, part.schema)?;
         }
-        Ok(ways)
+        Ok(alternatives)
     }
 
     pub(super) fn of(&mut self, part: Part<'a>) -> Result<Rc<SchemaAlternatives<'a>>, Refusal> {
         let key = key(&part);
-        if let Some(known) = self.known.get(&key) {
-            return Ok(Rc::clone(known));
+        if let Some(alternatives) = self.read_schemas.get(&key) {
+            return Ok(Rc::clone(alternatives));
         }
         if self.path.contains(&key) {
             return refuse(part.schema, "this schema leads to itself, with no value in between");
@@ -117,18 +117,18 @@ impl<'a> Reader<'a> {
         if self.path.len() > MAX_SCHEMA_DEPTH {
             return refuse(part.schema, format!("schemas are more than {MAX_SCHEMA_DEPTH} deep"));
         }
-        if self.known.len() + self.path.len() >= MAX_SCHEMA_PARTS {
+        if self.read_schemas.len() + self.path.len() >= MAX_SCHEMA_PARTS {
             return refuse(part.schema, format!("the schema is made of more than {MAX_SCHEMA_PARTS} schemas"));
         }
         self.path.push(key);
-        let ways = if part.is_negated { self.others(part.schema) } else { self.read(part.schema) };
+        let alternatives = if part.is_negated { self.complement(part.schema) } else { self.read(part.schema) };
         self.path.pop();
-        let ways = Rc::new(ways?);
-        self.known.insert(key, Rc::clone(&ways));
-        Ok(ways)
+        let alternatives = Rc::new(alternatives?);
+        self.read_schemas.insert(key, Rc::clone(&alternatives));
+        Ok(alternatives)
     }
 
-    pub(super) fn plain(&mut self, schema: &'a Value) -> Result<Rc<SchemaAlternatives<'a>>, Refusal> {
+    pub(super) fn alternatives_of(&mut self, schema: &'a Value) -> Result<Rc<SchemaAlternatives<'a>>, Refusal> {
         self.of(Part { schema, is_negated: false })
     }
 
@@ -136,9 +136,9 @@ impl<'a> Reader<'a> {
         self.of(Part { schema, is_negated: true })
     }
 
-    pub(super) fn work(&mut self, n: usize, at: &Value) -> Result<(), Refusal> {
-        self.n_work += n + 1;
-        if self.n_work > MAX_WORK { refuse(at, "the schema takes too long to work out: its parts multiply") } else { Ok(()) }
+    pub(super) fn count_work(&mut self, n: usize, at: &Value) -> Result<(), Refusal> {
+        self.n_steps += n + 1;
+        if self.n_steps > MAX_STEPS { refuse(at, "the schema takes too long to work out: its parts multiply") } else { Ok(()) }
     }
 
     pub(super) fn intersection(
@@ -147,15 +147,15 @@ impl<'a> Reader<'a> {
         other: &SchemaAlternatives<'a>,
         at: &Value,
     ) -> Result<SchemaAlternatives<'a>, Refusal> {
-        let mut both = SchemaAlternatives { shapes: Vec::new(), is_exact: one.is_exact && other.is_exact };
+        let mut combined = SchemaAlternatives { shapes: Vec::new(), is_exact: one.is_exact && other.is_exact };
         for mine in &one.shapes {
             for theirs in &other.shapes {
-                self.work(mine.object.blocks.len() + theirs.object.blocks.len(), at)?;
-                both.shapes.extend(mine.and(theirs));
+                self.count_work(mine.object.blocks.len() + theirs.object.blocks.len(), at)?;
+                combined.shapes.extend(mine.and(theirs));
             }
-            check_ways(both.shapes.len(), at)?;
+            check_n_alternatives(combined.shapes.len(), at)?;
         }
-        Ok(both)
+        Ok(combined)
     }
 
     fn read(&mut self, schema: &'a Value) -> Result<SchemaAlternatives<'a>, Refusal> {
@@ -175,54 +175,58 @@ impl<'a> Reader<'a> {
         {
             return refuse(dialect, "schemas of this draft cannot be held to; write one of draft 2020-12");
         }
-        let mut ways = match own(schema)? {
+        let mut alternatives = match own_shape(schema)? {
             Some(shape) => SchemaAlternatives::one(shape),
             None => SchemaAlternatives::none(),
         };
         if let Some(reference) = schema.get("$ref") {
             let target = self.target(reference)?;
-            let more = self.plain(target)?;
-            ways = self.intersection(&ways, &more, schema)?;
+            let more = self.alternatives_of(target)?;
+            alternatives = self.intersection(&alternatives, &more, schema)?;
         }
         for part in list(schema, "allOf")? {
-            let more = self.plain(part)?;
-            ways = self.intersection(&ways, &more, schema)?;
+            let more = self.alternatives_of(part)?;
+            alternatives = self.intersection(&alternatives, &more, schema)?;
         }
         if let Some(value) = schema.get("anyOf") {
-            let mut any = SchemaAlternatives::none();
+            let mut any_of = SchemaAlternatives::none();
             for part in list(schema, "anyOf")? {
-                any.or(&*self.plain(part)?);
-                check_ways(any.shapes.len(), value)?;
+                any_of.or(&*self.alternatives_of(part)?);
+                check_n_alternatives(any_of.shapes.len(), value)?;
             }
-            ways = self.intersection(&ways, &any, schema)?;
+            alternatives = self.intersection(&alternatives, &any_of, schema)?;
         }
         if let Some(value) = schema.get("oneOf") {
             let one = self.one_of(schema, value)?;
-            ways = self.intersection(&ways, &one, schema)?;
+            alternatives = self.intersection(&alternatives, &one, schema)?;
         }
         if let Some(not) = schema.get("not") {
             let more = self.negated(not)?;
-            ways = self.intersection(&ways, &more, schema)?;
+            alternatives = self.intersection(&alternatives, &more, schema)?;
         }
-        ways = self.conditions(schema, ways)?;
-        unevaluated(schema, &mut ways);
-        Ok(ways)
+        alternatives = self.conditions(schema, alternatives)?;
+        unevaluated(schema, &mut alternatives);
+        Ok(alternatives)
     }
 
-    /// `if`, and what depends on a property.
-    fn conditions(&mut self, schema: &'a Value, mut ways: SchemaAlternatives<'a>) -> Result<SchemaAlternatives<'a>, Refusal> {
+    /// Adds the constraints of `if` and of keywords that depend on a property.
+    fn conditions(
+        &mut self,
+        schema: &'a Value,
+        mut alternatives: SchemaAlternatives<'a>,
+    ) -> Result<SchemaAlternatives<'a>, Refusal> {
         if let Some(condition) = schema.get("if").filter(|_| schema.get("then").is_some() || schema.get("else").is_some()) {
-            let (met, unmet) = (self.plain(condition)?, self.negated(condition)?);
-            let branch = |reader: &mut Self, ways: &SchemaAlternatives<'a>, name: &str| match schema.get(name) {
+            let (met, unmet) = (self.alternatives_of(condition)?, self.negated(condition)?);
+            let branch = |reader: &mut Self, alternatives: &SchemaAlternatives<'a>, name: &str| match schema.get(name) {
                 Some(then) => {
-                    let then = reader.plain(then)?;
-                    reader.intersection(ways, &then, schema)
+                    let then = reader.alternatives_of(then)?;
+                    reader.intersection(alternatives, &then, schema)
                 }
-                None => Ok(ways.clone()),
+                None => Ok(alternatives.clone()),
             };
             let mut either = branch(self, &met, "then")?;
             either.or(&branch(self, &unmet, "else")?);
-            ways = self.intersection(&ways, &either, schema)?;
+            alternatives = self.intersection(&alternatives, &either, schema)?;
         }
         for keyword in ["dependentRequired", "dependentSchemas", "dependencies"] {
             let Some(value) = schema.get(keyword) else { continue };
@@ -232,7 +236,7 @@ impl<'a> Reader<'a> {
                 let mut absent = Shape { mentioned: OBJECT, ..Shape::default() };
                 absent.object.blocks.push(Block {
                     properties: vec![(name, part(&NEVER))],
-                    is_contrary: true,
+                    is_negation: true,
                     ..Block::default()
                 });
                 let mut present = Shape { mentioned: OBJECT, types: OBJECT, ..Shape::default() };
@@ -246,18 +250,18 @@ impl<'a> Reader<'a> {
                     }
                     None if keyword == "dependentRequired" => return refuse(needed, "this must be a list of names"),
                     _ => {
-                        let needed = self.plain(needed)?;
+                        let needed = self.alternatives_of(needed)?;
                         self.intersection(&SchemaAlternatives::one(present), &needed, value)?
                     }
                 };
                 present.or(&SchemaAlternatives::one(absent));
-                ways = self.intersection(&ways, &present, value)?;
+                alternatives = self.intersection(&alternatives, &present, value)?;
             }
         }
-        Ok(ways)
+        Ok(alternatives)
     }
 
-    /// Where a reference leads; references that lead to nothing but references are followed.
+    /// Resolves one reference.
     pub(super) fn target(&self, reference: &'a Value) -> Result<&'a Value, Refusal> {
         let name = text(reference, "$ref")?;
         let own_id = self.root.get("$id").and_then(Value::text).map(|id| id.trim_end_matches('#'));
@@ -279,18 +283,18 @@ impl<'a> Reader<'a> {
         for name in path.split('/').skip(1) {
             let name = unescaped(name);
             let next = match target.items() {
-                Some(items) => name.parse().ok().and_then(|place: usize| items.get(place)),
+                Some(items) => name.parse().ok().and_then(|index: usize| items.get(index)),
                 None => target.get(&name),
             };
             let Some(next) = next else {
-                return refuse(reference, format!("the reference leads nowhere: there is no '{}'", shown(&name)));
+                return refuse(reference, format!("the reference leads nowhere: there is no '{}'", excerpt(&name)));
             };
             target = next;
         }
         Ok(target)
     }
 
-    /// The schema that is meant where one has nothing but a reference.
+    /// Follows references as long as the schema has no other constraint.
     pub(super) fn resolved(&self, mut schema: &'a Value) -> Result<&'a Value, Refusal> {
         for _ in 0..MAX_SCHEMA_DEPTH {
             match only(schema, "$ref") {
@@ -305,25 +309,27 @@ impl<'a> Reader<'a> {
         let parts: Vec<&'a Value> = list(schema, "oneOf")?.iter().collect();
         let mut choices = Vec::new();
         for part in &parts {
-            choices.push((*self.plain(part)?).clone());
+            choices.push((*self.alternatives_of(part)?).clone());
         }
-        check_ways(choices.iter().map(|ways| ways.shapes.len()).sum(), value)?;
+        check_n_alternatives(choices.iter().map(|alternatives| alternatives.shapes.len()).sum(), value)?;
         let mut common = self.common(&choices)?;
         if !common.is_empty() {
-            // The property that tells them apart must be there.
-            let said = schema.get("discriminator").and_then(|value| value.get("propertyName")).and_then(Value::text);
-            let known: Vec<&'a str> =
-                choices.iter().flat_map(|ways| ways.shapes.iter().flat_map(|shape| shape.object.known())).collect();
-            let mut is_tried = HashSet::new();
-            for tag in said.into_iter().chain(known).filter(|name| is_tried.insert(*name)).take(32) {
+            // The property that distinguishes them must be present.
+            let declared = schema.get("discriminator").and_then(|value| value.get("propertyName")).and_then(Value::text);
+            let names: Vec<&'a str> = choices
+                .iter()
+                .flat_map(|alternatives| alternatives.shapes.iter().flat_map(|shape| shape.object.property_names()))
+                .collect();
+            let mut tried = HashSet::new();
+            for tag in declared.into_iter().chain(names).filter(|name| tried.insert(*name)).take(32) {
                 let mut tagged = choices.clone();
-                for shape in tagged.iter_mut().flat_map(|ways| &mut ways.shapes) {
+                for shape in tagged.iter_mut().flat_map(|alternatives| &mut alternatives.shapes) {
                     shape.object.require(tag);
                 }
                 if self.common(&tagged)?.is_empty() {
-                    // Without the property, a value may fit one of them and no other.
-                    for ways in &mut tagged {
-                        ways.is_exact = false;
+                    // Without the property, a value may still fit exactly one of them.
+                    for alternatives in &mut tagged {
+                        alternatives.is_exact = false;
                     }
                     (choices, common) = (tagged, Vec::new());
                     break;
@@ -346,18 +352,18 @@ impl<'a> Reader<'a> {
             choices[other] = self.intersection(&choices[other], &theirs, value)?;
         }
         let mut all = SchemaAlternatives::none();
-        for ways in &choices {
-            all.or(ways);
+        for alternatives in &choices {
+            all.or(alternatives);
         }
         Ok(all)
     }
 
-    /// Pairs that may have a value in common.
+    /// Pairs of alternatives that may have a common value.
     fn common(&mut self, choices: &[SchemaAlternatives<'a>]) -> Result<Vec<(usize, usize)>, Refusal> {
         let mut common = Vec::new();
         for (one, mine) in choices.iter().enumerate() {
             for (other, theirs) in choices.iter().enumerate().skip(one + 1) {
-                if !self.is_apart(mine, theirs, 0)? {
+                if !self.is_disjoint(mine, theirs, 0)? {
                     common.push((one, other));
                 }
             }
@@ -366,11 +372,15 @@ impl<'a> Reader<'a> {
     }
 }
 
-pub(super) fn check_ways(n: usize, at: &Value) -> Result<(), Refusal> {
-    if n > MAX_WAYS { refuse(at, format!("there are more than {MAX_WAYS} ways to fit this schema")) } else { Ok(()) }
+pub(super) fn check_n_alternatives(n: usize, at: &Value) -> Result<(), Refusal> {
+    if n > MAX_ALTERNATIVES {
+        refuse(at, format!("there are more than {MAX_ALTERNATIVES} ways to fit this schema"))
+    } else {
+        Ok(())
+    }
 }
 
-/// The only keyword of a schema, besides those that ask for nothing.
+/// The only keyword of a schema, annotations excluded.
 pub(super) fn only<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
     let is_alone = |(key, _): &(String, Value)| key == name || ANNOTATIONS.contains(&&**key);
     schema.members().filter(|members| members.iter().all(is_alone)).and_then(|_| schema.get(name))
@@ -384,7 +394,7 @@ fn has_inner_id(value: &Value, is_root: bool) -> bool {
         || value.members().is_some_and(|members| members.iter().any(|(_, member)| has_inner_id(member, false)))
 }
 
-/// A name in a JSON pointer that is part of a URI.
+/// Decodes a name of a JSON pointer in a URI.
 fn unescaped(name: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = name.as_bytes();
@@ -400,7 +410,7 @@ fn unescaped(name: &str) -> String {
     String::from_utf8_lossy(&bytes).replace("~1", "/").replace("~0", "~")
 }
 
-/// The schemas in a list that is there.
+/// The non-empty list of schemas of a keyword; empty if the keyword is absent.
 pub(super) fn list<'a>(schema: &'a Value, name: &str) -> Result<&'a [Value], Refusal> {
     match schema.get(name).map(|value| (value, value.items())) {
         None => Ok(&[]),
@@ -409,30 +419,31 @@ pub(super) fn list<'a>(schema: &'a Value, name: &str) -> Result<&'a [Value], Ref
     }
 }
 
-/// What properties and items must fit that no other keyword speaks of.
-fn unevaluated<'a>(schema: &'a Value, ways: &mut SchemaAlternatives<'a>) {
+/// Adds the schemas for properties and items that no other keyword evaluates.
+fn unevaluated<'a>(schema: &'a Value, alternatives: &mut SchemaAlternatives<'a>) {
     if let Some(rest) = schema.get("unevaluatedProperties") {
-        ways.is_exact = false;
-        for shape in &mut ways.shapes {
+        alternatives.is_exact = false;
+        for shape in &mut alternatives.shapes {
             shape.mentioned |= OBJECT;
-            let said = || shape.object.blocks.iter().filter(|block| !block.is_contrary);
-            if said().any(|block| block.rest.is_some()) {
+            let declared = || shape.object.blocks.iter().filter(|block| !block.is_negation);
+            if declared().any(|block| block.rest.is_some()) {
                 continue;
             }
-            let properties = said().flat_map(|block| block.properties.iter().map(|&(name, _)| (name, Parts::new()))).collect();
-            let patterns = said()
+            let properties =
+                declared().flat_map(|block| block.properties.iter().map(|&(name, _)| (name, Parts::new()))).collect();
+            let patterns = declared()
                 .flat_map(|block| block.patterns.iter().cloned().map(|pattern| NamePattern { parts: Parts::new(), ..pattern }));
-            let block = Block { properties, patterns: patterns.collect(), rest: Some(part(rest)), is_contrary: false };
+            let block = Block { properties, patterns: patterns.collect(), rest: Some(part(rest)), is_negation: false };
             shape.object.blocks.push(block);
         }
     }
     if let Some(rest) = schema.get("unevaluatedItems") {
-        ways.is_exact = false;
-        for shape in &mut ways.shapes {
+        alternatives.is_exact = false;
+        for shape in &mut alternatives.shapes {
             shape.mentioned |= ARRAY;
             if !shape.array.is_evaluated {
                 add(&mut shape.array.rest, &part(rest));
-                (shape.array.is_rest_said, shape.array.is_evaluated) = (true, true);
+                (shape.array.has_rest_schema, shape.array.is_evaluated) = (true, true);
             }
         }
     }

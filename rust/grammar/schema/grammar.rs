@@ -1,4 +1,4 @@
-//! The rules of a grammar that is made, and their text in GBNF.
+//! The rules of a generated grammar, and their text in GBNF.
 
 use std::fmt::Write;
 
@@ -14,27 +14,27 @@ const NAMED: [(&str, &str); 9] = [
     ("array", "\"[\" space (value (\",\" space value)*)? space \"]\""),
     ("string", "\"\\\"\" char* \"\\\"\""),
     ("char", "[^\"\\\\\\x00-\\x1F] | \"\\\\\" ([\"\\\\/bfnrt] | \"u\" unit)"),
-    // A character of UTF-16, which are two units for those beyond the first 65,536.
+    // A UTF-16 code unit, or two for characters beyond the first 65,536.
     (
         "unit",
         "[0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] ([0-7] [0-9a-fA-F]{2} | [89abAB] [0-9a-fA-F]{2} \"\\\\u\" [dD] [c-fC-F] [0-9a-fA-F]{2})",
     ),
     ("integer", "\"-\"? (\"0\" | [1-9] [0-9]{0,15})"),
     ("number", "integer (\".\" [0-9]{1,16})? ([eE] [-+]? (\"0\" | [1-9] [0-9]?))?"),
-    // As llama.cpp has it: blanks do not go on for ever.
+    // Like in llama.cpp, white space is bounded.
     ("space", "| \" \" | \"\\n\"{1,2} [ \\t]{0,20}"),
 ];
 
-/// Most times that one repetition of a grammar is written for; more are several of them.
-const PART: usize = 1_000;
+/// Largest number in one repetition of the grammar; larger ones are nested.
+const MAX_REPEAT: usize = 1_000;
 
-/// So many times are no bound: no completion is that long.
-pub(super) const ENDLESS: usize = 1_000_000_000;
+/// Larger upper bounds count as unbounded: no completion is that long.
+pub(super) const UNBOUNDED: usize = 1_000_000_000;
 
-/// Most times that something may be asked for, or be bounded to.
+/// Largest supported minimum or maximum number of times.
 pub(super) const MAX_TIMES: usize = 1_000_000;
 
-/// What a rule asks for.
+/// The right-hand side of a rule.
 #[derive(Debug, Clone)]
 pub(super) enum Expr {
     Text(String),
@@ -42,9 +42,9 @@ pub(super) enum Expr {
     Rule(RuleNumber),
     Named(&'static str),
     Sequence(Vec<Expr>),
-    /// One of these; of none, nothing is ever met.
+    /// One of these; an empty choice never matches.
     Choice(Vec<Expr>),
-    /// At least so often, and at most: see [`Rules::repeat`].
+    /// At least the first and at most the second number of times: see [`Rules::repeat`].
     Repeat(Box<Expr>, usize, Option<usize>),
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// A rule that is set later.
+    /// Adds a rule that is set later.
     pub(super) fn add(&mut self) -> RuleNumber {
         self.list.push(Expr::never());
         self.list.len() - 1
@@ -82,32 +82,32 @@ impl Rules {
         self.list.len()
     }
 
-    /// This, as a rule of its own.
+    /// Adds a rule for `expr` and returns a reference to it.
     fn rule_of(&mut self, expr: Expr) -> Expr {
         let rule = self.add();
         self.set(rule, expr);
         Expr::Rule(rule)
     }
 
-    /// An item so often at least, and at most.
+    /// Repeats an item at least `min` and at most `max` times.
     pub(super) fn repeat(&mut self, item: Expr, min: usize, max: Option<usize>) -> Expr {
-        // What is repeated is one rule, of which a grammar may repeat no more than so many.
+        // The repeated item is one rule, because the rules of all repetitions are bounded.
         let item = if matches!(item, Expr::Named(_) | Expr::Rule(_)) { item } else { self.rule_of(item) };
         let part = |min: usize, max: Option<usize>| Expr::Repeat(Box::new(item.clone()), min, max);
-        let left = max.filter(|&max| max < ENDLESS).map(|max| max.saturating_sub(min));
-        // Each is one rule, however often it is asked for: long bounds cost hardly more than short ones.
-        let whole = (min.max(left.unwrap_or(0)) >= PART).then(|| self.rule_of(part(PART, Some(PART))));
-        let mut parts: Vec<Expr> = whole.iter().cycle().take(min / PART).cloned().collect();
-        parts.push(part(min % PART, Some(min % PART)));
+        let left = max.filter(|&max| max < UNBOUNDED).map(|max| max.saturating_sub(min));
+        // Blocks of [`MAX_REPEAT`] repetitions share a rule: large bounds cost little more than small ones.
+        let whole = (min.max(left.unwrap_or(0)) >= MAX_REPEAT).then(|| self.rule_of(part(MAX_REPEAT, Some(MAX_REPEAT))));
+        let mut parts: Vec<Expr> = whole.iter().cycle().take(min / MAX_REPEAT).cloned().collect();
+        parts.push(part(min % MAX_REPEAT, Some(min % MAX_REPEAT)));
         let Some(left) = left else {
             parts.push(part(0, None));
             return Expr::Sequence(parts);
         };
-        // A part that is full, and more; or one that is not, and the end.
-        let mut rest = part(0, Some(left % PART));
-        if let Some(whole) = whole.filter(|_| left >= PART) {
-            let short = self.rule_of(part(0, Some(PART - 1)));
-            for _ in 0..left / PART {
+        // Either a full block and more, or an incomplete block and the end.
+        let mut rest = part(0, Some(left % MAX_REPEAT));
+        if let Some(whole) = whole.filter(|_| left >= MAX_REPEAT) {
+            let short = self.rule_of(part(0, Some(MAX_REPEAT - 1)));
+            for _ in 0..left / MAX_REPEAT {
                 rest = self.rule_of(Expr::Choice(vec![short.clone(), Expr::Sequence(vec![whole.clone(), rest])]));
             }
         }
@@ -115,34 +115,34 @@ impl Rules {
         Expr::Sequence(parts)
     }
 
-    /// A rule for the inside of a string whose text is in this table.
+    /// Adds rules for the inside of a string whose text the DFA accepts.
     pub(super) fn texts(&mut self, table: &Dfa) -> Expr {
         let first = self.list.len();
         for _ in &table.states {
             self.add();
         }
         for (number, state) in table.states.iter().enumerate() {
-            let next = state.next.iter().map(|(to, ranges)| Expr::Sequence(vec![spelt(ranges), Expr::Rule(first + to)]));
+            let next = state.next.iter().map(|(to, ranges)| Expr::Sequence(vec![escaped_class(ranges), Expr::Rule(first + to)]));
             let end = state.may_end.then(Expr::nothing);
             self.list[first + number] = Expr::Choice(end.into_iter().chain(next).collect());
         }
         Expr::Rule(first)
     }
 
-    /// The grammar in GBNF, which begins with `root`; `None` where no text is ever done.
+    /// Writes the grammar in GBNF, starting with `root`; `None` if no text matches.
     pub(super) fn gbnf(&self, root: RuleNumber) -> Option<String> {
         let is_live = self.live();
         if !is_live[root] {
             return None;
         }
         let mut gbnf = format!("root ::= r{root}\n");
-        let (mut is_met, mut todo) = (vec![false; self.list.len()], vec![root]);
-        while let Some(rule) = todo.pop() {
-            if std::mem::replace(&mut is_met[rule], true) {
+        let (mut is_written, mut pending) = (vec![false; self.list.len()], vec![root]);
+        while let Some(rule) = pending.pop() {
+            if std::mem::replace(&mut is_written[rule], true) {
                 continue;
             }
             let _ = write!(gbnf, "r{rule} ::= ");
-            self.list[rule].write(&is_live, false, &mut gbnf, &mut todo);
+            self.list[rule].write(&is_live, false, &mut gbnf, &mut pending);
             gbnf.push('\n');
         }
         for (name, text) in NAMED {
@@ -151,19 +151,19 @@ impl Rules {
         Some(gbnf)
     }
 
-    /// Which rules some text meets.
+    /// Returns for each rule whether it matches some text.
     fn live(&self) -> Vec<bool> {
         let mut is_live = vec![false; self.list.len()];
-        // Who asks for a rule is looked at again once the rule is known to be met.
-        let mut askers: Vec<Vec<RuleNumber>> = vec![Vec::new(); self.list.len()];
+        // When a rule becomes live, the rules that refer to it are checked again.
+        let mut referrers: Vec<Vec<RuleNumber>> = vec![Vec::new(); self.list.len()];
         for (number, expr) in self.list.iter().enumerate() {
-            expr.each_rule(&mut |rule| askers[rule].push(number));
+            expr.each_rule(&mut |rule| referrers[rule].push(number));
         }
-        let mut todo: Vec<RuleNumber> = (0..self.list.len()).rev().collect();
-        while let Some(number) = todo.pop() {
+        let mut pending: Vec<RuleNumber> = (0..self.list.len()).rev().collect();
+        while let Some(number) = pending.pop() {
             if !is_live[number] && self.list[number].is_live(&is_live) {
                 is_live[number] = true;
-                todo.extend(&askers[number]);
+                pending.extend(&referrers[number]);
             }
         }
         is_live
@@ -171,19 +171,19 @@ impl Rules {
 }
 
 impl Expr {
-    fn write(&self, is_live: &[bool], is_inner: bool, gbnf: &mut String, todo: &mut Vec<RuleNumber>) {
+    fn write(&self, is_live: &[bool], is_inner: bool, gbnf: &mut String, pending: &mut Vec<RuleNumber>) {
         match self {
             Self::Text(text) => literal(text, gbnf),
             Self::Class(ranges) => class(ranges, gbnf),
             Self::Named(name) => gbnf.push_str(name),
             Self::Rule(rule) => {
                 let _ = write!(gbnf, "r{rule}");
-                todo.push(*rule);
+                pending.push(*rule);
             }
             Self::Sequence(items) => {
                 for (i, item) in items.iter().enumerate() {
                     gbnf.push_str(if i > 0 { " " } else { "" });
-                    item.write(is_live, true, gbnf, todo);
+                    item.write(is_live, true, gbnf, pending);
                 }
             }
             Self::Choice(choices) => {
@@ -193,16 +193,16 @@ impl Expr {
                 gbnf.push_str(if is_inner && !is_one { "(" } else { "" });
                 for (i, choice) in first.into_iter().chain(live).enumerate() {
                     gbnf.push_str(if i > 0 { " | " } else { "" });
-                    choice.write(is_live, is_inner && is_one, gbnf, todo);
+                    choice.write(is_live, is_inner && is_one, gbnf, pending);
                 }
                 gbnf.push_str(if is_inner && !is_one { ")" } else { "" });
             }
             Self::Repeat(item, min, max) if !item.is_live(is_live) || *max == Some(0) => {
-                debug_assert!(*min == 0, "what is never met is asked for");
+                debug_assert!(*min == 0, "an item that never matches is optional");
                 gbnf.push_str("\"\"");
             }
             Self::Repeat(item, min, max) => {
-                item.write(is_live, true, gbnf, todo);
+                item.write(is_live, true, gbnf, pending);
                 let _ = match (min, max) {
                     (1, Some(1)) => Ok(()),
                     (0, None) => write!(gbnf, "*"),
@@ -236,8 +236,8 @@ impl Expr {
     }
 }
 
-/// One of these characters, as it is spelt in a string of JSON.
-fn spelt(ranges: &Ranges) -> Expr {
+/// One of these characters, escaped as in a JSON string.
+fn escaped_class(ranges: &Ranges) -> Expr {
     let mut choices = Vec::new();
     let mut plain = Vec::new();
     for &(low, high) in ranges {
@@ -261,7 +261,7 @@ fn spelt(ranges: &Ranges) -> Expr {
     Expr::Choice(choices)
 }
 
-/// Writes a character as it is in a string of JSON.
+/// Writes a character as in a JSON string.
 fn escape(character: char, out: &mut String) {
     match character {
         '"' | '\\' => out.extend(['\\', character]),
@@ -277,7 +277,7 @@ fn escape(character: char, out: &mut String) {
     }
 }
 
-/// A text as JSON.
+/// A text as a JSON string.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = "\"".to_owned();
     text.chars().for_each(|character| escape(character, &mut out));
@@ -285,7 +285,7 @@ pub(super) fn quoted(text: &str) -> String {
     out
 }
 
-/// A text in GBNF.
+/// Writes a text as a GBNF literal.
 fn literal(text: &str, gbnf: &mut String) {
     gbnf.push('"');
     for character in text.chars() {

@@ -1,9 +1,9 @@
-//! What a schema says by itself.
+//! The constraints of a single schema.
 
 use std::rc::Rc;
 
 use super::super::json::{Value, ValueKind};
-use super::super::parse_error::shown;
+use super::super::parse_error::excerpt;
 use super::pattern::{self, Node};
 use super::shape::{
     ARRAY, Arrays, BOOLEAN, Block, Contains, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, STRING, Shape, Types,
@@ -11,8 +11,8 @@ use super::shape::{
 };
 use super::{MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, Refusal, refuse};
 
-/// The shape of what fits a schema, without the schemas beside it that it refers to or combines; `None` where nothing does.
-pub(super) fn own(schema: &Value) -> Result<Option<Shape<'_>>, Refusal> {
+/// The shape of the values that fit a schema, without the schemas that it refers to or combines; `None` if no value fits.
+pub(super) fn own_shape(schema: &Value) -> Result<Option<Shape<'_>>, Refusal> {
     let mut shape = Shape::default();
     if let Some(value) = schema.get("type").filter(|value| value.kind != ValueKind::Null) {
         shape.types = types(value)?;
@@ -57,8 +57,8 @@ fn number<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
 fn string<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
     (shape.string.min, shape.string.max) = counts(schema, "minLength", "maxLength")?;
     if let Some(pattern) = schema.get("pattern") {
-        for (node, must) in lookaheads(pattern)? {
-            shape.string.patterns.push((node, must, pattern.at));
+        for (node, must_match) in lookaheads(pattern)? {
+            shape.string.patterns.push((node, must_match, pattern.at));
         }
     }
     if let Some(format) = schema.get("format") {
@@ -67,8 +67,8 @@ fn string<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
             shape.string.formats.push(name);
         }
     }
-    let is_said = ["minLength", "maxLength", "pattern"].iter().any(|name| schema.get(name).is_some());
-    shape.mentioned |= if is_said || !shape.string.formats.is_empty() { STRING } else { 0 };
+    let constraining_keywords = ["minLength", "maxLength", "pattern"].iter().any(|name| schema.get(name).is_some());
+    shape.mentioned |= if constraining_keywords || !shape.string.formats.is_empty() { STRING } else { 0 };
     Ok(())
 }
 
@@ -87,7 +87,7 @@ fn array<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
     let rest = if listed.is_some() { schema.get("additionalItems") } else { items };
     if let Some(rest) = rest {
         array.rest = part(rest);
-        (array.is_rest_said, array.is_evaluated) = (true, true);
+        (array.has_rest_schema, array.is_evaluated) = (true, true);
     }
     if let Some(contains) = schema.get("contains") {
         let (min, max) = counts(schema, "minContains", "maxContains")?;
@@ -100,8 +100,8 @@ fn array<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
         Some(value) if value.kind != ValueKind::Bool(false) => return refuse(value, "uniqueItems must be true or false"),
         _ => {}
     }
-    let is_said = ["items", "prefixItems", "minItems", "maxItems", "contains", "uniqueItems", "unevaluatedItems"];
-    shape.mentioned |= if is_said.iter().any(|name| schema.get(name).is_some()) { ARRAY } else { 0 };
+    let constraining_keywords = ["items", "prefixItems", "minItems", "maxItems", "contains", "uniqueItems", "unevaluatedItems"];
+    shape.mentioned |= if constraining_keywords.iter().any(|name| schema.get(name).is_some()) { ARRAY } else { 0 };
     Ok(())
 }
 
@@ -146,7 +146,7 @@ fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
     let (min, max) = counts(schema, "minProperties", "maxProperties")?;
     object.min = schema.get("minProperties").map(|value| (min, value.at));
     object.max = max;
-    let is_said = [
+    let constraining_keywords = [
         "properties",
         "patternProperties",
         "additionalProperties",
@@ -156,7 +156,7 @@ fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
         "maxProperties",
         "unevaluatedProperties",
     ];
-    shape.mentioned |= if is_said.iter().any(|name| schema.get(name).is_some()) { OBJECT } else { 0 };
+    shape.mentioned |= if constraining_keywords.iter().any(|name| schema.get(name).is_some()) { OBJECT } else { 0 };
     Ok(())
 }
 
@@ -167,7 +167,7 @@ fn check_n_properties(n: usize, at: &Value) -> Result<(), Refusal> {
     refuse(at, format!("the object has {n} properties; at most {MAX_PROPERTIES} may be named"))
 }
 
-/// Two numbers of things, the second of which is not below the first.
+/// A minimum and a maximum, checked against each other.
 fn counts(schema: &Value, min: &str, max: &str) -> Result<(usize, Option<usize>), Refusal> {
     let (least, most) = (count(schema, min)?.unwrap_or(0), count(schema, max)?);
     match (schema.get(min), most) {
@@ -205,7 +205,7 @@ pub(super) fn types(value: &Value) -> Result<Types, Refusal> {
         Some("object") => Ok(OBJECT),
         Some(name) => {
             let known = "object, array, string, integer, number, boolean and null";
-            refuse(value, format!("there is no type '{}'; there are {known}", shown(name)))
+            refuse(value, format!("there is no type '{}'; there are {known}", excerpt(name)))
         }
         None => refuse(value, "type must be a string or a list of strings"),
     };
@@ -228,13 +228,14 @@ fn values(schema: &Value) -> Result<Option<Vec<&Value>>, Refusal> {
     Ok(values)
 }
 
-/// A bound of a number.
+/// The bound of a number and its position.
 fn bound<'a>(schema: &'a Value, name: &str) -> Result<Option<(&'a Value, f64)>, Refusal> {
     let Some(value) = schema.get(name) else { return Ok(None) };
     let is_low = name == "minimum" || name == "exclusiveMinimum";
     match value.number() {
         None => refuse(value, format!("{name} must be a number")),
-        // Above the numbers that are written, an upper bound asks for nothing, as a lower one does below them.
+        // Absolute values of generated numbers are below 10¹⁵: an upper bound above that is no constraint, nor is a lower bound
+        // below −10¹⁵.
         Some(number) if is_low && number > 1e15 || !is_low && number < -1e15 => {
             refuse(value, format!("{name} cannot be held to beyond 10¹⁵ and −10¹⁵"))
         }
@@ -242,18 +243,18 @@ fn bound<'a>(schema: &'a Value, name: &str) -> Result<Option<(&'a Value, f64)>, 
     }
 }
 
-/// A pattern: what must be met of it, or must not.
+/// A pattern as expressions, each with whether it must match.
 pub(super) fn lookaheads(pattern: &Value) -> Result<Vec<(Rc<Node>, bool)>, Refusal> {
     let text = text(pattern, "pattern")?;
     check_pattern(text, pattern)?;
-    let parts = pattern::read_with_lookaheads(text).or_else(|why| unheld(text, pattern, &why))?;
-    Ok(parts.into_iter().map(|(node, must)| (Rc::new(node), must)).collect())
+    let parts = pattern::read_with_lookaheads(text).or_else(|why| refuse_pattern(text, pattern, &why))?;
+    Ok(parts.into_iter().map(|(node, must_match)| (Rc::new(node), must_match)).collect())
 }
 
-/// A pattern of names, which stands where `at` is.
+/// A pattern of property names, at the position of `at`.
 fn node(text: &str, at: &Value) -> Result<Rc<Node>, Refusal> {
     check_pattern(text, at)?;
-    pattern::read(text).map(Rc::new).or_else(|why| unheld(text, at, &why))
+    pattern::read(text).map(Rc::new).or_else(|why| refuse_pattern(text, at, &why))
 }
 
 fn check_pattern(text: &str, at: &Value) -> Result<(), Refusal> {
@@ -263,6 +264,6 @@ fn check_pattern(text: &str, at: &Value) -> Result<(), Refusal> {
     refuse(at, format!("the pattern of {} bytes is longer than {MAX_PATTERN_BYTES} bytes", text.len()))
 }
 
-fn unheld<T>(text: &str, at: &Value, why: &str) -> Result<T, Refusal> {
-    refuse(at, format!("the pattern {:?} cannot be held to: {why}", shown(text)))
+fn refuse_pattern<T>(text: &str, at: &Value, why: &str) -> Result<T, Refusal> {
+    refuse(at, format!("the pattern {:?} cannot be held to: {why}", excerpt(text)))
 }

@@ -1,9 +1,9 @@
-//! The contrary of a schema.
+//! Negations of schemas.
 
 use std::rc::Rc;
 
 use super::super::json::{Value, ValueKind};
-use super::alternatives::{Reader, SchemaAlternatives, check_ways, list};
+use super::alternatives::{Reader, SchemaAlternatives, check_n_alternatives, list};
 use super::automaton;
 use super::keywords::{count, lookaheads, types};
 use super::pattern::Node;
@@ -13,29 +13,29 @@ use super::shape::{
 use super::{Refusal, refuse};
 
 impl<'a> Reader<'a> {
-    /// The ways in which a value does not fit.
-    pub(super) fn others(&mut self, schema: &'a Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+    /// The alternatives of a value that does not fit.
+    pub(super) fn complement(&mut self, schema: &'a Value) -> Result<SchemaAlternatives<'a>, Refusal> {
         let members = match &schema.kind {
             ValueKind::Bool(true) => return Ok(SchemaAlternatives::none()),
             ValueKind::Bool(false) => return Ok(SchemaAlternatives::anything()),
             ValueKind::Object(members) => members,
             _ => return refuse(schema, "a schema must be an object, as {\"type\": \"string\"} is, or true or false"),
         };
-        // It must be right as it stands too.
-        self.plain(schema)?;
-        let mut ways = SchemaAlternatives::none();
+        // The schema must also be valid without the negation.
+        self.alternatives_of(schema)?;
+        let mut alternatives = SchemaAlternatives::none();
         for (keyword, value) in members {
-            if let Some(more) = self.other(schema, keyword, value)? {
-                ways.or(&more);
-                check_ways(ways.shapes.len(), schema)?;
+            if let Some(more) = self.negated_keyword(schema, keyword, value)? {
+                alternatives.or(&more);
+                check_n_alternatives(alternatives.shapes.len(), schema)?;
             }
         }
-        ways.shapes.retain(|shape| shape.types != 0);
-        Ok(ways)
+        alternatives.shapes.retain(|shape| shape.types != 0);
+        Ok(alternatives)
     }
 
-    /// The ways in which a value does not fit one keyword of a schema; `None` where the keyword asks for nothing.
-    fn other(
+    /// The alternatives that do not fit one keyword of a schema; `None` if the keyword is no constraint.
+    fn negated_keyword(
         &mut self,
         schema: &'a Value,
         keyword: &'a str,
@@ -45,7 +45,9 @@ impl<'a> Reader<'a> {
             "type" if value.kind != ValueKind::Null => {
                 SchemaAlternatives::one(Shape { types: ALL & !types(value)?, is_typed: true, ..Shape::default() })
             }
-            "enum" | "const" => other_values(value.items().filter(|_| keyword == "enum").unwrap_or(std::slice::from_ref(value))),
+            "enum" | "const" => {
+                all_values_except(value.items().filter(|_| keyword == "enum").unwrap_or(std::slice::from_ref(value)))
+            }
             "minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum" => {
                 let mut shape = Shape { types: NUMBER, is_typed: true, ..Shape::default() };
                 let (bound, strict) = (value.number().unwrap_or_default(), !keyword.starts_with('e'));
@@ -58,15 +60,15 @@ impl<'a> Reader<'a> {
                 SchemaAlternatives::one(shape)
             }
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" => {
-                other_count(schema, keyword)?
+                unmet_count(schema, keyword)?
             }
             "pattern" => {
-                let unmet = |(node, must): (Rc<Node>, bool)| {
+                let negated_pattern = |(node, must_match): (Rc<Node>, bool)| {
                     let mut shape = Shape { types: STRING, is_typed: true, ..Shape::default() };
-                    shape.string.patterns.push((node, !must, value.at));
+                    shape.string.patterns.push((node, !must_match, value.at));
                     shape
                 };
-                SchemaAlternatives { shapes: lookaheads(value)?.into_iter().map(unmet).collect(), is_exact: true }
+                SchemaAlternatives { shapes: lookaheads(value)?.into_iter().map(negated_pattern).collect(), is_exact: true }
             }
             "items" if schema.get("prefixItems").is_none() && value.items().is_none() => {
                 let mut shape = Shape { types: ARRAY, is_typed: true, ..Shape::default() };
@@ -77,14 +79,14 @@ impl<'a> Reader<'a> {
             "contains" if schema.get("minContains").is_none() && schema.get("maxContains").is_none() => {
                 let mut shape = Shape { types: ARRAY, is_typed: true, ..Shape::default() };
                 shape.array.rest = vec![Part { schema: value, is_negated: true }];
-                shape.array.is_rest_said = true;
+                shape.array.has_rest_schema = true;
                 SchemaAlternatives::one(shape)
             }
             "properties" => {
                 let properties = value.members().unwrap_or_default().iter();
                 let other = |(name, property): &'a (String, Value)| {
                     let parts = vec![Part { schema: property, is_negated: true }];
-                    let mut shape = other_property(name, parts);
+                    let mut shape = unmet_property(name, parts);
                     shape.object.require(name);
                     shape
                 };
@@ -92,14 +94,14 @@ impl<'a> Reader<'a> {
             }
             "required" => {
                 let names = value.items().unwrap_or_default().iter().filter_map(Value::text);
-                SchemaAlternatives { shapes: names.map(|name| other_property(name, part(&NEVER))).collect(), is_exact: true }
+                SchemaAlternatives { shapes: names.map(|name| unmet_property(name, part(&NEVER))).collect(), is_exact: true }
             }
-            "allOf" => self.other_of_all(list(schema, "allOf")?)?,
-            "anyOf" => self.none_of(list(schema, "anyOf")?, schema)?,
+            "allOf" => self.not_all_of(list(schema, "allOf")?)?,
+            "anyOf" => self.not_any_of(list(schema, "anyOf")?, schema)?,
             "oneOf" => self.not_one_of(list(schema, "oneOf")?, schema)?,
             "not" => {
-                let ways = (*self.plain(value)?).clone();
-                contrary(ways, value)?
+                let alternatives = (*self.alternatives_of(value)?).clone();
+                drop_annotations(alternatives, value)?
             }
             "$ref" => {
                 let target = self.target(value)?;
@@ -136,58 +138,58 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    fn other_of_all(&mut self, parts: &'a [Value]) -> Result<SchemaAlternatives<'a>, Refusal> {
-        let mut ways = SchemaAlternatives::none();
+    fn not_all_of(&mut self, parts: &'a [Value]) -> Result<SchemaAlternatives<'a>, Refusal> {
+        let mut alternatives = SchemaAlternatives::none();
         for part in parts {
-            ways.or(&*self.negated(part)?);
-            check_ways(ways.shapes.len(), part)?;
+            alternatives.or(&*self.negated(part)?);
+            check_n_alternatives(alternatives.shapes.len(), part)?;
         }
-        Ok(ways)
+        Ok(alternatives)
     }
 
-    fn none_of(&mut self, parts: &'a [Value], at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
-        let mut ways = SchemaAlternatives::anything();
+    fn not_any_of(&mut self, parts: &'a [Value], at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+        let mut alternatives = SchemaAlternatives::anything();
         for part in parts {
             let more = self.negated(part)?;
-            ways = self.intersection(&ways, &more, at)?;
+            alternatives = self.intersection(&alternatives, &more, at)?;
         }
-        Ok(ways)
+        Ok(alternatives)
     }
 
     fn not_one_of(&mut self, parts: &'a [Value], at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
-        let mut ways = self.none_of(parts, at)?;
+        let mut alternatives = self.not_any_of(parts, at)?;
         for (one, part) in parts.iter().enumerate() {
             for other in &parts[one + 1..] {
-                let (mine, theirs) = (self.plain(part)?, self.plain(other)?);
+                let (mine, theirs) = (self.alternatives_of(part)?, self.alternatives_of(other)?);
                 let both = self.intersection(&mine, &theirs, at)?;
-                ways.or(&contrary(both, at)?);
-                check_ways(ways.shapes.len(), at)?;
+                alternatives.or(&drop_annotations(both, at)?);
+                check_n_alternatives(alternatives.shapes.len(), at)?;
             }
         }
-        Ok(ways)
+        Ok(alternatives)
     }
 }
 
-/// Ways that `unevaluatedProperties` and `unevaluatedItems` know nothing of.
-fn contrary<'a>(mut ways: SchemaAlternatives<'a>, at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
-    for shape in &mut ways.shapes {
+/// Drops the annotations of a schema, since `unevaluatedProperties` and `unevaluatedItems` ignore annotations inside `not`.
+fn drop_annotations<'a>(mut alternatives: SchemaAlternatives<'a>, at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
+    for shape in &mut alternatives.shapes {
         if !shape.array.prefix.is_empty() {
             return refuse(at, "the contrary of a schema with prefixItems cannot be held to, as this schema is used");
         }
         shape.array.is_evaluated = false;
-        shape.object.blocks.iter_mut().for_each(|block| block.is_contrary = true);
+        shape.object.blocks.iter_mut().for_each(|block| block.is_negation = true);
     }
-    Ok(ways)
+    Ok(alternatives)
 }
 
-fn other_property<'a>(name: &'a str, parts: Parts<'a>) -> Shape<'a> {
+fn unmet_property<'a>(name: &'a str, parts: Parts<'a>) -> Shape<'a> {
     let mut shape = Shape { types: OBJECT, is_typed: true, ..Shape::default() };
-    let block = Block { properties: vec![(name, parts)], is_contrary: true, ..Block::default() };
+    let block = Block { properties: vec![(name, parts)], is_negation: true, ..Block::default() };
     shape.object.blocks.push(block);
     shape
 }
 
-fn other_count<'a>(schema: &'a Value, keyword: &str) -> Result<SchemaAlternatives<'a>, Refusal> {
+fn unmet_count<'a>(schema: &'a Value, keyword: &str) -> Result<SchemaAlternatives<'a>, Refusal> {
     let n = count(schema, keyword)?.unwrap_or(0);
     let is_min = keyword.starts_with("min");
     if is_min && n == 0 {
@@ -206,39 +208,40 @@ fn other_count<'a>(schema: &'a Value, keyword: &str) -> Result<SchemaAlternative
     Ok(SchemaAlternatives::one(shape))
 }
 
-/// The ways to be none of these values.
-fn other_values<'a>(values: &'a [Value]) -> SchemaAlternatives<'a> {
-    let mut named = values.iter().fold(0, |types, value| types | type_of(value));
-    named |= if named & NUMBER != 0 { NUMBER } else { 0 };
-    let typed = |types| Shape { types, is_typed: true, ..Shape::default() };
-    let mut ways = SchemaAlternatives { shapes: vec![typed(ALL & !named)], is_exact: named & (ARRAY | OBJECT) == 0 };
-    if named & BOOLEAN != 0 {
-        let left: Vec<&'a Value> = BOOLEANS.iter().filter(|value| values.iter().all(|other| other.kind != value.kind)).collect();
-        if !left.is_empty() {
-            ways.shapes.push(Shape { values: Some(left), ..typed(BOOLEAN) });
+/// The alternatives of all values except these.
+fn all_values_except<'a>(values: &'a [Value]) -> SchemaAlternatives<'a> {
+    let mut named_types = values.iter().fold(0, |types, value| types | type_of(value));
+    named_types |= if named_types & NUMBER != 0 { NUMBER } else { 0 };
+    let shape_of = |types| Shape { types, is_typed: true, ..Shape::default() };
+    let mut alternatives =
+        SchemaAlternatives { shapes: vec![shape_of(ALL & !named_types)], is_exact: named_types & (ARRAY | OBJECT) == 0 };
+    if named_types & BOOLEAN != 0 {
+        let rest: Vec<&'a Value> = BOOLEANS.iter().filter(|value| values.iter().all(|other| other.kind != value.kind)).collect();
+        if !rest.is_empty() {
+            alternatives.shapes.push(Shape { values: Some(rest), ..shape_of(BOOLEAN) });
         }
     }
-    if named & STRING != 0 {
-        let mut shape = typed(STRING);
+    if named_types & STRING != 0 {
+        let mut shape = shape_of(STRING);
         let names = values.iter().filter_map(Value::text).map(automaton::literal);
         shape.string.patterns.push((Rc::new(Node::Choice(names.collect())), false, 0));
-        ways.shapes.push(shape);
+        alternatives.shapes.push(shape);
     }
     let mut numbers: Vec<f64> = values.iter().filter_map(Value::number).collect();
     numbers.sort_by(f64::total_cmp);
     if numbers.iter().any(|number| number.abs() >= 1e15) {
-        ways.is_exact = false;
+        alternatives.is_exact = false;
     } else if !numbers.is_empty() {
-        for place in 0..=numbers.len() {
-            let mut shape = typed(NUMBER);
-            if place > 0 {
-                shape.number.at_least(numbers[place - 1], true);
+        for index in 0..=numbers.len() {
+            let mut shape = shape_of(NUMBER);
+            if index > 0 {
+                shape.number.at_least(numbers[index - 1], true);
             }
-            if place < numbers.len() {
-                shape.number.at_most(numbers[place], true);
+            if index < numbers.len() {
+                shape.number.at_most(numbers[index], true);
             }
-            ways.shapes.push(shape);
+            alternatives.shapes.push(shape);
         }
     }
-    ways
+    alternatives
 }

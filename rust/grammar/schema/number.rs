@@ -1,41 +1,41 @@
-//! Which numbers fit their bounds, digit by digit.
+//! Compiles the bounds and divisors of numbers to rules, digit by digit.
 
 use std::collections::HashMap;
 
 use super::grammar::{Expr, RuleNumber, Rules};
 
-/// Most digits of a number that has bounds, so that no two of them are the same to who reads them as binary numbers.
+/// Most digits of a number with bounds, so that distinct numbers stay distinct as binary floating-point numbers.
 const MAX_DIGITS: usize = 15;
 
-/// Bounds from here on are above or below all numbers of so many digits.
+/// The smallest number with more than [`MAX_DIGITS`] digits: bounds beyond it are no constraint or cannot be met.
 pub(super) const LARGEST: f64 = 1e15;
 
-/// Most remainders that are told apart.
+/// Most distinct remainders.
 const MAX_DIVISOR: u64 = 1_000;
 
-/// Most places of the numbers of one grammar.
-const MAX_PLACES_KNOWN: usize = 20_000;
+/// Most digit states of one number.
+const MAX_STATES: usize = 20_000;
 
-/// Most digits after the point of a bound.
-const MAX_PLACES: usize = 40;
+/// Most digits of a bound after the decimal point.
+const MAX_DECIMALS: usize = 40;
 
-/// Which numbers are written.
+/// The kind of the generated numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NumberKind {
     Any,
     Integer,
-    /// Those that are no integers.
+    /// Numbers that are not integers.
     Fraction,
 }
 
-/// What a number is asked for.
+/// The constraints on a number.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct NumberConstraint {
-    /// Least, and whether it must be above that.
+    /// The lower bound, and whether it is exclusive.
     pub(super) least: Option<(f64, bool)>,
-    /// Most, and whether it must be below that.
+    /// The upper bound, and whether it is exclusive.
     pub(super) most: Option<(f64, bool)>,
-    /// What it must be a multiple of.
+    /// The number must be a multiple of each of these.
     pub(super) divisors: Vec<f64>,
 }
 
@@ -69,30 +69,30 @@ impl NumberConstraint {
         }
     }
 
-    /// Whether this number fits; of multiples, only what is surely one is.
+    /// Returns whether it is certain that this number fits.
     pub(super) fn fits(&self, number: f64) -> bool {
         let is_above = self.least.is_none_or(|(bound, strict)| number > bound || number >= bound && !strict);
         let is_below = self.most.is_none_or(|(bound, strict)| number < bound || number <= bound && !strict);
         is_above && is_below && self.is_multiple(number)
     }
 
-    /// Whether no number fits, or no integer.
+    /// Returns whether no number fits, or no integer.
     pub(super) fn is_empty(&self, is_integer: bool) -> bool {
-        let (Some((low, over)), Some((high, under))) = (self.least, self.most) else { return false };
+        let (Some((low, is_low_strict)), Some((high, is_high_strict))) = (self.least, self.most) else { return false };
         if !is_integer {
-            return low > high || low >= high && (over || under);
+            return low > high || low >= high && (is_low_strict || is_high_strict);
         }
-        let first = if over { low.floor() + 1.0 } else { low.ceil() };
-        let last = if under { high.ceil() - 1.0 } else { high.floor() };
+        let first = if is_low_strict { low.floor() + 1.0 } else { low.ceil() };
+        let last = if is_high_strict { high.ceil() - 1.0 } else { high.floor() };
         first > last
     }
 
-    /// The grammar of the numbers that fit; the error says what they cannot be held to.
+    /// Compiles the numbers that fit; the error names the unsupported constraint.
     pub(super) fn expr(&self, kind: NumberKind, rules: &mut Rules) -> Result<Expr, String> {
         let is_integer = kind == NumberKind::Integer;
         let mut step = self.step()?;
         if let Some((divisor, places)) = step.filter(|_| is_integer) {
-            // An integer is a multiple of 1 too.
+            // An integer is a multiple of 1, too.
             let unit = scale(1, places).ok_or_else(too_fine)?;
             let together = lcm(divisor, unit).ok_or_else(too_fine)?;
             step = Some((together / unit, 0));
@@ -114,14 +114,14 @@ impl NumberConstraint {
         Ok(Expr::Choice(choices))
     }
 
-    /// What the number must be a multiple of: an integer, over so many powers of ten.
+    /// The combined divisor: an integer, divided by a power of ten.
     fn step(&self) -> Result<Option<(u64, usize)>, String> {
         let mut step = None;
         for &divisor in &self.divisors {
             let (whole, places) = scaled(divisor).ok_or_else(too_fine)?;
-            let (before, places_before) = step.unwrap_or((whole, places));
-            let most = places.max(places_before);
-            let both = scale(whole, most - places).zip(scale(before, most - places_before));
+            let (previous, previous_places) = step.unwrap_or((whole, places));
+            let most = places.max(previous_places);
+            let both = scale(whole, most - places).zip(scale(previous, most - previous_places));
             step = Some((both.and_then(|(one, other)| lcm(one, other)).ok_or_else(too_fine)?, most));
         }
         Ok(step)
@@ -135,7 +135,7 @@ impl NumberConstraint {
             return false;
         }
         let all = whole.iter().chain(&after).copied().chain(std::iter::repeat_n(0, places - after.len()));
-        all.fold(0, |rest, digit| (u128::from(digit) + 10 * rest) % u128::from(divisor)) == 0
+        all.fold(0, |remainder, digit| (u128::from(digit) + 10 * remainder) % u128::from(divisor)) == 0
     }
 }
 
@@ -145,7 +145,7 @@ fn too_fine() -> String {
     )
 }
 
-/// The digits of a number before and after the point.
+/// The digits of a number before and after the decimal point.
 fn digits(number: f64) -> (Vec<u8>, Vec<u8>) {
     let text = number.abs().to_string();
     let (whole, after) = text.split_once('.').unwrap_or((&text, ""));
@@ -153,7 +153,7 @@ fn digits(number: f64) -> (Vec<u8>, Vec<u8>) {
     (digits(whole), digits(after))
 }
 
-/// A number above 0 as an integer over so many powers of ten.
+/// A positive number as an integer and the power of ten that divides it.
 fn scaled(number: f64) -> Option<(u64, usize)> {
     let (whole, after) = digits(number);
     let is_short = whole.len() + after.len() <= MAX_DIGITS + 1;
@@ -173,7 +173,7 @@ fn lcm(one: u64, other: u64) -> Option<u64> {
     (one / a).checked_mul(other)
 }
 
-/// A bound: its digits before and after the point, and whether it is left out itself.
+/// A bound: its digits before and after the decimal point, and whether it is exclusive.
 struct Bound {
     whole: Vec<u8>,
     after: Vec<u8>,
@@ -183,59 +183,59 @@ struct Bound {
 impl Bound {
     fn new((number, strict): (f64, bool)) -> Result<Self, String> {
         let (whole, after) = digits(number);
-        if after.len() > MAX_PLACES {
-            return Err(format!("the bound {number} has more than {MAX_PLACES} digits after its point"));
+        if after.len() > MAX_DECIMALS {
+            return Err(format!("the bound {number} has more than {MAX_DECIMALS} digits after its point"));
         }
         Ok(Self { whole, after, strict })
     }
 
-    /// The digit that is so far behind the point.
-    fn after(&self, place: usize) -> u8 {
-        self.after.get(place).copied().unwrap_or(0)
+    /// The digit at this index after the decimal point.
+    fn after(&self, index: usize) -> u8 {
+        self.after.get(index).copied().unwrap_or(0)
     }
 
-    /// Whether nothing but zeros follow so many digits behind the point.
-    fn is_done(&self, place: usize) -> bool {
-        self.after.iter().skip(place).all(|&digit| digit == 0)
+    /// Returns whether all digits from this index after the decimal point on are 0.
+    fn is_zero_from(&self, index: usize) -> bool {
+        self.after.iter().skip(index).all(|&digit| digit == 0)
     }
 }
 
-/// The numbers between two bounds that are not below 0.
+/// The numbers between two non-negative bounds.
 struct Digits {
     least: Bound,
     most: Option<Bound>,
     divisor: u64,
-    /// Digits after the point of what the divisor is over; `None` where there is no divisor.
+    /// The divisor's power of ten; `None` without a divisor.
     places: Option<usize>,
     kind: NumberKind,
-    known: HashMap<DigitState, RuleNumber>,
+    rules_by_state: HashMap<DigitState, RuleNumber>,
 }
 
-/// Where a number is that is read digit by digit.
+/// The state of a number that is generated digit by digit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct DigitState {
-    /// Digits before the point, while the number is as one of its bounds up to here; 0 afterwards.
+    /// Digits before the decimal point while the number equals one of its bounds so far; 0 otherwise.
     n_whole: usize,
-    /// How many of these are still to come.
+    /// Number of digits before the decimal point that are missing.
     n_left: usize,
-    /// Digits after the point.
+    /// Number of digits after the decimal point so far.
     n_after: usize,
     most_after: usize,
-    /// The number is as its lower bound, or its upper one, up to here.
+    /// True if the number equals its lower or its upper bound so far.
     is_least: bool,
     is_most: bool,
-    /// There is nothing but zeros behind the point.
+    /// True if all digits after the decimal point are 0.
     is_whole: bool,
-    /// What is left over by the divisor.
-    rest: u64,
+    /// The remainder modulo the divisor.
+    remainder: u64,
 }
 
 impl Digits {
     fn new(least: (f64, bool), most: Option<(f64, bool)>, step: Option<(u64, usize)>, kind: NumberKind) -> Result<Self, String> {
-        // Above all numbers that are written there is no bound.
+        // Above all generated numbers, an upper bound is no constraint.
         let most = most.filter(|&(bound, _)| bound < LARGEST).map(Bound::new).transpose()?;
         let (divisor, places) = step.map_or((1, None), |(divisor, places)| (divisor, Some(places)));
-        Ok(Self { least: Bound::new(least)?, most, divisor, places, kind, known: HashMap::new() })
+        Ok(Self { least: Bound::new(least)?, most, divisor, places, kind, rules_by_state: HashMap::new() })
     }
 
     fn expr(mut self, rules: &mut Rules) -> Result<Expr, String> {
@@ -248,34 +248,34 @@ impl Digits {
                 continue;
             }
             let (is_least, is_most) = (n_whole == self.least.whole.len(), n_whole == n_most);
-            let place =
-                DigitState { n_whole, n_left: n_whole, n_after: 0, most_after, is_least, is_most, is_whole: true, rest: 0 };
-            choices.push(self.digit(place, true, rules)?);
+            let state =
+                DigitState { n_whole, n_left: n_whole, n_after: 0, most_after, is_least, is_most, is_whole: true, remainder: 0 };
+            choices.push(self.digit(state, true, rules)?);
         }
         Ok(Expr::Choice(choices))
     }
 
-    /// One more digit, before the point or after it.
-    fn digit(&mut self, place: DigitState, is_first: bool, rules: &mut Rules) -> Result<Expr, String> {
+    /// Compiles one more digit, before or after the decimal point.
+    fn digit(&mut self, state: DigitState, is_first: bool, rules: &mut Rules) -> Result<Expr, String> {
         let mut choices: Vec<(RuleNumber, Vec<(u32, u32)>)> = Vec::new();
-        let before = place.n_whole.wrapping_sub(place.n_left);
-        let digit_of = |bound: &Bound| if place.n_left > 0 { bound.whole[before] } else { bound.after(place.n_after) };
-        let low = if place.is_least { digit_of(&self.least) } else { 0 };
-        let low = if is_first && place.n_left > 1 { low.max(1) } else { low };
-        let high = self.most.as_ref().filter(|_| place.is_most).map_or(9, digit_of);
+        let index = state.n_whole.wrapping_sub(state.n_left);
+        let digit_of = |bound: &Bound| if state.n_left > 0 { bound.whole[index] } else { bound.after(state.n_after) };
+        let low = if state.is_least { digit_of(&self.least) } else { 0 };
+        let low = if is_first && state.n_left > 1 { low.max(1) } else { low };
+        let high = self.most.as_ref().filter(|_| state.is_most).map_or(9, digit_of);
         for digit in low..=high {
-            let is_least = place.is_least && digit == digit_of(&self.least);
-            let is_most = place.is_most && self.most.as_ref().is_some_and(|most| digit == digit_of(most));
+            let is_least = state.is_least && digit == digit_of(&self.least);
+            let is_most = state.is_most && self.most.as_ref().is_some_and(|most| digit == digit_of(most));
             let next = DigitState {
-                n_whole: if is_least || is_most { place.n_whole } else { 0 },
-                n_left: place.n_left.saturating_sub(1),
-                n_after: place.n_after + usize::from(place.n_left == 0),
+                n_whole: if is_least || is_most { state.n_whole } else { 0 },
+                n_left: state.n_left.saturating_sub(1),
+                n_after: state.n_after + usize::from(state.n_left == 0),
                 is_least,
                 is_most,
-                // Where this is of no matter, it is not told apart.
-                is_whole: place.is_whole && (self.kind != NumberKind::Fraction || place.n_left > 0 || digit == 0),
-                rest: (10 * place.rest + u64::from(digit)) % self.divisor,
-                ..place
+                // Constant when it does not matter, so that equivalent states are shared.
+                is_whole: state.is_whole && (self.kind != NumberKind::Fraction || state.n_left > 0 || digit == 0),
+                remainder: (10 * state.remainder + u64::from(digit)) % self.divisor,
+                ..state
             };
             let (rule, code) = (self.rule(next, rules)?, u32::from(b'0' + digit));
             match choices.last_mut() {
@@ -287,26 +287,26 @@ impl Digits {
         Ok(Expr::Choice(choices.into_iter().map(choice).collect()))
     }
 
-    /// What may follow.
-    fn rule(&mut self, place: DigitState, rules: &mut Rules) -> Result<RuleNumber, String> {
-        if let Some(&rule) = self.known.get(&place) {
+    /// Returns the rule of what may follow `state`.
+    fn rule(&mut self, state: DigitState, rules: &mut Rules) -> Result<RuleNumber, String> {
+        if let Some(&rule) = self.rules_by_state.get(&state) {
             return Ok(rule);
         }
-        if self.known.len() > MAX_PLACES_KNOWN {
+        if self.rules_by_state.len() > MAX_STATES {
             return Err(too_fine());
         }
         let rule = rules.add();
-        self.known.insert(place, rule);
+        self.rules_by_state.insert(state, rule);
         let mut choices = Vec::new();
-        if place.n_left > 0 {
-            choices.push(self.digit(place, false, rules)?);
+        if state.n_left > 0 {
+            choices.push(self.digit(state, false, rules)?);
         } else {
-            if self.may_end(place) {
+            if self.may_end(state) {
                 choices.push(Expr::nothing());
             }
-            if place.n_after < place.most_after {
-                let digit = self.digit(place, false, rules)?;
-                let point = if place.n_after == 0 { Expr::Text(".".to_owned()) } else { Expr::nothing() };
+            if state.n_after < state.most_after {
+                let digit = self.digit(state, false, rules)?;
+                let point = if state.n_after == 0 { Expr::Text(".".to_owned()) } else { Expr::nothing() };
                 choices.push(Expr::Sequence(vec![point, digit]));
             }
         }
@@ -314,13 +314,13 @@ impl Digits {
         Ok(rule)
     }
 
-    fn may_end(&self, place: DigitState) -> bool {
-        let is_above = !place.is_least || self.least.is_done(place.n_after) && !self.least.strict;
-        let most = self.most.as_ref().filter(|_| place.is_most);
-        let is_below = most.is_none_or(|most| !most.is_done(place.n_after) || !most.strict);
-        let missing = self.places.unwrap_or(0).saturating_sub(place.n_after);
-        let rest = (0..missing).fold(place.rest, |rest, _| 10 * rest % self.divisor);
-        let is_kind = self.kind != NumberKind::Fraction || !place.is_whole;
-        is_above && is_below && is_kind && rest == 0
+    fn may_end(&self, state: DigitState) -> bool {
+        let is_above = !state.is_least || self.least.is_zero_from(state.n_after) && !self.least.strict;
+        let most = self.most.as_ref().filter(|_| state.is_most);
+        let is_below = most.is_none_or(|most| !most.is_zero_from(state.n_after) || !most.strict);
+        let missing = self.places.unwrap_or(0).saturating_sub(state.n_after);
+        let remainder = (0..missing).fold(state.remainder, |remainder, _| 10 * remainder % self.divisor);
+        let is_kind = self.kind != NumberKind::Fraction || !state.is_whole;
+        is_above && is_below && is_kind && remainder == 0
     }
 }

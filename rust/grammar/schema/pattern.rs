@@ -1,15 +1,15 @@
-//! Regular expressions as JSON Schema has them: ECMA-262's, over characters, found anywhere in a text.
+//! Parses regular expressions of JSON Schema: ECMA-262 over code points, matched anywhere in a text.
 
-/// A set of characters: ranges with both ends, in order and apart.
+/// A set of characters: sorted, disjoint inclusive ranges.
 pub(super) type Ranges = Vec<(u32, u32)>;
 
 /// The last character.
 pub(super) const LAST: u32 = 0x10_FFFF;
 
-/// Most groups inside of each other.
+/// Maximum nesting depth of groups.
 const MAX_GROUPS: usize = 64;
 
-/// Most times that something may be repeated where a number is given.
+/// Largest number of repetitions.
 const MAX_TIMES: usize = 2_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,22 +17,23 @@ pub(super) enum Node {
     Class(Ranges),
     Sequence(Vec<Node>),
     Choice(Vec<Node>),
-    /// At least so often, and at most.
+    /// At least the first and at most the second number of times.
     Repeat(Box<Node>, usize, Option<usize>),
-    /// The beginning of the text.
+    /// The start of the text.
     Start,
-    /// Its end.
+    /// The end of the text.
     End,
 }
 
-/// Reads a pattern; the error says what there is that cannot be held to.
+/// Parses a pattern; the error describes the unsupported part.
 pub(super) fn read(pattern: &str) -> Result<Node, String> {
     let mut reader = Reader { rest: pattern.chars().collect(), at: 0 };
     let node = reader.choice(0)?;
     if reader.at < reader.rest.len() { Err("a ) closes no group".to_owned()) } else { Ok(node) }
 }
 
-/// Reads a pattern that may look ahead from where it begins, as `^(?!0$)\\d+$` does: patterns that must all be met, or not be.
+/// Parses a pattern that may start with lookaheads, such as `^(?!0$)\\d+$`. Returns expressions, each with whether it must
+/// match.
 pub(super) fn read_with_lookaheads(pattern: &str) -> Result<Vec<(Node, bool)>, String> {
     let mut reader = Reader { rest: pattern.chars().collect(), at: 0 };
     let mut parts = Vec::new();
@@ -59,7 +60,6 @@ pub(super) fn read_with_lookaheads(pattern: &str) -> Result<Vec<(Node, bool)>, S
     Ok(parts)
 }
 
-/// Ranges in order and apart.
 pub(super) fn normal(mut ranges: Ranges) -> Ranges {
     ranges.sort_unstable();
     let mut normal: Ranges = Vec::with_capacity(ranges.len());
@@ -72,19 +72,19 @@ pub(super) fn normal(mut ranges: Ranges) -> Ranges {
     normal
 }
 
-/// All other characters.
-pub(super) fn others(ranges: &[(u32, u32)]) -> Ranges {
-    let (mut others, mut next) = (Vec::new(), 0);
+/// The complement of ranges.
+pub(super) fn complement(ranges: &[(u32, u32)]) -> Ranges {
+    let (mut complement, mut next) = (Vec::new(), 0);
     for &(low, high) in ranges {
         if low > next {
-            others.push((next, low - 1));
+            complement.push((next, low - 1));
         }
         next = high + 1;
     }
     if next <= LAST {
-        others.push((next, LAST));
+        complement.push((next, LAST));
     }
-    others
+    complement
 }
 
 fn digits() -> Ranges {
@@ -134,7 +134,7 @@ impl Reader {
             let item = match character {
                 '^' => Node::Start,
                 '$' => Node::End,
-                '.' => Node::Class(others(&[(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)])),
+                '.' => Node::Class(complement(&[(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)])),
                 '(' => self.group(depth)?,
                 '[' => Node::Class(self.class()?),
                 '\\' => Node::Class(self.escape(false)?),
@@ -177,7 +177,7 @@ impl Reader {
             _ => return Ok(item),
         };
         self.at += 1;
-        // Whether it takes few or many first is nothing to which texts it takes.
+        // Greedy or lazy makes no difference for the set of matching texts.
         self.skip('?');
         if matches!(self.peek(), Some('*' | '+' | '?' | '{')) {
             return Err("what repeats cannot be repeated without a group".to_owned());
@@ -185,7 +185,7 @@ impl Reader {
         Ok(Node::Repeat(Box::new(item), min, max))
     }
 
-    /// After the opening brace, up to and with the closing one.
+    /// Parses the bounds after the opening brace, up to and including the closing one.
     fn bounds(&mut self) -> Result<(usize, Option<usize>), String> {
         let Some(min) = self.number()? else { return Err("{ is followed by no number; write \\{ for the character".to_owned()) };
         let max = if self.skip(',') { self.number()? } else { Some(min) };
@@ -228,7 +228,7 @@ impl Reader {
             }
         }
         let ranges = normal(ranges);
-        Ok(if is_negated { others(&ranges) } else { ranges })
+        Ok(if is_negated { complement(&ranges) } else { ranges })
     }
 
     fn member(&mut self) -> Result<Ranges, String> {
@@ -237,17 +237,17 @@ impl Reader {
         if character == '\\' { self.escape(true) } else { Ok(one(character)) }
     }
 
-    /// What follows a backslash.
+    /// Parses an escape after the backslash.
     fn escape(&mut self, in_class: bool) -> Result<Ranges, String> {
         let Some(character) = self.peek() else { return Err("it ends with a backslash".to_owned()) };
         self.at += 1;
         Ok(match character {
             'd' => digits(),
-            'D' => others(&digits()),
+            'D' => complement(&digits()),
             'w' => word(),
-            'W' => others(&word()),
+            'W' => complement(&word()),
             's' => space(),
-            'S' => others(&space()),
+            'S' => complement(&space()),
             't' => one('\t'),
             'n' => one('\n'),
             'v' => one('\u{b}'),
@@ -282,7 +282,7 @@ impl Reader {
         })
     }
 
-    /// Four digits, and four more where they are half of a character.
+    /// Parses four digits, and four more if they are the first half of a surrogate pair.
     fn unit(&mut self) -> Result<Ranges, String> {
         let high = self.code(4)?;
         let (code, before) = (high[0].0, self.at);

@@ -1,4 +1,4 @@
-//! What is asked of a value, type by type.
+//! The constraints on a value, by type.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use super::super::json::{Value, ValueKind};
 use super::number;
 use super::pattern::Node;
 
-/// Types, as bits. An integer is a number without a fraction; [`FRACTION`] stands for the other numbers.
+/// Types, as bits. An integer is a number without a fraction; [`FRACTION`] is the other numbers.
 pub(super) type Types = u8;
 
 pub(super) const NULL: Types = 1;
@@ -26,7 +26,7 @@ pub(super) struct Part<'a> {
     pub(super) is_negated: bool,
 }
 
-/// Schemas that a value must all fit, each once; of none, it may be anything.
+/// Distinct schemas that a value must all fit; an empty list allows any value.
 pub(super) type Parts<'a> = Vec<Part<'a>>;
 
 pub(super) static NEVER: Value = Value { at: 0, kind: ValueKind::Bool(false) };
@@ -37,7 +37,7 @@ pub(super) fn part(schema: &Value) -> Parts<'_> {
     vec![Part { schema, is_negated: false }]
 }
 
-/// Those of `more` that are not among `parts` are added.
+/// Adds `more` to `parts` without duplicates.
 pub(super) fn add<'a>(parts: &mut Parts<'a>, more: &[Part<'a>]) {
     for part in more {
         let is_same = |other: &Part| std::ptr::eq(other.schema, part.schema) && other.is_negated == part.is_negated;
@@ -47,15 +47,15 @@ pub(super) fn add<'a>(parts: &mut Parts<'a>, more: &[Part<'a>]) {
     }
 }
 
-/// What all values of one way to fit a schema have in common.
+/// One alternative of a schema: the common constraints of its values.
 #[derive(Debug, Clone)]
 pub(super) struct Shape<'a> {
     pub(super) types: Types,
-    /// Whether the schema says its types or its values.
+    /// True if the schema restricts its types or values.
     pub(super) is_typed: bool,
-    /// The types of which its keywords speak.
+    /// The types that its keywords apply to.
     pub(super) mentioned: Types,
-    /// The only values that may be written.
+    /// The only allowed values, if restricted.
     pub(super) values: Option<Vec<&'a Value>>,
     pub(super) number: number::NumberConstraint,
     pub(super) string: Strings<'a>,
@@ -67,7 +67,7 @@ pub(super) struct Shape<'a> {
 pub(super) struct Strings<'a> {
     pub(super) min: usize,
     pub(super) max: Option<usize>,
-    /// Patterns, each with whether it must be met, and the place that asks for it.
+    /// Patterns, each with whether it must match, and its position.
     pub(super) patterns: Vec<(Rc<Node>, bool, usize)>,
     pub(super) formats: Vec<&'a str>,
 }
@@ -75,18 +75,18 @@ pub(super) struct Strings<'a> {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Arrays<'a> {
     pub(super) prefix: Vec<Parts<'a>>,
-    /// What every later item must fit.
+    /// Schemas for all items after the prefix.
     pub(super) rest: Parts<'a>,
-    /// Whether the schema says that.
-    pub(super) is_rest_said: bool,
-    /// Whether no item is left to `unevaluatedItems`.
+    /// True if the schema has such a schema.
+    pub(super) has_rest_schema: bool,
+    /// True if `unevaluatedItems` applies to no item.
     pub(super) is_evaluated: bool,
-    /// Least items, where the schema says it.
+    /// Minimum number of items, if the schema has one.
     pub(super) min: Option<usize>,
     pub(super) max: Option<usize>,
-    /// What so many items at least, and at most, must fit.
+    /// Schemas that a bounded number of items must fit.
     pub(super) contains: Vec<Contains<'a>>,
-    /// The place that asks for items that differ.
+    /// Position of the keyword that requires distinct items.
     pub(super) unique: Option<usize>,
 }
 
@@ -100,12 +100,12 @@ pub(super) struct Contains<'a> {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Objects<'a> {
-    /// One for each schema that speaks of properties.
+    /// One for each schema with properties.
     pub(super) blocks: Vec<Block<'a>>,
     pub(super) required: Vec<&'a str>,
-    /// What every name must fit.
+    /// Schemas for all names.
     pub(super) names: Parts<'a>,
-    /// Least properties, and the place that asks for it.
+    /// Minimum number of properties, and the position of the keyword.
     pub(super) min: Option<(usize, usize)>,
     pub(super) max: Option<usize>,
 }
@@ -114,10 +114,10 @@ pub(super) struct Objects<'a> {
 pub(super) struct Block<'a> {
     pub(super) properties: Vec<(&'a str, Parts<'a>)>,
     pub(super) patterns: Vec<NamePattern<'a>>,
-    /// What a property must fit that is none of these, where the schema says it.
+    /// Schemas for all other properties, if the schema has one.
     pub(super) rest: Option<Parts<'a>>,
-    /// Whether it says the contrary of a schema, which leaves its properties to `unevaluatedProperties`.
-    pub(super) is_contrary: bool,
+    /// True if the block is a negation, whose properties count as unevaluated.
+    pub(super) is_negation: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -129,7 +129,6 @@ pub(super) struct NamePattern<'a> {
 }
 
 impl Default for Shape<'_> {
-    /// Anything.
     fn default() -> Self {
         Self {
             types: ALL,
@@ -144,32 +143,31 @@ impl Default for Shape<'_> {
     }
 }
 
-fn least(one: Option<usize>, other: Option<usize>) -> Option<usize> {
+fn min_option(one: Option<usize>, other: Option<usize>) -> Option<usize> {
     one.into_iter().chain(other).min()
 }
 
 impl Shape<'_> {
-    /// The shape of the values that fit both; `None` where there is none at a glance.
+    /// The shape of the values that fit both; `None` if it is obvious that no value fits both.
     pub(super) fn and(&self, other: &Self) -> Option<Self> {
-        let mut both = self.clone();
-        both.types &= other.types;
-        both.is_typed |= other.is_typed;
-        both.mentioned |= other.mentioned;
+        let mut combined = self.clone();
+        combined.types &= other.types;
+        combined.is_typed |= other.is_typed;
+        combined.mentioned |= other.mentioned;
         if let Some(values) = &other.values {
-            match &mut both.values {
+            match &mut combined.values {
                 Some(mine) => mine.retain(|value| values.iter().any(|other| is_same(value, other))),
-                None => both.values = Some(values.clone()),
+                None => combined.values = Some(values.clone()),
             }
         }
-        both.number.and(&other.number);
-        both.string.and(&other.string);
-        both.array.and(&other.array);
-        both.object.and(&other.object);
-        let is_empty = both.types == 0 || both.values.as_ref().is_some_and(Vec::is_empty);
-        (!is_empty).then_some(both)
+        combined.number.and(&other.number);
+        combined.string.and(&other.string);
+        combined.array.and(&other.array);
+        combined.object.and(&other.object);
+        let is_empty = combined.types == 0 || combined.values.as_ref().is_some_and(Vec::is_empty);
+        (!is_empty).then_some(combined)
     }
 
-    /// Whether nothing is asked.
     pub(super) fn is_anything(&self) -> bool {
         self.types == ALL && self.mentioned == 0 && self.values.is_none()
     }
@@ -178,9 +176,9 @@ impl Shape<'_> {
 impl Strings<'_> {
     fn and(&mut self, other: &Self) {
         self.min = self.min.max(other.min);
-        self.max = least(self.max, other.max);
+        self.max = min_option(self.max, other.max);
         for pattern in &other.patterns {
-            if !self.patterns.iter().any(|(node, must, _)| *node == pattern.0 && *must == pattern.1) {
+            if !self.patterns.iter().any(|(node, must_match, _)| *node == pattern.0 && *must_match == pattern.1) {
                 self.patterns.push(pattern.clone());
             }
         }
@@ -193,25 +191,25 @@ impl Strings<'_> {
 }
 
 impl<'a> Arrays<'a> {
-    /// What the item at this place must fit.
-    pub(super) fn item(&self, place: usize) -> &Parts<'a> {
-        self.prefix.get(place).unwrap_or(&self.rest)
+    /// Schemas for the item at this index.
+    pub(super) fn item(&self, index: usize) -> &Parts<'a> {
+        self.prefix.get(index).unwrap_or(&self.rest)
     }
 
     fn and(&mut self, other: &Self) {
         let n = self.prefix.len().max(other.prefix.len());
         self.prefix = (0..n)
-            .map(|place| {
-                let mut parts = self.item(place).clone();
-                add(&mut parts, other.item(place));
+            .map(|index| {
+                let mut parts = self.item(index).clone();
+                add(&mut parts, other.item(index));
                 parts
             })
             .collect();
         add(&mut self.rest, &other.rest);
-        self.is_rest_said |= other.is_rest_said;
+        self.has_rest_schema |= other.has_rest_schema;
         self.is_evaluated |= other.is_evaluated;
         self.min = self.min.max(other.min);
-        self.max = least(self.max, other.max);
+        self.max = min_option(self.max, other.max);
         self.contains.extend(other.contains.iter().cloned());
         self.unique = self.unique.or(other.unique);
     }
@@ -225,7 +223,7 @@ impl<'a> Objects<'a> {
         }
         add(&mut self.names, &other.names);
         self.min = self.min.max(other.min);
-        self.max = least(self.max, other.max);
+        self.max = min_option(self.max, other.max);
     }
 
     pub(super) fn require(&mut self, name: &'a str) {
@@ -234,17 +232,17 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// Names of properties that are known, in order, each once.
-    pub(super) fn known(&self) -> Vec<&'a str> {
+    /// Distinct names of the properties that the schema mentions, in order.
+    pub(super) fn property_names(&self) -> Vec<&'a str> {
         let named = self.blocks.iter().flat_map(|block| block.properties.iter().map(|&(name, _)| name));
-        let mut known = Vec::new();
-        let mut is_known = std::collections::HashSet::new();
-        known.extend(named.chain(self.required.iter().copied()).filter(|name| is_known.insert(*name)));
-        known
+        let mut property_names = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        property_names.extend(named.chain(self.required.iter().copied()).filter(|name| seen.insert(*name)));
+        property_names
     }
 }
 
-/// Whether two values are the same: numbers by their value where that is exact.
+/// Returns whether two values are equal; numbers by value if that is exact.
 pub(super) fn is_same(one: &Value, other: &Value) -> bool {
     match (&one.kind, &other.kind) {
         (ValueKind::Number(one, text), ValueKind::Number(other, other_text)) => {
@@ -253,16 +251,15 @@ pub(super) fn is_same(one: &Value, other: &Value) -> bool {
         (ValueKind::Array(one), ValueKind::Array(other)) => {
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other))
         }
-        (ValueKind::Object(mine), ValueKind::Object(others)) => {
+        (ValueKind::Object(mine), ValueKind::Object(theirs)) => {
             let is_in = |(name, value): &(String, Value)| other.get(name).is_some_and(|other| is_same(value, other));
             let is_in_mine = |(name, _): &(String, Value)| one.get(name).is_some();
-            mine.iter().all(is_in) && others.iter().all(is_in_mine)
+            mine.iter().all(is_in) && theirs.iter().all(is_in_mine)
         }
         (one, other) => one == other,
     }
 }
 
-/// The types that a value has.
 pub(super) fn type_of(value: &Value) -> Types {
     match &value.kind {
         ValueKind::Null => NULL,

@@ -1,4 +1,4 @@
-//! JSON schemas and what is drawn for them.
+//! Tests of JSON schemas and the JSON that is generated for them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ fn grammar(schema: &str) -> Result<Grammar, String> {
     Grammar::new(&gbnf, &Toy, spellings()).map_err(|flaw| flaw.message)
 }
 
-/// Whether the grammar allows this whole text.
-fn draws(grammar: &Grammar, text: &str) -> bool {
+/// Returns whether the grammar allows the whole text.
+fn generates(grammar: &Grammar, text: &str) -> bool {
     let mut branch = grammar.start();
     for byte in text.bytes() {
         if !branch.allows(128 + Token::from(byte)) {
@@ -26,8 +26,8 @@ fn draws(grammar: &Grammar, text: &str) -> bool {
     branch.allows(0)
 }
 
-/// Ways to write a value: its members in any order, whole numbers without a fraction; no more than some thousands.
-fn written(value: &Value) -> Vec<String> {
+/// Spellings of a value: its members in any order, integers without a fraction; at most some thousands.
+fn spellings_of_value(value: &Value) -> Vec<String> {
     let product = |parts: Vec<Vec<String>>| {
         parts.into_iter().fold(vec![Vec::new()], |rows: Vec<Vec<String>>, part| {
             let longer =
@@ -41,20 +41,20 @@ fn written(value: &Value) -> Vec<String> {
         ValueKind::Number(number, text) => vec![text.clone(), number.to_string()],
         ValueKind::String(text) => vec![grammar::quoted(text)],
         ValueKind::Array(items) => {
-            product(items.iter().map(written).collect()).iter().map(|row| format!("[{}]", row.join(","))).collect()
+            product(items.iter().map(spellings_of_value).collect()).iter().map(|row| format!("[{}]", row.join(","))).collect()
         }
         ValueKind::Object(members) => {
             let mut orders: Vec<Vec<usize>> = vec![Vec::new()];
             for _ in members {
                 let longer = |order: &Vec<usize>| {
-                    let left = (0..members.len()).filter(|place| !order.contains(place));
-                    left.map(|place| [&order[..], &[place]].concat()).collect::<Vec<_>>()
+                    let left = (0..members.len()).filter(|index| !order.contains(index));
+                    left.map(|index| [&order[..], &[index]].concat()).collect::<Vec<_>>()
                 };
                 orders = orders.iter().flat_map(longer).take(3_000).collect();
             }
-            let member = |&place: &usize| {
-                let (name, value) = &members[place];
-                written(value).into_iter().map(|value| format!("{}: {value}", grammar::quoted(name))).collect()
+            let member = |&index: &usize| {
+                let (name, value) = &members[index];
+                spellings_of_value(value).into_iter().map(|value| format!("{}: {value}", grammar::quoted(name))).collect()
             };
             let rows = orders.iter().flat_map(|order| product(order.iter().map(member).collect()));
             rows.take(3_000).map(|row| format!("{{{}}}", row.join(", "))).collect()
@@ -62,32 +62,32 @@ fn written(value: &Value) -> Vec<String> {
     }
 }
 
-/// What became of some tests; no invalid document was drawn.
+/// Test counts; no invalid document was generated.
 #[derive(Debug, Default, Clone, Copy)]
-struct Tally {
+struct SuiteCounts {
     schemas: usize,
     refused: usize,
     valid: usize,
-    valid_drawn: usize,
+    valid_generated: usize,
     invalid: usize,
 }
 
-impl Tally {
+impl SuiteCounts {
     fn row(self, name: &str) -> String {
-        let Self { schemas, refused, valid, valid_drawn, invalid } = self;
-        format!("| {name} | {schemas} | {refused} | {valid_drawn} of {valid} | 0 of {invalid} |")
+        let Self { schemas, refused, valid, valid_generated, invalid } = self;
+        format!("| {name} | {schemas} | {refused} | {valid_generated} of {valid} | 0 of {invalid} |")
     }
 
     fn add(&mut self, other: Self) {
         self.schemas += other.schemas;
         self.refused += other.refused;
         self.valid += other.valid;
-        self.valid_drawn += other.valid_drawn;
+        self.valid_generated += other.valid_generated;
         self.invalid += other.invalid;
     }
 }
 
-/// The drafts that are taken, and what `$schema` names them by.
+/// The supported drafts and their `$schema`.
 const DRAFTS: [(&str, &str); 5] = [
     ("draft4", "http://json-schema.org/draft-04/schema#"),
     ("draft6", "http://json-schema.org/draft-06/schema#"),
@@ -96,14 +96,14 @@ const DRAFTS: [(&str, &str); 5] = [
     ("draft2020-12", "https://json-schema.org/draft/2020-12/schema"),
 ];
 
-/// What JSON Schema leaves to whoever reads a schema, and Weft does otherwise than these tests: texts inside of texts, formats by a
-/// dialect of their own, and 1.0 as a whole number in draft 4.
-const LEFT: [&str; 3] = ["optional/content", "optional/format-assertion", "optional/zeroTerminatedFloats"];
+/// Tests of optional behaviour that Weft does not follow: embedded texts, dialects of formats, and 1.0 as a non-integer in
+/// draft 4.
+const SKIPPED_FILES: [&str; 3] = ["optional/content", "optional/format-assertion", "optional/zeroTerminatedFloats"];
 
-/// The files of a folder and of those in it, by what is behind `root`.
+/// The files in a folder and its subfolders, by their names relative to `root`.
 fn files(folder: &Path, root: &Path) -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
-    for entry in std::fs::read_dir(folder).expect("the suite is there") {
+    for entry in std::fs::read_dir(folder).expect("the suite exists") {
         let path = entry.unwrap().path();
         if path.is_dir() {
             found.append(&mut files(&path, root));
@@ -114,78 +114,78 @@ fn files(folder: &Path, root: &Path) -> BTreeMap<String, PathBuf> {
     found
 }
 
-/// What becomes of the tests of one file, whose schemas are of a draft.
-fn tally(path: &Path, draft: &str) -> Tally {
+/// Runs the tests of one file, whose schemas belong to `draft`.
+fn count_tests(path: &Path, draft: &str) -> SuiteCounts {
     let text = std::fs::read_to_string(path).unwrap();
-    let mut tally = Tally::default();
+    let mut count_tests = SuiteCounts::default();
     for group in json::read(&text).unwrap().items().unwrap() {
-        tally.schemas += 1;
+        count_tests.schemas += 1;
         let schema = group.get("schema").unwrap();
-        let mut text = written(schema).remove(0);
+        let mut text = spellings_of_value(schema).remove(0);
         if let ValueKind::Object(members) = &schema.kind
             && schema.get("$schema").is_none()
         {
             text.insert_str(1, &format!("\"$schema\": \"{draft}\"{}", if members.is_empty() { "" } else { ", " }));
         }
         let Ok(grammar) = grammar(&text) else {
-            tally.refused += 1;
+            count_tests.refused += 1;
             continue;
         };
         for test in group.get("tests").unwrap().items().unwrap() {
-            let is_drawn = written(test.get("data").unwrap()).iter().any(|text| draws(&grammar, text));
+            let is_generated = spellings_of_value(test.get("data").unwrap()).iter().any(|text| generates(&grammar, text));
             let is_valid = test.get("valid").unwrap().kind == ValueKind::Bool(true);
-            assert!(is_valid || !is_drawn, "{}: {:?} is drawn for {text}", path.display(), test.get("data"));
-            tally.valid += usize::from(is_valid);
-            tally.valid_drawn += usize::from(is_valid && is_drawn);
-            tally.invalid += usize::from(!is_valid);
+            assert!(is_valid || !is_generated, "{}: {:?} is drawn for {text}", path.display(), test.get("data"));
+            count_tests.valid += usize::from(is_valid);
+            count_tests.valid_generated += usize::from(is_valid && is_generated);
+            count_tests.invalid += usize::from(!is_valid);
         }
     }
-    tally
+    count_tests
 }
 
 #[test]
-fn of_json_schemas_own_tests_no_invalid_document_is_drawn_and_the_tables_are_those_of_the_docs() {
+fn the_json_schema_suite_generates_no_invalid_document_and_matches_the_documented_counts() {
     let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/json_schema_suite");
     let mut drafts = Vec::new();
     let mut keywords = Vec::new();
-    let mut sum = Tally::default();
+    let mut sum = SuiteCounts::default();
     for (name, draft) in DRAFTS {
         let folder = suite.join(name);
-        let mut of_draft = Tally::default();
+        let mut of_draft = SuiteCounts::default();
         keywords.clear();
-        for (file, path) in files(&folder, &folder).into_iter().filter(|(file, _)| !LEFT.contains(&&**file)) {
-            let tally = tally(&path, draft);
-            keywords.push(tally.row(&format!("`{file}`")));
-            of_draft.add(tally);
+        for (file, path) in files(&folder, &folder).into_iter().filter(|(file, _)| !SKIPPED_FILES.contains(&&**file)) {
+            let count_tests = count_tests(&path, draft);
+            keywords.push(count_tests.row(&format!("`{file}`")));
+            of_draft.add(count_tests);
         }
         drafts.push(of_draft.row(&name.replace("draft", "draft ")));
         sum.add(of_draft);
     }
     drafts.push(sum.row("all"));
     let docs =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemas.md")).expect("the docs are there");
-    for (what, rows) in [("draft", drafts), ("tests of draft 2020-12", keywords)] {
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemas.md")).expect("docs/schemas.md exists");
+    for (heading, rows) in [("draft", drafts), ("tests of draft 2020-12", keywords)] {
         let head = "| schemas | refused | valid documents drawn | invalid documents drawn |\n| --- | --- | --- | --- | --- |";
-        let table = format!("| {what} {head}\n{}\n", rows.join("\n"));
+        let table = format!("| {heading} {head}\n{}\n", rows.join("\n"));
         assert!(docs.contains(&table), "docs/schemas.md must have this table:\n{table}");
     }
     let percent = |part: usize, whole: usize| (200 * part + whole) / (2 * whole);
-    for said in [
+    for sentence in [
         format!("Of the schemas, {} % are refused", percent(sum.refused, sum.schemas)),
-        format!("Of the valid documents, {} % can be drawn", percent(sum.valid_drawn, sum.valid)),
+        format!("Of the valid documents, {} % can be drawn", percent(sum.valid_generated, sum.valid)),
     ] {
-        assert!(docs.contains(&said), "docs/schemas.md must say: {said}");
+        assert!(docs.contains(&sentence), "docs/schemas.md must say: {sentence}");
     }
 }
 
-/// What is drawn of some texts, as a text.
-fn drawn<'a>(schema: &str, texts: &[&'a str]) -> Vec<&'a str> {
+/// The texts that can be generated.
+fn generated<'a>(schema: &str, texts: &[&'a str]) -> Vec<&'a str> {
     let grammar = grammar(schema).unwrap_or_else(|why| panic!("{why}: {schema}"));
-    texts.iter().copied().filter(|text| draws(&grammar, text)).collect()
+    texts.iter().copied().filter(|text| generates(&grammar, text)).collect()
 }
 
 #[test]
-fn models_of_pydantics_and_openais_kind_are_held_to() {
+fn schemas_of_pydantic_and_openai_are_enforced() {
     let farm = r##"{"$defs": {
         "Cat": {"type": "object", "title": "Cat", "properties": {"kind": {"const": "cat", "default": "cat", "type": "string"}, "lives": {"type": "integer", "minimum": 1, "exclusiveMaximum": 10}}, "required": ["lives"]},
         "Dog": {"type": "object", "properties": {"kind": {"const": "dog", "default": "dog", "type": "string"}, "names": {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 3}, "minItems": 1}}, "required": ["names"]}},
@@ -213,12 +213,12 @@ fn models_of_pydantics_and_openais_kind_are_held_to() {
         r#"{"pet": {"kind": "cat", "lives": 9}, "more": 1}"#,
         r#"{"size": null}"#,
     ];
-    assert_eq!(drawn(farm, &right), right);
-    assert_eq!(drawn(farm, &wrong), [""; 0]);
+    assert_eq!(generated(farm, &right), right);
+    assert_eq!(generated(farm, &wrong), [""; 0]);
 }
 
 #[test]
-fn keywords_beside_each_other_are_all_held_to() {
+fn adjacent_keywords_are_all_enforced() {
     for (schema, right, wrong) in [
         (r#"{"enum": ["a", "bb", 3], "minLength": 2}"#, "\"bb\" 3", "\"a\""),
         (
@@ -285,13 +285,13 @@ fn keywords_beside_each_other_are_all_held_to() {
         (r##"{"type": "array", "uniqueItems": false, "items": {"$ref": "#"}}"##, "[] [[],[[]]]", "[1] {}"),
     ] {
         let (right, wrong): (Vec<&str>, Vec<&str>) = (right.split(' ').collect(), wrong.split(' ').collect());
-        assert_eq!(drawn(schema, &right), right, "{schema}");
-        assert_eq!(drawn(schema, &wrong), [""; 0], "{schema}");
+        assert_eq!(generated(schema, &right), right, "{schema}");
+        assert_eq!(generated(schema, &wrong), [""; 0], "{schema}");
     }
 }
 
 #[test]
-fn numbers_are_held_to_their_bounds_and_divisors() {
+fn bounds_and_divisors_of_numbers_are_enforced() {
     for (schema, fits) in [
         (r#""minimum": -12, "maximum": 107"#, (|n: i64| (-1200..=10700).contains(&n)) as fn(i64) -> bool),
         (r#""exclusiveMinimum": 0.75, "maximum": 10"#, |n| n > 75 && n <= 1000),
@@ -313,14 +313,14 @@ fn numbers_are_held_to_their_bounds_and_divisors() {
                     (_, 0) => format!("{whole}.{}", n.abs() / 10 % 10),
                     _ => format!("{whole}.{:02}", n.abs() % 100),
                 };
-                assert_eq!(draws(&held, &text), fits(n), "{text} for {kind} with {schema}");
+                assert_eq!(generates(&held, &text), fits(n), "{text} for {kind} with {schema}");
             }
         }
     }
 }
 
 #[test]
-fn what_is_wrong_or_cannot_be_held_to_is_said_with_its_place() {
+fn invalid_and_unsupported_schemas_are_reported_with_their_position() {
     for (text, expected) in [
         (
             r#"{"type": "strin"}"#,
@@ -383,20 +383,20 @@ fn what_is_wrong_or_cannot_be_held_to_is_said_with_its_place() {
 }
 
 #[test]
-fn long_texts_and_lists_are_counted_to_the_last() {
+fn lengths_of_long_strings_and_lists_are_enforced_exactly() {
     for (min, max) in [(0, 1_999), (0, 2_000), (0, 4_321), (2_500, 2_500), (999, 5_001), (3_000, 1_000_000)] {
         let text = grammar(&format!("{{\"type\": \"string\", \"minLength\": {min}, \"maxLength\": {max}}}")).unwrap();
         let list = grammar(&format!("{{\"items\": {{\"const\": 1}}, \"minItems\": {min}, \"maxItems\": {max}}}")).unwrap();
         for n in [0, 1, 998, 999, 1_000, 1_999, 2_000, 2_001, 2_500, 2_501, 4_321, 4_322, 5_001, 5_002] {
-            let is_drawn = min <= n && n <= max;
-            assert_eq!(draws(&text, &format!("\"{}\"", "é".repeat(n))), is_drawn, "{n} of {min} to {max}");
-            assert_eq!(draws(&list, &format!("[{}]", vec!["1"; n].join(","))), is_drawn, "{n} of {min} to {max}");
+            let is_generated = min <= n && n <= max;
+            assert_eq!(generates(&text, &format!("\"{}\"", "é".repeat(n))), is_generated, "{n} of {min} to {max}");
+            assert_eq!(generates(&list, &format!("[{}]", vec!["1"; n].join(","))), is_generated, "{n} of {min} to {max}");
         }
     }
 }
 
 #[test]
-fn patterns_are_read_or_refused() {
+fn patterns_are_enforced_or_refused() {
     for (pattern, expected) in [
         ("(", "a group does not end"),
         ("a)", "a ) closes no group"),
@@ -439,7 +439,7 @@ fn patterns_are_read_or_refused() {
         assert_eq!(asked.fits(text), Ok(is_met), "{pattern} in {text:?}");
         let schema = format!("{{\"pattern\": {}}}", grammar::quoted(pattern));
         if let Ok(held) = grammar(&schema) {
-            assert_eq!(draws(&held, &grammar::quoted(text)), is_met, "{pattern} in {text:?}");
+            assert_eq!(generates(&held, &grammar::quoted(text)), is_met, "{pattern} in {text:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Whether a value fits what is read, and whether anything does.
+//! Checks whether a value fits a schema, and whether any value does.
 
 use super::super::json::{Value, ValueKind};
-use super::super::parse_error::shown;
+use super::super::parse_error::excerpt;
 use super::alternatives::{Reader, SchemaAlternatives};
 use super::automaton;
 use super::shape::{
@@ -9,12 +9,12 @@ use super::shape::{
 };
 use super::{Refusal, refuse, refuse_at};
 
-/// How deep it is looked whether two schemas have no value in common.
-const MAX_LOOK: usize = 6;
+/// Maximum depth of the check whether two schemas are disjoint.
+const MAX_DISJOINT_DEPTH: usize = 6;
 
 impl<'a> Reader<'a> {
-    /// Whether it is sure that no value fits both.
-    pub(super) fn is_apart(
+    /// Returns whether it is certain that no value fits both schemas.
+    pub(super) fn is_disjoint(
         &mut self,
         one: &SchemaAlternatives<'a>,
         other: &SchemaAlternatives<'a>,
@@ -25,7 +25,7 @@ impl<'a> Reader<'a> {
         }
         for mine in &one.shapes {
             for theirs in &other.shapes {
-                self.work(1, self.root)?;
+                self.count_work(1, self.root)?;
                 if let Some(both) = mine.and(theirs)
                     && !self.is_empty(&both, depth)?
                 {
@@ -36,9 +36,9 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// Whether it is sure that no value fits.
+    /// Returns whether it is certain that no value fits.
     fn is_empty(&mut self, shape: &Shape<'a>, depth: usize) -> Result<bool, Refusal> {
-        self.work(10, self.root)?;
+        self.count_work(10, self.root)?;
         if let Some(values) = &shape.values
             && values.iter().all(|value| type_of(value) & shape.types == 0)
         {
@@ -52,17 +52,17 @@ impl<'a> Reader<'a> {
             return Ok(false);
         }
         if types & STRING != 0 && string.max.is_none_or(|max| string.min <= max) {
-            let asked = asked(shape);
-            self.work(if asked.patterns.is_empty() { 0 } else { 1_000 }, self.root)?;
-            if asked.patterns.is_empty() || !asked.table().is_ok_and(|table| table.is_empty()) {
+            let string_constraint = string_constraint(shape);
+            self.count_work(if string_constraint.patterns.is_empty() { 0 } else { 1_000 }, self.root)?;
+            if string_constraint.patterns.is_empty() || !string_constraint.table().is_ok_and(|table| table.is_empty()) {
                 return Ok(false);
             }
         }
         if types & ARRAY != 0 {
             let min = array.min.unwrap_or(0);
             let mut is_empty = array.max.is_some_and(|max| min > max);
-            for place in 0..min.min(array.prefix.len() + 1) {
-                is_empty = is_empty || self.is_never(&array.item(place).clone(), depth)?;
+            for index in 0..min.min(array.prefix.len() + 1) {
+                is_empty = is_empty || self.is_never(&array.item(index).clone(), depth)?;
             }
             if !is_empty {
                 return Ok(false);
@@ -80,19 +80,19 @@ impl<'a> Reader<'a> {
     }
 
     fn is_never(&mut self, parts: &Parts<'a>, depth: usize) -> Result<bool, Refusal> {
-        if depth > MAX_LOOK {
+        if depth > MAX_DISJOINT_DEPTH {
             return Ok(false);
         }
-        let ways = self.of_all(parts)?;
-        for shape in &ways.shapes {
+        let alternatives = self.of_all(parts)?;
+        for shape in &alternatives.shapes {
             if !self.is_empty(shape, depth + 1)? {
                 return Ok(false);
             }
         }
-        Ok(ways.is_exact)
+        Ok(alternatives.is_exact)
     }
 
-    /// Whether a value fits these schemas; where it is not sure, it is said not to.
+    /// Returns whether it is certain that a value fits these schemas.
     pub(super) fn fits_all(&mut self, value: &'a Value, parts: &Parts<'a>) -> Result<bool, Refusal> {
         for shape in self.of_all(parts)?.shapes {
             if self.fits(value, &shape)? {
@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn fits(&mut self, value: &'a Value, shape: &Shape<'a>) -> Result<bool, Refusal> {
-        self.work(1, value)?;
+        self.count_work(1, value)?;
         let is_listed = shape.values.as_ref().is_none_or(|values| values.iter().any(|other| is_same(value, other)));
         if type_of(value) & shape.types == 0 || !is_listed {
             return Ok(false);
@@ -112,8 +112,8 @@ impl<'a> Reader<'a> {
             ValueKind::Null | ValueKind::Bool(_) => Ok(true),
             ValueKind::Number(number, _) => Ok(shape.number.fits(*number)),
             ValueKind::String(text) => {
-                self.work(text.len() * shape.string.patterns.len(), value)?;
-                asked(shape).fits(text).or_else(|message| refuse(value, message))
+                self.count_work(text.len() * shape.string.patterns.len(), value)?;
+                string_constraint(shape).fits(text).or_else(|message| refuse(value, message))
             }
             ValueKind::Array(items) => {
                 let array = &shape.array;
@@ -121,23 +121,23 @@ impl<'a> Reader<'a> {
                 if !is_counted {
                     return Ok(false);
                 }
-                for (place, item) in items.iter().enumerate() {
-                    self.work(place, value)?;
-                    let is_again = array.unique.is_some() && items[..place].iter().any(|other| is_same(item, other));
-                    if is_again || !self.fits_all(item, array.item(place))? {
+                for (index, item) in items.iter().enumerate() {
+                    self.count_work(index, value)?;
+                    let is_duplicate = array.unique.is_some() && items[..index].iter().any(|other| is_same(item, other));
+                    if is_duplicate || !self.fits_all(item, array.item(index))? {
                         return Ok(false);
                     }
                 }
                 for contains in &array.contains {
-                    let (mut n_in, mut n_out) = (0, 0);
+                    let (mut n_fitting, mut n_unfitting) = (0, 0);
                     for item in items {
-                        n_in += usize::from(self.fits_all(item, &vec![contains.part])?);
+                        n_fitting += usize::from(self.fits_all(item, &vec![contains.part])?);
                         if contains.max.is_some() {
                             let other = Part { is_negated: !contains.part.is_negated, ..contains.part };
-                            n_out += usize::from(self.fits_all(item, &vec![other])?);
+                            n_unfitting += usize::from(self.fits_all(item, &vec![other])?);
                         }
                     }
-                    if n_in < contains.min || contains.max.is_some_and(|max| items.len() - n_out > max) {
+                    if n_fitting < contains.min || contains.max.is_some_and(|max| items.len() - n_unfitting > max) {
                         return Ok(false);
                     }
                 }
@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
                 names.dedup();
                 let is_counted =
                     object.min.is_none_or(|(min, _)| names.len() >= min) && object.max.is_none_or(|max| names.len() <= max);
-                // Of a name that is given twice, the value is not sure.
+                // An object with a repeated name is ambiguous and does not count as fitting.
                 if !is_counted
                     || names.len() < members.len()
                     || object.required.iter().any(|name| names.binary_search(name).is_err())
@@ -167,12 +167,15 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether a property may have this name.
+    /// Returns whether a property may have this name.
     pub(super) fn fits_name(&mut self, name: &str, parts: &Parts<'a>) -> Result<bool, Refusal> {
-        let as_value = |value: &Value| matches!(&value.kind, ValueKind::String(text) if text == name);
+        let is_name = |value: &Value| matches!(&value.kind, ValueKind::String(text) if text == name);
         for shape in self.of_all(parts)?.shapes {
-            let is_listed = shape.values.as_ref().is_none_or(|values| values.iter().any(|value| as_value(value)));
-            if shape.types & STRING != 0 && is_listed && asked(&shape).fits(name).or_else(|message| refuse_at(0, message))? {
+            let is_listed = shape.values.as_ref().is_none_or(|values| values.iter().any(|value| is_name(value)));
+            if shape.types & STRING != 0
+                && is_listed
+                && string_constraint(&shape).fits(name).or_else(|message| refuse_at(0, message))?
+            {
                 return Ok(true);
             }
         }
@@ -180,35 +183,35 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What the property of this name must fit.
+/// The schemas that the property of this name must fit.
 pub(super) fn property<'a>(object: &Objects<'a>, name: &str) -> Result<Parts<'a>, Refusal> {
     let mut parts = Parts::new();
     for block in &object.blocks {
-        let own = block.properties.iter().rev().find(|(other, _)| *other == name);
-        let mut is_known = own.is_some();
-        if let Some((_, more)) = own {
+        let property = block.properties.iter().rev().find(|(other, _)| *other == name);
+        let mut is_evaluated = property.is_some();
+        if let Some((_, more)) = property {
             add(&mut parts, more);
         }
         for pattern in &block.patterns {
             if fits_pattern(pattern, name)? {
-                is_known = true;
+                is_evaluated = true;
                 add(&mut parts, &pattern.parts);
             }
         }
-        block.rest.iter().filter(|_| !is_known).for_each(|rest| add(&mut parts, rest));
+        block.rest.iter().filter(|_| !is_evaluated).for_each(|rest| add(&mut parts, rest));
     }
     Ok(parts)
 }
 
-/// What a string of this shape is asked for, without its format.
-pub(super) fn asked(shape: &Shape) -> automaton::StringConstraint {
+/// The constraint on the text of a string of this shape, without its formats.
+pub(super) fn string_constraint(shape: &Shape) -> automaton::StringConstraint {
     let string = &shape.string;
-    let patterns = string.patterns.iter().map(|(node, must, _)| ((**node).clone(), *must)).collect();
+    let patterns = string.patterns.iter().map(|(node, must_match, _)| ((**node).clone(), *must_match)).collect();
     automaton::StringConstraint { patterns, length: (string.min, string.max) }
 }
 
 pub(super) fn fits_pattern(pattern: &NamePattern, name: &str) -> Result<bool, Refusal> {
-    let asked = automaton::StringConstraint { patterns: vec![((*pattern.node).clone(), true)], length: (0, None) };
-    let refused = |why| refuse_at(pattern.at, format!("the pattern {:?} cannot be held to: {why}", shown(pattern.text)));
-    asked.fits(name).or_else(refused)
+    let string_constraint = automaton::StringConstraint { patterns: vec![((*pattern.node).clone(), true)], length: (0, None) };
+    let refuse = |why| refuse_at(pattern.at, format!("the pattern {:?} cannot be held to: {why}", excerpt(pattern.text)));
+    string_constraint.fits(name).or_else(refuse)
 }

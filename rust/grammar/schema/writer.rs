@@ -1,42 +1,41 @@
-//! From the ways to fit a schema to a grammar of JSON.
+//! Writes the alternatives of a schema as a grammar of JSON.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::super::json::{self, Value};
 use super::alternatives::{Reader, keys, only};
 use super::automaton;
-use super::grammar::{ENDLESS, Expr, MAX_TIMES, RuleNumber, Rules, quoted};
+use super::grammar::{Expr, MAX_TIMES, RuleNumber, Rules, UNBOUNDED, quoted};
 use super::number::NumberKind;
 use super::pattern;
 use super::shape::{
     ARRAY, Arrays, BOOLEAN, FRACTION, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, add, part,
 };
-use super::validation::{asked as asked_of, property};
+use super::validation::{property, string_constraint};
 use super::{MAX_PROPERTIES, MAX_SCHEMA_DEPTH, Refusal, refuse, refuse_at};
 
-/// Most places of a list that are told apart where some of its items must fit another schema.
-const MAX_PLACES: usize = 256;
+/// Most counted positions of a list with `contains`.
+const MAX_POSITIONS: usize = 256;
 
-/// Most patterns of names that one object may have.
 const MAX_NAME_PATTERNS: usize = 5;
 
-/// Most rules of a grammar.
 const MAX_RULES: usize = 1 << 17;
 
 pub(super) struct Writer<'a> {
     reader: Reader<'a>,
     rules: Rules,
-    known: HashMap<Vec<(usize, bool)>, RuleNumber>,
-    todo: VecDeque<(RuleNumber, Parts<'a>, usize)>,
+    rule_of_parts: HashMap<Vec<(usize, bool)>, RuleNumber>,
+    pending: VecDeque<(RuleNumber, Parts<'a>, usize)>,
 }
 
-/// The grammar of what fits this schema, in GBNF.
+/// Compiles a schema to GBNF.
 pub(super) fn write(root: &Value) -> Result<String, Refusal> {
-    let mut writer = Writer { reader: Reader::new(root), rules: Rules::default(), known: HashMap::new(), todo: VecDeque::new() };
+    let mut writer =
+        Writer { reader: Reader::new(root), rules: Rules::default(), rule_of_parts: HashMap::new(), pending: VecDeque::new() };
     let first = writer.rules.add();
     let all = writer.of_all(part(root), 0)?;
     writer.rules.set(first, all);
-    while let Some((rule, parts, depth)) = writer.todo.pop_front() {
+    while let Some((rule, parts, depth)) = writer.pending.pop_front() {
         let body = writer.body(&parts, depth)?;
         writer.rules.set(rule, body);
         if writer.rules.len() > MAX_RULES {
@@ -47,25 +46,25 @@ pub(super) fn write(root: &Value) -> Result<String, Refusal> {
 }
 
 impl<'a> Writer<'a> {
-    /// What fits all of these schemas, which are `depth` values deep.
+    /// A value at nesting depth `depth` that fits all of these schemas.
     fn of_all(&mut self, parts: Parts<'a>, depth: usize) -> Result<Expr, Refusal> {
-        let mut meant = Parts::new();
+        let mut resolved = Parts::new();
         for Part { schema, is_negated } in parts {
             let part = Part { schema: if is_negated { schema } else { self.reader.resolved(schema)? }, is_negated };
             match (&part.schema.kind, is_negated) {
                 (json::ValueKind::Bool(true), false) | (json::ValueKind::Bool(false), true) => {}
                 (json::ValueKind::Bool(false), false) | (json::ValueKind::Bool(true), true) => return Ok(Expr::never()),
-                _ => add(&mut meant, &[part]),
+                _ => add(&mut resolved, &[part]),
             }
         }
-        let Some(first) = meant.first() else { return Ok(Expr::Named("value")) };
+        let Some(first) = resolved.first() else { return Ok(Expr::Named("value")) };
         if depth > MAX_SCHEMA_DEPTH {
             return refuse(first.schema, format!("schemas are more than {MAX_SCHEMA_DEPTH} deep"));
         }
-        let (rules, todo) = (&mut self.rules, &mut self.todo);
-        let rule = *self.known.entry(keys(&meant)).or_insert_with(|| {
+        let (rules, pending) = (&mut self.rules, &mut self.pending);
+        let rule = *self.rule_of_parts.entry(keys(&resolved)).or_insert_with(|| {
             let rule = rules.add();
-            todo.push_back((rule, meant, depth));
+            pending.push_back((rule, resolved, depth));
             rule
         });
         Ok(Expr::Rule(rule))
@@ -75,22 +74,22 @@ impl<'a> Writer<'a> {
         if let &[Part { schema, is_negated: false }] = &parts[..]
             && let Some(choices) = only(schema, "anyOf").and_then(Value::items)
         {
-            // What is wrong with it is said by who reads it.
+            // The reader reports errors in the schema.
             self.reader.of_all(parts)?;
             let choices: Result<_, _> = choices.iter().map(|choice| self.of_all(part(choice), depth)).collect();
             return Ok(Expr::Choice(choices?));
         }
         let at = parts.first().map_or(0, |part| part.schema.at);
-        let ways = self.reader.of_all(parts)?;
-        let choices: Result<_, _> = ways.shapes.iter().map(|shape| self.shape(shape, at, depth)).collect();
+        let alternatives = self.reader.of_all(parts)?;
+        let choices: Result<_, _> = alternatives.shapes.iter().map(|shape| self.shape(shape, at, depth)).collect();
         Ok(Expr::Choice(choices?))
     }
 
     fn shape(&mut self, shape: &Shape<'a>, at: usize, depth: usize) -> Result<Expr, Refusal> {
         if let Some(values) = &shape.values {
-            let (mut choices, mut is_written) = (Vec::new(), HashSet::new());
+            let (mut choices, mut written) = (Vec::new(), HashSet::new());
             for value in values {
-                if self.reader.fits(value, shape)? && is_written.insert(compact(value)) {
+                if self.reader.fits(value, shape)? && written.insert(compact(value)) {
                     choices.push(constant(value));
                 }
             }
@@ -99,7 +98,7 @@ impl<'a> Writer<'a> {
         if shape.is_anything() {
             return Ok(Expr::Named("value"));
         }
-        // Who speaks of properties means an object.
+        // A schema without `type` has the types that its keywords apply to.
         let narrow = shape.types & shape.mentioned;
         let types = if shape.is_typed || narrow == 0 { shape.types } else { narrow };
         let mut choices = Vec::new();
@@ -147,27 +146,27 @@ impl<'a> Writer<'a> {
             let text = self.rules.repeat(Expr::Named("char"), string.min, string.max);
             return Ok(Expr::Sequence(vec![quote(), text, quote()]));
         }
-        let place = string.patterns.iter().map(|&(_, _, at)| at).find(|&at| at > 0).unwrap_or(at);
-        let mut asked = asked_of(shape);
+        let position = string.patterns.iter().map(|&(_, _, at)| at).find(|&at| at > 0).unwrap_or(at);
+        let mut constraint = string_constraint(shape);
         for pattern in string.formats.iter().filter_map(|format| super::format(format)) {
-            let node = pattern::read(pattern).or_else(|why| refuse_at(place, why))?;
-            asked.patterns.push((node, true));
+            let node = pattern::read(pattern).or_else(|why| refuse_at(position, why))?;
+            constraint.patterns.push((node, true));
         }
-        self.texts(&asked, place)
+        self.texts(&constraint, position)
     }
 
-    /// A string whose text is what is asked for.
-    fn texts(&mut self, asked: &automaton::StringConstraint, at: usize) -> Result<Expr, Refusal> {
-        let table = asked.table().or_else(|why| refuse_at(at, format!("the pattern cannot be held to: {why}")))?;
+    /// A string whose text meets the constraints.
+    fn texts(&mut self, constraint: &automaton::StringConstraint, at: usize) -> Result<Expr, Refusal> {
+        let table = constraint.table().or_else(|why| refuse_at(at, format!("the pattern cannot be held to: {why}")))?;
         let text = self.rules.texts(&table);
         Ok(Expr::Sequence(vec![Expr::text("\""), text, Expr::text("\"")]))
     }
 
     fn array(&mut self, array: &Arrays<'a>, at: usize, depth: usize) -> Result<Expr, Refusal> {
         let n_prefix = array.prefix.len();
-        // A list that has a schema per place has all of these places, and no others, unless the schema says so.
+        // A list with a schema per position has exactly these positions, unless the schema has a keyword for others.
         let min = array.min.unwrap_or(if array.max.is_none() { n_prefix } else { 0 });
-        let is_closed = n_prefix > 0 && !array.is_rest_said;
+        let is_closed = n_prefix > 0 && !array.has_rest_schema;
         let max = match array.max {
             Some(max) => Some(max),
             None if is_closed => Some(n_prefix.max(min)),
@@ -206,14 +205,14 @@ impl<'a> Writer<'a> {
         } else {
             self.rules.repeat(after_comma(rest), min.saturating_sub(n_prefix), left(n_prefix))
         };
-        for place in (0..n_prefix).rev() {
-            let item = self.of_all(array.prefix[place].clone(), depth + 1)?;
-            let item = if place > 0 { after_comma(item) } else { item };
+        for position in (0..n_prefix).rev() {
+            let item = self.of_all(array.prefix[position].clone(), depth + 1)?;
+            let item = if position > 0 { after_comma(item) } else { item };
             all = Expr::Sequence(vec![item, all]);
-            if place >= min {
+            if position >= min {
                 all = Expr::Choice(vec![all, Expr::nothing()]);
             }
-            // Each place is a rule, so that nothing is nested.
+            // Each position is a rule, to avoid nesting.
             let rule = self.rules.add();
             self.rules.set(rule, all);
             all = Expr::Rule(rule);
@@ -221,7 +220,7 @@ impl<'a> Writer<'a> {
         Ok(all)
     }
 
-    /// Items some of which must fit a schema besides.
+    /// Items of which a bounded number must fit another schema.
     fn counted_items(
         &mut self,
         array: &Arrays<'a>,
@@ -232,64 +231,64 @@ impl<'a> Writer<'a> {
         let [contains] = &array.contains[..] else {
             return refuse_at(at, "a list with more than one contains cannot be held to");
         };
-        // The first item comes without a comma, so it is a place of its own.
-        let n_places = max.unwrap_or(min.max(array.prefix.len()).max(1));
+        // The first item has no preceding comma, so it is a separate position.
+        let n_positions = max.unwrap_or(min.max(array.prefix.len()).max(1));
         let n_counts = contains.max.unwrap_or(contains.min);
-        if n_places.saturating_mul(n_counts + 1) > MAX_PLACES || n_counts > MAX_PLACES {
+        if n_positions.saturating_mul(n_counts + 1) > MAX_POSITIONS || n_counts > MAX_POSITIONS {
             return refuse_at(
                 contains.at,
-                format!("contains cannot be held to in a list of so many items; at most {MAX_PLACES} are counted"),
+                format!("contains cannot be held to in a list of so many items; at most {MAX_POSITIONS} are counted"),
             );
         }
-        // One rule for what may follow so many items, and so many that fit.
-        let n_rows = n_places + 1;
+        // One rule for each number of items and of fitting items so far.
+        let n_rows = n_positions + 1;
         let first = self.rules.len();
         for _ in 0..n_rows * (n_counts + 1) {
             self.rules.add();
         }
-        let rule = |place: usize, n: usize| first + place * (n_counts + 1) + n;
-        for place in 0..n_rows {
-            let is_last = place == n_places;
-            let next = if is_last { place } else { place + 1 };
-            let mut fitting = array.item(place).clone();
+        let rule = |position: usize, n: usize| first + position * (n_counts + 1) + n;
+        for position in 0..n_rows {
+            let is_last = position == n_positions;
+            let next = if is_last { position } else { position + 1 };
+            let mut fitting = array.item(position).clone();
             add(&mut fitting, &[contains.part]);
             let fitting = self.of_all(fitting, depth + 1)?;
-            let mut other = array.item(place).clone();
+            let mut other = array.item(position).clone();
             if contains.max.is_some() {
                 add(&mut other, &[Part { is_negated: !contains.part.is_negated, ..contains.part }]);
             }
             let other = self.of_all(other, depth + 1)?;
             for n in 0..=n_counts {
                 let mut choices = Vec::new();
-                if place >= min && n >= contains.min {
+                if position >= min && n >= contains.min {
                     choices.push(Expr::nothing());
                 }
                 if !is_last || max.is_none() {
-                    let go = |item: &Expr, n: usize| {
-                        let item = if place == 0 { item.clone() } else { after_comma(item.clone()) };
+                    let transition = |item: &Expr, n: usize| {
+                        let item = if position == 0 { item.clone() } else { after_comma(item.clone()) };
                         Expr::Sequence(vec![item, Expr::Rule(rule(next, n))])
                     };
-                    choices.push(go(&other, n));
+                    choices.push(transition(&other, n));
                     if n < n_counts {
-                        choices.push(go(&fitting, n + 1));
+                        choices.push(transition(&fitting, n + 1));
                     } else if contains.max.is_none() {
-                        choices.push(go(&fitting, n));
+                        choices.push(transition(&fitting, n));
                     }
                 }
-                self.rules.set(rule(place, n), Expr::Choice(choices));
+                self.rules.set(rule(position, n), Expr::Choice(choices));
             }
         }
         Ok(Expr::Rule(rule(0, 0)))
     }
 
     fn object(&mut self, object: &Objects<'a>, at: usize, depth: usize) -> Result<Expr, Refusal> {
-        let known = object.known();
-        if known.len() > MAX_PROPERTIES {
-            let n = known.len();
+        let names_in_schema = object.property_names();
+        if names_in_schema.len() > MAX_PROPERTIES {
+            let n = names_in_schema.len();
             return refuse_at(at, format!("the object has {n} properties; at most {MAX_PROPERTIES} may be named"));
         }
         let mut members = Vec::new();
-        for &name in &known {
+        for &name in &names_in_schema {
             let parts = property(object, name)?;
             let is_required = object.required.contains(&name);
             let value = if object.names.is_empty() || self.reader.fits_name(name, &object.names)? {
@@ -299,10 +298,10 @@ impl<'a> Writer<'a> {
             };
             members.push((member(Expr::text(quoted(name)), value), is_required));
         }
-        let extra = self.extra(object, &known, at, depth)?;
+        let extra = self.extra(object, &names_in_schema, at, depth)?;
         let n_required = object.required.len();
         let min = object.min.map(|(min, _)| min).filter(|&min| min > n_required).unwrap_or(0);
-        if let Some((_, at)) = object.min.filter(|_| min > known.len() + 1 && extra.is_some()) {
+        if let Some((_, at)) = object.min.filter(|_| min > names_in_schema.len() + 1 && extra.is_some()) {
             return refuse_at(at, "minProperties cannot be held to: names that the schema does not say might be the same");
         }
         if object.max.is_some_and(|max| max < n_required.max(min)) {
@@ -313,34 +312,34 @@ impl<'a> Writer<'a> {
         Ok(Expr::Sequence(vec![Expr::text("{"), Expr::Named("space"), members, Expr::Named("space"), Expr::text("}")]))
     }
 
-    /// Members in their order, those left out that may be, then any number of `extra`.
+    /// The members in their order, without some optional ones, followed by any number of `extra`.
     fn members(&mut self, members: &[(Expr, bool)], extra: Option<&Expr>, (min, max): (usize, Option<usize>)) -> Expr {
-        // How many there were is told apart as far as it matters: at least, whether there was one.
+        // The number of members so far, up to the largest number that the bounds distinguish; at least 0 and 1.
         let n_counts = max.map_or(min, |max| max.min(members.len() + 1)).max(1);
         let first = self.rules.len();
         for _ in 0..(members.len() + 1) * (n_counts + 1) {
             self.rules.add();
         }
-        let rule = |place: usize, n: usize| first + place * (n_counts + 1) + n;
+        let rule = |position: usize, n: usize| first + position * (n_counts + 1) + n;
         for n in 0..=n_counts {
             let is_full = |n: usize| max.is_some_and(|max| n >= max);
             let separated = |item: &Expr| if n > 0 { after_comma(item.clone()) } else { item.clone() };
-            for (place, (member, is_required)) in members.iter().enumerate() {
+            for (position, (member, is_required)) in members.iter().enumerate() {
                 let mut choices = Vec::new();
                 if !is_full(n) {
-                    let next = rule(place + 1, (n + 1).min(n_counts));
+                    let next = rule(position + 1, (n + 1).min(n_counts));
                     choices.push(Expr::Sequence(vec![separated(member), Expr::Rule(next)]));
                 }
                 if !is_required {
-                    choices.push(Expr::Rule(rule(place + 1, n)));
+                    choices.push(Expr::Rule(rule(position + 1, n)));
                 }
-                self.rules.set(rule(place, n), Expr::Choice(choices));
+                self.rules.set(rule(position, n), Expr::Choice(choices));
             }
             let mut choices = Vec::new();
             if n >= min {
                 choices.push(Expr::nothing());
             }
-            // Of what is extra two may have the same name, so that only one is sure to count.
+            // Extra members may have the same name, so that only one certainly counts.
             if let Some(extra) = extra.filter(|_| !is_full(n) && n + 1 >= min) {
                 let left = max.map(|max| max - n - 1);
                 let more = self.rules.repeat(after_comma(extra.clone()), 0, left);
@@ -351,11 +350,17 @@ impl<'a> Writer<'a> {
         Expr::Rule(rule(0, 0))
     }
 
-    /// A member whose name is none of those that are known, where there may be one.
-    fn extra(&mut self, object: &Objects<'a>, known: &[&str], at: usize, depth: usize) -> Result<Option<Expr>, Refusal> {
+    /// A member whose name is not in `names_in_schema`, if the schema allows one.
+    fn extra(
+        &mut self,
+        object: &Objects<'a>,
+        names_in_schema: &[&str],
+        at: usize,
+        depth: usize,
+    ) -> Result<Option<Expr>, Refusal> {
         let blocks = &object.blocks;
-        // The contrary of a schema, and what depends on a property, names none to be written.
-        let has_names = blocks.iter().any(|block| !block.is_contrary && !block.properties.is_empty());
+        // Negations and keywords that depend on a property do not introduce names.
+        let has_names = blocks.iter().any(|block| !block.is_negation && !block.properties.is_empty());
         let is_open = blocks.iter().any(|block| block.rest.is_some()) || !has_names;
         let mut patterns: Vec<_> = Vec::new();
         for pattern in blocks.iter().flat_map(|block| &block.patterns) {
@@ -367,16 +372,17 @@ impl<'a> Writer<'a> {
             return refuse_at(at, format!("patternProperties with more than {MAX_NAME_PATTERNS} patterns cannot be held to"));
         }
         let mut choices = Vec::new();
-        for met in 0..1_usize << patterns.len() {
-            let is_met =
-                |text: &str| patterns.iter().position(|pattern| pattern.text == text).is_some_and(|place| met >> place & 1 == 1);
-            if met == 0 && !is_open {
+        for matching in 0..1_usize << patterns.len() {
+            let is_matching = |text: &str| {
+                patterns.iter().position(|pattern| pattern.text == text).is_some_and(|position| matching >> position & 1 == 1)
+            };
+            if matching == 0 && !is_open {
                 continue;
             }
             let mut parts = Parts::new();
             for block in blocks {
                 let mut is_named = false;
-                for pattern in block.patterns.iter().filter(|pattern| is_met(pattern.text)) {
+                for pattern in block.patterns.iter().filter(|pattern| is_matching(pattern.text)) {
                     is_named = true;
                     add(&mut parts, &pattern.parts);
                 }
@@ -386,24 +392,24 @@ impl<'a> Writer<'a> {
             if matches!(&value, Expr::Choice(choices) if choices.is_empty()) {
                 continue;
             }
-            let mut asked = automaton::StringConstraint { patterns: Vec::new(), length: (0, None) };
-            for (place, pattern) in patterns.iter().enumerate() {
-                asked.patterns.push(((*pattern.node).clone(), met >> place & 1 == 1));
+            let mut constraint = automaton::StringConstraint { patterns: Vec::new(), length: (0, None) };
+            for (position, pattern) in patterns.iter().enumerate() {
+                constraint.patterns.push(((*pattern.node).clone(), matching >> position & 1 == 1));
             }
-            if !known.is_empty() {
-                let names = known.iter().map(|name| automaton::literal(name)).collect();
-                asked.patterns.push((pattern::Node::Choice(names), false));
+            if !names_in_schema.is_empty() {
+                let names = names_in_schema.iter().map(|name| automaton::literal(name)).collect();
+                constraint.patterns.push((pattern::Node::Choice(names), false));
             }
-            let name = self.names(&asked, &object.names, at)?;
+            let name = self.names(&constraint, &object.names, at)?;
             choices.push(member(name, value));
         }
         Ok(if choices.is_empty() { None } else { Some(Expr::Choice(choices)) })
     }
 
-    /// A name that is what is asked for, and fits `parts`.
-    fn names(&mut self, asked: &automaton::StringConstraint, parts: &Parts<'a>, at: usize) -> Result<Expr, Refusal> {
+    /// A name that meets the constraints and fits `parts`.
+    fn names(&mut self, constraint: &automaton::StringConstraint, parts: &Parts<'a>, at: usize) -> Result<Expr, Refusal> {
         if parts.is_empty() {
-            return if asked.patterns.is_empty() { Ok(Expr::Named("string")) } else { self.texts(asked, at) };
+            return if constraint.patterns.is_empty() { Ok(Expr::Named("string")) } else { self.texts(constraint, at) };
         }
         let mut choices = Vec::new();
         for mut shape in self.reader.of_all(parts)?.shapes {
@@ -413,15 +419,15 @@ impl<'a> Writer<'a> {
             if let Some(values) = shape.values.take() {
                 for value in values {
                     let text = value.text().unwrap_or_default();
-                    let is_asked = asked.fits(text).or_else(|why| refuse_at(at, why))?;
-                    if value.text().is_some() && is_asked && self.reader.fits(value, &shape)? {
+                    let is_allowed = constraint.fits(text).or_else(|why| refuse_at(at, why))?;
+                    if value.text().is_some() && is_allowed && self.reader.fits(value, &shape)? {
                         choices.push(Expr::Text(quoted(text)));
                     }
                 }
                 continue;
             }
-            let mut both = asked_of(&shape);
-            both.patterns.extend(asked.patterns.iter().cloned());
+            let mut both = string_constraint(&shape);
+            both.patterns.extend(constraint.patterns.iter().cloned());
             choices.push(self.texts(&both, at)?);
         }
         Ok(Expr::Choice(choices))
@@ -429,13 +435,13 @@ impl<'a> Writer<'a> {
 }
 
 fn check_times(min: usize, max: Option<usize>, at: usize) -> Result<(), Refusal> {
-    let most = max.filter(|&max| max < ENDLESS).unwrap_or(0).max(min);
-    if most <= MAX_TIMES {
+    let max_times = max.filter(|&max| max < UNBOUNDED).unwrap_or(0).max(min);
+    if max_times <= MAX_TIMES {
         return Ok(());
     }
     refuse_at(
         at,
-        format!("a length of {most} cannot be held to; at most {MAX_TIMES} characters, items or properties are counted"),
+        format!("a length of {max_times} cannot be held to; at most {MAX_TIMES} characters, items or properties are counted"),
     )
 }
 
@@ -447,7 +453,7 @@ fn member(name: Expr, value: Expr) -> Expr {
     Expr::Sequence(vec![name, Expr::text(":"), Expr::Named("space"), value])
 }
 
-/// A value as JSON without blanks.
+/// A value as JSON without white space.
 fn compact(value: &Value) -> String {
     match &value.kind {
         json::ValueKind::Null => "null".to_owned(),
@@ -464,10 +470,10 @@ fn compact(value: &Value) -> String {
     }
 }
 
-/// A value, with blanks where they may stand.
+/// A value, with optional white space.
 fn constant(value: &Value) -> Expr {
     let listed = |open: &str, items: Vec<Expr>, close: &str| {
-        let items = items.into_iter().enumerate().map(|(place, item)| if place > 0 { after_comma(item) } else { item });
+        let items = items.into_iter().enumerate().map(|(position, item)| if position > 0 { after_comma(item) } else { item });
         let begin = [Expr::text(open), Expr::Named("space")];
         Expr::Sequence(begin.into_iter().chain(items).chain([Expr::Named("space"), Expr::text(close)]).collect())
     };
