@@ -396,7 +396,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "what texts begin with that is kept for later vectors": lambda: [constant("embedding/prefix_cache.rs", "MAX_KEPT")],
     "grammars that are kept for later requests": lambda: [
         constant(KEPT, "MAX_GRAMMARS"),
-        constant(KEPT, "MAX_KEPT_BYTES") >> 20,
+        constant(KEPT, "MAX_CACHED_BYTES") >> 20,
     ],
     "a key or a text of `--override-kv`, and a pattern of `--override-tensor`": lambda: [
         constant("config/overrides.rs", "MAX_BYTES"),
@@ -534,7 +534,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "(`tekken`, `gpt-4o`, `deepseek-v3` and others)": lambda: [
         constant("llama/splitter.rs", "MAX_RUN"),
         400,
-        *(constant("llama/splitter.rs", name) for name in ("STACK_PER_CHARACTER", "MAX_SLOW_RUN")),
+        *(constant("llama/splitter.rs", name) for name in ("STACK_BYTES_PER_CHARACTER", "MAX_SLOW_RUN")),
     ],
     "one decode, `-ub`": lambda: [constant("config/compute_config.rs", "DEFAULT_UBATCH")],
     "99th percentile of a running stream's pauses beside a prompt, `--max-token-gap`": lambda: [

@@ -1,7 +1,7 @@
-//! Adapters (`LoRA`): small changes of a model's matrices, loaded beside it.
+//! `LoRA` adapters: low-rank changes of a model's matrices, loaded in addition to the model.
 //!
-//! llama.cpp looks at few of an adapter's numbers before it computes with them, and ends the process where they do not fit. So the
-//! file is held against the model's own before llama.cpp sees it. What it loads belongs to the model, and is freed with it.
+//! llama.cpp checks few of an adapter's tensors before computing with them, and ends the process if they do not fit. So the
+//! file is checked against the model before llama.cpp loads it. A loaded adapter belongs to the model and is freed with it.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -20,29 +20,30 @@ use crate::llama::identity::{Identity, ModelFiles};
 use crate::llama::logging;
 use crate::request::Token;
 
-/// Formats that an adapter's numbers may have: those that converters write.
+/// Tensor formats of adapters that are supported: all that converters write.
 const FORMATS: [sys::ggml_type; 4] = [sys::GGML_TYPE_F32, sys::GGML_TYPE_F16, sys::GGML_TYPE_BF16, sys::GGML_TYPE_Q8_0];
 
-/// An adapter that is loaded.
+/// A loaded adapter.
 #[derive(Debug)]
 pub struct Adapter {
     raw: NonNull<sys::llama_adapter_lora>,
     files: ModelFiles,
-    /// The file, as it was named.
+    /// The file's path, as configured.
     pub path: PathBuf,
-    /// How strongly it counts where nobody says otherwise.
+    /// Scale in requests that set none.
     pub scale: f32,
-    /// Bytes of its numbers.
+    /// Size of its tensors, in bytes.
     pub n_bytes: u64,
-    /// `adapter.lora.task_name` of its metadata; empty where that says nothing.
+    /// `adapter.lora.task_name` of its metadata; empty if absent.
     pub task_name: String,
-    /// `adapter.lora.prompt_prefix` of its metadata; empty where that says nothing.
+    /// `adapter.lora.prompt_prefix` of its metadata; empty if absent.
     pub prompt_prefix: String,
-    /// Of an activated adapter (aLoRA) the tokens from whose last place in a prompt on it counts; empty for every other.
+    /// Invocation tokens of an activated adapter (aLoRA), which is active from their last occurrence in a prompt on; empty for
+    /// other adapters.
     pub invocation: Vec<Token>,
 }
 
-// SAFETY: nothing is written to an adapter after it was loaded, and llama.cpp reads it on the thread of the context that uses it.
+// SAFETY: an adapter is not written after it was loaded, and llama.cpp reads it on the thread of the context that uses it.
 unsafe impl Send for Adapter {}
 // SAFETY: as above.
 unsafe impl Sync for Adapter {}
@@ -53,22 +54,23 @@ impl Adapter {
         self.raw.as_ptr()
     }
 
-    /// What tells this adapter from all others.
+    /// Returns the identity of the adapter's contents.
     ///
     /// # Errors
-    /// If the file cannot be read any more, or has changed since it was loaded.
+    /// If the file can no longer be read, or has changed since it was loaded.
     pub(super) fn identity(&self) -> io::Result<Identity> {
         self.files.identity()
     }
 }
 
-/// Loads `adapters` for `model`, which was read from the files `base` and, as an encoder, reads a text at once.
+/// Loads `adapters` for `model`, which was read from the files `base`. `is_encoder` models read a whole text in one pass.
 ///
 /// # Errors
-/// [`Error::InvalidConfig`] names the first file that is no adapter of this model, and says why, or two that cannot both be on.
+/// [`Error::InvalidConfig`] names the first file that is not an adapter of this model, with the reason, or two that cannot both
+/// be active.
 ///
 /// # Safety
-/// `model` is alive, and nobody else loads an adapter for it or computes with it.
+/// `model` is alive, and no other thread loads an adapter for it or computes with it.
 pub(super) unsafe fn load(
     model: *mut sys::llama_model,
     base: &[Metadata],
@@ -85,7 +87,7 @@ pub(super) unsafe fn load(
     let base = Base::read(base);
     let load = |config: &AdapterConfig| {
         let explain = |reason: String| refuse(format!("cannot load the adapter {}: {reason}", config.path.display()));
-        // SAFETY: the caller vouches for the model.
+        // SAFETY: the caller guarantees the model.
         unsafe { load_one(model, &base, config) }.map_err(explain)
     };
     let loaded = adapters.iter().map(load).collect::<Result<Vec<_>>>()?;
@@ -107,33 +109,34 @@ pub(super) unsafe fn load(
     Ok(loaded)
 }
 
-/// Has `context` compute with the adapters of `variant` from now on, of those that are `known`. llama.cpp then makes its graphs anew.
+/// Activates the adapters of `adapter_set`, which are indices into `loaded`, for the following decodes of `context`. llama.cpp
+/// then rebuilds its graphs.
 ///
 /// # Errors
-/// If one of them is not known, or its scale is no number; nothing changes then.
+/// If an adapter is not loaded, or its scale is not finite; nothing changes then.
 ///
 /// # Safety
-/// `context` is alive, and of the model that the adapters were loaded for.
-pub(super) unsafe fn turn_on(
+/// `context` is alive, and belongs to the model that the adapters were loaded for.
+pub(super) unsafe fn activate(
     context: NonNull<sys::llama_context>,
-    known: &[Adapter],
-    variant: &AdapterSet,
+    loaded: &[Adapter],
+    adapter_set: &AdapterSet,
 ) -> std::result::Result<(), String> {
-    let of = |(id, scale): (u32, f32)| {
-        let adapter = known.get(id as usize).filter(|_| scale.is_finite());
-        let unknown = || format!("the plan breaks a rule: adapter {id} with a scale of {scale} is none of the {}", known.len());
+    let resolve = |(id, scale): (u32, f32)| {
+        let adapter = loaded.get(id as usize).filter(|_| scale.is_finite());
+        let unknown = || format!("the plan breaks a rule: adapter {id} with a scale of {scale} is none of the {}", loaded.len());
         adapter.map(|adapter| (adapter.as_ptr(), scale)).ok_or_else(unknown)
     };
-    let adapters = variant.adapters().map(of).collect::<std::result::Result<Vec<_>, _>>()?;
+    let adapters = adapter_set.adapters().map(resolve).collect::<std::result::Result<Vec<_>, _>>()?;
     let (mut adapters, mut scales): (Vec<_>, Vec<_>) = adapters.into_iter().unzip();
     let n = adapters.len();
-    // SAFETY: the caller vouches for the context; adapters live as long as the model; both lists have `n` entries and are only read.
+    // SAFETY: the caller guarantees the context; adapters live as long as the model; both lists have `n` entries and are only
+    // read.
     let code = unsafe { sys::llama_set_adapters_lora(context.as_ptr(), adapters.as_mut_ptr(), n, scales.as_mut_ptr()) };
-    assert_eq!(code, 0, "llama.cpp only notes which adapters are on");
+    assert_eq!(code, 0, "llama.cpp only stores which adapters are active");
     Ok(())
 }
 
-/// As [`load`], of one.
 unsafe fn load_one(
     model: *mut sys::llama_model,
     base: &Base,
@@ -142,7 +145,7 @@ unsafe fn load_one(
     if !scale.is_finite() {
         return Err(format!("its scale is {scale}; it must be a finite number"));
     }
-    // Opening a pipe would wait for whoever writes to it.
+    // Opening a pipe would block until another process writes to it.
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
         return Err("it is not a regular file".to_owned());
     }
@@ -150,7 +153,7 @@ unsafe fn load_one(
     let n_bytes = base.check(&file)?;
     let files = ModelFiles::of(path, 1).map_err(|error| error.to_string())?;
     let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| "its path holds a NUL byte")?;
-    // SAFETY: the caller vouches for the model; the path is NUL-terminated, and what the file says was checked.
+    // SAFETY: the caller guarantees the model; the path is NUL-terminated, and the file's metadata was checked.
     let (raw, errors) = logging::errors_during(|| unsafe { sys::llama_adapter_lora_init(model, name.as_ptr()) });
     let reason = || {
         let reason = logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned());
@@ -161,7 +164,7 @@ unsafe fn load_one(
     let (task_name, prompt_prefix) = (text("task_name"), text("prompt_prefix"));
     // SAFETY: the adapter was just loaded.
     let invocation = unsafe { invocation_of(raw) };
-    // SAFETY: the caller vouches for the model.
+    // SAFETY: the caller guarantees the model.
     let n_vocab = unsafe { sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(model)) };
     if let Some(token) = invocation.iter().find(|token| !(0..n_vocab).contains(*token)) {
         return Err(format!("its invocation has token {token}, but the vocabulary has {n_vocab} pieces"));
@@ -169,35 +172,36 @@ unsafe fn load_one(
     Ok(Adapter { raw, files, path: path.clone(), scale: *scale, n_bytes, task_name, prompt_prefix, invocation })
 }
 
-/// The tokens from which on an adapter counts; none where it counts from the beginning.
+/// Returns the invocation tokens of an adapter; empty if it is active from the beginning.
 ///
 /// # Safety
 /// `adapter` is alive.
 unsafe fn invocation_of(adapter: NonNull<sys::llama_adapter_lora>) -> Vec<Token> {
-    // SAFETY: the caller vouches for the adapter.
+    // SAFETY: the caller guarantees the adapter.
     let n_tokens = unsafe { sys::llama_adapter_get_alora_n_invocation_tokens(adapter.as_ptr()) };
     let n_tokens = usize::try_from(n_tokens).expect("they are in memory");
     if n_tokens == 0 {
         return Vec::new();
     }
-    // SAFETY: as above; what is returned points to as many tokens as were counted, in a vector of the adapter's.
+    // SAFETY: as above; the result points to `n_tokens` tokens in a vector of the adapter.
     unsafe { std::slice::from_raw_parts(sys::llama_adapter_get_alora_invocation_tokens(adapter.as_ptr()), n_tokens) }.to_vec()
 }
 
-/// What adapters change.
+/// The model's tensors, which adapters change.
 struct Base {
     architecture: String,
     tensors: BTreeMap<String, Tensor>,
 }
 
 impl Base {
-    /// Of a model in these files.
+    /// Reads the tensor table of a model from the metadata of its files.
     fn read(files: &[Metadata]) -> Self {
         let tensors = files.iter().flat_map(Metadata::named_tensors).collect();
         Self { architecture: files[0].string("general.architecture").unwrap_or_default(), tensors }
     }
 
-    /// Whether llama.cpp can compute with the adapter in `file` beside these weights; returns the bytes of its numbers.
+    /// Checks that llama.cpp can compute with the adapter in `file` on these weights. Returns the size of its tensors, in
+    /// bytes.
     fn check(&self, file: &Metadata) -> std::result::Result<u64, String> {
         self.check_metadata(file)?;
         let mut pairs: BTreeMap<String, [Option<Tensor>; 2]> = BTreeMap::new();
@@ -248,12 +252,12 @@ impl Base {
         Ok(())
     }
 
-    /// Whether `b · a` can be added to the model's matrix `name`, and llama.cpp's graphs do no more than that with it.
+    /// Checks that `b · a` can be added to the model's matrix `name`, and that llama.cpp's graphs do only that with it.
     fn check_pair(&self, name: &str, a: &Tensor, b: &Tensor) -> std::result::Result<(), String> {
         let Some(weights) = self.tensors.get(name) else {
             return Err(format!("it changes {name}, which this model lacks: it was made for another one"));
         };
-        // One table of tokens for both ends: llama.cpp would take the halves of a change of the one for those of the other.
+        // Tied embeddings: llama.cpp would mix up the halves of a change of the input table and of the output table.
         let is_embedding = name.ends_with("token_embd.weight");
         let other = if is_embedding { "output.weight" } else { "token_embd.weight" };
         if matches!(name, "token_embd.weight" | "output.weight") && !self.tensors.contains_key(other) {
@@ -275,7 +279,7 @@ impl Base {
     }
 }
 
-/// What the tensor of this name changes, and which half of the change it is.
+/// Splits a tensor's name into the matrix that it changes and the half of the change: 0 for A, 1 for B.
 fn split(name: &str) -> Option<(&str, usize)> {
     let half = |suffix: &str, half| name.strip_suffix(suffix).map(|changed| (changed, half));
     half(".lora_a", 0).or_else(|| half(".lora_b", 1))

@@ -1,13 +1,12 @@
-//! Which processors a thread may run on.
+//! CPU affinity of threads.
 
 use std::ffi::c_ulong;
 use std::thread::{self, ThreadId};
 
-/// Processors that a mask has bits for; a system with more tells nothing of them here.
+/// Number of processors that a mask covers; others are ignored.
 const MAX_CPUS: usize = 1024;
 const BITS: usize = c_ulong::BITS as usize;
 
-/// A set of processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Affinity {
     mask: [c_ulong; MAX_CPUS / BITS],
@@ -24,7 +23,7 @@ mod system {
 }
 
 impl Affinity {
-    /// These processors alone; those that a mask has no bits for are left out.
+    /// Returns the set of `cpus`, without those from [`MAX_CPUS`] on.
     pub(super) fn of(cpus: &[usize]) -> Self {
         let mut mask = [0; MAX_CPUS / BITS];
         for &cpu in cpus.iter().filter(|&&cpu| cpu < MAX_CPUS) {
@@ -33,19 +32,20 @@ impl Affinity {
         Self { mask }
     }
 
-    /// Of this thread, where the system tells.
+    /// Returns the affinity of this thread; `None` if the system does not report it.
     #[cfg(target_os = "linux")]
     pub(super) fn current() -> Option<Self> {
         let mut mask = [0; MAX_CPUS / BITS];
-        // SAFETY: as many bytes are writable; 0 is this thread.
+        // SAFETY: `mask` is writable for the given number of bytes; 0 is this thread.
         let n = unsafe { system::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr()) };
         (n >= 0).then_some(Self { mask })
     }
 
-    /// Keeps this thread, and those that it starts, on these processors. Where it may not be kept there, it runs where it likes.
+    /// Restricts this thread, and threads that it starts, to these processors. A failure is ignored: the thread then stays where it
+    /// is.
     #[cfg(target_os = "linux")]
     pub(super) fn apply(&self) {
-        // SAFETY: as many bytes are readable; 0 is this thread.
+        // SAFETY: the mask is readable for the given number of bytes; 0 is this thread.
         let _ = unsafe { system::sched_setaffinity(0, size_of_val(&self.mask), self.mask.as_ptr()) };
     }
 
@@ -57,35 +57,35 @@ impl Affinity {
     #[cfg(not(target_os = "linux"))]
     pub(super) fn apply(&self) {}
 
-    /// The processors, in order.
+    /// Lists the processors in ascending order.
     pub(super) fn cpus(&self) -> Vec<usize> {
         (0..MAX_CPUS).filter(|cpu| self.mask[cpu / BITS] >> (cpu % BITS) & 1 == 1).collect()
     }
 }
 
-/// A thread that is kept on some processors, until this is dropped.
+/// Pins a thread to a set of processors until it is dropped.
 #[derive(Debug, Default)]
 pub(super) struct AffinityGuard {
-    came_from: Option<(ThreadId, Affinity)>,
-    place: Option<Affinity>,
+    original: Option<(ThreadId, Affinity)>,
+    pinned_to: Option<Affinity>,
 }
 
 impl AffinityGuard {
-    /// This thread stays on the processors of `place` from now on.
-    pub(super) fn at(&mut self, place: Affinity) {
-        if self.place == Some(place) {
+    /// Pins this thread to the processors of `affinity`.
+    pub(super) fn pin(&mut self, affinity: Affinity) {
+        if self.pinned_to == Some(affinity) {
             return;
         }
-        if self.came_from.is_none() {
-            self.came_from = Affinity::current().map(|before| (thread::current().id(), before));
+        if self.original.is_none() {
+            self.original = Affinity::current().map(|before| (thread::current().id(), before));
         }
-        place.apply();
-        self.place = Some(place);
+        affinity.apply();
+        self.pinned_to = Some(affinity);
     }
 
-    /// It need not stay any more.
-    pub(super) fn leave(&mut self) {
-        if let Some((_, before)) = self.came_from.filter(|_| self.place.take().is_some()) {
+    /// Restores this thread's original affinity.
+    pub(super) fn unpin(&mut self) {
+        if let Some((_, before)) = self.original.filter(|_| self.pinned_to.take().is_some()) {
             before.apply();
         }
     }
@@ -93,7 +93,7 @@ impl AffinityGuard {
 
 impl Drop for AffinityGuard {
     fn drop(&mut self) {
-        if let Some((_, before)) = self.came_from.filter(|(thread, _)| *thread == thread::current().id()) {
+        if let Some((_, before)) = self.original.filter(|(thread, _)| *thread == thread::current().id()) {
             before.apply();
         }
     }
@@ -104,28 +104,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_kept_where_it_is_put() {
-        let all = Affinity::current().expect("Linux tells");
-        let last = *all.cpus().last().expect("it runs somewhere");
-        let told = thread::spawn(move || {
-            let mut stay = AffinityGuard::default();
-            let there = [last, last].map(|cpu| {
-                stay.at(Affinity::of(&[cpu]));
+    fn a_guard_pins_its_thread_and_restores_the_affinity() {
+        let all = Affinity::current().expect("Linux reports the affinity");
+        let last = *all.cpus().last().expect("the thread has a processor");
+        let pinning_thread = thread::spawn(move || {
+            let mut guard = AffinityGuard::default();
+            let while_pinned = [last, last].map(|cpu| {
+                guard.pin(Affinity::of(&[cpu]));
                 Affinity::current()
             });
-            stay.leave();
+            guard.unpin();
             assert_eq!(Affinity::current(), Some(all));
-            stay.at(Affinity::of(&[last]));
-            drop(stay);
-            (there, Affinity::current())
+            guard.pin(Affinity::of(&[last]));
+            drop(guard);
+            (while_pinned, Affinity::current())
         });
         assert_eq!(
-            told.join().expect("it ends"),
+            pinning_thread.join().expect("it ends"),
             ([Some(Affinity::of(&[last])); 2], Some(all)),
-            "until it need not stay any more"
+            "dropping the guard restores the affinity"
         );
         assert_eq!(Affinity::of(&[last, 7, MAX_CPUS]).cpus(), Affinity::of(&[7, last]).cpus());
         assert_eq!(Affinity::of(&[70, 3]).cpus(), [3, 70]);
-        assert_eq!(Affinity::current(), Some(all), "nobody else is");
+        assert_eq!(Affinity::current(), Some(all), "other threads are not affected");
     }
 }

@@ -6,10 +6,9 @@ use llama_cpp_2::llama_backend::LlamaBackend;
 
 use crate::llama::{kernels, logging};
 
-/// The started backend. The first call starts it and sends llama.cpp's log lines to `tracing`, and puts our kernels
-/// under it.
+/// Returns llama.cpp's backend. The first call starts it, routes llama.cpp's log lines to `tracing` and installs our kernels.
 ///
-/// One cell for the whole process: llama.cpp allows one start, and models on several threads share it.
+/// A process-wide singleton: llama.cpp allows one start, and models on several threads share it.
 pub(super) fn backend() -> &'static LlamaBackend {
     static BACKEND: OnceLock<LlamaBackend> = OnceLock::new();
     BACKEND.get_or_init(|| {

@@ -1,43 +1,41 @@
-//! A [`Plan`] as llama.cpp wants it, after every rule has been checked that llama.cpp answers by ending the process.
+//! Converts a [`Plan`] to llama.cpp's batch, after checking every rule whose violation makes llama.cpp end the process.
 
 use llama_cpp_sys_2 as sys;
 
 use crate::engine::runner::{DecodeError, KvSeqId, MediaRows, Plan};
 use crate::request::Token;
 
-/// What a plan may hold.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// Tokens are below this.
+    /// Upper bound of tokens (exclusive).
     pub n_vocab: usize,
-    /// Sequence ids are below this.
+    /// Upper bound of sequence ids (exclusive).
     pub n_seq_max: usize,
-    /// Most rows.
+    /// Maximum number of rows.
     pub n_rows: usize,
-    /// Most rows that want logits.
+    /// Maximum number of rows that want logits.
     pub n_outputs: usize,
-    /// Whether rows go to llama.cpp in order of their ids. A recurrent memory computes only rows of consecutive ids together
-    /// (`llama_batch_allocr::split_equal`); each that breaks the order is one more pass over the weights.
+    /// True if rows are passed to llama.cpp in order of their ids. A recurrent memory computes only rows of consecutive ids
+    /// together (`llama_batch_allocr::split_equal`); each break of that order costs one more pass over the weights.
     pub is_by_id: bool,
 }
 
-/// The arrays of a `llama_batch`, made once for the largest plan.
+/// The arrays of a `llama_batch`, allocated once for the largest plan.
 pub(super) struct Batch {
     bounds: Bounds,
     /// The plan's rows in llama.cpp's order.
     order: Vec<usize>,
-    /// llama.cpp's place of each of the plan's rows.
-    places: Vec<usize>,
+    /// The index in llama.cpp's batch of each row of the plan.
+    batch_indices: Vec<usize>,
     tokens: Vec<sys::llama_token>,
     positions: Vec<sys::llama_pos>,
     ids: Vec<sys::llama_seq_id>,
     wants_logits: Vec<i8>,
-    /// One per row, always: llama.cpp couples the sequences of a row that has more.
+    /// Always one per row: llama.cpp couples the sequences of a row that has more.
     n_ids: Vec<i32>,
-    /// Points each row to its entry of `ids`.
     id_pointers: Vec<*mut sys::llama_seq_id>,
-    /// What each sequence will hold after the rows that have been checked.
-    n_held_after: Vec<u32>,
+    /// The length of each sequence after the rows that have been checked.
+    seq_lens_after: Vec<u32>,
 }
 
 impl Batch {
@@ -45,37 +43,37 @@ impl Batch {
         Self {
             bounds,
             order: Vec::with_capacity(bounds.n_rows),
-            places: Vec::with_capacity(bounds.n_rows),
+            batch_indices: Vec::with_capacity(bounds.n_rows),
             tokens: Vec::with_capacity(bounds.n_rows),
             positions: Vec::with_capacity(bounds.n_rows),
             ids: Vec::with_capacity(bounds.n_rows),
             wants_logits: Vec::with_capacity(bounds.n_rows),
             n_ids: vec![1; bounds.n_rows],
             id_pointers: Vec::with_capacity(bounds.n_rows),
-            n_held_after: Vec::with_capacity(bounds.n_seq_max),
+            seq_lens_after: Vec::with_capacity(bounds.n_seq_max),
         }
     }
 
-    /// Takes the rows of `plan` that are tokens, where sequence `i` holds `n_held[i]` places; `position_of` tells a
-    /// place's position in it.
+    /// Takes the token rows of `plan`. Sequence `i` has `seq_lens[i]` tokens; `position_of(i, index)` returns the position of
+    /// the token at `index`.
     ///
     /// # Errors
     /// Names the first row that breaks a rule; the batch is then empty.
     pub(super) fn fill(
         &mut self,
         plan: &Plan,
-        n_held: &[u32],
+        seq_lens: &[u32],
         position_of: impl Fn(usize, u32) -> u32,
     ) -> Result<(), DecodeError> {
         self.clear();
-        let filled = self.try_fill(plan, n_held, position_of);
-        if filled.is_err() {
+        let result = self.try_fill(plan, seq_lens, position_of);
+        if result.is_err() {
             self.clear();
         }
-        filled.map_err(|reason| DecodeError { reason: format!("the plan breaks a rule: {reason}") })
+        result.map_err(|reason| DecodeError { reason: format!("the plan breaks a rule: {reason}") })
     }
 
-    fn try_fill(&mut self, plan: &Plan, n_held: &[u32], position_of: impl Fn(usize, u32) -> u32) -> Result<(), String> {
+    fn try_fill(&mut self, plan: &Plan, seq_lens: &[u32], position_of: impl Fn(usize, u32) -> u32) -> Result<(), String> {
         let Bounds { n_vocab, n_seq_max, n_rows, n_outputs, is_by_id } = self.bounds;
         if plan.rows.is_empty() {
             return Err("it has no rows".to_owned());
@@ -93,15 +91,15 @@ impl Batch {
         if n_wanted > n_outputs {
             return Err(format!("{n_wanted} rows want logits, more than the {n_outputs} of one decode"));
         }
-        self.n_held_after.extend_from_slice(n_held);
+        self.seq_lens_after.extend_from_slice(seq_lens);
         if is_by_id {
             self.order.sort_by_key(|&i| plan.rows[i].sequence);
         }
-        // Rows of media have none.
-        self.places.resize(plan.rows.len(), usize::MAX);
-        for (place, &i) in self.order.iter().enumerate() {
+        // Rows of media have no index.
+        self.batch_indices.resize(plan.rows.len(), usize::MAX);
+        for (index, &i) in self.order.iter().enumerate() {
             let row = plan.rows[i];
-            self.places[i] = place;
+            self.batch_indices[i] = index;
             let KvSeqId(id) = row.sequence;
             if usize::from(id) >= n_seq_max {
                 return Err(format!("row {i} belongs to sequence {id}, but there are {n_seq_max} sequences"));
@@ -109,7 +107,7 @@ impl Batch {
             if usize::try_from(row.token).map_or(true, |token| token >= n_vocab) {
                 return Err(format!("row {i} is token {}, outside of the vocabulary of {n_vocab} pieces", row.token));
             }
-            let next = &mut self.n_held_after[usize::from(id)];
+            let next = &mut self.seq_lens_after[usize::from(id)];
             if row.position != *next {
                 return Err(format!("row {i} is at position {} of sequence {id}, which goes on at {next}", row.position));
             }
@@ -124,39 +122,37 @@ impl Batch {
         Ok(())
     }
 
-    /// Forgets the rows.
     pub(super) fn clear(&mut self) {
         self.order.clear();
-        self.places.clear();
+        self.batch_indices.clear();
         self.tokens.clear();
         self.positions.clear();
         self.ids.clear();
         self.wants_logits.clear();
-        self.n_held_after.clear();
+        self.seq_lens_after.clear();
     }
 
-    /// llama.cpp's place of the plan's row `row`, where it is there and wants logits.
+    /// Returns the index in llama.cpp's batch of the plan's row `row`, if that row is in the batch and wants logits.
     pub(super) fn output(&self, row: usize) -> Option<usize> {
-        self.places.get(row).copied().filter(|&place| self.wants_logits.get(place).is_some_and(|&wants| wants != 0))
+        self.batch_indices.get(row).copied().filter(|&index| self.wants_logits.get(index).is_some_and(|&wants| wants != 0))
     }
 
-    /// How many rows there are.
     #[cfg(test)]
     fn n_rows(&self) -> usize {
         self.tokens.len()
     }
 
-    /// What every sequence holds once the rows are computed.
-    pub(super) fn n_held_after(&self) -> &[u32] {
-        &self.n_held_after
+    /// The length of every sequence once the rows are computed.
+    pub(super) fn seq_lens_after(&self) -> &[u32] {
+        &self.seq_lens_after
     }
 
-    /// The ids of the rows, one per row.
+    /// The sequence ids of the rows, one per row.
     pub(super) fn ids(&self) -> &[sys::llama_seq_id] {
         &self.ids
     }
 
-    /// The arrays as llama.cpp takes them; valid until the batch is changed or moved. llama.cpp only reads them.
+    /// Returns the arrays for llama.cpp, which only reads them. Valid until the batch is changed or moved.
     pub(super) fn as_raw(&mut self) -> sys::llama_batch {
         self.id_pointers.clear();
         self.id_pointers.extend(self.ids.iter_mut().map(std::ptr::from_mut));
@@ -172,7 +168,7 @@ impl Batch {
     }
 }
 
-/// Rows that continue `sequence` at `position`, the last of them with logits.
+/// Returns a plan with rows that continue `sequence` at `position`; only the last row wants logits.
 pub(super) fn rows_of(sequence: KvSeqId, position: u32, tokens: &[Token]) -> Plan {
     use crate::engine::runner::Row;
     let rows = (position..).zip(tokens).enumerate().map(|(i, (position, &token))| Row {
@@ -192,35 +188,35 @@ mod tests {
 
     fn refusal(plan: &Plan) -> String {
         let mut batch = Batch::new(BOUNDS);
-        let error = batch.fill(plan, &[3, 0], |_, place| place).expect_err("the plan breaks a rule");
-        assert_eq!(batch.n_rows(), 0, "a refused plan leaves nothing behind");
+        let error = batch.fill(plan, &[3, 0], |_, index| index).expect_err("the plan breaks a rule");
+        assert_eq!(batch.n_rows(), 0, "a refused plan leaves the batch empty");
         error.reason
     }
 
     #[test]
-    fn rows_of_several_sequences_mix() {
+    fn a_batch_mixes_rows_of_several_sequences() {
         let mut batch = Batch::new(BOUNDS);
         let mut plan = rows_of(KvSeqId(0), 3, &[1, 2]);
         plan.rows[1].wants_logits = false;
         plan.rows.insert(1, rows_of(KvSeqId(1), 0, &[9]).rows[0]);
-        batch.fill(&plan, &[3, 0], |_, place| place).expect("the plan keeps the rules");
-        assert_eq!(batch.n_held_after(), [5, 1]);
+        batch.fill(&plan, &[3, 0], |_, index| index).expect("the plan is valid");
+        assert_eq!(batch.seq_lens_after(), [5, 1]);
         assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 9, 2][..], &[0, 1, 0][..]));
         assert_eq!([0, 1, 3].map(|row| batch.output(row)), [None, Some(1), None]);
         assert_eq!(batch.as_raw().n_tokens, 3);
     }
 
     #[test]
-    fn a_recurrent_memory_gets_its_rows_in_order_of_their_ids() {
+    fn a_recurrent_memory_gets_rows_sorted_by_sequence_id() {
         let mut batch = Batch::new(Bounds { n_outputs: 2, is_by_id: true, ..BOUNDS });
         let rows = [rows_of(KvSeqId(1), 0, &[7, 8]).rows, rows_of(KvSeqId(0), 3, &[1, 2]).rows].concat();
-        batch.fill(&Plan { rows, ..Plan::default() }, &[3, 0], |_, place| place).expect("the plan keeps the rules");
+        batch.fill(&Plan { rows, ..Plan::default() }, &[3, 0], |_, index| index).expect("the plan is valid");
         assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 2, 7, 8][..], &[0, 0, 1, 1][..]));
-        assert_eq!([0, 1, 2, 3].map(|row| batch.output(row)), [None, Some(3), None, Some(1)], "the plan's numbers stay");
+        assert_eq!([0, 1, 2, 3].map(|row| batch.output(row)), [None, Some(3), None, Some(1)], "rows keep the plan's numbers");
     }
 
     #[test]
-    fn each_rule_is_named() {
+    fn an_error_names_the_rule_that_a_plan_breaks() {
         let id = KvSeqId;
         assert!(refusal(&Plan::default()).contains("no rows"));
         assert!(refusal(&rows_of(id(0), 3, &[0; 5])).contains("5 rows"));

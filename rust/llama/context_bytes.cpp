@@ -1,5 +1,5 @@
-// llama.cpp tells what a context takes through a std::map, which Rust cannot read. From its src/llama-ext.h, which its crate does
-// not give on.
+// llama.cpp returns the memory use of a context as a std::map, which Rust cannot read. The declarations repeat its
+// src/llama-ext.h, which its crate does not expose.
 #include <cstddef>
 #include <map>
 
@@ -14,7 +14,7 @@ struct llama_memory_breakdown_data {
 
 std::map<ggml_backend_buffer_type *, llama_memory_breakdown_data> llama_get_memory_breakdown(const llama_context * ctx);
 
-// Bytes of a context's memory and of what it computes with, without the weights and without the rows that it puts out.
+// Size of a context's memory and compute buffers, without weights and output buffers, in bytes.
 extern "C" size_t weft_context_bytes(const llama_context * ctx) {
     size_t n = 0;
     for (const auto & [type, bytes] : llama_get_memory_breakdown(ctx)) {
@@ -23,7 +23,7 @@ extern "C" size_t weft_context_bytes(const llama_context * ctx) {
     return n;
 }
 
-// Those of them that it computes with.
+// Size of a context's compute buffers, in bytes.
 extern "C" size_t weft_compute_bytes(const llama_context * ctx) {
     size_t n = 0;
     for (const auto & [type, bytes] : llama_get_memory_breakdown(ctx)) {

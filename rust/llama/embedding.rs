@@ -1,4 +1,4 @@
-//! The context that makes vectors: a second one over the weights of a model, or the only one of an encoder.
+//! The context that computes embeddings: a second one on a model's weights, or the only one of an encoder.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError};
@@ -28,18 +28,18 @@ use crate::llama::start::machine;
 use crate::llama::threads::{self, ThreadPool};
 use crate::request::{AdapterScale, Prompt, Run, Token};
 
-/// Sequence ids where each takes a whole state.
+/// Maximum number of sequence ids for models where each id needs a whole state.
 const MAX_STATES: u32 = 8;
 
-/// How far the threads give way: by five levels more than those that write texts, which is about a third of a busy processor. With
-/// ten more, a model whose streams never rest made a third as many vectors.
+/// Niceness relative to the threads that generate tokens; leaves the embedding threads about a third of a busy processor. With ten
+/// more levels and permanently busy streams, a third as many embeddings were computed.
 const NICENESS: i32 = 5;
 
-/// Makes the worker for vectors of `model`. It takes nothing until it is first asked. `on_done` is called on its thread whenever
-/// requests are answered. `adapters` are those of the engine that are on when a batch is computed.
+/// Creates the embedding worker of `model`. It allocates nothing until the first request. `on_done` is called on its thread
+/// whenever requests are answered. `adapters` are the engine's default adapters, read when a batch is computed.
 ///
 /// # Errors
-/// [`Error::InvalidConfig`] where the model cannot be pooled as `config` says.
+/// [`Error::InvalidConfig`] if the model does not support the pooling in `config`.
 pub fn embedder(
     model: &Arc<Model>,
     config: &EngineConfig,
@@ -53,14 +53,14 @@ pub fn embedder(
         return Err(Error::InvalidConfig { param: "pooling", message });
     }
     let width = model.vector_width(pooling);
-    let used = own_kernels(model, config);
+    let enabled_kernels = own_kernels(model, config);
     let mut shape = EmbedderShape::new(pooling, width, model.n_vocab(), model.reach(&config.rope), config.n_ubatch);
     shape.takes_media = !model.is_encoder();
     if model.is_recurrent() || model.is_hybrid() {
         shape.n_sequences = MAX_STATES as usize;
     }
     let (model, choice) = (Arc::clone(model), choice.clone());
-    let config = EngineConfig { n_threads: Some(choice.n_threads_batch), used, ..config.clone() };
+    let config = EngineConfig { n_threads: Some(choice.n_threads_batch), used: enabled_kernels, ..config.clone() };
     let make = move || {
         let context = EmbeddingContext::new(Arc::clone(&model), &config, shape, Arc::clone(&adapters))?;
         Ok(Box::new(context) as Box<dyn Encoder>)
@@ -68,16 +68,16 @@ pub fn embedder(
     Ok(Embedder::new(shape, make, on_done))
 }
 
-/// Returns whether a text has the same embedding, bit by bit, whatever is computed concurrently. Elsewhere on a CPU the cosine of
-/// two embeddings of one text is at least 0.999999; of GPUs nothing is promised. `engine_uses_own_kernels` is [`Engine::uses_own_kernels`] of an engine over the same
-/// model with the same configuration.
+/// Returns whether the embedding of a text is bit-identical whatever is computed concurrently. Otherwise, on a CPU, the cosine of
+/// two embeddings of one text is at least 0.999999; on GPUs nothing is promised. `engine_uses_own_kernels` is
+/// [`Engine::uses_own_kernels`] of an engine on the same model with the same configuration.
 ///
 /// [`Engine::uses_own_kernels`]: crate::engine::Engine::uses_own_kernels
 #[must_use]
 pub fn has_repeatable_embeddings(model: &Model, config: &EngineConfig, engine_uses_own_kernels: bool) -> bool {
     let pooling = config.pooling.unwrap_or_else(|| model.pooling());
     let keeps_states = model.is_recurrent() || model.is_hybrid();
-    // A prefix that a window has left is computed again from another cell on, where its blocks begin elsewhere.
+    // A prefix that left the window is recomputed from another cell on, so that its blocks begin elsewhere.
     let has_shared_windows = model.n_swa() > 0 && shares_prefixes(model, pooling);
     let is_mean_of_llama_cpp = pooling == Pooling::Mean && model.has_dense_layers();
     engine_uses_own_kernels
@@ -86,81 +86,80 @@ pub fn has_repeatable_embeddings(model: &Model, config: &EngineConfig, engine_us
         && !(keeps_states || has_shared_windows || is_mean_of_llama_cpp)
 }
 
-/// The kernels of ours that compute embeddings: those for text generation, over a cache of 16 bits.
+/// Returns which of our kernels compute embeddings: those for text generation with a 16-bit cache.
 fn own_kernels(model: &Model, config: &EngineConfig) -> EnabledKernels {
     let config = EngineConfig { type_k: KvType::F16, type_v: KvType::F16, ..config.clone() };
     config.used_for(&model.facts(config.type_k, config.type_v), &machine(model, &config))
 }
 
-/// Whether what texts begin with in common is computed once: where an embedding follows from the last token alone.
+/// Returns whether shared prefixes of texts are computed once: if the embedding depends on the last token's row alone.
 fn shares_prefixes(model: &Model, pooling: Pooling) -> bool {
     let keeps_states = model.is_recurrent() || model.is_hybrid();
     !model.is_encoder() && !keeps_states && matches!(pooling, Pooling::Last | Pooling::Rank)
 }
 
-/// What computes the attention of embeddings.
+/// Attention kernel for embeddings.
 ///
 /// llama.cpp's fused kernel for CPUs sums V in 16 bits for up to 63 rows, and in tiles and 32 bits for more. So a large batch would
-/// change the embedding of a text (cosine 0.9994). Where weights are quantised, activations are rounded to 8 bits, which amplifies
-/// even differences in the last bit (cosine 0.99997 without the fused kernel).
+/// change the embedding of a text (cosine 0.9994). With quantised weights, activations are rounded to 8 bits, which amplifies even
+/// differences in the last bit (cosine 0.99997 without the fused kernel).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AttentionOfTexts {
-    /// Ours, which computes each row by itself.
+enum EmbeddingAttention {
+    /// Our kernel, which computes each row independently.
     Own,
-    /// llama.cpp's fused kernel, with V of another 16-bit format than K: then it has no tiles, and sums V in 32 bits.
+    /// llama.cpp's fused kernel with different 16-bit formats of K and V: then it uses no tiles and sums V in 32 bits.
     ByRow,
-    /// Dense products. Sums depend on where a text is in a batch.
+    /// Dense products. Sums depend on the position of a text in a batch.
     Dense,
-    /// The choice of llama.cpp for a GPU.
-    OfDevice,
+    /// llama.cpp's choice for a GPU.
+    Device,
 }
 
-impl AttentionOfTexts {
-    fn new(model: &Model, used: EnabledKernels) -> Self {
-        match used.attention {
-            _ if memory::is_offloaded(model) => Self::OfDevice,
+impl EmbeddingAttention {
+    fn new(model: &Model, enabled_kernels: EnabledKernels) -> Self {
+        match enabled_kernels.attention {
+            _ if memory::is_offloaded(model) => Self::Device,
             true => Self::Own,
-            // Without a cache the formats of K and V are the same.
+            // Without a cache, K and V have the same format.
             false if model.is_encoder() => Self::Dense,
             false => Self::ByRow,
         }
     }
 }
 
-/// A context whose decodes put out vectors. Stays on the thread that made it.
+/// A context whose decodes return embeddings. Stays on the thread that created it.
 pub(super) struct EmbeddingContext {
     raw: NonNull<sys::llama_context>,
     batch: Batch,
     media: MediaBatch,
     shape: EmbedderShape,
-    /// Whether the mean of a text's rows is computed here. llama.cpp sums over all rows of a batch, so that the rounding of a sum
-    /// depends on the other texts.
+    /// True if the mean of a text's rows is computed here. llama.cpp sums over all rows of a batch, so that rounding depends on the
+    /// other texts.
     computes_mean: bool,
-    /// Whether a decode has a single text, since the rounding of its attention would depend on the other texts.
-    takes_texts_singly: bool,
+    /// True if each decode has a single text, since the rounding of its attention would depend on other texts.
+    is_single_text: bool,
     n_ctx: u32,
-    used: EnabledKernels,
-    /// T5's encoder has a memory as well, and a call of its own.
-    encodes: bool,
-    /// What the sequences hold, where they share cells of what they begin with.
-    beginnings: Option<PrefixCache>,
+    enabled_kernels: EnabledKernels,
+    /// T5's encoder has a KV memory too, and is computed by `llama_encode`.
+    is_t5: bool,
+    /// Cached prefixes, if sequences share the cells of their prefixes.
+    prefix_cache: Option<PrefixCache>,
     memory_kind: MemoryKind,
-    /// How many tokens each sequence holds.
-    n_held: Vec<u32>,
-    /// The adapters that are on.
-    variant: AdapterSet,
+    seq_lens: Vec<u32>,
+    /// The adapters that the context is set to.
+    applied_adapters: AdapterSet,
     adapters: DefaultAdapters,
-    /// The most rows that were computed at once: llama.cpp keeps room for so many.
-    n_rows_most: usize,
-    // Dropped after `raw` is freed, which uses them.
-    _threads: ThreadPool,
-    /// Keeps the thread that made it, which is the one that computes, where none of the others is.
-    _stay: AffinityGuard,
+    /// Maximum number of rows computed so far: llama.cpp keeps buffers for as many.
+    n_rows_max: usize,
+    // Dropped after `raw` is freed, which uses the threads.
+    _pool: ThreadPool,
+    /// Keeps the thread that created the context, which decodes, off the processors of the others.
+    _affinity: AffinityGuard,
     model: Arc<Model>,
 }
 
 impl EmbeddingContext {
-    /// With `n_threads` of `config`, which are where and how those of prompts are, but for their priority.
+    /// Creates the context with `n_threads` threads, on the processors of the prompt threads of `config` but with lower priority.
     pub(super) fn new(model: Arc<Model>, config: &EngineConfig, shape: EmbedderShape, adapters: DefaultAdapters) -> Result<Self> {
         let mut context = Self::make(Arc::clone(&model), config, shape, Arc::clone(&adapters))?;
         if !config.used.attention || memory::is_offloaded(&model) || !context.leaves_attention()? {
@@ -172,17 +171,17 @@ impl EmbeddingContext {
         Self::make(model, &config, shape, adapters)
     }
 
-    /// Returns whether an attention of a short text is left to llama.cpp's fused kernel.
+    /// Returns whether an attention operation of a short text is left to llama.cpp's fused kernel.
     fn leaves_attention(&mut self) -> Result<bool> {
         let token = self.model.bos_token().unwrap_or(0);
         let (computed, counted) = kernels::counting(|| self.compute_rows(&[(KvSeqId(0), &[token, token])]));
         computed.map_err(|reason| Error::Decode { reason })?;
-        self.forget();
+        self.clear();
         Ok(counted.n_attentions_left > 0)
     }
 
     fn make(model: Arc<Model>, config: &EngineConfig, shape: EmbedderShape, adapters: DefaultAdapters) -> Result<Self> {
-        let (used, n_threads) = (config.used, config.n_threads.unwrap_or_else(threads::n_cores));
+        let (enabled_kernels, n_threads) = (config.used, config.n_threads.unwrap_or_else(threads::n_cores));
         niceness::compute(if model.is_encoder() { 0 } else { NICENESS });
         let shares = shares_prefixes(&model, shape.pooling);
         let computes_mean = shape.pooling == Pooling::Mean && !model.has_dense_layers();
@@ -193,7 +192,7 @@ impl EmbeddingContext {
         // SAFETY: plain data.
         let mut params = unsafe { sys::llama_context_default_params() };
         params.n_ctx = number(n_ctx);
-        // llama.cpp asserts that all of a batch is computed at once, and puts out every row of it.
+        // llama.cpp asserts that a batch fits in one `n_ubatch`, and outputs every row of it.
         (params.n_batch, params.n_ubatch, params.n_outputs_max) =
             (number(shape.n_batch), number(shape.n_batch), number(shape.n_batch));
         params.n_seq_max = number(n_sequences);
@@ -208,13 +207,13 @@ impl EmbeddingContext {
             Pooling::Last => sys::LLAMA_POOLING_TYPE_LAST,
             Pooling::Rank => sys::LLAMA_POOLING_TYPE_RANK,
         };
-        let attention = AttentionOfTexts::new(&model, used);
+        let attention = EmbeddingAttention::new(&model, enabled_kernels);
         params.flash_attn_type = match attention {
-            AttentionOfTexts::OfDevice => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
-            AttentionOfTexts::Own | AttentionOfTexts::ByRow => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
-            AttentionOfTexts::Dense => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+            EmbeddingAttention::Device => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
+            EmbeddingAttention::Own | EmbeddingAttention::ByRow => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+            EmbeddingAttention::Dense => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
         };
-        if attention == AttentionOfTexts::ByRow {
+        if attention == EmbeddingAttention::ByRow {
             params.type_v = sys::GGML_TYPE_BF16;
         }
         params.kv_unified = true;
@@ -228,13 +227,13 @@ impl EmbeddingContext {
             let reason = logging::reason(&errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned());
             Error::Decode { reason: format!("there is no context for vectors: {reason}") }
         })?;
-        let threads = ThreadPool::new(n_threads, &config.threads_batch, 0, used);
-        let mut stay = AffinityGuard::default();
-        if let Some(place) = threads.place() {
-            stay.at(place);
+        let pool = ThreadPool::new(n_threads, &config.threads_batch, 0, enabled_kernels);
+        let mut affinity = AffinityGuard::default();
+        if let Some(cpus) = pool.caller_affinity() {
+            affinity.pin(cpus);
         }
         // SAFETY: the context is alive, and the pool lives in `self` until after the context is freed.
-        unsafe { sys::llama_attach_threadpool(raw.as_ptr(), threads.as_ptr(), threads.as_ptr()) };
+        unsafe { sys::llama_attach_threadpool(raw.as_ptr(), pool.as_ptr(), pool.as_ptr()) };
         let bounds = Bounds {
             n_vocab: model.n_vocab(),
             n_seq_max: n_sequences,
@@ -247,7 +246,7 @@ impl EmbeddingContext {
             n_rows: shape.n_batch,
             n_embd: model.n_embd_in(),
             n_positions: model.n_positions(),
-            puts_out: true,
+            outputs_all: true,
         });
         let memory_kind = MemoryKind::for_embeddings(model.n_swa());
         let context = Self {
@@ -256,20 +255,20 @@ impl EmbeddingContext {
             media,
             shape,
             computes_mean,
-            // T5 adds a bias to scores, which no fused attention can.
-            takes_texts_singly: attention == AttentionOfTexts::Dense
-                || is_t5(model.architecture()) && attention != AttentionOfTexts::OfDevice,
+            // T5 adds a bias to scores, which no fused attention supports.
+            is_single_text: attention == EmbeddingAttention::Dense
+                || is_t5(model.architecture()) && attention != EmbeddingAttention::Device,
             n_ctx: params.n_ctx,
-            used,
-            encodes: is_t5(model.architecture()),
-            beginnings: shares.then(|| PrefixCache::new(shape, memory_kind)),
+            enabled_kernels,
+            is_t5: is_t5(model.architecture()),
+            prefix_cache: shares.then(|| PrefixCache::new(shape, memory_kind)),
             memory_kind,
-            n_held: vec![0; n_sequences],
-            variant: AdapterSet::default(),
+            seq_lens: vec![0; n_sequences],
+            applied_adapters: AdapterSet::default(),
             adapters,
-            n_rows_most: 0,
-            _threads: threads,
-            _stay: stay,
+            n_rows_max: 0,
+            _pool: pool,
+            _affinity: affinity,
             model,
         };
         let EmbedderShape { pooling, width, n_longest, .. } = shape;
@@ -281,61 +280,59 @@ impl EmbeddingContext {
         Ok(context)
     }
 
-    /// The adapters that are on now.
-    fn adapters_on(&self) -> ActiveAdapters {
-        let on = self.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        ActiveAdapters::of(&on, self.model.adapters())
+    fn active_adapters(&self) -> ActiveAdapters {
+        let active = self.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        ActiveAdapters::new(&active, self.model.adapters())
     }
 
-    /// Computes with these adapters from now on.
-    fn use_variant(&mut self, variant: &AdapterSet) -> std::result::Result<(), String> {
-        if *variant == self.variant {
+    fn use_adapters(&mut self, adapter_set: &AdapterSet) -> std::result::Result<(), String> {
+        if *adapter_set == self.applied_adapters {
             return Ok(());
         }
-        // SAFETY: the context is alive, and of this model.
-        unsafe { adapters::turn_on(self.raw, self.model.adapters(), variant) }?;
-        self.variant = variant.clone();
+        // SAFETY: the context is alive, and belongs to this model.
+        unsafe { adapters::activate(self.raw, self.model.adapters(), adapter_set) }?;
+        self.applied_adapters = adapter_set.clone();
         Ok(())
     }
 
-    /// Computes tokens after what the sequences hold.
-    fn compute_rows(&mut self, wanted: &[(KvSeqId, &[Token])]) -> std::result::Result<(), String> {
-        let rows = wanted.iter().flat_map(|&(sequence, tokens)| {
-            let n_held = self.n_held[usize::from(sequence.0)];
-            (n_held..).zip(tokens).map(move |(position, &token)| Row { sequence, token, position, wants_logits: true })
+    /// Computes tokens that continue the sequences.
+    fn compute_rows(&mut self, sequences: &[(KvSeqId, &[Token])]) -> std::result::Result<(), String> {
+        let rows = sequences.iter().flat_map(|&(sequence, tokens)| {
+            let seq_len = self.seq_lens[usize::from(sequence.0)];
+            (seq_len..).zip(tokens).map(move |(position, &token)| Row { sequence, token, position, wants_logits: true })
         });
         let plan = Plan { rows: rows.collect(), ..Plan::default() };
-        self.batch.fill(&plan, &self.n_held, |_, place| place).map_err(|error| error.reason)?;
+        self.batch.fill(&plan, &self.seq_lens, |_, index| index).map_err(|error| error.reason)?;
         self.run_tokens(plan.rows.len())?;
         for Row { sequence, .. } in plan.rows {
-            self.n_held[usize::from(sequence.0)] += 1;
+            self.seq_lens[usize::from(sequence.0)] += 1;
         }
         Ok(())
     }
 
-    /// Computes the `n_rows` tokens that the batch was filled with.
+    /// Computes the `n_rows` tokens in the batch.
     fn run_tokens(&mut self, n_rows: usize) -> std::result::Result<(), String> {
         let batch = self.batch.as_raw();
         // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
-        let known = unsafe { kernels::DecodeHints::new(self.batch.ids(), self.memory()) };
-        self.run(n_rows, batch, Some(known))
+        let hints = unsafe { kernels::DecodeHints::new(self.batch.ids(), self.memory()) };
+        self.run(n_rows, batch, Some(hints))
     }
 
-    /// Computes the `n_rows` of a batch. `known` describes these rows; `None` for rows of media that share positions.
+    /// Computes the `n_rows` of a batch. `hints` describes these rows; `None` for rows of media that share positions.
     fn run(
         &mut self,
         n_rows: usize,
         batch: sys::llama_batch,
-        known: Option<kernels::DecodeHints>,
+        hints: Option<kernels::DecodeHints>,
     ) -> std::result::Result<(), String> {
         self.check_memory(n_rows)?;
-        self.n_rows_most = self.n_rows_most.max(n_rows);
-        // SAFETY: whoever filled the batch checked every rule that llama.cpp asserts but one: all rows are put out, and fit in one
-        // `n_ubatch`. The arrays live in `self` and are only read.
+        self.n_rows_max = self.n_rows_max.max(n_rows);
+        // SAFETY: the code that filled the batch checked every rule that llama.cpp asserts but one: all rows are outputs, and fit
+        // in one `n_ubatch`. The arrays live in `self` and are only read.
         let compute = || unsafe {
-            if self.encodes { sys::llama_encode(self.raw.as_ptr(), batch) } else { sys::llama_decode(self.raw.as_ptr(), batch) }
+            if self.is_t5 { sys::llama_encode(self.raw.as_ptr(), batch) } else { sys::llama_decode(self.raw.as_ptr(), batch) }
         };
-        let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, known, compute));
+        let (code, errors) = logging::errors_during(|| kernels::deciding(self.enabled_kernels, hints, compute));
         if code != 0 {
             return Err(reason_of(code, &errors, self.n_ctx, n_rows));
         }
@@ -344,95 +341,94 @@ impl EmbeddingContext {
         Ok(())
     }
 
-    /// Refuses rows that there is no memory for: Linux would grant it and end the process when it is used. What was used once stays.
+    /// Rejects rows that would exceed free memory: Linux would grant it and end the process on use. Buffers are not freed after
+    /// use.
     pub(super) fn check_memory(&self, n_rows: usize) -> std::result::Result<(), String> {
-        if n_rows <= self.n_rows_most {
+        if n_rows <= self.n_rows_max {
             return Ok(());
         }
-        // A device's memory is taken when the context is made, or refused.
+        // A device's memory is allocated, or refused, when the context is created.
         // SAFETY: the context is alive.
         let n_compute = if memory::is_offloaded(&self.model) { 0 } else { unsafe { weft_compute_bytes(self.raw.as_ptr()) } };
         let n_bytes_of = |n: usize| (n_compute / self.shape.n_batch * n) as u64 + self.n_output_bytes(n);
-        check(n_bytes_of(n_rows) - n_bytes_of(self.n_rows_most), memory::free_on_host(), || {
+        check_free(n_bytes_of(n_rows) - n_bytes_of(self.n_rows_max), memory::free_on_host(), || {
             format!("computing {n_rows} tokens of texts together")
         })
     }
 
-    /// Bytes of the rows that are put out: llama.cpp keeps room for the logits of every row too; those of an encoder, which has none,
-    /// are never touched.
+    /// Size of the output buffer, in bytes: llama.cpp reserves the logits of every row too, but an encoder never writes them.
     fn n_output_bytes(&self, n_rows: usize) -> u64 {
         let n_logits = if self.model.is_encoder() { 0 } else { self.model.n_vocab() };
         (n_rows * (n_logits + self.shape.width) * size_of::<f32>()) as u64
     }
 
-    /// Computes a text in the sequence `id`, which holds nothing: run by run, as no decode takes both tokens and pictures. Each run is
-    /// computed as its first token is. Puts together what each is pooled to.
+    /// Computes a text in the empty sequence `id`, one decode per run, since a decode holds either tokens or media. Each run uses
+    /// the adapters of its first token. Returns the pooled result of all runs.
     fn compute_runs(
         &mut self,
         id: KvSeqId,
         prompt: &Prompt,
-        variants: &AdapterSchedule,
+        schedule: &AdapterSchedule,
     ) -> std::result::Result<EncodedBatch, String> {
         let own = usize::from(id.0);
-        let mut positions = vec![Positions::NONE; self.n_held.len()];
+        let mut positions = vec![Positions::NONE; self.seq_lens.len()];
         let (mut rows, n) = (TextEmbedding::new(self.shape.pooling), prompt.n_tokens());
         for run in prompt.runs() {
-            self.use_variant(variants.at(self.n_held[own]))?;
-            let place = |token, position| Row { sequence: id, token, position, wants_logits: true };
+            self.use_adapters(schedule.at(self.seq_lens[own]))?;
+            let row_at = |token, position| Row { sequence: id, token, position, wants_logits: true };
             let tokens = match run {
                 Run::Tokens(tokens) => tokens.clone(),
                 Run::Media(media) => media.ids().collect(),
             };
             let plan = Plan {
-                rows: tokens.into_iter().zip(self.n_held[own]..).map(|(token, at)| place(token, at)).collect(),
+                rows: tokens.into_iter().zip(self.seq_lens[own]..).map(|(token, position)| row_at(token, position)).collect(),
                 ..Plan::default()
             };
             let n_rows = plan.rows.len();
             match run {
                 Run::Tokens(_) => {
-                    let filled = self.batch.fill(&plan, &self.n_held, |id, place| positions[id].at(place));
-                    filled.map_err(|error| error.reason)?;
+                    let result = self.batch.fill(&plan, &self.seq_lens, |id, index| positions[id].at(index));
+                    result.map_err(|error| error.reason)?;
                     self.run_tokens(n_rows)?;
                 }
                 Run::Media(media) => {
                     let whole = [MediaRows { rows: 0..n_rows, media: media.clone(), start: 0 }];
-                    self.media.fill(&plan, &whole, &self.n_held, &positions)?;
+                    self.media.fill(&plan, &whole, &self.seq_lens, &positions)?;
                     let batch = self.media.as_raw();
-                    // SAFETY: as of the tokens of a batch.
-                    let known = unsafe { kernels::DecodeHints::new(self.media.ids(), self.memory()) };
-                    // SAFETY: the context is alive, and its model is one whose rows see none after them.
+                    // SAFETY: as for the batch of tokens.
+                    let hints = unsafe { kernels::DecodeHints::new(self.media.ids(), self.memory()) };
+                    // SAFETY: the context is alive, and its model uses causal attention by default.
                     unsafe { sys::llama_set_causal_attn(self.raw.as_ptr(), !media.sees_ahead()) };
-                    let ran = self.run(n_rows, batch, (!media.is_whole()).then_some(known));
+                    let result = self.run(n_rows, batch, (!media.is_whole()).then_some(hints));
                     // SAFETY: as above.
                     unsafe { sys::llama_set_causal_attn(self.raw.as_ptr(), true) };
-                    ran?;
-                    positions[own].push(self.n_held[own], &**media);
+                    result?;
+                    positions[own].push(self.seq_lens[own], &**media);
                 }
             }
-            self.n_held[own] += u32::try_from(n_rows).expect("it fits in the context");
+            self.seq_lens[own] += u32::try_from(n_rows).expect("it fits in the context");
             rows.add(n_rows, self.rows(id, 0, n_rows));
         }
         Ok(EncodedBatch { vectors: vec![rows.pooled(n)], n_computed: n })
     }
 
-    /// Computes texts that share nothing, and forgets them.
+    /// Computes texts that share no prefix, and clears the context.
     fn encode_alone(&mut self, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
-        let wanted: Vec<(KvSeqId, &[Token])> = (0..).map(KvSeqId).zip(texts.iter().map(Vec::as_slice)).collect();
-        let computed = self.compute_rows(&wanted);
+        let sequences: Vec<(KvSeqId, &[Token])> = (0..).map(KvSeqId).zip(texts.iter().map(Vec::as_slice)).collect();
+        let computed = self.compute_rows(&sequences);
         let vectors = computed.map(|()| {
             let mut first_row = 0;
-            let rows = wanted.iter().map(|&(id, text)| {
+            let rows = sequences.iter().map(|&(id, text)| {
                 let rows = self.rows(id, first_row, text.len());
                 first_row += text.len();
                 rows
             });
             rows.collect()
         });
-        self.forget();
+        self.clear();
         Ok(EncodedBatch { vectors: vectors?, n_computed: texts.iter().map(Vec::len).sum() })
     }
 
-    /// Computes one text per decode.
     fn encode_singly(&mut self, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
         let mut all = EncodedBatch::default();
         for text in texts {
@@ -443,30 +439,30 @@ impl EmbeddingContext {
         Ok(all)
     }
 
-    /// Computes in a sequence of its own, and forgets that.
-    fn encode_runs(&mut self, prompt: &Prompt, variants: &AdapterSchedule) -> std::result::Result<EncodedBatch, String> {
-        let prompt = &cut(prompt, variants.change());
-        let Some(mut beginnings) = self.beginnings.take() else {
-            let encoded = self.compute_runs(KvSeqId(0), prompt, variants);
-            self.forget();
+    /// Computes a text in a temporary sequence, which is then cleared.
+    fn encode_runs(&mut self, prompt: &Prompt, schedule: &AdapterSchedule) -> std::result::Result<EncodedBatch, String> {
+        let prompt = &split_before(prompt, schedule.change());
+        let Some(mut prefix_cache) = self.prefix_cache.take() else {
+            let encoded = self.compute_runs(KvSeqId(0), prompt, schedule);
+            self.clear();
             return encoded;
         };
-        let id = beginnings.take_id(self, variants.at(0));
-        let encoded = self.compute_runs(id, prompt, variants);
-        beginnings.release_id(self, id);
-        self.beginnings = Some(beginnings);
+        let id = prefix_cache.take_id(self, schedule.at(0));
+        let encoded = self.compute_runs(id, prompt, schedule);
+        prefix_cache.release_id(self, id);
+        self.prefix_cache = Some(prefix_cache);
         encoded
     }
 
-    /// The vectors of a text: one row, or `n` of the batch from `first` on where nothing is pooled.
+    /// Returns the embedding of a text: one row, or without pooling the `n` rows of the batch from `first` on.
     fn rows(&self, id: KvSeqId, first: usize, n: usize) -> Vec<f32> {
         let copy = |row: *mut f32| {
             assert!(!row.is_null(), "llama.cpp has no vector for a text that it has computed");
-            // SAFETY: a vector of this pooling is as wide, and is not written before the next decode.
+            // SAFETY: an embedding with this pooling has this width, and is not written before the next decode.
             unsafe { std::slice::from_raw_parts(row, self.shape.width) }
         };
         let number = |n: usize| i32::try_from(n).expect("a batch has fewer rows");
-        // SAFETY: the last decode succeeded and put out every row.
+        // SAFETY: the last decode succeeded and output every row.
         let row = |row| copy(unsafe { sys::llama_get_embeddings_ith(self.raw.as_ptr(), number(row)) });
         if self.computes_mean {
             mean((first..first + n).map(row), self.shape.width)
@@ -478,20 +474,19 @@ impl EmbeddingContext {
         }
     }
 
-    /// Forgets everything.
-    fn forget(&mut self) {
+    fn clear(&mut self) {
         let memory = self.memory();
         if !memory.is_null() {
             // SAFETY: the memory is alive.
             unsafe { sys::llama_memory_clear(memory, false) };
         }
-        self.n_held.fill(0);
-        if let Some(beginnings) = &mut self.beginnings {
-            beginnings.clear();
+        self.seq_lens.fill(0);
+        if let Some(prefix_cache) = &mut self.prefix_cache {
+            prefix_cache.clear();
         }
     }
 
-    /// Null for an encoder.
+    /// Returns the context's memory; null for an encoder.
     fn memory(&self) -> sys::llama_memory_t {
         // SAFETY: the context is alive.
         unsafe { sys::llama_get_memory(self.raw.as_ptr()) }
@@ -499,30 +494,30 @@ impl EmbeddingContext {
 }
 
 impl ForkableMemory for EmbeddingContext {
-    fn can_fork(&self, from: KvSeqId, n_held: u32, n_tokens: u32) -> bool {
+    fn can_fork(&self, from: KvSeqId, seq_len: u32, n_tokens: u32) -> bool {
         // SAFETY: the context is alive, and the id is in range.
         let first = unsafe { sys::llama_memory_seq_pos_min(self.memory(), i32::from(from.0)) }.max(0).unsigned_abs();
-        n_tokens <= n_held && self.memory_kind.holds_window(first, n_tokens)
+        n_tokens <= seq_len && self.memory_kind.holds_window(first, n_tokens)
     }
 
     fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32) {
-        let [n_held, n_held_of_new] = [from, to].map(|id| self.n_held[usize::from(id.0)]);
-        assert!(n_held_of_new == 0 && n_tokens <= n_held, "a fork of what is there, to where nothing is");
-        // SAFETY: both ids are in range, and the pool is unified, so that a part may be copied.
+        let [seq_len, target_len] = [from, to].map(|id| self.seq_lens[usize::from(id.0)]);
+        assert!(target_len == 0 && n_tokens <= seq_len, "a fork of at most the whole source into an empty sequence");
+        // SAFETY: both ids are in range, and the cache is unified, so that a part may be copied.
         unsafe { sys::llama_memory_seq_cp(self.memory(), i32::from(from.0), i32::from(to.0), 0, n_tokens.cast_signed()) };
-        self.n_held[usize::from(to.0)] = n_tokens;
+        self.seq_lens[usize::from(to.0)] = n_tokens;
     }
 
     fn truncate(&mut self, id: KvSeqId, n_kept: u32) {
-        let n_held = &mut self.n_held[usize::from(id.0)];
-        if n_kept >= *n_held {
+        let seq_len = &mut self.seq_lens[usize::from(id.0)];
+        if n_kept >= *seq_len {
             return;
         }
-        *n_held = n_kept;
+        *seq_len = n_kept;
         let start = if n_kept == 0 { -1 } else { n_kept.cast_signed() };
         // SAFETY: the id is in range.
         let is_done = unsafe { sys::llama_memory_seq_rm(self.memory(), i32::from(id.0), start, -1) };
-        assert!(is_done, "every memory can forget a whole sequence, and only one that can be cut is told to cut");
+        assert!(is_done, "every memory can remove a whole sequence, and only memories that can be cut are cut");
     }
 
     fn compute(&mut self, rows: &[(KvSeqId, &[Token])]) -> std::result::Result<(), String> {
@@ -535,44 +530,48 @@ impl ForkableMemory for EmbeddingContext {
 }
 
 impl EmbeddingContext {
-    /// Computes texts with the same adapters from their beginnings to their ends.
-    fn encode_alike(&mut self, variant: &AdapterSet, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
-        self.use_variant(variant)?;
-        let Some(mut beginnings) = self.beginnings.take() else {
-            return if self.takes_texts_singly { self.encode_singly(texts) } else { self.encode_alone(texts) };
+    /// Computes whole texts that use the same adapters.
+    fn encode_with(&mut self, adapter_set: &AdapterSet, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
+        self.use_adapters(adapter_set)?;
+        let Some(mut prefix_cache) = self.prefix_cache.take() else {
+            return if self.is_single_text { self.encode_singly(texts) } else { self.encode_alone(texts) };
         };
-        let encoded = beginnings.encode(self, variant, texts);
-        self.beginnings = Some(beginnings);
+        let encoded = prefix_cache.encode(self, adapter_set, texts);
+        self.prefix_cache = Some(prefix_cache);
         encoded
     }
 
-    /// Computes texts as each of them is to be, those that share their adapters together.
+    /// Computes each text with its adapters; texts with the same adapters are batched.
     fn encode_texts(&mut self, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
-        let on = self.adapters_on();
+        let active = self.active_adapters();
         let (invoking, others): (Vec<usize>, Vec<usize>) =
-            (0..texts.len()).partition(|&i| on.variants(texts[i].iter().copied()).change().is_some());
+            (0..texts.len()).partition(|&i| active.schedule(texts[i].iter().copied()).change().is_some());
         if invoking.is_empty() {
-            return self.encode_alike(&on.plain, texts);
+            return self.encode_with(&active.unconditional, texts);
         }
         let mut all = EncodedBatch { vectors: vec![Vec::new(); texts.len()], n_computed: 0 };
         if !others.is_empty() {
-            let alike: Vec<Vec<Token>> = others.iter().map(|&i| texts[i].clone()).collect();
-            let encoded = self.encode_alike(&on.plain, &alike)?;
+            let plain_texts: Vec<Vec<Token>> = others.iter().map(|&i| texts[i].clone()).collect();
+            let encoded = self.encode_with(&active.unconditional, &plain_texts)?;
             all.n_computed += encoded.n_computed;
             others.into_iter().zip(encoded.vectors).for_each(|(i, vector)| all.vectors[i] = vector);
         }
         for i in invoking {
-            let mut encoded = self.encode_runs(&Prompt::from_tokens(texts[i].clone()), &on.variants(texts[i].iter().copied()))?;
+            let mut encoded =
+                self.encode_runs(&Prompt::from_tokens(texts[i].clone()), &active.schedule(texts[i].iter().copied()))?;
             all.n_computed += encoded.n_computed;
             all.vectors[i] = encoded.vectors.swap_remove(0);
         }
         Ok(all)
     }
 
-    /// What it holds is no longer known where a decode has failed.
-    fn checked(&mut self, encoded: std::result::Result<EncodedBatch, String>) -> std::result::Result<EncodedBatch, String> {
+    /// Clears the context after a failure, which leaves its contents unknown.
+    fn clear_on_error(
+        &mut self,
+        encoded: std::result::Result<EncodedBatch, String>,
+    ) -> std::result::Result<EncodedBatch, String> {
         if encoded.is_err() {
-            self.forget();
+            self.clear();
         }
         encoded
     }
@@ -581,56 +580,56 @@ impl EmbeddingContext {
 impl Encoder for EmbeddingContext {
     fn encode(&mut self, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
         let encoded = self.encode_texts(texts);
-        self.checked(encoded)
+        self.clear_on_error(encoded)
     }
 
     fn encode_mixed(&mut self, prompt: &Prompt) -> std::result::Result<EncodedBatch, String> {
-        let variants = self.adapters_on().variants(prompt.ids());
-        let encoded = self.encode_runs(prompt, &variants);
-        self.checked(encoded)
+        let schedule = self.active_adapters().schedule(prompt.ids());
+        let encoded = self.encode_runs(prompt, &schedule);
+        self.clear_on_error(encoded)
     }
 
     fn n_bytes(&self) -> u64 {
         // SAFETY: the context is alive.
         let n_bytes = unsafe { weft_context_bytes(self.raw.as_ptr()) } as u64;
-        n_bytes + self.n_output_bytes(self.n_rows_most)
+        n_bytes + self.n_output_bytes(self.n_rows_max)
     }
 }
 
-/// The adapters that are on, and from which tokens on an activated one of them counts.
+/// The active adapters, and the tokens that invoke an activated one.
 struct ActiveAdapters {
-    /// Those that count in every text.
-    plain: AdapterSet,
-    /// All of them with what invokes the activated one (aLoRA), of which there is at most one.
+    /// Adapters that apply to every token.
+    unconditional: AdapterSet,
+    /// All adapters and the invocation of the activated one (aLoRA), of which there is at most one.
     activated: Option<(AdapterSet, Vec<Token>)>,
 }
 
 impl ActiveAdapters {
-    /// Of those that are on, with their scales, among those that are `known`.
-    fn of(on: &[AdapterScale], known: &[Adapter]) -> Self {
-        let invocation = |id: u32| known.get(id as usize).map_or(&[][..], |adapter| &adapter.invocation);
-        let all = || on.iter().copied().filter(|&(_, scale)| scale != 0.0);
-        let plain = AdapterSet::with_adapters(all().filter(|&(id, _)| invocation(id).is_empty()));
+    /// Selects from the `loaded` adapters those in `active`, with their scales.
+    fn new(active: &[AdapterScale], loaded: &[Adapter]) -> Self {
+        let invocation = |id: u32| loaded.get(id as usize).map_or(&[][..], |adapter| &adapter.invocation);
+        let all = || active.iter().copied().filter(|&(_, scale)| scale != 0.0);
+        let unconditional = AdapterSet::with_adapters(all().filter(|&(id, _)| invocation(id).is_empty()));
         let invoked = all().map(|(id, _)| invocation(id)).find(|invocation| !invocation.is_empty());
-        Self { plain, activated: invoked.map(|invocation| (AdapterSet::with_adapters(all()), invocation.to_vec())) }
+        Self { unconditional, activated: invoked.map(|invocation| (AdapterSet::with_adapters(all()), invocation.to_vec())) }
     }
 
-    /// How these tokens are computed.
-    fn variants(&self, tokens: impl IntoIterator<Item = Token>) -> AdapterSchedule {
-        let place = self.activated.as_ref().and_then(|(with, invocation)| Some((invoked_at(tokens, invocation)?, with)));
-        match place {
-            Some((place, with)) => AdapterSchedule::changing(self.plain.clone(), place, with.clone()),
-            None => self.plain.clone().into(),
+    fn schedule(&self, tokens: impl IntoIterator<Item = Token>) -> AdapterSchedule {
+        let invoked_at_index =
+            self.activated.as_ref().and_then(|(with, invocation)| Some((invoked_at(tokens, invocation)?, with)));
+        match invoked_at_index {
+            Some((index, with)) => AdapterSchedule::changing(self.unconditional.clone(), index, with.clone()),
+            None => self.unconditional.clone().into(),
         }
     }
 }
 
-/// `prompt`, its run that has the token at `place` cut in two before it.
-fn cut(prompt: &Prompt, place: Option<u32>) -> Prompt {
+/// Returns `prompt` with the run that contains the token at `index` split in front of that token.
+fn split_before(prompt: &Prompt, index: Option<u32>) -> Prompt {
     let (mut parts, mut start) = (Prompt::default(), 0);
     for run in prompt.runs() {
-        let within = place.and_then(|place| (place as usize).checked_sub(start));
-        match (run, within) {
+        let offset = index.and_then(|index| (index as usize).checked_sub(start));
+        match (run, offset) {
             (Run::Tokens(tokens), Some(n)) if n < tokens.len() => {
                 parts.push(Run::Tokens(tokens[..n].to_vec()));
                 parts.push(Run::Tokens(tokens[n..].to_vec()));
@@ -642,7 +641,6 @@ fn cut(prompt: &Prompt, place: Option<u32>) -> Prompt {
     parts
 }
 
-/// The mean of rows of `width` numbers.
 #[expect(clippy::cast_possible_truncation, reason = "the mean of single-precision numbers is one")]
 fn mean<'a>(rows: impl ExactSizeIterator<Item = &'a [f32]>, width: usize) -> Vec<f32> {
     let n_rows = u32::try_from(rows.len()).expect("a batch has fewer rows");
@@ -653,63 +651,64 @@ fn mean<'a>(rows: impl ExactSizeIterator<Item = &'a [f32]>, width: usize) -> Vec
     sums.into_iter().map(|sum| (sum / f64::from(n_rows)) as f32).collect()
 }
 
-/// The vectors of the runs of one text, on their way to what the whole text is pooled to.
+/// Combines the embeddings of the runs of a text into one.
 struct TextEmbedding {
     pooling: Pooling,
-    numbers: Vec<f32>,
+    values: Vec<f32>,
 }
 
 impl TextEmbedding {
     fn new(pooling: Pooling) -> Self {
-        Self { pooling, numbers: Vec::new() }
+        Self { pooling, values: Vec::new() }
     }
 
-    /// Takes what the next run of `n_rows` was pooled to.
+    /// Adds the pooled embedding of the next run, of `n_rows` rows.
     #[expect(clippy::cast_precision_loss, reason = "a context has fewer cells than 2²⁴")]
-    fn add(&mut self, n_rows: usize, of_run: Vec<f32>) {
+    fn add(&mut self, n_rows: usize, run_embedding: Vec<f32>) {
         match self.pooling {
-            Pooling::None => self.numbers.extend(of_run),
-            Pooling::Cls if !self.numbers.is_empty() => {}
-            Pooling::Cls | Pooling::Last | Pooling::Rank => self.numbers = of_run,
+            Pooling::None => self.values.extend(run_embedding),
+            Pooling::Cls if !self.values.is_empty() => {}
+            Pooling::Cls | Pooling::Last | Pooling::Rank => self.values = run_embedding,
             Pooling::Mean => {
-                self.numbers.resize(of_run.len(), 0.0);
-                self.numbers.iter_mut().zip(of_run).for_each(|(sum, mean)| *sum += mean * n_rows as f32);
+                self.values.resize(run_embedding.len(), 0.0);
+                self.values.iter_mut().zip(run_embedding).for_each(|(sum, mean)| *sum += mean * n_rows as f32);
             }
         }
     }
 
-    /// What all `n` rows are pooled to.
+    /// Returns the pooled embedding of all `n` rows.
     #[expect(clippy::cast_precision_loss, reason = "as above")]
     fn pooled(mut self, n: usize) -> Vec<f32> {
         if self.pooling == Pooling::Mean {
-            self.numbers.iter_mut().for_each(|sum| *sum /= n as f32);
+            self.values.iter_mut().for_each(|sum| *sum /= n as f32);
         }
-        self.numbers
+        self.values
     }
 }
 
-/// Refuses a context whose cells there is no memory for, as [`EmbeddingContext::check_memory`] does its rows.
+/// Rejects a context whose cells exceed free memory, as [`EmbeddingContext::check_memory`] does for rows.
 fn check_cells(model: &Model, config: &EngineConfig, n_ctx: usize) -> Result<()> {
-    // llama.cpp keeps them in 16 bits unless told otherwise. Of encoders, T5's alone has any.
+    // llama.cpp stores them in 16 bits by default. Of encoders, only T5 has cells.
     let has_cells = !model.is_encoder() || is_t5(model.architecture());
     let n_bytes_each = if has_cells { model.facts(KvType::F16, KvType::F16).kv_bytes_per_token } else { 0 };
     let n_free = memory::free_bytes(model, config.offload_kqv);
-    let checked = check(n_bytes_each.saturating_mul(n_ctx as u64), n_free, || format!("a context of {n_ctx} tokens for vectors"));
-    checked.map_err(|reason| Error::Decode { reason })
+    let result =
+        check_free(n_bytes_each.saturating_mul(n_ctx as u64), n_free, || format!("a context of {n_ctx} tokens for vectors"));
+    result.map_err(|reason| Error::Decode { reason })
 }
 
-/// Refuses `what` where it takes more than is free.
-fn check(n_bytes: u64, n_free: u64, what: impl FnOnce() -> String) -> std::result::Result<(), String> {
+/// Rejects an allocation for `purpose` that exceeds free memory.
+fn check_free(n_bytes: u64, n_free: u64, purpose: impl FnOnce() -> String) -> std::result::Result<(), String> {
     if n_bytes <= n_free {
         return Ok(());
     }
-    let what = what();
-    Err(format!("{what} takes {n_bytes} bytes of memory, but {n_free} are free; a smaller n_ctx or cache_ram leaves more"))
+    let purpose = purpose();
+    Err(format!("{purpose} takes {n_bytes} bytes of memory, but {n_free} are free; a smaller n_ctx or cache_ram leaves more"))
 }
 
 impl Drop for EmbeddingContext {
     fn drop(&mut self) {
-        // SAFETY: made by `llama_init_from_model` and freed only here; threads and model are dropped after it.
+        // SAFETY: created by `llama_init_from_model` and freed only here; threads and model are dropped after it.
         unsafe { sys::llama_free(self.raw.as_ptr()) }
     }
 }

@@ -1,5 +1,5 @@
-//! A model that reads texts and continues none, as the engine sees it: nothing runs on it, and the engine keeps its slots, counters
-//! and questions.
+//! Runner of a model that encodes texts but generates none. No sequence runs on it; the engine still provides its slots,
+//! metrics and queries.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::llama::token_strings;
 use crate::request::{AdapterScale, Token};
 use crate::sampling::TokenStrings;
 
-/// An encoder. It holds no cells.
+/// An encoder. It has no cells.
 pub(super) struct EncoderOnlyRunner(pub(super) Arc<Model>);
 
 impl EncoderOnlyRunner {

@@ -1,4 +1,4 @@
-//! What a GGUF file says before it is loaded, and what llama.cpp's calls on a loaded model leave out.
+//! Reads the metadata of a GGUF file: before the model is loaded, and where llama.cpp's calls on a loaded model omit it.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -10,22 +10,22 @@ use llama_cpp_sys_2 as sys;
 
 use crate::llama::logging;
 
-/// Says why `path` is no GGUF file, if it is none; llama.cpp's own words for these cases name neither the case nor the cure.
+/// Checks that `path` is a GGUF file; llama.cpp's own messages for these cases name neither the cause nor the remedy.
 ///
 /// # Errors
-/// What is wrong, for [`crate::error::Error::ModelLoad`].
+/// The problem, for [`crate::error::Error::ModelLoad`].
 fn check_header(path: &Path) -> Result<(), String> {
-    let in_words = |error: std::io::Error| match error.kind() {
+    let describe = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => "there is no such file".to_owned(),
         ErrorKind::PermissionDenied => "this process has no permission to read it".to_owned(),
         _ => error.to_string(),
     };
-    let metadata = std::fs::metadata(path).map_err(in_words)?;
+    let metadata = std::fs::metadata(path).map_err(describe)?;
     if metadata.is_dir() {
         return Err("it is a directory; name a GGUF file".to_owned());
     }
     let mut magic = Vec::new();
-    File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic)).map_err(in_words)?;
+    File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic)).map_err(describe)?;
     match magic.as_slice() {
         b"GGUF" => Ok(()),
         [] => Err("the file is empty".to_owned()),
@@ -33,35 +33,33 @@ fn check_header(path: &Path) -> Result<(), String> {
     }
 }
 
-/// A tensor, as a file describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tensor {
     pub(super) format: sys::ggml_type,
-    /// The innermost first, 1 where it has no more.
+    /// Dimensions, innermost first; 1 for unused ones.
     pub(super) sizes: [i64; 4],
     pub(super) n_bytes: u64,
 }
 
-/// A file's metadata, and the formats of its tensors.
+/// A file's metadata and tensor table.
 pub(super) struct Metadata(NonNull<sys::gguf_context>);
 
 impl Metadata {
-    /// Reads the metadata of the file at `path`.
     ///
     /// # Errors
-    /// What is wrong with the file, for [`crate::error::Error::ModelLoad`].
+    /// The problem with the file, for [`crate::error::Error::ModelLoad`].
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         check_header(path)?;
         let path = path.to_str().ok_or("its path is not UTF-8")?;
         let path = CString::new(path).map_err(|_| "its path holds a NUL byte")?;
         let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
-        // SAFETY: the path is NUL-terminated, and with `no_alloc` and no place for tensors nothing but the metadata is read.
+        // SAFETY: the path is NUL-terminated; with `no_alloc` and no target for tensors only the metadata is read.
         let (file, errors) = logging::errors_during(|| unsafe { sys::gguf_init_from_file(path.as_ptr(), params) });
-        let words = || logging::reason(&errors).map_or_else(String::new, |reason| format!(": {reason}"));
-        NonNull::new(file).map(Self).ok_or_else(|| format!("its metadata is damaged or cut short{}", words()))
+        let reason = || logging::reason(&errors).map_or_else(String::new, |reason| format!(": {reason}"));
+        NonNull::new(file).map(Self).ok_or_else(|| format!("its metadata is damaged or cut short{}", reason()))
     }
 
-    /// The text under `key`; `None` where there is none, or something else.
+    /// Returns the string under `key`; `None` if it is absent or of another type.
     pub(super) fn string(&self, key: &str) -> Option<String> {
         let index = self.find(key, sys::GGUF_TYPE_STRING)?;
         // SAFETY: `index` is a string of this file, NUL-terminated and alive as long as `self`.
@@ -69,8 +67,8 @@ impl Metadata {
         Some(text.to_string_lossy().into_owned())
     }
 
-    /// The array under `key`, which llama.cpp leaves out of the metadata of a loaded model. `None` where there is no array of 32-bit
-    /// integers, or one of them is negative.
+    /// Returns the array under `key`, which llama.cpp omits from the metadata of a loaded model. `None` if there is no array of
+    /// 32-bit integers, or one of them is negative.
     pub(super) fn u32_array(&self, key: &str) -> Option<Vec<u32>> {
         let index = self.find(key, sys::GGUF_TYPE_ARRAY)?;
         // SAFETY: `index` is an array of this file.
@@ -86,7 +84,7 @@ impl Metadata {
         values.iter().map(|&value| u32::try_from(value).ok()).collect()
     }
 
-    /// Format and bytes of every tensor.
+    /// Format and size in bytes of every tensor.
     pub(super) fn tensors(&self) -> impl Iterator<Item = (sys::ggml_type, u64)> {
         // SAFETY: the context is alive.
         let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
@@ -98,7 +96,6 @@ impl Metadata {
         })
     }
 
-    /// Every tensor by its name.
     pub(super) fn named_tensors(&self) -> impl Iterator<Item = (String, Tensor)> {
         // SAFETY: the context is alive.
         let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
@@ -113,13 +110,12 @@ impl Metadata {
         })
     }
 
-    /// Whether there is something under `key`.
     pub(super) fn has(&self, key: &str) -> bool {
         // SAFETY: the context is alive and the key NUL-terminated.
         CString::new(key).is_ok_and(|key| unsafe { sys::gguf_find_key(self.0.as_ptr(), key.as_ptr()) } >= 0)
     }
 
-    /// Which of the types of [`crate::config::KvValue`] is under `key`, by its name; `None` where there is nothing.
+    /// Returns the name of the type (of [`crate::config::KvValue`]) of the value under `key`; `None` if `key` is absent.
     pub(super) fn kind(&self, key: &str) -> Option<&'static str> {
         let key = CString::new(key).ok()?;
         // SAFETY: the context is alive and the key NUL-terminated.
@@ -137,41 +133,40 @@ impl Metadata {
         })
     }
 
-    /// The whole number of 32 bits, without a sign, under `key`; `None` where there is none, or something else.
+    /// Returns the unsigned 32-bit integer under `key`; `None` if it is absent or of another type.
     pub(super) fn u32(&self, key: &str) -> Option<u32> {
         let index = self.find(key, sys::GGUF_TYPE_UINT32)?;
         // SAFETY: `index` is a 32-bit integer of this file.
         Some(unsafe { sys::gguf_get_val_u32(self.0.as_ptr(), index) })
     }
 
-    /// The whole number of 16 bits, without a sign, under `key`; `None` where there is none, or something else.
+    /// Returns the unsigned 16-bit integer under `key`; `None` if it is absent or of another type.
     pub(super) fn u16(&self, key: &str) -> Option<u16> {
         let index = self.find(key, sys::GGUF_TYPE_UINT16)?;
         // SAFETY: `index` is a 16-bit integer of this file.
         Some(unsafe { sys::gguf_get_val_u16(self.0.as_ptr(), index) })
     }
 
-    /// The number of 32 bits under `key`; `None` where there is none, or something else.
+    /// Returns the 32-bit float under `key`; `None` if it is absent or of another type.
     pub(super) fn f32(&self, key: &str) -> Option<f32> {
         let index = self.find(key, sys::GGUF_TYPE_FLOAT32)?;
         // SAFETY: `index` is a 32-bit float of this file.
         Some(unsafe { sys::gguf_get_val_f32(self.0.as_ptr(), index) })
     }
 
-    /// Whether there is a tensor of this name.
     pub(super) fn has_tensor(&self, name: &str) -> bool {
         let name = CString::new(name).expect("a tensor's name holds no NUL byte");
         // SAFETY: the context is alive and the name NUL-terminated.
         unsafe { sys::gguf_find_tensor(self.0.as_ptr(), name.as_ptr()) >= 0 }
     }
 
-    /// Bytes before the first tensor's.
+    /// Offset of the first tensor's data, in bytes.
     pub(super) fn data_offset(&self) -> u64 {
         // SAFETY: the context is alive.
         unsafe { sys::gguf_get_data_offset(self.0.as_ptr()) as u64 }
     }
 
-    /// Where `key` is, if its value is of the type `kind`.
+    /// Returns the index of `key`, if its value is of the type `kind`.
     fn find(&self, key: &str, kind: sys::gguf_type) -> Option<i64> {
         let key = CString::new(key).ok()?;
         // SAFETY: the context is alive and the key NUL-terminated.

@@ -1,4 +1,4 @@
-//! Grammars of a model's vocabulary, each text read once.
+//! Compiled grammars of a model's vocabulary, cached by their text.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -8,25 +8,24 @@ use crate::grammar::{Grammar, LazyGrammar, ParseError, Spellings, TokenLookup, T
 use crate::llama::model::Model;
 use crate::request::{SharedConstraint, Token, Trigger};
 
-/// Most grammars that are kept for later requests.
+/// Maximum number of cached grammars.
 pub const MAX_GRAMMARS: usize = 64;
 
-/// Most bytes that they take together, about.
-const MAX_KEPT_BYTES: usize = 64 << 20;
+/// Approximate limit of their total size, in bytes.
+const MAX_CACHED_BYTES: usize = 64 << 20;
 
-/// What a request calls a text that becomes a grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GrammarSource {
     Gbnf,
     JsonSchema,
 }
 
-/// The grammars that were used last, and what all of them need of the vocabulary.
+/// Cache of the most recently used grammars, and the spellings of the vocabulary that they share.
 #[derive(Default)]
 pub(super) struct Grammars {
     spellings: OnceLock<Arc<Spellings>>,
-    /// Used most recently first.
-    kept: Mutex<VecDeque<CachedGrammar>>,
+    /// Most recently used first.
+    cached: Mutex<VecDeque<CachedGrammar>>,
 }
 
 struct CachedGrammar {
@@ -42,15 +41,15 @@ impl CachedGrammar {
 }
 
 impl Grammars {
-    pub(super) fn of_text(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
-        self.find_or(GrammarSource::Gbnf, text, || {
+    pub(super) fn compile_gbnf(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
+        self.get_or_compile(GrammarSource::Gbnf, text, || {
             let grammar = Grammar::new(text, model, self.spellings(model));
-            grammar.map_err(|flaw| refusal("grammar", format!("the grammar is wrong in {flaw}")))
+            grammar.map_err(|error| refusal("grammar", format!("the grammar is wrong in {error}")))
         })
     }
 
-    pub(super) fn of_schema(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
-        self.find_or(GrammarSource::JsonSchema, text, || {
+    pub(super) fn compile_json_schema(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
+        self.get_or_compile(GrammarSource::JsonSchema, text, || {
             Grammar::new(&schema_grammar(text)?, model, self.spellings(model)).map_err(|ParseError { message, .. }| {
                 refusal("json_schema", format!("the JSON schema asks for what no grammar can hold a text to: {message}"))
             })
@@ -84,23 +83,28 @@ impl Grammars {
         Ok(SharedConstraint(Arc::new(LazyGrammar::new(constraint, triggers, self.spellings(model)))))
     }
 
-    fn find_or(&self, source: GrammarSource, text: &str, read: impl FnOnce() -> Result<Grammar>) -> Result<SharedConstraint> {
-        let mut kept = self.lock();
-        if let Some(found) = kept.iter().position(|kept| kept.source == source && *kept.text == *text)
-            && let Some(found) = kept.remove(found)
+    fn get_or_compile(
+        &self,
+        source: GrammarSource,
+        text: &str,
+        compile: impl FnOnce() -> Result<Grammar>,
+    ) -> Result<SharedConstraint> {
+        let mut cached = self.lock();
+        if let Some(found) = cached.iter().position(|entry| entry.source == source && *entry.text == *text)
+            && let Some(found) = cached.remove(found)
         {
             let grammar = Arc::clone(&found.grammar);
-            kept.push_front(found);
+            cached.push_front(found);
             return Ok(SharedConstraint(grammar));
         }
-        // Reading takes its time, and what reads another text need not wait for it.
-        drop(kept);
-        let grammar = Arc::new(read()?);
-        let mut kept = self.lock();
-        kept.push_front(CachedGrammar { source, text: text.into(), grammar: Arc::clone(&grammar) });
-        kept.truncate(MAX_GRAMMARS);
-        while kept.len() > 1 && kept.iter().map(CachedGrammar::n_bytes).sum::<usize>() > MAX_KEPT_BYTES {
-            kept.pop_back();
+        // Compiling is slow: it runs without the lock, so that other texts need not wait.
+        drop(cached);
+        let grammar = Arc::new(compile()?);
+        let mut cached = self.lock();
+        cached.push_front(CachedGrammar { source, text: text.into(), grammar: Arc::clone(&grammar) });
+        cached.truncate(MAX_GRAMMARS);
+        while cached.len() > 1 && cached.iter().map(CachedGrammar::n_bytes).sum::<usize>() > MAX_CACHED_BYTES {
+            cached.pop_back();
         }
         Ok(SharedConstraint(grammar))
     }
@@ -114,7 +118,7 @@ impl Grammars {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<CachedGrammar>> {
-        self.kept.lock().expect("nothing that holds the list can panic")
+        self.cached.lock().expect("nothing that holds the list can panic")
     }
 }
 
@@ -124,7 +128,7 @@ fn refusal(param: &'static str, message: String) -> Error {
 
 impl TokenLookup for Model {
     fn spelt(&self, text: &str) -> Option<Token> {
-        // What cannot be tokenized for its length is no single token.
+        // A text that is too long to tokenize is not a single token.
         match self.tokenize(text.as_bytes(), false, true).as_deref() {
             Ok([token]) => Some(*token),
             _ => None,
@@ -136,10 +140,10 @@ impl TokenLookup for Model {
     }
 }
 
-/// The grammar in GBNF of the JSON that fits a schema, whatever the model; its size is bounded where it is read.
+/// Returns the grammar, in GBNF, of the JSON that matches a schema, for any model. Its size is limited when it is compiled.
 ///
 /// # Errors
-/// [`Error::InvalidRequest`] says what is wrong with the schema, or what of it no text can be held to, in which line and column.
+/// [`Error::InvalidRequest`] names what is wrong with the schema, or which part of it is not supported, with line and column.
 pub fn schema_grammar(schema: &str) -> Result<String> {
-    to_gbnf(schema).map_err(|flaw| refusal("json_schema", format!("the JSON schema is refused in {flaw}")))
+    to_gbnf(schema).map_err(|error| refusal("json_schema", format!("the JSON schema is refused in {error}")))
 }

@@ -1,4 +1,4 @@
-//! The tokens by which a model knows what stands before and after a gap that it is to fill.
+//! Control tokens for fill-in-the-middle prompts.
 
 use llama_cpp_sys_2 as sys;
 
@@ -6,24 +6,24 @@ use crate::llama::Model;
 use crate::llama::model::some_token;
 use crate::request::Token;
 
-/// The control tokens of a text with a gap, as the vocabulary names them or as llama.cpp knows them by their spelling. Models that
-/// were not trained to fill gaps lack all of them, some lack the last two.
+/// Fill-in-the-middle tokens, from the vocabulary's metadata or from spellings that llama.cpp recognizes. Models that were not
+/// trained for infill lack all of them; some lack the last two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InfillTokens {
-    /// What stands before the gap follows.
+    /// Precedes the text before the gap.
     pub prefix: Option<Token>,
-    /// What stands after the gap follows.
+    /// Precedes the text after the gap.
     pub suffix: Option<Token>,
-    /// What belongs into the gap follows.
+    /// Precedes the text that fills the gap.
     pub middle: Option<Token>,
-    /// The name of a repository follows.
+    /// Precedes the name of a repository.
     pub repository: Option<Token>,
-    /// The name of a file follows, and what is in it.
+    /// Precedes the name and the contents of a file.
     pub file: Option<Token>,
 }
 
 impl Model {
-    /// The control tokens of a text with a gap.
+    /// Returns the fill-in-the-middle tokens.
     #[must_use]
     pub fn infill_tokens(&self) -> InfillTokens {
         let vocab = self.vocab();
@@ -39,7 +39,7 @@ impl Model {
         }
     }
 
-    /// Whether a text begins with the token that begins texts.
+    /// Returns whether a text begins with the beginning-of-sequence token.
     #[must_use]
     pub fn adds_bos(&self) -> bool {
         // SAFETY: the vocabulary lives as long as the model.

@@ -1,4 +1,4 @@
-//! Which models can continue a text, and which only read one.
+//! Distinguishes generating models from encoders, and rejects unsupported files.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use llama_cpp_sys_2 as sys;
 
 use crate::llama::gguf::Metadata;
 
-/// Architectures that read a text but continue none, under llama.cpp's names: they make vectors. llama.cpp has no call that tells
-/// them from the others before a context exists.
+/// Architectures, by llama.cpp's names, that encode a text into embeddings but generate none. llama.cpp has no call that identifies
+/// them before a context exists.
 const ENCODERS: [&str; 12] = [
     "bert",
     "modern-bert",
@@ -23,28 +23,28 @@ const ENCODERS: [&str; 12] = [
     T5,
 ];
 
-/// T5's encoder by itself.
+/// T5's encoder alone.
 const T5_ENCODER: &str = "t5encoder";
 
-/// An encoder with a decoder, which is not used.
+/// T5 with its decoder, which is not used.
 const T5: &str = "t5";
 
-/// Whether a model of this architecture is an encoder that has a memory like those that continue a text, and is computed by a call of
-/// its own.
+/// Returns whether a model of this architecture is an encoder that has a KV memory, as generating models do, and is computed by
+/// `llama_encode`.
 pub(super) fn is_t5(architecture: &str) -> bool {
     [T5_ENCODER, T5].contains(&architecture)
 }
 
-/// Whether a model of this architecture makes vectors only: it is an encoder, or its file says that each token sees those after it
-/// too.
+/// Returns whether a model of this architecture only produces embeddings: it is an encoder, or its metadata states that attention
+/// is not causal.
 pub(super) fn is_encoder(architecture: &str, is_causal: Option<&str>) -> bool {
     ENCODERS.contains(&architecture) || is_causal == Some("false")
 }
 
-/// Refuses what the metadata of the file at `path` shows, before gigabytes are read.
+/// Rejects a file whose metadata shows that it cannot run, before gigabytes are read.
 ///
 /// # Errors
-/// Why the model cannot run, for [`crate::error::Error::ModelLoad`].
+/// The reason why the model cannot run, for [`crate::error::Error::ModelLoad`].
 pub(super) fn check_file(path: &Path, file: &Metadata) -> Result<(), String> {
     check_part(path, file)?;
     let architecture = file.string("general.architecture").unwrap_or_default();
@@ -56,14 +56,14 @@ pub(super) fn check_file(path: &Path, file: &Metadata) -> Result<(), String> {
     if let Some(kind) = kind {
         return Err(format!("its architecture, {architecture}, is that of {kind}"));
     }
-    // The names that llama.cpp's own converter gives to the tokenizer of a model without one.
+    // Names that llama.cpp's converter gives to the tokenizer of a model without one.
     match file.string("tokenizer.ggml.model").as_deref() {
         None | Some("no_vocab" | "none") => Err("it holds no vocabulary, so it cannot read a text".to_owned()),
         Some(_) => check_encoder(file, &architecture),
     }
 }
 
-/// Refuses a part of a split model that is not its first, and a first part whose name does not lead to the others.
+/// Rejects a part of a split model other than the first, and a first part whose name does not lead to the others.
 fn check_part(path: &Path, file: &Metadata) -> Result<(), String> {
     let (Some(part), Some(n_parts)) = (file.u16("split.no"), file.u16("split.count").filter(|&n| n > 1)) else { return Ok(()) };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -80,7 +80,7 @@ fn check_part(path: &Path, file: &Metadata) -> Result<(), String> {
     Err(format!("it is part {number} of {n_parts} of a model; give the first part, {first}, with the others in the same folder"))
 }
 
-/// Refuses files that complement a model.
+/// Rejects files that complement a model.
 fn check_purpose(file: &Metadata, architecture: &str) -> Result<(), String> {
     let purpose = match (file.string("general.type").as_deref(), architecture) {
         (Some("adapter"), _) => "an adapter of a model (lora)",
@@ -92,7 +92,7 @@ fn check_purpose(file: &Metadata, architecture: &str) -> Result<(), String> {
     Err(format!("it is {purpose}, not a model by itself"))
 }
 
-/// Refuses sizes of encoders that llama.cpp would end the process for, in a file of one part.
+/// Rejects dimensions of encoders at which llama.cpp would end the process, in a file of one part.
 fn check_encoder(file: &Metadata, architecture: &str) -> Result<(), String> {
     let number = |name: &str| file.u32(&format!("{architecture}.{name}"));
     if !ENCODERS.contains(&architecture) || file.named_tensors().next().is_none() {
@@ -119,7 +119,7 @@ fn check_encoder(file: &Metadata, architecture: &str) -> Result<(), String> {
             return Err(format!("its {name} has {} rows, which must be {n_ff} or twice that", up.sizes[1]));
         }
     }
-    // What a text's vector goes through at the end must fit together, and come to as many numbers as there were.
+    // The dense layers of the embedding must fit together, and return as many numbers as they receive.
     let mut width = n_embd;
     for nth in [2, 3].into_iter().filter(|nth| file.has_tensor(&format!("dense_{nth}.weight"))) {
         let (n_in, n_out) = (number(&format!("dense_{nth}_feat_in")), number(&format!("dense_{nth}_feat_out")));
@@ -131,9 +131,9 @@ fn check_encoder(file: &Metadata, architecture: &str) -> Result<(), String> {
     if width == n_embd { Ok(()) } else { Err(format!("its vectors would have {width} numbers, which must be {n_embd}")) }
 }
 
-/// The same for T5's: how far tokens are apart is looked up in a table.
+/// Checks dimensions that only T5 has: it looks up the distance of two tokens in a table.
 fn check_t5(file: &Metadata, n_heads: u32, number: impl Fn(&str) -> Option<u32>) -> Result<(), String> {
-    // Half of them are for tokens before, half of these for near ones, which must be fewer than the farthest distance, 128.
+    // Half of the buckets are for tokens before, half of these for near ones, which must be fewer than the largest distance, 128.
     const N_BUCKETS: std::ops::Range<u32> = 4..512;
     if let Some(n) = number("attention.relative_buckets_count").filter(|n| !N_BUCKETS.contains(n)) {
         return Err(format!(
@@ -149,10 +149,10 @@ fn check_t5(file: &Metadata, n_heads: u32, number: impl Fn(&str) -> Option<u32>)
     if file.has_tensor(table) { Ok(()) } else { Err(format!("it has no {table}")) }
 }
 
-/// Refuses the kinds that only a loaded model shows. `model` is alive.
+/// Rejects kinds of models that only a loaded model reveals. `model` must be alive.
 ///
 /// # Errors
-/// As [`check_file`].
+/// The reason, as for [`check_file`].
 pub(super) fn check_model(model: *const sys::llama_model, architecture: &str) -> Result<(), String> {
     // SAFETY: the model is alive.
     let (has_encoder, is_diffusion) = unsafe { (sys::llama_model_has_encoder(model), sys::llama_model_is_diffusion(model)) };

@@ -1,10 +1,10 @@
-//! How many bytes of the pool one token takes, from the model's metadata alone.
+//! Size of a token in the device cache, from the model's metadata alone.
 
 use llama_cpp_sys_2 as sys;
 
 use crate::config::KvType;
 
-/// llama.cpp's number of a format.
+/// Converts to llama.cpp's enumeration.
 pub(super) fn ggml_type(kv_type: KvType) -> sys::ggml_type {
     match kv_type {
         KvType::F32 => sys::GGML_TYPE_F32,
@@ -19,24 +19,23 @@ pub(super) fn ggml_type(kv_type: KvType) -> sys::ggml_type {
     }
 }
 
-/// What the attention layers of a model keep of each token.
+/// Dimensions of the keys and values that a model caches for each token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KvShape {
-    /// Most query heads of a layer; 0 where no layer has attention.
+    /// Maximum number of query heads of a layer; 0 if no layer has attention.
     pub(super) n_query_heads: u32,
-    /// KV heads of each layer that keeps a cache of its own.
+    /// Number of KV heads of each layer that has its own cache.
     pub(super) n_heads: Vec<u32>,
-    /// Elements of K per head.
     pub(super) key_length: u32,
-    /// Elements of V per head; 0 where V is a view of K (MLA).
+    /// Elements of V per head; 0 if V is a view of K (MLA).
     pub(super) value_length: u32,
 }
 
 impl KvShape {
-    /// Reads the shape from the metadata of `architecture`. `number` looks up a whole number under the key `<architecture>.<name>`,
-    /// `array` an array of them, one per layer.
+    /// Reads the shape from the metadata of `architecture`. `number` looks up an integer under the key `<architecture>.<name>`,
+    /// `array` an array with one integer per layer.
     ///
-    /// An estimate: it takes every cache for as long as the context and knows no layers beyond the GGUF specification's keys.
+    /// An estimate: it assumes that every layer caches the whole context, and supports only the keys of the GGUF specification.
     /// <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
     pub(super) fn read(
         n_layer: u32,
@@ -50,7 +49,7 @@ impl KvShape {
         };
         let n_query_heads = per_layer("attention.head_count", 1).into_iter().max().unwrap_or(1).max(1);
         let head_length = n_embd / n_query_heads;
-        // Layers with no KV head are recurrent. The last `shared_kv_layers` read an earlier layer's cache.
+        // Layers without KV heads are recurrent. The last `shared_kv_layers` read an earlier layer's cache.
         let mut n_heads = per_layer("attention.head_count_kv", n_query_heads);
         n_heads.truncate(n_layer.saturating_sub(number("attention.shared_kv_layers").unwrap_or(0)) as usize);
         n_heads.retain(|&n| n > 0);
@@ -66,15 +65,15 @@ impl KvShape {
         }
     }
 
-    /// Bytes of one token in all layers.
+    /// Size of one token in all layers, in bytes.
     pub(super) fn bytes_per_token(&self, type_k: KvType, type_v: KvType) -> u64 {
         self.n_heads.iter().map(|&n| row_bytes(type_k, n * self.key_length) + row_bytes(type_v, n * self.value_length)).sum()
     }
 }
 
-/// Bytes of `n` elements in the format `kv_type`, whole blocks.
+/// Size of `n` elements in the format `kv_type`, rounded up to whole blocks, in bytes.
 fn row_bytes(kv_type: KvType, n: u32) -> u64 {
-    // SAFETY: two look-ups in a constant table; the number comes from `ggml_type`, which knows only valid ones.
+    // SAFETY: two lookups in a constant table; `ggml_type` returns only valid formats.
     let (block_len, block_bytes) = unsafe { (sys::ggml_blck_size(ggml_type(kv_type)), sys::ggml_type_size(ggml_type(kv_type))) };
     u64::from(n).div_ceil(block_len.unsigned_abs()) * block_bytes as u64
 }
@@ -83,13 +82,12 @@ fn row_bytes(kv_type: KvType, n: u32) -> u64 {
 mod tests {
     use super::*;
 
-    /// A look-up in a fixed table.
     fn table<'a>(rows: &'a [(&'a str, u32)]) -> impl Fn(&str) -> Option<u32> + 'a {
         move |name| rows.iter().find(|(key, _)| *key == name).map(|(_, value)| *value)
     }
 
     #[test]
-    fn grouped_heads_keep_only_kv_heads() {
+    fn grouped_query_attention_caches_only_kv_heads() {
         let keys = [("attention.head_count", 6), ("attention.head_count_kv", 2)];
         let shape = KvShape::read(6, 192, table(&keys), |_| None);
         assert_eq!(shape, KvShape { n_query_heads: 6, n_heads: vec![2; 6], key_length: 32, value_length: 32 });
@@ -99,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_without_heads_keep_nothing() {
+    fn layers_without_kv_heads_cache_nothing() {
         let keys = [("attention.head_count", 4), ("attention.key_length", 64), ("attention.value_length", 32)];
         let heads = |name: &str| (name == "attention.head_count_kv").then(|| vec![0, 2, 0, 1]);
         let shape = KvShape::read(4, 512, table(&keys), heads);
@@ -108,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn borrowed_and_viewed_caches_are_not_counted() {
+    fn shared_mla_and_recurrent_layers_are_not_counted_twice() {
         let shared = [("attention.head_count", 8), ("attention.shared_kv_layers", 3)];
         assert_eq!(KvShape::read(4, 512, table(&shared), |_| None).n_heads, [8]);
         let mla = [

@@ -1,4 +1,4 @@
-//! A file into memory, on the devices that it is placed on.
+//! Loads a model file onto its devices.
 
 use std::ffi::{CString, c_void};
 use std::ptr::{NonNull, null, null_mut};
@@ -15,14 +15,14 @@ use crate::llama::kv_overrides::KvOverrides;
 use crate::llama::tensor_overrides::TensorOverrides;
 use crate::llama::{logging, machine, memory};
 
-/// Formats that llama.cpp rearranges on processors that our products are written for, if it is to: its list
-/// (`ggml_repack_get_optimal_repack_type` in repack.cpp). With AMX it rearranges all that it multiplies.
+/// Formats that llama.cpp can repack on processors for which we have matrix kernels: the list in
+/// `ggml_repack_get_optimal_repack_type` (repack.cpp). With AMX it repacks every format that it multiplies.
 #[cfg(not(target_arch = "aarch64"))]
-const REARRANGED: [sys::ggml_type; 5] =
+const REPACKABLE: [sys::ggml_type; 5] =
     [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_IQ4_NL, sys::GGML_TYPE_MXFP4, sys::GGML_TYPE_Q2_K];
-/// The same for ARM.
+/// Formats that llama.cpp can repack on ARM.
 #[cfg(target_arch = "aarch64")]
-const REARRANGED: [sys::ggml_type; 7] = [
+const REPACKABLE: [sys::ggml_type; 7] = [
     sys::GGML_TYPE_Q4_0,
     sys::GGML_TYPE_Q4_K,
     sys::GGML_TYPE_Q5_K,
@@ -32,21 +32,21 @@ const REARRANGED: [sys::ggml_type; 7] = [
     sys::GGML_TYPE_MXFP4,
 ];
 
-/// Whether llama.cpp was compiled for the instructions without which it rearranges nothing.
-fn rearranges() -> bool {
-    // SAFETY: they only say what llama.cpp was compiled for.
+/// Returns whether llama.cpp was compiled for instruction sets that it repacks weights for.
+fn can_repack() -> bool {
+    // SAFETY: both only report compile-time features.
     unsafe { sys::ggml_cpu_has_avx2() + sys::ggml_cpu_has_dotprod() > 0 }
 }
 
-/// What decides on how the weights lie of the model in `files`. The backend must have been started.
+/// Collects the facts that determine the layout of the weights in `files`. The backend must have been started.
 pub(super) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadFacts {
     let has_amx = machine::has_amx();
     let (mut n_covered, mut n_bytes, mut can_be_rearranged) = (0, 0, has_amx);
-    let rearranges = rearranges();
+    let can_repack = can_repack();
     for (format, bytes) in files.iter().flat_map(Metadata::tensors) {
         n_bytes += bytes;
         n_covered += if coverage::covers_weights(format) { bytes } else { 0 };
-        can_be_rearranged |= rearranges && REARRANGED.contains(&format);
+        can_be_rearranged |= can_repack && REPACKABLE.contains(&format);
     }
     LoadFacts {
         own_products: kernels::install().usable.products && 2 * n_covered > n_bytes,
@@ -56,17 +56,18 @@ pub(super) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadFacts {
     }
 }
 
-/// The files of a model, of which `first` is open. A part that is missing or damaged is reported when it is loaded.
+/// Opens the metadata of all parts of a model, of which `first` is open. A missing or damaged part is reported when the model is
+/// loaded.
 pub(super) fn all_parts(config: &ModelConfig, first: Metadata) -> Vec<Metadata> {
     let others = other_parts(&config.path);
     std::iter::once(first).chain(others.iter().filter_map(|path| Metadata::open(path).ok())).collect()
 }
 
-/// Loads the file that `config` names, its weights laid out as `weights` says, with what is overridden; `progress` hears the fraction
-/// that is loaded, on this thread, and must not panic.
+/// Loads the file that `config` names, with the layout `weights` and the given overrides. Calls `progress` with the loaded
+/// fraction, on this thread; it must not panic.
 ///
 /// # Errors
-/// What is wrong with the file or its placement, for [`crate::error::Error::ModelLoad`].
+/// The problem with the file or its placement, for [`crate::error::Error::ModelLoad`].
 pub(super) fn load<F: FnMut(f32)>(
     config: &ModelConfig,
     weights: WeightLayout,
@@ -80,9 +81,9 @@ pub(super) fn load<F: FnMut(f32)>(
     bind_threads(placement.numa)?;
     let mut devices = placement.devices.as_deref().map(find_devices).transpose()?;
     let shares = shares(placement)?;
-    let asks_for_gpus = placement.names_gpus() || config.n_gpu_layers.is_some_and(|n| n > 0);
-    // SAFETY: it only asks which devices there are.
-    if asks_for_gpus && !unsafe { sys::llama_supports_gpu_offload() } {
+    let requests_gpus = placement.names_gpus() || config.n_gpu_layers.is_some_and(|n| n > 0);
+    // SAFETY: it only reports whether there are such devices.
+    if requests_gpus && !unsafe { sys::llama_supports_gpu_offload() } {
         tracing::warn!("llama.cpp finds no GPU: all of the model is computed by the CPU, whatever GPUs are asked to hold");
     }
     // SAFETY: it only returns numbers.
@@ -111,34 +112,34 @@ pub(super) fn load<F: FnMut(f32)>(
     let overrides = overrides.as_list();
     params.kv_overrides = overrides.as_ref().map_or(null(), Vec::as_ptr);
     params.tensor_buft_overrides = tensors.map_or(null(), TensorOverrides::as_ptr);
-    // llama.cpp's name for all that it rearranges weights for, AMX among it.
+    // llama.cpp's name for all buffer types with repacked weights, including AMX.
     params.use_extra_bufts = weights != WeightLayout::AsInFile;
     params.progress_callback = Some(report::<F>);
     params.progress_callback_user_data = (&raw mut progress).cast();
-    // SAFETY: the path is NUL-terminated; the lists of devices and of what is overridden have their ends and `shares` is as long as
-    // llama.cpp reads, and all live on after the call, as does `progress`, which `report` gets back in its own type.
+    // SAFETY: the path is NUL-terminated; the lists of devices and overrides are terminated, `shares` is as long as llama.cpp
+    // reads, and all outlive the call, as does `progress`, which `report` casts back to its own type.
     let (model, errors) = logging::errors_during(|| unsafe { sys::llama_model_load_from_file(path.as_ptr(), params) });
     let reason = || logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned());
     let model = NonNull::new(model).ok_or_else(reason)?;
-    // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`. The model
-    // is not freed by anybody else.
+    // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`. Nothing
+    // else frees the model.
     Ok(unsafe { std::mem::transmute::<NonNull<sys::llama_model>, LlamaModel>(model) })
 }
 
-/// Called by llama.cpp; true goes on.
+/// Progress callback of llama.cpp; returning true continues the load.
 unsafe extern "C" fn report<F: FnMut(f32)>(fraction: f32, progress: *mut c_void) -> bool {
     // SAFETY: `load` passes a pointer to an `F` that outlives the call, and llama.cpp calls from one thread.
     unsafe { (*progress.cast::<F>())(fraction) };
     true
 }
 
-/// The devices of these names, and the null that ends the list.
+/// Returns the devices of these names, followed by the null that terminates the list.
 fn find_devices(names: &[String]) -> Result<Vec<sys::ggml_backend_dev_t>, String> {
     let find = |name: &String| {
         let text = CString::new(name.as_str()).map_err(|_| format!("the device {name:?} holds a NUL byte"))?;
-        // SAFETY: the name is NUL-terminated, and a device that is found lives for ever.
+        // SAFETY: the name is NUL-terminated, and a registered device is never freed.
         let device = unsafe { sys::ggml_backend_dev_by_name(text.as_ptr()) };
-        // SAFETY: only a device that was found is asked.
+        // SAFETY: called only for a device that was found.
         let is_cpu = !device.is_null() && unsafe { sys::ggml_backend_dev_type(device) } == sys::GGML_BACKEND_DEVICE_TYPE_CPU;
         if device.is_null() || is_cpu {
             return Err(format!("there is no device {name:?} beside the CPU"));
@@ -148,7 +149,7 @@ fn find_devices(names: &[String]) -> Result<Vec<sys::ggml_backend_dev_t>, String
     names.iter().map(find).chain([Ok(null_mut())]).collect()
 }
 
-/// The share of every device that llama.cpp could have; `None` leaves them to it.
+/// Returns the share of every device that llama.cpp supports; `None` leaves the shares to llama.cpp.
 fn shares(placement: &Placement) -> Result<Option<Vec<f32>>, String> {
     let given = &placement.tensor_split;
     if given.is_empty() {
@@ -164,7 +165,7 @@ fn shares(placement: &Placement) -> Result<Option<Vec<f32>>, String> {
     Ok(Some(shares))
 }
 
-/// Lets ggml bind threads, once for the whole process: it cannot be changed afterwards.
+/// Makes ggml bind threads, once per process: the strategy cannot be changed afterwards.
 fn bind_threads(numa: Option<Numa>) -> Result<(), String> {
     static BOUND: OnceLock<Numa> = OnceLock::new();
     let Some(numa) = numa else { return Ok(()) };

@@ -1,7 +1,7 @@
-//! llama.cpp's log lines → `tracing`, target `llama.cpp`.
+//! Forwards llama.cpp's log lines to `tracing`, target `llama.cpp`.
 //!
-//! Errors and warnings keep their level. llama.cpp's "info" is some two hundred lines per load, so it becomes `DEBUG`, and its
-//! "debug" becomes `TRACE`. Errors are also where llama.cpp says why a call failed: [`errors_during`] collects them.
+//! Errors and warnings keep their level. llama.cpp's "info" is about two hundred lines per load, so it becomes `DEBUG`, and its
+//! "debug" becomes `TRACE`. Errors also contain the reason why a call failed: [`errors_during`] collects them.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
@@ -10,13 +10,13 @@ use std::sync::Once;
 use llama_cpp_sys_2 as sys;
 use tracing::Level;
 
-/// What is known of this thread's log. llama.cpp logs on the thread that calls it, so nothing is shared.
+/// Log state of a thread. llama.cpp logs on the thread that calls it, so nothing is shared.
 #[derive(Default)]
 struct ThreadLog {
-    /// The line that is being put together, and its level; llama.cpp may send a line in pieces.
+    /// The incomplete line and its level; llama.cpp may send a line in pieces.
     line: String,
     level: sys::ggml_log_level,
-    /// Error lines since [`errors_during`] began; `None` while nobody collects them.
+    /// Error lines since [`errors_during`] began; `None` outside of it.
     errors: Option<Vec<String>>,
 }
 
@@ -24,17 +24,17 @@ thread_local! {
     static LOG: RefCell<ThreadLog> = RefCell::default();
 }
 
-/// Sends the log of llama.cpp and ggml to `tracing`, from now on and for the whole process.
+/// Routes the logs of llama.cpp and ggml to `tracing`, for the whole process.
 pub(super) fn install() {
     static INSTALLED: Once = Once::new();
-    // SAFETY: `receive` has the signature that llama.cpp asks for, lives for ever, and needs no user data.
+    // SAFETY: `receive` has the required signature, lives forever, and needs no user data.
     INSTALLED.call_once(|| unsafe {
         sys::llama_log_set(Some(receive), std::ptr::null_mut());
         sys::mtmd_helper_log_set(Some(receive), std::ptr::null_mut());
     });
 }
 
-/// Runs `call` and returns, beside its result, the error lines that llama.cpp logged on this thread meanwhile.
+/// Runs `call`. Returns its result and the error lines that llama.cpp logged on this thread during the call.
 pub(super) fn errors_during<T>(call: impl FnOnce() -> T) -> (T, Vec<String>) {
     LOG.with_borrow_mut(|log| log.errors = Some(Vec::new()));
     let result = call();
@@ -42,20 +42,20 @@ pub(super) fn errors_during<T>(call: impl FnOnce() -> T) -> (T, Vec<String>) {
     (result, errors)
 }
 
-/// What llama.cpp's error lines say, without its functions' names; `None` if they say nothing.
+/// Joins the texts of llama.cpp's error lines, without function names; `None` if they are empty.
 pub(super) fn reason(errors: &[String]) -> Option<String> {
     let reasons = errors.iter().map(|line| {
         // Lines begin with the name of the function that logs them.
         let text = line.split_once(": ").map_or(line.as_str(), |(name, text)| if name.contains(' ') { line } else { text });
         text.strip_prefix("error loading model: ").unwrap_or(text).trim()
     });
-    // The callers of what failed only repeat that it failed.
+    // Callers of the failed function only repeat that it failed.
     let (repeats, reasons): (Vec<&str>, Vec<&str>) = reasons.partition(|text| text.contains("failed to load model"));
-    let told = if reasons.is_empty() { repeats } else { reasons };
-    (!told.is_empty()).then(|| told.join("; "))
+    let messages = if reasons.is_empty() { repeats } else { reasons };
+    (!messages.is_empty()).then(|| messages.join("; "))
 }
 
-/// Called by llama.cpp with a line or a piece of one.
+/// Log callback of llama.cpp, called with a line or a piece of one.
 unsafe extern "C" fn receive(level: sys::ggml_log_level, text: *const c_char, _user_data: *mut c_void) {
     if text.is_null() {
         return;
@@ -63,16 +63,16 @@ unsafe extern "C" fn receive(level: sys::ggml_log_level, text: *const c_char, _u
     // SAFETY: llama.cpp passes a NUL-terminated string that outlives this call.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     let mut lines = Vec::new();
-    // `Err` is a thread that is ending and has lost its log; the line goes with it.
+    // `Err`: the thread is exiting and its log was destroyed; the line is dropped.
     let _ = LOG.try_with(|log| log.borrow_mut().push(level, &text, &mut lines));
-    // Published after the borrow ends, because a subscriber may do anything.
+    // Published after the borrow ends, because a subscriber may call back into llama.cpp.
     for (level, line) in lines {
         publish(level, &line);
     }
 }
 
 impl ThreadLog {
-    /// Takes a piece of text and moves what became whole lines to `lines`.
+    /// Appends a piece of text and moves completed lines to `lines`.
     fn push(&mut self, level: sys::ggml_log_level, text: &str, lines: &mut Vec<(sys::ggml_log_level, String)>) {
         if level != sys::GGML_LOG_LEVEL_CONT {
             if !self.line.is_empty() {
@@ -90,7 +90,7 @@ impl ThreadLog {
 
     fn end_line(&mut self, lines: &mut Vec<(sys::ggml_log_level, String)>) {
         let line = std::mem::take(&mut self.line);
-        // Progress dots and rulers carry nothing.
+        // Progress dots and rulers have no content.
         if line.chars().all(|c| c == '.' || c.is_whitespace()) {
             return;
         }
@@ -104,10 +104,10 @@ impl ThreadLog {
 }
 
 fn publish(level: sys::ggml_log_level, line: &str) {
-    // llama.cpp compares the whole pool with the training length, as if one sequence filled it. A slot of ours never exceeds it.
-    // And a pooling that the file does not name is what was chosen for it.
-    let is_so_meant = ["possible training context overflow", "model default pooling_type is"];
-    let level = if is_so_meant.iter().any(|words| line.contains(words)) { sys::GGML_LOG_LEVEL_INFO } else { level };
+    // llama.cpp compares the whole device cache with the training length, as if one sequence filled it. Our slots never exceed it.
+    // A pooling type that the file does not name is our choice.
+    let expected = ["possible training context overflow", "model default pooling_type is"];
+    let level = if expected.iter().any(|words| line.contains(words)) { sys::GGML_LOG_LEVEL_INFO } else { level };
     match level {
         sys::GGML_LOG_LEVEL_ERROR => tracing::event!(target: "llama.cpp", Level::ERROR, "{line}"),
         sys::GGML_LOG_LEVEL_WARN => tracing::event!(target: "llama.cpp", Level::WARN, "{line}"),

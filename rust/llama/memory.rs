@@ -1,4 +1,4 @@
-//! How much memory the pool could have.
+//! Free memory for the device cache.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -10,41 +10,41 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{Placement, Split};
 use crate::llama::model::Model;
 
-/// Free bytes where `model` keeps its cells: on the GPUs that take part, as far as its layers are there and cells are to be, else in
-/// the machine's memory.
+/// Returns the free bytes where `model` stores its cells: on the participating GPUs if its layers and cells are offloaded,
+/// otherwise in host memory.
 pub(super) fn free_bytes(model: &Model, offload_cells: bool) -> u64 {
     let devices = gpus();
-    let gpus: Vec<Gpu> = devices.iter().copied().enumerate().map(Gpu::of).collect();
+    let gpus: Vec<Gpu> = devices.iter().copied().enumerate().map(Gpu::new).collect();
     let n_layers = if offload_cells { model.n_gpu_layers() } else { Some(0) };
-    free_among(&gpus, model.placement(), n_layers, |gpu| free_on_device(devices[gpu.nth]), free_on_host())
+    free_among(&gpus, model.placement(), n_layers, |gpu| free_on_device(devices[gpu.index]), free_on_host())
 }
 
-/// A device that layers can go to.
+/// A device that layers can be offloaded to.
 #[derive(Debug, Clone)]
 struct Gpu {
     name: String,
-    /// Whether its memory is the machine's.
+    /// True if it shares the host's memory.
     is_integrated: bool,
-    /// Its place among all of them.
-    nth: usize,
+    /// Its index among all devices.
+    index: usize,
 }
 
 impl Gpu {
-    fn of((nth, device): (usize, sys::ggml_backend_dev_t)) -> Self {
-        // SAFETY: the device is registered and lives for ever, and with it its name, which ends with a NUL.
+    fn new((index, device): (usize, sys::ggml_backend_dev_t)) -> Self {
+        // SAFETY: the device is registered and lives forever, and with it its NUL-terminated name.
         let (name, kind) = unsafe { (CStr::from_ptr(sys::ggml_backend_dev_name(device)), sys::ggml_backend_dev_type(device)) };
-        Self { name: name.to_string_lossy().into_owned(), is_integrated: kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU, nth }
+        Self { name: name.to_string_lossy().into_owned(), is_integrated: kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU, index }
     }
 }
 
-/// Free bytes for the cells of `n_layers` layers on those of `gpus` that take part, all layers where it is `None`, and of the others
-/// in the machine's memory, of which `on_host` are free. `n_free` is asked only of those that take part: to answer may take memory on a
-/// card.
+/// Returns the free bytes for the cells of `n_layers` layers (`None`: all) on the participating `gpus`; the remaining layers need
+/// host memory, of which `on_host` bytes are free. `n_free` is called only for participating GPUs: the query may allocate memory on
+/// a card.
 fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>, n_free: impl Fn(&Gpu) -> u64, on_host: u64) -> u64 {
     if n_layers == Some(0) {
         return on_host;
     }
-    let own = taking_part(gpus, placement).into_iter().filter(|gpu| !gpu.is_integrated).map(n_free);
+    let own = participating(gpus, placement).into_iter().filter(|gpu| !gpu.is_integrated).map(n_free);
     match (own.reduce(u64::saturating_add), n_layers) {
         (Some(on_gpus), None) => on_gpus,
         (Some(on_gpus), Some(_)) => on_gpus.min(on_host),
@@ -52,50 +52,50 @@ fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>, n_free
     }
 }
 
-/// Those of `gpus` that llama.cpp gives layers to: the ones that are named, or all, but integrated ones only beside no other; of these
-/// the main one, where nothing is split.
-fn taking_part<'a>(gpus: &'a [Gpu], placement: &Placement) -> Vec<&'a Gpu> {
+/// Returns the GPUs that llama.cpp assigns layers to: the named ones, or all, where integrated ones participate only if there is no
+/// other; without a split, only the main one of these.
+fn participating<'a>(gpus: &'a [Gpu], placement: &Placement) -> Vec<&'a Gpu> {
     let named = |name: &String| gpus.iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name));
-    let mut some: Vec<&Gpu> = if let Some(names) = &placement.devices {
+    let mut selected: Vec<&Gpu> = if let Some(names) = &placement.devices {
         names.iter().filter_map(named).collect()
     } else {
         let is_alone = gpus.iter().all(|gpu| gpu.is_integrated);
         gpus.iter().filter(|gpu| is_alone || !gpu.is_integrated).collect()
     };
     if placement.split == Split::None {
-        return some.get(placement.main_gpu as usize).copied().into_iter().collect();
+        return selected.get(placement.main_gpu as usize).copied().into_iter().collect();
     }
-    // Its memory is there once, however often it is named.
+    // Counts the memory of a GPU once, however often it is named.
     let mut names = HashSet::new();
-    some.retain(|gpu| names.insert(&gpu.name));
-    some
+    selected.retain(|gpu| names.insert(&gpu.name));
+    selected
 }
 
-/// Free bytes of the machine's memory. The backend must have been started.
+/// Returns the free bytes of host memory. The backend must have been started.
 pub(super) fn free_on_host() -> u64 {
-    // Where the system does not say what is available, llama.cpp's answer is all there is.
-    let of_cpus = || devices(&[sys::GGML_BACKEND_DEVICE_TYPE_CPU]).map(free_on_device).reduce(u64::saturating_add);
-    available_bytes().or_else(of_cpus).unwrap_or(u64::MAX)
+    // Falls back to llama.cpp's value if the system does not report available memory.
+    let on_cpus = || devices(&[sys::GGML_BACKEND_DEVICE_TYPE_CPU]).map(free_on_device).reduce(u64::saturating_add);
+    available_bytes().or_else(on_cpus).unwrap_or(u64::MAX)
 }
 
-/// Whether layers of `model`, and with them their cells, are on a device of their own.
+/// Returns whether layers of `model`, and with them their cells, are on a GPU.
 pub(super) fn is_offloaded(model: &Model) -> bool {
     has_gpus(model.placement()) && model.n_gpu_layers() != Some(0)
 }
 
-/// Whether a device of its own may hold layers of a model that is placed so. The backend must have been started.
+/// Returns whether a GPU may hold layers of a model with this placement. The backend must have been started.
 pub(super) fn has_gpus(placement: &Placement) -> bool {
     placement.devices.as_ref().is_none_or(|names| !names.is_empty()) && !gpus().is_empty()
 }
 
-/// The devices that layers of a model can go to. The backend must have been started.
+/// Returns the devices that layers of a model can be offloaded to. The backend must have been started.
 pub(super) fn gpus() -> Vec<sys::ggml_backend_dev_t> {
     devices(&[sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU]).collect()
 }
 
-/// The devices of these kinds. The backend must have been started.
+/// Returns the devices of these kinds. The backend must have been started.
 fn devices(kinds: &[sys::ggml_backend_dev_type]) -> impl Iterator<Item = sys::ggml_backend_dev_t> {
-    // SAFETY: a started backend's devices are registered and live for ever.
+    // SAFETY: a started backend's devices are registered and live forever.
     let all = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
     // SAFETY: as above.
     all.filter(|&device| kinds.contains(&unsafe { sys::ggml_backend_dev_type(device) }))
@@ -108,7 +108,8 @@ fn free_on_device(device: sys::ggml_backend_dev_t) -> u64 {
     free as u64
 }
 
-/// Bytes that this process can take before the machine swaps or its control group is full. `None` where the system is not Linux.
+/// Returns the bytes that this process can allocate before the machine swaps or its control group is full. `None` on systems other
+/// than Linux.
 fn available_bytes() -> Option<u64> {
     let on_machine = parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
     let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| parse_group(&text));
@@ -116,7 +117,7 @@ fn available_bytes() -> Option<u64> {
     Some(in_groups.fold(on_machine, u64::min))
 }
 
-/// Bytes of memory that this process could ever have; `u64::MAX` where the system is not Linux.
+/// Returns the total memory that this process could use, in bytes; `u64::MAX` on systems other than Linux.
 pub(super) fn machine_bytes() -> u64 {
     let Some(on_machine) = fs::read_to_string("/proc/meminfo").ok().and_then(|text| parse_meminfo(&text, "MemTotal:")) else {
         return u64::MAX;
@@ -126,19 +127,20 @@ pub(super) fn machine_bytes() -> u64 {
     group.iter().flat_map(|path| path.ancestors()).filter_map(limit).fold(on_machine, u64::min)
 }
 
-/// The line `name` of `/proc/meminfo`, in bytes.
+/// Parses the line `name` of `/proc/meminfo`, in bytes.
 fn parse_meminfo(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// The folder of this process's control group (version 2), from `/proc/self/cgroup`.
+/// Returns the folder of this process's control group (version 2), from `/proc/self/cgroup`.
 fn parse_group(cgroup: &str) -> Option<PathBuf> {
     let path = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?;
     Some(Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/')))
 }
 
-/// What a control group's limit leaves; `None` without a limit. Pages of files count as used, but give way.
+/// Returns the free bytes under a control group's limit; `None` without a limit. Page-cache pages count as used, but are
+/// reclaimable.
 fn free_in_group(folder: &Path) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
     let (limit, used) = (number("memory.max")?, number("memory.current")?);
@@ -155,35 +157,35 @@ mod tests {
 
     const HOST: u64 = 50;
 
-    /// Two cards and what the processor has.
+    /// An integrated GPU and two cards.
     fn machine() -> [Gpu; 3] {
-        let gpu = |nth, name: &str, is_integrated| Gpu { name: name.to_owned(), is_integrated, nth };
+        let gpu = |index, name: &str, is_integrated| Gpu { name: name.to_owned(), is_integrated, index };
         [gpu(0, "Vulkan0", true), gpu(1, "CUDA0", false), gpu(2, "CUDA1", false)]
     }
 
     fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>) -> u64 {
-        super::free_among(gpus, placement, n_layers, |gpu| [40, 100, 7][gpu.nth], HOST)
+        super::free_among(gpus, placement, n_layers, |gpu| [40, 100, 7][gpu.index], HOST)
     }
 
     #[test]
-    fn gpus_that_take_no_part_are_not_asked() {
-        let asked = |placement: &Placement, n_layers| {
-            let asked = RefCell::new(Vec::new());
+    fn gpus_that_do_not_participate_are_not_queried() {
+        let queried = |placement: &Placement, n_layers| {
+            let queried = RefCell::new(Vec::new());
             super::free_among(
                 &machine(),
                 placement,
                 n_layers,
                 |gpu| {
-                    asked.borrow_mut().push(gpu.name.clone());
+                    queried.borrow_mut().push(gpu.name.clone());
                     1
                 },
                 HOST,
             );
-            asked.into_inner()
+            queried.into_inner()
         };
-        assert_eq!(asked(&named(&["CUDA1", "Vulkan0"]), None), ["CUDA1"]);
-        assert_eq!(asked(&Placement { split: Split::None, ..Placement::default() }, Some(9)), ["CUDA0"]);
-        assert!(asked(&Placement::default(), Some(0)).is_empty() && asked(&named(&[]), None).is_empty());
+        assert_eq!(queried(&named(&["CUDA1", "Vulkan0"]), None), ["CUDA1"]);
+        assert_eq!(queried(&Placement { split: Split::None, ..Placement::default() }, Some(9)), ["CUDA0"]);
+        assert!(queried(&Placement::default(), Some(0)).is_empty() && queried(&named(&[]), None).is_empty());
     }
 
     fn named(names: &[&str]) -> Placement {
@@ -191,14 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_memory_of_gpus_that_take_part_counts() {
+    fn only_the_memory_of_participating_gpus_counts() {
         let free = |placement: &Placement| free_among(&machine(), placement, None);
         assert_eq!(free(&Placement::default()), 107);
         assert_eq!(free(&named(&[])), HOST);
         assert_eq!(free(&named(&["CUDA1"])), 7);
         assert_eq!(free(&named(&["cuda1", "Cuda0"])), 107);
         assert_eq!(free(&named(&["CUDA1", "cuda1"])), 7);
-        // The machine's memory is that of an integrated one.
+        // An integrated GPU uses host memory.
         assert_eq!(free(&named(&["Vulkan0"])), HOST);
         assert_eq!(free(&named(&["Vulkan0", "CUDA1"])), 7);
         assert_eq!(free_among(&machine()[..1], &Placement::default(), None), HOST);
@@ -206,21 +208,21 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_split_the_main_gpu_holds_all() {
+    fn without_a_split_the_main_gpu_holds_every_layer() {
         let free = |main_gpu, placement| free_among(&machine(), &Placement { split: Split::None, main_gpu, ..placement }, None);
         assert_eq!((free(0, Placement::default()), free(1, Placement::default())), (100, 7));
         assert_eq!((free(0, named(&["CUDA1", "CUDA0"])), free(1, named(&["CUDA1", "CUDA0"]))), (7, 100));
     }
 
     #[test]
-    fn layers_that_stay_in_the_machines_memory_have_their_cells_there() {
+    fn layers_in_host_memory_have_their_cells_there() {
         let free = |names: &[&str], n_layers| free_among(&machine(), &named(names), Some(n_layers));
         assert_eq!((free(&["CUDA0"], 0), free(&["CUDA0"], 9)), (HOST, HOST));
         assert_eq!((free(&["CUDA1"], 0), free(&["CUDA1"], 9)), (HOST, 7));
     }
 
     #[test]
-    fn linux_says_what_is_available() {
+    fn available_memory_is_parsed_from_meminfo() {
         let meminfo = "MemTotal:       32000000 kB\nMemFree:         1000000 kB\nMemAvailable:   20000000 kB\n";
         assert_eq!(parse_meminfo(meminfo, "MemAvailable:"), Some(20_480_000_000));
         assert_eq!(parse_meminfo("MemTotal: 1 kB\n", "MemAvailable:"), None);
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_is_found_in_version_2_only() {
+    fn only_version_2_control_groups_are_parsed() {
         assert_eq!(parse_group("0::/a/b\n"), Some(PathBuf::from("/sys/fs/cgroup/a/b")));
         assert_eq!(parse_group("4:memory:/a\n0::/\n"), Some(PathBuf::from("/sys/fs/cgroup/")));
         assert_eq!(parse_group("4:memory:/a\n"), None);

@@ -1,8 +1,8 @@
-//! The only folder that names llama.cpp.
+//! Bindings to llama.cpp; no other folder names it.
 //!
-//! Model, vocabulary and backend come from `llama-cpp-2`; context and batch, which every step goes through, are a thin layer of
-//! our own on `llama-cpp-sys-2`. What llama.cpp answers by ending the process is checked before it is called: tokens, sequence
-//! ids, positions and the size of a plan in `batch.rs`, what is done to sequences in `context.rs`, files of adapters in `adapters.rs`.
+//! Model, vocabulary and backend come from `llama-cpp-2`; context and batch, which every step uses, are a thin layer of our own
+//! on `llama-cpp-sys-2`. Violations that make llama.cpp end the process are checked before the call: tokens, sequence ids,
+//! positions and the size of a plan in `batch.rs`, operations on sequences in `context.rs`, adapter files in `adapters.rs`.
 
 mod adapters;
 mod affinity;
@@ -82,37 +82,37 @@ pub(crate) use crate::llama::token_strings::token_strings;
 use crate::request::{AdapterScale, Token};
 use crate::sampling::TokenStrings;
 
-/// A model with its cells. Made and used on the worker's thread.
+/// A model with its device cache. Created and used on the worker's thread.
 pub struct LlamaRunner {
     context: Context,
     model: Arc<Model>,
     n_threads: u32,
     memory: MemoryKind,
-    /// What the engine does not know of: to save and restore with. Not used where each id costs a whole state.
+    /// A sequence id that the engine does not use, for saving and restoring. Unused where each id costs a whole state.
     spare: KvSeqId,
-    lexicon: TokenStrings,
-    /// What pieces of this memory look like; `None` if it is of a kind that cannot be checked, and so not be saved.
+    token_strings: TokenStrings,
+    /// Layout of this memory's saved states; `None` if it cannot be checked, so that nothing is saved.
     layout: Option<Layout>,
     is_repeatable: bool,
     uses_own_kernels: bool,
 }
 
 impl LlamaRunner {
-    /// Makes the pool and finds out what its memory can do.
+    /// Creates the device cache and probes the capabilities of its memory.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if the pool does not fit into memory or the model cannot have a cache of this format;
+    /// [`Error::InvalidConfig`] if the cache does not fit into memory or the model cannot have a cache of this format;
     /// [`Error::ModelLoad`] if the model cannot continue a text; [`Error::Decode`] if it cannot compute two tokens.
     ///
     /// # Panics
-    /// If `limits` are not of [`EngineConfig::settle`]'s making: more than 256 sequence ids, say.
+    /// If `limits` were not made by [`EngineConfig::settle`], such as more than 256 sequence ids.
     pub fn new(model: Arc<Model>, config: &EngineConfig, limits: &Limits) -> Result<Self> {
         let keeps_states = model.is_recurrent() || model.is_hybrid();
-        // One more id than the engine knows of, to try out, save and restore with. Not where each id costs a whole state.
+        // One more id than the engine uses, to probe, save and restore with. Not where each id costs a whole state.
         let n_seq_max = limits.n_seq_max + u32::from(!keeps_states);
         let spare = KvSeqId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
         let mut context = Context::new(Arc::clone(&model), config, limits, n_seq_max)?;
-        let Trial { can_cut, layout, n_state_bytes, counted } = try_out(&mut context, spare, &model)?;
+        let Probe { can_cut, layout, n_state_bytes, kernel_counts } = probe(&mut context, spare, &model)?;
         let (forks, n_window) = match model.n_swa() {
             _ if keeps_states || !can_cut => (ForkRule::AtEnd, 0),
             0 => (ForkRule::Anywhere, 0),
@@ -138,68 +138,68 @@ impl LlamaRunner {
         };
         tracing::debug!("the memory: {memory:?}");
         if let Some(Grouping { n, .. }) = limits.grouping {
-            try_grouping(&mut context, spare, &model, memory).map_err(|why| Error::InvalidConfig {
+            try_grouping(&mut context, spare, &model, memory).map_err(|reason| Error::InvalidConfig {
                 param: "grp_attn_n",
-                message: format!("grp_attn_n is {n}, but {why}; set it to 1"),
+                message: format!("grp_attn_n is {n}, but {reason}; set it to 1"),
             })?;
         }
         let n_threads = config.n_threads.unwrap_or_else(threads::n_cores);
-        let lexicon = token_strings(&model);
-        if config.used.attention && counted.n_attentions_left > 0 {
-            let all = counted.n_attentions + counted.n_attentions_left;
-            tracing::warn!("{} of {all} attentions are left to llama.cpp, which computes them", counted.n_attentions_left);
+        let token_strings = token_strings(&model);
+        if config.used.attention && kernel_counts.n_attentions_left > 0 {
+            let all = kernel_counts.n_attentions + kernel_counts.n_attentions_left;
+            tracing::warn!("{} of {all} attentions are left to llama.cpp, which computes them", kernel_counts.n_attentions_left);
         }
-        // With a window or a state llama.cpp computes what a sequence remembers, and positions are not known. What it has
-        // rearranged, and what it sends to a GPU where there is one, our kernels are not even asked for.
+        // With a window or a recurrent state, llama.cpp computes the cached state, and positions are unknown. Our kernels are
+        // not called for rearranged weights or for work on a GPU.
         let uses_own_kernels =
-            counted.are_all_ours() && model.weights() == WeightLayout::AsInFile && !memory::has_gpus(model.placement());
+            kernel_counts.are_all_ours() && model.weights() == WeightLayout::AsInFile && !memory::has_gpus(model.placement());
         let is_repeatable = uses_own_kernels
             && forks == ForkRule::Anywhere
             && context.has_explicit_positions()
-            // Tokens that share a position are added up in the order of their cells.
+            // Tokens that share a position are summed in the order of their cells.
             && limits.grouping.is_none();
-        Ok(Self { context, model, n_threads, memory, spare, lexicon, layout, is_repeatable, uses_own_kernels })
+        Ok(Self { context, model, n_threads, memory, spare, token_strings, layout, is_repeatable, uses_own_kernels })
     }
 
-    /// Whether the first `n_tokens` of `id` are there as far as the next token looks back.
-    fn reaches_back(&self, id: KvSeqId, n_tokens: u32) -> bool {
+    /// Returns whether `id` holds all of its first `n_tokens` tokens that the next token attends to.
+    fn holds_window_before(&self, id: KvSeqId, n_tokens: u32) -> bool {
         self.memory.holds_window(self.context.whole_from(id), n_tokens)
     }
 }
 
-/// What is nowhere in the metadata.
-struct Trial {
+/// Properties that the metadata does not contain.
+struct Probe {
     can_cut: bool,
     layout: Option<Layout>,
-    /// Of the saved state, without what its cells take.
+    /// Size of the saved state without its cells, in bytes.
     n_state_bytes: u64,
-    /// What our kernels computed.
-    counted: kernels::KernelCounts,
+    /// Counts of operations that our kernels computed or left to llama.cpp.
+    kernel_counts: kernels::KernelCounts,
 }
 
-/// Decodes two tokens, saves them, and forgets the second. It also warms up the model.
-fn try_out(context: &mut Context, spare: KvSeqId, model: &Model) -> Result<Trial> {
+/// Decodes two tokens, saves them and removes the second. This also warms up the model.
+fn probe(context: &mut Context, spare: KvSeqId, model: &Model) -> Result<Probe> {
     let token = model.bos_token().unwrap_or(0);
     let plan = rows_of(spare, 0, &[token, token]);
     let failed = |DecodeError { reason }| Error::Decode { reason };
     let mut n_left_of_adapters = 0;
     if !model.adapters().is_empty() {
-        // All of them: what the context needs for the most that can be asked for shows now.
+        // All adapters: the largest demand on the context that a request can make shows now.
         let all = (0..).zip(model.adapters()).map(|(id, _)| (id, 1.0));
         let adapted = Plan { variant: AdapterSet::with_adapters(all), ..plan.clone() };
-        let (decoded, counted) = kernels::counting(|| context.decode(&adapted));
+        let (decoded, kernel_counts) = kernels::counting(|| context.decode(&adapted));
         decoded.map_err(failed)?;
-        n_left_of_adapters = counted.n_products_left;
+        n_left_of_adapters = kernel_counts.n_products_left;
         context.clear();
     }
-    let (decoded, mut counted) = kernels::counting(|| context.decode(&plan));
+    let (decoded, mut kernel_counts) = kernels::counting(|| context.decode(&plan));
     decoded.map_err(failed)?;
-    counted.n_products_left = counted.n_products_left.max(n_left_of_adapters);
+    kernel_counts.n_products_left = kernel_counts.n_products_left.max(n_left_of_adapters);
     let ends_in_state = model.is_recurrent() || model.is_hybrid();
     let mut n_bytes = 0;
-    let read = context.read_state(spare).map(|piece| {
-        n_bytes = piece.len() as u64;
-        Layout::read(&piece, plan.rows.len(), ends_in_state)
+    let read = context.read_state(spare).map(|state| {
+        n_bytes = state.len() as u64;
+        Layout::read(&state, plan.rows.len(), ends_in_state)
     });
     let layout = match read {
         Ok(Some(layout)) => Some(layout),
@@ -215,10 +215,10 @@ fn try_out(context: &mut Context, spare: KvSeqId, model: &Model) -> Result<Trial
     let can_cut = context.truncate(spare, 1);
     context.clear();
     let n_cell_bytes = layout.as_ref().map_or(0, Layout::bytes_per_token) * plan.rows.len() as u64;
-    Ok(Trial { can_cut, layout, n_state_bytes: n_bytes.saturating_sub(n_cell_bytes), counted })
+    Ok(Probe { can_cut, layout, n_state_bytes: n_bytes.saturating_sub(n_cell_bytes), kernel_counts })
 }
 
-/// Whether tokens can be grouped in this memory; if not, why.
+/// Checks that tokens can be grouped in this memory; the error is the reason why not.
 fn try_grouping(context: &mut Context, spare: KvSeqId, model: &Model, memory: MemoryKind) -> std::result::Result<(), String> {
     if memory.forks != ForkRule::Anywhere {
         return Err(format!("the memory of {} models is a state or sees through a window", model.architecture()));
@@ -262,30 +262,30 @@ impl Runner for LlamaRunner {
         self.context.logits(row)
     }
 
-    fn can_fork(&self, from: KvSeqId, n_held: u32, n_tokens: u32) -> bool {
+    fn can_fork(&self, from: KvSeqId, seq_len: u32, n_tokens: u32) -> bool {
         match self.memory.forks {
-            ForkRule::AtEnd => n_tokens == n_held,
+            ForkRule::AtEnd => n_tokens == seq_len,
             ForkRule::Anywhere | ForkRule::InWindow => {
-                n_tokens <= n_held && self.context.n_grouped(from) == 0 && self.reaches_back(from, n_tokens)
+                n_tokens <= seq_len && self.context.n_grouped(from) == 0 && self.holds_window_before(from, n_tokens)
             }
         }
     }
 
     fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32) {
-        let n_held = self.context.n_held(from);
-        assert!(self.can_fork(from, n_held, n_tokens), "{n_tokens} of {n_held} tokens of sequence {} cannot be forked", from.0);
+        let seq_len = self.context.seq_len(from);
+        assert!(self.can_fork(from, seq_len, n_tokens), "{n_tokens} of {seq_len} tokens of sequence {} cannot be forked", from.0);
         self.context.fork(from, to, n_tokens);
     }
 
     fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
-        // Beyond the window the cells are gone, and llama.cpp would go on without them.
-        let is_cut = n_kept > 0 && n_kept < self.context.n_held(id);
-        (!is_cut || self.reaches_back(id, n_kept)) && self.context.truncate(id, n_kept)
+        // Cells before the window are gone, and llama.cpp would continue without them.
+        let is_cut = n_kept > 0 && n_kept < self.context.seq_len(id);
+        (!is_cut || self.holds_window_before(id, n_kept)) && self.context.truncate(id, n_kept)
     }
 
     fn drop_sequence(&mut self, id: KvSeqId) {
         let is_done = self.context.truncate(id, 0);
-        assert!(is_done, "every memory can forget a whole sequence");
+        assert!(is_done, "every memory can remove a whole sequence");
     }
 
     fn memory_kind(&self) -> MemoryKind {
@@ -293,20 +293,20 @@ impl Runner for LlamaRunner {
     }
 
     fn save(&mut self, id: KvSeqId, range: Range<u32>) -> std::result::Result<Arc<[u8]>, StateError> {
-        self.save_piece(id, &range)
+        self.save_state(id, &range)
     }
 
     fn whole_from(&self, id: KvSeqId, range: &Range<u32>) -> u32 {
         if self.memory.forks != ForkRule::InWindow {
             return range.start;
         }
-        // llama.cpp leaves out what the window no longer sees from the last token of the piece.
+        // llama.cpp omits the tokens that the last token of the range no longer sees through the window.
         let last_window = range.end.saturating_sub(self.memory.n_window);
         self.context.whole_from(id).max(last_window).clamp(range.start, range.end)
     }
 
-    fn restore(&mut self, id: KvSeqId, piece: &[u8], kept: Range<u32>) -> std::result::Result<(), StateError> {
-        self.restore_piece(id, piece, &kept)
+    fn restore(&mut self, id: KvSeqId, piece: &[u8], part: Range<u32>) -> std::result::Result<(), StateError> {
+        self.restore_state(id, piece, &part)
     }
 
     fn widened(&self, id: KvSeqId, range: Range<u32>) -> Range<u32> {
@@ -338,7 +338,7 @@ impl Runner for LlamaRunner {
     }
 
     fn lexicon(&self) -> TokenStrings {
-        self.lexicon.clone()
+        self.token_strings.clone()
     }
 
     fn is_repeatable(&self) -> bool {

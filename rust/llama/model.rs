@@ -1,4 +1,4 @@
-//! A loaded GGUF file: its vocabulary, its metadata, its weights.
+//! A loaded GGUF file: vocabulary, metadata and weights.
 
 use std::ffi::c_char;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::llama::adapters::{self, Adapter};
 use crate::llama::backend::backend;
 use crate::llama::gguf::Metadata;
 use crate::llama::grammar::Grammars;
-use crate::llama::identity::{Identity, ModelFiles, changed};
+use crate::llama::identity::{Identity, ModelFiles, with_change};
 use crate::llama::kernels::coverage;
 use crate::llama::kv_overrides::KvOverrides;
 use crate::llama::kv_size::KvShape;
@@ -31,7 +31,7 @@ pub struct Model {
     weights: WeightLayout,
     files: ModelFiles,
     inner: LlamaModel,
-    /// Read once: making a context may change llama.cpp's own number (`YaRN`).
+    /// Read once, because creating a context may change llama.cpp's own value (`YaRN`).
     n_ctx_train: u32,
     metadata: Vec<(String, String)>,
     overrides: KvOverrides,
@@ -39,10 +39,10 @@ pub struct Model {
     vocabulary: Vocabulary,
     tokenizer: Tokenizer,
     kv_shape: KvShape,
-    /// Whether it has a classifier that scores a text.
+    /// True if it has a classifier that scores a text.
     has_head: bool,
     has_dense_layers: bool,
-    /// Whether each position that it was trained on has a vector of its own.
+    /// True if it has a learned embedding for each position.
     has_position_table: bool,
     grammars: Grammars,
     /// They belong to `inner`.
@@ -51,11 +51,11 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads the file that `config` names. `progress` hears the fraction that is loaded, from 0 to 1, on this thread; it must not
-    /// panic. Blocks until all is read.
+    /// Loads the file that `config` names. `progress` receives the loaded fraction, from 0 to 1, on this thread; it must not panic.
+    /// Blocks until the model is loaded.
     ///
     /// # Errors
-    /// [`Error::ModelLoad`] says what is wrong with the file; [`Error::InvalidConfig`] what is wrong with an adapter or a
+    /// [`Error::ModelLoad`] describes the problem with the file; [`Error::InvalidConfig`] the problem with an adapter or a
     /// projector.
     pub fn load(config: &ModelConfig, progress: impl FnMut(f32) + Send + 'static) -> Result<Self> {
         let refuse = |reason: String| Error::ModelLoad { path: config.path.clone(), reason };
@@ -69,7 +69,7 @@ impl Model {
         let tensors = TensorOverrides::read(&config.placement, &files)?;
         let inner = load::load(config, weights, &overrides, tensors.as_ref(), progress).map_err(refuse)?;
         let mut model = Self::read(config.clone(), weights, inner, &files, overrides).map_err(refuse)?;
-        // SAFETY: the model is alive, and nobody else knows it yet.
+        // SAFETY: the model is alive, and not shared yet.
         model.adapters = unsafe { adapters::load(model.as_ptr(), &files, &config.adapters, model.is_encoder()) }?;
         if let Some(media) = &config.media {
             // SAFETY: the model is alive, and drops the projector with itself.
@@ -78,7 +78,7 @@ impl Model {
         Ok(model)
     }
 
-    /// Refuses what can neither continue a text nor make a vector of it, and reads what is asked for often.
+    /// Rejects models that can neither generate text nor compute embeddings, and reads values that are needed often.
     fn read(
         config: ModelConfig,
         weights: WeightLayout,
@@ -87,16 +87,16 @@ impl Model {
         overrides: KvOverrides,
     ) -> std::result::Result<Self, String> {
         let mut metadata = read_metadata(raw(&inner));
-        overrides.put_into(&mut metadata);
+        overrides.apply_to(&mut metadata);
         let value = |key: &str| metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
         let architecture = value("general.architecture").unwrap_or_default().to_owned();
         kinds::check_model(raw(&inner), &architecture)?;
 
-        // SAFETY: the model is alive, and its vocabulary is its own.
+        // SAFETY: the model is alive and owns its vocabulary.
         let vocabulary = unsafe { Vocabulary::read(sys::llama_model_get_vocab(raw(&inner))) }?;
         let kind = value("tokenizer.ggml.model").unwrap_or_default();
         let splitter = value("tokenizer.ggml.pre").unwrap_or_default();
-        // SAFETY: as above, and the vocabulary was found to be one that can read every text.
+        // SAFETY: as above, and the vocabulary was found to be able to encode every text.
         let tokenizer =
             unsafe { Tokenizer::read(sys::llama_model_get_vocab(raw(&inner)), kind, splitter, vocabulary.adds_special()) }?;
         let number = |name: &str| value(&format!("{architecture}.{name}")).and_then(|text| text.parse().ok());
@@ -133,8 +133,10 @@ impl Model {
         })
     }
 
+    /// Checks that the weights are loaded.
+    ///
     /// # Errors
-    /// [`Error::ModelLoad`] of a model whose weights were not loaded.
+    /// [`Error::ModelLoad`] if only the vocabulary was loaded.
     pub(super) fn check_weights(&self) -> Result<()> {
         if self.config.vocabulary_only {
             let reason = "only its vocabulary was loaded, which continues no text".to_owned();
@@ -143,37 +145,37 @@ impl Model {
         Ok(())
     }
 
-    /// The adapters that were loaded beside it, in the order of the configuration, by which they are known.
+    /// The loaded adapters, in configuration order; an index is an adapter's id.
     #[must_use]
     pub fn adapters(&self) -> &[Adapter] {
         &self.adapters
     }
 
-    /// The adapters that are on where nobody says otherwise, each with its scale.
+    /// Returns the ids of the default adapters, each with its scale.
     pub(super) fn default_adapters(&self) -> Vec<AdapterScale> {
         (0..).zip(&self.adapters).map(|(id, adapter)| (id, adapter.scale)).collect()
     }
 
-    /// What reads pictures and sounds for it.
+    /// The projector that encodes images and audio for the model.
     #[must_use]
     pub fn projector(&self) -> Option<&Projector> {
         self.projector.as_ref()
     }
 
-    /// Numbers of the vectors that may stand in place of tokens.
+    /// Length of the input embeddings, which may replace tokens.
     pub(super) fn n_embd_in(&self) -> usize {
         // SAFETY: the model is alive.
         unsafe { sys::llama_model_n_embd_inp(self.as_ptr()) }.unsigned_abs() as usize
     }
 
-    /// Positions of a vector that stands in place of a token: 4 where rows and columns are counted.
+    /// Number of positions of an input embedding: 4 with multi-dimensional positions (M-RoPE).
     pub(super) fn n_positions(&self) -> usize {
         // SAFETY: the model is alive.
         let kind = unsafe { sys::llama_model_rope_type(self.as_ptr()) };
         if [sys::LLAMA_ROPE_TYPE_MROPE, sys::LLAMA_ROPE_TYPE_IMROPE].contains(&kind) { 4 } else { 1 }
     }
 
-    /// The file, as it was named.
+    /// Path of the file, as configured.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.config.path
@@ -185,7 +187,7 @@ impl Model {
         self.value("general.name")
     }
 
-    /// Architecture, size and quantization in a few words of llama.cpp's: `llama 0.5B Q8_0`.
+    /// Architecture, size and quantization as llama.cpp describes them, such as `llama 0.5B Q8_0`.
     #[must_use]
     pub fn description(&self) -> String {
         // SAFETY: the model is alive, and llama.cpp writes at most the given number of bytes.
@@ -198,7 +200,7 @@ impl Model {
         &self.architecture
     }
 
-    /// Tokens of context that the model was trained on.
+    /// Context length that the model was trained with, in tokens.
     #[must_use]
     pub fn n_ctx_train(&self) -> u32 {
         self.n_ctx_train
@@ -210,45 +212,45 @@ impl Model {
         self.vocabulary.n_vocab()
     }
 
-    /// Width of the model.
+    /// Length of the model's embeddings.
     #[must_use]
     pub fn n_embd(&self) -> u32 {
         self.inner.n_embd().unsigned_abs()
     }
 
-    /// Layers of the model.
+    /// Number of layers.
     #[must_use]
     pub fn n_layer(&self) -> u32 {
         self.inner.n_layer()
     }
 
-    /// Parameters.
+    /// Number of parameters.
     #[must_use]
     pub fn n_params(&self) -> u64 {
         self.inner.n_params()
     }
 
-    /// Bytes of all tensors.
+    /// Size of all tensors, in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.inner.size()
     }
 
-    /// llama.cpp's number of the kind of tokenizer: 1 is `SentencePiece` BPE, 2 byte-level BPE.
+    /// llama.cpp's number of the tokenizer type: 1 is `SentencePiece` BPE, 2 byte-level BPE.
     #[must_use]
     pub fn vocab_type(&self) -> u32 {
         // SAFETY: the vocabulary lives as long as the model.
         unsafe { sys::llama_vocab_type(self.vocab()) }
     }
 
-    /// The token that begins a text.
+    /// The beginning-of-sequence token.
     #[must_use]
     pub fn bos_token(&self) -> Option<Token> {
         // SAFETY: the vocabulary lives as long as the model.
         some_token(unsafe { sys::llama_vocab_bos(self.vocab()) })
     }
 
-    /// The token that ends a text.
+    /// The end-of-sequence token.
     #[must_use]
     pub fn eos_token(&self) -> Option<Token> {
         // SAFETY: the vocabulary lives as long as the model.
@@ -268,20 +270,20 @@ impl Model {
         self.value("tokenizer.chat_template")
     }
 
-    /// Every key of the file's metadata with its value as text, arrays left out; what a user has replaced is as the user says.
+    /// Every key of the metadata with its value as text, without arrays; overridden values replace the file's.
     #[must_use]
     pub fn metadata(&self) -> &[(String, String)] {
         &self.metadata
     }
 
-    /// The tokens of `text`, which need not be UTF-8. `add_special` adds BOS and EOS where the vocabulary asks for them;
-    /// `parse_special` reads the spelling of a control token as that token.
+    /// Returns the tokens of `text`, which need not be UTF-8. `add_special` adds BOS and EOS if the vocabulary requires them;
+    /// `parse_special` parses the spelling of a control token as that token.
     ///
     /// # Errors
-    /// With the vocabularies that find words by regular expressions, [`Error::InvalidRequest`] for a text with more than 262,144
-    /// characters of one kind in a row, and [`Error::NotSupported`] where there is no memory for the stack that a long run needs.
-    /// [`Error::Cancelled`] once the [cancellation](crate::cancellation) that is active on this thread was triggered; it is checked
-    /// between chunks, which only texts of `SentencePiece` and BPE vocabularies are cut into.
+    /// With vocabularies that split words by regular expressions, [`Error::InvalidRequest`] for a text with more than 262,144
+    /// consecutive characters of one kind, and [`Error::NotSupported`] if there is no memory for the stack that a long run needs.
+    /// [`Error::Cancelled`] if the active [cancellation](crate::cancellation) of this thread is triggered; it is checked between
+    /// chunks, which exist only for `SentencePiece` and BPE vocabularies.
     ///
     /// # Panics
     /// If `text` is 2 GiB long or longer.
@@ -290,9 +292,9 @@ impl Model {
         unsafe { self.tokenizer.tokenize(self.vocab(), text, add_special, parse_special) }
     }
 
-    /// The tokens of `text` where it goes on after others: without BOS and EOS, and without the space that some vocabularies put
-    /// before a text. `parse_special` is as of [`Model::tokenize`]. What stands on both sides of the seam stays two tokens, also
-    /// where a text of both would have one.
+    /// Returns the tokens of `text` as a continuation of other text: without BOS and EOS, and without the space that some
+    /// vocabularies put before a text. For `parse_special` see [`Model::tokenize`]. Tokens never span the boundary, even if the
+    /// concatenated text would have such a token.
     ///
     /// # Errors
     /// As [`Model::tokenize`].
@@ -300,7 +302,7 @@ impl Model {
     /// # Panics
     /// As [`Model::tokenize`].
     pub fn tokenize_on(&self, text: &[u8], parse_special: bool) -> Result<Vec<Token>> {
-        // A byte that no text has, and that is merged with nothing: where a space comes before a text, it comes before that.
+        // A byte that is in no text and is never merged: a space before a text is added before this byte.
         const GUARD: u8 = 1;
         let guard = self.tokenize(&[GUARD], false, parse_special)?;
         let opens_with_space =
@@ -314,35 +316,35 @@ impl Model {
         self.tokenize(text, false, parse_special)
     }
 
-    /// Most bytes of a text that become one token, so that a text of `n` bytes is at least `n` / `longest_piece` tokens. `None`
-    /// where there is no such bound: some vocabularies leave out white space, or make one token of any word that they do not know.
+    /// Maximum number of bytes of a text that become one token, so that a text of `n` bytes has at least `n` / `longest_piece`
+    /// tokens. `None` if there is no such bound: some vocabularies drop white space, or encode any unknown word as one token.
     #[must_use]
     pub fn longest_piece(&self) -> Option<usize> {
         self.tokenizer.longest_piece()
     }
 
-    /// A number of tokens that `text` has at least, found in one pass over it: also where [`Model::longest_piece`] is `None`, for
-    /// vocabularies that leave out white space beside some special tokens, and for `WordPiece`, by its words. 0 where nothing is
-    /// known: with Unigram, and where not every byte has a token.
+    /// Returns a lower bound of the number of tokens of `text`, in one pass. Also works where [`Model::longest_piece`] is `None`:
+    /// for vocabularies that drop white space next to some special tokens, and for `WordPiece`, by its words. 0 if no bound is
+    /// known: with Unigram, and if a byte has no token.
     #[must_use]
     pub fn least_tokens(&self, text: &[u8]) -> usize {
         self.tokenizer.least_tokens(text)
     }
 
-    /// The spellings of `tokens`, one after the other, those of control tokens included. Where the vocabulary puts a space before
-    /// a text, that space is there. With a projector, the places of a medium, which have ids below 0, are one [`MEDIA_MARKER`].
+    /// Concatenates the spellings of `tokens`, including control tokens, with the space that some vocabularies put before a text.
+    /// With a projector, the consecutive negative ids of a medium become one [`MEDIA_MARKER`].
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] names a token outside of the vocabulary.
     pub fn detokenize(&self, tokens: &[Token]) -> Result<Vec<u8>> {
         let mut text = Vec::new();
-        let mut before = 0;
+        let mut previous = 0;
         for &token in tokens {
-            // The ids of one medium's places go down one by one.
-            let is_another = token.checked_add(1) != Some(before);
-            before = token;
+            // Ids within one medium decrease by one.
+            let starts_medium = token.checked_add(1) != Some(previous);
+            previous = token;
             if is_of_medium(token) && self.projector().is_some() {
-                text.extend_from_slice(if is_another { MEDIA_MARKER.as_bytes() } else { b"" });
+                text.extend_from_slice(if starts_medium { MEDIA_MARKER.as_bytes() } else { b"" });
                 continue;
             }
             text.extend_from_slice(self.piece(token).ok_or_else(|| Error::InvalidRequest {
@@ -353,19 +355,20 @@ impl Model {
         Ok(text)
     }
 
-    /// The bytes that `token` is spelt with, control tokens too; perhaps no whole character. `None` outside of the vocabulary.
+    /// Returns the spelling of `token`, which may be a control token or a fragment of a character. `None` if `token` is not in the
+    /// vocabulary.
     #[must_use]
     pub fn piece(&self, token: Token) -> Option<&[u8]> {
         self.vocabulary.spelling(token)
     }
 
-    /// The bytes that `token` adds to a text: none for a control token. `None` outside of the vocabulary.
+    /// Returns the bytes that `token` adds to a text: none for a control token. `None` if `token` is not in the vocabulary.
     #[must_use]
     pub fn text_piece(&self, token: Token) -> Option<&[u8]> {
         self.vocabulary.text(token)
     }
 
-    /// Whether `token` ends a text.
+    /// Returns whether `token` ends a text.
     #[must_use]
     pub fn is_end(&self, token: Token) -> bool {
         self.vocabulary.is_end(token)
@@ -377,50 +380,51 @@ impl Model {
         self.vocabulary.end_tokens()
     }
 
-    /// Every token that has a spelling but is no part of a text, in order: what `parse_special` reads as tokens.
+    /// Returns every token that has a spelling but is not part of a text, in order; `parse_special` parses these.
     #[must_use]
     pub fn control_tokens(&self) -> Vec<Token> {
         self.vocabulary.control_tokens().collect()
     }
 
-    /// Tokens that the model asks never to draw.
+    /// Tokens that the model's metadata excludes from sampling.
     #[must_use]
     pub fn suppressed_tokens(&self) -> &[Token] {
         self.vocabulary.suppressed_tokens()
     }
 
-    /// The grammar of this text in GBNF, which begins with the rule `root`. The last ones are kept. For what is read, and what is
-    /// refused, see [`crate::grammar`].
+    /// Returns the grammar of this GBNF text, whose root rule is `root`. Recent grammars are cached. For the supported syntax see
+    /// [`crate::grammar`].
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] says what is wrong with it, in which line and column.
+    /// [`Error::InvalidRequest`] describes the problem, with line and column.
     pub fn grammar(&self, text: &str) -> Result<SharedConstraint> {
-        self.grammars.of_text(self, text)
+        self.grammars.compile_gbnf(self, text)
     }
 
-    /// The grammar of the JSON that fits this JSON schema, given as text. The last ones are kept.
+    /// Returns the grammar of the JSON that matches this JSON schema, given as text. Recent grammars are cached.
     ///
-    /// All that it asks for is held to; a schema of which something cannot be is refused. What fits and is not drawn is named by
-    /// [`crate::grammar::to_gbnf`].
+    /// Every keyword of the schema is enforced; unsupported ones are rejected. [`crate::grammar::to_gbnf`] lists valid documents
+    /// that are never generated.
     ///
-    /// Its size is bounded by the numbers in [`crate::grammar`].
+    /// The limits of a grammar's size are documented in [`crate::grammar`].
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] says what is wrong with it, or cannot be held to, in which line and column.
+    /// [`Error::InvalidRequest`] describes the problem or the unsupported part, with line and column.
     pub fn json_schema(&self, text: &str) -> Result<SharedConstraint> {
-        self.grammars.of_schema(self, text)
+        self.grammars.compile_json_schema(self, text)
     }
 
-    /// `constraint`, which begins with the first of these triggers. As in llama-server, a word that is one token of the vocabulary is
-    /// that token, and must be one of `preserved`.
+    /// Returns `constraint`, activated by the first of these triggers. As in llama-server, a word that is a single token is matched
+    /// as that token, and must be in `preserved`.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for such a token that is not, and for what [`Triggers`](crate::grammar::Triggers) refuses.
+    /// [`Error::InvalidRequest`] for such a token that is not in `preserved`, and for triggers that
+    /// [`Triggers`](crate::grammar::Triggers) rejects.
     pub fn lazy(&self, constraint: SharedConstraint, triggers: &[Trigger], preserved: &[Token]) -> Result<SharedConstraint> {
         self.grammars.lazy(self, constraint, triggers, preserved)
     }
 
-    /// Bytes of the pool that one token takes, estimated from the metadata; 0 for a model that keeps none.
+    /// Estimated size of one token in the device cache, in bytes; 0 for a model without cells.
     #[must_use]
     pub fn kv_bytes_per_token(&self, type_k: KvType, type_v: KvType) -> u64 {
         if self.is_encoder() {
@@ -429,7 +433,7 @@ impl Model {
         self.kv_shape.bytes_per_token(type_k, type_v)
     }
 
-    /// What [`crate::config::EngineConfig::settle`] needs to know of the model.
+    /// Returns the properties of the model that [`crate::config::EngineConfig::settle`] needs.
     #[must_use]
     pub fn facts(&self, type_k: KvType, type_v: KvType) -> ModelFacts {
         ModelFacts {
@@ -440,13 +444,14 @@ impl Model {
         }
     }
 
-    /// How the weights lie that the CPU computes with.
+    /// Layout of the weights that the CPU uses.
     #[must_use]
     pub fn weights(&self) -> WeightLayout {
         self.weights
     }
 
-    /// Whether the weights could lie otherwise too, see [`ModelConfig::is_layout_open`], and there is memory for a copy of them.
+    /// Returns whether another layout of the weights is possible, see [`ModelConfig::is_layout_open`], and fits in memory as a
+    /// copy.
     #[must_use]
     pub fn is_layout_open(&self) -> bool {
         let facts = |file: Metadata| load::facts(&self.config, &load::all_parts(&self.config, file));
@@ -454,55 +459,55 @@ impl Model {
         Metadata::open(self.path()).is_ok_and(is_open) && self.size_bytes() <= memory::free_bytes(self, true)
     }
 
-    /// Whether our attention covers the model's heads with a cache of these formats.
+    /// Returns whether our attention kernel supports the model's heads with a cache of these formats.
     pub(super) fn is_attention_covered(&self, type_k: KvType, type_v: KvType) -> bool {
-        // llama.cpp never lets Grok have flash attention, which is what ours takes the place of.
+        // llama.cpp disables flash attention for Grok, which our attention replaces.
         self.architecture != "grok" && coverage::covers_attention(&self.kv_shape, type_k, type_v)
     }
 
-    /// Whether the model keeps a state in place of cells (Mamba, RWKV).
+    /// Returns whether the model has a recurrent state instead of cells (Mamba, RWKV).
     #[must_use]
     pub fn is_recurrent(&self) -> bool {
         self.inner.is_recurrent()
     }
 
-    /// Whether some layers keep a state and some keep cells.
+    /// Returns whether some layers have a recurrent state and some have cells.
     #[must_use]
     pub fn is_hybrid(&self) -> bool {
         self.inner.is_hybrid()
     }
 
-    /// Whether the model only reads texts: it makes vectors of them, and continues none.
+    /// Returns whether the model only encodes texts, into embeddings, and generates none.
     #[must_use]
     pub fn is_encoder(&self) -> bool {
         kinds::is_encoder(&self.architecture, self.value(&format!("{}.attention.causal", self.architecture)))
     }
 
-    /// What becomes of the vectors of a text's tokens where nobody says: as the file says, else their mean.
+    /// Default pooling of token embeddings: as in the file, else the mean.
     #[must_use]
     pub fn pooling(&self) -> Pooling {
-        let kept = self.value(&format!("{}.pooling_type", self.architecture));
-        let kept = kept.and_then(Pooling::numbered).filter(|pooling| *pooling != Pooling::Rank || self.has_head);
-        kept.unwrap_or(Pooling::Mean)
+        let pooling = self.value(&format!("{}.pooling_type", self.architecture));
+        let pooling = pooling.and_then(Pooling::numbered).filter(|pooling| *pooling != Pooling::Rank || self.has_head);
+        pooling.unwrap_or(Pooling::Mean)
     }
 
-    /// Whether the model has a classifier that scores a text.
+    /// Returns whether the model has a classifier that scores a text.
     #[must_use]
     pub fn has_head(&self) -> bool {
         self.has_head
     }
 
-    /// Whether layers compute an embedding from what the rows of a text are pooled to.
+    /// Returns whether dense layers compute the embedding from the pooled rows of a text.
     pub(super) fn has_dense_layers(&self) -> bool {
         self.has_dense_layers
     }
 
-    /// Whether each position that it was trained on has a vector of its own.
+    /// Returns whether the model has a learned embedding for each position.
     pub(super) fn has_position_table(&self) -> bool {
         self.has_position_table
     }
 
-    /// Numbers of a vector with this pooling.
+    /// Length of an embedding with this pooling.
     pub(super) fn vector_width(&self, pooling: Pooling) -> usize {
         // SAFETY: the model is alive.
         let (n_out, n_scores) =
@@ -510,27 +515,27 @@ impl Model {
         if pooling == Pooling::Rank { n_scores as usize } else { n_out.unsigned_abs() as usize }
     }
 
-    /// How far back the layers with a sliding window look, in tokens; 0 for a model without.
+    /// Size of the sliding window, in tokens; 0 for a model without one.
     #[must_use]
     pub fn n_swa(&self) -> u32 {
         // SAFETY: the model is alive.
         unsafe { sys::llama_model_n_swa(self.as_ptr()) }.unsigned_abs()
     }
 
-    /// What tells these weights, with the metadata that they were loaded with, from all others; see [`ModelFiles::identity`].
+    /// Returns the identity of the weights and the overridden metadata; see [`ModelFiles::identity`].
     ///
     /// # Errors
-    /// If the files cannot be read any more, or have changed since they were loaded.
+    /// If the files can no longer be read, or have changed since they were loaded.
     pub(super) fn identity(&self) -> io::Result<Identity> {
-        Ok(changed(self.files.identity()?, &self.overrides.in_words()))
+        Ok(with_change(self.files.identity()?, &self.overrides.describe()))
     }
 
-    /// How many layers were asked to go to the GPU; `None` is all.
+    /// The configured number of layers to offload to GPUs; `None` is all.
     pub(super) fn n_gpu_layers(&self) -> Option<u32> {
         self.config.n_gpu_layers
     }
 
-    /// Which devices were to hold what.
+    /// The configured placement of the model on devices.
     pub(super) fn placement(&self) -> &Placement {
         &self.config.placement
     }
@@ -556,7 +561,7 @@ impl Model {
         unsafe { sys::llama_model_get_vocab(self.as_ptr()) }
     }
 
-    /// The text of a key of the metadata.
+    /// Returns the value of a metadata key, as text.
     pub(super) fn value(&self, key: &str) -> Option<&str> {
         self.metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
@@ -568,14 +573,14 @@ impl fmt::Debug for Model {
     }
 }
 
-/// The pointer inside of `model`, which its crate keeps private.
+/// Returns the pointer inside `model`, which is private to its crate.
 fn raw(model: &LlamaModel) -> *mut sys::llama_model {
     // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`, so it has
-    // the layout of a pointer. The copy is only used while `model` lives.
+    // the layout of a pointer. The copy is used only while `model` lives.
     unsafe { std::mem::transmute_copy::<LlamaModel, *mut sys::llama_model>(model) }
 }
 
-/// llama.cpp says "none" with a negative token.
+/// Converts llama.cpp's token, where negative means none.
 pub(super) fn some_token(token: sys::llama_token) -> Option<Token> {
     (token >= 0).then_some(token)
 }
@@ -594,7 +599,7 @@ fn read_metadata(model: *const sys::llama_model) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Reads a string that llama.cpp writes as `snprintf` does: into a buffer of a given size, returning the length it would have.
+/// Reads a string that llama.cpp writes in the manner of `snprintf`: into a buffer of a given size, returning the full length.
 fn read_string(write: impl Fn(*mut c_char, usize) -> i32) -> Option<String> {
     let mut buffer = vec![0_u8; 256];
     loop {

@@ -1,29 +1,29 @@
-//! The pages of a pool whose cells were never written.
+//! Releases pages of a device cache that were never written.
 
 use llama_cpp_sys_2 as sys;
 
 use crate::llama::kernels;
 
-/// Gives the pages of a pool back to the operating system, which hands out zeros where one is touched next.
+/// Returns the pages of a new device cache to the operating system, which provides zeroed pages on the next access.
 ///
-/// llama.cpp writes zeros to all of a new pool, so that all of it is resident before the first token is computed: 48 MiB for 32
-/// slots of the demo model, and gigabytes for a long context. What it gets back page by page are the same zeros. Memories other
-/// than one plain pool, devices other than the CPU and systems other than Linux are left as they are.
+/// llama.cpp writes zeros to the whole cache, so that all of it is resident before the first token is computed: 48 MiB for 32 slots
+/// of the demo model, and gigabytes for a long context. The pages that it gets back one by one are zeroed too. Memories other than
+/// one plain buffer, devices other than the CPU and systems other than Linux are left unchanged.
 ///
 /// # Safety
 /// `memory` is alive, and all of its bytes are zeros.
-pub(super) unsafe fn give_back(memory: sys::llama_memory_t) {
-    // SAFETY: the caller vouches for the memory.
+pub(super) unsafe fn release_zero_pages(memory: sys::llama_memory_t) {
+    // SAFETY: the caller guarantees the memory.
     for buffer in unsafe { kernels::buffers(memory) } {
-        // SAFETY: the buffer belongs to the memory; both only look at it.
+        // SAFETY: the buffer belongs to the memory; both calls only read it.
         let is_plain = unsafe { sys::ggml_backend_buffer_get_type(buffer) == sys::ggml_backend_cpu_buffer_type() };
         if !is_plain {
             continue;
         }
         // SAFETY: as above.
         let (base, n_bytes) = unsafe { (sys::ggml_backend_buffer_get_base(buffer), sys::ggml_backend_buffer_get_size(buffer)) };
-        // SAFETY: a plain buffer is `n_bytes` that `malloc` has given, and they are zeros before and after.
-        unsafe { system::forget(base.cast(), n_bytes) };
+        // SAFETY: a plain buffer is `n_bytes` allocated by `malloc`, zeroed before and after.
+        unsafe { system::discard(base.cast(), n_bytes) };
     }
 }
 
@@ -31,7 +31,7 @@ pub(super) unsafe fn give_back(memory: sys::llama_memory_t) {
 mod system {
     use std::ffi::{c_int, c_long, c_void};
 
-    /// The same number on every processor that Rust's standard library runs on.
+    /// The same value on every architecture that Rust's standard library supports on Linux.
     const MADV_DONTNEED: c_int = 4;
     const SC_PAGESIZE: c_int = 30;
 
@@ -40,18 +40,18 @@ mod system {
         fn sysconf(name: c_int) -> c_long;
     }
 
-    /// Lets the pages that lie wholly within `n_bytes` from `base` on go. Where the system refuses, as for memory that is locked, they
-    /// stay.
+    /// Discards the pages that lie completely within `n_bytes` from `base` on. Pages that the system refuses to discard, such as
+    /// locked ones, stay.
     ///
     /// # Safety
     /// The bytes are the process's own, backed by no file, and zeros.
-    pub(super) unsafe fn forget(base: *mut u8, n_bytes: usize) {
+    pub(super) unsafe fn discard(base: *mut u8, n_bytes: usize) {
         // SAFETY: it only returns a number.
         let Ok(page) = usize::try_from(unsafe { sysconf(SC_PAGESIZE) }) else { return };
         let before = base.addr().next_multiple_of(page) - base.addr();
         let n_whole = n_bytes.saturating_sub(before) / page * page;
         if n_whole > 0 {
-            // SAFETY: the pages lie within the bytes, which the caller vouches for.
+            // SAFETY: the pages lie within the bytes, which the caller guarantees.
             unsafe { madvise(base.add(before).cast(), n_whole, MADV_DONTNEED) };
         }
     }
@@ -59,6 +59,6 @@ mod system {
 
 #[cfg(not(target_os = "linux"))]
 mod system {
-    /// Other systems do not promise zeros.
-    pub(super) unsafe fn forget(_base: *mut u8, _n_bytes: usize) {}
+    /// Does nothing: other systems do not promise zeros.
+    pub(super) unsafe fn discard(_base: *mut u8, _n_bytes: usize) {}
 }

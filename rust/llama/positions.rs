@@ -1,11 +1,11 @@
-//! Which position each place of a sequence has: the same number, but after pictures whose rows and columns are counted (M-RoPE), and
-//! where tokens are grouped.
+//! Maps the token indices of a sequence to positions. They are equal except after images with two-dimensional positions (M-RoPE)
+//! and where tokens are grouped.
 
 use std::ops::Range;
 
 use crate::request::Medium;
 
-/// A medium whose places have positions of their own, as many in all as places or fewer.
+/// A medium whose tokens have their own positions, at most as many as tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Dense {
     start: u32,
@@ -13,47 +13,48 @@ struct Dense {
     n_positions: u32,
 }
 
-/// The positions of one sequence.
+/// The positions of the tokens of one sequence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Positions {
-    /// In order.
+    /// In order of `start`.
     dense: Vec<Dense>,
-    /// Tokens at the beginning, how many of which share a position. No picture is in such a sequence.
+    /// Tokens at the beginning that share positions. A sequence with grouped tokens has no images.
     grouped: Option<Grouped>,
 }
 
-/// The first `n_places` places of a sequence share positions by `n`.
+/// The first `n_tokens` tokens of a sequence share positions in groups of `n`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Grouped {
-    n_places: u32,
+    n_tokens: u32,
     n: u32,
 }
 
 impl Positions {
-    /// Every place is its position.
+    /// Every token's position is its index.
     pub(super) const NONE: Self = Self { dense: Vec::new(), grouped: None };
 
-    /// The position of `place`; within a dense medium that of its first place, which is where such a sequence can be cut.
-    pub(super) fn at(&self, place: u32) -> u32 {
-        if let Some(Grouped { n_places, n }) = self.grouped {
-            return if place < n_places { place / n } else { place - n_places + n_places / n };
+    /// Returns the position of the token at `index`; within a dense medium the position of its first token, where such a sequence can be
+    /// cut.
+    pub(super) fn at(&self, index: u32) -> u32 {
+        if let Some(Grouped { n_tokens, n }) = self.grouped {
+            return if index < n_tokens { index / n } else { index - n_tokens + n_tokens / n };
         }
         let mut n_fewer = 0;
-        for medium in self.dense.iter().take_while(|medium| medium.start < place) {
-            if place < medium.start + medium.n_tokens {
+        for medium in self.dense.iter().take_while(|medium| medium.start < index) {
+            if index < medium.start + medium.n_tokens {
                 return medium.start - n_fewer;
             }
             n_fewer += medium.n_tokens - medium.n_positions;
         }
-        place - n_fewer
+        index - n_fewer
     }
 
-    /// How many places a sequence holds whose highest position is the one before `position`. Where that is in a dense medium, the
-    /// sequence holds all of it.
-    pub(super) fn n_places(&self, position: u32) -> u32 {
-        if let Some(Grouped { n_places, n }) = self.grouped {
-            let n_positions = n_places / n;
-            return if position < n_positions { position * n } else { position - n_positions + n_places };
+    /// Returns the number of tokens in a sequence whose highest position is `position - 1`. If that is in a dense medium, the
+    /// sequence contains all of it.
+    pub(super) fn n_tokens(&self, position: u32) -> u32 {
+        if let Some(Grouped { n_tokens, n }) = self.grouped {
+            let n_positions = n_tokens / n;
+            return if position < n_positions { position * n } else { position - n_positions + n_tokens };
         }
         let mut n_fewer = 0;
         let mut end = 0;
@@ -67,26 +68,26 @@ impl Positions {
         end.max(position + n_fewer)
     }
 
-    /// Whether a sequence that ends at `place` would hold a part of a dense medium, all of which has the same position in time, or not
-    /// all that was grouped of it.
-    pub(super) fn cuts(&self, place: u32) -> bool {
-        0 < place && place < self.n_grouped()
-            || self.dense.iter().any(|medium| medium.start < place && place < medium.start + medium.n_tokens)
+    /// Returns whether a sequence that ends at `index` would contain only a part of a dense medium, whose tokens share a temporal
+    /// position, or of the grouped tokens.
+    pub(super) fn cuts(&self, index: u32) -> bool {
+        0 < index && index < self.n_grouped()
+            || self.dense.iter().any(|medium| medium.start < index && index < medium.start + medium.n_tokens)
     }
 
-    /// Whether every place is its position.
-    pub(super) fn are_places(&self) -> bool {
+    /// Returns whether every token's position is its index.
+    pub(super) fn are_token_indices(&self) -> bool {
         *self == Self::NONE
     }
 
-    /// Those of the first `n_places` places alone.
-    pub(super) fn of_first(&self, n_places: u32) -> Self {
+    /// Returns the positions of the first `n_tokens` tokens.
+    pub(super) fn prefix(&self, n_tokens: u32) -> Self {
         let mut positions = self.clone();
-        positions.truncate(n_places);
+        positions.truncate(n_tokens);
         positions
     }
 
-    /// `range`, made as much longer as keeps it from cutting a dense medium.
+    /// Extends `range` so that it does not cut a dense medium.
     pub(super) fn widened(&self, mut range: Range<u32>) -> Range<u32> {
         for medium in &self.dense {
             let end = medium.start + medium.n_tokens;
@@ -100,39 +101,39 @@ impl Positions {
         range
     }
 
-    /// Its dense media, in order: where each begins, and how many places and positions it has.
+    /// The dense media in order, each with its start, number of tokens and number of positions.
     pub(super) fn dense(&self) -> impl ExactSizeIterator<Item = [u32; 3]> {
         self.dense.iter().map(|medium| [medium.start, medium.n_tokens, medium.n_positions])
     }
 
-    /// Those of a sequence with these media. `None` where they are none, since they overlap or have more positions than places.
+    /// Returns the positions of a sequence with these media. `None` if they overlap or have more positions than tokens.
     pub(super) fn with_dense(dense: impl Iterator<Item = [u32; 3]>) -> Option<Self> {
         let mut end = 0;
         let medium = |[start, n_tokens, n_positions]: [u32; 3]| {
-            let is_one = start >= end && n_positions <= n_tokens && n_tokens > 0;
+            let is_valid = start >= end && n_positions <= n_tokens && n_tokens > 0;
             end = start.checked_add(n_tokens)?;
-            is_one.then_some(Dense { start, n_tokens, n_positions })
+            is_valid.then_some(Dense { start, n_tokens, n_positions })
         };
         Some(Self { dense: dense.map(medium).collect::<Option<_>>()?, grouped: None })
     }
 
-    /// Forgets what begins at `place` or later.
-    pub(super) fn truncate(&mut self, place: u32) {
-        self.dense.retain(|medium| medium.start < place);
-        self.grouped = self.grouped.filter(|_| place > 0);
+    /// Removes media that start at `index` or later.
+    pub(super) fn truncate(&mut self, index: u32) {
+        self.dense.retain(|medium| medium.start < index);
+        self.grouped = self.grouped.filter(|_| index > 0);
     }
 
-    /// How many of the first places are grouped.
+    /// Returns how many of the first tokens are grouped.
     pub(super) fn n_grouped(&self) -> u32 {
-        self.grouped.map_or(0, |grouped| grouped.n_places)
+        self.grouped.map_or(0, |grouped| grouped.n_tokens)
     }
 
-    /// Its first `n_places` places share positions by `n` from now on.
-    pub(super) fn group(&mut self, n_places: u32, n: u32) {
-        self.grouped = Some(Grouped { n_places, n });
+    /// Lets the first `n_tokens` tokens share positions in groups of `n`.
+    pub(super) fn group(&mut self, n_tokens: u32, n: u32) {
+        self.grouped = Some(Grouped { n_tokens, n });
     }
 
-    /// `medium` begins at the place `start`.
+    /// Adds `medium` at the token index `start`.
     pub(super) fn push(&mut self, start: u32, medium: &dyn Medium) {
         let (n_tokens, n_positions) = (medium.n_tokens(), medium.n_positions());
         if medium.has_positions() {
@@ -151,21 +152,21 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_takes_as_many_positions_as_it_has_rows_or_columns() {
+    fn an_image_takes_fewer_positions_than_tokens() {
         let positions = positions();
-        let at = [0, 10, 15, 21, 22, 30, 35, 36, 40].map(|place| positions.at(place));
+        let at = [0, 10, 15, 21, 22, 30, 35, 36, 40].map(|index| positions.at(index));
         assert_eq!(at, [0, 10, 10, 10, 14, 22, 22, 25, 29]);
-        assert_eq!([0, 10, 11, 14, 22, 25, 29].map(|position| positions.n_places(position)), [0, 10, 22, 22, 30, 36, 40]);
+        assert_eq!([0, 10, 11, 14, 22, 25, 29].map(|position| positions.n_tokens(position)), [0, 10, 22, 22, 30, 36, 40]);
         assert_eq!(Positions::NONE.at(77), 77);
     }
 
     #[test]
-    fn what_is_grouped_shares_positions_and_is_not_cut() {
+    fn grouped_tokens_share_positions_and_are_not_cut() {
         let mut positions = Positions::NONE;
         positions.group(16, 4);
-        assert_eq!([0, 3, 4, 15, 16, 17, 40].map(|place| positions.at(place)), [0, 0, 1, 3, 4, 5, 28]);
-        assert_eq!([0, 2, 4, 5, 28].map(|position| positions.n_places(position)), [0, 8, 16, 17, 40]);
-        assert_eq!([0, 1, 15, 16, 17].map(|place| positions.cuts(place)), [false, true, true, false, false]);
+        assert_eq!([0, 3, 4, 15, 16, 17, 40].map(|index| positions.at(index)), [0, 0, 1, 3, 4, 5, 28]);
+        assert_eq!([0, 2, 4, 5, 28].map(|position| positions.n_tokens(position)), [0, 8, 16, 17, 40]);
+        assert_eq!([0, 1, 15, 16, 17].map(|index| positions.cuts(index)), [false, true, true, false, false]);
         positions.truncate(16);
         assert_eq!((positions.n_grouped(), positions.at(20)), (16, 8));
         positions.truncate(0);
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_widened_until_it_cuts_no_picture() {
+    fn a_range_is_widened_to_whole_images() {
         let positions = positions();
         let widened = [0..10, 0..11, 11..22, 22..30, 15..33, 36..40].map(|range| positions.widened(range));
         assert_eq!(widened, [0..10, 0..22, 10..22, 22..30, 10..36, 36..40]);
@@ -181,19 +182,19 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_made_anew_from_what_they_tell_and_from_nothing_that_is_none() {
+    fn positions_round_trip_and_invalid_ones_are_rejected() {
         assert_eq!(Positions::with_dense(positions().dense()), Some(positions()));
-        assert_eq!(positions().of_first(30).dense().len(), 1);
-        assert!(Positions::with_dense(std::iter::empty()).is_some_and(|positions| positions.are_places()));
+        assert_eq!(positions().prefix(30).dense().len(), 1);
+        assert!(Positions::with_dense(std::iter::empty()).is_some_and(|positions| positions.are_token_indices()));
         for damaged in [vec![[10, 12, 13]], vec![[10, 0, 0]], vec![[10, 12, 4], [21, 6, 3]], vec![[u32::MAX, 2, 1]]] {
             assert_eq!(Positions::with_dense(damaged.iter().copied()), None, "{damaged:?}");
         }
     }
 
     #[test]
-    fn a_picture_is_not_cut() {
+    fn images_are_not_cut() {
         let mut positions = positions();
-        assert_eq!([10, 11, 21, 22, 33].map(|place| positions.cuts(place)), [false, true, true, false, true]);
+        assert_eq!([10, 11, 21, 22, 33].map(|index| positions.cuts(index)), [false, true, true, false, true]);
         positions.truncate(30);
         assert_eq!(positions.at(40), 32);
     }

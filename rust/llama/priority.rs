@@ -1,10 +1,10 @@
-//! Who goes first where threads that compute and others want a processor.
+//! Scheduling priority of compute threads.
 
 use std::io;
 
 use crate::config::ThreadPriority;
 
-/// How Linux takes turns among the threads that want a processor.
+/// Linux's scheduling policies.
 #[cfg(target_os = "linux")]
 mod system {
     use std::ffi::c_int;
@@ -23,16 +23,16 @@ mod system {
     }
 }
 
-/// Gives this thread, and those that it starts from now on, this priority.
+/// Sets the priority of this thread, and of threads that it starts from now on.
 ///
-/// Above the normal one they take turns of their own, before all others: llama.cpp has such threads run until they wait for
-/// something (`SCHED_FIFO`), and two that share a processor and wait for each other at full speed would do so for ever.
+/// Priorities above normal use round-robin scheduling, before all other threads. llama.cpp uses `SCHED_FIFO`, under which two
+/// threads that share a processor and poll for each other would never finish.
 ///
 /// # Errors
-/// The system's, where it may not be had: above the normal one it takes `CAP_SYS_NICE`, or a limit (`ulimit -r`) of as much.
+/// The system's error. A priority above normal requires `CAP_SYS_NICE` or a sufficient limit (`ulimit -r`).
 #[cfg(target_os = "linux")]
-pub(super) fn take(priority: ThreadPriority) -> io::Result<()> {
-    // llama.cpp's numbers.
+pub(super) fn set(priority: ThreadPriority) -> io::Result<()> {
+    // llama.cpp's values.
     let (policy, priority) = match priority {
         ThreadPriority::Low => (system::SCHED_BATCH, 0),
         ThreadPriority::Normal => (system::SCHED_OTHER, 0),
@@ -45,30 +45,30 @@ pub(super) fn take(priority: ThreadPriority) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Elsewhere threads have none of their own.
+/// Fails for other priorities: elsewhere they cannot be set per thread.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn take(priority: ThreadPriority) -> io::Result<()> {
+pub(super) fn set(priority: ThreadPriority) -> io::Result<()> {
     if priority == ThreadPriority::Normal { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
 }
 
-/// The priority of one thread, which takes another one where that is asked for, and the normal one again when this is dropped.
+/// Changes the priority of one thread on demand, and restores the normal one when dropped.
 #[derive(Debug, Default)]
 pub(super) struct PriorityGuard {
-    has: ThreadPriority,
+    current: ThreadPriority,
     was_refused: bool,
 }
 
 impl PriorityGuard {
-    /// This thread, and those that it starts from now on, have this priority; where they may not, the log says so once, and they have
-    /// the normal one.
-    pub(super) fn take(&mut self, priority: ThreadPriority) {
-        if self.has == priority {
+    /// Sets the priority of this thread, and of threads that it starts from now on. If the system refuses, logs a warning once and
+    /// uses the normal priority.
+    pub(super) fn set(&mut self, priority: ThreadPriority) {
+        if self.current == priority {
             return;
         }
-        self.has = priority;
-        let Err(error) = take(priority) else { return };
-        // Back to the normal one is always allowed.
-        let _ = take(ThreadPriority::Normal);
+        self.current = priority;
+        let Err(error) = set(priority) else { return };
+        // Returning to the normal priority is always allowed.
+        let _ = set(ThreadPriority::Normal);
         if !self.was_refused {
             tracing::warn!(
                 "threads compute with the normal priority, since the system refuses another ({error}); above it, it takes the \
@@ -81,7 +81,7 @@ impl PriorityGuard {
 
 impl Drop for PriorityGuard {
     fn drop(&mut self) {
-        self.take(ThreadPriority::Normal);
+        self.set(ThreadPriority::Normal);
     }
 }
 
@@ -102,19 +102,19 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_has_the_priority_that_it_took_last_or_the_normal_one() {
-        let seen = thread::spawn(|| {
-            let mut standing = PriorityGuard::default();
+    fn a_guard_sets_the_requested_priority_or_the_normal_one() {
+        let policies = thread::spawn(|| {
+            let mut guard = PriorityGuard::default();
             [ThreadPriority::Low, ThreadPriority::Low, ThreadPriority::Normal, ThreadPriority::Medium, ThreadPriority::Normal]
                 .map(|priority| {
-                    standing.take(priority);
-                    (policy(), thread::spawn(policy).join().expect("it ends"))
+                    guard.set(priority);
+                    (policy(), thread::spawn(policy).join().expect("the thread ends"))
                 })
         });
-        let seen = seen.join().expect("it ends");
-        assert_eq!(seen[..3], [(3, 3), (3, 3), (0, 0)]);
-        let allowed = if seen[3].0 == 2 { (2, 2) } else { (0, 0) };
-        assert_eq!(seen[3..], [allowed, (0, 0)]);
-        assert_eq!(policy(), 0, "nobody else has it");
+        let policies = policies.join().expect("the thread ends");
+        assert_eq!(policies[..3], [(3, 3), (3, 3), (0, 0)]);
+        let allowed = if policies[3].0 == 2 { (2, 2) } else { (0, 0) };
+        assert_eq!(policies[3..], [allowed, (0, 0)]);
+        assert_eq!(policy(), 0, "other threads are not affected");
     }
 }

@@ -1,4 +1,4 @@
-//! A query and the texts that may answer it, as a reranker reads them: in llama-server's way.
+//! Prompts of rerankers: a query paired with each document, as llama-server builds them.
 
 use llama_cpp_sys_2 as sys;
 
@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::llama::model::Model;
 use crate::request::Token;
 
-/// The tokens of the query with each of the texts: by the model's own template, where its file has one for it, else as BERT's
-/// pairs, with the tokens between them that the vocabulary asks for.
+/// Returns the tokens of the query paired with each text: by the model's rerank template if it has one, else as BERT's sentence
+/// pairs, with the separators that the vocabulary requires.
 ///
 /// # Errors
 /// As [`Model::tokenize`].
@@ -15,36 +15,36 @@ pub fn pairs<T: AsRef<[u8]>>(model: &Model, query: &[u8], texts: &[T]) -> Result
     if let Some(template) = model.value("tokenizer.chat_template.rerank") {
         return texts.iter().map(|text| from_template(model, template, query, text.as_ref())).collect();
     }
-    let between = PairSeparators::of(model);
+    let separators = PairSeparators::of(model);
     let query = model.tokenize(query, false, false)?;
     let pair = |text: &T| {
         let text = model.tokenize(text.as_ref(), false, false)?;
-        Ok([&between.before[..], &query, &between.middle, &text, &between.after].concat())
+        Ok([&separators.before[..], &query, &separators.middle, &text, &separators.after].concat())
     };
     texts.iter().map(pair).collect()
 }
 
-/// Both are put in at once, so that what stands in one is never taken for the place of the other.
+/// Substitutes both in one pass, so that placeholders inside the query or the text are not replaced.
 fn from_template(model: &Model, template: &str, query: &[u8], text: &[u8]) -> Result<Vec<Token>> {
     let (mut prompt, mut rest) = (Vec::new(), template);
-    while let Some(at) = rest.find('{') {
-        prompt.extend_from_slice(&rest.as_bytes()[..at]);
-        rest = &rest[at..];
-        let (place, what) = if rest.starts_with("{query}") {
+    while let Some(offset) = rest.find('{') {
+        prompt.extend_from_slice(&rest.as_bytes()[..offset]);
+        rest = &rest[offset..];
+        let (placeholder, replacement) = if rest.starts_with("{query}") {
             ("{query}", query)
         } else if rest.starts_with("{document}") {
             ("{document}", text)
         } else {
             ("{", &b"{"[..])
         };
-        prompt.extend_from_slice(what);
-        rest = &rest[place.len()..];
+        prompt.extend_from_slice(replacement);
+        rest = &rest[placeholder.len()..];
     }
     prompt.extend_from_slice(rest.as_bytes());
     model.tokenize(&prompt, false, true)
 }
 
-/// The tokens around the two texts of a pair.
+/// Tokens around the two texts of a pair.
 struct PairSeparators {
     before: Vec<Token>,
     middle: Vec<Token>,
@@ -65,11 +65,11 @@ impl PairSeparators {
             )
         };
         let end = model.eos_token().or(sep);
-        let given = |is_added: bool, token: Option<Token>| token.filter(|_| is_added);
+        let token_if = |is_added: bool, token: Option<Token>| token.filter(|_| is_added);
         Self {
-            before: given(adds_bos, model.bos_token()).into_iter().collect(),
-            middle: given(adds_eos, end).into_iter().chain(given(adds_sep, sep)).collect(),
-            after: given(adds_eos, end).into_iter().collect(),
+            before: token_if(adds_bos, model.bos_token()).into_iter().collect(),
+            middle: token_if(adds_eos, end).into_iter().chain(token_if(adds_sep, sep)).collect(),
+            after: token_if(adds_eos, end).into_iter().collect(),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! How positions are encoded, in llama.cpp's words.
+//! Position encoding (`RoPE`) of a context.
 
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{RopeConfig, RopeScaling};
 use crate::llama::model::Model;
 
-/// Tells `params` what `rope` changes.
+/// Applies the overrides in `rope` to `params`.
 pub(super) fn apply(rope: &RopeConfig, params: &mut sys::llama_context_params) {
     if let Some(scaling) = rope.scaling {
         params.rope_scaling_type = match scaling {
@@ -23,14 +23,14 @@ pub(super) fn apply(rope: &RopeConfig, params: &mut sys::llama_context_params) {
         (&mut params.yarn_beta_fast, rope.yarn_beta_fast),
     ] {
         #[expect(clippy::cast_possible_truncation, reason = "it is within the bounds of a setting")]
-        let given = value.map(|value| value as f32);
-        *field = given.unwrap_or(*field);
+        let value = value.map(|value| value as f32);
+        *field = value.unwrap_or(*field);
     }
     params.yarn_orig_ctx = rope.yarn_orig_ctx.unwrap_or(params.yarn_orig_ctx);
 }
 
 impl Model {
-    /// Tokens of the longest text that there are positions for, encoded so; at least those that it was trained on.
+    /// Returns the maximum length of a text with this encoding, in tokens; at least the training length.
     #[must_use]
     pub fn reach(&self, rope: &RopeConfig) -> u32 {
         if !self.has_rotations() {
@@ -41,13 +41,14 @@ impl Model {
         rope.reach(self.n_ctx_train(), trained_scale)
     }
 
-    /// Whether its positions are rotations at all, and are not looked up in a table, beyond whose end llama.cpp ends the process.
+    /// Returns whether positions are rotations. Otherwise they are looked up in a table, beyond whose end llama.cpp ends the
+    /// process.
     pub(super) fn has_rotations(&self) -> bool {
         // SAFETY: the model is alive.
         !self.has_position_table() && unsafe { sys::llama_model_rope_type(self.as_ptr()) != sys::LLAMA_ROPE_TYPE_NONE }
     }
 
-    /// Says in the log what is changed of its positions, or that nothing can be.
+    /// Logs how the position encoding is changed, or that it cannot be.
     pub(super) fn log_scaling(&self, rope: &RopeConfig) {
         if rope.is_as_in_file() {
             return;

@@ -1,29 +1,29 @@
 //! Positions at which a text can be cut without changing its tokens, for `SentencePiece` vocabularies.
 //!
-//! llama.cpp joins neighbouring characters into pieces as long as the vocabulary has the joined piece, and spells what remains by
-//! bytes. Before each spelled character it reserves memory for exactly that many tokens, which copies all tokens so far: a text of
-//! 80,000 characters that the vocabulary lacks takes 80 times as long as one of 10,000. So a long text is tokenized in chunks.
+//! llama.cpp merges neighbouring characters into pieces while the vocabulary has the merged piece, and encodes the remainder byte
+//! by byte. Before each such character it reserves memory for exactly its tokens, which copies all previous tokens: a text of
+//! 80,000 characters that are not in the vocabulary takes 80 times as long as one of 10,000. So a long text is tokenized in chunks.
 //!
-//! A cut between two characters is safe if no piece of the vocabulary contains the two in a row. Then no join crosses the cut, and
-//! since joins on one side do not depend on the other side, both sides give the tokens that the whole text gives.
+//! A cut between two characters is safe if no piece of the vocabulary contains the two in a row. Then no merge crosses the cut, and
+//! since merges on one side do not depend on the other side, both sides produce the tokens of the whole text.
 
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// A character as llama.cpp separates it: its bytes, of which there are at most four, as one number.
+/// A character in llama.cpp's sense: its bytes, at most four, as one number.
 type Symbol = u32;
 
-/// U+2581, which a vocabulary has for a space.
+/// U+2581, which represents a space in vocabularies.
 const SPACE: Symbol = 0xe2_96_81;
 
-/// The pairs of neighbouring characters in all pieces of a vocabulary.
+/// Pairs of neighbouring characters that occur in a piece of a vocabulary.
 #[derive(Debug, Default)]
 pub(super) struct SafeCuts {
     inner_pairs: HashSet<(Symbol, Symbol)>,
 }
 
 impl SafeCuts {
-    /// Collects the pairs of `pieces`, given as they are spelled in the vocabulary.
+    /// Collects the pairs of `pieces`, as they are spelled in the vocabulary.
     pub(super) fn new<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut inner_pairs = HashSet::new();
         for piece in pieces {
@@ -42,8 +42,8 @@ impl SafeCuts {
         let mut chunks = Vec::new();
         let (mut start, mut previous) = (0, None);
         for (range, symbol) in symbols(text) {
-            // llama.cpp spells spaces by three bytes before it separates characters. A space in the middle of one, which is not UTF-8,
-            // changes all characters from here on.
+            // llama.cpp replaces spaces by three bytes before separating characters. A space inside a character, which is not
+            // UTF-8, changes all following characters.
             if range.len() > 1 && text[range.clone()].contains(&b' ') {
                 break;
             }
@@ -61,8 +61,8 @@ impl SafeCuts {
     }
 }
 
-/// The characters of a text with the bytes that they take, as llama.cpp separates them: the first byte determines the length, also
-/// where the text is not UTF-8.
+/// Returns the characters of a text with their byte ranges, as llama.cpp separates them: the first byte determines the length, even
+/// if the text is not UTF-8.
 fn symbols(text: &[u8]) -> impl Iterator<Item = (Range<usize>, Symbol)> {
     let mut next = 0;
     std::iter::from_fn(move || {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_wherever_no_piece_can_cross() {
+    fn a_text_is_cut_where_no_piece_spans_the_cut() {
         assert_eq!(chunks(&["ab", "bc", "日本"], "abcab日日本", 1), ["abc", "ab", "日", "日本"]);
         assert_eq!(chunks(&["▁a"], "a a ▁a", 1), ["a", " a", " ", "▁a"]);
         assert_eq!(chunks(&[], "a日", 1), ["a", "日"]);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_as_short_as_the_least_length_and_the_cuts_allow() {
+    fn a_chunk_ends_at_the_first_safe_cut_after_the_minimum_length() {
         assert_eq!(chunks(&["aa"], "aaaabbbbcaa", 3), ["aaaa", "bbb", "bcaa"]);
         let many = "日".repeat(100_000);
         let longest = chunks(&["a日", "日a"], &many, 1024).iter().map(String::len).max();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_utf_8_are_separated_as_by_llama_cpp() {
+    fn invalid_utf_8_is_separated_as_in_llama_cpp() {
         let parts = |text: &[u8]| symbols(text).map(|(range, _)| range.start).collect::<Vec<_>>();
         assert_eq!(parts(b"\xff\x80a\xe6\x97b"), [0, 4, 5]);
         assert_eq!(parts(b"\x80\x80a\xe6\x97"), [0, 1, 2, 3]);

@@ -1,44 +1,45 @@
-//! How far llama.cpp's regular expressions reach into a text, and the stack that they need for it.
+//! Measures how far llama.cpp's regular expressions match into a text, and provides the stack that they need.
 //!
-//! Before a text becomes tokens, a vocabulary of merges is asked for its words. For some vocabularies llama.cpp has code that finds
-//! them; for the others it asks `std::regex`, which calls itself for each character of a match that it tries: on a stack of 8 MiB a
-//! run of 43,000 letters or spaces ends the process. So a text with a long run is read by a thread whose stack is made for that
-//! run, and one whose run is longer than [`MAX_RUN`] is refused.
+//! Tokenizing with a BPE vocabulary first splits the text into words. For some vocabularies llama.cpp has dedicated code for that;
+//! for the others it uses `std::regex`, which recurses for each character of an attempted match: on a stack of 8 MiB a run of
+//! 43,000 letters or spaces ends the process. So a text with a long run is tokenized on a thread with a stack of sufficient size,
+//! and a run longer than [`MAX_RUN`] is rejected.
 
 use std::thread;
 
 use crate::error::{Error, Result};
 
-/// Most characters of a run that a regular expression reads. A stack for them is 128 MiB, of which about 50 MiB are written to.
+/// Maximum number of characters of a run for regular expressions. Its stack is 128 MiB, of which about 50 MiB are written.
 pub(super) const MAX_RUN: usize = 262_144;
-/// Most characters of a run that some expressions try from each of its characters anew: 8 million steps, a second.
+/// Maximum number of characters of a run in which an expression starts a match at each character: 8 million steps, one second.
 const MAX_SLOW_RUN: usize = 4_096;
-/// Characters of a run that need no thread of their own: any thread has 256 KiB to spare.
-const MAX_NEAR_RUN: usize = 512;
-/// What a character of a run takes at most. With clang and GNU's library it is 195, whatever the expression; others' frames differ.
-const STACK_PER_CHARACTER: usize = 512;
-/// What everything else takes.
-const STACK_BESIDE: usize = 1 << 20;
+/// Characters of a run that need no extra thread: every thread has 256 KiB of stack left.
+const MAX_INLINE_RUN: usize = 512;
+/// Upper bound of the stack per character of a run, in bytes. With clang and GNU's library it is 195 for every expression; other
+/// frames differ.
+const STACK_BYTES_PER_CHARACTER: usize = 512;
+/// Stack for everything else, in bytes.
+const STACK_BASE_BYTES: usize = 1 << 20;
 
-/// Which characters an expression matches one after the other.
+/// Classes of characters that an expression matches consecutively.
 ///
-/// A match of each takes at most a few characters before and behind one such run. What is neither ASCII nor white space may be of
-/// any class but that: each expression has classes of its own there.
+/// A match covers at most a few characters before and after one such run. Non-ASCII characters may be in any class but white space:
+/// each expression has its own classes for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Runs {
-    /// Letters, digits, white space, or others, with line breaks and slashes behind them.
+    /// Letters, digits, white space, or others followed by line breaks and slashes.
     Alike,
-    /// White space, or all else.
+    /// White space, or everything else.
     Words,
-    /// Letters with spaces between them, and as [`Runs::Alike`].
+    /// Letters with spaces between them, and the classes of [`Runs::Alike`].
     Sentences,
-    /// Whatever there is: the expressions are not known.
+    /// All characters: the expressions are unknown.
     Anything,
 }
 
-/// The names of those that llama.cpp has code for.
+/// Names of splitters for which llama.cpp has dedicated code.
 #[rustfmt::skip]
-pub(super) const OWN_CODE: [&str; 57] = [
+pub(super) const DEDICATED: [&str; 57] = [
     "a.x-4.0", "chatglm-bpe", "codeshell", "command-r", "dbrx", "deepseek-r1-qwen", "exaone", "exaone4", "f2llmv2", "falcon-h1",
     "falcon3", "gemma4", "gigachat", "glm4", "glm5", "gpt-2", "granite-docling", "granite-embed-multi-311m", "grok-2",
     "hunyuan", "jais", "jina-de", "jina-es", "jina-v1-en", "jina-v2-code", "jina-v2-de", "jina-v2-es", "jina-v5-nano",
@@ -47,7 +48,7 @@ pub(super) const OWN_CODE: [&str; 57] = [
     "sarvam-moe", "smaug-bpe", "smollm", "solar-open", "stablelm2", "starcoder", "trillion",
 ];
 
-/// The names of those whose expressions repeat one class of characters, and of what is taken where a file names none.
+/// Names of splitters whose expressions repeat one class of characters, including the default for files that name none.
 #[rustfmt::skip]
 pub(super) const CLASSES: [&str; 30] = [
     "", "afmoe", "bailingmoe", "bailingmoe2", "chameleon", "cohere2moe", "deepseek-coder", "deepseek-llm", "deepseek-v3",
@@ -56,92 +57,89 @@ pub(super) const CLASSES: [&str; 30] = [
     "ufakzeka", "youtu",
 ];
 
-/// What finds the words of a vocabulary.
+/// Describes how a vocabulary splits a text into words.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Splitter {
-    /// `None` where llama.cpp has code of its own, which needs no more stack for a longer run.
+    /// `None` if llama.cpp has dedicated code, whose stack use does not depend on the runs.
     runs: Option<Runs>,
-    /// What an expression tries from each of its characters anew.
+    /// Characters at each of which an expression starts a match of the remaining run.
     is_slow: Option<fn(char) -> bool>,
     separates_lines: bool,
 }
 
 impl Splitter {
-    /// That of a vocabulary that is not made of merges.
+    /// Splitter of a vocabulary without BPE merges.
     pub(super) const NONE: Self = Self { runs: None, is_slow: None, separates_lines: false };
 
-    /// That of a vocabulary of merges, by the name that the file has for it in `tokenizer.ggml.pre`.
+    /// Returns the splitter of a BPE vocabulary by its name in `tokenizer.ggml.pre`.
     pub(super) fn named(name: &str) -> Self {
         let is_slow: Option<fn(char) -> bool> = match name {
-            // `\s+$` fails at each white space that something else follows. Line breaks are cut off before.
+            // `\s+$` fails at each white space that is followed by other text. Line breaks are split off before.
             "deepseek-llm" => Some(|character| character.is_whitespace() && !matches!(character, '\r' | '\n')),
             // `(?=(\d{3})+(?!\d))` counts the digits to the end of the number.
             "superbpe" => Some(char::is_numeric),
             _ => None,
         };
         let runs = match name {
-            _ if OWN_CODE.contains(&name) => None,
+            _ if DEDICATED.contains(&name) => None,
             _ if CLASSES.contains(&name) => Some(Runs::Alike),
             "bloom" | "gpt3-finnish" | "poro-chat" | "viking" | "whitespace" => Some(Runs::Words),
             "exaone-moe" => Some(Runs::Sentences),
             _ => Some(Runs::Anything),
         };
-        // The expression of superbpe cuts at digits alone.
-        let separates_lines = OWN_CODE.contains(&name) || CLASSES.contains(&name) && name != "superbpe";
+        // The expression of superbpe splits at digits only.
+        let separates_lines = DEDICATED.contains(&name) || CLASSES.contains(&name) && name != "superbpe";
         Self { runs, is_slow, separates_lines }
     }
 
-    /// Returns whether a word always ends between an ASCII letter or digit and the line feed after it, and the words on one side do not
-    /// depend on the other side.
+    /// Returns whether a word always ends between an ASCII letter or digit and the line feed after it, and the words on one side do
+    /// not depend on the other side.
     pub(super) fn separates_lines(self) -> bool {
         self.separates_lines
     }
 
-    /// Does `read`, which splits `text`, where the stack is large enough for it: on this thread, or on one of its own while this
-    /// one waits.
+    /// Runs `read`, which splits `text`, with a sufficient stack: on this thread, or on a temporary thread while this one waits.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] if a run in `text` is too long, and [`Error::NotSupported`] if the system has no memory for the
-    /// thread.
+    /// [`Error::InvalidRequest`] if a run in `text` is too long, and [`Error::NotSupported`] if the system cannot start the thread.
     pub(super) fn with_stack<T: Send>(self, text: &[u8], read: impl FnOnce() -> T + Send) -> Result<T> {
-        let n_longest = self.check(text)?;
-        if n_longest <= MAX_NEAR_RUN {
+        let n_run = self.check(text)?;
+        if n_run <= MAX_INLINE_RUN {
             return Ok(read());
         }
-        let n_bytes = STACK_BESIDE + n_longest * STACK_PER_CHARACTER;
+        let n_bytes = STACK_BASE_BYTES + n_run * STACK_BYTES_PER_CHARACTER;
         thread::scope(|scope| {
             let reader = thread::Builder::new().name("weft-splitter".into()).stack_size(n_bytes).spawn_scoped(scope, read);
             let reader = reader.map_err(|error| {
-                let message =
-                    format!("a run of {n_longest} characters needs a stack of {n_bytes} bytes to be tokenized: {error}");
+                let message = format!("a run of {n_run} characters needs a stack of {n_bytes} bytes to be tokenized: {error}");
                 Error::NotSupported { message }
             })?;
             Ok(reader.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked)))
         })
     }
 
-    /// Characters of the longest run in `text`.
+    /// Returns the number of characters of the longest run in `text`.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] if it is too long.
     pub(super) fn check(self, text: &[u8]) -> Result<usize> {
-        let Some(runs) = self.runs.filter(|_| text.len() > MAX_NEAR_RUN) else { return Ok(0) };
+        let Some(runs) = self.runs.filter(|_| text.len() > MAX_INLINE_RUN) else { return Ok(0) };
         let (mut longest, mut slow, mut was_break) = (LongestRun::default(), LongestRun::default(), false);
-        // Of what is no UTF-8, llama.cpp makes at most a character of each byte, which may be any.
-        let mut place = 0;
+        // llama.cpp converts each invalid byte to at most one character, of any class.
+        let mut offset = 0;
         for chunk in text.utf8_chunks() {
-            let valid = chunk.valid().char_indices().map(|(at, character)| (place + at, character));
-            let after = place + chunk.valid().len();
-            let invalid = (after..).take(chunk.invalid().len()).map(|at| (at, ANY));
-            for (at, character) in valid.chain(invalid) {
+            let valid = chunk.valid().char_indices().map(|(i, character)| (offset + i, character));
+            let after = offset + chunk.valid().len();
+            let invalid = (after..).take(chunk.invalid().len()).map(|i| (i, ANY));
+            for (i, character) in valid.chain(invalid) {
                 if was_break && character != '/' && !character.is_whitespace() {
                     longest.end(OTHERS);
                 }
                 was_break = matches!(character, '\r' | '\n');
-                longest.add(at, runs.classes(character));
-                slow.add(at, self.is_slow.map_or(0, |is_slow| u8::from(is_slow(character))));
+                longest.add(i, runs.classes(character));
+                slow.add(i, self.is_slow.map_or(0, |is_slow| u8::from(is_slow(character))));
             }
-            place = after + chunk.invalid().len();
+            offset = after + chunk.invalid().len();
         }
         longest.check(MAX_RUN)?;
         slow.check(MAX_SLOW_RUN)?;
@@ -158,7 +156,7 @@ const OTHERS: u8 = 4;
 const SPACES: u8 = 8;
 
 impl Runs {
-    /// The classes of runs that a character may be in, one bit each.
+    /// Returns the classes of runs that a character may be in, one bit each.
     fn classes(self, character: char) -> u8 {
         if self == Self::Anything {
             return LETTERS;
@@ -186,29 +184,27 @@ impl Runs {
     }
 }
 
-/// The longest run of characters that have a class in common, in a text that is read character by character.
+/// Finds the longest run of characters that have a class in common, character by character.
 #[derive(Debug, Default)]
 struct LongestRun {
-    /// Characters of the run that goes on, for each class.
-    now: [usize; 4],
+    current: [usize; 4],
     n: usize,
-    /// Where the character stands that the longest ends with, in bytes of the text.
+    /// Byte offset of the last character of the longest run.
     last: usize,
 }
 
 impl LongestRun {
-    fn add(&mut self, place: usize, classes: u8) {
-        for (class, n) in self.now.iter_mut().enumerate() {
+    fn add(&mut self, offset: usize, classes: u8) {
+        for (class, n) in self.current.iter_mut().enumerate() {
             *n = if classes >> class & 1 == 1 { *n + 1 } else { 0 };
             if *n > self.n {
-                (self.n, self.last) = (*n, place);
+                (self.n, self.last) = (*n, offset);
             }
         }
     }
 
-    /// Ends the runs of these classes.
     fn end(&mut self, classes: u8) {
-        self.now.iter_mut().enumerate().filter(|(class, _)| classes >> class & 1 == 1).for_each(|(_, n)| *n = 0);
+        self.current.iter_mut().enumerate().filter(|(class, _)| classes >> class & 1 == 1).for_each(|(_, n)| *n = 0);
     }
 
     fn check(&self, limit: usize) -> Result<()> {
@@ -229,14 +225,14 @@ mod tests {
     use super::{Error, MAX_RUN, MAX_SLOW_RUN, Splitter};
 
     fn longest(name: &str, text: &str) -> usize {
-        // Short texts are not looked at.
-        Splitter::named(name).check(format!("{text}{}", "a1 .".repeat(200)).as_bytes()).expect("it is short enough")
+        // Short texts are not checked.
+        Splitter::named(name).check(format!("{text}{}", "a1 .".repeat(200)).as_bytes()).expect("the runs are short")
     }
 
     #[test]
-    fn a_run_is_of_characters_that_one_expression_matches_in_a_row() {
+    fn a_run_consists_of_characters_that_one_expression_matches() {
         let text = "abc 123 ... \n\n\n\n///";
-        assert_eq!(longest("tekken", text), 7, "line breaks and then slashes belong to what stands before them");
+        assert_eq!(longest("tekken", text), 7, "line breaks and slashes extend the preceding run");
         assert_eq!(longest("tekken", "...\n..\n中中\n"), 4);
         assert_eq!(longest("tekken", &"Это не так, как было.\n".repeat(9)), 6);
         assert_eq!(longest("tekken", &"中a中1中 ".repeat(9)), 3);
@@ -248,23 +244,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_utf_8_counts_as_a_character_for_each_byte() {
+    fn each_invalid_byte_counts_as_a_character() {
         let text = [&[0xe4, 0xb8].repeat(600)[..], b" ", &[0xff; 900]].concat();
         assert_eq!(Splitter::named("gpt-4o").check(&text), Ok(2_101));
     }
 
     #[test]
-    fn a_run_that_is_too_long_is_refused_with_its_place_and_the_limit() {
+    fn an_overlong_run_is_rejected_with_its_offset_and_the_limit() {
         let text = format!("{}.{}", "b".repeat(MAX_RUN), "a".repeat(MAX_RUN + 1));
         let Err(Error::InvalidRequest { param: "text", message }) = Splitter::named("gpt-4o").check(text.as_bytes()) else {
-            panic!("it was read")
+            panic!("the text was accepted")
         };
         assert!(message.contains("262145 characters") && message.contains("byte 524289") && message.contains("at most 262144"));
         assert_eq!(Splitter::named("gpt-4o").check(&text.as_bytes()[1..=MAX_RUN]), Ok(MAX_RUN - 1));
     }
 
     #[test]
-    fn what_takes_the_square_of_a_run_is_refused_earlier() {
+    fn runs_with_quadratic_cost_have_a_lower_limit() {
         let (spaces, digits) = (" ".repeat(MAX_SLOW_RUN + 1), "1".repeat(MAX_SLOW_RUN + 1));
         for (name, slow, fast) in [("deepseek-llm", &spaces, &digits), ("superbpe", &digits, &spaces)] {
             assert!(Splitter::named(name).check(slow.as_bytes()).is_err());

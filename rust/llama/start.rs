@@ -1,4 +1,4 @@
-//! A model and a configuration → a running engine.
+//! Starts an engine from a model and a configuration.
 
 use std::sync::Arc;
 
@@ -11,25 +11,25 @@ use crate::llama::encoder_only::EncoderOnlyRunner;
 use crate::llama::niceness;
 use crate::llama::{LlamaRunner, Model, kernels, memory, threads};
 
-/// What is settled before an engine starts.
+/// Configuration of an engine with every open setting resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedConfig {
-    /// The numbers that are fixed.
+    /// Sizes and limits.
     pub limits: Limits,
-    /// How steps are computed.
+    /// Settings of the computation.
     pub choice: ComputeConfig,
 }
 
 impl ResolvedConfig {
-    /// Settles what `config` leaves open for `model` on this machine.
+    /// Resolves the settings that `config` leaves open for `model` on this machine.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`](crate::error::Error::InvalidConfig) names the setting that is out of range or asks for more memory
-    /// than there is.
+    /// [`Error::InvalidConfig`](crate::error::Error::InvalidConfig) names the setting that is out of range or needs more memory
+    /// than is free.
     pub fn new(model: &Model, config: &EngineConfig) -> Result<Self> {
         threads::check(&config.threads, &ThreadParamNames::DECODING)?;
         threads::check(&config.threads_batch, &ThreadParamNames::PROMPTS)?;
-        // A user's positions may reach further, and what was measured holds for all processors alone.
+        // Overridden positions may extend the context; tuned settings were measured on all processors.
         let facts = ModelFacts { n_ctx_train: model.reach(&config.rope), ..model.facts(config.type_k, config.type_v) };
         let config = &EngineConfig { tuned: config.tuned.filter(|_| config.threads.cpus.is_empty()), ..config.clone() };
         let machine = machine(model, config);
@@ -39,10 +39,10 @@ impl ResolvedConfig {
         Ok(Self { limits, choice })
     }
 
-    /// Starts an engine over the same model with the same configuration.
+    /// Starts an engine on the same model with the same configuration.
     ///
     /// # Errors
-    /// What [`LlamaRunner::new`] answers.
+    /// As [`LlamaRunner::new`].
     pub fn start(&self, model: &Arc<Model>, config: &EngineConfig) -> Result<Engine> {
         let Self { limits, choice } = self;
         tracing::info!("{}", choice.summary);
@@ -55,7 +55,7 @@ impl ResolvedConfig {
             flash_attention: choice.flash_attention,
             n_threads: Some(choice.n_threads),
             n_threads_batch: Some(choice.n_threads_batch),
-            // Who asks for a number of threads gets it.
+            // An explicit number of threads is not reduced.
             fewer_threads_in_a_crowd: config.n_threads.or(config.n_threads_batch).is_none() && !memory::is_offloaded(model),
             ..config.clone()
         };
@@ -70,7 +70,7 @@ impl ResolvedConfig {
     }
 }
 
-/// What decides on how `model` is computed here, with caches of the formats of `config`.
+/// Collects the facts about this machine that determine how `model` is computed, with the cache formats of `config`.
 pub(super) fn machine(model: &Model, config: &EngineConfig) -> MachineFacts {
     let installed = kernels::install();
     MachineFacts {
@@ -88,7 +88,7 @@ pub(super) fn machine(model: &Model, config: &EngineConfig) -> MachineFacts {
     }
 }
 
-/// Starts an engine over `model`.
+/// Starts an engine on `model`.
 ///
 /// # Errors
 /// As [`ResolvedConfig::new`] and [`ResolvedConfig::start`].

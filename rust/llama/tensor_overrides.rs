@@ -1,4 +1,4 @@
-//! Single tensors into other memory than the rest.
+//! Places individual tensors on other devices than the rest of the model.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null;
@@ -9,20 +9,21 @@ use crate::config::{Placement, TensorOverride};
 use crate::error::{Error, Result};
 use crate::llama::gguf::Metadata;
 
-/// Patterns with the memory of each, as llama.cpp takes them.
+/// Patterns with their buffer types, in llama.cpp's format.
 #[derive(Debug)]
 pub(super) struct TensorOverrides {
-    /// Ends with an entry without a pattern.
+    /// Terminated by an entry without a pattern.
     entries: Vec<sys::llama_model_tensor_buft_override>,
-    // What the entries point to.
+    // Owns the strings that the entries point to.
     _patterns: Vec<CString>,
 }
 
 impl TensorOverrides {
-    /// Of the tensors in `files`, as `placement` says; `None` where it moves none. The backend must have been started.
+    /// Resolves the overrides in `placement` for the tensors in `files`; `None` without overrides. The backend must have been
+    /// started.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for what is no pattern, and for memory that there is not.
+    /// [`Error::InvalidConfig`] for an invalid pattern or an unknown buffer type.
     pub(super) fn read(placement: &Placement, files: &[Metadata]) -> Result<Option<Self>> {
         for given in &placement.tensors {
             given.validate()?;
@@ -36,16 +37,16 @@ impl TensorOverrides {
             .flat_map(Metadata::named_tensors)
             .map(|(name, _)| CString::new(name).expect("it was read up to a NUL byte"))
             .collect();
-        let known = buffer_types();
+        let available = buffer_types();
         let mut entries = Vec::new();
         let mut patterns = Vec::new();
         for TensorOverride { pattern, buffer } in overrides {
-            let kind = known.iter().find(|(name, _)| *name == buffer).map(|(_, kind)| *kind).ok_or_else(|| {
-                let known: Vec<&str> = known.iter().map(|(name, _)| name.as_str()).collect();
-                refusal(format!("there is no memory {buffer:?} for tensors; there is {}", known.join(", ")))
+            let kind = available.iter().find(|(name, _)| *name == buffer).map(|(_, kind)| *kind).ok_or_else(|| {
+                let names: Vec<&str> = available.iter().map(|(name, _)| name.as_str()).collect();
+                refusal(format!("there is no memory {buffer:?} for tensors; there is {}", names.join(", ")))
             })?;
             let text = CString::new(pattern.as_str()).expect("it was checked to hold no NUL byte");
-            if !finds(&text, &names).map_err(|why| refusal(format!("{pattern:?} is no pattern of tensors: {why}")))? {
+            if !finds(&text, &names).map_err(|reason| refusal(format!("{pattern:?} is no pattern of tensors: {reason}")))? {
                 tracing::warn!("no tensor of the model has a name with {pattern:?}, so none goes to {buffer}");
             }
             entries.push(sys::llama_model_tensor_buft_override { pattern: text.as_ptr(), buft: kind });
@@ -65,37 +66,45 @@ fn refusal(message: String) -> Error {
     Error::InvalidConfig { param: "tensor_overrides", message }
 }
 
-/// Whether `pattern` is found in any of `names`.
+/// Returns whether `pattern` matches any of `names`.
 ///
 /// # Errors
-/// The standard library's words for what is wrong with it.
+/// The message of the C++ standard library for an invalid pattern.
 fn finds(pattern: &CStr, names: &[CString]) -> std::result::Result<bool, String> {
     let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
-    let mut why = [0_u8; 256];
-    // SAFETY: pattern and names are NUL-terminated, there are as many as it is told, and as many bytes are writable.
-    let found = unsafe { weft_pattern_find(pattern.as_ptr(), names.as_ptr(), names.len(), why.as_mut_ptr().cast(), why.len()) };
-    let in_words = || CStr::from_bytes_until_nul(&why).map_or_else(|_| String::new(), |why| why.to_string_lossy().into_owned());
-    if found < 0 { Err(in_words()) } else { Ok(found == 1) }
+    let mut message = [0_u8; 256];
+    // SAFETY: pattern and names are NUL-terminated, there are `names.len()` names, and `message.len()` bytes are writable.
+    let found =
+        unsafe { weft_pattern_find(pattern.as_ptr(), names.as_ptr(), names.len(), message.as_mut_ptr().cast(), message.len()) };
+    let error =
+        || CStr::from_bytes_until_nul(&message).map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned());
+    if found < 0 { Err(error()) } else { Ok(found == 1) }
 }
 
-/// The memory of each device, by ggml's names of them.
+/// Returns the buffer type of each device, with ggml's name for it.
 fn buffer_types() -> Vec<(String, sys::ggml_backend_buffer_type_t)> {
-    // SAFETY: a started backend's devices are registered and live for ever, as do the types of their buffers and those' names.
+    // SAFETY: a started backend's devices are registered and live forever, as do their buffer types and the names of these.
     let kinds =
         unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_buffer_type(sys::ggml_backend_dev_get(i))) };
-    let mut known = Vec::new();
+    let mut types = Vec::new();
     for kind in kinds.filter(|kind| !kind.is_null()) {
         // SAFETY: as above.
         let name = unsafe { CStr::from_ptr(sys::ggml_backend_buft_name(kind)) }.to_string_lossy().into_owned();
-        if known.iter().all(|(other, _)| *other != name) {
-            known.push((name, kind));
+        if types.iter().all(|(other, _)| *other != name) {
+            types.push((name, kind));
         }
     }
-    known
+    types
 }
 
 unsafe extern "C" {
-    fn weft_pattern_find(pattern: *const c_char, names: *const *const c_char, n: usize, why: *mut c_char, n_why: usize) -> c_int;
+    fn weft_pattern_find(
+        pattern: *const c_char,
+        names: *const *const c_char,
+        n: usize,
+        message: *mut c_char,
+        n_message_bytes: usize,
+    ) -> c_int;
 }
 
 #[cfg(test)]
@@ -109,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_read_as_llama_cpp_reads_them() {
+    fn patterns_match_as_in_llama_cpp() {
         assert_eq!(found("ffn_(up|down)"), Ok(true));
         assert_eq!(found("^ffn"), Ok(false));
         assert_eq!(found(r"\d{2}\.ffn"), Ok(true));
@@ -122,20 +131,20 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_there_is_not_is_named_with_what_there_is() {
+    fn an_unknown_buffer_type_is_rejected_with_the_available_ones() {
         backend();
-        let placed = |pattern: &str, buffer: &str| {
+        let read = |pattern: &str, buffer: &str| {
             let tensors = vec![TensorOverride { pattern: pattern.to_owned(), buffer: buffer.to_owned() }];
             TensorOverrides::read(&Placement { tensors, ..Placement::default() }, &[])
         };
-        assert_eq!(placed("ffn", "CPU").map(|overrides| overrides.map(|overrides| overrides.entries.len())), Ok(Some(2)));
-        let message = |refused| match refused {
+        assert_eq!(read("ffn", "CPU").map(|overrides| overrides.map(|overrides| overrides.entries.len())), Ok(Some(2)));
+        let message = |result| match result {
             Err(Error::InvalidConfig { param: "tensor_overrides", message }) => message,
             other => panic!("{other:?}"),
         };
-        assert!(message(placed("ffn", "Abacus0")).starts_with("there is no memory \"Abacus0\" for tensors; there is CPU"));
-        assert!(message(placed("(", "CPU")).starts_with("\"(\" is no pattern of tensors: "));
-        assert!(message(placed("", "CPU")).contains("has 0 bytes"));
-        assert!(TensorOverrides::read(&Placement::default(), &[]).expect("nothing is wrong").is_none());
+        assert!(message(read("ffn", "Abacus0")).starts_with("there is no memory \"Abacus0\" for tensors; there is CPU"));
+        assert!(message(read("(", "CPU")).starts_with("\"(\" is no pattern of tensors: "));
+        assert!(message(read("", "CPU")).contains("has 0 bytes"));
+        assert!(TensorOverrides::read(&Placement::default(), &[]).expect("the placement is valid").is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! The vocabulary as samplers see it.
+//! The model's vocabulary as samplers use it.
 
 use std::borrow::Cow;
 use std::ffi::c_char;
@@ -10,7 +10,7 @@ use crate::llama::model::Model;
 use crate::request::Token;
 use crate::sampling::{TokenStrings, Vocabulary};
 
-/// The vocabulary of a model, which it keeps loaded.
+/// Returns the vocabulary of a model, which it keeps loaded.
 pub(crate) fn token_strings(model: &Arc<Model>) -> TokenStrings {
     TokenStrings::new(ModelVocabulary(Arc::clone(model)))
 }
@@ -28,7 +28,7 @@ impl Vocabulary for ModelVocabulary {
 
     fn spelling_alone(&self, token: Token) -> Cow<'_, [u8]> {
         let spelling = self.spelling(token);
-        // llama.cpp takes away spaces and nothing else.
+        // llama.cpp strips only spaces.
         if !spelling.contains(&b' ') {
             return Cow::Borrowed(spelling);
         }

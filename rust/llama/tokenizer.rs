@@ -1,9 +1,9 @@
-//! From a text to tokens, as llama.cpp makes them, in time that grows as the text does.
+//! Tokenizes texts as llama.cpp does, in time linear in the text.
 //!
-//! llama.cpp cuts a text at its special tokens and tokenizes each plain stretch between them alone, whatever the kind of
-//! vocabulary: no state passes from one stretch to the next, and each is treated as if a special token were before it. So we cut
-//! the text (see [`SpecialTokens`]) and give llama.cpp one plain stretch after the other, a long stretch in chunks where the kind
-//! of vocabulary allows it (see [`SafeCuts`]).
+//! llama.cpp cuts a text at its special tokens and tokenizes each plain span between them alone, for every kind of vocabulary: no
+//! state passes from one span to the next, and each is treated as if it followed a special token. So we cut the text (see
+//! [`SpecialTokens`]) and pass llama.cpp one plain span after the other, a long span in chunks if the vocabulary allows it (see
+//! [`SafeCuts`]).
 
 use std::ffi::{CStr, c_char};
 use std::ops::Range;
@@ -18,60 +18,57 @@ use crate::llama::special_tokens::{SpecialToken, SpecialTokens, TextSpan, is_spa
 use crate::llama::splitter::Splitter;
 use crate::request::Token;
 
-/// Least bytes of a chunk. The time for a chunk whose characters are all spelled by bytes is quadratic, and each call has a price of
-/// its own. With this length, 5,000,000 characters of that kind (15 MB) take 2.6 seconds with the demo model's vocabulary, and as many
-/// of English 2.5 seconds. In one piece, 80,000 take 5 seconds, and 5,000,000 of English 10.
+/// Minimum size of a chunk, in bytes. The time for a chunk whose characters are all encoded byte by byte is quadratic, and each
+/// call has a fixed cost. With this size, 5,000,000 characters of that kind (15 MB) take 2.6 seconds with the demo model's
+/// vocabulary, and as many of English 2.5 seconds. In one chunk, 80,000 take 5 seconds, and 5,000,000 of English 10.
 const MIN_CHUNK_BYTES: usize = 1024;
 
-/// Least bytes of a chunk of lines. Some splitters read their expressions anew for each chunk, which takes up to 0.1 seconds; a chunk
-/// takes one second and more.
+/// Minimum size of a chunk of lines, in bytes. Some splitters compile their expressions for each chunk, which takes up to 0.1
+/// seconds; a chunk takes at least one second.
 const MIN_LINES_BYTES: usize = 256 * 1024;
 
-/// Bytes of a text after which tokenizing checks whether it was cancelled: some 20 ms of work.
+/// Bytes of a text between checks for cancellation: about 20 ms of work.
 const CHECK_INTERVAL_BYTES: usize = 64 * 1024;
 
-/// What tokenizing needs to know of a vocabulary beside what llama.cpp knows.
+/// Properties of a vocabulary that tokenizing needs and llama.cpp does not provide.
 pub(super) struct Tokenizer {
-    /// Every special token.
     special: SpecialTokens,
-    /// Those that a text is cut at even where special tokens are not parsed: they are part of it.
+    /// Special tokens that a text is cut at even if special tokens are not parsed: they are part of the text.
     user_defined: SpecialTokens,
     splitter: Splitter,
     chunking: Chunking,
-    /// What is added before a text.
     opening: Vec<Token>,
-    /// What is added behind a text.
     closing: Vec<Token>,
-    fewest: MinTokens,
+    min_tokens: MinTokens,
 }
 
-/// What is known of how few tokens a text can be.
+/// Lower bound of the number of tokens of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MinTokens {
-    /// Each byte is in a token, of at most so many bytes.
-    OfBytes(usize),
-    /// So is each byte but white space, which is left out beside some special tokens.
-    OfBytesButSpace(usize),
-    /// Each word is a token or more, or stands with at most so many in the spelling of a special one.
-    OfWords(usize),
-    /// Nothing, so that the work is bounded by a request's body alone. Bytes that have no token are left out; and Unigram makes one
-    /// token of all that it does not know and that stands together, after its file's table has replaced what that says.
+    /// Each byte is in a token, of at most this many bytes.
+    Bytes(usize),
+    /// The same, except for white space, which is dropped next to some special tokens.
+    BytesExceptSpace(usize),
+    /// Each word takes at least one token, or is one of at most this many words in the spelling of a special token.
+    Words(usize),
+    /// No bound, so that only the size of a request's body limits the work. Bytes without a token are dropped; and Unigram encodes
+    /// consecutive unknown characters as one token, after normalization by its file's table.
     Unknown,
 }
 
 impl MinTokens {
     fn tokens(self, text: &[u8]) -> usize {
         match self {
-            Self::OfBytes(longest) => text.len().div_ceil(longest),
-            Self::OfBytesButSpace(longest) => text.iter().filter(|&&byte| !is_space(byte)).count().div_ceil(longest),
-            Self::OfWords(most) => n_words(text).div_ceil(most),
+            Self::Bytes(longest) => text.len().div_ceil(longest),
+            Self::BytesExceptSpace(longest) => text.iter().filter(|&&byte| !is_space(byte)).count().div_ceil(longest),
+            Self::Words(max_words) => n_words(text).div_ceil(max_words),
             Self::Unknown => 0,
         }
     }
 }
 
-/// Words of a text that `WordPiece` makes tokens of, however it normalizes: each mark of ASCII is one, and so is what stands between
-/// these and white space, if a letter or a digit of ASCII is in it, which are never left out.
+/// Returns the number of words that `WordPiece` encodes with at least one token each, however it normalizes: each ASCII punctuation
+/// mark, and each sequence between these and white space that has an ASCII letter or digit, which are never dropped.
 fn n_words(text: &[u8]) -> usize {
     let words = text.split(|&byte| is_space(byte) || byte.is_ascii_punctuation());
     let n_marks = text.iter().filter(|byte| byte.is_ascii_punctuation()).count();
@@ -82,62 +79,61 @@ impl Tokenizer {
     /// Reads the special tokens of a vocabulary.
     ///
     /// # Safety
-    /// `vocab` belongs to a loaded model, its type is not `LLAMA_VOCAB_TYPE_NONE`, and where `adds_special` holds it has the tokens
-    /// that it asks to be added. `kind` is the name that the file has for the kind of tokenizer, `splitter` that for how it finds
-    /// words.
+    /// `vocab` belongs to a loaded model, its type is not `LLAMA_VOCAB_TYPE_NONE`, and if `adds_special` is true it has the tokens
+    /// that it requires to be added. `kind` is the file's name for the kind of tokenizer, `splitter` that for how it splits words.
     ///
     /// # Errors
-    /// Why they cannot be searched for, for [`crate::error::Error::ModelLoad`].
+    /// The reason why they cannot be searched for, for [`crate::error::Error::ModelLoad`].
     pub(super) unsafe fn read(
         vocab: *const sys::llama_vocab,
         kind: &str,
         splitter: &str,
         adds_special: bool,
     ) -> std::result::Result<Self, String> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let tokens = unsafe { special_tokens(vocab) };
         let never_text = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN;
         let special = SpecialTokens::new(tokens.iter().map(|(token, _)| *token))?;
-        let of_texts = tokens.iter().filter(|(_, attributes)| attributes & never_text == 0);
-        let user_defined = SpecialTokens::new(of_texts.map(|(token, _)| *token))?;
+        let text_tokens = tokens.iter().filter(|(_, attributes)| attributes & never_text == 0);
+        let user_defined = SpecialTokens::new(text_tokens.map(|(token, _)| *token))?;
         let mut opening = Vec::new();
         if adds_special {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { append(vocab, b"", true, &mut opening) };
         }
-        // What is added to nothing at all: one token before it where the vocabulary has one for the beginning, the rest behind it.
-        // SAFETY: the caller's promise.
+        // Splits the tokens that are added to an empty text: one goes in front if the vocabulary has a token for the beginning, the
+        // others after it.
+        // SAFETY: guaranteed by the caller.
         let opens = unsafe { sys::llama_vocab_get_add_bos(vocab) || sys::llama_vocab_type(vocab) == sys::LLAMA_VOCAB_TYPE_WPM };
         let closing = opening.split_off(usize::from(opens).min(opening.len()));
         let strips = tokens.iter().any(|(token, _)| token.strips_left || token.strips_right);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let longest = unsafe { longest_piece(vocab, kind) };
-        let fewest = match longest {
-            Some(longest) if strips => MinTokens::OfBytesButSpace(longest),
-            Some(longest) => MinTokens::OfBytes(longest),
+        let min_tokens = match longest {
+            Some(longest) if strips => MinTokens::BytesExceptSpace(longest),
+            Some(longest) => MinTokens::Bytes(longest),
             None if kind == "bert" => {
-                MinTokens::OfWords(tokens.iter().map(|(token, _)| n_words(token.spelling)).max().unwrap_or(0).max(1))
+                MinTokens::Words(tokens.iter().map(|(token, _)| n_words(token.spelling)).max().unwrap_or(0).max(1))
             }
             None => MinTokens::Unknown,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let has_merges = unsafe { sys::llama_vocab_type(vocab) } == sys::LLAMA_VOCAB_TYPE_BPE;
         let splitter = match kind {
             _ if !has_merges => Splitter::NONE,
-            // llama.cpp gives it this one, whatever the file says.
+            // llama.cpp uses this splitter whatever the file names.
             "gemma4" => Splitter::named(kind),
             _ => Splitter::named(splitter),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let chunking = match unsafe { sys::llama_vocab_type(vocab) } {
             sys::LLAMA_VOCAB_TYPE_SPM => Chunking::SafeCuts { min_bytes: MIN_CHUNK_BYTES, cuts: OnceLock::new() },
             _ if splitter.separates_lines() && kind != "hybriddna" => Chunking::Lines { min_bytes: MIN_LINES_BYTES },
             _ => Chunking::None,
         };
-        Ok(Self { special, user_defined, splitter, chunking, opening, closing, fewest })
+        Ok(Self { special, user_defined, splitter, chunking, opening, closing, min_tokens })
     }
 
-    /// Sets the least bytes of a chunk.
     #[cfg(test)]
     pub(super) fn set_min_chunk_bytes(&mut self, n_bytes: usize) {
         match &mut self.chunking {
@@ -146,38 +142,38 @@ impl Tokenizer {
         }
     }
 
-    /// The chunks in which a plain stretch is given to llama.cpp.
+    /// Returns the chunks of a plain span.
     ///
     /// # Safety
-    /// `vocab` is what this was read from.
+    /// This tokenizer was read from `vocab`.
     #[cfg(test)]
     pub(super) unsafe fn chunks(&self, vocab: *const sys::llama_vocab, text: &[u8]) -> Vec<Range<usize>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.chunking.chunks(vocab, text) }.0
     }
 
-    /// Most bytes of a text that become one token. `None` where there is no such bound: where white space may be left out, or a
-    /// word that is not known becomes one token however long it is.
+    /// Maximum number of bytes of a text that become one token. `None` if there is no such bound: if white space may be dropped, or
+    /// an unknown word of any length becomes one token.
     pub(super) fn longest_piece(&self) -> Option<usize> {
-        match self.fewest {
-            MinTokens::OfBytes(longest) => Some(longest),
+        match self.min_tokens {
+            MinTokens::Bytes(longest) => Some(longest),
             _ => None,
         }
     }
 
-    /// A number of tokens that `text` has at least, found in one pass over it; 0 where nothing is known, see [`MinTokens`].
+    /// Returns a lower bound of the number of tokens of `text`, in one pass; 0 if no bound is known, see [`MinTokens`].
     pub(super) fn least_tokens(&self, text: &[u8]) -> usize {
-        self.fewest.tokens(text)
+        self.min_tokens.tokens(text)
     }
 
-    /// The tokens of `text`. `add_special` adds what the vocabulary asks for; `parse_special` reads the spelling of a control token
-    /// as that token.
+    /// Returns the tokens of `text`. `add_special` adds the tokens that the vocabulary requires; `parse_special` parses the
+    /// spelling of a control token as that token.
     ///
     /// # Safety
-    /// `vocab` is what this was read from.
+    /// This tokenizer was read from `vocab`.
     ///
     /// # Errors
-    /// As of [`Splitter::with_stack`]; [`Error::Cancelled`](crate::error::Error::Cancelled), see [`cancellation`].
+    /// As [`Splitter::with_stack`]; [`Error::Cancelled`](crate::error::Error::Cancelled), see [`cancellation`].
     ///
     /// # Panics
     /// If `text` is 2 GiB long or longer.
@@ -192,10 +188,10 @@ impl Tokenizer {
         if add_special {
             tokens.extend(&self.opening);
         }
-        let cuts = if parse_special { &self.special } else { &self.user_defined };
+        let special = if parse_special { &self.special } else { &self.user_defined };
         let mut meter = CancellationMeter::default();
-        for stretch in cuts.split(text) {
-            match stretch {
+        for span in special.split(text) {
+            match span {
                 TextSpan::Special(token) => tokens.push(token),
                 TextSpan::Plain(range) => self.append_plain(&Shared(vocab), &text[range], &mut tokens, &mut meter)?,
             }
@@ -208,10 +204,10 @@ impl Tokenizer {
     }
 
     fn append_plain(&self, vocab: &Shared, text: &[u8], tokens: &mut Vec<Token>, meter: &mut CancellationMeter) -> Result<()> {
-        // SAFETY: `tokenize` requires a vocabulary that lives.
+        // SAFETY: `tokenize` requires an alive vocabulary.
         let (chunks, cuts) = unsafe { self.chunking.chunks(vocab.0, text) };
         if chunks.len() > 1 {
-            // All of it, since a message has the offset in the stretch.
+            // Checks the whole span, since the message contains the offset in it.
             self.splitter.check(text)?;
         }
         let mut guarded = Vec::new();
@@ -242,7 +238,7 @@ struct CancellationMeter {
 }
 
 impl CancellationMeter {
-    /// To be called before `n_bytes` are tokenized. A short text is never cancelled.
+    /// Must be called before `n_bytes` are tokenized. A short text is never cancelled.
     fn add(&mut self, n_bytes: usize) -> Result<()> {
         if self.n_bytes >= CHECK_INTERVAL_BYTES {
             self.n_bytes = 0;
@@ -253,25 +249,26 @@ impl CancellationMeter {
     }
 }
 
-/// How long plain stretches are cut into chunks, each of which is tokenized by itself.
+/// How long plain spans are cut into chunks, each of which is tokenized separately.
 enum Chunking {
-    /// Where no piece can cross (`SentencePiece`).
+    /// At cuts that no piece can span (`SentencePiece`).
     SafeCuts {
         min_bytes: usize,
-        /// Made for the first long stretch: it takes tens of milliseconds for a large vocabulary.
+        /// Built for the first long span: that takes tens of milliseconds for a large vocabulary.
         cuts: OnceLock<Option<GuardedCuts>>,
     },
     /// Between an ASCII letter or digit and the line feed after it, where a splitter always ends a word. This serves cancellation
-    /// only: the time that llama.cpp takes for such vocabularies grows linearly.
-    Lines { min_bytes: usize },
-    /// Not at all.
+    /// only: the time that llama.cpp takes for such vocabularies is linear.
+    Lines {
+        min_bytes: usize,
+    },
     None,
 }
 
-/// Where a stretch may be cut, and what goes before each chunk but the first.
+/// Safe cuts of a span, and the guard before each chunk but the first.
 ///
-/// llama.cpp may put a space before each text that it tokenizes. It would be joined with the beginning of a chunk, so each chunk
-/// begins with a guard: a byte that is in no piece, and so is joined with nothing. The guard's tokens are removed.
+/// llama.cpp may put a space before each text that it tokenizes. It would be merged with the beginning of a chunk, so each chunk
+/// begins with a guard: a byte that is in no piece, and so is never merged. The guard's tokens are removed.
 struct GuardedCuts {
     safe: SafeCuts,
     guard: u8,
@@ -279,15 +276,15 @@ struct GuardedCuts {
 }
 
 impl Chunking {
-    /// The chunks of `text`, and what they were cut by where each but the first needs a guard.
+    /// Returns the chunks of `text`, and the cuts with their guard if each chunk but the first needs one.
     ///
     /// # Safety
-    /// `vocab` belongs to a loaded model and is always the same.
+    /// `vocab` belongs to a loaded model and is the same in every call.
     unsafe fn chunks(&self, vocab: *const sys::llama_vocab, text: &[u8]) -> (Vec<Range<usize>>, Option<&GuardedCuts>) {
         let whole = std::iter::once(0..text.len()).collect();
         match self {
             Self::SafeCuts { min_bytes, cuts } if text.len() > *min_bytes => {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 let cuts = cuts.get_or_init(|| unsafe { GuardedCuts::read(vocab) }).as_ref();
                 (cuts.map_or(whole, |cuts| cuts.safe.chunks(text, *min_bytes)), cuts)
             }
@@ -301,10 +298,10 @@ impl Chunking {
 fn line_chunks(text: &[u8], min_bytes: usize) -> Vec<Range<usize>> {
     let mut chunks = Vec::new();
     let mut start = 0;
-    for (at, pair) in (1..).zip(text.windows(2)) {
-        if pair[1] == b'\n' && pair[0].is_ascii_alphanumeric() && at - start >= min_bytes {
-            chunks.push(start..at);
-            start = at;
+    for (i, pair) in (1..).zip(text.windows(2)) {
+        if pair[1] == b'\n' && pair[0].is_ascii_alphanumeric() && i - start >= min_bytes {
+            chunks.push(start..i);
+            start = i;
         }
     }
     chunks.push(start..text.len());
@@ -312,12 +309,12 @@ fn line_chunks(text: &[u8], min_bytes: usize) -> Vec<Range<usize>> {
 }
 
 impl GuardedCuts {
-    /// Reads all pieces of a vocabulary. `None` if each control character is in one of them.
+    /// Reads all pieces of a vocabulary. `None` if each control character is in a piece.
     ///
     /// # Safety
     /// `vocab` belongs to a loaded model.
     unsafe fn read(vocab: *const sys::llama_vocab) -> Option<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let ids = 0..unsafe { sys::llama_vocab_n_tokens(vocab) };
         // SAFETY: `token` is in the vocabulary, whose texts end in NUL and live as long as the model.
         let pieces = ids.map(|token| unsafe { CStr::from_ptr(sys::llama_vocab_get_text(vocab, token)) }.to_bytes());
@@ -329,7 +326,7 @@ impl GuardedCuts {
         }
         let guard = (1..0x20).find(|&byte| !is_in_piece[usize::from(byte)])?;
         let mut guard_tokens = Vec::new();
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { append(vocab, &[guard], false, &mut guard_tokens) };
         Some(Self { safe: SafeCuts::new(pieces), guard, n_guard_tokens: guard_tokens.len() })
     }
@@ -341,14 +338,14 @@ struct Shared(*const sys::llama_vocab);
 // SAFETY: a vocabulary does not change once it is loaded, and tokenizing only reads it.
 unsafe impl Sync for Shared {}
 
-/// The special tokens with their attributes, in the order in which llama.cpp looks for them.
+/// Returns the special tokens with their attributes, in the order in which llama.cpp searches for them.
 ///
 /// # Safety
 /// `vocab` belongs to a loaded model, which outlives `'a`.
 unsafe fn special_tokens<'a>(vocab: *const sys::llama_vocab) -> Vec<(SpecialToken<'a>, sys::llama_token_attr)> {
     let is_special = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_USER_DEFINED | sys::LLAMA_TOKEN_ATTR_UNKNOWN;
     let mut tokens = Vec::new();
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     for token in 0..unsafe { sys::llama_vocab_n_tokens(vocab) } {
         // SAFETY: `token` is in the vocabulary.
         let attributes = unsafe { sys::llama_vocab_get_attr(vocab, token) };
@@ -363,39 +360,40 @@ unsafe fn special_tokens<'a>(vocab: *const sys::llama_vocab) -> Vec<(SpecialToke
     }
     let lengths: Vec<usize> = tokens.iter().map(|(token, _)| token.spelling.len()).collect();
     let mut order: Vec<u32> = (0..).take(lengths.len()).collect();
-    // SAFETY: both lists are as long as is said, and the numbers are places in the second.
+    // SAFETY: both lists have the given length, and `order` contains indices into `lengths`.
     unsafe { weft_longest_first(order.as_mut_ptr(), order.len(), lengths.as_ptr()) };
-    order.into_iter().map(|place| tokens[place as usize]).filter(|(token, _)| !token.spelling.is_empty()).collect()
+    order.into_iter().map(|index| tokens[index as usize]).filter(|(token, _)| !token.spelling.is_empty()).collect()
 }
 
-/// Most bytes of a text that become one token, where each byte is in a token but for white space that special ones take.
+/// Returns the maximum number of bytes of a text that become one token, if every byte is in a token except for white space that
+/// special tokens strip.
 ///
 /// # Safety
 /// `vocab` belongs to a loaded model.
 unsafe fn longest_piece(vocab: *const sys::llama_vocab, kind: &str) -> Option<usize> {
     let spells_all = match kind {
-        // Checked when the vocabulary is read, or nothing is left out however little is spelt.
+        // Byte tokens are checked when the vocabulary is read, or nothing is dropped even if bytes have no token.
         "llama" | "rwkv" | "plamo2" => true,
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         "gpt2" | "gemma4" => unsafe { spells_every_byte(vocab, kind == "gemma4") },
         _ => false,
     };
-    // SAFETY: the caller's promise; `token` is in the vocabulary, whose texts end in NUL.
+    // SAFETY: guaranteed by the caller; `token` is in the vocabulary, whose texts are NUL-terminated.
     let n_bytes = |token| unsafe { CStr::from_ptr(sys::llama_vocab_get_text(vocab, token)) }.count_bytes();
-    // In the file's own spelling no piece is shorter than what it stands for: it has three bytes for a space, or two.
-    // SAFETY: the caller's promise.
+    // In the file's spelling no piece is shorter than its text: a space takes two or three bytes there.
+    // SAFETY: guaranteed by the caller.
     let tokens = 0..unsafe { sys::llama_vocab_n_tokens(vocab) };
     tokens.map(n_bytes).max().filter(|&longest| spells_all && longest > 0)
 }
 
-/// Whether each byte is a token of its own: a vocabulary of merges leaves out what it has no token for. It looks for tokens of the
-/// kind that is made for bytes, or for no such.
+/// Returns whether each byte has its own token: a BPE vocabulary drops bytes that have none. `by_byte_tokens` selects tokens of the
+/// byte type, otherwise only tokens of other types count.
 ///
 /// # Safety
 /// `vocab` belongs to a loaded model.
 unsafe fn spells_every_byte(vocab: *const sys::llama_vocab, by_byte_tokens: bool) -> bool {
     let mut is_spelt = [false; 256];
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     for token in 0..unsafe { sys::llama_vocab_n_tokens(vocab) } {
         let mut byte = 0_u8;
         // SAFETY: `token` is in the vocabulary.
@@ -409,27 +407,27 @@ unsafe fn spells_every_byte(vocab: *const sys::llama_vocab, by_byte_tokens: bool
     is_spelt == [true; 256]
 }
 
-/// Appends the tokens that llama.cpp makes of `text`, control tokens not parsed.
+/// Appends llama.cpp's tokens of `text`, without parsing control tokens.
 ///
 /// # Safety
-/// `vocab` belongs to a loaded model; with `add_special`, it has the tokens that it asks to be added.
+/// `vocab` belongs to a loaded model; with `add_special`, it has the tokens that it requires to be added.
 unsafe fn append(vocab: *const sys::llama_vocab, text: &[u8], add_special: bool, tokens: &mut Vec<Token>) {
     let n_bytes = i32::try_from(text.len()).expect("a text is shorter than 2 GiB");
-    // A byte is rarely more than a token, and where it is llama.cpp says how many there are.
-    let mut n_wanted = text.len() + 8;
+    // A byte rarely takes more than one token; if the capacity is too small, llama.cpp returns the required number.
+    let mut capacity = text.len() + 8;
     loop {
-        tokens.reserve(n_wanted);
-        let room = i32::try_from(n_wanted).unwrap_or(i32::MAX);
-        let into = tokens.spare_capacity_mut().as_mut_ptr().cast::<Token>();
-        // SAFETY: the caller's promise; `n_bytes` are readable and `room` tokens writable.
-        let n = unsafe { sys::llama_tokenize(vocab, text.as_ptr().cast::<c_char>(), n_bytes, into, room, add_special, false) };
+        tokens.reserve(capacity);
+        let n_max = i32::try_from(capacity).unwrap_or(i32::MAX);
+        let buffer = tokens.spare_capacity_mut().as_mut_ptr().cast::<Token>();
+        // SAFETY: guaranteed by the caller; `n_bytes` are readable and `capacity` tokens writable.
+        let n = unsafe { sys::llama_tokenize(vocab, text.as_ptr().cast::<c_char>(), n_bytes, buffer, n_max, add_special, false) };
         assert!(n != i32::MIN, "a text of less than 2 GiB has fewer than 2³¹ tokens");
         let n_tokens = n.unsigned_abs() as usize;
         if n >= 0 {
             // SAFETY: llama.cpp has written that many.
             return unsafe { tokens.set_len(tokens.len() + n_tokens) };
         }
-        n_wanted = n_tokens;
+        capacity = n_tokens;
     }
 }
 

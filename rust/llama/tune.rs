@@ -1,10 +1,10 @@
-//! Short timings of a model on this machine → how its steps are computed fastest here.
+//! Finds the fastest settings for a model on this machine by short timings.
 //!
-//! Numbers of threads are timed, and where our attention does not compute every layer, llama.cpp's two.
+//! Compares numbers of threads and, if our attention does not compute every layer, llama.cpp's two attention implementations.
 //!
-//! What is made as short as possible is the time of a prompt of 1,000 tokens and of eight branches of it with 128 tokens each. Both
-//! are measured in part: a chunk of the prompt beside half of its cells, and single steps of the branches beside as many cells as
-//! they have on average. The cells are filled by writing one computed stretch again and again: what is in them changes no time.
+//! The objective is the time of a prompt of 1,000 tokens and of eight branches of it with 128 tokens each. Both are measured in
+//! part: a chunk of the prompt with half of its cells present, and single steps of the branches with their average number of cells.
+//! The cells are filled by writing one computed cell run repeatedly: their contents do not affect the time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,53 +17,50 @@ use crate::llama::context::Context;
 use crate::llama::{Model, start, threads};
 use crate::request::Token;
 
-/// The prompt that is looked at, in tokens.
+/// Length of the prompt, in tokens.
 pub const N_PROMPT: u32 = 1_000;
 
-/// Branches of it.
+/// Number of branches of the prompt.
 pub const N_BRANCHES: u16 = 8;
 
 /// Tokens of each branch.
 pub const N_BRANCH: u32 = 128;
 
-/// Cells that are computed once and written again and again. Few, so that a large model is not long about them.
-const N_STRETCH: u32 = 16;
+/// Cells that are computed once and written repeatedly. Few, so that a large model computes them quickly.
+const N_RUN: u32 = 16;
 
 /// Sizes of a timed chunk of a prompt, in tokens; flash attention has a faster kernel from 64 rows on. The first is only for models
-/// whose positions end before that.
+/// with fewer positions.
 const CHUNKS: [u32; 5] = [16, 64, 128, 256, 512];
 
-/// A timed chunk takes about so long, if one of 64 tokens does.
+/// Target time of a timed chunk, if a chunk of 64 tokens is not slower.
 const CHUNK_TIME: Duration = Duration::from_millis(500);
 
-/// Steps that are timed as one measurement.
 const N_STEPS: u32 = 3;
 
-/// Where one step takes longer, only one is timed.
+/// Above this time of a step, only one is measured.
 const SLOW_STEP: Duration = Duration::from_secs(1);
 
-/// Most measurements of one candidate, of which the median counts.
+/// Maximum number of measurements of one candidate, of which the median counts.
 const MAX_ROUNDS: usize = 7;
 
-/// Part of the time that prompts may take; the rest is for branches, whose steps are what a server does most.
+/// Share of the time budget for prompts; the rest is for branches, whose steps are a server's most frequent work.
 const PROMPTS_SHARE: f64 = 0.5;
 
-/// A number of threads other than one for each core must be faster by this factor, or it is taken for noise.
+/// A number of threads other than one per core must be faster by this factor, otherwise the difference counts as noise.
 const NOISE: f64 = 0.95;
 
-/// Who holds the prompt.
 const PROMPT: KvSeqId = KvSeqId(0);
 
-/// Who computes what is timed of a prompt, and then holds as many cells as the branches do on average.
+/// The sequence that computes the timed chunk, and then holds the average cells of the branches.
 const OTHER: KvSeqId = KvSeqId(1);
 
-/// For writing a stretch.
+/// The sequence used for writing cell runs.
 const SPARE: KvSeqId = KvSeqId(2);
 
-/// The branches come after these.
 const FIRST_BRANCH: u16 = 3;
 
-/// What is timed.
+/// The measured work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
     /// A prompt of [`N_PROMPT`] tokens.
@@ -72,34 +69,35 @@ pub enum Workload {
     Branches,
 }
 
-/// One row of the table.
+/// Timing of one candidate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
-    /// Whether llama.cpp's attention ran as one fused kernel; `None` where ours computed.
+    /// Whether llama.cpp's fused attention kernel was used; `None` with our own attention.
     pub flash_attention: Option<bool>,
-    /// What was done.
+    /// The measured work.
     pub work: Workload,
-    /// With how many threads.
+    /// Number of threads.
     pub n_threads: u32,
-    /// The time that the whole of it would take; `None` where there was no time to measure it.
+    /// Extrapolated time of the whole work; `None` if the budget did not suffice to measure it.
     pub took: Option<Duration>,
 }
 
-/// What was measured.
+/// Result of the measurements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tuning {
     /// Every candidate.
     pub timings: Vec<Timing>,
-    /// The fastest of them together.
+    /// The fastest settings.
     pub best: TunedSettings,
 }
 
-/// Times the candidates for `model` with the cache formats and the kernels of `config`, in contexts of its own, for about `budget` at most: each
-/// attention once with all cores however long that takes, then the rest in turns as long as there is time. `progress` is told how
-/// much of the time is gone, 0 to 1, and 1 at the end; where it returns false, nothing more is measured and nothing is known.
+/// Measures the candidates for `model` with the cache formats and the kernels of `config`, in separate contexts, for about
+/// `budget`: each attention once with all cores in any case, then the other candidates round-robin while time remains. `progress`
+/// receives the elapsed share of the budget, 0 to 1, and 1 at the end; if it returns false, the measurement stops and the result is
+/// `None`.
 ///
 /// # Errors
-/// [`Error::InvalidConfig`] if a context does not fit into memory, [`Error::ModelLoad`] if the model knows too few positions,
+/// [`Error::InvalidConfig`] if a context does not fit into memory, [`Error::ModelLoad`] if the model has too few positions,
 /// [`Error::Decode`] if it cannot compute.
 pub fn measure(
     model: &Arc<Model>,
@@ -125,16 +123,16 @@ pub fn measure(
         for bench in &mut benches {
             bench.prepare(work)?;
         }
-        let of_threads =
+        let trials_with =
             |&n_threads: &u32| (0..attentions.len()).map(move |bench| Trial { bench, n_threads, samples: Vec::new() });
-        let mut trials: Vec<Trial> = candidates.iter().flat_map(of_threads).collect();
+        let mut trials: Vec<Trial> = candidates.iter().flat_map(trials_with).collect();
         for round in 0..MAX_ROUNDS {
-            for at in 0..trials.len() {
-                let Trial { bench, n_threads, .. } = trials[at];
-                let expected = benches[bench].measured_part(work, expected_s(&trials, at));
-                let must_be = round == 0 && n_threads == n_cores;
-                if must_be || started.elapsed() + expected <= until {
-                    trials[at].samples.push(benches[bench].measure(work, n_threads)?);
+            for index in 0..trials.len() {
+                let Trial { bench, n_threads, .. } = trials[index];
+                let expected = benches[bench].measured_part(work, expected_s(&trials, index));
+                let is_required = round == 0 && n_threads == n_cores;
+                if is_required || started.elapsed() + expected <= until {
+                    trials[index].samples.push(benches[bench].measure(work, n_threads)?);
                     if !progress(started.elapsed().div_duration_f64(budget).min(1.0)) {
                         return Ok(None);
                     }
@@ -152,24 +150,24 @@ pub fn measure(
     Ok(progress(1.0).then_some(Tuning { timings, best }))
 }
 
-/// One candidate.
 struct Trial {
-    /// Of which attention.
+    /// Index of its attention implementation.
     bench: usize,
     n_threads: u32,
-    /// Seconds that the whole work would take.
+    /// Extrapolated seconds of the whole work.
     samples: Vec<f64>,
 }
 
-/// Seconds that the work will take: as the last time; before that, as with all cores, and longer by as much as threads are fewer.
-fn expected_s(trials: &[Trial], at: usize) -> f64 {
-    let trial = &trials[at];
+/// Returns the expected seconds of the work: as in the last measurement; before that, as with all cores but scaled by the number
+/// of threads.
+fn expected_s(trials: &[Trial], index: usize) -> f64 {
+    let trial = &trials[index];
     let with_all = &trials[trial.bench];
     let slower = f64::from(with_all.n_threads) / f64::from(trial.n_threads.min(with_all.n_threads));
     trial.samples.last().copied().or_else(|| Some(with_all.samples.last()? * slower)).unwrap_or(0.0)
 }
 
-/// Numbers of threads to try, that of the rule first: all cores, half of them, and all that the processor runs at once.
+/// Numbers of threads to try, the default first: all cores, half of them, all but one, and all hardware threads.
 fn candidates(n_cores: u32, n_allowed: u32) -> Vec<u32> {
     let mut candidates = vec![n_cores];
     for n in [n_cores.div_ceil(2), n_cores - 1, n_allowed] {
@@ -185,15 +183,15 @@ fn median(mut samples: Vec<f64>) -> Option<f64> {
     samples.get(samples.len() / 2).copied()
 }
 
-/// The attention with which prompt and branches together take least, each with its best number of threads.
+/// Returns the attention with the least total time for prompt and branches, each with its best number of threads.
 fn best(timings: &[Timing], attentions: &[Option<bool>], n_cores: u32) -> TunedSettings {
     let fastest = |flash_attention, work| {
-        let of_this = timings.iter().filter(|timing| (timing.flash_attention, timing.work) == (flash_attention, work));
-        let weighed = of_this.filter_map(|timing| {
+        let matching = timings.iter().filter(|timing| (timing.flash_attention, timing.work) == (flash_attention, work));
+        let weighted = matching.filter_map(|timing| {
             let handicap = if timing.n_threads == n_cores { NOISE } else { 1.0 };
-            timing.took.map(|took| (took.as_secs_f64() * handicap, took.as_secs_f64(), timing.n_threads))
+            timing.took.map(|elapsed| (elapsed.as_secs_f64() * handicap, elapsed.as_secs_f64(), timing.n_threads))
         });
-        weighed.min_by(|a, b| a.0.total_cmp(&b.0)).expect("all cores are measured with every attention")
+        weighted.min_by(|a, b| a.0.total_cmp(&b.0)).expect("all cores are measured with every attention")
     };
     let chosen = attentions.iter().map(|&flash_attention| {
         let (_, prompt_s, n_threads_batch) = fastest(flash_attention, Workload::Prompt);
@@ -203,23 +201,22 @@ fn best(timings: &[Timing], attentions: &[Option<bool>], n_cores: u32) -> TunedS
     chosen.min_by(|a, b| a.0.total_cmp(&b.0)).expect("one attention is possible").1
 }
 
-/// A context that is filled as far as the work wants it.
+/// A context that is filled to the state that the work requires.
 struct Bench {
     context: Context,
     token: Token,
-    /// Cells of a stretch, as llama.cpp writes them; `None` where a memory holds states, which do not grow.
-    stretch: Option<Arc<[u8]>>,
-    /// Tokens of the timed chunk.
+    /// A cell run in llama.cpp's format; `None` for a recurrent memory, whose states do not grow.
+    cell_run: Option<Arc<[u8]>>,
     n_chunk: u32,
-    /// Tokens that the prompt's sequence counts; the cells beyond have the positions of these.
-    n_held: u32,
+    /// Recorded length of the prompt's sequence; further cells repeat its positions.
+    seq_len: u32,
     n_cells: u32,
 }
 
 impl Bench {
     fn new(model: &Arc<Model>, config: &EngineConfig, flash: Option<bool>, n_threads: u32) -> Result<Self> {
         let n_ctx_train = model.n_ctx_train();
-        if n_ctx_train < 2 * N_STRETCH + CHUNKS[0] {
+        if n_ctx_train < 2 * N_RUN + CHUNKS[0] {
             let reason = format!("it was trained on {n_ctx_train} tokens, too few to time it");
             return Err(Error::ModelLoad { path: model.path().to_owned(), reason });
         }
@@ -239,7 +236,7 @@ impl Bench {
             reader_patience: SLOW_CONSUMER_TIMEOUT,
         };
         let config = EngineConfig {
-            // Ours takes the place of llama.cpp's fused kernel.
+            // Ours replaces llama.cpp's fused kernel.
             flash_attention: if flash.unwrap_or(true) { FlashAttention::On } else { FlashAttention::Off },
             n_threads: Some(n_threads),
             n_threads_batch: Some(n_threads),
@@ -247,30 +244,29 @@ impl Bench {
         };
         let context = Context::new(Arc::clone(model), &config, &limits, n_seq_max)?;
         let token = model.bos_token().unwrap_or(0);
-        let mut bench = Self { context, token, stretch: None, n_chunk: CHUNKS[0], n_held: 0, n_cells: 0 };
+        let mut bench = Self { context, token, cell_run: None, n_chunk: CHUNKS[0], seq_len: 0, n_cells: 0 };
         // The first decode warms up.
-        bench.append(PROMPT, N_STRETCH)?;
-        (bench.n_held, bench.n_cells) = (N_STRETCH, N_STRETCH);
+        bench.append(PROMPT, N_RUN)?;
+        (bench.seq_len, bench.n_cells) = (N_RUN, N_RUN);
         if !model.is_recurrent() && !model.is_hybrid() {
-            bench.stretch = Some(bench.context.read_state(PROMPT).map_err(|error| unwritten(&error))?);
+            bench.cell_run = Some(bench.context.read_state(PROMPT).map_err(|error| state_failure(&error))?);
         }
-        let took = bench.append(PROMPT, N_STRETCH)?;
-        (bench.n_held, bench.n_cells) = (2 * N_STRETCH, 2 * N_STRETCH);
-        let n_fit = CHUNK_TIME.div_duration_f64(took) * f64::from(N_STRETCH);
-        // The positions that a model was trained on may be all that it has.
-        let n_left = n_ctx_train - bench.n_held;
-        let is_possible = |n: &u32| *n <= n_left && (*n <= CHUNKS[1] || f64::from(*n) <= n_fit);
+        let elapsed = bench.append(PROMPT, N_RUN)?;
+        (bench.seq_len, bench.n_cells) = (2 * N_RUN, 2 * N_RUN);
+        let n_fit = CHUNK_TIME.div_duration_f64(elapsed) * f64::from(N_RUN);
+        // The model may have no positions beyond its training length.
+        let n_remaining = n_ctx_train - bench.seq_len;
+        let is_possible = |n: &u32| *n <= n_remaining && (*n <= CHUNKS[1] || f64::from(*n) <= n_fit);
         bench.n_chunk = CHUNKS.into_iter().rfind(is_possible).unwrap_or(CHUNKS[0]);
         Ok(bench)
     }
 
     /// Computes `n` more tokens of `id`.
     fn append(&mut self, id: KvSeqId, n: u32) -> Result<Duration> {
-        let plan = rows_of(id, self.context.n_held(id), &vec![self.token; n as usize]);
+        let plan = rows_of(id, self.context.seq_len(id), &vec![self.token; n as usize]);
         self.compute(&plan)
     }
 
-    /// Computes one token of each of `ids`.
     fn step(&mut self, ids: impl Iterator<Item = KvSeqId>, position: u32) -> Result<Duration> {
         let rows = ids.flat_map(|id| rows_of(id, position, &[self.token]).rows);
         self.compute(&Plan { rows: rows.collect(), ..Plan::default() })
@@ -282,7 +278,7 @@ impl Bench {
         Ok(started.elapsed())
     }
 
-    /// Gives the prompt as many cells as it has halfway, or in the end; then there are also those of branches halfway.
+    /// Fills the prompt's cells to half of it, or for branches to all of it; then also adds the cells of half-finished branches.
     fn prepare(&mut self, work: Workload) -> Result<()> {
         match work {
             Workload::Prompt => self.fill(PROMPT, N_PROMPT / 2),
@@ -293,49 +289,49 @@ impl Bench {
         }
     }
 
-    /// Writes stretches for `id` until `n_cells` are used.
+    /// Writes cell runs for `id` until `n_cells` are used.
     fn fill(&mut self, id: KvSeqId, n_cells: u32) -> Result<()> {
-        let Some(stretch) = &self.stretch else { return Ok(()) };
-        while self.n_cells + N_STRETCH <= n_cells {
-            // SAFETY: this context has written the bytes.
-            unsafe { self.context.write_state(SPARE, stretch) }.map_err(|error| unwritten(&error))?;
-            self.context.lend(SPARE, id, 0..N_STRETCH);
-            self.context.take_all_back(SPARE);
-            self.n_cells += N_STRETCH;
+        let Some(cell_run) = &self.cell_run else { return Ok(()) };
+        while self.n_cells + N_RUN <= n_cells {
+            // SAFETY: the bytes were written by this context.
+            unsafe { self.context.write_state(SPARE, cell_run) }.map_err(|error| state_failure(&error))?;
+            self.context.share(SPARE, id, 0..N_RUN);
+            self.context.unshare_all(SPARE);
+            self.n_cells += N_RUN;
         }
         Ok(())
     }
 
-    /// Seconds of `work` with so many threads.
+    /// Returns the extrapolated seconds of `work` with `n_threads`.
     fn measure(&mut self, work: Workload, n_threads: u32) -> Result<f64> {
         self.context.set_threads(n_threads);
         match work {
             Workload::Prompt => {
-                self.context.fork(PROMPT, OTHER, self.n_held);
-                let took = self.append(OTHER, self.n_chunk);
+                self.context.fork(PROMPT, OTHER, self.seq_len);
+                let elapsed = self.append(OTHER, self.n_chunk);
                 self.context.truncate(OTHER, 0);
-                Ok(took?.as_secs_f64() * f64::from(N_PROMPT) / f64::from(self.n_chunk))
+                Ok(elapsed?.as_secs_f64() * f64::from(N_PROMPT) / f64::from(self.n_chunk))
             }
             Workload::Branches => {
                 let branches = (FIRST_BRANCH..).take(usize::from(N_BRANCHES)).map(KvSeqId);
                 for id in branches.clone() {
-                    self.context.fork(PROMPT, id, self.n_held);
+                    self.context.fork(PROMPT, id, self.seq_len);
                 }
-                // The first one wakes the threads, and tells how many there is time for.
-                let n_steps = n_steps(self.step(branches.clone(), self.n_held)?);
-                let mut took = Duration::ZERO;
+                // The first step wakes the threads, and determines how many steps are measured.
+                let n_steps = n_steps(self.step(branches.clone(), self.seq_len)?);
+                let mut elapsed = Duration::ZERO;
                 for i in 1..=n_steps {
-                    took += self.step(branches.clone(), self.n_held + i)?;
+                    elapsed += self.step(branches.clone(), self.seq_len + i)?;
                 }
                 for id in branches {
                     self.context.truncate(id, 0);
                 }
-                Ok(took.as_secs_f64() * f64::from(N_BRANCH) / f64::from(n_steps))
+                Ok(elapsed.as_secs_f64() * f64::from(N_BRANCH) / f64::from(n_steps))
             }
         }
     }
 
-    /// How long a measurement takes, if `work` takes so many seconds.
+    /// Returns the duration of a measurement, if `work` takes `seconds` in total.
     fn measured_part(&self, work: Workload, seconds: f64) -> Duration {
         let part = match work {
             Workload::Prompt => f64::from(self.n_chunk) / f64::from(N_PROMPT),
@@ -347,12 +343,12 @@ impl Bench {
     }
 }
 
-/// How many steps are timed where one takes so long.
+/// Returns the number of measured steps for a step time.
 fn n_steps(step: Duration) -> u32 {
     if step > SLOW_STEP { 1 } else { N_STEPS }
 }
 
-fn unwritten(error: &StateError) -> Error {
+fn state_failure(error: &StateError) -> Error {
     Error::Decode { reason: error.to_string() }
 }
 
@@ -365,14 +361,14 @@ mod tests {
     }
 
     #[test]
-    fn candidates_begin_with_the_cores_and_name_none_twice() {
+    fn candidates_start_with_the_cores_and_are_unique() {
         assert_eq!(candidates(8, 16), [8, 4, 7, 16]);
         assert_eq!(candidates(2, 2), [2, 1]);
         assert_eq!(candidates(1, 1), [1]);
     }
 
     #[test]
-    fn prompt_and_branches_together_decide_on_attention_and_each_on_its_threads() {
+    fn the_total_time_selects_attention_and_each_phase_its_threads() {
         let timings = [
             timing(false, Workload::Prompt, 8, 900),
             timing(true, Workload::Prompt, 8, 500),
@@ -385,13 +381,13 @@ mod tests {
         ];
         let fastest = TunedSettings { flash_attention: Some(false), n_threads: 4, n_threads_batch: 16 };
         assert_eq!(best(&timings, &[Some(false), Some(true)], 8), fastest);
-        // Where only one is possible, or where noise is all that speaks for fewer threads.
+        // If only one is possible, or if fewer threads win only by noise.
         let fastest = TunedSettings { flash_attention: Some(true), n_threads: 8, n_threads_batch: 8 };
         assert_eq!(best(&timings, &[Some(true)], 8), fastest);
     }
 
     #[test]
-    fn where_our_attention_computes_only_threads_are_chosen() {
+    fn with_our_attention_only_threads_are_chosen() {
         let timings = [
             (Workload::Prompt, 8, 900),
             (Workload::Prompt, 16, 700),

@@ -1,4 +1,4 @@
-//! A model's vocabulary, read once, so that a step copies a slice and never calls llama.cpp for text.
+//! A model's vocabulary, read once, so that a step copies slices and never calls llama.cpp for text.
 
 use std::ffi::{CStr, c_char};
 
@@ -6,16 +6,16 @@ use llama_cpp_sys_2 as sys;
 
 use crate::request::Token;
 
-/// A control or unknown token: it has a spelling, but is no part of a text.
+/// Flag of a control or unknown token: it has a spelling, but is not part of a text.
 const HIDDEN: u8 = 1;
-/// A token that ends a text.
+/// Flag of a token that ends a text.
 const END: u8 = 2;
 
-/// One row per token of a vocabulary.
+/// Table of the tokens of a vocabulary.
 pub(super) struct Vocabulary {
-    /// All spellings, one after the other.
+    /// All spellings, concatenated.
     bytes: Vec<u8>,
-    /// Token `t` is spelt `bytes[starts[t]..starts[t + 1]]`.
+    /// The spelling of token `t` is `bytes[starts[t]..starts[t + 1]]`.
     starts: Vec<u32>,
     flags: Vec<u8>,
     end_tokens: Vec<Token>,
@@ -30,68 +30,66 @@ impl Vocabulary {
     /// `vocab` belongs to a loaded model.
     ///
     /// # Errors
-    /// Why llama.cpp could not read every text with it, for [`crate::error::Error::ModelLoad`].
+    /// The reason why llama.cpp could not encode every text with it, for [`crate::error::Error::ModelLoad`].
     pub(super) unsafe fn read(vocab: *const sys::llama_vocab) -> Result<Self, String> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { check_byte_tokens(vocab) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let n_vocab = unsafe { sys::llama_vocab_n_tokens(vocab) };
         let mut n_suppressed = 0_i32;
-        // SAFETY: the caller's promise; the number is writable.
+        // SAFETY: guaranteed by the caller; the number is writable.
         let suppressed = unsafe { sys::llama_vocab_get_suppress_tokens(vocab, &raw mut n_suppressed) };
         let suppressed_tokens = if suppressed.is_null() {
             Vec::new()
         } else {
-            // SAFETY: llama.cpp's own list, as long as it says, which lives as long as the vocabulary.
+            // SAFETY: llama.cpp's own list of `n_suppressed` tokens, which lives as long as the vocabulary.
             unsafe { std::slice::from_raw_parts(suppressed, n_suppressed.unsigned_abs() as usize) }.to_vec()
         };
-        // SAFETY: the caller's promise.
-        let adds_special = unsafe { has_the_specials_it_adds(vocab) };
+        // SAFETY: guaranteed by the caller.
+        let adds_special = unsafe { has_required_specials(vocab) };
         let (bytes, starts, flags, end_tokens) = (Vec::new(), vec![0], Vec::new(), Vec::new());
-        let mut read = Self { bytes, starts, flags, end_tokens, suppressed_tokens, adds_special };
+        let mut vocabulary = Self { bytes, starts, flags, end_tokens, suppressed_tokens, adds_special };
         for token in 0..n_vocab {
-            let start = read.bytes.len();
+            let start = vocabulary.bytes.len();
             // SAFETY: `token` is in the vocabulary.
-            unsafe { append_spelling(vocab, token, &mut read.bytes) };
-            let end = u32::try_from(read.bytes.len()).expect("a vocabulary's text is far below 4 GiB");
-            read.starts.push(end);
-            // SAFETY: `token` is in the vocabulary; a buffer of no bytes is asked only whether there would be any.
+            unsafe { append_spelling(vocab, token, &mut vocabulary.bytes) };
+            let end = u32::try_from(vocabulary.bytes.len()).expect("a vocabulary's text is far below 4 GiB");
+            vocabulary.starts.push(end);
+            // SAFETY: `token` is in the vocabulary; with an empty buffer, the call only returns whether there would be text.
             let is_hidden = unsafe { sys::llama_token_to_piece(vocab, token, std::ptr::null_mut(), 0, 0, false) } == 0
-                && read.bytes.len() > start;
+                && vocabulary.bytes.len() > start;
             // SAFETY: `token` is in the vocabulary.
             let is_end = unsafe { sys::llama_vocab_is_eog(vocab, token) };
-            read.flags.push(if is_hidden { HIDDEN } else { 0 } | if is_end { END } else { 0 });
+            vocabulary.flags.push(if is_hidden { HIDDEN } else { 0 } | if is_end { END } else { 0 });
             if is_end {
-                read.end_tokens.push(token);
+                vocabulary.end_tokens.push(token);
             }
         }
-        Ok(read)
+        Ok(vocabulary)
     }
 
-    /// Size of the vocabulary.
     pub(super) fn n_vocab(&self) -> usize {
         self.flags.len()
     }
 
-    /// The spelling of `token`, that of control tokens included; `None` outside of the vocabulary.
+    /// Returns the spelling of `token`, including control tokens; `None` if it is not in the vocabulary.
     pub(super) fn spelling(&self, token: Token) -> Option<&[u8]> {
         let index = usize::try_from(token).ok()?;
         let (start, end) = (*self.starts.get(index)?, *self.starts.get(index + 1)?);
         Some(&self.bytes[start as usize..end as usize])
     }
 
-    /// What `token` adds to a text: nothing for a control token; `None` outside of the vocabulary.
+    /// Returns the bytes that `token` adds to a text: none for a control token; `None` if it is not in the vocabulary.
     pub(super) fn text(&self, token: Token) -> Option<&[u8]> {
         let spelling = self.spelling(token)?;
         Some(if self.has(token, HIDDEN) { &[] } else { spelling })
     }
 
-    /// Whether `token` ends a text; false outside of the vocabulary.
+    /// Returns whether `token` ends a text; false if it is not in the vocabulary.
     pub(super) fn is_end(&self, token: Token) -> bool {
         self.has(token, END)
     }
 
-    /// Every token that ends a text, in order.
     pub(super) fn end_tokens(&self) -> &[Token] {
         &self.end_tokens
     }
@@ -101,12 +99,12 @@ impl Vocabulary {
         (0..).zip(&self.flags).filter(|(_, flags)| **flags & HIDDEN != 0).map(|(token, _)| token)
     }
 
-    /// Tokens that the model asks never to draw.
+    /// Tokens that the model's metadata excludes from sampling.
     pub(super) fn suppressed_tokens(&self) -> &[Token] {
         &self.suppressed_tokens
     }
 
-    /// Whether the special tokens that the vocabulary asks for can be added to a text.
+    /// Returns whether the special tokens that the vocabulary requires can be added to a text.
     pub(super) fn adds_special(&self) -> bool {
         self.adds_special
     }
@@ -116,44 +114,46 @@ impl Vocabulary {
     }
 }
 
+/// Appends the spelling of `token`.
+///
 /// # Safety
-/// `token` is in `vocab`, which is as [`Vocabulary::read`] asks.
+/// `token` is in `vocab`, which satisfies the requirements of [`Vocabulary::read`].
 unsafe fn append_spelling(vocab: *const sys::llama_vocab, token: Token, bytes: &mut Vec<u8>) {
     let start = bytes.len();
-    let mut room = 64;
+    let mut capacity = 64;
     loop {
-        bytes.resize(start + room, 0);
-        let length = i32::try_from(room).expect("a token's spelling is shorter than 2 GiB");
-        // SAFETY: the caller's promise, and `length` bytes are writable at `start`.
+        bytes.resize(start + capacity, 0);
+        let length = i32::try_from(capacity).expect("a token's spelling is shorter than 2 GiB");
+        // SAFETY: guaranteed by the caller, and `length` bytes are writable at `start`.
         let written =
             unsafe { sys::llama_token_to_piece(vocab, token, bytes[start..].as_mut_ptr().cast::<c_char>(), length, 0, true) };
-        // A negative answer is the room that was wanted.
+        // A negative result is the required size.
         let size = written.unsigned_abs() as usize;
         if written >= 0 {
             return bytes.truncate(start + size);
         }
-        room = size;
+        capacity = size;
     }
 }
 
-/// Refuses a model without a vocabulary, and a `SentencePiece` vocabulary that cannot spell every byte: llama.cpp looks for
-/// `<0xE2>`, then for the byte itself, wherever it has no piece for a text, and ends the process where there is neither.
+/// Rejects a model without a vocabulary, and a `SentencePiece` vocabulary that cannot spell every byte: for text without a piece
+/// llama.cpp looks up `<0xE2>`, then the byte itself, and ends the process if it finds neither.
 ///
 /// # Safety
 /// `vocab` belongs to a loaded model.
 unsafe fn check_byte_tokens(vocab: *const sys::llama_vocab) -> Result<(), String> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     match unsafe { sys::llama_vocab_type(vocab) } {
         sys::LLAMA_VOCAB_TYPE_NONE => return Err("it holds no vocabulary, so it cannot read a text".to_owned()),
         sys::LLAMA_VOCAB_TYPE_SPM => {}
         _ => return Ok(()),
     }
     let mut is_spelt = [false; 256];
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     for token in 0..unsafe { sys::llama_vocab_n_tokens(vocab) } {
         // SAFETY: `token` is in the vocabulary, whose texts end in NUL and live as long as the model.
         let text = unsafe { CStr::from_ptr(sys::llama_vocab_get_text(vocab, token)) };
-        if let Some(byte) = byte_spelt_by(text.to_bytes()) {
+        if let Some(byte) = byte_of_piece(text.to_bytes()) {
             is_spelt[usize::from(byte)] = true;
         }
     }
@@ -163,26 +163,26 @@ unsafe fn check_byte_tokens(vocab: *const sys::llama_vocab) -> Result<(), String
     }
 }
 
-/// The byte that a piece of this text stands for, if it stands for one: `<0xE2>`, or the byte itself.
-fn byte_spelt_by(text: &[u8]) -> Option<u8> {
+/// Returns the byte that a piece of this text represents, if any: `<0xE2>`, or the byte itself.
+fn byte_of_piece(text: &[u8]) -> Option<u8> {
     match *text {
         [byte] => Some(byte),
         [b'<', b'0', b'x', high, low, b'>'] => {
-            let digit = |digit| b"0123456789ABCDEF".iter().position(|&known| known == digit);
+            let digit = |digit| b"0123456789ABCDEF".iter().position(|&candidate| candidate == digit);
             u8::try_from(digit(high)? * 16 + digit(low)?).ok()
         }
         _ => None,
     }
 }
 
-/// Whether the vocabulary has every token that it asks to be added; llama.cpp ends the process where one is missing.
+/// Returns whether the vocabulary has every token that it requires to be added; llama.cpp ends the process if one is missing.
 ///
 /// # Safety
 /// `vocab` belongs to a loaded model, and its type is not `LLAMA_VOCAB_TYPE_NONE`.
-unsafe fn has_the_specials_it_adds(vocab: *const sys::llama_vocab) -> bool {
-    // SAFETY: the caller's promise. A token that there is not is negative.
+unsafe fn has_required_specials(vocab: *const sys::llama_vocab) -> bool {
+    // SAFETY: guaranteed by the caller. A missing token is negative.
     unsafe {
-        // WordPiece adds its two whatever the vocabulary asks for.
+        // WordPiece always adds its two tokens.
         let is_word_piece = sys::llama_vocab_type(vocab) == sys::LLAMA_VOCAB_TYPE_WPM;
         (!sys::llama_vocab_get_add_bos(vocab) && !is_word_piece || sys::llama_vocab_bos(vocab) >= 0)
             && (!is_word_piece || sys::llama_vocab_sep(vocab) >= 0)
@@ -193,14 +193,14 @@ unsafe fn has_the_specials_it_adds(vocab: *const sys::llama_vocab) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::byte_spelt_by;
+    use super::byte_of_piece;
 
     #[test]
-    fn a_byte_is_spelt_in_hexadecimal_or_by_itself() {
-        assert_eq!(byte_spelt_by(b"<0xE2>"), Some(0xE2));
-        assert_eq!(byte_spelt_by(b"a"), Some(b'a'));
+    fn a_byte_piece_is_hexadecimal_or_the_byte_itself() {
+        assert_eq!(byte_of_piece(b"<0xE2>"), Some(0xE2));
+        assert_eq!(byte_of_piece(b"a"), Some(b'a'));
         for text in [&b"<0xe2>"[..], b"<0xE>", b"<0xE2", b"ab", b""] {
-            assert_eq!(byte_spelt_by(text), None, "{text:?}");
+            assert_eq!(byte_of_piece(text), None, "{text:?}");
         }
     }
 }

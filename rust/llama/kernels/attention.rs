@@ -1,4 +1,4 @@
-//! `GGML_OP_FLASH_ATTN_EXT` as slices, and the plans of a decode's masks.
+//! Converts `GGML_OP_FLASH_ATTN_EXT` to slices, and caches the plans of a decode's masks.
 
 use std::cell::RefCell;
 
@@ -7,12 +7,12 @@ use llama_cpp_sys_2 as sys;
 use crate::kernels::Team;
 use crate::kernels::attention::{self, Attention, AttentionOutput, Cells, Format, Mask, MaskOrder, Plan, Queries, Shape};
 use crate::llama::kernels::tensor::{self, HEADER, f32_param, scratch, size_of, stride};
-use crate::llama::kernels::{ComputeParams, DECIDED, DecodeHints, GgmlTeam, level};
+use crate::llama::kernels::{ComputeParams, DecodeHints, GgmlTeam, NEXT_DECODE, level};
 
-/// Masks of one graph whose plans are kept: a model with sliding windows has two.
+/// Maximum number of cached plans: a model with sliding windows has two masks per graph.
 const MAX_PLANS: usize = 4;
 
-/// What a plan was made from, until the next graph.
+/// Key of a plan within one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PlanSource {
     /// Address of the mask, 0 without one.
@@ -21,58 +21,58 @@ struct PlanSource {
     n_threads: usize,
 }
 
-/// A plan, and what it was made from in this graph.
+/// A plan and its key in the current graph; `None` if it is outdated.
 struct CachedPlan {
     source: Option<PlanSource>,
     plan: Box<Plan>,
 }
 
-/// What the thread that computes graphs keeps from one operation to the next.
+/// State that the thread that leads graphs keeps between operations.
 #[derive(Default)]
 struct PlanCache {
     plans: Vec<CachedPlan>,
-    /// Sequences of the rows, as the plan wants them.
+    /// Sequence ids of the rows, in the format of [`MaskOrder`].
     sequences: Vec<u32>,
-    /// Positions of the cells, as the plan wants them.
+    /// Positions of the cells, in the format of [`MaskOrder`].
     positions: Vec<u32>,
 }
 
 thread_local! {
-    static DESK: RefCell<PlanCache> = RefCell::default();
+    static PLAN_CACHE: RefCell<PlanCache> = RefCell::default();
 }
 
-/// A graph is about to be computed: its masks say something new.
-pub(super) fn forget_plans() {
-    DESK.with_borrow_mut(|desk| desk.plans.iter_mut().for_each(|kept| kept.source = None));
+/// Marks all plans as outdated, because a new graph begins, with new masks.
+pub(super) fn invalidate_plans() {
+    PLAN_CACHE.with_borrow_mut(|cache| cache.plans.iter_mut().for_each(|entry| entry.source = None));
 }
 
-/// Bytes of scratch for `op`, where it is one that our attention computes.
+/// Returns the scratch size of `op` in bytes, if our attention supports it.
 pub(super) fn scratch_bytes(op: &sys::ggml_tensor, n_threads: usize) -> Option<usize> {
     let shape = shape(op)?;
     Some(HEADER + attention::scratch_bytes(&shape, n_threads))
 }
 
-/// Whether our attention computes heads of these sizes over cells of these formats.
+/// Returns whether our attention supports heads of these sizes with cells of these formats.
 pub(super) fn covers(shape: &Shape, keys: sys::ggml_type, values: sys::ggml_type) -> bool {
     let formats = format(keys).zip(format(values));
     formats.is_some_and(|(keys, values)| attention::covers(level(), keys, values, shape))
 }
 
-/// Computes `op`, where it is one of ours, with the other threads of `team`.
+/// Computes `op` together with the other threads of `team`. Returns false if it is not supported.
 pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &GgmlTeam) -> bool {
     let Some(shape) = shape(op) else { return false };
-    // SAFETY: `shape` has checked that the tensors are what an attention is made of, and ggml keeps them alive.
+    // SAFETY: `shape` has checked the tensors of the attention, and ggml keeps them alive.
     let attention = unsafe { read(op, shape) };
     let (header, scratch) = scratch(params);
     if team.index() == 0 {
-        let plan = DESK.with_borrow_mut(|desk| std::ptr::from_ref(desk.plan(&attention, team.size())));
-        // SAFETY: the header belongs to this operation, and the others read it only after they have met.
+        let plan = PLAN_CACHE.with_borrow_mut(|cache| std::ptr::from_ref(cache.plan(&attention, team.size())));
+        // SAFETY: the header belongs to this operation, and the other threads read it only after the barrier.
         unsafe { header.cast::<*const Plan>().write_unaligned(plan) };
     }
     team.wait();
-    // SAFETY: written before the threads met; plans are boxed, and made again only for the next graph.
+    // SAFETY: written before the barrier; plans are boxed, and are rebuilt only for the next graph.
     let plan = unsafe { &*header.cast::<*const Plan>().read_unaligned() };
-    // SAFETY: ggml gives an operation's result memory of its own, and it is contiguous.
+    // SAFETY: ggml gives an operation's result its own memory, and it is contiguous.
     let values = unsafe { tensor::result(op) };
     let out = AttentionOutput { values: &values, row_stride: shape.n_heads * shape.value_size, head_stride: shape.value_size };
     attention::attend(&attention, plan, &out, &scratch, team);
@@ -80,36 +80,36 @@ pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &Ggml
 }
 
 impl PlanCache {
-    /// The plan of the operation's mask: made by the first operation of a graph that has it, and shared by the others.
+    /// Returns the plan of the operation's mask: built by the first operation of a graph with that mask, and shared by the others.
     fn plan(&mut self, attention: &Attention<'_>, n_threads: usize) -> &Plan {
         let mask = attention.mask.map_or(0, |mask| mask.values.as_ptr().addr());
         let source = PlanSource { mask, shape: attention.shape, n_threads };
-        if let Some(found) = self.plans.iter().position(|kept| kept.source == Some(source)) {
+        if let Some(found) = self.plans.iter().position(|entry| entry.source == Some(source)) {
             return &self.plans[found].plan;
         }
-        let free = self.plans.iter().position(|kept| kept.source.is_none());
-        let place = free.unwrap_or_else(|| {
+        let free = self.plans.iter().position(|entry| entry.source.is_none());
+        let index = free.unwrap_or_else(|| {
             if self.plans.len() < MAX_PLANS {
                 self.plans.push(CachedPlan { source: None, plan: Box::new(Plan::new()) });
             }
             self.plans.len() - 1
         });
-        let known = DECIDED.get().and_then(|(_, known)| known);
-        let order = known.and_then(|known| self.order(known, attention.shape));
+        let hints = NEXT_DECODE.get().and_then(|(_, hints)| hints);
+        let order = hints.and_then(|hints| self.order(hints, attention.shape));
         let order = order.map(|has_positions| MaskOrder {
             sequence_of_row: &self.sequences,
             position_of_cell: has_positions.then_some(&self.positions[..]),
         });
-        let kept = &mut self.plans[place];
-        kept.source = Some(source);
-        kept.plan.make(level(), n_threads, &attention.shape, attention.mask.as_ref(), order.as_ref());
-        &kept.plan
+        let entry = &mut self.plans[index];
+        entry.source = Some(source);
+        entry.plan.make(level(), n_threads, &attention.shape, attention.mask.as_ref(), order.as_ref());
+        &entry.plan
     }
 
-    /// Takes over what is known, where it is about these rows, and says whether that includes positions.
-    fn order(&mut self, known: DecodeHints, shape: Shape) -> Option<bool> {
+    /// Copies the hints, if they describe these rows. Returns whether they include positions.
+    fn order(&mut self, hints: DecodeHints, shape: Shape) -> Option<bool> {
         // SAFETY: both are alive during a decode, in which this is called.
-        let (ids, positions) = unsafe { (known.ids.as_ref(), known.positions.map(|positions| positions.as_ref())) };
+        let (ids, positions) = unsafe { (hints.ids.as_ref(), hints.positions.map(|positions| positions.as_ref())) };
         if ids.len() != shape.n_rows {
             return None;
         }
@@ -122,7 +122,7 @@ impl PlanCache {
     }
 }
 
-/// The sizes of an attention that ours computes.
+/// Returns the shape of an attention operation that our kernel supports.
 fn shape(op: &sys::ggml_tensor) -> Option<Shape> {
     let [q, k, v, mask, sinks] = tensor::sources(op);
     let (q, k, v) = (q?, k?, v?);
@@ -136,7 +136,7 @@ fn shape(op: &sys::ggml_tensor) -> Option<Shape> {
     };
     let is_packed = |tensor: &sys::ggml_tensor, n_bytes: usize| stride(tensor, 0) == n_bytes && !tensor.data.is_null();
     let has_blocks = |tensor: &sys::ggml_tensor| {
-        // SAFETY: the type is that of a tensor.
+        // SAFETY: every tensor has a valid type.
         is_packed(tensor, unsafe { sys::ggml_type_size(tensor.type_) })
     };
     let is_one_stream = [q, k, v].into_iter().chain(mask).all(|tensor| size_of(tensor, 3) == 1);
@@ -162,14 +162,14 @@ fn shape(op: &sys::ggml_tensor) -> Option<Shape> {
     is_ours.then_some(shape)
 }
 
-/// What `op` says, in slices.
+/// Converts the tensors of `op` to slices.
 ///
 /// # Safety
-/// [`shape`] is that of `op`, whose tensors are alive, and nobody writes what it reads.
+/// `shape` was returned by [`shape`] for `op`, whose tensors are alive, and no thread writes the inputs.
 unsafe fn read(op: &sys::ggml_tensor, shape: Shape) -> Attention<'_> {
     let [q, k, v, mask, sinks] = tensor::sources(op);
     let [q, k, v] = [q, k, v].map(|tensor| tensor.expect("an attention has three sources"));
-    // SAFETY: `shape` has checked types and strides, and a tensor's memory reaches to its last element.
+    // SAFETY: `shape` has checked types and strides, and a tensor's memory extends to its last element.
     unsafe {
         let n_queries = tensor::span(q, [1, 2], [shape.n_rows, shape.n_heads], 4 * shape.key_size) / 4;
         Attention {
@@ -193,14 +193,14 @@ unsafe fn read(op: &sys::ggml_tensor, shape: Shape) -> Attention<'_> {
     }
 }
 
-/// Keys or values.
+/// Converts a tensor of keys or values.
 ///
 /// # Safety
 /// As for [`read`].
 unsafe fn cells(tensor: &sys::ggml_tensor, shape: Shape) -> Cells<'_> {
     let (format, head_size) = (format(tensor.type_).expect("it is covered"), size_of(tensor, 0));
     let n_bytes = tensor::span(tensor, [1, 2], [shape.n_cells, shape.n_kv_heads], format.bytes(head_size));
-    // SAFETY: the tensor's memory reaches to its last element.
+    // SAFETY: the tensor's memory extends to its last element.
     let bytes = unsafe { std::slice::from_raw_parts(tensor.data.cast(), n_bytes) };
     Cells { bytes, format, head_size, cell_stride: stride(tensor, 1), head_stride: stride(tensor, 2) }
 }

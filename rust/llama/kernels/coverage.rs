@@ -1,5 +1,5 @@
-//! What our kernels cover, asked of a model before anything is computed. Each operation is asked again when it comes, and what is
-//! declined then is computed by llama.cpp's own kernels.
+//! Reports which operations our kernels support, per model and before anything is computed. Each operation is checked again when it
+//! is computed; llama.cpp's own kernels compute the declined ones.
 
 use llama_cpp_sys_2 as sys;
 
@@ -8,20 +8,20 @@ use crate::kernels::attention::Shape;
 use crate::llama::kernels::{attention, products};
 use crate::llama::kv_size::{KvShape, ggml_type};
 
-/// A multiple of every block of weights.
+/// A multiple of the block size of every weight format.
 const N_WEIGHTS: usize = 256;
 
-/// Whether our attention computes with heads of this shape and a cache of these formats.
+/// Returns whether our attention supports heads of this shape with a cache of these formats.
 pub(in crate::llama) fn covers_attention(shape: &KvShape, type_k: KvType, type_v: KvType) -> bool {
     let key_size = shape.key_length as usize;
-    // Where V is a view of K, it is a part of that.
+    // If V is a view of K, it is a part of it.
     let value_size = if shape.value_length == 0 { key_size } else { shape.value_length as usize };
-    // How many heads, rows and cells there are makes no difference.
+    // The numbers of heads, rows and cells do not matter.
     let one_row = Shape { n_rows: 1, n_heads: 1, n_kv_heads: 1, n_cells: 1, key_size, value_size };
     attention::covers(&one_row, ggml_type(type_k), ggml_type(type_v))
 }
 
-/// Whether our products compute with weights of this format.
+/// Returns whether our matrix products support weights of this format.
 pub(in crate::llama) fn covers_weights(format: sys::ggml_type) -> bool {
     products::covers(format, N_WEIGHTS, N_WEIGHTS)
 }
@@ -34,7 +34,7 @@ mod tests {
     const SHAPE: KvShape = KvShape { n_query_heads: 14, n_heads: Vec::new(), key_length: 64, value_length: 64 };
 
     #[test]
-    fn formats_and_heads_that_attention_lacks_are_not_covered() {
+    fn unsupported_cache_formats_and_head_sizes_are_not_covered() {
         let is_usable = install().usable.attention;
         let covers = |type_k, type_v| covers_attention(&SHAPE, type_k, type_v);
         for kv_type in [KvType::F32, KvType::F16, KvType::Bf16, KvType::Q8_0] {
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_that_products_lack_are_not_covered() {
+    fn unsupported_weight_formats_are_not_covered() {
         let is_usable = install().usable.products;
         assert!((covers_weights(sys::GGML_TYPE_Q8_0) && covers_weights(sys::GGML_TYPE_Q4_K)) || !is_usable);
         assert!(!covers_weights(sys::GGML_TYPE_IQ1_S));

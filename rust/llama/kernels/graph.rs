@@ -1,4 +1,4 @@
-//! A graph of one operation, computed by ggml's CPU code with our kernels or without: for their trial and their tests.
+//! A graph of one operation, computed by ggml's CPU backend with our kernels or without: for their trial and tests.
 
 use std::ptr::null_mut;
 
@@ -8,10 +8,10 @@ use crate::config::{EnabledKernels, Threads};
 use crate::llama::kernels::deciding;
 use crate::llama::threads::ThreadPool;
 
-/// Bytes for what ggml keeps of the tensors and the graph; their numbers are elsewhere.
+/// Size of ggml's metadata of the tensors and the graph, in bytes; their elements are allocated separately.
 const N_BYTES: usize = 1 << 18;
 
-/// A tensor of a [`Graph`]; not to be used after it.
+/// A tensor of a [`Graph`]; must not be used after the graph is dropped.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::llama) struct Tensor(*mut sys::ggml_tensor);
 
@@ -27,7 +27,7 @@ impl Tensor {
     }
 }
 
-/// Tensors and their memory, which counts as that of a model's weights.
+/// Tensors and their memory, which is marked as weights.
 pub(in crate::llama) struct Graph {
     context: *mut sys::ggml_context,
     buffer: sys::ggml_backend_buffer_t,
@@ -36,28 +36,27 @@ pub(in crate::llama) struct Graph {
 impl Graph {
     pub(in crate::llama) fn new() -> Self {
         let params = sys::ggml_init_params { mem_size: N_BYTES, mem_buffer: null_mut(), no_alloc: true };
-        // SAFETY: plain data; ggml ends the process where it has no memory.
+        // SAFETY: plain data; ggml ends the process if it cannot allocate memory.
         let context = unsafe { sys::ggml_init(params) };
         assert!(!context.is_null(), "ggml makes a context of {N_BYTES} bytes");
         Self { context, buffer: null_mut() }
     }
 
-    /// A tensor of these sizes, the innermost first.
     pub(in crate::llama) fn tensor(&self, kind: sys::ggml_type, sizes: [usize; 4]) -> Tensor {
         let [a, b, c, d] = sizes.map(|n| i64::try_from(n).expect("sizes are small"));
-        // SAFETY: the context is alive and has room for some dozens of tensors.
+        // SAFETY: the context is alive and large enough for some dozens of tensors.
         Tensor(unsafe { sys::ggml_new_tensor_4d(self.context, kind, a, b, c, d) })
     }
 
-    /// What `make` makes of the context: an operation over tensors of this graph.
+    /// Creates an operation on tensors of this graph, by calling `make` with the context.
     pub(in crate::llama) fn operation(&self, make: impl FnOnce(*mut sys::ggml_context) -> *mut sys::ggml_tensor) -> Tensor {
         Tensor(make(self.context))
     }
 
-    /// Gives every tensor its memory. To be called once, when all are made.
+    /// Allocates the memory of every tensor. Must be called once, after all are created.
     pub(in crate::llama) fn allocate(&mut self) {
         assert!(self.buffer.is_null(), "memory is given once");
-        // SAFETY: the context is alive; the buffer is freed with this.
+        // SAFETY: the context is alive; the buffer is freed on drop.
         unsafe {
             self.buffer = sys::ggml_backend_alloc_ctx_tensors_from_buft(self.context, sys::ggml_backend_cpu_buffer_type());
             assert!(!self.buffer.is_null(), "there is memory for a small graph");
@@ -69,7 +68,7 @@ impl Graph {
     pub(in crate::llama) fn fill(&mut self, tensor: Tensor, values: &[f32]) {
         assert!(!self.buffer.is_null(), "memory was given");
         assert_eq!(values.len(), tensor.n_elements(), "every element has a value");
-        // SAFETY: the tensor is alive, and `allocate` gave it memory for its elements.
+        // SAFETY: the tensor is alive, and `allocate` allocated its elements.
         unsafe {
             let sys::ggml_tensor { type_, ne, data, .. } = *tensor.0;
             let n_rows = ne[1] * ne[2] * ne[3];
@@ -77,7 +76,7 @@ impl Graph {
         }
     }
 
-    /// Writes whole numbers into a tensor of `GGML_TYPE_I32`.
+    /// Writes integers into a tensor of `GGML_TYPE_I32`.
     #[cfg(test)]
     pub(in crate::llama) fn fill_integers(&mut self, tensor: Tensor, values: &[i32]) {
         assert!(!self.buffer.is_null(), "memory was given");
@@ -89,12 +88,12 @@ impl Graph {
         }
     }
 
-    /// Computes `result`, of f32, in `n_threads` threads with `used`.
-    pub(in crate::llama) fn compute(&self, result: Tensor, n_threads: u32, used: EnabledKernels) -> Vec<f32> {
+    /// Computes `result`, an f32 tensor, on `n_threads` threads with the kernels `enabled`.
+    pub(in crate::llama) fn compute(&self, result: Tensor, n_threads: u32, enabled: EnabledKernels) -> Vec<f32> {
         assert!(!self.buffer.is_null(), "memory was given");
-        let pool = ThreadPool::new(n_threads, &Threads::default(), 0, used);
-        // SAFETY: context, tensors and pool are alive; the work buffer is as large as the plan says.
-        let status = deciding(used, None, || unsafe {
+        let pool = ThreadPool::new(n_threads, &Threads::default(), 0, enabled);
+        // SAFETY: context, tensors and pool are alive; the work buffer has the size that the plan requires.
+        let status = deciding(enabled, None, || unsafe {
             let graph = sys::ggml_new_graph(self.context);
             sys::ggml_build_forward_expand(graph, result.0);
             let mut plan = sys::ggml_graph_plan(graph, n_threads.cast_signed(), pool.as_ptr());
@@ -110,7 +109,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: both were made by this and are freed only here.
+        // SAFETY: both were created by this graph and are freed only here.
         unsafe {
             if !self.buffer.is_null() {
                 sys::ggml_backend_buffer_free(self.buffer);

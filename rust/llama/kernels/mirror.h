@@ -1,5 +1,5 @@
-// What llama.cpp and ggml-cpu keep in private headers and our kernels need, repeated here, since llama.cpp's crate exposes no header.
-// `mirror_check.cpp` compares each of them with the real ones.
+// Declarations from private headers of llama.cpp and ggml-cpu that our kernels need, since llama.cpp's crate exposes no headers.
+// `mirror_check.cpp` compares each of them with the original.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ struct ggml_threadpool;
 
 namespace weft::mirror {
 
-// `ggml_backend_buffer_type_i` and `ggml_backend_buffer_type` of ggml-backend-impl.h. Only the context is used by name.
+// `ggml_backend_buffer_type_i` and `ggml_backend_buffer_type` of ggml-backend-impl.h. Only `context` is accessed by name.
 struct buffer_type {
     void * functions[8];
     void * device;
@@ -31,8 +31,8 @@ struct compute_params {
     bool              use_ref;
 };
 
-// `ggml::cpu::tensor_traits` and `ggml::cpu::extra_buffer_type` of traits.h. Their destructors are inline here, so that nothing of
-// ggml's has to be linked for them.
+// `ggml::cpu::tensor_traits` and `ggml::cpu::extra_buffer_type` of traits.h. Their destructors are inline here, so that they
+// do not have to be linked from ggml.
 class tensor_traits {
   public:
     virtual ~tensor_traits() = default;
@@ -47,20 +47,20 @@ class extra_buffer_type {
     virtual tensor_traits * get_tensor_traits(const ggml_tensor * op)          = 0;
 };
 
-// The beginning of `llama_kv_cells` of llama-kv-cells.h.
+// The first fields of `llama_kv_cells` of llama-kv-cells.h.
 struct kv_cells {
     bool                 has_shift;
     std::set<uint32_t>   used;
     std::vector<int32_t> pos;
 };
 
-// What `llama_kv_cache` keeps its cells in: two owning pointers, to a `ggml_context` and to a `ggml_backend_buffer`.
+// Element of `llama_kv_cache::ctxs_bufs`: two owning pointers, to a `ggml_context` and to a `ggml_backend_buffer`.
 struct tensors_and_buffer {
     void * tensors;
     void * buffer;
 };
 
-// The beginning of `llama_kv_cache` of llama-kv-cache.h, up to what is used.
+// The first fields of `llama_kv_cache` of llama-kv-cache.h, up to the last one used.
 struct kv_cache {
     const void *                                    virtual_functions;
     const void *                                    model;
@@ -81,7 +81,7 @@ struct kv_cache {
     std::vector<uint32_t>                           v_heads;
     const kv_cache *                                other;
     std::shared_ptr<void>                           v_cells_impl;
-    // A vector of `llama_kv_cells`, of which only the first is looked at.
+    // A vector of `llama_kv_cells`, of which only the first is read.
     const std::vector<kv_cells> *                   v_cells;
     std::vector<uint32_t>                           seq_to_stream;
 };

@@ -1,5 +1,4 @@
-// Compiled by a test, with llama.cpp's private headers and without access control: it compiles as long as `mirror.h` says what they
-// say.
+// Compiled by a test, with llama.cpp's private headers and without access control: it compiles as long as `mirror.h` matches them.
 #include "ggml-backend-impl.h"
 #include "ggml-cpu/ggml-cpu-impl.h"
 #include "ggml-cpu/traits.h"
@@ -24,7 +23,7 @@ static_assert(offsetof(ggml_compute_params, wdata) == offsetof(mirror::compute_p
 static_assert(offsetof(ggml_compute_params, threadpool) == offsetof(mirror::compute_params, threadpool));
 static_assert(offsetof(ggml_compute_params, use_ref) == offsetof(mirror::compute_params, use_ref));
 
-// Overriding each virtual function of the real classes, and there being no further pure one, shows that the signatures are the same.
+// The signatures are equal: these classes override virtual functions of the originals, and no pure virtual function remains.
 struct traits : ggml::cpu::tensor_traits {
     bool work_size(int, const ggml_tensor *, size_t &) override { return false; }
     bool compute_forward(ggml_compute_params *, ggml_tensor *) override { return false; }
@@ -54,6 +53,6 @@ static_assert(sizeof(tensors_and_buffer) == sizeof(mirror::tensors_and_buffer));
 static_assert(sizeof(ggml_backend_buffer_ptr) == sizeof(ggml_backend_buffer_t));
 static_assert(offsetof(tensors_and_buffer, second) == offsetof(mirror::tensors_and_buffer, buffer));
 SAME(llama_kv_cache, mirror::kv_cache, v_cells_impl);
-// A reference has no offset; it lies between its neighbours.
+// offsetof does not apply to a reference; the fields before and after it are checked.
 SAME(llama_kv_cache, mirror::kv_cache, seq_to_stream);
 static_assert(std::is_same_v<decltype(llama_kv_cache::v_cells), std::vector<llama_kv_cells> &>);

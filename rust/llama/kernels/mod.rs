@@ -1,21 +1,21 @@
-//! Our kernels under llama.cpp, without a patch of it.
+//! Runs our kernels inside llama.cpp, without patching it.
 //!
-//! ggml-cpu keeps a list of *extra buffer types* and asks each of them before it computes an operation, inside of its own threads:
-//! there AMX and repacked weights plug in, and so do we. Nothing moves to another device and no graph is split. The entry is C++
-//! (`shim.cpp`, with the private headers that it needs repeated in `mirror.h`) and asks the functions of this folder; those read
-//! what a tensor says into the slices that [`crate::kernels`] computes on.
+//! ggml-cpu has a list of *extra buffer types*, and queries each of them before computing an operation, on its own threads: AMX
+//! and repacked weights use this hook, and so do we. Nothing moves to another device and no graph is split. The entry is C++
+//! (`shim.cpp`, with the private headers that it needs repeated in `mirror.h`) and calls the functions of this folder; those
+//! convert a tensor's description to the slices that [`crate::kernels`] computes on.
 //!
-//! # Who computes with what
+//! # Which kernels a graph uses
 //!
-//! The list belongs to the process, engines do not: each context's thread pools are [registered](Pool) with what is [`EnabledKernels`] in
-//! its decodes, and a decode is made [inside](deciding) of the same. Every other graph of the process has the
-//! [default](set_default), which uses nothing until it is set. Both questions that ggml asks of an operation (how much scratch
-//! memory it needs, before the graph; to compute it, in every thread) so get one answer.
+//! The list belongs to the process, not to an engine. So each context's thread pools are [registered](Pool) with the
+//! [`EnabledKernels`] of its decodes, and each decode runs [inside](deciding) the same selection. Every other graph of the process
+//! uses the [default](set_default), which enables nothing until it is set. ggml queries each operation twice: for the scratch
+//! memory that it needs, before the graph, and to compute it, on every thread; both queries thus get consistent answers.
 //!
 //! # Memory
 //!
-//! Scratch is part of the context's work buffer and is freed with it: what [`crate::kernels`] says it needs for an operation, and
-//! 64 bytes. What is known of a decode's masks is kept by the thread that decodes, and reused.
+//! Scratch is part of the context's work buffer and is freed with it: the size that [`crate::kernels`] reports for an operation,
+//! and 64 bytes. Plans of a decode's masks are stored by the decoding thread and reused.
 
 mod attention;
 pub(super) mod coverage;
@@ -35,50 +35,50 @@ use llama_cpp_sys_2 as sys;
 pub use crate::config::EnabledKernels;
 use crate::kernels::{Level, Team};
 
-/// What of ours runs in this process.
+/// Kernels that are available in this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// Which kernels passed their trial.
+    /// The kernels that passed their trial.
     pub usable: EnabledKernels,
     /// The instruction set that they were chosen for.
     pub level: Level,
-    /// Why not all of them are usable, in a few words.
+    /// Short reason why some kernels are not usable.
     pub why_not: Option<String>,
 }
 
-/// Operations computed by our kernels since the process started.
+/// Numbers of operations computed by our kernels since the process started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Calls {
-    /// Attentions: one for each layer that has one, of each decode.
+    /// Attention operations: one per decode and layer with attention.
     pub attention: u64,
-    /// Products of weights.
+    /// Matrix products with weights.
     pub products: u64,
 }
 
 static N_ATTENTIONS: AtomicU64 = AtomicU64::new(0);
 static N_PRODUCTS: AtomicU64 = AtomicU64::new(0);
 
-/// Puts our kernels under llama.cpp and tries them out, once for the process and before any model is loaded.
+/// Installs our kernels in llama.cpp and tests them, once per process and before any model is loaded.
 ///
-/// A kernel that is not reached or that computes something else than llama.cpp's own is not [usable](Installed::usable).
+/// A kernel that is not called, or whose results differ from llama.cpp's own, is not [usable](Installed::usable).
 pub fn install() -> &'static Installed {
     static INSTALLED: OnceLock<Installed> = OnceLock::new();
     INSTALLED.get_or_init(|| {
         let level = level();
-        let nothing = |why: &str| Installed { usable: EnabledKernels::NONE, level, why_not: Some(why.to_owned()) };
+        let nothing = |reason: &str| Installed { usable: EnabledKernels::NONE, level, why_not: Some(reason.to_owned()) };
         if level == Level::Portable {
             return nothing("the processor has none of the instruction sets that they are written for");
         }
-        // SAFETY: the answers live for ever, and no thread of ours computes yet: the backend is started before any model is loaded.
-        if !unsafe { weft_kernels_install(&raw const ANSWERS) } {
+        // SAFETY: the callbacks live forever, and no thread computes yet: the backend is started before any model is loaded.
+        if !unsafe { weft_kernels_install(&raw const CALLBACKS) } {
             return nothing("this build of llama.cpp has no place for them");
         }
         trial::run(level)
     })
 }
 
-/// The instruction set of our kernels: the best that the processor has, or that of the environment variable `WEFT_INSTRUCTIONS` where
-/// the processor has that one.
+/// Returns the instruction set of our kernels: the best that the processor supports, or the one in the environment variable
+/// `WEFT_INSTRUCTIONS` if the processor supports it.
 fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(|| {
@@ -86,53 +86,54 @@ fn level() -> Level {
         match name.parse::<Level>() {
             Ok(level) if level.is_available() => return level,
             Ok(level) => tracing::warn!("WEFT_INSTRUCTIONS is {level}, which the processor lacks"),
-            Err(why) => tracing::warn!("WEFT_INSTRUCTIONS: {why}"),
+            Err(error) => tracing::warn!("WEFT_INSTRUCTIONS: {error}"),
         }
         Level::detect()
     })
 }
 
-/// How often our kernels computed.
+/// Returns how many operations our kernels have computed.
 #[must_use]
 pub fn calls() -> Calls {
     Calls { attention: N_ATTENTIONS.load(Ordering::Relaxed), products: N_PRODUCTS.load(Ordering::Relaxed) }
 }
 
-/// What graphs use that belong to no engine of ours, as those of a benchmark's bare loop. Never to be changed while one is computed.
-pub fn set_default(used: EnabledKernels) {
-    DEFAULT_ATTENTION.store(used.attention, Ordering::Release);
-    DEFAULT_PRODUCTS.store(used.products, Ordering::Release);
+/// Sets the kernels of graphs outside of our engines, such as a benchmark's bare loop. Must not be called while such a graph is
+/// computed.
+pub fn set_default(enabled: EnabledKernels) {
+    DEFAULT_ATTENTION.store(enabled.attention, Ordering::Release);
+    DEFAULT_PRODUCTS.store(enabled.products, Ordering::Release);
 }
 
 static DEFAULT_ATTENTION: AtomicBool = AtomicBool::new(false);
 static DEFAULT_PRODUCTS: AtomicBool = AtomicBool::new(false);
 
-/// The thread pools of our contexts, by address, with what their graphs use.
+/// The thread pools of our contexts, by address, with the kernels of their graphs.
 static POOLS: RwLock<Vec<(usize, EnabledKernels)>> = RwLock::new(Vec::new());
 
-/// Changes with `POOLS`, so that a thread may remember what it has read there.
+/// Changes with `POOLS`, so that threads can cache lookups.
 static POOLS_VERSION: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// What the decode uses that this thread is about to make, and what is known of its rows.
-    static DECIDED: Cell<Option<(EnabledKernels, Option<DecodeHints>)>> = const { Cell::new(None) };
-    /// What came of the operations that this thread led since it began to count.
-    static COUNTED: Cell<KernelCounts> = const { Cell::new(KernelCounts::NOTHING) };
-    /// The pool that this thread computed in last, the version of `POOLS` that it was looked up in, and what was found.
+    /// Kernels of the decode that this thread is about to run, and hints about its rows.
+    static NEXT_DECODE: Cell<Option<(EnabledKernels, Option<DecodeHints>)>> = const { Cell::new(None) };
+    /// Operations that this thread led since it began to count.
+    static COUNTS: Cell<KernelCounts> = const { Cell::new(KernelCounts::ZERO) };
+    /// The pool that this thread computed in last, the version of `POOLS` at its lookup, and the result.
     static LAST_POOL: Cell<(usize, u64, Option<EnabledKernels>)> = const { Cell::new((0, u64::MAX, None)) };
 }
 
-/// A thread pool whose graphs are computed with what it was registered for; the registration ends with this.
+/// Registration of a thread pool with the kernels of its graphs; ends on drop.
 #[derive(Debug)]
 pub(super) struct Pool(usize);
 
 impl Pool {
-    /// To be dropped before the pool is freed.
-    pub(super) fn register(pool: *const sys::ggml_threadpool, used: EnabledKernels) -> Self {
+    /// Registers `pool`. The registration must be dropped before the pool is freed.
+    pub(super) fn register(pool: *const sys::ggml_threadpool, enabled: EnabledKernels) -> Self {
         let address = pool.addr();
         change_pools(|pools| {
-            assert!(pools.iter().all(|(known, _)| *known != address), "a pool is registered once");
-            pools.push((address, used));
+            assert!(pools.iter().all(|(existing, _)| *existing != address), "a pool is registered once");
+            pools.push((address, enabled));
         });
         Self(address)
     }
@@ -150,7 +151,7 @@ fn change_pools(change: impl FnOnce(&mut Vec<(usize, EnabledKernels)>)) {
     POOLS_VERSION.fetch_add(1, Ordering::Release);
 }
 
-/// What is known of a decode's rows and cells beside the mask, all of it alive during the decode.
+/// Properties of a decode's rows and cells that the mask does not contain; the pointers are valid during the decode.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DecodeHints {
     ids: NonNull<[sys::llama_seq_id]>,
@@ -158,13 +159,13 @@ pub(super) struct DecodeHints {
 }
 
 impl DecodeHints {
-    /// Row `i` belongs to the sequence `ids[i]`, and the cells are those of `memory`.
+    /// Row `i` belongs to the sequence `ids[i]`, and the cells belong to `memory`.
     ///
     /// # Safety
-    /// `memory` is alive, and so are both during [`deciding`].
+    /// `memory` is alive, and both outlive the [`deciding`] call that uses the hints.
     pub(super) unsafe fn new(ids: &[sys::llama_seq_id], memory: sys::llama_memory_t) -> Self {
         let mut n = 0;
-        // SAFETY: the caller vouches for the memory; `n` is a place for a number.
+        // SAFETY: the caller guarantees the memory; `n` is writable.
         let positions = NonNull::new(unsafe { weft_kernels_positions(memory.cast(), &raw mut n) }.cast_mut());
         Self { ids: NonNull::from(ids), positions: positions.map(|first| NonNull::slice_from_raw_parts(first, n)) }
     }
@@ -174,24 +175,24 @@ impl DecodeHints {
     }
 }
 
-/// The buffers that `memory` keeps its cells in; none where it is not one plain pool of cells.
+/// Returns the buffers of the cells of `memory`; none if it is not a single plain cache.
 ///
 /// # Safety
 /// `memory` is alive as long as the iterator is used.
 pub(super) unsafe fn buffers(memory: sys::llama_memory_t) -> impl Iterator<Item = sys::ggml_backend_buffer_t> {
-    // SAFETY: the caller vouches for the memory.
+    // SAFETY: the caller guarantees the memory.
     (0..).map(move |i| unsafe { weft_kernels_buffer(memory.cast(), i) }).take_while(|buffer| !buffer.is_null())
 }
 
-/// Makes a decode in registered pools: `decode` runs on this thread and uses `used`.
-pub(super) fn deciding<T>(used: EnabledKernels, known: Option<DecodeHints>, decode: impl FnOnce() -> T) -> T {
-    let before = DECIDED.replace(Some((used, known)));
-    let done = decode();
-    DECIDED.set(before);
-    done
+/// Runs `decode` on this thread with the kernels `enabled`, in a pool registered with the same kernels.
+pub(super) fn deciding<T>(enabled: EnabledKernels, hints: Option<DecodeHints>, decode: impl FnOnce() -> T) -> T {
+    let previous = NEXT_DECODE.replace(Some((enabled, hints)));
+    let result = decode();
+    NEXT_DECODE.set(previous);
+    result
 }
 
-/// How many operations our kernels computed, and how many they were asked for and left to llama.cpp's.
+/// Numbers of operations that our kernels computed, and that they declined and left to llama.cpp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KernelCounts {
     pub(super) n_attentions: u64,
@@ -201,9 +202,9 @@ pub(super) struct KernelCounts {
 }
 
 impl KernelCounts {
-    const NOTHING: Self = Self { n_attentions: 0, n_attentions_left: 0, n_products: 0, n_products_left: 0 };
+    const ZERO: Self = Self { n_attentions: 0, n_attentions_left: 0, n_products: 0, n_products_left: 0 };
 
-    /// Whether ours computed all that they were asked for, and something.
+    /// Returns whether our kernels computed at least one operation and declined none.
     pub(super) fn are_all_ours(self) -> bool {
         self.n_attentions + self.n_products > 0 && self.n_attentions_left + self.n_products_left == 0
     }
@@ -213,7 +214,7 @@ impl KernelCounts {
             (true, true) => &mut self.n_attentions,
             (true, false) => &mut self.n_attentions_left,
             (false, true) => &mut self.n_products,
-            // Rotations are each row's own.
+            // Rotations process each row independently.
             (false, false) if products::is_rotation(op) => return,
             (false, false) => &mut self.n_products_left,
         };
@@ -221,36 +222,36 @@ impl KernelCounts {
     }
 }
 
-/// Runs `compute`, and says beside its result what came of the operations in the graphs that this thread led.
+/// Runs `compute`. Returns its result and the counts of operations in the graphs that this thread led.
 pub(super) fn counting<T>(compute: impl FnOnce() -> T) -> (T, KernelCounts) {
-    COUNTED.set(KernelCounts::NOTHING);
-    let done = compute();
-    (done, COUNTED.get())
+    COUNTS.set(KernelCounts::ZERO);
+    let result = compute();
+    (result, COUNTS.get())
 }
 
-/// What the graph uses that this thread is about to compute.
-fn used_by_next_graph() -> EnabledKernels {
-    DECIDED.get().map_or_else(default_used, |(used, _)| used)
+/// Returns the kernels of the graph that this thread is about to compute.
+fn enabled_in_next_graph() -> EnabledKernels {
+    NEXT_DECODE.get().map_or_else(default_kernels, |(enabled, _)| enabled)
 }
 
-/// What the graph uses that is computed in `pool`.
-fn used_in(pool: *const c_void) -> EnabledKernels {
+/// Returns the kernels of the graph that is computed in `pool`.
+fn enabled_in_pool(pool: *const c_void) -> EnabledKernels {
     let version = POOLS_VERSION.load(Ordering::Acquire);
     let (last, last_version, found) = LAST_POOL.get();
     if (last, last_version) == (pool.addr(), version) {
-        return found.unwrap_or_else(default_used);
+        return found.unwrap_or_else(default_kernels);
     }
     let pools = POOLS.read().unwrap_or_else(PoisonError::into_inner);
-    let found = pools.iter().find(|(address, _)| *address == pool.addr()).map(|(_, used)| *used);
+    let found = pools.iter().find(|(address, _)| *address == pool.addr()).map(|(_, enabled)| *enabled);
     LAST_POOL.set((pool.addr(), version, found));
-    found.unwrap_or_else(default_used)
+    found.unwrap_or_else(default_kernels)
 }
 
-fn default_used() -> EnabledKernels {
+fn default_kernels() -> EnabledKernels {
     EnabledKernels { attention: DEFAULT_ATTENTION.load(Ordering::Acquire), products: DEFAULT_PRODUCTS.load(Ordering::Acquire) }
 }
 
-/// `ggml_compute_params`, as `mirror.h` has it.
+/// `ggml_compute_params`, as in `mirror.h`.
 #[repr(C)]
 struct ComputeParams {
     ith: c_int,
@@ -268,7 +269,7 @@ struct GgmlTeam {
     pool: *mut c_void,
 }
 
-// SAFETY: ggml numbers the threads of a graph so, and its barrier is for all of them.
+// SAFETY: ggml numbers the threads of a graph accordingly, and its barrier includes all of them.
 unsafe impl Team for GgmlTeam {
     fn index(&self) -> usize {
         self.index
@@ -279,12 +280,11 @@ unsafe impl Team for GgmlTeam {
     }
 
     fn wait(&self) {
-        // SAFETY: the pool computes this operation, and all of its threads come here equally often.
+        // SAFETY: the pool computes this operation, and all of its threads reach this barrier equally often.
         unsafe { weft_kernels_barrier(self.pool) }
     }
 }
 
-/// The answers of `shim.cpp`.
 #[repr(C)]
 struct ShimCallbacks {
     work_size: unsafe extern "C" fn(c_int, *const sys::ggml_tensor, *mut usize) -> bool,
@@ -292,59 +292,60 @@ struct ShimCallbacks {
     takes: unsafe extern "C" fn(*const sys::ggml_tensor) -> bool,
 }
 
-static ANSWERS: ShimCallbacks = ShimCallbacks { work_size, compute, takes };
+static CALLBACKS: ShimCallbacks = ShimCallbacks { work_size, compute, takes };
 
 unsafe extern "C" {
-    fn weft_kernels_install(answers: *const ShimCallbacks) -> bool;
+    fn weft_kernels_install(callbacks: *const ShimCallbacks) -> bool;
     fn weft_kernels_positions(memory: *const c_void, n: *mut usize) -> *const sys::llama_pos;
     fn weft_kernels_barrier(pool: *mut c_void);
     fn weft_kernels_buffer(memory: *const c_void, i: usize) -> sys::ggml_backend_buffer_t;
 }
 
-/// Whether an operation may be ours, at the price of one comparison: it is asked for every operation in every thread.
+/// Returns whether an operation may be ours, by one comparison: it is called for every operation on every thread.
 unsafe extern "C" fn takes(op: *const sys::ggml_tensor) -> bool {
     // SAFETY: ggml passes the operation that it is about to compute.
     let op = unsafe { &*op };
     matches!(op.op, sys::GGML_OP_FLASH_ATTN_EXT | sys::GGML_OP_MUL_MAT | sys::GGML_OP_MUL_MAT_ID)
 }
 
-/// How many bytes of scratch an operation needs, where it is ours. Asked by the thread that is about to compute the graph.
+/// Stores the scratch size of an operation, in bytes, if our kernels compute it. Called by the thread that is about to compute the
+/// graph.
 unsafe extern "C" fn work_size(n_threads: c_int, op: *const sys::ggml_tensor, size: *mut usize) -> bool {
-    let used = used_by_next_graph();
-    // SAFETY: as for `takes`; sources of an operation are alive with it.
+    let enabled = enabled_in_next_graph();
+    // SAFETY: as for `takes`; sources of an operation live as long as it.
     let op = unsafe { &*op };
     let n_threads = usize::try_from(n_threads).unwrap_or(1).max(1);
     let needed = if op.op == sys::GGML_OP_FLASH_ATTN_EXT {
-        attention::forget_plans();
-        used.attention.then(|| attention::scratch_bytes(op, n_threads)).flatten()
+        attention::invalidate_plans();
+        enabled.attention.then(|| attention::scratch_bytes(op, n_threads)).flatten()
     } else {
-        used.products.then(|| products::scratch_bytes(op, n_threads)).flatten()
+        enabled.products.then(|| products::scratch_bytes(op, n_threads)).flatten()
     };
     let Some(needed) = needed else { return false };
-    // SAFETY: ggml passes a place for the answer.
+    // SAFETY: ggml passes a writable pointer for the result.
     unsafe { size.write(needed) };
     true
 }
 
-/// Computes an operation, where it is ours. Called by every thread of the graph.
+/// Computes an operation, if our kernels support it. Called by every thread of the graph.
 unsafe extern "C" fn compute(params: *mut ComputeParams, op: *mut sys::ggml_tensor) -> bool {
-    // SAFETY: ggml passes parameters of its own, alive during the call.
+    // SAFETY: ggml passes parameters that are alive during the call.
     let params = unsafe { &*params };
     // SAFETY: as for `work_size`.
     let op = unsafe { &*op };
-    let used = used_in(params.threadpool);
+    let enabled = enabled_in_pool(params.threadpool);
     let (Ok(index), Ok(size)) = (usize::try_from(params.ith), usize::try_from(params.nth)) else { return false };
     let team = GgmlTeam { index, size, pool: params.threadpool };
     let (is_done, counter) = if op.op == sys::GGML_OP_FLASH_ATTN_EXT {
-        (used.attention && attention::compute(op, params, &team), &N_ATTENTIONS)
+        (enabled.attention && attention::compute(op, params, &team), &N_ATTENTIONS)
     } else {
-        (used.products && products::compute(op, params, &team), &N_PRODUCTS)
+        (enabled.products && products::compute(op, params, &team), &N_PRODUCTS)
     };
     if index == 0 {
         counter.fetch_add(u64::from(is_done), Ordering::Relaxed);
-        let mut counted = COUNTED.get();
-        counted.add(op, is_done);
-        COUNTED.set(counted);
+        let mut counts = COUNTS.get();
+        counts.add(op, is_done);
+        COUNTS.set(counts);
     }
     is_done
 }

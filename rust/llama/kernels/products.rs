@@ -1,4 +1,4 @@
-//! `GGML_OP_MUL_MAT` and `GGML_OP_MUL_MAT_ID` as slices.
+//! Converts `GGML_OP_MUL_MAT` and `GGML_OP_MUL_MAT_ID` to slices.
 
 use llama_cpp_sys_2 as sys;
 
@@ -6,15 +6,15 @@ use crate::kernels::products::{self, ExpertChoices, Experts, Format, ProductOutp
 use crate::llama::kernels::tensor::{self, scratch, size_of, stride};
 use crate::llama::kernels::{ComputeParams, GgmlTeam, level};
 
-/// A product that ours computes, without the scratch.
+/// A product that our kernels support, without its scratch.
 enum Product<'a> {
-    /// Every row meets the same weights.
+    /// Every row is multiplied by the same weights.
     Plain(Weights<'a>, Rows<'a>),
-    /// Each row meets the weights that were chosen for it.
+    /// Each row is multiplied by the weights of its selected experts.
     ByExpert(Experts<'a>, ExpertChoices<'a>, Rows<'a>),
 }
 
-/// Bytes of scratch for `op`, where it is one that our products compute.
+/// Returns the scratch size of `op` in bytes, if our products support it.
 pub(super) fn scratch_bytes(op: &sys::ggml_tensor, n_threads: usize) -> Option<usize> {
     let needed = match read(op)? {
         Product::Plain(Weights { format, n_in, n_out, .. }, Rows { n_rows, .. }) => {
@@ -27,11 +27,11 @@ pub(super) fn scratch_bytes(op: &sys::ggml_tensor, n_threads: usize) -> Option<u
     Some(tensor::HEADER + needed)
 }
 
-/// Computes `op`, where it is one of ours, with the other threads of `team`.
+/// Computes `op` together with the other threads of `team`. Returns false if it is not supported.
 pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &GgmlTeam) -> bool {
     let Some(product) = read(op) else { return false };
     let (_, scratch) = scratch(params);
-    // SAFETY: ggml gives an operation's result memory of its own, and it is contiguous.
+    // SAFETY: ggml gives an operation's result its own memory, and it is contiguous.
     let values = unsafe { tensor::result(op) };
     let out = ProductOutput { values: &values, row_stride: size_of(op, 0) };
     match product {
@@ -43,12 +43,12 @@ pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &Ggml
     true
 }
 
-/// Whether our products multiply weights of this type.
+/// Returns whether our products support weights of this type and size.
 pub(super) fn covers(kind: sys::ggml_type, n_in: usize, n_out: usize) -> bool {
     format(kind).is_some_and(|format| products::covers(level(), format, n_in, n_out))
 }
 
-/// What `op` says in slices, where it is a product of a model's weights that ours computes.
+/// Converts `op` to slices, if it is a product with a model's weights that our kernels support.
 fn read(op: &sys::ggml_tensor) -> Option<Product<'_>> {
     let [weights, rows, choices] = tensor::sources(op);
     let (weights, rows) = (weights?, rows?);
@@ -71,7 +71,8 @@ fn read(op: &sys::ggml_tensor) -> Option<Product<'_>> {
     }
     let n_bytes = (n_experts - 1) * stride(weights, 2) + n_out * stride(weights, 1);
     let n_rows = [1, 2, 3].map(|i| size_of(rows, i)).iter().product();
-    // SAFETY: both tensors are alive, in memory that the CPU reads, and as large as they say; nobody writes them meanwhile.
+    // SAFETY: both tensors are alive, in memory that the CPU can read, and as large as their descriptions; no thread writes them
+    // during the operation.
     let (bytes, values) = unsafe {
         (std::slice::from_raw_parts(weights.data.cast(), n_bytes), std::slice::from_raw_parts(rows.data.cast(), n_rows * n_in))
     };
@@ -84,30 +85,30 @@ fn read(op: &sys::ggml_tensor) -> Option<Product<'_>> {
     let (n_used, n_tokens) = (size_of(choices, 0), size_of(choices, 1));
     let are_numbers = choices.type_ == sys::GGML_TYPE_I32 && stride(choices, 0) == 4 && stride(choices, 1).is_multiple_of(4);
     let are_flat = size_of(choices, 2) == 1 && size_of(choices, 3) == 1;
-    let of_each_token = n_rows.checked_div(n_tokens)?;
-    let fit = (of_each_token == 1 || of_each_token == n_used) && n_rows == of_each_token * n_tokens;
+    let rows_per_token = n_rows.checked_div(n_tokens)?;
+    let fit = (rows_per_token == 1 || rows_per_token == n_used) && n_rows == rows_per_token * n_tokens;
     if !(are_numbers && are_flat && fit) {
         return None;
     }
     let n_numbers = tensor::span(choices, [1, 2], [n_tokens, 1], 4 * n_used) / 4;
-    // SAFETY: as above; the choices are whole numbers of 32 bits.
+    // SAFETY: as above; the choices are 32-bit integers.
     let experts = unsafe { std::slice::from_raw_parts(choices.data.cast(), n_numbers) };
     let choices = ExpertChoices { experts, n_tokens, n_used, stride: stride(choices, 1) / 4 };
     Some(Product::ByExpert(Experts { weights: matrix, n_experts, expert_stride: stride(weights, 2) }, choices, rows))
 }
 
-/// Whether `op` turns rows by a Hadamard matrix, each for itself, as before a cache of few bits.
+/// Returns whether `op` multiplies rows by a Hadamard matrix, each independently, as before a cache of few bits.
 pub(super) fn is_rotation(op: &sys::ggml_tensor) -> bool {
     op.op != sys::GGML_OP_FLASH_ATTN_EXT && op.op_params[1] != 0
 }
 
-/// Whether `tensor` holds a model's weights, or half of what an adapter changes of them, in the file's own layout, where the CPU reads
-/// them. Keys of a cache are no weights, and what llama.cpp has repacked is not in a host's buffer.
+/// Returns whether `tensor` holds a model's weights, or half of an adapter's change of them, in the file's layout and in CPU
+/// memory. A cache's keys are not weights, and repacked weights are not in a host buffer.
 fn is_weight(tensor: &sys::ggml_tensor) -> bool {
     if tensor.buffer.is_null() || tensor.data.is_null() {
         return false;
     }
-    // SAFETY: a tensor's buffer is alive as long as the tensor.
+    // SAFETY: a tensor's buffer lives as long as the tensor.
     unsafe {
         sys::ggml_backend_buffer_is_host(tensor.buffer)
             && (sys::ggml_backend_buffer_get_usage(tensor.buffer) == sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS
@@ -115,7 +116,7 @@ fn is_weight(tensor: &sys::ggml_tensor) -> bool {
     }
 }
 
-/// Whether `tensor` is one of an adapter's: llama.cpp does not say of their buffers what they are used for.
+/// Returns whether `tensor` belongs to an adapter: llama.cpp does not set the usage of their buffers.
 fn is_of_adapter(tensor: &sys::ggml_tensor) -> bool {
     let n = tensor.name.iter().position(|&byte| byte == 0).unwrap_or(tensor.name.len());
     let ends_with = |suffix: &[u8]| {

@@ -1,4 +1,4 @@
-//! Whether our kernels are reached and compute what llama.cpp's own do: one small operation of each, with them and without.
+//! Tests that our kernels are called and agree with llama.cpp's: one small operation of each kind, computed with both.
 
 use std::time::Instant;
 
@@ -9,30 +9,30 @@ use crate::kernels::Level;
 use crate::llama::kernels::graph::Graph;
 use crate::llama::kernels::{Installed, counting};
 
-/// Most that an element may differ from llama.cpp's, as a part of the largest. llama.cpp sums V in f16.
+/// Maximum difference of an element from llama.cpp's, relative to the largest element. llama.cpp sums V in f16.
 const TOLERANCE: f32 = 2e-2;
 
-/// Two kernels over some thousand numbers each, in one thread, whatever the model: 0.7 ms on a core of 2025 with everything cold, of
-/// which the arithmetic is 0.15. On a machine that is ten times as slow the start takes no more than some milliseconds longer.
+/// Runs two kernels over some thousand numbers each, on one thread, whatever the model: 0.7 ms on a core of 2025 with cold caches,
+/// of which the arithmetic is 0.15. A machine that is ten times as slow starts at most some milliseconds later.
 pub(super) fn run(level: Level) -> Installed {
     let started = Instant::now();
-    let tried = [try_out(attend), try_out(multiply)];
+    let results = [compare(attend), compare(multiply)];
     tracing::debug!("our kernels were tried out in {:.1?}", started.elapsed());
-    let usable = EnabledKernels { attention: tried[0].is_ok(), products: tried[1].is_ok() };
+    let usable = EnabledKernels { attention: results[0].is_ok(), products: results[1].is_ok() };
     let reasons: Vec<String> = ["attention", "products"]
         .into_iter()
-        .zip(tried)
-        .filter_map(|(name, tried)| Some(format!("{name}: {}", tried.err()?)))
+        .zip(results)
+        .filter_map(|(name, result)| Some(format!("{name}: {}", result.err()?)))
         .collect();
     let why_not = (!reasons.is_empty()).then(|| reasons.join("; "));
     Installed { usable, level, why_not }
 }
 
-/// Computes with llama.cpp's own kernels and with ours.
-fn try_out(compute: impl Fn(EnabledKernels) -> Vec<f32>) -> Result<(), &'static str> {
+/// Compares the results of llama.cpp's own kernels and of ours.
+fn compare(compute: impl Fn(EnabledKernels) -> Vec<f32>) -> Result<(), &'static str> {
     let theirs = compute(EnabledKernels::NONE);
-    let (ours, counted) = counting(|| compute(EnabledKernels::ALL));
-    if !counted.are_all_ours() {
+    let (ours, counts) = counting(|| compute(EnabledKernels::ALL));
+    if !counts.are_all_ours() {
         return Err("it is not reached");
     }
     let largest = theirs.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
@@ -40,7 +40,7 @@ fn try_out(compute: impl Fn(EnabledKernels) -> Vec<f32>) -> Result<(), &'static 
     if ours.iter().zip(&theirs).all(is_close) { Ok(()) } else { Err("it computes something else than llama.cpp") }
 }
 
-/// Numbers between -1 and 1 without a pattern.
+/// Pseudo-random numbers between -1 and 1.
 fn noise(n: usize, seed: u32) -> Vec<f32> {
     let step = |state: &mut u32| {
         *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -52,7 +52,7 @@ fn noise(n: usize, seed: u32) -> Vec<f32> {
 }
 
 /// Eight rows of four heads over two heads of 96 cells, of which each row sees some.
-fn attend(used: EnabledKernels) -> Vec<f32> {
+fn attend(enabled: EnabledKernels) -> Vec<f32> {
     const HEAD: usize = 64;
     const N_CELLS: usize = 96;
     const N_ROWS: usize = 8;
@@ -72,11 +72,11 @@ fn attend(used: EnabledKernels) -> Vec<f32> {
     let sees = |row: usize, cell: usize| cell < 32 || (cell % N_ROWS == row && cell < 80);
     let hidden = |i: usize| if sees(i / N_CELLS, i % N_CELLS) { 0.0 } else { f32::NEG_INFINITY };
     graph.fill(mask, &(0..N_ROWS * N_CELLS).map(hidden).collect::<Vec<_>>());
-    graph.compute(result, 1, used)
+    graph.compute(result, 1, enabled)
 }
 
-/// Four rows of 64 numbers times 48 of weights in 8 bits.
-fn multiply(used: EnabledKernels) -> Vec<f32> {
+/// Four rows of 64 numbers times a matrix of 48 rows of weights in 8 bits.
+fn multiply(enabled: EnabledKernels) -> Vec<f32> {
     const N_IN: usize = 64;
     const N_OUT: usize = 48;
     const N_ROWS: usize = 4;
@@ -88,5 +88,5 @@ fn multiply(used: EnabledKernels) -> Vec<f32> {
     graph.allocate();
     graph.fill(weights, &noise(N_IN * N_OUT, 3));
     graph.fill(rows, &noise(N_IN * N_ROWS, 4));
-    graph.compute(result, 1, used)
+    graph.compute(result, 1, enabled)
 }

@@ -1,10 +1,10 @@
-//! The parts of a piece: what shape each has, and how it is read.
+//! Parts of a saved state: their shapes, and how they are parsed.
 
 use std::ops::Range;
 
 use llama_cpp_sys_2 as sys;
 
-/// llama.cpp's `llama_kv_cell_ext`, which the cells of some models have: two more coordinates and a token.
+/// Size of llama.cpp's `llama_kv_cell_ext`, which the cells of some models have: two more coordinates and a token.
 const N_EXT: usize = 12;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,12 +19,12 @@ pub(super) enum Part {
 pub(super) struct Cells {
     /// Bytes of a cell beyond its position and its owner.
     pub(super) n_ext: usize,
-    /// Sizes of the rotations that K and V went through; 0 is none.
+    /// Sizes of the rotations of K and V; 0 without rotation.
     pub(super) rotations: [u32; 2],
-    /// Whether V lies in columns, one per element, rather than in rows, one per cell.
+    /// True if V is stored in columns, one per element; false if in rows, one per cell.
     pub(super) in_columns: bool,
     pub(super) keys: Vec<Tensor>,
-    /// One per layer; none where V is a view of K.
+    /// One per layer; empty if V is a view of K.
     pub(super) values: Vec<Tensor>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct State {
     pub(super) rows: Vec<Tensor>,
 }
 
-/// A layer's share of one cell.
+/// One layer of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tensor {
     /// llama.cpp's number of the format.
@@ -43,18 +43,18 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    /// Bytes of one number; `None` where several share a scale and none stands alone.
+    /// Size of one number in bytes; `None` if numbers share a scale in blocks.
     pub(super) fn element(self) -> Option<usize> {
         let format = u32::try_from(self.format).ok().filter(|&format| format < sys::GGML_TYPE_COUNT)?;
-        // SAFETY: two look-ups in a constant table, within its bounds.
+        // SAFETY: two lookups in a constant table, within its bounds.
         let (n_numbers, n_bytes) = unsafe { (sys::ggml_blck_size(format), sys::ggml_type_size(format)) };
         (n_numbers == 1).then_some(n_bytes)
     }
 }
 
-/// One part of a piece, as it was found.
+/// A parsed part of a saved state.
 pub(super) enum View<'a> {
-    /// Without cells a part has no shape.
+    /// A part without cells, which has no shape.
     NoCells,
     Cells(CellsView<'a>),
     State(StateView<'a>),
@@ -63,7 +63,6 @@ pub(super) enum View<'a> {
 pub(super) struct CellsView<'a> {
     pub(super) shape: Cells,
     pub(super) positions: Vec<u32>,
-    /// An entry for each cell.
     pub(super) entries: &'a [u8],
     pub(super) keys: Vec<&'a [u8]>,
     pub(super) values: Vec<&'a [u8]>,
@@ -71,28 +70,30 @@ pub(super) struct CellsView<'a> {
 
 pub(super) struct StateView<'a> {
     pub(super) shape: State,
-    /// The last token that the state has seen.
+    /// Position of the last token that the state includes.
     pub(super) position: u32,
     pub(super) bytes: &'a [u8],
 }
 
 impl Cells {
-    /// Bytes of a cell's entry: position, number of owners, what some models add, owner.
+    /// Size of a cell's entry in bytes: position, number of owners, extension, owner.
     pub(super) fn entry_bytes(&self) -> usize {
         12 + self.n_ext
     }
 
-    /// Refuses another shape, but for the place of V, which can be changed.
+    /// Rejects another shape, except for the layout of V, which can be converted.
     pub(super) fn compare(&self, found: &Self) -> Result<(), String> {
         for (what, own, found) in [("K", &self.keys, &found.keys), ("V", &self.values, &found.values)] {
             if own.len() != found.len() {
                 return Err(format!("it has {} layers of {what}, this cache {}", found.len(), own.len()));
             }
             if let Some(layer) = (0..own.len()).find(|&layer| own[layer] != found[layer]) {
-                let ours = own[layer];
+                let expected = own[layer];
                 let Tensor { format, n_bytes } = found[layer];
-                let (found, own) =
-                    (format!("format {format}, {n_bytes} bytes"), format!("format {}, {} bytes", ours.format, ours.n_bytes));
+                let (found, own) = (
+                    format!("format {format}, {n_bytes} bytes"),
+                    format!("format {}, {} bytes", expected.format, expected.n_bytes),
+                );
                 return Err(format!("layer {layer} of its {what} has another shape than this cache ({found}; {own})"));
             }
         }
@@ -104,7 +105,7 @@ impl Cells {
 }
 
 impl View<'_> {
-    /// The positions of the cells, which must be in order and without a gap; `None` where there are no cells.
+    /// Returns the positions of the cells, which must be sorted and contiguous; `None` if there are no cells.
     pub(super) fn range(&self) -> Result<Option<Range<u32>>, String> {
         match self {
             View::NoCells => Ok(None),
@@ -121,8 +122,8 @@ impl View<'_> {
 }
 
 impl CellsView<'_> {
-    /// From which position on it holds all up to the end of `range`, which it may not leave: a window's cache has gaps where cells
-    /// were used again or never restored.
+    /// Returns the first position from which it has all positions up to the end of `range`, which must contain all of its
+    /// positions: a window's cache has gaps where cells were reused or never restored.
     pub(super) fn whole_from(&self, range: &Range<u32>) -> Result<u32, String> {
         let mut pairs = self.positions.iter().zip(self.positions.iter().skip(1));
         if let Some((before, after)) = pairs.find(|(before, after)| before >= after) {
@@ -131,13 +132,13 @@ impl CellsView<'_> {
         if let Some(position) = self.positions.iter().find(|position| !range.contains(position)) {
             return Err(format!("one of its caches holds position {position}, another one {range:?}"));
         }
-        let run = range.clone().rev().zip(self.positions.iter().rev()).take_while(|(wanted, found)| wanted == *found);
+        let run = range.clone().rev().zip(self.positions.iter().rev()).take_while(|(expected, found)| expected == *found);
         Ok(range.end - u32::try_from(run.count()).expect("a piece has fewer than 2³² cells"))
     }
 }
 
-/// The shapes of the parts up to the end, where each has `n_cells` cells. Which of the possible forms a part has is found by trying:
-/// only the right ones meet the end of the piece.
+/// Returns the shapes of the parts up to the end, each with `n_cells` cells. The form of each part is found by trial: only the
+/// right forms consume exactly all bytes.
 pub(super) fn read_parts(reader: Reader, n_cells: usize, ends_in_state: bool) -> Option<Vec<Part>> {
     if reader.0.is_empty() {
         return (!ends_in_state).then(Vec::new);
@@ -150,14 +151,14 @@ pub(super) fn read_parts(reader: Reader, n_cells: usize, ends_in_state: bool) ->
     forms.into_iter().find_map(|(n_ext, has_values)| {
         let mut rest = reader;
         let View::Cells(view) = read_cells(&mut rest, n_ext, has_values)? else { return None };
-        let is_right = view.positions.len() == n_cells && view.positions.is_sorted();
-        let mut parts = read_parts(rest, n_cells, ends_in_state).filter(|_| is_right)?;
+        let matches = view.positions.len() == n_cells && view.positions.is_sorted();
+        let mut parts = read_parts(rest, n_cells, ends_in_state).filter(|_| matches)?;
         parts.insert(0, Part::Cells(view.shape));
         Some(parts)
     })
 }
 
-/// Reads `llama_kv_cache::state_write`. Whatever the bytes say, nothing is taken beyond their end.
+/// Parses `llama_kv_cache::state_write`. Never reads beyond the end, whatever the bytes contain.
 pub(super) fn read_cells<'a>(reader: &mut Reader<'a>, n_ext: usize, has_values: bool) -> Option<View<'a>> {
     let (n_streams, n_cells) = (reader.u32()?, reader.size()?);
     if n_streams != 1 {
@@ -171,7 +172,7 @@ pub(super) fn read_cells<'a>(reader: &mut Reader<'a>, n_ext: usize, has_values: 
     for entry in entries.chunks_exact(12 + n_ext) {
         let mut entry = Reader(entry);
         let position = i32::from_le_bytes(entry.array()?);
-        // The highest one would have no successor.
+        // The maximum would have no successor.
         positions.push(u32::try_from(position).ok().filter(|_| position < i32::MAX)?);
         entry.u32().filter(|&n_owners| n_owners == 1)?;
     }
@@ -202,7 +203,7 @@ pub(super) fn read_cells<'a>(reader: &mut Reader<'a>, n_ext: usize, has_values: 
     Some(View::Cells(CellsView { shape, positions, entries, keys: keys.1, values: values.1 }))
 }
 
-/// Reads `llama_memory_recurrent::state_write` for one sequence, which has one cell, up to the end of the piece.
+/// Parses `llama_memory_recurrent::state_write` for one sequence, which has one cell, up to the end of the bytes.
 pub(super) fn read_state<'a>(reader: &mut Reader<'a>) -> Option<StateView<'a>> {
     let bytes = reader.0;
     let n_cells = reader.u32()?;
@@ -220,7 +221,7 @@ pub(super) fn read_state<'a>(reader: &mut Reader<'a>) -> Option<StateView<'a>> {
     Some(StateView { shape: State { n_layer, rows }, position: u32::try_from(position).ok()?, bytes })
 }
 
-/// The bytes that are still to be read. llama.cpp writes numbers as the machine has them, and it runs on little-endian ones.
+/// The unread bytes. llama.cpp writes numbers in native byte order, which is little-endian.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 

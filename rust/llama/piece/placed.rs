@@ -1,5 +1,5 @@
-//! A piece of a sequence with pictures whose rows and columns are counted (M-RoPE): llama.cpp writes positions, of which there are
-//! fewer than places. So before what llama.cpp wrote stands which places it was saved of, and which pictures come before its end.
+//! Saved states of sequences with images that have two-dimensional positions (M-RoPE): llama.cpp writes positions, of which there
+//! are fewer than tokens. So a header before llama.cpp's bytes records the token range and the images before its end.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,35 +7,35 @@ use std::sync::Arc;
 use crate::llama::piece::parts::Reader;
 use crate::llama::positions::Positions;
 
-/// No piece of llama.cpp's begins so.
+/// llama.cpp's saved states never begin with these bytes.
 const MAGIC: u32 = u32::from_le_bytes(*b"WPOS");
 
-/// Which places a piece holds, and their positions.
+/// Token range of a saved state, and the positions of the tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::llama) struct PiecePositions {
-    /// The places.
+    /// The range of token indices.
     pub(in crate::llama) range: Range<u32>,
-    /// The positions of all places up to the last of them.
+    /// The positions of all tokens up to the end of the range.
     pub(in crate::llama) positions: Positions,
 }
 
 impl PiecePositions {
-    /// What stands before what llama.cpp wrote, and that.
-    pub(in crate::llama) fn write(&self, piece: &[u8]) -> Arc<[u8]> {
+    /// Serializes the header and appends llama.cpp's bytes.
+    pub(in crate::llama) fn write(&self, saved: &[u8]) -> Arc<[u8]> {
         let Self { range, positions } = self;
         let dense = positions.dense();
         let n_dense = u32::try_from(dense.len()).expect("a text has few pictures");
         let numbers = [MAGIC, range.start, range.end, n_dense].into_iter().chain(dense.flatten());
-        let mut bytes = Vec::with_capacity(16 + 12 * n_dense as usize + piece.len());
+        let mut bytes = Vec::with_capacity(16 + 12 * n_dense as usize + saved.len());
         bytes.extend(numbers.flat_map(u32::to_le_bytes));
-        bytes.extend(piece);
+        bytes.extend(saved);
         bytes.into()
     }
 
-    /// The same of a piece that begins so, and what llama.cpp wrote. `None` for every other piece.
+    /// Parses the header, and also returns llama.cpp's bytes. `None` for a saved state without header.
     ///
     /// # Errors
-    /// If it is damaged.
+    /// If the header is damaged.
     pub(in crate::llama) fn read(bytes: &[u8]) -> Result<Option<(Self, &[u8])>, String> {
         let mut reader = Reader(bytes);
         if reader.u32() != Some(MAGIC) {
@@ -44,13 +44,13 @@ impl PiecePositions {
         let damaged = || "what it says of its pictures is damaged".to_owned();
         let mut number = || reader.u32().ok_or_else(damaged);
         let (range, n_dense) = (number()?..number()?, number()?);
-        // What is not there cannot be read, so no number here asks for more memory than the piece has.
+        // The capacity is not reserved: so the count cannot make it allocate more than the bytes present.
         let mut dense = Vec::new();
         for _ in 0..n_dense {
             dense.push([number()?, number()?, number()?]);
         }
         let positions = Positions::with_dense(dense.into_iter()).ok_or_else(damaged)?;
-        if range.is_empty() || range.end > i32::MAX.unsigned_abs() || positions.of_first(range.end) != positions {
+        if range.is_empty() || range.end > i32::MAX.unsigned_abs() || positions.prefix(range.end) != positions {
             return Err(damaged());
         }
         if positions.cuts(range.start) || positions.cuts(range.end) {
@@ -59,12 +59,12 @@ impl PiecePositions {
         Ok(Some((Self { range, positions }, reader.0)))
     }
 
-    /// The positions of its places, in order.
-    pub(in crate::llama) fn in_order(&self) -> impl Iterator<Item = u32> {
-        self.range.clone().map(|place| self.positions.at(place))
+    /// Returns the positions of the tokens of the range, in order.
+    pub(in crate::llama) fn iter(&self) -> impl Iterator<Item = u32> {
+        self.range.clone().map(|index| self.positions.at(index))
     }
 
-    /// The positions of the cells of the places of `range`, which cuts no picture.
+    /// Returns the positions of the token indices `range`, which must not cut an image.
     pub(in crate::llama) fn positions_of(&self, range: &Range<u32>) -> Range<u32> {
         self.positions.at(range.start)..self.positions.at(range.end)
     }
@@ -74,7 +74,7 @@ impl PiecePositions {
 mod tests {
     use super::*;
 
-    fn placed() -> PiecePositions {
+    fn example() -> PiecePositions {
         PiecePositions {
             range: 8..40,
             positions: Positions::with_dense([[10, 12, 4], [30, 6, 3]].into_iter()).expect("two pictures"),
@@ -82,22 +82,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_other_pieces_are_not() {
-        let bytes = placed().write(&[7; 20]);
-        assert_eq!(PiecePositions::read(&bytes), Ok(Some((placed(), &[7; 20][..]))));
+    fn headers_round_trip_and_states_without_one_are_recognized() {
+        let bytes = example().write(&[7; 20]);
+        assert_eq!(PiecePositions::read(&bytes), Ok(Some((example(), &[7; 20][..]))));
         assert_eq!(PiecePositions::read(&[7; 20]), Ok(None));
-        assert_eq!(placed().in_order().take(5).collect::<Vec<_>>(), [8, 9, 10, 10, 10]);
-        assert_eq!([placed().positions_of(&(8..22)), placed().positions_of(&(22..40))], [8..14, 14..29]);
+        assert_eq!(example().iter().take(5).collect::<Vec<_>>(), [8, 9, 10, 10, 10]);
+        assert_eq!([example().positions_of(&(8..22)), example().positions_of(&(22..40))], [8..14, 14..29]);
     }
 
     #[test]
-    fn what_is_damaged_is_refused() {
-        let bytes = placed().write(&[]);
+    fn damaged_headers_are_rejected() {
+        let bytes = example().write(&[]);
         for n_kept in 4..bytes.len() {
             assert!(PiecePositions::read(&bytes[..n_kept]).is_err(), "{n_kept} bytes");
         }
         for range in [8..20, 11..40, 8..8, 8..30, 8..u32::MAX] {
-            let other = PiecePositions { range, ..placed() };
+            let other = PiecePositions { range, ..example() };
             assert!(PiecePositions::read(&other.write(&[])).is_err(), "{other:?}");
         }
         let mut endless = bytes.to_vec();

@@ -1,12 +1,12 @@
-//! A piece written anew: its cells in order of position, its V in rows or in columns.
+//! Serializes a saved state: cells sorted by position, V in rows or in columns.
 
 use crate::llama::piece::parts::{CellsView, Tensor};
 
 impl CellsView<'_> {
-    /// Appends the part as llama.cpp would write it if its cells lay in order of position, and V in columns or not.
+    /// Appends the part in llama.cpp's format, with cells sorted by position, and V in columns or in rows.
     ///
     /// # Errors
-    /// If V cannot lie so.
+    /// If V cannot be stored in columns.
     pub(super) fn write(&self, in_columns: bool, out: &mut Vec<u8>) -> Result<(), String> {
         let mut order: Vec<usize> = (0..self.positions.len()).collect();
         order.sort_by_key(|&cell| self.positions[cell]);
@@ -47,8 +47,9 @@ impl CellsView<'_> {
         let element = tensor.element().ok_or("a quantised V lies in rows only")?;
         let n_columns = row / element;
         let put_number = |out: &mut Vec<u8>, cell: usize, column: usize| {
-            let at = if self.shape.in_columns { (column * order.len() + cell) * element } else { cell * row + column * element };
-            out.extend(&bytes[at..at + element]);
+            let start =
+                if self.shape.in_columns { (column * order.len() + cell) * element } else { cell * row + column * element };
+            out.extend(&bytes[start..start + element]);
         };
         if in_columns {
             put(out, &[element, n_columns]);
@@ -78,7 +79,7 @@ fn put_format(out: &mut Vec<u8>, tensor: Tensor) {
     out.extend(tensor.format.to_le_bytes());
 }
 
-/// Appends the rows of `n_bytes` in this order.
+/// Appends the rows of `n_bytes` each, in this order.
 fn put_rows(out: &mut Vec<u8>, bytes: &[u8], n_bytes: usize, order: &[usize]) {
     for &cell in order {
         out.extend(&bytes[cell * n_bytes..][..n_bytes]);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::request::{Dry, SamplerKind, SamplingParams, Token};
 use crate::sampling::rng::Mt19937;
 
-/// A seeded source of them.
+/// A seeded random source of cases.
 pub(super) struct Cases(pub(super) Mt19937);
 
 /// Calls `check` `n` times with one source.
@@ -29,7 +29,7 @@ impl Cases {
     }
 
     pub(super) fn seed(&mut self) -> u32 {
-        // llama.cpp takes the greatest for "any".
+        // llama.cpp interprets the greatest seed as "any".
         self.0.next_u32() >> 1
     }
 
@@ -37,23 +37,23 @@ impl Cases {
         Token::try_from(self.below(n_vocab)).unwrap()
     }
 
-    /// A token that may be banned: three are spared, since llama.cpp draws nonsense where nothing is possible.
+    /// Returns a token that may be banned: three are never banned, since llama.cpp's result is meaningless if no token is possible.
     pub(super) fn bannable(&mut self, n_vocab: usize) -> Token {
         self.token(n_vocab - 3)
     }
 
-    /// 8 to `most` different logits, normally distributed, flat or peaked. They are multiples of 2⁻¹², so that no division makes
-    /// two of them one.
+    /// Returns 8 to `max_len` different logits, normally distributed, flat or peaked. They are multiples of 2⁻¹², so that no
+    /// division makes two of them equal.
     #[expect(clippy::cast_possible_truncation, reason = "logits are single precision")]
-    pub(super) fn row(&mut self, most: usize) -> Vec<f32> {
-        let n_vocab = self.one_of(&[8, 50, 600, 1_500, 5_000]).min(8 + self.below(most - 7));
+    pub(super) fn row(&mut self, max_len: usize) -> Vec<f32> {
+        let n_vocab = self.one_of(&[8, 50, 600, 1_500, 5_000]).min(8 + self.below(max_len - 7));
         let spread = self.one_of(&[0.5, 2.0, 6.0]);
         let mut seen = HashSet::new();
         let mut row = Vec::with_capacity(n_vocab);
         while row.len() < n_vocab {
             let radius = (-2.0 * (1.0 - self.0.uniform()).ln()).sqrt();
             let normal = radius * (std::f64::consts::TAU * self.0.uniform()).cos();
-            // Adding 0 makes one number of 0 and −0.
+            // Adding 0 maps −0 to 0.
             let logit = ((spread * normal * 4_096.0).round() / 4_096.0) as f32 + 0.0;
             if seen.insert(logit.to_bits()) {
                 row.push(logit);
@@ -62,7 +62,7 @@ impl Cases {
         row
     }
 
-    /// What was said before, with repetitions.
+    /// Returns previous tokens, with repetitions.
     pub(super) fn history(&mut self, n_vocab: usize) -> Vec<Token> {
         let n_distinct = 1 + self.below(n_vocab);
         let n = self.below(400);
@@ -83,7 +83,7 @@ impl Cases {
         if self.below(4) == 0 { f32::NEG_INFINITY } else { self.between(-5.0, 5.0) }
     }
 
-    /// Parameters of which about a third are neutral; the chain is llama-server's.
+    /// Returns parameters, about a third of them neutral, for llama-server's chain.
     pub(super) fn params(&mut self, n_vocab: usize) -> SamplingParams {
         let n_bias = self.one_of(&[0, 0, 1, 20]);
         SamplingParams {
@@ -125,7 +125,7 @@ impl Cases {
         }
     }
 
-    /// Up to nine steps in any order, some of them more than once.
+    /// Returns up to nine steps in any order, possibly repeated.
     pub(super) fn kinds(&mut self) -> Vec<SamplerKind> {
         let n = self.below(10);
         let all: Vec<SamplerKind> =
@@ -133,9 +133,9 @@ impl Cases {
         (0..n).map(|_| self.one_of(&all)).collect()
     }
 
-    /// The same parameters, without what masks tokens before some of the steps. Typical-p: llama.cpp's entropy is no number then,
-    /// nor where tokens are next to impossible. Infill: it leaves masked ends, and that there is more than one token lets the
-    /// adaptive draw take a number.
+    /// Returns the parameters without settings that mask tokens before some of the steps. Typical-p: llama.cpp's entropy is then
+    /// NaN, as it is with nearly impossible tokens. Infill leaves masked end tokens, and their number affects the adaptive
+    /// draw.
     pub(super) fn without_masks(&mut self, mut params: SamplingParams) -> SamplingParams {
         if params.samplers.contains(&SamplerKind::Infill) {
             (params.top_n_sigma, params.ignore_eos) = (-1.0, false);

@@ -1,24 +1,24 @@
-//! Whole chains, with the draw.
+//! Compares whole chains, including the draw.
 
 use super::cases::{Cases, for_cases};
 use super::theirs::LlamaSampler;
-use super::{N_CTX, demo_lexicon};
+use super::{N_CTX, demo_token_strings};
 use crate::request::{Mirostat, SamplerKind, SamplingParams};
 use crate::sampling::Sampler;
 
-/// Draws `n_tokens` one after the other with our chain and llama.cpp's, from rotations of one row, so that penalties meet other
+/// Draws `n_tokens` in sequence with our chain and llama.cpp's, from rotations of one row, so that penalties apply to different
 /// logits.
 fn check(cases: &mut Cases, mut row: Vec<f32>, params: &SamplingParams, n_tokens: usize) {
-    let (lexicon, seed) = (demo_lexicon(), cases.seed());
-    let mut ours = Sampler::new(params, seed, &lexicon, N_CTX);
-    let theirs = LlamaSampler::server_chain(row.len(), params, seed, lexicon.end_tokens());
+    let (token_strings, seed) = (demo_token_strings(), cases.seed());
+    let mut ours = Sampler::new(params, seed, &token_strings, N_CTX);
+    let theirs = LlamaSampler::server_chain(row.len(), params, seed, token_strings.end_tokens());
     let history = cases.history(row.len());
     ours.accept_prompt(history.as_slice());
     theirs.accept_all(&history);
     for i in 0..n_tokens {
         let drawn = ours.sample(&row);
         assert_eq!(Some(drawn), theirs.apply(&row).selected, "draw {i}, seed {seed}, {} pieces, {params:?}", row.len());
-        // As where a grammar refuses the token: another one is drawn, and only that one is accepted.
+        // Simulates a grammar that rejects the token: another one is drawn, and only that one is accepted.
         let is_refused = cases.below(10) == 0;
         let drawn = if is_refused { ours.sample(&row) } else { drawn };
         if is_refused {
@@ -31,7 +31,7 @@ fn check(cases: &mut Cases, mut row: Vec<f32>, params: &SamplingParams, n_tokens
 }
 
 #[test]
-fn successive_draws_are_llama_cpps() {
+fn successive_draws_match_llama_cpp() {
     for_cases(50, 30, |cases| {
         let row = cases.row(5_000);
         let params = SamplingParams {
@@ -44,7 +44,7 @@ fn successive_draws_are_llama_cpps() {
 }
 
 #[test]
-fn the_sampler_draws_what_llama_servers_chain_draws() {
+fn the_sampler_matches_llama_servers_chain() {
     for_cases(300, 31, |cases| {
         let row = cases.row(1_000);
         let neutral = SamplingParams::default();
@@ -61,17 +61,17 @@ fn the_sampler_draws_what_llama_servers_chain_draws() {
 }
 
 #[test]
-fn of_what_a_grammar_leaves_it_draws_what_llama_servers_chain_draws() {
+fn the_sampler_matches_llama_servers_chain_under_a_grammar() {
     for_cases(300, 37, |cases| {
         let mut row = cases.row(1_000);
-        let n_left = cases.one_of(&[1, 2, 5, 30, 100]);
-        while row.iter().filter(|logit| logit.is_finite()).count() > n_left {
-            let at = cases.below(row.len());
-            row[at] = f32::NEG_INFINITY;
+        let n_allowed = cases.one_of(&[1, 2, 5, 30, 100]);
+        while row.iter().filter(|logit| logit.is_finite()).count() > n_allowed {
+            let index = cases.below(row.len());
+            row[index] = f32::NEG_INFINITY;
         }
         let mut params = cases.params(row.len());
         params.logit_bias.retain(|(_, bias)| bias.is_finite());
-        // An infinite temperature, or a penalty that leaves nothing possible, leaves llama.cpp no numbers.
+        // An infinite temperature, or a penalty that makes every token impossible, makes llama.cpp's logits NaN.
         params.dry.base = params.dry.base.min(1.0);
         let dynatemp_exponent = params.dynatemp_exponent.max(0.0);
         let params = SamplingParams { typical_p: 1.0, ignore_eos: false, dynatemp_exponent, ..params };
@@ -80,7 +80,7 @@ fn of_what_a_grammar_leaves_it_draws_what_llama_servers_chain_draws() {
 }
 
 #[test]
-fn any_chain_draws_what_llama_cpps_draws() {
+fn any_chain_matches_llama_cpp() {
     for_cases(1_000, 32, |cases| {
         let row = cases.row(100);
         let params = SamplingParams { samplers: cases.kinds(), ..cases.params(row.len()) };
@@ -90,11 +90,11 @@ fn any_chain_draws_what_llama_cpps_draws() {
 }
 
 #[test]
-fn mirostat_draws_what_llama_cpps_draws() {
+fn mirostat_matches_llama_cpp() {
     for version in [Mirostat::V1, Mirostat::V2] {
         for_cases(200, 33, |cases| {
             let row = cases.row(2_000);
-            // Where most tokens are banned, llama.cpp's first version counts those that are not possible.
+            // llama.cpp's first version counts impossible tokens if most tokens are banned.
             let params =
                 SamplingParams { mirostat: version, logit_bias: Vec::new(), ignore_eos: false, ..cases.params(row.len()) };
             check(cases, row, &params, 200);
@@ -103,7 +103,7 @@ fn mirostat_draws_what_llama_cpps_draws() {
 }
 
 #[test]
-fn the_adaptive_draw_is_llama_cpps() {
+fn the_adaptive_draw_matches_llama_cpp() {
     for_cases(200, 34, |cases| {
         let row = cases.row(500);
         let samplers = cases.one_of::<&[SamplerKind]>(&[
@@ -117,7 +117,7 @@ fn the_adaptive_draw_is_llama_cpps() {
 }
 
 #[test]
-fn without_temperature_the_sampler_takes_what_llama_cpp_takes() {
+fn greedy_sampling_matches_llama_cpp() {
     for_cases(1_000, 35, |cases| {
         let row = cases.row(100);
         let temperature = cases.one_of(&[0.0, -1.0]);
@@ -132,18 +132,18 @@ fn without_temperature_the_sampler_takes_what_llama_cpp_takes() {
 }
 
 #[test]
-fn penalties_and_no_temperature_take_the_likeliest() {
+fn greedy_sampling_takes_the_likeliest_token_after_penalties() {
     for_cases(300, 36, |cases| {
         let row = cases.row(500);
         let params = SamplingParams { temperature: 0.0, dynatemp_range: 0.0, ..cases.params(row.len()) };
         let samplers = vec![SamplerKind::Penalties, SamplerKind::Dry, SamplerKind::TopK, SamplerKind::Temperature];
         let params = SamplingParams { samplers, ..params };
-        let lexicon = demo_lexicon();
+        let token_strings = demo_token_strings();
         let history = cases.history(row.len());
-        let mut ours = Sampler::new(&params, 1, &lexicon, N_CTX);
+        let mut ours = Sampler::new(&params, 1, &token_strings, N_CTX);
         ours.accept_prompt(history.as_slice());
         let theirs =
-            LlamaSampler::steps(&[SamplerKind::Penalties, SamplerKind::Dry], row.len(), &params, 1, lexicon.end_tokens());
+            LlamaSampler::steps(&[SamplerKind::Penalties, SamplerKind::Dry], row.len(), &params, 1, token_strings.end_tokens());
         theirs.accept_all(&history);
         let penalised = theirs.apply(&row).list;
         let mut expected = row.clone();

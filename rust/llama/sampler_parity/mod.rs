@@ -1,6 +1,6 @@
-//! Our sampling steps held to llama.cpp's samplers of the same names, on random rows and on a model's.
+//! Compares our sampling steps with llama.cpp's samplers of the same names, on random rows and on a model's.
 //!
-//! The rows hold no two equal logits among the possible tokens: llama.cpp leaves the order of equals to the C++ library's sort.
+//! The possible tokens of a row have different logits: llama.cpp leaves the order of equal ones to the C++ library's sort.
 
 mod cases;
 mod chains;
@@ -13,10 +13,10 @@ use crate::llama::tests::demo;
 use crate::llama::token_strings::token_strings;
 use crate::sampling::TokenStrings;
 
-/// What a window of −1 stands for.
+/// Context length, which a penalty window of −1 covers.
 const N_CTX: u32 = 256;
 
 /// The demo model's vocabulary. The rows are no longer than it.
-fn demo_lexicon() -> TokenStrings {
+fn demo_token_strings() -> TokenStrings {
     token_strings(&demo())
 }

@@ -1,21 +1,21 @@
-//! The steps that look at what was said.
+//! Compares the steps that depend on previous tokens.
 
 use super::cases::for_cases;
 use super::theirs::LlamaSampler;
-use super::{N_CTX, demo_lexicon};
+use super::{N_CTX, demo_token_strings};
 use crate::request::{SamplerKind, SamplingParams};
 use crate::sampling::candidates::Candidates;
 use crate::sampling::chain::Chain;
 
-/// Holds the penalised row, and its best tokens penalised, to llama.cpp's after the same history.
+/// Compares the penalized row, and its best tokens after penalties, with llama.cpp's after the same history.
 fn check_kinds(kinds: &[SamplerKind], n_cases: usize, seed: u32) {
-    let lexicon = demo_lexicon();
+    let token_strings = demo_token_strings();
     for_cases(n_cases, seed, |cases| {
         let row = cases.row(2_000);
         let params = cases.params(row.len());
         let history = cases.history(row.len());
-        let mut ours = Chain::new(kinds, &params, 1, &lexicon, N_CTX);
-        let theirs = LlamaSampler::steps(kinds, row.len(), &params, 1, lexicon.end_tokens());
+        let mut ours = Chain::new(kinds, &params, 1, &token_strings, N_CTX);
+        let theirs = LlamaSampler::steps(kinds, row.len(), &params, 1, token_strings.end_tokens());
         let n_prompt = cases.below(history.len() + 1);
         ours.accept_prompt(&history[..n_prompt].into());
         for &token in &history[n_prompt..] {
@@ -32,28 +32,28 @@ fn check_kinds(kinds: &[SamplerKind], n_cases: usize, seed: u32) {
 }
 
 #[test]
-fn penalties_change_what_llama_cpp_changes() {
+fn penalties_match_llama_cpp() {
     check_kinds(&[SamplerKind::Penalties], 1_000, 20);
     check_kinds(&[SamplerKind::TopK, SamplerKind::Penalties], 500, 21);
 }
 
 #[test]
-fn dry_changes_what_llama_cpp_changes() {
+fn dry_matches_llama_cpp() {
     check_kinds(&[SamplerKind::Dry], 1_500, 22);
     check_kinds(&[SamplerKind::TopK, SamplerKind::Dry], 500, 23);
 }
 
 #[test]
-fn both_together_and_twice_change_what_llama_cpp_changes() {
+fn combined_and_repeated_penalties_match_llama_cpp() {
     check_kinds(&[SamplerKind::Penalties, SamplerKind::Dry, SamplerKind::Penalties], 500, 24);
     check_kinds(&[SamplerKind::Dry, SamplerKind::Temperature, SamplerKind::Penalties, SamplerKind::Dry], 500, 25);
 }
 
-/// By definition: what llama.cpp did until it dropped the fields.
+/// Tests the definition: the behaviour of llama.cpp until it dropped the fields.
 #[test]
-fn newlines_are_spared_and_the_penalties_prompt_is_another() {
-    let lexicon = demo_lexicon();
-    let newline = lexicon.newline().expect("the demo model has one");
+fn newlines_can_be_exempt_and_penalties_can_use_another_prompt() {
+    let token_strings = demo_token_strings();
+    let newline = token_strings.newline().expect("the demo model has one");
     for_cases(1_000, 26, |cases| {
         let row = cases.row(2_000);
         let mut params = cases.params(row.len());
@@ -63,9 +63,9 @@ fn newlines_are_spared_and_the_penalties_prompt_is_another() {
         params.penalty_prompt.clone_from(&penalty_prompt);
         params.samplers = vec![SamplerKind::Penalties];
         let kinds = [SamplerKind::Penalties];
-        let mut ours = Chain::new(&kinds, &params, 1, &lexicon, N_CTX);
+        let mut ours = Chain::new(&kinds, &params, 1, &token_strings, N_CTX);
         let plain = SamplingParams { penalize_nl: true, penalty_prompt: None, ..params.clone() };
-        let theirs = LlamaSampler::steps(&kinds, row.len(), &plain, 1, lexicon.end_tokens());
+        let theirs = LlamaSampler::steps(&kinds, row.len(), &plain, 1, token_strings.end_tokens());
         ours.accept_prompt(&prompt.as_slice().into());
         for &token in &answer {
             ours.accept(token);
@@ -74,11 +74,11 @@ fn newlines_are_spared_and_the_penalties_prompt_is_another() {
         theirs.accept_all(&answer);
         let mut candidates = Candidates::default();
         ours.apply(&row, &mut candidates);
-        let biased = LlamaSampler::steps(&[], row.len(), &plain, 1, lexicon.end_tokens()).apply(&row).list;
+        let biased = LlamaSampler::steps(&[], row.len(), &plain, 1, token_strings.end_tokens()).apply(&row).list;
         let mut expected = theirs.apply(&row).list;
         if !params.penalize_nl {
-            let spared = biased.iter().find(|(token, _)| *token == newline);
-            expected.iter_mut().filter(|(token, _)| *token == newline).for_each(|(_, logit)| *logit = spared.unwrap().1);
+            let unpenalized = biased.iter().find(|(token, _)| *token == newline);
+            expected.iter_mut().filter(|(token, _)| *token == newline).for_each(|(_, logit)| *logit = unpenalized.unwrap().1);
         }
         let list: Vec<_> = candidates.list.iter().map(|candidate| (candidate.token, candidate.logit)).collect();
         assert_eq!(list, expected, "{params:?}");

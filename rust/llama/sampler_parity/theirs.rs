@@ -1,4 +1,4 @@
-//! llama.cpp's samplers.
+//! Wraps llama.cpp's samplers.
 
 use std::ffi::CString;
 
@@ -8,23 +8,23 @@ use super::N_CTX;
 use crate::llama::tests::demo;
 use crate::request::{Mirostat, SamplerKind, SamplingParams, Token};
 
-/// A sampler of llama.cpp's, or a chain of them.
+/// A sampler of llama.cpp, or a chain of them.
 pub(super) struct LlamaSampler(*mut sys::llama_sampler);
 
 impl Drop for LlamaSampler {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from an init function and is owned by this value alone; a chain frees what was added to it.
+        // SAFETY: the pointer came from an init function and is owned by this value alone; a chain frees its steps.
         unsafe { sys::llama_sampler_free(self.0) }
     }
 }
 
 /// llama.cpp's list of candidates after a step.
 pub(super) struct Applied {
-    /// Without the impossible ones.
+    /// The possible candidates.
     pub(super) list: Vec<(Token, f32)>,
-    /// With them.
+    /// Number of candidates, including impossible ones.
     pub(super) n_all: usize,
-    /// The token that the step selected, where it selects one.
+    /// The selected token, if the step selects one.
     pub(super) selected: Option<Token>,
 }
 
@@ -48,7 +48,7 @@ impl LlamaSampler {
         let texts: Vec<CString> = dry.sequence_breakers.iter().map(|text| CString::new(text.as_str()).unwrap()).collect();
         let mut pointers: Vec<_> = texts.iter().map(|text| text.as_ptr()).collect();
         let last_n = window(dry.penalty_last_n);
-        // SAFETY: the model is alive, the texts end in NUL, and the function copies what it needs of them.
+        // SAFETY: the model is alive, the texts are NUL-terminated, and the function copies them.
         Self(unsafe {
             sys::llama_sampler_init_dry(
                 demo().vocab(),
@@ -62,7 +62,7 @@ impl LlamaSampler {
         })
     }
 
-    /// What llama-server adds for this name; `None` for what it does not know or puts in the draw's place.
+    /// Returns the sampler that llama-server creates for this name; `None` if it has none, or replaces the draw by it.
     fn step(kind: SamplerKind, n_vocab: i32, params: &SamplingParams, seed: u32) -> Option<Self> {
         let p = params;
         let min_keep = params.min_keep as usize;
@@ -90,26 +90,25 @@ impl LlamaSampler {
         Some(Self(step))
     }
 
-    /// These steps one after the other.
     fn chain(steps: impl IntoIterator<Item = Self>) -> Self {
         // SAFETY: the parameters are llama.cpp's own defaults.
         let chain = Self(unsafe { sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params()) });
         for step in steps {
-            // SAFETY: both pointers are live; the chain takes the step over, so the step must not free it.
+            // SAFETY: both pointers are live; the chain takes ownership of the step, so it must not be freed here.
             unsafe { sys::llama_sampler_chain_add(chain.0, step.0) };
             std::mem::forget(step);
         }
         chain
     }
 
-    /// The biases and the steps of these kinds, without a draw.
+    /// Returns the biases and the steps of these kinds, without a draw.
     pub(super) fn steps(kinds: &[SamplerKind], n_vocab: usize, params: &SamplingParams, seed: u32, end_tokens: &[Token]) -> Self {
         let n_vocab = i32::try_from(n_vocab).unwrap();
         let steps = kinds.iter().filter_map(|&kind| Self::step(kind, n_vocab, params, seed));
         Self::chain([Self::logit_bias(n_vocab, params, end_tokens)].into_iter().chain(steps))
     }
 
-    /// All that llama-server makes of the parameters.
+    /// Returns llama-server's whole chain for the parameters.
     pub(super) fn server_chain(n_vocab: usize, params: &SamplingParams, seed: u32, end_tokens: &[Token]) -> Self {
         let (tau, eta) = (params.mirostat_tau, params.mirostat_eta);
         let number = i32::try_from(n_vocab).unwrap();
@@ -147,15 +146,15 @@ impl LlamaSampler {
         let mut array = sys::llama_token_data_array { data: data.as_mut_ptr(), size: data.len(), selected: -1, sorted: false };
         // SAFETY: the array describes `data`, which outlives the call.
         unsafe { sys::llama_sampler_apply(self.0, &raw mut array) };
-        // SAFETY: samplers leave a part of `data`, which may begin later than it does.
-        let left = unsafe { std::slice::from_raw_parts(array.data, array.size) };
-        let selected = usize::try_from(array.selected).ok().map(|at| left[at].id);
-        let possible = left.iter().filter(|data| data.logit > f32::NEG_INFINITY);
-        Applied { list: possible.map(|data| (data.id, data.logit)).collect(), n_all: left.len(), selected }
+        // SAFETY: the remaining candidates are a part of `data`, which may start later than it does.
+        let remaining = unsafe { std::slice::from_raw_parts(array.data, array.size) };
+        let selected = usize::try_from(array.selected).ok().map(|index| remaining[index].id);
+        let possible = remaining.iter().filter(|data| data.logit > f32::NEG_INFINITY);
+        Applied { list: possible.map(|data| (data.id, data.logit)).collect(), n_all: remaining.len(), selected }
     }
 }
 
-/// What llama-server makes of −1.
+/// Returns the window that llama-server uses, where negative means the context length.
 fn window(last_n: i32) -> i32 {
     if last_n < 0 { i32::try_from(N_CTX).unwrap() } else { last_n }
 }

@@ -1,4 +1,4 @@
-//! Adapters on the demo model: numbers as llama.cpp's, and files that it would end the process for.
+//! Tests adapters on the demo model: results as llama.cpp's, and files for which it would end the process.
 
 use std::path::{Path, PathBuf};
 use std::{fs, process};
@@ -17,12 +17,12 @@ use crate::llama::batch::rows_of;
 use crate::llama::{LlamaRunner, Model, PrefixFiles};
 use crate::request::{AdapterScale, SavedPiece, SavedPrefix, Token};
 
-/// As for logits of one text in two shapes of batch; what an adapter here changes is ten times as much.
+/// Tolerance of logits of one text in two batch shapes; the adapters here change them by ten times as much.
 const TOLERANCE: f32 = 0.25;
 
 const N_EMBD: usize = 192;
 
-/// What a toy adapter says and changes.
+/// Metadata and tensors of a toy adapter.
 struct Toy {
     header: Header,
     seed: u64,
@@ -38,7 +38,7 @@ impl Toy {
         Self { header, seed: 1 }
     }
 
-    /// A change of rank 4 of a matrix with so many rows and columns.
+    /// Adds a change of rank 4 of a matrix of this size.
     fn change(mut self, name: &str, n_in: usize, n_out: usize) -> Self {
         self = self.half(&format!("{name}.lora_a"), &[n_in, 4]);
         self.half(&format!("{name}.lora_b"), &[4, n_out])
@@ -65,7 +65,7 @@ impl Toy {
     }
 }
 
-/// Changes queries, values and what leaves the first layers.
+/// Changes queries, values and outputs of the first layers.
 fn toy(seed: u64) -> Toy {
     let toy = (0..3).fold(Toy::new("llama"), |toy, layer| {
         toy.change(&format!("blk.{layer}.attn_q.weight"), N_EMBD, N_EMBD)
@@ -110,7 +110,7 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// The logits after a prompt and after each of `n` greedy tokens.
+/// Returns the logits after a prompt and after each of `n` greedy tokens.
 fn ours(runner: &mut LlamaRunner, id: u16, tokens: &[Token], adapters: &[AdapterScale], n: usize) -> Vec<Vec<f32>> {
     let mut rows = vec![decode(runner, id, 0, tokens, adapters)];
     for i in 0..n {
@@ -121,7 +121,7 @@ fn ours(runner: &mut LlamaRunner, id: u16, tokens: &[Token], adapters: &[Adapter
     rows
 }
 
-/// A context of llama.cpp's with its own kernels, made as `change` says. Whoever asked for it frees it, before the model.
+/// Creates a bare llama.cpp context with its own kernels and the parameters set by `change`. The caller frees it, before the model.
 unsafe fn bare(model: &Model, change: impl FnOnce(&mut sys::llama_context_params)) -> *mut sys::llama_context {
     // SAFETY: plain data.
     let mut params = unsafe { sys::llama_context_default_params() };
@@ -134,10 +134,10 @@ unsafe fn bare(model: &Model, change: impl FnOnce(&mut sys::llama_context_params
     context
 }
 
-/// The adapter in a file, which `model` frees.
+/// Loads the adapter in a file, which `model` frees.
 unsafe fn adapter_of(model: &Model, path: &Path) -> *mut sys::llama_adapter_lora {
     let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
-    // SAFETY: the model is alive, and the name ends with a NUL.
+    // SAFETY: the model is alive, and the name is NUL-terminated.
     let adapter = unsafe { sys::llama_adapter_lora_init(model.as_ptr(), name.as_ptr()) };
     assert!(!adapter.is_null());
     adapter
@@ -145,28 +145,28 @@ unsafe fn adapter_of(model: &Model, path: &Path) -> *mut sys::llama_adapter_lora
 
 type FileScale<'a> = (&'a Path, f32);
 
-/// The same of a bare context of llama.cpp's with its own kernels, where the files at `adapters` are set plainly.
+/// Does the same in a bare llama.cpp context with its own kernels, where the files at `adapters` are set directly.
 fn theirs(tokens: &[Token], adapters: &[FileScale], n: usize) -> Vec<Vec<f32>> {
     theirs_from(0, tokens, adapters, n)
 }
 
-/// The same, where they are set once the first `place` tokens are computed.
-fn theirs_from(place: usize, tokens: &[Token], adapters: &[FileScale], n: usize) -> Vec<Vec<f32>> {
+/// Does the same, but sets the adapters after the first `n_before` tokens.
+fn theirs_from(n_before: usize, tokens: &[Token], adapters: &[FileScale], n: usize) -> Vec<Vec<f32>> {
     let model = load(&demo_path()).expect("the demo model loads");
     let n_vocab = model.n_vocab();
-    // SAFETY: the model outlives the context, which is freed here; each batch has as many tokens as it says.
+    // SAFETY: the model outlives the context, which is freed here; each batch has as many tokens as it states.
     unsafe {
         let context = bare(&model, |_| ());
         let mut raws: Vec<_> = adapters.iter().map(|(file, _)| adapter_of(&model, file)).collect();
         let mut scales: Vec<f32> = adapters.iter().map(|(_, scale)| *scale).collect();
-        let mut before = tokens[..place].to_vec();
-        if place > 0 {
-            let batch = sys::llama_batch_get_one(before.as_mut_ptr(), i32::try_from(place).expect("small"));
+        let mut before = tokens[..n_before].to_vec();
+        if n_before > 0 {
+            let batch = sys::llama_batch_get_one(before.as_mut_ptr(), i32::try_from(n_before).expect("small"));
             assert_eq!(sys::llama_decode(context, batch), 0);
         }
         sys::llama_set_adapters_lora(context, raws.as_mut_ptr(), raws.len(), scales.as_mut_ptr());
         let mut rows: Vec<Vec<f32>> = Vec::new();
-        let mut next = tokens[place..].to_vec();
+        let mut next = tokens[n_before..].to_vec();
         for _ in 0..=n {
             let batch = sys::llama_batch_get_one(next.as_mut_ptr(), i32::try_from(next.len()).expect("small"));
             assert_eq!(sys::llama_decode(context, batch), 0);
@@ -180,12 +180,12 @@ fn theirs_from(place: usize, tokens: &[Token], adapters: &[FileScale], n: usize)
 }
 
 #[test]
-fn logits_and_greedy_texts_are_those_of_llama_cpp_with_the_adapters_set_plainly() {
+fn logits_and_greedy_texts_match_llama_cpp_with_the_same_adapters() {
     let (model, [one, two]) = adapted();
     let mut runner = start(&model);
     let tokens = prompt(60);
     let base = theirs(&tokens, &[], 16);
-    // One after the other in one pool, so that what is set before shows where it is not taken off again.
+    // All cases use one context in sequence, so that adapters that are not removed would show.
     let sets: [(&[AdapterScale], &[FileScale]); 4] = [
         (&[(0, 1.0)], &[(&one, 1.0)]),
         (&[], &[]),
@@ -205,7 +205,7 @@ fn logits_and_greedy_texts_are_those_of_llama_cpp_with_the_adapters_set_plainly(
 }
 
 #[test]
-fn an_activated_adapter_says_its_invocation_and_numbers_are_those_of_a_context_that_switches_there() {
+fn an_activated_adapter_matches_a_context_that_switches_at_its_invocation() {
     let mut toy = toy(1);
     toy.header.u32s("adapter.alora.invocation_tokens", [5, 6].into_iter());
     let path = toy.write("activated");
@@ -214,9 +214,9 @@ fn an_activated_adapter_says_its_invocation_and_numbers_are_those_of_a_context_t
     assert_eq!((runner.invocation(0), &model.adapters()[0].invocation[..]), (&[5, 6][..], &[5, 6][..]));
 
     let tokens = prompt(60);
-    let place = 37;
+    let invoked_at = 37;
     decode(&mut runner, 0, 0, &tokens[..37], &[]);
-    let mut found = vec![decode(&mut runner, 0, place, &tokens[37..], &[(0, 1.0)])];
+    let mut found = vec![decode(&mut runner, 0, invoked_at, &tokens[37..], &[(0, 1.0)])];
     for position in 60..76 {
         let next = most_likely(found.last().expect("there is one"));
         found.push(decode(&mut runner, 0, position, &[next], &[(0, 1.0)]));
@@ -232,19 +232,19 @@ fn an_activated_adapter_says_its_invocation_and_numbers_are_those_of_a_context_t
     fs::remove_file(path).expect("it was just written");
 }
 
-/// A scale by which vectors change more than by rounding.
+/// A scale that changes embeddings by more than rounding does.
 const STRONG: f32 = 4.0;
 
-/// The rows of a text's tokens of a bare context of llama.cpp's, where the adapter at `path` is set once the first `place` tokens are
-/// computed.
-fn their_rows(tokens: &[Token], path: &Path, place: usize) -> Vec<Vec<f32>> {
+/// Returns the rows of a text's tokens from a bare llama.cpp context, where the adapter at `path` is set after the first `place`
+/// tokens.
+fn their_rows(tokens: &[Token], path: &Path, n_before: usize) -> Vec<Vec<f32>> {
     let model = load(&demo_path()).expect("the demo model loads");
-    // SAFETY: the model outlives the context, which is freed here; each batch has as many tokens as it says.
+    // SAFETY: the model outlives the context, which is freed here; each batch has as many tokens as it states.
     unsafe {
         let context = bare(&model, |params| (params.embeddings, params.pooling_type) = (true, sys::LLAMA_POOLING_TYPE_NONE));
         let mut adapter = adapter_of(&model, path);
         let mut rows = Vec::new();
-        let parts = [(tokens[..place].to_vec(), 0.0), (tokens[place..].to_vec(), STRONG)];
+        let parts = [(tokens[..n_before].to_vec(), 0.0), (tokens[n_before..].to_vec(), STRONG)];
         for (mut part, mut scale) in parts.into_iter().filter(|(part, _)| !part.is_empty()) {
             assert_eq!(sys::llama_set_adapters_lora(context, &raw mut adapter, 1, &raw mut scale), 0);
             let n = i32::try_from(part.len()).expect("small");
@@ -258,7 +258,7 @@ fn their_rows(tokens: &[Token], path: &Path, place: usize) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn vectors_have_an_activated_adapter_from_its_invocation_on() {
+fn embeddings_use_an_activated_adapter_from_its_invocation_on() {
     let mut toy = toy(1);
     toy.header.u32s("adapter.alora.invocation_tokens", [5, 6].into_iter());
     let path = toy.write("activated-vectors");
@@ -282,18 +282,18 @@ fn vectors_have_an_activated_adapter_from_its_invocation_on() {
         let found = embed_tokens(&worker, &texts).expect("the texts are short");
         for (i, expected) in [&with, &without, &with].into_iter().enumerate() {
             let numbers = &found.numbers[found.starts[i] * N_EMBD..found.starts[i + 1] * N_EMBD];
-            let alike = cosine(numbers, &pooled(expected));
-            assert!(alike > 0.9995, "{pooling:?} of text {i}: {alike}");
+            let similarity = cosine(numbers, &pooled(expected));
+            assert!(similarity > 0.9995, "{pooling:?} of text {i}: {similarity}");
         }
         let whole = their_rows(&invoking, &path, 0);
-        let alike = cosine(&pooled(&whole), &pooled(&with));
-        assert!(alike < 0.99, "{pooling:?}: it is not as if it counted from the beginning: {alike}");
+        let similarity = cosine(&pooled(&whole), &pooled(&with));
+        assert!(similarity < 0.99, "{pooling:?}: it is not as if it counted from the beginning: {similarity}");
     }
     fs::remove_file(path).expect("it was just written");
 }
 
 #[test]
-fn a_scale_of_0_is_the_model_itself_bit_by_bit() {
+fn a_scale_of_0_is_bit_identical_to_the_model() {
     let (model, _) = adapted();
     let mut runner = start(&model);
     let tokens = prompt(60);
@@ -302,17 +302,17 @@ fn a_scale_of_0_is_the_model_itself_bit_by_bit() {
     let off = ours(&mut runner, 2, &tokens, &[(0, 0.0), (1, -0.0)], 4);
     assert_eq!(off, base);
     assert_ne!(other, base);
-    assert_eq!(ours(&mut runner, 3, &tokens, &[(0, 1.0)], 4), other, "and what was on comes back as it was");
+    assert_eq!(ours(&mut runner, 3, &tokens, &[(0, 1.0)], 4), other, "and the adapter can be activated again");
 }
 
 #[test]
-fn our_kernels_compute_the_products_of_adapters_too_so_that_texts_repeat() {
+fn our_kernels_compute_adapters_so_that_texts_are_repeatable() {
     let (model, _) = adapted();
     let mut runner = start(&model);
     let plain = crate::llama::tests::demo();
     assert_eq!(runner.is_repeatable(), start(&plain).is_repeatable());
     if !runner.is_repeatable() {
-        // Weights that llama.cpp's own kernels compute faster here.
+        // Weights for which llama.cpp's own kernels are faster here.
         return;
     }
     let tokens = prompt(60);
@@ -323,7 +323,7 @@ fn our_kernels_compute_the_products_of_adapters_too_so_that_texts_repeat() {
 }
 
 #[test]
-fn an_adapter_that_is_not_loaded_computes_nothing() {
+fn an_adapter_that_is_not_loaded_is_rejected() {
     let (model, _) = adapted();
     let mut runner = start(&model);
     let plan = Plan { variant: AdapterSet::with_adapters([(2, 1.0)]), ..rows_of(KvSeqId(0), 0, &prompt(4)) };
@@ -332,7 +332,7 @@ fn an_adapter_that_is_not_loaded_computes_nothing() {
 }
 
 #[test]
-fn files_that_are_no_adapter_of_this_model_are_refused_by_name() {
+fn files_that_do_not_fit_the_model_are_rejected_by_name() {
     let matrix = "blk.0.attn_q.weight";
     let with = |change: fn(&mut Header)| {
         let mut toy = Toy::new("llama").change("blk.0.attn_q.weight", N_EMBD, N_EMBD);
@@ -360,7 +360,7 @@ fn files_that_are_no_adapter_of_this_model_are_refused_by_name() {
         (Toy::new("llama").change(matrix, N_EMBD, 64), "does not fit that matrix (192 × 192 × 1 × 1)"),
         (Toy::new("llama").change(matrix, 64, N_EMBD), "does not fit that matrix"),
         (
-            // llama.cpp looks at the first two sizes alone, and would end the process at the first token.
+            // llama.cpp checks only the first two sizes, and would end the process at the first token.
             Toy::new("llama")
                 .half(&format!("{matrix}.lora_a"), &[N_EMBD, 4, 2])
                 .half(&format!("{matrix}.lora_b"), &[4, N_EMBD, 3]),
@@ -398,7 +398,7 @@ fn files_that_are_no_adapter_of_this_model_are_refused_by_name() {
 }
 
 #[test]
-fn files_that_are_missing_damaged_or_models_are_refused() {
+fn missing_damaged_and_model_files_are_rejected() {
     let whole = fs::read(toy(1).write("whole")).expect("it was just written");
     let path = std::env::temp_dir().join(format!("weft-lora-{}-damaged.gguf", process::id()));
     let refusal = |path: &Path| load_with(&[path]).expect_err("it is no adapter").to_string();
@@ -410,7 +410,7 @@ fn files_that_are_missing_damaged_or_models_are_refused() {
         let reason = refusal(&path);
         assert!(reason.starts_with("cannot load the adapter"), "{n_kept} bytes: {reason}");
     }
-    // Whatever else its bytes say, the process lives: of 300 files with one wrong byte in what is read before the numbers.
+    // The process survives damaged files: 300 files with one wrong byte before the tensor data.
     let mut chance = Chance(3);
     let n_header = whole.len() - toy(1).header.tensors().iter().map(Tensor::n_bytes).sum::<usize>();
     for _ in 0..300 {
@@ -425,7 +425,7 @@ fn files_that_are_missing_damaged_or_models_are_refused() {
 }
 
 #[test]
-fn every_kind_of_memory_takes_adapters() {
+fn every_kind_of_memory_supports_adapters() {
     for (kind, architecture) in [(Kind::Hybrid, "lfm2"), (Kind::Window, "gemma2")] {
         let base = write_tiny(kind);
         let adapter = Toy::new(architecture).change("blk.1.ffn_down.weight", 128, 64).write(architecture);
@@ -456,13 +456,13 @@ fn a_prefix_file_names_the_adapters_that_it_was_computed_with() {
     files.write(&path, &activated).expect("the folder is writable");
     assert_eq!(files.read(&path).expect("it was just written").0, activated);
 
-    let of = |adapters: &[&Path]| {
+    let prefix_files = |adapters: &[&Path]| {
         let model = load_with(adapters).expect("they are adapters");
         PrefixFiles::new(std::sync::Arc::new(model), &config).read(&path)
     };
-    let (turned, _) = of(&[&two, &one]).expect("both are there");
-    assert_eq!(turned.adapters, [(1, 1.0), (0, 0.5)], "they are known by what they hold, not by their place");
-    let refusal = of(&[&one]).expect_err("the second is not there").to_string();
+    let (turned, _) = prefix_files(&[&two, &one]).expect("both are there");
+    assert_eq!(turned.adapters, [(1, 1.0), (0, 0.5)], "adapters are identified by their contents, not by their index");
+    let refusal = prefix_files(&[&one]).expect_err("the second is not there").to_string();
     assert!(refusal.contains("computed with an adapter that is not loaded here"), "{refusal}");
     fs::remove_dir_all(folder).expect("it was just written");
 }

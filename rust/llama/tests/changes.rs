@@ -1,4 +1,4 @@
-//! What a user changes of a model's positions, its metadata and its memory.
+//! Tests overrides of a model's positions, metadata and placement.
 
 use std::sync::Arc;
 
@@ -28,16 +28,15 @@ fn overridden(overrides: &[(&str, KvValue)]) -> Arc<Model> {
     loaded(|config| config.overrides = overrides).expect("the demo model loads")
 }
 
-/// The logits after 60 tokens.
 fn logits(model: &Arc<Model>, config: &EngineConfig) -> Vec<f32> {
-    let settled = ResolvedConfig::new(model, config).expect("the configuration is fine");
-    let mut runner = LlamaRunner::new(Arc::clone(model), config, &settled.limits).expect("the demo model runs");
+    let resolved = ResolvedConfig::new(model, config).expect("the configuration is valid");
+    let mut runner = LlamaRunner::new(Arc::clone(model), config, &resolved.limits).expect("the demo model runs");
     runner.decode(&rows_of(KvSeqId(0), 0, &prompt(60))).expect("the plan is valid");
     runner.logits(59).to_vec()
 }
 
 #[test]
-fn positions_are_as_if_the_file_said_so() {
+fn overridden_positions_are_equivalent_to_metadata() {
     let as_in_file = logits(&demo(), &with_rope(RopeConfig::default()));
     let linear =
         [("llama.rope.scaling.type", KvValue::Text("linear".to_owned())), ("llama.rope.scaling.factor", KvValue::Float(2.0))];
@@ -66,18 +65,18 @@ fn positions_are_as_if_the_file_said_so() {
         assert!(changed == logits(&overridden(overrides), &with_rope(RopeConfig::default())), "{rope:?}");
     }
     let none = RopeConfig { scaling: Some(RopeScaling::None), ..RopeConfig::default() };
-    assert!(logits(&overridden(&linear), &with_rope(none)) == as_in_file, "whatever the file says");
+    assert!(logits(&overridden(&linear), &with_rope(none)) == as_in_file, "the configuration overrides the file");
 }
 
 #[test]
-fn a_slot_reaches_as_far_as_positions_do_and_the_model_says_what_it_was_trained_on() {
+fn scaled_positions_extend_slots_but_not_the_training_length() {
     let model = demo();
     let rope = RopeConfig { scaling: Some(RopeScaling::Yarn), freq_scale: Some(0.25), ..RopeConfig::default() };
     let config = EngineConfig { n_ctx: Some(8192), ..with_rope(rope) };
-    let settled = ResolvedConfig::new(&model, &config).expect("the configuration is fine");
-    assert_eq!((settled.limits.n_ctx_slot, model.n_ctx_train()), (4096, 1024));
-    // llama.cpp changes its own number when it makes a context with YaRN.
-    let runner = LlamaRunner::new(Arc::clone(&model), &config, &settled.limits).expect("the demo model runs");
+    let resolved = ResolvedConfig::new(&model, &config).expect("the configuration is valid");
+    assert_eq!((resolved.limits.n_ctx_slot, model.n_ctx_train()), (4096, 1024));
+    // llama.cpp changes its own value when it creates a context with YaRN.
+    let runner = LlamaRunner::new(Arc::clone(&model), &config, &resolved.limits).expect("the demo model runs");
     drop(runner);
     assert_eq!(model.n_ctx_train(), 1024);
     assert_eq!(ResolvedConfig::new(&model, &config).expect("as before").limits.n_ctx_slot, 4096);
@@ -86,7 +85,7 @@ fn a_slot_reaches_as_far_as_positions_do_and_the_model_says_what_it_was_trained_
 }
 
 #[test]
-fn replaced_metadata_is_what_the_model_says_and_part_of_what_it_is() {
+fn overridden_metadata_is_reported_and_part_of_the_identity() {
     let model = overridden(&[
         ("general.name", KvValue::Text("another".to_owned())),
         ("llama.context_length", KvValue::Int(512)),
@@ -105,25 +104,25 @@ fn replaced_metadata_is_what_the_model_says_and_part_of_what_it_is() {
 }
 
 #[test]
-fn tensors_that_are_moved_compute_the_same() {
+fn moved_tensors_compute_the_same_logits() {
     let as_in_file = logits(&demo(), &with_rope(RopeConfig::default()));
     let to_cpu = TensorOverride { pattern: r"ffn_(up|down)\.weight".to_owned(), buffer: "CPU".to_owned() };
     let placement = Placement { tensors: vec![to_cpu], cpu_moe: true, n_cpu_moe: 2, n_cpu_ffn: 3, ..Placement::default() };
     let moved = loaded(|config| config.placement = Placement { no_host: true, ..placement }).expect("the demo model loads");
     let config = EngineConfig { offload_kqv: false, op_offload: false, ..with_rope(RopeConfig::default()) };
     assert!(logits(&moved, &config) == as_in_file);
-    let nowhere = vec![TensorOverride { pattern: "ffn".to_owned(), buffer: "Abacus0".to_owned() }];
-    let refused = loaded(|config| config.placement.tensors = nowhere);
+    let unknown = vec![TensorOverride { pattern: "ffn".to_owned(), buffer: "Abacus0".to_owned() }];
+    let refused = loaded(|config| config.placement.tensors = unknown);
     assert!(matches!(refused, Err(Error::InvalidConfig { param: "tensor_overrides", .. })), "{refused:?}");
 }
 
 #[test]
-fn threads_of_their_own_for_prompts_compute_the_same() {
+fn separate_prompt_threads_compute_the_same_logits() {
     let as_usual = logits(&demo(), &with_rope(RopeConfig::default()));
     let threads_batch = Threads { is_strict: true, poll: Some(50), ..Threads::default() };
     let config = EngineConfig { n_threads_batch: Some(2), threads_batch, ..with_rope(RopeConfig::default()) };
     assert!(logits(&demo(), &config) == as_usual);
-    let nowhere = Threads { cpus: vec![511], ..Threads::default() };
-    let refused = ResolvedConfig::new(&demo(), &EngineConfig { threads: nowhere, ..with_rope(RopeConfig::default()) });
+    let unknown = Threads { cpus: vec![511], ..Threads::default() };
+    let refused = ResolvedConfig::new(&demo(), &EngineConfig { threads: unknown, ..with_rope(RopeConfig::default()) });
     assert!(matches!(refused, Err(Error::InvalidConfig { param: "cpus", .. })), "{refused:?}");
 }

@@ -1,4 +1,4 @@
-//! Grammars on the demo model's vocabulary, held to llama.cpp's own.
+//! Compares grammars on the demo model's vocabulary with llama.cpp's own.
 
 use std::ffi::CString;
 use std::process::{Command, Stdio};
@@ -17,7 +17,6 @@ use crate::request::{Constraint, SamplingParams, SharedConstraint, Token};
 use crate::sampling::rng::Mt19937;
 use crate::sampling::{Sampler, draw_allowed};
 
-/// llama.cpp's sampler of a grammar.
 struct Theirs(*mut sys::llama_sampler);
 
 impl Drop for Theirs {
@@ -37,7 +36,7 @@ impl Theirs {
         (!sampler.is_null()).then_some(Self(sampler))
     }
 
-    /// Its logits, once those of tokens that are not allowed are −∞.
+    /// Returns its logits, with those of rejected tokens set to −∞.
     fn apply(&self, row: &[f32]) -> Vec<f32> {
         let mut data: Vec<_> = (0..).zip(row).map(|(id, &logit)| sys::llama_token_data { id, logit, p: 0.0 }).collect();
         let mut array = sys::llama_token_data_array { data: data.as_mut_ptr(), size: data.len(), selected: -1, sorted: false };
@@ -73,7 +72,7 @@ impl Random {
     }
 }
 
-/// JSON, as grammars are usually written.
+/// JSON, as grammars usually define it.
 const JSON: &str = r#"root ::= object
 value ::= object | array | string | number | ("true" | "false" | "null") ws
 object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
@@ -83,7 +82,6 @@ number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [1-9] [0
 ws ::= | " " | "\n" [ \t]{0,20}
 "#;
 
-/// Different ones.
 const GRAMMARS: [&str; 6] = [
     JSON,
     "root ::= (expr \"=\" ws term \"\\n\")+\nexpr ::= term ([-+*/] term)*\nterm ::= ident | num | \"(\" ws expr \")\" ws\nident ::= [a-z] [a-z0-9_]* ws\nnum ::= [0-9]+ ws\nws ::= [ \\t\\n]*\n",
@@ -93,49 +91,47 @@ const GRAMMARS: [&str; 6] = [
     "root ::= \"yes\" | \"no\" | \"\"",
 ];
 
-/// A constraint that has just begun.
 fn begin(grammar: &SharedConstraint) -> Box<dyn Constraint> {
     grammar.0.start()
 }
 
-/// Which tokens `row` was left.
-fn left(row: &[f32]) -> Vec<Token> {
+fn allowed_tokens(row: &[f32]) -> Vec<Token> {
     (0..).zip(row).filter(|&(_, &logit)| logit > f32::NEG_INFINITY).map(|(token, _)| token).collect()
 }
 
-/// Walks both through a text of at most `n_tokens` tokens drawn by chance, and compares what they allow of the tokens of which `is_compared` is
-/// true.
+/// Advances both through a random text of at most `n_tokens` tokens, and compares which of the tokens that satisfy `is_compared`
+/// they allow.
 fn walk_both(text: &str, random: &mut Random, n_tokens: usize, is_compared: impl Fn(Token) -> bool) {
     let model = demo();
-    let (ours, theirs) = (model.grammar(text).unwrap(), Theirs::read(&model, text).unwrap());
-    let mut ours = begin(&ours);
-    let (row, mut said) = (vec![1.0; model.n_vocab()], Vec::new());
+    let (grammar, theirs) = (model.grammar(text).unwrap(), Theirs::read(&model, text).unwrap());
+    let mut constraint = begin(&grammar);
+    let (row, mut tokens) = (vec![1.0; model.n_vocab()], Vec::new());
     for _ in 0..n_tokens {
         let mut masked = row.clone();
-        ours.mask(&mut masked);
-        let compared = |row: &[f32]| left(row).into_iter().filter(|&token| is_compared(token)).collect::<Vec<_>>();
+        constraint.mask(&mut masked);
+        let compared = |row: &[f32]| allowed_tokens(row).into_iter().filter(|&token| is_compared(token)).collect::<Vec<_>>();
         let (mine, other) = (compared(&masked), compared(&theirs.apply(&row)));
         let spelt = |tokens: &[Token]| String::from_utf8_lossy(&model.detokenize(tokens).unwrap()).into_owned();
-        assert_eq!(spelt(&mine), spelt(&other), "after {:?} in\n{text}", spelt(&said));
+        assert_eq!(spelt(&mine), spelt(&other), "after {:?} in\n{text}", spelt(&tokens));
         assert_eq!(mine, other);
         if mine.is_empty() {
             return;
         }
         let token = *random.one_of(&mine);
-        assert!(ours.allows(token));
+        assert!(constraint.allows(token));
         if model.is_end(token) {
             return;
         }
-        ours.accept(token);
+        constraint.accept(token);
         theirs.accept(token);
-        said.push(token);
+        tokens.push(token);
     }
 }
 
 #[test]
-fn what_is_allowed_is_what_llama_cpp_allows() {
+fn allowed_tokens_match_llama_cpp() {
     let mut random = Random(Mt19937::new(1));
-    // llama.cpp allows bytes that are not in UTF-8 in some places, and takes what some others begin for more than they may.
+    // llama.cpp allows invalid UTF-8 in some positions, and interprets the start of some sequences as longer ones.
     let is_utf8 = |token| demo().piece(token).is_some_and(|piece| !matches!(piece, [0xE0 | 0xED | 0xF0 | 0xF4..]));
     for text in GRAMMARS {
         for _ in 0..25 {
@@ -144,13 +140,13 @@ fn what_is_allowed_is_what_llama_cpp_allows() {
     }
 }
 
-/// What llama.cpp reads without end, or what is refused here and not there, is in this list.
+/// Lists texts that llama.cpp reads without end, or that we reject and llama.cpp does not.
 fn is_limit_of_ours(message: &str, text: &str) -> bool {
     let limits = ["contradict each other", "too many ways", "outside of the vocabulary", "parentheses are more than"];
     limits.iter().any(|limit| message.contains(limit)) || message.contains("there is no rule '") && text.contains("{0")
 }
 
-/// A grammar with a few things changed, most of them for the worse.
+/// Returns a grammar with a few random changes, most of which break it.
 fn mutated(random: &mut Random) -> String {
     let fragments = [
         "\"",
@@ -204,32 +200,32 @@ fn mutated(random: &mut Random) -> String {
     ];
     let mut text: Vec<char> = random.one_of(&GRAMMARS).chars().collect();
     for _ in 0..=random.below(3) {
-        let at = random.below(text.len() + 1);
-        let end = (at + random.below(12)).min(text.len());
+        let offset = random.below(text.len() + 1);
+        let end = (offset + random.below(12)).min(text.len());
         match random.below(5) {
-            0 => drop(text.drain(at..end)),
+            0 => drop(text.drain(offset..end)),
             1 => {
-                let copy: Vec<char> = text[at..end].to_vec();
+                let copy: Vec<char> = text[offset..end].to_vec();
                 let to = random.below(text.len() + 1);
                 text.splice(to..to, copy);
             }
-            _ => drop(text.splice(at..at, random.one_of(&fragments).chars()).collect::<Vec<_>>()),
+            _ => drop(text.splice(offset..offset, random.one_of(&fragments).chars()).collect::<Vec<_>>()),
         }
     }
     text.into_iter().collect()
 }
 
-/// Makes the process that this test starts the one that reads: llama.cpp says what is wrong on the standard error of all.
+/// Runs the comparison in a child process: llama.cpp writes its errors to standard error.
 const READS: &str = "WEFT_TEST_READS_GRAMMARS";
 
 #[test]
-fn twenty_thousand_texts_are_grammars_here_where_they_are_for_llama_cpp() {
+fn twenty_thousand_texts_parse_if_they_parse_in_llama_cpp() {
     if std::env::var_os(READS).is_none() {
-        let name = "llama::tests::grammar::twenty_thousand_texts_are_grammars_here_where_they_are_for_llama_cpp";
+        let name = "llama::tests::grammar::twenty_thousand_texts_parse_if_they_parse_in_llama_cpp";
         let mut child = Command::new(std::env::current_exe().unwrap());
         let output = child.args(["--exact", name, "--nocapture"]).env(READS, "1").stderr(Stdio::null()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("20000 texts were read"), "{}: {said}", output.status);
+        let output_text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && output_text.contains("20000 texts were read"), "{}: {output_text}", output.status);
         return;
     }
     let model = demo();
@@ -244,7 +240,7 @@ fn twenty_thousand_texts_are_grammars_here_where_they_are_for_llama_cpp() {
                 let Some(_) = Theirs::read(&model, &text) else {
                     panic_here(&format!("text {i} is no grammar for llama.cpp:\n{text}"))
                 };
-                // Tokens that are named by their ids are looked for by llama.cpp also where no token begins.
+                // llama.cpp also searches for tokens that are named by their ids where no token begins.
                 if i % 8 == 0 && !text.contains(['<', '!']) {
                     n_walks += 1;
                     walk_both(&text, &mut random, 5, is_text);
@@ -260,14 +256,14 @@ fn twenty_thousand_texts_are_grammars_here_where_they_are_for_llama_cpp() {
         }
     }
     assert!((3_000..17_000).contains(&n_right) && n_walks > 250 && n_limits < 1_000, "{n_right} {n_walks} {n_limits}");
-    // What the process that started this one looks for.
+    // The parent process searches for this line.
     #[expect(clippy::print_stdout, reason = "it is read by this test")]
     {
         println!("20000 texts were read; {n_right} are grammars, {n_limits} are refused here only");
     }
 }
 
-/// A panic whose message the other process can read.
+/// Panics with a message that the parent process can read.
 fn panic_here(message: &str) -> ! {
     #[expect(clippy::print_stdout, reason = "the standard error is llama.cpp's")]
     {
@@ -276,7 +272,7 @@ fn panic_here(message: &str) -> ! {
     panic!("{message}")
 }
 
-/// The chain that llama-server makes of the defaults, less what they switch off.
+/// Returns llama-server's default chain, without disabled steps.
 fn default_chain(params: &SamplingParams, seed: u32) -> Theirs {
     // SAFETY: the functions take plain numbers, and the chain takes over what is added to it.
     unsafe {
@@ -290,7 +286,8 @@ fn default_chain(params: &SamplingParams, seed: u32) -> Theirs {
     }
 }
 
-/// What the chain selects, as llama-server draws: freely first, of what the grammar allows only where that is refused.
+/// Returns the token that the chain selects, in the manner of llama-server: freely first, restricted to the grammar only if that
+/// token is rejected.
 fn drawn_by(chain: &Theirs, grammar: &Theirs, logits: &[f32]) -> Token {
     let select = |row: &[f32]| {
         let mut data: Vec<_> = (0..).zip(row).map(|(id, &logit)| sys::llama_token_data { id, logit, p: 0.0 }).collect();
@@ -304,7 +301,7 @@ fn drawn_by(chain: &Theirs, grammar: &Theirs, logits: &[f32]) -> Token {
 }
 
 #[test]
-fn the_same_seed_draws_what_llama_cpps_chain_and_grammar_draw() {
+fn constrained_sampling_matches_llama_cpps_chain_and_grammar() {
     let (model, params) = (demo(), SamplingParams::default());
     let (mut runner, _) = try_start(|_| ()).expect("the demo model runs");
     let mut n_drawn = 0;
@@ -333,14 +330,14 @@ fn the_same_seed_draws_what_llama_cpps_chain_and_grammar_draw() {
 }
 
 #[test]
-fn a_grammar_is_read_once_and_so_many_are_kept() {
+fn grammars_are_cached_up_to_a_limit() {
     let model = demo();
     let numbered = |i: usize| format!("root ::= \"kept {i}\"");
     let first = model.grammar(&numbered(0)).unwrap();
     assert_eq!(model.grammar(&numbered(0)).unwrap(), first);
     for i in 1..MAX_GRAMMARS {
         model.grammar(&numbered(i)).unwrap();
-        // Other tests may read grammars of their own meanwhile; what is used stays.
+        // Other tests may compile grammars concurrently; grammars in use stay cached.
         assert_eq!(model.grammar(&numbered(0)).unwrap(), first);
     }
     for i in 0..=MAX_GRAMMARS {
@@ -357,7 +354,7 @@ fn refusal(result: crate::error::Result<SharedConstraint>) -> (&'static str, Str
 }
 
 #[test]
-fn a_broken_grammar_or_schema_says_where() {
+fn an_invalid_grammar_or_schema_is_rejected_with_its_position() {
     let model = demo();
     for (text, expected) in [
         ("root ::= \"a\"\nother ::= [", "the grammar is wrong in line 2, column 11: this class of characters does not end"),
@@ -400,7 +397,7 @@ fn a_broken_grammar_or_schema_says_where() {
     }
 }
 
-/// Parts of schemas, right and wrong; `_` is another part.
+/// Fragments of schemas, valid and invalid; `_` is replaced by another fragment.
 const PARTS: [&str; 40] = [
     r#"{"type": "string"}"#,
     r#"{"type": "integer"}"#,
@@ -458,7 +455,7 @@ fn schema(random: &mut Random, depth: usize) -> String {
 }
 
 #[test]
-fn ten_thousand_schemas_become_grammars_or_say_what_is_wrong() {
+fn ten_thousand_schemas_compile_or_are_rejected_with_a_reason() {
     let model = demo();
     let mut random = Random(Mt19937::new(3));
     let (mut n_right, mut n_wrong) = (0, 0);
@@ -475,10 +472,10 @@ fn ten_thousand_schemas_become_grammars_or_say_what_is_wrong() {
             text = schema(&mut random, 4);
         }
         if i % 20 == 0 {
-            // Characters are gone from somewhere.
+            // Removes random characters.
             let mut characters: Vec<char> = text.chars().collect();
-            let at = random.below(characters.len());
-            characters.drain(at..(at + 1 + random.below(3)).min(characters.len()));
+            let offset = random.below(characters.len());
+            characters.drain(offset..(offset + 1 + random.below(3)).min(characters.len()));
             text = characters.into_iter().collect();
         }
         match model.json_schema(&text) {
@@ -497,7 +494,7 @@ fn ten_thousand_schemas_become_grammars_or_say_what_is_wrong() {
 }
 
 #[test]
-fn the_largest_schemas_that_are_let_through_cost_no_more_than_a_grammar_may() {
+fn the_largest_accepted_schemas_stay_within_the_grammar_limits() {
     let names = |n: usize, part: &str| (0..n).map(|i| format!("\"p{i}\": {part}")).collect::<Vec<_>>().join(",");
     let deep = |n: usize| format!("{}{{}}{}", r#"{"properties":{"kkkkkkkkkkkkkkkk":"#.repeat(n), "}}".repeat(n));
     let wide = format!("{{\"properties\": {{{}}}, \"additionalProperties\": true}}", names(256, "{}"));
@@ -511,7 +508,7 @@ fn the_largest_schemas_that_are_let_through_cost_no_more_than_a_grammar_may() {
         let mut branch = begin(&demo().json_schema(&text).unwrap());
         let mut row = vec![0.0; demo().n_vocab()];
         branch.mask(&mut row);
-        assert!(!left(&row).is_empty(), "for {}…", &text[..60]);
+        assert!(!allowed_tokens(&row).is_empty(), "for {}…", &text[..60]);
     }
     for text in [deep(65), "[".repeat(100_000), format!("{{\"a\":{}", "{\"a\":".repeat(100_000))] {
         refusal(demo().json_schema(&text));
@@ -519,7 +516,7 @@ fn the_largest_schemas_that_are_let_through_cost_no_more_than_a_grammar_may() {
 }
 
 #[test]
-fn schemas_that_name_themselves_in_every_way_end_no_process() {
+fn recursive_schemas_do_not_end_the_process() {
     for text in [
         r##"{"allOf": [{"$ref": "#/d"}], "d": {"properties": {"a": {}}, "anyOf": [{"$ref": "#/d"}, {}]}}"##,
         r##"{"allOf": [{"anyOf": [{"$ref": "#/d"}]}], "d": {"anyOf": [{"$ref": "#/d"}, {"type": "object"}]}}"##,

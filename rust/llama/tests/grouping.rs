@@ -1,4 +1,4 @@
-//! Texts that outgrow what the demo model was trained for, grouped as llama.cpp's `llama-completion` does it.
+//! Texts longer than the demo model's training length, with tokens grouped as in llama.cpp's `llama-completion`.
 
 use std::sync::Arc;
 
@@ -14,20 +14,19 @@ use crate::llama::batch::rows_of;
 use crate::llama::{LlamaRunner, Model, ResolvedConfig, start};
 use crate::request::{Event, Prompt, Request, SamplingParams, Token};
 
-/// As for logits of one text in two shapes of batch.
+/// Tolerance of logits of one text in two batch shapes.
 const TOLERANCE: f32 = 0.25;
 
-/// The first `n` tokens of a story that never repeats itself.
+/// Returns the first `n` tokens of a story without repetitions.
 fn story(n: usize) -> Vec<Token> {
-    let (who, what) = (["cow", "fox", "girl", "king", "bird"], ["sea", "moon", "farm"]);
-    let sentence = |i: usize| format!("The {} number {i} wanted to see the {}. ", who[i % 5], what[i % 3]);
+    let (characters, places) = (["cow", "fox", "girl", "king", "bird"], ["sea", "moon", "farm"]);
+    let sentence = |i: usize| format!("The {} number {i} wanted to see the {}. ", characters[i % 5], places[i % 3]);
     let text: String = (0..n / 4).map(sentence).collect();
     let tokens = demo().tokenize(text.as_bytes(), true, true).unwrap();
     assert!(tokens.len() >= n, "{} tokens", tokens.len());
     tokens[..n].to_vec()
 }
 
-/// The largest difference between two rows.
 fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
@@ -38,13 +37,17 @@ fn most_likely(logits: &[f32], is_allowed: impl Fn(Token) -> bool) -> Token {
     Token::try_from(best).expect("a token")
 }
 
-/// The loop of `llama-completion` in a bare context of llama.cpp's with its own kernels: the `n` most likely tokens that go on and
-/// end nothing, and the logits that each was drawn from.
-fn theirs(prompt: &[Token], Grouping { n: ga_n, width: ga_w, n_batch }: Grouping, n: usize) -> Vec<(Token, Vec<f32>)> {
+/// Runs the loop of `llama-completion` in a bare context with llama.cpp's own kernels: returns the `n` most likely tokens that are
+/// not end tokens, each with the logits that it was selected from.
+fn generate_with_llama_cpp(
+    prompt: &[Token],
+    Grouping { n: ga_n, width: ga_w, n_batch }: Grouping,
+    n: usize,
+) -> Vec<(Token, Vec<f32>)> {
     let model = load(&demo_path()).expect("the demo model loads");
     let (ga_n, ga_w) = (ga_n.cast_signed(), ga_w.cast_signed());
-    // SAFETY: the model outlives the context, which is freed here; each batch has as many tokens as it says, at positions that
-    // follow each other.
+    // SAFETY: the model outlives the context, which is freed here; each batch has as many tokens as it states, at consecutive
+    // positions.
     unsafe {
         let mut params = sys::llama_context_default_params();
         (params.n_ctx, params.n_batch, params.n_ubatch) = (4096, n_batch, n_batch.min(512));
@@ -55,17 +58,17 @@ fn theirs(prompt: &[Token], Grouping { n: ga_n, width: ga_w, n_batch }: Grouping
         let memory = sys::llama_get_memory(context);
         let (mut n_past, mut ga_i) = (0, 0);
         let mut drawn: Vec<(Token, Vec<f32>)> = Vec::new();
-        let mut waiting = prompt.to_vec();
+        let mut pending = prompt.to_vec();
         while drawn.len() < n {
-            let mut embd: Vec<Token> = waiting.drain(..waiting.len().min(n_batch as usize)).collect();
+            let mut embd: Vec<Token> = pending.drain(..pending.len().min(n_batch as usize)).collect();
             while n_past >= ga_i + ga_w {
                 let ib = (ga_n * ga_i) / ga_w;
                 let bd = (ga_w / ga_n) * (ga_n - 1);
                 let dd = (ga_w / ga_n) - ib * bd - ga_w;
                 sys::llama_memory_seq_add(memory, 0, ga_i, n_past, ib * bd);
-                // What `llama_memory_seq_div` is for, but for the sign of what it turns keys by.
-                for at in ga_i + ib * bd..ga_i + ib * bd + ga_w {
-                    sys::llama_memory_seq_add(memory, 0, at, at + 1, at / ga_n - at);
+                // Equivalent to `llama_memory_seq_div`, except for the sign of the rotation of keys.
+                for index in ga_i + ib * bd..ga_i + ib * bd + ga_w {
+                    sys::llama_memory_seq_add(memory, 0, index, index + 1, index / ga_n - index);
                 }
                 sys::llama_memory_seq_add(memory, 0, ga_i + ib * bd + ga_w, n_past + ib * bd, dd);
                 n_past -= bd;
@@ -74,10 +77,10 @@ fn theirs(prompt: &[Token], Grouping { n: ga_n, width: ga_w, n_batch }: Grouping
             let n_eval = i32::try_from(embd.len()).expect("small");
             assert_eq!(sys::llama_decode(context, sys::llama_batch_get_one(embd.as_mut_ptr(), n_eval)), 0);
             n_past += n_eval;
-            if waiting.is_empty() {
+            if pending.is_empty() {
                 let logits = std::slice::from_raw_parts(sys::llama_get_logits_ith(context, -1), model.n_vocab()).to_vec();
                 let token = most_likely(&logits, |token| !model.is_end(token));
-                waiting.push(token);
+                pending.push(token);
                 drawn.push((token, logits));
             }
         }
@@ -86,7 +89,6 @@ fn theirs(prompt: &[Token], Grouping { n: ga_n, width: ga_w, n_batch }: Grouping
     }
 }
 
-/// On llama.cpp's kernels alone.
 fn config(grouping: Grouping) -> EngineConfig {
     EngineConfig {
         n_slots: Some(4),
@@ -102,8 +104,8 @@ fn config(grouping: Grouping) -> EngineConfig {
     }
 }
 
-/// The `n` most likely tokens after `prompts`, all of them asked for at once.
-fn ours(model: &Arc<Model>, config: &EngineConfig, prompts: &[&[Token]], n: u32) -> Vec<Vec<Token>> {
+/// Returns the `n` most likely tokens after each of `prompts`, which run concurrently.
+fn generate(model: &Arc<Model>, config: &EngineConfig, prompts: &[&[Token]], n: u32) -> Vec<Vec<Token>> {
     let engine = start(model, config).expect("the demo model runs");
     let ends = model.end_tokens().iter().map(|&token| (token, f32::NEG_INFINITY));
     let streams = prompts.iter().map(|prompt| {
@@ -121,7 +123,7 @@ fn ours(model: &Arc<Model>, config: &EngineConfig, prompts: &[&[Token]], n: u32)
     streams.into_iter().map(|stream| stream.filter_map(tokens).collect()).collect()
 }
 
-/// Asserts that the same tokens were drawn, up to the first two that are as likely as each other.
+/// Asserts that the same tokens were selected, up to the first two that are equally likely.
 fn assert_same(found: &[Token], expected: &[(Token, Vec<f32>)], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let Some((i, (&found, (expected, logits)))) =
@@ -135,14 +137,14 @@ fn assert_same(found: &[Token], expected: &[(Token, Vec<f32>)], what: &str) {
 }
 
 #[test]
-fn greedy_texts_are_those_of_llama_cpps_tool() {
+fn greedy_texts_match_llama_completion() {
     for (n, width, n_batch, n_prompt) in [(4, 256, 128, 600), (2, 512, 512, 1_300)] {
         let grouping = Grouping { n, width, n_batch };
         let prompts = [story(n_prompt), story(700)];
-        // Two at once, whose cells lie between each other's.
-        let found = ours(&demo(), &config(grouping), &prompts.each_ref().map(|prompt| &prompt[..]), 250);
+        // Two concurrent sequences, whose cells are interleaved.
+        let found = generate(&demo(), &config(grouping), &prompts.each_ref().map(|prompt| &prompt[..]), 250);
         for (found, prompt) in found.iter().zip(&prompts) {
-            let expected = theirs(prompt, grouping, 250);
+            let expected = generate_with_llama_cpp(prompt, grouping, 250);
             assert_same(found, &expected, &format!("{grouping:?}, a prompt of {}", prompt.len()));
         }
     }
@@ -154,22 +156,22 @@ fn runner(config: &EngineConfig) -> LlamaRunner {
     LlamaRunner::new(demo(), &config, &limits).expect("the demo model runs")
 }
 
-/// Computes `tokens`, the first `n_prompt` of which are a prompt, cut and grouped where they are to be, and returns the logits after
-/// each of the last ones.
+/// Computes `tokens`, the first `n_prompt` of which are a prompt, with the required cuts and groups. Returns the logits after the
+/// prompt and after each later token.
 fn compute(runner: &mut LlamaRunner, id: u16, grouping: Grouping, n_prompt: u32, tokens: &[Token]) -> Vec<Vec<f32>> {
     let id = KvSeqId(id);
-    let (mut n_held, mut n_grouped, mut rows) = (0, 0, Vec::new());
-    while (n_held as usize) < tokens.len() {
-        let n_due = grouping.n_grouped(n_held, n_prompt);
+    let (mut seq_len, mut n_grouped, mut rows) = (0, 0, Vec::new());
+    while (seq_len as usize) < tokens.len() {
+        let n_due = grouping.n_grouped(seq_len, n_prompt);
         if n_due > n_grouped {
             runner.group(id, n_grouped..n_due, grouping.n);
             n_grouped = n_due;
         }
-        let n = if n_held < n_prompt { grouping.n_until_next(n_held, n_prompt) } else { 1 };
-        let (start, end) = (n_held, n_held + n.min(512));
+        let n = if seq_len < n_prompt { grouping.n_until_next(seq_len, n_prompt) } else { 1 };
+        let (start, end) = (seq_len, seq_len + n.min(512));
         runner.decode(&rows_of(id, start, &tokens[start as usize..end as usize])).expect("the plan is valid");
-        n_held = end;
-        if n_held >= n_prompt {
+        seq_len = end;
+        if seq_len >= n_prompt {
             rows.push(runner.logits((end - start) as usize - 1).to_vec());
         }
     }
@@ -177,13 +179,13 @@ fn compute(runner: &mut LlamaRunner, id: u16, grouping: Grouping, n_prompt: u32,
 }
 
 #[test]
-fn logits_are_those_of_llama_cpps_tool_bit_by_bit_where_its_kernels_compute() {
-    // Of the last one, all that is beyond the trained length is drawn.
+fn logits_are_bit_identical_to_llama_completion_with_its_kernels() {
+    // The last case generates everything beyond the training length.
     for (n, width, n_batch, n_prompt, n_drawn) in [(4, 256, 2048, 700, 200), (2, 128, 200, 700, 200), (4, 256, 2048, 20, 1_100)] {
         let grouping = Grouping { n, width, n_batch };
         let prompt = story(n_prompt);
         let n_prompt = u32::try_from(n_prompt).expect("few");
-        let expected = theirs(&prompt, grouping, n_drawn);
+        let expected = generate_with_llama_cpp(&prompt, grouping, n_drawn);
         let tokens: Vec<Token> = prompt.into_iter().chain(expected.iter().map(|(token, _)| *token)).collect();
         let mut runner = runner(&config(grouping));
         let found = compute(&mut runner, 0, grouping, n_prompt, &tokens[..tokens.len() - 1]);
@@ -195,7 +197,7 @@ fn logits_are_those_of_llama_cpps_tool_bit_by_bit_where_its_kernels_compute() {
 }
 
 #[test]
-fn groups_change_the_logits_of_their_own_text_and_no_bit_of_another() {
+fn groups_do_not_affect_other_sequences() {
     let grouping = Grouping { n: 4, width: 64, n_batch: 2048 };
     let (kernels, flash_attention) = (KernelChoice::Auto, FlashAttention::Auto);
     let mut runner = runner(&EngineConfig { kernels, flash_attention, ..config(grouping) });
@@ -208,10 +210,10 @@ fn groups_change_the_logits_of_their_own_text_and_no_bit_of_another() {
     assert!(distance(&found[0], &ungrouped[0]) < TOLERANCE, "nothing is grouped before the prompt is computed");
     assert!(distance(&found[90], &ungrouped[90]) > 1.0, "{}", distance(&found[90], &ungrouped[90]));
     assert_eq!(runner.save(KvSeqId(1), 0..200).expect("it is saved"), before);
-    // What is grouped is nobody else's.
+    // Grouped tokens are not shared.
     assert!(!runner.can_fork(KvSeqId(0), 300, 200) && runner.can_fork(KvSeqId(1), 200, 100));
     assert!(runner.save(KvSeqId(0), 0..200).is_err());
-    // Nor is it cut, but after its groups; once it is gone, its id is as good as new.
+    // They are not cut either, except after the groups; a dropped sequence id can be used again.
     assert!(!runner.truncate(KvSeqId(0), 100));
     assert!(runner.truncate(KvSeqId(0), 299));
     runner.decode(&rows_of(KvSeqId(0), 299, &tokens[299..])).expect("the plan is valid");
@@ -221,7 +223,7 @@ fn groups_change_the_logits_of_their_own_text_and_no_bit_of_another() {
 }
 
 #[test]
-fn what_cannot_be_grouped_is_refused_with_the_reason() {
+fn unsupported_grouping_is_rejected_with_the_reason() {
     let refused = |model: &Arc<Model>| {
         let config = EngineConfig { n_slots: Some(4), n_ctx: Some(512), grp_attn_n: 2, ..EngineConfig::default() };
         match start(model, &config).err() {
@@ -242,8 +244,8 @@ fn what_cannot_be_grouped_is_refused_with_the_reason() {
 }
 
 #[test]
-fn keys_that_change_where_nothing_moves_are_found_before_anybody_shares_them() {
-    // Of a kind that is refused in any case, but can turn its keys.
+fn rotations_that_change_unmoved_keys_are_detected_at_start() {
+    // A kind that is rejected in any case, but can rotate its keys.
     let try_group = |scaling: &str| {
         let path = write_tiny_with(Kind::Window, N_VOCAB, |header| {
             add_vocabulary(header, "llama");
@@ -261,5 +263,5 @@ fn keys_that_change_where_nothing_moves_are_found_before_anybody_shares_them() {
         runner.context.try_group(KvSeqId(0), 3)
     };
     assert_eq!(try_group("linear"), Ok(()));
-    assert!(try_group("yarn").is_err_and(|why| why.contains("YaRN")));
+    assert!(try_group("yarn").is_err_and(|reason| reason.contains("YaRN")));
 }

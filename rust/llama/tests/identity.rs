@@ -1,4 +1,4 @@
-//! What tells a model's weights from all others.
+//! Tests the identity of a model's weights.
 
 use std::fs;
 
@@ -7,13 +7,13 @@ use crate::llama::gguf::Metadata;
 use crate::llama::identity::{ModelFiles, tensors};
 
 #[test]
-fn every_byte_of_a_small_file_counts() {
+fn every_byte_of_a_small_file_affects_its_identity() {
     let path = write_hollow("identity", "llama");
     let header = fs::read(&path).expect("it was just written");
     let mut identities = Vec::new();
     let mut identity_of = |tensors: &[u8]| {
         fs::write(&path, [&header[..], tensors].concat()).expect("the folder is writable");
-        let files = ModelFiles::of(&path, 1).expect("the file is there");
+        let files = ModelFiles::of(&path, 1).expect("the file exists");
         identities.push(files.identity().expect("the file can be read"));
     };
     let large = vec![7; 1 << 20];
@@ -22,61 +22,61 @@ fn every_byte_of_a_small_file_counts() {
     identity_of(&[1, 2, 4]);
     identity_of(&large);
     identity_of(&large[1..]);
-    for at in [0, large.len() - 1, large.len() / 63 + 100, large.len() / 2, 12_345, 67_890, 999_999] {
+    for offset in [0, large.len() - 1, large.len() / 63 + 100, large.len() / 2, 12_345, 67_890, 999_999] {
         let mut other = large.clone();
-        other[at] = 8;
+        other[offset] = 8;
         identity_of(&other);
     }
     let n = identities.len();
     identities.sort_unstable();
     identities.dedup();
-    assert_eq!(identities.len(), n, "no two are the same");
-    fs::remove_file(&path).expect("it is there");
+    assert_eq!(identities.len(), n, "all identities differ");
+    fs::remove_file(&path).expect("the file exists");
 }
 
 #[test]
-fn a_file_that_was_replaced_has_no_identity() {
+fn a_replaced_file_has_no_identity() {
     let path = write_hollow("replaced", "llama");
-    let [used, unused] = [0, 1].map(|_| ModelFiles::of(&path, 1).expect("the file is there"));
+    let [used, unused] = [0, 1].map(|_| ModelFiles::of(&path, 1).expect("the file exists"));
     let identity = used.identity().expect("the file can be read");
-    let longer = [&fs::read(&path).expect("it is there")[..], &[0]].concat();
+    let longer = [&fs::read(&path).expect("the file exists")[..], &[0]].concat();
     fs::write(&path, longer).expect("the folder is writable");
-    assert!(unused.identity().expect_err("it has changed").to_string().contains("has changed since it was loaded"));
-    assert_eq!(used.identity().expect("it is known already"), identity);
-    fs::remove_file(&path).expect("it is there");
+    assert!(unused.identity().expect_err("the file has changed").to_string().contains("has changed since it was loaded"));
+    assert_eq!(used.identity().expect("the identity is cached"), identity);
+    fs::remove_file(&path).expect("the file exists");
 }
 
-/// A toy model with 32 MiB behind its tensors, so that the even blocks, half a MiB apart, leave the tensors alone.
+/// A toy model with 32 MiB after its tensors, so that the evenly spaced blocks, half a MiB apart, do not touch the tensors.
 #[test]
-fn every_tensor_of_a_large_file_counts() {
+fn every_tensor_of_a_large_file_affects_its_identity() {
     let path = write_tiny(Kind::Window);
     let mut content = fs::read(&path).expect("it was just written");
     let n_header = Metadata::open(&path).expect("it is a GGUF file").data_offset();
     let tensors = tensors(&path, n_header).expect("it is a GGUF file");
-    assert_eq!(tensors.last().expect("it has tensors").end.next_multiple_of(32), content.len() as u64);
+    assert_eq!(tensors.last().expect("the file has tensors").end.next_multiple_of(32), content.len() as u64);
     content.resize(content.len() + (32 << 20), 0);
     let identity_of = |content: &[u8]| {
         fs::write(&path, content).expect("the folder is writable");
-        ModelFiles::of(&path, 1).expect("the file is there").hash(0).expect("the file can be read")
+        ModelFiles::of(&path, 1).expect("the file exists").hash(0).expect("the file can be read")
     };
     let identity = identity_of(&content);
     assert_eq!(identity_of(&content), identity);
-    let mut differs_with = |at: usize| {
-        content[at] ^= 1;
+    let mut differs_with = |offset: usize| {
+        content[offset] ^= 1;
         let differs = identity_of(&content) != identity;
-        content[at] ^= 1;
+        content[offset] ^= 1;
         differs
     };
     assert!(tensors.iter().any(|tensor| tensor.end - tensor.start == 64 * 4), "a norm is among them");
-    let in_file = |at: u64| usize::try_from(at).expect("in the file");
+    let in_file = |offset: u64| usize::try_from(offset).expect("in the file");
     for tensor in &tensors {
-        for at in [tensor.start, tensor.start.midpoint(tensor.end), tensor.end - 1] {
-            assert!(differs_with(in_file(at)), "byte {at} of {tensor:?}");
+        for offset in [tensor.start, tensor.start.midpoint(tensor.end), tensor.end - 1] {
+            assert!(differs_with(in_file(offset)), "byte {offset} of {tensor:?}");
         }
     }
     assert!(differs_with(in_file(n_header - 1)));
-    // What is said to go unseen does: else the blocks were more than they are meant to be.
+    // The documented limitation holds: otherwise more blocks would be hashed than intended.
     let large = tensors.iter().rfind(|tensor| tensor.end - tensor.start > 3 * 4096).expect("there are matrices");
     assert!(!differs_with(in_file(large.start + 4096)), "{large:?}");
-    fs::remove_file(&path).expect("it is there");
+    fs::remove_file(&path).expect("the file exists");
 }

@@ -1,4 +1,4 @@
-//! Our kernels under llama.cpp, against its own.
+//! Compares our kernels inside llama.cpp with its own.
 #![expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "numbers are small")]
 
 use std::env;
@@ -18,21 +18,21 @@ use crate::llama::kernels::graph::{Graph, Tensor};
 use crate::llama::{LlamaRunner, kernels};
 use crate::request::Token;
 
-/// Where cargo keeps the sources of llama.cpp.
+/// Returns the folder of llama.cpp's sources in cargo's registry.
 fn llama_cpp() -> PathBuf {
-    let told = Command::new(env!("CARGO"))
+    let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--offline", "--locked"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo runs");
-    let told = String::from_utf8(told.stdout).expect("cargo writes UTF-8");
-    let paths = told.split("\"manifest_path\":\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let output = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
+    let paths = output.split("\"manifest_path\":\"").skip(1).filter_map(|rest| rest.split('"').next());
     let manifest = paths.map(Path::new).find(|path| path.to_string_lossy().contains("/llama-cpp-sys-2-"));
     manifest.and_then(Path::parent).expect("llama.cpp's crate is a dependency").join("llama.cpp")
 }
 
 #[test]
-fn what_is_mirrored_of_private_headers_is_what_they_say() {
+fn mirrored_declarations_match_the_private_headers() {
     let (sources, ours) = (llama_cpp(), Path::new(env!("CARGO_MANIFEST_DIR")).join("rust/llama/kernels"));
     let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let folders = ["ggml/src", "ggml/include", "include", "src"].map(|folder| sources.join(folder));
@@ -41,19 +41,18 @@ fn what_is_mirrored_of_private_headers_is_what_they_say() {
     for folder in folders.iter().chain([&ours]) {
         command.arg("-I").arg(folder);
     }
-    let told = command.arg(ours.join("mirror_check.cpp")).output().expect("there is a compiler");
-    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let output = command.arg(ours.join("mirror_check.cpp")).output().expect("there is a compiler");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
-fn kernels_pass_their_trial_where_the_processor_has_the_instructions() {
+fn kernels_pass_their_trial_on_supported_processors() {
     backend();
     let installed = kernels::install();
     let has_instructions = installed.level != crate::kernels::Level::Portable;
     assert_eq!(installed.usable == EnabledKernels::ALL, has_instructions, "{:?}", installed.why_not);
 }
 
-/// Numbers between -1 and 1 without a pattern.
 struct Noise(u64);
 
 impl Noise {
@@ -71,7 +70,8 @@ impl Noise {
     }
 }
 
-/// Holds each of our numbers to theirs: at most `relative` of it apart, or of a tenth of the largest where that is more.
+/// Compares our numbers with theirs: they differ by at most `relative` of their value, or of a tenth of the largest if that is
+/// more.
 #[track_caller]
 fn assert_close(ours: &[f32], theirs: &[f32], relative: f32, what: &str) {
     assert_eq!(ours.len(), theirs.len());
@@ -82,13 +82,13 @@ fn assert_close(ours: &[f32], theirs: &[f32], relative: f32, what: &str) {
     }
 }
 
-/// Whether there are kernels of ours for this processor. The backend is started, before anything computes.
+/// Returns whether we have kernels for this processor. Starts the backend.
 fn has_kernels() -> bool {
     backend();
     kernels::install().usable == EnabledKernels::ALL
 }
 
-/// Computes with ours and with llama.cpp's own, and holds one to the other.
+/// Computes with our kernels and llama.cpp's, and compares the results.
 #[track_caller]
 fn compare(graph: &Graph, result: Tensor, n_threads: u32, relative: f32, what: &str) {
     let theirs = graph.compute(result, n_threads, EnabledKernels::NONE);
@@ -98,8 +98,8 @@ fn compare(graph: &Graph, result: Tensor, n_threads: u32, relative: f32, what: &
 }
 
 #[test]
-fn products_of_every_covered_format_are_those_of_llama_cpp() {
-    // llama.cpp rounds the rows to the format of weights of 16 bits, ours does not.
+fn products_of_every_covered_format_match_llama_cpp() {
+    // llama.cpp rounds the rows to the format of 16-bit weights, ours does not.
     let (exact, rounded_11, rounded_8) = (1e-3, 1e-2, 5e-2);
     let kinds = [
         ("Q8_0", sys::GGML_TYPE_Q8_0, exact),
@@ -137,11 +137,11 @@ fn products_of_every_covered_format_are_those_of_llama_cpp() {
 }
 
 #[test]
-fn products_by_expert_are_those_of_llama_cpp() {
+fn products_by_expert_match_llama_cpp() {
     const N_EXPERTS: usize = 6;
     backend();
     let mut noise = Noise(3);
-    // Numbers in and out, experts of a token, tokens, and whether each of its experts meets a row of its own.
+    // Numbers in and out, experts per token, tokens, and whether each expert has its own row.
     for (kind, n_in, n_out, n_used, n_tokens, own_rows) in [
         (sys::GGML_TYPE_Q8_0, 256, 40, 2, 1, false),
         (sys::GGML_TYPE_Q4_K, 512, 64, 3, 9, false),
@@ -158,7 +158,7 @@ fn products_by_expert_are_those_of_llama_cpp() {
         graph.allocate();
         graph.fill(weights, &noise.numbers(n_in * n_out * N_EXPERTS));
         graph.fill(rows, &noise.numbers(n_in * n_rows * n_tokens));
-        // No token asks twice for one expert, and one is asked for by none.
+        // No token selects an expert twice, and one expert is never selected.
         let expert = |token: usize, i: usize| i32::try_from((token * 7 + i * 2) % (N_EXPERTS - 1)).expect("they are few");
         let experts: Vec<i32> = (0..n_tokens * n_used).map(|pair| expert(pair / n_used, pair % n_used)).collect();
         graph.fill_integers(chosen, &experts);
@@ -167,8 +167,8 @@ fn products_by_expert_are_those_of_llama_cpp() {
 }
 
 #[test]
-fn attention_over_every_covered_format_is_that_of_llama_cpp() {
-    // llama.cpp sums V in f16 where it is of f16, and rounds Q to the format of K.
+fn attention_over_every_covered_format_matches_llama_cpp() {
+    // llama.cpp sums V in f16 if its format is f16, and rounds Q to the format of K.
     let kinds = [
         ("F32", sys::GGML_TYPE_F32, 1e-3),
         ("F16", sys::GGML_TYPE_F16, 1e-1),
@@ -178,7 +178,7 @@ fn attention_over_every_covered_format_is_that_of_llama_cpp() {
     backend();
     let mut noise = Noise(2);
     for (name, kind, relative) in kinds {
-        // Rows, cells, heads, heads of a cell, sizes of a key's and a value's head.
+        // Rows, cells, heads, KV heads, sizes of a key's and a value's head.
         for [n_rows, n_cells, n_heads, n_kv_heads, key, value] in
             [[1, 256, 4, 4, 64, 64], [8, 512, 8, 2, 64, 64], [3, 1024, 6, 1, 128, 64], [70, 768, 4, 2, 32, 32]]
         {
@@ -206,7 +206,7 @@ fn attention_over_every_covered_format_is_that_of_llama_cpp() {
                 }
                 graph.fill(v, &noise.numbers(value * n_cells * n_kv_heads));
                 graph.fill(sinks, &noise.numbers(n_heads));
-                // Each row sees the cells of one of three sequences, up to a place of its own.
+                // Each row sees the cells of one of three sequences, up to its own position.
                 let sees = |row: usize, cell: usize| cell % 3 == row % 3 && cell < n_cells - 2 * (n_rows - row);
                 let value_at = |row: usize, cell: usize| match (sees(row, cell), max_bias > 0.0) {
                     (false, _) => f32::NEG_INFINITY,
@@ -223,7 +223,7 @@ fn attention_over_every_covered_format_is_that_of_llama_cpp() {
 }
 
 #[test]
-fn every_kind_of_memory_computes_with_ours_what_it_computes_with_llama_cpps() {
+fn every_kind_of_memory_gives_equal_results_with_our_kernels() {
     let models = [demo(), tiny(Kind::Window), tiny(Kind::Hybrid), tiny(Kind::Recurrent)];
     for model in models {
         let logits = |used| {
@@ -239,7 +239,7 @@ fn every_kind_of_memory_computes_with_ours_what_it_computes_with_llama_cpps() {
         };
         let (ours, theirs) = (logits(EnabledKernels::ALL), logits(EnabledKernels::NONE));
         let largest = theirs.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-        let apart = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(apart <= 0.02 * largest, "{}: logits up to {largest} are {apart} apart", model.architecture());
+        let difference = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(difference <= 0.02 * largest, "{}: logits up to {largest} are {difference} apart", model.architecture());
     }
 }

@@ -1,4 +1,4 @@
-//! Pictures and sounds through toy projectors: numbers as `mtmd`'s own, and files that it would end the process for.
+//! Tests images and audio with toy projectors: results as `mtmd`'s own, and files for which it would end the process.
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use crate::error::Error;
 use crate::llama::{LlamaRunner, Model};
 use crate::request::{Encoding, Event, Prompt, Request, Run, SamplingParams, Token};
 
-/// Logits after one sound, decoded in two shapes of batch, differ by up to 0.001, all others not at all; those after another file
-/// by more than 0.05.
+/// Tolerance: logits after one sound, decoded in two batch shapes, differ by up to 0.001, others not at all; those after another
+/// file by more than 0.05.
 const TOLERANCE: f32 = 0.005;
 
 const N_EMBD: usize = 32;
@@ -29,14 +29,14 @@ const N_MEL: usize = 80;
 const PATCH: usize = 8;
 const SIDE: usize = 32;
 
-/// Public projectors at toy sizes.
+/// Public projector architectures at toy sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Toy {
     /// `LLaVA`'s: CLIP and two layers.
     Llava,
-    /// Gemma 3's: `SigLIP`, and the places of a picture see each other.
+    /// Gemma 3's: `SigLIP`, with non-causal attention within an image.
     Gemma3,
-    /// Qwen2-VL's: rows and columns are positions.
+    /// Qwen2-VL's: two-dimensional positions.
     Qwen2Vl,
     /// Ultravox's: Whisper.
     Ultravox,
@@ -47,7 +47,7 @@ impl Toy {
         if self == Self::Qwen2Vl { Kind::Grid } else { Kind::Window }
     }
 
-    /// Writes the projector, which joins `stack` frames of a sound.
+    /// Writes the projector, which stacks `stack` frames of audio.
     fn write(self, stack: u32) -> PathBuf {
         let mut header = Header::default();
         header.string("general.architecture", "clip");
@@ -154,12 +154,12 @@ impl Toy {
         tensors
     }
 
-    /// A file that it reads.
+    /// Returns a file that it supports.
     fn file(self, seed: u8) -> Vec<u8> {
         if self == Self::Ultravox { wav(seed) } else { bmp(seed, 64, 32) }
     }
 
-    /// Writes both, loads them, and hands them on.
+    /// Writes and loads both, and passes them on.
     fn with<T>(self, work: impl FnOnce(&Arc<Model>, &Path, &Path) -> T) -> T {
         let (text, projector) = (write_tiny(self.text()), self.write(4));
         let model = load(&text, &projector).expect("the toys load");
@@ -174,7 +174,7 @@ fn load(text: &Path, projector: &Path) -> Result<Model, Error> {
     Model::load(&ModelConfig { media: Some(media), ..ModelConfig::at(text.to_owned()) }, |_| ())
 }
 
-/// A picture of stripes, whose rows are a multiple of four bytes long.
+/// Returns an image of stripes, whose rows are a multiple of four bytes long.
 fn bmp(seed: u8, width: u32, height: u32) -> Vec<u8> {
     let n_bytes = 3 * width * height;
     let mut file = b"BM".to_vec();
@@ -185,7 +185,7 @@ fn bmp(seed: u8, width: u32, height: u32) -> Vec<u8> {
     file
 }
 
-/// A second of a crackle: one channel of 16 bits.
+/// Returns a second of crackling: one channel of 16 bits.
 fn wav(seed: u8) -> Vec<u8> {
     let n_bytes = 32_000_u32;
     let mut file = b"RIFF".to_vec();
@@ -205,7 +205,7 @@ fn start(model: &Arc<Model>) -> LlamaRunner {
     LlamaRunner::new(Arc::clone(model), &config, &limits).expect("the toy runs")
 }
 
-/// The prompt `before`, a file, `after`, as its parts are read one by one.
+/// Returns the prompt `before`, a file, `after`.
 fn prompt(model: &Model, before: &str, file: &[u8], after: &str) -> Prompt {
     let mut prompt = Prompt::from_tokens(model.tokenize(before.as_bytes(), true, true).unwrap());
     let media = model.projector().expect("there is one").read(file).expect("the file is sound");
@@ -214,10 +214,10 @@ fn prompt(model: &Model, before: &str, file: &[u8], after: &str) -> Prompt {
     prompt
 }
 
-/// Computes `prompt` in sequence `id`, each run by itself and in pieces of at most `n_at_once`; returns the logits after it.
+/// Computes `prompt` in sequence `id`, one run at a time in chunks of at most `n_at_once`; returns the logits after it.
 fn compute(runner: &mut LlamaRunner, id: u16, prompt: &Prompt, n_at_once: usize) -> Vec<f32> {
     let n = prompt.n_tokens();
-    let mut place = 0;
+    let mut position = 0;
     for run in prompt.runs() {
         let (ids, media): (Vec<Token>, _) = match run {
             Run::Tokens(tokens) => (tokens.clone(), None),
@@ -229,18 +229,18 @@ fn compute(runner: &mut LlamaRunner, id: u16, prompt: &Prompt, n_at_once: usize)
             std::thread::sleep(Duration::from_millis(1));
         }
         let n_at_once = if media.is_some_and(|media| media.sees_ahead()) { ids.len() } else { n_at_once };
-        for (nth, piece) in ids.chunks(n_at_once.max(1)).enumerate() {
-            let rows = piece.iter().zip(place..).map(|(&token, position)| Row {
+        for (last, piece) in ids.chunks(n_at_once.max(1)).enumerate() {
+            let rows = piece.iter().zip(position..).map(|(&token, position)| Row {
                 sequence: KvSeqId(id),
                 token,
                 position: u32::try_from(position).expect("small"),
                 wants_logits: position + 1 == n,
             });
-            let start = u32::try_from(nth * n_at_once).expect("small");
+            let start = u32::try_from(last * n_at_once).expect("small");
             let media = media.map(|media| MediaRows { rows: 0..piece.len(), media: media.clone(), start });
             let plan = Plan { rows: rows.collect(), media: media.into_iter().collect(), ..Plan::default() };
             runner.decode(&plan).expect("the plan is valid");
-            place += piece.len();
+            position += piece.len();
         }
     }
     let last = prompt.runs().last().map_or(0, Run::n_tokens);
@@ -256,7 +256,7 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// The logits after `prompt`, and after each of `n` tokens that follow it.
+/// Returns the logits after `prompt`, and after each of `n` tokens that follow it.
 fn ours(runner: &mut LlamaRunner, prompt: &Prompt, n_at_once: usize, n: usize) -> Vec<Vec<f32>> {
     let mut rows = vec![compute(runner, 0, prompt, n_at_once)];
     for i in 0..n {
@@ -269,7 +269,7 @@ fn ours(runner: &mut LlamaRunner, prompt: &Prompt, n_at_once: usize, n: usize) -
     rows
 }
 
-/// llama.cpp's own objects, alive while somebody works with them.
+/// llama.cpp's own objects, alive during a call of [`bare`].
 struct Bare {
     model: *mut sys::llama_model,
     context: *mut sys::llama_context,
@@ -277,8 +277,8 @@ struct Bare {
     chunks: *mut sys::mtmd_input_chunks,
 }
 
-/// Does `work` with a bare context of llama.cpp's, which puts out vectors where `embeds`, and the chunks of the prompt `before`, a
-/// file, `after`, cut by `mtmd`'s own helpers.
+/// Calls `work` with a bare llama.cpp context, which outputs embeddings if `embeds`, and the chunks of the prompt `before`, a file,
+/// `after`, cut by `mtmd`'s own helpers.
 fn bare<T>(
     (text, projector): (&Path, &Path),
     (before, file, after): (&str, &[u8], &str),
@@ -288,7 +288,7 @@ fn bare<T>(
     let path = |path: &Path| CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
     let prompt = CString::new(format!("{before}<__media__>{after}")).expect("no NUL");
     let (text, projector) = (path(text), path(projector));
-    // SAFETY: what is made is alive until it is freed at the end, each of them once.
+    // SAFETY: all objects are alive until they are freed at the end, each of them once.
     unsafe {
         let model = sys::llama_model_load_from_file(text.as_ptr(), sys::llama_model_default_params());
         let mut params = sys::llama_context_default_params();
@@ -319,9 +319,9 @@ fn bare<T>(
     }
 }
 
-/// What [`ours`] answers, by `mtmd`'s own helpers in a bare context of llama.cpp's.
+/// Returns the results of [`ours`], by `mtmd`'s own helpers in a bare llama.cpp context.
 fn theirs(files: (&Path, &Path), prompt: (&str, &[u8], &str), n: usize) -> Vec<Vec<f32>> {
-    // SAFETY: all that `bare` hands over is alive; a batch has as many rows as it says.
+    // SAFETY: everything that `bare` passes is alive; a batch has as many rows as it states.
     bare(files, prompt, false, |&Bare { model, context, reader, chunks }| unsafe {
         let mut position = 0;
         assert_eq!(sys::mtmd_helper_eval_chunks(reader, context, chunks, 0, 0, 512, true, &raw mut position), 0);
@@ -329,8 +329,8 @@ fn theirs(files: (&Path, &Path), prompt: (&str, &[u8], &str), n: usize) -> Vec<V
         let logits = || std::slice::from_raw_parts(sys::llama_get_logits_ith(context, -1), n_vocab).to_vec();
         let mut rows = vec![logits()];
         while rows.len() <= n {
-            let nth = rows.len() - 1;
-            let (mut token, mut at, mut id, mut n_ids, mut wants) = (most_likely(&rows[nth]), position, 0, 1, 1);
+            let last = rows.len() - 1;
+            let (mut token, mut at, mut id, mut n_ids, mut wants) = (most_likely(&rows[last]), position, 0, 1, 1);
             let mut ids = ptr::from_mut(&mut id);
             let batch = sys::llama_batch {
                 n_tokens: 1,
@@ -349,72 +349,72 @@ fn theirs(files: (&Path, &Path), prompt: (&str, &[u8], &str), n: usize) -> Vec<V
     })
 }
 
-/// The vector of every place of a prompt, by the same helpers.
-fn rows_of_theirs(files: (&Path, &Path), prompt: (&str, &[u8], &str)) -> Vec<Vec<f32>> {
-    // SAFETY: as above; each place of the chunk that was computed last has a vector.
+/// Returns the embedding of every token of a prompt, by the same helpers.
+fn mtmd_rows(files: (&Path, &Path), prompt: (&str, &[u8], &str)) -> Vec<Vec<f32>> {
+    // SAFETY: as above; each token of the last chunk has an embedding.
     bare(files, prompt, true, |&Bare { context, reader, chunks, .. }| unsafe {
         let (mut position, mut rows) = (0, Vec::new());
-        for nth in 0..sys::mtmd_input_chunks_size(chunks) {
-            let chunk = sys::mtmd_input_chunks_get(chunks, nth);
+        for last in 0..sys::mtmd_input_chunks_size(chunks) {
+            let chunk = sys::mtmd_input_chunks_get(chunks, last);
             let (from, to) = (position, &raw mut position);
             assert_eq!(sys::mtmd_helper_eval_chunk_single(reader, context, chunk, from, 0, 512, true, to), 0);
-            for place in 0..i32::try_from(sys::mtmd_input_chunk_get_n_tokens(chunk)).expect("small") {
-                rows.push(std::slice::from_raw_parts(sys::llama_get_embeddings_ith(context, place), N_TEXT).to_vec());
+            for index in 0..i32::try_from(sys::mtmd_input_chunk_get_n_tokens(chunk)).expect("small") {
+                rows.push(std::slice::from_raw_parts(sys::llama_get_embeddings_ith(context, index), N_TEXT).to_vec());
             }
         }
         rows
     })
 }
 
-/// Holds our numbers to `mtmd`'s, however the prompt is cut.
+/// Compares our results with `mtmd`'s, however the prompt is cut.
 fn check(toy: Toy) {
     toy.with(|model, text, projector| {
         let (before, after) = ("what is", "? it is");
         let expected = theirs((text, projector), (before, &toy.file(1), after), 4);
         let other = theirs((text, projector), (before, &toy.file(90), after), 0);
-        let apart = distance(&expected[0], &other[0]);
-        assert!(apart > 4.0 * TOLERANCE, "{toy:?}: another file gives other numbers, {apart} apart");
+        let difference = distance(&expected[0], &other[0]);
+        assert!(difference > 4.0 * TOLERANCE, "{toy:?}: another file gives other numbers, {difference} apart");
         let prompt = prompt(model, before, &toy.file(1), after);
         for n_at_once in [512, 5] {
             let mut runner = start(model);
             let rows = ours(&mut runner, &prompt, n_at_once, 4);
-            for (nth, (ours, theirs)) in rows.iter().zip(&expected).enumerate() {
+            for (index, (ours, theirs)) in rows.iter().zip(&expected).enumerate() {
                 let distance = distance(ours, theirs);
-                assert!(distance < TOLERANCE, "{toy:?}, {n_at_once} at once: {distance} after {nth} tokens");
+                assert!(distance < TOLERANCE, "{toy:?}, {n_at_once} at once: {distance} after {index} tokens");
             }
         }
     });
 }
 
 #[test]
-fn llava_computes_what_mtmd_computes() {
+fn llava_matches_mtmd() {
     check(Toy::Llava);
 }
 
 #[test]
-fn places_that_see_each_other_compute_what_mtmd_computes() {
+fn non_causal_attention_within_an_image_matches_mtmd() {
     check(Toy::Gemma3);
 }
 
 #[test]
-fn rows_and_columns_have_the_positions_that_mtmd_gives_them() {
+fn two_dimensional_positions_match_mtmd() {
     check(Toy::Qwen2Vl);
 }
 
 #[test]
-fn a_sound_computes_what_mtmd_computes() {
+fn audio_matches_mtmd() {
     check(Toy::Ultravox);
 }
 
 #[test]
-fn vectors_of_texts_with_pictures_and_sounds_are_pooled_of_what_mtmd_computes() {
+fn embeddings_of_texts_with_media_match_mtmd() {
     for toy in [Toy::Llava, Toy::Gemma3, Toy::Qwen2Vl, Toy::Ultravox] {
         toy.with(|model, text, projector| {
             let (before, after, file) = ("what is", "? it is", toy.file(1));
-            let rows = rows_of_theirs((text, projector), (before, &file, after));
+            let rows = mtmd_rows((text, projector), (before, &file, after));
             let n = u16::try_from(rows.len()).expect("small");
             let mean = (0..N_TEXT).map(|i| rows.iter().map(|row| row[i]).sum::<f32>() / f32::from(n)).collect();
-            let wanted = [
+            let expected = [
                 (Pooling::Mean, mean),
                 (Pooling::Last, rows[rows.len() - 1].clone()),
                 (Pooling::Cls, rows[0].clone()),
@@ -422,31 +422,31 @@ fn vectors_of_texts_with_pictures_and_sounds_are_pooled_of_what_mtmd_computes() 
             ];
             let mixed = prompt(model, before, &file, after);
             assert_eq!(mixed.n_tokens(), rows.len());
-            // Beside a text, which it neither waits for nor is changed by.
+            // Together with a text that does not wait for it and is not affected by it.
             let alone = vec![3 + i32::from(b'x'); 30];
-            for (pooling, wanted) in wanted {
+            for (pooling, expected) in expected {
                 let worker = worker(model, pooling);
-                let asked = vec![Prompt::from_tokens(alone.clone()), mixed.clone(), Prompt::from_tokens(alone.clone())];
-                let vectors = embed(&worker, asked).expect("the texts are short");
-                let of = |text: usize| {
+                let texts = vec![Prompt::from_tokens(alone.clone()), mixed.clone(), Prompt::from_tokens(alone.clone())];
+                let vectors = embed(&worker, texts).expect("the texts are short");
+                let embedding_of = |text: usize| {
                     &vectors.numbers[vectors.starts[text] * vectors.width..vectors.starts[text + 1] * vectors.width]
                 };
-                let alike = cosine(of(1), &wanted);
-                assert!(alike > 0.9999, "{toy:?}, {pooling:?}: {alike}");
-                assert!(cosine(of(0), of(2)) > 0.9999, "{toy:?}, {pooling:?}: a text after a picture");
-                assert!(cosine(of(0), &reference(model, pooling, &alone)) > 0.9999, "{toy:?}, {pooling:?}");
+                let similarity = cosine(embedding_of(1), &expected);
+                assert!(similarity > 0.9999, "{toy:?}, {pooling:?}: {similarity}");
+                assert!(cosine(embedding_of(0), embedding_of(2)) > 0.9999, "{toy:?}, {pooling:?}: a text after a picture");
+                assert!(cosine(embedding_of(0), &reference(model, pooling, &alone)) > 0.9999, "{toy:?}, {pooling:?}");
             }
             let other = prompt(model, before, &toy.file(90), after);
             let vectors = embed(&worker(model, Pooling::None), vec![mixed, other]).expect("the texts are short");
             let (one, two) = vectors.numbers.split_at(vectors.numbers.len() / 2);
-            let apart = cosine(one, two);
-            assert!(apart < 0.9999, "{toy:?}: another file has other vectors, {apart}");
+            let similarity = cosine(one, two);
+            assert!(similarity < 0.9999, "{toy:?}: another file has other vectors, {similarity}");
         });
     }
 }
 
 #[test]
-fn what_is_no_projector_is_refused() {
+fn files_that_are_not_projectors_are_rejected() {
     let text = write_tiny(Toy::Llava.text());
     let refusal = |path: &Path| load(&text, path).err().map(|error| error.to_string()).unwrap_or_default();
     let is_model = refusal(&text);
@@ -455,17 +455,17 @@ fn what_is_no_projector_is_refused() {
     for (path, words) in
         [("/nowhere.gguf", "there is no such file"), ("/", "it is a directory"), ("/dev/null", "not a regular file")]
     {
-        let said = refusal(Path::new(path));
-        assert!(said.contains(words), "{said}");
+        let message = refusal(Path::new(path));
+        assert!(message.contains(words), "{message}");
     }
     fs::remove_file(text).expect("it was just written");
 }
 
 #[test]
-fn a_projector_that_there_is_no_memory_for_is_refused() {
+fn a_projector_beyond_the_free_memory_is_rejected() {
     let (text, projector) = (write_tiny(Toy::Llava.text()), Toy::Llava.write(4));
     let file = fs::OpenOptions::new().write(true).open(&projector).expect("it was just written");
-    // Without a byte of it on the disk.
+    // A sparse file.
     file.set_len(1 << 42).expect("the file system has sparse files");
     let refused = load(&text, &projector).err();
     fs::remove_file(text).and_then(|()| fs::remove_file(projector)).expect("they were just written");
@@ -476,7 +476,7 @@ fn a_projector_that_there_is_no_memory_for_is_refused() {
 }
 
 #[test]
-fn a_fork_behind_a_picture_goes_on_as_if_computed() {
+fn a_fork_after_an_image_continues_as_if_computed() {
     for toy in [Toy::Gemma3, Toy::Qwen2Vl] {
         toy.with(|model, _, _| {
             let mut runner = start(model);
@@ -497,7 +497,7 @@ fn a_fork_behind_a_picture_goes_on_as_if_computed() {
 }
 
 #[test]
-fn a_projector_whose_places_llama_cpp_counts_wrongly_is_refused() {
+fn a_projector_that_llama_cpp_miscounts_is_rejected() {
     let (text, projector) = (write_tiny(Toy::Ultravox.text()), Toy::Ultravox.write(8));
     let refused = load(&text, &projector).err();
     fs::remove_file(text).and_then(|()| fs::remove_file(projector)).expect("they were just written");
@@ -507,7 +507,7 @@ fn a_projector_whose_places_llama_cpp_counts_wrongly_is_refused() {
     );
 }
 
-/// The logits after the last token of `prompt` in sequence `id`, which holds all before it.
+/// Returns the logits after the last token of `prompt` in sequence `id`, which holds all previous tokens.
 fn last(runner: &mut LlamaRunner, id: u16, prompt: &Prompt) -> Vec<f32> {
     let tokens = prompt.clone().into_tokens();
     let position = u32::try_from(tokens.len() - 1).expect("small");
@@ -519,7 +519,7 @@ fn last(runner: &mut LlamaRunner, id: u16, prompt: &Prompt) -> Vec<f32> {
 }
 
 #[test]
-fn a_text_behind_a_picture_leaves_and_comes_back_with_its_positions() {
+fn a_text_after_an_image_is_restored_with_its_positions() {
     Toy::Qwen2Vl.with(|model, _, _| {
         let mut runner = start(model);
         let whole = prompt(model, "what is", &Toy::Qwen2Vl.file(1), "? it is a good question");
@@ -539,7 +539,7 @@ fn a_text_behind_a_picture_leaves_and_comes_back_with_its_positions() {
         }
         assert!(distance(&last(&mut runner, 1, &whole), &expected) < TOLERANCE, "restored");
 
-        // Where the picture's place is another text, or a part of a piece is wanted that cuts it.
+        // Fails if the image's tokens are other text, or if the requested part cuts the image.
         let text: Vec<Token> = (3..).take(picture.end() as usize).collect();
         runner.decode(&crate::llama::batch::rows_of(KvSeqId(2), 0, &text)).expect("the plan is valid");
         let refused = runner.restore(KvSeqId(2), &pieces[2], parts[2].clone()).expect_err("another text is before it");
@@ -547,11 +547,11 @@ fn a_text_behind_a_picture_leaves_and_comes_back_with_its_positions() {
         assert!(runner.truncate(KvSeqId(2), parts[1].start));
         let refused = runner.restore(KvSeqId(2), &pieces[1], parts[1].start..picture.end() - 1);
         assert!(refused.expect_err("a part of a picture").to_string().contains("with pictures"));
-        // The text before it alone is anybody's.
+        // The text before the image can be restored anywhere.
         runner.restore(KvSeqId(2), &pieces[1], parts[1].start..picture.start).expect("it is restored");
         runner.drop_sequence(KvSeqId(2));
 
-        // Whatever else its bytes say, the process lives.
+        // The process survives any damaged bytes.
         let mut chance = Chance(5);
         for _ in 0..300 {
             let mut damaged = pieces[1].to_vec();
@@ -564,12 +564,12 @@ fn a_text_behind_a_picture_leaves_and_comes_back_with_its_positions() {
 }
 
 #[test]
-fn the_cells_of_a_picture_and_of_what_is_behind_it_are_moved_together() {
+fn the_cells_of_an_image_and_the_text_after_it_are_relocated() {
     Toy::Qwen2Vl.with(|model, _, _| {
         let mut runner = start(model);
         let whole = prompt(model, "what is", &Toy::Qwen2Vl.file(1), "? it is a good question");
         let picture = whole.media()[0].clone();
-        // Cells below are free once this has gone.
+        // The cells below are free once this sequence is dropped.
         runner.decode(&crate::llama::batch::rows_of(KvSeqId(3), 0, &[5; 100])).expect("the plan is valid");
         compute(&mut runner, 0, &whole, 512);
         let end = u32::try_from(whole.n_tokens() - 1).expect("small");
@@ -584,14 +584,14 @@ fn the_cells_of_a_picture_and_of_what_is_behind_it_are_moved_together() {
         runner.relocate(&ids, range).expect("they are moved");
         for id in [0, 1] {
             let distance = distance(&last(&mut runner, id, &whole), &expected);
-            // Sums are made in the order of cells: so much it changes of a text without pictures too.
+            // Sums depend on the order of cells: this much also changes for a text without images.
             assert!(distance < 2.0 * TOLERANCE, "moved, as {id}: {distance}");
         }
     });
 }
 
 #[test]
-fn a_conversation_about_a_picture_leaves_the_pool_and_is_not_computed_again() {
+fn a_conversation_with_an_image_is_offloaded_and_not_recomputed() {
     Toy::Qwen2Vl.with(|model, _, _| {
         let config = EngineConfig { n_slots: Some(1), n_ctx: Some(256), n_threads: Some(1), ..EngineConfig::default() };
         let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("it fits");
@@ -616,7 +616,7 @@ fn a_conversation_about_a_picture_leaves_the_pool_and_is_not_computed_again() {
         let about = |seed| prompt(model, "what is", &Toy::Qwen2Vl.file(seed), "? it is a good question for a picture");
         let (first, n) = ask(&about(1), 6);
         assert_eq!(n as usize, about(1).n_tokens());
-        // So much that it has to leave.
+        // Long enough that the conversation has to be offloaded.
         for seed in 2..8 {
             let text: Vec<Token> = (0..200).map(|at| 3 + (at * seed) % 90).collect();
             ask(&Prompt::from_tokens(text), 2);

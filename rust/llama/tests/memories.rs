@@ -1,4 +1,4 @@
-//! Memories other than plain attention: states that cannot be cut, and sliding windows.
+//! Tests memories other than plain attention: recurrent states, which cannot be cut, and sliding windows.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn compute(runner: &mut LlamaRunner, id: KvSeqId, position: u32, tokens: &[Token
     runner.logits(tokens.len() - 1).to_vec()
 }
 
-/// The toy models' logits reach 7 to 13. Measured: those of one text differ by 0.003 at most, those of two by 0.7 and more.
+/// The toy models' logits reach 7 to 13. Measured: those of one text differ by at most 0.003, those of two by 0.7 and more.
 #[track_caller]
 fn assert_same_text(a: &[f32], b: &[f32], is_same: bool) {
     let distance = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -55,10 +55,10 @@ fn only_whole_sequences_are_forked(kind: Kind) {
     let forked = compute(&mut runner, B, 30, &tokens[30..]);
     let computed = compute(&mut runner, C, 0, &tokens);
     assert_same_text(&forked, &computed, true);
-    // A truncation that the memory refuses leaves everything in place.
+    // A truncation that the memory refuses leaves everything unchanged.
     assert!(!runner.truncate(A, 20));
     assert_same_text(&compute(&mut runner, A, 30, &tokens[30..]), &computed, true);
-    // A whole sequence is always forgotten, and its id begins anew.
+    // A whole sequence can always be removed, and its id starts empty.
     runner.drop_sequence(A);
     assert_same_text(&compute(&mut runner, A, 0, &tokens[10..]), &computed, false);
     assert!(runner.truncate(A, 0));
@@ -106,13 +106,13 @@ fn states_in_any_order_keep_their_logits() {
 }
 
 #[test]
-fn a_window_forks_where_its_cells_are_still_there() {
+fn a_window_forks_where_its_cells_remain() {
     let model = tiny(Kind::Window);
     assert_eq!(model.n_swa(), N_SWA);
     let (mut runner, _) = start(&model);
     let tokens = tokens(100);
     compute(&mut runner, A, 0, &tokens[..90]);
-    // Far behind the window of sequence A.
+    // Far beyond the window of sequence A.
     assert!(runner.can_fork(A, 90, 40));
     runner.fork(A, B, 40);
     let forked = compute(&mut runner, B, 40, &tokens[90..]);
@@ -124,42 +124,42 @@ fn a_window_forks_where_its_cells_are_still_there() {
 }
 
 #[test]
-fn a_window_whose_cells_are_gone_is_not_forked() {
+fn a_window_with_missing_cells_is_not_forked() {
     let (runner, _) = start(&tiny(Kind::Window));
     let memory = runner.memory_kind();
     assert_eq!(memory.n_window, N_SWA);
-    // The next token, at position 40, sees itself and the 15 before it.
+    // The next token, at position 40, sees itself and the 15 tokens before it.
     assert!(memory.holds_window(0, 40) && memory.holds_window(25, 40) && !memory.holds_window(26, 40));
-    // Where the window reaches beyond the start, everything must be there.
+    // A window that extends to the start needs every token.
     assert!(memory.holds_window(0, 10) && !memory.holds_window(1, 10));
 }
 
 #[test]
-fn a_window_whose_cells_were_recycled_is_a_miss() {
+fn a_window_with_recycled_cells_is_not_forked() {
     let (mut runner, _) = start(&tiny(Kind::Window));
     let tokens = tokens(200);
     compute(&mut runner, A, 0, &tokens[..100]);
     compute(&mut runner, B, 0, &tokens[..100]);
     assert!(runner.can_fork(B, 100, 40));
-    // The search for 150 cells begins where A was and goes on over those of B that B's window no longer sees: the other cache
-    // still has them.
+    // The search for 150 cells begins at A's former cells and continues with those of B that B's window no longer sees: the other
+    // cache still has them.
     runner.drop_sequence(A);
     compute(&mut runner, C, 0, &tokens[..150]);
     assert!(!runner.can_fork(B, 100, 40) && runner.can_fork(B, 100, 100));
     assert!(!runner.truncate(B, 40) && runner.truncate(B, 99));
-    // What is left of it is saved and restored, and is a miss as well.
+    // The remainder is saved and restored, and cannot be forked either.
     let early = runner.save(B, 0..40).expect("one cache has all of it");
     runner.restore(D, &early, 0..40).expect("the piece is whole");
     assert!(!runner.can_fork(D, 40, 40) && !runner.can_fork(D, 40, 20));
     let refusal = runner.decode(&rows_of(D, 40, &tokens[..3])).expect_err("it would look into a hole");
     assert!(refusal.reason.contains("row 0"), "{refusal}");
-    // An id that is empty again has no hole.
+    // A sequence id that is empty again has no hole.
     runner.drop_sequence(D);
     compute(&mut runner, D, 0, &tokens[..3]);
 }
 
 #[test]
-fn a_window_that_has_lost_all_that_it_no_longer_sees_goes_on_at_its_end() {
+fn a_window_without_its_old_cells_continues_at_its_end() {
     let (mut runner, _) = start(&tiny(Kind::Window));
     let tokens = tokens(200);
     compute(&mut runner, A, 0, &tokens[..100]);
@@ -169,7 +169,7 @@ fn a_window_that_has_lost_all_that_it_no_longer_sees_goes_on_at_its_end() {
     compute(&mut runner, C, 0, &tokens[..185]);
     assert!(runner.can_fork(B, 100, 100) && !runner.can_fork(B, 100, 99));
     assert_eq!([0..100, 60..100, 60..90, 60..80].map(|range| runner.whole_from(B, &range)), [85, 85, 85, 80]);
-    // What is saved says the same, with a gap at its end too.
+    // A saved state reports the same, also with a gap at its end.
     let [start, end] = [0..90, 90..100].map(|range| runner.save(B, range).expect("one cache has all of it"));
     runner.restore(D, &start, 0..90).expect("the piece is whole");
     assert!(!runner.can_fork(D, 90, 90));
@@ -185,7 +185,7 @@ fn a_window_that_has_lost_all_that_it_no_longer_sees_goes_on_at_its_end() {
 }
 
 #[test]
-fn a_restored_window_is_forked_at_its_end_only() {
+fn a_restored_window_forks_only_at_its_end() {
     for (saved, restored) in [(FlashAttention::On, FlashAttention::On), (FlashAttention::Off, FlashAttention::On)] {
         let model = tiny(Kind::Window);
         let (mut runner, _) = start_with(&model, saved);
@@ -195,7 +195,7 @@ fn a_restored_window_is_forked_at_its_end_only() {
         let [trunk, branch, short] = [0..50, 50..90, 50..60].map(|range| runner.save(A, range).expect("one cache has all of it"));
         let (mut runner, _) = start_with(&model, restored);
         compute(&mut runner, C, 0, &tokens[..90]);
-        // A chain of two pieces: the second one's window has a hole below, and the first one's only reaches its own end.
+        // A chain of two states: the second one's window has a hole below, and the first one's only extends to its own end.
         runner.restore(A, &trunk, 0..50).expect("the piece is whole");
         assert!(runner.can_fork(A, 50, 49) && !runner.can_fork(A, 50, 48));
         runner.fork(A, B, 50);
@@ -203,7 +203,7 @@ fn a_restored_window_is_forked_at_its_end_only() {
         assert!(runner.can_fork(A, 90, 90));
         assert!((0..89).all(|n_tokens| !runner.can_fork(A, 90, n_tokens)), "not even where the first piece ends");
         assert!(!runner.truncate(A, 60));
-        // A piece shorter than the window goes on from what is there.
+        // A state shorter than the window continues the present tokens.
         runner.restore(B, &short, 50..60).expect("the piece is whole");
         assert!(runner.can_fork(B, 60, 60) && runner.can_fork(B, 60, 49) && !runner.can_fork(B, 60, 48));
         // Only its start: the hole is at the end, so nothing may follow.
@@ -253,7 +253,7 @@ fn states_are_saved_whole(kind: Kind, saved: FlashAttention, restored: FlashAtte
         assert_same_text(&restored, &compute(&mut runner, E, 0, &whole[20..]), false);
         runner.drop_sequence(E);
     }
-    // Nobody else was harmed.
+    // Other sequences were not affected.
     let [original, shared] = [A, F].map(|id| compute(&mut runner, id, 7, &tokens[7..20]));
     assert_same_text(&original, &compute(&mut runner, E, 0, &tokens[..20]), true);
     assert_same_text(&shared, &original, true);
@@ -272,7 +272,7 @@ fn hybrid_states_are_saved_whole() {
 }
 
 #[test]
-fn no_damage_to_a_piece_ends_the_process() {
+fn a_damaged_state_does_not_end_the_process() {
     for kind in [Kind::Recurrent, Kind::Hybrid, Kind::Window] {
         let (mut runner, _) = start(&tiny(kind));
         let tokens = tokens(30);
@@ -281,7 +281,7 @@ fn no_damage_to_a_piece_ends_the_process() {
         for byte in 0..piece.len().min(1_500) {
             let mut damaged = piece.to_vec();
             damaged[byte] ^= 1 << (byte % 8);
-            // What is left may be another state, but nothing that llama.cpp asserts.
+            // The damaged state may be another valid one, but must not violate llama.cpp's assertions.
             let _ = runner.restore(B, &damaged, 0..30);
             runner.drop_sequence(B);
             runner.restore(B, &piece[..byte], 0..30).expect_err("it is cut short");

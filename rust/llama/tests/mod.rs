@@ -1,4 +1,4 @@
-//! Tests of this folder on the demo model.
+//! Tests of the bindings on the demo model and on toy models.
 
 mod adapters;
 mod cells;

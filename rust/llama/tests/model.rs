@@ -1,4 +1,4 @@
-//! Loading, and what a loaded model says of itself.
+//! Tests loading, and the properties of a loaded model.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ use crate::config::{EngineConfig, KvType, ModelConfig, Numa, Placement, Split};
 use crate::error::Error;
 use crate::llama::Model;
 
-/// A file of this test's own, gone when dropped.
 struct TempFile(PathBuf);
 
 impl TempFile {
@@ -28,7 +27,7 @@ impl Drop for TempFile {
     }
 }
 
-/// Why the file at `path` cannot be loaded.
+/// Returns the reason why the file at `path` cannot be loaded.
 fn refusal(path: &Path) -> String {
     match load(path) {
         Err(Error::ModelLoad { path: named, reason }) => {
@@ -40,20 +39,20 @@ fn refusal(path: &Path) -> String {
     }
 }
 
-/// The demo model with its architecture spelt `name`, which must be as long.
+/// Returns the demo model with its architecture renamed to `name`, which must have the same length.
 fn with_architecture(name: [u8; 5]) -> Vec<u8> {
-    let mut bytes = fs::read(demo_path()).expect("the demo model is there");
+    let mut bytes = fs::read(demo_path()).expect("the demo model exists");
     let key = b"general.architecture";
-    let at = bytes.windows(key.len()).position(|window| window == key).expect("every GGUF names its architecture");
+    let offset = bytes.windows(key.len()).position(|window| window == key).expect("every GGUF names its architecture");
     // The key is followed by the value's type (4 bytes) and length (8 bytes).
-    let value = at + key.len() + 12;
+    let value = offset + key.len() + 12;
     assert_eq!(&bytes[value..value + 5], b"llama");
     bytes[value..value + 5].copy_from_slice(&name);
     bytes
 }
 
 #[test]
-fn a_model_says_what_it_is() {
+fn a_model_reports_its_metadata() {
     let model = demo();
     assert_eq!(model.path(), demo_path());
     assert_eq!(model.architecture(), "llama");
@@ -70,14 +69,14 @@ fn a_model_says_what_it_is() {
 }
 
 #[test]
-fn the_default_pool_of_the_demo_model_has_8192_cells() {
+fn the_demo_models_default_cache_has_8192_cells() {
     let facts = demo().facts(KvType::F16, KvType::F16);
     let limits = EngineConfig::default().settle(&facts, 8 << 30, 8 << 30).expect("the defaults are valid");
     assert_eq!((limits.n_slots, limits.n_ctx, limits.n_ctx_slot), (8, 8192, 1024));
 }
 
 #[test]
-fn end_tokens_are_those_that_end() {
+fn end_tokens_agree_with_is_end() {
     let model = demo();
     assert!(!model.end_tokens().is_empty());
     assert!(model.is_end(model.eos_token().expect("the demo model has an EOS")));
@@ -88,7 +87,7 @@ fn end_tokens_are_those_that_end() {
 }
 
 #[test]
-fn any_text_survives_tokens() {
+fn texts_round_trip_through_tokens() {
     let model = demo();
     let texts: [&[u8]; 7] = [
         b"Once upon a time, there was a cow.",
@@ -107,7 +106,7 @@ fn any_text_survives_tokens() {
 }
 
 #[test]
-fn every_character_survives_tokens() {
+fn every_character_round_trips_through_tokens() {
     let model = demo();
     let text: String = (0..=0x10_FFFF).step_by(37).filter_map(char::from_u32).collect();
     let back = model.detokenize(&model.tokenize(text.as_bytes(), false, false).unwrap()).expect("tokens of the vocabulary");
@@ -115,9 +114,9 @@ fn every_character_survives_tokens() {
 }
 
 #[test]
-fn bytes_that_are_no_text_become_tokens_too() {
+fn invalid_utf_8_is_tokenized() {
     let model = demo();
-    // llama.cpp takes the bytes after a broken character for part of it, so not all of these come back as they were.
+    // llama.cpp includes bytes after an incomplete character in it, so not all of these round-trip.
     let bytes: Vec<u8> = (0..=255).rev().collect();
     assert!(model.tokenize(&bytes, true, true).unwrap().len() > 200);
     let lonely = model.tokenize(b"\xc3", false, false).unwrap();
@@ -125,7 +124,7 @@ fn bytes_that_are_no_text_become_tokens_too() {
 }
 
 #[test]
-fn special_tokens_are_parsed_and_added_only_where_asked() {
+fn special_tokens_are_parsed_and_added_only_on_request() {
     let model = demo();
     let bos = model.bos_token().expect("the demo model has a BOS");
     assert_eq!(model.tokenize(b"cow", true, false).unwrap()[0], bos);
@@ -148,17 +147,17 @@ fn a_token_outside_of_the_vocabulary_is_an_error() {
 }
 
 #[test]
-fn loading_reports_its_progress_up_to_the_end() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
+fn loading_reports_progress_up_to_1() {
+    let fractions = Arc::new(Mutex::new(Vec::new()));
     let config = ModelConfig { n_gpu_layers: Some(0), use_mmap: false, ..ModelConfig::at(demo_path()) };
-    let writer = Arc::clone(&seen);
-    let model = Model::load(&config, move |fraction| writer.lock().expect("nobody panics").push(fraction));
+    let writer = Arc::clone(&fractions);
+    let model = Model::load(&config, move |fraction| writer.lock().expect("no thread panics").push(fraction));
     assert!(model.is_ok());
-    let seen = seen.lock().expect("nobody panics");
-    assert!(seen.is_sorted() && seen.last() == Some(&1.0), "{seen:?}");
+    let fractions = fractions.lock().expect("no thread panics");
+    assert!(fractions.is_sorted() && fractions.last() == Some(&1.0), "{fractions:?}");
 }
 
-/// What a load of the demo model with this configuration is refused with.
+/// Returns the message with which a load of the demo model with this configuration is rejected.
 fn refused(config: &ModelConfig) -> String {
     match Model::load(config, |_| {}) {
         Err(Error::ModelLoad { reason, .. }) => reason,
@@ -171,9 +170,9 @@ fn placed(placement: Placement) -> ModelConfig {
 }
 
 #[test]
-fn a_model_loads_in_every_way_of_reading_and_placing_it() {
+fn a_model_loads_with_every_load_mode_and_placement() {
     let whole = ModelConfig::at(demo_path());
-    let ways = [
+    let configs = [
         ModelConfig { use_mmap: false, use_mlock: true, ..whole.clone() },
         ModelConfig { use_mlock: true, ..whole.clone() },
         ModelConfig { use_direct_io: true, ..whole.clone() },
@@ -184,17 +183,17 @@ fn a_model_loads_in_every_way_of_reading_and_placing_it() {
         placed(Placement { numa: Some(Numa::Distribute), ..Placement::default() }),
         placed(Placement { numa: Some(Numa::Distribute), ..Placement::default() }),
     ];
-    for config in ways {
+    for config in configs {
         let model = Model::load(&config, |_| {}).unwrap_or_else(|error| panic!("{config:?}: {error}"));
         assert_eq!(model.n_vocab(), demo().n_vocab());
     }
-    // The binding of threads is the process's, so its refusal is shown here, after it was bound.
-    let other = refused(&placed(Placement { numa: Some(Numa::Isolate), ..Placement::default() }));
-    assert!(other.contains("bound its threads already, with Distribute"), "{other}");
+    // Threads are bound per process, so the rejection is tested here, after they were bound.
+    let message = refused(&placed(Placement { numa: Some(Numa::Isolate), ..Placement::default() }));
+    assert!(message.contains("bound its threads already, with Distribute"), "{message}");
 }
 
 #[test]
-fn a_placement_that_cannot_be_says_so() {
+fn an_impossible_placement_is_rejected() {
     let unknown = refused(&placed(Placement { devices: Some(vec!["Abacus0".to_owned()]), ..Placement::default() }));
     assert_eq!(unknown, "there is no device \"Abacus0\" beside the CPU");
     let cpu = refused(&placed(Placement { devices: Some(vec!["CPU".to_owned()]), ..Placement::default() }));
@@ -204,9 +203,9 @@ fn a_placement_that_cannot_be_says_so() {
 }
 
 #[test]
-fn weights_that_are_no_numbers_are_found_where_they_are_looked_for() {
-    let mut whole = fs::read(demo_path()).expect("the demo model is there");
-    // The end of the file is weights: blocks of a scale of 16 bits and 32 weights of 8, and no scale of all ones is a number.
+fn nan_weights_are_detected_if_tensors_are_checked() {
+    let mut whole = fs::read(demo_path()).expect("the demo model exists");
+    // The file ends with weights: blocks of a 16-bit scale and 32 8-bit weights, and a scale of all ones is NaN.
     let from = whole.len() - 4096;
     whole[from..].fill(0xff);
     let file = TempFile::new("no-numbers", &whole);
@@ -217,7 +216,7 @@ fn weights_that_are_no_numbers_are_found_where_they_are_looked_for() {
 }
 
 #[test]
-fn a_bad_file_says_what_is_wrong_with_it() {
+fn an_invalid_file_is_rejected_with_the_reason() {
     assert!(refusal(Path::new("/nowhere/model.gguf")).contains("no such file"));
     assert!(refusal(&std::env::temp_dir()).contains("directory"));
     assert!(refusal(&TempFile::new("empty", b"").0).contains("empty"));
@@ -226,8 +225,8 @@ fn a_bad_file_says_what_is_wrong_with_it() {
 }
 
 #[test]
-fn a_file_cut_short_says_so() {
-    let whole = fs::read(demo_path()).expect("the demo model is there");
+fn a_truncated_file_is_reported_as_such() {
+    let whole = fs::read(demo_path()).expect("the demo model exists");
     let in_tensors = refusal(&TempFile::new("cut-in-tensors", &whole[..whole.len() / 2]).0);
     assert!(in_tensors.contains("not within the file bounds"), "{in_tensors}");
     for length in [4, 20, 30, 1000, 20_000] {
@@ -237,7 +236,7 @@ fn a_file_cut_short_says_so() {
 }
 
 #[test]
-fn an_architecture_that_cannot_run_is_named() {
+fn an_unsupported_architecture_is_named() {
     let unknown = refusal(&TempFile::new("unknown", &with_architecture(*b"lemma")).0);
     assert!(unknown.contains("unknown model architecture: 'lemma'"), "{unknown}");
     let reason = refusal(&TempFile(write_hollow("clef", "llama")).0);
@@ -245,12 +244,12 @@ fn an_architecture_that_cannot_run_is_named() {
 }
 
 #[test]
-fn a_file_without_a_vocabulary_says_so() {
+fn a_file_without_a_vocabulary_is_rejected() {
     let file = TempFile(write_hollow("llama", "no_vocab"));
     assert_eq!(refusal(&file.0), "it holds no vocabulary, so it cannot read a text");
 }
 
-/// A part of a split model, as llama.cpp writes it: all but the first hold nothing but their number and tensors.
+/// Writes a part of a split model as llama.cpp does: all but the first contain only their number and tensors.
 fn part(name: &str, number: u16, n_parts: u16) -> TempFile {
     let mut header = Header::default();
     header.u16("split.no", number - 1);
@@ -259,7 +258,7 @@ fn part(name: &str, number: u16, n_parts: u16) -> TempFile {
 }
 
 #[test]
-fn a_part_of_a_model_that_is_not_its_first_names_the_first() {
+fn a_later_part_of_a_split_model_is_rejected_with_the_first_parts_name() {
     let file = part("big-00002-of-00003.gguf", 2, 3);
     let first = file.0.file_name().expect("it has a name").to_string_lossy().replace("-00002-", "-00001-");
     let reason = refusal(&file.0);
@@ -271,7 +270,7 @@ fn a_part_of_a_model_that_is_not_its_first_names_the_first() {
 }
 
 #[test]
-fn a_file_that_complements_a_model_says_what_it_is() {
+fn a_file_that_complements_a_model_is_described() {
     for (key, value, expected) in [
         ("general.type", "adapter", "an adapter of a model (lora)"),
         ("general.type", "mmproj", "a projector that reads images or audio for a model (mmproj)"),
@@ -287,7 +286,7 @@ fn a_file_that_complements_a_model_says_what_it_is() {
 }
 
 #[test]
-fn two_threads_load_at_once() {
+fn two_threads_load_concurrently() {
     std::thread::scope(|scope| {
         let loads: Vec<_> = (0..2).map(|_| scope.spawn(|| load(&demo_path()).map(|model| model.n_vocab()))).collect();
         for handle in loads {
@@ -297,7 +296,7 @@ fn two_threads_load_at_once() {
 }
 
 #[test]
-fn a_vocabulary_alone_cuts_texts_as_the_whole_model_does_and_continues_none() {
+fn a_vocabulary_alone_tokenizes_but_does_not_run() {
     let config = ModelConfig { vocabulary_only: true, ..ModelConfig::at(demo_path()) };
     let model = Arc::new(Model::load(&config, |_| {}).expect("the demo model has a vocabulary"));
     let text = "Once upon a time, there was a fox.";

@@ -1,11 +1,11 @@
-//! Pieces of memories that no toy model here has, put together by hand.
+//! Tests saved states of memories that no toy model has, assembled by hand.
 
 use crate::llama::piece::Layout;
 
 /// Format 1 is F16.
 const F16: i32 = 1;
 
-/// What an attention cache of two layers, 4 numbers of K and 3 of V each, would write of cells at these positions.
+/// An attention cache of two layers, with 4 numbers of K and 3 of V each.
 #[derive(Clone, Copy)]
 struct Cache {
     n_ext: usize,
@@ -27,7 +27,7 @@ impl Cache {
             words(out, &[9]);
         }
         words(out, &[u32::from(self.in_columns), 2, 0, 0]);
-        // Each number of 16 bits says where it belongs.
+        // Each 16-bit number encodes its layer, element and position.
         let number = |layer: u32, position: u32, element: u32| {
             [u8::try_from(layer << 4 | element).expect("small"), u8::try_from(position).expect("small")]
         };
@@ -69,7 +69,7 @@ fn layout_of(caches: &[Cache]) -> Layout {
 }
 
 #[test]
-fn every_form_of_a_cache_is_recognised() {
+fn every_form_of_a_cache_is_recognized() {
     for n_ext in [0, 12] {
         for has_values in [true, false] {
             for in_columns in [true, false] {
@@ -78,50 +78,50 @@ fn every_form_of_a_cache_is_recognised() {
                 let n_values = if has_values { 2 * 6 } else { 0 };
                 assert_eq!(layout.bytes_per_token(), 12 + n_ext as u64 + 2 * 8 + n_values);
                 let later = piece(&[(cache, &[5, 6, 7, 8, 9])]);
-                let checked = layout.check(&later).expect("it has the same form");
+                let checked = layout.check(&later).expect("the form matches");
                 assert_eq!((checked.range, checked.whole_from), (5..10, 5));
-                // Beside one of another form, as models with an indexer have them.
-                let both = layout_of(&[cache, PLAIN]);
-                assert!(both.check(&piece(&[(cache, &[5, 6]), (PLAIN, &[5, 6])])).is_ok());
-                assert!(both.check(&later).is_err(), "a part is missing");
+                // Together with a cache of another form, as in models with an indexer.
+                let combined = layout_of(&[cache, PLAIN]);
+                assert!(combined.check(&piece(&[(cache, &[5, 6]), (PLAIN, &[5, 6])])).is_ok());
+                assert!(combined.check(&later).is_err(), "a part is missing");
             }
         }
     }
 }
 
 #[test]
-fn what_llama_cpp_does_not_write_has_no_layout() {
+fn malformed_states_have_no_layout() {
     let whole = piece(&[(PLAIN, &[0, 1])]);
-    // Without V it is what a cache of K alone writes.
-    let of_keys = piece(&[(Cache { has_values: false, ..PLAIN }, &[0, 1])]).len();
-    for n_kept in (0..whole.len()).filter(|&n_kept| n_kept != of_keys) {
+    // Without V these are the bytes of a cache with K only.
+    let n_key_bytes = piece(&[(Cache { has_values: false, ..PLAIN }, &[0, 1])]).len();
+    for n_kept in (0..whole.len()).filter(|&n_kept| n_kept != n_key_bytes) {
         assert_eq!(Layout::read(&whole[..n_kept], 2, false), None, "{n_kept} bytes");
     }
     assert_eq!(Layout::read(&whole, 3, false), None);
-    assert_eq!(Layout::read(&whole, 2, true), None, "there is no state");
+    assert_eq!(Layout::read(&whole, 2, true), None, "there is no recurrent state");
 }
 
 #[test]
-fn cells_are_sorted_and_v_is_turned() {
-    // Without V there is nothing to turn, but llama.cpp wants its flag.
+fn cells_are_sorted_and_v_is_transposed() {
+    // Without V there is nothing to transpose, but llama.cpp requires its flag.
     for (n_ext, has_values) in [(0, true), (12, true), (0, false)] {
         let [rows, columns] = [false, true].map(|in_columns| Cache { n_ext, has_values, in_columns });
         for (own, other) in [(rows, columns), (columns, rows)] {
             let layout = layout_of(&[own]);
             let ordered = piece(&[(own, &[4, 5, 6])]);
-            assert_eq!(*layout.sort(piece(&[(own, &[6, 4, 5])]).into()).expect("it is a piece"), ordered);
-            let turned = piece(&[(other, &[4, 5, 6])]);
-            assert_eq!(*layout.check(&turned).expect("it can be turned").bytes, ordered);
+            assert_eq!(*layout.sort(piece(&[(own, &[6, 4, 5])]).into()).expect("the state is valid"), ordered);
+            let other_layout = piece(&[(other, &[4, 5, 6])]);
+            assert_eq!(*layout.check(&other_layout).expect("it can be other_layout").bytes, ordered);
         }
     }
 }
 
 #[test]
-fn positions_must_follow_each_other() {
+fn positions_must_be_consecutive() {
     let layout = layout_of(&[PLAIN]);
     for positions in [&[4, 6, 7][..], &[4, 4, 5], &[5, 4], &[0, u32::MAX >> 1]] {
         let mut out = Vec::new();
-        // Beyond a byte the numbers themselves say nothing, so only the entries are changed.
+        // Numbers encode positions below 256 only, so only the entries are changed.
         Cache { has_values: true, ..PLAIN }.write(&vec![0; positions.len()], &mut out);
         for (i, position) in positions.iter().enumerate() {
             out[8 + 12 * i..][..4].copy_from_slice(&position.to_le_bytes());
@@ -133,7 +133,7 @@ fn positions_must_follow_each_other() {
 }
 
 #[test]
-fn a_window_may_hold_less() {
+fn a_windows_cache_may_have_fewer_positions() {
     let layout = layout_of(&[PLAIN, PLAIN]);
     let check = |all: &[u32], window: &[u32]| {
         let bytes = piece(&[(PLAIN, all), (PLAIN, window)]);

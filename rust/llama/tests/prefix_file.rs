@@ -1,4 +1,4 @@
-//! Saved prefixes on disk: what was written comes back, and nothing else is taken for it.
+//! Tests saved prefixes on disk: they round-trip, and every other file is rejected.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,6 @@ use crate::llama::batch::rows_of;
 use crate::llama::{PrefixFileError, PrefixFiles};
 use crate::request::{SavedPiece, SavedPrefix};
 
-/// A folder that is gone when the test is.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -28,19 +27,19 @@ impl Folder {
         Self(folder)
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    fn path_of(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
     fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).expect("it is there").map(|entry| entry.expect("it can be read").file_name());
+        let entries = fs::read_dir(&self.0).expect("it exists").map(|entry| entry.expect("it can be read").file_name());
         entries.map(|name| name.to_string_lossy().into_owned()).collect()
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).expect("it is there");
+        fs::remove_dir_all(&self.0).expect("it exists");
     }
 }
 
@@ -48,7 +47,7 @@ fn files() -> PrefixFiles {
     PrefixFiles::new(demo(), &EngineConfig::default())
 }
 
-/// A prefix whose pieces are any bytes: what they mean is nothing to the file.
+/// Returns a prefix with arbitrary bytes as states, which the file format does not interpret.
 fn prefix(n_tokens: u32, logits: Option<Vec<f32>>) -> SavedPrefix {
     let piece = |range: std::ops::Range<u32>| SavedPiece {
         bytes: range.clone().map(|i| u8::try_from(i * i % 251).expect("below 256")).collect(),
@@ -78,9 +77,9 @@ fn io_error(outcome: Result<impl std::fmt::Debug, PrefixFileError>) -> std::io::
 }
 
 #[test]
-fn what_was_written_comes_back() {
+fn prefixes_round_trip() {
     let (folder, files) = (Folder::new(), files());
-    let path = folder.at("a.prefix");
+    let path = folder.path_of("a.prefix");
     for prefix in [prefix(90, None), prefix(30, Some((0..2048_u16).map(f32::from).collect()))] {
         let n_written = files.write(&path, &prefix).expect("the folder is writable");
         assert_eq!(n_written, fs::metadata(&path).expect("it was just written").len());
@@ -90,7 +89,7 @@ fn what_was_written_comes_back() {
 }
 
 #[test]
-fn a_prefix_goes_on_from_its_file_in_an_engine_of_the_other_attention() {
+fn a_prefix_continues_from_its_file_with_the_other_attention_kernel() {
     let (folder, tokens) = (Folder::new(), prompt(120));
     let runner_with = |flash_attention| try_start(|config| config.flash_attention = flash_attention).expect("it runs").0;
     let mut expected = Vec::new();
@@ -100,28 +99,28 @@ fn a_prefix_goes_on_from_its_file_in_an_engine_of_the_other_attention() {
         let pieces = [0..70, 70..100]
             .map(|range| SavedPiece { bytes: runner.save(KvSeqId(0), range.clone()).expect("it is held"), range });
         let prefix = SavedPrefix { tokens: tokens[..100].to_vec(), pieces: pieces.into(), ..SavedPrefix::default() };
-        files().write(&folder.at(name), &prefix).expect("the folder is writable");
+        files().write(&folder.path_of(name), &prefix).expect("the folder is writable");
         runner.decode(&rows_of(KvSeqId(0), 100, &tokens[100..])).expect("the plan is valid");
         expected.push(runner.logits(19).to_vec());
     }
     for (name, flash_attention) in [("on", FlashAttention::Off), ("off", FlashAttention::On), ("on", FlashAttention::On)] {
         let mut runner = runner_with(flash_attention);
-        for piece in files().read(&folder.at(name)).expect("it was just written").0.pieces {
+        for piece in files().read(&folder.path_of(name)).expect("it was just written").0.pieces {
             runner.restore(KvSeqId(3), &piece.bytes, piece.range).expect("the piece is whole");
         }
         runner.decode(&rows_of(KvSeqId(3), 100, &tokens[100..])).expect("the plan is valid");
         for expected in &expected {
             let distances = runner.logits(19).iter().zip(expected).map(|(a, b)| (a - b).abs());
-            // As in the tests of the runner: two kernels of attention, over 16-bit numbers.
+            // As in the tests of the runner: two attention kernels, over 16-bit numbers.
             assert!(distances.fold(0.0, f32::max) < 0.25);
         }
     }
 }
 
 #[test]
-fn any_damage_is_refused() {
+fn damaged_files_are_rejected() {
     let (folder, files) = (Folder::new(), files());
-    let path = folder.at("a.prefix");
+    let path = folder.path_of("a.prefix");
     files.write(&path, &prefix(60, None)).expect("the folder is writable");
     let whole = fs::read(&path).expect("it was just written");
     let refusal_of = |bytes: &[u8]| {
@@ -134,7 +133,7 @@ fn any_damage_is_refused() {
         let reason = refusal_of(&damaged);
         let words = match bit / 8 {
             0..8 => "no saved prefix",
-            // The other version that one bit away is known too.
+            // One flipped bit gives another supported version.
             8..12 if damaged[8..12] != [3, 0, 0, 0] => "only versions 1 to 3",
             12..20 => "bytes",
             _ => "checksum",
@@ -154,22 +153,22 @@ fn any_damage_is_refused() {
     files.read(&path).expect("it is whole again");
 }
 
-/// Numbers that contradict each other under a checksum that is right: somebody else's program wrote them.
+/// Inconsistent numbers under a valid checksum, as another program might write.
 #[test]
-fn a_checksum_alone_earns_no_trust() {
+fn inconsistent_numbers_are_rejected_despite_a_valid_checksum() {
     let (folder, files) = (Folder::new(), files());
-    let path = folder.at("a.prefix");
+    let path = folder.path_of("a.prefix");
     files.write(&path, &prefix(60, None)).expect("the folder is writable");
     let whole = fs::read(&path).expect("it was just written");
-    let read_with = |at: usize, bytes: &[u8]| {
+    let read_with = |offset: usize, bytes: &[u8]| {
         let mut changed = whole[..whole.len() - 32].to_vec();
-        changed[at..at + bytes.len()].copy_from_slice(bytes);
+        changed[offset..offset + bytes.len()].copy_from_slice(bytes);
         changed.extend(blake3::hash(&changed).as_bytes());
         fs::write(&path, changed).expect("the folder is writable");
         files.read(&path)
     };
     let (n_tokens, n_pieces, n_logits, tokens, table) = (60, 64, 68, 72, 72 + 60 * 4);
-    for (at, number) in [
+    for (offset, number) in [
         (n_tokens, 59),
         (n_tokens, 0),
         (n_tokens, u32::MAX),
@@ -190,16 +189,16 @@ fn a_checksum_alone_earns_no_trust() {
         (table + 20, 61),
         (table + 24, 39),
     ] {
-        let outcome = read_with(at, &number.to_le_bytes());
-        assert!(matches!(outcome, Err(PrefixFileError::Refused(_))), "{number} at {at}: {outcome:?}");
+        let outcome = read_with(offset, &number.to_le_bytes());
+        assert!(matches!(outcome, Err(PrefixFileError::Refused(_))), "{number} at {offset}: {outcome:?}");
     }
     read_with(n_tokens, &60_u32.to_le_bytes()).expect("nothing was changed");
 }
 
 #[test]
-fn a_file_of_another_cache_or_model_is_refused() {
+fn a_file_of_another_cache_or_model_is_rejected() {
     let folder = Folder::new();
-    let path = folder.at("a.prefix");
+    let path = folder.path_of("a.prefix");
     files().write(&path, &prefix(60, None)).expect("the folder is writable");
     let quantized = EngineConfig { type_v: KvType::Q8_0, ..EngineConfig::default() };
     let reason = refusal(&PrefixFiles::new(demo(), &quantized), &path);
@@ -210,18 +209,18 @@ fn a_file_of_another_cache_or_model_is_refused() {
     let reason = refusal(&other, &path);
     let name = model.file_name().expect("it is a file").to_string_lossy();
     assert!(reason.contains(&format!("other weights than those of {name}, or ")), "{reason}");
-    // And the reverse: what the other model wrote is nothing to this one.
+    // The reverse: a file of the other model is rejected by this one.
     let saved = SavedPrefix { tokens: vec![1; 60], ..prefix(60, None) };
     other.write(&path, &saved).expect("the folder is writable");
     assert_eq!(other.read(&path).expect("it was just written").0, saved);
     refusal(&files(), &path);
-    fs::remove_file(&model).expect("it is there");
+    fs::remove_file(&model).expect("it exists");
 }
 
 #[test]
-fn a_file_of_other_positions_is_refused() {
+fn a_file_with_other_positions_is_rejected() {
     let folder = Folder::new();
-    let path = folder.at("a.prefix");
+    let path = folder.path_of("a.prefix");
     let with = |rope| PrefixFiles::new(demo(), &EngineConfig { rope, ..EngineConfig::default() });
     let scaled = with(RopeConfig { freq_scale: Some(0.5), ..RopeConfig::default() });
     for (one, other) in [(&files(), &scaled), (&scaled, &files())] {
@@ -234,28 +233,28 @@ fn a_file_of_other_positions_is_refused() {
 }
 
 #[test]
-fn what_the_system_refuses_is_its_own_error() {
+fn system_errors_are_reported_as_such() {
     use std::io::ErrorKind;
     let (folder, files) = (Folder::new(), files());
-    assert_eq!(io_error(files.read(&folder.at("none"))), ErrorKind::NotFound);
-    assert_eq!(io_error(files.write(&folder.at("none/a.prefix"), &prefix(60, None))), ErrorKind::NotFound);
-    for nameless in [Path::new("/"), Path::new(""), &folder.at("..")] {
+    assert_eq!(io_error(files.read(&folder.path_of("none"))), ErrorKind::NotFound);
+    assert_eq!(io_error(files.write(&folder.path_of("none/a.prefix"), &prefix(60, None))), ErrorKind::NotFound);
+    for nameless in [Path::new("/"), Path::new(""), &folder.path_of("..")] {
         assert_eq!(io_error(files.write(nameless, &prefix(60, None))), ErrorKind::InvalidInput);
     }
     assert!(refusal(&files, &folder.0).contains("not a regular file"));
-    // The name is that of a folder: what was written beside it is removed again.
-    fs::create_dir(folder.at("a.prefix")).expect("the folder is writable");
-    io_error(files.write(&folder.at("a.prefix"), &prefix(60, None)));
+    // The path is a folder: the partial file beside it is removed again.
+    fs::create_dir(folder.path_of("a.prefix")).expect("the folder is writable");
+    io_error(files.write(&folder.path_of("a.prefix"), &prefix(60, None)));
     assert_eq!(folder.names(), ["a.prefix"]);
 }
 
 #[test]
-fn what_is_wrong_with_the_models_own_file_is_no_error_of_the_prefix() {
+fn problems_of_the_models_file_are_not_reported_as_the_prefixs() {
     let folder = Folder::new();
     let fails = |files: &PrefixFiles, model: &Path, words: &str| {
-        files.write(&folder.at("b.prefix"), &prefix(60, None)).expect_err("nobody can say what was saved");
-        self::files().write(&folder.at("a.prefix"), &prefix(60, None)).expect("the folder is writable");
-        match files.read(&folder.at("a.prefix")) {
+        files.write(&folder.path_of("b.prefix"), &prefix(60, None)).expect_err("the weights are unknown");
+        self::files().write(&folder.path_of("a.prefix"), &prefix(60, None)).expect("the folder is writable");
+        match files.read(&folder.path_of("a.prefix")) {
             Err(PrefixFileError::Model { path, source }) => {
                 assert_eq!(path, model);
                 let name = model.file_name().expect("it is a file").to_string_lossy();
@@ -267,18 +266,18 @@ fn what_is_wrong_with_the_models_own_file_is_no_error_of_the_prefix() {
     };
     let path = write_tiny(Kind::Recurrent);
     let files = PrefixFiles::new(load(&path).expect("the toy model loads").into(), &EngineConfig::default());
-    let longer = [&fs::read(&path).expect("it is there")[..], &[0]].concat();
+    let longer = [&fs::read(&path).expect("it exists")[..], &[0]].concat();
     fs::write(&path, longer).expect("the folder is writable");
     fails(&files, &path, "it has changed since it was loaded");
-    fs::remove_file(&path).expect("it is there");
+    fs::remove_file(&path).expect("it exists");
     fails(&files, &path, "No such file or directory (os error 2)");
 }
 
-/// A hole of eight terabytes, which no memory holds: with zeros for a start, and with one that tells its length.
+/// A sparse file of eight terabytes, which fits in no memory: with zeros at the start, and with a valid length.
 #[test]
-fn a_file_longer_than_any_prefix_asks_for_no_memory() {
+fn an_overlong_file_allocates_no_memory() {
     let (folder, files) = (Folder::new(), files());
-    let path = folder.at("a.prefix");
+    let path = folder.path_of("a.prefix");
     let file = fs::File::create(&path).expect("the folder is writable");
     file.set_len(1 << 43).expect("a hole takes no room");
     assert!(refusal(&files, &path).contains("no saved prefix"));
@@ -291,9 +290,9 @@ fn a_file_longer_than_any_prefix_asks_for_no_memory() {
 }
 
 #[test]
-fn a_prefix_may_be_as_long_as_the_context() {
+fn a_prefix_may_fill_the_context() {
     let folder = Folder::new();
-    let path = folder.at("a.prefix");
+    let path = folder.path_of("a.prefix");
     for (type_k, n_ctx) in [(KvType::F32, None), (KvType::Q4_0, Some(512))] {
         let config = EngineConfig { type_k, type_v: type_k, n_ctx, ..EngineConfig::default() };
         let n_tokens = n_ctx.unwrap_or(1024);
@@ -307,43 +306,43 @@ fn a_prefix_may_be_as_long_as_the_context() {
 }
 
 #[test]
-fn a_pipe_is_refused_at_once() {
+fn a_pipe_is_rejected_without_blocking() {
     let (folder, files) = (Folder::new(), files());
-    let path = folder.at("a.prefix");
+    let path = folder.path_of("a.prefix");
     let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
     assert!(made.success());
     let (done, outcome) = std::sync::mpsc::channel();
-    let asked = path.clone();
-    std::thread::spawn(move || done.send(refusal(&files, &asked)));
+    let pipe = path.clone();
+    std::thread::spawn(move || done.send(refusal(&files, &pipe)));
     assert_eq!(outcome.recv_timeout(Duration::from_secs(60)).expect("nothing waits for a writer"), "it is not a regular file");
 }
 
 #[test]
-fn what_a_crash_left_is_removed_once_nobody_can_be_writing_it() {
+fn partial_files_of_ended_processes_are_removed() {
     let (folder, files) = (Folder::new(), files());
     let mut child = std::process::Command::new("true").spawn().expect("true runs");
     let (gone, own) = (child.id(), std::process::id());
     child.wait().expect("it ends");
     let old = SystemTime::now() - Duration::from_secs(4000);
     let make = |name: &str, modified| {
-        let file = fs::File::create(folder.at(name)).expect("the folder is writable");
+        let file = fs::File::create(folder.path_of(name)).expect("the folder is writable");
         file.set_modified(modified).expect("it is open");
     };
     make(&format!(".weft-{gone}-1-0.partial"), old);
     make(&format!(".weft-{own}-1-0.partial"), old);
     let parent = std::os::unix::process::parent_id();
-    let mut kept = [
+    let mut remaining = [
         format!(".weft-{gone}-1-1.partial"),
         format!(".weft-{parent}-1-0.partial"),
         ".weft-mine.partial".to_owned(),
         format!(".weft-{gone}-1-0"),
     ];
-    make(&kept[0], SystemTime::now());
-    kept[1..].iter().for_each(|name| make(name, old));
-    files.write(&folder.at("a.prefix"), &prefix(60, None)).expect("the folder is writable");
+    make(&remaining[0], SystemTime::now());
+    remaining[1..].iter().for_each(|name| make(name, old));
+    files.write(&folder.path_of("a.prefix"), &prefix(60, None)).expect("the folder is writable");
     let mut names = folder.names();
     names.retain(|name| name != "a.prefix");
     names.sort_unstable();
-    kept.sort_unstable();
-    assert_eq!(names, kept);
+    remaining.sort_unstable();
+    assert_eq!(names, remaining);
 }

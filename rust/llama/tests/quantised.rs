@@ -1,4 +1,4 @@
-//! Models of a million random weights in the formats of blocks of 256, which the other toy models are too narrow for.
+//! Models of a million random weights in the formats with blocks of 256, for which the other toy models are too narrow.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ const N_KV: usize = 128;
 const N_LAYER: usize = 2;
 const N_EXPERTS: usize = 6;
 
-/// What follows attention in a layer of such a model, whose architecture is that of Llama and Mixtral.
+/// The feed-forward part of a layer; the architecture is that of Llama and Mixtral.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layers {
     /// The same weights for every token.
     Dense,
-    /// Two of six experts, chosen for each token.
+    /// Two of six experts, selected per token.
     Experts,
 }
 
-/// Writes and loads such a model, its weights as they lie in the file whatever the processor; its file is gone afterwards.
+/// Writes and loads such a model, with the file's weight layout on every processor; the file is deleted afterwards.
 pub(super) fn quantised(layers: Layers) -> Arc<Model> {
     let header = header(layers);
     let mut bytes = header.to_bytes();
@@ -87,7 +87,7 @@ fn header(layers: Layers) -> Header {
     header
 }
 
-/// Adds the tensor's bytes: norms of 1, and else weights that leave the size of what they multiply as it is.
+/// Adds the tensor's bytes: norms of 1, otherwise weights that preserve the magnitude of their input.
 fn add_weights(bytes: &mut Vec<u8>, tensor: &Tensor, chance: &mut Chance) {
     let n_in = tensor.dims[0];
     let n_rows: usize = tensor.dims[1..].iter().product();
@@ -104,10 +104,10 @@ fn add_weights(bytes: &mut Vec<u8>, tensor: &Tensor, chance: &mut Chance) {
     };
     let start = bytes.len();
     bytes.resize(start + tensor.n_bytes(), 0);
-    let place = bytes[start..].as_mut_ptr().cast::<c_void>();
+    let buffer = bytes[start..].as_mut_ptr().cast::<c_void>();
     let [n_rows, n_in] = [n_rows, n_in].map(|n| i64::try_from(n).expect("toy models are small"));
-    // SAFETY: there are as many weights as the tensor has, and as many bytes as its format takes for them.
-    let n_written = unsafe { sys::ggml_quantize_chunk(kind, weights.as_ptr(), place, 0, n_rows, n_in, ptr::null()) };
+    // SAFETY: there are as many weights as the tensor has elements, and as many bytes as its format requires.
+    let n_written = unsafe { sys::ggml_quantize_chunk(kind, weights.as_ptr(), buffer, 0, n_rows, n_in, ptr::null()) };
     assert_eq!(n_written, tensor.n_bytes());
     bytes.extend(padding(tensor.n_bytes()));
 }

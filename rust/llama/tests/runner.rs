@@ -1,4 +1,4 @@
-//! Decodes, forks and refusals, on the demo model.
+//! Tests decodes, forks and rejected plans, on the demo model.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use crate::llama::LlamaRunner;
 use crate::llama::batch::rows_of;
 use crate::request::Token;
 
-/// Logits of one prefix computed in two shapes of batch may differ by this: matrix products and attention sum in another order, over
-/// 16-bit cells. Measured: up to 0.06, and up to 0.27 between decodes of fewer than 64 rows and of more, for which llama.cpp's flash
-/// attention has two ways to compute. Those of another prefix differ by more than 1.
+/// Tolerance of the logits of one prefix computed in two batch shapes: matrix products and attention sum in another order, over
+/// 16-bit cells. Measured: up to 0.06, and up to 0.27 between decodes of fewer than 64 rows and of more, for which llama.cpp's
+/// flash attention has two implementations. Those of another prefix differ by more than 1.
 const TOLERANCE: f32 = 0.5;
 
 pub(super) fn try_start(change: impl FnOnce(&mut EngineConfig)) -> Result<(LlamaRunner, Limits), Error> {
@@ -27,10 +27,10 @@ fn start() -> (LlamaRunner, Limits) {
     try_start(|_| ()).expect("the demo model runs")
 }
 
-/// The first `n` tokens of a story that never repeats itself, so that every prefix leads elsewhere.
+/// Returns the first `n` tokens of a story without repetitions, so that every prefix has another continuation.
 pub(super) fn prompt(n: usize) -> Vec<Token> {
-    let (who, what) = (["cow", "fox", "girl", "king", "bird"], ["sea", "moon", "farm"]);
-    let sentences = (0..50).map(|i| format!("The {} number {i} wanted to see the {}. ", who[i % 5], what[i % 3]));
+    let (characters, places) = (["cow", "fox", "girl", "king", "bird"], ["sea", "moon", "farm"]);
+    let sentences = (0..50).map(|i| format!("The {} number {i} wanted to see the {}. ", characters[i % 5], places[i % 3]));
     let text: String = sentences.collect();
     let tokens = demo().tokenize(text.as_bytes(), true, true).unwrap();
     assert!(tokens.len() >= n, "{} tokens", tokens.len());
@@ -47,7 +47,6 @@ fn most_likely(logits: &[f32]) -> usize {
     (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("a vocabulary is not empty")
 }
 
-/// The largest difference between two rows.
 fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
@@ -62,7 +61,7 @@ fn a_forked_prefix_continues_as_if_computed() {
     let (mut runner, _) = start();
     let tokens = prompt(60);
     compute(&mut runner, 0, 0, &tokens[..50]);
-    // A part of what sequence 0 holds, then another continuation than its own.
+    // Part of the tokens of sequence 0, then another continuation than its own.
     assert!(runner.can_fork(KvSeqId(0), 50, 30));
     runner.fork(KvSeqId(0), KvSeqId(1), 30);
     let forked = compute(&mut runner, 1, 30, &tokens[50..60]);
@@ -70,7 +69,7 @@ fn a_forked_prefix_continues_as_if_computed() {
     let computed = compute(&mut runner, 2, 0, &whole);
     assert_close(&forked, &computed);
     assert_eq!(most_likely(&forked), most_likely(&computed));
-    // The original goes on unharmed.
+    // The original continues unchanged.
     let on = compute(&mut runner, 0, 50, &tokens[50..60]);
     let all = compute(&mut runner, 3, 0, &tokens);
     assert_close(&on, &all);
@@ -78,11 +77,11 @@ fn a_forked_prefix_continues_as_if_computed() {
 }
 
 #[test]
-fn chunks_of_several_sequences_ride_in_one_decode() {
+fn one_decode_computes_chunks_of_several_sequences() {
     let (mut runner, _) = start();
     let (a, b) = (prompt(40), prompt(55)[20..].to_vec());
     compute(&mut runner, 0, 0, &a[..10]);
-    // Rows of the two sequences take turns, each in order of position.
+    // Rows of the two sequences alternate, each in order of position.
     let (rest_of_a, all_of_b) = (rows_of(KvSeqId(0), 10, &a[10..]), rows_of(KvSeqId(1), 0, &b));
     let mut rows: Vec<_> = rest_of_a.rows.iter().chain(&all_of_b.rows).copied().collect();
     rows.sort_by_key(|row| (row.wants_logits, row.token % 7, row.sequence, row.position));
@@ -100,7 +99,7 @@ fn chunks_of_several_sequences_ride_in_one_decode() {
 }
 
 #[test]
-fn a_truncated_sequence_goes_on_from_there() {
+fn a_truncated_sequence_continues() {
     let (mut runner, _) = start();
     let tokens = prompt(30);
     let first = compute(&mut runner, 0, 0, &tokens);
@@ -115,7 +114,7 @@ fn a_truncated_sequence_goes_on_from_there() {
 #[test]
 fn forked_cells_are_shared() {
     let (mut runner, limits) = start();
-    // 1,000 of 1,024 cells; 60 forks of all of it would be 60,000 if they were copies.
+    // 1,000 of 1,024 cells; 60 copies of all of them would need 60,000.
     let tokens = prompt(500);
     compute(&mut runner, 0, 0, &tokens);
     compute(&mut runner, 0, 500, &tokens);
@@ -128,7 +127,7 @@ fn forked_cells_are_shared() {
 }
 
 #[test]
-fn a_broken_plan_is_an_error_and_harms_nothing() {
+fn an_invalid_plan_is_an_error_without_side_effects() {
     let (mut runner, limits) = start();
     let tokens = prompt(20);
     compute(&mut runner, 0, 0, &tokens[..10]);
@@ -148,16 +147,16 @@ fn a_broken_plan_is_an_error_and_harms_nothing() {
         ("no such token", rows_of(KvSeqId(1), 0, &[2048])),
         ("a negative token", rows_of(KvSeqId(1), 0, &[-1])),
     ];
-    for (what, plan) in &broken {
-        let error = runner.decode(plan).expect_err(what);
-        assert!(error.reason.contains("breaks a rule"), "{what}: {error}");
+    for (places, plan) in &broken {
+        let error = runner.decode(plan).expect_err(places);
+        assert!(error.reason.contains("breaks a rule"), "{places}: {error}");
     }
     let on = compute(&mut runner, 0, 10, &tokens[10..]);
     assert_close(&on, &compute(&mut runner, 1, 0, &tokens));
 }
 
 #[test]
-fn a_full_pool_is_an_error_and_harms_nothing() {
+fn a_full_cache_is_an_error_without_side_effects() {
     let (mut runner, _) = try_start(|config| config.n_ctx = Some(256)).expect("the demo model runs");
     let tokens = prompt(250);
     compute(&mut runner, 0, 0, &tokens[..240]);
@@ -169,7 +168,7 @@ fn a_full_pool_is_an_error_and_harms_nothing() {
 
 #[test]
 #[should_panic(expected = "did not want logits")]
-fn logits_that_nobody_wanted_are_a_bug() {
+fn reading_logits_that_were_not_requested_panics() {
     let (mut runner, _) = start();
     compute(&mut runner, 0, 0, &prompt(3));
     runner.logits(1);
@@ -177,7 +176,7 @@ fn logits_that_nobody_wanted_are_a_bug() {
 
 #[test]
 #[should_panic(expected = "did not want logits")]
-fn logits_after_a_refused_plan_are_a_bug() {
+fn reading_logits_after_a_rejected_plan_panics() {
     let (mut runner, _) = start();
     compute(&mut runner, 0, 0, &prompt(3));
     assert!(runner.decode(&Plan::default()).is_err());
@@ -186,7 +185,7 @@ fn logits_after_a_refused_plan_are_a_bug() {
 
 #[test]
 #[should_panic(expected = "holds tokens already")]
-fn a_fork_onto_a_sequence_in_use_is_a_bug() {
+fn forking_onto_a_used_sequence_panics() {
     let (mut runner, _) = start();
     compute(&mut runner, 0, 0, &prompt(3));
     compute(&mut runner, 1, 0, &prompt(3));
@@ -194,14 +193,14 @@ fn a_fork_onto_a_sequence_in_use_is_a_bug() {
 }
 
 #[test]
-fn more_than_is_held_cannot_be_forked() {
+fn forking_beyond_the_length_panics() {
     let (mut runner, _) = start();
     compute(&mut runner, 0, 0, &prompt(3));
     assert!(runner.can_fork(KvSeqId(0), 3, 3) && !runner.can_fork(KvSeqId(0), 3, 4));
 }
 
 #[test]
-fn control_tokens_are_no_text() {
+fn control_tokens_add_no_text() {
     let (runner, _) = start();
     let mut text = Vec::new();
     for token in demo().tokenize(b"<|im_start|>cow<|im_end|>", true, true).unwrap() {
@@ -212,7 +211,7 @@ fn control_tokens_are_no_text() {
 }
 
 #[test]
-fn every_setting_runs() {
+fn every_cache_format_and_attention_setting_runs() {
     let formats = [
         KvType::F32,
         KvType::F16,
@@ -237,7 +236,7 @@ fn every_setting_runs() {
 }
 
 #[test]
-fn the_most_slots_and_the_smallest_pool_run() {
+fn the_maximum_slots_and_the_minimum_cache_run() {
     let (mut runner, limits) =
         try_start(|c| (c.n_slots, c.n_ctx, c.n_ubatch, c.n_batch) = (Some(254), Some(1), Some(1), 1)).expect("it runs");
     let rows = (0..254).map(|id| rows_of(KvSeqId(id), 0, &[5]).rows[0]);

@@ -1,4 +1,5 @@
-//! What a row computes depends on its own text alone: bit by bit, whoever else is in the batch and wherever its cells are.
+//! Tests batch invariance: a row depends on its own text alone, bit by bit, whatever else is in the batch and wherever its cells
+//! are.
 #![expect(clippy::cast_possible_truncation, reason = "numbers are small")]
 
 use std::sync::{Arc, OnceLock};
@@ -12,8 +13,8 @@ use crate::engine::runner::{KvSeqId, Plan, Row, Runner};
 use crate::llama::{LlamaRunner, Model, kernels, start};
 use crate::request::{Event, Prompt, Request, Token};
 
-/// The demo model and two of the formats of blocks of 256, one with experts: their weights lie as in the file whatever the processor,
-/// so that ours compute all of them.
+/// The demo model and two in formats with blocks of 256, one with experts, with the file's weight layout on every processor, so
+/// that our kernels compute all products.
 fn models() -> &'static [Arc<Model>; 3] {
     static MODELS: OnceLock<[Arc<Model>; 3]> = OnceLock::new();
     MODELS.get_or_init(|| {
@@ -22,13 +23,13 @@ fn models() -> &'static [Arc<Model>; 3] {
     })
 }
 
-/// The first `n` tokens of a text in the vocabulary of `model`.
+/// Returns the first `n` tokens of a text in the vocabulary of `model`.
 fn text(model: &Model, n: usize) -> Vec<Token> {
     let n_vocab = Token::try_from(model.n_vocab()).expect("it is small");
     prompt(n).into_iter().map(|token| token % n_vocab).collect()
 }
 
-/// A runner whose attention and products are ours.
+/// Returns a runner with our attention and products.
 fn ours(model: &Arc<Model>, change: impl FnOnce(&mut EngineConfig)) -> LlamaRunner {
     let mut config = EngineConfig {
         used: EnabledKernels::ALL,
@@ -50,7 +51,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Computes `tokens` from `position` on, `n` rows in each decode, and returns the bits of the last row of logits.
+/// Computes `tokens` from `position` on, `n` rows per decode, and returns the bits of the last row of logits.
 fn compute(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token], n: usize) -> Vec<u32> {
     let mut last = Vec::new();
     for (i, chunk) in tokens.chunks(n).enumerate() {
@@ -62,7 +63,7 @@ fn compute(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token], n
 }
 
 #[test]
-fn a_prompt_computed_in_pieces_of_any_size_gives_the_same_logits() {
+fn a_prompt_in_chunks_of_any_size_gives_the_same_logits() {
     for (model, type_kv) in models().iter().flat_map(|model| [(model, KvType::F16), (model, KvType::Q8_0)]) {
         let mut runner = ours(model, |config| (config.type_k, config.type_v) = (type_kv, type_kv));
         let tokens = text(model, 600);
@@ -75,35 +76,35 @@ fn a_prompt_computed_in_pieces_of_any_size_gives_the_same_logits() {
 }
 
 #[test]
-fn a_row_among_strangers_gives_the_same_logits_as_alone() {
+fn a_row_in_a_mixed_batch_gives_the_same_logits_as_alone() {
     for (model, n_threads) in models().iter().flat_map(|model| [(model, 1), (model, 2)]) {
         let tokens = text(model, 300);
         let mut alone = ours(model, |config| config.n_threads = Some(n_threads));
         let expected = compute(&mut alone, 0, 0, &tokens, 64);
         let mut runner = ours(model, |config| config.n_threads = Some(3 - n_threads));
-        let logits = compute_among_strangers(&mut runner, &tokens);
+        let logits = compute_interleaved(&mut runner, &tokens);
         assert_eq!(logits, expected, "{n_threads} threads alone, {}", model.path().display());
     }
 }
 
-/// Computes `tokens` for sequence 0, whose cells lie between those of three others, of which two share its beginning.
-fn compute_among_strangers(runner: &mut LlamaRunner, tokens: &[Token]) -> Vec<u32> {
+/// Computes `tokens` in sequence 0, whose cells are interleaved with those of three others, two of which share its prefix.
+fn compute_interleaved(runner: &mut LlamaRunner, tokens: &[Token]) -> Vec<u32> {
     compute(runner, 0, 0, &tokens[..100], 100);
     runner.fork(KvSeqId(0), KvSeqId(1), 100);
     runner.fork(KvSeqId(0), KvSeqId(2), 60);
     compute(runner, 3, 0, &tokens[50..90], 7);
-    let mut place: [usize; 4] = [100, 100, 60, 0];
+    let mut lengths: [usize; 4] = [100, 100, 60, 0];
     let mut logits = Vec::new();
-    while place[0] < tokens.len() {
+    while lengths[0] < tokens.len() {
         let mut rows = Vec::new();
-        for (id, at) in place.iter_mut().enumerate() {
-            let n = if id == 0 { 1 + *at % 3 } else { 1 };
-            for _ in 0..n.min(tokens.len() - *at) {
-                // The others draw other tokens.
-                let token = if id == 0 { tokens[*at] } else { tokens[(*at * 7 + id) % tokens.len()] };
-                let position = *at as u32 + if id == 3 { 40 } else { 0 };
+        for (id, length) in lengths.iter_mut().enumerate() {
+            let n = if id == 0 { 1 + *length % 3 } else { 1 };
+            for _ in 0..n.min(tokens.len() - *length) {
+                // The others compute other tokens.
+                let token = if id == 0 { tokens[*length] } else { tokens[(*length * 7 + id) % tokens.len()] };
+                let position = *length as u32 + if id == 3 { 40 } else { 0 };
                 rows.push(Row { sequence: KvSeqId(id as u16), token, position, wants_logits: false });
-                *at += 1;
+                *length += 1;
             }
         }
         let last = rows.iter().rposition(|row| row.sequence == KvSeqId(0)).expect("it is in every decode");
@@ -122,7 +123,7 @@ fn saved_and_restored_cells_give_the_same_logits() {
         let expected = compute(&mut runner, 0, 0, &tokens, 400);
         compute(&mut runner, 1, 0, &tokens[..350], 350);
         let pieces = [0..120, 120..350].map(|range| runner.save(KvSeqId(1), range).expect("cells can be saved"));
-        // The place that they come back to is full of holes.
+        // The cells are restored into a cache full of holes.
         runner.drop_sequence(KvSeqId(0));
         runner.drop_sequence(KvSeqId(1));
         for i in 0..40 {
@@ -136,7 +137,7 @@ fn saved_and_restored_cells_give_the_same_logits() {
 }
 
 #[test]
-fn where_a_layer_does_not_see_the_whole_text_nothing_is_promised() {
+fn models_with_windows_or_states_are_not_repeatable() {
     for kind in [Kind::Window, Kind::Hybrid, Kind::Recurrent] {
         let engine = start(&tiny(kind), &EngineConfig { kernels: KernelChoice::Weft, ..EngineConfig::default() });
         assert!(!engine.expect("the toy model runs").is_repeatable(), "{kind:?}");
@@ -145,20 +146,20 @@ fn where_a_layer_does_not_see_the_whole_text_nothing_is_promised() {
     assert!(!theirs.expect("the demo model runs").is_repeatable());
 }
 
-/// What a request draws, and the bits of the log-probabilities that it was told.
+/// Returns the tokens of a request, with the bits of their log-probabilities.
 fn drawn(engine: &crate::engine::Engine, request: Request) -> Vec<(Token, Vec<u32>)> {
     let mut drawn = Vec::new();
     for event in engine.submit(request, None).expect("the request is valid") {
         if let Event::Token(token) = event.expect("nothing fails") {
-            let told = token.logprobs.expect("they were asked for");
-            let likely = told.top.iter().map(|likely| likely.logprob.to_bits());
-            drawn.push((token.token, [told.chosen.logprob.to_bits()].into_iter().chain(likely).collect()));
+            let logprobs = token.logprobs.expect("the request asked for logprobs");
+            let likely = logprobs.top.iter().map(|likely| likely.logprob.to_bits());
+            drawn.push((token.token, [logprobs.chosen.logprob.to_bits()].into_iter().chain(likely).collect()));
         }
     }
     drawn
 }
 
-/// Request `i` to `model`: one of five beginnings, an end of its own, its own seed.
+/// Returns request `i`: one of five prefixes, a unique suffix and seed.
 fn request(model: &Model, i: u32) -> Request {
     let story = text(model, 600);
     let start = 100 * (i as usize % 5);
@@ -182,7 +183,7 @@ fn a_seeded_request_gives_the_same_text_alone_and_under_load() {
         let alone = start(model, &EngineConfig { n_slots: Some(1), ..config(1) }).expect("the model runs");
         assert!(alone.is_repeatable());
         let expected: Vec<_> = (0..n_requests).map(|i| drawn(&alone, request(model, i))).collect();
-        // A pool that holds few of them at once, so that branches are preempted, spilled, restored and moved.
+        // A cache for only a few sequences, so that branches are preempted, offloaded, reloaded and moved.
         let crowded = EngineConfig { n_slots: Some(6), n_ctx: Some(1024), ..config(2) };
         let engine = Arc::new(start(model, &crowded).expect("the model runs"));
         let next = std::sync::atomic::AtomicU32::new(0);

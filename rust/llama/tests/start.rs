@@ -1,4 +1,4 @@
-//! The engine over the demo model: what `FakeRunner` cannot prove.
+//! Tests the engine with the demo model, where `FakeRunner` is not sufficient.
 
 use super::demo;
 use crate::config::EngineConfig;
@@ -7,13 +7,13 @@ use crate::error::Error;
 use crate::llama::start;
 use crate::request::{Event, FinishReason, Finished, Prompt, Request};
 
-/// One thread: two that share a core with other tests wait for each other for most of the time.
+/// Uses one thread: two that share a core with other tests would mostly wait for each other.
 fn one_thread() -> EngineConfig {
     EngineConfig { n_threads: Some(1), ..EngineConfig::default() }
 }
 
 #[test]
-fn a_pool_beyond_the_memory_is_refused_before_it_is_made() {
+fn a_device_cache_beyond_the_free_memory_is_rejected() {
     let config = EngineConfig { n_ctx: Some(2_000_000_000), ..one_thread() };
     match start(&demo(), &config) {
         Err(Error::InvalidConfig { param: "n_ctx", message }) => assert!(message.contains("3072000000000 bytes"), "{message}"),
@@ -21,22 +21,22 @@ fn a_pool_beyond_the_memory_is_refused_before_it_is_made() {
     }
 }
 
-/// Every branch's text and end, in order of index.
+/// Returns every branch's text and result, in order of index.
 fn run(engine: &Engine, request: Request) -> Vec<(String, Finished)> {
     let mut texts = vec![String::new(); request.n as usize];
-    let mut ends = vec![None; request.n as usize];
+    let mut results = vec![None; request.n as usize];
     for event in engine.submit(request, None).expect("the request is valid") {
         match event.expect("nothing fails") {
             Event::Token(token) => texts[token.index as usize] += &token.text,
-            Event::Finished(end) => {
-                let index = end.index as usize;
-                assert_eq!(ends[index].replace(end), None, "branch {index} ended twice");
+            Event::Finished(finished) => {
+                let index = finished.index as usize;
+                assert_eq!(results[index].replace(finished), None, "branch {index} finished twice");
             }
             Event::Progress(_) | Event::PromptLogprobs(_) => {}
         }
     }
-    let ends = ends.into_iter().map(|end| end.expect("every branch ends"));
-    texts.into_iter().zip(ends).collect()
+    let results = results.into_iter().map(|result| result.expect("every branch finishes"));
+    texts.into_iter().zip(results).collect()
 }
 
 fn request(n: u32, max_tokens: Option<u32>) -> Request {
@@ -50,17 +50,17 @@ fn eight_branches_compute_their_prompt_once() {
     let request = request(8, Some(40));
     let n_prompt = request.prompt.n_tokens();
     let branches = run(&engine, request);
-    let n_computed: u32 = branches.iter().map(|(_, end)| end.usage.n_computed).sum();
+    let n_computed: u32 = branches.iter().map(|(_, finished)| finished.usage.n_computed).sum();
     assert_eq!(n_computed as usize, n_prompt);
-    for (text, end) in &branches {
-        assert!(text.split(' ').count() > 10 && text.is_ascii(), "{text:?} is no story");
-        assert!(end.usage.n_predicted <= 40);
+    for (text, finished) in &branches {
+        assert!(text.split(' ').count() > 10 && text.is_ascii(), "{text:?} is not a story");
+        assert!(finished.usage.n_predicted <= 40);
     }
-    assert!(branches.iter().any(|(text, _)| *text != branches[0].0), "branches have seeds of their own");
+    assert!(branches.iter().any(|(text, _)| *text != branches[0].0), "branches have different seeds");
 }
 
 #[test]
-fn branches_beyond_the_slots_compute_no_prompt() {
+fn branches_that_wait_for_slots_do_not_recompute_the_prompt() {
     let config = EngineConfig { n_slots: Some(4), n_ctx: Some(4096), ..one_thread() };
     let engine = start(&demo(), &config).expect("the demo model runs");
     let request = request(32, Some(20));
@@ -71,15 +71,15 @@ fn branches_beyond_the_slots_compute_no_prompt() {
 }
 
 #[test]
-fn eight_sequences_that_fill_a_small_pool_all_end_well() {
+fn eight_sequences_that_outgrow_the_cache_all_finish() {
     let config = EngineConfig { n_ctx: Some(256), ..one_thread() };
     let engine = start(&demo(), &config).expect("the demo model runs");
     let mut request = request(8, None);
     request.sampling.ignore_eos = true;
     let n_prompt = request.prompt.n_tokens();
-    for (_, end) in run(&engine, request) {
-        assert_eq!(end.reason, FinishReason::ContextFull);
-        assert_eq!(end.usage.n_predicted as usize, 256 - n_prompt);
+    for (_, finished) in run(&engine, request) {
+        assert_eq!(finished.reason, FinishReason::ContextFull);
+        assert_eq!(finished.usage.n_predicted as usize, 256 - n_prompt);
     }
-    assert!(engine.stats().n_preempted > 0, "eight times the pool cannot fit at once");
+    assert!(engine.stats().n_preempted > 0, "eight full sequences do not fit into the cache");
 }

@@ -1,4 +1,4 @@
-//! Pieces that leave the pool and come back, on the demo model.
+//! Tests saving and restoring cells, on the demo model.
 
 use super::runner::{prompt, try_start};
 use crate::config::{FlashAttention, KvType};
@@ -7,12 +7,12 @@ use crate::llama::LlamaRunner;
 use crate::llama::batch::rows_of;
 use crate::request::Token;
 
-/// Log-probabilities of one text, computed without a break or after a restore, may differ by this: attention sums in the order of
-/// cells, over 16-bit numbers. Measured: 0 where the cells come back in their order, 0.06 at most where they were scattered, 0.11
-/// where they were computed by the other kernel of attention. Those of two texts differ by 4 and more.
+/// Tolerance of the log-probabilities of one text, computed without a break or after a restore: attention sums in the order of
+/// cells, over 16-bit numbers. Measured: 0 if the cells are restored in order, at most 0.06 if they are scattered, 0.11 if they
+/// were computed by the other attention kernel. Those of two texts differ by 4 and more.
 const TOLERANCE: f32 = 0.25;
 
-/// Formats of K and V, and flash attention: V lies in rows with it, in columns without, and may be quantised only with it.
+/// Formats of K and V, and flash attention: V is stored in rows with it, in columns without, and may be quantised only with it.
 const SETTINGS: [(KvType, KvType, FlashAttention); 4] = [
     (KvType::F16, KvType::F16, FlashAttention::On),
     (KvType::F16, KvType::F16, FlashAttention::Off),
@@ -34,7 +34,7 @@ fn compute(runner: &mut LlamaRunner, sequence: u16, position: usize, tokens: &[T
     runner.decode(&rows_of(id(sequence), u32::try_from(position).expect("small"), tokens)).expect("the plan is valid");
 }
 
-/// The log-probability of each of `tokens` but the first, where `sequence` goes on with them at `position`.
+/// Returns the log-probability of each of `tokens` but the first, as continuations of `sequence` at `position`.
 fn logprobs(runner: &mut LlamaRunner, sequence: u16, position: usize, tokens: &[Token]) -> Vec<f32> {
     let rows = tokens.iter().zip(position..).map(|(&token, position)| Row {
         sequence: id(sequence),
@@ -52,7 +52,6 @@ fn logprobs(runner: &mut LlamaRunner, sequence: u16, position: usize, tokens: &[
     tokens[1..].iter().enumerate().map(logprob).collect()
 }
 
-/// The largest difference.
 fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
@@ -65,7 +64,7 @@ fn assert_same(found: &[f32], expected: &[f32]) {
 }
 
 #[test]
-fn another_run_of_cells_is_dear_where_each_copy_comes_from_a_gpu() {
+fn runs_of_cells_are_expensive_to_copy_from_a_gpu() {
     let runner = start(SETTINGS[0]);
     let layout = runner.layout.as_ref().expect("it can be saved");
     // 12 copies of 15 µs, over 1,548 bytes of 0.1 ns.
@@ -73,8 +72,8 @@ fn another_run_of_cells_is_dear_where_each_copy_comes_from_a_gpu() {
 }
 
 #[test]
-fn what_the_memory_costs_is_known() {
-    // 6 layers of 2 × 32 elements, K and V, and 12 bytes of the cell's own: 64 numbers of 16 bits are 128 bytes, of Q8_0 68.
+fn memory_costs_are_computed_from_the_layout() {
+    // 6 layers of 2 × 32 elements, K and V, and 12 bytes of metadata per cell: 64 numbers of 16 bits are 128 bytes, of Q8_0 68.
     let n_bytes = [12 + 6 * 256, 12 + 6 * 256, 12 + 6 * 136, 12 + 6 * 196];
     // 12 copies in rows, 6 + 6 × 64 in columns, of 50 ns, over bytes of 0.2 ns.
     let n_tokens = [2, 63, 4, 82];
@@ -92,13 +91,13 @@ fn what_the_memory_costs_is_known() {
     }
 }
 
-/// Moves other texts into the freed cells, so that nothing works only because the bytes are still there.
+/// Overwrites the freed cells with other texts, so that no test passes only because the old bytes are still there.
 fn overwrite_free_cells(runner: &mut LlamaRunner, spare_id: u16) {
     compute(runner, spare_id, 0, &prompt(400).split_off(100));
     runner.drop_sequence(id(spare_id));
 }
 
-/// Position and owners of every used cell, in the order of the cells.
+/// Returns positions and owners of every used cell, in cell order.
 pub(super) fn cells_of(runner: &mut LlamaRunner) -> Vec<(u32, Vec<u32>)> {
     let state = runner.context.whole_state();
     // It begins with the architecture's name and its length.
@@ -116,7 +115,7 @@ pub(super) fn cells_of(runner: &mut LlamaRunner) -> Vec<(u32, Vec<u32>)> {
 }
 
 #[test]
-fn a_restored_prefix_continues_as_if_it_had_stayed() {
+fn a_restored_prefix_continues_as_if_never_removed() {
     for setting in SETTINGS {
         let mut runner = start(setting);
         let tokens = prompt(TRUNK + 40);
@@ -127,7 +126,7 @@ fn a_restored_prefix_continues_as_if_it_had_stayed() {
         overwrite_free_cells(&mut runner, 0);
         runner.restore(id(5), &piece, 0..120).expect("the piece is whole");
         assert_same(&logprobs(&mut runner, 5, TRUNK, &tokens[TRUNK..]), &expected);
-        // The same words after other ones.
+        // The same tokens after a different prefix.
         let reversed: Vec<Token> = tokens[..TRUNK].iter().rev().copied().collect();
         compute(&mut runner, 6, 0, &reversed);
         let other = logprobs(&mut runner, 6, TRUNK, &tokens[TRUNK..]);
@@ -135,7 +134,7 @@ fn a_restored_prefix_continues_as_if_it_had_stayed() {
     }
 }
 
-/// Eight branches of one trunk, decoded together, 30 tokens each: their cells take turns.
+/// Decodes eight branches of one trunk together, 30 tokens each: their cells are interleaved.
 fn fan_out(runner: &mut LlamaRunner, tokens: &[Token]) -> [Vec<Token>; 8] {
     compute(runner, 0, 0, &tokens[..TRUNK]);
     (1..8).for_each(|branch| runner.fork(id(0), id(branch), 120));
@@ -149,7 +148,7 @@ fn fan_out(runner: &mut LlamaRunner, tokens: &[Token]) -> [Vec<Token>; 8] {
 }
 
 #[test]
-fn branches_that_were_decoded_together_are_restored_over_one_trunk() {
+fn branches_decoded_together_are_restored_on_one_trunk() {
     for setting in SETTINGS {
         let mut runner = start(setting);
         let branches = fan_out(&mut runner, &prompt(200));
@@ -161,7 +160,7 @@ fn branches_that_were_decoded_together_are_restored_over_one_trunk() {
         let expected = continued(&mut runner);
         (0..8).for_each(|branch| runner.drop_sequence(id(branch)));
         overwrite_free_cells(&mut runner, 0);
-        // The trunk comes back once; the branches share its cells.
+        // The trunk is restored once; the branches share its cells.
         runner.restore(id(0), &trunk, 0..120).expect("the piece is whole");
         (1..8).for_each(|branch| runner.fork(id(0), id(branch), 120));
         for (branch, piece) in (0..).zip(&pieces) {
@@ -175,13 +174,13 @@ fn branches_that_were_decoded_together_are_restored_over_one_trunk() {
 }
 
 #[test]
-fn any_part_of_a_piece_can_be_restored_over_what_is_there() {
+fn any_part_of_a_state_can_continue_a_sequence() {
     let mut runner = start(SETTINGS[1]);
     let tokens = prompt(TRUNK + 40);
     compute(&mut runner, 0, 0, &tokens[..TRUNK]);
     let piece = runner.save(id(0), 20..110).expect("it is held");
     assert!(runner.truncate(id(0), 50));
-    // One goes on in another way after 80 tokens, one has the piece's end.
+    // One sequence diverges after 80 tokens, one has the end of the saved range.
     runner.fork(id(0), id(1), 50);
     runner.restore(id(0), &piece, 50..110).expect("the piece is whole");
     runner.restore(id(1), &piece, 50..80).expect("the piece is whole");
@@ -196,7 +195,7 @@ fn any_part_of_a_piece_can_be_restored_over_what_is_there() {
 }
 
 #[test]
-fn a_fan_out_of_a_restored_trunk_shares_its_cells() {
+fn forks_of_a_restored_trunk_share_its_cells() {
     let mut runner = start(SETTINGS[0]);
     let tokens = prompt(500);
     compute(&mut runner, 0, 0, &tokens);
@@ -210,7 +209,7 @@ fn a_fan_out_of_a_restored_trunk_shares_its_cells() {
 }
 
 #[test]
-fn relocated_cells_are_the_lowest_and_still_shared() {
+fn relocation_uses_the_lowest_cells_and_keeps_sharing() {
     for setting in SETTINGS {
         let mut runner = start(setting);
         let tokens = prompt(200);
@@ -221,7 +220,7 @@ fn relocated_cells_are_the_lowest_and_still_shared() {
         let expected = logprobs(&mut runner, 7, 150, &branches[7][30..]);
         assert!(runner.truncate(id(7), 150));
         runner.drop_sequence(id(9));
-        // Behind the 5 cells of sequence 8, which stay where they are.
+        // They follow the 5 cells of sequence 8, which do not move.
         assert_eq!(cells_of(&mut runner)[0], (0, vec![8]));
         runner.relocate(&ids, 0..120).expect("there is room");
         runner.relocate(&ids[7..], 120..150).expect("there is room");
@@ -236,7 +235,7 @@ fn relocated_cells_are_the_lowest_and_still_shared() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_and_harms_nothing() {
+fn invalid_requests_are_rejected_without_side_effects() {
     let mut runner = start(SETTINGS[1]);
     let tokens = prompt(120);
     compute(&mut runner, 0, 0, &tokens[..100]);
@@ -255,7 +254,7 @@ fn what_cannot_be_done_is_refused_and_harms_nothing() {
             RelocateError::Lost(error) => panic!("{error}"),
         }),
     ];
-    // The pool has 1,024 cells, 894 of them free.
+    // There are 1,024 cells, 894 of them free.
     for sequence in 2..6 {
         compute(&mut runner, sequence, 0, &prompt(220));
     }
@@ -277,7 +276,7 @@ fn what_cannot_be_done_is_refused_and_harms_nothing() {
 }
 
 #[test]
-fn a_piece_of_another_cache_is_refused() {
+fn a_state_of_another_cache_is_rejected() {
     let mut pieces = Vec::new();
     for setting in SETTINGS {
         let mut runner = start(setting);
@@ -287,7 +286,7 @@ fn a_piece_of_another_cache_is_refused() {
     for (i, setting) in SETTINGS.into_iter().enumerate() {
         let mut runner = start(setting);
         for (j, piece) in pieces.iter().enumerate() {
-            // The first two differ only in where V lies.
+            // The first two differ only in the layout of V.
             let is_readable = i == j || (i < 2 && j < 2);
             let restored = runner.restore(id(0), piece, 0..20);
             assert_eq!(restored.is_ok(), is_readable, "{i} from {j}: {restored:?}");
@@ -297,27 +296,27 @@ fn a_piece_of_another_cache_is_refused() {
 }
 
 #[test]
-fn a_piece_whose_v_lies_the_other_way_is_turned() {
+fn a_state_with_the_other_layout_of_v_is_converted() {
     let tokens = prompt(TRUNK + 40);
     for (from, to) in [(0, 1), (1, 0)] {
         let [mut saver, mut restorer] = [from, to].map(|setting| start(SETTINGS[setting]));
         compute(&mut saver, 0, 0, &tokens[..TRUNK]);
         let piece = saver.save(id(0), 0..120).expect("it is held");
-        // Attention differs by as much as its two kernels do, so the other kernel's own cells are what counts.
+        // The two attention kernels give different results, so the other kernel's own cells are the reference.
         compute(&mut restorer, 0, 0, &tokens[..TRUNK]);
         let expected = logprobs(&mut restorer, 0, TRUNK, &tokens[TRUNK..]);
         restorer.restore(id(1), &piece, 0..120).expect("V is turned");
         assert_same(&logprobs(&mut restorer, 1, TRUNK, &tokens[TRUNK..]), &expected);
-        // There and back again is the same bytes.
+        // Converting twice gives the same bytes.
         let turned = restorer.save(id(1), 0..120).expect("it is held");
         saver.restore(id(1), &turned, 0..120).expect("V is turned");
         assert!(saver.save(id(1), 0..120).expect("it is held") == piece);
     }
 }
 
-/// The numbers that describe a piece's cells, bit by bit.
+/// Flips every bit of the numbers that describe a state's cells.
 #[test]
-fn a_piece_with_a_damaged_description_is_refused() {
+fn a_state_with_a_damaged_description_is_rejected() {
     for setting in [SETTINGS[0], SETTINGS[1]] {
         let mut runner = start(setting);
         compute(&mut runner, 0, 0, &prompt(20));
@@ -327,8 +326,8 @@ fn a_piece_with_a_damaged_description_is_refused() {
             runner.restore(id(0), &piece[..n_kept], 0..20).expect_err("it is cut short");
         }
         runner.restore(id(0), &[&piece[..], &[0]].concat(), 0..20).expect_err("it has a byte too many");
-        // A magic number, an owner that nobody reads, the numbers of streams and of cells; position, number of owners and such an
-        // owner of each cell; V's place, the layers, two rotations, and of the first layer's K its format and the size of a row.
+        // A magic number, an unused owner, the numbers of streams and of cells; position, number of owners and an unused owner of
+        // each cell; V's layout, the layers, two rotations, and of the first layer's K its format and the size of a row.
         let cells = 16..16 + 20 * 12;
         let is_owner = |byte: usize| (4..8).contains(&byte) || cells.contains(&byte) && (byte - cells.start) % 12 >= 8;
         for byte in (0..cells.end + 16 + 12).filter(|&byte| !is_owner(byte)) {
@@ -343,9 +342,9 @@ fn a_piece_with_a_damaged_description_is_refused() {
     }
 }
 
-/// Files are guarded by a checksum; a piece of memory is not, but the process survives whatever is in it.
+/// A checksum protects files, but not a state in memory; whatever its bytes, the process must survive.
 #[test]
-fn no_damage_to_a_piece_ends_the_process() {
+fn a_damaged_state_does_not_end_the_process() {
     let mut runner = start(SETTINGS[1]);
     compute(&mut runner, 0, 0, &prompt(20));
     let piece = runner.save(id(0), 0..20).expect("it is held");
@@ -358,7 +357,7 @@ fn no_damage_to_a_piece_ends_the_process() {
     for _ in 0..1_000 {
         let mut damaged = piece.to_vec();
         for _ in 0..=random(4) {
-            // Half of the damages near the start, where the numbers are that describe the rest.
+            // Half of the damages are near the start, where the numbers are that describe the rest.
             let end = if random(2) == 0 { 400 } else { damaged.len() };
             let byte = random(end);
             match random(3) {
@@ -367,7 +366,7 @@ fn no_damage_to_a_piece_ends_the_process() {
                 _ => drop(damaged.drain(byte..(byte + 1 + random(8)).min(end))),
             }
         }
-        // With the numbers themselves damaged it is still a piece, of another text.
+        // With damaged numbers it is still a valid state, of another text.
         let _ = runner.restore(id(0), &damaged, 0..20);
         runner.drop_sequence(id(0));
     }
@@ -376,14 +375,14 @@ fn no_damage_to_a_piece_ends_the_process() {
 }
 
 #[test]
-fn cells_that_lie_out_of_order_are_saved_in_order() {
+fn scattered_cells_are_saved_in_order() {
     for setting in SETTINGS {
         let mut runner = start(setting);
         let tokens = prompt(TRUNK + 40);
         compute(&mut runner, 9, 0, &prompt(200)[150..]);
         compute(&mut runner, 0, 0, &tokens[..70]);
         runner.drop_sequence(id(9));
-        // Its last 50 tokens lie below its first ones.
+        // Its last 50 tokens are in lower cells than its first ones.
         compute(&mut runner, 0, 70, &tokens[70..TRUNK]);
         assert_eq!(cells_of(&mut runner)[0].0, 70);
         let pieces = [0..40, 40..100, 100..120].map(|range| (range.clone(), runner.save(id(0), range).expect("it is held")));

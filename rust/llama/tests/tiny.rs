@@ -1,7 +1,7 @@
 //! Models of a few thousand random weights, one for each kind of memory that the demo model does not have.
 //!
-//! Their architectures are public ones at toy sizes; what they write is noise, but forks and removals act on their memories as on
-//! those of any model of the kind. The vocabulary is the 256 bytes.
+//! Their architectures are public ones at toy sizes; they generate noise, but forks and removals act on their memories as on those
+//! of any model of the kind. The vocabulary is the 256 bytes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use crate::llama::Model;
 const N_EMBD: usize = 64;
 const N_FF: usize = 128;
 const N_LAYER: usize = 2;
-/// Tokens of every toy model: three that are none of a text, and the bytes.
+/// Vocabulary size of every toy model: three control tokens, and the bytes.
 pub(super) const N_VOCAB: usize = 3 + 256;
 
-/// What a toy model keeps of a text.
+/// Kind of memory of a toy model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A state (Mamba).
+    /// A recurrent state (Mamba).
     Recurrent,
-    /// A state in the first layer, cells in the second (LFM2).
+    /// A recurrent state in the first layer, cells in the second (LFM2).
     Hybrid,
-    /// Cells, where the first layer looks back [`N_SWA`] tokens (Gemma 2).
+    /// Cells, where the first layer has a sliding window of [`N_SWA`] tokens (Gemma 2).
     Window,
-    /// Cells, with positions in time, row and column (Qwen2-VL).
+    /// Cells, with multi-dimensional positions (Qwen2-VL).
     Grid,
 }
 
 /// The sliding window of [`Kind::Window`], in tokens.
 pub(super) const N_SWA: u32 = 16;
 
-/// Writes and loads the toy model of this kind; its file is gone afterwards.
+/// Writes and loads the toy model of this kind; the file is deleted afterwards.
 pub(super) fn tiny(kind: Kind) -> Arc<Model> {
     let path = write_tiny(kind);
     let model = load(&path);
@@ -41,12 +41,11 @@ pub(super) fn tiny(kind: Kind) -> Arc<Model> {
     Arc::new(model.expect("the toy model loads"))
 }
 
-/// Writes the toy model of this kind.
 pub(super) fn write_tiny(kind: Kind) -> PathBuf {
     write_tiny_with(kind, N_VOCAB, |header| add_vocabulary(header, "llama"))
 }
 
-/// Writes the toy model of this kind with another vocabulary, of this many tokens.
+/// Writes the toy model of this kind with another vocabulary, of `n_vocab` tokens.
 pub(super) fn write_tiny_with(kind: Kind, n_vocab: usize, add_vocabulary: impl FnOnce(&mut Header)) -> PathBuf {
     let mut header = Header::default();
     add_metadata(&mut header, kind);
@@ -62,7 +61,7 @@ pub(super) fn write_tiny_with(kind: Kind, n_vocab: usize, add_vocabulary: impl F
     write(&header, &format!("{kind:?}"))
 }
 
-/// A file with this architecture and tokenizer, and no tensors.
+/// Writes a file with this architecture and tokenizer, and no tensors.
 pub(super) fn write_hollow(architecture: &str, tokenizer: &str) -> PathBuf {
     let mut header = Header::default();
     header.string("general.architecture", architecture);
@@ -117,7 +116,6 @@ fn add_metadata(header: &mut Header, kind: Kind) {
     }
 }
 
-/// The vocabulary of every toy model.
 pub(super) fn add_vocabulary(header: &mut Header, tokenizer: &str) {
     let bytes = (0..256).map(|byte| format!("<0x{byte:02X}>"));
     let texts: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).into_iter().chain(bytes).collect();
@@ -129,7 +127,7 @@ pub(super) fn add_vocabulary(header: &mut Header, tokenizer: &str) {
     header.i32s("tokenizer.ggml.token_type", kinds.into_iter());
 }
 
-/// The tensors of one layer, by llama.cpp's names, fastest-running dimension first.
+/// Returns the tensors of one layer, by llama.cpp's names, fastest-varying dimension first.
 fn layer_tensors(kind: Kind, layer: usize) -> Vec<(&'static str, Vec<usize>)> {
     let mut tensors = vec![("attn_norm.weight", vec![N_EMBD])];
     match (kind, layer) {
@@ -176,7 +174,8 @@ fn layer_tensors(kind: Kind, layer: usize) -> Vec<(&'static str, Vec<usize>)> {
     tensors
 }
 
-/// Writes the file with weights between −0.5 and 0.5, norms of 1, and Mamba's rates of decay (`ssm_a`) so small that a state remembers.
+/// Writes the file with weights between −0.5 and 0.5, norms of 1, and Mamba's decay rates (`ssm_a`) so small that the state
+/// persists.
 pub(super) fn write(header: &Header, name: &str) -> PathBuf {
     let mut bytes = header.to_bytes();
     let mut chance = Chance(1);
@@ -194,23 +193,23 @@ pub(super) fn write(header: &Header, name: &str) -> PathBuf {
     write_file(&bytes, name)
 }
 
-/// Writes a file that no other thread or process writes.
+/// Writes a file with a unique name.
 pub(super) fn write_file(bytes: &[u8], name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("weft-{}-{:?}-{name}.gguf", process::id(), std::thread::current().id()));
     fs::write(&path, bytes).expect("the temporary folder is writable");
     path
 }
 
-/// Numbers by chance: Knuth's linear congruential generator.
+/// Pseudo-random numbers: Knuth's linear congruential generator.
 pub(super) struct Chance(pub(super) u64);
 
 impl Chance {
-    /// A number between −1 and 1.
+    /// Returns a number between −1 and 1.
     pub(super) fn next(&mut self) -> f32 {
         f32::from(i16::from_le_bytes(self.bits())) / 32_768.0
     }
 
-    /// A number from 0 on, below `n`, which is at most 2¹⁶.
+    /// Returns an integer in `[0, n)`; `n` is at most 2¹⁶.
     pub(super) fn below(&mut self, n: usize) -> usize {
         usize::from(u16::from_le_bytes(self.bits())) % n
     }

@@ -1,4 +1,4 @@
-//! Our cutting of a text gives the tokens that llama.cpp's own gives, for every kind of vocabulary.
+//! Tests that cutting a text gives llama.cpp's tokens of the whole text, for every kind of vocabulary.
 
 use std::collections::HashSet;
 use std::ffi::c_char;
@@ -12,32 +12,32 @@ use super::{demo, load};
 use crate::cancellation::Cancellation;
 use crate::error::Error;
 use crate::llama::Model;
-use crate::llama::splitter::{CLASSES, OWN_CODE};
+use crate::llama::splitter::{CLASSES, DEDICATED};
 use crate::request::Token;
 
-/// llama.cpp's numbers of the kinds of tokens.
+/// llama.cpp's numbers of token types.
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const BYTE: i32 = 6;
 
-/// How a vocabulary spells a byte.
+/// Spelling of a byte in a vocabulary.
 #[derive(Clone, Copy)]
 enum Bytes {
     /// `<0xE2>`
     Hexadecimal,
-    /// As GPT-2 does: what is no visible character of Latin-1 moves to 256 and on.
+    /// GPT-2's: characters that are not visible in Latin-1 are mapped to 256 and above.
     Shifted,
     /// `\xe2`
     Escaped,
 }
 
-/// A vocabulary of each kind that llama.cpp has, and of each of its ways to treat what is beside a special token.
+/// A vocabulary for each kind that llama.cpp supports, and for each treatment of text next to a special token.
 struct Recipe {
     tokenizer: &'static str,
     bytes: Bytes,
-    /// Texts of the metadata, which llama.cpp takes some of its rules from.
+    /// Strings in the metadata, which determine some of llama.cpp's rules.
     strings: &'static [(&'static str, &'static str)],
     flags: &'static [(&'static str, bool)],
 }
@@ -51,7 +51,7 @@ const NO_SPACE: &[(&str, bool)] = &[("tokenizer.ggml.add_space_prefix", false), 
 const MERGED_SPACES: &[(&str, bool)] =
     &[("tokenizer.ggml.remove_extra_whitespaces", true), ("tokenizer.ggml.add_space_prefix", true)];
 
-/// The spellings of the special tokens: some are parts of others, some begin as others end, many are equally long.
+/// Returns the spellings of special tokens: some are parts of others, some overlap, many are equally long.
 fn specials() -> Vec<String> {
     let letters = ["a", "b", "c"];
     let pairs: Vec<String> = letters.iter().flat_map(|one| letters.map(|other| format!("{one}{other}"))).collect();
@@ -84,7 +84,7 @@ impl Recipe {
         Self { tokenizer, bytes, strings: &[], flags: &[] }
     }
 
-    /// Every token with its kind; no two are spelt alike.
+    /// Returns every token with its type; all spellings differ.
     fn tokens(&self) -> Vec<(String, i32)> {
         let mut tokens = vec![("<unk>".to_owned(), UNKNOWN)];
         tokens.extend(["<s>", "</s>", "<mask>"].map(|text| (text.to_owned(), CONTROL)));
@@ -93,8 +93,8 @@ impl Recipe {
             specials().into_iter().enumerate().map(|(i, text)| (text, if i * 7 % 3 == 0 { USER_DEFINED } else { CONTROL })),
         );
         tokens.extend(PIECES.map(|text| (text.to_owned(), NORMAL)));
-        let mut seen = HashSet::new();
-        tokens.retain(|(text, _)| seen.insert(text.clone()));
+        let mut spellings = HashSet::new();
+        tokens.retain(|(text, _)| spellings.insert(text.clone()));
         tokens
     }
 
@@ -141,19 +141,19 @@ impl Recipe {
     }
 }
 
-/// What llama.cpp makes of the whole text at once.
+/// Returns llama.cpp's tokens of the whole text.
 fn as_llama_cpp(model: &Model, text: impl AsRef<[u8]>, add_special: bool, parse_special: bool) -> Vec<Token> {
     let text = text.as_ref();
     let mut tokens = vec![0; 4 * text.len() + 16];
     let (n_bytes, room) = (i32::try_from(text.len()).expect("short"), i32::try_from(tokens.len()).expect("short"));
     let from = text.as_ptr().cast::<c_char>();
-    // SAFETY: the vocabulary lives as long as the model; the text is readable and the tokens writable as far as is said.
+    // SAFETY: the vocabulary lives as long as the model; text and tokens are readable and writable for the given lengths.
     let n = unsafe { sys::llama_tokenize(model.vocab(), from, n_bytes, tokens.as_mut_ptr(), room, add_special, parse_special) };
     tokens.truncate(usize::try_from(n).expect("there is room"));
     tokens
 }
 
-/// A text of up to 24 pieces: special tokens, parts of them, white space, words.
+/// Returns a text of up to 24 parts: special tokens, fragments of them, white space, words.
 fn mix(chance: &mut Chance, specials: &[String]) -> String {
     let others = [
         " ",
@@ -189,7 +189,7 @@ fn mix(chance: &mut Chance, specials: &[String]) -> String {
     text
 }
 
-/// Compares the two on 10,000 texts.
+/// Compares the two tokenizers on 10,000 texts.
 fn agrees(recipe: &Recipe) {
     agrees_on(10_000, recipe);
 }
@@ -214,12 +214,12 @@ fn agrees_with(n_texts: usize, model: &Model, tokenizer: &str) {
 }
 
 #[test]
-fn sentence_piece_is_tokenized_as_by_llama_cpp() {
+fn sentence_piece_matches_llama_cpp() {
     agrees(&Recipe { flags: BOTH_ADDED, ..Recipe::new("llama", Bytes::Hexadecimal) });
     agrees(&Recipe { flags: NO_SPACE, ..Recipe::new("llama", Bytes::Hexadecimal) });
 }
 
-/// `SentencePiece` vocabularies with and without a space before a text, and one whose special tokens take white space.
+/// `SentencePiece` vocabularies with and without a space before a text, and one whose special tokens strip white space.
 const SENTENCE_PIECE: [Recipe; 3] = [
     Recipe { flags: BOTH_ADDED, ..Recipe::new("llama", Bytes::Hexadecimal) },
     Recipe { flags: NO_SPACE, ..Recipe::new("llama", Bytes::Hexadecimal) },
@@ -227,7 +227,7 @@ const SENTENCE_PIECE: [Recipe; 3] = [
 ];
 
 #[test]
-fn sentence_piece_in_the_shortest_chunks_is_tokenized_as_by_llama_cpp() {
+fn sentence_piece_in_minimal_chunks_matches_llama_cpp() {
     for recipe in SENTENCE_PIECE {
         let mut model = recipe.load();
         model.tokenizer_mut().set_min_chunk_bytes(1);
@@ -236,7 +236,7 @@ fn sentence_piece_in_the_shortest_chunks_is_tokenized_as_by_llama_cpp() {
 }
 
 #[test]
-fn bytes_that_are_not_utf_8_are_tokenized_in_chunks_as_by_llama_cpp() {
+fn invalid_utf_8_in_chunks_matches_llama_cpp() {
     let mut chance = Chance(11);
     for recipe in SENTENCE_PIECE {
         let mut model = recipe.load();
@@ -251,7 +251,7 @@ fn bytes_that_are_not_utf_8_are_tokenized_in_chunks_as_by_llama_cpp() {
 }
 
 #[test]
-fn characters_that_are_spelled_by_bytes_are_tokenized_in_chunks_of_bounded_length() {
+fn characters_without_a_token_are_tokenized_in_bounded_chunks() {
     for recipe in SENTENCE_PIECE {
         let model = recipe.load();
         let model_name = recipe.strings.first().map_or("", |(_, name)| name);
@@ -271,7 +271,7 @@ fn characters_that_are_spelled_by_bytes_are_tokenized_in_chunks_of_bounded_lengt
 }
 
 #[test]
-fn tokenizing_a_long_text_stops_once_it_is_cancelled_and_a_short_one_is_always_finished() {
+fn cancellation_stops_long_texts_only() {
     let cancellation = Cancellation::default();
     cancellation.cancel();
     for recipe in [Recipe::new("llama", Bytes::Hexadecimal), Recipe { strings: GPT_2, ..Recipe::new("gpt2", Bytes::Shifted) }] {
@@ -285,7 +285,7 @@ fn tokenizing_a_long_text_stops_once_it_is_cancelled_and_a_short_one_is_always_f
 }
 
 #[test]
-fn byte_level_bpe_is_tokenized_as_by_llama_cpp() {
+fn byte_level_bpe_matches_llama_cpp() {
     agrees(&Recipe { strings: GPT_2, flags: BOTH_ADDED, ..Recipe::new("gpt2", Bytes::Shifted) });
     agrees(&Recipe { strings: &[("tokenizer.ggml.pre", "llama-bpe")], ..Recipe::new("gpt2", Bytes::Shifted) });
     agrees(&Recipe { flags: NO_SPACE, ..Recipe::new("gemma4", Bytes::Hexadecimal) });
@@ -293,28 +293,28 @@ fn byte_level_bpe_is_tokenized_as_by_llama_cpp() {
 }
 
 #[test]
-fn word_piece_is_tokenized_as_by_llama_cpp() {
+fn word_piece_matches_llama_cpp() {
     agrees(&Recipe::new("bert", Bytes::Shifted));
 }
 
 #[test]
-fn unigram_is_tokenized_as_by_llama_cpp() {
+fn unigram_matches_llama_cpp() {
     agrees(&Recipe { flags: BOTH_ADDED, ..Recipe::new("t5", Bytes::Hexadecimal) });
     agrees(&Recipe { flags: MERGED_SPACES, ..Recipe::new("t5", Bytes::Hexadecimal) });
 }
 
 #[test]
-fn the_trie_of_rwkv_is_tokenized_as_by_llama_cpp() {
+fn rwkvs_trie_matches_llama_cpp() {
     agrees(&Recipe::new("rwkv", Bytes::Escaped));
 }
 
 #[test]
-fn plamo_is_tokenized_as_by_llama_cpp() {
+fn plamo_matches_llama_cpp() {
     agrees(&Recipe { flags: BOTH_ADDED, ..Recipe::new("plamo2", Bytes::Hexadecimal) });
 }
 
 #[test]
-fn white_space_that_special_tokens_take_is_taken_as_by_llama_cpp() {
+fn stripping_of_white_space_matches_llama_cpp() {
     let takes_before = &[("tokenizer.ggml.pre", "jina-v2-de")];
     agrees(&Recipe { strings: takes_before, flags: BOTH_ADDED, ..Recipe::new("gpt2", Bytes::Shifted) });
     let takes_behind = &[("general.name", "phi-3")];
@@ -322,7 +322,7 @@ fn white_space_that_special_tokens_take_is_taken_as_by_llama_cpp() {
 }
 
 #[test]
-fn the_longest_piece_is_known_where_every_byte_of_a_text_is_in_a_token() {
+fn the_longest_piece_is_bounded_if_every_byte_is_in_a_token() {
     let longest = |recipe: Recipe| recipe.load().longest_piece();
     for recipe in [
         Recipe::new("llama", Bytes::Hexadecimal),
@@ -342,20 +342,20 @@ fn the_longest_piece_is_known_where_every_byte_of_a_text_is_in_a_token() {
 }
 
 #[test]
-fn how_few_tokens_a_text_can_be_is_known_though_white_space_is_left_out_or_a_word_is_one_token() {
+fn the_minimum_number_of_tokens_is_known_for_word_and_white_space_dropping_vocabularies() {
     let takes_behind = &[("general.name", "phi-3")];
     let phi = Recipe { strings: takes_behind, ..Recipe::new("llama", Bytes::Hexadecimal) }.load();
     let longest = "<|endoftext|>".len();
     assert_eq!(phi.least_tokens("d e\n".repeat(10 * longest).as_bytes()), 20);
     let bert = Recipe::new("bert", Bytes::Shifted).load();
-    // Of its special tokens, `<|im_start|>` has most words: seven.
+    // Of the special tokens, `<|im_start|>` has the most words: seven.
     assert_eq!(bert.least_tokens("dé 1,\té é".repeat(60).as_bytes()), 26);
     assert_eq!(bert.tokenize("qж".repeat(9_999).as_bytes(), false, false).unwrap().len(), 1);
     assert_eq!(bert.least_tokens("qж".repeat(9_999).as_bytes()), 1);
     assert_eq!(Recipe::new("t5", Bytes::Hexadecimal).load().least_tokens(b"d d d"), 0);
 }
 
-/// Names of splitters that are regular expressions: one of each kind, and those that are used most.
+/// Names of splitters that use regular expressions: one of each kind, and the most common ones.
 const EXPRESSIONS: [&str; 8] =
     ["tekken", "gpt-4o", "deepseek-v3", "deepseek-llm", "deepseek-coder", "default", "exaone-moe", "bloom"];
 
@@ -365,7 +365,7 @@ fn split_by(name: &'static str) -> Recipe {
     Recipe { strings, ..Recipe::new("gpt2", Bytes::Shifted) }
 }
 
-/// What llama.cpp makes of a text with a run of any length that fits the tests' memory.
+/// Returns llama.cpp's tokens of a text with a run of any length that fits the tests' memory.
 fn on_a_large_stack(model: &Model, text: &str) -> Vec<Token> {
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().stack_size(1 << 30);
@@ -374,20 +374,20 @@ fn on_a_large_stack(model: &Model, text: &str) -> Vec<Token> {
 }
 
 #[test]
-fn words_that_regular_expressions_find_are_tokenized_as_by_llama_cpp() {
+fn splitting_by_regular_expressions_matches_llama_cpp() {
     for name in EXPRESSIONS {
-        // Each stretch of a text takes llama.cpp up to 0.1 seconds, in which it reads the expressions.
+        // Each span of a text takes llama.cpp up to 0.1 seconds, in which it compiles the expressions.
         agrees_on(40, &split_by(name));
     }
 }
 
 #[test]
-fn a_long_run_of_like_characters_is_tokenized_as_by_llama_cpp_and_ends_no_process() {
+fn a_long_run_of_one_kind_matches_llama_cpp_without_overflowing_the_stack() {
     for name in EXPRESSIONS {
         let model = split_by(name).load();
         // The vocabulary has special tokens of some spaces and line feeds.
         for run in ["a", "A", "\u{b}", ".", "中", "1", "\r", "dede/\n "] {
-            // Where white space may take the square of its length, less is allowed.
+            // The limit is lower where white space may take quadratic time.
             let n = if name == "deepseek-llm" && run == "\u{b}" { 4_095 } else { 60_000 };
             let text = format!("de {}. de", run.repeat(n));
             assert_eq!(model.tokenize(text.as_bytes(), false, false).unwrap(), on_a_large_stack(&model, &text), "{name} {run:?}");
@@ -396,7 +396,7 @@ fn a_long_run_of_like_characters_is_tokenized_as_by_llama_cpp_and_ends_no_proces
 }
 
 #[test]
-fn the_longest_run_that_is_read_fits_its_stack_and_a_longer_one_is_refused() {
+fn the_longest_run_fits_its_stack_and_a_longer_one_is_rejected() {
     for name in EXPRESSIONS {
         let model = split_by(name).load();
         for run in ["A", "\u{b}", ".", "中"] {
@@ -413,13 +413,13 @@ fn the_longest_run_that_is_read_fits_its_stack_and_a_longer_one_is_refused() {
 }
 
 #[test]
-fn lines_that_are_tokenized_by_themselves_are_tokenized_as_by_llama_cpp() {
+fn tokenizing_lines_separately_matches_llama_cpp() {
     let others = ["\n", "a\n", "A\n\n", " 1\n", "b \n", ".\n", "\r\n", "x\n/", "it's\n ", "日\n", "de 12\n\t", " d", "e\n<"];
     let mut chance = Chance(3);
     let gemma = Recipe { flags: NO_SPACE, ..Recipe::new("gemma4", Bytes::Hexadecimal) };
-    // llama.cpp reads these for up to 0.1 seconds per chunk.
+    // llama.cpp compiles these for up to 0.1 seconds per chunk.
     let expressions = CLASSES.into_iter().filter(|&name| name != "superbpe").map(|name| (split_by(name), 2));
-    let own_code = OWN_CODE.into_iter().map(|name| (split_by(name), 200));
+    let own_code = DEDICATED.into_iter().map(|name| (split_by(name), 200));
     for (recipe, n_texts) in own_code.chain(expressions).chain([(gemma, 300)]) {
         let mut model = recipe.load();
         model.tokenizer_mut().set_min_chunk_bytes(1);
@@ -438,9 +438,9 @@ fn lines_that_are_tokenized_by_themselves_are_tokenized_as_by_llama_cpp() {
 }
 
 #[test]
-fn code_that_finds_words_without_expressions_reads_runs_of_any_length() {
+fn dedicated_splitters_accept_runs_of_any_length() {
     let gemma = Recipe::new("gemma4", Bytes::Hexadecimal);
-    for (name, recipe) in OWN_CODE.map(|name| (name, split_by(name))).into_iter().chain([("of Gemma 4", gemma)]) {
+    for (name, recipe) in DEDICATED.map(|name| (name, split_by(name))).into_iter().chain([("of Gemma 4", gemma)]) {
         let model = recipe.load();
         for run in ["a", "\u{b}", ".", "中", "1", "\r"] {
             assert!(model.tokenize(run.repeat(100_000).as_bytes(), false, false).is_ok(), "{name} {run:?}");
@@ -449,7 +449,7 @@ fn code_that_finds_words_without_expressions_reads_runs_of_any_length() {
 }
 
 #[test]
-fn every_expression_that_is_known_reads_a_run_that_a_threads_usual_stack_is_too_small_for() {
+fn every_known_expression_handles_runs_beyond_the_default_stack() {
     for name in CLASSES {
         let model = split_by(name).load();
         for run in ["a", ".", "中", "\r"] {
@@ -459,7 +459,7 @@ fn every_expression_that_is_known_reads_a_run_that_a_threads_usual_stack_is_too_
 }
 
 #[test]
-fn the_demo_model_reads_a_chat_as_llama_cpp_does() {
+fn the_demo_model_tokenizes_a_chat_as_llama_cpp_does() {
     let model = demo();
     let text = "<|im_start|>user\nIs it <s> or </s>?<|im_end|>\n<|im_start|>assistant\n".repeat(50);
     for (add_special, parse_special) in [(true, true), (true, false), (false, true), (false, false)] {

@@ -1,4 +1,4 @@
-//! Vectors, held to what llama.cpp's own calls answer for one text at a time.
+//! Compares embeddings with llama.cpp's own calls, one text at a time.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -17,7 +17,7 @@ use crate::llama::embedding::EmbeddingContext;
 use crate::llama::{Model, ResolvedConfig, embedder, has_repeatable_embeddings, kernels, memory};
 use crate::request::{Prompt, Token};
 
-/// Fewest tokens that are shared.
+/// Minimum number of shared tokens.
 const N_PREFIX: usize = 40;
 
 pub(super) fn worker(model: &Arc<Model>, pooling: Pooling) -> (Embedder, mpsc::Receiver<()>) {
@@ -34,28 +34,28 @@ fn config(pooling: Pooling) -> EngineConfig {
 
 fn worker_of(model: &Arc<Model>, adapters: DefaultAdapters, config: &EngineConfig) -> (Embedder, mpsc::Receiver<()>) {
     let settled = ResolvedConfig::new(model, config).expect("the model can be served");
-    let (ring, rung) = mpsc::channel();
+    let (ring, done) = mpsc::channel();
     let on_done = move || ring.send(()).unwrap_or(());
-    (embedder(model, config, &settled.choice, adapters, on_done).expect("the model can be pooled so"), rung)
+    (embedder(model, config, &settled.choice, adapters, on_done).expect("the model can be pooled so"), done)
 }
 
 pub(super) fn embed_tokens(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Result<Embeddings, Error> {
     embed(worker, texts.iter().cloned().map(Prompt::from_tokens).collect())
 }
 
-pub(super) fn embed((embedder, rung): &(Embedder, mpsc::Receiver<()>), texts: Vec<Prompt>) -> Result<Embeddings, Error> {
+pub(super) fn embed((embedder, done): &(Embedder, mpsc::Receiver<()>), texts: Vec<Prompt>) -> Result<Embeddings, Error> {
     let pending = embedder.submit(texts, Normalization::None, None)?;
     loop {
         if let Some(answer) = pending.take() {
             return answer;
         }
-        rung.recv_timeout(Duration::from_secs(20)).expect("the worker answers");
+        done.recv_timeout(Duration::from_secs(20)).expect("the worker answers");
     }
 }
 
-/// What a context of llama.cpp's for one text puts out.
+/// Returns the embedding of one text from a bare llama.cpp context.
 pub(super) fn reference(model: &Model, pooling: Pooling, text: &[Token]) -> Vec<f32> {
-    // SAFETY: a plain program of llama.cpp's calls: the context is freed before the model, and all that is read is there.
+    // SAFETY: a plain sequence of llama.cpp's calls: the context is freed before the model, and all pointers are valid when read.
     unsafe {
         let mut params = sys::llama_context_default_params();
         (params.n_ctx, params.n_batch, params.n_ubatch) = (1024, 1024, 1024);
@@ -90,45 +90,44 @@ pub(super) fn cosine(a: &[f32], b: &[f32]) -> f32 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-/// The demo model has weights of 8 bits, by which numbers are multiplied that are rounded to 8 bits as well: llama.cpp itself answers
-/// otherwise where it computes one text and where it computes several.
-fn least_alike(model: &Arc<Model>) -> f32 {
+/// The demo model has 8-bit weights, and activations are rounded to 8 bits as well: llama.cpp's own results for one text depend on
+/// the number of texts.
+fn min_cosine(model: &Arc<Model>) -> f32 {
     if Arc::ptr_eq(model, &demo()) { 0.9995 } else { 0.9999 }
 }
 
-/// Texts of many lengths, over several batches.
 fn texts(model: &Model) -> Vec<Vec<Token>> {
     let n_vocab = i32::try_from(model.n_vocab()).expect("it is small");
     (1..40).map(|n: i32| (0..=n * 7 % 130).map(|i| 3 + (n * 31 + i * 17) % (n_vocab - 3)).collect()).collect()
 }
 
-fn assert_alike(model: &Arc<Model>, pooling: Pooling) {
+fn assert_matches(model: &Arc<Model>, pooling: Pooling) {
     let texts = texts(model);
     let vectors = embed_tokens(&worker(model, pooling), &texts).expect("the texts are short");
     for (i, text) in texts.iter().enumerate() {
         let rows = vectors.starts[i] * vectors.width..vectors.starts[i + 1] * vectors.width;
-        let alike = cosine(&vectors.numbers[rows], &reference(model, pooling, text));
-        assert!(alike > least_alike(model), "{pooling:?} of text {i}: {alike}");
+        let similarity = cosine(&vectors.numbers[rows], &reference(model, pooling, text));
+        assert!(similarity > min_cosine(model), "{pooling:?} of text {i}: {similarity}");
     }
 }
 
 #[test]
-fn every_pooling_is_llama_cpps() {
+fn every_pooling_matches_llama_cpp() {
     for pooling in [Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last] {
-        assert_alike(&demo(), pooling);
+        assert_matches(&demo(), pooling);
     }
 }
 
 #[test]
-fn every_kind_of_memory_makes_vectors() {
+fn every_kind_of_memory_computes_embeddings() {
     for kind in [Kind::Recurrent, Kind::Hybrid, Kind::Window] {
-        assert_alike(&tiny(kind), Pooling::Mean);
-        assert_alike(&tiny(kind), Pooling::Last);
+        assert_matches(&tiny(kind), Pooling::Mean);
+        assert_matches(&tiny(kind), Pooling::Last);
     }
 }
 
 #[test]
-fn what_texts_begin_with_is_computed_once_over_all_batches() {
+fn a_shared_prefix_is_computed_once_across_batches() {
     let model = demo();
     let worker = worker(&model, Pooling::Last);
     let prefix: Vec<Token> = (0..).take(N_PREFIX).map(|i| 300 + i).collect();
@@ -139,24 +138,24 @@ fn what_texts_begin_with_is_computed_once_over_all_batches() {
     assert_eq!((n_tokens, n_computed), (60 * 50, 40 + 60 * 10));
     assert!(n_batches > 1, "one batch alone keeps nothing for the next");
     for (vector, text) in vectors.numbers.chunks(vectors.width).zip(&texts) {
-        let alike = cosine(vector, &reference(&model, Pooling::Last, text));
-        assert!(alike > least_alike(&model), "{alike}");
+        let similarity = cosine(vector, &reference(&model, Pooling::Last, text));
+        assert!(similarity > min_cosine(&model), "{similarity}");
     }
-    // A request that begins so too finds it computed.
+    // A request with the same prefix reuses it.
     embed_tokens(&worker, &[[prefix, vec![7; 5]].concat()]).expect("the text is short");
     assert_eq!(worker.0.stats().n_computed - n_computed, 5);
 }
 
 #[test]
-fn beginnings_by_turns_are_computed_once_each_and_once_more_where_a_window_has_moved_on() {
+fn alternating_prefixes_are_recomputed_only_if_a_window_moved_on() {
     for (model, n_first) in [(demo(), 2), (tiny(Kind::Window), 4)] {
         let worker = worker(&model, Pooling::Last);
         for i in 0..10 {
             let before = worker.0.stats().n_computed;
             let text = [(0..40).map(|token| 10 + 50 * (i % 2) + token).collect(), vec![200 + i, 7, 8]].concat();
             let vectors = embed_tokens(&worker, std::slice::from_ref(&text)).expect("the text is short");
-            let alike = cosine(&vectors.numbers, &reference(&model, Pooling::Last, &text));
-            assert!(alike > least_alike(&model), "text {i}: {alike}");
+            let similarity = cosine(&vectors.numbers, &reference(&model, Pooling::Last, &text));
+            assert!(similarity > min_cosine(&model), "text {i}: {similarity}");
             let n_computed = worker.0.stats().n_computed - before;
             assert!(n_computed == if i < 2 { 43 } else { 3 } || (2..n_first).contains(&i), "text {i}: {n_computed}");
         }
@@ -164,23 +163,23 @@ fn beginnings_by_turns_are_computed_once_each_and_once_more_where_a_window_has_m
 }
 
 #[test]
-fn what_is_kept_is_bounded_and_what_comes_again_later_is_computed_again() {
+fn the_prefix_cache_is_bounded_and_evicted_prefixes_are_recomputed() {
     let model = demo();
     let worker = worker(&model, Pooling::Last);
-    let text = |beginning: Token| (0..30).map(|token| 10 + 40 * beginning + token).collect::<Vec<_>>();
+    let text = |prefix: Token| (0..30).map(|token| 10 + 40 * prefix + token).collect::<Vec<_>>();
     let n_kept = i32::try_from(MAX_KEPT).expect("they are few");
-    for beginning in 0..=n_kept {
-        embed_tokens(&worker, &[text(beginning)]).expect("the text is short");
+    for prefix in 0..=n_kept {
+        embed_tokens(&worker, &[text(prefix)]).expect("the text is short");
     }
-    for (beginning, n_computed) in [(n_kept, 1), (1, 1), (0, 30)] {
+    for (prefix, n_computed) in [(n_kept, 1), (1, 1), (0, 30)] {
         let before = worker.0.stats().n_computed;
-        embed_tokens(&worker, &[text(beginning)]).expect("the text is short");
-        assert_eq!(worker.0.stats().n_computed - before, n_computed, "text {beginning}");
+        embed_tokens(&worker, &[text(prefix)]).expect("the text is short");
+        assert_eq!(worker.0.stats().n_computed - before, n_computed, "text {prefix}");
     }
 }
 
 #[test]
-fn a_text_as_long_as_may_be_is_computed_and_a_longer_one_is_refused_with_the_limit() {
+fn the_longest_text_is_computed_and_a_longer_one_is_rejected_with_the_limit() {
     let model = demo();
     let worker = worker(&model, Pooling::Mean);
     let n = worker.0.shape().n_longest;
@@ -191,14 +190,14 @@ fn a_text_as_long_as_may_be_is_computed_and_a_longer_one_is_refused_with_the_lim
 }
 
 #[test]
-fn a_model_without_a_classifier_ranks_nothing() {
+fn a_model_without_a_classifier_cannot_rank() {
     let config = EngineConfig { pooling: Some(Pooling::Rank), ..EngineConfig::default() };
     let settled = ResolvedConfig::new(&demo(), &config).expect("the model can be served");
     let refused = embedder(&demo(), &config, &settled.choice, DefaultAdapters::default(), || ()).err();
     assert!(matches!(refused, Some(Error::InvalidConfig { param: "pooling", .. })));
 }
 
-/// A shape whose context would hold so many cells.
+/// Returns the shape of a context with `n_batch` cells.
 fn shape(n_batch: usize) -> EmbedderShape {
     EmbedderShape {
         pooling: Pooling::Mean,
@@ -213,7 +212,7 @@ fn shape(n_batch: usize) -> EmbedderShape {
 }
 
 #[test]
-fn cells_that_there_is_no_memory_for_are_refused_before_they_are_made() {
+fn cells_beyond_the_free_memory_are_rejected_before_allocation() {
     let refused = EmbeddingContext::new(demo(), &EngineConfig::default(), shape(1 << 31), DefaultAdapters::default()).err();
     let Some(Error::Decode { reason }) = refused else { panic!("there is memory for cells of {} bytes", 1_u64 << 41) };
     assert!(reason.contains("a context of 2147483648 tokens for vectors takes"), "{reason}");
@@ -221,7 +220,7 @@ fn cells_that_there_is_no_memory_for_are_refused_before_they_are_made() {
 }
 
 #[test]
-fn rows_that_there_is_no_memory_for_are_refused_and_fewer_are_computed() {
+fn rows_beyond_the_free_memory_are_rejected_and_fewer_are_computed() {
     let n_batch = 1 << 10;
     let config = EngineConfig { n_threads: Some(1), ..EngineConfig::default() };
     let mut context = EmbeddingContext::new(demo(), &config, shape(n_batch), DefaultAdapters::default()).expect("it is small");
@@ -232,8 +231,8 @@ fn rows_that_there_is_no_memory_for_are_refused_and_fewer_are_computed() {
     assert!(context.check_memory(n_batch).is_ok(), "what was taken once is not asked for again");
 }
 
-/// Texts of 1, 62, 65 and 512 tokens, and some between, in the vocabulary of `model`.
-fn company(model: &Model) -> Vec<Vec<Token>> {
+/// Returns texts of 1, 62, 65 and 512 tokens, and some between, in the vocabulary of `model`.
+fn mixed_texts(model: &Model) -> Vec<Vec<Token>> {
     let mut chance = Chance(5);
     let n_vocab = model.n_vocab() - 3;
     let lengths = [1, 62, 65, 512, 2, 63, 64, 30, 31, 1, 200, 257, 5, 300, 100];
@@ -241,18 +240,18 @@ fn company(model: &Model) -> Vec<Vec<Token>> {
     lengths.iter().map(|&n| (0..n).map(|_| token()).collect()).collect()
 }
 
-/// The numbers of each text of a request.
-fn of_each(vectors: &Embeddings) -> Vec<Vec<f32>> {
+fn per_text(vectors: &Embeddings) -> Vec<Vec<f32>> {
     let rows = vectors.starts.windows(2).map(|ends| ends[0] * vectors.width..ends[1] * vectors.width);
     rows.map(|rows| vectors.numbers[rows].to_vec()).collect()
 }
 
-/// The embeddings of [`company`], each text alone in a decode, and then in several orders with others, by concurrent requests.
-fn alone_and_in_company(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Vec<(Vec<f32>, Vec<Vec<f32>>)> {
+/// Returns the embeddings of [`company`], each text alone in a decode, and then in several orders with others, by concurrent
+/// requests.
+fn alone_and_batched(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Vec<(Vec<f32>, Vec<Vec<f32>>)> {
     let alone = texts.iter().map(|text| embed_tokens(worker, std::slice::from_ref(text)).expect("the text is short"));
     let mut found: Vec<(Vec<f32>, Vec<Vec<f32>>)> = alone.map(|vectors| (vectors.numbers, Vec::new())).collect();
     for step in [1, 2, 4, 7] {
-        // A multiple of no factor of their number visits each text once.
+        // Multiples of a number coprime to their count visit each text once.
         let order: Vec<usize> = (0..texts.len()).map(|i| i * step % texts.len()).collect();
         let requests: Vec<_> = order
             .chunks(4)
@@ -268,20 +267,20 @@ fn alone_and_in_company(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<To
                 }
                 worker.1.recv_timeout(Duration::from_secs(60)).expect("the worker answers");
             };
-            part.iter().zip(of_each(&answer)).for_each(|(&i, vector)| found[i].1.push(vector));
+            part.iter().zip(per_text(&answer)).for_each(|(&i, vector)| found[i].1.push(vector));
         }
     }
     found
 }
 
-/// Models whose weights lie as in the file, so that our products compute all of them.
+/// Models whose weights have the file's layout, so that our products compute all of them.
 fn as_in_file() -> [Arc<Model>; 4] {
     let demo = Model::load(&ModelConfig { kernels: KernelChoice::Weft, ..ModelConfig::at(demo_path()) }, |_| ());
     [Arc::new(demo.expect("the demo model loads")), quantised(Layers::Dense), quantised(Layers::Experts), tiny(Kind::Window)]
 }
 
 #[test]
-fn a_decoders_embeddings_are_equal_bits_alone_and_in_company() {
+fn a_decoders_embeddings_are_bit_identical_alone_and_batched() {
     for model in as_in_file() {
         for pooling in [Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last] {
             let config = EngineConfig { kernels: KernelChoice::Weft, ..config(pooling) };
@@ -291,7 +290,7 @@ fn a_decoders_embeddings_are_equal_bits_alone_and_in_company() {
             assert_eq!(is_repeatable, kernels::install().usable == EnabledKernels::ALL && !is_window_that_moves_on, "{what}");
             assert!(!has_repeatable_embeddings(&model, &config, false), "{what}");
             let worker = worker_of(&model, DefaultAdapters::default(), &config);
-            for (i, (alone, others)) in alone_and_in_company(&worker, &company(&model)).into_iter().enumerate() {
+            for (i, (alone, others)) in alone_and_batched(&worker, &mixed_texts(&model)).into_iter().enumerate() {
                 for other in others {
                     let bits = |vector: &[f32]| vector.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
                     assert!(
@@ -307,14 +306,14 @@ fn a_decoders_embeddings_are_equal_bits_alone_and_in_company() {
 }
 
 #[test]
-fn embeddings_are_alike_alone_and_in_company_where_llama_cpp_computes() {
+fn embeddings_are_similar_alone_and_batched_with_llama_cpps_kernels() {
     let models = [tiny(Kind::Window), tiny(Kind::Hybrid), tiny(Kind::Recurrent), tiny(Kind::Grid), quantised(Layers::Dense)];
     for model in models {
         for pooling in [Pooling::None, Pooling::Mean, Pooling::Last] {
             let config = EngineConfig { kernels: KernelChoice::LlamaCpp, ..config(pooling) };
             assert!(!has_repeatable_embeddings(&model, &config, true));
             let worker = worker_of(&model, DefaultAdapters::default(), &config);
-            for (i, (alone, others)) in alone_and_in_company(&worker, &company(&model)).into_iter().enumerate() {
+            for (i, (alone, others)) in alone_and_batched(&worker, &mixed_texts(&model)).into_iter().enumerate() {
                 let least = others.iter().map(|other| cosine(&alone, other)).fold(1.0, f32::min);
                 assert!(least >= 0.999_999, "{pooling:?} of {}: text {i} is {least} alike", model.architecture());
             }
