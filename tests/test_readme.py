@@ -352,8 +352,8 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant("engine/stream.rs", "MAX_ENDED_BYTES") >> 20
     ],
     "what forks take over in one step; further ones wait for the next": lambda: [
-        constant("engine/fork_request.rs", "MAX_FORKED_TOKENS"),
-        constant("engine/fork_request.rs", "READ_AGAIN"),
+        constant("engine/fork_request.rs", "MAX_COPIED_TOKENS"),
+        constant("engine/fork_request.rs", "REPLAY_COST"),
     ],
     "stop strings of one request": lambda: [
         constant(REQUEST, "MAX_STOPS"),
@@ -412,13 +412,13 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "snapshots along one prompt, `--ctx-checkpoints`": lambda: [
         weft.EngineConfig().ctx_checkpoints,
         1,
-        constant("engine/checkpoints.rs", "PART_OF_STORE"),
+        constant("engine/checkpoints.rs", "HOST_CACHE_PARTS"),
     ],
     "windows along one prompt, with a sliding window, `--ctx-checkpoints`": lambda: [
         weft.EngineConfig().ctx_checkpoints,
-        constant("engine/checkpoints.rs", "WINDOWS_APART"),
+        constant("engine/checkpoints.rs", "MIN_WINDOW_DISTANCE"),
         1,
-        constant("engine/checkpoints.rs", "PART_OF_STORE"),
+        constant("engine/checkpoints.rs", "HOST_CACHE_PARTS"),
     ],
     "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), template_terms.MAX_SIZE >> 20],
     "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
@@ -430,13 +430,13 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         describe(TextsWaitingError("much waits")).code,
     ],
     "prompts and answers that are remembered for `explain_cache`, and what was lost of them": lambda: [
-        constant("engine/history.rs", "MAX_REMEMBERED"),
-        constant("engine/history.rs", "MAX_REMEMBERED_REQUESTS"),
+        constant("engine/history.rs", "MAX_HISTORY_TOKENS"),
+        constant("engine/history.rs", "MAX_HISTORY_REQUESTS"),
         constant("cache/eviction_log.rs", "MAX_EVICTED_RUNS"),
     ],
     "answers of chats that are remembered in their tokens, with their prompts": lambda: [
-        constant("engine/transcripts.rs", "MAX_SAID"),
-        constant("engine/transcripts.rs", "MAX_SAID_TEXTS"),
+        constant("engine/transcripts.rs", "MAX_TRANSCRIPT_TOKENS"),
+        constant("engine/transcripts.rs", "MAX_TRANSCRIPTS"),
     ],
     "`--volatile-prompt-lines`": lambda: [volatile.MAX_RULES, volatile.MAX_PATTERN, volatile.MAX_WAYS],
     "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_STORE") >> 20],
@@ -482,7 +482,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "log-probabilities of a request's prompts, `echo` with `logprobs`": lambda: [service.MAX_PROMPT_LOGPROBS],
     "what `POST /score` tells": lambda: [scoring.MAX_CONTINUATIONS, scoring.MAX_SCORED],
     "log-probabilities of prompts that are remembered, with the likeliest token beside each": lambda: [
-        constant("engine/prompt_logprob_cache.rs", "MAX_RECALLED"),
+        constant("engine/prompt_logprob_cache.rs", "MAX_CACHED_TOKENS"),
     ],
     "an answer that is not streamed, while it is collected, and all of them together": lambda: [
         *(collected.MAX_ANSWER_BYTES >> 20, describe(AnswerTooLargeError(1)).code),

@@ -61,7 +61,7 @@ impl Planner {
         self.count_demands(core);
         let max_step = self.choose_adapters(core);
         let current = self.adapters.current();
-        let streams = StreamLoad { max_step: max_step, ..streams(core, |running| *running.adapter_set() == *current) };
+        let streams = StreamLoad { max_step, ..streams(core, |running| *running.adapter_set() == *current) };
         self.budget.plan(&self.demands, streams, self.n_cells, core.memory.spent(), &mut self.n_rows);
         self.grant_whole_media(core);
         self.count_skipped(core);

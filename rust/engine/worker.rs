@@ -95,7 +95,7 @@ impl<R: Runner> Worker<R> {
         }
     }
 
-    /// Runs one step, which started_at at `started`: admits sequences, moves cache entries, decodes, samples, publishes.
+    /// Runs one step, which began at `started`: admits sequences, moves cache entries, decodes, samples, publishes.
     /// Returns how long to sleep before the next step if this one made no progress.
     fn step(&mut self, started: Instant) -> Option<Duration> {
         let Self { core, planner, stall_detector, .. } = self;
