@@ -1,42 +1,42 @@
-//! What can go wrong: one variant per thing that a caller can act on.
+//! Errors: one variant per condition that a caller can act on.
 
 use std::path::PathBuf;
 
-/// The result of everything here that can fail.
+/// The result of this crate's fallible functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong. Cloneable, because one failed decode ends several streams.
+/// An error of the engine. Cloneable, because one failed decode ends several streams.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file is no model that can be run.
+    /// The file is not a supported model.
     #[error("cannot load the model {}: {reason}", path.display())]
     ModelLoad {
-        /// The file that was asked for.
+        /// The requested file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason of the failure.
         reason: String,
     },
     /// A setting of the engine is out of range, or two contradict each other.
     #[error("{message}")]
     InvalidConfig {
-        /// The setting's name in [`crate::config`].
+        /// Name of the setting in [`crate::config`].
         param: &'static str,
-        /// What was wrong and what would be right.
+        /// Description of the error and of valid values.
         message: String,
     },
     /// A field of a request is out of range.
     #[error("{message}")]
     InvalidRequest {
-        /// The field's name in [`crate::request`].
+        /// Name of the field in [`crate::request`].
         param: &'static str,
-        /// What was wrong and what would be right.
+        /// Description of the error and of valid values.
         message: String,
     },
-    /// The model, or the way that it was loaded, cannot do that.
+    /// The model, or its configuration, does not support the operation.
     #[error("{message}")]
     NotSupported {
-        /// What is lacking, and what would have it.
+        /// Description of the missing capability and of its requirements.
         message: String,
     },
     /// The prompt alone fills the context of a slot.
@@ -47,58 +47,58 @@ pub enum Error {
         /// The context of one slot in tokens; a prompt must be shorter.
         n_ctx: usize,
     },
-    /// As much waits as may wait.
+    /// A queue limit is reached.
     #[error("{n_waiting} {unit} are waiting, which is the limit; try again later")]
     QueueFull {
-        /// How much waits.
+        /// Number of queued units.
         n_waiting: usize,
-        /// Of what: requests, or bytes of pictures and sounds.
+        /// Unit: requests, or bytes of images and audio.
         unit: &'static str,
     },
-    /// The reader of a stream was too far behind, and read nothing for as long as it was waited for.
+    /// The consumer of a stream had too long a backlog, and read nothing until the timeout.
     #[error("the stream was ended because its reader is {n_behind} {unit} behind (the limit is {limit})")]
-    SlowReader {
-        /// How much waits to be read.
+    SlowConsumer {
+        /// Size of the backlog.
         n_behind: usize,
-        /// How much may wait.
+        /// Maximum size of the backlog.
         limit: usize,
-        /// What both are counted in.
+        /// Unit of both.
         unit: BacklogUnit,
     },
     /// A file of a saved prefix does not belong to this model and cache, or is damaged. Nothing was loaded.
     #[error("cannot load the prefix in {}: {reason}", path.display())]
     PrefixFile {
-        /// The file that was asked for.
+        /// The requested file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason of the failure.
         reason: String,
     },
-    /// A saved prefix does not fit this model and cache, though its file is whole. Nothing was loaded.
+    /// A saved prefix does not fit this model and cache, though its file is intact. Nothing was loaded.
     #[error("the saved prefix cannot be loaded: {reason}")]
     PrefixRefused {
-        /// What is wrong with it.
+        /// Reason of the rejection.
         reason: String,
     },
     /// A prefix could not be copied out of the cache.
     #[error("the prefix cannot be saved: {reason}")]
     Save {
-        /// What the model's memory answered.
+        /// Error of the model's memory.
         reason: String,
     },
     /// Pinned prefixes would take more than half of the cache.
     #[error("the prefix of {n_bytes} bytes cannot be pinned: {n_pinned_bytes} are pinned already, and {limit} may be")]
     PinsFull {
-        /// What it would take.
+        /// Size of the rejected prefix, in bytes.
         n_bytes: u64,
-        /// What the pinned prefixes take.
+        /// Total size of the pinned prefixes, in bytes.
         n_pinned_bytes: u64,
-        /// Most bytes of all pinned prefixes.
+        /// Maximum total size of pinned prefixes, in bytes.
         limit: u64,
     },
     /// llama.cpp could not compute a step.
     #[error("the model could not compute a step: {reason}")]
     Decode {
-        /// llama.cpp's code in words.
+        /// Description of llama.cpp's error code.
         reason: String,
     },
     /// The engine was stopped, or its worker died.
@@ -109,41 +109,41 @@ pub enum Error {
     Cancelled,
 }
 
-/// An error that may be of one branch of a request.
+/// An error that can be attributed to one branch of a request.
 pub(crate) trait BranchErrorExt: Sized {
-    /// Whether both say the same.
-    fn is_same(&self, other: &Self) -> bool;
+    /// Returns whether two errors are equal.
+    fn equals(&self, other: &Self) -> bool;
 
-    /// The same error, of one of several branches: a field that is wrong there is named with its branch.
+    /// Attributes the error to one of several branches: the message for an invalid field includes the branch index.
     #[must_use]
     fn of_branch(self, index: usize) -> Self;
 }
 
-/// What `read` makes of each of the branches of a request. What is wrong in one of several is told with its place; but what is wrong in
-/// all of them alike is wrong in what they share, and told as it is.
+/// Calls `read` for each branch of a request. An error is attributed to its branch, unless all branches fail with the same
+/// error: then its cause is in their shared fields, and it is returned unchanged.
 ///
 /// # Errors
-/// What `read` answers for the first that is wrong.
+/// Error of `read` for the first invalid branch.
 pub(crate) fn each_branch<T, U, E: BranchErrorExt>(
     branches: impl ExactSizeIterator<Item = T>,
     read: impl FnMut(T) -> std::result::Result<U, E>,
 ) -> std::result::Result<Vec<U>, E> {
-    let mut all = Vec::with_capacity(branches.len());
+    let mut results = Vec::with_capacity(branches.len());
     let mut branches = branches.map(read);
     while let Some(branch) = branches.next() {
         match branch {
-            Ok(branch) => all.push(branch),
-            Err(error) if all.is_empty() && branches.all(|other| other.is_err_and(|other| other.is_same(&error))) => {
+            Ok(branch) => results.push(branch),
+            Err(error) if results.is_empty() && branches.all(|other| other.is_err_and(|other| other.equals(&error))) => {
                 return Err(error);
             }
-            Err(error) => return Err(error.of_branch(all.len())),
+            Err(error) => return Err(error.of_branch(results.len())),
         }
     }
-    Ok(all)
+    Ok(results)
 }
 
 impl BranchErrorExt for Error {
-    fn is_same(&self, other: &Self) -> bool {
+    fn equals(&self, other: &Self) -> bool {
         self == other
     }
 
@@ -157,12 +157,12 @@ impl BranchErrorExt for Error {
     }
 }
 
-/// What a stream's bound is counted in.
+/// Unit of a stream's backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BacklogUnit {
-    /// Events, one for each token.
+    /// Events, one per token.
     Events,
-    /// Bytes that they take.
+    /// Bytes of events.
     Bytes,
 }
 

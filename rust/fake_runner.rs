@@ -1,8 +1,8 @@
 //! A runner without a model: the next token is a function of the prefix, and every computed token is counted.
 //!
-//! For tests and benches. It is as strict as llama.cpp: a gap in the positions, a taken id or a full pool is a panic or an error.
-//! It puts tokens into cells as llama.cpp does, and a saved piece knows the text that it was saved after: what is restored in the
-//! wrong place changes everything that is drawn from then on.
+//! For tests and benchmarks. It is as strict as llama.cpp: a gap in the positions, a sequence id in use, or a full cache is a
+//! panic or an error. It places tokens in cells as llama.cpp does. Saved state includes a digest of the preceding text:
+//! reloading it at the wrong position changes everything that is sampled afterwards.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -17,24 +17,25 @@ use crate::engine::runner::{
 use crate::request::{AdapterScale, Token, is_of_medium};
 use crate::sampling::{TokenStrings, Vocabulary};
 
-/// Its vocabulary: 0 ends a text, 1 and 2 are the halves of "é", the last is a new line, the others are printable characters.
+/// Size of the vocabulary: 0 is the end token, 1 and 2 are the halves of "é", the last is a newline, the others are printable
+/// characters.
 pub const N_VOCAB: usize = 96;
-/// Ends a text.
+/// The end token.
 pub const END: Token = 0;
 
-/// Begins a text, where somebody puts it there: `{`.
+/// The BOS token, if a test puts it at the beginning: `{`.
 pub const OPENING: Token = 94;
 
 /// A new line.
 pub const NEWLINE: Token = 95;
 
-/// Never drawn, however likely.
+/// A token that is never sampled, however likely.
 pub const SUPPRESSED: Token = 3;
 
-/// How long a decode waits for its permission.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Maximum time that a decode waits for permission.
+const MAX_WAIT: Duration = Duration::from_secs(15);
 
-/// What a test sees of a [`FakeRunner`], and how it steers it.
+/// A test's handle on a [`FakeRunner`]: observes and controls it.
 #[derive(Clone, Default)]
 pub struct FakeControl {
     shared: Arc<(Mutex<State>, Condvar)>,
@@ -42,33 +43,33 @@ pub struct FakeControl {
 
 #[derive(Default)]
 struct State {
-    /// How long each restore takes at least.
-    restore_takes: Duration,
-    /// How long each row of a decode takes at least.
-    row_takes: Duration,
+    /// Minimum duration of each reload.
+    reload_duration: Duration,
+    /// Minimum duration of each row of a decode.
+    row_duration: Duration,
     plans: Vec<Plan>,
-    /// Decodes that may still run; `None` is any number.
+    /// Number of decodes that may still run; `None` is unlimited.
     n_allowed: Option<u64>,
-    /// A decode waits until it is allowed.
-    is_held: bool,
-    /// Which decodes fail from now on.
+    /// True while a decode waits for permission.
+    is_blocked: bool,
+    /// Decodes that fail from now on.
     failing: Option<FailureMode>,
     n_cells_used: usize,
     n_cells_reached: usize,
     n_saves: usize,
-    n_restores: usize,
-    /// Whether saves and restores fail from now on.
-    fails_states: bool,
-    /// From now on cells that are to be moved are lost where at least this many ids hold them.
-    loses_cells_of: Option<usize>,
+    n_reloads: usize,
+    /// Makes saving and reloading fail from now on.
+    fails_state_io: bool,
+    /// From now on, relocating cells loses them if at least this many sequence ids share them.
+    min_ids_to_lose: Option<usize>,
 }
 
-/// Which decodes fail.
+/// Selects the decodes that fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureMode {
-    /// Those of more than this many rows.
+    /// Decodes of more than this many rows.
     MoreRowsThan(usize),
-    /// All.
+    /// All decodes.
     All,
 }
 
@@ -77,106 +78,107 @@ impl FakeControl {
         self.shared.0.lock().expect("no code that holds the state can panic")
     }
 
-    /// Lets `n` more decodes run and holds the next one; `None` lets them run freely, which is how it starts.
+    /// Lets `n` more decodes run and blocks the next one; `None`, the initial state, lets all run.
     pub fn allow(&self, n: Option<u64>) {
         self.lock().n_allowed = n;
         self.shared.1.notify_all();
     }
 
-    /// Holds the next decode, and waits until one is held: what is submitted then is taken in after it, all in one step.
+    /// Blocks the next decode, and waits until one is blocked: all requests that are submitted then are received in the same
+    /// step, after that decode.
     pub fn hold(&self) {
         let mut state = self.lock();
         state.n_allowed = Some(0);
-        while !state.is_held {
-            let (woken, timeout) = self.shared.1.wait_timeout(state, PATIENCE).expect("no code that holds the state can panic");
+        while !state.is_blocked {
+            let (woken, timeout) = self.shared.1.wait_timeout(state, MAX_WAIT).expect("no code that holds the state can panic");
             assert!(!timeout.timed_out(), "there is nothing to decode");
             state = woken;
         }
     }
 
-    /// Whether a decode waits for its permission.
+    /// Returns whether a decode is waiting for permission.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         let state = self.lock();
-        state.is_held && state.n_allowed == Some(0)
+        state.is_blocked && state.n_allowed == Some(0)
     }
 
-    /// From now on decodes fail, or no longer do.
+    /// Selects the decodes that fail from now on; `None` disables failures.
     pub fn fail(&self, failing: Option<FailureMode>) {
         self.lock().failing = failing;
     }
 
-    /// Tokens computed so far.
+    /// Returns the number of tokens computed so far.
     #[must_use]
     pub fn n_computed(&self) -> usize {
         self.lock().plans.iter().map(|plan| plan.rows.len()).sum()
     }
 
-    /// Every plan that was decoded.
+    /// Returns every plan that was decoded.
     #[must_use]
     pub fn plans(&self) -> Vec<Plan> {
         self.lock().plans.clone()
     }
 
-    /// Cells in use.
+    /// Returns the number of cells in use.
     #[must_use]
     pub fn n_cells_used(&self) -> usize {
         self.lock().n_cells_used
     }
 
-    /// The highest cell in use, plus one.
+    /// Returns the highest cell in use, plus one.
     #[must_use]
     pub fn n_cells_reached(&self) -> usize {
         self.lock().n_cells_reached
     }
 
-    /// Pieces saved so far.
+    /// Returns the number of saves so far.
     #[must_use]
     pub fn n_saves(&self) -> usize {
         self.lock().n_saves
     }
 
-    /// Pieces restored so far.
+    /// Returns the number of reloads so far.
     #[must_use]
-    pub fn n_restores(&self) -> usize {
-        self.lock().n_restores
+    pub fn n_reloads(&self) -> usize {
+        self.lock().n_reloads
     }
 
-    /// From now on cells that are to be moved are lost.
+    /// Makes relocation lose cells from now on.
     pub fn lose_cells(&self) {
-        self.lock().loses_cells_of = Some(1);
+        self.lock().min_ids_to_lose = Some(1);
     }
 
-    /// From now on cells that are to be moved are lost where several ids hold them.
+    /// Makes relocation lose cells that several sequence ids share from now on.
     pub fn lose_shared_cells(&self) {
-        self.lock().loses_cells_of = Some(2);
+        self.lock().min_ids_to_lose = Some(2);
     }
 
-    /// From now on each restore takes so long at least.
-    pub fn slow_restores(&self, each: Duration) {
-        self.lock().restore_takes = each;
+    /// Sets the minimum duration of each reload from now on.
+    pub fn slow_reloads(&self, each: Duration) {
+        self.lock().reload_duration = each;
     }
 
-    /// From now on each row of a decode takes so long at least.
+    /// Sets the minimum duration of each row of a decode from now on.
     pub fn slow_rows(&self, each: Duration) {
-        self.lock().row_takes = each;
+        self.lock().row_duration = each;
     }
 
-    /// From now on saves and restores fail, or no longer do.
+    /// Makes saving and reloading fail from now on, or succeed again.
     pub fn fail_states(&self, fails: bool) {
-        self.lock().fails_states = fails;
+        self.lock().fails_state_io = fails;
     }
 }
 
-/// See the module.
+/// A runner without a model, see the [module](self).
 pub struct FakeRunner {
     control: FakeControl,
-    sequences: Vec<Vec<FakeSequence>>,
-    /// How many of the first tokens of each sequence are grouped.
+    sequences: Vec<Vec<FakeToken>>,
+    /// Number of grouped tokens at the beginning of each sequence.
     n_grouped: Vec<u32>,
-    /// First position from which each sequence still has everything that a sliding window sees. 0 for other memories.
+    /// First position of each sequence from which everything that a sliding window sees is present; 0 for other memories.
     whole_from: Vec<u32>,
-    /// How many sequences hold each cell.
+    /// Number of sequences that share each cell.
     n_owners: Vec<u16>,
     logits: Vec<Option<Vec<f32>>>,
     /// A sequence of this many tokens is followed by [`END`].
@@ -185,38 +187,38 @@ pub struct FakeRunner {
     end_tokens: &'static [Token],
     keeps_plans: bool,
     memory: MemoryKind,
-    lexicon: TokenStrings,
+    token_strings: TokenStrings,
     adapters: Vec<AdapterScale>,
-    /// Of each adapter, where it is an activated one.
+    /// Invocation tokens of each adapter; empty unless it is an activated LoRA.
     invocations: Vec<Vec<Token>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct FakeSequence {
+struct FakeToken {
     cell: usize,
-    /// A digest of the tokens up to this one.
+    /// Digest of the tokens up to this one.
     digest: u64,
 }
 
-/// Bytes of one token in a piece: its position, the digest up to it, and the one before it.
-const PIECE_TOKEN: usize = 20;
+/// Size of one saved token in bytes: its position, the digest up to it, and the preceding digest.
+const SAVED_TOKEN_BYTES: usize = 20;
 
-/// Set in a position in a piece where the sliding window's part of the cell is missing.
+/// Bit of a saved position that marks a cell without the sliding window's part.
 const OUTSIDE_WINDOW: u32 = 1 << 31;
 
-/// The memory of a fake runner: as attention on a CPU.
+/// Memory of a fake runner by default: like attention on a CPU.
 pub const MEMORY: MemoryKind = MemoryKind {
     forks: ForkRule::Anywhere,
     idle_cost: IdleCost::Scores,
     can_be_saved: true,
-    bytes_per_token: PIECE_TOKEN as u64,
+    bytes_per_token: SAVED_TOKEN_BYTES as u64,
     bytes_per_state: 0,
     tokens_per_run: 2,
     n_window: 0,
 };
 
 impl FakeRunner {
-    /// A pool of `n_cells` cells and `n_ids` ids.
+    /// Creates a runner with `n_cells` cells and `n_ids` sequence ids.
     #[must_use]
     pub fn new(n_cells: u32, n_ids: u32) -> (Self, FakeControl) {
         let control = FakeControl::default();
@@ -231,36 +233,36 @@ impl FakeRunner {
             end_tokens: &[END],
             keeps_plans: true,
             memory: MEMORY,
-            lexicon: TokenStrings::new(FakeVocabulary { end_tokens: &[END] }),
+            token_strings: TokenStrings::new(FakeVocabulary { end_tokens: &[END] }),
             adapters: Vec::new(),
             invocations: Vec::new(),
         };
         (runner, control)
     }
 
-    /// The same, but every sequence of `n_tokens` tokens is followed by [`END`].
+    /// Makes [`END`] follow every sequence of `n_tokens` tokens.
     #[must_use]
     pub fn ending_at(mut self, n_tokens: usize) -> Self {
         self.ends_at = Some(n_tokens);
         self
     }
 
-    /// The same, but no token ends a text.
+    /// Removes the end token from the end tokens.
     #[must_use]
     pub fn without_end(mut self) -> Self {
         self.end_tokens = &[];
-        self.lexicon = TokenStrings::new(FakeVocabulary { end_tokens: &[] });
+        self.token_strings = TokenStrings::new(FakeVocabulary { end_tokens: &[] });
         self
     }
 
-    /// The same, but its memory is of this kind.
+    /// Sets the kind of memory.
     #[must_use]
     pub fn with_memory(mut self, memory: MemoryKind) -> Self {
         self.memory = memory;
         self
     }
 
-    /// The same, but with adapters of these scales, on from the start.
+    /// Adds adapters with these scales, which are active by default.
     #[must_use]
     pub fn with_adapters(mut self, scales: &[f32]) -> Self {
         self.adapters = (0..).zip(scales.iter().copied()).collect();
@@ -268,87 +270,89 @@ impl FakeRunner {
         self
     }
 
-    /// The same, but this adapter counts from these tokens on.
+    /// Makes this adapter an activated LoRA with these invocation tokens.
     #[must_use]
     pub fn invoked_by(mut self, adapter: usize, tokens: &[Token]) -> Self {
         self.invocations[adapter] = tokens.to_vec();
         self
     }
 
-    /// The same, but without a record of the plans, for benches.
+    /// Disables the record of plans, for benchmarks.
     #[must_use]
     pub fn without_record(mut self) -> Self {
         self.keeps_plans = false;
         self
     }
 
-    /// The token that follows `tokens` where sampling is greedy.
+    /// Returns the token that follows `tokens` under greedy sampling.
     #[must_use]
     pub fn next_token(tokens: &[Token]) -> Token {
         Self::next_token_with(&AdapterSchedule::default(), tokens)
     }
 
-    /// The same, of a sequence that is computed so.
+    /// Returns the token that follows `tokens` under greedy sampling, computed with these adapters.
     #[must_use]
-    pub fn next_token_with(variants: &AdapterSchedule, tokens: &[Token]) -> Token {
-        let digest = (0..).zip(tokens).fold(0, |digest, (at, &token)| digest_of(digest ^ change_of(variants.at(at)), token));
+    pub fn next_token_with(adapters: &AdapterSchedule, tokens: &[Token]) -> Token {
+        let digest = (0..)
+            .zip(tokens)
+            .fold(0, |digest, (position, &token)| extend_digest(digest ^ adapter_change(adapters.at(position)), token));
         let mut logits = row(digest, false);
         logits[3] = f32::NEG_INFINITY;
         argmax(&logits)
     }
 
-    /// The same, of a text that begins with a prompt of `n_prompt` tokens and is grouped so.
+    /// Returns the token that follows `tokens` under greedy sampling, with a prompt of `n_prompt` tokens and this grouping.
     #[must_use]
     pub fn next_token_grouped(grouping: Grouping, n_prompt: u32, tokens: &[Token]) -> Token {
         let (mut digest, mut n_grouped) = (0, 0);
-        for (place, &token) in (0..).zip(tokens) {
-            let n_due = grouping.n_grouped(place, n_prompt);
-            if n_due > n_grouped {
-                digest = digest_of_group(digest, n_due, grouping.n);
-                n_grouped = n_due;
+        for (position, &token) in (0..).zip(tokens) {
+            let n_grouped_here = grouping.n_grouped(position, n_prompt);
+            if n_grouped_here > n_grouped {
+                digest = group_digest(digest, n_grouped_here, grouping.n);
+                n_grouped = n_grouped_here;
             }
-            digest = digest_of(digest, token);
+            digest = extend_digest(digest, token);
         }
         let mut logits = row(digest, false);
         logits[3] = f32::NEG_INFINITY;
         argmax(&logits)
     }
 
-    /// The logits after `tokens`.
+    /// Returns the logits after `tokens`.
     #[must_use]
     pub fn logits_after(tokens: &[Token]) -> Vec<f32> {
-        row(tokens.iter().fold(0, |digest, &token| digest_of(digest, token)), false)
+        row(tokens.iter().fold(0, |digest, &token| extend_digest(digest, token)), false)
     }
 
     fn assert_ungrouped(&self, id: KvSeqId) {
         assert_eq!(self.n_grouped[usize::from(id.0)], 0, "nobody else gets what {id:?} holds in groups");
     }
 
-    fn held_mut(&mut self, id: KvSeqId) -> &mut Vec<FakeSequence> {
+    fn sequence_mut(&mut self, id: KvSeqId) -> &mut Vec<FakeToken> {
         &mut self.sequences[usize::from(id.0)]
     }
 
-    /// Removes the cells outside the next token's window from a sequence, as llama.cpp may when it searches for free cells: those that
-    /// no other sequence shares, and all cells before a removed one.
+    /// Removes cells outside the next token's window from a sequence, as llama.cpp may when it searches for free cells: those
+    /// that no other sequence shares, and all cells before a removed one.
     fn recycle_window(&mut self, id: usize) {
         if self.memory.n_window == 0 {
             return;
         }
-        let held = &self.sequences[id];
-        let n_unseen = self.memory.window_from(length(held)) as usize;
-        let last_lost = held[..n_unseen].iter().rposition(|held| self.n_owners[held.cell] == 1);
-        let n_lost = last_lost.map_or(0, |last| length(&held[..=last]));
+        let sequence = &self.sequences[id];
+        let n_unseen = self.memory.window_from(length(sequence)) as usize;
+        let last_lost = sequence[..n_unseen].iter().rposition(|token| self.n_owners[token.cell] == 1);
+        let n_lost = last_lost.map_or(0, |last| length(&sequence[..=last]));
         self.whole_from[id] = n_lost.max(self.whole_from[id]);
     }
 
-    fn release(&mut self, held: &[FakeSequence]) {
-        for held in held {
-            self.n_owners[held.cell] -= 1;
+    fn release(&mut self, tokens: &[FakeToken]) {
+        for token in tokens {
+            self.n_owners[token.cell] -= 1;
         }
         self.count_cells();
     }
 
-    /// Free cells for `n` tokens, as llama.cpp finds them.
+    /// Allocates cells for `n` tokens, in llama.cpp's order.
     fn find_cells(&mut self, n: usize) -> Option<Vec<usize>> {
         let free = self.n_owners.iter().enumerate().filter(|&(_, &n)| n == 0).map(|(cell, _)| cell);
         let cells: Vec<usize> = free.take(n).collect();
@@ -367,7 +371,7 @@ impl FakeRunner {
     }
 
     fn check_states(&self) -> Result<(), StateError> {
-        if self.control.lock().fails_states {
+        if self.control.lock().fails_state_io {
             return Err(StateError::Refused("told to fail".into()));
         }
         Ok(())
@@ -376,25 +380,25 @@ impl FakeRunner {
     fn wait_for_permission(&self) {
         let mut state = self.control.lock();
         while state.n_allowed == Some(0) {
-            state.is_held = true;
+            state.is_blocked = true;
             self.control.shared.1.notify_all();
             let (woken, timeout) =
-                self.control.shared.1.wait_timeout(state, PATIENCE).expect("no code that holds the state can panic");
+                self.control.shared.1.wait_timeout(state, MAX_WAIT).expect("no code that holds the state can panic");
             assert!(!timeout.timed_out(), "no test keeps a decode waiting for so long: it has failed");
             state = woken;
         }
-        state.is_held = false;
+        state.is_blocked = false;
         if let Some(n) = &mut state.n_allowed {
             *n -= 1;
         }
     }
 }
 
-/// Asserts that what a plan says of media is what its rows hold.
+/// Asserts that the media of a plan match its rows.
 fn check_media(plan: &Plan) {
-    let told: Vec<usize> = plan.media.iter().flat_map(|media| media.rows.clone()).collect();
-    let of_media = |n: &usize| is_of_medium(plan.rows[*n].token);
-    assert_eq!((0..plan.rows.len()).filter(of_media).collect::<Vec<_>>(), told, "each place of a medium is told once");
+    let listed: Vec<usize> = plan.media.iter().flat_map(|media| media.rows.clone()).collect();
+    let is_media_row = |n: &usize| is_of_medium(plan.rows[*n].token);
+    assert_eq!((0..plan.rows.len()).filter(is_media_row).collect::<Vec<_>>(), listed, "each place of a medium is told once");
     for MediaRows { rows, media, start } in &plan.media {
         assert!(media.vectors().is_some(), "the vectors of {media:?} are ready");
         let ids = media.ids().skip(*start as usize).take(rows.len());
@@ -402,8 +406,8 @@ fn check_media(plan: &Plan) {
         assert!(!media.sees_ahead() || rows.len() == media.n_tokens() as usize, "{media:?} is computed in one decode");
         assert!(plan.rows[rows.clone()].iter().all(|row| !row.wants_logits), "nothing is drawn after {media:?}");
         let sequence = plan.rows[rows.start].sequence;
-        let n_of_it = plan.rows.iter().filter(|row| row.sequence == sequence).count();
-        assert_eq!(n_of_it, rows.len(), "{sequence:?} computes {media:?} and nothing else");
+        let n_sequence_rows = plan.rows.iter().filter(|row| row.sequence == sequence).count();
+        assert_eq!(n_sequence_rows, rows.len(), "{sequence:?} computes {media:?} and nothing else");
     }
 }
 
@@ -430,12 +434,12 @@ impl Runner for FakeRunner {
 
     fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
         self.wait_for_permission();
-        let (failing, row_takes) = {
+        let (failing, row_duration) = {
             let state = self.control.lock();
-            (state.failing, state.row_takes)
+            (state.failing, state.row_duration)
         };
-        if !row_takes.is_zero() {
-            std::thread::sleep(row_takes * u32::try_from(plan.rows.len()).expect("a decode has few rows"));
+        if !row_duration.is_zero() {
+            std::thread::sleep(row_duration * u32::try_from(plan.rows.len()).expect("a decode has few rows"));
         }
         let fails = match failing {
             Some(FailureMode::All) => true,
@@ -446,7 +450,7 @@ impl Runner for FakeRunner {
         self.logits.clear();
         let n_wanted = plan.rows.iter().filter(|row| row.wants_logits).count();
         assert!(n_wanted <= self.sequences.len(), "{n_wanted} rows want logits, more than there are ids");
-        let change = change_of(&plan.variant);
+        let change = adapter_change(&plan.variant);
         for id in 0..self.sequences.len() {
             self.recycle_window(id);
         }
@@ -457,20 +461,20 @@ impl Runner for FakeRunner {
             self.n_owners[cell] = 0;
         }
         for (n, row_of) in plan.rows.iter().enumerate() {
-            // A backend that fails has computed some of the rows already.
+            // A real backend that fails has already computed some of the rows.
             if fails && n > 0 {
                 return Err(DecodeError { reason: "told to fail".into() });
             }
-            let held = &self.sequences[usize::from(row_of.sequence.0)];
-            assert_eq!(held.len(), row_of.position as usize, "a gap in the positions of {:?}", row_of.sequence);
+            let sequence = &self.sequences[usize::from(row_of.sequence.0)];
+            assert_eq!(sequence.len(), row_of.position as usize, "a gap in the positions of {:?}", row_of.sequence);
             let whole_from = self.whole_from[usize::from(row_of.sequence.0)];
             assert!(self.memory.holds_window(whole_from, row_of.position), "{:?} lacks a part of its window", row_of.sequence);
-            let digest = digest_of(held.last().map_or(0, |held| held.digest) ^ change, row_of.token);
-            let ends = self.ends_at.is_some_and(|n| held.len() + 1 >= n);
+            let digest = extend_digest(sequence.last().map_or(0, |token| token.digest) ^ change, row_of.token);
+            let ends = self.ends_at.is_some_and(|n| sequence.len() + 1 >= n);
             let cell = cells[n];
             self.n_owners[cell] = 1;
             self.recycle_window(usize::from(row_of.sequence.0));
-            self.held_mut(row_of.sequence).push(FakeSequence { cell, digest });
+            self.sequence_mut(row_of.sequence).push(FakeToken { cell, digest });
             self.logits.push(row_of.wants_logits.then(|| row(digest, ends)));
         }
         self.count_cells();
@@ -499,12 +503,12 @@ impl Runner for FakeRunner {
     fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32) {
         self.assert_ungrouped(from);
         let shared = self.sequences[usize::from(from.0)][..n_tokens as usize].to_vec();
-        for held in &shared {
-            self.n_owners[held.cell] += 1;
+        for token in &shared {
+            self.n_owners[token.cell] += 1;
         }
-        let held = self.held_mut(to);
-        assert!(held.is_empty(), "{to:?} holds nothing before a fork");
-        *held = shared;
+        let sequence = self.sequence_mut(to);
+        assert!(sequence.is_empty(), "{to:?} holds nothing before a fork");
+        *sequence = shared;
         self.whole_from[usize::from(to.0)] = self.whole_from[usize::from(from.0)];
     }
 
@@ -512,12 +516,12 @@ impl Runner for FakeRunner {
         let is_state = self.memory.forks == ForkRule::AtEnd;
         let n_grouped = self.n_grouped[usize::from(id.0)];
         assert!(n_kept >= n_grouped, "the {n_grouped} tokens that {id:?} holds in groups are not cut");
-        let held = self.held_mut(id);
-        if is_state && n_kept > 0 && (n_kept as usize) < held.len() {
+        let sequence = self.sequence_mut(id);
+        if is_state && n_kept > 0 && (n_kept as usize) < sequence.len() {
             return false;
         }
-        let removed = held.split_off(held.len().min(n_kept as usize));
-        let n_kept = length(held);
+        let removed = sequence.split_off(sequence.len().min(n_kept as usize));
+        let n_kept = length(sequence);
         let whole_from = &mut self.whole_from[usize::from(id.0)];
         *whole_from = n_kept.min(*whole_from);
         self.release(&removed);
@@ -525,7 +529,7 @@ impl Runner for FakeRunner {
     }
 
     fn drop_sequence(&mut self, id: KvSeqId) {
-        let removed = std::mem::take(self.held_mut(id));
+        let removed = std::mem::take(self.sequence_mut(id));
         self.n_grouped[usize::from(id.0)] = 0;
         self.whole_from[usize::from(id.0)] = 0;
         self.release(&removed);
@@ -542,16 +546,16 @@ impl Runner for FakeRunner {
     fn save(&mut self, id: KvSeqId, range: Range<u32>) -> Result<Arc<[u8]>, StateError> {
         self.assert_ungrouped(id);
         self.check_states()?;
-        let held = &self.sequences[usize::from(id.0)];
+        let sequence = &self.sequences[usize::from(id.0)];
         let is_state = self.memory.forks == ForkRule::AtEnd;
-        assert!(!is_state || (range.start == 0 && range.end as usize == held.len()), "a state is saved whole");
+        assert!(!is_state || (range.start == 0 && range.end as usize == sequence.len()), "a state is saved whole");
         let whole_from = self.whole_from(id, &range);
-        let mut bytes = Vec::with_capacity(range.len() * PIECE_TOKEN);
+        let mut bytes = Vec::with_capacity(range.len() * SAVED_TOKEN_BYTES);
         for position in range {
-            let before = position.checked_sub(1).map_or(0, |before| held[before as usize].digest);
+            let before = position.checked_sub(1).map_or(0, |before| sequence[before as usize].digest);
             let marked = if position < whole_from { position | OUTSIDE_WINDOW } else { position };
             bytes.extend(marked.to_le_bytes());
-            bytes.extend(held[position as usize].digest.to_le_bytes());
+            bytes.extend(sequence[position as usize].digest.to_le_bytes());
             bytes.extend(before.to_le_bytes());
         }
         self.control.lock().n_saves += 1;
@@ -562,7 +566,7 @@ impl Runner for FakeRunner {
         if self.memory.n_window == 0 {
             return range.start;
         }
-        // Like llama.cpp, a piece leaves out what its last token does not see.
+        // As in llama.cpp, saved state omits cells that its last token does not see.
         let last_window = range.end.saturating_sub(self.memory.n_window);
         self.whole_from[usize::from(id.0)].max(last_window).clamp(range.start, range.end)
     }
@@ -570,12 +574,12 @@ impl Runner for FakeRunner {
     fn restore(&mut self, id: KvSeqId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError> {
         self.assert_ungrouped(id);
         self.check_states()?;
-        let takes = self.control.lock().restore_takes;
-        if !takes.is_zero() {
-            std::thread::sleep(takes);
+        let duration = self.control.lock().reload_duration;
+        if !duration.is_zero() {
+            std::thread::sleep(duration);
         }
         let mut tokens: Vec<(u32, u64, u64)> = Vec::new();
-        for token in piece.chunks(PIECE_TOKEN) {
+        for token in piece.chunks(SAVED_TOKEN_BYTES) {
             let digest = |at: usize| Some(u64::from_le_bytes(token.get(at..at + 8)?.try_into().ok()?));
             let position = token.get(..4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
             let read = position.and_then(|position| Some((position, digest(4)?, digest(12)?)));
@@ -585,24 +589,24 @@ impl Runner for FakeRunner {
         for ((marked, digest, before), cell) in tokens.into_iter().zip(cells) {
             let position = marked & !OUTSIDE_WINDOW;
             if !kept.contains(&position) {
-                self.release(&[FakeSequence { cell, digest }]);
+                self.release(&[FakeToken { cell, digest }]);
                 continue;
             }
             if marked != position {
                 self.whole_from[usize::from(id.0)] = position + 1;
             }
-            let held = self.held_mut(id);
-            assert_eq!(held.len(), position as usize, "a piece continues what {id:?} holds");
+            let sequence = self.sequence_mut(id);
+            assert_eq!(sequence.len(), position as usize, "a piece continues what {id:?} holds");
             assert_eq!(
-                held.last().map_or(0, |held| held.digest),
+                sequence.last().map_or(0, |token| token.digest),
                 before,
                 "a piece is restored after the text it was saved after"
             );
-            held.push(FakeSequence { cell, digest });
+            sequence.push(FakeToken { cell, digest });
         }
         assert_eq!(self.sequences[usize::from(id.0)].len(), kept.end as usize, "the piece holds all that is kept of it");
         self.count_cells();
-        self.control.lock().n_restores += 1;
+        self.control.lock().n_reloads += 1;
         Ok(())
     }
 
@@ -610,23 +614,23 @@ impl Runner for FakeRunner {
         for &id in ids {
             self.assert_ungrouped(id);
         }
-        if self.control.lock().loses_cells_of.is_some_and(|n_ids| ids.len() >= n_ids) {
+        if self.control.lock().min_ids_to_lose.is_some_and(|n_ids| ids.len() >= n_ids) {
             for &id in ids {
                 self.truncate(id, range.start);
             }
             return Err(RelocateError::Lost(StateError::Refused("told to lose cells".into())));
         }
         self.check_states().map_err(RelocateError::Refused)?;
-        let places = range.start as usize..range.end as usize;
+        let positions = range.start as usize..range.end as usize;
         for &id in ids {
-            let held: Vec<FakeSequence> = self.sequences[usize::from(id.0)][places.clone()].to_vec();
-            self.release(&held);
+            let sequence: Vec<FakeToken> = self.sequences[usize::from(id.0)][positions.clone()].to_vec();
+            self.release(&sequence);
         }
-        let cells = self.find_cells(places.len()).expect("as many were just given up");
-        for (place, cell) in places.zip(cells) {
+        let cells = self.find_cells(positions.len()).expect("as many were just given up");
+        for (position, cell) in positions.zip(cells) {
             self.n_owners[cell] = u16::try_from(ids.len()).expect("there are at most 256 ids");
             for &id in ids {
-                self.held_mut(id)[place].cell = cell;
+                self.sequence_mut(id)[position].cell = cell;
             }
         }
         self.count_cells();
@@ -634,14 +638,14 @@ impl Runner for FakeRunner {
     }
 
     fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
-        let (held, n_grouped) = (&self.sequences[usize::from(id.0)], self.n_grouped[usize::from(id.0)]);
+        let (sequence, n_grouped) = (&self.sequences[usize::from(id.0)], self.n_grouped[usize::from(id.0)]);
         assert_eq!(range.start, n_grouped, "{id:?} groups what follows its groups");
-        assert!(!range.is_empty() && range.end as usize <= held.len(), "{range:?} of {} tokens of {id:?}", held.len());
+        assert!(!range.is_empty() && range.end as usize <= sequence.len(), "{range:?} of {} tokens of {id:?}", sequence.len());
         assert!(range.start.is_multiple_of(n) && range.end.is_multiple_of(n), "{range:?} has no half of a group of {n}");
-        assert!(held.iter().all(|held| self.n_owners[held.cell] == 1), "{id:?} shares no cell");
+        assert!(sequence.iter().all(|token| self.n_owners[token.cell] == 1), "{id:?} shares no cell");
         self.n_grouped[usize::from(id.0)] = range.end;
-        let last = self.held_mut(id).last_mut().expect("it holds what is grouped");
-        last.digest = digest_of_group(last.digest, range.end, n);
+        let last = self.sequence_mut(id).last_mut().expect("it holds what is grouped");
+        last.digest = group_digest(last.digest, range.end, n);
     }
 
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {
@@ -661,16 +665,16 @@ impl Runner for FakeRunner {
     }
 
     fn lexicon(&self) -> TokenStrings {
-        self.lexicon.clone()
+        self.token_strings.clone()
     }
 }
 
-/// The vocabulary.
+/// The vocabulary of a fake runner.
 struct FakeVocabulary {
     end_tokens: &'static [Token],
 }
 
-/// The bytes of all tokens but [`END`], each of which has one.
+/// Spelling of every token but [`END`], one byte each.
 const BYTES: [u8; N_VOCAB] = {
     let mut bytes = [0; N_VOCAB];
     (bytes[1], bytes[2], bytes[N_VOCAB - 1]) = (0xC3, 0xA9, b'\n');
@@ -683,8 +687,8 @@ const BYTES: [u8; N_VOCAB] = {
 };
 
 pub(crate) fn spelling_of(token: Token) -> &'static [u8] {
-    let at = usize::try_from(token).expect("a token of the vocabulary");
-    if token == END { &[] } else { &BYTES[at..=at] }
+    let id = usize::try_from(token).expect("a token of the vocabulary");
+    if token == END { &[] } else { &BYTES[id..=id] }
 }
 
 impl Vocabulary for FakeVocabulary {
@@ -730,10 +734,10 @@ impl Vocabulary for FakeVocabulary {
     }
 }
 
-/// The tokens of ASCII `text` without control characters but new lines.
+/// Returns the tokens of ASCII `text` without control characters except newlines.
 ///
 /// # Panics
-/// Where `text` holds anything else.
+/// If `text` contains any other character.
 #[must_use]
 pub fn tokens_of(text: &str) -> Vec<Token> {
     let token = |byte: u8| {
@@ -743,12 +747,12 @@ pub fn tokens_of(text: &str) -> Vec<Token> {
     text.bytes().map(token).collect()
 }
 
-/// What adapters change of every digest: nothing where none is on.
-fn change_of(variant: &AdapterSet) -> u64 {
-    variant.adapters().fold(0, |change, (id, scale)| digest_of(change ^ u64::from(scale.to_bits()), id.cast_signed()))
+/// Returns the change that adapters make to every digest: 0 if none is active.
+fn adapter_change(adapter_set: &AdapterSet) -> u64 {
+    adapter_set.adapters().fold(0, |change, (id, scale)| extend_digest(change ^ u64::from(scale.to_bits()), id.cast_signed()))
 }
 
-fn digest_of(digest: u64, token: Token) -> u64 {
+fn extend_digest(digest: u64, token: Token) -> u64 {
     // splitmix64, Steele et al., 2014.
     let mut z = (digest ^ u64::from(token.unsigned_abs())).wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -756,17 +760,17 @@ fn digest_of(digest: u64, token: Token) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What becomes of the digest of a text when `n_grouped` of its tokens are grouped.
-fn digest_of_group(digest: u64, n_grouped: u32, n: u32) -> u64 {
-    digest_of(digest_of(digest, n_grouped.cast_signed()), n.cast_signed())
+/// Returns the digest of a text after `n_grouped` of its tokens were grouped.
+fn group_digest(digest: u64, n_grouped: u32, n: u32) -> u64 {
+    extend_digest(extend_digest(digest, n_grouped.cast_signed()), n.cast_signed())
 }
 
-/// Logits that depend on the digest of the prefix alone. The end token is never drawn before its time.
+/// Returns logits that depend on the digest of the prefix only. The end token is never sampled before its time.
 fn row(digest: u64, ends: bool) -> Vec<f32> {
     let mut state = digest;
     let mut logits: Vec<f32> = (0..N_VOCAB)
         .map(|_| {
-            state = digest_of(state, 1);
+            state = extend_digest(state, 1);
             // 24 bits fit an f32 exactly, and two equal logits in a row are rare enough not to matter to greedy sampling.
             #[expect(clippy::cast_precision_loss, reason = "24 bits are exact")]
             let logit = (state >> 40) as f32 / f32::from(1u16 << 11) / 1024.0;
@@ -782,12 +786,12 @@ fn row(digest: u64, ends: bool) -> Vec<f32> {
     logits
 }
 
-fn length(held: &[FakeSequence]) -> u32 {
-    u32::try_from(held.len()).expect("a context has fewer than 2³² tokens")
+fn length(sequence: &[FakeToken]) -> u32 {
+    u32::try_from(sequence.len()).expect("a context has fewer than 2³² tokens")
 }
 
 fn argmax(logits: &[f32]) -> Token {
-    // Of two that are as likely, the first, as a sampler takes it.
+    // The first of equally likely tokens wins, as in a sampler.
     let best = logits.iter().enumerate().rev().max_by(|(_, a), (_, b)| a.total_cmp(b)).map_or(0, |(token, _)| token);
     Token::try_from(best).expect("a token of the vocabulary")
 }

@@ -344,7 +344,7 @@ TRIGGERS, THOUGHT, STEERING = "grammar/lazy/triggers.rs", "request/reasoning.rs"
 BOUNDS: dict[str, Callable[[], list[float]]] = {
     "what is pinned for `cache_control` on `/v1/messages`": lambda: [hints.MAX_HINTS, *sorted(set(anthropic.TTLS_S.values()))],
     "slots, `-np`": lambda: [constant(CONFIG, "DEFAULT_SLOTS")],
-    "pool, `-c`": lambda: [constant(CONFIG, "DEFAULT_POOL")],
+    "pool, `-c`": lambda: [constant(CONFIG, "DEFAULT_MAX_CELLS")],
     "completions of one request, `n`, and its `branches`": lambda: [abouts(weft.Request)["n"].high],
     "branches that one look at a request, `GET /requests/{id}`, tells": lambda: [requests_api.MAX_TOLD],
     "branches of one stream, with those that were forked from others": lambda: [constant(REQUEST, "MAX_COMPLETIONS")],
@@ -400,7 +400,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     ],
     "a key or a text of `--override-kv`, and a pattern of `--override-tensor`": lambda: [
         constant("config/overrides.rs", "MAX_BYTES"),
-        constant("config/overrides.rs", "MAX_PATTERN"),
+        constant("config/overrides.rs", "MAX_PATTERN_BYTES"),
     ],
     "processors of `-C` and `-Cr`": lambda: [int(CPUS.low), int(CPUS.high)],
     "threads that read and write connections, `--threads-http`": lambda: [1, MAX_THREADS_HTTP],
@@ -439,7 +439,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant("engine/transcripts.rs", "MAX_TRANSCRIPTS"),
     ],
     "`--volatile-prompt-lines`": lambda: [volatile.MAX_RULES, volatile.MAX_PATTERN, volatile.MAX_WAYS],
-    "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_STORE") >> 20],
+    "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_HOST_CACHE_BYTES") >> 20],
     "a request's body, `--max-body`": lambda: [
         json_request.BASE_BYTES >> 20,
         json_request.BYTES_PER_TOKEN,

@@ -1,9 +1,9 @@
-//! What a step costs beside its decode: what the worker allocates, and how its time is divided.
+//! Overhead of a step around its decode: the worker's allocations, and the breakdown of its time.
 //!
-//! `cargo bench --bench allocations` takes about half a minute, `-- --quick` a few seconds. Branches of one prompt are written with
-//! every filter and penalty on. Once they are past their prompt, a step must allocate nothing: a list that grows with its branch
-//! doubles now and then, and is told apart. Every thread is counted but the one that reads the events. llama.cpp allocates in C++,
-//! which an allocator of Rust's never sees.
+//! `cargo bench --bench allocations` takes about half a minute, `-- --quick` a few seconds. Branches of one prompt are
+//! generated with every filter and penalty on. After prefill, a step must allocate nothing; lists that grow with their branch
+//! double occasionally, and are counted separately. Every thread is counted except the reader of the events. llama.cpp's
+//! allocations in C++ bypass a Rust allocator.
 #![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
 #![allow(clippy::print_stderr, reason = "and says there what is wrong")]
 #![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
@@ -44,13 +44,13 @@ const HELP: Help = Help {
 
 const BRANCHES: [u32; 2] = [8, 32];
 
-/// Steps that are not counted: lists get the size that they keep.
+/// Steps that are not counted, in which lists reach their final size.
 const N_WARM: usize = 80;
 
 /// Steps that are counted.
 const N_STEPS: usize = MAX_RECENT_STEPS;
 
-/// Tokens of the prompt that the branches share. Few, so that decodes are short and all else weighs the more.
+/// Tokens of the prompt that the branches share. A short prompt makes decodes short, so that the overhead is visible.
 const N_PROMPT: usize = 250;
 
 #[global_allocator]
@@ -65,12 +65,12 @@ thread_local! {
     static IS_COUNTED: Cell<bool> = const { Cell::new(true) };
 }
 
-/// The system's allocator, and what was asked of it by threads that are counted.
+/// The system's allocator, with counters of the calls of counted threads.
 struct Counting;
 
 impl Counting {
     fn count(counter: &AtomicU64, n_bytes: usize) {
-        // A thread that ends frees what it holds when it can no longer be asked.
+        // The thread-local is already destroyed when an ending thread frees its memory.
         if IS_COUNTED.try_with(Cell::get).unwrap_or(false) {
             counter.fetch_add(1, Ordering::Relaxed);
             N_BYTES.fetch_add(n_bytes as u64, Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl Counting {
     }
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::count(&N_NEW, layout.size());
@@ -105,7 +105,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What was counted so far.
+/// A snapshot of the counters.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     n_new: u64,
@@ -131,7 +131,7 @@ impl Counts {
     }
 }
 
-/// Rung by the worker at the end of each step: notes what was counted by then.
+/// Records the counters at the end of each step, when the worker wakes it.
 struct Meter(Mutex<Vec<Counts>>);
 
 impl WakeHandle for Meter {
@@ -146,7 +146,7 @@ impl WakeHandle for Meter {
     }
 }
 
-/// A part of a step.
+/// Selects the time of a part of a step.
 type Part = fn(&StepTimes) -> Duration;
 
 fn main() -> ExitCode {
@@ -158,7 +158,7 @@ fn main() -> ExitCode {
 /// Measures every model.
 ///
 /// # Errors
-/// A message, also where a step allocates.
+/// A message, also if a step allocates.
 fn bench(options: &Options) -> Result<(), String> {
     let chosen = models::chosen(&options.name)?;
     println!(
@@ -182,7 +182,7 @@ fn bench(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Prints the line of `n` branches, and returns how many blocks were allocated.
+/// Prints the row of `n` branches, and returns the number of allocated blocks.
 fn measure(model: &Arc<Model>, n: u32, options: &Options) -> Result<u64, String> {
     let n_tokens = u32::try_from(N_WARM + N_STEPS + 1).expect("the bench takes few steps");
     let n_cells = u32::try_from(N_PROMPT).expect("the prompt is short") + n * (n_tokens + 64);
@@ -209,13 +209,13 @@ fn measure(model: &Arc<Model>, n: u32, options: &Options) -> Result<u64, String>
         ..SamplingParams::default()
     };
     let meter = Arc::new(Meter(Mutex::new(Vec::with_capacity(4 * n_tokens as usize))));
-    let bell: Arc<dyn WakeHandle> = Arc::<Meter>::clone(&meter);
-    let completions = engine.submit(request, Some(bell)).map_err(|error| error.to_string())?;
+    let wake_handle: Arc<dyn WakeHandle> = Arc::<Meter>::clone(&meter);
+    let completions = engine.submit(request, Some(wake_handle)).map_err(|error| error.to_string())?;
     for event in completions {
         event.map_err(|error| error.to_string())?;
     }
     let steps = meter.0.lock().map_err(|_| "the worker has died")?.clone();
-    // With its last step the request ends, and what it held goes.
+    // The last step ends the request and frees its memory.
     let last = steps.len().checked_sub(2).filter(|&last| last > N_STEPS).ok_or("the branches took too few steps")?;
     let counted = steps[last].since(steps[last - N_STEPS]);
     let recent: Vec<RecentStep> = engine.recent_steps().into_iter().filter(|step| step.n_rows == n).collect();
@@ -223,7 +223,7 @@ fn measure(model: &Arc<Model>, n: u32, options: &Options) -> Result<u64, String>
     Ok(counted.n_new)
 }
 
-/// The line of the table.
+/// Formats a row of the table.
 fn line(n: u32, n_shared: usize, counted: Counts, recent: &[RecentStep]) -> String {
     let per_token = |count: u64| count as f64 / (N_STEPS as u64 * u64::from(n)) as f64;
     let [new, grown, freed] = [counted.n_new, counted.n_grown, counted.n_freed].map(per_token);
@@ -251,7 +251,7 @@ fn line(n: u32, n_shared: usize, counted: Counts, recent: &[RecentStep]) -> Stri
     )
 }
 
-/// Ordinary tokens, the same ones in every run: in the vocabularies measured here, the special and the byte pieces come first.
+/// Returns ordinary tokens, the same in every run: in the vocabularies used here, special tokens and byte pieces come first.
 fn prompt(model: &Model, n: usize) -> Vec<i32> {
     let n_first = 300;
     let n_usual = model.n_vocab().saturating_sub(n_first).max(1);

@@ -1,8 +1,9 @@
-//! Time of one attention, by who sees what, against what the processor can do: products per second where many rows share cells,
-//! bytes per second where one row reads them alone.
+//! Time of one attention, by visibility pattern, relative to the processor's peaks: products per second if many rows share
+//! cells, bytes per second if one row reads them alone.
 //!
-//! Keys and values of so many layers take turns that no cache holds them, as in a decode. Each layer's least time counts.
-//! `--quick` measures fewer cases, `--level NAME` another instruction set, and any other word only cases whose name has it.
+//! Layers are used round-robin, so many that no CPU cache holds their keys and values, as in a decode. The minimum time of each
+//! layer counts. `--quick` measures fewer cases, `--level NAME` another instruction set, and any other word only cases whose
+//! name contains it.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -21,36 +22,36 @@ use weft::kernels::attention::{
 };
 use weft::kernels::{Level, Shared, Team};
 
-/// Keys and values of all layers together, at least.
+/// Minimum size of the keys and values of all layers together.
 const POOL_BYTES: usize = 96 << 20;
 const MAX_LAYERS: usize = 200;
 
-/// Who sees what. Numbers are rows and cells.
+/// Visibility pattern of rows and cells, with their numbers.
 #[derive(Clone, Copy)]
-enum Sight {
-    /// Each row its own cells, one row's after the other's.
+enum Visibility {
+    /// Each row sees its own cells, stored one row after the other.
     Own(usize, usize),
-    /// Each row its own cells, in turn.
+    /// Each row sees its own cells, interleaved.
     Turns(usize, usize),
-    /// All rows the first cells, and each 16 of its own.
+    /// All rows see the first cells, and each row 16 separate ones.
     Shared(usize, usize),
-    /// A prompt's chunk behind so many cells of its past.
+    /// A prefill chunk after this many earlier cells.
     Chunk(usize, usize),
-    /// Each row its own cells, behind so many that nobody sees.
+    /// Each row sees its own cells, after this many idle cells that no row sees.
     Idle(usize, usize, usize),
 }
 
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
-    sight: Sight,
+    visibility: Visibility,
     heads: (usize, usize),
     size: usize,
     format: Format,
     is_quick: bool,
 }
 
-impl Sight {
+impl Visibility {
     fn n_rows(self) -> usize {
         match self {
             Self::Own(n, _) | Self::Turns(n, _) | Self::Shared(n, _) | Self::Chunk(n, _) | Self::Idle(n, ..) => n,
@@ -67,7 +68,7 @@ impl Sight {
         n.next_multiple_of(256)
     }
 
-    /// The sequence of a row, and the position of a cell for it if it sees the cell.
+    /// Returns the position of a cell for a row that sees it.
     fn position(self, row: usize, cell: usize) -> Option<usize> {
         match self {
             Self::Own(_, n) => (cell / n == row).then_some(cell % n),
@@ -84,11 +85,12 @@ impl Sight {
     }
 }
 
-/// Products and sums per second of one thread. Safe Rust reaches the widest registers only in a build for the processor at hand.
+/// Returns the products and sums per second of one thread. Safe Rust uses the widest registers only in a build for the native
+/// processor.
 #[expect(clippy::cast_precision_loss, reason = "figures for reading")]
 fn peak() -> f64 {
     const N: usize = 200_000;
-    /// Chains that do not wait for each other: more than a product takes cycles, times the units that compute it.
+    /// Independent chains: more than the latency of a product in cycles, times the number of units that compute it.
     const CHAINS: usize = 160;
     let (factor, more) = (black_box(0.999_f32), black_box(0.001_f32));
     let mut best = f64::MAX;
@@ -108,17 +110,17 @@ fn peak() -> f64 {
 
 #[expect(clippy::cast_precision_loss, reason = "figures for reading")]
 fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (f64, f64, f64, f64) {
-    let Case { sight, heads: (n_heads, n_kv_heads), size, format, .. } = *case;
-    let (n_rows, n_cells) = (sight.n_rows(), sight.n_cells());
+    let Case { visibility, heads: (n_heads, n_kv_heads), size, format, .. } = *case;
+    let (n_rows, n_cells) = (visibility.n_rows(), visibility.n_cells());
     let shape = Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size: size, value_size: size };
     let head_stride = format.bytes(size);
     let layer_bytes = n_cells * n_kv_heads * head_stride;
     let n_layers = (POOL_BYTES / (2 * layer_bytes)).clamp(1, MAX_LAYERS);
-    // Numbers like 0.1, both as halves and as blocks of bytes.
+    // Values around 0.1, both as halves and as blocks of bytes.
     let low = |n: usize| u8::try_from(n).expect("a byte");
     let byte = |i: usize| if i.is_multiple_of(2) { low(i * 37 % 251) } else { 0x2c | low(i * 11 % 3) };
     let pool: Vec<u8> = (0..2 * n_layers * layer_bytes + 64).map(byte).collect();
-    // As ggml does, at a line of the cache.
+    // Aligned to a cache line, as in ggml.
     let pool = &pool[pool.as_ptr().align_offset(64)..];
     let layers: Vec<(&[u8], &[u8])> =
         pool.chunks_exact(2 * layer_bytes).take(n_layers).map(|layer| layer.split_at(layer_bytes)).collect();
@@ -129,7 +131,7 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
     for cell in 0..n_cells {
         let mut is_read = false;
         for row in 0..n_rows {
-            if let Some(position) = sight.position(row, cell) {
+            if let Some(position) = visibility.position(row, cell) {
                 position_of_cell[cell] = u32::try_from(position).expect("few cells");
                 mask[row * n_cells + cell] = 0;
                 n_pairs += 1;
@@ -138,7 +140,7 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
         }
         n_read += usize::from(is_read);
     }
-    let sequence_of_row: Vec<u32> = (0..n_rows).map(|row| sight.sequence(row)).collect();
+    let sequence_of_row: Vec<u32> = (0..n_rows).map(|row| visibility.sequence(row)).collect();
     let order = MaskOrder { sequence_of_row: &sequence_of_row, position_of_cell: Some(&position_of_cell) };
     let mask = Mask { values: &mask, row_stride: n_cells };
     let mut plan = Plan::new();
@@ -152,19 +154,19 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
     let mut scratch = vec![0; scratch_bytes(&shape, n_threads)];
     let (results, scratch) = (Shared::from(&mut results[..]), Shared::from(&mut scratch[..]));
     let out = AttentionOutput { values: &results, row_stride: n_heads * size, head_stride: size };
-    let arrived = AtomicUsize::new(0);
-    let is_over = AtomicUsize::new(0);
-    // When the first thread of a call began, in nanoseconds.
-    let begun = AtomicU64::new(u64::MAX);
+    let n_arrived = AtomicUsize::new(0);
+    let is_done = AtomicUsize::new(0);
+    // Start of the first thread of a call, in nanoseconds.
+    let started_at = AtomicU64::new(u64::MAX);
     let base = Instant::now();
     let now = || u64::try_from(base.elapsed().as_nanos()).expect("some seconds");
     let work = |index: usize| {
-        let team = Spinning::new(index, n_threads, &arrived);
+        let team = Spinning::new(index, n_threads, &n_arrived);
         let start = Instant::now();
         let mut best = vec![f64::MAX; n_layers];
         loop {
             team.wait();
-            if is_over.load(Ordering::Acquire) == 1 {
+            if is_done.load(Ordering::Acquire) == 1 {
                 return best.iter().sum::<f64>() / n_layers as f64;
             }
             for (&(keys, values), best) in layers.iter().zip(&mut best) {
@@ -180,16 +182,16 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
                     max_bias: 0.0,
                     softcap: 0.0,
                 };
-                begun.fetch_min(now(), Ordering::AcqRel);
+                started_at.fetch_min(now(), Ordering::AcqRel);
                 attend(&attention, &plan, &out, &scratch, &team);
                 team.wait();
                 if index == 0 {
-                    *best = best.min((now() - begun.swap(u64::MAX, Ordering::AcqRel)) as f64 / 1e9);
+                    *best = best.min((now() - started_at.swap(u64::MAX, Ordering::AcqRel)) as f64 / 1e9);
                 }
                 team.wait();
             }
             if index == 0 && start.elapsed() > duration {
-                is_over.store(1, Ordering::Release);
+                is_done.store(1, Ordering::Release);
             }
         }
     };
@@ -205,39 +207,39 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
 }
 
 fn cases() -> Vec<Case> {
-    let case = |name, sight| Case { name, sight, heads: (14, 2), size: 64, format: Format::F16, is_quick: false };
+    let case = |name, visibility| Case { name, visibility, heads: (14, 2), size: 64, format: Format::F16, is_quick: false };
     let quick = |case: Case| Case { is_quick: true, ..case };
     let with = |case: Case, heads, size| Case { heads, size, ..case };
     vec![
-        quick(case("1 × 16", Sight::Own(1, 16))),
-        case("1 × 250", Sight::Own(1, 250)),
-        quick(case("1 × 1,000", Sight::Own(1, 1000))),
-        quick(case("1 × 4,000", Sight::Own(1, 4000))),
-        case("1 × 16,000", Sight::Own(1, 16_000)),
-        case("2 × 1,000 own", Sight::Own(2, 1000)),
-        case("8 × 16 own", Sight::Own(8, 16)),
-        quick(case("8 × 1,000 own", Sight::Own(8, 1000))),
-        case("8 × 1,000 in turns", Sight::Turns(8, 1000)),
-        case("8 × 250 beside 16k", Sight::Idle(8, 250, 16_384)),
-        case("8 × 1,000 shared", Sight::Shared(8, 1000)),
-        case("32 × 16 own", Sight::Own(32, 16)),
-        quick(case("32 × 1,000 own", Sight::Own(32, 1000))),
-        case("32 × 1,000 in turns", Sight::Turns(32, 1000)),
-        quick(case("32 × 1,000 shared", Sight::Shared(32, 1000))),
-        case("32 × 4,000 shared", Sight::Shared(32, 4000)),
-        quick(case("chunk of 512", Sight::Chunk(512, 0))),
-        case("chunk of 512 at 4k", Sight::Chunk(512, 4096)),
-        quick(Case { format: Format::Q8_0, ..case("8 × 1,000 own, q8_0", Sight::Own(8, 1000)) }),
-        Case { format: Format::Q8_0, ..case("32 × 1,000 shared, q8_0", Sight::Shared(32, 1000)) },
-        Case { format: Format::Bf16, ..case("8 × 1,000 own, bf16", Sight::Own(8, 1000)) },
-        quick(with(case("1 × 1,000, 16 over 16 of 128", Sight::Own(1, 1000)), (16, 16), 128)),
-        with(case("8 × 1,000 own, 16 over 16 of 128", Sight::Own(8, 1000)), (16, 16), 128),
-        with(case("32 × 1,000 shared, 16 over 16 of 128", Sight::Shared(32, 1000)), (16, 16), 128),
-        with(case("1 × 4,000, 32 over 8 of 128", Sight::Own(1, 4000)), (32, 8), 128),
-        with(case("8 × 1,000 own, 32 over 8 of 128", Sight::Own(8, 1000)), (32, 8), 128),
-        with(case("chunk of 512 at 2k, 32 over 8 of 128", Sight::Chunk(512, 2048)), (32, 8), 128),
-        with(case("1 × 16, 6 over 2 of 32", Sight::Own(1, 16)), (6, 2), 32),
-        with(case("32 × 250 own, 6 over 2 of 32", Sight::Own(32, 250)), (6, 2), 32),
+        quick(case("1 × 16", Visibility::Own(1, 16))),
+        case("1 × 250", Visibility::Own(1, 250)),
+        quick(case("1 × 1,000", Visibility::Own(1, 1000))),
+        quick(case("1 × 4,000", Visibility::Own(1, 4000))),
+        case("1 × 16,000", Visibility::Own(1, 16_000)),
+        case("2 × 1,000 own", Visibility::Own(2, 1000)),
+        case("8 × 16 own", Visibility::Own(8, 16)),
+        quick(case("8 × 1,000 own", Visibility::Own(8, 1000))),
+        case("8 × 1,000 in turns", Visibility::Turns(8, 1000)),
+        case("8 × 250 beside 16k", Visibility::Idle(8, 250, 16_384)),
+        case("8 × 1,000 shared", Visibility::Shared(8, 1000)),
+        case("32 × 16 own", Visibility::Own(32, 16)),
+        quick(case("32 × 1,000 own", Visibility::Own(32, 1000))),
+        case("32 × 1,000 in turns", Visibility::Turns(32, 1000)),
+        quick(case("32 × 1,000 shared", Visibility::Shared(32, 1000))),
+        case("32 × 4,000 shared", Visibility::Shared(32, 4000)),
+        quick(case("chunk of 512", Visibility::Chunk(512, 0))),
+        case("chunk of 512 at 4k", Visibility::Chunk(512, 4096)),
+        quick(Case { format: Format::Q8_0, ..case("8 × 1,000 own, q8_0", Visibility::Own(8, 1000)) }),
+        Case { format: Format::Q8_0, ..case("32 × 1,000 shared, q8_0", Visibility::Shared(32, 1000)) },
+        Case { format: Format::Bf16, ..case("8 × 1,000 own, bf16", Visibility::Own(8, 1000)) },
+        quick(with(case("1 × 1,000, 16 over 16 of 128", Visibility::Own(1, 1000)), (16, 16), 128)),
+        with(case("8 × 1,000 own, 16 over 16 of 128", Visibility::Own(8, 1000)), (16, 16), 128),
+        with(case("32 × 1,000 shared, 16 over 16 of 128", Visibility::Shared(32, 1000)), (16, 16), 128),
+        with(case("1 × 4,000, 32 over 8 of 128", Visibility::Own(1, 4000)), (32, 8), 128),
+        with(case("8 × 1,000 own, 32 over 8 of 128", Visibility::Own(8, 1000)), (32, 8), 128),
+        with(case("chunk of 512 at 2k, 32 over 8 of 128", Visibility::Chunk(512, 2048)), (32, 8), 128),
+        with(case("1 × 16, 6 over 2 of 32", Visibility::Own(1, 16)), (6, 2), 32),
+        with(case("32 × 250 own, 6 over 2 of 32", Visibility::Own(32, 250)), (6, 2), 32),
     ]
 }
 
@@ -250,7 +252,7 @@ fn main() {
         arguments.iter().enumerate().filter(|(at, word)| !word.starts_with("--") && level_at.is_none_or(|l| *at != l + 1));
     let words: Vec<&String> = words.map(|(_, word)| word).collect();
     let peak = peak();
-    let n_most = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let n_threads_max = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if !cfg!(target_feature = "fma") {
         println!("This build is not for the processor at hand, so the peak that it measures is far too low.");
     }
@@ -261,7 +263,7 @@ fn main() {
         if !is_wanted || is_quick && !case.is_quick {
             continue;
         }
-        let counts = if n_most == 1 { vec![1] } else { vec![1, n_most] };
+        let counts = if n_threads_max == 1 { vec![1] } else { vec![1, n_threads_max] };
         for n_threads in counts {
             let duration = Duration::from_millis(if is_quick { 150 } else { 400 });
             let (seconds, products, bytes, plan_s) = measure(&case, level, n_threads, duration);

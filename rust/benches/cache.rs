@@ -1,8 +1,8 @@
-//! What one call of the cache costs where everything is large: 10,000 nodes in the tree, 1,000,000 tokens in the store, and a text
-//! of 131,072 tokens that 254 ids share.
+//! Cost of single calls of the cache with large contents: 10,000 nodes in the tree, 1,000,000 tokens in the host cache, and a
+//! text of 131,072 tokens that 254 sequence ids share.
 //!
-//! `cargo bench --no-default-features --bench cache`, a few seconds. Nothing is computed or copied: only the bookkeeping is timed.
-//! Of each row, the median and the largest of its calls; a step may make hundreds of them between two decodes.
+//! `cargo bench --no-default-features --bench cache`, a few seconds. Nothing is computed or copied: only the bookkeeping is
+//! timed. Each row shows the median and the maximum of its calls; a step may make hundreds of them between two decodes.
 #![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
 #![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
 
@@ -14,23 +14,23 @@ use weft::cache::{
 };
 use weft::request::Token;
 
-/// Tokens of the text that all share.
+/// Tokens of the shared text.
 const N_SHARED: usize = 131_072;
 
-/// Ids that share it.
+/// Sequence ids that share it.
 const N_IDS: usize = 254;
 
-/// Texts that are in the store alone, and the tokens of each; half of them go on after the shared text.
+/// Texts that are in the host cache only; half of them continue the shared text.
 const N_STORED: usize = 10_000;
 const N_STORED_TOKENS: usize = 100;
 
-/// Cells of the pool: so many that the shared text can lie far above low ones that are free.
+/// Cells of the device cache: enough for the shared text to be far above free low cells.
 const N_CELLS: u32 = 420_000;
 
-/// Bytes of a token in the store. The bytes of a piece are not looked at here, so they are as few as can be told apart.
+/// Bytes of a token in the host cache. Their content is never read here, so the minimum is used.
 const BYTES_PER_TOKEN: u64 = 1;
 
-/// What is moved, or leaves, in one call.
+/// Maximum units that one call moves or removes.
 const MAX_UNITS: u64 = 64;
 
 fn kind() -> MemoryKind {
@@ -45,12 +45,12 @@ fn kind() -> MemoryKind {
     }
 }
 
-/// A text that has no first token in common with one of another seed.
+/// Returns a text without a common first token with a text of another seed.
 fn text(seed: usize, n: usize) -> Vec<Token> {
     (0..n).map(|at| Token::try_from(seed * 7 + at % 5).expect("a small number")).collect()
 }
 
-/// The calls of one row, in microseconds.
+/// Durations of the calls of one row, in microseconds.
 #[derive(Default)]
 struct Calls(Vec<f64>);
 
@@ -71,7 +71,7 @@ impl Calls {
     }
 }
 
-/// A cache, and how what it is asked about is computed.
+/// A cache, and the adapters of the texts in it.
 struct Bench {
     cache: KvCache,
     variants: AdapterSchedule,
@@ -90,7 +90,7 @@ impl Bench {
         id
     }
 
-    /// As the worker does it: what was asked of the model's memory is carried out.
+    /// Takes the operations that the cache requested, as the worker does.
     fn follow(&mut self) {
         assert!(self.cache.take_ops().count() < 10_000, "a call asks for little");
     }
@@ -118,7 +118,8 @@ impl Bench {
     }
 }
 
-/// A store of [`N_STORED`] texts, half of them after `shared`, which runs on the id that is returned, far above free cells.
+/// Creates a host cache of [`N_STORED`] texts, half of them after `shared`, whose running sequence is returned; its cells are
+/// far above free ones.
 fn fill(shared: &[Token]) -> (Bench, KvSeqId) {
     let cache = KvCache::new(N_CELLS, 256, kind(), None);
     let mut bench = Bench { cache, variants: AdapterSchedule::default() };
@@ -128,7 +129,7 @@ fn fill(shared: &[Token]) -> (Bench, KvSeqId) {
     assert!(bench.evict(), "the low cells are idle");
     for seed in 0..N_STORED {
         let tokens = text(10 + seed, N_STORED_TOKENS);
-        // Half of them go on from the shared text.
+        // Half of them continue the shared text.
         let id = if seed % 2 == 0 { bench.write(&tokens) } else { bench.write(&[shared, &tokens].concat()) };
         bench.cache.unpin(id);
         assert!(bench.evict(), "what is idle can leave");
@@ -138,7 +139,7 @@ fn fill(shared: &[Token]) -> (Bench, KvSeqId) {
     (bench, first)
 }
 
-/// 254 ids share a text; each writes a token of its own and ends.
+/// Measures 254 sequences that share a text; each generates one different token and ends.
 fn shared_by_all() {
     let shared = text(0, N_SHARED);
     let (mut bench, first) = fill(&shared);
@@ -181,7 +182,7 @@ fn shared_by_all() {
     bench.cache.unpin(first);
 }
 
-/// The high cells of a text that all share are moved down.
+/// Measures moving the high cells of a text that all sequences share down.
 fn relocate(bench: &mut Bench) {
     let (mut looks, mut moves) = <(Calls, Calls)>::default();
     for _ in 0..5 {
@@ -194,7 +195,7 @@ fn relocate(bench: &mut Bench) {
     moves.print("relocated");
 }
 
-/// A long text leaves the pool in pieces and comes back.
+/// Measures offloading a long text in parts, and reloading it.
 fn in_pieces() {
     let tokens = text(0, N_SHARED);
     let mut bench = Bench { cache: KvCache::new(N_CELLS, 256, kind(), None), variants: AdapterSchedule::default() };
@@ -219,7 +220,7 @@ fn in_pieces() {
     bench.cache.check_integrity();
 }
 
-/// A full store: what leaves pushes out what was used longest ago.
+/// Measures a full host cache: offloading evicts the least recently used entry.
 fn full_store() {
     let cache = KvCache::new(N_CELLS, 256, kind(), Some(N_STORED as u64 * (N_STORED_TOKENS as u64 + 512)));
     let mut bench = Bench { cache, variants: AdapterSchedule::default() };

@@ -1,18 +1,19 @@
-//! How fast a step is: llama.cpp in each way that its users can choose, the same loop with our kernels, the engine at its defaults,
-//! and what the machine could do at best.
+//! Speed of a step: llama.cpp in each configuration that its users can choose, the same loop with our kernels, the engine at
+//! its defaults, and the limit of the machine.
 //!
-//! `cargo bench --bench decode` takes less than fifteen minutes, `-- --quick` about a minute and a half. All sides run in turn,
-//! several times over in one process, and a ratio is the median of the rounds, because a shared machine drifts by more than is
-//! looked for.
+//! `cargo bench --bench decode` takes less than fifteen minutes, `-- --quick` about a minute and a half. All sides run
+//! round-robin, several times in one process, and a ratio is the median over the rounds, because the drift of a shared machine
+//! exceeds the differences of interest.
 //!
-//! - The grid: {1, 2, 4, 8, 32} sequences with {16, 250, 1,000, 4,000} tokens before their first step, cells shared or their own;
-//!   eight streams beside idle cells. Only decoding is timed. The cells are restored beforehand (`support/stretch.rs`).
-//! - Prefill of 512 and 2,048 tokens, in an empty pool and beside the cells of others.
-//! - The engine against a bare loop of its own configuration, which shows what surrounds the decode.
+//! - The grid: {1, 2, 4, 8, 32} sequences with {16, 250, 1,000, 4,000} tokens before their first step, with shared or separate
+//!   cells; eight streams with idle cells in the cache. Only decoding is timed. The cells are reloaded beforehand
+//!   (`support/stretch.rs`).
+//! - Prefill of 512 and 2,048 tokens, in an empty cache and in one with cells of other sequences.
+//! - The engine against a bare loop of the same configuration, which shows the overhead around the decode.
 //!
-//! llama.cpp's ways are flash attention on and off in one pool, and off with a stream for each sequence, which is the best that it
-//! can do where nothing is shared; where its default is to lay weights out anew, with both layouts. The limit of each row is worked
-//! out in `support/roofline.rs`; what the figures are held to is in `tables/aims.rs`.
+//! llama.cpp's configurations are flash attention on and off with unified cells, and off with a stream per sequence, which is
+//! its best configuration if nothing is shared; if its default is to repack weights, with both layouts. `support/roofline.rs`
+//! computes the limit of each row; `tables/aims.rs` has the targets of the figures.
 #![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
 #![allow(clippy::print_stderr, reason = "and says there what is wrong")]
 #![allow(
@@ -63,7 +64,7 @@ const HELP: Help = Help {
 ",
 };
 
-/// Which tables are asked for, and how the bare loop computes.
+/// Options of this benchmark: the selected tables, and the configuration of the bare loop.
 struct Own {
     table: String,
     n_sequences: Option<usize>,
@@ -168,14 +169,14 @@ fn bench_model(
     if wants("grid") && is_wanted(&idle::STREAMS) && !steps.n_idle.is_empty() {
         idle::measure(&pair, &sides, steps.n_idle, &steps.effort)?;
     }
-    // What surrounds a decode does not depend on how weights are stored.
+    // The overhead around a decode does not depend on the format of the weights.
     if wants("overhead") && kind != Kind::Q4KM {
         overhead::measure(&pair, beyond)?;
     }
     Ok(())
 }
 
-/// Whether the model is there for the format of its weights, so that fewer rows tell enough.
+/// Returns whether the model only adds a weight format, so that fewer rows suffice.
 fn is_for_products(candidate: &Candidate) -> bool {
     candidate.path == synthetic::ONE_Q4_K_M.path()
 }

@@ -1,7 +1,7 @@
-//! What a grammar costs: to read it, to ask about one token, to mask a row, and in tokens per second.
+//! Cost of a grammar: parsing it, checking one token, masking a row, and tokens per second.
 //!
-//! A branch asks about one token in every step, and masks a row only where the token that it drew is refused. The made-up
-//! vocabularies have as many pieces as a small model and as Qwen2.5: single bytes, words, and characters of several bytes.
+//! A branch checks one token in every step, and masks a row only if its sampled token is rejected. The synthetic vocabularies
+//! have as many pieces as a small model and as Qwen2.5: single bytes, words, and characters of several bytes.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -15,7 +15,7 @@ use weft::grammar::{Grammar, Spellings, TokenLookup};
 use weft::llama::{Model, start};
 use weft::request::{Constraint, ConstraintSource, Event, Prompt, Request, SamplingParams, Token};
 
-/// JSON without an end: members follow members.
+/// JSON that never ends: members follow members.
 const ENDLESS: &str = r#"root ::= "{" ws member ("," ws member){1000,}
 member ::= string ":" ws value
 value ::= object | array | string | number | ("true" | "false" | "null") ws
@@ -31,8 +31,8 @@ struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// 256 bytes, then two words of letters for each of which there is one of characters of three bytes.
-    fn made_up(n_vocab: usize) -> Self {
+    /// Creates 256 single bytes, then two words of letters per word of three-byte characters.
+    fn synthetic(n_vocab: usize) -> Self {
         let mut state = 1_u64;
         let mut below = |n: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -64,22 +64,22 @@ impl TokenLookup for Vocabulary {
     }
 }
 
-/// A branch that has said `text`, in single bytes.
+/// Returns a branch after `text`, accepted as single bytes.
 fn after(grammar: &Grammar, text: &str, byte: impl Fn(u8) -> Token) -> Box<dyn Constraint> {
     let mut branch = grammar.start();
-    for said in text.bytes() {
-        assert!(branch.allows(byte(said)), "the grammar allows {text}");
-        branch.accept(byte(said));
+    for character in text.bytes() {
+        assert!(branch.allows(byte(character)), "the grammar allows {text}");
+        branch.accept(byte(character));
     }
     branch
 }
 
-/// Where a branch may be: most tokens are refused, or hardly any.
-const PLACES: [(&str, &str); 3] = [("at the start", ""), ("in a string", "{\"a"), ("before a value", "{\"a\": ")];
+/// States of a branch in which most tokens, or hardly any, are rejected.
+const STATES: [(&str, &str); 3] = [("at the start", ""), ("in a string", "{\"a"), ("before a value", "{\"a\": ")];
 
-fn made_up(c: &mut Criterion) {
+fn synthetic(c: &mut Criterion) {
     for n_vocab in [2_048, 151_936] {
-        let vocabulary = Vocabulary::made_up(n_vocab);
+        let vocabulary = Vocabulary::synthetic(n_vocab);
         let spellings = || Arc::new(Spellings::new(vocabulary.spellings.iter().map(Vec::as_slice), &[0]));
         let mut group = c.benchmark_group(format!("grammar/{n_vocab}"));
         group.bench_function("sort the vocabulary", |b| b.iter(spellings));
@@ -88,7 +88,7 @@ fn made_up(c: &mut Criterion) {
         group.bench_function("read", |b| b.iter(read));
         let grammar = read();
         group.bench_function("begin a branch", |b| b.iter(|| grammar.start()));
-        for (name, text) in PLACES {
+        for (name, text) in STATES {
             let mut branch = after(&grammar, text, Token::from);
             let word = Token::try_from(n_vocab - 1).expect("token ids have 31 bits");
             group.bench_function(BenchmarkId::new("allows", name), |b| b.iter(|| branch.allows(black_box(word))));
@@ -110,12 +110,12 @@ fn demo() -> Arc<Model> {
     Arc::new(Model::load(&config, |_| ()).expect("the demo model loads"))
 }
 
-/// Tokens that eight branches write, each.
+/// Tokens that each of eight branches generates.
 const N_TOKENS: u32 = 128;
 
 fn engine(c: &mut Criterion) {
     let model = demo();
-    // One thread: two that share their cores with others wait for each other for most of the time.
+    // One thread: two threads that share their cores with other processes wait for each other most of the time.
     let config = EngineConfig { n_slots: Some(8), n_threads: Some(1), ..EngineConfig::default() };
     let engine = start(&model, &config).expect("the demo model runs");
     let prompt = model.tokenize(b"Once upon a time, there was a little cow", true, true).expect("it is short");
@@ -143,5 +143,5 @@ fn n_tokens(engine: &Engine, request: Request) -> u64 {
     events.filter(|event| matches!(event, Event::Token(_))).count() as u64
 }
 
-criterion_group!(benches, made_up, engine);
+criterion_group!(benches, synthetic, engine);
 criterion_main!(benches);

@@ -1,7 +1,7 @@
-//! What the engine costs beside its decodes as more waits, runs, and is shared: the rows of `docs/growth.md`.
+//! Overhead of the engine around its decodes as waiting, running and shared sequences increase: the rows of `docs/growth.md`.
 //!
-//! `cargo bench --no-default-features --bench growth` takes half a minute. The model computes nothing and remembers nothing, so that
-//! all the time between two of its decodes is the engine's: receiving, placing, planning, drawing, telling.
+//! `cargo bench --no-default-features --bench growth` takes half a minute. The model computes and stores nothing, so that all
+//! time between two of its decodes is the engine's: receiving, admission, planning, sampling, publishing.
 #![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
 #![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
 
@@ -19,23 +19,23 @@ use weft::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, TokenGap};
 use weft::engine::{Completions, Engine, WakeHandle};
 use weft::request::{Event, Finished, Prompt, Request, SamplingParams, Token};
 
-/// Tokens of a prompt that waits.
+/// Tokens of a waiting prompt.
 const N_PROMPT: usize = 2_000;
 
-/// Steps that are looked at.
+/// Steps that are measured.
 const N_STEPS: usize = 400;
 
-/// Steps before them: what is new finds its place.
+/// Preceding steps, in which new sequences settle.
 const N_WARM: usize = 50;
 
-/// By how much a step may take longer for what waits.
-const MOST_GROWTH: f64 = 1.25;
+/// Maximum slowdown of a step due to waiting requests.
+const MAX_GROWTH: f64 = 1.25;
 
-/// Longest step in which branches start, in milliseconds, and longest time beside the decodes of the last load.
-const MOST_START_MS: f64 = 5.0;
-const MOST_TOTAL_S: f64 = 0.2;
+/// Longest step in which branches start, in milliseconds, and longest total overhead of the last load, in seconds.
+const MAX_START_MS: f64 = 5.0;
+const MAX_TOTAL_S: f64 = 0.2;
 
-/// Repetitions, of which the best counts: on a shared machine the others tell of somebody else.
+/// Repetitions, of which the best counts: on a shared machine the others include interference.
 const N_ROUNDS: usize = 5;
 
 fn main() {
@@ -46,15 +46,15 @@ fn main() {
     );
     println!("\n  {:<56} │ µs, median  µs, 99th │ aim", format!("a step while requests of {N_PROMPT} tokens, n = 2, wait"));
     for n_streams in [8, 254] {
-        let costs = in_turns([0, 100, 1_000], |n_waiting| step_cost(n_streams, n_waiting, Duration::ZERO));
+        let costs = alternate([0, 100, 1_000], |n_waiting| step_cost(n_streams, n_waiting, Duration::ZERO));
         for (n_waiting, Steps { median_us, high_us, .. }) in &costs {
             let title = format!("{n_streams} streams, {n_waiting} requests wait");
-            let most_us = costs[0].1.median_us * MOST_GROWTH;
-            println!("  {title:<56} │ {median_us:>10.1} {high_us:>9.1} │ {most_us:.1} at most: {MOST_GROWTH} × that of none");
+            let max_us = costs[0].1.median_us * MAX_GROWTH;
+            println!("  {title:<56} │ {median_us:>10.1} {high_us:>9.1} │ {max_us:.1} at most: {MAX_GROWTH} × that of none");
         }
     }
     println!("\n  {:<56} │ share of its time, % │ aim", "the worker beside decodes of 1 ms of 8 streams");
-    let shares = in_turns([0, 1_000], |n_waiting| step_cost(8, n_waiting, Duration::from_millis(1)));
+    let shares = alternate([0, 1_000], |n_waiting| step_cost(8, n_waiting, Duration::from_millis(1)));
     let [none, many] = [0, 1].map(|nth: usize| 100.0 * shares[nth].1.share);
     println!("  {:<56} │ {none:>20.2} │", "nobody waits");
     println!("  {:<56} │ {many:>20.2} │ less than 2 more", format!("1,000 requests of {N_PROMPT} tokens, n = 2, wait"));
@@ -62,19 +62,19 @@ fn main() {
     for n_prompt in [2_000, 131_072] {
         let (longest_ms, n_steps) = starts(n_prompt);
         let title = format!("a prompt of {n_prompt} tokens");
-        println!("  {title:<56} │ {longest_ms:>10.2} {n_steps:>9} │ {MOST_START_MS} at most");
+        println!("  {title:<56} │ {longest_ms:>10.2} {n_steps:>9} │ {MAX_START_MS} at most");
     }
     println!("\n  {:<56} │ s beside decodes     │ aim", "requests through 8 slots, and what their steps take");
     let title = format!("400 requests of {N_PROMPT} tokens, n = 2, 32 for each");
-    println!("  {title:<56} │ {:>16.2}     │ {MOST_TOTAL_S} at most", throughput());
+    println!("  {title:<56} │ {:>16.2}     │ {MAX_TOTAL_S} at most", throughput());
 }
 
-/// What the engine took between two decodes.
+/// Time that the engine took between decodes.
 #[derive(Clone, Copy)]
 struct Steps {
     median_us: f64,
     high_us: f64,
-    /// Of all the time.
+    /// Fraction of the total time.
     share: f64,
 }
 
@@ -88,18 +88,18 @@ impl Steps {
     }
 }
 
-/// The best of several rounds of each, which take turns: a machine that others use drifts.
-fn in_turns<const N: usize>(of: [usize; N], measure: impl Fn(usize) -> Steps) -> Vec<(usize, Steps)> {
+/// Returns the best of several rounds of each measurement. The measurements alternate, because a shared machine drifts.
+fn alternate<const N: usize>(of: [usize; N], measure: impl Fn(usize) -> Steps) -> Vec<(usize, Steps)> {
     let round = || of.map(|n| (n, measure(n)));
     let rounds = (1..N_ROUNDS).map(|_| round());
     let first = Vec::from(round());
     rounds.fold(first, |best, round| best.into_iter().zip(round).map(|((n, a), (_, b))| (n, a.best(b))).collect())
 }
 
-/// `n_streams` run in as many slots, and `n_waiting` wait behind them.
+/// Measures steps with `n_streams` running in as many slots, and `n_waiting` requests in the queue.
 fn step_cost(n_streams: u32, n_waiting: usize, decode: Duration) -> Steps {
     let decodes = Decodes::default();
-    // Fewer than a reader may be behind, since nobody reads here.
+    // Below the limit of a slow consumer, because nothing reads here.
     let n_tokens = 4_000;
     let engine = start(n_streams, n_streams * 4_352, decode, &decodes);
     let streams: Vec<_> = (0..n_streams).map(|seed| submit(&engine, request(seed, 16, 1, n_tokens), None)).collect();
@@ -115,13 +115,14 @@ fn step_cost(n_streams: u32, n_waiting: usize, decode: Duration) -> Steps {
     assert_eq!(n_left, n_waiting, "a stream ended too early");
     drop((engine, streams, waiting));
     let mut between: Vec<f64> = between(steps).collect();
-    let all = (steps[N_STEPS].began - steps[0].began).as_secs_f64();
+    let all = (steps[N_STEPS].started - steps[0].started).as_secs_f64();
     let share = between.iter().sum::<f64>() / all;
     between.sort_by(f64::total_cmp);
     Steps { median_us: between[N_STEPS / 2] * 1e6, high_us: between[N_STEPS * 99 / 100] * 1e6, share }
 }
 
-/// The longest step while 256 branches start and end beside a stream, in milliseconds, and the number of steps that told of them.
+/// Returns the longest step while 256 branches start and end and another stream is running, in milliseconds, and the number of
+/// steps that published their events.
 fn starts(n_prompt: usize) -> (f64, usize) {
     let rounds = (0..N_ROUNDS).map(|_| {
         let decodes = Decodes::default();
@@ -129,31 +130,31 @@ fn starts(n_prompt: usize) -> (f64, usize) {
         let engine = start(254, n_ctx, Duration::from_micros(100), &decodes);
         let stream = submit(&engine, request(0, 16, 1, 5_000), None);
         decodes.run(N_WARM);
-        let told = Arc::new(Told { decodes: decodes.clone(), at: Mutex::default() });
-        let branches = submit(&engine, request(1, n_prompt, 256, 1), Some(Arc::clone(&told) as Arc<dyn WakeHandle>));
+        let wake_log = Arc::new(WakeLog { decodes: decodes.clone(), at: Mutex::default() });
+        let branches = submit(&engine, request(1, n_prompt, 256, 1), Some(Arc::clone(&wake_log) as Arc<dyn WakeHandle>));
         decodes.run_freely();
         assert_eq!(finish(branches), 256, "a branch has one token");
-        let told = told.at.lock().expect("a bell cannot panic").clone();
-        let (first, last) = (told[0], told[told.len() - 1]);
+        let wakes = wake_log.at.lock().expect("a bell cannot panic").clone();
+        let (first, last) = (wakes[0], wakes[wakes.len() - 1]);
         while decodes.len() <= last {
             thread::yield_now();
         }
         let decodes = decodes.take();
         drop((engine, stream));
         let longest = between(&decodes[first - 1..=last]).fold(0.0, f64::max);
-        (longest * 1e3, told.len())
+        (longest * 1e3, wakes.len())
     });
     rounds.reduce(|a, b| if b.0 < a.0 { b } else { a }).expect("there is a round")
 }
 
-/// Seconds that the engine took beside its decodes.
+/// Returns the total time of the engine outside of its decodes, in seconds.
 fn throughput() -> f64 {
     let rounds = (0..2).map(|_| {
         let decodes = Decodes::default();
-        // All prompts stay in the pool: what is known of each is there to be looked at.
+        // All prompts stay in the device cache, so that all of them are in the prefix tree.
         let engine = start(8, 400 * 2_304, Duration::ZERO, &decodes);
         let streams: Vec<_> = (0..400).map(|seed| submit(&engine, request(seed, N_PROMPT, 2, 32), None)).collect();
-        // They all wait when the first step is computed.
+        // All requests are queued before the first step is computed.
         decodes.run_freely();
         assert_eq!(streams.into_iter().map(finish).sum::<usize>(), 400 * 2 * 32, "each is written to its end");
         drop(engine);
@@ -162,18 +163,18 @@ fn throughput() -> f64 {
     rounds.fold(f64::INFINITY, f64::min)
 }
 
-/// Seconds between each decode and the next.
+/// Returns the seconds between each decode and the next.
 fn between(decodes: &[Decode]) -> impl Iterator<Item = f64> {
-    decodes.windows(2).map(|pair| (pair[1].began - pair[0].ended).as_secs_f64())
+    decodes.windows(2).map(|pair| (pair[1].started - pair[0].ended).as_secs_f64())
 }
 
-/// Notes, on the worker's thread, which decode was the last when something was told.
-struct Told {
+/// Records, on the worker's thread, the last decode before each wake-up.
+struct WakeLog {
     decodes: Decodes,
     at: Mutex<Vec<usize>>,
 }
 
-impl WakeHandle for Told {
+impl WakeHandle for WakeLog {
     fn wake(&self) {
         self.at.lock().expect("a bell cannot panic").push(self.decodes.len());
     }
@@ -196,17 +197,17 @@ fn start(n_slots: u32, n_ctx: u32, decode: Duration, decodes: &Decodes) -> Engin
         max_queue: 1_024,
         max_token_gap: TokenGap::Auto,
         checkpoints: Checkpoints::NONE,
-        reader_patience: SLOW_CONSUMER_TIMEOUT,
+        slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
     };
     let runner = Weightless::new(decode, decodes.clone());
     Engine::start(limits, move || Ok(runner)).expect("an engine without a model starts")
 }
 
-/// For `n` completions of exactly `n_predict` tokens of a prompt that no other seed begins like.
+/// Returns a request for `n` completions of exactly `n_predict` tokens; prompts of different seeds share no prefix.
 fn request(seed: u32, n_prompt: usize, n: u32, n_predict: u32) -> Request {
     let mut state = u64::from(seed) + 1;
     let prompt = (0..n_prompt).map(|_| {
-        // Steele and others' splitmix64 with half of its mixing: tokens need only differ.
+        // splitmix64 (Steele et al.) with half of its mixing: tokens need only differ.
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         4 + Token::try_from((mixed >> 33) % 90).expect("a small number")
@@ -218,11 +219,11 @@ fn request(seed: u32, n_prompt: usize, n: u32, n_predict: u32) -> Request {
     request
 }
 
-fn submit(engine: &Engine, request: Request, bell: Option<Arc<dyn WakeHandle>>) -> Completions {
-    engine.submit(request, bell).expect("the request is valid")
+fn submit(engine: &Engine, request: Request, wake_handle: Option<Arc<dyn WakeHandle>>) -> Completions {
+    engine.submit(request, wake_handle).expect("the request is valid")
 }
 
-/// Reads a stream to its end; returns how many tokens its branches have together.
+/// Reads a stream to its end; returns the total number of tokens of its branches.
 fn finish(completions: Completions) -> usize {
     let ends = completions.map(|event| event.expect("nothing fails here")).filter_map(|event| match event {
         Event::Finished(Finished { usage, .. }) => Some(usage.n_predicted as usize),

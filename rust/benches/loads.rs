@@ -1,9 +1,10 @@
-//! Loads as clients see them: Weft at its defaults, in process and over HTTP, against bare loops that do what llama-server does.
+//! Loads as clients experience them: Weft at its defaults, in process and over HTTP, against bare loops with llama-server's
+//! algorithm.
 //!
-//! `cargo bench --bench loads` takes about fifteen minutes, most of which is llama.cpp's own prompts; `-- --quick` about two, with
-//! shorter ones. A load runs with each of llama-server's settings of attention and cells (`server/slots.rs`); one that takes longer
-//! than the best so far is given up, but for the default, which always runs to its end. The bare loops send no text, draw nothing
-//! and hear no HTTP, so that a real llama-server is slower than they are.
+//! `cargo bench --bench loads` takes about fifteen minutes, most of which is llama.cpp's prefill; `-- --quick` about two, with
+//! shorter prompts. A load runs with each of llama-server's settings of attention and cells (`server/slots.rs`); a setting that
+//! takes longer than the best so far is aborted, except for the default, which always runs to its end. The bare loops send no
+//! text, sample nothing and serve no HTTP: a real llama-server is slower.
 #![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
 #![allow(clippy::print_stderr, reason = "and says there what is wrong")]
 #![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
@@ -46,39 +47,39 @@ const HELP: Help = Help {
 };
 
 fn main() -> ExitCode {
-    let mut asked = Asked { only: None, wants_http: true, wants_loop: true };
+    let mut own = Own { only: None, wants_http: true, wants_loop: true };
     let options = options::parse(&HELP, env::args().skip(1), |flag, value| {
         match flag {
             "--load" => {
                 let given = value()?;
-                asked.only = Some(given.parse().map_err(|_| format!("--load is {given:?}; it must be a number"))?);
+                own.only = Some(given.parse().map_err(|_| format!("--load is {given:?}; it must be a number"))?);
             }
-            "--no-http" => asked.wants_http = false,
-            "--no-llama-server" => asked.wants_loop = false,
+            "--no-http" => own.wants_http = false,
+            "--no-llama-server" => own.wants_loop = false,
             _ => return Ok(false),
         }
         Ok(true)
     });
-    options::run(&HELP, options, |options| bench(options, &asked))
+    options::run(&HELP, options, |options| bench(options, &own))
 }
 
-/// What the command line says beyond what every bench is told.
-struct Asked {
-    /// The load of this number alone.
+/// Options of this benchmark.
+struct Own {
+    /// Runs only the load with this number.
     only: Option<usize>,
     wants_http: bool,
     wants_loop: bool,
 }
 
-fn bench(options: &Options, asked: &Asked) -> Result<(), String> {
+fn bench(options: &Options, own: &Own) -> Result<(), String> {
     let started = Instant::now();
     let candidates = models::chosen(&options.name)?;
     let (_, kernels) = kernels::install();
     println!("loads: Weft against bare loops that do what llama-server does, in one run");
     machine::describe(options.n_threads);
     println!("  kernels of ours {kernels}");
-    let has_http = asked.wants_http && server::http::is_built();
-    if asked.wants_http && !has_http {
+    let has_http = own.wants_http && server::http::is_built();
+    if own.wants_http && !has_http {
         println!("  no HTTP         `python -m weft` does not start; `make extension` builds it");
     }
     let mut number = 0;
@@ -87,15 +88,15 @@ fn bench(options: &Options, asked: &Asked) -> Result<(), String> {
         println!("\n{}", candidate.name);
         println!("  {:<76} │ llama-server's loop               │ Weft", "");
         println!("  {:<76} │  default      best  with          │    engine ÷ def. ÷ best │ over HTTP ÷ def. ÷ best", "load");
-        let sides = Sides::load(&candidate, options, [asked.wants_loop, has_http])?;
+        let sides = Sides::load(&candidate, options, [own.wants_loop, has_http])?;
         for load in loads(is_large, options.is_quick) {
             number += 1;
-            if asked.only.is_none_or(|only| only == number) {
+            if own.only.is_none_or(|only| only == number) {
                 sides.measure(number, &load)?;
             }
         }
         number += 1;
-        if asked.only.is_none_or(|only| only == number) {
+        if own.only.is_none_or(|only| only == number) {
             println!("\n  {number}. What a priority is worth");
             priorities::measure(&sides.model, options, &batch(is_large, options.is_quick))?;
         }
@@ -107,7 +108,7 @@ fn bench(options: &Options, asked: &Asked) -> Result<(), String> {
     Ok(())
 }
 
-/// What is measured of the model that people might serve, or of the small one.
+/// Returns the loads of the large model, which resembles models in production, or of the small one.
 fn loads(is_large: bool, is_quick: bool) -> Vec<Load> {
     let part = if is_quick { 4 } else { 1 };
     let request = |place, n_shared: usize, n_own: usize, n, n_predict: usize| Arrival {
@@ -122,7 +123,7 @@ fn loads(is_large: bool, is_quick: bool) -> Vec<Load> {
     }
     let times = &[Figure::WallTime];
     let prompts = || (8..12).map(|place| request(place, 0, 1_300, 1, 4)).collect::<Vec<_>>();
-    let beside = |n_streams: usize| Load {
+    let concurrent = |n_streams: usize| Load {
         title: format!("{n_streams} streams while four prompts of 1,300 tokens arrive"),
         first: (0..n_streams).map(|place| Arrival { n_predict: 4_000, ..request(place, 0, 64, 1, 0) }).collect(),
         then: prompts(),
@@ -134,8 +135,8 @@ fn loads(is_large: bool, is_quick: bool) -> Vec<Load> {
             times,
             (0..16).map(|place| request(place, 877, 16, 1, 32)).collect(),
         ),
-        beside(1),
-        beside(8),
+        concurrent(1),
+        concurrent(8),
         alone("the same four prompts, nobody writing", &[Figure::PromptsTime], prompts()),
         alone("32 branches of a prompt of 1,000 tokens", times, vec![request(0, 0, 1_000, 32, 64)]),
         alone(
@@ -151,7 +152,8 @@ fn loads(is_large: bool, is_quick: bool) -> Vec<Load> {
     ]
 }
 
-/// A queue of 64, and short requests that come while it is worked off. The times between them are such that it lasts.
+/// Returns a queue of 64 requests, and short requests that arrive while it is processed. Their intervals are chosen such that
+/// the queue lasts.
 fn batch(is_large: bool, is_quick: bool) -> Batch {
     let part = if is_quick { 4 } else { 1 };
     let request = |place, n_own: usize, n_predict: usize| Arrival {
@@ -166,18 +168,18 @@ fn batch(is_large: bool, is_quick: bool) -> Batch {
     }
 }
 
-/// A prompt that has its first tokens in common with all others, and then none.
+/// Returns a prompt that shares its first `n_shared` tokens with all others, and no further ones.
 fn prompt(place: usize, n_shared: usize, n_own: usize) -> Vec<i32> {
-    // In the vocabularies measured here, the special and the byte pieces come first, and there are more than 2,000 others' places.
+    // In the vocabularies used here, special tokens and byte pieces come first, and more than 2,000 others follow.
     let token = |number: usize| i32::try_from(300 + number.wrapping_mul(7_919) % 1_700).expect("a remainder of 1,700");
     (0..n_shared).map(token).chain((0..n_own).map(|at| token(n_shared + at + (place + 1) * 97))).collect()
 }
 
-/// A load begins no further round after this long, and none after so many.
+/// A load starts no further round after this time, or after this number of rounds.
 const ROUNDS: Duration = Duration::from_secs(10);
 const MAX_ROUNDS: usize = 3;
 
-/// Who runs the loads.
+/// The sides that run the loads.
 struct Sides<'a> {
     bare: BareModel,
     threads: Threads,
@@ -193,7 +195,7 @@ impl<'a> Sides<'a> {
         let n = options.n_threads.unwrap_or_else(machine::n_cores);
         Ok(Self {
             bare: BareModel::load(&candidate.path, WeightLayout::Repacked)?,
-            // llama-server's pools are its own too.
+            // llama-server keeps its thread pools too.
             threads: Threads { n, origin: Origin::Kept },
             model: models::load(&candidate.path, options.kernels)?,
             path: &candidate.path,
@@ -203,7 +205,7 @@ impl<'a> Sides<'a> {
         })
     }
 
-    /// What llama-server's loop does at its default, and with the flags that end the load first.
+    /// Runs llama-server's loop at its default, and returns that and the fastest configuration.
     fn run_llama_server(&self, load: &Load) -> Result<[(Vec<Trace>, &'static str); 2], String> {
         let mut ended: Vec<(Vec<Trace>, &str)> = Vec::new();
         let mut best_s = f64::INFINITY;
@@ -218,9 +220,9 @@ impl<'a> Sides<'a> {
         Ok([ended.swap_remove(0), best])
     }
 
-    /// Prints a line for each figure of the load: medians of rounds, of which a long load has one.
+    /// Prints a row per figure of the load: medians over the rounds, of which a long load has one.
     fn measure(&self, nth: usize, load: &Load) -> Result<(), String> {
-        let of_figures = |traces: &[Trace]| -> Vec<f64> { load.figures.iter().map(|figure| figure.of(load, traces)).collect() };
+        let figures_of = |traces: &[Trace]| -> Vec<f64> { load.figures.iter().map(|figure| figure.of(load, traces)).collect() };
         let mut rounds: [Vec<Vec<f64>>; 4] = Default::default();
         let mut best_flags = "";
         let started = Instant::now();
@@ -232,7 +234,7 @@ impl<'a> Sides<'a> {
             let [default, best] = [default, best].map(|side| side.map(|side| side.0));
             let all = [default, best, Some(engine), http];
             for (side, traces) in rounds.iter_mut().zip(all) {
-                side.extend(traces.map(|traces| of_figures(&traces)));
+                side.extend(traces.map(|traces| figures_of(&traces)));
             }
         }
         for (place, figure) in load.figures.iter().enumerate() {
@@ -241,7 +243,7 @@ impl<'a> Sides<'a> {
                 if figures.is_empty() { f64::NAN } else { Spread::of(&figures).median }
             };
             let [default, best, engine] = [0, 1, 2].map(|side| median(&rounds[side]));
-            // What was not measured is left blank.
+            // Figures that were not measured are left blank.
             let number = |figure: f64, width: usize| {
                 if figure.is_nan() { " ".repeat(width) } else { format!("{figure:>width$.2}") }
             };

@@ -1,9 +1,9 @@
-//! How fast products of weights and rows are, and what share that is of what the machine can do.
+//! Speed of products of weights and rows, and its fraction of the machine's limit.
 //!
-//! The limit of each cell is the roofline's: every weight is read once, as fast as all threads together read memory, and two
-//! operations for each weight and row take as long as the processor's best instruction for bytes (for floats: for floats) takes.
-//! Both are measured: the instruction first, the reading in turns with the products. Matrices take turns, so that weights come from
-//! memory, but for those that say `cached`.
+//! The limit of each cell is the roofline's: every weight is read once, at the memory bandwidth of all threads together, and
+//! two operations per weight and row run at the rate of the processor's best instruction for bytes (for floats: for floats).
+//! Both are measured: the instruction first, the bandwidth alternating with the products. Matrices are used round-robin, so
+//! that weights come from memory, except in rows that are marked `cached`.
 //!
 //! Options: `--quick`, `--level NAME`, `--threads N`, `--format NAME`, `--rows N`, `--shape N`.
 #![allow(unsafe_code, reason = "the peaks are of instructions")]
@@ -21,15 +21,15 @@ use spinning::Spinning;
 use weft::kernels::products::{Format, ProductOutput, Rows, Weights, multiply, scratch_bytes};
 use weft::kernels::{Level, Shared, Team};
 
-/// What each thread of a team does in a round.
+/// Work of each thread of a team in a round.
 type Work<'a> = dyn Fn(usize, &dyn Team) + Sync + 'a;
 
-/// The shortest of several times of each of some works that take turns, in seconds. Every thread does its share each time.
-fn shortest<const N: usize>(n_threads: usize, budget: Duration, works: [&Work; N]) -> [f64; N] {
+/// Returns the minimum time, in seconds, of each of several works that alternate. Every thread does its part each time.
+fn min_times<const N: usize>(n_threads: usize, budget: Duration, works: [&Work; N]) -> [f64; N] {
     let best = std::sync::Mutex::new([f64::INFINITY; N]);
-    let is_over = AtomicBool::new(false);
+    let is_done = AtomicBool::new(false);
     Spinning::run(n_threads, |team| {
-        let begun = Instant::now();
+        let started = Instant::now();
         for round in 0.. {
             for (i, work) in works.iter().enumerate() {
                 team.wait();
@@ -42,10 +42,10 @@ fn shortest<const N: usize>(n_threads: usize, budget: Duration, works: [&Work; N
                 }
             }
             if team.index() == 0 {
-                is_over.store(round >= 3 && begun.elapsed() > budget, Ordering::Relaxed);
+                is_done.store(round >= 3 && started.elapsed() > budget, Ordering::Relaxed);
             }
             team.wait();
-            if is_over.load(Ordering::Relaxed) {
+            if is_done.load(Ordering::Relaxed) {
                 break;
             }
         }
@@ -53,7 +53,7 @@ fn shortest<const N: usize>(n_threads: usize, budget: Duration, works: [&Work; N
     best.into_inner().expect("no thread has panicked")
 }
 
-/// Reads a thread's share of bytes.
+/// Reads a thread's part of the bytes.
 fn read(bytes: &[u8], team: &dyn Team) {
     let words = bytes.chunks_exact(8).len();
     let (start, end) = (words * team.index() / team.size(), words * (team.index() + 1) / team.size());
@@ -61,10 +61,10 @@ fn read(bytes: &[u8], team: &dyn Team) {
     std::hint::black_box(bytes[8 * start..8 * end].chunks_exact(8).fold(0_u64, |sum, eight| sum.wrapping_add(word(eight))));
 }
 
-/// What the machine can do, with so many threads.
+/// Limits of the machine with a number of threads.
 struct Peaks {
     bytes_per_s: f64,
-    /// Operations on bytes, and on floats.
+    /// Operations on bytes and on floats.
     ops_per_s: [f64; 2],
 }
 
@@ -77,7 +77,7 @@ mod instructions {
 
     macro_rules! peak {
         ($name:ident, $features:literal, $zero:expr, $step:expr) => {
-            /// Twelve chains of `n` instructions.
+            /// Runs twelve independent chains of `n` instructions.
             #[target_feature(enable = $features)]
             pub fn $name(n: usize) {
                 let one = std::hint::black_box($zero);
@@ -95,13 +95,13 @@ mod instructions {
     peak!(bytes_avx512, "avx512f,avx512vnni", _mm512_setzero_si512(), |c, a, b| _mm512_dpbusd_epi32(c, a, b));
     peak!(bytes_avx_vnni, "avx2,avxvnni", _mm256_setzero_si256(), |c, a, b| _mm256_dpbusd_avx_epi32(c, a, b));
     peak!(bytes_avx2, "avx2", _mm256_setzero_si256(), |c, a, b| {
-        // The first operand changes, or all but the addition would be done once.
+        // The accumulator is the first operand: otherwise all but the addition would be hoisted out of the loop.
         _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(c, a), b))
     });
     peak!(floats_avx512, "avx512f", _mm512_setzero_ps(), |c, a, b| _mm512_fmadd_ps(a, b, c));
     peak!(floats_avx2, "avx2,fma", _mm256_setzero_ps(), |c, a, b| _mm256_fmadd_ps(a, b, c));
 
-    /// Runs `n` rounds and says how many operations that were: none if the level has no instruction for them.
+    /// Runs `n` rounds and returns the number of operations; 0 if the level has no instruction for them.
     pub fn run(level: super::Level, is_float: bool, n: usize) -> usize {
         assert!(level.is_available());
         // SAFETY: the level is available.
@@ -129,19 +129,19 @@ mod instructions {
 
 fn peaks(level: Level, n_threads: usize) -> Peaks {
     let memory = vec![1; 512 << 20];
-    let [seconds] = shortest(n_threads, Duration::from_millis(800), [&|_, team| read(&memory, team)]);
+    let [seconds] = min_times(n_threads, Duration::from_millis(800), [&|_, team| read(&memory, team)]);
     let ops = |is_float| {
         let n = 400_000;
         let run = |_: usize, _: &dyn Team| {
             std::hint::black_box(instructions::run(level, is_float, n));
         };
-        let [seconds] = shortest(n_threads, Duration::from_millis(300), [&run]);
+        let [seconds] = min_times(n_threads, Duration::from_millis(300), [&run]);
         (instructions::run(level, is_float, n) * n_threads) as f64 / seconds
     };
     Peaks { bytes_per_s: memory.len() as f64 / seconds, ops_per_s: [ops(false), ops(true)] }
 }
 
-/// A matrix's size, and how many bytes of such matrices take turns.
+/// The size of a matrix, and the total size of the matrices that alternate.
 struct Shape {
     n_in: usize,
     n_out: usize,
@@ -179,7 +179,7 @@ fn options() -> Options {
     options
 }
 
-/// Random bytes whose halves are numbers: the upper byte of a half below 0x40 is one below two.
+/// Returns random bytes that are finite as halves: with an upper byte below 0x40, a half is below two.
 fn random_bytes(n: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut bytes = vec![0; n];
@@ -191,7 +191,7 @@ fn random_bytes(n: usize) -> Vec<u8> {
     bytes
 }
 
-/// Seconds of one product, and of reading its weights.
+/// Returns the seconds of one product, and of reading its weights.
 fn measure(options: &Options, format: Format, shape: &Shape, bytes: &[u8], n_rows: usize) -> [f64; 2] {
     let Shape { n_in, n_out, .. } = *shape;
     let matrix = format.row_bytes(n_in) * n_out;
@@ -203,13 +203,13 @@ fn measure(options: &Options, format: Format, shape: &Shape, bytes: &[u8], n_row
     let (scratch, out) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
     let output = ProductOutput { values: &out, row_stride: n_out };
     let budget = Duration::from_millis(if options.is_quick { 20 } else { 120 });
-    // What is read for comparison is another matrix, so that neither finds its own in a cache.
+    // The bandwidth is measured on another matrix, so that neither finds its data in a CPU cache.
     let matrix_of = |round: usize, half: usize| &bytes[(2 * round + half) % n_matrices * matrix..][..matrix];
     let product = |round: usize, team: &dyn Team| {
         let weights = Weights { bytes: matrix_of(round, 0), format, n_in, n_out, row_stride: format.row_bytes(n_in) };
         multiply(options.level, &weights, &rows, &output, &scratch, team);
     };
-    shortest(options.n_threads, budget, [&product, &|round, team| read(matrix_of(round, 1), team)])
+    min_times(options.n_threads, budget, [&product, &|round, team| read(matrix_of(round, 1), team)])
 }
 
 fn main() {

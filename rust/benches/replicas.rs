@@ -1,11 +1,12 @@
-//! Engines without a model, for the simulation of a cluster (`benches/cluster.py`): each is the whole engine with its prefix tree, its
-//! pool and its store, over a model that computes nothing. The simulation, which keeps the time, asks over the standard input and is
-//! answered on the standard output.
+//! Engines without a model, for the simulation of a cluster (`benches/cluster.py`): each is a complete engine with its prefix
+//! tree, device cache and host cache, over a model that computes nothing. The simulation keeps the time; it sends requests on
+//! standard input and reads answers on standard output.
 //!
-//! Numbers are little-endian. `S` (replicas, slots, cells: u32; bytes of the store: u64) starts so many; `R` (replica, tokens of the
-//! prompt, all tokens: u32; the tokens: i32) serves a prompt and what is written after it, and is answered how many tokens of the
-//! prompt were cached (u32); `D` (replica, most hashes: u32; bytes of the key: u32; the key) is answered its digest (hashes in the pool
-//! and in the store: u32; the hashes: u64); `K` (replica: u32) ends one and starts it anew. Standard input's end ends all.
+//! Numbers are little-endian. `S` (replicas, slots, cells: u32; bytes of the host cache: u64) starts this many replicas. `R`
+//! (replica, tokens of the prompt, all tokens: u32; the tokens: i32) serves a prompt with its completion, and returns the
+//! number of cached prompt tokens (u32). `D` (replica, maximum hashes: u32; bytes of the key: u32; the key) returns the
+//! replica's digest (hashes in the device cache and in the host cache: u32; the hashes: u64). `K` (replica: u32) restarts a
+//! replica. The end of standard input ends all.
 
 mod measures {
     #[allow(dead_code, reason = "another bench measures with it")]
@@ -20,7 +21,7 @@ use weft::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, TokenGap};
 use weft::engine::Engine;
 use weft::request::{Event, Prompt, Request, SamplingParams, Token};
 
-/// Of a piece that is saved, for each of its tokens: what a piece takes beside them is then little.
+/// Size of saved state, per token: large compared to the fixed size of an entry.
 const BYTES_PER_TOKEN: usize = 8;
 
 fn main() -> io::Result<()> {
@@ -94,7 +95,7 @@ fn limits(n_slots: u32, n_cells: u32, max_store_bytes: u64) -> Limits {
         max_store_bytes: Some(max_store_bytes),
         max_queue: 1_024,
         max_token_gap: TokenGap::Auto,
-        reader_patience: SLOW_CONSUMER_TIMEOUT,
+        slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
         checkpoints: Checkpoints::NONE,
     }
 }
@@ -107,7 +108,7 @@ fn start(limits: &Limits) -> Engine {
     Engine::start(*limits, build).expect("a model that computes nothing always starts")
 }
 
-/// How many of these tokens were cached; now all of them are.
+/// Serves these tokens, and returns how many of them were cached; afterwards all of them are.
 fn serve(engine: &Engine, tokens: Vec<Token>) -> u32 {
     let mut request = Request::new(Prompt::from_tokens(tokens), 0);
     request.max_tokens = Some(1);

@@ -1,8 +1,8 @@
-//! Time to choose one token from a row of logits, by vocabulary and parameters, each sampler alone against llama.cpp's own, and
-//! time to choose one from each of many rows, by threads.
+//! Time to sample one token from a row of logits, by vocabulary and parameters; of each single sampler compared to llama.cpp's;
+//! and of many rows, by number of threads.
 //!
-//! The rows are normally distributed, and eight of them take turns, as the rows of eight sequences do. Many rows are sampled as the
-//! worker does between two decodes: the threads beside it have slept meanwhile.
+//! The rows are normally distributed, and eight of them are used round-robin, like the rows of eight sequences. Many rows are
+//! sampled as the worker does between two decodes: the other threads have slept meanwhile.
 
 #[cfg(feature = "llama")]
 #[path = "support/llama_samplers.rs"]
@@ -20,10 +20,10 @@ use weft::sampling::threads::MIN_LOGITS;
 use weft::sampling::{Sampler, Threads, TokenStrings, Vocabulary, logprobs};
 
 const N_ROWS: usize = 8;
-/// As many pieces as Qwen2.5 has, Llama 2 and a small model.
+/// Vocabulary sizes of Qwen2.5, Llama 2 and a small model.
 const VOCABULARIES: [usize; 3] = [152_064, 32_000, 2_048];
 
-/// Standard normal numbers from splitmix64 and the Box-Muller transform, times 3: the spread that logits of real models have.
+/// Returns standard normal numbers from splitmix64 and the Box-Muller transform, times 3: the spread of real models' logits.
 fn rows(n_vocab: usize) -> Vec<Vec<f32>> {
     let mut state = 1_u64;
     let mut uniform = || {
@@ -41,7 +41,7 @@ fn rows(n_vocab: usize) -> Vec<Vec<f32>> {
     (0..N_ROWS).map(row).collect()
 }
 
-/// Words of lower-case letters, each the number of its token; the last one ends a text.
+/// Words of lower-case letters that encode the token's number; the last one is the end token.
 struct Words(Vec<Vec<u8>>);
 
 impl Words {
@@ -126,12 +126,12 @@ fn benchmark(c: &mut Criterion) {
     }
 }
 
-/// What was said before: it repeats itself after 48 tokens.
+/// Returns earlier tokens that repeat with a period of 48.
 fn history(n_vocab: usize) -> Vec<Token> {
     (0..1_024_usize).map(|i| Token::try_from(i % 48 * 1_237 % n_vocab).expect("below the vocabulary")).collect()
 }
 
-/// Each sampler, alone before the draw but for those that are meant to follow on others.
+/// Returns each sampler, alone before the draw except for samplers that are designed to follow others.
 fn alone() -> Vec<(&'static str, SamplingParams)> {
     let of = |letters: &str| SamplingParams {
         samplers: SamplerKind::from_letters(letters).expect("llama.cpp's letters"),
@@ -201,10 +201,10 @@ fn each_sampler(c: &mut Criterion) {
     }
 }
 
-/// As long a context as models of today have.
+/// A context length of current models.
 const N_LONG: u32 = 131_072;
 
-/// A prompt of `N_LONG` tokens, all but as many as a bench goes on to say: of `n_distinct` tokens, in no order.
+/// Returns a prompt of `N_LONG` pseudo-random tokens with `n_distinct` different values.
 fn long_prompt(n_distinct: usize) -> Vec<Token> {
     let mut state = 1_usize;
     let mut next = || {
@@ -214,7 +214,7 @@ fn long_prompt(n_distinct: usize) -> Vec<Token> {
     (0..N_LONG).map(|_| next()).collect()
 }
 
-/// Parameters that look at the whole of a long context, and the context.
+/// Returns parameters that read the whole of a long context, and the context.
 fn long_windows(n_vocab: usize) -> Vec<(&'static str, SamplingParams, Vec<Token>)> {
     let window = SamplingParams { repeat_penalty: 1.1, frequency_penalty: 0.1, repeat_last_n: -1, ..SamplingParams::default() };
     let dry = Dry { multiplier: 0.8, penalty_last_n: -1, ..Dry::default() };
@@ -237,7 +237,8 @@ fn long_windows(n_vocab: usize) -> Vec<(&'static str, SamplingParams, Vec<Token>
     ]
 }
 
-/// What a long context costs: to take a request in, which the thread does that submits it, to start 256 branches of one request, and to draw and accept a token.
+/// Measures the cost of a long context: of accepting a request, on the submitting thread; of starting 256 branches of one
+/// request; and of sampling and accepting a token.
 fn long_contexts(c: &mut Criterion) {
     let n_vocab = VOCABULARIES[0];
     let (rows, lexicon) = (rows(n_vocab), Words::lexicon(n_vocab));
@@ -254,12 +255,12 @@ fn long_contexts(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new(name, "256 branches start"), |b| {
             b.iter(|| (0..256).map(|seed| sampler.branch(seed)).collect::<Vec<_>>());
         });
-        let (mut turn, mut said) = (rows.iter().cycle(), prompt.iter().cycle());
+        let (mut turn, mut tokens) = (rows.iter().cycle(), prompt.iter().cycle());
         group.bench_function(BenchmarkId::new(name, "a token"), |b| {
             b.iter(|| {
                 let token = sampler.sample(black_box(turn.next().expect("rows cycle")));
-                // Not what was drawn: the context stays as it is.
-                sampler.accept(*said.next().expect("tokens cycle"));
+                // A fixed token instead of the sampled one, so that the context stays the same.
+                sampler.accept(*tokens.next().expect("tokens cycle"));
                 token
             });
         });
@@ -267,10 +268,10 @@ fn long_contexts(c: &mut Criterion) {
     group.finish();
 }
 
-/// Long enough for every thread that has nothing to do to fall asleep.
+/// Long enough for every idle thread to fall asleep.
 const DECODE: Duration = Duration::from_micros(500);
 
-/// As many rows of as many logits.
+/// Numbers of rows and logits.
 const SHAPES: [(usize, usize); 8] =
     [(2, 2_048), (8, 2_048), (32, 2_048), (128, 2_048), (2, 32_000), (8, 32_000), (2, 152_064), (32, 152_064)];
 
@@ -287,7 +288,7 @@ fn many_rows(c: &mut Criterion) {
     }
 }
 
-/// The time of `n_rounds` rounds of `n_rows` rows, without what lies between them.
+/// Returns the time of `n_rounds` rounds of `n_rows` rows, without the pauses between them.
 fn time_rows(rows: &[Vec<f32>], n_rows: usize, n_threads: usize, n_rounds: u64) -> Duration {
     let work = || {
         let threads = Threads::new(n_threads);
@@ -300,13 +301,13 @@ fn time_rows(rows: &[Vec<f32>], n_rows: usize, n_threads: usize, n_rounds: u64) 
                 std::hint::spin_loop();
             }
             let started = Instant::now();
-            // Shared out however few they are: this is where it is found out from where on that pays.
+            // Always distributed over the threads: this benchmark determines the minimum size that makes it worthwhile.
             threads.for_each(&mut taken, MIN_LOGITS, |(sampler, row, token)| *token = sampler.sample(black_box(row)));
             elapsed += started.elapsed();
         }
         elapsed
     };
-    // A thread belongs to one set of threads in its life.
+    // A thread belongs to one set of threads for its lifetime.
     thread::scope(|scope| scope.spawn(work).join()).expect("sampling does not fail")
 }
 

@@ -1,7 +1,7 @@
-//! What the worker itself costs per step: planning, placing, sampling, text and events, with a model that takes no time.
+//! Overhead of the worker per step: planning, admission, sampling, text and events, with a model that takes no time.
 //!
-//! `cargo bench --no-default-features --bench scheduler`. The time of a step on `FakeRunner` is set beside the time that the runner
-//! alone takes for the same rows: the difference is the worker's.
+//! `cargo bench --no-default-features --bench scheduler`. The time of a step on `FakeRunner` is compared with the time of the
+//! runner alone for the same rows: the difference is the worker's.
 #![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
 
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use weft::engine::runner::{KvSeqId, Plan, Row, Runner};
 use weft::fake_runner::FakeRunner;
 use weft::request::{Event, Prompt, Request};
 
-/// Decodes in one run; criterion's iterations are made of whole runs.
+/// Decodes per run; criterion's iterations consist of whole runs.
 const N_STEPS: u32 = 64;
 
-/// A prompt just long enough to be shared.
+/// A prompt of the minimum length for sharing.
 const N_PROMPT: u32 = 16;
 
-/// Sequences that run at once; the last is as many as llama.cpp can tell apart.
+/// Numbers of running sequences; the last is llama.cpp's maximum.
 const SEQUENCES: [u32; 3] = [1, 32, 256];
 
 fn step(criterion: &mut Criterion) {
@@ -36,7 +36,7 @@ fn step(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The time of so many steps, from as many whole runs of [`N_STEPS`] as hold them.
+/// Returns the time of `n_steps` steps, extrapolated from whole runs of [`N_STEPS`].
 fn scaled(n_steps: u64, mut run: impl FnMut() -> Duration) -> Duration {
     let n_runs = n_steps.div_ceil(N_STEPS.into());
     let elapsed: Duration = (0..n_runs).map(|_| run()).sum();
@@ -44,7 +44,7 @@ fn scaled(n_steps: u64, mut run: impl FnMut() -> Duration) -> Duration {
     elapsed.mul_f64(scale)
 }
 
-/// One run of the engine. Its clock starts with the last branch's first token, when the prompt is computed and forked.
+/// Times one run of the engine, from the last branch's first token on, when the prompt is computed and forked.
 fn time_worker(n: u32) -> Duration {
     let n_ctx = n_cells(n);
     let limits = Limits {
@@ -59,7 +59,7 @@ fn time_worker(n: u32) -> Duration {
         max_queue: 1,
         max_token_gap: TokenGap::Auto,
         checkpoints: Checkpoints::NONE,
-        reader_patience: SLOW_CONSUMER_TIMEOUT,
+        slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
     };
     let engine = Engine::start(limits, move || Ok(FakeRunner::new(n_ctx, n_ids(n)).0.without_record()))
         .expect("an engine without a model starts");
@@ -76,7 +76,7 @@ fn time_worker(n: u32) -> Duration {
     Duration::from_secs_f64(usage.predicted_ms / 1e3)
 }
 
-/// The same rows as in [`time_worker`], given to the runner directly.
+/// Times the same rows as in [`time_worker`] on the runner directly.
 fn time_runner(n: u32) -> Duration {
     let (runner, _control) = FakeRunner::new(n_cells(n), n_ids(n));
     let mut runner = runner.without_record();
@@ -96,12 +96,12 @@ fn time_runner(n: u32) -> Duration {
     started.elapsed()
 }
 
-/// Room for the prompt, for what `n` branches write, and for the spare cells that admission asks for.
+/// Returns the cells for the prompt, for the tokens of `n` branches, and for the headroom that admission requires.
 fn n_cells(n: u32) -> u32 {
     (N_PROMPT + n * (N_STEPS + 1 + 64)).next_multiple_of(256)
 }
 
-/// As the engine has it on a model: some ids beyond the slots, but never more than 256.
+/// Returns the number of sequence ids as with a model: some more than slots, but at most 256.
 fn n_ids(n: u32) -> u32 {
     (n + 64).min(256)
 }

@@ -1,9 +1,9 @@
-//! What sharing is worth: the engine against itself with nothing to share, how steady its streams are while prompts arrive, what
-//! idle prefixes cost those who run, and whether finished branches can be continued.
+//! Benefit of sharing: the engine compared with itself with nothing to share, the steadiness of its streams while prompts
+//! arrive, the cost of idle prefixes for running streams, and the continuation of finished branches.
 //!
-//! `cargo bench --bench sharing -- story` takes about half a minute. The synthetic model takes up to ten where prompts are slow, of
-//! which the second part takes half; `--part` and `--quick` narrow it. What is compared runs in turns in one process,
-//! because a shared machine drifts; every measurement has an engine of its own, with nothing cached.
+//! `cargo bench --bench sharing -- story` takes about half a minute. The synthetic model takes up to ten where prefill is slow,
+//! of which the second part takes half; `--part` and `--quick` restrict it. Compared configurations alternate in one process,
+//! because a shared machine drifts; every measurement has a separate engine with nothing cached.
 #![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
 #![allow(clippy::print_stderr, reason = "and says there what is wrong")]
 #![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]

@@ -1,8 +1,8 @@
-//! What it costs to move a part of the cache out of the pool and back: time, and memory beyond the bytes themselves.
+//! Cost of moving a part of the cache out of the device cache and back: time, and memory in excess of the state itself.
 //!
-//! `cargo bench --bench state` takes about half a minute, `-- --quick` a few seconds. One of eight branches of a prompt is saved
-//! as eight that were decoded together leave it: every cell of it among cells of the others. Then it is restored into free cells
-//! that are neighbours, and saved again from there.
+//! `cargo bench --bench state` takes about half a minute, `-- --quick` a few seconds. One of eight branches of a prompt is
+//! saved with the cell layout of eight branches that were decoded together: each of its cells lies among cells of the others.
+//! Then it is reloaded into adjacent free cells, and saved again from there.
 #![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
 #![allow(clippy::print_stderr, reason = "and says there what is wrong")]
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a bench's counts are small")]
@@ -44,13 +44,13 @@ const N_BRANCHES: u16 = 8;
 /// Tokens that the branches share.
 const N_PROMPT: u32 = 64;
 
-/// The branch that is saved; any would do.
+/// The branch that is saved; the choice does not matter.
 const SAVED: KvSeqId = KvSeqId(3);
 
-/// Where it is restored to.
+/// The sequence that it is reloaded into.
 const RESTORED: KvSeqId = KvSeqId(N_BRANCHES);
 
-/// How much is measured.
+/// Extent of the measurement.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
     /// Tokens of each branch.
@@ -114,7 +114,7 @@ fn bench_attention(model: &Arc<Model>, flash_attention: FlashAttention, effort: 
     let scattered = measure_save(&mut runner, SAVED, &range, n_rounds)?;
     runner.fork(SAVED, RESTORED, N_PROMPT);
     let piece = save(&mut runner, SAVED, &range)?;
-    // All cells below are taken, so these are neighbours.
+    // All lower cells are in use, so that these are adjacent.
     let restored = measure(n_rounds, |round| {
         if round > 0 && !runner.truncate(RESTORED, N_PROMPT) {
             return Err("the memory cannot be cut".to_owned());
@@ -128,17 +128,17 @@ fn bench_attention(model: &Arc<Model>, flash_attention: FlashAttention, effort: 
     let flash_attention = format!("{flash_attention:?}").to_lowercase();
     let n_tokens = f64::from(n_tokens);
     let cost = |Cost { ms, peak_kb }: &Cost| format!("{ms:>10.2} {:>9.2} {peak_kb:>7}", ms * 1e3 / n_tokens);
-    let of_a_run = (scattered.ms - adjacent.ms) / (n_tokens - 1.0) / (adjacent.ms / n_tokens);
+    let run_cost = (scattered.ms - adjacent.ms) / (n_tokens - 1.0) / (adjacent.ms / n_tokens);
     let estimate = runner.memory_kind().tokens_per_run;
     let kb = piece.len() / 1024;
     let empty = " ".repeat(28);
-    println!("  {flash_attention:<10} scattered {kb:>9} │{} │{empty} │ {of_a_run:.1} (estimate {estimate})", cost(&scattered));
+    println!("  {flash_attention:<10} scattered {kb:>9} │{} │{empty} │ {run_cost:.1} (estimate {estimate})", cost(&scattered));
     println!("  {flash_attention:<10} adjacent  {kb:>9} │{} │{} │", cost(&adjacent), cost(&restored));
     Ok(())
 }
 
-/// Lays out the cells as eight branches that were decoded together leave them, in the time of one: a branch is computed, cut into
-/// pieces of one token, and restored for all of them in turns. Each piece takes the lowest free cell, as a row of a decode does.
+/// Creates the cell layout of eight branches that were decoded together, in the time of one: a branch is computed, saved token
+/// by token, and reloaded for all of them round-robin. Each saved token takes the lowest free cell, like a row of a decode.
 fn fan_out(runner: &mut LlamaRunner, limits: &Limits, n_tokens: u32) -> Result<(), String> {
     let row = |position: u32| Row {
         sequence: KvSeqId(0),
@@ -165,7 +165,7 @@ fn fan_out(runner: &mut LlamaRunner, limits: &Limits, n_tokens: u32) -> Result<(
     Ok(())
 }
 
-/// The median time of a call, and the memory that its first run took.
+/// Median time of a call, and memory use of its first run.
 struct Cost {
     ms: f64,
     peak_kb: u64,
@@ -197,7 +197,7 @@ fn measure(n_rounds: usize, mut round: impl FnMut(usize) -> Result<f64, String>)
     Ok(Cost { ms: times[times.len() / 2], peak_kb })
 }
 
-/// Has the allocator return free memory to the system, so that what a call takes shows.
+/// Makes the allocator return free memory to the system, so that the memory use of a call is visible.
 fn give_back_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -209,14 +209,14 @@ fn give_back_memory() {
     }
 }
 
-/// Lowers the process's high-water mark to what it has now, and returns that in kB (Linux, `proc_pid_clear_refs(5)`).
+/// Resets the process's peak memory use to the current value, and returns it in kB (Linux, `proc_pid_clear_refs(5)`).
 fn start_high_water() -> u64 {
-    // Where it cannot be lowered, peaks read too low: they show only what exceeds the highest so far.
+    // If the reset fails, peaks are too low: they include only memory above the highest peak so far.
     let _ = fs::write("/proc/self/clear_refs", "5");
     status_kb("VmHWM")
 }
 
-/// A line of `/proc/self/status` in kB; 0 where there is none.
+/// Returns a line of `/proc/self/status` in kB; 0 if it is missing.
 fn status_kb(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -1,49 +1,49 @@
-//! Self-extend: at which places of a text older tokens are given positions in groups.
+//! Self-extend: older tokens of a long text share positions in groups.
 //!
-//! From "LLM Maybe `LongLM`: Self-Extend LLM Context Window Without Tuning", Jin et al., 2024, <https://arxiv.org/abs/2401.01325>, as
-//! llama.cpp's tools do it: whenever a text has grown by `width` tokens, `width` more of its oldest take one position for each `n`
-//! of them, and what follows moves up. So the newest `width` tokens and more keep positions of their own, and a text takes fewer
-//! positions than it has tokens.
+//! From "LLM Maybe `LongLM`: Self-Extend LLM Context Window Without Tuning", Jin et al., 2024,
+//! <https://arxiv.org/abs/2401.01325>, with the schedule of llama.cpp's tools: whenever a text has grown by `width` tokens, the
+//! next `width` of its oldest tokens are grouped, `n` to a position, and later positions move down. At least the newest `width`
+//! tokens keep separate positions, and a text occupies fewer positions than it has tokens.
 
-/// How the tokens of a sequence are grouped.
+/// Parameters of the grouping of a sequence's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grouping {
     /// Tokens that share a position; at least 2.
     pub n: u32,
-    /// Tokens that are grouped at once, a multiple of `n`.
+    /// Number of tokens that are grouped together, a multiple of `n`.
     pub width: u32,
-    /// A prompt is grouped at multiples of this alone: what llama.cpp's tools compute at once of it.
+    /// Batch size: in a prompt, grouping happens at multiples of it only, as in llama.cpp's tools.
     pub n_batch: u32,
 }
 
 impl Grouping {
-    /// How many of the first tokens are grouped when the one at `place` is computed, of a text that begins with a prompt of
+    /// Returns how many of the first tokens are grouped when the token at `index` is computed, in a text with a prompt of
     /// `n_prompt` tokens. A multiple of `width`.
     #[must_use]
-    pub fn n_grouped(&self, place: u32, n_prompt: u32) -> u32 {
-        let at = if place < n_prompt { place - place % self.n_batch } else { place };
+    pub fn n_grouped(&self, index: u32, n_prompt: u32) -> u32 {
+        let at = if index < n_prompt { index - index % self.n_batch } else { index };
         at - at % self.width
     }
 
-    /// The first place at which some are; `u32::MAX` is beyond every text.
+    /// Returns the first index at which tokens are grouped; `u32::MAX` is beyond every text.
     #[must_use]
     pub fn first(&self, n_prompt: u32) -> u32 {
         let in_prompt = self.width.div_ceil(self.n_batch).saturating_mul(self.n_batch);
         if in_prompt < n_prompt { in_prompt } else { n_prompt.max(self.width) }
     }
 
-    /// How many tokens may be computed from `place` on until more are grouped.
+    /// Returns the number of tokens that can be computed from `index` on before more tokens are grouped.
     #[must_use]
-    pub fn n_until_next(&self, place: u32, n_prompt: u32) -> u32 {
-        let to_multiple = |of: u32| of - place % of;
-        if place < n_prompt { to_multiple(self.n_batch).min(n_prompt - place) } else { to_multiple(self.width) }
+    pub fn n_until_next(&self, index: u32, n_prompt: u32) -> u32 {
+        let to_multiple = |of: u32| of - index % of;
+        if index < n_prompt { to_multiple(self.n_batch).min(n_prompt - index) } else { to_multiple(self.width) }
     }
 
-    /// The most tokens of a text, written token by token, whose positions are all below `n_positions`.
+    /// Returns the maximum length of a text, generated token by token, whose positions are all below `n_positions`.
     #[must_use]
     pub fn n_tokens_within(&self, n_positions: u32) -> u32 {
-        let Some(n_older) = n_positions.checked_sub(self.width) else { return n_positions };
-        let n_groups = n_older / (self.width / self.n) + 1;
+        let Some(n_groupable) = n_positions.checked_sub(self.width) else { return n_positions };
+        let n_groups = n_groupable / (self.width / self.n) + 1;
         n_positions.saturating_add(n_groups.saturating_mul(self.width - self.width / self.n))
     }
 }
@@ -52,8 +52,9 @@ impl Grouping {
 mod tests {
     use super::*;
 
-    /// What llama.cpp's tool does, whose names these are: how many tokens are grouped when each place is computed, and its position.
-    fn by_the_tool(grouping: Grouping, n_prompt: u32, n_tokens: u32) -> Vec<(u32, u32)> {
+    /// Computes llama.cpp's schedule, in its tool's variable names: the number of grouped tokens when each token is computed,
+    /// and its position.
+    fn llama_cpp_schedule(grouping: Grouping, n_prompt: u32, n_tokens: u32) -> Vec<(u32, u32)> {
         let Grouping { n: ga_n, width: ga_w, n_batch } = grouping;
         let (mut n_past, mut ga_i, mut n_grouped) = (0, 0, 0);
         let mut computed = Vec::new();
@@ -73,21 +74,21 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_grouped_where_llama_cpps_tool_does() {
+    fn grouping_follows_llama_cpps_schedule() {
         for (n, width, n_batch, n_prompt) in
             [(2, 8, 32, 100), (4, 8, 5, 33), (4, 64, 32, 50), (4, 64, 32, 500), (3, 9, 100, 100), (2, 8, 16, 16), (8, 8, 1, 40)]
         {
             let grouping = Grouping { n, width, n_batch };
-            let expected = by_the_tool(grouping, n_prompt, 700);
+            let expected = llama_cpp_schedule(grouping, n_prompt, 700);
             let mut until = 0;
-            for (place, &(n_grouped, position)) in (0..).zip(&expected) {
-                let found = grouping.n_grouped(place, n_prompt);
-                assert_eq!(found, n_grouped, "{grouping:?}, a prompt of {n_prompt}: at {place}");
-                assert_eq!(place - found + found / n, position, "{grouping:?}, a prompt of {n_prompt}: at {place}");
-                if place == until {
-                    until += grouping.n_until_next(place, n_prompt);
+            for (index, &(n_grouped, position)) in (0..).zip(&expected) {
+                let found = grouping.n_grouped(index, n_prompt);
+                assert_eq!(found, n_grouped, "{grouping:?}, a prompt of {n_prompt}: at {index}");
+                assert_eq!(index - found + found / n, position, "{grouping:?}, a prompt of {n_prompt}: at {index}");
+                if index == until {
+                    until += grouping.n_until_next(index, n_prompt);
                 } else {
-                    assert_eq!(n_grouped, expected[place as usize - 1].0, "nothing is grouped on the way, at {place}");
+                    assert_eq!(n_grouped, expected[index as usize - 1].0, "nothing is grouped on the way, at {index}");
                 }
             }
             let first = expected.iter().position(|&(n_grouped, _)| n_grouped > 0).expect("the text is long enough");
@@ -96,10 +97,10 @@ mod tests {
     }
 
     #[test]
-    fn a_text_may_be_longer_than_its_positions_are_many() {
+    fn the_longest_text_within_a_number_of_positions_matches_the_schedule() {
         for (n, width, n_positions) in [(4, 512, 1024), (2, 8, 30), (4, 8, 31), (8, 64, 64), (2, 64, 60)] {
             let grouping = Grouping { n, width, n_batch: 2048 };
-            let computed = by_the_tool(grouping, 1, 8 * n_positions);
+            let computed = llama_cpp_schedule(grouping, 1, 8 * n_positions);
             let n_tokens = computed.iter().position(|&(_, position)| position >= n_positions);
             assert_eq!(Some(grouping.n_tokens_within(n_positions) as usize), n_tokens, "{grouping:?}, {n_positions} positions");
         }

@@ -1,21 +1,21 @@
-//! Whose kernels compute on the CPU.
+//! Selection of CPU kernels.
 
 use crate::config::WeightLayout;
 
-/// What a user asks for.
+/// The user's choice of kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KernelChoice {
-    /// Ours wherever they are the faster ones by a rule.
+    /// Our kernels wherever they are faster, by a rule.
     #[default]
     Auto,
-    /// Ours wherever they can compute an operation at all.
+    /// Our kernels for every operation that they support.
     Weft,
-    /// llama.cpp's own only.
+    /// llama.cpp's kernels only.
     LlamaCpp,
 }
 
 impl KernelChoice {
-    /// The kernels of this name.
+    /// Parses the name of a choice.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {
@@ -27,33 +27,33 @@ impl KernelChoice {
     }
 }
 
-/// Which of our kernels compute; llama.cpp's own compute the rest.
+/// Our kernels that are in use; llama.cpp's compute the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EnabledKernels {
     /// Attention.
     pub attention: bool,
-    /// Products of weights.
+    /// Products with weights.
     pub products: bool,
 }
 
 impl EnabledKernels {
-    /// llama.cpp's own kernels only.
+    /// llama.cpp's kernels only.
     pub const NONE: Self = Self { attention: false, products: false };
-    /// Each of ours that can compute an operation.
+    /// Each of our kernels that supports an operation.
     pub const ALL: Self = Self { attention: true, products: true };
 }
 
-/// What our kernels can do for one model, with one kind of cache, on this machine.
+/// Capabilities of our kernels for one model, with one cache format, on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelSupport {
-    /// Those that passed their trial.
+    /// The kernels that passed their trial.
     pub usable: EnabledKernels,
-    /// The instruction set that they were chosen for, by its name.
+    /// Name of the instruction set that the kernels use.
     pub level: &'static str,
-    /// Why not all of them are usable, in a few words.
+    /// Reason why kernels are not usable, in a few words.
     pub why_not: Option<&'static str>,
-    /// Whether attention covers the model's heads and the cache's formats.
+    /// True if attention supports the model's heads and the cache's formats.
     pub covers_attention: bool,
-    /// How the model's weights lie.
+    /// The memory layout of the model's weights.
     pub weights: WeightLayout,
 }

@@ -1,4 +1,4 @@
-//! Every knob: what a user may ask for, and the numbers that are settled from it when a model is loaded.
+//! Configuration: the user's settings, and the numbers that are derived from them when a model is loaded.
 
 mod compute_config;
 mod grouping;
@@ -26,94 +26,95 @@ pub use rope::{RopeConfig, RopeScaling};
 pub use threads::{ThreadParamNames, ThreadPriority, Threads};
 pub use weights::{LoadFacts, WeightLayout};
 
-/// Slots where none are asked for; each of them may use the whole pool.
+/// Default number of slots; each of them may use the whole KV cache.
 pub const DEFAULT_SLOTS: u32 = 8;
 
-/// Most slots. llama.cpp knows 256 sequence ids, and prompts that wait and saved states need two of them.
+/// Maximum number of slots: llama.cpp supports 256 sequence ids, and waiting prompts and saved states need two of them.
 pub const MAX_SLOTS: u32 = 254;
 
-/// Most threads: llama.cpp's `GGML_MAX_N_THREADS`.
+/// Maximum number of threads: llama.cpp's `GGML_MAX_N_THREADS`.
 pub const MAX_THREADS: u32 = 512;
 
-/// Most adapters beside one model: llama.cpp goes through all that are on for each of the model's matrices.
+/// Maximum number of adapters of one model: llama.cpp applies all active ones to each of the model's matrices.
 pub const MAX_ADAPTERS: usize = 64;
 
-/// How long a stream is held back whose reader is too far behind and reads nothing; then it ends with an error, since it holds a slot.
+/// Time that a stream waits for a slow consumer that reads nothing; then it ends with an error, because it occupies a slot.
 pub const SLOW_CONSUMER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// llama.cpp's `LLAMA_MAX_SEQ`.
 const MAX_SEQUENCE_IDS: u32 = 256;
 
-/// llama.cpp rounds the pool, and a slot's part of it, up to multiples of this.
+/// llama.cpp rounds the size of the KV cache, and of a slot's part, up to multiples of this.
 const CELLS_STEP: u32 = 256;
 
-/// Sequence ids beside those of the slots, for cached branches.
+/// Sequence ids for cached branches, added to the ids of the slots.
 const N_CACHED_IDS: u32 = 64;
 
-/// The least chunk of a waiting prompt where nobody decodes, and the first beside those who do. It fits into a decode beside one
-/// token of every slot.
+/// Minimum chunk of a waiting prompt while no sequence is decoding, and the first chunk while sequences are. A decode fits it
+/// in addition to one token of every slot.
 pub const MIN_CHUNK: u32 = 16;
 
-/// The largest pool.
+/// Maximum size of the KV cache, in cells.
 const MAX_CELLS: u64 = (1 << 31) - 256;
 
-/// The largest store where its size is left open; it is also at most a quarter of the machine's memory.
-const DEFAULT_STORE: u64 = 8192 << 20;
+/// Maximum default size of the host cache, in bytes; it is also at most a quarter of the machine's memory.
+const DEFAULT_HOST_CACHE_BYTES: u64 = 8192 << 20;
 
-/// Many slots do not make the default pool larger than this, unless the model was trained on more.
-const DEFAULT_POOL: u64 = 32_768;
+/// Maximum to which the number of slots raises the default size of the KV cache, in cells; a longer training context exceeds
+/// it.
+const DEFAULT_MAX_CELLS: u64 = 32_768;
 
-/// Which file, and where its weights go.
+/// The model file and the placement of its weights.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct ModelConfig {
     /// The GGUF file; of a split model, its first part.
     pub path: PathBuf,
-    /// Layers that go to the GPU; `None` is as many as there are.
+    /// Number of layers on the GPU; `None` offloads all.
     pub n_gpu_layers: Option<u32>,
     /// Maps the file instead of reading it.
     pub use_mmap: bool,
     /// Keeps the weights from being swapped out.
     pub use_mlock: bool,
-    /// Reads the file past the operating system's cache where that is possible; then neither of the two above counts.
+    /// Bypasses the operating system's page cache where possible; `use_mmap` and `use_mlock` then have no effect.
     pub use_direct_io: bool,
-    /// Refuses a file with weights that are no numbers.
+    /// Rejects a file with weights that are not finite.
     pub check_tensors: bool,
-    /// Which devices hold what.
+    /// Placement of the weights on devices.
     pub placement: Placement,
-    /// Whose kernels are to compute with it.
+    /// Selection of CPU kernels.
     pub kernels: KernelChoice,
-    /// Whether llama.cpp rearranges weights as its own products want them; `None` leaves it to [`ModelConfig::weights`].
+    /// Rearranges weights into the layout of llama.cpp's own products; `None` leaves the choice to [`ModelConfig::weights`].
     pub repack: Option<bool>,
-    /// Adapters that are loaded beside the weights, at most [`MAX_ADAPTERS`]; each is known by its place here.
+    /// Adapters to load with the model, at most [`MAX_ADAPTERS`]; an adapter's index here is its id.
     pub adapters: Vec<AdapterConfig>,
-    /// Values of the metadata in place of the file's; of several for one key the last counts.
+    /// Values that replace the file's metadata; the last value of a key wins.
     pub overrides: Vec<KvOverride>,
-    /// The projector that reads pictures and sounds for it.
+    /// The projector for images and audio.
     pub media: Option<MediaConfig>,
-    /// Reads the metadata and the vocabulary alone: the model cuts texts into tokens, and continues none.
+    /// Loads the metadata and the vocabulary only: the model can tokenize but not generate.
     pub vocabulary_only: bool,
 }
 
-/// A file of a projector (`mmproj`), and how it is used.
+/// A projector file (`mmproj`) and its options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaConfig {
     /// The GGUF file.
     pub path: PathBuf,
-    /// Whether a GPU computes with it, where there is one.
+    /// Uses a GPU if there is one.
     pub offload: bool,
-    /// The fewest and the most places that a picture takes, of a model that leaves a choice; `None` is what the file says.
+    /// Minimum number of tokens of an image, for a model with dynamic resolution; `None` is the file's value.
     pub image_min_tokens: Option<u32>,
-    /// See above.
+    /// Maximum number of tokens of an image, likewise.
     pub image_max_tokens: Option<u32>,
 }
 
-/// The most places that a picture may be said to take. llama.cpp counts the pixels of as many in 32 bits.
+/// Maximum of [`MediaConfig::image_max_tokens`]. llama.cpp computes the number of pixels in 32 bits.
 pub const MAX_IMAGE_TOKENS: u32 = 65_536;
 
 impl MediaConfig {
     /// # Errors
-    /// [`Error::InvalidConfig`] names the first number that is out of range.
+    /// [`Error::InvalidConfig`] for the first number that is out of range.
     pub fn validate(&self) -> Result<()> {
         let Self { image_min_tokens: min, image_max_tokens: max, .. } = *self;
         for (param, n) in [("image_min_tokens", min), ("image_max_tokens", max)] {
@@ -134,17 +135,17 @@ impl MediaConfig {
     }
 }
 
-/// A file of an adapter (`LoRA`), and how strongly it counts where a request does not say.
+/// An adapter file (`LoRA`) and its default scale.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterConfig {
     /// The GGUF file.
     pub path: PathBuf,
-    /// What its change of the weights is multiplied by; 0 leaves it out.
+    /// Factor of the adapter's change of the weights; 0 disables it.
     pub scale: f32,
 }
 
 impl ModelConfig {
-    /// The file at `path`, mapped, on all devices there are.
+    /// Creates the configuration of the file at `path`: mapped, on all available devices.
     #[must_use]
     pub fn at(path: PathBuf) -> Self {
         Self {
@@ -165,19 +166,19 @@ impl ModelConfig {
     }
 }
 
-/// Whether attention runs as one fused kernel.
+/// Use of a fused attention kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlashAttention {
-    /// Ours where it applies, else as it was measured or by a rule; see [`EngineConfig::choose`]. llama.cpp reads it as its own
-    /// choice.
+    /// Our kernel if it applies, else the tuned setting or a rule; see [`EngineConfig::choose`]. For llama.cpp, its own
+    /// automatic choice.
     Auto,
-    /// Always; needed where V is quantised, and for our attention.
+    /// Always; required for a quantised V and for our attention.
     On,
     /// Never.
     Off,
 }
 
-/// The number format of K or V in the cache.
+/// Number format of K or V in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is llama.cpp's name of the format")]
 pub enum KvType {
@@ -193,98 +194,100 @@ pub enum KvType {
 }
 
 impl KvType {
-    /// Whether several numbers share a scale. llama.cpp can read a quantised V only in its fused attention kernel.
+    /// Returns whether numbers share a scale in blocks. llama.cpp can read a quantised V only in its fused attention kernel.
     #[must_use]
     pub fn is_quantized(self) -> bool {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 }
 
-/// How much host memory saved pieces of the cache may take.
+/// Size limit of the host cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheRam {
-    /// 8 GiB or a quarter of the machine's memory, whichever is less.
+    /// 8 GiB or a quarter of the machine's memory, whichever is smaller.
     Default,
-    /// As much as there is.
+    /// No limit.
     Unlimited,
-    /// This many bytes; 0 keeps nothing outside of the pool.
+    /// This many bytes; 0 disables the host cache.
     Bytes(u64),
 }
 
-/// What a user asks of the engine; `None` leaves the choice to [`EngineConfig::settle`].
+/// The user's settings of the engine; [`EngineConfig::settle`] chooses values for `None`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
-    /// Sequences that run at once (`-np`); `None` is 8, each of which may use the whole pool.
+    /// Number of slots (`-np`), which is the maximum of running sequences; `None` is 8, each of which may use the whole KV
+    /// cache.
     pub n_slots: Option<u32>,
-    /// Cells of the pool (`-c`), in tokens, rounded up to a multiple of 256; 0 is the same as `None`.
+    /// Size of the KV cache (`-c`) in cells, rounded up to a multiple of 256; 0 is the same as `None`.
     pub n_ctx: Option<u32>,
-    /// Whether one slot may use the whole pool, or `n_ctx / n_slots` of it.
+    /// Lets one slot use the whole KV cache instead of `n_ctx / n_slots` cells.
     pub kv_unified: Option<bool>,
-    /// Most tokens that llama.cpp takes in one call (`-b`).
+    /// Maximum tokens of one call of llama.cpp (`-b`).
     pub n_batch: u32,
-    /// Most tokens of one decode (`-ub`); at most `n_batch`, and raised to a token of every slot with 16 of a prompt beside them.
-    /// `None` is 512, or fewer where memory is short.
+    /// Maximum tokens of one decode (`-ub`); at most `n_batch`, and raised to one token per slot plus 16 of a prompt. `None` is
+    /// 512, or fewer if memory is short.
     pub n_ubatch: Option<u32>,
-    /// Tokens that share a position in a text that outgrows `grp_attn_w` (`--grp-attn-n`); 1 groups none. See [`Grouping`].
+    /// Tokens that share a position in a text longer than `grp_attn_w` (`--grp-attn-n`); 1 disables grouping. See [`Grouping`].
     pub grp_attn_n: u32,
-    /// Tokens that are grouped at once (`--grp-attn-w`), a multiple of `grp_attn_n`; of no effect where that is 1.
+    /// Tokens that are grouped together (`--grp-attn-w`), a multiple of `grp_attn_n`; no effect if that is 1.
     pub grp_attn_w: u32,
-    /// Threads of a decode without rows of prompts (`-t`); `None` is what was measured, else the number of physical cores.
+    /// Threads of a decode without rows of prompts (`-t`); `None` is the tuned value, else the number of physical cores.
     pub n_threads: Option<u32>,
-    /// Threads of a decode with rows of prompts (`-tb`); `None` is `n_threads`, if that was asked for, else as there.
+    /// Threads of a decode with rows of prompts (`-tb`); `None` is `n_threads` if set, else its default.
     pub n_threads_batch: Option<u32>,
-    /// Whether half of them compute while others want the processors too, and that is faster.
-    pub fewer_threads_in_a_crowd: bool,
-    /// What was measured to be fastest; it fills what is left open.
+    /// Computes with half of the threads while other processes compete for the processors, if that is faster.
+    pub fewer_threads_under_contention: bool,
+    /// Measured settings; defaults of settings that are `None` or `Auto`.
     pub tuned: Option<TunedSettings>,
-    /// Whose kernels are to compute on the CPU (`--kernels`).
+    /// Selection of CPU kernels (`--kernels`).
     pub kernels: KernelChoice,
-    /// Which of ours compute, once [`EngineConfig::choose`] has chosen.
+    /// Our kernels in use, set from the result of [`EngineConfig::choose`].
     pub used: EnabledKernels,
-    /// `-fa`; what is asked for there is llama.cpp's own.
+    /// Flash attention (`-fa`); an explicit setting selects llama.cpp's attention.
     pub flash_attention: FlashAttention,
-    /// What becomes of the vectors of a text's tokens (`--pooling`); `None` is as the model says, else their mean.
+    /// Pooling of token embeddings (`--pooling`); `None` is the model's pooling, else the mean.
     pub pooling: Option<Pooling>,
-    /// How positions are encoded (`--rope-…`, `--yarn-…`).
+    /// Encoding of positions (`--rope-…`, `--yarn-…`).
     pub rope: RopeConfig,
-    /// Threads of a decode without rows of prompts: where and how they compute.
+    /// Processors and priority of the threads of a decode without rows of prompts.
     pub threads: Threads,
-    /// The same of a decode with rows of prompts.
+    /// Processors and priority of the threads of a decode with rows of prompts.
     pub threads_batch: Threads,
-    /// Whether the cache is where its layers are (`-kvo`), or else in the machine's memory.
+    /// Keeps the KV cache on the devices of its layers (`-kvo`) instead of in host memory.
     pub offload_kqv: bool,
-    /// Whether a GPU computes large products with weights that are in the machine's memory (`--op-offload`).
+    /// Lets a GPU compute large products with weights in host memory (`--op-offload`).
     pub op_offload: bool,
-    /// `-ctk`.
+    /// Number format of K (`-ctk`).
     pub type_k: KvType,
-    /// `-ctv`.
+    /// Number format of V (`-ctv`).
     pub type_v: KvType,
-    /// Host memory for saved pieces of the cache (`--cache-ram`).
+    /// Size limit of the host cache (`--cache-ram`).
     pub cache_ram: CacheRam,
-    /// Requests that may wait for a slot before further ones are refused.
+    /// Maximum number of requests in the queue; further ones are rejected.
     pub max_queue: u32,
-    /// Longest pause between two tokens of a running stream that a waiting prompt may cause; it sizes the chunks of its prefill.
+    /// Maximum pause between two tokens of a running stream due to prefill; it determines the size of prefill chunks.
     pub max_token_gap: TokenGap,
-    /// States, or windows, that are kept along prompts, where the model's memory cannot be cut anywhere.
+    /// Checkpoints along prompts, for models whose memory cannot be truncated at any position.
     pub checkpoints: Checkpoints,
 }
 
-/// States that are kept along a prompt, so that a later one which parts from it anywhere computes little again. Only a memory that
-/// cannot be cut needs them: that of recurrent and hybrid models. One with a sliding window keeps what the window sees instead, three
-/// windows apart or more.
+/// Checkpoints along a prompt, so that a later prompt that diverges anywhere has little to compute again. Only the memory of
+/// recurrent and hybrid models needs them, because it cannot be truncated. A sliding-window memory saves windows instead, at
+/// least three windows apart.
 ///
-/// They lie about evenly over what is computed of the prompt, where lines end, and one where it parts from earlier ones. Together
-/// they take an eighth of the store at most.
+/// Checkpoints are spread about evenly over the computed part of the prompt, at line ends, plus one where the prompt diverges
+/// from earlier ones. Together they take at most an eighth of the host cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checkpoints {
-    /// Most of one prompt (`-ctxcp`); 0 keeps states only where requests name the place, and at the ends of prompts and answers.
+    /// Maximum number per prompt (`-ctxcp`); 0 saves states only at positions that requests name, and at the ends of prompts
+    /// and answers.
     pub n_most: u32,
-    /// So many tokens or more are from one to the next on average (`-cms`): a prompt is computed in pieces between them.
+    /// Minimum average distance in tokens (`-cms`): prefill chunks end at the checkpoints.
     pub min_step: u32,
 }
 
 impl Checkpoints {
-    /// None at all.
+    /// No checkpoints along prompts.
     pub const NONE: Self = Self { n_most: 0, min_step: 1 };
 }
 
@@ -294,27 +297,27 @@ impl Default for Checkpoints {
     }
 }
 
-/// Longest pause between two tokens of a running stream that a waiting prompt may cause; 99 of 100 are not longer.
+/// Maximum pause between two tokens of a running stream due to prefill; 99 % of the pauses are within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TokenGap {
-    /// [`TokenGap::IN_TOKENS`] times what the streams alone take for a token, from [`TokenGap::LEAST`] to [`TokenGap::USUAL`]: a
-    /// quick model's streams are not held up for long where its prompts gain nothing by it. Where they take more than half of the
-    /// usual gap, twice what they take, and at most half a second more: a prompt then slows them down to half their speed at most,
-    /// and does not stand still itself.
+    /// [`TokenGap::IN_TOKENS`] times the duration of a step without prefill, from [`TokenGap::LEAST`] to [`TokenGap::USUAL`]:
+    /// streams of a fast model are not delayed for long, because its prompts would gain nothing. If such a step takes more than
+    /// half of the usual gap, twice its duration, but at most half a second more: prefill then at most halves the speed of the
+    /// streams, and still makes progress.
     #[default]
     Auto,
-    /// This, whatever the streams take by themselves.
+    /// A fixed maximum, independent of the duration of a step.
     AtMost(Duration),
 }
 
 impl TokenGap {
-    /// About the pace of reading, five tokens a second.
+    /// About the pace of reading: five tokens per second.
     pub const USUAL: Duration = Duration::from_millis(200);
 
-    /// About the time between two pictures of a quick display, which nobody sees.
+    /// About the frame time of a fast display: shorter pauses are invisible.
     pub const LEAST: Duration = Duration::from_millis(8);
 
-    /// So many rows of prompts beside one of a stream, or more, use a CPU about as well as any number does.
+    /// This many rows of prompts per row of a stream use a CPU about as efficiently as more rows do.
     pub const IN_TOKENS: u32 = 10;
 }
 
@@ -330,7 +333,7 @@ impl Default for EngineConfig {
             grp_attn_w: 512,
             n_threads: None,
             n_threads_batch: None,
-            fewer_threads_in_a_crowd: false,
+            fewer_threads_under_contention: false,
             tuned: None,
             kernels: KernelChoice::Auto,
             used: EnabledKernels::NONE,
@@ -351,54 +354,53 @@ impl Default for EngineConfig {
     }
 }
 
-/// What [`EngineConfig::settle`] needs to know of a model.
+/// Properties of a model that [`EngineConfig::settle`] requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelFacts {
-    /// Tokens of context that the model was trained on.
+    /// Context length that the model was trained on, in tokens.
     pub n_ctx_train: u32,
-    /// Bytes of the pool that one token takes, with the formats of this configuration; 0 for a model without attention.
+    /// Size of one token's KV cells, in bytes, in the configured formats; 0 for a model without attention.
     pub kv_bytes_per_token: u64,
-    /// Whether a sequence id holds a whole state (recurrent and hybrid models), not just cells: then ids are dear.
+    /// True if a sequence id owns a whole state instead of cells (recurrent and hybrid models): ids are then expensive.
     pub keeps_whole_states: bool,
-    /// Most attention heads of a layer; 0 for a model without attention.
+    /// Maximum number of attention heads of a layer; 0 for a model without attention.
     pub n_heads: u32,
 }
 
-/// The numbers that are fixed once a model is loaded. The engine needs nothing else of the configuration.
+/// Numbers that are fixed when a model is loaded; the engine reads no other part of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Slots: sequences that run at once.
+    /// Number of slots: the maximum of running sequences.
     pub n_slots: u32,
-    /// Cells of the pool, in tokens; a multiple of 256.
+    /// Size of the KV cache in cells; a multiple of 256.
     pub n_ctx: u32,
-    /// Most tokens of one sequence, prompt and prediction together; at most `n_ctx`.
+    /// Maximum tokens of one sequence, prompt and completion together; at most `n_ctx`.
     pub n_ctx_slot: u32,
-    /// Most tokens of one decode.
+    /// Maximum tokens of one decode.
     pub n_ubatch: u32,
-    /// How the tokens of long texts are grouped; `None` is not at all.
+    /// Grouping of the tokens of long texts; `None` disables it.
     pub grouping: Option<Grouping>,
     /// Sequence ids that the engine may use, `0 ≤ id < n_seq_max`; more than `n_slots`, at most 256.
     pub n_seq_max: u32,
-    /// Most rows of one decode after which logits are kept; at least one for each slot.
+    /// Maximum number of rows with logits in one decode; at least one per slot.
     pub n_outputs: u32,
-    /// Most bytes of saved pieces in host memory; `None` is no limit, 0 keeps none.
+    /// Size limit of the host cache in bytes; `None` is unlimited, 0 disables it.
     pub max_store_bytes: Option<u64>,
-    /// Requests that may wait for a slot.
+    /// Maximum number of queued requests.
     pub max_queue: u32,
     /// See [`EngineConfig::max_token_gap`].
     pub max_token_gap: TokenGap,
     /// See [`EngineConfig::checkpoints`].
     pub checkpoints: Checkpoints,
-    /// How long a stream whose reader is too far behind waits for it to read anything at all; then it ends with
-    /// [`Error::SlowReader`].
-    pub reader_patience: Duration,
+    /// Time that a stream waits for a slow consumer that reads nothing; then it ends with [`Error::SlowConsumer`].
+    pub slow_consumer_timeout: Duration,
 }
 
 impl Limits {
-    /// Checks what the engine relies on; [`EngineConfig::settle`] keeps it.
+    /// Checks the engine's preconditions; [`EngineConfig::settle`] guarantees them.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] names the first number that is out of range.
+    /// [`Error::InvalidConfig`] for the first number that is out of range.
     pub fn validate(&self) -> Result<()> {
         let Self { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, n_outputs, max_queue, checkpoints, .. } = *self;
         let rules = [
@@ -422,17 +424,18 @@ impl Limits {
 }
 
 impl EngineConfig {
-    /// Settles every number that was left open. `free_memory_bytes` is the memory that the pool could have, `machine_bytes` all
-    /// that the machine has.
+    /// Derives every number. `free_memory_bytes` is the memory available to the KV cache, `machine_bytes` the total memory of
+    /// the machine.
     ///
-    /// - A slot may use the whole pool where the number of slots was left open or `kv_unified` is true, else `n_ctx / n_slots`
-    ///   rounded up to 256; never more than the model was trained on, or than has so many positions where tokens are grouped.
-    /// - A pool whose size was left open gets the larger of the training length and the smaller of `n_slots` times that and 32,768,
-    ///   but no more than half of the free memory holds; the log says so.
+    /// - A slot may use the whole KV cache if `n_slots` is `None` or `kv_unified` is true, else `n_ctx / n_slots` cells rounded
+    ///   up to a multiple of 256. It never exceeds the training length, or the number of tokens that occupy as many positions
+    ///   under grouping.
+    /// - If `n_ctx` is `None` or 0, the KV cache has the larger of the training length and min(`n_slots` × training length,
+    ///   32,768), but at most as many cells as fit half of the free memory; a reduction is logged.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] names the first setting that is out of range, contradicts another, or asks for more memory than is
-    /// free.
+    /// [`Error::InvalidConfig`] for the first setting that is out of range, contradicts another, or requires more memory than
+    /// is free.
     pub fn settle(&self, facts: &ModelFacts, free_memory_bytes: u64, machine_bytes: u64) -> Result<Limits> {
         self.validate()?;
         let n_slots = self.n_slots.unwrap_or(DEFAULT_SLOTS);
@@ -443,7 +446,7 @@ impl EngineConfig {
         }
         .max(round_up(n_rows_min));
         let n_bytes = u64::from(n_ctx) * facts.kv_bytes_per_token;
-        // Checked here, because Linux would grant the memory and end the process when it is used.
+        // Checked here, because Linux would overcommit the memory and kill the process on first use.
         if n_bytes > free_memory_bytes && self.n_ctx.is_some_and(|n_ctx| n_ctx > 0) {
             let message = format!(
                 "a context of {n_ctx} tokens takes {n_bytes} bytes, but {free_memory_bytes} are free; set a smaller n_ctx"
@@ -451,73 +454,74 @@ impl EngineConfig {
             return Err(Error::InvalidConfig { param: "n_ctx", message });
         }
         let grouping = self.grouping(n_ctx)?;
-        let n_ctx_most = grouping.map_or(facts.n_ctx_train, |grouping| grouping.n_tokens_within(facts.n_ctx_train));
-        let may_use_all = self.kv_unified.unwrap_or(self.n_slots.is_none());
-        let n_ctx_slot = if may_use_all { n_ctx } else { round_up(n_ctx.div_ceil(n_slots)).min(n_ctx) };
+        let n_ctx_max = grouping.map_or(facts.n_ctx_train, |grouping| grouping.n_tokens_within(facts.n_ctx_train));
+        let is_unified = self.kv_unified.unwrap_or(self.n_slots.is_none());
+        let n_ctx_slot = if is_unified { n_ctx } else { round_up(n_ctx.div_ceil(n_slots)).min(n_ctx) };
         let n_ids = n_slots + if facts.keeps_whole_states { 2 } else { N_CACHED_IDS };
-        // Attention caches get one id more than the engine knows of, to save and restore with; it costs nothing there.
+        // Attention caches get one id more than the engine uses, for saving and reloading; it is free there.
         let n_ids_max = if facts.keeps_whole_states { MAX_SEQUENCE_IDS } else { MAX_SEQUENCE_IDS - 1 };
         Ok(Limits {
             n_slots,
             n_ctx,
-            n_ctx_slot: n_ctx_slot.min(n_ctx_most.max(1)),
+            n_ctx_slot: n_ctx_slot.min(n_ctx_max.max(1)),
             n_ubatch: self.n_ubatch.unwrap_or(compute_config::DEFAULT_UBATCH).min(self.n_batch).max(n_rows_min).min(n_ctx),
             grouping,
             n_seq_max: n_ids.min(n_ids_max),
             n_outputs: n_ids.min(n_ids_max),
             max_store_bytes: match self.cache_ram {
-                CacheRam::Default => Some(DEFAULT_STORE.min(machine_bytes / 4)),
+                CacheRam::Default => Some(DEFAULT_HOST_CACHE_BYTES.min(machine_bytes / 4)),
                 CacheRam::Unlimited => None,
                 CacheRam::Bytes(n) => Some(n),
             },
             max_queue: self.max_queue,
             max_token_gap: self.max_token_gap,
             checkpoints: self.checkpoints,
-            reader_patience: SLOW_CONSUMER_TIMEOUT,
+            slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
         })
     }
 
-    /// How tokens are grouped in a pool of `n_ctx` cells.
+    /// Returns the grouping in a KV cache of `n_ctx` cells.
     fn grouping(&self, n_ctx: u32) -> Result<Option<Grouping>> {
         let Self { grp_attn_n: n, grp_attn_w: width, n_batch, type_k, .. } = *self;
-        let refuse = |message| Err(Error::InvalidConfig { param: "grp_attn_n", message });
+        let reject = |message| Err(Error::InvalidConfig { param: "grp_attn_n", message });
         if width == 0 {
             let message = "grp_attn_w is 0; it must be at least 1".to_owned();
             return Err(Error::InvalidConfig { param: "grp_attn_w", message });
         }
         match n {
-            0 => refuse("grp_attn_n is 0; it must be at least 1".to_owned()),
+            0 => reject("grp_attn_n is 0; it must be at least 1".to_owned()),
             1 => Ok(None),
-            _ if width % n != 0 => refuse(format!("grp_attn_n is {n}, of which grp_attn_w, {width}, must be a multiple")),
+            _ if width % n != 0 => reject(format!("grp_attn_n is {n}, of which grp_attn_w, {width}, must be a multiple")),
             _ if width > n_ctx => {
-                refuse(format!("grp_attn_n is {n}, but a context of {n_ctx} tokens has no group of grp_attn_w = {width}"))
+                reject(format!("grp_attn_n is {n}, but a context of {n_ctx} tokens has no group of grp_attn_w = {width}"))
             }
-            // llama.cpp turns no K of 16 bits but this one, and what others share loses precision where it is packed anew.
+            // llama.cpp can rotate F16 and F32 only: it rejects other 16-bit formats, and requantizing quantised K loses
+            // precision.
             _ if !matches!(type_k, KvType::F32 | KvType::F16) => {
-                refuse(format!("grp_attn_n is {n}, which needs a type_k of F16 or F32, not {type_k:?}"))
+                reject(format!("grp_attn_n is {n}, which needs a type_k of F16 or F32, not {type_k:?}"))
             }
             _ => Ok(Some(Grouping { n, width, n_batch })),
         }
     }
 
     fn validate(&self) -> Result<()> {
-        let refuse = |param: &'static str, message: String| Err(Error::InvalidConfig { param, message });
+        let reject = |param: &'static str, message: String| Err(Error::InvalidConfig { param, message });
         if let Some(n) = self.n_slots.filter(|n| !(1..=MAX_SLOTS).contains(n)) {
-            return refuse("n_slots", format!("n_slots is {n}; it must be 1 to {MAX_SLOTS}"));
+            return reject("n_slots", format!("n_slots is {n}; it must be 1 to {MAX_SLOTS}"));
         }
         // Positions are 32-bit signed numbers in llama.cpp.
         let n_ctx_max = i32::MAX.unsigned_abs() / CELLS_STEP * CELLS_STEP;
         if let Some(n) = self.n_ctx.filter(|&n| n > n_ctx_max) {
-            return refuse("n_ctx", format!("n_ctx is {n}; it must be {n_ctx_max} or less"));
+            return reject("n_ctx", format!("n_ctx is {n}; it must be {n_ctx_max} or less"));
         }
         for (param, n) in [("n_batch", Some(self.n_batch)), ("n_ubatch", self.n_ubatch)] {
             if n == Some(0) {
-                return refuse(param, format!("{param} is 0; it must be at least 1"));
+                return reject(param, format!("{param} is 0; it must be at least 1"));
             }
         }
         for (param, n) in [("n_threads", self.n_threads), ("n_threads_batch", self.n_threads_batch)] {
             if let Some(n) = n.filter(|n| !(1..=MAX_THREADS).contains(n)) {
-                return refuse(param, format!("{param} is {n}; it must be 1 to {MAX_THREADS}"));
+                return reject(param, format!("{param} is {n}; it must be 1 to {MAX_THREADS}"));
             }
         }
         self.rope.validate()?;
@@ -525,33 +529,33 @@ impl EngineConfig {
         self.threads_batch.validate(&ThreadParamNames::PROMPTS)?;
         if self.flash_attention == FlashAttention::Off && self.type_v.is_quantized() {
             let message = format!("type_v is {:?}, which needs flash attention; turn it on, or use F16", self.type_v);
-            return refuse("type_v", message);
+            return reject("type_v", message);
         }
         Ok(())
     }
 }
 
-/// Cells of a pool whose size was left open.
+/// Returns the default number of cells.
 fn default_n_ctx(n_slots: u32, facts: &ModelFacts, free_memory_bytes: u64) -> u32 {
     let n_ctx_train = u64::from(facts.n_ctx_train);
-    let wanted = n_ctx_train.max((u64::from(n_slots) * n_ctx_train).min(DEFAULT_POOL));
+    let n_wanted = n_ctx_train.max((u64::from(n_slots) * n_ctx_train).min(DEFAULT_MAX_CELLS));
     // llama.cpp's positions are signed.
-    let wanted = round_up(u32::try_from(wanted.min(MAX_CELLS)).expect("at most 2³¹ − 256"));
-    let Some(n_fit) = (free_memory_bytes / 2).checked_div(facts.kv_bytes_per_token) else { return wanted };
+    let n_wanted = round_up(u32::try_from(n_wanted.min(MAX_CELLS)).expect("at most 2³¹ − 256"));
+    let Some(n_fit) = (free_memory_bytes / 2).checked_div(facts.kv_bytes_per_token) else { return n_wanted };
     let n_fit = u32::try_from(n_fit).unwrap_or(u32::MAX) / CELLS_STEP * CELLS_STEP;
-    if n_fit >= wanted {
-        return wanted;
+    if n_fit >= n_wanted {
+        return n_wanted;
     }
     let n_ctx = n_fit.max(CELLS_STEP);
     tracing::info!(
-        "the context is {n_ctx} tokens instead of {wanted}: each takes {} bytes, and half of the free memory is {} bytes; n_ctx sets it",
+        "the context is {n_ctx} tokens instead of {n_wanted}: each takes {} bytes, and half of the free memory is {} bytes; n_ctx sets it",
         facts.kv_bytes_per_token,
         free_memory_bytes / 2,
     );
     n_ctx
 }
 
-/// The next multiple of [`CELLS_STEP`].
+/// Rounds up to a multiple of [`CELLS_STEP`].
 fn round_up(n: u32) -> u32 {
     n.max(1).div_ceil(CELLS_STEP).saturating_mul(CELLS_STEP)
 }
@@ -575,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_left_open_may_use_the_whole_pool() {
+    fn each_of_the_default_slots_may_use_the_whole_cache() {
         let limits = settle(|_| ());
         assert_eq!((limits.n_slots, limits.n_ctx, limits.n_ctx_slot), (8, 8192, 1024));
         assert_eq!((limits.n_seq_max, limits.n_ubatch), (72, 512));
@@ -583,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_slots_divides_the_pool_unless_it_is_unified() {
+    fn explicit_slots_divide_the_cache_unless_it_is_unified() {
         let four_of_1000 = settle(|c| (c.n_slots, c.n_ctx) = (Some(4), Some(1000)));
         assert_eq!((four_of_1000.n_ctx, four_of_1000.n_ctx_slot), (1024, 256));
         assert_eq!(settle(|c| (c.n_slots, c.n_ctx) = (Some(3), Some(1024))).n_ctx_slot, 512);
@@ -600,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_whose_tokens_are_grouped_holds_as_many_as_have_positions_that_the_model_was_trained_on() {
+    fn grouping_raises_the_slot_limit_to_the_trained_positions() {
         let grouped = settle(|c| (c.grp_attn_n, c.grp_attn_w) = (4, 256));
         assert_eq!(grouped.grouping, Some(Grouping { n: 4, width: 256, n_batch: 2048 }));
         assert_eq!((grouped.n_ctx, grouped.n_ctx_slot), (8192, 3520));
@@ -610,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_pool_follows_the_training_length_and_the_slots() {
+    fn the_default_cache_size_follows_the_training_length_and_the_slots() {
         let n_ctx =
             |n_ctx_train, n_slots| settle_for(ModelFacts { n_ctx_train, ..FACTS }, PLENTY, |c| c.n_slots = Some(n_slots)).n_ctx;
         assert_eq!(n_ctx(1024, 1), 1024);
@@ -620,25 +624,25 @@ mod tests {
     }
 
     #[test]
-    fn an_open_pool_takes_half_of_the_free_memory_at_most() {
+    fn the_default_cache_takes_at_most_half_of_the_free_memory() {
         let n_ctx = |free| settle_for(FACTS, free, |_| ()).n_ctx;
         assert_eq!(n_ctx(2 * 1536 * 8192), 8192);
         assert_eq!(n_ctx(2 * 1536 * 8191), 7936);
         assert_eq!(n_ctx(0), 256);
-        // What was asked for is not cut, and a model without cells has nothing to cut.
+        // A configured size is not reduced, and a model without cells has no limit.
         assert_eq!(settle_for(FACTS, 1536 * 4096, |c| c.n_ctx = Some(4096)).n_ctx, 4096);
         assert_eq!(settle_for(ModelFacts { kv_bytes_per_token: 0, ..FACTS }, 0, |_| ()).n_ctx, 8192);
     }
 
     #[test]
-    fn a_pool_beyond_the_free_memory_is_refused_with_both_numbers() {
+    fn a_cache_beyond_the_free_memory_is_rejected_with_both_numbers() {
         let config = EngineConfig { n_ctx: Some(4096), ..EngineConfig::default() };
         let message = "a context of 4096 tokens takes 6291456 bytes, but 6291455 are free; set a smaller n_ctx".to_owned();
         assert_eq!(config.settle(&FACTS, 6_291_455, 64 << 30), Err(Error::InvalidConfig { param: "n_ctx", message }));
     }
 
     #[test]
-    fn a_decode_has_room_for_every_slot_and_a_chunk() {
+    fn a_decode_fits_every_slot_and_a_chunk() {
         assert_eq!(settle(|c| c.n_ubatch = Some(1)).n_ubatch, 24);
         assert_eq!(settle(|c| c.n_batch = 64).n_ubatch, 64);
         assert_eq!(settle(|c| c.n_ctx = Some(1)).n_ubatch, 256);
@@ -647,15 +651,15 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_few_where_each_holds_a_state() {
+    fn whole_states_get_few_sequence_ids() {
         let facts = ModelFacts { keeps_whole_states: true, ..FACTS };
         assert_eq!(settle_for(facts, PLENTY, |_| ()).n_seq_max, 10);
         assert_eq!(settle_for(facts, PLENTY, |c| c.n_slots = Some(254)).n_seq_max, 256);
     }
 
     #[test]
-    fn what_is_out_of_range_is_named() {
-        let refused = |change: fn(&mut EngineConfig)| {
+    fn settings_out_of_range_are_rejected_by_name() {
+        let rejected_param = |change: fn(&mut EngineConfig)| {
             let mut config = EngineConfig::default();
             change(&mut config);
             match config.settle(&FACTS, PLENTY, 64 << 30) {
@@ -663,19 +667,19 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(refused(|c| c.n_slots = Some(0)), "n_slots");
-        assert_eq!(refused(|c| c.n_slots = Some(255)), "n_slots");
-        assert_eq!(refused(|c| c.n_ctx = Some(u32::MAX)), "n_ctx");
-        assert_eq!(refused(|c| c.n_batch = 0), "n_batch");
-        assert_eq!(refused(|c| c.n_ubatch = Some(0)), "n_ubatch");
-        assert_eq!(refused(|c| c.grp_attn_n = 0), "grp_attn_n");
-        assert_eq!(refused(|c| c.grp_attn_n = 3), "grp_attn_n");
-        assert_eq!(refused(|c| (c.grp_attn_n, c.grp_attn_w) = (2, 0)), "grp_attn_w");
-        assert_eq!(refused(|c| (c.n_ctx, c.grp_attn_n, c.grp_attn_w) = (Some(512), 2, 514)), "grp_attn_n");
-        assert_eq!(refused(|c| (c.grp_attn_n, c.type_k) = (2, KvType::Bf16)), "grp_attn_n");
-        assert_eq!(refused(|c| (c.grp_attn_n, c.type_k) = (2, KvType::Q8_0)), "grp_attn_n");
-        assert_eq!(refused(|c| c.n_threads = Some(0)), "n_threads");
-        assert_eq!(refused(|c| c.n_threads_batch = Some(513)), "n_threads_batch");
-        assert_eq!(refused(|c| (c.flash_attention, c.type_v) = (FlashAttention::Off, KvType::Q8_0)), "type_v");
+        assert_eq!(rejected_param(|c| c.n_slots = Some(0)), "n_slots");
+        assert_eq!(rejected_param(|c| c.n_slots = Some(255)), "n_slots");
+        assert_eq!(rejected_param(|c| c.n_ctx = Some(u32::MAX)), "n_ctx");
+        assert_eq!(rejected_param(|c| c.n_batch = 0), "n_batch");
+        assert_eq!(rejected_param(|c| c.n_ubatch = Some(0)), "n_ubatch");
+        assert_eq!(rejected_param(|c| c.grp_attn_n = 0), "grp_attn_n");
+        assert_eq!(rejected_param(|c| c.grp_attn_n = 3), "grp_attn_n");
+        assert_eq!(rejected_param(|c| (c.grp_attn_n, c.grp_attn_w) = (2, 0)), "grp_attn_w");
+        assert_eq!(rejected_param(|c| (c.n_ctx, c.grp_attn_n, c.grp_attn_w) = (Some(512), 2, 514)), "grp_attn_n");
+        assert_eq!(rejected_param(|c| (c.grp_attn_n, c.type_k) = (2, KvType::Bf16)), "grp_attn_n");
+        assert_eq!(rejected_param(|c| (c.grp_attn_n, c.type_k) = (2, KvType::Q8_0)), "grp_attn_n");
+        assert_eq!(rejected_param(|c| c.n_threads = Some(0)), "n_threads");
+        assert_eq!(rejected_param(|c| c.n_threads_batch = Some(513)), "n_threads_batch");
+        assert_eq!(rejected_param(|c| (c.flash_attention, c.type_v) = (FlashAttention::Off, KvType::Q8_0)), "type_v");
     }
 }

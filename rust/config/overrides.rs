@@ -1,22 +1,22 @@
-//! What a user says in place of the model's file: values of its metadata, and where single tensors go.
+//! User overrides of the model file: values of its metadata, and the placement of single tensors.
 
 use crate::error::{Error, Result};
 
-/// Most bytes of a key, and of a text: llama.cpp copies them into arrays of 128, the last of which is 0.
+/// Maximum size of a key or a text, in bytes: llama.cpp copies them into zero-terminated arrays of 128.
 const MAX_BYTES: usize = 127;
 
-/// Most bytes of a pattern that a user writes; names of tensors have a few dozen.
-const MAX_PATTERN: usize = 1024;
+/// Maximum size of a user's pattern, in bytes; names of tensors have a few dozen.
+const MAX_PATTERN_BYTES: usize = 1024;
 
-/// Most layers of a model: llama.cpp's `LLAMA_MAX_LAYERS`.
+/// Maximum number of layers of a model: llama.cpp's `LLAMA_MAX_LAYERS`.
 pub const MAX_LAYERS: u32 = 512;
 
-/// A value of the metadata in place of the file's.
+/// A metadata value that replaces the file's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvOverride {
     /// The key, 1 to 127 bytes.
     pub key: String,
-    /// What it is to be.
+    /// The new value.
     pub value: KvValue,
 }
 
@@ -27,14 +27,14 @@ pub enum KvValue {
     Int(i64),
     /// A finite number of 32 bits.
     Float(f64),
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
     /// A text of at most 127 bytes.
     Text(String),
 }
 
 impl KvValue {
-    /// The name of its type on a command line.
+    /// Returns the type name in command-line syntax.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl KvValue {
         }
     }
 
-    /// The value as llama.cpp shows one of a file.
+    /// Formats the value as llama.cpp formats a value of the file.
     #[must_use]
     pub fn shown(&self) -> String {
         match self {
@@ -59,35 +59,35 @@ impl KvValue {
 
 impl KvOverride {
     /// # Errors
-    /// [`Error::InvalidConfig`] says what llama.cpp could not take.
+    /// [`Error::InvalidConfig`] for a key or value that llama.cpp does not support.
     pub fn validate(&self) -> Result<()> {
         let Self { key, value } = self;
-        let refuse = |message: String| Err(Error::InvalidConfig { param: "kv_overrides", message });
+        let reject = |message: String| Err(Error::InvalidConfig { param: "kv_overrides", message });
         if key.is_empty() || key.len() > MAX_BYTES || key.contains('\0') {
             let shown: String = key.chars().take(60).collect();
-            return refuse(format!("the key {shown:?} has {} bytes; it must be 1 to {MAX_BYTES}, none of them 0", key.len()));
+            return reject(format!("the key {shown:?} has {} bytes; it must be 1 to {MAX_BYTES}, none of them 0", key.len()));
         }
         match value {
             KvValue::Int(n) if !(i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(n) => {
-                refuse(format!("{key} is {n}; a whole number must be {} to {}", i32::MIN, u32::MAX))
+                reject(format!("{key} is {n}; a whole number must be {} to {}", i32::MIN, u32::MAX))
             }
             KvValue::Float(x) if !x.is_finite() || x.abs() > f64::from(f32::MAX) => {
-                refuse(format!("{key} is {x}; it must be a finite number of 32 bits"))
+                reject(format!("{key} is {x}; it must be a finite number of 32 bits"))
             }
             KvValue::Text(text) if text.len() > MAX_BYTES || text.contains('\0') => {
-                refuse(format!("the text of {key} has {} bytes; it must be at most {MAX_BYTES}, none of them 0", text.len()))
+                reject(format!("the text of {key} has {} bytes; it must be at most {MAX_BYTES}, none of them 0", text.len()))
             }
             _ => Ok(()),
         }
     }
 }
 
-/// Where the tensors go whose names a pattern matches.
+/// Placement of the tensors whose names match a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorOverride {
-    /// A regular expression (ECMAScript's), found anywhere in a tensor's name; at most 1,024 bytes.
+    /// A regular expression (ECMAScript), searched in a tensor's name; at most 1,024 bytes.
     pub pattern: String,
-    /// ggml's name of a kind of memory: `CPU`, `CUDA0`.
+    /// ggml's name of a buffer type: `CPU`, `CUDA0`.
     pub buffer: String,
 }
 
@@ -96,26 +96,26 @@ impl TensorOverride {
     /// [`Error::InvalidConfig`] for a pattern that is empty or too long.
     pub fn validate(&self) -> Result<()> {
         let n = self.pattern.len();
-        if (1..=MAX_PATTERN).contains(&n) && !self.pattern.contains('\0') {
+        if (1..=MAX_PATTERN_BYTES).contains(&n) && !self.pattern.contains('\0') {
             return Ok(());
         }
-        let message = format!("a pattern of tensors has {n} bytes; it must be 1 to {MAX_PATTERN}, none of them 0");
+        let message = format!("a pattern of tensors has {n} bytes; it must be 1 to {MAX_PATTERN_BYTES}, none of them 0");
         Err(Error::InvalidConfig { param: "tensor_overrides", message })
     }
 
-    /// Experts of every layer go to the CPU's memory.
+    /// Places the experts of every layer in host memory.
     #[must_use]
     pub fn experts() -> Self {
         Self::to_cpu(String::new(), EXPERTS)
     }
 
-    /// Experts of the first `n` layers go to the CPU's memory.
+    /// Places the experts of the first `n` layers in host memory.
     #[must_use]
     pub fn experts_of(n: u32) -> Self {
         Self::to_cpu(first_layers(n), EXPERTS)
     }
 
-    /// The dense feed-forward weights of the first `n` layers go to the CPU's memory.
+    /// Places the dense feed-forward weights of the first `n` layers in host memory.
     #[must_use]
     pub fn feed_forward_of(n: u32) -> Self {
         Self::to_cpu(first_layers(n), DENSE)
@@ -131,7 +131,7 @@ const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
 /// llama.cpp's `LLM_FFN_DENSE_REGEX`.
 const DENSE: &str = r"\.ffn_(up|down|gate)\.";
 
-/// A pattern of the layers with a number below `n`. More than [`MAX_LAYERS`] are as many.
+/// Returns a pattern of the layers with an index below `n`, at most [`MAX_LAYERS`].
 fn first_layers(n: u32) -> String {
     let numbers: Vec<String> = (0..n.min(MAX_LAYERS)).map(|layer| layer.to_string()).collect();
     format!(r"blk\.({})", numbers.join("|"))
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_into_the_arrays_of_llama_cpp_is_refused() {
+    fn keys_and_values_beyond_llama_cpps_arrays_are_rejected() {
         assert_eq!(validate(&"k".repeat(127), KvValue::Text("t".repeat(127))), Ok(()));
         for (key, value) in [
             (String::new(), KvValue::Bool(true)),
@@ -160,13 +160,13 @@ mod tests {
             ("key".to_owned(), KvValue::Float(f64::NAN)),
             ("key".to_owned(), KvValue::Float(1e39)),
         ] {
-            let refused = validate(&key, value.clone());
-            assert!(matches!(refused, Err(Error::InvalidConfig { param: "kv_overrides", .. })), "{key:?} {value:?}");
+            let result = validate(&key, value.clone());
+            assert!(matches!(result, Err(Error::InvalidConfig { param: "kv_overrides", .. })), "{key:?} {value:?}");
         }
     }
 
     #[test]
-    fn patterns_have_a_length() {
+    fn empty_and_overlong_patterns_are_rejected() {
         let pattern = |pattern: String| TensorOverride { pattern, buffer: "CPU".to_owned() }.validate();
         assert_eq!(pattern("x".repeat(1024)), Ok(()));
         for wrong in [String::new(), "x".repeat(1025), "\0".to_owned()] {

@@ -1,40 +1,40 @@
-//! Where a model's weights go.
+//! Placement of a model's weights.
 
 use super::TensorOverride;
 
-/// Which devices take part, and who holds what.
+/// Devices in use, and the distribution of weights over them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Placement {
-    /// Devices beside the CPU that take part, by ggml's names (`CUDA0`); `None` is all there are, an empty list is none.
+    /// Devices in addition to the CPU, by ggml's names (`CUDA0`); `None` selects all, an empty list disables all.
     pub devices: Option<Vec<String>>,
-    /// What each of several GPUs holds.
+    /// Split of the model over several GPUs.
     pub split: Split,
-    /// The GPU that holds all where nothing is split, and small tensors where rows are; from 0.
+    /// The GPU, counted from 0, that holds the whole model without a split, and small tensors with a split by rows.
     pub main_gpu: u32,
-    /// Each GPU's share, in proportion to their sum; empty leaves the shares to llama.cpp.
+    /// Proportion of each GPU; empty leaves the proportions to llama.cpp.
     pub tensor_split: Vec<f32>,
-    /// How threads are bound to the nodes of a machine whose memory is not uniform; `None` is not at all.
+    /// Binding of threads to NUMA nodes, if any.
     pub numa: Option<Numa>,
-    /// Tensors that go elsewhere than all others; of several patterns the first that matches counts.
+    /// Placement of single tensors; the first matching pattern wins.
     pub tensors: Vec<TensorOverride>,
-    /// Whether experts of every layer stay in the CPU's memory.
+    /// Keeps the experts of every layer in host memory.
     pub cpu_moe: bool,
-    /// Layers, from the first one on, whose experts stay in the CPU's memory.
+    /// Number of layers, from the first on, whose experts stay in host memory.
     pub n_cpu_moe: u32,
-    /// Layers, from the first one on, whose dense feed-forward weights stay in the CPU's memory.
+    /// Number of layers, from the first on, whose dense feed-forward weights stay in host memory.
     pub n_cpu_ffn: u32,
-    /// Whether weights of the CPU are kept out of memory that a GPU reads faster, so that llama.cpp may rearrange them.
+    /// Keeps the CPU's weights out of pinned host memory, so that llama.cpp may rearrange them.
     pub no_host: bool,
 }
 
 impl Placement {
-    /// Whether it says what a GPU is to hold.
+    /// Returns whether it specifies the contents of GPUs.
     #[must_use]
     pub fn names_gpus(&self) -> bool {
         self.split != Split::default() || self.main_gpu != 0 || !self.tensor_split.is_empty()
     }
 
-    /// Where single tensors go, in the order in which that counts: as the user's patterns say, then as the numbers of layers do.
+    /// Returns the placements of single tensors in order of precedence: the user's patterns, then the numbers of layers.
     #[must_use]
     pub fn tensor_overrides(&self) -> Vec<TensorOverride> {
         let mut overrides = self.tensors.clone();
@@ -44,27 +44,27 @@ impl Placement {
         overrides
     }
 
-    /// Whether tensors of layers that a GPU computes may lie in the CPU's memory.
+    /// Returns whether tensors of layers that a GPU computes may be in host memory.
     #[must_use]
     pub fn moves_tensors(&self) -> bool {
         !self.tensors.is_empty() || self.cpu_moe || self.n_cpu_moe > 0 || self.n_cpu_ffn > 0
     }
 }
 
-/// What each of several GPUs holds.
+/// Split of a model over several GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Split {
-    /// Whole layers, with their part of the cache.
+    /// By whole layers, with their part of the KV cache.
     #[default]
     Layer,
-    /// Rows of every tensor.
+    /// By rows of every tensor.
     Row,
-    /// One GPU holds all.
+    /// No split: one GPU holds everything.
     None,
 }
 
 impl Split {
-    /// The split of llama.cpp's name.
+    /// Parses llama.cpp's name of a split.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {
@@ -76,19 +76,19 @@ impl Split {
     }
 }
 
-/// How threads are bound to the nodes of a machine whose memory is not uniform.
+/// Binding of threads to NUMA nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numa {
     /// Evenly over all nodes.
     Distribute,
-    /// All to the node on which the process began.
+    /// All to the node on which the process started.
     Isolate,
-    /// As `numactl`, which started the process, has said.
+    /// As set by `numactl`, which started the process.
     Numactl,
 }
 
 impl Numa {
-    /// The way of llama.cpp's name.
+    /// Parses llama.cpp's name of a binding.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {

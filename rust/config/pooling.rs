@@ -1,22 +1,22 @@
-//! What becomes of the vectors of a text's tokens.
+//! Pooling of token embeddings.
 
-/// How the vectors of a text's tokens become the one of the text. A context has one of these as long as it lives.
+/// How the embeddings of a text's tokens are reduced to one. Fixed for the lifetime of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
-    /// They stay as they are: a vector for each token.
+    /// No reduction: one embedding per token.
     None,
-    /// Their mean.
+    /// The mean of all tokens.
     Mean,
-    /// That of the first token.
+    /// The embedding of the first token.
     Cls,
-    /// That of the last token.
+    /// The embedding of the last token.
     Last,
-    /// No vector but a score, from the model's classifier: how well a text answers a query.
+    /// A score of the model's classifier instead of an embedding: how well a text answers a query.
     Rank,
 }
 
 impl Pooling {
-    /// The pooling of this name, which is llama.cpp's.
+    /// Parses llama.cpp's name of a pooling.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {
@@ -29,7 +29,7 @@ impl Pooling {
         }
     }
 
-    /// The pooling of this number, which a model's file holds.
+    /// Parses the number in a model's metadata.
     #[must_use]
     pub fn numbered(number: &str) -> Option<Self> {
         match number {
@@ -42,7 +42,7 @@ impl Pooling {
         }
     }
 
-    /// llama.cpp's name of it.
+    /// Returns llama.cpp's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,29 +1,29 @@
-//! Where threads compute, how they wait, and who goes first.
+//! Processors, polling and priority of threads.
 
 use super::MAX_THREADS;
 use crate::error::{Error, Result};
 
-/// The longest wait of [`Threads::poll`].
+/// Maximum of [`Threads::poll`].
 const MAX_POLL: u32 = 100;
 
-/// Which processors the threads of a decode compute on, and how.
+/// Processors of a decode's threads, their polling and their priority.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Threads {
     /// Processors by the system's numbers, each below [`MAX_THREADS`]; empty is all that this process may use.
     pub cpus: Vec<u32>,
-    /// Whether each thread is kept on one of them, in order; those that are more begin anew. Otherwise each is kept on one where they
-    /// are as many as threads, or their cores are.
+    /// Binds each thread to one processor, in order; excess threads wrap around. If false, threads are bound to one processor
+    /// each only if there are as many processors, or as many of their cores, as threads.
     pub is_strict: bool,
-    /// Who goes first where others want a processor too.
+    /// OS scheduling priority.
     pub priority: ThreadPriority,
-    /// How long threads wait for work at full speed before they sleep, 0 to 100; 1 is some milliseconds, `None` leaves it to who
-    /// starts them.
+    /// How long threads poll for work before they sleep, 0 to 100; 1 is some milliseconds, `None` is the default of the code
+    /// that starts them.
     pub poll: Option<u32>,
 }
 
 impl Threads {
     /// # Errors
-    /// [`Error::InvalidConfig`] names the number that is out of range.
+    /// [`Error::InvalidConfig`] for the number that is out of range.
     pub fn validate(&self, names: &ThreadParamNames) -> Result<()> {
         if let Some(cpu) = self.cpus.iter().find(|cpu| **cpu >= MAX_THREADS) {
             let message = format!("{} has processor {cpu}; each must be below {MAX_THREADS}", names.cpus);
@@ -39,40 +39,40 @@ impl Threads {
     }
 }
 
-/// What the settings of some threads are called.
+/// Parameter names of a group of threads, for errors.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadParamNames {
-    /// That of [`Threads::cpus`].
+    /// Name of [`Threads::cpus`].
     pub cpus: &'static str,
-    /// That of [`Threads::poll`].
+    /// Name of [`Threads::poll`].
     pub poll: &'static str,
 }
 
 impl ThreadParamNames {
-    /// Of the threads of a decode without rows of prompts.
+    /// Names for a decode without rows of prompts.
     pub const DECODING: Self = Self { cpus: "cpus", poll: "poll" };
-    /// Of those of a decode with rows of prompts.
+    /// Names for a decode with rows of prompts.
     pub const PROMPTS: Self = Self { cpus: "cpus_batch", poll: "poll_batch" };
 }
 
-/// Who goes first where others want a processor too; llama.cpp's numbers are −1 to 3.
+/// OS scheduling priority of threads; llama.cpp's numbers are −1 to 3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ThreadPriority {
-    /// Work that nobody waits for.
+    /// Background work.
     Low,
-    /// As every other thread, but that those who answer requests go first.
+    /// The default priority, except that threads that answer requests have priority over these.
     #[default]
     Normal,
-    /// Before all threads without a priority.
+    /// Above threads of default priority.
     Medium,
-    /// Before those of [`ThreadPriority::Medium`].
+    /// Above [`ThreadPriority::Medium`].
     High,
-    /// Before those of [`ThreadPriority::High`].
+    /// Above [`ThreadPriority::High`].
     Realtime,
 }
 
 impl ThreadPriority {
-    /// The priority of llama.cpp's number.
+    /// Parses llama.cpp's number of a priority.
     #[must_use]
     pub fn numbered(number: i32) -> Option<Self> {
         match number {
@@ -91,17 +91,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_and_waits_out_of_range_are_named() {
-        let refused = |threads: Threads, names: &ThreadParamNames| match threads.validate(names) {
+    fn processors_and_polls_out_of_range_are_rejected_by_name() {
+        let rejected_param = |threads: Threads, names: &ThreadParamNames| match threads.validate(names) {
             Err(Error::InvalidConfig { param, .. }) => param,
             other => panic!("{other:?}"),
         };
         let far = Threads { cpus: vec![0, 512], ..Threads::default() };
-        assert_eq!(refused(far.clone(), &ThreadParamNames::DECODING), "cpus");
-        assert_eq!(refused(far, &ThreadParamNames::PROMPTS), "cpus_batch");
+        assert_eq!(rejected_param(far.clone(), &ThreadParamNames::DECODING), "cpus");
+        assert_eq!(rejected_param(far, &ThreadParamNames::PROMPTS), "cpus_batch");
         let long = Threads { poll: Some(101), ..Threads::default() };
-        assert_eq!(refused(long.clone(), &ThreadParamNames::DECODING), "poll");
-        assert_eq!(refused(long, &ThreadParamNames::PROMPTS), "poll_batch");
+        assert_eq!(rejected_param(long.clone(), &ThreadParamNames::DECODING), "poll");
+        assert_eq!(rejected_param(long, &ThreadParamNames::PROMPTS), "poll_batch");
         let most = Threads { cpus: vec![511], poll: Some(100), is_strict: true, priority: ThreadPriority::Low };
         assert_eq!(most.validate(&ThreadParamNames::DECODING), Ok(()));
     }

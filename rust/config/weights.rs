@@ -1,9 +1,9 @@
-//! How a model's weights lie in memory, which is settled when it is loaded.
+//! Memory layout of a model's weights, chosen at load.
 //!
-//! llama.cpp rearranges some formats at load, for AMX or so that eight rows of weights are read at once, and computes products with
-//! those several times faster than with the file's own layout. The price is that these weights are no longer mapped: they are
-//! copied, and processes that serve one file do not share them. Our products read the file's layout. Milliseconds per step of a
-//! model of 1B on two cores with AVX-512, llama.cpp with repacked weights and ours without:
+//! llama.cpp rearranges some formats at load, for AMX or to read eight rows of weights together, and then computes products
+//! several times faster than in the on-disk layout. Rearranged weights are not mapped: they are copied, and processes that
+//! serve one file do not share them. Our products read the on-disk layout. Milliseconds per step of a model of 1B on two cores
+//! with AVX-512, llama.cpp with repacked weights and ours without:
 //!
 //! | weights | rows | llama.cpp's | ours |
 //! | --- | --- | --- | --- |
@@ -11,44 +11,44 @@
 //! | `Q4_K` | 8 | 73 | 27 |
 //! | `Q4_K` | 32 | 143 | 71 |
 //!
-//! AMX multiplies tiles, which none of our instruction sets does, so that there llama.cpp's products stay.
+//! AMX multiplies tiles, which our kernels do not support; llama.cpp's products are used there.
 
 use crate::config::{KernelChoice, ModelConfig};
 
-/// How the weights lie that the CPU computes with.
+/// Layout of the weights that the CPU computes with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightLayout {
-    /// As in the file, which stays mapped where it was asked to be.
+    /// In the on-disk layout; mapped, if configured.
     AsInFile,
-    /// Those of some formats as llama.cpp's own products want them.
+    /// Some formats rearranged for llama.cpp's own products.
     Repacked,
-    /// Those of most formats as llama.cpp's products with AMX want them.
+    /// Most formats rearranged for llama.cpp's products with AMX.
     Amx,
 }
 
-/// What [`ModelConfig::weights`] needs to know.
+/// Properties that [`ModelConfig::weights`] requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct LoadFacts {
-    /// Whether our products are usable here and compute most of the weights, by their bytes.
+    /// True if our products are usable here and compute most of the weights, by size.
     pub own_products: bool,
-    /// Whether llama.cpp computes with AMX here.
+    /// True if llama.cpp computes with AMX here.
     pub has_amx: bool,
-    /// Whether the CPU computes layers.
+    /// True if the CPU computes layers.
     pub has_cpu_layers: bool,
-    /// Whether llama.cpp would rearrange any of the weights.
+    /// True if llama.cpp would rearrange any of the weights.
     pub can_be_rearranged: bool,
 }
 
 impl ModelConfig {
-    /// Chooses how the weights lie: as a user says, else by a rule. They stay as they are in the file where ours compute them, and
-    /// are rearranged where llama.cpp does.
+    /// Chooses the layout: as configured, else by a rule. Weights that our kernels compute stay in their on-disk layout;
+    /// weights that llama.cpp computes are rearranged.
     #[must_use]
     pub fn weights(&self, facts: &LoadFacts) -> WeightLayout {
-        let ours_compute = facts.own_products && facts.has_cpu_layers;
+        let our_kernels_compute = facts.own_products && facts.has_cpu_layers;
         let is_rearranged = self.repack.unwrap_or(match self.kernels {
-            KernelChoice::Auto => !ours_compute || facts.has_amx,
-            KernelChoice::Weft => !ours_compute,
+            KernelChoice::Auto => !our_kernels_compute || facts.has_amx,
+            KernelChoice::Weft => !our_kernels_compute,
             KernelChoice::LlamaCpp => true,
         });
         match (is_rearranged, facts.has_amx) {
@@ -58,12 +58,12 @@ impl ModelConfig {
         }
     }
 
-    /// Whether the weights could lie otherwise than the rule of [`ModelConfig::weights`] says, and nobody says that they must not:
-    /// which is faster, only a timing tells.
+    /// Returns whether the configuration allows another layout than the rule of [`ModelConfig::weights`]; only a measurement
+    /// shows which one is faster.
     #[must_use]
     pub fn is_layout_open(&self, facts: &LoadFacts) -> bool {
-        let computes_with_ours = facts.own_products && facts.has_cpu_layers && self.kernels != KernelChoice::LlamaCpp;
-        self.repack.is_none() && computes_with_ours && facts.can_be_rearranged
+        let our_kernels_compute = facts.own_products && facts.has_cpu_layers && self.kernels != KernelChoice::LlamaCpp;
+        self.repack.is_none() && our_kernels_compute && facts.can_be_rearranged
     }
 }
 
@@ -71,7 +71,7 @@ impl ModelConfig {
 mod tests {
     use super::*;
 
-    /// A CPU for which our products were written.
+    /// A CPU that our products support.
     const FACTS: LoadFacts = LoadFacts { own_products: true, has_amx: false, has_cpu_layers: true, can_be_rearranged: true };
     const AMX: LoadFacts = LoadFacts { has_amx: true, ..FACTS };
 
@@ -80,13 +80,13 @@ mod tests {
     }
 
     #[test]
-    fn what_ours_compute_stays_as_it_is_in_the_file() {
+    fn weights_of_our_products_keep_their_on_disk_layout() {
         assert_eq!(weights(KernelChoice::Auto, None, FACTS), WeightLayout::AsInFile);
         assert_eq!(weights(KernelChoice::Weft, None, FACTS), WeightLayout::AsInFile);
     }
 
     #[test]
-    fn what_llama_cpp_computes_is_rearranged_as_it_likes() {
+    fn weights_of_llama_cpps_products_are_rearranged() {
         assert_eq!(weights(KernelChoice::LlamaCpp, None, FACTS), WeightLayout::Repacked);
         assert_eq!(weights(KernelChoice::LlamaCpp, None, AMX), WeightLayout::Amx);
         for kernels in [KernelChoice::Auto, KernelChoice::Weft] {
@@ -97,13 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn amx_stays_llama_cpps_unless_ours_are_asked_for() {
+    fn amx_uses_llama_cpps_layout_unless_our_kernels_are_requested() {
         assert_eq!(weights(KernelChoice::Auto, None, AMX), WeightLayout::Amx);
         assert_eq!(weights(KernelChoice::Weft, None, AMX), WeightLayout::AsInFile);
     }
 
     #[test]
-    fn the_layout_is_open_where_both_are_possible_and_nobody_has_chosen() {
+    fn the_layout_is_open_if_both_are_possible_and_none_is_configured() {
         let is_open = |kernels, repack, facts: LoadFacts| {
             ModelConfig { kernels, repack, ..ModelConfig::at("model.gguf".into()) }.is_layout_open(&facts)
         };
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_wins_over_the_rule() {
+    fn an_explicit_layout_overrides_the_rule() {
         for kernels in [KernelChoice::Auto, KernelChoice::Weft, KernelChoice::LlamaCpp] {
             for own_products in [false, true] {
                 assert_eq!(weights(kernels, Some(true), LoadFacts { own_products, ..FACTS }), WeightLayout::Repacked);

@@ -224,7 +224,7 @@ fn group(accepted: Vec<ValidatedRequest>) -> Vec<PromptGroup> {
         first += one.request.n;
         let has_equal_beginning = |PromptGroup(same_beginning): &&mut PromptGroup| {
             let (_, other) = &same_beginning[0];
-            other.adapter_schedule == one.adapter_schedule && other.request.begins_as(&one.request)
+            other.adapter_schedule == one.adapter_schedule && other.request.can_share_prompt_with(&one.request)
         };
         match prompt_groups.iter_mut().find(has_equal_beginning) {
             Some(PromptGroup(same_beginning)) => same_beginning.push((at, one)),

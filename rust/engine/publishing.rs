@@ -13,9 +13,9 @@ use crate::engine::stats::{HostCacheStats, RunningStats, SlotStats, Stats};
 use crate::error::Result;
 
 /// Resumes the streams whose readers have caught up, and fails those without progress for
-/// [`Limits::reader_patience`](crate::config::Limits::reader_patience).
+/// [`Limits::slow_consumer_timeout`](crate::config::Limits::slow_consumer_timeout).
 pub(super) fn pause_slow_consumers<R: Runner>(core: &mut Core<R>) {
-    let (queue, patience) = (&core.queue, core.limits.reader_patience);
+    let (queue, patience) = (&core.queue, core.limits.slow_consumer_timeout);
     let backlog_of = |stream_id| queue.groups_of(stream_id).first().map(|&request_id| queue.group(request_id).sender.backlog());
     for (stream_id, error) in core.output.slow_consumers.review(Instant::now(), patience, backlog_of) {
         fail_stream(core, stream_id, error);

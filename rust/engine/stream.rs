@@ -589,12 +589,12 @@ impl Backlog {
         self.n_events <= self.max_events / 2 && self.n_bytes <= MAX_BYTES_BEHIND / 2
     }
 
-    /// Returns [`Error::SlowReader`] for a stream that is ended as too slow.
+    /// Returns [`Error::SlowConsumer`] for a stream that is ended as too slow.
     pub(crate) fn error(&self) -> Error {
         if self.n_bytes > MAX_BYTES_BEHIND / 2 {
-            return Error::SlowReader { n_behind: self.n_bytes, limit: MAX_BYTES_BEHIND, unit: BacklogUnit::Bytes };
+            return Error::SlowConsumer { n_behind: self.n_bytes, limit: MAX_BYTES_BEHIND, unit: BacklogUnit::Bytes };
         }
-        Error::SlowReader { n_behind: self.n_events, limit: self.max_events, unit: BacklogUnit::Events }
+        Error::SlowConsumer { n_behind: self.n_events, limit: self.max_events, unit: BacklogUnit::Events }
     }
 }
 

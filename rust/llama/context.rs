@@ -124,7 +124,7 @@ impl Context {
         assert_eq!(n_ctx_of_one, limits.n_ctx, "one sequence may use the whole pool, so the pool is unified");
         // SAFETY: the memory lives as long as the context, and is still as llama.cpp initialized it: zeros.
         unsafe { pages::release_zero_pages(context.memory()) };
-        let may_reduce = config.fewer_threads_in_a_crowd && n_threads.min(n_threads_batch) > 1;
+        let may_reduce = config.fewer_threads_under_contention && n_threads.min(n_threads_batch) > 1;
         context.contention_tuner = may_reduce.then(ContentionTuner::default);
         context.use_threads(n_threads_batch, 1);
         context.use_threads(n_threads, 0);

@@ -89,7 +89,7 @@ pub fn has_repeatable_embeddings(model: &Model, config: &EngineConfig, engine_us
 /// Returns which of our kernels compute embeddings: those for text generation with a 16-bit cache.
 fn own_kernels(model: &Model, config: &EngineConfig) -> EnabledKernels {
     let config = EngineConfig { type_k: KvType::F16, type_v: KvType::F16, ..config.clone() };
-    config.used_for(&model.facts(config.type_k, config.type_v), &machine(model, &config))
+    config.enabled_kernels(&model.facts(config.type_k, config.type_v), &machine(model, &config))
 }
 
 /// Returns whether shared prefixes of texts are computed once: if the embedding depends on the last token's row alone.

@@ -99,7 +99,7 @@ impl PrefixFiles {
         let reach = model.reach(&config.rope);
         let n_tokens = config.n_ctx.filter(|&n| n > 0).map_or(reach, |n| n.min(reach));
         // Without rotations, overrides have no effect.
-        let positions = if model.has_rotations() { config.rope.in_words() } else { String::new() };
+        let positions = if model.has_rotations() { config.rope.describe() } else { String::new() };
         Self { model, type_k: config.type_k, type_v: config.type_v, positions, n_tokens }
     }
 

@@ -38,7 +38,7 @@ impl Model {
         }
         // SAFETY: the model is alive.
         let trained_scale = unsafe { sys::llama_model_rope_freq_scale_train(self.as_ptr()) };
-        rope.reach(self.n_ctx_train(), trained_scale)
+        rope.max_context(self.n_ctx_train(), trained_scale)
     }
 
     /// Returns whether positions are rotations. Otherwise they are looked up in a table, beyond whose end llama.cpp ends the
@@ -53,7 +53,7 @@ impl Model {
         if rope.is_as_in_file() {
             return;
         }
-        let words = rope.in_words();
+        let words = rope.describe();
         if self.has_rotations() {
             let (reach, n_ctx_train) = (self.reach(rope), self.n_ctx_train());
             tracing::info!("positions: {words}; texts of up to {reach} tokens, trained on {n_ctx_train}");

@@ -56,7 +56,7 @@ impl ResolvedConfig {
             n_threads: Some(choice.n_threads),
             n_threads_batch: Some(choice.n_threads_batch),
             // An explicit number of threads is not reduced.
-            fewer_threads_in_a_crowd: config.n_threads.or(config.n_threads_batch).is_none() && !memory::is_offloaded(model),
+            fewer_threads_under_contention: config.n_threads.or(config.n_threads_batch).is_none() && !memory::is_offloaded(model),
             ..config.clone()
         };
         let (model, limits) = (Arc::clone(model), *limits);

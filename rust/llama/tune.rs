@@ -109,7 +109,7 @@ pub fn measure(
     let candidates = candidates(threads::n_cores(), threads::n_allowed());
     let n_cores = candidates[0];
     let (facts, machine) = (model.facts(config.type_k, config.type_v), start::machine(model, config));
-    let config = &EngineConfig { used: config.used_for(&facts, &machine), ..config.clone() };
+    let config = &EngineConfig { used: config.enabled_kernels(&facts, &machine), ..config.clone() };
     let attentions: &[Option<bool>] = if config.has_own_attention(&facts, &machine) {
         &[None]
     } else if config.type_v.is_quantized() {
@@ -233,7 +233,7 @@ impl Bench {
             max_queue: 1,
             max_token_gap: config.max_token_gap,
             checkpoints: Checkpoints::NONE,
-            reader_patience: SLOW_CONSUMER_TIMEOUT,
+            slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
         };
         let config = EngineConfig {
             // Ours replaces llama.cpp's fused kernel.

@@ -1,4 +1,4 @@
-//! Adapters that are loaded beside a model.
+//! LoRA adapters of a model.
 
 use pyo3::prelude::*;
 
@@ -6,7 +6,7 @@ use super::convert;
 use crate::llama::Model;
 use crate::request::{AdapterScale, Token};
 
-/// One of the adapters of an engine, as of now.
+/// State of one adapter of an engine.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Adapter")]
 pub(super) struct PyAdapter {
     id: u32,
@@ -19,7 +19,7 @@ pub(super) struct PyAdapter {
 }
 
 impl PyAdapter {
-    /// The adapters of `model`, where requests that name none get those of `set`.
+    /// Lists the adapters of `model`, with the default scales `set`.
     pub(super) fn list(model: &Model, set: &[AdapterScale]) -> Vec<Self> {
         let adapter = |(id, adapter): (u32, &crate::llama::Adapter)| Self {
             id,
@@ -41,7 +41,7 @@ impl PyAdapter {
     }
 }
 
-/// Reads a set of adapters, each with its scale.
+/// Parses an adapter set, as pairs of index and scale.
 ///
 /// # Errors
 /// `InvalidRequest` for anything but pairs and `None`.

@@ -1,4 +1,4 @@
-//! What `await` sees: ready at once where an event is there, else a future of the running loop.
+//! The awaitable behind `await`: finished if an event is ready, else it yields a future of the running loop.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,97 +15,99 @@ use super::stream::{PyStream, Stream};
 use super::wake::{Awaitable, Watch};
 use crate::engine::Ready;
 
-/// Most bytes of one batch's events, as [`Event::n_bytes`](crate::request::Event::n_bytes) counts them: a bound on how long the loop
-/// is held, about a millisecond. Those are some two thousand tokens, far more than one step yields, or five with a thousand
-/// log-probabilities each.
+/// Maximum size in bytes of one batch of events, as [`Event::n_bytes`](crate::request::Event::n_bytes) counts. It limits how
+/// long the event loop is blocked to about a millisecond. It holds some two thousand tokens, far more than one step yields, or
+/// five with a thousand logprobs each.
 const MAX_BATCH_BYTES: usize = 256 << 10;
 
-/// What is waited for.
+/// Result that an `await` of a stream waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum WaitTarget {
-    /// One event; after the last, `StopAsyncIteration`.
+    /// One event; `StopAsyncIteration` after the last.
     Event,
-    /// A list of all that is ready; after the last, an empty one. With `is_compact`, log-probabilities are one object each.
+    /// A list of all ready events; an empty one after the last. With `is_compact`, logprobs are one object each.
     Batch { is_compact: bool },
-    /// That there is an event, or the end; it stays in the stream.
-    Sign,
-    /// Nothing: ready at once.
+    /// Readiness of an event, or of the end; the event stays in the stream.
+    Readiness,
+    /// No result: ready immediately.
     Nothing,
 }
 
-/// One `await` of a stream, of a fork, or of vectors. It has the four methods of a coroutine, so that `asyncio.create_task` takes it too.
+/// One `await` of a stream, of a fork, or of embeddings. It has a coroutine's four methods, so that `asyncio.create_task`
+/// accepts it.
 ///
-/// An event is taken in the very step that hands it to the task, so a task that is cancelled while it waits, or after it was
-/// woken, leaves the event in the stream. Several tasks may wait for one stream, on several loops: each event goes to one of them.
+/// An event leaves the stream in the very step that passes it to the task: a task that is cancelled while it waits, or after
+/// its wake-up, leaves the event in the stream. Several tasks may await one stream, on several loops; each event goes to one of
+/// them.
 #[pyclass(frozen, module = "weft._native", name = "_Next")]
 pub(super) struct PyNext {
-    of: AwaitSource,
-    waits: Mutex<Option<Wait>>,
+    source: AwaitSource,
+    wait: Mutex<Option<Wait>>,
 }
 
-/// Whose answer is awaited.
+/// Source of the awaited result.
 enum AwaitSource {
     Stream(Py<PyStream>, WaitTarget),
-    /// Held by nobody else: when Python drops this object, they are not computed.
-    Vectors(Arc<EmbeddingFuture>),
+    /// The only reference: if Python drops this object, the embeddings are not computed.
+    Embedding(Arc<EmbeddingFuture>),
     Fork(Arc<AwaitedFork>),
 }
 
-/// The future that the task was told to wait for, and who sets it.
+/// The future that the task waits for, and the watch that resolves it.
 struct Wait {
     watch: Py<Watch>,
     future: Py<PyAny>,
 }
 
 impl PyNext {
-    pub(super) fn new(stream: Py<PyStream>, want: WaitTarget) -> Self {
-        Self { of: AwaitSource::Stream(stream, want), waits: Mutex::new(None) }
+    pub(super) fn new(stream: Py<PyStream>, target: WaitTarget) -> Self {
+        Self { source: AwaitSource::Stream(stream, target), wait: Mutex::new(None) }
     }
 
-    pub(super) fn of_vectors(pending: EmbeddingFuture) -> Self {
-        Self { of: AwaitSource::Vectors(Arc::new(pending)), waits: Mutex::new(None) }
+    pub(super) fn for_embedding(pending: EmbeddingFuture) -> Self {
+        Self { source: AwaitSource::Embedding(Arc::new(pending)), wait: Mutex::new(None) }
     }
 
-    pub(super) fn of_fork(pending: AwaitedFork) -> Self {
-        Self { of: AwaitSource::Fork(Arc::new(pending)), waits: Mutex::new(None) }
+    pub(super) fn for_fork(pending: AwaitedFork) -> Self {
+        Self { source: AwaitSource::Fork(Arc::new(pending)), wait: Mutex::new(None) }
     }
 
-    fn waits(&self) -> MutexGuard<'_, Option<Wait>> {
-        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    fn wait(&self) -> MutexGuard<'_, Option<Wait>> {
+        self.wait.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits no longer.
-    fn forget(&self, py: Python<'_>) {
-        let wait = self.waits().take();
+    /// Stops waiting.
+    fn stop_waiting(&self, py: Python<'_>) {
+        let wait = self.wait().take();
         if let Some(Wait { watch, future }) = wait {
             watch.get().forget(future.bind(py));
         }
     }
 
     fn awaited(&self) -> PyResult<Arc<dyn Awaitable>> {
-        Ok(match &self.of {
+        Ok(match &self.source {
             AwaitSource::Stream(stream, _) => Arc::<Stream>::clone(stream.get().stream()?),
-            AwaitSource::Vectors(pending) => Arc::<EmbeddingFuture>::clone(pending),
+            AwaitSource::Embedding(pending) => Arc::<EmbeddingFuture>::clone(pending),
             AwaitSource::Fork(pending) => Arc::<AwaitedFork>::clone(pending),
         })
     }
 
-    /// What there is now: the answer to the `await`, or `None` where nothing is ready.
-    fn look(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let (stream, want) = match &self.of {
-            AwaitSource::Stream(stream, want) => (stream.get().stream()?, want),
-            AwaitSource::Vectors(pending) => return pending.take(py),
+    /// Returns the result of the `await` if it is ready.
+    fn poll(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let (stream, target) = match &self.source {
+            AwaitSource::Stream(stream, target) => (stream.get().stream()?, target),
+            AwaitSource::Embedding(pending) => return pending.take(py),
             AwaitSource::Fork(pending) => return pending.take(py),
         };
-        match want {
+        match target {
             WaitTarget::Nothing => Ok(Some(py.None())),
-            WaitTarget::Sign => Ok(stream.is_ready().then(|| py.None())),
+            WaitTarget::Readiness => Ok(stream.is_ready().then(|| py.None())),
             WaitTarget::Event => match stream.take(0)? {
                 Ready::Pending => Ok(None),
                 Ready::Ended => Err(PyStopAsyncIteration::new_err(())),
                 Ready::Events(events) => {
-                    let telling = LogprobFormat { lexicon: &stream.lexicon, is_compact: false };
-                    let event = events.into_iter().next().map(|event| events::to_python(py, event, telling));
+                    let format = LogprobFormat { token_strings: &stream.token_strings, is_compact: false };
+                    let event = events.into_iter().next().map(|event| events::to_python(py, event, format));
                     event.transpose().map(|event| event.map(Bound::unbind))
                 }
             },
@@ -113,8 +115,8 @@ impl PyNext {
                 Ready::Pending => Ok(None),
                 Ready::Ended => Ok(Some(PyList::empty(py).into_any().unbind())),
                 Ready::Events(events) => {
-                    let telling = LogprobFormat { lexicon: &stream.lexicon, is_compact };
-                    let events = events.into_iter().map(|event| events::to_python(py, event, telling));
+                    let format = LogprobFormat { token_strings: &stream.token_strings, is_compact };
+                    let events = events.into_iter().map(|event| events::to_python(py, event, format));
                     let events = events.collect::<PyResult<Vec<_>>>()?;
                     Ok(Some(PyList::new(py, events)?.into_any().unbind()))
                 }
@@ -135,16 +137,16 @@ impl PyNext {
 
     /// Returns the future to wait for, or raises `StopIteration` with the answer.
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.forget(py);
+        self.stop_waiting(py);
         loop {
-            if let Some(answer) = self.look(py)? {
+            if let Some(answer) = self.poll(py)? {
                 return Err(PyStopIteration::new_err((answer,)));
             }
             let watch = Watch::current(py)?;
             if let Some(future) = watch.get().wait(py, &self.awaited()?)? {
-                // asyncio's sign that the future is being waited for, as its own `Future.__await__` sets it.
+                // asyncio requires this flag on a future that a task yields; `Future.__await__` sets it too.
                 future.setattr(intern!(py, "_asyncio_future_blocking"), true)?;
-                *self.waits() = Some(Wait { watch, future: future.clone().unbind() });
+                *self.wait() = Some(Wait { watch, future: future.clone().unbind() });
                 return Ok(future);
             }
         }
@@ -154,7 +156,7 @@ impl PyNext {
         self.__next__(py)
     }
 
-    /// Ends the wait with this exception: how a task is cancelled.
+    /// Ends the wait with this exception; asyncio cancels a task with it.
     #[pyo3(signature = (exception, value = None, _traceback = None))]
     fn throw(
         &self,
@@ -163,22 +165,22 @@ impl PyNext {
         value: Option<Bound<'_, PyAny>>,
         _traceback: Option<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.forget(py);
-        // Callers from before 3.12 may give a class and its instance.
+        self.stop_waiting(py);
+        // Callers may pass a class and its instance; Python 3.12 deprecates that form.
         Err(PyErr::from_value(value.unwrap_or(exception)))
     }
 
     fn close(&self, py: Python<'_>) {
-        self.forget(py);
+        self.stop_waiting(py);
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        if let AwaitSource::Stream(stream, _) = &self.of {
+        if let AwaitSource::Stream(stream, _) = &self.source {
             visit.call(stream)?;
         }
-        // The collector stops the world or holds the GIL, and the lock is never held across Python: this cannot fail.
-        if let Ok(waits) = self.waits.try_lock()
-            && let Some(Wait { watch, future }) = &*waits
+        // Cannot fail: the collector stops the world or holds the GIL, and the lock is never held across calls into Python.
+        if let Ok(wait) = self.wait.try_lock()
+            && let Some(Wait { watch, future }) = &*wait
         {
             visit.call(watch)?;
             visit.call(future)?;
@@ -187,7 +189,7 @@ impl PyNext {
     }
 
     fn __clear__(&self) {
-        let wait = self.waits().take();
+        let wait = self.wait().take();
         drop(wait);
     }
 }

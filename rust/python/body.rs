@@ -1,5 +1,5 @@
-//! Large bodies of requests, read without the interpreter: a list of a million token ids is one object here and a million there,
-//! and nothing else in Python runs while those are made.
+//! Parsing of large request bodies without the GIL: a list of a million token ids becomes one Python object instead of a
+//! million, which would block all other Python code while they are created.
 
 use std::collections::BTreeMap;
 
@@ -13,53 +13,53 @@ use super::background::detached;
 use super::compact::{PyBiases, PyTokenIds};
 use crate::request::Token;
 
-/// Levels of lists and objects in each other. Where Python reads them, its own limit is about there.
+/// Maximum depth of nested lists and objects. Python's own limit for smaller bodies is about the same.
 const MAX_DEPTH: usize = 900;
 
-/// A list or object of fewer bytes stays what it is.
+/// Lists and objects below this size, in bytes, stay in the JSON.
 const MIN_COMPACT_BYTES: usize = 4 << 10;
 
-/// Most values of a body that become an object in Python each: a few milliseconds of its time.
+/// Maximum number of values of a body that become Python objects: a few milliseconds.
 const MAX_VALUES: usize = 1 << 16;
 
-/// A string of more bytes is not left in what Python reads, which would look at each of them.
+/// Maximum size of a string, in bytes, that stays in the JSON for Python, which would scan every byte.
 const MAX_STRING_BYTES: usize = 64 << 10;
 
-/// What is read in the place of such a string.
-const STAND_IN: &str = "\u{2026}";
+/// Placeholder of such a string.
+const PLACEHOLDER: &str = "\u{2026}";
 
-/// What Python gets: what is left of a body, the lists that were in it, and the strings, each with the way to its place.
+/// Result in Python: the remaining JSON, the extracted lists, and the extracted strings with their paths.
 type Read<'py> = (Bound<'py, PyBytes>, Bound<'py, PyDict>, Vec<(Bound<'py, PyTuple>, String)>);
 
-/// What is left of a body, as JSON, and what is taken out of it.
+/// The remaining JSON of a body, and the values extracted from it.
 struct Parts<'a> {
     rest: String,
     lists: Vec<(&'a str, Compact)>,
     strings: Vec<(Vec<Step>, String)>,
 }
 
-/// A field that is one object in Python, or one for each prompt.
+/// A field's value that becomes one Python object, or one per prompt.
 enum Compact {
     Tokens(Vec<Token>),
     Prompts(Vec<Vec<Token>>),
     Biases(Vec<(Token, f32)>),
 }
 
-/// A step into a value: the name of a field, or the place in a list.
+/// A step of a path into a value: the name of a field, or the index in a list.
 #[derive(Clone, Debug, PartialEq, IntoPyObject)]
 enum Step {
     Name(String),
     Index(usize),
 }
 
-/// Reads a large body, of which the `fields` matter; of these, `tokens` may be token ids, or lists of them, and `biases` biases of
-/// tokens.
+/// Parses a large body and keeps its `fields`; fields in `tokens` may be token ids or lists of them, fields in `biases` logit
+/// biases.
 ///
-/// Returns the body as JSON without what does not matter and what is returned beside it: such lists, by their field, and long
-/// strings, each with the way to where `…` stands for it.
+/// Returns the body as JSON with these fields only, without the values that are returned separately: such lists, by field, and
+/// long strings, each with the path at which `…` replaces it.
 ///
 /// # Errors
-/// `ValueError` says what is wrong with the body.
+/// `ValueError` if the body is invalid, with the reason.
 #[pyfunction]
 #[pyo3(signature = (body, *, fields, tokens, biases))]
 #[expect(clippy::needless_pass_by_value, reason = "what is read without the interpreter is the function's own")]
@@ -71,34 +71,34 @@ pub(super) fn read_body(
     biases: Vec<String>,
 ) -> PyResult<Read<'_>> {
     let parts = detached(py, || parts(&body, &fields, &tokens, &biases)).map_err(PyValueError::new_err)?;
-    let beside = PyDict::new(py);
+    let extracted = PyDict::new(py);
     for (name, value) in parts.lists {
         match value {
-            Compact::Tokens(tokens) => beside.set_item(name, PyTokenIds::from(tokens))?,
+            Compact::Tokens(tokens) => extracted.set_item(name, PyTokenIds::from(tokens))?,
             Compact::Prompts(prompts) => {
                 let prompts = prompts.into_iter().map(|tokens| Py::new(py, PyTokenIds::from(tokens)));
-                beside.set_item(name, PyList::new(py, prompts.collect::<PyResult<Vec<_>>>()?)?)?;
+                extracted.set_item(name, PyList::new(py, prompts.collect::<PyResult<Vec<_>>>()?)?)?;
             }
-            Compact::Biases(biases) => beside.set_item(name, PyBiases::from(biases))?,
+            Compact::Biases(biases) => extracted.set_item(name, PyBiases::from(biases))?,
         }
     }
-    let strings = parts.strings.into_iter().map(|(way, text)| Ok((PyTuple::new(py, way)?, text))).collect::<PyResult<_>>()?;
-    Ok((PyBytes::new(py, parts.rest.as_bytes()), beside, strings))
+    let strings = parts.strings.into_iter().map(|(path, text)| Ok((PyTuple::new(py, path)?, text))).collect::<PyResult<_>>()?;
+    Ok((PyBytes::new(py, parts.rest.as_bytes()), extracted, strings))
 }
 
 fn parts<'a>(body: &[u8], fields: &'a [String], tokens: &[String], biases: &[String]) -> Result<Parts<'a>, String> {
     let text = std::str::from_utf8(body).map_err(|error| {
-        let place = error.valid_up_to();
-        // In Python's words, which say it of smaller bodies.
-        let reason = match (error.error_len(), body[place]) {
+        let offset = error.valid_up_to();
+        // Python's wording, as for smaller bodies.
+        let reason = match (error.error_len(), body[offset]) {
             (None, _) => "unexpected end of data",
             (_, 0x80..=0xc1 | 0xf5..) => "invalid start byte",
             _ => "invalid continuation byte",
         };
         format!("the body is no UTF-8: {reason}")
     })?;
-    survey(text)?;
-    // As in Python, of two values by one name the last holds.
+    check(text)?;
+    // As in Python, the last of several values with one name wins.
     let values: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|error| {
         if error.is_data() { "the body must be a JSON object".into() } else { format!("the body is no JSON in UTF-8: {error}") }
     })?;
@@ -109,9 +109,9 @@ fn parts<'a>(body: &[u8], fields: &'a [String], tokens: &[String], biases: &[Str
         let found = if raw.len() < MIN_COMPACT_BYTES {
             None
         } else if tokens.contains(name) {
-            token_lists(raw)
+            parse_token_lists(raw)
         } else if biases.contains(name) {
-            pairs(raw).map(Compact::Biases)
+            parse_biases(raw).map(Compact::Biases)
         } else {
             None
         };
@@ -119,11 +119,11 @@ fn parts<'a>(body: &[u8], fields: &'a [String], tokens: &[String], biases: &[Str
             n_values += if let Compact::Prompts(prompts) = &found { prompts.len() } else { 1 };
             parts.lists.push((name.as_str(), found));
         } else {
-            n_values += survey(raw)?;
+            n_values += check(raw)?;
             let separator = if parts.rest.len() > 1 { "," } else { "" };
-            // The names are those of our own structs: none needs an escape.
+            // The names are fields of our own structs: none needs an escape.
             parts.rest.extend([separator, "\"", name, "\":"]);
-            parts.lift_strings(name, raw)?;
+            parts.append_without_long_strings(name, raw)?;
         }
         if n_values > MAX_VALUES {
             return Err(format!("the body has too many values besides its token ids and biases: at most {MAX_VALUES} are read"));
@@ -134,73 +134,73 @@ fn parts<'a>(body: &[u8], fields: &'a [String], tokens: &[String], biases: &[Str
 }
 
 impl Parts<'_> {
-    /// Leaves the value of a field, which is JSON, without its long strings.
-    fn lift_strings(&mut self, name: &str, raw: &str) -> Result<(), String> {
+    /// Appends the value of a field, which is JSON, without its long strings.
+    fn append_without_long_strings(&mut self, name: &str, raw: &str) -> Result<(), String> {
         let bytes = raw.as_bytes();
-        let mut way = vec![Place::Field(name)];
-        let (mut is_name, mut n_left, mut at) = (false, 0, 0);
+        let mut path = vec![PathSegment::Field(name)];
+        let (mut is_name, mut copied_until, mut at) = (false, 0, 0);
         while at < bytes.len() {
             match bytes[at] {
                 b'"' => {
-                    let end = end_of_string(bytes, at + 1)?;
+                    let end = find_string_end(bytes, at + 1)?;
                     let quoted = &raw[at..=end];
                     if is_name {
-                        way.pop();
-                        way.push(Place::Quoted(quoted));
+                        path.pop();
+                        path.push(PathSegment::Quoted(quoted));
                         is_name = false;
                     } else if quoted.len() > MAX_STRING_BYTES {
-                        self.rest.extend([&raw[n_left..at], "\"", STAND_IN, "\""]);
-                        n_left = end + 1;
-                        self.strings.push((way.iter().map(Place::step).collect::<Result<_, _>>()?, unquoted(quoted)?));
+                        self.rest.extend([&raw[copied_until..at], "\"", PLACEHOLDER, "\""]);
+                        copied_until = end + 1;
+                        self.strings.push((path.iter().map(PathSegment::step).collect::<Result<_, _>>()?, unquote(quoted)?));
                     }
                     at = end;
                 }
-                b'[' => way.push(Place::Index(0)),
+                b'[' => path.push(PathSegment::Index(0)),
                 b'{' => {
-                    way.push(Place::Quoted("\"\""));
+                    path.push(PathSegment::Quoted("\"\""));
                     is_name = true;
                 }
                 b']' | b'}' => {
-                    way.pop();
+                    path.pop();
                     is_name = false;
                 }
-                b',' => match way.last_mut() {
-                    Some(Place::Index(index)) => *index += 1,
+                b',' => match path.last_mut() {
+                    Some(PathSegment::Index(index)) => *index += 1,
                     _ => is_name = true,
                 },
                 _ => {}
             }
             at += 1;
         }
-        self.rest.push_str(&raw[n_left..]);
+        self.rest.push_str(&raw[copied_until..]);
         Ok(())
     }
 }
 
-/// Where a value stands in what holds it, as a text has it.
-enum Place<'a> {
+/// Position of a value within its container, borrowed from the text.
+enum PathSegment<'a> {
     Field(&'a str),
     /// A name with its quotes and escapes.
     Quoted(&'a str),
     Index(usize),
 }
 
-impl Place<'_> {
+impl PathSegment<'_> {
     fn step(&self) -> Result<Step, String> {
         match *self {
             Self::Field(name) => Ok(Step::Name(name.to_owned())),
-            Self::Quoted(name) => unquoted(name).map(Step::Name),
+            Self::Quoted(name) => unquote(name).map(Step::Name),
             Self::Index(index) => Ok(Step::Index(index)),
         }
     }
 }
 
-fn unquoted(text: &str) -> Result<String, String> {
+fn unquote(text: &str) -> Result<String, String> {
     serde_json::from_str(text).map_err(|error| format!("the body is no JSON in UTF-8: {error}"))
 }
 
-/// Token ids, or lists of them.
-fn token_lists(raw: &str) -> Option<Compact> {
+/// Parses token ids, or lists of them.
+fn parse_token_lists(raw: &str) -> Option<Compact> {
     if !raw.starts_with('[') {
         return None;
     }
@@ -210,35 +210,35 @@ fn token_lists(raw: &str) -> Option<Compact> {
     serde_json::from_str(raw).ok().map(Compact::Prompts)
 }
 
-/// Biases of tokens, as pairs or as an object; `false` bans.
-fn pairs(raw: &str) -> Option<Vec<(Token, f32)>> {
+/// Parses logit biases, as pairs or as an object; `false` bans a token.
+fn parse_biases(raw: &str) -> Option<Vec<(Token, f32)>> {
     if raw.starts_with('[') {
         let pairs: Vec<(Token, &RawValue)> = serde_json::from_str(raw).ok()?;
-        return pairs.into_iter().map(|(token, bias)| Some((token, bias_of(bias)?))).collect();
+        return pairs.into_iter().map(|(token, bias)| Some((token, parse_bias(bias)?))).collect();
     }
     let biases: BTreeMap<&str, &RawValue> = serde_json::from_str(raw).ok()?;
-    biases.into_iter().map(|(token, bias)| Some((token_of(token)?, bias_of(bias)?))).collect()
+    biases.into_iter().map(|(token, bias)| Some((parse_token(token)?, parse_bias(bias)?))).collect()
 }
 
-fn bias_of(raw: &RawValue) -> Option<f32> {
+fn parse_bias(raw: &RawValue) -> Option<f32> {
     if raw.get() == "false" { Some(f32::NEG_INFINITY) } else { serde_json::from_str(raw.get()).ok() }
 }
 
-/// A key that is a number; Rust reads a leading `+` too, which is the beginning of a text here.
-fn token_of(key: &str) -> Option<Token> {
+/// Parses a key that is a token id. Rust accepts a leading `+` too, but here the key is then a text.
+fn parse_token(key: &str) -> Option<Token> {
     if key.starts_with('+') { None } else { key.parse().ok() }
 }
 
-/// How many values a text of JSON has, at least if it is none.
+/// Checks a JSON text and returns the number of its values; a lower bound if the text is not valid JSON.
 ///
 /// # Errors
-/// Where it is nested too deep, or spells half a character.
-fn survey(text: &str) -> Result<usize, String> {
+/// Nesting that is too deep, and half a surrogate pair.
+fn check(text: &str) -> Result<usize, String> {
     let (mut depth, mut n_values, mut at) = (0_usize, 1, 0);
     let bytes = text.as_bytes();
     while at < bytes.len() {
         match bytes[at] {
-            b'"' => at = end_of_string(bytes, at + 1)?,
+            b'"' => at = find_string_end(bytes, at + 1)?,
             b',' => n_values += 1,
             b'[' | b'{' => {
                 n_values += 1;
@@ -255,15 +255,15 @@ fn survey(text: &str) -> Result<usize, String> {
     Ok(n_values)
 }
 
-/// The place of the quote that ends a string, or of the text's end.
-fn end_of_string(bytes: &[u8], mut at: usize) -> Result<usize, String> {
+/// Returns the index of the quote that ends a string, or of the end of the text.
+fn find_string_end(bytes: &[u8], mut at: usize) -> Result<usize, String> {
     while at < bytes.len() && bytes[at] != b'"' {
         if bytes[at] != b'\\' {
             at += 1;
             continue;
         }
-        match unit(bytes, at) {
-            Some(0xd800..0xdc00) if matches!(unit(bytes, at + 6), Some(0xdc00..0xe000)) => at += 12,
+        match code_unit(bytes, at) {
+            Some(0xd800..0xdc00) if matches!(code_unit(bytes, at + 6), Some(0xdc00..0xe000)) => at += 12,
             Some(unit @ 0xd800..0xe000) => {
                 return Err(format!(
                     "the body is no JSON in UTF-8: the escape \\u{unit:04x} at byte {at} is half of a surrogate pair, which stands for \
@@ -276,8 +276,8 @@ fn end_of_string(bytes: &[u8], mut at: usize) -> Result<usize, String> {
     Ok(at)
 }
 
-/// The number of an escape by number that stands here.
-fn unit(bytes: &[u8], at: usize) -> Option<u16> {
+/// Returns the code unit of the `\u` escape at this index.
+fn code_unit(bytes: &[u8], at: usize) -> Option<u16> {
     let digits = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }

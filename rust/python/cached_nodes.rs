@@ -1,4 +1,4 @@
-//! What is in the cache, for Python.
+//! [`CachedNode`] for Python.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -7,7 +7,7 @@ use pyo3::types::PyString;
 use crate::engine::{CachedNode, Tier};
 use crate::request::{AdapterScale, Token};
 
-/// A part of the prefix tree: a stretch of tokens after those of its parent.
+/// A node of the prefix tree: the tokens after its parent's.
 #[pyclass(frozen, module = "weft._native", name = "CachedNode")]
 pub(super) struct PyCachedNode(pub(super) CachedNode);
 
@@ -18,7 +18,7 @@ impl PyCachedNode {
         self.0.parent
     }
 
-    /// Made anew each time: a cache may hold millions of tokens, and who asks for few of them does not need all as objects.
+    /// Converted on each call: a cache may hold millions of tokens, and a caller that needs few should not convert all of them.
     #[getter]
     fn tokens(&self) -> &[Token] {
         &self.0.tokens
@@ -29,7 +29,7 @@ impl PyCachedNode {
         self.0.tokens.len()
     }
 
-    /// Its first and its last `n` tokens; all of them and none, where they are no more than that.
+    /// Returns the first and the last `n` tokens; all tokens and none if there are at most 2 × `n`.
     fn excerpt(&self, n: usize) -> (&[Token], &[Token]) {
         excerpt(&self.0.tokens, n)
     }
@@ -39,7 +39,7 @@ impl PyCachedNode {
         self.0.start
     }
 
-    /// The adapters that they are computed with, each with its scale.
+    /// Returns the adapters that the tokens are computed with, each with its scale.
     #[getter]
     fn adapters(&self) -> Vec<AdapterScale> {
         self.0.adapters.clone()
@@ -92,7 +92,7 @@ impl PyCachedNode {
     }
 }
 
-/// The first and the last `n` of `tokens`; all of them and none, where they are no more than that.
+/// Returns the first and the last `n` of `tokens`; all tokens and none if there are at most 2 × `n`.
 pub(super) fn excerpt(tokens: &[Token], n: usize) -> (&[Token], &[Token]) {
     if tokens.len() <= n.saturating_mul(2) { (tokens, &[]) } else { (&tokens[..n], &tokens[tokens.len() - n..]) }
 }

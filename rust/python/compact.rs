@@ -1,4 +1,4 @@
-//! Long lists of numbers as one object each: what a large body holds, on its way to the engine.
+//! Long lists of numbers as one Python object each, passed from a large body to the engine.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -39,18 +39,18 @@ impl PyTokenIds {
         self.tokens.get(place).copied().ok_or_else(|| PyIndexError::new_err("there are fewer token ids"))
     }
 
-    /// Those at the places from `start` to before `end`.
+    /// Returns the tokens in `[start, end)`.
     fn part(&self, start: usize, end: usize) -> &[Token] {
         let end = end.min(self.tokens.len());
         &self.tokens[start.min(end)..end]
     }
 
-    /// The first that is none of a vocabulary of so many pieces.
+    /// Returns the first token that is not in a vocabulary of `n_vocab` tokens.
     fn outside(&self, py: Python<'_>, n_vocab: usize) -> Option<Token> {
         detached(py, || self.tokens.iter().copied().find(|token| !usize::try_from(*token).is_ok_and(|token| token < n_vocab)))
     }
 
-    /// A JSON list, written once.
+    /// Returns a JSON list; cached.
     fn json(&self, py: Python<'_>) -> &Py<PyBytes> {
         self.json.get_or_init(py, || {
             let text = detached(py, || list(&self.tokens, |text, token| write!(text, "{token}")));
@@ -63,7 +63,7 @@ impl PyTokenIds {
     }
 }
 
-/// Pairs of a token and what is added to its logit.
+/// Pairs of a token and the bias of its logit.
 #[pyclass(frozen, sequence, module = "weft._native", name = "Biases")]
 pub(super) struct PyBiases {
     pub(super) pairs: Vec<(Token, f32)>,
@@ -91,7 +91,7 @@ impl PyBiases {
         self.pairs.get(place).copied().ok_or_else(|| PyIndexError::new_err("there are fewer biases"))
     }
 
-    /// A JSON list of objects, as llama-server tells them; a ban is `false`. Written once.
+    /// Returns a JSON list of objects in llama-server's format, with `false` for a ban; cached.
     fn json(&self, py: Python<'_>) -> &Py<PyBytes> {
         let pair = |text: &mut String, (token, bias): &(Token, f32)| {
             if bias.is_finite() {

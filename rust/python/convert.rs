@@ -1,4 +1,4 @@
-//! Parameters in: Python values → the crate's plain data, each checked under the name that the caller gave it.
+//! Conversion of Python values to the crate's plain data; errors name the caller's parameter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,30 +20,30 @@ use crate::error::Error;
 use crate::llama::Model;
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Task, Token};
 
-/// A prompt as the caller gave it.
+/// A prompt as the caller passed it.
 pub(super) enum PromptInput {
-    /// To be tokenized.
+    /// Text to tokenize.
     Text(Text),
     /// Token ids.
     Tokens(Vec<Token>),
-    /// Token ids that the caller has too.
+    /// Token ids that are shared with the caller.
     Shared(Arc<Vec<Token>>),
-    /// Texts, token ids and media.
+    /// A sequence of text, token ids and media.
     Parts(Vec<media::Part>),
-    /// The same, tokenized before.
+    /// A tokenized sequence of text, token ids and media.
     Mixed(Py<PyMixedPrompt>),
 }
 
 impl PromptInput {
-    /// Whether the spelling of a control token in it is read as that token.
+    /// Returns whether control tokens in its text are parsed.
     pub(super) fn parses_special(&self) -> bool {
         matches!(self, Self::Text(_) | Self::Parts(_))
     }
 
-    /// The prompt, tokenized where it is not yet.
+    /// Returns the prompt, tokenized if necessary.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for a medium of another model; what [`Model::tokenize`] answers.
+    /// [`Error::InvalidRequest`] for a medium of another model; errors of [`Model::tokenize`].
     pub(super) fn read(self, model: &Model) -> Result<Prompt, Error> {
         Ok(match self {
             Self::Tokens(tokens) => Prompt::from_tokens(tokens),
@@ -56,20 +56,20 @@ impl PromptInput {
     }
 }
 
-/// A request whose prompt is still to be filled in.
+/// A request without its prompt.
 pub(super) struct RequestInput {
     suffix: Option<PromptInput>,
     request: Request,
-    held_to: Option<OutputConstraint>,
-    steering: OutputRules,
+    constraint_input: Option<OutputConstraint>,
+    output_rules: OutputRules,
 }
 
 impl RequestInput {
-    /// The request for what follows `prompt`. A suffix that is a text goes on where the prompt ends; `parses_special` says whether
-    /// the spelling of a control token in it is read as that token. `constraints` keeps what was read for others of its branches.
+    /// Builds the request for the continuation of `prompt`. A suffix text continues the prompt's text; `parses_special` parses
+    /// control tokens in it. `constraints` caches constraints that other branches share.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for a constraint that is none.
+    /// [`Error::InvalidRequest`] for an invalid constraint.
     pub(super) fn complete(
         self,
         prompt: Prompt,
@@ -77,56 +77,55 @@ impl RequestInput {
         model: &Model,
         constraints: &mut Constraints,
     ) -> Result<Request, Error> {
-        let Self { suffix, request, held_to, steering } = self;
+        let Self { suffix, request, constraint_input, output_rules } = self;
         let suffix = match suffix {
             Some(PromptInput::Text(text)) => model.tokenize_on(text.as_bytes(), parses_special)?,
             Some(given) => given.read(model)?.into_tokens(),
             None => Vec::new(),
         };
-        let constraint = held_to.map(|held_to| constraints.read(held_to, model)).transpose()?;
-        let context_shift = request.context_shift.map(|shift| keeping_the_opening(shift, model));
-        steering.apply(Request { prompt, suffix, constraint, context_shift, ..request }, model)
+        let constraint = constraint_input.map(|constraint_input| constraints.read(constraint_input, model)).transpose()?;
+        let context_shift = request.context_shift.map(|shift| with_bos_kept(shift, model));
+        output_rules.apply(Request { prompt, suffix, constraint, context_shift, ..request }, model)
     }
 }
 
-/// What branches of one request are held to, each read once.
+/// Compiled constraints of the branches of one request, each compiled once.
 #[derive(Default)]
 pub(super) struct Constraints(Vec<(OutputConstraint, Result<SharedConstraint, Error>)>);
 
 impl Constraints {
     /// # Errors
-    /// [`Error::InvalidRequest`] for what is no constraint.
-    fn read(&mut self, held_to: OutputConstraint, model: &Model) -> Result<SharedConstraint, Error> {
-        if let Some((_, known)) = self.0.iter().find(|(known, _)| known.text() == held_to.text()) {
-            return known.clone();
+    /// [`Error::InvalidRequest`] for an invalid constraint.
+    fn read(&mut self, constraint_input: OutputConstraint, model: &Model) -> Result<SharedConstraint, Error> {
+        if let Some((_, cached)) = self.0.iter().find(|(cached, _)| cached.text() == constraint_input.text()) {
+            return cached.clone();
         }
-        let read = match &held_to {
+        let read = match &constraint_input {
             OutputConstraint::Grammar(text) => model.grammar(text),
             OutputConstraint::JsonSchema(text) => model.json_schema(text),
         };
-        self.0.push((held_to, read.clone()));
+        self.0.push((constraint_input, read.clone()));
         read
     }
 }
 
-/// The same shift, which keeps the token that begins every text besides, as llama-server does: the vocabulary knows whether there is
-/// one.
-fn keeping_the_opening(shift: ContextShift, model: &Model) -> ContextShift {
+/// Adds the BOS token to `n_keep` if the model has one, as llama-server does.
+fn with_bos_kept(shift: ContextShift, model: &Model) -> ContextShift {
     let opening = model.tokenize(b"", true, true).unwrap_or_default();
-    let opens = model.bos_token().is_some_and(|bos| opening.first() == Some(&bos));
-    ContextShift { n_keep: shift.n_keep.map(|n| n.saturating_add(opens.into())), ..shift }
+    let adds_bos = model.bos_token().is_some_and(|bos| opening.first() == Some(&bos));
+    ContextShift { n_keep: shift.n_keep.map(|n| n.saturating_add(adds_bos.into())), ..shift }
 }
 
-/// What the completions of a request must be, as the caller gave it.
+/// Output constraint as the caller passed it.
 pub(super) enum OutputConstraint {
-    /// In GBNF.
+    /// A GBNF grammar.
     Grammar(PyBackedStr),
-    /// As JSON.
+    /// A JSON schema.
     JsonSchema(PyBackedStr),
 }
 
 impl OutputConstraint {
-    /// Whether it is a grammar, and its text.
+    /// Returns whether it is a grammar, and its text.
     fn text(&self) -> (bool, &str) {
         match self {
             Self::Grammar(text) => (true, text),
@@ -142,7 +141,7 @@ fn attribute<'py>(object: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> Py
     })
 }
 
-/// Reads the prompt of a `weft.Request`.
+/// Converts the prompt of a `weft.Request`.
 ///
 /// # Errors
 /// As [`request`].
@@ -150,15 +149,15 @@ pub(super) fn prompt_of(object: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
     prompt(&attribute(object, intern!(object.py(), "prompt"))?)
 }
 
-/// Reads a `weft.Request`, all but its prompt.
+/// Converts a `weft.Request` without its prompt.
 ///
 /// # Errors
-/// `InvalidRequest` names the first field that has the wrong type or does not fit the type here (ranges are for
-/// [`Request::validate`]); `TypeError` for what is no `weft.Request`.
+/// `InvalidRequest` for the first field with the wrong type or beyond the range of its Rust type (valid ranges are checked by
+/// [`Request::validate`]); `TypeError` for anything but a `weft.Request`.
 pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput> {
     let py = object.py();
     let get = |name: &Bound<'py, PyString>| attribute(object, name);
-    // One line per field: its name, and what it must be.
+    // One line per field: its name, and the description of valid values.
     macro_rules! field {
         ($name:literal, $what:literal) => {
             field($name, $what, &get(intern!(py, $name))?)?
@@ -242,8 +241,8 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         task: Task::Complete,
     };
     let grammar: Option<PyBackedStr> = field!("grammar", "a string");
-    // As in llama-server, a grammar without a text is none.
-    let held_to = match (grammar.filter(|grammar| !grammar.is_empty()), field!("json_schema", "a string")) {
+    // As in llama-server, an empty grammar is no grammar.
+    let constraint_input = match (grammar.filter(|grammar| !grammar.is_empty()), field!("json_schema", "a string")) {
         (grammar, None) => grammar.map(OutputConstraint::Grammar),
         (None, schema) => schema.map(OutputConstraint::JsonSchema),
         (Some(_), Some(_)) => {
@@ -251,19 +250,19 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             return Err(InvalidRequest::new_err(("json_schema", message)));
         }
     };
-    let steering = output_rules::read(object, held_to.is_some())?;
+    let output_rules = output_rules::read(object, constraint_input.is_some())?;
     let suffix = text_or_tokens("suffix_prompt", &get(intern!(py, "suffix_prompt"))?)?;
-    Ok(RequestInput { suffix, request, held_to, steering })
+    Ok(RequestInput { suffix, request, constraint_input, output_rules })
 }
 
 pub(super) fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
     value.extract().map_err(|_| InvalidRequest::new_err((name, format!("{name} is {}; it must be {what}", shown(value)))))
 }
 
-/// Reads the names of samplers.
+/// Converts the names of samplers.
 ///
 /// # Errors
-/// `InvalidRequest` for anything but a sequence of their names.
+/// `InvalidRequest` for anything but a sequence of sampler names.
 fn samplers(value: &Bound<'_, PyAny>) -> PyResult<Vec<SamplerKind>> {
     let names: Vec<String> = field("samplers", "a sequence of names of samplers", value)?;
     let kind = |name: &String| {
@@ -275,7 +274,7 @@ fn samplers(value: &Bound<'_, PyAny>) -> PyResult<Vec<SamplerKind>> {
     names.iter().map(kind).collect()
 }
 
-/// Reads which version of Mirostat decides.
+/// Converts the version of Mirostat.
 ///
 /// # Errors
 /// `InvalidRequest` for anything but 0, 1 and 2.
@@ -289,13 +288,13 @@ fn mirostat(value: &Bound<'_, PyAny>) -> PyResult<Mirostat> {
 }
 
 /// # Errors
-/// `InvalidRequest` for a number of milliseconds that is no duration.
+/// `InvalidRequest` for a number that is not a valid duration.
 fn milliseconds(name: &'static str, ms: f64, limits: &str) -> PyResult<Duration> {
-    let refuse = |_| InvalidRequest::new_err((name, format!("{name} is {ms}; it must be {limits}")));
-    Duration::try_from_secs_f64(ms / 1000.0).map_err(refuse)
+    let reject = |_| InvalidRequest::new_err((name, format!("{name} is {ms}; it must be {limits}")));
+    Duration::try_from_secs_f64(ms / 1000.0).map_err(reject)
 }
 
-/// Reads the slot that a request wishes for.
+/// Converts the preferred slot of a request.
 ///
 /// # Errors
 /// `InvalidRequest` for anything but `None` and an integer from 0 to 2³² − 1.
@@ -303,7 +302,7 @@ pub(super) fn slot(value: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
     field("slot", "a slot's number, from 0", value)
 }
 
-/// Reads the number of a slot that is asked about.
+/// Converts the index of a slot.
 ///
 /// # Errors
 /// `InvalidRequest` for anything but an integer from 0 to 2³² − 1.
@@ -311,7 +310,7 @@ pub(super) fn slot_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
     field("slot", "a slot's number, from 0", value)
 }
 
-/// Reads the number of a branch.
+/// Converts the index of a branch.
 ///
 /// # Errors
 /// `InvalidRequest` for anything but an integer from 0 to 2³² − 1.
@@ -319,7 +318,7 @@ pub(super) fn branch_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
     field("index", "a branch's number, from 0", value)
 }
 
-/// Reads a prompt: a text, or token ids.
+/// Converts a prompt: text, or token ids.
 ///
 /// # Errors
 /// `InvalidRequest` for anything else.
@@ -339,10 +338,10 @@ pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
     tokens("prompt", value).map(PromptInput::Tokens)
 }
 
-/// Reads what follows a prompt: a text, or token ids.
+/// Converts text after a prompt: text, or token ids.
 ///
 /// # Errors
-/// `InvalidRequest` names the field where that is anything else but `None`.
+/// `InvalidRequest`, with the field's name, for anything else but `None`.
 pub(super) fn text_or_tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Option<PromptInput>> {
     if value.is_none() {
         return Ok(None);
@@ -353,7 +352,7 @@ pub(super) fn text_or_tokens(name: &'static str, value: &Bound<'_, PyAny>) -> Py
     tokens(name, value).map(|tokens| Some(PromptInput::Tokens(tokens)))
 }
 
-/// Reads what the penalties see in place of the prompt.
+/// Converts the tokens that the penalties count instead of the prompt.
 ///
 /// # Errors
 /// `InvalidRequest` for anything but token ids and `None`.
@@ -364,7 +363,7 @@ fn penalty_prompt(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<Token>>> {
     field("penalty_prompt", "a sequence of token ids below 2³¹", value)
 }
 
-/// Reads the biases of tokens.
+/// Converts logit biases.
 ///
 /// # Errors
 /// `InvalidRequest` for anything but pairs.
@@ -375,7 +374,7 @@ fn biases(value: &Bound<'_, PyAny>) -> PyResult<Vec<(Token, f32)>> {
     field("logit_bias", "a sequence of pairs of a token id and a number", value)
 }
 
-/// A text as Python has it, or bytes that need not be UTF-8; read in place.
+/// A Python string, or bytes that need not be UTF-8; borrowed, not copied.
 #[derive(FromPyObject)]
 pub(super) enum Text {
     Str(PyBackedStr),
@@ -391,10 +390,10 @@ impl Text {
     }
 }
 
-/// Reads a text under the name that the caller knows it by.
+/// Converts text; errors name the parameter `name`.
 ///
 /// # Errors
-/// `InvalidRequest` for what is neither string nor bytes, and for a string with a lone surrogate, which is no UTF-8.
+/// `InvalidRequest` for anything but strings and bytes, and for a string with a lone surrogate, which is not UTF-8.
 pub(super) fn text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Text> {
     value.extract().map_err(|_| {
         let wrong = if value.is_instance_of::<PyString>() { "has a lone surrogate" } else { "is no string" };
@@ -402,7 +401,7 @@ pub(super) fn text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Tex
     })
 }
 
-/// Reads token ids under the name that the caller knows them by.
+/// Converts token ids; errors name the parameter `name`.
 ///
 /// # Errors
 /// `InvalidRequest` for anything but a sequence of integers below 2³¹.
@@ -410,7 +409,7 @@ pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<V
     if let Ok(ids) = value.cast::<PyTokenIds>() {
         return Ok(ids.get().tokens.to_vec());
     }
-    // Bytes are a sequence of integers too, but no one means token ids by them.
+    // Bytes are a sequence of integers too, but are never meant as token ids.
     let is_bytes = value.is_instance_of::<PyBytes>() || value.is_instance_of::<PyByteArray>();
     match value.extract() {
         Ok(tokens) if !is_bytes => Ok(tokens),
@@ -422,7 +421,7 @@ pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<V
     }
 }
 
-/// A value as Python shows it, short enough for a message.
+/// Returns the `repr` of a value, shortened for a message.
 pub(super) fn shown(value: &Bound<'_, PyAny>) -> String {
     const N_CHARS: usize = 60;
     let shown = value.repr().map_or_else(|_| "an object without repr".into(), |text| text.to_string_lossy().into_owned());
@@ -432,35 +431,35 @@ pub(super) fn shown(value: &Bound<'_, PyAny>) -> String {
     }
 }
 
-/// A seed from the operating system.
+/// Returns a seed from the operating system.
 fn random_seed(py: Python<'_>) -> PyResult<u32> {
     let bytes = py.import(intern!(py, "os"))?.call_method1(intern!(py, "urandom"), (size_of::<u32>(),))?;
     Ok(u32::from_ne_bytes(bytes.extract()?))
 }
 
-/// A setting of the engine that is a count.
+/// Converts a setting of the engine that is a count.
 ///
 /// # Errors
 /// `InvalidConfig` for anything but an integer from 0 to 2³² − 1.
 pub(super) fn setting(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
-    let refuse =
+    let reject =
         |value| InvalidConfig::new_err((name, format!("{name} is {}; it must be an integer from 0 to 2³² − 1", shown(value))));
-    value.map(|value| value.extract().map_err(|_| refuse(value))).transpose()
+    value.map(|value| value.extract().map_err(|_| reject(value))).transpose()
 }
 
-/// What each of several GPUs holds.
+/// Parses the split over several GPUs.
 ///
 /// # Errors
 /// `InvalidConfig` for anything but a name of [`Split`].
 pub(super) fn split_mode(name: &str) -> PyResult<Split> {
-    let refuse = || InvalidConfig::new_err(("split_mode", format!("split_mode is {name:?}; it must be layer, row or none")));
-    Split::named(name).ok_or_else(refuse)
+    let reject = || InvalidConfig::new_err(("split_mode", format!("split_mode is {name:?}; it must be layer, row or none")));
+    Split::named(name).ok_or_else(reject)
 }
 
-/// The shares of GPUs.
+/// Checks the proportions of GPUs.
 ///
 /// # Errors
-/// `InvalidConfig` for a share that is below 0 or no number, and where all are 0.
+/// `InvalidConfig` for a proportion that is negative or not finite, and if all are 0.
 pub(super) fn tensor_split(shares: Vec<f32>) -> PyResult<Vec<f32>> {
     let is_share = |share: &f32| share.is_finite() && *share >= 0.0;
     if shares.iter().all(is_share) && (shares.is_empty() || shares.iter().any(|share| *share > 0.0)) {
@@ -470,33 +469,33 @@ pub(super) fn tensor_split(shares: Vec<f32>) -> PyResult<Vec<f32>> {
     Err(InvalidConfig::new_err(("tensor_split", message)))
 }
 
-/// How threads are bound.
+/// Parses the NUMA binding of threads.
 ///
 /// # Errors
 /// `InvalidConfig` for anything but a name of [`Numa`].
 pub(super) fn numa(name: &str) -> PyResult<Numa> {
-    let refuse = || InvalidConfig::new_err(("numa", format!("numa is {name:?}; it must be distribute, isolate or numactl")));
-    Numa::named(name).ok_or_else(refuse)
+    let reject = || InvalidConfig::new_err(("numa", format!("numa is {name:?}; it must be distribute, isolate or numactl")));
+    Numa::named(name).ok_or_else(reject)
 }
 
-/// Whose kernels compute.
+/// Parses the choice of kernels.
 ///
 /// # Errors
 /// `InvalidConfig` for anything but a name of [`KernelChoice`].
 pub(super) fn kernels(name: &str) -> PyResult<KernelChoice> {
-    let refuse = || InvalidConfig::new_err(("kernels", format!("kernels is '{name}'; it must be auto, weft or llama.cpp")));
-    KernelChoice::named(name).ok_or_else(refuse)
+    let reject = || InvalidConfig::new_err(("kernels", format!("kernels is '{name}'; it must be auto, weft or llama.cpp")));
+    KernelChoice::named(name).ok_or_else(reject)
 }
 
-/// What a budget of time that is none is answered with.
-pub(super) fn bad_budget(budget_s: f64) -> PyErr {
+/// Returns the error for an invalid time budget.
+pub(super) fn invalid_budget(budget_s: f64) -> PyErr {
     InvalidConfig::new_err(("budget_s", format!("budget_s is {budget_s}; it must be a number of seconds, 0 or more")))
 }
 
-/// What was measured, as `(flash_attention, n_threads, n_threads_batch)`; the first is `None` where our attention computed.
+/// Converts tuned settings, `(flash_attention, n_threads, n_threads_batch)`; the first is `None` if our attention computed.
 ///
 /// # Errors
-/// `InvalidConfig` for numbers of threads that no engine takes.
+/// `InvalidConfig` for numbers of threads that an engine does not support.
 pub(super) fn tuned(value: Option<(Option<bool>, u32, u32)>) -> PyResult<Option<TunedSettings>> {
     let Some((flash_attention, n_threads, n_threads_batch)) = value else { return Ok(None) };
     if [n_threads, n_threads_batch].iter().all(|n| (1..=MAX_THREADS).contains(n)) {
@@ -506,10 +505,10 @@ pub(super) fn tuned(value: Option<(Option<bool>, u32, u32)>) -> PyResult<Option<
     Err(InvalidConfig::new_err(("tuned", message)))
 }
 
-/// Host memory in MiB; −1 is no limit.
+/// Converts a size of host memory in MiB; −1 is unlimited.
 ///
 /// # Errors
-/// `InvalidConfig` for anything but an integer from −1 whose bytes fit 64 bits.
+/// `InvalidConfig` for anything but an integer of at least −1 whose number of bytes fits 64 bits.
 pub(super) fn cache_ram(value: Option<&Bound<'_, PyAny>>) -> PyResult<CacheRam> {
     let Some(value) = value else { return Ok(CacheRam::Default) };
     let n_mib: Option<i64> = value.extract().ok();
@@ -524,7 +523,7 @@ pub(super) fn cache_ram(value: Option<&Bound<'_, PyAny>>) -> PyResult<CacheRam> 
 }
 
 /// # Errors
-/// `InvalidConfig` for another word.
+/// `InvalidConfig` for an unknown name.
 pub(super) fn flash_attention(word: &str) -> PyResult<FlashAttention> {
     match word {
         "auto" => Ok(FlashAttention::Auto),
@@ -535,7 +534,7 @@ pub(super) fn flash_attention(word: &str) -> PyResult<FlashAttention> {
 }
 
 /// # Errors
-/// `InvalidConfig` for a word that names no pooling.
+/// `InvalidConfig` for an unknown name.
 pub(super) fn pooling(word: &str) -> PyResult<Pooling> {
     Pooling::named(word).ok_or_else(|| {
         InvalidConfig::new_err(("pooling", format!("pooling is '{word}'; it must be none, mean, cls, last or rank")))
@@ -543,7 +542,7 @@ pub(super) fn pooling(word: &str) -> PyResult<Pooling> {
 }
 
 /// # Errors
-/// `InvalidConfig` for a word that names no format.
+/// `InvalidConfig` for an unknown name.
 pub(super) fn kv_type(name: &'static str, word: &str) -> PyResult<KvType> {
     match word {
         "f32" => Ok(KvType::F32),
@@ -563,9 +562,9 @@ pub(super) fn kv_type(name: &'static str, word: &str) -> PyResult<KvType> {
 }
 
 /// # Errors
-/// `InvalidConfig` for a number of milliseconds that is no duration.
+/// `InvalidConfig` for a number that is not a valid duration.
 pub(super) fn max_token_gap(ms: Option<f64>) -> PyResult<TokenGap> {
     let Some(ms) = ms else { return Ok(TokenGap::Auto) };
-    let refuse = |_| InvalidConfig::new_err(("max_token_gap_ms", format!("max_token_gap_ms is {ms}; it must be 0 or more")));
-    Duration::try_from_secs_f64(ms / 1000.0).map(TokenGap::AtMost).map_err(refuse)
+    let reject = |_| InvalidConfig::new_err(("max_token_gap_ms", format!("max_token_gap_ms is {ms}; it must be 0 or more")));
+    Duration::try_from_secs_f64(ms / 1000.0).map(TokenGap::AtMost).map_err(reject)
 }

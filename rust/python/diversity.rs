@@ -1,4 +1,4 @@
-//! What the completions of a request have to do with each other, as the caller gave it.
+//! Conversion of the diversity fields of a request.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -8,10 +8,10 @@ use super::convert::{field, shown};
 use super::errors::InvalidRequest;
 use crate::request::{BeamSearch, Diversity};
 
-/// Reads these fields of a `weft.Request` for `n` completions.
+/// Converts the diversity fields of a `weft.Request` for `n` completions.
 ///
 /// # Errors
-/// `InvalidRequest` for a kind that does not exist, and for what does not go together.
+/// `InvalidRequest` for an unknown kind, and for incompatible fields.
 pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
     let py = object.py();
     let is_distinct: bool = field("distinct", "True or False", &object.getattr(intern!(py, "distinct"))?)?;
@@ -20,28 +20,28 @@ pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
     let beam_width: Option<u32> = field("beam_width", "an integer of 2 or more", &object.getattr(intern!(py, "beam_width"))?)?;
     let length_penalty: f32 =
         field("length_penalty", "a number from −10 to 10", &object.getattr(intern!(py, "length_penalty"))?)?;
-    let refuse = |param: &'static str, message: &str| Err(InvalidRequest::new_err((param, message.to_owned())));
+    let reject = |param: &'static str, message: &str| Err(InvalidRequest::new_err((param, message.to_owned())));
     let (is_arithmetic, is_stochastic) = match diverse.as_deref() {
         None => (false, false),
         Some("arithmetic") => (true, false),
         Some("beam") => (false, true),
         Some(_) => {
-            return refuse("diverse", &format!("diverse is {}; it must be 'arithmetic' or 'beam'", shown(&given)));
+            return reject("diverse", &format!("diverse is {}; it must be 'arithmetic' or 'beam'", shown(&given)));
         }
     };
     if is_distinct && (diverse.is_some() || beam_width.is_some()) {
-        return refuse("distinct", "distinct does not go with diverse or beam_width, which keep texts apart themselves");
+        return reject("distinct", "distinct does not go with diverse or beam_width, which keep texts apart themselves");
     }
     if is_arithmetic && beam_width.is_some() {
-        return refuse("diverse", "a search with beam_width draws nothing by arithmetic sampling; leave one of them out");
+        return reject("diverse", "a search with beam_width draws nothing by arithmetic sampling; leave one of them out");
     }
     if is_stochastic && beam_width.is_none() && n < 2 {
-        return refuse("diverse", "diverse is 'beam' and n is 1; there must be 2 beams or more: give n, or beam_width");
+        return reject("diverse", "diverse is 'beam' and n is 1; there must be 2 beams or more: give n, or beam_width");
     }
     match beam_width.or(is_stochastic.then_some(n)) {
         Some(width) => Ok(Diversity::Beams(BeamSearch { width, length_penalty, is_stochastic })),
         None if length_penalty.to_bits() != 1.0_f32.to_bits() => {
-            refuse("length_penalty", "length_penalty ranks what a search finds, and needs beam_width")
+            reject("length_penalty", "length_penalty ranks what a search finds, and needs beam_width")
         }
         None if is_arithmetic => Ok(Diversity::Arithmetic),
         None if is_distinct => Ok(Diversity::Distinct),

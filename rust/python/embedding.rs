@@ -1,4 +1,4 @@
-//! Vectors of texts, for Python.
+//! Embeddings for Python.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::error::{Error, Result};
 use crate::llama::{Model, rerank};
 use crate::request::Prompt;
 
-/// Vectors that are being computed, and who is told which event loops wait for them.
+/// Embeddings that are being computed, and the event loops that wait for them.
 pub(super) struct EmbeddingFuture {
     pending: PendingEmbeddings,
-    bells: Arc<LoopWakers>,
+    wakers: Arc<LoopWakers>,
 }
 
 impl EmbeddingFuture {
-    /// The vectors, once; `None` as long as they are not there.
+    /// Takes the embeddings if they are ready; `None` until then.
     pub(super) fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         match self.pending.take() {
             None => Ok(None),
@@ -37,75 +37,81 @@ impl Awaitable for EmbeddingFuture {
         self.pending.is_ready()
     }
 
-    fn bells(&self) -> &LoopWakers {
-        &self.bells
+    fn wakers(&self) -> &LoopWakers {
+        &self.wakers
     }
 }
 
-/// Tokenizes texts as llama-server does for vectors, and queues them.
+/// Tokenizes texts as llama-server does for embeddings, and queues them.
 ///
 /// # Errors
-/// [`Error::NotSupported`] of a model that ranks texts; what [`Embedder::submit`] answers.
+/// [`Error::NotSupported`] for a model that ranks texts; errors of [`Embedder::submit`].
 pub(super) fn embed(
     embedder: &Embedder,
-    bells: &Arc<LoopWakers>,
+    wakers: &Arc<LoopWakers>,
     model: &Model,
     texts: Vec<PromptInput>,
-    (how, dimensions): (Normalization, Option<usize>),
+    (normalization, dimensions): (Normalization, Option<usize>),
 ) -> Result<PyNext> {
     if embedder.shape().pooling == Pooling::Rank {
         let message = "this model ranks texts and makes no vectors of them; start it with another pooling than rank".to_owned();
         return Err(Error::NotSupported { message });
     }
     let prompts = prompts(embedder, model, texts)?;
-    queue(embedder, bells, prompts, how, dimensions)
+    queue(embedder, wakers, prompts, normalization, dimensions)
 }
 
-/// Queues the pairs of a query with each of the texts.
+/// Queues the pair of the query and each text.
 ///
 /// # Errors
-/// [`Error::NotSupported`] of a model that has no classifier; what [`Embedder::submit`] answers.
-pub(super) fn rank(embedder: &Embedder, bells: &Arc<LoopWakers>, model: &Model, query: &[u8], texts: &[&[u8]]) -> Result<PyNext> {
+/// [`Error::NotSupported`] for a model without a classifier; errors of [`Embedder::submit`].
+pub(super) fn rank(
+    embedder: &Embedder,
+    wakers: &Arc<LoopWakers>,
+    model: &Model,
+    query: &[u8],
+    texts: &[&[u8]],
+) -> Result<PyNext> {
     if embedder.shape().pooling != Pooling::Rank {
         let message = "this model makes vectors and ranks nothing; load a reranker, or start it with the pooling rank".to_owned();
         return Err(Error::NotSupported { message });
     }
-    // The query is in every pair; where both are read as one text, their seam may be within a token.
+    // Every pair contains the query. If a pair is tokenized as one text, a token may span the boundary.
     let n_query = model.least_tokens(query).saturating_sub(1);
-    for (place, text) in texts.iter().enumerate() {
-        check_length(place, n_query + model.least_tokens(text), embedder.shape())?;
+    for (index, text) in texts.iter().enumerate() {
+        check_length(index, n_query + model.least_tokens(text), embedder.shape())?;
     }
     let pairs = rerank::pairs(model, query, texts)?.into_iter().map(Prompt::from_tokens).collect();
-    queue(embedder, bells, pairs, Normalization::None, Some(1))
+    queue(embedder, wakers, pairs, Normalization::None, Some(1))
 }
 
 fn queue(
     embedder: &Embedder,
-    bells: &Arc<LoopWakers>,
+    wakers: &Arc<LoopWakers>,
     texts: Vec<Prompt>,
-    how: Normalization,
+    normalization: Normalization,
     dimensions: Option<usize>,
 ) -> Result<PyNext> {
-    let pending = embedder.submit(texts, how, dimensions)?;
-    Ok(PyNext::of_vectors(EmbeddingFuture { pending, bells: Arc::clone(bells) }))
+    let pending = embedder.submit(texts, normalization, dimensions)?;
+    Ok(PyNext::for_embedding(EmbeddingFuture { pending, wakers: Arc::clone(wakers) }))
 }
 
 fn prompts(embedder: &Embedder, model: &Model, texts: Vec<PromptInput>) -> Result<Vec<Prompt>> {
-    let prompts = texts.into_iter().enumerate().map(|(place, text)| {
+    let prompts = texts.into_iter().enumerate().map(|(index, text)| {
         if let PromptInput::Text(text) = &text {
-            check_length(place, model.least_tokens(text.as_bytes()), embedder.shape())?;
+            check_length(index, model.least_tokens(text.as_bytes()), embedder.shape())?;
         }
         text.read(model)
     });
     prompts.collect()
 }
 
-/// Refuses a text of at least `n` tokens that cannot fit, before it is tokenized.
-fn check_length(place: usize, n: usize, shape: &EmbedderShape) -> Result<()> {
+/// Rejects a text of at least `n` tokens that cannot fit, before tokenization.
+fn check_length(index: usize, n: usize, shape: &EmbedderShape) -> Result<()> {
     if n <= shape.n_longest {
         return Ok(());
     }
-    Err(Error::InvalidRequest { param: "texts", message: shape.length_error(place, &format!("at least {n}")) })
+    Err(Error::InvalidRequest { param: "texts", message: shape.length_error(index, &format!("at least {n}")) })
 }
 
 /// `weft._native.Embeddings`.
@@ -113,10 +119,10 @@ fn check_length(place: usize, n: usize, shape: &EmbedderShape) -> Result<()> {
 pub(super) struct PyVectors(Embeddings);
 
 impl PyVectors {
-    /// The rows of the text at this place.
-    fn rows(&self, place: usize) -> PyResult<&[f32]> {
+    /// Returns the rows of the text at `index`.
+    fn rows(&self, index: usize) -> PyResult<&[f32]> {
         let Embeddings { numbers, width, starts, .. } = &self.0;
-        match (starts.get(place), starts.get(place + 1)) {
+        match (starts.get(index), starts.get(index + 1)) {
             (Some(start), Some(end)) => Ok(&numbers[start * width..end * width]),
             _ => Err(PyIndexError::new_err("there are fewer texts")),
         }
@@ -125,7 +131,7 @@ impl PyVectors {
 
 #[pymethods]
 impl PyVectors {
-    /// Of what another process has told, as [`PyVectors::data`] and the getters tell it.
+    /// Creates embeddings from the values that another process read from [`PyVectors::data`] and the getters.
     #[new]
     fn new(width: usize, starts: Vec<usize>, n_tokens: Vec<usize>, data: &[u8]) -> PyResult<Self> {
         let n_rows = starts.last().copied().unwrap_or_default();
@@ -137,11 +143,12 @@ impl PyVectors {
         Ok(Self(Embeddings { numbers: numbers.collect(), width, starts, n_tokens }))
     }
 
-    /// Pickled as what it is made of.
+    /// Pickles the arguments of the constructor.
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
-        let (py, told) = (slf.py(), slf.get());
-        let made_of = (told.width(), told.starts(), told.n_tokens(), told.data(py)?).into_pyobject(py)?;
-        (slf.get_type(), made_of).into_pyobject(py)
+        let (py, embeddings) = (slf.py(), slf.get());
+        let arguments =
+            (embeddings.width(), embeddings.starts(), embeddings.n_tokens(), embeddings.data(py)?).into_pyobject(py)?;
+        (slf.get_type(), arguments).into_pyobject(py)
     }
 
     #[getter]
@@ -163,17 +170,17 @@ impl PyVectors {
         self.0.n_tokens.len()
     }
 
-    /// All numbers of all rows, 32 bits each, in the machine's order of bytes.
+    /// Returns all numbers of all rows, as 32-bit floats in native byte order.
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         bytes(py, &self.0.numbers, f32::to_ne_bytes)
     }
 
-    /// The numbers of one text, 32 bits each, the lowest byte first.
+    /// Returns the numbers of one text, as 32-bit floats in little-endian byte order.
     fn little_endian<'py>(&self, py: Python<'py>, place: usize) -> PyResult<Bound<'py, PyBytes>> {
         bytes(py, self.rows(place)?, f32::to_le_bytes)
     }
 
-    /// The JSON of one text: a list of its rows, each a list.
+    /// Returns the JSON of one text: a list of its rows, each a list.
     fn json<'py>(&self, py: Python<'py>, place: usize) -> PyResult<Bound<'py, PyBytes>> {
         let rows = self.rows(place)?.chunks(self.0.width);
         let written = detached(py, || serde_json::to_vec(&rows.collect::<Vec<_>>()));
@@ -183,8 +190,8 @@ impl PyVectors {
 
 fn bytes<'py>(py: Python<'py>, numbers: &[f32], to_bytes: impl Fn(f32) -> [u8; 4]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, size_of_val(numbers), |bytes| {
-        for (place, number) in bytes.chunks_exact_mut(4).zip(numbers) {
-            place.copy_from_slice(&to_bytes(*number));
+        for (chunk, number) in bytes.chunks_exact_mut(4).zip(numbers) {
+            chunk.copy_from_slice(&to_bytes(*number));
         }
         Ok(())
     })

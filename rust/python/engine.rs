@@ -1,4 +1,4 @@
-//! The engine's handle.
+//! The engine for Python.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,19 +34,19 @@ use crate::error::{Error, each_branch};
 use crate::llama::{self, Model, ResolvedConfig};
 use crate::request::{AdapterScale, Prompt, Request, SlotContents, Task, Token};
 
-/// The tokens of a slot, their adapters, and from which token on an activated one of them counts.
+/// The tokens of a slot, their adapters, and the first token that an activated LoRA applies to.
 type SlotTokens = (Vec<Token>, Vec<AdapterScale>, Option<u32>);
 
 /// `weft._native.Engine`.
 #[pyclass(frozen, module = "weft._native", name = "Engine")]
 pub(super) struct PyEngine {
-    /// Always there until the drop.
+    /// `Some` until the drop.
     handle: Option<ThisProcess<Engine>>,
-    bells: Arc<LoopWakers>,
+    wakers: Arc<LoopWakers>,
     model: Py<PyModel>,
     files: Files,
     choice: ComputeConfig,
-    /// Always there until the drop.
+    /// `Some` until the drop.
     embedder: Option<ThisProcess<Embedder>>,
     embeddings_are_repeatable: bool,
 }
@@ -60,19 +60,20 @@ impl PyEngine {
         self.embedder.as_ref().expect("only the drop takes it").get()
     }
 
-    /// Queues the request that `request` makes of the prompt's tokens.
+    /// Queues the request that `request` builds from the prompt's tokens.
     fn queue(&self, py: Python<'_>, prompt: PromptInput, request: impl FnOnce(Prompt) -> Request + Send) -> PyResult<PyStream> {
-        // Nothing of it is forked.
-        let asked = vec![(0, py.None())];
-        self.queue_branches(py, prompt, asked, |prompt, _| Ok(vec![request(prompt)]))
+        // These streams are never forked.
+        let branch_requests = vec![(0, py.None())];
+        self.queue_branches(py, prompt, branch_requests, |prompt, _| Ok(vec![request(prompt)]))
     }
 
-    /// Queues the requests that `requests` makes of the prompt's tokens, as one stream; there is at least one, or none is queued.
+    /// Queues the requests that `requests` builds from the prompt's tokens, as one stream. At least one request is built, or
+    /// nothing is queued.
     fn queue_branches(
         &self,
         py: Python<'_>,
         prompt: PromptInput,
-        asked: Vec<(u32, Py<PyAny>)>,
+        branch_requests: Vec<(u32, Py<PyAny>)>,
         requests: impl FnOnce(Prompt, &Model) -> crate::error::Result<Vec<Request>> + Send,
     ) -> PyResult<PyStream> {
         let engine = self.handle()?;
@@ -84,36 +85,36 @@ impl PyEngine {
         if let PromptInput::Text(text) = &prompt {
             check_length(text.as_bytes(), model, engine.limits().n_ctx_slot)?;
         }
-        let asked = StreamSettings::new(Arc::downgrade(model), prompt.parses_special(), asked);
-        let bell: Arc<dyn WakeHandle> = Arc::<LoopWakers>::clone(&self.bells);
+        let settings = StreamSettings::new(Arc::downgrade(model), prompt.parses_special(), branch_requests);
+        let wake_handle: Arc<dyn WakeHandle> = Arc::<LoopWakers>::clone(&self.wakers);
         let submit = || -> crate::error::Result<(Completions, u32)> {
             let prompt = prompt.read(model)?;
             let requests = requests(prompt, model)?;
             let seed = requests.first().map_or(0, |request| request.seed);
-            Ok((engine.submit_branches(requests, Some(bell))?, seed))
+            Ok((engine.submit_branches(requests, Some(wake_handle))?, seed))
         };
         let (completions, seed) = detached(py, submit)?;
         let n_prompt = completions.n_prompt();
-        let stream = Stream::new(completions, Arc::clone(&self.bells), engine.lexicon().clone());
-        Ok(PyStream::new(stream, asked, seed, n_prompt))
+        let stream = Stream::new(completions, Arc::clone(&self.wakers), engine.lexicon().clone());
+        Ok(PyStream::new(stream, settings, seed, n_prompt))
     }
 }
 
 impl Drop for PyEngine {
     fn drop(&mut self) {
         let (handle, embedder) = (self.handle.take(), self.embedder.take());
-        // The last handle waits for the worker's running step; other Python threads need not.
+        // The last handle waits for the worker's running step; the GIL is released meanwhile.
         Python::attach(|py| py.detach(|| drop((handle, embedder))));
     }
 }
 
-/// Refuses a prompt that cannot fit, before it is tokenized.
+/// Rejects a prompt that cannot fit, before tokenization.
 ///
 /// # Errors
 /// `ContextOverflow`.
 fn check_length(prompt: &[u8], model: &Model, n_ctx: u32) -> PyResult<()> {
-    let n_least = model.least_tokens(prompt);
-    if n_least >= n_ctx as usize { Err(ContextOverflow::new_err((n_least, n_ctx, true))) } else { Ok(()) }
+    let n_tokens_min = model.least_tokens(prompt);
+    if n_tokens_min >= n_ctx as usize { Err(ContextOverflow::new_err((n_tokens_min, n_ctx, true))) } else { Ok(()) }
 }
 
 #[pymethods]
@@ -184,7 +185,7 @@ impl PyEngine {
             n_threads_batch: convert::setting("n_threads_batch", n_threads_batch)?,
             kernels: convert::kernels(kernels)?,
             used: default.used,
-            fewer_threads_in_a_crowd: default.fewer_threads_in_a_crowd,
+            fewer_threads_under_contention: default.fewer_threads_under_contention,
             flash_attention: convert::flash_attention(flash_attention)?,
             tuned: convert::tuned(tuned)?,
             pooling: pooling.map(convert::pooling).transpose()?,
@@ -215,16 +216,16 @@ impl PyEngine {
             op_offload,
         };
         let loaded = model.get().loaded()?;
-        let settled = ResolvedConfig::new(loaded, &config)?;
-        let bells = Arc::<LoopWakers>::default();
-        let ringing = Arc::clone(&bells);
-        let choice = settled.choice.clone();
-        let engine = py.detach(|| settled.start(loaded, &config))?;
-        let embedder = llama::embedder(loaded, &config, &choice, engine.default_adapters(), move || ringing.wake())?;
+        let resolved = ResolvedConfig::new(loaded, &config)?;
+        let wakers = Arc::<LoopWakers>::default();
+        let embedding_wakers = Arc::clone(&wakers);
+        let choice = resolved.choice.clone();
+        let engine = py.detach(|| resolved.start(loaded, &config))?;
+        let embedder = llama::embedder(loaded, &config, &choice, engine.default_adapters(), move || embedding_wakers.wake())?;
         let embeddings_are_repeatable = llama::has_repeatable_embeddings(loaded, &config, engine.uses_own_kernels());
         let files = Files::new(loaded, &config);
         let (handle, embedder) = (Some(ThisProcess::new(engine)), Some(ThisProcess::new(embedder)));
-        Ok(Self { handle, bells, model, files, choice, embedder, embeddings_are_repeatable })
+        Ok(Self { handle, wakers, model, files, choice, embedder, embeddings_are_repeatable })
     }
 
     #[getter]
@@ -253,11 +254,11 @@ impl PyEngine {
         PyCompute(self.choice.clone())
     }
 
-    /// Queues a request and returns its stream at once; with `branches`, the request's prompt is continued as each of them says.
+    /// Queues a request and returns its stream immediately; each of `branches` continues the request's prompt.
     #[pyo3(signature = (request, branches=None))]
     fn submit(&self, py: Python<'_>, request: &Bound<'_, PyAny>, branches: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<PyStream> {
         let prompt = convert::prompt_of(request)?;
-        let asked = match &branches {
+        let branch_requests = match &branches {
             None => vec![(0, request.clone().unbind())],
             Some(branches) => (0..).zip(branches).map(|(first, branch)| (first, branch.clone().unbind())).collect(),
         };
@@ -266,50 +267,50 @@ impl PyEngine {
             Some(branches) => each_branch(branches.iter(), convert::request)?,
         };
         let parses_special = prompt.parses_special();
-        self.queue_branches(py, prompt, asked, move |prompt, model| {
+        self.queue_branches(py, prompt, branch_requests, move |prompt, model| {
             let mut constraints = Constraints::default();
             let request = |branch: RequestInput| branch.complete(prompt.clone(), parses_special, model, &mut constraints);
             each_branch(branches.into_iter(), request)
         })
     }
 
-    /// Queues texts for their vectors, and returns what to await.
+    /// Queues texts for embedding, and returns an awaitable of the embeddings.
     #[pyo3(signature = (texts, *, normalize=2, dimensions=None))]
     fn embed(&self, py: Python<'_>, texts: Vec<Bound<'_, PyAny>>, normalize: i32, dimensions: Option<usize>) -> PyResult<PyNext> {
         let (embedder, model) = (self.embedder()?, self.model.get().loaded()?);
-        let how = Normalization::numbered(normalize).ok_or_else(|| {
+        let normalization = Normalization::numbered(normalize).ok_or_else(|| {
             let message = format!("normalize is {normalize}; it must be -1 for none, 0 for 16 bits, 1 or more for a p-norm");
             InvalidRequest::new_err(("normalize", message))
         })?;
         let texts = texts.into_iter().map(|text| convert::prompt(&text)).collect::<PyResult<Vec<_>>>()?;
-        Ok(detached(py, || embedding::embed(embedder, &self.bells, model, texts, (how, dimensions)))?)
+        Ok(detached(py, || embedding::embed(embedder, &self.wakers, model, texts, (normalization, dimensions)))?)
     }
 
-    /// Queues a query with each of the texts, and returns what to await: a row of one number for each.
+    /// Queues the pair of a query and each text, and returns an awaitable: one row with one number per text.
     fn rerank(&self, py: Python<'_>, query: &Bound<'_, PyAny>, texts: Vec<Bound<'_, PyAny>>) -> PyResult<PyNext> {
         let (embedder, model) = (self.embedder()?, self.model.get().loaded()?);
         let query = convert::text("query", query)?;
         let texts = texts.into_iter().map(|text| convert::text("texts", &text)).collect::<PyResult<Vec<_>>>()?;
         let rank = || {
             let texts: Vec<&[u8]> = texts.iter().map(convert::Text::as_bytes).collect();
-            embedding::rank(embedder, &self.bells, model, query.as_bytes(), &texts)
+            embedding::rank(embedder, &self.wakers, model, query.as_bytes(), &texts)
         };
         Ok(detached(py, rank)?)
     }
 
-    /// What was computed of vectors, and what the context for them is made for.
+    /// Returns counters of the embedding context, and its capabilities.
     fn vector_stats(&self) -> PyResult<PyVectorStats> {
         Ok(PyVectorStats::of(self.embedder()?))
     }
 
-    /// Queues the pinning of a prompt.
+    /// Queues pinning of a prompt.
     #[pyo3(signature = (prompt, *, adapters=None))]
     fn pin(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, adapters: Option<&Bound<'_, PyAny>>) -> PyResult<PyStream> {
         let adapters = adapters.map_or(Ok(None), adapters::set)?;
         self.queue(py, convert::prompt(prompt)?, |prompt| Request { adapters, ..Request::for_task(prompt, Task::Pin) })
     }
 
-    /// Queues the copying of a prompt out of the cache.
+    /// Queues a copy of a prompt out of the cache.
     #[pyo3(signature = (prompt, *, compute=true, adapters=None, invoked_at=None))]
     fn save(
         &self,
@@ -325,17 +326,17 @@ impl PyEngine {
         self.queue(py, convert::prompt(prompt)?, request)
     }
 
-    /// The loaded adapters, with the scales of requests that name none.
+    /// Returns the loaded adapters, with their default scales.
     fn adapters(&self) -> PyResult<Vec<PyAdapter>> {
         Ok(PyAdapter::list(self.model.get().loaded()?, &self.handle()?.adapters()))
     }
 
-    /// Requests that name no adapters get these from now on.
+    /// Sets the adapters of requests that specify none.
     fn set_adapters(&self, adapters: &Bound<'_, PyAny>) -> PyResult<()> {
         Ok(self.handle()?.set_adapters(adapters::set(adapters)?.unwrap_or_default())?)
     }
 
-    /// Queues the copying of a saved prefix into the cache.
+    /// Queues a copy of a saved prefix into the cache.
     #[pyo3(signature = (prefix, *, slot=None))]
     fn load(&self, py: Python<'_>, prefix: &Bound<'_, PySavedPrefix>, slot: Option<&Bound<'_, PyAny>>) -> PyResult<PyStream> {
         let slot = slot.map(convert::slot).transpose()?.flatten();
@@ -349,28 +350,28 @@ impl PyEngine {
         self.files.write(py, path, &prefix.get().0)
     }
 
-    /// Reads such a file; returns the prefix and the file's size in bytes.
+    /// Reads a file of a saved prefix; returns the prefix and the file's size in bytes.
     fn read_prefix(&self, py: Python<'_>, path: PathBuf) -> PyResult<(PySavedPrefix, u64)> {
         let (prefix, n_bytes) = self.files.read(py, path)?;
         Ok((PySavedPrefix(Arc::new(prefix)), n_bytes))
     }
 
-    /// The prefix tree, parents before their children.
+    /// Returns the prefix tree, parents before their children.
     fn cached(&self, py: Python<'_>) -> PyResult<Vec<PyCachedNode>> {
         let engine = self.handle()?;
         let nodes = py.detach(|| engine.cached())?;
         Ok(nodes.into_iter().map(PyCachedNode).collect())
     }
 
-    /// The nodes that were used most recently, with those above them, and how many nodes there are.
+    /// Returns the most recently used nodes with their ancestors, and the total number of nodes.
     fn recently_used(&self, py: Python<'_>, limit: usize) -> PyResult<(Vec<PyCachedNode>, usize)> {
         let engine = self.handle()?;
         let (nodes, n_nodes) = py.detach(|| engine.recently_used(limit))?;
         Ok((nodes.into_iter().map(PyCachedNode).collect(), n_nodes))
     }
 
-    /// Which prefixes are in the pool and which only in the store, as hashes of blocks: at most `n_max`, each as 8 bytes, the least
-    /// first.
+    /// Returns the prefixes in the device cache, and those in the host cache only, as sorted hashes of blocks: at most `n_max`,
+    /// 8 bytes each.
     fn prefix_digest<'py>(
         &self,
         py: Python<'py>,
@@ -386,25 +387,25 @@ impl PyEngine {
         Ok((PyBytes::new(py, &device), PyBytes::new(py, &host)))
     }
 
-    /// Every pinned prefix, in the order of their pinning.
+    /// Returns every pinned prefix, in order of pinning.
     fn pinned(&self, py: Python<'_>) -> PyResult<Vec<PyPrefix>> {
         let engine = self.handle()?;
         let prefixes = py.detach(|| engine.pinned())?;
         Ok(prefixes.into_iter().map(PyPrefix).collect())
     }
 
-    /// Lets a pinned prefix be evicted again; `False` where no prefix has that id.
+    /// Makes a pinned prefix evictable again; returns `False` for an unknown id.
     fn unpin(&self, py: Python<'_>, prefix_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let engine = self.handle()?;
         match prefix_id.extract() {
             Ok(id) => Ok(py.detach(|| engine.unpin(id))?),
-            // No prefix has a negative number, nor one of more than 64 bits.
+            // Ids are not negative and fit 64 bits.
             Err(error) if error.is_instance_of::<PyOverflowError>(py) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// The tokens that a slot holds, and the adapters that they were computed with.
+    /// Returns the cached tokens of a slot, and the adapters that they were computed with.
     fn held_by_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<SlotTokens> {
         let engine = self.handle()?;
         let slot = convert::slot_number(slot)?;
@@ -412,37 +413,37 @@ impl PyEngine {
         Ok((tokens, adapters, invoked_at))
     }
 
-    /// Forgets the tokens that a slot holds; returns how many they were.
+    /// Erases the cached tokens of a slot; returns their number.
     fn erase_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
         let engine = self.handle()?;
         let slot = convert::slot_number(slot)?;
         Ok(py.detach(|| engine.erase_slot(slot))?)
     }
 
-    /// Whether the worker lives: it was not stopped and has not died.
+    /// Returns whether the worker is alive: neither stopped nor crashed.
     #[getter]
     fn is_running(&self) -> PyResult<bool> {
         Ok(self.handle()?.is_running())
     }
 
-    /// What the engine is doing, as of its last step.
+    /// Returns the engine's metrics as of its last step.
     fn stats(&self, py: Python<'_>) -> PyResult<PyStats> {
         PyStats::new(py, self.handle()?.stats())
     }
 
-    /// The last steps that computed or moved something, oldest first.
+    /// Returns the last steps that computed or moved something, oldest first.
     fn recent_steps(&self, py: Python<'_>) -> PyResult<Vec<PyRecentStep>> {
         PyRecentStep::list(py, self.handle()?.recent_steps())
     }
 
-    /// Ends the worker and waits for it.
+    /// Stops the worker and waits for it.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let (engine, embedder) = (self.handle()?, self.embedder()?);
         py.detach(|| {
             embedder.stop();
             engine.stop();
         });
-        self.bells.wake();
+        self.wakers.wake();
         Ok(())
     }
 

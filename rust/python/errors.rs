@@ -1,4 +1,4 @@
-//! [`Error`] → the Python class of the same meaning, with its numbers as attributes.
+//! Conversion of [`Error`] to the Python class of the same meaning, with its values as attributes.
 
 use pyo3::import_exception;
 use pyo3::prelude::*;
@@ -21,28 +21,28 @@ import_exception!(weft.errors, ForkedProcess);
 import_exception!(weft.errors, WorkCancelledError);
 
 impl BranchErrorExt for PyErr {
-    fn is_same(&self, other: &Self) -> bool {
-        Python::attach(|py| invalid(py, self).is_some_and(|told| Some(told) == invalid(py, other)))
+    fn equals(&self, other: &Self) -> bool {
+        Python::attach(|py| invalid_request(py, self).is_some_and(|details| Some(details) == invalid_request(py, other)))
     }
 
     fn of_branch(self, index: usize) -> Self {
-        match Python::attach(|py| invalid(py, &self)) {
+        match Python::attach(|py| invalid_request(py, &self)) {
             Some((param, message)) => InvalidRequest::new_err((param, format!("branches[{index}]: {message}"))),
             None => self,
         }
     }
 }
 
-/// The field that is wrong and what is said of it, where that is the error.
-fn invalid(py: Python<'_>, error: &PyErr) -> Option<(String, String)> {
-    let told = |name| error.value(py).getattr(name).ok()?.extract::<String>().ok();
+/// Returns the field and the message of an `InvalidRequest`.
+fn invalid_request(py: Python<'_>, error: &PyErr) -> Option<(String, String)> {
+    let attribute = |name| error.value(py).getattr(name).ok()?.extract::<String>().ok();
     error.is_instance_of::<InvalidRequest>(py).then_some(())?;
-    Some((told("param")?, told("message")?))
+    Some((attribute("param")?, attribute("message")?))
 }
 
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
-        // No wildcard: a new variant must be given its class here before this compiles.
+        // No wildcard: a new variant requires a class here to compile.
         match error {
             Error::ModelLoad { path, reason } => ModelLoadError::new_err((path, reason)),
             Error::InvalidConfig { param, message } => InvalidConfig::new_err((param, message)),
@@ -50,9 +50,9 @@ impl From<Error> for PyErr {
             Error::NotSupported { message } => NotSupported::new_err((message,)),
             Error::ContextOverflow { n_prompt, n_ctx } => ContextOverflow::new_err((n_prompt, n_ctx)),
             Error::QueueFull { n_waiting, unit } => QueueFull::new_err((n_waiting, unit)),
-            Error::SlowReader { n_behind, limit, unit } => SlowReader::new_err((n_behind, limit, unit.to_string())),
+            Error::SlowConsumer { n_behind, limit, unit } => SlowReader::new_err((n_behind, limit, unit.to_string())),
             Error::PrefixFile { path, reason } => PrefixFileError::new_err((path, reason)),
-            // Whoever loads a file knows its path.
+            // The caller that loads the file adds its path.
             Error::PrefixRefused { reason } => PrefixFileError::new_err((String::new(), reason)),
             Error::Save { reason } => PrefixSaveError::new_err((reason,)),
             Error::PinsFull { n_bytes, n_pinned_bytes, limit } => PinsFull::new_err((n_bytes, n_pinned_bytes, limit)),

@@ -1,7 +1,7 @@
-//! Events → the plain structs of `weft.events`: each class is looked up once, and called once for each event.
+//! Conversion of events to the structs of `weft.events`: each class is looked up once, and called once per event.
 //!
-//! The structs are Python's own, so that they can be pickled, compared, encoded and made by hand. A call with positions costs about
-//! what making an object of a class from here would, and reading a field of it costs less.
+//! The structs are defined in Python, so that they can be pickled, compared, encoded and constructed. A call with positional
+//! arguments costs about as much as creating an object of a class defined here, and reading its fields costs less.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -16,19 +16,19 @@ use crate::request::{
 };
 use crate::sampling::TokenStrings;
 
-/// A class of `weft.events`, found when it is first needed.
+/// A class of `weft.events`, imported on first use.
 struct Class {
     name: &'static str,
-    found: PyOnceLock<Py<PyAny>>,
+    class: PyOnceLock<Py<PyAny>>,
 }
 
 impl Class {
     const fn new(name: &'static str) -> Self {
-        Self { name, found: PyOnceLock::new() }
+        Self { name, class: PyOnceLock::new() }
     }
 
     fn get<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyAny>> {
-        self.found.import(py, "weft.events", self.name)
+        self.class.import(py, "weft.events", self.name)
     }
 }
 
@@ -43,57 +43,57 @@ static EXPLANATION: Class = Class::new("CacheExplanation");
 static COMPUTED: Class = Class::new("ComputedStretch");
 static EARLIER: Class = Class::new("EarlierRequest");
 
-/// How log-probabilities are told.
+/// Format of logprobs.
 #[derive(Clone, Copy)]
 pub(super) struct LogprobFormat<'a> {
-    /// Spells the tokens.
-    pub(super) lexicon: &'a TokenStrings,
-    /// As one object that writes itself out, instead of one for each token.
+    /// Spellings of the tokens.
+    pub(super) token_strings: &'a TokenStrings,
+    /// One object that serializes itself, instead of one object per token.
     pub(super) is_compact: bool,
 }
 
 impl LogprobFormat<'_> {
-    fn logprobs(self, py: Python<'_>, told: Logprobs) -> PyResult<Bound<'_, PyAny>> {
+    fn logprobs(self, py: Python<'_>, logprobs: Logprobs) -> PyResult<Bound<'_, PyAny>> {
         if self.is_compact {
-            return Ok(Bound::new(py, PyCompactLogprobs::new(told, self.lexicon))?.into_any());
+            return Ok(Bound::new(py, PyCompactLogprobs::new(logprobs, self.token_strings))?.into_any());
         }
-        let top = told.top.iter().map(|&one| logprob(py, one, self.lexicon)).collect::<PyResult<Vec<_>>>()?;
-        LOGPROBS.get(py)?.call1((logprob(py, told.chosen, self.lexicon)?, PyTuple::new(py, top)?))
+        let top = logprobs.top.iter().map(|&one| logprob(py, one, self.token_strings)).collect::<PyResult<Vec<_>>>()?;
+        LOGPROBS.get(py)?.call1((logprob(py, logprobs.chosen, self.token_strings)?, PyTuple::new(py, top)?))
     }
 }
 
-/// The Python object of an event.
-pub(super) fn to_python<'py>(py: Python<'py>, event: Event, telling: LogprobFormat<'_>) -> PyResult<Bound<'py, PyAny>> {
+/// Converts an event to its Python object.
+pub(super) fn to_python<'py>(py: Python<'py>, event: Event, format: LogprobFormat<'_>) -> PyResult<Bound<'py, PyAny>> {
     match event {
-        Event::Token(event) => token(py, event, telling),
+        Event::Token(event) => token(py, event, format),
         Event::Finished(event) => finished(py, event),
         Event::Progress(Progress { n_prompt, n_cached, n_processed, ms }) => {
             PROGRESS.get(py)?.call1((n_prompt, n_cached, n_processed, ms))
         }
-        Event::PromptLogprobs(PromptLogprobs { start, logprobs: told }) => {
-            let of_each = |one: Option<Logprobs>| one.map(|one| telling.logprobs(py, one)).transpose();
-            let told = told.into_iter().map(of_each).collect::<PyResult<Vec<_>>>()?;
-            PROMPT_LOGPROBS.get(py)?.call1((start, PyTuple::new(py, told)?))
+        Event::PromptLogprobs(PromptLogprobs { start, logprobs }) => {
+            let convert = |one: Option<Logprobs>| one.map(|one| format.logprobs(py, one)).transpose();
+            let logprobs = logprobs.into_iter().map(convert).collect::<PyResult<Vec<_>>>()?;
+            PROMPT_LOGPROBS.get(py)?.call1((start, PyTuple::new(py, logprobs)?))
         }
     }
 }
 
-fn token<'py>(py: Python<'py>, event: TokenEvent, telling: LogprobFormat<'_>) -> PyResult<Bound<'py, PyAny>> {
-    let TokenEvent { index, token, text, slot, n_predicted, logprobs: drawn } = event;
+fn token<'py>(py: Python<'py>, event: TokenEvent, format: LogprobFormat<'_>) -> PyResult<Bound<'py, PyAny>> {
+    let TokenEvent { index, token, text, slot, n_predicted, logprobs } = event;
     let class = TOKEN.get(py)?;
-    match drawn {
+    match logprobs {
         None => class.call1((index, token, text.as_str(), slot, n_predicted)),
-        Some(drawn) => class.call1((index, token, text.as_str(), slot, n_predicted, telling.logprobs(py, *drawn)?)),
+        Some(logprobs) => class.call1((index, token, text.as_str(), slot, n_predicted, format.logprobs(py, *logprobs)?)),
     }
 }
 
-/// The Python object of one token.
+/// Converts the logprob of one token to its Python object.
 pub(super) fn logprob<'py>(
     py: Python<'py>,
     Logprob { token, logprob }: Logprob,
-    lexicon: &TokenStrings,
+    token_strings: &TokenStrings,
 ) -> PyResult<Bound<'py, PyAny>> {
-    LOGPROB.get(py)?.call1((token, PyBytes::new(py, lexicon.piece(token)), logprob))
+    LOGPROB.get(py)?.call1((token, PyBytes::new(py, token_strings.piece(token)), logprob))
 }
 
 fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
@@ -108,20 +108,21 @@ fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
     let Usage { n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms } = usage;
     let usage = USAGE.get(py)?.call1((n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms))?;
     let made = made.map(|made| prefix::to_python(py, *made)).transpose()?;
-    let explanation = explanation.map(|explanation| explained(py, *explanation)).transpose()?;
+    let explanation = explanation.map(|explanation| explanation_to_python(py, *explanation)).transpose()?;
     FINISHED.get(py)?.call1((index, reason, usage, slot, stop, text.as_str(), is_truncated, made, explanation, score))
 }
 
-pub(super) fn explained(py: Python<'_>, told: Explanation) -> PyResult<Bound<'_, PyAny>> {
-    let Explanation { request_id, n_prompt, n_found, n_awaited, computed } = told;
-    let computed = computed.into_iter().map(|one| stretch(py, one)).collect::<PyResult<Vec<_>>>()?;
+pub(super) fn explanation_to_python(py: Python<'_>, explanation: Explanation) -> PyResult<Bound<'_, PyAny>> {
+    let Explanation { request_id, n_prompt, n_found, n_awaited, computed } = explanation;
+    let computed = computed.into_iter().map(|one| computed_run(py, one)).collect::<PyResult<Vec<_>>>()?;
     EXPLANATION.get(py)?.call1((request_id, n_prompt, n_found, n_awaited, PyTuple::new(py, computed)?))
 }
 
-fn stretch(py: Python<'_>, told: ComputedRun) -> PyResult<Bound<'_, PyAny>> {
-    let ComputedRun { range, cause, at, byte, character, before, here, earlier } = told;
-    let of_earlier = |EarlierRequest { request_id, text, is_in_answer }| EARLIER.get(py)?.call1((request_id, text, is_in_answer));
-    let earlier = earlier.map(of_earlier).transpose()?;
+fn computed_run(py: Python<'_>, run: ComputedRun) -> PyResult<Bound<'_, PyAny>> {
+    let ComputedRun { range, cause, at, byte, character, before, here, earlier } = run;
+    let convert_earlier =
+        |EarlierRequest { request_id, text, is_in_answer }| EARLIER.get(py)?.call1((request_id, text, is_in_answer));
+    let earlier = earlier.map(convert_earlier).transpose()?;
     let (evicted_for, evicted_s) = match &cause {
         Cause::Evicted(Some((why, ago))) => (Some(why.name()), Some(ago.as_secs_f64())),
         _ => (None, None),

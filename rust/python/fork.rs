@@ -1,4 +1,4 @@
-//! What a forked child must not touch.
+//! Protection of values from use in a forked child process.
 
 use std::process;
 
@@ -6,14 +6,14 @@ use pyo3::prelude::*;
 
 use super::errors::ForkedProcess;
 
-/// A value that lives on threads of this process, and so only in this process.
+/// A value that depends on threads of this process.
 ///
-/// `fork` copies the memory but not the threads: in the child, a call would wait for a worker that does not exist, and so would a
-/// drop. So [`ThisProcess::get`] fails there, and the drop forgets the value; the memory was shared with the parent anyway.
+/// `fork` copies the memory but not the threads: in the child, a call or a drop would wait for a worker that does not exist.
+/// There, [`ThisProcess::get`] fails, and the drop leaks the value, whose memory was shared with the parent anyway.
 #[derive(Debug)]
 pub(super) struct ThisProcess<T> {
     process_id: u32,
-    /// Always there until the drop.
+    /// `Some` until the drop.
     value: Option<T>,
 }
 
@@ -22,10 +22,10 @@ impl<T> ThisProcess<T> {
         Self { process_id: process::id(), value: Some(value) }
     }
 
-    /// The value.
+    /// Returns the value.
     ///
     /// # Errors
-    /// `ForkedProcess` in a child of the process that made it.
+    /// `ForkedProcess` in a child of the process that created it.
     pub(super) fn get(&self) -> PyResult<&T> {
         let process_id = process::id();
         match &self.value {

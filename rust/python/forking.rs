@@ -1,4 +1,4 @@
-//! Forks of the branches of a stream, for Python.
+//! Forks of a stream's branches, for Python.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -15,36 +15,36 @@ use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, Fork
 use crate::llama::Model;
 use crate::request::Prompt;
 
-/// What the branches of a stream were asked for, and what tokenizes what is appended to them.
+/// The requests of a stream's branches, and the settings to tokenize text that is appended to them.
 pub(super) struct StreamSettings {
-    /// Weak, since a stream does not keep the model loaded.
+    /// Weak: a stream does not keep the model loaded.
     model: Weak<Model>,
-    /// Whether the spelling of a control token in their texts is read as that token.
+    /// True if control tokens in appended text are parsed.
     parses_special: bool,
-    /// The requests as Python gave them, in order of their branches.
+    /// The Python requests, in order of their branches.
     kinds: Mutex<Vec<BranchKind>>,
 }
 
-/// Branches of one kind.
+/// Consecutive branches of one request.
 pub(super) struct BranchKind {
     first: u32,
     request: Py<PyAny>,
-    /// Where they were forked, where they are forks of another branch of the same stream.
+    /// The fork point, for forks of another branch of the same stream.
     origin: Option<Origin>,
 }
 
-/// Where forks part from their branch.
+/// Fork point of consecutive branches.
 struct Origin {
     n: u32,
     branch: u32,
-    /// After so many of its tokens.
-    n_said: u32,
-    /// How their texts go on from its.
-    seam: ForkTextBoundary,
+    /// Number of the parent branch's tokens before the fork.
+    n_parent_tokens: u32,
+    /// The boundary between the parent's text and the text of the forks.
+    boundary: ForkTextBoundary,
 }
 
 impl StreamSettings {
-    /// Of requests, each with its first branch.
+    /// Creates the settings of requests, each with its first branch.
     pub(super) fn new(model: Weak<Model>, parses_special: bool, requests: Vec<(u32, Py<PyAny>)>) -> Self {
         let kinds = requests.into_iter().map(|(first, request)| BranchKind { first, request, origin: None }).collect();
         Self { model, parses_special, kinds: Mutex::new(kinds) }
@@ -54,22 +54,22 @@ impl StreamSettings {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The request of a branch, or of the last one before it.
-    fn of(&self, py: Python<'_>, branch: u32) -> Option<Py<PyAny>> {
+    /// Returns the request of a branch, or of the closest earlier one.
+    fn request_of(&self, py: Python<'_>, branch: u32) -> Option<Py<PyAny>> {
         kind_of(&self.kinds(), branch).map(|kind| kind.request.clone_ref(py))
     }
 
-    /// The branch that one was forked from, and after how many of its tokens, if it was.
+    /// Returns the parent of a forked branch, and the number of the parent's tokens before the fork.
     pub(super) fn forked_at(&self, branch: u32) -> Option<(u32, u32)> {
-        origin_of(&self.kinds(), branch).map(|origin| (origin.branch, origin.n_said))
+        origin_of(&self.kinds(), branch).map(|origin| (origin.branch, origin.n_parent_tokens))
     }
 
-    /// How the text of a branch goes on from that of the one that it was forked from.
-    pub(super) fn seam(&self, branch: u32) -> ForkTextBoundary {
-        origin_of(&self.kinds(), branch).map(|origin| origin.seam.clone()).unwrap_or_default()
+    /// Returns the boundary between the parent's text and a branch's text.
+    pub(super) fn boundary(&self, branch: u32) -> ForkTextBoundary {
+        origin_of(&self.kinds(), branch).map(|origin| origin.boundary.clone()).unwrap_or_default()
     }
 
-    /// Takes in a kind. Forks may be heard of in another order than they were made in.
+    /// Adds a kind. Forks may be reported in another order than they were created in.
     fn add(&self, kind: BranchKind) {
         let mut kinds = self.kinds();
         let at = kinds.partition_point(|known| known.first < kind.first);
@@ -86,33 +86,34 @@ fn origin_of(kinds: &[BranchKind], branch: u32) -> Option<&Origin> {
     kind.origin.as_ref().filter(|origin| branch - kind.first < origin.n)
 }
 
-/// A fork that the worker was asked for, and who is told which event loops wait for it.
+/// A fork that the worker was requested to make, and the event loops that wait for it.
 pub(super) struct AwaitedFork {
     pending: PendingFork,
-    /// The stream of the branch.
+    /// The stream of the parent branch.
     stream: Py<PyStream>,
     branch: u32,
-    /// What the forks were asked for.
+    /// The request of the forks.
     request: Py<PyAny>,
-    bells: Arc<LoopWakers>,
+    wakers: Arc<LoopWakers>,
 }
 
 impl AwaitedFork {
-    /// The numbers of the forks, or their stream, once; `None` as long as the worker has not answered.
+    /// Takes the indices of the forks, or their stream, if the worker has answered; `None` until then.
     pub(super) fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let Some(forked) = self.pending.take() else { return Ok(None) };
-        let ForkResult { branches, seed, n_sampled: n_said, text_boundary: seam, stream: own, .. } = forked?;
+        let ForkResult { branches, seed, n_sampled, text_boundary, stream: own, .. } = forked?;
         let (stream, request) = (self.stream.get(), self.request.clone_ref(py));
         let Some(completions) = own else {
             let n = branches.end - branches.start;
-            let origin = Some(Origin { n, branch: self.branch, n_said, seam });
-            stream.asked.add(BranchKind { first: branches.start, request, origin });
+            let origin = Some(Origin { n, branch: self.branch, n_parent_tokens: n_sampled, boundary: text_boundary });
+            stream.settings.add(BranchKind { first: branches.start, request, origin });
             return Ok(Some(PyList::new(py, branches)?.into_any().unbind()));
         };
         let n_prompt = completions.n_prompt();
-        let asked = StreamSettings::new(Weak::clone(&stream.asked.model), stream.asked.parses_special, vec![(0, request)]);
-        let own = Stream::new(completions, Arc::clone(&self.bells), stream.stream()?.lexicon.clone());
-        Ok(Some(Py::new(py, PyStream::new(own, asked, seed, n_prompt))?.into_any()))
+        let settings =
+            StreamSettings::new(Weak::clone(&stream.settings.model), stream.settings.parses_special, vec![(0, request)]);
+        let own = Stream::new(completions, Arc::clone(&self.wakers), stream.stream()?.token_strings.clone());
+        Ok(Some(Py::new(py, PyStream::new(own, settings, seed, n_prompt))?.into_any()))
     }
 }
 
@@ -121,12 +122,12 @@ impl Awaitable for AwaitedFork {
         self.pending.is_ready()
     }
 
-    fn bells(&self) -> &LoopWakers {
-        &self.bells
+    fn wakers(&self) -> &LoopWakers {
+        &self.wakers
     }
 }
 
-/// Where, how and what: the arguments of `Stream.fork`.
+/// Arguments of `Stream.fork`.
 pub(super) struct Arguments<'py> {
     pub(super) index: Bound<'py, PyAny>,
     pub(super) n: Bound<'py, PyAny>,
@@ -137,13 +138,13 @@ pub(super) struct Arguments<'py> {
     pub(super) options: Option<Bound<'py, PyDict>>,
 }
 
-/// Asks for forks of a branch of `stream`.
+/// Requests forks of a branch of `stream`.
 ///
 /// # Errors
-/// `InvalidRequest` for an argument that is none; what is raised of a request.
+/// `InvalidRequest` for an invalid argument; errors of the request.
 pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_>) -> PyResult<AwaitedFork> {
     let Arguments { index, n, at, unit, append, own_stream, options } = arguments;
-    let of = stream.get();
+    let parent = stream.get();
     let branch = convert::branch_number(&index)?;
     let n: u32 = convert::field("n", "a positive integer", &n)?;
     let at = match (&at, unit.as_str()) {
@@ -153,26 +154,26 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
         _ => return Err(InvalidRequest::new_err(("unit", format!("unit is {unit:?}; it must be \"token\" or \"byte\"")))),
     };
     let append = convert::text_or_tokens("append", &append)?;
-    let asked = of.asked.of(py, branch).expect("a stream has a request");
+    let parent_request = parent.settings.request_of(py, branch).expect("a stream has a request");
     let options = options.filter(|options| !options.is_empty());
     let has_own_seed = match &options {
         Some(options) => options.get_item(intern!(py, "seed"))?.is_some_and(|seed| !seed.is_none()),
         None => false,
     };
     let (request, input) = match options {
-        None => (asked, None),
+        None => (parent_request, None),
         Some(options) => {
             let request = py.import(intern!(py, "weft.request.branches"))?.getattr(intern!(py, "fork_request"))?;
-            let request = request.call1((asked, n, options))?;
+            let request = request.call1((parent_request, n, options))?;
             let input = convert::request(&request)?;
             (request.unbind(), Some(input))
         }
     };
-    let model = of.asked.model.upgrade().ok_or_else(|| EngineStopped::new_err(()))?;
-    let bells = Arc::clone(of.stream()?.shared_bells());
-    let bell: Arc<dyn WakeHandle> = Arc::<LoopWakers>::clone(&bells);
-    let parses_special = of.asked.parses_special;
-    let completions = of.stream()?;
+    let model = parent.settings.model.upgrade().ok_or_else(|| EngineStopped::new_err(()))?;
+    let wakers = Arc::clone(parent.stream()?.shared_wakers());
+    let wake_handle: Arc<dyn WakeHandle> = Arc::<LoopWakers>::clone(&wakers);
+    let parses_special = parent.settings.parses_special;
+    let parent_stream = parent.stream()?;
     let pending = detached(py, || -> crate::error::Result<PendingFork> {
         let append = match append {
             Some(PromptInput::Text(text)) => model.tokenize_on(text.as_bytes(), parses_special)?,
@@ -187,8 +188,8 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
             }
         };
         let destination =
-            if own_stream { ForkDestination::OwnStream(Some(Arc::clone(&bell))) } else { ForkDestination::SameStream };
-        completions.fork(Fork { branch, at, append, kind, destination }, bell)
+            if own_stream { ForkDestination::OwnStream(Some(Arc::clone(&wake_handle))) } else { ForkDestination::SameStream };
+        parent_stream.fork(Fork { branch, at, append, kind, destination }, wake_handle)
     })?;
-    Ok(AwaitedFork { pending, stream, branch, request, bells })
+    Ok(AwaitedFork { pending, stream, branch, request, wakers })
 }

@@ -1,14 +1,14 @@
-//! JSON that is written here, and not by Python.
+//! JSON that is written in Rust.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// JSON while it is written.
+/// A JSON writer.
 #[derive(Default)]
 pub(super) struct Json(Vec<u8>);
 
 impl Json {
-    /// With room for so many bytes: what is long is not moved while it grows.
+    /// Creates a writer with a capacity of `n_bytes`, which saves reallocations of long output.
     pub(super) fn with_capacity(n_bytes: usize) -> Self {
         Self(Vec::with_capacity(n_bytes))
     }
@@ -33,14 +33,14 @@ impl Json {
         self
     }
 
-    /// Bytes as numbers, with commas between them.
+    /// Writes bytes as comma-separated numbers.
     pub(super) fn numbers(&mut self, bytes: &[u8]) -> &mut Self {
         self.list(bytes, |json, &byte| {
             json.integer(byte.into());
         })
     }
 
-    /// The items, with commas between them.
+    /// Writes comma-separated items.
     pub(super) fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) -> &mut Self {
         for (nth, item) in items.iter().enumerate() {
             if nth > 0 {

@@ -1,11 +1,11 @@
-//! What was settled at the start, for Python.
+//! Limits of an engine, for Python.
 
 use pyo3::prelude::*;
 
 use crate::config::Limits;
 use crate::engine::runner::{ForkRule, MemoryKind};
 
-/// The numbers that were settled when the engine started.
+/// Numbers that are fixed when the engine starts.
 #[pyclass(frozen, module = "weft._native", name = "Limits")]
 pub(super) struct PyLimits(pub(super) Limits, pub(super) MemoryKind);
 

@@ -1,7 +1,7 @@
-//! `tracing` → Python's `logging`: our lines to the logger `weft`, llama.cpp's to `weft.llama_cpp`.
+//! Forwarding of `tracing` events to Python's `logging`: ours to the logger `weft`, llama.cpp's to `weft.llama_cpp`.
 //!
-//! Lines come from any thread, the engine's worker among them, which must not take the GIL. So they go through a bounded channel to
-//! a thread of their own that does.
+//! Events come from any thread, including the engine's worker, which must not take the GIL. A bounded channel passes them to a
+//! separate thread that takes it.
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,23 +15,23 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Lines that may wait to be logged; further ones are lost. A load at the most talkative level makes some hundreds.
+/// Maximum number of queued lines; further ones are dropped. A load at the most verbose level writes some hundreds.
 const MAX_LINES: usize = 4096;
 
-/// The least level that is forwarded, as `logging` numbers them.
+/// Minimum level that is forwarded, in the numbers of `logging`.
 static THRESHOLD: AtomicU8 = AtomicU8::new(30);
 
-/// Forwards what the logger `weft` wants to see, as it is set up now.
+/// Adopts the current effective level of the logger `weft`.
 ///
-/// Called where a model is loaded or an engine is started: asking for each line would take the GIL.
+/// Called when a model is loaded or an engine is started: a query for each line would take the GIL.
 ///
 /// # Errors
-/// What `logging` raises.
+/// Exceptions of `logging`.
 pub(super) fn follow(py: Python<'_>) -> PyResult<()> {
     static INSTALLED: Once = Once::new();
     let level: u64 = logger(py, "weft")?.call_method0("getEffectiveLevel")?.extract()?;
     THRESHOLD.store(u8::try_from(level).unwrap_or(u8::MAX), Ordering::Relaxed);
-    // A subscriber that is there already belongs to a program that has this crate inside and logs as it likes.
+    // An existing subscriber belongs to a program that embeds this crate and has its own logging.
     INSTALLED.call_once(|| drop(tracing::subscriber::set_global_default(ToPython)));
     Ok(())
 }
@@ -40,7 +40,7 @@ fn logger<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     py.import("logging")?.call_method1("getLogger", (name,))
 }
 
-/// A level as `logging` numbers them; it has no word for our lowest.
+/// Returns the number of a level in `logging`, which has no name for `TRACE`.
 fn number(level: Level) -> u8 {
     match level {
         Level::ERROR => 40,
@@ -57,12 +57,12 @@ struct Line {
     text: String,
 }
 
-/// Made with the first line, so that a process that was forked before it has a thread too.
+/// Created with the first line, so that a process that was forked before has its own thread.
 fn lines() -> &'static SyncSender<Line> {
     static LINES: OnceLock<SyncSender<Line>> = OnceLock::new();
     LINES.get_or_init(|| {
         let (sender, receiver) = mpsc::sync_channel(MAX_LINES);
-        // Without the thread the channel is closed and lines are lost: there is nowhere left to say so.
+        // Without the thread, the channel is closed and lines are dropped: nothing is left to report the failure to.
         drop(thread::Builder::new().name("weft-log".into()).spawn(move || forward(&receiver)));
         sender
     })
@@ -76,7 +76,7 @@ fn forward(lines: &Receiver<Line>) {
                 error.write_unraisable(py, None);
             }
         });
-        // The interpreter is going.
+        // The interpreter is shutting down.
         if logged.is_none() {
             return;
         }
@@ -87,7 +87,7 @@ struct ToPython;
 
 impl Subscriber for ToPython {
     fn register_callsite(&self, _metadata: &'static Metadata<'static>) -> Interest {
-        // The threshold moves.
+        // The threshold can change.
         Interest::sometimes()
     }
 
@@ -100,11 +100,11 @@ impl Subscriber for ToPython {
         event.record(&mut text);
         let metadata = event.metadata();
         let logger = if metadata.target() == "llama.cpp" { "weft.llama_cpp" } else { "weft" };
-        // Full: nobody has taken the GIL for thousands of lines, and this thread must not wait for it.
+        // If the channel is full, nothing has taken the GIL for thousands of lines, and this thread must not wait for it.
         drop(lines().try_send(Line { logger, level: number(*metadata.level()), text: text.0 }));
     }
 
-    // Nothing here opens a span, and `enabled` lets none through.
+    // This crate opens no spans, and `enabled` rejects all.
     fn new_span(&self, _span: &Attributes<'_>) -> Id {
         Id::from_u64(1)
     }

@@ -1,4 +1,4 @@
-//! Pictures and sounds in prompts.
+//! Images and audio in prompts.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::llama::{LoadedMedia, MediaKind, Model};
 use crate::request::{Prompt, Run, Token};
 
-/// A picture or a sound, cut as the model wants it.
+/// An image or audio, preprocessed for the model.
 #[pyclass(frozen, module = "weft._native", name = "Media")]
 pub(super) struct PyMedia(pub(super) LoadedMedia);
 
@@ -43,7 +43,7 @@ impl PyMedia {
     }
 }
 
-/// What the projector of a model reads.
+/// The input modalities of a model's projector.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Modalities")]
 pub(super) struct PyModalities {
     vision: bool,
@@ -65,7 +65,7 @@ impl PyModalities {
     }
 }
 
-/// What was done with pictures and sounds.
+/// Metrics of images and audio.
 #[pyclass(frozen, get_all, module = "weft._native", name = "MediaStats")]
 pub(super) struct PyMediaStats {
     n_encoded: u64,
@@ -84,17 +84,17 @@ impl PyMediaStats {
     }
 }
 
-/// A part of a prompt, as the caller gave it.
+/// A part of a prompt, as the caller passed it.
 pub(super) enum Part {
     Text(Text),
     Tokens(Vec<Token>),
     Media(Py<PyMedia>),
 }
 
-/// Reads the parts of a prompt.
+/// Converts the parts of a prompt.
 ///
 /// # Errors
-/// `InvalidRequest` for what is no sequence of texts, token ids and media.
+/// `InvalidRequest` for anything but a sequence of texts, token ids and media.
 pub(super) fn parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Part>> {
     let part = |part: Bound<'_, PyAny>| {
         if let Ok(media) = part.cast::<PyMedia>() {
@@ -108,7 +108,7 @@ pub(super) fn parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Part>> {
         }
         convert::tokens("prompt", &part).map(Part::Tokens)
     };
-    // A text is a sequence of its letters.
+    // A string would be iterated by character.
     let is_text = value.is_instance_of::<PyString>() || value.is_instance_of::<PyBytes>();
     let parts = value.try_iter().ok().filter(|_| !is_text).ok_or_else(|| {
         let message = "the prompt is no list of texts, token ids and media";
@@ -117,7 +117,7 @@ pub(super) fn parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Part>> {
     parts.map(|given| part(given?)).collect()
 }
 
-/// Whether some of the parts is no token id: otherwise it is a list of those.
+/// Returns whether any part is not a token id; otherwise the value is a list of token ids.
 pub(super) fn has_parts(value: &Bound<'_, PyAny>) -> bool {
     let is_list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
     let is_part = |part: &Bound<'_, PyAny>| {
@@ -127,11 +127,11 @@ pub(super) fn has_parts(value: &Bound<'_, PyAny>) -> bool {
     is_list && value.try_iter().is_ok_and(|mut parts| parts.any(|part| part.is_ok_and(|part| is_part(&part))))
 }
 
-/// That a medium was loaded for the model that it is given to: ids and vectors are those of its projector.
+/// Checks that a medium was loaded for this model: its ids and embeddings belong to the model's projector.
 ///
 /// # Errors
 /// [`Error::InvalidRequest`].
-fn check(projector: u64, model: &Model) -> Result<(), Error> {
+fn check_projector(projector: u64, model: &Model) -> Result<(), Error> {
     if model.projector().is_some_and(|own| own.number() == projector) {
         return Ok(());
     }
@@ -139,14 +139,14 @@ fn check(projector: u64, model: &Model) -> Result<(), Error> {
     Err(Error::InvalidRequest { param: "prompt", message })
 }
 
-/// The prompt that `parts` are together. A text is tokenized by itself, as `mtmd` does; what begins every text comes first.
+/// Joins `parts` to a prompt. Each text is tokenized separately, as in `mtmd`; the BOS token comes first.
 ///
 /// # Errors
-/// [`Error::InvalidRequest`] for a medium of another model; what [`Model::tokenize`] answers.
+/// [`Error::InvalidRequest`] for a medium of another model; errors of [`Model::tokenize`].
 pub(super) fn prompt_of(parts: &[Part], model: &Model, add_special: bool, parse_special: bool) -> Result<Prompt, Error> {
     for part in parts {
         if let Part::Media(media) = part {
-            check(media.get().0.projector, model)?;
+            check_projector(media.get().0.projector, model)?;
         }
     }
     let opening = if add_special { model.tokenize(b"", true, parse_special)? } else { Vec::new() };
@@ -162,7 +162,7 @@ pub(super) fn prompt_of(parts: &[Part], model: &Model, add_special: bool, parse_
     Ok(prompt)
 }
 
-/// Texts, token ids and media, as one prompt.
+/// Texts, token ids and media, joined to a prompt.
 #[pyclass(frozen, module = "weft._native", name = "MixedPrompt")]
 pub(super) struct PyMixedPrompt {
     prompt: Prompt,
@@ -178,16 +178,16 @@ impl PyMixedPrompt {
         Self { prompt, media: media.collect() }
     }
 
-    /// What it is for `model`.
+    /// Returns the prompt, if it was created for `model`.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a medium of another model.
     pub(super) fn of(&self, model: &Model) -> Result<Prompt, Error> {
-        self.media.iter().try_for_each(|media| check(media.get().0.projector, model))?;
+        self.media.iter().try_for_each(|media| check_projector(media.get().0.projector, model))?;
         Ok(self.prompt.clone())
     }
 
-    /// What stands in its places, with the ids of media.
+    /// Returns one id per position, including the ids of media.
     pub(super) fn ids(&self) -> Vec<Token> {
         self.prompt.clone().into_tokens()
     }
@@ -214,7 +214,7 @@ impl PyMixedPrompt {
         self.media.iter().map(|media| media.clone_ref(py)).collect()
     }
 
-    /// The token ids of its texts and of what stands around its media, one after the other.
+    /// The token ids of its text, including the delimiters of media, concatenated.
     #[getter]
     fn text_tokens(&self) -> Vec<Token> {
         let texts = self.prompt.runs().iter().filter_map(|run| match run {
@@ -233,10 +233,10 @@ impl PyMixedPrompt {
     }
 }
 
-/// Decodes `file` and cuts it as the model wants it.
+/// Decodes `file` and preprocesses it for the model.
 ///
 /// # Errors
-/// As [`crate::llama::Projector::read`]; [`Error::NotSupported`] without a projector.
+/// Errors of [`crate::llama::Projector::read`]; [`Error::NotSupported`] without a projector.
 pub(super) fn read(model: &Model, file: &[u8]) -> crate::error::Result<PyMedia> {
     let projector = model.projector().ok_or_else(|| {
         let message =

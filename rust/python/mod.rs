@@ -1,8 +1,8 @@
 //! The Python API: the only folder that names pyo3.
 //!
-//! `PyX` here is `X` in `weft._native`; `python/weft/_native.pyi` is its manual. Every class is frozen, plain data crosses, and
-//! whatever may wait runs detached from the interpreter. The engine's worker never comes here: it rings a [`wake`], and the event
-//! loop's own thread fetches what is there.
+//! `PyX` here is `X` in `weft._native`; `python/weft/_native.pyi` documents it. Every class is frozen, plain data crosses the
+//! boundary, and code that may block releases the GIL. The engine's worker never runs code of this folder except [`wake`]: it
+//! wakes an event loop, whose own thread then reads the events.
 
 mod adapters;
 mod awaitable;
@@ -76,7 +76,7 @@ mod native {
     use super::tune::{PyCompute, PyHardware, PyTiming, PyTuning, tune};
     use super::{Bound, PyModule, PyResult, PySequence};
 
-    /// The crate's, which is the distribution's.
+    /// The version of the crate, which is the version of the distribution.
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 

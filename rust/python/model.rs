@@ -1,4 +1,4 @@
-//! A loaded GGUF file.
+//! A loaded GGUF file, for Python.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -108,7 +108,7 @@ impl PyModel {
             overrides: settings::kv_overrides(kv_overrides.unwrap_or_default())?,
             vocabulary_only: false,
         };
-        // llama.cpp's callback has no way to carry an exception: the first one is kept until the load returns.
+        // llama.cpp's callback cannot propagate an exception: the first one is stored until the load returns.
         let raised: Arc<Mutex<Option<PyErr>>> = Arc::default();
         let progress = {
             let raised = Arc::clone(&raised);
@@ -125,7 +125,7 @@ impl PyModel {
         raised.map_or_else(|| Ok(Self(ThisProcess::new(Arc::new(model)))), Err)
     }
 
-    /// Loads no more of a GGUF file than cuts texts into tokens.
+    /// Loads only the vocabulary of a GGUF file, for tokenization.
     #[staticmethod]
     #[pyo3(signature = (path, *, kv_overrides=None))]
     fn load_vocabulary(py: Python<'_>, path: PathBuf, kv_overrides: Option<Vec<(String, Bound<'_, PyAny>)>>) -> PyResult<Self> {
@@ -211,7 +211,7 @@ impl PyModel {
         Ok(self.loaded()?.adds_bos())
     }
 
-    /// The control tokens of a text with a gap, by what follows each.
+    /// The control tokens of fill-in-the-middle, by the part that follows each.
     #[getter]
     fn infill_tokens(&self) -> PyResult<BTreeMap<&'static str, Token>> {
         let InfillTokens { prefix, suffix, middle, repository, file } = self.loaded()?.infill_tokens();
@@ -224,17 +224,17 @@ impl PyModel {
         Ok(self.loaded()?.chat_template())
     }
 
-    /// Every key of the file's metadata with its value as text, arrays left out.
+    /// Returns every key of the file's metadata with its value as text, without arrays.
     fn metadata(&self) -> PyResult<BTreeMap<&str, &str>> {
         Ok(self.loaded()?.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect())
     }
 
-    /// Every token that has a spelling but is no part of a text, in order.
+    /// Returns every token that has a spelling but is not text, in order.
     fn control_tokens(&self) -> PyResult<Vec<Token>> {
         Ok(self.loaded()?.control_tokens())
     }
 
-    /// Every token that ends a text, in order.
+    /// Returns every end token, in order.
     fn end_tokens(&self) -> PyResult<Vec<Token>> {
         Ok(self.loaded()?.end_tokens().to_vec())
     }
@@ -244,12 +244,12 @@ impl PyModel {
         Ok(self.loaded()?.longest_piece())
     }
 
-    /// A number of tokens that a text has at least.
+    /// Returns a lower bound of the number of a text's tokens.
     fn least_tokens(&self, text: &Bound<'_, PyAny>) -> PyResult<usize> {
         Ok(self.loaded()?.least_tokens(convert::text("text", text)?.as_bytes()))
     }
 
-    /// The token ids of a text.
+    /// Tokenizes a text.
     #[pyo3(signature = (text, *, add_special=true, parse_special=true))]
     fn tokenize(&self, py: Python<'_>, text: &Bound<'_, PyAny>, add_special: bool, parse_special: bool) -> PyResult<Vec<Token>> {
         let model = self.loaded()?;
@@ -257,7 +257,7 @@ impl PyModel {
         Ok(detached(py, || model.tokenize(text.as_bytes(), add_special, parse_special))?)
     }
 
-    /// The token ids of a text that goes on after others.
+    /// Tokenizes a text that continues another one.
     #[pyo3(signature = (text, *, parse_special=true))]
     fn tokenize_on(&self, py: Python<'_>, text: &Bound<'_, PyAny>, parse_special: bool) -> PyResult<Vec<Token>> {
         let model = self.loaded()?;
@@ -265,7 +265,7 @@ impl PyModel {
         Ok(detached(py, || model.tokenize_on(text.as_bytes(), parse_special))?)
     }
 
-    /// The token ids of a long text, as one object.
+    /// Tokenizes a long text into one object.
     #[pyo3(signature = (text, *, add_special=true, parse_special=true))]
     fn token_ids(&self, py: Python<'_>, text: &Bound<'_, PyAny>, add_special: bool, parse_special: bool) -> PyResult<PyTokenIds> {
         self.tokenize(py, text, add_special, parse_special).map(PyTokenIds::from)
@@ -276,19 +276,19 @@ impl PyModel {
         Ok(PyModalities::of(self.loaded()?))
     }
 
-    /// What was done with pictures and sounds so far.
+    /// Returns metrics of images and audio.
     fn media_stats(&self) -> PyResult<PyMediaStats> {
         Ok(PyMediaStats::of(self.loaded()?))
     }
 
-    /// A picture or a sound, from the bytes of its file.
+    /// Decodes an image or audio from the bytes of its file.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 reads bytes into a value")]
     fn read_media(&self, py: Python<'_>, data: PyBackedBytes) -> PyResult<PyMedia> {
         let model = self.loaded()?;
         Ok(detached(py, || media::read(model, &data))?)
     }
 
-    /// Texts, token ids and media as one prompt.
+    /// Tokenizes texts, and joins them with token ids and media to a prompt.
     #[pyo3(signature = (parts, *, add_special=true, parse_special=true))]
     fn tokenize_parts(
         &self,
@@ -303,7 +303,7 @@ impl PyModel {
         Ok(PyMixedPrompt::new(py, &parts, prompt))
     }
 
-    /// The text that token ids stand for.
+    /// Converts token ids to text.
     fn detokenize(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<String> {
         let model = self.loaded()?;
         let tokens = match tokens.cast::<PyMixedPrompt>() {
@@ -314,7 +314,7 @@ impl PyModel {
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// JSON objects of token ids and what they stand for, with commas between them.
+    /// Returns comma-separated JSON objects of token ids and their pieces.
     fn pieces_json<'py>(&self, py: Python<'py>, tokens: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let model = self.loaded()?;
         let tokens = convert::tokens("tokens", tokens)?;
@@ -335,7 +335,7 @@ impl PyModel {
         Ok(json.bytes(py))
     }
 
-    /// The bytes that one token stands for.
+    /// Returns the bytes of one token.
     fn token_bytes<'py>(&self, py: Python<'py>, token: Token) -> PyResult<Bound<'py, PyBytes>> {
         let model = self.loaded()?;
         let bytes = model.piece(token).ok_or_else(|| {

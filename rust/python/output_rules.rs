@@ -1,4 +1,4 @@
-//! What of a request says when it is held to something, and what of it is a thought.
+//! Conversion of the lazy grammar, preserved tokens and reasoning of a request.
 
 use std::sync::Arc;
 
@@ -11,26 +11,26 @@ use crate::error::{Error, Result};
 use crate::llama::Model;
 use crate::request::{MAX_PRESERVED, Reasoning, Request, Token, Trigger};
 
-/// Most bytes of what is said before the end of a thought whose budget is used up.
+/// Maximum size of the message that closes reasoning with an exhausted budget, in bytes.
 const MAX_MESSAGE_BYTES: usize = 16_384;
 
-/// Most bytes of all the texts that are one token each.
+/// Maximum total size of the texts of preserved tokens, in bytes.
 const MAX_PRESERVED_BYTES: usize = 16_384;
 
-/// As the caller gave it: what is text here is looked up in the model's vocabulary.
+/// Fields as the caller passed them; their texts are tokenized in [`OutputRules::apply`].
 pub(super) struct OutputRules {
-    /// `None` where a constraint holds from the first token on.
+    /// `None` if a constraint applies from the first token on.
     triggers: Option<Vec<Trigger>>,
     preserved: Vec<String>,
-    /// Its closing tokens are still to be found, and this is said before the first of its ends.
+    /// Reasoning without its closing tokens, and the message that precedes its end marker.
     thought: Option<(Reasoning, String)>,
 }
 
 impl OutputRules {
-    /// The request with all of it.
+    /// Returns the request with these rules.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for triggers that are refused; what [`Model::tokenize`] answers.
+    /// [`Error::InvalidRequest`] for invalid triggers; errors of [`Model::tokenize`].
     pub(super) fn apply(self, request: Request, model: &Model) -> Result<Request> {
         let tokens = |text: &str| model.tokenize(text.as_bytes(), false, true);
         let (n, n_bytes) = (self.preserved.len(), self.preserved.iter().map(String::len).sum::<usize>());
@@ -45,7 +45,7 @@ impl OutputRules {
             let message = format!("the thought's message has {} bytes; it may have {MAX_MESSAGE_BYTES}", message.len());
             return Err(Error::InvalidRequest { param: "thought", message });
         }
-        // As in llama-server, a text that is no token of this vocabulary is passed over: a client names those of many models.
+        // As in llama-server, a text that is not one token of this vocabulary is ignored: clients list tokens of many models.
         let token = |text: &String| match tokens(text).as_deref() {
             Ok([token]) => Some(*token),
             _ => None,
@@ -56,8 +56,8 @@ impl OutputRules {
             (constraint, _) => constraint,
         };
         let thought = self.thought.map(|(thought, message)| {
-            let last = thought.ends.first().map(|end| tokens(end)).transpose()?.unwrap_or_default();
-            let closing = if thought.budget.is_some() { [tokens(&message)?, last].concat() } else { Vec::new() };
+            let end_marker = thought.ends.first().map(|end| tokens(end)).transpose()?.unwrap_or_default();
+            let closing = if thought.budget.is_some() { [tokens(&message)?, end_marker].concat() } else { Vec::new() };
             Ok::<_, Error>(Arc::new(Reasoning { closing, ..thought }))
         });
         let thought = thought.transpose()?;
@@ -65,10 +65,10 @@ impl OutputRules {
     }
 }
 
-/// Reads these fields of a `weft.Request`, which has a constraint or not.
+/// Converts these fields of a `weft.Request` with or without a constraint.
 ///
 /// # Errors
-/// `InvalidRequest` names the first that has the wrong type, and what waits for triggers and is not there.
+/// `InvalidRequest` for the first field with the wrong type, and for a lazy grammar that is missing.
 pub(super) fn read(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<OutputRules> {
     let py = object.py();
     let is_lazy: bool = field("grammar_lazy", "True or False", &object.getattr(intern!(py, "grammar_lazy"))?)?;
@@ -81,23 +81,23 @@ pub(super) fn read(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<
     }
     let preserved = field("preserved_tokens", "a sequence of strings", &object.getattr(intern!(py, "preserved_tokens"))?)?;
     let thought = object.getattr(intern!(py, "thought"))?;
-    let thought = if thought.is_none() { None } else { Some(read_thought(&thought)?) };
+    let thought = if thought.is_none() { None } else { Some(read_reasoning(&thought)?) };
     Ok(OutputRules { triggers: is_lazy.then_some(triggers), preserved, thought })
 }
 
 fn trigger(value: &Bound<'_, PyAny>) -> PyResult<Trigger> {
-    let refuse = || {
+    let reject = || {
         let message = format!("grammar_triggers has {}; each must be a weft.GrammarTrigger", shown(value));
         InvalidRequest::new_err(("grammar_triggers", message))
     };
-    let get = |name: &str| value.getattr(name).map_err(|_| refuse());
-    let kind: String = get("kind")?.extract().map_err(|_| refuse())?;
-    let text: String = get("value")?.extract().map_err(|_| refuse())?;
+    let get = |name: &str| value.getattr(name).map_err(|_| reject());
+    let kind: String = get("kind")?.extract().map_err(|_| reject())?;
+    let text: String = get("value")?.extract().map_err(|_| reject())?;
     match &*kind {
         "word" => Ok(Trigger::Word(text)),
         "pattern" => Ok(Trigger::Pattern(text)),
         "pattern_full" => Ok(Trigger::Whole(text)),
-        "token" => Ok(Trigger::Token(get("token")?.extract().map_err(|_| refuse())?)),
+        "token" => Ok(Trigger::Token(get("token")?.extract().map_err(|_| reject())?)),
         _ => {
             let message = format!("grammar_triggers has one of kind '{kind}'; it must be word, pattern, pattern_full or token");
             Err(InvalidRequest::new_err(("grammar_triggers", message)))
@@ -105,18 +105,18 @@ fn trigger(value: &Bound<'_, PyAny>) -> PyResult<Trigger> {
     }
 }
 
-/// A thought without its closing tokens, and what is said before its end.
-fn read_thought(value: &Bound<'_, PyAny>) -> PyResult<(Reasoning, String)> {
-    let refuse =
+/// Converts reasoning without its closing tokens, and the message that precedes its end marker.
+fn read_reasoning(value: &Bound<'_, PyAny>) -> PyResult<(Reasoning, String)> {
+    let reject =
         || InvalidRequest::new_err(("thought", format!("thought is {}; it must be a weft.Thought or None", shown(value))));
-    let get = |name: &str| value.getattr(name).map_err(|_| refuse());
-    let texts = |name: &str| get(name)?.extract::<Vec<String>>().map_err(|_| refuse());
+    let get = |name: &str| value.getattr(name).map_err(|_| reject());
+    let texts = |name: &str| get(name)?.extract::<Vec<String>>().map_err(|_| reject());
     let thought = Reasoning {
         starts: texts("starts")?,
         ends: texts("ends")?,
-        begins_inside: get("begins_inside")?.extract().map_err(|_| refuse())?,
-        budget: get("budget")?.extract().map_err(|_| refuse())?,
+        begins_inside: get("begins_inside")?.extract().map_err(|_| reject())?,
+        budget: get("budget")?.extract().map_err(|_| reject())?,
         closing: Vec::new(),
     };
-    Ok((thought, get("message")?.extract().map_err(|_| refuse())?))
+    Ok((thought, get("message")?.extract().map_err(|_| reject())?))
 }

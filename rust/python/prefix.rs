@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 use super::cached_nodes::excerpt;
 use crate::request::{AdapterScale, PinnedPrefix, SavedPrefix, TaskResult, Token};
 
-/// The Python object of what a task made.
-pub(super) fn to_python(py: Python<'_>, made: TaskResult) -> PyResult<Py<PyAny>> {
-    match made {
+/// Converts a task's result to its Python object.
+pub(super) fn to_python(py: Python<'_>, task_result: TaskResult) -> PyResult<Py<PyAny>> {
+    match task_result {
         TaskResult::Pinned(prefix) => Ok(Py::new(py, PyPrefix(prefix))?.into_any()),
         TaskResult::Saved(prefix) => Ok(Py::new(py, PySavedPrefix(Arc::new(prefix)))?.into_any()),
     }
@@ -36,7 +36,7 @@ impl PyPrefix {
         self.0.tokens.len()
     }
 
-    /// Its first and its last `n` tokens; all of them and none, where they are no more than that.
+    /// Returns the first and the last `n` tokens; all tokens and none if there are at most 2 × `n`.
     fn excerpt(&self, n: usize) -> (&[Token], &[Token]) {
         excerpt(&self.0.tokens, n)
     }
@@ -46,7 +46,7 @@ impl PyPrefix {
         self.0.n_bytes
     }
 
-    /// The adapters that it was computed with, each with its scale.
+    /// Returns the adapters that the prefix was computed with, each with its scale.
     #[getter]
     fn adapters(&self) -> Vec<AdapterScale> {
         self.0.adapters.clone()
@@ -78,7 +78,7 @@ impl PySavedPrefix {
         self.0.tokens.len()
     }
 
-    /// The adapters that it was computed with, each with its scale.
+    /// Returns the adapters that the state was computed with, each with its scale.
     #[getter]
     fn adapters(&self) -> Vec<AdapterScale> {
         self.0.adapters.clone()
@@ -89,7 +89,7 @@ impl PySavedPrefix {
         self.0.invoked_at
     }
 
-    /// Bytes of the copy.
+    /// Size of the copy in bytes.
     #[getter]
     fn n_bytes(&self) -> usize {
         let n_logits = self.0.logits.as_ref().map_or(0, Vec::len);

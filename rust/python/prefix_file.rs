@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::llama::{Model, PrefixFileError, PrefixFiles};
 use crate::request::SavedPrefix;
 
-/// Writes and reads files for one engine, without the GIL.
+/// Writes and reads prefix files of one engine, without the GIL.
 pub(super) struct Files(ThisProcess<PrefixFiles>);
 
 impl Files {
@@ -28,7 +28,7 @@ impl Files {
     /// `OSError`, `ModelLoadError`; `ForkedProcess` in a forked child.
     pub(super) fn write(&self, py: Python<'_>, path: PathBuf, prefix: &SavedPrefix) -> PyResult<u64> {
         let files = self.0.get()?;
-        py.detach(move || files.write(&path, prefix)).map_err(|error| raised(py, error))
+        py.detach(move || files.write(&path, prefix)).map_err(|error| to_python_error(py, error))
     }
 
     /// Reads the file at `path`; returns its prefix and its size in bytes.
@@ -37,14 +37,14 @@ impl Files {
     /// `PrefixFileError`, `OSError`, `ModelLoadError`; `ForkedProcess` in a forked child.
     pub(super) fn read(&self, py: Python<'_>, path: PathBuf) -> PyResult<(SavedPrefix, u64)> {
         let files = self.0.get()?;
-        py.detach(move || files.read(&path)).map_err(|error| raised(py, error))
+        py.detach(move || files.read(&path)).map_err(|error| to_python_error(py, error))
     }
 }
 
-fn raised(py: Python<'_>, error: PrefixFileError) -> PyErr {
+fn to_python_error(py: Python<'_>, error: PrefixFileError) -> PyErr {
     match error {
         PrefixFileError::Io { path, source, .. } => os_error(py, path, source),
-        // Clients of a server read what is said here: the model's file by its name, without its folder.
+        // The message may reach clients of a server: it contains the name of the model file without its folder.
         PrefixFileError::Model { path, source } => {
             let path = path.file_name().map_or_else(PathBuf::new, PathBuf::from);
             Error::ModelLoad { path, reason: source.to_string() }.into()
@@ -53,7 +53,7 @@ fn raised(py: Python<'_>, error: PrefixFileError) -> PyErr {
     }
 }
 
-/// The `OSError` that Python's own functions would raise: of the class that fits its number, with the file's name.
+/// Creates the `OSError` that Python's own functions would raise: with the subclass of its errno, and the file's name.
 fn os_error(py: Python<'_>, path: PathBuf, error: io::Error) -> PyErr {
     let Some(code) = error.raw_os_error() else { return error.into() };
     let message = py.import(intern!(py, "os")).and_then(|os| os.call_method1(intern!(py, "strerror"), (code,)));

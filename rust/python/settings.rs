@@ -1,4 +1,4 @@
-//! Settings that are made of several keywords, or of lists.
+//! Conversion of settings with several parameters, or with lists.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
@@ -8,22 +8,22 @@ use super::errors::InvalidConfig;
 use crate::config::{KvOverride, KvValue, RopeConfig, RopeScaling, TensorOverride, ThreadPriority, Threads};
 use crate::llama::machine;
 
-/// How frequencies are scaled.
+/// Parses the scaling of frequencies.
 ///
 /// # Errors
 /// `InvalidConfig` for anything but a name of [`RopeScaling`].
 pub(super) fn rope_scaling(name: Option<&str>) -> PyResult<Option<RopeScaling>> {
     let read = |name: &str| {
-        let refuse = || {
+        let reject = || {
             let message = format!("rope_scaling_type is {name:?}; it must be none, linear or yarn");
             InvalidConfig::new_err(("rope_scaling_type", message))
         };
-        RopeScaling::named(name).ok_or_else(refuse)
+        RopeScaling::named(name).ok_or_else(reject)
     };
     name.map(read).transpose()
 }
 
-/// How positions are encoded; its numbers are checked when the engine's are settled.
+/// Converts the encoding of positions; its numbers are checked when the engine's limits are derived.
 pub(super) fn rope(
     scaling: Option<&str>,
     [freq_base, freq_scale]: [Option<f64>; 2],
@@ -42,14 +42,14 @@ pub(super) fn rope(
     })
 }
 
-/// A setting with the name that the caller gave it.
+/// A setting with its parameter name.
 type Named<T> = (&'static str, Option<T>);
 
-/// Where and how threads compute; processors and waits are checked when the engine's numbers are settled. What is left open is as
-/// `default` has it.
+/// Converts thread settings; processors and polling are checked when the engine's limits are derived. `default` supplies
+/// missing values.
 ///
 /// # Errors
-/// `InvalidConfig` for what is no list of processors, no priority and no number.
+/// `InvalidConfig` for an invalid list of processors, priority, or number.
 pub(super) fn threads(
     default: &Threads,
     cpus: Named<&Bound<'_, PyAny>>,
@@ -75,10 +75,10 @@ pub(super) fn threads(
     })
 }
 
-/// Values of the metadata in place of the file's; their bounds are checked when the model is loaded.
+/// Converts metadata overrides; their bounds are checked when the model is loaded.
 ///
 /// # Errors
-/// `InvalidConfig` for a value of another type than those that there are.
+/// `InvalidConfig` for a value of an unsupported type.
 pub(super) fn kv_overrides(given: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Vec<KvOverride>> {
     let read = |(key, value): (String, Bound<'_, PyAny>)| {
         let read = if value.is_instance_of::<PyBool>() {
@@ -92,30 +92,30 @@ pub(super) fn kv_overrides(given: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<V
         } else {
             Err(InvalidConfig::new_err(()))
         };
-        let refuse = |_| {
+        let reject = |_| {
             let right = "True or False, an integer of 32 bits, a finite number or a text";
             InvalidConfig::new_err(("kv_overrides", format!("{key} is {}; it must be {right}", shown(&value))))
         };
-        read.map_err(refuse).map(|value| KvOverride { key, value })
+        read.map_err(reject).map(|value| KvOverride { key, value })
     };
     given.into_iter().map(read).collect()
 }
 
-/// Where tensors go; patterns and memory are checked when the model is loaded.
+/// Converts placements of tensors; patterns and buffer types are checked when the model is loaded.
 pub(super) fn tensor_overrides(given: Vec<(String, String)>) -> Vec<TensorOverride> {
     given.into_iter().map(|(pattern, buffer)| TensorOverride { pattern, buffer }).collect()
 }
 
-/// Devices beside the CPU: name, description, bytes of memory, and how many of those are free.
+/// Returns the devices in addition to the CPU: name, description, total and free memory in bytes.
 #[pyfunction]
 pub(super) fn devices() -> Vec<(String, String, u64, u64)> {
     machine::devices().into_iter().map(|device| (device.name, device.description, device.n_bytes, device.n_free)).collect()
 }
 
-/// The grammar in GBNF of the JSON that fits a schema.
+/// Returns the GBNF grammar of the JSON that matches a schema.
 ///
 /// # Errors
-/// `InvalidRequest` says what is wrong with the schema.
+/// `InvalidRequest` if the schema is invalid, with the reason.
 #[pyfunction]
 pub(super) fn schema_grammar(py: Python<'_>, schema: &str) -> PyResult<String> {
     Ok(py.detach(|| crate::llama::schema_grammar(schema))?)

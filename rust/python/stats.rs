@@ -1,4 +1,4 @@
-//! What the engine is doing, for Python.
+//! Metrics of an engine, for Python.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use crate::engine::{BranchStats, HostCacheStats, RecentStep, RunningStats, SlotStats, Stats, StepTimes};
 use crate::llama::kernels;
 
-/// A snapshot of the engine, as of its last step.
+/// Metrics of the engine as of its last step.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Stats")]
 pub(super) struct PyStats {
     slots: Vec<Py<PySlot>>,
@@ -84,7 +84,7 @@ impl PyStats {
     }
 }
 
-/// The branches of all streams.
+/// Metrics of the branches of all streams.
 #[pyclass(frozen, get_all, module = "weft._native", name = "BranchStats")]
 pub(super) struct PyBranchStats {
     n_started: u64,
@@ -112,7 +112,7 @@ impl PyBranchStats {
     }
 }
 
-/// The store: saved pieces in host memory.
+/// Metrics of the host cache.
 #[pyclass(frozen, get_all, module = "weft._native", name = "StoreStats")]
 pub(super) struct PyStoreStats {
     n_bytes: u64,
@@ -147,7 +147,7 @@ impl PyStoreStats {
     }
 }
 
-/// Time that the worker spent, by part of a step.
+/// Time that the worker spent in each part of a step.
 #[pyclass(frozen, get_all, module = "weft._native", name = "StepTimes")]
 pub(super) struct PyStepTimes {
     receive: Duration,
@@ -176,7 +176,7 @@ impl PyStepTimes {
     }
 }
 
-/// What one of the last steps took.
+/// Duration of one of the last steps.
 #[pyclass(frozen, get_all, module = "weft._native", name = "RecentStep")]
 pub(super) struct PyRecentStep {
     started: f64,
@@ -186,7 +186,8 @@ pub(super) struct PyRecentStep {
 }
 
 impl PyRecentStep {
-    /// The last steps, on the clock of Python's `time.monotonic`: the same one as Rust's, but only Python gives its number.
+    /// Converts the last steps, with times on the clock of Python's `time.monotonic`: Rust uses the same clock, but only Python
+    /// exposes its value.
     pub(super) fn list(py: Python<'_>, steps: Vec<RecentStep>) -> PyResult<Vec<Self>> {
         let now_s: f64 = py.import("time")?.call_method0("monotonic")?.extract()?;
         let now = Instant::now();
@@ -206,7 +207,7 @@ impl PyRecentStep {
     }
 }
 
-/// One of the places where a sequence runs.
+/// A slot, in which one sequence can run.
 #[pyclass(frozen, module = "weft._native", name = "Slot")]
 pub(super) struct PySlot {
     #[pyo3(get)]
@@ -215,9 +216,9 @@ pub(super) struct PySlot {
 }
 
 impl PySlot {
-    /// A count of the running sequence; 0 where the slot is idle.
-    fn count(&self, of: impl Fn(&RunningStats) -> u32) -> u32 {
-        self.running.as_ref().map_or(0, of)
+    /// Returns a counter of the running sequence; 0 if the slot is idle.
+    fn count(&self, counter: impl Fn(&RunningStats) -> u32) -> u32 {
+        self.running.as_ref().map_or(0, counter)
     }
 }
 

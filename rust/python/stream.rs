@@ -1,4 +1,4 @@
-//! The stream of one request.
+//! The stream of one request, for Python.
 
 use std::sync::Arc;
 
@@ -16,79 +16,79 @@ use crate::engine::{Completions, Fork, ForkTextBoundary, PendingFork, Ready, Wak
 use crate::error::Result;
 use crate::sampling::TokenStrings;
 
-/// The receiving end of one request, and who is told which event loops wait for it.
+/// The receiving end of one request, and the event loops that wait for it.
 pub(super) struct Stream {
     completions: Completions,
-    bells: Arc<LoopWakers>,
-    /// Spells the tokens of log-probabilities.
-    pub(super) lexicon: TokenStrings,
+    wakers: Arc<LoopWakers>,
+    /// Spellings of the tokens, for logprobs.
+    pub(super) token_strings: TokenStrings,
 }
 
 impl Stream {
-    pub(super) fn new(completions: Completions, bells: Arc<LoopWakers>, lexicon: TokenStrings) -> Self {
-        Self { completions, bells, lexicon }
+    pub(super) fn new(completions: Completions, wakers: Arc<LoopWakers>, token_strings: TokenStrings) -> Self {
+        Self { completions, wakers, token_strings }
     }
 
-    /// The next events: at least one, and no further one once they have `max_bytes` bytes.
+    /// Takes the next events: at least one, and no more once they have `max_bytes` bytes.
     ///
     /// # Errors
-    /// What ended the stream before its branches had finished, once, after the events before it.
+    /// The error that ended the stream before its branches finished, once, after all preceding events.
     pub(super) fn take(&self, max_bytes: usize) -> Result<Ready> {
         self.completions.try_events(max_bytes)
     }
 
-    /// Asks for forks of a branch; `wake` is rung when there is an answer.
+    /// Requests forks of a branch; `wake_handle` is woken when the result is ready.
     ///
     /// # Errors
-    /// What is known to be wrong before the worker has seen it.
-    pub(super) fn fork(&self, fork: Fork, bell: Arc<dyn WakeHandle>) -> Result<PendingFork> {
-        self.completions.request_fork(fork, Some(bell))
+    /// Errors that can be detected before the worker receives the request.
+    pub(super) fn fork(&self, fork: Fork, wake_handle: Arc<dyn WakeHandle>) -> Result<PendingFork> {
+        self.completions.request_fork(fork, Some(wake_handle))
     }
 
-    pub(super) fn shared_bells(&self) -> &Arc<LoopWakers> {
-        &self.bells
+    pub(super) fn shared_wakers(&self) -> &Arc<LoopWakers> {
+        &self.wakers
     }
 
-    /// Cancels the request and ends the stream for whoever waits for it.
+    /// Cancels the request and wakes every waiter, for which the stream has ended.
     fn close(&self) {
         self.completions.close();
-        self.bells.wake();
+        self.wakers.wake();
     }
 }
 
 impl Awaitable for Stream {
-    /// Whether [`Stream::take`] would not answer [`Ready::Pending`]. Takes nothing, so that nothing is lost when the task that is
-    /// woken for it is cancelled before it runs.
+    /// Returns whether [`Stream::take`] would return something other than [`Ready::Pending`]. It takes no events, so that none
+    /// is lost if the woken task is cancelled first.
     fn is_ready(&self) -> bool {
         self.completions.is_ready()
     }
 
-    fn bells(&self) -> &LoopWakers {
-        &self.bells
+    fn wakers(&self) -> &LoopWakers {
+        &self.wakers
     }
 }
 
 /// `weft._native.Stream`.
 #[pyclass(frozen, module = "weft._native", name = "Stream")]
 pub(super) struct PyStream {
-    /// The only strong reference but for a look's own: when Python drops this object, the request is cancelled.
+    /// The only strong reference except during a poll: when Python drops this object, the request is cancelled.
     stream: ThisProcess<Arc<Stream>>,
-    pub(super) asked: StreamSettings,
+    pub(super) settings: StreamSettings,
     /// The seed of branch 0.
     #[pyo3(get)]
     seed: u32,
     /// The prompt's length in tokens.
     #[pyo3(get)]
     n_prompt: usize,
-    /// Counts requests in order of submission.
+    /// Id of the request, assigned in order of submission.
     #[pyo3(get)]
     request_id: u64,
 }
 
 impl PyStream {
-    pub(super) fn new(stream: Stream, asked: StreamSettings, seed: u32, n_prompt: usize) -> Self {
+    pub(super) fn new(stream: Stream, settings: StreamSettings, seed: u32, n_prompt: usize) -> Self {
         let request_id = stream.completions.request_id();
-        Self { stream: ThisProcess::new(Arc::new(stream)), asked, seed, n_prompt, request_id }
+        Self { stream: ThisProcess::new(Arc::new(stream)), settings, seed, n_prompt, request_id }
     }
 
     /// # Errors
@@ -104,32 +104,32 @@ impl PyStream {
         slf
     }
 
-    /// The next event of any branch.
+    /// Returns an awaitable of the next event of any branch.
     fn __anext__(slf: Py<Self>) -> PyNext {
         PyNext::new(slf, WaitTarget::Event)
     }
 
-    /// The events that are ready, at least one; an empty list once all branches have finished.
+    /// Returns an awaitable of all ready events, at least one; of an empty list once all branches have finished.
     #[pyo3(signature = (*, compact = false))]
     fn next_batch(slf: Py<Self>, compact: bool) -> PyNext {
         PyNext::new(slf, WaitTarget::Batch { is_compact: compact })
     }
 
-    /// Waits until `next_batch` would not wait.
+    /// Returns an awaitable that finishes when `next_batch` would not wait.
     fn readable(slf: Py<Self>) -> PyNext {
-        PyNext::new(slf, WaitTarget::Sign)
+        PyNext::new(slf, WaitTarget::Readiness)
     }
 
-    /// Why what is computed of the prompt has to be, as far as that is known.
+    /// Explains why the computed part of the prompt was not cached, once that is known.
     #[getter]
     fn explanation<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let stream = self.stream()?;
-        // The text of a long prompt is spelt for it.
-        let told = py.detach(|| stream.completions.explanation());
-        told.map(|told| events::explained(py, told)).transpose()
+        // The GIL is released, because the text of a long prompt is detokenized.
+        let explanation = py.detach(|| stream.completions.explanation());
+        explanation.map(|explanation| events::explanation_to_python(py, explanation)).transpose()
     }
 
-    /// Cancels the request now.
+    /// Cancels the request immediately.
     fn close(&self) -> PyResult<()> {
         self.stream()?.close();
         Ok(())
@@ -142,7 +142,7 @@ impl PyStream {
         Ok(())
     }
 
-    /// Forks a branch: others continue its prompt, its text up to a place, and what is appended.
+    /// Forks a branch: the forks continue its prompt, its text up to a position, and appended text.
     #[pyo3(
         signature = (index, *, n = None, at = None, unit = "token".to_owned(), append = None, own_stream = false, **options),
         text_signature = "($self, index, *, n=1, at=None, unit='token', append=None, own_stream=False, **options)"
@@ -161,27 +161,27 @@ impl PyStream {
     ) -> PyResult<PyNext> {
         let n = n.map_or_else(|| 1_u32.into_pyobject(py).map(Bound::into_any), Ok)?;
         let append = append.unwrap_or_else(|| py.None().into_bound(py));
-        Ok(PyNext::of_fork(forking::fork(py, slf, Arguments { index, n, at, unit, append, own_stream, options })?))
+        Ok(PyNext::for_fork(forking::fork(py, slf, Arguments { index, n, at, unit, append, own_stream, options })?))
     }
 
-    /// How the text of a branch goes on from that of the one that it was forked from.
+    /// Returns the boundary between the parent's text and a branch's text.
     fn forked_seam(&self, index: &Bound<'_, PyAny>) -> PyResult<(String, usize)> {
-        let ForkTextBoundary { unshown, n_shown_again } = self.asked.seam(convert::branch_number(index)?);
+        let ForkTextBoundary { unshown, n_shown_again } = self.settings.boundary(convert::branch_number(index)?);
         Ok((unshown, n_shown_again))
     }
 
-    /// The branch that one was forked from, and after how many of its tokens.
+    /// Returns the parent of a forked branch, and the number of the parent's tokens before the fork.
     fn forked_at(&self, index: &Bound<'_, PyAny>) -> PyResult<Option<(u32, u32)>> {
-        Ok(self.asked.forked_at(convert::branch_number(index)?))
+        Ok(self.settings.forked_at(convert::branch_number(index)?))
     }
 
-    /// Each branch on its own, those too that forks add.
+    /// Returns an iterator per branch, including branches that forks add.
     fn branches(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
         let py = slf.py();
         py.import(intern!(py, "weft.reading"))?.getattr(intern!(py, "Branches"))?.call1((slf,))
     }
 
-    /// Cancels the request now, as `close` does.
+    /// Cancels the request immediately, as `close` does.
     fn aclose(slf: Py<Self>) -> PyResult<PyNext> {
         slf.get().close()?;
         Ok(PyNext::new(slf, WaitTarget::Nothing))

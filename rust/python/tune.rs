@@ -1,4 +1,4 @@
-//! Timings of a model on this machine, for Python.
+//! Tuning of a model on this machine, for Python.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::config::{ComputeConfig, EngineConfig, FlashAttention, TunedSettings};
 use crate::llama::machine::Hardware;
 use crate::llama::tune::{Timing, Tuning, Workload, measure};
 
-/// How an engine computes its steps.
+/// Configuration of an engine's computation.
 #[pyclass(frozen, module = "weft._native", name = "Compute")]
 pub(super) struct PyCompute(pub(super) ComputeConfig);
 
@@ -29,12 +29,12 @@ impl PyCompute {
 
     #[getter]
     fn attention(&self) -> &str {
-        whose(self.0.used.attention)
+        kernels_name(self.0.used.attention)
     }
 
     #[getter]
     fn products(&self) -> &str {
-        whose(self.0.used.products)
+        kernels_name(self.0.used.products)
     }
 
     #[getter]
@@ -62,12 +62,12 @@ impl PyCompute {
     }
 }
 
-/// The name of `--kernels` for ours or for llama.cpp's.
-fn whose(is_ours: bool) -> &'static str {
+/// Returns the value of `--kernels` for our kernels or llama.cpp's.
+fn kernels_name(is_ours: bool) -> &'static str {
     if is_ours { "weft" } else { "llama.cpp" }
 }
 
-/// One row of the table.
+/// One measurement.
 #[pyclass(frozen, module = "weft._native", name = "Timing")]
 pub(super) struct PyTiming(Timing);
 
@@ -108,7 +108,7 @@ impl PyTiming {
     }
 }
 
-/// What was measured, and what is fastest.
+/// All measurements, and the fastest settings.
 #[pyclass(frozen, module = "weft._native", name = "Tuning")]
 pub(super) struct PyTuning(Tuning);
 
@@ -130,7 +130,7 @@ impl PyTuning {
     }
 }
 
-/// The machine.
+/// The hardware of this machine.
 #[pyclass(frozen, module = "weft._native", name = "Hardware")]
 pub(super) struct PyHardware(Hardware);
 
@@ -172,7 +172,7 @@ impl PyHardware {
     }
 }
 
-/// Times a model's candidates.
+/// Measures the candidate settings of a model.
 #[pyfunction]
 #[pyo3(signature = (model, *, type_k="f16", type_v="f16", kernels="auto", budget_s=55.0, on_progress=None))]
 pub(super) fn tune(
@@ -185,7 +185,7 @@ pub(super) fn tune(
     on_progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyTuning> {
     let on_progress = on_progress.map(|on_progress| on_progress.clone().unbind());
-    let budget = Duration::try_from_secs_f64(budget_s).map_err(|_| convert::bad_budget(budget_s))?;
+    let budget = Duration::try_from_secs_f64(budget_s).map_err(|_| convert::invalid_budget(budget_s))?;
     let config = EngineConfig {
         type_k: convert::kv_type("type_k", type_k)?,
         type_v: convert::kv_type("type_v", type_v)?,
@@ -194,15 +194,15 @@ pub(super) fn tune(
     };
     let model = model.get().loaded()?;
     let raised: Mutex<Option<PyErr>> = Mutex::default();
-    // Ctrl-C is heard here, between two measurements.
+    // Ctrl-C is handled here, between two measurements.
     let progress = |fraction: f64| {
-        let told = Python::attach(|py| {
+        let result = Python::attach(|py| {
             py.check_signals()?;
             on_progress.as_ref().map_or(Ok(()), |on_progress| on_progress.call1(py, (fraction,)).map(drop))
         });
-        let is_well = told.is_ok();
-        *raised.lock().unwrap_or_else(PoisonError::into_inner) = told.err();
-        is_well
+        let continues = result.is_ok();
+        *raised.lock().unwrap_or_else(PoisonError::into_inner) = result.err();
+        continues
     };
     let tuning = py.detach(|| measure(&Arc::clone(model), &config, budget, progress))?;
     let raised = raised.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -1,17 +1,17 @@
-//! How the worker wakes an event loop without ever taking the GIL.
+//! Wake-up of event loops by the worker, without the GIL.
 //!
-//! Each event loop that waits for a stream has one [`Watch`]: a pipe whose reading end the loop watches (`loop.add_reader`). The
-//! worker writes one byte into it, at most once per step, after a rest (see
-//! [`WakeHandle::rest`]), and only if somebody waits; the loop then looks at all the streams that
-//! its tasks wait for and wakes the tasks of those that have something.
+//! Each event loop that waits for a stream has one [`Watch`]: a pipe whose reading end is registered with the loop
+//! (`loop.add_reader`). The worker writes one byte into it, at most once per step, with a minimum interval (see
+//! [`WakeHandle::rest`]), and only if a task is waiting. The loop then checks all streams that its tasks wait for, and wakes
+//! the tasks of ready streams.
 //!
-//! The other way would be a courier: a native thread that the worker wakes, that takes the GIL and calls
-//! `loop.call_soon_threadsafe`, which then writes into a pipe of the loop's own all the same. Measured from one process to another,
-//! on two busy cores: 40 µs from the write to the callback and 37 µs of CPU per wake-up here, 72 µs and 88 µs with a courier. Where
-//! another Python thread computes, both wait for the GIL, of which a running thread lets go every 5 ms; the courier waits twice, and
-//! one wake-up in a hundred takes 14 to 27 ms instead of 5 to 9. Here only the loop's thread runs Python, when it would have run
-//! anyway. And it is a pipe, no eventfd, because writing and reading a byte costs 0.6 µs with either, and the standard library has
-//! pipes that close themselves and work on every Unix.
+//! The alternative is a courier: a native thread that the worker wakes, that takes the GIL and calls
+//! `loop.call_soon_threadsafe`, which also writes into a pipe of the loop. Measured from one process to another, on two busy
+//! cores: 40 µs from the write to the callback and 37 µs of CPU per wake-up here, 72 µs and 88 µs with a courier. While another
+//! Python thread computes, both wait for the GIL, which a running thread releases every 5 ms; the courier waits twice, and one
+//! wake-up in a hundred takes 14 to 27 ms instead of 5 to 9. Here only the loop's thread runs Python, when it would have run
+//! anyway. A pipe is preferred to an eventfd because writing and reading a byte costs 0.6 µs with either, and pipes of the
+//! standard library close automatically and work on every Unix.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
@@ -24,17 +24,17 @@ use pyo3::sync::{MutexExt, PyOnceLock};
 
 use crate::engine::WakeHandle;
 
-/// Nobody waits.
+/// No task is waiting.
 const IDLE: u8 = 0;
-/// A task waits; the next ring writes a byte.
+/// A task is waiting; the next wake-up writes a byte.
 const ARMED: u8 = 1;
-/// A byte is in the pipe; further rings have nothing to add.
-const RUNG: u8 = 2;
+/// A byte is in the pipe; further wake-ups have no effect.
+const WOKEN: u8 = 2;
 
 /// The pipe into one event loop.
 ///
-/// It owns both ends, so that a late ring after the loop has closed writes into a pipe that nobody reads, never into a descriptor
-/// that somebody else was given meanwhile. The state lets at most one byte be in the pipe, so that neither end ever blocks.
+/// It owns both ends: a late wake-up after the loop has closed writes into a pipe without a reader, never into a file
+/// descriptor that was reused meanwhile. The state allows at most one byte in the pipe, so that neither end ever blocks.
 #[derive(Debug)]
 pub(super) struct LoopWaker {
     state: AtomicU8,
@@ -48,52 +48,52 @@ impl LoopWaker {
         Ok(Self { state: AtomicU8::new(IDLE), reader, writer })
     }
 
-    /// Called on any thread: wakes the loop if one of its tasks waits.
+    /// Wakes the loop if one of its tasks is waiting. Called on any thread.
     fn wake(&self) {
-        if self.state.compare_exchange(ARMED, RUNG, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        if self.state.compare_exchange(ARMED, WOKEN, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             let mut writer = &self.writer;
             writer.write_all(&[1]).expect("a pipe that is empty and whose reader is open takes a byte");
         }
     }
 
-    /// Called on the loop's thread, before it looks at the streams a last time: an event that this look misses will ring.
+    /// Arms the pipe before the loop's thread checks the streams a last time: an event that this check misses causes a wake-up.
     fn arm(&self) {
-        // Where a byte is in the pipe, the loop is about to look anyway.
+        // If a byte is in the pipe, the loop is about to check the streams anyway.
         let _was_idle = self.state.compare_exchange(IDLE, ARMED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        // Pairs with the fence in `LoopWakers::ring`: either that ring sees ARMED, or the look that follows sees its event.
+        // Pairs with the fence in `LoopWakers::wake`: either the wake-up sees ARMED, or the following check sees its event.
         fence(Ordering::SeqCst);
     }
 
-    /// Called on the loop's thread when nobody waits any more.
+    /// Disarms the pipe when no task is waiting. Called on the loop's thread.
     fn disarm(&self) {
         let _was_armed = self.state.compare_exchange(ARMED, IDLE, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     }
 
-    /// Called on the loop's thread when the pipe is readable: takes the byte and arms again.
+    /// Reads the byte of a wake-up and arms the pipe again. Called on the loop's thread when the pipe is readable.
     fn answer(&self) {
-        if self.state.load(Ordering::SeqCst) == RUNG {
+        if self.state.load(Ordering::SeqCst) == WOKEN {
             let mut reader = &self.reader;
-            reader.read_exact(&mut [0]).expect("a byte follows RUNG, and the writer is open");
+            reader.read_exact(&mut [0]).expect("a byte follows WOKEN, and the writer is open");
             self.state.store(ARMED, Ordering::SeqCst);
         }
         fence(Ordering::SeqCst);
     }
 }
 
-/// The loops that have waited for one engine. The engine has one of these for all its streams, so that the worker rings it once
-/// per step; a loop that waits for nothing costs one failed comparison there.
+/// The event loops that have waited for an engine. All streams of an engine share it, so that the worker wakes once per step; a
+/// loop that does not wait costs one failed comparison.
 #[derive(Debug, Default)]
 pub(super) struct LoopWakers {
     loops: Mutex<Vec<Weak<LoopWaker>>>,
 }
 
 impl LoopWakers {
-    /// Makes sure that `bell` is rung from now on.
-    fn join(&self, bell: &Arc<LoopWaker>) {
+    /// Adds `waker` to the wakers that are woken from now on.
+    fn join(&self, waker: &Arc<LoopWaker>) {
         let mut loops = lock(&self.loops);
-        if !loops.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(bell))) {
+        if !loops.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(waker))) {
             loops.retain(|known| known.strong_count() > 0);
-            loops.push(Arc::downgrade(bell));
+            loops.push(Arc::downgrade(waker));
         }
     }
 }
@@ -101,37 +101,37 @@ impl LoopWakers {
 impl WakeHandle for LoopWakers {
     fn wake(&self) {
         fence(Ordering::SeqCst);
-        for bell in lock(&self.loops).iter().filter_map(Weak::upgrade) {
-            bell.wake();
+        for waker in lock(&self.loops).iter().filter_map(Weak::upgrade) {
+            waker.wake();
         }
     }
 }
 
-/// What a task waits for: a stream, or vectors.
+/// A result that a task can wait for: events, embeddings, or a fork.
 pub(super) trait Awaitable: Send + Sync {
-    /// Whether there is something to be had.
+    /// Returns whether the result is ready.
     fn is_ready(&self) -> bool;
 
-    /// Who is rung when there is.
-    fn bells(&self) -> &LoopWakers;
+    /// Returns the wakers that are woken when the result is ready.
+    fn wakers(&self) -> &LoopWakers;
 }
 
 /// A task of the loop that waits for a stream.
 struct Waiter {
-    /// Weak, so that whoever drops the stream cancels its request at once, also while a future of it is left here.
+    /// Weak: dropping the stream cancels its request immediately, even while one of its futures is stored here.
     stream: Weak<dyn Awaitable>,
     future: Py<PyAny>,
 }
 
-/// One event loop's side of the pipe. All calls are made on the loop's thread.
+/// The event loop's side of the pipe. All methods are called on the loop's thread.
 #[pyclass(frozen, module = "weft._native", name = "_Watch")]
 pub(super) struct Watch {
-    bell: Arc<LoopWaker>,
+    waker: Arc<LoopWaker>,
     event_loop: Py<PyAny>,
     waiters: Mutex<Vec<Waiter>>,
 }
 
-/// The watches of the loops that are open, and of the last ones that were.
+/// The watches of open loops, and of loops that were closed since the last one was opened.
 static WATCHES: Mutex<Vec<Py<Watch>>> = Mutex::new(Vec::new());
 
 fn watches(py: Python<'_>) -> MutexGuard<'static, Vec<Py<Watch>>> {
@@ -139,10 +139,10 @@ fn watches(py: Python<'_>) -> MutexGuard<'static, Vec<Py<Watch>>> {
 }
 
 impl Watch {
-    /// The watch of the running event loop.
+    /// Returns the watch of the running event loop.
     ///
     /// # Errors
-    /// `RuntimeError` where no asyncio event loop runs on this thread, `NotImplementedError` where it cannot watch a pipe.
+    /// `RuntimeError` if no asyncio event loop runs on this thread, `NotImplementedError` if the loop cannot watch a pipe.
     pub(super) fn current(py: Python<'_>) -> PyResult<Py<Self>> {
         static GET_RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let event_loop = GET_RUNNING_LOOP.import(py, "asyncio", "get_running_loop")?.call0()?;
@@ -154,12 +154,12 @@ impl Watch {
     }
 
     fn open(py: Python<'_>, event_loop: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
-        let bell = Arc::new(LoopWaker::new()?);
-        let watch = Py::new(py, Self { bell, event_loop: event_loop.clone().unbind(), waiters: Mutex::new(Vec::new()) })?;
+        let waker = Arc::new(LoopWaker::new()?);
+        let watch = Py::new(py, Self { waker, event_loop: event_loop.clone().unbind(), waiters: Mutex::new(Vec::new()) })?;
         let answer = watch.getattr(py, intern!(py, "_answer"))?;
-        event_loop.call_method1(intern!(py, "add_reader"), (watch.get().bell.reader.as_raw_fd(), answer))?;
-        // A closed loop forgets its readers, but nobody tells us: look when a new one comes. They are asked outside of the lock,
-        // because asking runs Python.
+        event_loop.call_method1(intern!(py, "add_reader"), (watch.get().waker.reader.as_raw_fd(), answer))?;
+        // A closed loop drops its readers without notification: closed loops are detected when a new one is added. `is_closed`
+        // runs Python, and is therefore called outside of the lock.
         let known: Vec<_> = watches(py).iter().map(|watch| watch.clone_ref(py)).collect();
         let mut closed = Vec::new();
         for watch in known {
@@ -173,12 +173,12 @@ impl Watch {
         Ok(watch)
     }
 
-    /// A future of this loop that is done when `stream` may have something; `None` if it has by now.
+    /// Returns a future of this loop that is done when `stream` may be ready; `None` if it is ready now.
     pub(super) fn wait<'py>(&self, py: Python<'py>, stream: &Arc<dyn Awaitable>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let future = self.event_loop.bind(py).call_method0(intern!(py, "create_future"))?;
-        stream.bells().join(&self.bell);
+        stream.wakers().join(&self.waker);
         lock(&self.waiters).push(Waiter { stream: Arc::downgrade(stream), future: future.clone().unbind() });
-        self.bell.arm();
+        self.waker.arm();
         if stream.is_ready() {
             self.forget(&future);
             return Ok(None);
@@ -186,25 +186,25 @@ impl Watch {
         Ok(Some(future))
     }
 
-    /// Drops the waiter of `future`, whose task wants it no longer.
+    /// Drops the waiter of `future`, whose task stopped waiting.
     pub(super) fn forget(&self, future: &Bound<'_, PyAny>) {
         let mut waiters = lock(&self.waiters);
-        let place = waiters.iter().position(|waiter| waiter.future.is(future));
-        let forgotten = place.map(|place| waiters.swap_remove(place));
+        let index = waiters.iter().position(|waiter| waiter.future.is(future));
+        let removed = index.map(|index| waiters.swap_remove(index));
         if waiters.is_empty() {
-            self.bell.disarm();
+            self.waker.disarm();
         }
-        // What a future holds may run Python when it goes, so it goes after the lock.
+        // Dropping a future may run Python: after the lock is released.
         drop(waiters);
-        drop(forgotten);
+        drop(removed);
     }
 }
 
 #[pymethods]
 impl Watch {
-    /// Called by the loop when the pipe is readable: wakes the tasks whose streams have something.
+    /// Wakes the tasks whose streams are ready. Called by the loop when the pipe is readable.
     fn _answer(&self, py: Python<'_>) -> PyResult<()> {
-        self.bell.answer();
+        self.waker.answer();
         let waiters = std::mem::take(&mut *lock(&self.waiters));
         let (ready, mut waiting): (Vec<_>, Vec<_>) =
             waiters.into_iter().partition(|waiter| waiter.stream.upgrade().is_none_or(|stream| stream.is_ready()));
@@ -212,7 +212,7 @@ impl Watch {
             let mut waiters = lock(&self.waiters);
             waiters.append(&mut waiting);
             if waiters.is_empty() {
-                self.bell.disarm();
+                self.waker.disarm();
             }
         }
         // An event loop may create futures of any class. If one of them raises, the other tasks are still woken.
@@ -230,7 +230,7 @@ impl Watch {
     }
 }
 
-/// Ends the wait of the task that awaits `future`, if it has not ended.
+/// Resolves `future`, which a task awaits, unless it is done.
 fn wake(future: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = future.py();
     if !future.call_method0(intern!(py, "done"))?.extract::<bool>()? {
@@ -239,7 +239,7 @@ fn wake(future: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
-/// Locks for a few instructions that run no Python, so that whoever waits here does not wait for the GIL.
+/// Locks for a few instructions that run no Python, so that a waiting thread does not wait for the GIL.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

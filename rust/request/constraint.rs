@@ -1,64 +1,64 @@
-//! What holds the tokens of a completion to a grammar.
+//! Constraints: restrict the tokens of a completion, for example to a grammar.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::request::Token;
 
-/// Holds one branch to what it may say. Called on whichever thread samples, by one at a time.
+/// Restricts the tokens of one branch. Called on any sampling thread, but never concurrently.
 pub trait Constraint: Send {
-    /// Whether `token` may come next; an end token may where the text may end.
+    /// Returns whether `token` may come next. An end token may come where the constrained text may end.
     fn allows(&mut self, token: Token) -> bool;
 
     /// Sets the logits of all tokens that may not come next to −∞.
     fn mask(&mut self, logits: &mut [f32]);
 
-    /// Tells it which token came: one that it has just allowed.
+    /// Advances past `token`, which [`Constraint::allows`] has just allowed.
     fn accept(&mut self, token: Token);
 
-    /// Another one that is where this one is.
+    /// Returns an independent copy in the same state.
     fn copy(&self) -> Box<dyn Constraint>;
 
-    /// Whether `token` may come next without the first `n_skipped` bytes of its spelling. Where nothing is left of it, it may.
+    /// Returns whether `token` may come next without the first `n_skipped` bytes of its spelling. An empty rest is allowed.
     ///
-    /// One that reads tokens and no text allows whole ones only.
+    /// A constraint on token ids, without text, allows whole tokens only.
     fn allows_rest(&mut self, token: Token, n_skipped: usize) -> bool {
         n_skipped == 0 && self.allows(token)
     }
 
-    /// Tells it what came: something that [`Constraint::allows_rest`] has just allowed.
+    /// Advances past the rest of a token, which [`Constraint::allows_rest`] has just allowed.
     fn accept_rest(&mut self, token: Token, _n_skipped: usize) {
         self.accept(token);
     }
 
-    /// The token that comes next, whatever the model makes of it; [`Constraint::accept`] is told of it too.
+    /// Returns the only token that may come next, regardless of the logits. [`Constraint::accept`] is called for it too.
     fn forced(&self) -> Option<Token> {
         None
     }
 
-    /// Whether it holds to nothing yet, since it waits for a text that begins what it holds to.
+    /// Returns whether the constraint is still waiting for its trigger and restricts nothing yet.
     fn waits(&self) -> bool {
         false
     }
 
-    /// Bytes that it takes, about; 0 where they are next to none.
+    /// Returns its approximate size in bytes; 0 if negligible.
     fn n_bytes(&self) -> usize {
         0
     }
 }
 
-/// What the branches of a request are held to.
+/// Creates the constraints of a request's branches.
 pub trait ConstraintSource: fmt::Debug + Send + Sync {
-    /// The constraint of one branch, which has said nothing.
+    /// Returns a constraint in its initial state, for one branch.
     fn start(&self) -> Box<dyn Constraint>;
 
-    /// As [`Constraint::n_bytes`].
+    /// Size in bytes, as [`Constraint::n_bytes`].
     fn n_bytes(&self) -> usize {
         0
     }
 }
 
-/// A [`ConstraintSource`] that requests share. It is equal to itself alone.
+/// A [`ConstraintSource`] that requests share. Compared by identity.
 #[derive(Debug, Clone)]
 pub struct SharedConstraint(pub Arc<dyn ConstraintSource>);
 

@@ -1,96 +1,96 @@
-//! What a stream yields.
+//! Events of a stream.
 
 use smol_str::SmolStr;
 
 use crate::request::{Explanation, PinnedPrefix, SavedPrefix, Token};
 
-/// What a stream yields.
+/// An event of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// One token of one branch.
     Token(TokenEvent),
-    /// The end of one branch; exactly one per branch, after its last token.
+    /// The end of one branch; published exactly once per branch, after its last token.
     Finished(Finished),
-    /// How far the prompt is computed, where [`Request::reports_progress`](crate::request::Request::reports_progress) asks for it:
-    /// at the start, and after each decode that computed a part of it.
+    /// Prefill progress, if [`Request::reports_progress`](crate::request::Request::reports_progress) is set: published at the
+    /// start, and after each decode that computed a part of the prompt.
     Progress(Progress),
-    /// Log-probabilities of a stretch of the prompt, where
-    /// [`Request::prompt_logprobs`](crate::request::Request::prompt_logprobs) asks for them: in order, before the first token.
+    /// Logprobs of a range of the prompt, if [`Request::prompt_logprobs`](crate::request::Request::prompt_logprobs) is set:
+    /// published in order, before the first token.
     PromptLogprobs(PromptLogprobs),
 }
 
 impl Event {
-    /// Bytes that it takes while it waits to be read, about.
+    /// Returns the approximate size of the event while it is queued, in bytes.
     #[must_use]
     pub fn n_bytes(&self) -> usize {
-        let of_logprobs = |logprobs: &Logprobs| Logprobs::n_bytes(logprobs.top.len());
+        let logprobs_bytes = |logprobs: &Logprobs| Logprobs::n_bytes(logprobs.top.len());
         size_of::<Self>()
             + match self {
-                Self::Token(token) => token.text.len() + token.logprobs.as_deref().map_or(0, of_logprobs),
-                Self::PromptLogprobs(prompt) => prompt.logprobs.iter().flatten().map(of_logprobs).sum(),
-                // What a task makes is all that its stream holds.
+                Self::Token(token) => token.text.len() + token.logprobs.as_deref().map_or(0, logprobs_bytes),
+                Self::PromptLogprobs(prompt) => prompt.logprobs.iter().flatten().map(logprobs_bytes).sum(),
+                // A task's result is not counted: it is the only event of its stream.
                 Self::Finished(finished) => finished.text.len() + finished.explanation.as_deref().map_or(0, Explanation::n_bytes),
                 Self::Progress(_) => 0,
             }
     }
 }
 
-/// How far a prompt is computed.
+/// Prefill progress of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
     /// The prompt's length in tokens.
     pub n_prompt: u32,
-    /// Of these, found computed.
+    /// Prompt tokens that were cached.
     pub n_cached: u32,
-    /// Computed by now, those that were found included.
+    /// Prompt tokens available so far, cached ones included.
     pub n_processed: u32,
-    /// Milliseconds since the start in a slot.
+    /// Milliseconds since the request got a slot.
     pub ms: f64,
 }
 
-/// Log-probabilities of a stretch of the prompt.
+/// Logprobs of a range of the prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptLogprobs {
-    /// The stretch begins with this token of the prompt.
+    /// Index of the first prompt token of the range.
     pub start: u32,
-    /// Of each token after all those before it; `None` for the prompt's first, which comes after nothing.
+    /// Logprobs of each token given all preceding tokens; `None` for the first token of the prompt.
     pub logprobs: Vec<Option<Logprobs>>,
 }
 
 /// One token of one branch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenEvent {
-    /// Which branch, `0 ≤ index < n`.
+    /// Branch index, `0 ≤ index < n`.
     pub index: u32,
-    /// The token that was drawn; an end token is reported too.
+    /// The sampled token; end tokens are published too.
     pub token: Token,
-    /// Text that became safe to show with this token: empty while bytes are held back. The texts of a branch join to its whole answer.
+    /// Text that this token completes: empty while bytes are held back. The texts of a branch concatenate to its whole answer.
     ///
-    /// Up to 23 bytes lie in the event itself: few tokens are longer, and so few events need an allocation.
+    /// [`SmolStr`] stores up to 23 bytes inline. Few tokens are longer, so that few events allocate.
     pub text: SmolStr,
     /// The slot that the branch runs in.
     pub slot: u32,
-    /// Tokens of this branch so far, this one included.
+    /// Number of tokens of this branch so far, this one included.
     pub n_predicted: u32,
-    /// Log-probabilities, where [`SamplingParams::n_probs`] asks for them.
+    /// Logprobs, if [`SamplingParams::n_probs`] is set.
     pub logprobs: Option<Box<Logprobs>>,
 }
 
-/// Log-probabilities (natural logarithm) under the model's raw distribution, before bias, penalties and filters.
+/// Logprobs (natural logarithm) of the model's raw distribution, before bias, penalties and filters.
 ///
-/// Where [`SamplingParams::post_sampling_probs`](crate::request::SamplingParams::post_sampling_probs) asks for it, of what the
-/// samplers left instead: then fewer tokens are listed where fewer were left, and none that could not be drawn.
+/// With [`SamplingParams::post_sampling_probs`](crate::request::SamplingParams::post_sampling_probs) they describe the
+/// distribution after the samplers instead: only tokens that could be sampled are listed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logprobs {
-    /// Of the token that was drawn, or that the prompt has there.
+    /// The sampled token, or the token of the prompt.
     pub chosen: Logprob,
     /// The most likely tokens, most likely first.
     pub top: Vec<Logprob>,
 }
 
 impl Logprobs {
-    /// Bytes that they count for with `n` of the most likely tokens: about what they come to for whoever reads them, where each
-    /// token is spelt out. While they wait they take an eighth of that.
+    /// Returns the size, in bytes, that is charged for `n` top logprobs: approximately their size at the consumer, where each
+    /// token is spelled out. In the queue they take an eighth of that.
     #[must_use]
     pub const fn n_bytes(n: usize) -> usize {
         (1 + n) * 64
@@ -102,77 +102,77 @@ impl Logprobs {
 pub struct Logprob {
     /// The token id.
     pub token: Token,
-    /// Natural logarithm of its probability.
+    /// Natural logarithm of the token's probability.
     pub logprob: f32,
 }
 
 /// The end of one branch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finished {
-    /// Which branch, `0 ≤ index < n`.
+    /// Branch index, `0 ≤ index < n`.
     pub index: u32,
-    /// The slot that the branch ran in; `None` where it was cancelled before it was in one.
+    /// The slot that the branch ran in; `None` if it was cancelled in the queue.
     pub slot: Option<u32>,
-    /// Why it ended.
+    /// Reason why the branch ended.
     pub reason: FinishReason,
-    /// The end of its text, where that was held back in case a stop string followed and no token came to show it; else empty.
+    /// Rest of the text that was held back as a possible beginning of a stop string; usually empty.
     pub text: SmolStr,
-    /// What it cost.
+    /// Token counts and times of the branch.
     pub usage: Usage,
-    /// Whether its context was full: tokens were dropped from its beginning to go on, or there was no room for another one.
+    /// True if the context was full: the context was shifted, or the branch ended for lack of context.
     pub is_truncated: bool,
-    /// What a task other than [`Task::Complete`] and [`Task::Load`] made.
+    /// Result of a task other than [`Task::Complete`] and [`Task::Load`].
     pub made: Option<Box<TaskResult>>,
-    /// What ranks it among the others of a search: the logarithm of its text's probability, divided by the number of its tokens
-    /// raised to [`BeamSearch::length_penalty`](crate::request::BeamSearch::length_penalty), or that logarithm itself where the
-    /// search is stochastic. `None` for all others, and where it has found too few.
+    /// Rank of the branch in a beam search: the logarithm of its text's probability, divided by its number of tokens raised to
+    /// [`BeamSearch::length_penalty`](crate::request::BeamSearch::length_penalty); the plain logarithm if the search is
+    /// stochastic. `None` for branches of other requests, and for branches that the search could not fill.
     pub score: Option<f64>,
-    /// Why what was computed of the prompt had to be, where [`Request::explains_cache`](crate::request::Request::explains_cache) asks
-    /// for it; in the first branch alone.
+    /// Explanation of the computed part of the prompt, if [`Request::explains_cache`](crate::request::Request::explains_cache)
+    /// is set; in the first branch only.
     pub explanation: Option<Box<Explanation>>,
 }
 
-/// What a task made.
+/// Result of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TaskResult {
-    /// By [`Task::Pin`].
+    /// Result of [`Task::Pin`].
     Pinned(PinnedPrefix),
-    /// By [`Task::Save`].
+    /// Result of [`Task::Save`].
     Saved(SavedPrefix),
 }
 
-/// Why a branch ended.
+/// Reason why a branch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model drew an end token.
+    /// The model sampled an end token.
     End,
-    /// The text reached this stop string, which is not part of it.
+    /// The text reached this stop string, which is not part of the text.
     Stop(String),
-    /// A limit that the request sets was reached: of tokens, of time, or a line with too little indentation.
+    /// A limit of the request was reached: tokens, time, or indentation.
     Length,
-    /// The context was full before that.
+    /// The context was full before any limit was reached.
     ContextFull,
-    /// It alone was cancelled: by [`Completions::cancel_branch`](crate::engine::Completions::cancel_branch).
+    /// The branch alone was cancelled, by [`Completions::cancel_branch`](crate::engine::Completions::cancel_branch).
     Cancelled,
 }
 
-/// What one branch cost.
+/// Token counts and times of one branch.
 ///
 /// `n_computed + n_cached` is the prompt's length in every branch: the branch that computed a token counts it in `n_computed`,
-/// the others in `n_cached`, so that the branches' `n_computed` add up to what was really computed. Of a branch that was cancelled
-/// they are as much of the prompt as it had by then.
+/// the others in `n_cached`, so that the sum of `n_computed` over all branches is the number of tokens really computed. For a
+/// cancelled branch the two cover the part of the prompt that was available by then.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Usage {
     /// Prompt tokens computed by this branch.
     pub n_computed: u32,
-    /// Prompt tokens that this branch found computed.
+    /// Prompt tokens that were cached or computed by another branch.
     pub n_cached: u32,
-    /// Tokens drawn, an end token included.
+    /// Generated tokens, an end token included.
     pub n_predicted: u32,
-    /// Tokens of the branch that were computed and in its context at its end: of the prompt, and of the prediction all but the
-    /// last; fewer where the context was shifted.
+    /// Computed tokens in the branch's context at its end: the prompt and all but the last generated token; fewer if the
+    /// context was shifted.
     pub n_held: u32,
-    /// Milliseconds from the start in a slot to the first token.
+    /// Milliseconds from getting a slot to the first token.
     pub prompt_ms: f64,
     /// Milliseconds from the first token to the last.
     pub predicted_ms: f64,

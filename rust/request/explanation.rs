@@ -1,35 +1,36 @@
-//! Why what was computed of a prompt had to be.
+//! Explanations of prefix cache misses.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// Why what was computed of a prompt had to be, where [`Request::explains_cache`](crate::request::Request::explains_cache) asks for
-/// it: told at the end of the first branch, which computes the prompt for the others, and before to whoever asks its stream.
+/// Explains why the computed part of a prompt was not cached, if
+/// [`Request::explains_cache`](crate::request::Request::explains_cache) is set. Published at the end of the first branch, which
+/// computes the prompt for the others, and before that to callers that query the stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// Which request; requests are counted in order of submission.
+    /// Id of the request; ids are assigned in order of submission.
     pub request_id: u64,
     /// The prompt's length in tokens.
     pub n_prompt: u32,
-    /// Of these, found computed.
+    /// Prompt tokens that were cached.
     pub n_found: u32,
-    /// Of those, what another request was computing when this one came, and this one waited for.
+    /// Cached tokens that another request was computing on arrival, and that this request waited for.
     pub n_awaited: u32,
-    /// All of `[n_found, n_prompt)`, stretch by stretch; none where nothing was computed.
+    /// Consecutive runs that cover `[n_found, n_prompt)`; empty if nothing was computed.
     pub computed: Vec<ComputedRun>,
 }
 
 impl Explanation {
-    /// Bytes that it takes beside its own, about.
+    /// Returns its approximate heap size in bytes.
     pub(crate) fn n_bytes(&self) -> usize {
-        let of_texts = |one: &ComputedRun| {
-            let of_earlier = one.earlier.as_ref().map_or(0, |earlier| earlier.text.len());
-            size_of::<ComputedRun>() + one.before.len() + one.here.len() + of_earlier
+        let run_bytes = |run: &ComputedRun| {
+            let earlier_bytes = run.earlier.as_ref().map_or(0, |earlier| earlier.text.len());
+            size_of::<ComputedRun>() + run.before.len() + run.here.len() + earlier_bytes
         };
-        self.computed.iter().map(of_texts).sum()
+        self.computed.iter().map(run_bytes).sum()
     }
 
-    /// Of what was found, only the first `n_found` tokens could be used.
+    /// Lowers the cached prefix to `n_found` tokens if the rest could not be reloaded.
     pub(crate) fn lower(&mut self, n_found: u32) {
         if n_found < self.n_found {
             let lost = n_found..self.n_found;
@@ -39,29 +40,29 @@ impl Explanation {
     }
 }
 
-/// A stretch of a prompt that was computed.
+/// A range of a prompt that was computed, with its cause.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ComputedRun {
-    /// Which tokens of the prompt.
+    /// Range of the prompt's tokens.
     pub range: Range<u32>,
-    /// Why.
+    /// Why the range was not cached.
     pub cause: Cause,
-    /// The token of the prompt where the cause is: where texts part, else the first of the stretch.
+    /// Index of the prompt token at the cause: the first different token, or else the first token of the range.
     pub at: u32,
-    /// The same place in bytes of the prompt as its tokens spell it. Pictures and sounds are spelt by nothing.
+    /// Position of `at` as a byte offset into the prompt's detokenized text. Images and audio have no text.
     pub byte: u64,
-    /// And in characters.
+    /// Position of `at` in characters.
     pub character: u64,
-    /// The end of what is before that place: a few tokens.
+    /// A few tokens of text before `at`.
     pub before: String,
-    /// The beginning of what is after it: some tokens more.
+    /// Some more tokens of text from `at` on.
     pub here: String,
-    /// The earlier request that has told the cause; `None` where there is none, or where it was somebody else's.
+    /// The earlier request that reveals the cause; `None` if no request does, or if it has another owner.
     pub earlier: Option<EarlierRequest>,
 }
 
 impl ComputedRun {
-    /// Without its place and its texts.
+    /// Creates a run with neither text nor offsets.
     pub(crate) fn new(range: Range<u32>, cause: Cause) -> Self {
         let at = range.start;
         let (before, here) = (String::new(), String::new());
@@ -72,76 +73,75 @@ impl ComputedRun {
 /// An earlier request of the same owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EarlierRequest {
-    /// Which one.
+    /// Id of the earlier request.
     pub request_id: u64,
-    /// What it has in the place of [`ComputedRun::here`]: empty where it ends there.
+    /// Text of the earlier request at the position of [`ComputedRun::here`]; empty if it ends there.
     pub text: String,
-    /// Whether the place is in what was written for it, not in its prompt.
+    /// True if the position is in the earlier request's generated text, not in its prompt.
     pub is_in_answer: bool,
 }
 
-/// Why a stretch of a prompt was computed.
+/// Reason why a range of a prompt was computed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// All of the prompt is known, and its last token is computed again for what follows it.
+    /// The whole prompt is cached; its last token is computed again to get the logits after it.
     LastToken,
-    /// The same, and this request waited for another one to compute the rest.
+    /// As [`Cause::LastToken`], after waiting for another request to compute the rest.
     Awaited,
-    /// The request was to use nothing that is cached.
+    /// The request disabled the cache.
     CacheUnused,
-    /// No prompt that is remembered begins so.
+    /// No remembered prompt has this beginning.
     NeverSeen,
-    /// It follows what is known, and nobody has sent it before.
+    /// New text after the cached prefix: no earlier request contains it.
     New,
-    /// It goes on otherwise than an earlier prompt or its answer.
+    /// The prompt differs here from an earlier prompt or its answer.
     Differs,
-    /// It spells what an earlier request has there, in other tokens.
+    /// The text occurs in an earlier request, in other tokens.
     Retokenized,
-    /// It goes on as an earlier prompt did that is known after another beginning: this one differs within its first
-    /// [`BEGINNING`] tokens.
+    /// The text matches an earlier prompt whose beginning is different: the two differ within their first [`BEGINNING`] tokens.
     Beginning,
-    /// An earlier prompt differs in its system message.
+    /// The prompt differs from an earlier one in its system message.
     SystemChanged,
-    /// An earlier prompt differs in the token that begins every text alone: one of the two lacks it or has it twice.
+    /// The prompt differs from an earlier one only in the BOS token: one of the two lacks it or has it twice.
     Opening,
-    /// What is known is too short to be worth sharing: fewer than 16 tokens.
+    /// The common prefix is too short to share: fewer than 16 tokens.
     TooShort,
-    /// It is known with other adapters.
+    /// The prefix is cached for another adapter set.
     OtherAdapters,
-    /// It was computed, and is nowhere any more: why, and how long ago, where that is remembered.
+    /// The range was cached and has been evicted; with cause and age, if they are remembered.
     Evicted(Option<(EvictionCause, Duration)>),
-    /// What is saved could not be brought back.
+    /// The saved state could not be reloaded.
     NotRestored,
-    /// The sliding window of what is known has moved on.
+    /// The sliding window of the cached sequence has moved past this position.
     Window,
-    /// A memory that is a state can go on only where one was kept, and none was here.
+    /// A recurrent state can only be continued at a checkpoint, and this position has none.
     NoSnapshot,
-    /// Positions before it are grouped for one prompt alone.
+    /// Earlier positions are grouped for one prompt alone (self-extend).
     Grouped,
-    /// A picture or a sound is another one here, or is known in part and goes in as a whole.
+    /// An image or audio differs here, or is cached only in part and must be computed as a whole.
     Media,
-    /// Another request is computing it, in a way that could not be waited for.
+    /// Another request is computing the range, in a form that this one could not wait for.
     Computing,
-    /// An earlier request that had it was over before it was computed.
+    /// An earlier request with this text ended before computing it.
     Unfinished,
 }
 
-/// What something computed had to go for.
+/// Reason why a cached range was evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvictionCause {
-    /// Its cells or its id were needed, and the store did not take it: it is off, full of what is worth more, or too small, or a GPU
-    /// computes it sooner than it is copied.
+    /// Its cells or its sequence id were needed, and the host cache did not take it: the host cache is off, too small, or full
+    /// of more valuable entries, or a GPU computes the range faster than it is copied.
     Pool,
-    /// Its bytes were needed in the store.
+    /// Its host cache bytes were needed.
     Store,
-    /// Somebody erased it.
+    /// A client erased it.
     Erased,
-    /// What it held became unknown: a decode failed, or cells were lost.
+    /// Its state became invalid: a decode failed, or cells were lost.
     Failed,
 }
 
 impl EvictionCause {
-    /// What answers call it.
+    /// Returns the name in responses.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -153,11 +153,11 @@ impl EvictionCause {
     }
 }
 
-/// A prompt that differs within so many tokens has another beginning.
+/// Prompts that differ within this many tokens have different beginnings.
 pub const BEGINNING: u32 = 32;
 
 impl Cause {
-    /// What answers call it.
+    /// Returns the name in responses.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Pictures and sounds in a prompt: vectors in the places of tokens.
+//! Images and audio in a prompt: embeddings at positions of the context.
 
 use std::fmt;
 use std::ops::Deref;
@@ -6,69 +6,70 @@ use std::sync::Arc;
 
 use crate::request::Token;
 
-/// Below this, ids are those of places that vectors fill: no token's.
+/// Ids below this belong to media positions; ids from it on are tokens.
 const FIRST_ID: Token = 0;
 
-/// What stands for a picture or a sound in a text, as llama.cpp's `mtmd` spells it.
+/// Placeholder of an image or audio in a text, as in llama.cpp's `mtmd`.
 pub const MEDIA_MARKER: &str = "<__media__>";
 
-/// Whether `id` stands in a place that a vector fills.
+/// Returns whether `id` is the id of a media position, not of a token.
 #[must_use]
 pub const fn is_of_medium(id: Token) -> bool {
     id < FIRST_ID
 }
 
-/// How far the vectors of a medium are.
+/// State of a medium's embeddings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Encoding {
-    /// They are there.
+    /// The embeddings are available.
     Ready,
-    /// They are being made.
+    /// The embeddings are being computed.
     Pending,
-    /// They cannot be made, and why.
+    /// The embeddings cannot be computed, for this reason.
     Failed(String),
 }
 
-/// A picture, a sound, or a part of one, as a model takes it.
+/// An image, audio, or a part of one, in the form that a model consumes.
 pub trait Medium: fmt::Debug + Send + Sync {
-    /// Stands for its first place; the ids of the others follow downwards, and all are below 0. Equal ones have equal ids in one
-    /// process, and different ones never have the same.
+    /// Returns the id of its first position; the ids of the others follow in descending order, and all are below 0. Within a
+    /// process, equal media have equal ids, and different media have disjoint ids.
     fn first_id(&self) -> Token;
 
-    /// How many places it takes; at least 1.
+    /// Returns the number of cells that it occupies; at least 1.
     fn n_tokens(&self) -> u32;
 
-    /// How many positions what follows it is away from what stands before: fewer than places where a model counts rows and columns
-    /// (M-RoPE, Qwen2-VL, <https://arxiv.org/abs/2409.12191>).
+    /// Returns how far it advances the position counter: less than `n_tokens` if the model numbers rows and columns (M-RoPE,
+    /// Qwen2-VL, <https://arxiv.org/abs/2409.12191>).
     fn n_positions(&self) -> u32 {
         self.n_tokens()
     }
 
-    /// Whether its places have positions of their own, and not just one after the other.
+    /// Returns whether its positions are not simply consecutive.
     fn has_positions(&self) -> bool {
         false
     }
 
-    /// These positions: in time, row, column, and one more, where the first position is `first`.
+    /// Returns the position of each cell, as time, row, column, and a fourth value, counted from `first`.
     fn positions(&self, _first: u32) -> Option<Vec<[u32; 4]>> {
         None
     }
 
-    /// Whether each of its places looks at all of them, those after it too, so that one decode computes all.
+    /// Returns whether attention is not causal within it: each cell attends to all of them, so that one decode must compute
+    /// all.
     fn sees_ahead(&self) -> bool;
 
-    /// Whether it is held whole or not at all.
+    /// Returns whether it can only be cached as a whole.
     fn is_whole(&self) -> bool {
         self.sees_ahead() || self.has_positions()
     }
 
-    /// Bytes that it holds: its vectors, and what these are made of until they are there.
+    /// Returns its size in bytes: its embeddings, and their source data until the embeddings are available.
     fn n_bytes(&self) -> u64;
 
-    /// How far its vectors are. Whoever asks first lets them be made.
+    /// Returns the state of its embeddings. The first call starts their computation.
     fn encoding(&self) -> Encoding;
 
-    /// Its vectors, one after the other, where they are ready.
+    /// Returns its embeddings, one after the other, if they are available.
     fn vectors(&self) -> Option<Arc<[f32]>>;
 }
 
@@ -93,32 +94,32 @@ impl PartialEq for Media {
 impl Eq for Media {}
 
 impl Media {
-    /// The ids of its places, in order.
+    /// Iterates over the ids of its cells, in order.
     pub fn ids(&self) -> impl Iterator<Item = Token> + use<> {
         let first = self.first_id();
-        (0..self.n_tokens()).map(move |place| first - place.cast_signed())
+        (0..self.n_tokens()).map(move |i| first - i.cast_signed())
     }
 }
 
-/// A medium, and where in a prompt it begins.
+/// A medium and its position in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedMedia {
-    /// Its first place.
+    /// Index of its first cell.
     pub start: u32,
     /// The medium.
     pub media: Media,
 }
 
 impl PlacedMedia {
-    /// The place after its last.
+    /// Returns the index after its last cell.
     #[must_use]
     pub fn end(&self) -> u32 {
         self.start + self.media.n_tokens()
     }
 
-    /// Whether a sequence that ends at `place` would hold a part of what is whole or nothing.
+    /// Returns whether a sequence that ends at `end` would contain only a part of a medium that must be whole.
     #[must_use]
-    pub fn is_cut_at(&self, place: u32) -> bool {
-        self.media.is_whole() && self.start < place && place < self.end()
+    pub fn is_cut_at(&self, end: u32) -> bool {
+        self.media.is_whole() && self.start < end && end < self.end()
     }
 }

@@ -1,6 +1,6 @@
-//! The steps of the chain, by name.
+//! Names of the samplers of the chain.
 
-/// A step of the chain that narrows the candidates down. Each may stand anywhere in the chain, more than once or not at all.
+/// A sampler of the chain. Each may occur anywhere in the chain, several times or not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is described where its parameters are")]
 pub enum SamplerKind {
@@ -19,7 +19,7 @@ pub enum SamplerKind {
 }
 
 impl SamplerKind {
-    /// llama-server's chain, with tail-free sampling after top-k.
+    /// llama-server's default chain, with tail-free sampling after top-k.
     pub const DEFAULT: [Self; 10] = [
         Self::Penalties,
         Self::Dry,
@@ -33,7 +33,7 @@ impl SamplerKind {
         Self::Temperature,
     ];
 
-    /// Every one, with its name.
+    /// Every sampler with its name.
     pub const NAMES: [(&'static str, Self); 12] = [
         ("penalties", Self::Penalties),
         ("dry", Self::Dry),
@@ -49,7 +49,7 @@ impl SamplerKind {
         ("infill", Self::Infill),
     ];
 
-    /// llama.cpp's letter for each, and `f`, which stood for tail-free sampling while llama.cpp had it.
+    /// llama.cpp's letter for each sampler, and `f` for tail-free sampling, as in the versions of llama.cpp that had it.
     pub const LETTERS: [(char, Self); 12] = [
         ('e', Self::Penalties),
         ('d', Self::Dry),
@@ -65,9 +65,9 @@ impl SamplerKind {
         ('i', Self::Infill),
     ];
 
-    /// The one of this name: one of [`SamplerKind::NAMES`], also with hyphens or with nothing in place of its underscores, one of
-    /// llama-server's other names (`typical_p`, `typ`, `nucleus`, `temp`, `tfs`), or one of [`SamplerKind::LETTERS`].
-    /// Names may be in upper or lower case; letters are in lower case.
+    /// Returns the sampler with this name: one of [`SamplerKind::NAMES`], also with hyphens or nothing instead of underscores,
+    /// one of llama-server's aliases (`typical_p`, `typ`, `nucleus`, `temp`, `tfs`), or one of [`SamplerKind::LETTERS`]. Names
+    /// are case-insensitive, letters are lower case.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let mut characters = name.chars();
@@ -88,10 +88,10 @@ impl SamplerKind {
         Self::NAMES.iter().chain(&others).find(|(known, _)| is(known)).map(|&(_, kind)| kind)
     }
 
-    /// The chain that llama.cpp's letters stand for.
+    /// Parses a chain of llama.cpp's letters.
     ///
     /// # Errors
-    /// The first character that is no sampler's letter.
+    /// Returns the first character that is not a sampler's letter.
     pub fn from_letters(letters: &str) -> Result<Vec<Self>, char> {
         letters.chars().map(|letter| Self::named(letter.encode_utf8(&mut [0; 4])).ok_or(letter)).collect()
     }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samplers_are_known_by_every_name_that_llama_server_knows() {
+    fn every_llama_server_name_selects_its_sampler() {
         for (name, kind) in SamplerKind::NAMES {
             for spelt in [name.to_owned(), name.replace('_', "-"), name.replace('_', ""), name.to_uppercase()] {
                 assert_eq!(SamplerKind::named(&spelt), Some(kind), "{spelt}");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_name_a_chain() {
+    fn letters_are_parsed_into_a_chain() {
         let mut chain = SamplerKind::DEFAULT.to_vec();
         assert_eq!(SamplerKind::from_letters("edskfypmxt"), Ok(chain.clone()));
         chain.retain(|&kind| kind != SamplerKind::TfsZ);

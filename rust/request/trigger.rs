@@ -1,20 +1,20 @@
-//! What begins a grammar that is not followed from the first token on.
+//! Triggers of lazy grammars.
 
 use crate::request::Token;
 
-/// What a lazy grammar waits for.
+/// Condition that starts a lazy grammar.
 ///
-/// Patterns are regular expressions over bytes, in the syntax of the `regex` crate: `\d`, `\s` and `\w` are ASCII, `.` is any byte
-/// but a line feed. There are no look-arounds and no back references, so that a byte of the text costs no more than the pattern is
-/// long.
+/// Patterns are regular expressions over bytes, in the syntax of the `regex` crate: `\d`, `\s` and `\w` are ASCII, `.` is any
+/// byte but a line feed. Look-around and back references are not supported, which bounds the cost of a byte of text by the
+/// length of the pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trigger {
-    /// This token; the grammar begins with it.
+    /// This token; the grammar includes it.
     Token(Token),
-    /// This text, wherever it begins in a token or ends in one; the grammar begins with it.
+    /// This text, at any offset within tokens; the grammar includes it.
     Word(String),
-    /// A text that this pattern finds somewhere. The grammar begins with the first group that holds something, else with the match.
+    /// A match of this pattern anywhere in the text. The grammar starts at the first non-empty group, or else at the match.
     Pattern(String),
-    /// All of the text so far, where this pattern matches it. The grammar begins as above.
+    /// A match of this pattern with the whole text so far. The grammar starts as for `Pattern`.
     Whole(String),
 }

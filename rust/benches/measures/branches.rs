@@ -1,4 +1,5 @@
-//! Finished branches, more than there are sequence ids and more tokens than the pool holds, each continued once.
+//! Finished branches, more than there are sequence ids and with more tokens than the device cache has cells, each continued
+//! once.
 
 use std::time::Instant;
 
@@ -8,26 +9,26 @@ use weft::request::Token;
 use super::lab::{Lab, request};
 use super::watch::Watch;
 
-/// Cells of the pool.
+/// Cells of the device cache.
 const N_CELLS: u32 = 4_096;
 
-/// Sequences that run at once: four requests, or 32 continuations.
+/// Maximum of running sequences: four requests, or 32 continuations.
 const N_SLOTS: u32 = 32;
 
 const N_BRANCHES: u32 = 8;
 const N_PROMPT: usize = 32;
 const N_BRANCH: u32 = 16;
 
-/// Tokens that each continuation adds.
+/// Tokens that each continuation generates.
 const N_MORE: u32 = 2;
 
-/// The branches are not continued in their own order, but in steps of a number that has no divisor in common with theirs.
+/// Branches are not continued in order, but with a stride that is coprime to their number.
 const STRIDE: usize = 37;
 
-/// Prints the lines.
+/// Prints the results.
 ///
 /// # Errors
-/// A message, when the engine fails.
+/// A message, if the engine fails.
 #[allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
 pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
     let n_fans = lab.sizes.n_fans;

@@ -1,4 +1,4 @@
-//! What idle prefixes cost those who run: the speed of running streams with nothing else cached and beside many cached tokens.
+//! Cost of idle prefixes for running streams: their speed with nothing else cached and with many cached tokens.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,13 +14,13 @@ use crate::support::spread::Spread;
 const N_STREAMS: usize = 8;
 const N_STREAM_PROMPT: usize = 128;
 
-/// Slots beside those of the streams: prefixes come through them.
+/// Additional slots, for loading prefixes.
 const N_SPARE_SLOTS: u32 = 4;
 
-/// Tokens that every stream has written before any is timed: then no prompt is computed any more.
+/// Tokens that every stream generates before the timing starts: prefill is then over.
 const N_SETTLING: usize = 16;
 
-/// When the prefixes come.
+/// When the idle prefixes arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Idle {
     Never,
@@ -28,10 +28,10 @@ enum Idle {
     WhileTheyRun,
 }
 
-/// Tokens of each stream in which prefixes that come while it runs arrive, stay for some decodes, and leave the pool.
+/// Tokens of each stream during which prefixes arrive, stay for some decodes, and leave the device cache.
 const N_ARRIVING: usize = 40;
 
-/// Tokens per second while prefixes arrive (if they come while streams run), and from then on.
+/// Tokens per second while prefixes arrive (if they do while streams run), and afterwards.
 #[derive(Debug, Clone, Copy)]
 struct Speeds {
     arriving: f64,
@@ -41,7 +41,7 @@ struct Speeds {
 /// Prints the table.
 ///
 /// # Errors
-/// A message, when the engine fails.
+/// A message, if the engine fails.
 pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
     let n_tokens = lab.sizes.n_idle * lab.sizes.n_idle_each;
     println!(
@@ -58,7 +58,7 @@ pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
     ];
     let mut speeds: [Vec<Speeds>; 5] = Default::default();
     let n_rounds = lab.rounds(lab.effort.min_rounds, |round| {
-        // What the store is worth shows at once; those rounds are the longest.
+        // One round shows the effect of the host cache; these rounds take longest.
         let n_cases = if round == 0 { cases.len() } else { 3 };
         let mut order: Vec<usize> = (0..n_cases).collect();
         if round % 2 == 1 {
@@ -75,10 +75,11 @@ pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
     println!("  {:<38} │ {arriving:<36} │ {settled:<36}", "");
     let columns = "  tokens/s  share of the first line's";
     println!("  {:<38} │{columns:<37} │{columns:<37} ({n_rounds} rounds)", "");
-    for ((title, ..), of_case) in cases.iter().zip(&speeds) {
+    for ((title, ..), case_speeds) in cases.iter().zip(&speeds) {
         let part = |which: fn(&Speeds) -> f64| {
-            let median = Spread::of(&of_case.iter().map(which).collect::<Vec<_>>()).median;
-            let ratios: Vec<f64> = of_case.iter().zip(&speeds[0]).map(|(beside, alone)| which(beside) / which(alone)).collect();
+            let median = Spread::of(&case_speeds.iter().map(which).collect::<Vec<_>>()).median;
+            let ratios: Vec<f64> =
+                case_speeds.iter().zip(&speeds[0]).map(|(with_idle, alone)| which(with_idle) / which(alone)).collect();
             format!("{median:>10.1}  {:<25}", Spread::of(&ratios).show(2))
         };
         println!("  {title:<38} │{} │{}", part(|speeds| speeds.arriving), part(|speeds| speeds.settled));
@@ -86,8 +87,8 @@ pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
     Ok(())
 }
 
-/// One computed prefix. It is loaded many times under other tokens, since computing that many would take minutes: what its bytes
-/// say does not matter to anybody's speed, because nobody continues it.
+/// Computes one prefix. It is loaded many times with different tokens, because computing as many would take minutes; the
+/// content of its state has no effect on speed, because it is never continued.
 fn save(lab: &Lab) -> Result<SavedPrefix, String> {
     let engine = lab.engine(1, N_CELLS, CacheRam::Default)?;
     let mut watch = Watch::new(&engine);
@@ -118,11 +119,11 @@ fn time_streams(lab: &Lab, saved: &SavedPrefix, idle: Idle, cache_ram: CacheRam)
         load(lab, saved, &mut watch)?;
         watch.read_all()?;
     }
-    // As long as the context allows: where prompts are slow, the first stream is far ahead of the last, and none may end.
-    let n_most = engine.limits().n_ctx_slot - u32::try_from(N_STREAM_PROMPT).expect("it is short");
+    // As long as the context allows: if prefill is slow, the first stream is far ahead of the last, and none may end.
+    let n_tokens_max = engine.limits().n_ctx_slot - u32::try_from(N_STREAM_PROMPT).expect("it is short");
     let mut watch = Watch::new(&engine);
     for _ in 0..N_STREAMS {
-        watch.submit(request(lab.fresh(N_STREAM_PROMPT), 1, n_most))?;
+        watch.submit(request(lab.fresh(N_STREAM_PROMPT), 1, n_tokens_max))?;
     }
     watch.read_until(have(N_SETTLING))?;
     let settled = Moment::of(&watch);
@@ -140,27 +141,27 @@ fn time_streams(lab: &Lab, saved: &SavedPrefix, idle: Idle, cache_ram: CacheRam)
     Ok(Speeds { arriving: arrived.speed_since(&settled), settled: end.speed_since(&arrived) })
 }
 
-/// Whether every stream has at least `n` tokens.
+/// Returns a predicate: every stream has at least `n` tokens.
 fn have(n: usize) -> impl Fn(&[Stream]) -> bool {
     move |streams| streams[..N_STREAMS].iter().all(|stream| stream.n_tokens() >= n)
 }
 
-/// The prefixes must have come and be there still, or nothing was measured.
+/// Checks that the prefixes arrived and are still cached; otherwise the measurement is void.
 fn check_idle(lab: &Lab, engine: &Engine, idle: Idle, cache_ram: CacheRam) -> Result<(), String> {
     let stats = engine.stats();
     let n_expected = if idle == Idle::Never { 0 } else { lab.sizes.n_idle * lab.sizes.n_idle_each };
-    let (n_come, n_forgotten) = (stats.host_cache.n_reloaded, stats.host_cache.n_evicted);
+    let (n_loaded, n_forgotten) = (stats.host_cache.n_reloaded, stats.host_cache.n_evicted);
     let has_left = cache_ram == CacheRam::Bytes(0) && stats.n_cells_idle < n_expected;
-    if n_come < n_expected as u64 || n_forgotten > 0 || has_left {
+    if n_loaded < n_expected as u64 || n_forgotten > 0 || has_left {
         let n_idle = stats.n_cells_idle;
         return Err(format!(
-            "of {n_expected} idle tokens {n_come} came and {n_forgotten} were forgotten; {n_idle} cells are idle"
+            "of {n_expected} idle tokens {n_loaded} came and {n_forgotten} were forgotten; {n_idle} cells are idle"
         ));
     }
     Ok(())
 }
 
-/// How many tokens the streams have written by when.
+/// Number of tokens that the streams have generated at a time.
 struct Moment {
     n_tokens: usize,
     at: Instant,
@@ -171,7 +172,7 @@ impl Moment {
         Self { n_tokens: watch.streams[..N_STREAMS].iter().map(Stream::n_tokens).sum(), at: Instant::now() }
     }
 
-    /// Tokens per second of all streams together.
+    /// Returns the tokens per second of all streams together.
     fn speed_since(&self, earlier: &Self) -> f64 {
         (self.n_tokens - earlier.n_tokens) as f64 / (self.at - earlier.at).as_secs_f64()
     }

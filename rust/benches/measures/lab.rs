@@ -1,4 +1,4 @@
-//! What every part of the bench works with: a model, fresh engines over it, prompts that nobody has seen, and how long to measure.
+//! Environment of all parts of the benchmark: a model, new engines, new prompts, and the duration of measurements.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -14,45 +14,46 @@ use super::watch::Watch;
 use crate::support::models;
 use crate::support::options::Options;
 
-/// Cells of the pool, where a part does not need a small one.
+/// Cells of the device cache, unless a part needs a small one.
 pub(crate) const N_CELLS: u32 = 32_768;
 
-/// A round that takes so long is not repeated, however few there were.
+/// A round of at least this duration is not repeated, whatever the minimum number of rounds.
 const LONG_ROUND: Duration = Duration::from_secs(60);
 
-/// Work that takes longer than any request here may be measured in fewer rounds.
+/// Duration of measurements; work that takes longer is measured in fewer rounds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effort {
-    /// A part of the bench begins no further round after this long.
+    /// Time after which a part of the benchmark starts no further round.
     pub(crate) part: Duration,
-    /// Fewest rounds of the tokens-per-second of running streams.
+    /// Minimum number of rounds for the tokens per second of running streams.
     pub(crate) min_rounds: usize,
-    /// Most rounds of anything.
+    /// Maximum number of rounds.
     pub(crate) max_rounds: usize,
 }
 
-/// How much there is to do.
+/// Amounts of work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
-    /// Tokens of a prompt that is shared.
+    /// Tokens of a shared prompt.
     pub(crate) n_shared: usize,
-    /// Tokens of each branch of it.
+    /// Tokens of each of its branches.
     pub(crate) n_branch: u32,
-    /// Requests that come together.
+    /// Number of requests that arrive together.
     pub(crate) n_requests: usize,
-    /// Tokens of a prompt that comes while others run.
+    /// Tokens of a prompt that arrives while streams are running.
     pub(crate) n_long: usize,
-    /// Tokens of each stream beside idle prefixes.
+    /// Tokens of each stream that runs with idle prefixes in the cache.
     pub(crate) n_stream: usize,
-    /// Idle prefixes; fewer than there are sequence ids, so that all of them can stay in the pool where there is no store.
+    /// Number of idle prefixes; fewer than sequence ids, so that all of them can stay in the device cache if there is no host
+    /// cache.
     pub(crate) n_idle: usize,
-    /// Tokens of each of them.
+    /// Tokens of each idle prefix.
     pub(crate) n_idle_each: usize,
-    /// Requests for eight branches each, all of which are continued.
+    /// Number of requests for eight branches each, all of which are continued.
     pub(crate) n_fans: usize,
 }
 
-/// One model, with what is the same in all measurements.
+/// One model, with the settings of all measurements.
 pub(crate) struct Lab {
     model: Arc<Model>,
     n_threads: Option<u32>,
@@ -60,14 +61,14 @@ pub(crate) struct Lab {
     kernels: KernelChoice,
     pub(crate) effort: Effort,
     pub(crate) sizes: Sizes,
-    n_drawn: Cell<u32>,
+    n_generated: Cell<u32>,
 }
 
 impl Lab {
-    /// Loads the model; prompts that are longer than seven eighths of its context are cut to that.
+    /// Loads the model; prompts are truncated to seven eighths of its context.
     ///
     /// # Errors
-    /// A message, when llama.cpp refuses the file.
+    /// A message, if llama.cpp rejects the file.
     pub(crate) fn new(path: &Path, options: &Options, effort: Effort, sizes: Sizes) -> Result<Self, String> {
         let model = models::load(path, options.kernels)?;
         let &Options { n_threads, flash_attention, kernels, .. } = options;
@@ -76,13 +77,13 @@ impl Lab {
         let longest = n_ctx / 8 * 7;
         let [n_shared, n_long] = [sizes.n_shared, sizes.n_long].map(|n| n.min(longest));
         let sizes = Sizes { n_shared, n_long, ..sizes };
-        Ok(Self { model, n_threads, flash_attention, kernels, effort, sizes, n_drawn: Cell::new(0) })
+        Ok(Self { model, n_threads, flash_attention, kernels, effort, sizes, n_generated: Cell::new(0) })
     }
 
-    /// A new engine with nothing cached, so that no measurement sees what an earlier one has left.
+    /// Starts an engine with nothing cached, so that measurements are independent.
     ///
     /// # Errors
-    /// A message, when it does not start.
+    /// A message, if it does not start.
     pub(crate) fn engine(&self, n_slots: u32, n_cells: u32, cache_ram: CacheRam) -> Result<Engine, String> {
         let config = EngineConfig {
             n_slots: Some(n_slots),
@@ -98,10 +99,10 @@ impl Lab {
         llama::start(&self.model, &config).map_err(|error| error.to_string())
     }
 
-    /// Tokens of a prompt that an engine computes per second, once it knows what a row costs.
+    /// Measures the prefill tokens per second of an engine that has measured the cost of a row.
     ///
     /// # Errors
-    /// A message, when the engine fails.
+    /// A message, if the engine fails.
     pub(crate) fn prefill_speed(&self) -> Result<f64, String> {
         let engine = self.engine(1, 1_024, CacheRam::Bytes(0))?;
         let mut watch = Watch::new(&engine);
@@ -113,12 +114,12 @@ impl Lab {
         Ok(f64::from(end.usage.n_computed) / (end.usage.prompt_ms / 1e3))
     }
 
-    /// `n_tokens` tokens that no prompt had before; none of them is special.
+    /// Returns `n_tokens` tokens that form a new prompt, without special tokens.
     pub(crate) fn fresh(&self, n_tokens: usize) -> Vec<Token> {
         (0..n_tokens).map(|_| self.fresh_token()).collect()
     }
 
-    /// `prompt` with another first token: as long and as dear, but with nothing in common with any other.
+    /// Returns `prompt` with another first token: as long and as expensive, but without a common prefix with any other.
     pub(crate) fn unshared(&self, prompt: &[Token]) -> Vec<Token> {
         let mut prompt = prompt.to_vec();
         let old = prompt[0];
@@ -129,23 +130,23 @@ impl Lab {
     }
 
     fn fresh_token(&self) -> Token {
-        // In the vocabularies measured here, the special and the byte pieces come first.
+        // In the vocabularies used here, special tokens and byte pieces come first.
         let n_first = 300;
         let n_vocab = u32::try_from(self.model.n_vocab()).expect("token ids are 32-bit numbers");
-        let index = self.n_drawn.get();
-        self.n_drawn.set(index.wrapping_add(1));
-        // The period of the products is 2³², so that the same stretch of tokens does not come again.
+        let index = self.n_generated.get();
+        self.n_generated.set(index.wrapping_add(1));
+        // The period of the products is 2³², so that no run of tokens repeats.
         (n_first + (index.wrapping_mul(2_654_435_761) >> 4) % n_vocab.saturating_sub(n_first).max(1)).cast_signed()
     }
 
-    /// Rounds of something until the effort's time is over: at least `min_rounds` where they are not long. Each is given its number.
+    /// Runs rounds until the time is over: at least `min_rounds` unless they are long. Each receives its number.
     ///
     /// # Errors
-    /// What a round answers.
+    /// Error of a round.
     pub(crate) fn rounds(&self, min_rounds: usize, mut round: impl FnMut(usize) -> Result<(), String>) -> Result<usize, String> {
         let started = Instant::now();
         for n in 0..self.effort.max_rounds {
-            // One more must be expected to end in time.
+            // One more round must be expected to end in time.
             let next_ends = started.elapsed().mul_f64((n + 1) as f64 / n.max(1) as f64);
             let is_long = n > 0 && started.elapsed().div_f64(n as f64) > LONG_ROUND;
             if n >= min_rounds && next_ends > self.effort.part || is_long {
@@ -157,7 +158,7 @@ impl Lab {
     }
 }
 
-/// A request for `n` branches of exactly `n_tokens` tokens each.
+/// Returns a request for `n` branches of exactly `n_tokens` tokens each.
 pub(crate) fn request(prompt: Vec<Token>, n: u32, n_tokens: u32) -> Request {
     let mut request = Request::new(Prompt::from_tokens(prompt), 0);
     request.n = n;

@@ -1,4 +1,4 @@
-//! What sharing saves: the same work with prompts that have something in common, and with prompts that have not.
+//! Savings of sharing: the same work with prompts that share a prefix, and with prompts that share none.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use super::lab::{Lab, N_CELLS, request};
 use super::watch::Watch;
 use crate::support::spread::Spread;
 
-/// Slots of the engine, so that all requests of a case run at once.
+/// Slots of the engine, for all requests of a case simultaneously.
 const N_SLOTS: u32 = 16;
 
 const N_BRANCHES: u32 = 8;
@@ -17,44 +17,44 @@ const N_BRANCHES: u32 = 8;
 const N_USERS: usize = 8;
 const N_TURNS: usize = 3;
 
-/// Most tokens that a user adds in a turn, and tokens of each answer.
+/// Maximum tokens that a user adds in a turn, and tokens of each answer.
 const N_ASKED: usize = 100;
 const N_ANSWERED: u32 = 50;
 
-/// How long it may take to compute all prompts of a round, in seconds: on a slow machine they are shorter.
+/// Maximum time to compute all prompts of a round, in seconds: a slow machine gets shorter prompts.
 const PROMPTS_S: f64 = 60.0;
 
-/// Tokens of each answer to the requests that come together.
+/// Tokens of each answer to the requests that arrive together.
 const N_ANSWER: u32 = 32;
 
-/// Whether prompts have something in common.
+/// Sharing of prefixes between prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Prompts {
     Shared,
     Unshared,
 }
 
-/// How long the prompts are.
+/// Lengths of the prompts.
 #[derive(Debug, Clone, Copy)]
 struct Lengths {
-    /// Tokens of the prompt of branches and of requests that come together.
+    /// Tokens of the prompt of branches and of requests that arrive together.
     n_shared: usize,
     /// Tokens that a user adds in a turn.
     n_asked: usize,
 }
 
 impl Lengths {
-    /// As long as the lab would have them, or as much shorter as a machine that computes `speed` tokens per second needs them.
+    /// Returns the lab's lengths, shortened for a machine that computes `speed` tokens per second.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a small count")]
     fn fitting(lab: &Lab, speed: f64) -> Self {
-        let wanted = Self { n_shared: lab.sizes.n_shared, n_asked: N_ASKED };
-        let share = (PROMPTS_S * speed / wanted.n_computed(lab) as f64).min(1.0);
-        // Shorter ones would say little about sharing.
-        let [n_shared, n_asked] = [wanted.n_shared, wanted.n_asked].map(|n| ((n as f64 * share) as usize).max(32));
+        let preferred = Self { n_shared: lab.sizes.n_shared, n_asked: N_ASKED };
+        let share = (PROMPTS_S * speed / preferred.n_computed(lab) as f64).min(1.0);
+        // With shorter prompts, sharing would have little effect.
+        let [n_shared, n_asked] = [preferred.n_shared, preferred.n_asked].map(|n| ((n as f64 * share) as usize).max(32));
         Self { n_shared, n_asked }
     }
 
-    /// Prompt tokens that a round computes, with and without sharing.
+    /// Returns the prompt tokens that a round computes, with and without sharing.
     fn n_computed(self, lab: &Lab) -> usize {
         let n_prompts = N_BRANCHES as usize + 1 + lab.sizes.n_requests + 1;
         let n_answered = N_ANSWERED as usize;
@@ -64,7 +64,7 @@ impl Lengths {
     }
 }
 
-/// What a run cost.
+/// Cost of a run.
 struct Cost {
     seconds: f64,
     n_computed: u64,
@@ -74,15 +74,15 @@ struct Cost {
 /// Prints the table.
 ///
 /// # Errors
-/// A message, when the engine fails.
+/// A message, if the engine fails.
 pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
     let group = |title: &str| format!(" {title:<38}");
     let speed = lab.prefill_speed()?;
     let lengths = Lengths::fitting(lab, speed);
     println!("\n  1. The same work with and without sharing");
-    let n_most = lab.sizes.n_shared;
+    let n_shared_max = lab.sizes.n_shared;
     println!(
-        "  at {speed:.0} prompt tokens per second, prompts of {n_most} tokens are {} long here, and questions of {N_ASKED} {}",
+        "  at {speed:.0} prompt tokens per second, prompts of {n_shared_max} tokens are {} long here, and questions of {N_ASKED} {}",
         lengths.n_shared, lengths.n_asked
     );
     println!("  {:<44} │{} │{} │", "", group("nothing shared"), group("shared"));
@@ -93,7 +93,7 @@ pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
     let title = format!("{N_BRANCHES} branches of {n_branch} tokens of a prompt of {n_shared}");
     compare(lab, &title, |prompts, watch| fan_out(lab, lengths, prompts, watch))?;
     let title = format!("{n_requests} requests at once, the same {n_shared} tokens");
-    compare(lab, &title, |prompts, watch| crowd(lab, lengths, prompts, watch))?;
+    compare(lab, &title, |prompts, watch| simultaneous_requests(lab, lengths, prompts, watch))?;
     let title = format!("{N_USERS} users × {N_TURNS} turns of {n_asked} + {N_ANSWERED} tokens");
     compare(lab, &title, |prompts, watch| chat(lab, lengths, prompts, watch))
 }
@@ -109,7 +109,7 @@ fn compare(lab: &Lab, title: &str, work: impl Fn(Prompts, &mut Watch) -> Result<
     };
     let (mut unshared, mut shared) = (Vec::new(), Vec::new());
     let n_rounds = lab.rounds(1, |round| {
-        // In turns, so that a steady drift of the machine favours nobody.
+        // Alternating, so that a steady drift of the machine favours no side.
         if round % 2 == 0 {
             unshared.push(run(Prompts::Unshared)?);
             shared.push(run(Prompts::Shared)?);
@@ -130,7 +130,7 @@ fn compare(lab: &Lab, title: &str, work: impl Fn(Prompts, &mut Watch) -> Result<
     Ok(())
 }
 
-/// One prompt, several branches.
+/// Runs one prompt with several branches.
 fn fan_out(lab: &Lab, lengths: Lengths, prompts: Prompts, watch: &mut Watch) -> Result<(), String> {
     let prompt = lab.fresh(lengths.n_shared);
     match prompts {
@@ -144,8 +144,8 @@ fn fan_out(lab: &Lab, lengths: Lengths, prompts: Prompts, watch: &mut Watch) -> 
     watch.read_all()
 }
 
-/// Many requests with the same prompt, none of which is computed when they come.
-fn crowd(lab: &Lab, lengths: Lengths, prompts: Prompts, watch: &mut Watch) -> Result<(), String> {
+/// Runs many requests with the same prompt, which is not computed when they arrive.
+fn simultaneous_requests(lab: &Lab, lengths: Lengths, prompts: Prompts, watch: &mut Watch) -> Result<(), String> {
     let prompt = lab.fresh(lengths.n_shared);
     for _ in 0..lab.sizes.n_requests {
         watch.submit(request(shaped(lab, prompts, prompt.clone()), 1, N_ANSWER))?;
@@ -153,7 +153,7 @@ fn crowd(lab: &Lab, lengths: Lengths, prompts: Prompts, watch: &mut Watch) -> Re
     watch.read_all()
 }
 
-/// Users who send all that was said so far, as token ids, and something new.
+/// Runs users that send the whole conversation so far, as token ids, and new text.
 fn chat(lab: &Lab, lengths: Lengths, prompts: Prompts, watch: &mut Watch) -> Result<(), String> {
     let mut histories: Vec<Vec<Token>> = vec![Vec::new(); N_USERS];
     for _ in 0..N_TURNS {

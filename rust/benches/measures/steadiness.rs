@@ -1,4 +1,4 @@
-//! The gap between two tokens of a running stream, alone and while long prompts arrive.
+//! Time between two tokens of a running stream, alone and while long prompts arrive.
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use weft::config::{CacheRam, TokenGap};
 use super::lab::{Lab, N_CELLS, request};
 use super::watch::{Stream, Watch};
 
-/// Prompts that arrive together.
+/// Number of prompts that arrive together.
 const N_PROMPTS: usize = 4;
 
 /// Tokens of a stream's own prompt.
 const N_STREAM_PROMPT: usize = 32;
 
-/// Tokens that each stream writes before the prompts arrive.
+/// Tokens that each stream generates before the prompts arrive.
 const N_ALONE: usize = 100;
 
-/// The first tokens of a stream are not looked at: other streams' prompts may still be computed.
+/// Number of first tokens of a stream to ignore: prefill of other streams may not be over.
 const N_SETTLING: usize = 8;
 
-/// Gaps of the streams, in milliseconds, and when the prompts had their first tokens.
+/// Gaps of the streams in milliseconds, and times of the prompts' first tokens.
 #[derive(Default)]
 struct Gaps {
     alone: Vec<f64>,
-    beside: Vec<f64>,
-    /// Seconds from the prompts' arrival to each one's first token.
+    during_prefill: Vec<f64>,
+    /// Seconds from the arrival of the prompts to the first token of each.
     first_tokens: Vec<f64>,
 }
 
 /// Prints the table.
 ///
 /// # Errors
-/// A message, when the engine fails.
+/// A message, if the engine fails.
 pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
     let [least_ms, gap_ms] = [TokenGap::LEAST, TokenGap::USUAL].map(|gap| gap.as_secs_f64() * 1e3);
     println!(
@@ -51,11 +51,11 @@ pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
         };
         let first_tokens = [0.0, 0.5, 1.0].map(|share| percentile(&gaps.first_tokens, share));
         let [first, middle, last] = first_tokens;
-        let n = gaps.beside.len();
+        let n = gaps.during_prefill.len();
         println!(
             "  {n_streams:>7} │ {} │ {} {n:>9} │ {first:.2} to {last:.2}, median {middle:.2}",
             show(&gaps.alone),
-            show(&gaps.beside)
+            show(&gaps.during_prefill)
         );
     }
     Ok(())
@@ -64,11 +64,11 @@ pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
 fn measure_once(lab: &Lab, n_streams: usize, gaps: &mut Gaps) -> Result<(), String> {
     let n_slots = u32::try_from(n_streams + N_PROMPTS).expect("the bench runs few streams");
     let engine = lab.engine(n_slots, N_CELLS, CacheRam::Default)?;
-    // As long as the context allows: a stream that ends before the prompts are computed would hide gaps.
-    let n_most = engine.limits().n_ctx_slot - u32::try_from(N_STREAM_PROMPT).expect("it is short");
+    // As long as the context allows: a stream that ends before prefill is over would hide gaps.
+    let n_tokens_max = engine.limits().n_ctx_slot - u32::try_from(N_STREAM_PROMPT).expect("it is short");
     let mut watch = Watch::new(&engine);
     for _ in 0..n_streams {
-        watch.submit(request(lab.fresh(N_STREAM_PROMPT), 1, n_most))?;
+        watch.submit(request(lab.fresh(N_STREAM_PROMPT), 1, n_tokens_max))?;
     }
     let have = |n: usize| move |streams: &[Stream]| streams.iter().all(|stream| stream.n_tokens() >= n);
     watch.read_until(have(N_SETTLING))?;
@@ -87,14 +87,14 @@ fn measure_once(lab: &Lab, n_streams: usize, gaps: &mut Gaps) -> Result<(), Stri
         let times = &stream.branches[0].times;
         let between = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3);
         gaps.alone.extend(between.clone().take(arrival - 1).skip(settled - 1));
-        gaps.beside.extend(between.skip(arrival - 1));
+        gaps.during_prefill.extend(between.skip(arrival - 1));
     }
     let waits = prompts.iter().map(|prompt| prompt.branches[0].times[0] - prompt.submitted);
     gaps.first_tokens.extend(waits.map(|wait: Duration| wait.as_secs_f64()));
     Ok(())
 }
 
-/// The smallest value that at least `share` of the values do not exceed.
+/// Returns the smallest value that at least `share` of the values do not exceed.
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -104,6 +104,6 @@ fn measure_once(lab: &Lab, n_streams: usize, gaps: &mut Gaps) -> Result<(), Stri
 fn percentile(values: &[f64], share: f64) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
-    let place = (share * values.len() as f64).ceil() as usize;
-    values.get(place.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+    let rank = (share * values.len() as f64).ceil() as usize;
+    values.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }

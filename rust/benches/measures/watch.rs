@@ -1,4 +1,4 @@
-//! Reads the streams of one engine as they come, and notes when.
+//! Reads the streams of one engine as events arrive, and records the times.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
@@ -9,14 +9,14 @@ use weft::request::{Event, Finished, Request, Token};
 /// One branch of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Branch {
-    /// What it wrote.
+    /// Generated tokens.
     pub(crate) tokens: Vec<Token>,
-    /// When each token could be read.
+    /// Time at which each token could be read.
     pub(crate) times: Vec<Instant>,
     pub(crate) end: Option<Finished>,
 }
 
-/// A request that was submitted.
+/// A submitted request.
 pub(crate) struct Stream {
     completions: Completions,
     pub(crate) submitted: Instant,
@@ -25,12 +25,12 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Tokens of the branch that has the fewest.
+    /// Returns the number of tokens of the branch that has the fewest.
     pub(crate) fn n_tokens(&self) -> usize {
         self.branches.iter().map(|branch| branch.times.len()).min().unwrap_or(0)
     }
 
-    /// Tokens of all branches.
+    /// Returns the number of tokens of all branches.
     #[allow(dead_code, reason = "the bench of loads asks for it")]
     pub(crate) fn n_all_tokens(&self) -> usize {
         self.branches.iter().map(|branch| branch.times.len()).sum()
@@ -41,62 +41,62 @@ impl Stream {
     }
 }
 
-/// Wakes the reader: it sleeps until the worker has something new, because a reader that spins would take a core from the engine.
+/// Wakes the reader, which sleeps until the worker publishes events: a spinning reader would take a core from the engine.
 #[derive(Default)]
-struct Doorbell {
-    has_rung: Mutex<bool>,
-    rings: Condvar,
+struct ReaderWaker {
+    is_woken: Mutex<bool>,
+    condition: Condvar,
 }
 
-impl WakeHandle for Doorbell {
+impl WakeHandle for ReaderWaker {
     fn wake(&self) {
-        *self.has_rung.lock().expect("no code that holds the flag can panic") = true;
-        self.rings.notify_one();
+        *self.is_woken.lock().expect("no code that holds the flag can panic") = true;
+        self.condition.notify_one();
     }
 }
 
-impl Doorbell {
+impl ReaderWaker {
     fn wait(&self) {
-        let mut has_rung = self.has_rung.lock().expect("no code that holds the flag can panic");
-        while !*has_rung {
-            has_rung = self.rings.wait(has_rung).expect("no code that holds the flag can panic");
+        let mut is_woken = self.is_woken.lock().expect("no code that holds the flag can panic");
+        while !*is_woken {
+            is_woken = self.condition.wait(is_woken).expect("no code that holds the flag can panic");
         }
-        *has_rung = false;
+        *is_woken = false;
     }
 }
 
-/// The reader of all streams: the thread that calls it.
+/// Reads all streams, on the calling thread.
 pub(crate) struct Watch {
     engine: Engine,
-    bell: Arc<Doorbell>,
+    waker: Arc<ReaderWaker>,
     /// In order of submission.
     pub(crate) streams: Vec<Stream>,
-    /// Most cells of the pool that were used after any step that yielded a token.
+    /// Maximum number of used cells after any step that yielded a token.
     pub(crate) peak_cells: usize,
 }
 
 impl Watch {
     pub(crate) fn new(engine: &Engine) -> Self {
-        Self { engine: engine.clone(), bell: Arc::default(), streams: Vec::new(), peak_cells: 0 }
+        Self { engine: engine.clone(), waker: Arc::default(), streams: Vec::new(), peak_cells: 0 }
     }
 
     /// Queues a request.
     ///
     /// # Errors
-    /// A message, when it is refused.
+    /// A message, if it is rejected.
     pub(crate) fn submit(&mut self, request: Request) -> Result<(), String> {
         let branches = (0..request.n).map(|_| Branch::default()).collect();
         let submitted = Instant::now();
-        let bell: Arc<dyn WakeHandle> = Arc::clone(&self.bell) as Arc<dyn WakeHandle>;
-        let completions = self.engine.submit(request, Some(bell)).map_err(|error| error.to_string())?;
+        let wake_handle: Arc<dyn WakeHandle> = Arc::clone(&self.waker) as Arc<dyn WakeHandle>;
+        let completions = self.engine.submit(request, Some(wake_handle)).map_err(|error| error.to_string())?;
         self.streams.push(Stream { completions, submitted, branches, has_ended: false });
         Ok(())
     }
 
-    /// Reads until `is_enough`, which is asked whenever something came.
+    /// Reads until `is_enough` returns true; it is checked after every wake-up.
     ///
     /// # Errors
-    /// A message, when a stream ends with an error, or all have ended and it is not enough.
+    /// A message, if a stream ends with an error, or if all have ended too early.
     pub(crate) fn read_until(&mut self, is_enough: impl Fn(&[Stream]) -> bool) -> Result<(), String> {
         loop {
             self.read()?;
@@ -106,19 +106,19 @@ impl Watch {
             if self.streams.iter().all(|stream| stream.has_ended) {
                 return Err("every stream ended too early".into());
             }
-            self.bell.wait();
+            self.waker.wait();
         }
     }
 
     /// Reads until every stream has ended.
     ///
     /// # Errors
-    /// A message, when one ends with an error.
+    /// A message, if a stream ends with an error.
     pub(crate) fn read_all(&mut self) -> Result<(), String> {
         self.read_until(|streams| streams.iter().all(Stream::has_ended))
     }
 
-    /// Takes what is there.
+    /// Reads all available events.
     fn read(&mut self) -> Result<(), String> {
         let now = Instant::now();
         for stream in self.streams.iter_mut().filter(|stream| !stream.has_ended) {

@@ -1,4 +1,4 @@
-//! A model that computes nothing and remembers nothing, and notes when it was asked to.
+//! A model that computes and stores nothing, and records its decodes.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -10,18 +10,18 @@ use weft::fake_runner::{END, FakeRunner, MEMORY, N_VOCAB};
 use weft::request::Token;
 use weft::sampling::TokenStrings;
 
-/// How long a bench waits for decodes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum time that a benchmark waits for decodes.
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// One decode.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Decode {
-    pub(crate) began: Instant,
+    pub(crate) started: Instant,
     pub(crate) ended: Instant,
     pub(crate) n_rows: usize,
 }
 
-/// The decodes so far, and how many there may be: the worker is held where it may do no more, so that a bench never races it.
+/// The decodes so far, and their maximum number: the worker is blocked when it is reached, so that a benchmark never races it.
 #[derive(Clone, Default)]
 pub(crate) struct Decodes {
     shared: Arc<(Mutex<State>, Condvar)>,
@@ -39,20 +39,20 @@ impl Decodes {
     }
 
     fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let (state, is_over) = self.shared.1.wait_timeout(state, PATIENCE).expect("no code that holds the list can panic");
-        assert!(!is_over.timed_out(), "the engine and the bench wait for each other");
+        let (state, timeout) = self.shared.1.wait_timeout(state, MAX_WAIT).expect("no code that holds the list can panic");
+        assert!(!timeout.timed_out(), "the engine and the bench wait for each other");
         state
     }
 
-    /// How many there were.
+    /// Returns the number of decodes.
     pub(crate) fn len(&self) -> usize {
         self.lock().decodes.len()
     }
 
-    /// Lets `n` more decodes run, and waits until they have.
+    /// Lets `n` more decodes run, and waits for them.
     ///
     /// # Panics
-    /// If the engine does not decode as often: on the slowest machine, all of it takes less.
+    /// If the engine does not run as many decodes: on the slowest machine, they take less time.
     pub(crate) fn run(&self, n: usize) {
         let mut state = self.lock();
         let n_wanted = state.decodes.len() + n;
@@ -69,12 +69,12 @@ impl Decodes {
         self.shared.1.notify_all();
     }
 
-    /// The last one.
+    /// Returns the last decode.
     pub(crate) fn last(&self) -> Option<Decode> {
         self.lock().decodes.last().copied()
     }
 
-    /// Takes them out, and lets what is left of the engine's work run freely.
+    /// Takes the decodes, and lets the remaining work of the engine run freely.
     pub(crate) fn take(&self) -> Vec<Decode> {
         self.run_freely();
         std::mem::take(&mut self.lock().decodes)
@@ -87,37 +87,37 @@ impl Decodes {
         }
     }
 
-    fn add(&self, began: Instant, n_rows: usize) {
+    fn add(&self, started: Instant, n_rows: usize) {
         let mut state = self.lock();
         self.shared.1.notify_all();
-        state.decodes.push(Decode { began, ended: Instant::now(), n_rows });
+        state.decodes.push(Decode { started, ended: Instant::now(), n_rows });
     }
 }
 
-/// See the module.
+/// A runner without a model, see the [module](self).
 pub(crate) struct Weightless {
-    /// How long each decode sleeps.
-    takes: Duration,
+    /// Duration of each decode, in which it sleeps.
+    decode_duration: Duration,
     decodes: Decodes,
-    /// Of a saved piece.
+    /// Size of saved state per token.
     bytes_per_token: usize,
     idle_cost: IdleCost,
     logits: Vec<f32>,
-    lexicon: TokenStrings,
+    token_strings: TokenStrings,
 }
 
 impl Weightless {
-    pub(crate) fn new(takes: Duration, decodes: Decodes) -> Self {
-        // All but the tokens that end or halve something are as likely.
+    pub(crate) fn new(decode_duration: Duration, decodes: Decodes) -> Self {
+        // All tokens are equally likely, except for the end token and halves of characters.
         let mut logits = vec![0.0; N_VOCAB];
         logits[..4].fill(-100.0);
         Self {
-            takes,
+            decode_duration,
             decodes,
             bytes_per_token: 1,
             idle_cost: MEMORY.idle_cost,
             logits,
-            lexicon: FakeRunner::new(256, 2).0.lexicon(),
+            token_strings: FakeRunner::new(256, 2).0.lexicon(),
         }
     }
 }
@@ -128,7 +128,8 @@ impl Weightless {
         Self { bytes_per_token, ..self }
     }
 
-    /// Nothing leaves the pool before its cells are needed: what does so where nobody runs depends on how fast the machine is.
+    /// Makes idle cells free, so that nothing leaves the device cache before its cells are needed: otherwise the speed of the
+    /// machine determines what is offloaded while no sequence is running.
     #[allow(dead_code, reason = "not every bench asks what is held")]
     pub(crate) fn with_idle_cells_for_free(self) -> Self {
         Self { idle_cost: IdleCost::Nothing, ..self }
@@ -145,12 +146,12 @@ impl Runner for Weightless {
     }
 
     fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
-        let began = Instant::now();
+        let started = Instant::now();
         self.decodes.wait_for_permission();
-        if !self.takes.is_zero() {
-            thread::sleep(self.takes);
+        if !self.decode_duration.is_zero() {
+            thread::sleep(self.decode_duration);
         }
-        self.decodes.add(began, plan.rows.len());
+        self.decodes.add(started, plan.rows.len());
         Ok(())
     }
 
@@ -207,7 +208,7 @@ impl Runner for Weightless {
     }
 
     fn lexicon(&self) -> TokenStrings {
-        self.lexicon.clone()
+        self.token_strings.clone()
     }
 
     fn is_repeatable(&self) -> bool {

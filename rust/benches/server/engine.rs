@@ -1,4 +1,4 @@
-//! The load on an engine in this process.
+//! A load on an engine in this process.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::support::options::Options;
 /// Runs the load.
 ///
 /// # Errors
-/// A message, when the engine fails.
+/// A message, if the engine fails.
 pub(crate) fn run(model: &Arc<Model>, options: &Options, load: &Load) -> Result<Vec<Trace>, String> {
     let engine = start(model, options, load.n_slots(), super::n_cells(load))?;
     let mut watch = Watch::new(&engine);
     load.first.iter().try_for_each(|arrival| watch.submit(request(arrival)))?;
     let n_tokens = |streams: &[Stream], place: usize| streams.get(place).map_or(0, Stream::n_all_tokens);
     if !load.then.is_empty() {
-        watch.read_until(|streams| load.has_begun(|place| n_tokens(streams, place)))?;
+        watch.read_until(|streams| load.may_continue(|place| n_tokens(streams, place)))?;
         load.then.iter().try_for_each(|arrival| watch.submit(request(arrival)))?;
     }
     watch.read_until(|streams| load.is_over(|place| n_tokens(streams, place)))?;
@@ -33,10 +33,10 @@ pub(crate) fn run(model: &Arc<Model>, options: &Options, load: &Load) -> Result<
     Ok(watch.streams.iter().map(trace).collect())
 }
 
-/// An engine of so many slots and cells.
+/// Starts an engine with `n_slots` slots and `n_cells` cells.
 ///
 /// # Errors
-/// A message, when it does not start.
+/// A message, if it does not start.
 pub(super) fn start(model: &Arc<Model>, options: &Options, n_slots: usize, n_cells: usize) -> Result<Engine, String> {
     let number = |n: usize| u32::try_from(n).map_err(|error| error.to_string());
     let config = EngineConfig {
@@ -52,7 +52,7 @@ pub(super) fn start(model: &Arc<Model>, options: &Options, n_slots: usize, n_cel
     llama::start(model, &config).map_err(|error| error.to_string())
 }
 
-/// What is asked of an engine where a client sends `arrival`.
+/// Converts a client's `arrival` to a request.
 pub(super) fn request(arrival: &Arrival) -> Request {
     let number = |n: usize| u32::try_from(n).expect("the bench asks for few tokens");
     let mut request = Request::new(Prompt::from_tokens(arrival.prompt.clone()), 0);

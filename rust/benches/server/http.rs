@@ -1,4 +1,4 @@
-//! The load on Weft's server, over HTTP, in a process of its own.
+//! A load on Weft's server, over HTTP, in a separate process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,75 +13,75 @@ use weft::config::KernelChoice;
 use super::load::{Arrival, Load, Trace};
 use crate::support::options::Options;
 
-/// How long a server may take to load its model.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum time for a server to load its model.
+const MAX_STARTUP: Duration = Duration::from_secs(60);
 
-/// A connection on which nothing has come for so long is broken.
-const SILENCE: Duration = Duration::from_secs(120);
+/// A connection without data for this time is considered broken.
+const MAX_SILENCE: Duration = Duration::from_secs(120);
 
-/// A server; it ends with this.
+/// A running server, which is stopped on drop.
 struct Server {
     process: Child,
     port: u16,
 }
 
-/// What a reader tells: a token of this request, or what went wrong with it.
-type Told = (usize, Result<Instant, String>);
+/// Message of a reader: the time of a token of a request, or the request's error.
+type Message = (usize, Result<Instant, String>);
 
-/// Whether the server can be started at all: it needs the Python package, built.
+/// Returns whether the server can be started: it requires the built Python package.
 pub(crate) fn is_built() -> bool {
-    let asked = Command::new("python").args(["-m", "weft", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    asked.is_ok_and(|status| status.success())
+    let status = Command::new("python").args(["-m", "weft", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
 }
 
 /// Runs the load.
 ///
 /// # Errors
-/// A message, when the server does not start, or answers with anything but tokens.
+/// A message, if the server does not start, or answers with anything but tokens.
 pub(crate) fn run(model: &Path, options: &Options, load: &Load) -> Result<Vec<Trace>, String> {
     let server = Server::start(model, options, load)?;
-    let (told, tells) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let mut traces = Vec::new();
-    send(&server, &load.first, &mut traces, &told)?;
-    let n_tokens = |traces: &[Trace], place: usize| traces.get(place).map_or(0, |trace| trace.times.len());
-    while !load.is_over(|place| n_tokens(&traces, place)) {
-        let (place, time) = tells.recv_timeout(SILENCE).map_err(|_| format!("nothing came for {SILENCE:?}"))?;
-        traces[place].times.push(time?);
-        if traces.len() == load.first.len() && load.has_begun(|place| n_tokens(&traces, place)) {
-            send(&server, &load.then, &mut traces, &told)?;
+    send(&server, &load.first, &mut traces, &sender)?;
+    let n_tokens = |traces: &[Trace], request: usize| traces.get(request).map_or(0, |trace| trace.times.len());
+    while !load.is_over(|request| n_tokens(&traces, request)) {
+        let (request, time) = receiver.recv_timeout(MAX_SILENCE).map_err(|_| format!("nothing came for {MAX_SILENCE:?}"))?;
+        traces[request].times.push(time?);
+        if traces.len() == load.first.len() && load.may_continue(|request| n_tokens(&traces, request)) {
+            send(&server, &load.then, &mut traces, &sender)?;
         }
     }
     Ok(traces)
 }
 
-/// Sends requests, each over a connection of its own that a thread reads.
-fn send(server: &Server, arrivals: &[Arrival], traces: &mut Vec<Trace>, told: &Sender<Told>) -> Result<(), String> {
+/// Sends each request over a separate connection, which a thread reads.
+fn send(server: &Server, arrivals: &[Arrival], traces: &mut Vec<Trace>, sender: &Sender<Message>) -> Result<(), String> {
     for arrival in arrivals {
         let connection = server.post(arrival).map_err(|error| error.to_string())?;
-        let (place, told) = (traces.len(), told.clone());
+        let (request, sender) = (traces.len(), sender.clone());
         traces.push(Trace { submitted: Instant::now(), times: Vec::new() });
         thread::spawn(move || {
-            if let Err(error) = read(connection, place, &told) {
-                // Nobody listens any more when the load is over, and then it does not matter.
-                let _ = told.send((place, Err(error)));
+            if let Err(error) = read(connection, request, &sender) {
+                // The receiver is dropped when the load is over; the error is then irrelevant.
+                let _ = sender.send((request, Err(error)));
             }
         });
     }
     Ok(())
 }
 
-/// Reads server-sent events: one for each token, and one at the end of each completion.
-fn read(connection: TcpStream, place: usize, told: &Sender<Told>) -> Result<(), String> {
+/// Reads server-sent events: one per token, and one at the end of each completion.
+fn read(connection: TcpStream, request: usize, sender: &Sender<Message>) -> Result<(), String> {
     let mut lines = BufReader::new(connection).lines();
     let status = lines.next().and_then(Result::ok).unwrap_or_default();
     if !status.starts_with("HTTP/1.1 200") {
         return Err(format!("the server answered {status:?}"));
     }
     for line in lines {
-        // A connection that is cut after the load is over is nobody's concern.
+        // A connection that is closed after the end of the load is irrelevant.
         let Ok(line) = line else { return Ok(()) };
         let is_token = line.starts_with("data: {") && !line.contains("\"stop\":true");
-        if is_token && told.send((place, Ok(Instant::now()))).is_err() {
+        if is_token && sender.send((request, Ok(Instant::now()))).is_err() {
             return Ok(());
         }
     }
@@ -90,7 +90,7 @@ fn read(connection: TcpStream, place: usize, told: &Sender<Told>) -> Result<(), 
 
 impl Server {
     fn start(model: &Path, options: &Options, load: &Load) -> Result<Self, String> {
-        // The port is free again when the probe is dropped; nobody else asks for one here.
+        // The port is free again when the probe is dropped; no other code here requests one.
         let probe = TcpListener::bind(("127.0.0.1", 0)).map_err(|error| error.to_string())?;
         let port = probe.local_addr().map_err(|error| error.to_string())?.port();
         drop(probe);
@@ -110,7 +110,7 @@ impl Server {
         let started = Instant::now();
         while !server.is_ready() {
             let has_ended = server.process.try_wait().map_err(|error| error.to_string())?.is_some();
-            if has_ended || started.elapsed() > PATIENCE {
+            if has_ended || started.elapsed() > MAX_STARTUP {
                 return Err("the server did not start".to_owned());
             }
             thread::sleep(Duration::from_millis(50));
@@ -144,14 +144,14 @@ impl Server {
 
     fn connect(&self) -> std::io::Result<TcpStream> {
         let connection = TcpStream::connect(("127.0.0.1", self.port))?;
-        connection.set_read_timeout(Some(SILENCE))?;
+        connection.set_read_timeout(Some(MAX_SILENCE))?;
         Ok(connection)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, which is as well.
+        // The server may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! Loads on servers: what clients send and see, and who answers.
+//! Loads on servers: requests of clients, the timing that they observe, and the servers.
 
 pub(crate) mod engine;
 pub(crate) mod http;
@@ -8,10 +8,10 @@ pub(crate) mod slots;
 
 use load::Load;
 
-/// Cells that an engine keeps free for each sequence beyond its tokens, so that it never has to make room.
+/// Headroom of an engine per sequence, in cells, so that it never has to evict.
 const SPARE_CELLS: usize = 64;
 
-/// The pool of Weft for a load: as large as if nothing were shared.
+/// Returns the size of Weft's cache for a load: sufficient without sharing.
 fn n_cells(load: &Load) -> usize {
     (load.n_tokens() + load.n_slots() * SPARE_CELLS).next_multiple_of(256)
 }

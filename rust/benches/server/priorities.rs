@@ -1,5 +1,5 @@
-//! What a priority is worth: the time to the first token of short requests beside a long queue of others, on the engine alone, since
-//! llama-server has nothing of the kind.
+//! Effect of priorities: the time to first token of short requests while a long queue is waiting, on the engine only, because
+//! llama-server has no priorities.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,21 +11,21 @@ use super::load::{Arrival, percentile};
 use crate::measures::watch::{Stream, Watch};
 use crate::support::options::Options;
 
-/// Slots that all of them share.
+/// Slots that all requests share.
 const N_SLOTS: usize = 8;
 
-/// What waits in the queue.
+/// A queue of requests.
 pub(crate) struct Batch {
     pub(crate) requests: Vec<Arrival>,
-    /// Short requests that come meanwhile, one after each `every`.
+    /// Short requests that arrive meanwhile, one per `every`.
     pub(crate) short: Vec<Arrival>,
     pub(crate) every: Duration,
 }
 
-/// Prints a line for each priority of the short requests.
+/// Prints a row for each priority of the short requests.
 ///
 /// # Errors
-/// A message, when the engine fails.
+/// A message, if the engine fails.
 pub(crate) fn measure(model: &Arc<Model>, options: &Options, batch: &Batch) -> Result<(), String> {
     let Batch { requests, short, .. } = batch;
     println!(
@@ -48,17 +48,18 @@ pub(crate) fn measure(model: &Arc<Model>, options: &Options, batch: &Batch) -> R
     Ok(())
 }
 
-/// Seconds to the first token of each short request, and until the last of the others ended.
+/// Returns the seconds to the first token of each short request, and until the last of the other requests ended.
 fn measure_one(model: &Arc<Model>, options: &Options, batch: &Batch, priority: i32) -> Result<(Vec<f64>, f64), String> {
-    let longest = |of: &[Arrival]| of.iter().map(|arrival| arrival.prompt.len() + arrival.n_predict).max().unwrap_or(0);
+    let longest =
+        |arrivals: &[Arrival]| arrivals.iter().map(|arrival| arrival.prompt.len() + arrival.n_predict).max().unwrap_or(0);
     let n_cells = 2 * N_SLOTS * (longest(&batch.requests).max(longest(&batch.short)) + super::SPARE_CELLS);
     let engine = start(model, options, N_SLOTS, n_cells.next_multiple_of(256))?;
     let mut watch = Watch::new(&engine);
-    let began = Instant::now();
+    let started = Instant::now();
     batch.requests.iter().try_for_each(|arrival| watch.submit(request(arrival)))?;
     let n_batch = batch.requests.len();
     for (nth, arrival) in (1..).zip(&batch.short) {
-        let at = began + batch.every * nth;
+        let at = started + batch.every * nth;
         watch.read_until(|_| Instant::now() >= at)?;
         let mut short = request(arrival);
         short.priority = priority;
@@ -71,5 +72,5 @@ fn measure_one(model: &Arc<Model>, options: &Options, batch: &Batch, priority: i
     let first = |stream: &Stream| (stream.branches[0].times[0] - stream.submitted).as_secs_f64();
     let waits = watch.streams[n_batch..].iter().map(first).collect();
     let last = watch.streams[..n_batch].iter().filter_map(|stream| stream.branches[0].times.last().copied()).max();
-    Ok((waits, last.map_or(0.0, |last| (last - began).as_secs_f64())))
+    Ok((waits, last.map_or(0.0, |last| (last - started).as_secs_f64())))
 }

@@ -1,8 +1,8 @@
-//! The yardstick: `llama_decode` in a loop, and nothing around it.
+//! The reference: `llama_decode` in a loop, and nothing else.
 //!
-//! A step is what no engine can leave out: fill a batch with one row per sequence, decode it, wait until the logits are there. There
-//! is no sampling (the tokens are fixed beforehand), no text, no event, no queue. The sequences hold the cells that the engine's would,
-//! and each step fills the cells that the engine's step would.
+//! A step consists of the indispensable work: fill a batch with one row per sequence, decode it, wait for the logits. There is
+//! no sampling (tokens are predetermined), no text, no event, no queue. The sequences have the same cells as the engine's, and
+//! each step fills the same cells as the engine's step.
 #![allow(unsafe_code, reason = "the yardstick is llama.cpp itself, called directly")]
 
 use std::ops::Range;
@@ -20,7 +20,7 @@ use super::stretch::Stretch;
 /// A context, and the rows of its next decode.
 pub(crate) struct BareContext<'a> {
     context: *mut sys::llama_context,
-    /// Null where threads are started for each graph.
+    /// Null if threads are started for each graph.
     pool: sys::ggml_threadpool_t,
     rows: Rows,
     setup: Setup,
@@ -28,10 +28,10 @@ pub(crate) struct BareContext<'a> {
 }
 
 impl<'a> BareContext<'a> {
-    /// Makes the context. KV is f16, as the bench has it.
+    /// Creates the context. K and V are F16, the benchmark's format.
     ///
     /// # Errors
-    /// A message, when llama.cpp cannot make it, for want of memory as a rule.
+    /// A message, if llama.cpp cannot create it, usually for lack of memory.
     pub(crate) fn new(model: &'a BareModel, setup: &Setup, threads: Threads) -> Result<Self, String> {
         kernels::choose(setup.used);
         let n_threads = threads.n.cast_signed();
@@ -60,7 +60,7 @@ impl<'a> BareContext<'a> {
             // SAFETY: the parameters are complete (an empty mask is any processor), and `drop` frees the pool after the context.
             Origin::Kept => unsafe {
                 let mut params = sys::ggml_threadpool_params_default(n_threads);
-                // As long as the engine's wait before they sleep.
+                // The same polling time as in the engine.
                 params.poll = 1;
                 let pool = sys::ggml_threadpool_new(&raw mut params);
                 sys::llama_attach_threadpool(context, pool, pool);
@@ -70,16 +70,16 @@ impl<'a> BareContext<'a> {
         Ok(Self { context, pool, rows: Rows::default(), setup: *setup, _model: model })
     }
 
-    /// Forgets everything and gives each sequence the cells that `shape` says. In streams, each has its own copy of what is shared,
-    /// and what is idle is nowhere: it would lie in streams that no decode looks at.
+    /// Clears the cache and gives each sequence the cells of `shape`. With streams, each sequence has its own copy of shared
+    /// cells, and idle cells are omitted: they would be in streams that no decode reads.
     ///
     /// # Errors
-    /// A message, when llama.cpp refuses the bytes.
+    /// A message, if llama.cpp rejects the bytes.
     pub(crate) fn fill(&mut self, shape: Shape, stretch: &Stretch) -> Result<(), String> {
         self.clear();
         let is_unified = self.setup.cells == Cells::Unified;
         if is_unified && shape.n_idle > 0 {
-            // First, so that what runs comes behind it, as it does where the idle ones ran before.
+            // First, so that running cells follow idle ones, as they do if the idle sequences ran earlier.
             self.restore(self.setup.n_sequences as usize - 1, &stretch.state(shape.n_idle, 1))?;
         }
         if shape.n_tokens == 0 {
@@ -88,7 +88,7 @@ impl<'a> BareContext<'a> {
         let state = stretch.state(shape.n_tokens, self.setup.n_streams());
         let n_copies = if is_unified { shape.n_prompts() } else { shape.n_sequences };
         (0..n_copies).try_for_each(|sequence| self.restore(sequence, &state))?;
-        (n_copies..shape.n_sequences).for_each(|branch| self.lend(0, branch));
+        (n_copies..shape.n_sequences).for_each(|branch| self.share_cells(0, branch));
         Ok(())
     }
 
@@ -99,10 +99,11 @@ impl<'a> BareContext<'a> {
         if n_read == 0 { Err(format!("llama.cpp does not restore sequence {sequence}")) } else { Ok(()) }
     }
 
-    /// Times the decodes that compute these of the prompt's tokens, whose predecessors sequence 0 holds, and the logits of the last.
+    /// Times the decodes of this range of the prompt's tokens, whose predecessors are in sequence 0, with the logits of the
+    /// last.
     ///
     /// # Errors
-    /// llama.cpp's code, when a decode fails.
+    /// llama.cpp's code, if a decode fails.
     pub(crate) fn time_prefill(&mut self, prompt: &[i32], range: Range<usize>) -> Result<Duration, String> {
         let started = Instant::now();
         let n_rows = self.setup.n_rows as usize;
@@ -114,10 +115,10 @@ impl<'a> BareContext<'a> {
         Ok(started.elapsed())
     }
 
-    /// Times `n_steps` decodes of one row per sequence, and takes the sequences back to where they were.
+    /// Times `n_steps` decodes of one row per sequence, and restores the sequences' lengths.
     ///
     /// # Errors
-    /// llama.cpp's code, when a decode fails.
+    /// llama.cpp's code, if a decode fails.
     pub(crate) fn time_steps(&mut self, tokens: &[i32], shape: Shape, n_steps: usize) -> Result<Duration, String> {
         let Shape { n_sequences, n_tokens, .. } = shape;
         let started = Instant::now();
@@ -128,14 +129,14 @@ impl<'a> BareContext<'a> {
             self.decode_rows((0..n_sequences).map(row))?;
         }
         let elapsed = started.elapsed();
-        (0..n_sequences).for_each(|sequence| self.forget(sequence, n_tokens));
+        (0..n_sequences).for_each(|sequence| self.remove_from(sequence, n_tokens));
         Ok(elapsed)
     }
 
-    /// What llama.cpp saves of sequence 0.
+    /// Returns the state of sequence 0 as llama.cpp saves it.
     ///
     /// # Errors
-    /// A message, when it saves less than it said it would.
+    /// A message, if it saves fewer bytes than announced.
     pub(crate) fn save(&mut self) -> Result<Vec<u8>, String> {
         // SAFETY: the context is alive.
         let mut bytes = vec![0; unsafe { sys::llama_state_seq_get_size(self.context, 0) }];
@@ -144,28 +145,28 @@ impl<'a> BareContext<'a> {
         if n_written == bytes.len() { Ok(bytes) } else { Err(format!("{n_written} bytes of {} were saved", bytes.len())) }
     }
 
-    /// Forgets everything.
+    /// Clears the cache.
     pub(crate) fn clear(&mut self) {
         // SAFETY: the memory belongs to the live context.
         unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.context), false) };
     }
 
-    /// Gives `to` the cells of `from` too.
-    pub(crate) fn lend(&mut self, from: usize, to: usize) {
+    /// Shares the cells of `from` with `to`.
+    pub(crate) fn share_cells(&mut self, from: usize, to: usize) {
         // SAFETY: both ids are below `n_seq_max`, and the whole sequence is meant, which streams can copy too.
         unsafe { sys::llama_memory_seq_cp(sys::llama_get_memory(self.context), id(from), id(to), -1, -1) };
     }
 
-    /// Takes the cells from position `start` on away from `sequence`.
-    pub(crate) fn forget(&mut self, sequence: usize, start: usize) {
+    /// Removes the cells from position `start` on from `sequence`.
+    pub(crate) fn remove_from(&mut self, sequence: usize, start: usize) {
         // SAFETY: the id is below `n_seq_max`, and the memory belongs to the live context.
         unsafe { sys::llama_memory_seq_rm(sys::llama_get_memory(self.context), id(sequence), id(start), -1) };
     }
 
-    /// Decodes these rows, at most `n_batch`, and waits until their logits are there.
+    /// Decodes these rows, at most `n_batch`, and waits for their logits.
     ///
     /// # Errors
-    /// llama.cpp's code, when the decode fails.
+    /// llama.cpp's code, if the decode fails.
     pub(crate) fn decode_rows(&mut self, rows: impl IntoIterator<Item = Row>) -> Result<(), String> {
         self.rows.clear();
         rows.into_iter().for_each(|row| self.rows.push(row));
@@ -209,9 +210,9 @@ struct Rows {
     tokens: Vec<i32>,
     positions: Vec<i32>,
     ids: Vec<i32>,
-    /// One id for each row.
+    /// One id per row.
     n_ids: Vec<i32>,
-    /// Pointers into `ids`, made anew for each batch, since pushing moves the ids.
+    /// Pointers into `ids`, created for each batch, because pushing moves the ids.
     id_pointers: Vec<*mut i32>,
     wants_logits: Vec<i8>,
 }
@@ -248,7 +249,7 @@ impl Rows {
     }
 }
 
-/// llama.cpp counts everything in signed 32-bit numbers.
+/// Converts to llama.cpp's signed 32-bit numbers.
 fn id(number: usize) -> i32 {
     i32::try_from(number).expect("ids, positions and row counts of a bench are small")
 }

@@ -1,4 +1,4 @@
-//! The yardstick's own copy of a model, and what its shape says a step must cost.
+//! The reference's own copy of a model, and the minimum cost of its steps.
 #![allow(unsafe_code, reason = "the yardstick is llama.cpp itself, called directly")]
 
 use std::ffi::{CStr, CString};
@@ -8,27 +8,28 @@ use std::ptr;
 use llama_cpp_sys_2 as sys;
 use weft::llama::machine::Hardware;
 
-/// How a model's matrices lie in memory.
+/// Memory layout of a model's matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WeightLayout {
-    /// As in the file.
+    /// In the on-disk layout.
     AsStored,
-    /// As llama.cpp's own kernels for many rows want them, where it has such: what it does by itself.
+    /// Repacked for llama.cpp's own kernels for many rows, where it has any: llama.cpp's default.
     Repacked,
 }
 
-/// A model loaded once more, beside the engine's; where weights are mapped, both use the same memory.
+/// A second instance of a model that the engine has loaded; if weights are mapped, both use the same memory.
 pub(crate) struct BareModel {
     model: *mut sys::llama_model,
     has_output_matrix: bool,
 }
 
 impl BareModel {
-    /// Loads the file, its weights lying as told. llama.cpp must be initialised and its log be taken care of, as `weft::llama::Model::load` does.
+    /// Loads the file with this layout of weights. llama.cpp must be initialised and its log redirected, as
+    /// `weft::llama::Model::load` does.
     ///
     /// # Errors
-    /// A message, when llama.cpp refuses the file, or when the model's memory is not of one plain attention cache: what the benches
-    /// restore under other positions is nothing else.
+    /// A message, if llama.cpp rejects the file, or if the model's memory is not a single plain attention cache, which the
+    /// benchmarks require to reload cells at other positions.
     pub(crate) fn load(path: &Path, weights: WeightLayout) -> Result<Self, String> {
         let name = c_path(path)?;
         // SAFETY: the default parameters hold no pointers that we would have to keep alive, and `name` outlives the call.
@@ -57,39 +58,40 @@ impl BareModel {
         self.model
     }
 
-    /// Pieces in the vocabulary.
+    /// Returns the size of the vocabulary.
     pub(crate) fn n_vocab(&self) -> u32 {
         // SAFETY: the model is alive, and its vocabulary lives as long.
         unsafe { sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(self.model)) }.cast_unsigned()
     }
 
-    /// Weights of the model.
+    /// Returns the number of weights.
     pub(crate) fn n_params(&self) -> u64 {
         // SAFETY: the model is alive.
         unsafe { sys::llama_model_n_params(self.model) }
     }
 
-    /// Bytes of its weights.
+    /// Returns the size of the weights in bytes.
     pub(crate) fn n_bytes(&self) -> u64 {
         // SAFETY: the model is alive.
         unsafe { sys::llama_model_size(self.model) }
     }
 
-    /// Weights of the matrix that makes logits. The embedding is as large, or it is the same.
+    /// Returns the number of weights of the output matrix. The embedding has the same size, or is the same matrix.
     pub(crate) fn n_output_params(&self) -> u64 {
         u64::from(self.n_vocab()) * u64::from(self.n_embd())
     }
 
-    /// Weights of the embedding, where it is not the output matrix as well: a step reads a row of it per token, not all of it.
+    /// Returns the number of weights of the embedding, unless it is also the output matrix: a step reads one row of it per
+    /// token.
     pub(crate) fn n_embedding_params(&self) -> u64 {
         if self.has_output_matrix { self.n_output_params() } else { 0 }
     }
 
-    /// Multiplications and additions of attention's two products for one row and one cell, in all layers.
+    /// Returns the multiplications and additions of attention's two products for one row and one cell, in all layers.
     pub(crate) fn attention_ops(&self) -> u64 {
         // SAFETY: the model is alive.
         let n_layer = unsafe { sys::llama_model_n_layer(self.model) };
-        // The heads together are as wide as the model, with K and with V.
+        // The heads together are as wide as the model, for K and for V.
         4 * u64::from(self.n_embd()) * u64::from(n_layer.cast_unsigned())
     }
 
@@ -99,11 +101,11 @@ impl BareModel {
     }
 }
 
-/// Whether llama.cpp, left to itself, lays matrices of this file out anew: those with AMX all, others those of its list
+/// Returns whether llama.cpp repacks matrices of this file by default: all with AMX, otherwise those of its list
 /// (`ggml_repack_get_optimal_repack_type` in repack.cpp).
 ///
 /// # Errors
-/// A message, when the file is no GGUF.
+/// A message, if the file is not GGUF.
 pub(crate) fn is_repacked(path: &Path) -> Result<bool, String> {
     const KINDS: [sys::ggml_type; 5] =
         [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_IQ4_NL, sys::GGML_TYPE_MXFP4, sys::GGML_TYPE_Q2_K];

@@ -1,4 +1,4 @@
-//! The engine's side of a comparison: the same steps, asked for as a user would ask.
+//! The engine's side of a comparison: the same steps, requested through the public API.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,47 +13,48 @@ use super::setup::Flash;
 use super::shape::{Prompts, Shape};
 use super::stretch::Stretch;
 
-/// Tokens that all sequences but the last may write beyond what is timed: those that start before it, and those that must not end
-/// before it.
+/// Tokens that sequences other than the last generate in addition to the timed ones: they start earlier, and must not end
+/// earlier.
 pub(crate) const HEAD_START: usize = 96;
 
-/// Tokens of the prompt that an engine computes before one that is timed.
-pub(crate) const N_KNOWN: usize = 512;
+/// Tokens of the prompt that an engine computes before the timed one.
+pub(crate) const N_WARMUP: usize = 512;
 
-/// Tokens of the shortest prompt: but for the last one, which is always computed, they are just enough to be looked for in the
-/// cache. A prompt that is computed takes steps in which other sequences run ahead.
+/// Tokens of the shortest prompt: without the last one, which is always computed, the minimum for a cache lookup. During the
+/// steps that compute a prompt, other sequences would run ahead.
 const SHORTEST: usize = 17;
 
-/// Prompts from this number on are nobody's.
+/// Prompts from this index on are idle.
 const FIRST_IDLE: usize = 1_000;
 
-/// How the sequences of a run choose their tokens.
+/// Sampling of the sequences of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sampling {
     /// The most likely token.
     Greedy,
-    /// The defaults of every request: top-k, top-p, min-p and temperature.
+    /// The defaults of a request: top-k, top-p, min-p and temperature.
     Default,
 }
 
-/// The engine as one row of a table has it. Each measurement starts one anew, so that no cached branch of an earlier one makes its
-/// steps dearer.
+/// The engine in one row of a table. Each measurement starts a new one, so that cached branches of earlier ones do not slow its
+/// steps down.
 pub(crate) struct EngineSide {
     pub(crate) model: Arc<Model>,
-    /// Mostly with no store, so that a prompt that was loaded stays in the pool, and nothing moves while steps are timed.
+    /// Usually without a host cache, so that a loaded prompt stays in the device cache, and nothing is moved while steps are
+    /// timed.
     pub(crate) config: EngineConfig,
-    /// What the engine makes of it.
-    pub(crate) settled: ResolvedConfig,
+    /// The configuration with all values derived.
+    pub(crate) resolved: ResolvedConfig,
     pub(crate) shape: Shape,
-    /// What every prompt is made of.
+    /// The state that all prompts are built from.
     pub(crate) stretch: Rc<Stretch>,
-    /// Tokens of the longest prompt that the model may have.
+    /// Maximum prompt length that the model supports, in tokens.
     pub(crate) longest: usize,
-    /// At least as many as a prompt has.
+    /// At least as many tokens as in a prompt.
     pub(crate) tokens: Vec<Token>,
 }
 
-/// What belongs to every configuration of the engine in these benches.
+/// Returns the common configuration of the engine in these benchmarks.
 pub(crate) fn config(n_slots: u32, n_cells: usize) -> EngineConfig {
     EngineConfig {
         n_slots: Some(n_slots),
@@ -64,11 +65,11 @@ pub(crate) fn config(n_slots: u32, n_cells: usize) -> EngineConfig {
     }
 }
 
-/// How an engine that is so settled computes attention.
-pub(crate) fn flash(settled: &ResolvedConfig) -> Flash {
-    match settled.choice.flash_attention {
+/// Returns the attention of an engine with this configuration.
+pub(crate) fn flash(resolved: &ResolvedConfig) -> Flash {
+    match resolved.choice.flash_attention {
         FlashAttention::Off => Flash::Off,
-        // What is left to llama.cpp is on where the kernels have it, and those of every CPU do.
+        // llama.cpp's automatic choice enables flash attention if the kernels support it, which all CPU kernels do.
         FlashAttention::On | FlashAttention::Auto => Flash::On,
     }
 }
@@ -76,12 +77,12 @@ pub(crate) fn flash(settled: &ResolvedConfig) -> Flash {
 impl EngineSide {
     /// Times `n_steps` decodes of all sequences, from the first token of the last of them to its last.
     ///
-    /// The time is the engine's own, since a reader's clock would start late by as much as a busy machine lets the reader wait for
-    /// its turn. It is that of the sequence that starts last, when all that happens once (prompts, forks) is over, and the others
-    /// run for as long; in every branch of one prompt, the same decodes lie between first token and last.
+    /// The time is the engine's own: the clock of a reader would start late while a busy machine makes the reader wait. It is
+    /// measured on the sequence that starts last, when all one-time work (prefill, forks) is over and the others are running;
+    /// in every branch of one prompt, the same decodes lie between the first token and the last.
     ///
     /// # Errors
-    /// A message, when the engine fails, or when a sequence did not take exactly its steps.
+    /// A message, if the engine fails, or if a sequence did not run exactly its steps.
     pub(crate) fn time_steps(&self, n_steps: usize, sampling: Sampling) -> Result<Duration, String> {
         let engine = self.start()?;
         let prompts = self.load_prompts(&engine)?;
@@ -91,10 +92,10 @@ impl EngineSide {
             Prompts::Own => 1,
         };
         let n_last = prompts.len() - 1;
-        let submit = |(place, prompt): (usize, Vec<Token>)| {
+        let submit = |(index, prompt): (usize, Vec<Token>)| {
             let mut request = Request::new(Prompt::from_tokens(prompt), 0);
             request.n = number(branches);
-            request.max_tokens = Some(number(if place == n_last { n_timed } else { n_timed + HEAD_START }));
+            request.max_tokens = Some(number(if index == n_last { n_timed } else { n_timed + HEAD_START }));
             request.sampling = SamplingParams { ignore_eos: true, ..SamplingParams::default() };
             if sampling == Sampling::Greedy {
                 request.sampling.temperature = 0.0;
@@ -120,17 +121,17 @@ impl EngineSide {
         Ok(Duration::from_secs_f64(end.usage.predicted_ms / 1e3))
     }
 
-    /// Times the prefill of a prompt in an engine that has computed one before: it needs to know what a row costs before it takes
-    /// as many at once as it may.
+    /// Times the prefill of a prompt in an engine that has computed one before: it must have measured the cost of a row before
+    /// it uses the maximum chunk size.
     ///
     /// # Errors
-    /// A message, when the engine fails.
+    /// A message, if the engine fails.
     pub(crate) fn time_prefill(&self, n_tokens: usize) -> Result<Duration, String> {
         let engine = self.start()?;
         self.load_idle(&engine)?;
         let mut last = None;
-        for (place, n_tokens) in [n_tokens.min(N_KNOWN), n_tokens].into_iter().enumerate() {
-            let mut request = Request::new(Prompt::from_tokens(self.prompt(place, n_tokens)), 0);
+        for (index, n_tokens) in [n_tokens.min(N_WARMUP), n_tokens].into_iter().enumerate() {
+            let mut request = Request::new(Prompt::from_tokens(self.prompt(index, n_tokens)), 0);
             request.max_tokens = Some(1);
             let stream = engine.submit(request, None).map_err(|error| error.to_string())?;
             let end = ends(stream)?.pop().ok_or("a stream ended with nothing")?;
@@ -142,39 +143,39 @@ impl EngineSide {
         last.ok_or_else(|| "nothing was computed".to_owned())
     }
 
-    /// Which of our kernels it uses.
+    /// Returns our kernels that it uses.
     pub(crate) fn used(&self) -> EnabledKernels {
-        self.settled.choice.used
+        self.resolved.choice.used
     }
 
-    /// An engine as it is configured.
+    /// Starts an engine with the configuration.
     ///
     /// # Errors
-    /// A message, when the engine refuses.
+    /// A message, if it does not start.
     pub(crate) fn start(&self) -> Result<Engine, String> {
-        self.settled.start(&self.model, &self.config).map_err(|error| error.to_string())
+        self.resolved.start(&self.model, &self.config).map_err(|error| error.to_string())
     }
 
-    /// Puts every prompt's cells into the pool, behind those that are idle.
+    /// Loads every prompt's cells into the device cache, after the idle ones.
     fn load_prompts(&self, engine: &Engine) -> Result<Vec<Vec<Token>>, String> {
         let Shape { n_tokens, n_idle, .. } = self.shape;
         self.load_idle(engine)?;
         let prompts: Vec<Vec<Token>> =
-            (0..self.shape.n_prompts()).map(|place| self.prompt(place, n_tokens.max(SHORTEST))).collect();
+            (0..self.shape.n_prompts()).map(|index| self.prompt(index, n_tokens.max(SHORTEST))).collect();
         prompts.iter().try_for_each(|prompt| self.load(engine, prompt))?;
         let (n_cells, n_expected) = (engine.stats().n_cells_idle, self.shape.n_cells() + n_idle);
         if n_cells < n_expected { Err(format!("of {n_expected} tokens {n_cells} are in the pool")) } else { Ok(prompts) }
     }
 
-    /// Puts cells into the pool that nobody will ask for, in prompts as long as they may be.
+    /// Loads idle cells into the device cache, in prompts of the maximum length.
     ///
     /// # Errors
-    /// A message, when the engine refuses them.
+    /// A message, if the engine rejects them.
     pub(crate) fn load_idle(&self, engine: &Engine) -> Result<(), String> {
         let longest = self.longest.min(self.tokens.len());
         let starts = (0..self.shape.n_idle).step_by(longest);
-        starts.enumerate().try_for_each(|(place, start)| {
-            self.load(engine, &self.prompt(FIRST_IDLE + place, longest.min(self.shape.n_idle - start)))
+        starts.enumerate().try_for_each(|(index, start)| {
+            self.load(engine, &self.prompt(FIRST_IDLE + index, longest.min(self.shape.n_idle - start)))
         })
     }
 
@@ -184,15 +185,15 @@ impl EngineSide {
         ends(engine.submit(load, None).map_err(|error| error.to_string())?).map(drop)
     }
 
-    /// Prompt number `place`, which has nothing in common with those before it.
-    pub(crate) fn prompt(&self, place: usize, n_tokens: usize) -> Vec<Token> {
+    /// Returns the prompt with this index, which shares no prefix with the others.
+    pub(crate) fn prompt(&self, index: usize, n_tokens: usize) -> Vec<Token> {
         let mut prompt = self.tokens[..n_tokens].to_vec();
-        prompt[0] = self.tokens[place];
+        prompt[0] = self.tokens[index];
         prompt
     }
 }
 
-/// Reads a stream to its end: how each branch ended.
+/// Reads a stream to its end, and returns the end of each branch.
 fn ends(stream: Completions) -> Result<Vec<Finished>, String> {
     let ends = stream.filter_map(|event| match event {
         Ok(Event::Token(_) | Event::Progress(_) | Event::PromptLogprobs(_)) => None,

@@ -22,7 +22,7 @@ enum ValueType {
     Array = 9,
 }
 
-/// How a tensor's numbers are stored.
+/// Storage format of a tensor's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TensorType {
     /// 32-bit floats.
@@ -33,7 +33,7 @@ pub(crate) enum TensorType {
     Q8_0,
     /// Blocks of 256 weights of four bits, in groups of 32 with a scale and a minimum of six bits each.
     Q4K,
-    /// The same of five bits.
+    /// As `Q4K`, with five bits.
     #[allow(dead_code, reason = "the library's tests, which share this file, write models of it")]
     Q5K,
     /// Blocks of 256 weights of six bits, in groups of 16 with a scale of eight bits each.
@@ -53,7 +53,7 @@ impl TensorType {
         }
     }
 
-    /// Numbers of a block, and its bytes.
+    /// Returns the numbers in a block, and its bytes.
     #[must_use]
     pub(crate) const fn block(self) -> (usize, usize) {
         match self {
@@ -66,7 +66,7 @@ impl TensorType {
         }
     }
 
-    /// Bytes of `n` numbers, which are whole blocks.
+    /// Returns the bytes of `n` numbers, which must be whole blocks.
     #[must_use]
     pub(crate) const fn n_bytes(self, n: usize) -> usize {
         let (n_numbers, n_bytes) = self.block();
@@ -77,23 +77,23 @@ impl TensorType {
 /// One tensor of the file.
 #[derive(Debug, Clone)]
 pub(crate) struct Tensor {
-    /// The name that the architecture gives it.
+    /// The architecture's name of the tensor.
     pub(crate) name: String,
     /// Its sizes, fastest-running dimension first.
     pub(crate) dims: Vec<usize>,
-    /// How its numbers are stored.
+    /// Storage format of its numbers.
     pub(crate) kind: TensorType,
 }
 
 impl Tensor {
-    /// Bytes of the tensor without padding.
+    /// Returns the bytes of the tensor without padding.
     #[must_use]
     pub(crate) fn n_bytes(&self) -> usize {
         self.kind.n_bytes(self.dims.iter().product())
     }
 }
 
-/// The part of the file before the tensors' bytes, in the making.
+/// Builder of the part of the file before the tensors' bytes.
 #[derive(Default)]
 pub(crate) struct Header {
     metadata: Vec<u8>,
@@ -108,7 +108,7 @@ impl Header {
         push_string(&mut self.metadata, value);
     }
 
-    /// Adds an unsigned number of 16 bits.
+    /// Adds an unsigned 16-bit number.
     #[allow(dead_code, reason = "the library's tests, which share this file, write parts of models with it")]
     pub(crate) fn u16(&mut self, key: &str, value: u16) {
         self.key(key, ValueType::U16);
@@ -127,7 +127,7 @@ impl Header {
         self.metadata.extend(value.to_le_bytes());
     }
 
-    /// Adds a truth value.
+    /// Adds a boolean.
     pub(crate) fn bool(&mut self, key: &str, value: bool) {
         self.key(key, ValueType::Bool);
         self.metadata.push(value.into());
@@ -160,18 +160,18 @@ impl Header {
         self.metadata.extend(values.flat_map(i32::to_le_bytes));
     }
 
-    /// Adds a tensor; the bytes follow the header in the order of these calls, each padded with [`padding`].
+    /// Adds a tensor; the tensors' bytes follow the header in the order of these calls, each padded with [`padding`].
     pub(crate) fn tensor(&mut self, tensor: Tensor) {
         self.tensors.push(tensor);
     }
 
-    /// The tensors in the order of their bytes.
+    /// Returns the tensors in the order of their bytes.
     #[must_use]
     pub(crate) fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
 
-    /// The bytes of the header, padded, so that the first tensor may follow.
+    /// Returns the bytes of the header, padded so that the first tensor can follow.
     #[must_use]
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
@@ -206,7 +206,7 @@ impl Header {
     }
 }
 
-/// The zeros that fill `n_bytes` up to the next multiple of [`ALIGNMENT`].
+/// Returns the zeros that pad `n_bytes` to the next multiple of [`ALIGNMENT`].
 #[must_use]
 pub(crate) fn padding(n_bytes: usize) -> &'static [u8] {
     &[0; ALIGNMENT][..n_bytes.next_multiple_of(ALIGNMENT) - n_bytes]

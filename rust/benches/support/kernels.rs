@@ -1,8 +1,8 @@
-//! Whose kernels compute in the bare loops.
+//! Kernels of the bare loops.
 
 use weft::llama::kernels::{self, EnabledKernels};
 
-/// Puts ours under llama.cpp, before any model is loaded; says in a few words what of them can be used, or why nothing can.
+/// Installs our kernels in llama.cpp, before any model is loaded; returns the usable ones with a description.
 pub(crate) fn install() -> (EnabledKernels, String) {
     let installed = kernels::install();
     let EnabledKernels { attention, products } = installed.usable;
@@ -13,7 +13,7 @@ pub(crate) fn install() -> (EnabledKernels, String) {
     (installed.usable, words)
 }
 
-/// Lets the decodes that follow be computed so, but for those of an engine, which chooses for itself. Called between decodes.
+/// Selects the kernels of the following decodes, except in an engine, which selects its own. Called between decodes.
 pub(crate) fn choose(used: EnabledKernels) {
     kernels::set_default(used);
 }

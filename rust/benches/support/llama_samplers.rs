@@ -1,25 +1,25 @@
-//! llama.cpp's samplers, to compare with.
+//! llama.cpp's samplers, for comparison.
 
 #![allow(unsafe_code, reason = "llama.cpp's functions are called as they are")]
 
 use llama_cpp_sys_2 as sys;
 use weft::request::{Mirostat, SamplerKind, SamplingParams, Token};
 
-/// The chain that llama-server makes of some parameters.
+/// llama-server's chain for some parameters.
 pub struct Chain {
     chain: *mut sys::llama_sampler,
     data: Vec<sys::llama_token_data>,
 }
 
 impl Chain {
-    /// `None` where llama.cpp needs a model or lacks the sampler.
+    /// Creates the chain. Returns `None` if llama.cpp needs a model or lacks the sampler.
     pub fn new(params: &SamplingParams, seed: u32, n_vocab: usize) -> Option<Self> {
         let n_vocab = i32::try_from(n_vocab).expect("a vocabulary is small");
         // SAFETY: the parameters are llama.cpp's own defaults.
         let chain = unsafe { sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params()) };
         let chain = Self { chain, data: Vec::new() };
         let (tau, eta) = (params.mirostat_tau, params.mirostat_eta);
-        // SAFETY: the functions take plain numbers; the chain takes what they make over.
+        // SAFETY: the functions take plain numbers; the chain takes ownership of the created samplers.
         unsafe {
             let add = |step| sys::llama_sampler_chain_add(chain.chain, step);
             match params.mirostat {
@@ -40,20 +40,21 @@ impl Chain {
         Some(chain)
     }
 
-    /// Chooses a token as llama-server does: from a copy of the row that it makes for each.
+    /// Samples a token as llama-server does: from a copy of the row, made for each token.
     pub fn sample(&mut self, row: &[f32]) -> Token {
         self.data.clear();
         self.data.extend((0..).zip(row).map(|(id, &logit)| sys::llama_token_data { id, logit, p: 0.0 }));
         let (data, size) = (self.data.as_mut_ptr(), self.data.len());
         let mut array = sys::llama_token_data_array { data, size, selected: -1, sorted: false };
-        // SAFETY: the array describes `data`, which outlives the call, and the last step selects one of what is left of it.
+        // SAFETY: the array describes `data`, which outlives the call, and the last sampler selects one of the remaining
+        // candidates.
         unsafe {
             sys::llama_sampler_apply(self.chain, &raw mut array);
             (*array.data.offset(isize::try_from(array.selected).expect("an index is small"))).id
         }
     }
 
-    /// Tells it about a token that was said.
+    /// Accepts a token.
     pub fn accept(&mut self, token: Token) {
         // SAFETY: the pointer is live.
         unsafe { sys::llama_sampler_accept(self.chain, token) }
@@ -62,7 +63,7 @@ impl Chain {
 
 impl Drop for Chain {
     fn drop(&mut self) {
-        // SAFETY: the pointer is this value's alone.
+        // SAFETY: the pointer is owned by this value.
         unsafe { sys::llama_sampler_free(self.chain) }
     }
 }
@@ -71,7 +72,7 @@ impl Drop for Chain {
 /// None beyond calling llama.cpp: the arguments are plain numbers.
 unsafe fn step(kind: SamplerKind, params: &SamplingParams, seed: u32, n_vocab: i32) -> Option<*mut sys::llama_sampler> {
     let (p, min_keep) = (params, params.min_keep as usize);
-    // SAFETY: the caller's promise. Without breakers no vocabulary is looked at.
+    // SAFETY: the caller's promise. Without breakers, the vocabulary is not read.
     Some(unsafe {
         match kind {
             SamplerKind::Penalties => {

@@ -1,11 +1,11 @@
-//! What a figure was measured on: a ratio may travel, a time never does.
+//! The machine of a measurement: ratios may transfer to other machines, times never do.
 
 use std::fs;
 use std::process::Command;
 
 use weft::llama::machine::Hardware;
 
-/// Prints what every figure below has to be read with.
+/// Prints the information that is needed to interpret all figures.
 pub(crate) fn describe(n_threads: Option<u32>) {
     let Hardware { cpu, n_cores, instructions, .. } = Hardware::read();
     println!("  processor       {cpu}, {n_cores} physical cores");
@@ -15,13 +15,13 @@ pub(crate) fn describe(n_threads: Option<u32>) {
     println!("  threads         {}", n_threads.unwrap_or(n_cores));
 }
 
-/// Physical cores that this process may use: the threads of a decode, unless others are asked for.
+/// Returns the physical cores that this process may use: the default threads of a decode.
 #[must_use]
 pub(crate) fn n_cores() -> u32 {
     Hardware::read().n_cores
 }
 
-/// Bytes of the processor's largest cache, where Linux tells.
+/// Returns the size of the processor's largest cache in bytes, if Linux reports it.
 #[must_use]
 pub(crate) fn cache_bytes() -> Option<usize> {
     let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
@@ -32,7 +32,7 @@ pub(crate) fn cache_bytes() -> Option<usize> {
     sizes.max().map(|kib| kib << 10)
 }
 
-/// Bytes of memory that programs may still take, where Linux tells.
+/// Returns the available memory in bytes, if Linux reports it.
 #[must_use]
 pub(crate) fn free_bytes() -> Option<u64> {
     let memory = fs::read_to_string("/proc/meminfo").ok()?;
@@ -40,13 +40,13 @@ pub(crate) fn free_bytes() -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
-/// How many threads wanted to run over the last minute, as Linux gives it: what the figures have to be read with.
+/// Returns Linux's load average over the last minute.
 fn load() -> String {
     let averages = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     averages.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown").to_owned()
 }
 
-/// The compiler that the build was told to make llama.cpp with, in its own words.
+/// Returns the version of the C++ compiler that the build used for llama.cpp.
 fn compiler() -> String {
     let compiler = option_env!("CXX").unwrap_or("c++");
     let output = Command::new(compiler).arg("--version").output().ok();

@@ -1,4 +1,4 @@
-//! What the benches of decoding stand on.
+//! Common parts of the decoding benchmarks.
 
 pub(crate) mod bare;
 pub(crate) mod bare_model;

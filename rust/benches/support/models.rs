@@ -1,4 +1,4 @@
-//! Which models are measured: some of the size that people serve, and one so small that everything around it shows.
+//! Models to measure: some of a size used in production, and one so small that all overhead is visible.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use super::synthetic::{self, Synthetic};
 
 /// A file to measure.
 pub(crate) struct Candidate {
-    /// Its file name.
+    /// The file name.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
 }
 
-/// The half-billion model and the small one, as far as their file names hold `name`.
+/// Returns the half-billion model and the small one, if their file names contain `name`.
 ///
 /// # Errors
-/// As [`every`].
+/// Errors of [`every`].
 #[allow(dead_code, reason = "the bench of decoding asks for every one")]
 pub(crate) fn chosen(name: &str) -> Result<Vec<Candidate>, String> {
     among(&[synthetic::HALF_Q8_0], name)
 }
 
-/// All that steps are measured of, as far as their file names hold `name`: the half-billion model in both mixes, one whose width
-/// fits the K-quants, and the small one. Those that are written here are written where they are wanted for the first time.
+/// Returns all models for measurements of steps, if their file names contain `name`: the half-billion model in both mixes, one
+/// whose width fits the K-quants, and the small one. Synthetic models are written on first use.
 ///
 /// # Errors
-/// A message, when one cannot be written, when no name fits, or when the small one is missing.
+/// A message, if one cannot be written, if no name matches, or if the small one is missing.
 pub(crate) fn every(name: &str) -> Result<Vec<Candidate>, String> {
     among(&synthetic::ALL, name)
 }
@@ -57,10 +57,10 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Loads a model as an engine does that is told of kernels so, all of it on the CPU.
+/// Loads a model with this choice of kernels, completely on the CPU.
 ///
 /// # Errors
-/// A message, when llama.cpp refuses the file.
+/// A message, if llama.cpp rejects the file.
 pub(crate) fn load(path: &Path, kernels: KernelChoice) -> Result<Arc<Model>, String> {
     let config = ModelConfig { n_gpu_layers: Some(0), kernels, ..ModelConfig::at(path.to_owned()) };
     Model::load(&config, |_| {}).map(Arc::new).map_err(|error| error.to_string())

@@ -1,32 +1,32 @@
-//! What the benches of the engine take on the command line, all of them alike.
+//! Common command-line options of the engine's benchmarks.
 
 use std::process::ExitCode;
 
 use weft::config::{EngineConfig, FlashAttention, KernelChoice};
 
-/// What was asked for.
+/// Parsed options.
 pub(crate) struct Options {
-    /// Only models whose file name holds this.
+    /// Only models whose file name contains this are measured.
     pub(crate) name: String,
-    /// Whether less is measured, and for a shorter time.
+    /// Measures less, and for a shorter time.
     pub(crate) is_quick: bool,
-    /// Of the engine.
+    /// Flash attention of the engine.
     pub(crate) flash_attention: FlashAttention,
-    /// Of the engine, and whether ours are measured at all.
+    /// Kernels of the engine; with llama.cpp's, ours are not measured.
     pub(crate) kernels: KernelChoice,
-    /// Of every decode; `None` leaves the choice to the engine.
+    /// Threads of every decode; `None` leaves the choice to the engine.
     pub(crate) n_threads: Option<u32>,
 }
 
-/// What a bench's help says beyond what it says in every bench.
+/// The parts of the help that differ between benchmarks.
 pub(crate) struct Help {
-    /// The bench's name for cargo.
+    /// The benchmark's name for cargo.
     pub(crate) bench: &'static str,
-    /// What `--quick` changes.
+    /// Effect of `--quick`.
     pub(crate) quick: &'static str,
-    /// What `--flash-attention` changes.
+    /// Effect of `--flash-attention`.
     pub(crate) flash_attention: &'static str,
-    /// Lines about the bench's own flags, as wide as those here.
+    /// Lines about the benchmark's own flags, in the same columns as the common ones.
     pub(crate) own: &'static str,
 }
 
@@ -44,14 +44,14 @@ impl Help {
     }
 }
 
-/// The next argument: what belongs to the flag before it.
+/// Returns the next argument: the value of the preceding flag.
 pub(crate) type Value<'a> = dyn FnMut() -> Result<String, String> + 'a;
 
-/// Reads the command line. `own` is shown every flag that is not known here, and says whether it is one of the bench's. `None` after
-/// the help was printed.
+/// Parses the command line. `own` receives every flag that is not common, and returns whether it is one of the benchmark's.
+/// Returns `None` after printing the help.
 ///
 /// # Errors
-/// What is wrong with the command line.
+/// A message, if the command line is invalid.
 pub(crate) fn parse(
     help: &Help,
     mut args: impl Iterator<Item = String>,
@@ -63,7 +63,7 @@ pub(crate) fn parse(
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg.as_str() {
-            // Cargo adds this one by itself.
+            // Cargo adds this flag.
             "--bench" => {}
             "--quick" => options.is_quick = true,
             "--threads" => {
@@ -103,7 +103,7 @@ pub(crate) fn parse(
     Ok(Some(options))
 }
 
-/// Does the work that was asked for, and says what went wrong, if anything did.
+/// Runs the benchmark, and prints an error.
 pub(crate) fn run(
     help: &Help,
     options: Result<Option<Options>, String>,

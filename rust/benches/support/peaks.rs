@@ -1,7 +1,7 @@
-//! What the machine can do at most: bytes read per second, and the instructions that products and attention are made of.
+//! Limits of the machine: bytes read per second, and the rates of the instructions that products and attention consist of.
 //!
-//! An instruction's rate is measured where nothing else limits it: sums in registers, enough of them at once to hide the
-//! instruction's latency, and no memory. A multiplication with its addition is two operations.
+//! An instruction's rate is measured without other limits: sums in registers, sufficiently many to hide the instruction's
+//! latency, and no memory accesses. A multiplication with its addition is two operations.
 #![allow(unsafe_code, reason = "instructions are called that the processor was asked for")]
 
 use std::hint::black_box;
@@ -10,43 +10,44 @@ use std::time::Instant;
 
 use super::machine;
 
-/// Bytes of the buffer that is read, where the processor's cache does not ask for more.
+/// Minimum size of the buffer in bytes, unless the processor's cache requires more.
 const MIN_READ: usize = 256 << 20;
 
-/// Most bytes of it.
+/// Maximum size of the buffer in bytes.
 const MAX_READ: usize = 1 << 30;
 
-/// Sums that are added to at once: more than an instruction's latency times those begun per cycle, and no more than registers.
+/// Number of independent sums: more than an instruction's latency times its throughput per cycle, and at most the number of
+/// registers.
 const N_SUMS: usize = 12;
 
-/// Additions to each sum in one pass: less than a millisecond, so that some passes have the cores to themselves on a busy machine.
-const N_TURNS: usize = 500_000;
+/// Additions to each sum in one pass: less than a millisecond, so that some passes run undisturbed on a busy machine.
+const N_ADDITIONS: usize = 500_000;
 
-/// Passes of each measurement; the best counts.
+/// Passes of each measurement; the fastest counts.
 const N_PASSES: usize = 32;
 
-/// What the machine can do, with so many threads.
+/// Limits of the machine with a number of threads.
 pub(crate) struct Machine {
     pub(crate) bytes_per_s: f64,
-    /// Of products of bytes, which quantised weights are multiplied by.
+    /// Rate of products of bytes, with which quantised weights are multiplied.
     pub(crate) byte_ops_per_s: f64,
-    /// Of products of 32-bit floats, which attention is made of.
+    /// Rate of products of 32-bit floats, which attention uses.
     pub(crate) float_ops_per_s: f64,
     byte_instruction: &'static str,
     float_instruction: &'static str,
 }
 
-/// An instruction, as often as a pass calls it.
+/// An instruction, with its number of operations.
 struct Instruction {
     name: &'static str,
-    /// Operations of one call.
+    /// Operations per call.
     n_ops: usize,
-    /// Adds to [`N_SUMS`] sums so many times.
+    /// Adds to [`N_SUMS`] sums this many times.
     run: fn(usize),
 }
 
 impl Machine {
-    /// Measures it, in about a second.
+    /// Measures the limits, in about a second.
     pub(crate) fn measure(n_threads: u32) -> Self {
         let n_threads = n_threads as usize;
         let [bytes, floats] = instructions();
@@ -59,7 +60,7 @@ impl Machine {
         }
     }
 
-    /// What was measured, in a line.
+    /// Returns the measured rates in a line.
     #[must_use]
     pub(crate) fn line(&self) -> String {
         let [read, bytes, floats] = [self.bytes_per_s, self.byte_ops_per_s, self.float_ops_per_s].map(|rate| rate / 1e9);
@@ -71,18 +72,18 @@ impl Machine {
 }
 
 impl Instruction {
-    /// Operations per second of all threads together.
+    /// Returns the operations per second of all threads together.
     fn speed(&self, n_threads: usize) -> f64 {
-        let n_ops = N_TURNS * N_SUMS * self.n_ops * n_threads;
-        n_ops as f64 / fastest(|| on_threads(0..n_threads, |_| (self.run)(N_TURNS)))
+        let n_ops = N_ADDITIONS * N_SUMS * self.n_ops * n_threads;
+        n_ops as f64 / fastest(|| on_threads(0..n_threads, |_| (self.run)(N_ADDITIONS)))
     }
 }
 
-/// Bytes per second that `n_threads` threads read together.
+/// Returns the bytes per second that `n_threads` threads read together.
 fn read_speed(n_threads: usize) -> f64 {
     let n_bytes = machine::cache_bytes().map_or(MIN_READ, |cache| (4 * cache).clamp(MIN_READ, MAX_READ));
     let mut words = vec![0_u64; n_bytes / 8];
-    // Untouched pages are all the same one.
+    // Untouched pages all map to the same zero page.
     words.fill(1);
     let read = |part: &[u64]| {
         black_box(part.iter().fold(0_u64, |sum, word| sum.wrapping_add(*word)));
@@ -90,7 +91,7 @@ fn read_speed(n_threads: usize) -> f64 {
     n_bytes as f64 / fastest(|| on_threads(words.chunks(words.len().div_ceil(n_threads)), read))
 }
 
-/// Seconds of the shortest of several passes.
+/// Returns the seconds of the fastest of several passes.
 fn fastest(pass: impl Fn()) -> f64 {
     let time = |_| {
         let started = Instant::now();
@@ -100,13 +101,13 @@ fn fastest(pass: impl Fn()) -> f64 {
     (0..N_PASSES).map(time).fold(f64::INFINITY, f64::min)
 }
 
-/// Does the work for each of `parts` on a thread of its own.
+/// Calls `work` for each of `parts` on a separate thread.
 fn on_threads<T: Send>(parts: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
     let work = &work;
     thread::scope(|scope| parts.for_each(|part| drop(scope.spawn(move || work(part)))));
 }
 
-/// A function that adds to [`N_SUMS`] sums in registers, with what the compiler may not look through.
+/// Defines a function that adds to [`N_SUMS`] sums in registers, opaque to the compiler.
 macro_rules! additions {
     ($(#[$attribute:meta])* $visible:vis $name:ident, $start:expr, |$sum:ident, $a:ident| $added:expr) => {
         $(#[$attribute])*
@@ -123,10 +124,10 @@ macro_rules! additions {
     };
 }
 
-/// The best instructions that this processor has for products of bytes and of floats.
+/// Returns this processor's fastest instructions for products of bytes and of floats.
 #[cfg(target_arch = "x86_64")]
 fn instructions() -> [Instruction; 2] {
-    // SAFETY: each function is called only where its instructions were found.
+    // SAFETY: each function is called only if its instructions were detected.
     unsafe {
         let bytes = if is_x86_feature_detected!("avx512vnni") {
             Instruction { name: "vpdpbusd (512 bit)", n_ops: 128, run: |n| x86::dot_512(n) }
@@ -168,7 +169,7 @@ mod x86 {
     additions!(
         #[target_feature(enable = "avx2")]
         pub(super) multiply_256, _mm256_set1_epi32(1), |sum, a| {
-            // The sum is an operand, lest the products be made once for all turns.
+            // The sum is an operand: otherwise the products would be hoisted out of the loop.
             let products = _mm256_maddubs_epi16(*sum, a);
             _mm256_add_epi32(*sum, _mm256_madd_epi16(products, _mm256_set1_epi16(1)))
         }
@@ -188,14 +189,14 @@ fn instructions() -> [Instruction; 2] {
     [plain::bytes(), plain::floats()]
 }
 
-/// What the compiler makes of loops, where no instruction is known.
+/// Plain loops, for architectures without known instructions.
 mod plain {
     use super::{Instruction, N_SUMS, black_box};
 
     const LANES: usize = 16;
 
     additions!(add_bytes, [1_i32; LANES], |sum, a| std::array::from_fn(|lane| {
-        // The lowest bytes, as numbers with a sign.
+        // The lowest bytes, as signed numbers.
         let [x, y] = [sum[lane], a[lane]].map(|number| i32::from(number.to_le_bytes()[0].cast_signed()));
         sum[lane].wrapping_add(x * y)
     }));

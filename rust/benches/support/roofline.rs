@@ -1,4 +1,4 @@
-//! How fast a step could be on this machine, so that the distance to the limit is a number.
+//! Lower bound of a step's time on this machine, to express the distance from the limit as a number.
 //!
 //! After Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore architectures", 2009
 //! (<https://doi.org/10.1145/1498765.1498785>): a step takes at least as long as the longer of
@@ -7,17 +7,17 @@
 //! - its operations: `2 × (weights of the layers × rows + weights of the output matrix × rows with logits)` at the measured rate
 //!   of the instruction that multiplies bytes, and `4 × width × layers × Σ cells that each row sees` at that of floats.
 //!
-//! Every weight is read once per step, however many rows there are, and every cell once, however many rows see it: cells that
-//! branches share are counted once. Of an embedding that is not the output matrix too, nothing is read but a few rows. A
-//! multiplication with its addition is two operations. What is left out (activations, norms, the softmax, the mask, writing K and V)
-//! makes the bound lower than what can be reached, never higher, but for a model that fits into a cache: that is read faster than
-//! from memory.
+//! Every weight is read once per step, for any number of rows, and every cell once, for any number of rows that see it: cells
+//! that branches share are counted once. Of an embedding that is not also the output matrix, only a few rows are read. A
+//! multiplication with its addition is two operations. Omitted work (activations, norms, the softmax, the mask, writing K and
+//! V) makes the bound lower than what is attainable, never higher, except for a model that fits into a cache, which is read
+//! faster than from memory.
 
 use super::bare_model::BareModel;
 use super::peaks::Machine;
 use super::shape::Shape;
 
-/// What a model's steps are made of.
+/// Amounts of work in a model's steps.
 pub(crate) struct Work {
     weight_bytes: f64,
     layer_params: f64,
@@ -26,7 +26,7 @@ pub(crate) struct Work {
     bytes_per_cell: f64,
 }
 
-/// What takes the longest.
+/// The resource that limits the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
     Memory,
@@ -44,7 +44,7 @@ impl std::fmt::Display for Limit {
     }
 }
 
-/// The shortest time that something can take, and why.
+/// A lower bound of a time, with its limiting resource.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bound {
     pub(crate) seconds: f64,
@@ -52,7 +52,7 @@ pub(crate) struct Bound {
 }
 
 impl Work {
-    /// Of a model whose K and V take so many bytes per cell.
+    /// Creates the work of a model whose K and V take `bytes_per_cell`.
     pub(crate) fn of(model: &BareModel, bytes_per_cell: u64) -> Self {
         let (n_params, n_bytes) = (model.n_params() as f64, model.n_bytes() as f64);
         let (output_params, embedding_params) = (model.n_output_params() as f64, model.n_embedding_params() as f64);
@@ -65,17 +65,17 @@ impl Work {
         }
     }
 
-    /// The bound of a decode with one row per sequence: the mean over `n_steps` steps, since each adds its own cells.
+    /// Returns the bound of a decode with one row per sequence: the mean over `n_steps` steps, because each adds cells.
     pub(crate) fn step(&self, machine: &Machine, shape: Shape, n_steps: usize) -> Bound {
         let n_sequences = shape.n_sequences as f64;
-        let n_written = (n_steps + 1) as f64 / 2.0;
-        let n_cells = shape.n_cells() as f64 + n_sequences * n_written;
-        let n_seen = n_sequences * (shape.n_tokens as f64 + n_written);
+        let n_generated = (n_steps + 1) as f64 / 2.0;
+        let n_cells = shape.n_cells() as f64 + n_sequences * n_generated;
+        let n_seen = n_sequences * (shape.n_tokens as f64 + n_generated);
         self.bound(machine, (n_sequences, n_sequences), n_cells, n_seen)
     }
 
-    /// The bound of a prompt's prefill in chunks of `n_rows` rows: the weights are read for each, and a row sees half of the
-    /// prompt's cells on average. Only the last row makes logits.
+    /// Returns the bound of a prompt's prefill in chunks of `n_rows` rows: the weights are read for each chunk, and a row sees
+    /// half of the prompt's cells on average. Only the last row has logits.
     pub(crate) fn prefill(&self, machine: &Machine, n_tokens: usize, n_rows: u32) -> Bound {
         let n_chunks = n_tokens.div_ceil(n_rows as usize) as f64;
         let n_tokens = n_tokens as f64;
@@ -83,12 +83,13 @@ impl Work {
         once.bound(machine, (n_tokens, 1.0), n_tokens, n_tokens * n_tokens / 2.0)
     }
 
-    /// For so many rows and rows with logits, `n_cells` cells in all, and `n_seen` of them seen by all rows together.
+    /// Computes the bound for numbers of rows and rows with logits, `n_cells` cells in total, and `n_seen` visible cells over
+    /// all rows.
     fn bound(&self, machine: &Machine, (n_rows, n_outputs): (f64, f64), n_cells: f64, n_seen: f64) -> Bound {
         let memory = (self.weight_bytes + n_cells * self.bytes_per_cell) / machine.bytes_per_s;
         let products = 2.0 * (self.layer_params * n_rows + self.output_params * n_outputs) / machine.byte_ops_per_s;
         let attention = self.attention_ops * n_seen / machine.float_ops_per_s;
-        // The same units of the processor do both.
+        // The same units of the processor compute both.
         let computing = products + attention;
         let limit = match () {
             () if memory > computing => Limit::Memory,

@@ -1,13 +1,13 @@
-//! What a bare loop's context is made for, and how it computes.
+//! Configuration of a bare loop's context and threads.
 
 use weft::config::{EnabledKernels, Limits};
 
-/// How attention is computed. The yardstick never leaves it open.
+/// Attention of llama.cpp. The reference always sets it explicitly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flash {
-    /// As one fused kernel.
+    /// One fused kernel.
     On,
-    /// As products of matrices, with the scores between them.
+    /// Matrix products, with the scores between them.
     Off,
 }
 
@@ -17,36 +17,37 @@ impl std::fmt::Display for Flash {
     }
 }
 
-/// Where the cells of the sequences lie.
+/// Location of the sequences' cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cells {
-    /// In one pool: sequences can share them, and a row is computed against all, or asks of each whether it may see it.
+    /// Unified: sequences can share cells, and a row is either computed against all cells, or its visibility is checked for
+    /// each cell.
     Unified,
-    /// In a stream for each sequence, which no other looks at: nothing can be shared.
+    /// One stream per sequence: nothing can be shared.
     PerSequence,
 }
 
-/// What a context is made for.
+/// Configuration of a context.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
     pub(crate) flash: Flash,
     pub(crate) cells: Cells,
-    /// Which of our kernels compute.
+    /// Our kernels in use.
     pub(crate) used: EnabledKernels,
-    /// Of all sequences together.
+    /// Total cells of all sequences.
     pub(crate) n_cells: u32,
     pub(crate) n_sequences: u32,
-    /// Rows that are computed at once.
+    /// Maximum rows of one decode.
     pub(crate) n_rows: u32,
-    /// Rows of one call, which llama.cpp cuts into pieces of `n_rows`.
+    /// Maximum rows of one call, which llama.cpp splits into decodes of `n_rows`.
     pub(crate) n_batch: u32,
 }
 
-/// Rows of one decode, as llama.cpp has it by itself.
+/// llama.cpp's default rows of one decode.
 pub(crate) const DEFAULT_ROWS: u32 = 512;
 
 impl Setup {
-    /// As llama.cpp does by itself, in a pool.
+    /// Returns llama.cpp's defaults, with unified cells.
     pub(crate) fn unified(flash: Flash, n_sequences: usize, n_cells: usize) -> Self {
         Self {
             flash,
@@ -59,13 +60,13 @@ impl Setup {
         }
     }
 
-    /// As an engine of these limits has it.
+    /// Returns the configuration of an engine with these limits.
     pub(crate) fn of(limits: &Limits, flash: Flash, used: EnabledKernels) -> Self {
         let &Limits { n_ctx, n_seq_max, n_ubatch, .. } = limits;
         Self { flash, cells: Cells::Unified, used, n_cells: n_ctx, n_sequences: n_seq_max, n_rows: n_ubatch, n_batch: n_ubatch }
     }
 
-    /// How many streams the cells lie in.
+    /// Returns the number of streams.
     pub(crate) fn n_streams(&self) -> u32 {
         match self.cells {
             Cells::Unified => 1,
@@ -74,12 +75,12 @@ impl Setup {
     }
 }
 
-/// Where the threads of a decode come from.
+/// Origin of the threads of a decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// One pool lives as long as the context and waits for the next decode as the engine's does.
+    /// One thread pool lives as long as the context and polls for the next decode, as in the engine.
     Kept,
-    /// llama.cpp starts and ends them for each graph, which is what it does unless told otherwise.
+    /// llama.cpp starts and ends threads for each graph, which is its default.
     Started,
 }
 

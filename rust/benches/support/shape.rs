@@ -1,33 +1,33 @@
-//! What a decode of one row per sequence looks at.
+//! Sequences and cells of a decode with one row per sequence.
 
-/// Whose cells the tokens before the first step are.
+/// Sharing of the tokens before the first step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prompts {
-    /// All sequences are branches of one prompt, whose cells are there once.
+    /// All sequences are branches of one prompt, whose cells exist once.
     Shared,
-    /// Each sequence has cells of its own.
+    /// Each sequence has its own cells.
     Own,
 }
 
-/// So many sequences, each with so many tokens before its first step.
+/// Numbers of sequences, and of tokens in each before its first step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(clippy::struct_field_names, reason = "counts are named so everywhere")]
 pub(crate) struct Shape {
-    /// Each gets one row in every decode.
+    /// Number of sequences; each has one row in every decode.
     pub(crate) n_sequences: usize,
     pub(crate) n_tokens: usize,
     pub(crate) prompts: Prompts,
-    /// Cells in the same pool that belong to nobody who runs.
+    /// Cells in the same cache that no running sequence uses.
     pub(crate) n_idle: usize,
 }
 
 impl Shape {
-    /// With nothing idle beside it.
+    /// Creates a shape without idle cells.
     pub(crate) fn new(n_sequences: usize, n_tokens: usize, prompts: Prompts) -> Self {
         Self { n_sequences, n_tokens, prompts, n_idle: 0 }
     }
 
-    /// How many prompts there are.
+    /// Returns the number of prompts.
     pub(crate) fn n_prompts(&self) -> usize {
         match self.prompts {
             Prompts::Shared => 1,
@@ -35,7 +35,7 @@ impl Shape {
         }
     }
 
-    /// Cells that the sequences see before the first step.
+    /// Returns the cells that the sequences see before the first step.
     pub(crate) fn n_cells(&self) -> usize {
         self.n_prompts() * self.n_tokens
     }

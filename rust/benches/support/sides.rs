@@ -1,41 +1,43 @@
-//! Who takes a step: llama.cpp in each way that its users can choose, llama.cpp with our kernels under it, and the engine.
+//! Sides of a comparison: llama.cpp in each configuration that its users can choose, llama.cpp with our kernels, and the
+//! engine.
 
 use weft::config::EnabledKernels;
 
 use super::bare_model::WeightLayout;
 use super::setup::{Cells, Flash};
 
-/// A way to run the bare loop.
+/// A configuration of the bare loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bare {
     pub(crate) weights: WeightLayout,
     pub(crate) flash: Flash,
     pub(crate) cells: Cells,
-    /// Which of our kernels compute.
+    /// Our kernels in use.
     pub(crate) used: EnabledKernels,
 }
 
-/// One that is measured.
+/// A side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Bare(Bare),
-    /// At its defaults.
+    /// The engine at its defaults.
     Engine,
 }
 
 impl Bare {
-    /// With our kernels: flash attention is on wherever they are used, and weights lie as they are stored.
-    pub(crate) fn of_ours(used: EnabledKernels) -> Self {
+    /// Creates the configuration with our kernels: flash attention is on, and weights are in the on-disk layout.
+    pub(crate) fn with_our_kernels(used: EnabledKernels) -> Self {
         Self { weights: WeightLayout::AsStored, flash: Flash::On, cells: Cells::Unified, used }
     }
 
-    /// The ways of llama.cpp's own, the one that is most often the fastest first: those behind it are then soon given up.
+    /// Returns llama.cpp's own configurations, the usually fastest first, so that slower ones are excluded
+    /// early.
     pub(crate) fn of_llama_cpp(weights: WeightLayout) -> [Self; 3] {
-        let way = |flash, cells| Self { weights, flash, cells, used: EnabledKernels::NONE };
-        [way(Flash::Off, Cells::PerSequence), way(Flash::On, Cells::Unified), way(Flash::Off, Cells::Unified)]
+        let config = |flash, cells| Self { weights, flash, cells, used: EnabledKernels::NONE };
+        [config(Flash::Off, Cells::PerSequence), config(Flash::On, Cells::Unified), config(Flash::Off, Cells::Unified)]
     }
 
-    /// For the head of a column.
+    /// Returns the title of the column.
     pub(crate) fn title(self) -> &'static str {
         match (self.cells, self.flash) {
             _ if self.used != EnabledKernels::NONE => "ours",
@@ -48,7 +50,7 @@ impl Bare {
 }
 
 impl Side {
-    /// Whether it is one of llama.cpp's own, which ours are held against.
+    /// Returns whether it is one of llama.cpp's own, with which ours are compared.
     pub(crate) fn is_llama_cpp(self) -> bool {
         matches!(self, Self::Bare(Bare { used: EnabledKernels::NONE, .. }))
     }

@@ -1,4 +1,4 @@
-//! Threads that wait without sleeping, as llama.cpp's do.
+//! Threads that wait by spinning, like llama.cpp's.
 #![allow(unsafe_code, reason = "threads that compute together vouch for how they do")]
 
 use std::hint::spin_loop;
@@ -7,16 +7,16 @@ use std::thread;
 
 use weft::kernels::Team;
 
-/// One of the threads of a team.
+/// A thread of a team.
 pub(crate) struct Spinning<'a> {
     index: usize,
     size: usize,
-    /// How often a thread has come to wait, in all.
+    /// Total number of arrivals at barriers.
     arrived: &'a AtomicUsize,
 }
 
 impl<'a> Spinning<'a> {
-    /// Thread `index` of `size`, each of which has one of these over the same counter, which begins at 0.
+    /// Creates thread `index` of `size`; all share the same counter, which starts at 0.
     pub(crate) fn new(index: usize, size: usize, arrived: &'a AtomicUsize) -> Self {
         Self { index, size, arrived }
     }
@@ -34,7 +34,7 @@ impl<'a> Spinning<'a> {
     }
 }
 
-// SAFETY: each thread has an index of its own, and none goes on before as many have come as there are.
+// SAFETY: each thread has a distinct index, and no thread passes a barrier before all have arrived.
 unsafe impl Team for Spinning<'_> {
     fn index(&self) -> usize {
         self.index
@@ -49,7 +49,7 @@ unsafe impl Team for Spinning<'_> {
         let mut n_spins = 0_u32;
         while self.arrived.load(Ordering::Acquire) < goal {
             n_spins = n_spins.wrapping_add(1);
-            // On a busy machine another thread may need this one's processor.
+            // On a busy machine another thread may need this processor.
             if n_spins.is_multiple_of(4096) { thread::yield_now() } else { spin_loop() }
         }
     }

@@ -1,6 +1,6 @@
-//! Several measurements of one thing.
+//! Repeated measurements.
 
-/// The median, and the lowest and highest.
+/// The median, minimum and maximum of repeated measurements.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -9,7 +9,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// Computes the spread of at least one value.
     pub(crate) fn of(values: &[f64]) -> Self {
         let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);
@@ -19,7 +19,7 @@ impl Spread {
         Self { median, lowest: values[0], highest: values[values.len() - 1] }
     }
 
-    /// With so many digits after the point, the lowest and highest in brackets.
+    /// Formats the median with `digits` decimals, with minimum and maximum in brackets.
     pub(crate) fn show(&self, digits: usize) -> String {
         let Self { median, lowest, highest } = self;
         format!("{median:.digits$} ({lowest:.digits$}–{highest:.digits$})")

@@ -1,11 +1,11 @@
-//! A short prompt, computed once and put to use at every position.
+//! A short prompt, computed once and reused at every position.
 //!
-//! A prompt of 4,000 tokens would take a slow machine 40 seconds, and eight of them five minutes. So the KV of a short prompt is
-//! saved, as `llama_state_seq_get_data` writes it, and a longer state is made of it, the same cells again and again under the
-//! positions that follow. K was rotated for other positions, so that what the model computes over it means nothing. But a step
-//! multiplies and adds the same number of numbers whatever they are, and its time is all that is measured here.
+//! A prompt of 4,000 tokens would take a slow machine 40 seconds, and eight of them five minutes. Therefore the KV of a short
+//! prompt is saved, in the format of `llama_state_seq_get_data`, and a longer state is built by repeating its cells at the
+//! following positions. K was rotated for other positions, so that results over it are meaningless. But a step performs the
+//! same number of operations for any values, and only its time is measured here.
 //!
-//! V lies in rows with flash attention and in columns without, so that each setting needs a stretch of its own.
+//! V is stored in rows with flash attention and in columns without, so that each setting needs a separate state.
 
 use std::sync::Arc;
 
@@ -28,23 +28,23 @@ const N_TOKENS: usize = 250;
 pub(crate) struct Stretch {
     pub(crate) flash: Flash,
     magic: [u8; 4],
-    /// What follows the cells' entries, piece by piece.
+    /// The data after the cells' entries, in parts.
     parts: Vec<Part>,
 }
 
-/// A piece of a state.
+/// A part of a state.
 enum Part {
-    /// The same however many cells there are.
+    /// Independent of the number of cells.
     Fixed(Vec<u8>),
-    /// So many bytes for each cell, the cells one after another.
+    /// A fixed number of bytes per cell, for consecutive cells.
     PerCell(Vec<u8>),
 }
 
 impl Stretch {
-    /// Computes it.
+    /// Computes the state.
     ///
     /// # Errors
-    /// A message, when llama.cpp fails, or when the bytes are not those of one plain cache.
+    /// A message, if llama.cpp fails, or if the state does not belong to one plain cache.
     pub(crate) fn compute(model: &BareModel, flash: Flash, threads: Threads, prompt: &[i32]) -> Result<Self, String> {
         let mut context = BareContext::new(model, &Setup::unified(flash, 1, N_TOKENS), threads)?;
         context.time_prefill(&prompt[..N_TOKENS], 0..N_TOKENS)?;
@@ -52,7 +52,7 @@ impl Stretch {
         Self::read(&bytes, flash).ok_or_else(|| "the saved state is not that of one plain cache".to_owned())
     }
 
-    /// Takes a saved state apart. `None` where it is not laid out as expected.
+    /// Splits a saved state. Returns `None` if its layout is unexpected.
     fn read(bytes: &[u8], flash: Flash) -> Option<Self> {
         let mut reader = Reader { bytes, at: 0 };
         let magic = reader.take(4)?.try_into().ok()?;
@@ -65,12 +65,12 @@ impl Stretch {
         if (n_streams, n_cells, in_columns, is_counted) != expected {
             return None;
         }
-        // Two numbers tell how K and V are rotated.
+        // Two numbers describe the rotation of K and V.
         reader.take(8)?;
         let mut parts = vec![Part::Fixed(bytes[start..reader.at].to_vec())];
         for layer in 0..2 * n_layers {
             let start = reader.at;
-            // The type of the numbers.
+            // Type of the numbers.
             reader.take(4)?;
             let is_columns = in_columns == 1 && layer >= n_layers;
             let (n_each, n_columns) = if is_columns { (reader.number()?, reader.number()?) } else { (reader.long()?, 1) };
@@ -82,7 +82,7 @@ impl Stretch {
         (reader.at == bytes.len()).then_some(Self { flash, magic, parts })
     }
 
-    /// The state of `n_tokens` cells, as a context reads it that keeps its sequences in so many streams.
+    /// Returns the state of `n_tokens` cells, in the format of a context with `n_streams` streams.
     pub(crate) fn state(&self, n_tokens: usize, n_streams: u32) -> Vec<u8> {
         let number = |n: usize| u32::try_from(n).expect("a bench's prompts are short").to_le_bytes();
         let mut bytes = Vec::with_capacity(HEAD + n_tokens * ENTRY + self.n_bytes(n_tokens) + 4 * n_streams as usize);
@@ -106,12 +106,12 @@ impl Stretch {
                 }
             }
         }
-        // One stream was written; the others hold no cells.
+        // One stream is written; the others have no cells.
         (1..n_streams).for_each(|_| bytes.extend(number(0)));
         bytes
     }
 
-    /// A prompt of `n_tokens` tokens, as the engine takes it.
+    /// Returns the saved state of a prompt of `n_tokens` tokens, in the engine's format.
     pub(crate) fn pieces(&self, n_tokens: usize) -> Vec<SavedPiece> {
         let end = u32::try_from(n_tokens).expect("a bench's prompts are short");
         vec![SavedPiece { range: 0..end, bytes: Arc::from(self.state(n_tokens, 1)) }]
@@ -126,7 +126,7 @@ impl Stretch {
     }
 }
 
-/// Reads from a slice, front to back; `None` where it ends too early.
+/// Reads a slice from front to back; returns `None` at its end.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,

@@ -1,8 +1,9 @@
-//! Models that need no download: the shapes of small modern models, weights by chance.
+//! Models that need no download: shapes of small modern models, with random weights.
 //!
-//! What they write is noise, but each of their steps costs what a trained model of the shape costs, vocabulary included, so that
-//! they measure everything but the quality of the text. Their tokenizer is whole: any text becomes tokens, and tokens become ASCII
-//! words (a few, the byte pieces, become single bytes), so that the engine and the HTTP server run on them as on any other file.
+//! Their output is noise, but each of their steps costs as much as in a trained model of this shape, vocabulary included, so
+//! that they measure everything but the quality of the text. Their tokenizer is complete: any text can be tokenized, and tokens
+//! decode to ASCII words (a few, the byte pieces, to single bytes), so that the engine and the HTTP server run with them as
+//! with any other file.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
@@ -12,20 +13,20 @@ use super::gguf::{Header, Tensor, TensorType, padding};
 use super::vocabulary;
 use super::weights::{self, Random};
 
-/// Changes whenever the weights would: the header carries it, and a file with another header is written anew.
+/// Version of the weights: the header contains it, and a file with another header is rewritten.
 const RECIPE: &str = "2";
 
-/// How the matrices are stored, by the names that llama.cpp's tools give to these mixes.
+/// Storage format of the matrices, by llama.cpp's names of these mixes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mix {
     Q8_0,
     Q4KM,
 }
 
-/// A model of llama's architecture, its embedding tied.
+/// A model of llama's architecture with a tied embedding.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Synthetic {
-    /// Its file name without the extension.
+    /// The file name without its extension.
     name: &'static str,
     mix: Mix,
     n_embd: usize,
@@ -48,7 +49,7 @@ pub(crate) const HALF_Q8_0: Synthetic = Synthetic {
     n_vocab: 151_936,
 };
 
-/// The same. Blocks of 256 do not fit a width of 896, so that most of it is in blocks of 32, as in the published files.
+/// The same model. Blocks of 256 do not fit a width of 896, so that most of it is in blocks of 32, as in the published files.
 pub(crate) const HALF_Q4_K_M: Synthetic = Synthetic { name: "synthetic-0.5b-q4_k_m", mix: Mix::Q4KM, ..HALF_Q8_0 };
 
 /// Wide enough for the K-quants: 1.04 billion parameters.
@@ -63,13 +64,13 @@ pub(crate) const ONE_Q4_K_M: Synthetic = Synthetic {
     n_vocab: 32_000,
 };
 
-/// All of them.
+/// All synthetic models.
 pub(crate) const ALL: [Synthetic; 3] = [HALF_Q8_0, HALF_Q4_K_M, ONE_Q4_K_M];
 
 const N_CTX_TRAIN: u32 = 32_768;
 
 impl Synthetic {
-    /// Where the model lies: beside the other things that cargo builds.
+    /// Returns the path of the model, in cargo's target folder.
     #[must_use]
     pub(crate) fn path(&self) -> PathBuf {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
@@ -78,10 +79,10 @@ impl Synthetic {
         target.join("bench-models").join(format!("{}.gguf", self.name))
     }
 
-    /// Writes the model to [`Synthetic::path`] unless it is there already.
+    /// Writes the model to [`Synthetic::path`] unless it exists.
     ///
     /// # Errors
-    /// When the folder cannot be made or the file cannot be written; a half-written file never stays under the final name.
+    /// A message, if the folder or the file cannot be written; a partial file never has the final name.
     pub(crate) fn ensure(&self) -> Result<PathBuf, String> {
         self.try_ensure().map_err(|error| format!("cannot write {}: {error}", self.path().display()))
     }
@@ -98,7 +99,7 @@ impl Synthetic {
         let partial = path.with_extension(format!("partial-{}", std::process::id()));
         let written = write(&partial, &header, &bytes).and_then(|()| fs::rename(&partial, &path));
         if written.is_err() {
-            // The error that matters is the one of the writing; the partial file may not even exist.
+            // The write error is reported; the partial file may not even exist.
             let _ = fs::remove_file(&partial);
         }
         written.map(|()| path)
@@ -133,26 +134,26 @@ impl Synthetic {
         let norm = |name: String| Tensor { name, dims: vec![n_embd], kind: TensorType::F32 };
         let matrix = |name: String, n_in, n_out, kind| Tensor { name, dims: vec![n_in, n_out], kind };
         let usual = |n_in| self.kind(n_in, false);
-        // Without a tensor named "output", llama.cpp multiplies by the embedding once more.
+        // Without a tensor named "output", llama.cpp uses the embedding as output matrix.
         header.tensor(matrix("token_embd.weight".into(), n_embd, self.n_vocab, self.kind(n_embd, true)));
         header.tensor(norm("output_norm.weight".into()));
         for layer in 0..n_layer {
             let name = |part: &str| format!("blk.{layer}.{part}.weight");
-            let dear = |n_in| self.kind(n_in, has_more_bits(layer, n_layer));
+            let larger = |n_in| self.kind(n_in, has_more_bits(layer, n_layer));
             header.tensor(norm(name("attn_norm")));
             header.tensor(matrix(name("attn_q"), n_embd, n_embd, usual(n_embd)));
             header.tensor(matrix(name("attn_k"), n_embd, n_kv, usual(n_embd)));
-            header.tensor(matrix(name("attn_v"), n_embd, n_kv, dear(n_embd)));
+            header.tensor(matrix(name("attn_v"), n_embd, n_kv, larger(n_embd)));
             header.tensor(matrix(name("attn_output"), n_embd, n_embd, usual(n_embd)));
             header.tensor(norm(name("ffn_norm")));
             header.tensor(matrix(name("ffn_gate"), n_embd, n_ff, usual(n_embd)));
             header.tensor(matrix(name("ffn_up"), n_embd, n_ff, usual(n_embd)));
-            header.tensor(matrix(name("ffn_down"), n_ff, n_embd, dear(n_ff)));
+            header.tensor(matrix(name("ffn_down"), n_ff, n_embd, larger(n_ff)));
         }
     }
 
-    /// How a matrix of so many columns is stored, and one that the mix gives more bits; as `llama-quantize` chooses, which takes
-    /// blocks of 32 where those of 256 do not fit (`tensor_type_fallback` in llama-quant.cpp).
+    /// Returns the format of a matrix with `n_in` columns, and of a matrix with more bits in the mix; as `llama-quantize`
+    /// chooses, which uses blocks of 32 where blocks of 256 do not fit (`tensor_type_fallback` in llama-quant.cpp).
     fn kind(&self, n_in: usize, has_more_bits: bool) -> TensorType {
         match (self.mix, has_more_bits, n_in.is_multiple_of(256)) {
             (Mix::Q8_0, ..) | (Mix::Q4KM, true, false) => TensorType::Q8_0,
@@ -163,13 +164,13 @@ impl Synthetic {
     }
 }
 
-/// Whether `Q4_K_M` gives more bits to V and to the way out of this layer (`use_more_bits` in llama-quant.cpp).
+/// Returns whether `Q4_K_M` gives more bits to V and to the down projection of this layer (`use_more_bits` in llama-quant.cpp).
 fn has_more_bits(layer: usize, n_layer: usize) -> bool {
     let eighth = n_layer / 8;
     layer < eighth || layer >= 7 * n_layer / 8 || (layer - eighth) % 3 == 2
 }
 
-/// Whether `path` has the right length and starts with exactly this header.
+/// Returns whether `path` has the right length and starts with exactly this header.
 fn is_written(path: &Path, header: &[u8], n_bytes: u64) -> io::Result<bool> {
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -190,7 +191,7 @@ fn write(path: &Path, header: &Header, bytes: &[u8]) -> io::Result<()> {
     let mut random = Random(0x5EED);
     for tensor in header.tensors() {
         if tensor.kind == TensorType::F32 {
-            // Only norms are stored as floats; ones leave the normalised values as they are.
+            // Only norms are stored as floats; ones leave the normalised values unchanged.
             for _ in 0..tensor.dims[0] {
                 file.write_all(&1_f32.to_le_bytes())?;
             }

@@ -1,8 +1,8 @@
-//! The vocabulary of the synthetic models: any text becomes tokens, and tokens become ASCII words.
+//! The vocabulary of the synthetic models: any text can be tokenized, and tokens decode to ASCII words.
 
 use super::gguf::Header;
 
-/// Token types, by llama.cpp's numbers.
+/// Token types, with llama.cpp's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PieceType {
     Normal = 1,
@@ -11,7 +11,7 @@ enum PieceType {
     Byte = 6,
 }
 
-/// One entry of the vocabulary. The tokenizer joins the neighbours whose joint piece scores highest.
+/// One entry of the vocabulary. The tokenizer merges neighbours whose joint piece scores highest.
 struct Piece {
     text: String,
     score: f32,
@@ -32,8 +32,9 @@ pub(crate) fn add(header: &mut Header, n_vocab: usize) {
     header.bool("tokenizer.ggml.add_space_prefix", true);
 }
 
-/// The vocabulary: three special pieces, 256 byte pieces, every printable ASCII character, then "words" of one to four letters, each
-/// with and without a space (`▁`) before it. Every prefix of a word is a word too, so that joining neighbours can reach all of them.
+/// Returns the vocabulary: three special pieces, 256 byte pieces, every printable ASCII character, then "words" of one to four
+/// letters, each with and without a leading space (`▁`). Every prefix of a word is a word too, so that merging neighbours can
+/// reach all of them.
 fn pieces(n_vocab: usize) -> Vec<Piece> {
     let special = [("<unk>", PieceType::Unknown), ("<s>", PieceType::Control), ("</s>", PieceType::Control)];
     let special = special.map(|(text, kind)| (text.to_owned(), kind)).into_iter();
@@ -44,14 +45,14 @@ fn pieces(n_vocab: usize) -> Vec<Piece> {
     let all = special.chain(bytes).chain(characters).chain(words).take(n_vocab);
     all.enumerate()
         .map(|(id, (text, kind))| {
-            // As SentencePiece does: special pieces score 0, and earlier pieces more than later ones.
+            // As in SentencePiece: special pieces score 0, and earlier pieces more than later ones.
             let score = if kind == PieceType::Normal { -(id as f32) } else { 0.0 };
             Piece { text, score, kind }
         })
         .collect()
 }
 
-/// The word of this number, which starts at 1: `a` to `z`, `aa` to `zz`, and on (numbers written with the digits 1 to 26).
+/// Returns the word with this number, which starts at 1: `a` to `z`, `aa` to `zz`, and so on (bijective base 26).
 fn word(mut number: usize) -> String {
     let mut letters = Vec::new();
     while number > 0 {

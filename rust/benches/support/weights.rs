@@ -1,18 +1,18 @@
-//! Weights by chance, in the formats of ggml: blocks whose bits are random and whose scales are not.
+//! Random weights in the formats of ggml: blocks with random bits and fixed scales.
 //!
-//! The scales are such that a product has the variance of its inputs. Each layer then adds about as much to the residual stream as
-//! is in it, attention looks at many cells, and the logits spread by about 3: neither a flat row nor a single candidate reaches the
-//! samplers.
+//! The scales preserve the variance of a product's inputs. Each layer then adds about as much to the residual stream as it
+//! contains, attention covers many cells, and the logits have a spread of about 3: the samplers receive neither a flat row nor
+//! a single candidate.
 
 use std::io::{self, Write};
 
 use super::gguf::{Tensor, TensorType};
 
-/// Scale, and for [`TensorType::Q4K`] and [`TensorType::Q5K`] minimum, of each group of a block: the scale of the whole block then stays a normal 16-bit
-/// float, however wide a matrix is.
+/// Scale, and for [`TensorType::Q4K`] and [`TensorType::Q5K`] minimum, of each group of a block: the scale of the whole block
+/// is then a normal 16-bit float for any width of a matrix.
 const GROUP: u8 = 8;
 
-/// Twelve bytes that hold eight scales and eight minimums of six bits, all of them [`GROUP`]: the first four of each as they are
+/// Twelve bytes that hold eight scales and eight minimums of six bits, all of them [`GROUP`]: the first four of each unchanged
 /// (with two bits of the last four above them), then the lower four bits of the last four.
 const GROUPS_WITH_MINIMUMS: [u8; 12] = {
     let whole = GROUP | (GROUP >> 4) << 6;
@@ -23,7 +23,7 @@ const GROUPS_WITH_MINIMUMS: [u8; 12] = {
 /// Fills a matrix with random blocks.
 ///
 /// # Errors
-/// What writing answers.
+/// Errors of the writer.
 pub(crate) fn write(file: &mut impl Write, tensor: &Tensor, random: &mut Random) -> io::Result<()> {
     let n_in = tensor.dims[0];
     let spread = if tensor.name == "token_embd.weight" { 3.0 } else { 1.0 };
@@ -42,9 +42,9 @@ pub(crate) fn write(file: &mut impl Write, tensor: &Tensor, random: &mut Random)
     Ok(())
 }
 
-/// Puts what is not random into a block of random bits, so that its weights have this standard deviation.
+/// Sets the fixed fields of a block of random bits, so that its weights have this standard deviation.
 fn finish(block: &mut [u8], kind: TensorType, deviation: f32) {
-    // Of `n` equally likely whole numbers.
+    // Standard deviation of `n` equally likely integers.
     let uniform = |n: f32| ((n * n - 1.0) / 12.0).sqrt();
     let group = f32::from(GROUP);
     let f16 = |value: f32| f16_bits(value).to_le_bytes();
@@ -62,7 +62,7 @@ fn finish(block: &mut [u8], kind: TensorType, deviation: f32) {
             let n_values = if kind == TensorType::Q4K { 16.0 } else { 32.0 };
             let scale = deviation / uniform(n_values) / group;
             block[..2].copy_from_slice(&f16(scale));
-            // Weights begin at 0; the minimum takes away their mean.
+            // Weights start at 0; the minimum subtracts their mean.
             block[2..4].copy_from_slice(&f16((n_values - 1.0) / 2.0 * scale));
             block[4..16].copy_from_slice(&GROUPS_WITH_MINIMUMS);
         }
@@ -73,10 +73,10 @@ fn finish(block: &mut [u8], kind: TensorType, deviation: f32) {
     }
 }
 
-/// The bits of the 16-bit float below `value`, which lies in the range of its normal numbers (IEEE 754, binary16).
+/// Returns the bits of the 16-bit float below `value`, which must be in the range of its normal numbers (IEEE 754, binary16).
 fn f16_bits(value: f32) -> u16 {
     assert!((6.2e-5..6.5e4).contains(&value), "{value} is no normal 16-bit float");
-    // Between the formats the exponent's bias differs by 112 and the fraction by 13 bits.
+    // The formats differ by 112 in the exponent's bias and by 13 bits in the fraction.
     let bits = (value.to_bits() >> 13) - (112 << 10);
     u16::try_from(bits).expect("the exponent of a normal 16-bit float has five bits")
 }

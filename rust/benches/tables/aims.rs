@@ -1,24 +1,24 @@
-//! What was aimed at, and whether it is met.
+//! Targets, and whether they are met.
 
 use crate::support::shape::{Prompts, Shape};
 use crate::support::sides::Side;
 use crate::support::turns::Times;
 
-/// What a row of a table is about.
+/// Subject of a row of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cell {
     Step(Shape),
     Prefill { n_tokens: usize, n_idle: usize },
 }
 
-/// A row's outcome: how many times as fast as the best of llama.cpp's own.
+/// Outcome of a row: the speedup over the fastest configuration of llama.cpp.
 pub(crate) struct Figures {
     cell: Cell,
-    /// Of the bare loop with our kernels, where they can be had, and of the engine.
+    /// Speedup of the bare loop with our kernels, if available, and of the engine.
     ours: Vec<(&'static str, f64)>,
 }
 
-/// What a model's rows are held to, by how its weights are stored.
+/// Class of a model's weight format, which determines its targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Q8_0,
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// By the name of the file, which says it of the models that the aims are about.
+    /// Determines the class from the file name, which includes it for the models that have targets.
     pub(crate) fn of(name: &str) -> Self {
         match name {
             _ if name.starts_with("synthetic") && name.contains("q8_0") => Self::Q8_0,
@@ -37,7 +37,7 @@ impl Kind {
     }
 }
 
-/// A ratio over llama.cpp's best, in some rows.
+/// Minimum speedup over the fastest llama.cpp, for some rows.
 struct Aim {
     kind: Kind,
     what: &'static str,
@@ -48,7 +48,7 @@ struct Aim {
 const EIGHT_OWN: Shape = Shape { n_sequences: 8, n_tokens: 1_000, prompts: Prompts::Own, n_idle: 0 };
 const MANY_OWN: Shape = Shape { n_sequences: 32, ..EIGHT_OWN };
 
-/// Where the processor multiplies bytes in one instruction.
+/// Targets for processors that multiply bytes in one instruction.
 const AIMS: [Aim; 7] = [
     Aim { kind: Kind::Q8_0, what: "8 own × 1,000", is_about: |cell| *cell == Cell::Step(EIGHT_OWN), least: 2.0 },
     Aim { kind: Kind::Q8_0, what: "8 × 16", is_about: |cell| is_eight(cell, 16), least: 2.0 },
@@ -59,11 +59,11 @@ const AIMS: [Aim; 7] = [
     Aim { kind: Kind::Q4KM, what: "prefill", is_about: is_prefill, least: 1.5 },
 ];
 
-/// In every row of every model.
+/// Minimum speedup in every row of every model.
 const NOTHING_SLOWER: f64 = 0.97;
 
-/// Speed of eight streams beside 16,000 idle cells, over their speed without.
-pub(crate) const BESIDE_IDLE: f64 = 0.95;
+/// Minimum speed of eight streams with 16,000 idle cells in the cache, relative to their speed without.
+pub(crate) const WITH_IDLE: f64 = 0.95;
 
 fn is_eight(cell: &Cell, tokens: usize) -> bool {
     matches!(cell, Cell::Step(Shape { n_sequences: 8, n_tokens, n_idle: 0, .. }) if *n_tokens == tokens)
@@ -91,7 +91,7 @@ impl std::fmt::Display for Cell {
     }
 }
 
-/// Prints each aim that the rows of a model tell about: the worst figure among them.
+/// Prints each target that applies to the rows of a model, with its worst figure.
 pub(crate) fn print(kind: Kind, all: &[Figures]) {
     let worst = |is_about: &dyn Fn(&Cell) -> bool, place: usize| {
         let rows = all.iter().filter(|row| is_about(&row.cell)).filter_map(|row| Some((row.ours.get(place)?.1, row.cell)));
@@ -112,7 +112,7 @@ pub(crate) fn print(kind: Kind, all: &[Figures]) {
     }
 }
 
-/// Whether it is met.
+/// Returns the verdict for a ratio.
 pub(crate) fn verdict(ratio: f64, least: f64) -> &'static str {
     if ratio >= least { "met" } else { "missed" }
 }

@@ -1,16 +1,16 @@
-//! The columns that the grid and the prefill have in common.
+//! Common columns of the grid and the prefill table.
 
 use crate::support::bare_model::WeightLayout;
 use crate::support::roofline::Bound;
 use crate::support::sides::{Bare, Side};
 use crate::support::turns::Times;
 
-/// Columns of a time, of a ratio, and of the first column.
+/// Widths of a time, of a ratio, and of the first column.
 const WIDTH: usize = 10;
 const RATIO: usize = 6;
 const FIRST: usize = 24;
 
-/// Whose a column is; those of one owner stand together.
+/// Returns the owner of a column; columns of one owner are adjacent.
 fn owner(side: Side) -> &'static str {
     match side {
         Side::Bare(Bare { weights: WeightLayout::Repacked, .. }) => "llama.cpp, repacked",
@@ -20,28 +20,28 @@ fn owner(side: Side) -> &'static str {
     }
 }
 
-fn of_owners(sides: &[Side]) -> impl Iterator<Item = &[Side]> {
+fn chunks_by_owner(sides: &[Side]) -> impl Iterator<Item = &[Side]> {
     sides.chunk_by(|a, b| owner(*a) == owner(*b))
 }
 
-/// The two lines above a table: whose the columns are, and what they hold.
+/// Returns the two header lines of a table: the owners of the columns, and their titles.
 pub(crate) fn head(first: &str, unit: &str, sides: &[Side]) -> String {
-    let of_owner = |owned: &[Side]| {
-        let of_side = |side: &Side| {
+    let format_owner = |owned: &[Side]| {
+        let format_side = |side: &Side| {
             let title = format!("{:>WIDTH$}", side.title());
             if side.is_llama_cpp() { title } else { format!("{title}{:>RATIO$}", "×") }
         };
-        let owned_titles: String = owned.iter().map(of_side).collect();
+        let owned_titles: String = owned.iter().map(format_side).collect();
         let width = owned_titles.chars().count();
         (format!(" │ {:<1$}", owner(owned[0]), width - 1), format!(" │{owned_titles}"))
     };
-    let (owners, titles): (String, String) = of_owners(sides).map(of_owner).unzip();
+    let (owners, titles): (String, String) = chunks_by_owner(sides).map(format_owner).unzip();
     let limit = format!(" │{:>WIDTH$}  {:<9} {:>7}", "limit", "by", "share");
     format!("  {:FIRST$}  {:>6}{owners} │ {unit}\n  {first:FIRST$}  {:>6}{titles}{limit}", "", "", "rounds")
 }
 
-/// A row, where `show` turns seconds into what the table is about. The share is that of the machine's limit which the best of ours
-/// reaches.
+/// Formats a row; `show` converts seconds to the unit of the table. The share is the fraction of the machine's limit that our
+/// fastest side reaches.
 pub(crate) fn row(first: &str, sides: &[Side], times: &Times, bound: &Bound, show: impl Fn(f64) -> f64) -> String {
     let column = |(side, place): (&Side, usize)| {
         let time = match &times.seconds[place][..] {
@@ -56,8 +56,8 @@ pub(crate) fn row(first: &str, sides: &[Side], times: &Times, bound: &Bound, sho
         time + &ratio
     };
     let mut places = 0..sides.len();
-    let of_owner = |owned: &[Side]| format!(" │{}", owned.iter().zip(places.by_ref()).map(column).collect::<String>());
-    let columns: Vec<String> = of_owners(sides).map(of_owner).collect();
+    let format_owner = |owned: &[Side]| format!(" │{}", owned.iter().zip(places.by_ref()).map(column).collect::<String>());
+    let columns: Vec<String> = chunks_by_owner(sides).map(format_owner).collect();
     let ours = (0..sides.len()).filter(|side| !sides[*side].is_llama_cpp()).map(|side| times.median(side));
     let share = bound.seconds / ours.fold(f64::INFINITY, f64::min) * 100.0;
     let (n_rounds, columns) = (times.n_rounds(), columns.concat());

@@ -1,4 +1,4 @@
-//! The grid: what a step takes, by how many sequences there are, and what they hold.
+//! The grid: time of a step, by number of sequences and their length.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use crate::support::shape::{Prompts, Shape};
 use crate::support::sides::Side;
 use crate::support::turns::{Effort, Times};
 
-/// Fewest steps of one measurement, however slow.
+/// Minimum number of steps of a measurement, however slow.
 const MIN_STEPS: usize = 2;
 
-/// The part of the free memory that the cells of all sides may take.
+/// The cells of all sides may take 1 / `MEMORY_SHARE` of the free memory.
 const MEMORY_SHARE: u64 = 2;
 
-/// Which rows there are, and how long each is measured.
+/// Rows of the grid, and their measurement.
 pub(crate) struct Extent {
     pub(crate) n_sequences: &'static [usize],
-    /// Tokens that each has before its first step.
+    /// Tokens of each sequence before its first step.
     pub(crate) shared_tokens: &'static [usize],
     pub(crate) own_tokens: &'static [usize],
-    /// Cells beside eight streams, of each of which nobody runs.
+    /// Idle cells in the cache while eight streams run.
     pub(crate) n_idle: &'static [usize],
     pub(crate) effort: Effort,
 }
@@ -37,7 +37,7 @@ pub(crate) const FULL: Extent = Extent {
     effort: Effort { time: Duration::from_millis(1_500), max_rounds: 5 },
 };
 
-/// Of a model that is there for the format of its weights.
+/// Rows for a model that only adds a weight format.
 pub(crate) const PRODUCTS: Extent =
     Extent { n_sequences: &[1, 2, 8, 32], shared_tokens: &[1_000], own_tokens: &[16, 1_000], n_idle: &[], effort: FULL.effort };
 
@@ -49,10 +49,10 @@ pub(crate) const QUICK: Extent = Extent {
     effort: Effort { time: Duration::from_secs(1), max_rounds: 3 },
 };
 
-/// Prints the rows that are wanted, and returns their figures.
+/// Prints the selected rows, and returns their figures.
 ///
 /// # Errors
-/// A message, when a side fails.
+/// A message, if a side fails.
 pub(crate) fn measure(
     pair: &Pair<'_>,
     sides: &[Side],
@@ -78,7 +78,7 @@ pub(crate) fn measure(
 fn shapes(pair: &Pair<'_>, extent: &Extent) -> Vec<Shape> {
     let mut shapes = Vec::new();
     for (prompts, tokens) in [(Prompts::Shared, extent.shared_tokens), (Prompts::Own, extent.own_tokens)] {
-        // One sequence shares nothing anyway.
+        // One sequence has nothing to share.
         let is_other = |n: &&usize| prompts == Prompts::Shared || **n > 1 || !extent.shared_tokens.contains(&tokens[0]);
         for &n_sequences in extent.n_sequences.iter().filter(is_other) {
             shapes.extend(pair.lengths(tokens).into_iter().map(|n_tokens| Shape::new(n_sequences, n_tokens, prompts)));
@@ -91,28 +91,28 @@ fn shapes(pair: &Pair<'_>, extent: &Extent) -> Vec<Shape> {
     shapes
 }
 
-/// What each side took for a step, and how many steps were taken at once.
+/// Returns the time of a step on each side, and the number of consecutive steps.
 fn time_row(pair: &Pair<'_>, sides: &[Side], shape: Shape, effort: &Effort) -> Result<(Times, usize), String> {
     let (mut times, mut trials) = (Times::new(sides), Times::new(sides));
     let mut runners = Vec::new();
     for (place, side) in sides.iter().enumerate() {
         let mut runner = Runner::new(pair, *side, shape)?;
-        let mut is_out = false;
+        let mut is_excluded = false;
         if side.is_llama_cpp() {
             let step = runner.estimate()?;
             trials.seconds[place].push(step);
-            is_out = trials.is_far_behind(place, step);
-            if is_out {
+            is_excluded = trials.is_far_behind(place, step);
+            if is_excluded {
                 times.seconds[place].push(step);
             }
         }
-        // The memory of one that is out is free for others.
-        runners.push((!is_out).then_some(runner));
+        // The memory of an excluded side is free for others.
+        runners.push((!is_excluded).then_some(runner));
     }
     let fastest = trials.best().map_or(SIDE.as_secs_f64(), |best| trials.median(best));
     let n_fit = pair.longest() + pair.longest() / 8 - shape.n_tokens - HEAD_START - 2;
     let n_steps = ((SIDE.as_secs_f64() / fastest) as usize).clamp(MIN_STEPS, MAX_STEPS.min(n_fit));
-    let are_in: Vec<bool> = runners.iter().map(Option::is_some).collect();
-    times.take(effort, &are_in, |side| runners[side].as_mut().ok_or("a side was timed that is out")?.time(n_steps))?;
+    let is_included: Vec<bool> = runners.iter().map(Option::is_some).collect();
+    times.take(effort, &is_included, |side| runners[side].as_mut().ok_or("a side was timed that is out")?.time(n_steps))?;
     Ok((times, n_steps))
 }

@@ -1,4 +1,4 @@
-//! What the engine costs: its steps against those of a bare loop that computes attention as the engine does.
+//! Overhead of the engine: its steps compared with a bare loop's with the same attention.
 
 use std::time::{Duration, Instant};
 
@@ -7,21 +7,21 @@ use crate::support::pair::Pair;
 use crate::support::shape::{Prompts, Shape};
 use crate::support::spread::Spread;
 
-/// Most steps of one measurement; cells are set aside for them.
+/// Maximum number of steps of a measurement; cells are reserved for them.
 const MAX_STEPS: usize = 256;
 
-/// Fewest steps of one measurement, however slow.
+/// Minimum number of steps of a measurement, however slow.
 const MIN_STEPS: usize = 4;
 
-/// How much is measured, and for how long.
+/// Rows and duration of the measurement.
 pub(crate) struct Effort {
-    /// Branches of the rows.
+    /// Numbers of branches.
     pub(crate) n_sequences: &'static [usize],
-    /// Tokens of the prompt that they share.
+    /// Tokens of the shared prompt.
     pub(crate) n_tokens: &'static [usize],
-    /// Aimed-at time of one side's steps in one round.
+    /// Target duration of one side's steps in one round.
     pub(crate) side: Duration,
-    /// A row begins no round after this long; as many as `min_rounds` are always measured.
+    /// Time after which a row starts no further round, once `min_rounds` are complete.
     pub(crate) row: Duration,
     pub(crate) min_rounds: usize,
     pub(crate) max_rounds: usize,
@@ -45,7 +45,7 @@ pub(crate) const QUICK: Effort = Effort {
     max_rounds: 5,
 };
 
-/// The times of one step in seconds, per round.
+/// Time of a step in each round, in seconds.
 #[derive(Default)]
 struct Rounds {
     bare: Vec<f64>,
@@ -56,7 +56,7 @@ struct Rounds {
 /// Prints the table.
 ///
 /// # Errors
-/// A message, when either side fails.
+/// A message, if either side fails.
 pub(crate) fn measure(pair: &Pair<'_>, effort: &Effort) -> Result<(), String> {
     println!("\n  The engine against a bare loop of its own configuration, branches of one prompt");
     let group = |title: &str| format!(" {title:<19}");
@@ -76,10 +76,10 @@ pub(crate) fn measure(pair: &Pair<'_>, effort: &Effort) -> Result<(), String> {
 
 fn measure_row(pair: &Pair<'_>, shape: Shape, effort: &Effort) -> Result<String, String> {
     let engine = pair.engine_side(shape, MAX_STEPS)?;
-    let (limits, flash) = (engine.settled.limits, engine::flash(&engine.settled));
-    let mut context = pair.as_the_engine(&engine)?;
+    let (limits, flash) = (engine.resolved.limits, engine::flash(&engine.resolved));
+    let mut context = pair.bare_side_like(&engine)?;
     let mut time_bare = |n_steps| context.time_steps(&pair.tokens, shape, n_steps);
-    // The first steps also warm the caches up; those that follow say how many steps fill the time.
+    // The first steps warm up the caches; the following determine the number of steps per round.
     time_bare(2)?;
     let step = time_bare(MIN_STEPS)?.div_f64(MIN_STEPS as f64);
     let n_fit = limits.n_ctx_slot as usize - shape.n_tokens - HEAD_START - 2;
@@ -95,7 +95,7 @@ fn measure_row(pair: &Pair<'_>, shape: Shape, effort: &Effort) -> Result<String,
             let bare = time_bare(n_steps)?;
             [bare, engine.time_steps(n_steps, Sampling::Greedy)?, engine.time_steps(n_steps, Sampling::Default)?]
         } else {
-            // The other way around, so that a steady drift of the machine favours no side.
+            // In reverse order, so that a steady drift of the machine favours no side.
             let sampled = engine.time_steps(n_steps, Sampling::Default)?;
             let greedy = engine.time_steps(n_steps, Sampling::Greedy)?;
             [time_bare(n_steps)?, greedy, sampled]
@@ -110,7 +110,7 @@ fn measure_row(pair: &Pair<'_>, shape: Shape, effort: &Effort) -> Result<String,
         let step = Spread::of(times).median;
         format!("{:>11.3} {:>9.1}", step * 1e3, shape.n_sequences as f64 / step)
     };
-    // In milliseconds: what surrounds a decode does not grow with it.
+    // In milliseconds: the overhead does not grow with the decode.
     let beyond = |times: &[f64]| {
         let beyond: Vec<f64> = rounds.bare.iter().zip(times).map(|(bare, engine)| (engine - bare) * 1e3).collect();
         Spread::of(&beyond).show(3)

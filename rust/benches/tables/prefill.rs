@@ -1,4 +1,4 @@
-//! How fast prompts are computed, alone and beside the cells of others.
+//! Speed of prefill, alone and with cells of other sequences in the cache.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::support::turns::{Effort, Times};
 /// Rows of one decode, for the limit.
 const N_ROWS: u32 = 512;
 
-/// Sides of llama.cpp's that compute the long prompts.
+/// Number of llama.cpp's sides that compute the long prompts.
 const N_BEST: usize = 2;
 
-/// Which prompts, and how long each is measured.
+/// Prompts, and their measurement.
 pub(crate) struct Extent {
-    /// Tokens of the prompts, the short ones first: those of llama.cpp's that are behind there do not compute the long ones.
+    /// Tokens of the prompts, the short ones first: slower sides of llama.cpp do not compute the long ones.
     pub(crate) n_tokens: &'static [usize],
-    /// Cells of others.
+    /// Cells of other sequences.
     pub(crate) n_idle: &'static [usize],
     pub(crate) effort: Effort,
 }
@@ -32,7 +32,7 @@ pub(crate) const PRODUCTS: Extent = Extent { n_tokens: &[512], n_idle: &[0], eff
 pub(crate) const QUICK: Extent =
     Extent { n_tokens: &[256], n_idle: &[0], effort: Effort { time: Duration::from_secs(2), max_rounds: 3 } };
 
-/// One side, ready to be timed.
+/// A side, ready to be timed.
 enum Runner<'a> {
     Bare(BareContext<'a>),
     Engine(Box<EngineSide>),
@@ -41,14 +41,14 @@ enum Runner<'a> {
 /// Prints the table, and returns its figures.
 ///
 /// # Errors
-/// A message, when a side fails.
+/// A message, if a side fails.
 pub(crate) fn measure(pair: &Pair<'_>, sides: &[Side], extent: &Extent) -> Result<Vec<Figures>, String> {
     println!("\n{}", columns::head("tokens of a prompt", "tokens per second", sides));
     let lengths = pair.lengths(extent.n_tokens);
     let longest = lengths[lengths.len() - 1];
     let mut all = Vec::new();
     for &n_idle in extent.n_idle {
-        // Nothing but what is idle is there before it.
+        // Only idle cells precede the prompt.
         let shape = Shape { n_idle, ..Shape::new(1, 0, Prompts::Own) };
         let mut runners = Vec::new();
         for side in sides {
@@ -57,22 +57,23 @@ pub(crate) fn measure(pair: &Pair<'_>, sides: &[Side], extent: &Extent) -> Resul
                 Side::Engine => Runner::Engine(Box::new(pair.prefill_side(&lengths, n_idle)?)),
             });
         }
-        let mut are_in = vec![true; sides.len()];
+        let mut is_included = vec![true; sides.len()];
         for &n_tokens in &lengths {
             let mut times = Times::new(sides);
-            times.take(&extent.effort, &are_in, |side| {
+            times.take(&extent.effort, &is_included, |side| {
                 let took = match &mut runners[side] {
                     Runner::Bare(context) => {
-                        context.forget(0, 0);
+                        context.remove_from(0, 0);
                         context.time_prefill(&pair.tokens, 0..n_tokens)?
                     }
                     Runner::Engine(engine) => engine.time_prefill(n_tokens)?,
                 };
                 Ok(took.as_secs_f64())
             })?;
-            let mut places: Vec<usize> = (0..sides.len()).filter(|side| are_in[*side] && sides[*side].is_llama_cpp()).collect();
+            let mut places: Vec<usize> =
+                (0..sides.len()).filter(|side| is_included[*side] && sides[*side].is_llama_cpp()).collect();
             places.sort_by(|a, b| times.median(*a).total_cmp(&times.median(*b)));
-            places[N_BEST.min(places.len())..].iter().for_each(|side| are_in[*side] = false);
+            places[N_BEST.min(places.len())..].iter().for_each(|side| is_included[*side] = false);
             let bound = pair.work.prefill(pair.machine, n_tokens, N_ROWS);
             let beside = if n_idle == 0 { String::new() } else { format!(", {}k idle", n_idle / 1_000) };
             let speed = |seconds: f64| n_tokens as f64 / seconds;

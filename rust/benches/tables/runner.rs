@@ -1,4 +1,4 @@
-//! A side with its cells, ready to take steps.
+//! A side with its cells, ready to run steps.
 
 use std::time::{Duration, Instant};
 
@@ -8,36 +8,36 @@ use crate::support::pair::Pair;
 use crate::support::shape::Shape;
 use crate::support::sides::Side;
 
-/// Most steps that are taken at once; cells are set aside for them.
+/// Maximum number of consecutive steps; cells are reserved for them.
 pub(crate) const MAX_STEPS: usize = 32;
 
-/// Aimed-at time of one side's steps in one round.
+/// Target duration of one side's steps in one round.
 pub(crate) const SIDE: Duration = Duration::from_millis(120);
 
-/// A first step that takes so long counts as measured: what is cold about it does not show.
+/// A first step of at least this duration counts as measured: warm-up effects are then negligible.
 const LONG_STEP: Duration = Duration::from_millis(700);
 
-/// How long a step's time is estimated.
+/// Duration of the estimation of a step's time.
 const TRIAL: Duration = Duration::from_millis(30);
 
-/// A side of one row.
+/// A side in one row.
 pub(crate) struct Runner<'a> {
     pair: &'a Pair<'a>,
     shape: Shape,
     steps: Steps<'a>,
 }
 
-/// Who takes the steps.
+/// The implementation that runs the steps.
 enum Steps<'a> {
     Bare(BareContext<'a>),
     Engine(Box<EngineSide>),
 }
 
 impl<'a> Runner<'a> {
-    /// Gives each sequence its cells.
+    /// Assigns cells to each sequence.
     ///
     /// # Errors
-    /// A message, when the side refuses.
+    /// A message, if the side fails.
     pub(crate) fn new(pair: &'a Pair<'a>, side: Side, shape: Shape) -> Result<Self, String> {
         let steps = match side {
             Side::Bare(bare) => Steps::Bare(pair.bare_side(bare, shape, MAX_STEPS + 1, shape.n_sequences)?),
@@ -46,10 +46,11 @@ impl<'a> Runner<'a> {
         Ok(Self { pair, shape, steps })
     }
 
-    /// Seconds of a step, by rounds of `n_steps` until there is enough: where steps are short, as many as there is room for are few.
+    /// Returns the seconds of a step, over rounds of `n_steps` until the target duration: the cells suffice for only a few
+    /// short steps per round.
     ///
     /// # Errors
-    /// A message, when the side fails.
+    /// A message, if the side fails.
     pub(crate) fn time(&mut self, n_steps: usize) -> Result<f64, String> {
         let (mut took, mut n_timed, started) = (Duration::ZERO, 0, Instant::now());
         while n_timed == 0 || started.elapsed() < SIDE {
@@ -59,11 +60,11 @@ impl<'a> Runner<'a> {
         Ok(took.as_secs_f64() / n_timed as f64)
     }
 
-    /// About how long a step takes, in seconds: the first one, which also warms the caches up and makes the graph, where it is a long
-    /// one, else the shortest of some that follow.
+    /// Estimates the time of a step in seconds: the first one, which includes warm-up and graph construction, if it is long,
+    /// else the minimum of some following ones.
     ///
     /// # Errors
-    /// A message, when the side fails.
+    /// A message, if the side fails.
     pub(crate) fn estimate(&mut self) -> Result<f64, String> {
         let mut shortest = self.take(1)?;
         if shortest < LONG_STEP {

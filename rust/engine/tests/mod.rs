@@ -71,7 +71,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
         max_queue: 256,
         max_token_gap: TokenGap::AtMost(Duration::from_secs(3600)),
         checkpoints: Checkpoints::NONE,
-        reader_patience: SLOW_CONSUMER_TIMEOUT,
+        slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
     }
 }
 

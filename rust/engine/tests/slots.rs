@@ -176,7 +176,7 @@ fn a_preempted_load_is_loaded_again_and_not_computed() {
     // While streams run there is time for one entry per step, even if a busy machine takes long for a decode.
     let (engine, control) =
         start(Limits { max_store_bytes: STORE, max_token_gap: TokenGap::AtMost(Duration::from_nanos(1)), ..limits(3, 512) });
-    control.slow_restores(Duration::from_millis(1));
+    control.slow_reloads(Duration::from_millis(1));
     control.allow(Some(0));
     let old: Vec<_> = [1, 2].map(|seed| engine.submit(greedy(&prompt(seed, 40), 170), None).unwrap()).into();
     // The device cache is full before all of it is loaded.

@@ -11,8 +11,8 @@ const LONG: u32 = 10_500;
 /// One event more than may be unread.
 const TOO_MANY: u64 = MAX_EVENTS_BEHIND as u64 + 1;
 
-fn start_long(n_slots: u32, reader_patience: Duration) -> Engine {
-    let limits = Limits { reader_patience, ..limits(n_slots, 16_384) };
+fn start_long(n_slots: u32, slow_consumer_timeout: Duration) -> Engine {
+    let limits = Limits { slow_consumer_timeout, ..limits(n_slots, 16_384) };
     start_with(limits, FakeRunner::without_record).0
 }
 
@@ -89,7 +89,7 @@ fn a_reader_that_reads_nothing_eventually_gets_an_error() {
     let (n_behind, limit) = (MAX_EVENTS_BEHIND + 1, MAX_EVENTS_BEHIND);
     let events: Vec<_> = stream.collect();
     assert_eq!(events.len(), n_behind + 1);
-    assert_eq!(events.last(), Some(&Err(Error::SlowReader { n_behind, limit, unit: BacklogUnit::Events })));
+    assert_eq!(events.last(), Some(&Err(Error::SlowConsumer { n_behind, limit, unit: BacklogUnit::Events })));
     run(&engine, greedy(&prompt(2, 20), 5));
 }
 
@@ -100,5 +100,5 @@ fn the_error_names_the_unit_of_the_exceeded_limit() {
     wait_until(&engine, is_idle);
     let (events, errors): (Vec<_>, Vec<_>) = stream.partition(Result::is_ok);
     let n_behind = events.into_iter().flatten().map(|event| event.n_bytes()).sum();
-    assert_eq!(errors, [Err(Error::SlowReader { n_behind, limit: MAX_BYTES_BEHIND, unit: BacklogUnit::Bytes })]);
+    assert_eq!(errors, [Err(Error::SlowConsumer { n_behind, limit: MAX_BYTES_BEHIND, unit: BacklogUnit::Bytes })]);
 }

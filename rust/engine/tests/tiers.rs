@@ -356,7 +356,7 @@ fn a_saved_prefix_that_does_not_match_its_prompt_is_refused() {
     assert_eq!(param(task(&prompt(1, 300), Task::Load(with_a_gap.into()))), "prompt");
     assert_eq!(param(Request { n: 2, ..task(&prompt(1, 300), Task::Pin) }), "n");
     assert_eq!(param(Request { slot: Some(2), ..greedy(&prompt(1, 30), 1) }), "slot");
-    assert_eq!(control.n_restores(), 0);
+    assert_eq!(control.n_reloads(), 0);
 }
 
 #[test]
