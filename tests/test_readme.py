@@ -337,7 +337,7 @@ def range_of(name: str) -> list[float]:
 
 CONFIG, STREAM, VECTORS = "config/mod.rs", "engine/stream.rs", "embedding/queue.rs"
 REQUEST, SAMPLING = "request/mod.rs", "request/sampling.rs"
-GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema/mod.rs", "llama/grammar.rs"
+GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema/mod.rs", "llama/vocabulary/grammar.rs"
 DIVERSITY = "request/diversity.rs"
 TRIGGERS, THOUGHT, STEERING = "grammar/lazy/triggers.rs", "request/reasoning.rs", "python/output_rules.rs"
 
@@ -451,16 +451,16 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     ],
     "pictures and sounds of one request": lambda: [media.MAX_FILES, media.MAX_BYTES >> 20],
     "a picture, and one side of it against the other": lambda: [
-        constant("llama/media_file.rs", "MAX_PIXELS"),
-        constant("llama/media_file.rs", "MAX_RATIO"),
+        constant("llama/media/media_file.rs", "MAX_PIXELS"),
+        constant("llama/media/media_file.rs", "MAX_RATIO"),
     ],
-    "a sound": lambda: [constant("llama/media_file.rs", "MAX_SECONDS")],
+    "a sound": lambda: [constant("llama/media/media_file.rs", "MAX_SECONDS")],
     "pictures and sounds that are loaded for requests, with their vectors": lambda: [
-        constant("llama/media.rs", "MAX_LOADED_BYTES") >> 20,
+        constant("llama/media/mod.rs", "MAX_LOADED_BYTES") >> 20,
         describe(weft.QueueFull(1)).code,
     ],
     "vectors of pictures and sounds that are kept for later requests": lambda: [
-        constant("llama/media.rs", "MAX_KEPT_BYTES") >> 20
+        constant("llama/media/mod.rs", "MAX_KEPT_BYTES") >> 20
     ],
     "places of a picture, `--image-min-tokens` and `--image-max-tokens`": lambda: [constant(CONFIG, "MAX_IMAGE_TOKENS")],
     "a file that is fetched from another host": lambda: [
@@ -532,9 +532,9 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "`max_token_gap_ms` of a request": lambda: range_of("max_token_gap_ms"),
     "letters, digits, white space or other signs in a row, where a vocabulary's words are found by regular expressions "
     "(`tekken`, `gpt-4o`, `deepseek-v3` and others)": lambda: [
-        constant("llama/splitter.rs", "MAX_RUN"),
+        constant("llama/vocabulary/splitter.rs", "MAX_RUN"),
         400,
-        *(constant("llama/splitter.rs", name) for name in ("STACK_BYTES_PER_CHARACTER", "MAX_SLOW_RUN")),
+        *(constant("llama/vocabulary/splitter.rs", name) for name in ("STACK_BYTES_PER_CHARACTER", "MAX_SLOW_RUN")),
     ],
     "one decode, `-ub`": lambda: [constant("config/compute_config.rs", "DEFAULT_UBATCH")],
     "99th percentile of a running stream's pauses beside a prompt, `--max-token-gap`": lambda: [

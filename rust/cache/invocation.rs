@@ -50,7 +50,7 @@ fn extend_match(pattern: &[Token], borders: &[usize], mut n_matched: usize, toke
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::rng::Mt19937;
+    use crate::sampling::draw::rng::Mt19937;
 
     #[test]
     fn the_search_finds_the_same_occurrence_as_a_naive_one() {

@@ -11,21 +11,21 @@ use crate::engine::runner::{
     AdapterSchedule, AdapterSet, DefaultAdapters, KvSeqId, MediaRows, MemoryKind, Plan, Row, invoked_at,
 };
 use crate::error::{Error, Result};
-use crate::llama::adapters::{self, Adapter};
-use crate::llama::affinity::AffinityGuard;
-use crate::llama::batch::{Batch, Bounds};
+use crate::llama::context::batch::{Batch, Bounds};
+use crate::llama::context::memory;
+use crate::llama::context::positions::Positions;
 use crate::llama::context::{make, reason_of};
+use crate::llama::host::affinity::AffinityGuard;
+use crate::llama::host::niceness;
+use crate::llama::host::threads::{self, ThreadPool};
 use crate::llama::kernels;
-use crate::llama::kinds::is_t5;
 use crate::llama::logging;
-use crate::llama::media_batch::{self, MediaBatch};
-use crate::llama::memory;
+use crate::llama::media::media_batch::{self, MediaBatch};
 use crate::llama::model::Model;
-use crate::llama::niceness;
-use crate::llama::positions::Positions;
-use crate::llama::rope;
+use crate::llama::model::adapters::{self, Adapter};
+use crate::llama::model::kinds::is_t5;
+use crate::llama::model::rope;
 use crate::llama::start::machine;
-use crate::llama::threads::{self, ThreadPool};
 use crate::request::{AdapterScale, Prompt, Run, Token};
 
 /// Maximum number of sequence ids for models where each id needs a whole state.

@@ -2,57 +2,36 @@
 //!
 //! Model, vocabulary and backend come from `llama-cpp-2`; context and batch, which every step uses, are a thin layer of our own
 //! on `llama-cpp-sys-2`. Violations that make llama.cpp end the process are checked before the call: tokens, sequence ids,
-//! positions and the size of a plan in `batch.rs`, operations on sequences in `context.rs`, adapter files in `adapters.rs`.
+//! positions and the size of a plan in `context/batch.rs`, operations on sequences in `context`, adapter files in
+//! `model/adapters.rs`.
+//!
+//! | folder or file | content |
+//! | --- | --- |
+//! | `model` | a GGUF file: metadata, weights, adapters, loading |
+//! | `vocabulary` | tokenizing, special tokens, grammars of the vocabulary, infill and rerank templates |
+//! | `context` | the context and its memory: batches, sequences, saved states, files of saved prefixes |
+//! | `media` | images and audio |
+//! | `kernels` | where llama.cpp's graph calls the crate's own kernels |
+//! | `host` | the machine: threads, priorities, contention, allocator |
+//! | `embedding`, `encoder_only` | the context for embeddings, and models that cannot generate |
+//! | `start`, `tune` | from a configuration to a running engine; timing of a model's steps on this machine |
 
-mod adapters;
-mod affinity;
-#[cfg(feature = "python")]
-mod allocator;
 mod backend;
-mod batch;
-mod contention;
 mod context;
 mod embedding;
 mod encoder_only;
-mod gguf;
-mod grammar;
-mod identity;
-mod infill;
+pub mod host;
 pub mod kernels;
-mod kinds;
-mod kv_overrides;
-mod kv_size;
-mod load;
 mod logging;
-pub mod machine;
 mod media;
-mod media_batch;
-mod media_file;
-mod memory;
 mod model;
-mod niceness;
-mod pages;
-mod piece;
-mod positions;
-mod prefix_file;
-mod priority;
-pub mod rerank;
-mod rope;
-mod safe_cuts;
 #[cfg(test)]
 mod sampler_parity;
-mod special_tokens;
-mod splitter;
 mod start;
-mod state;
-mod tensor_overrides;
 #[cfg(test)]
 mod tests;
-mod threads;
-mod token_strings;
-mod tokenizer;
 pub mod tune;
-mod vocabulary;
+pub mod vocabulary;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -62,23 +41,23 @@ use crate::engine::runner::{
     AdapterSet, DecodeError, ForkRule, IdleCost, KvSeqId, MemoryKind, Plan, RelocateError, Runner, StateError,
 };
 use crate::error::{Error, Result};
-pub use crate::llama::adapters::Adapter;
-#[cfg(feature = "python")]
-pub(crate) use crate::llama::allocator::{trim_allocator, trim_heap};
-use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
+use crate::llama::context::batch::rows_of;
+use crate::llama::context::piece::Layout;
+pub use crate::llama::context::prefix_file::{PrefixFileError, PrefixFiles};
 pub use crate::llama::embedding::{embedder, has_repeatable_embeddings};
-pub use crate::llama::grammar::{MAX_GRAMMARS, schema_grammar};
-pub use crate::llama::infill::InfillTokens;
-pub use crate::llama::media::{LoadedMedia, MAX_KEPT_BYTES, MAX_LOADED_BYTES, MediaStats, Modalities, Projector};
-pub use crate::llama::media_file::{MAX_PIXELS, MAX_SECONDS, MediaKind};
-pub use crate::llama::model::Model;
 #[cfg(feature = "python")]
-pub(crate) use crate::llama::niceness::{answer, compute};
-use crate::llama::piece::Layout;
-pub use crate::llama::prefix_file::{PrefixFileError, PrefixFiles};
+pub(crate) use crate::llama::host::allocator::{trim_allocator, trim_heap};
+#[cfg(feature = "python")]
+pub(crate) use crate::llama::host::niceness::{answer, compute};
+pub use crate::llama::media::media_file::{MAX_PIXELS, MAX_SECONDS, MediaKind};
+pub use crate::llama::media::{LoadedMedia, MAX_KEPT_BYTES, MAX_LOADED_BYTES, MediaStats, Modalities, Projector};
+pub use crate::llama::model::Model;
+pub use crate::llama::model::adapters::Adapter;
 pub use crate::llama::start::{ResolvedConfig, start};
-pub(crate) use crate::llama::token_strings::token_strings;
+pub use crate::llama::vocabulary::grammar::{MAX_GRAMMARS, schema_grammar};
+pub use crate::llama::vocabulary::infill::InfillTokens;
+pub(crate) use crate::llama::vocabulary::token_strings::token_strings;
 use crate::request::{AdapterScale, Token};
 use crate::sampling::TokenStrings;
 
@@ -120,7 +99,7 @@ impl LlamaRunner {
         };
         let memory = MemoryKind {
             forks,
-            idle_cost: match memory::is_offloaded(&model) {
+            idle_cost: match context::memory::is_offloaded(&model) {
                 true => IdleCost::Nothing,
                 false if config.used.attention => IdleCost::Mask,
                 false => IdleCost::Scores,
@@ -133,7 +112,7 @@ impl LlamaRunner {
             bytes_per_state: if forks == ForkRule::AtEnd { n_state_bytes } else { 0 },
             tokens_per_run: layout
                 .as_ref()
-                .map_or(0, |layout| layout.tokens_per_run(config.offload_kqv && memory::is_offloaded(&model))),
+                .map_or(0, |layout| layout.tokens_per_run(config.offload_kqv && context::memory::is_offloaded(&model))),
             n_window,
         };
         tracing::debug!("the memory: {memory:?}");
@@ -143,7 +122,7 @@ impl LlamaRunner {
                 message: format!("grp_attn_n is {n}, but {reason}; set it to 1"),
             })?;
         }
-        let n_threads = config.n_threads.unwrap_or_else(threads::n_cores);
+        let n_threads = config.n_threads.unwrap_or_else(host::threads::n_cores);
         let token_strings = token_strings(&model);
         if config.used.attention && kernel_counts.n_attentions_left > 0 {
             let all = kernel_counts.n_attentions + kernel_counts.n_attentions_left;
@@ -151,8 +130,9 @@ impl LlamaRunner {
         }
         // With a window or a recurrent state, llama.cpp computes the cached state, and positions are unknown. Our kernels are
         // not called for rearranged weights or for work on a GPU.
-        let uses_own_kernels =
-            kernel_counts.are_all_ours() && model.weights() == WeightLayout::AsInFile && !memory::has_gpus(model.placement());
+        let uses_own_kernels = kernel_counts.are_all_ours()
+            && model.weights() == WeightLayout::AsInFile
+            && !context::memory::has_gpus(model.placement());
         let is_repeatable = uses_own_kernels
             && forks == ForkRule::Anywhere
             && context.has_explicit_positions()

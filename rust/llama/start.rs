@@ -7,9 +7,11 @@ use crate::config::{
 };
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::llama::context::memory;
 use crate::llama::encoder_only::EncoderOnlyRunner;
-use crate::llama::niceness;
-use crate::llama::{LlamaRunner, Model, kernels, memory, threads};
+use crate::llama::host::niceness;
+use crate::llama::host::threads;
+use crate::llama::{LlamaRunner, Model, kernels};
 
 /// Configuration of an engine with every open setting resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use crate::config::{Checkpoints, EngineConfig, FlashAttention, Limits, SLOW_CONSUMER_TIMEOUT, TunedSettings};
 use crate::engine::runner::{KvSeqId, Plan, StateError};
 use crate::error::{Error, Result};
-use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
-use crate::llama::{Model, start, threads};
+use crate::llama::context::batch::rows_of;
+use crate::llama::host::threads;
+use crate::llama::{Model, start};
 use crate::request::Token;
 
 /// Length of the prompt, in tokens.

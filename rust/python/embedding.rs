@@ -13,7 +13,8 @@ use super::wake::{Awaitable, LoopWakers};
 use crate::config::Pooling;
 use crate::embedding::{Embedder, EmbedderShape, Embeddings, Normalization, PendingEmbeddings, Stats};
 use crate::error::{Error, Result};
-use crate::llama::{Model, rerank};
+use crate::llama::Model;
+use crate::llama::vocabulary::rerank;
 use crate::request::Prompt;
 
 /// Embeddings that are being computed, and the event loops that wait for them.

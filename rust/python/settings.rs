@@ -6,7 +6,7 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 use super::convert::{setting, shown};
 use super::errors::InvalidConfig;
 use crate::config::{KvOverride, KvValue, RopeConfig, RopeScaling, TensorOverride, ThreadPriority, Threads};
-use crate::llama::machine;
+use crate::llama::host::machine;
 
 /// Parses the scaling of frequencies.
 ///

@@ -9,7 +9,7 @@ use super::convert;
 use super::logging;
 use super::model::PyModel;
 use crate::config::{ComputeConfig, EngineConfig, FlashAttention, TunedSettings};
-use crate::llama::machine::Hardware;
+use crate::llama::host::machine::Hardware;
 use crate::llama::tune::{Timing, Tuning, Workload, measure};
 
 /// Configuration of an engine's computation.

@@ -9,7 +9,7 @@
 use std::cmp::Ordering;
 
 use crate::request::Token;
-use crate::sampling::rng::Mt19937;
+use crate::sampling::draw::rng::Mt19937;
 
 /// Log-probability and rank of a text.
 #[derive(Debug, Clone, Copy, PartialEq)]

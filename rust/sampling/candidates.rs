@@ -268,7 +268,7 @@ fn chunk_rank<const WIDTH: usize>(row: Row<'_>, index: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::rng::Mt19937;
+    use crate::sampling::draw::rng::Mt19937;
 
     fn kept(logits: &[f32], patches: &[(Token, f32)], k: usize) -> Vec<Token> {
         let patches: Vec<Candidate> = patches.iter().map(|&(token, logit)| Candidate { token, logit }).collect();

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use crate::request::{SamplerKind, SamplingParams, Token};
 use crate::sampling::candidates::Candidates;
 use crate::sampling::filters;
-use crate::sampling::history::{History, Penalty};
-use crate::sampling::infill::infill;
+use crate::sampling::filters::infill::infill;
+use crate::sampling::filters::tail_free::tail_free;
+use crate::sampling::filters::temperature::{self, Dynamic};
+use crate::sampling::filters::top_n_sigma::{take_top_n_sigma, top_n_sigma};
+use crate::sampling::filters::typical::typical;
+use crate::sampling::filters::xtc::{MAX_THRESHOLD, Xtc};
 use crate::sampling::patches::Patches;
+use crate::sampling::penalties::history::{History, Penalty};
 use crate::sampling::row::Row;
-use crate::sampling::tail_free::tail_free;
-use crate::sampling::temperature::{self, Dynamic};
 use crate::sampling::token_strings::TokenStrings;
-use crate::sampling::top_n_sigma::{take_top_n_sigma, top_n_sigma};
-use crate::sampling::typical::typical;
-use crate::sampling::xtc::{MAX_THRESHOLD, Xtc};
 
 /// A step that has an effect.
 #[derive(Debug, Clone)]

@@ -62,7 +62,7 @@ fn exp(power: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::rng::Mt19937;
+    use crate::sampling::draw::rng::Mt19937;
 
     fn close(a: f32, b: f32) -> bool {
         (a - b).abs() < 2e-6 * b.abs().max(1.0)

@@ -3,40 +3,23 @@
 //! Each step computes what llama.cpp's sampler of the same name computes, at a fraction of its cost: the row is read once, is
 //! not copied if the first steps determine which tokens they need, and only the candidates are sorted.
 
-mod adaptive;
-mod arithmetic;
 pub(crate) mod beams;
 pub(crate) mod candidates;
 pub(crate) mod chain;
 mod constrained;
-mod counts;
-mod distinct;
-mod draw;
-mod dry;
+pub(crate) mod draw;
 mod filters;
-mod history;
-mod infill;
 mod logprobs;
-mod mirostat;
 mod order;
 mod patches;
 mod penalties;
 mod reasoning;
-mod repeats;
-pub(crate) mod rng;
 mod row;
-mod sequence_breakers;
-mod tail_free;
-mod temperature;
 pub mod threads;
 pub(crate) mod token_strings;
-mod top_n_sigma;
-mod typical;
-mod window;
-mod xtc;
 
 pub(crate) use constrained::{AllowedTokens, draw_allowed, next_allowed};
-pub(crate) use distinct::DistinctFirstTokens;
+pub(crate) use draw::distinct::DistinctFirstTokens;
 pub use logprobs::logprobs;
 pub(crate) use reasoning::Thinking;
 pub use threads::Threads;
@@ -45,13 +28,13 @@ pub use token_strings::{TokenStrings, Vocabulary};
 use std::sync::Arc;
 
 use crate::request::{SamplerKind, SamplingParams, Token};
-use adaptive::AdaptiveState;
-use arithmetic::CodePoint;
 use candidates::Candidates;
 use chain::Chain;
+use draw::adaptive::AdaptiveState;
+use draw::arithmetic::CodePoint;
 use draw::draw;
-use mirostat::MirostatState;
-use rng::Mt19937;
+use draw::mirostat::MirostatState;
+use draw::rng::Mt19937;
 
 /// Chooses the tokens of one sequence: its parameters, its generator and its token history.
 ///

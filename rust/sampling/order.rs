@@ -63,7 +63,7 @@ pub(crate) fn with_sorted<T>(mut numbers: Vec<u64>, read: impl FnOnce(&[u64]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::rng::Mt19937;
+    use crate::sampling::draw::rng::Mt19937;
 
     #[test]
     fn any_number_of_numbers_is_sorted() {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::request::{SamplingParams, Token};
-use crate::sampling::counts::LOGITS_PER_PATCH;
+use crate::sampling::penalties::counts::LOGITS_PER_PATCH;
 use crate::sampling::row::{Candidate, Row, position};
 
 thread_local! {
@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
     use crate::sampling::candidates::Candidates;
-    use crate::sampling::rng::Mt19937;
+    use crate::sampling::draw::rng::Mt19937;
 
     fn patched(params: &SamplingParams, logits: &[f32], penalties: &[(Token, f32)]) -> Vec<(Token, f32)> {
         let mut patches = Patches::new(params, &[1]);

@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
     use crate::request::{SamplingParams, Token};
-    use crate::sampling::rng::Mt19937;
+    use crate::sampling::draw::rng::Mt19937;
     use crate::sampling::token_strings::tests::Pieces;
     use crate::sampling::{Sampler, logprobs};
 

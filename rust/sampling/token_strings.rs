@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::request::Token;
-use crate::sampling::sequence_breakers::SequenceBreakers;
+use crate::sampling::penalties::sequence_breakers::SequenceBreakers;
 
 /// Maximum cached lists of sequence breakers; clients send the same few.
 const MAX_LISTS: usize = 16;

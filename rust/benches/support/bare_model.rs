@@ -6,7 +6,7 @@ use std::path::Path;
 use std::ptr;
 
 use llama_cpp_sys_2 as sys;
-use weft::llama::machine::Hardware;
+use weft::llama::host::machine::Hardware;
 
 /// Memory layout of a model's matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use weft::llama::machine::Hardware;
+use weft::llama::host::machine::Hardware;
 
 /// Prints the information that is needed to interpret all figures.
 pub(crate) fn describe(n_threads: Option<u32>) {

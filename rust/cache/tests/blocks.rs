@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::cache::blocks::{BLOCK, CachedBlock, DigestCursor, PrefixDigest, block_hashes};
-use crate::sampling::rng::Mt19937;
+use crate::sampling::draw::rng::Mt19937;
 
 const KEY: &[u8] = b"a key";
 

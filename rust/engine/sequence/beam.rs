@@ -6,7 +6,7 @@ use crate::engine::sequence::tokens::Tokens;
 use crate::engine::sequence::{Sequence, append_text, to_logprobs};
 use crate::request::{BeamSearch, Constraint, FinishReason, Logprobs, Token};
 use crate::sampling::beams::{BeamScore, Proposal, drawn, likeliest};
-use crate::sampling::rng::Mt19937;
+use crate::sampling::draw::rng::Mt19937;
 use crate::sampling::{self, AllowedTokens, Sampler};
 use smol_str::SmolStr;
 

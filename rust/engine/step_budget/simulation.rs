@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::tests::demands;
 use super::{MAX_CHUNK, MIN_CHUNK_WITH_STREAMS, StepBudget, StreamLoad};
 use crate::config::{MIN_CHUNK, TokenGap};
-use crate::sampling::rng::Mt19937;
+use crate::sampling::draw::rng::Mt19937;
 
 const N_UBATCH: u32 = 512;
 

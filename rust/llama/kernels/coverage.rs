@@ -5,8 +5,8 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::KvType;
 use crate::kernels::attention::Shape;
+use crate::llama::context::kv_size::{KvShape, ggml_type};
 use crate::llama::kernels::{attention, products};
-use crate::llama::kv_size::{KvShape, ggml_type};
 
 /// A multiple of the block size of every weight format.
 const N_WEIGHTS: usize = 256;

@@ -5,8 +5,8 @@ use std::ptr::null_mut;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{EnabledKernels, Threads};
+use crate::llama::host::threads::ThreadPool;
 use crate::llama::kernels::deciding;
-use crate::llama::threads::ThreadPool;
 
 /// Size of ggml's metadata of the tensors and the graph, in bytes; their elements are allocated separately.
 const N_BYTES: usize = 1 << 18;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::request::{Dry, SamplerKind, SamplingParams, Token};
-use crate::sampling::rng::Mt19937;
+use crate::sampling::draw::rng::Mt19937;
 
 /// A seeded random source of cases.
 pub(super) struct Cases(pub(super) Mt19937);

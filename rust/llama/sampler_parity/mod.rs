@@ -10,7 +10,7 @@ mod text;
 mod theirs;
 
 use crate::llama::tests::demo;
-use crate::llama::token_strings::token_strings;
+use crate::llama::vocabulary::token_strings::token_strings;
 use crate::sampling::TokenStrings;
 
 /// Context length, which a penalty window of −1 covers.

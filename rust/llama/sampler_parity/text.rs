@@ -5,7 +5,7 @@ use super::{N_CTX, demo_token_strings};
 use crate::config::EngineConfig;
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::llama::LlamaRunner;
-use crate::llama::batch::rows_of;
+use crate::llama::context::batch::rows_of;
 use crate::llama::tests::demo;
 use crate::request::{Dry, Mirostat, SamplerKind, SamplingParams, Token};
 use crate::sampling::Sampler;

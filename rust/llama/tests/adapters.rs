@@ -13,7 +13,7 @@ use super::{demo_path, load};
 use crate::config::{AdapterConfig, EngineConfig, ModelConfig, Pooling};
 use crate::engine::runner::{AdapterSet, DecodeError, DefaultAdapters, KvSeqId, Plan, Runner};
 use crate::error::Error;
-use crate::llama::batch::rows_of;
+use crate::llama::context::batch::rows_of;
 use crate::llama::{LlamaRunner, Model, PrefixFiles};
 use crate::request::{AdapterScale, SavedPiece, SavedPrefix, Token};
 

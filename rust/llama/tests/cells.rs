@@ -6,7 +6,7 @@ use super::runner::{prompt, try_start};
 use super::state::cells_of;
 use crate::engine::runner::{KvSeqId, Plan, Runner};
 use crate::llama::LlamaRunner;
-use crate::llama::batch::rows_of;
+use crate::llama::context::batch::rows_of;
 
 const N_CELLS: usize = 256;
 const N_IDS: u16 = 10;

@@ -10,7 +10,7 @@ use crate::config::{
 };
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::error::Error;
-use crate::llama::batch::rows_of;
+use crate::llama::context::batch::rows_of;
 use crate::llama::{LlamaRunner, Model, ResolvedConfig};
 
 fn with_rope(rope: RopeConfig) -> EngineConfig {

@@ -10,11 +10,11 @@ use super::runner::try_start;
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::error::Error;
 use crate::grammar::{MAX_BYTES, to_gbnf};
-use crate::llama::batch::rows_of;
-use crate::llama::token_strings::token_strings;
+use crate::llama::context::batch::rows_of;
+use crate::llama::vocabulary::token_strings::token_strings;
 use crate::llama::{MAX_GRAMMARS, Model};
 use crate::request::{Constraint, SamplingParams, SharedConstraint, Token};
-use crate::sampling::rng::Mt19937;
+use crate::sampling::draw::rng::Mt19937;
 use crate::sampling::{Sampler, draw_allowed};
 
 struct Theirs(*mut sys::llama_sampler);

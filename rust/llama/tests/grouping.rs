@@ -10,7 +10,7 @@ use super::{demo, demo_path, load};
 use crate::config::{EngineConfig, FlashAttention, Grouping, KernelChoice, KvType};
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::error::Error;
-use crate::llama::batch::rows_of;
+use crate::llama::context::batch::rows_of;
 use crate::llama::{LlamaRunner, Model, ResolvedConfig, start};
 use crate::request::{Event, Prompt, Request, SamplingParams, Token};
 

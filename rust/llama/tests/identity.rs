@@ -3,8 +3,8 @@
 use std::fs;
 
 use super::tiny::{Kind, write_hollow, write_tiny};
-use crate::llama::gguf::Metadata;
-use crate::llama::identity::{ModelFiles, tensors};
+use crate::llama::model::gguf::Metadata;
+use crate::llama::model::identity::{ModelFiles, tensors};
 
 #[test]
 fn every_byte_of_a_small_file_affects_its_identity() {

@@ -13,7 +13,7 @@ use super::tiny::{Kind, tiny};
 use crate::config::{EnabledKernels, EngineConfig, FlashAttention};
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::llama::backend::backend;
-use crate::llama::batch::rows_of;
+use crate::llama::context::batch::rows_of;
 use crate::llama::kernels::graph::{Graph, Tensor};
 use crate::llama::{LlamaRunner, kernels};
 use crate::request::Token;

@@ -487,7 +487,7 @@ fn a_fork_after_an_image_continues_as_if_computed() {
             let n_shared = u32::try_from(n - last).expect("small");
             runner.fork(KvSeqId(0), KvSeqId(1), n_shared);
             let Some(Run::Tokens(tokens)) = whole.runs().last() else { panic!("the prompt ends with a text") };
-            runner.decode(&crate::llama::batch::rows_of(KvSeqId(1), n_shared, tokens)).expect("the plan is valid");
+            runner.decode(&crate::llama::context::batch::rows_of(KvSeqId(1), n_shared, tokens)).expect("the plan is valid");
             assert!(distance(runner.logits(last - 1), &expected) < TOLERANCE);
             assert!(runner.truncate(KvSeqId(0), n_shared), "what follows a picture can be forgotten");
             let is_cut = runner.truncate(KvSeqId(0), whole.media()[0].start + 1);
@@ -511,7 +511,7 @@ fn a_projector_that_llama_cpp_miscounts_is_rejected() {
 fn last(runner: &mut LlamaRunner, id: u16, prompt: &Prompt) -> Vec<f32> {
     let tokens = prompt.clone().into_tokens();
     let position = u32::try_from(tokens.len() - 1).expect("small");
-    let plan = crate::llama::batch::rows_of(KvSeqId(id), position, &tokens[tokens.len() - 1..]);
+    let plan = crate::llama::context::batch::rows_of(KvSeqId(id), position, &tokens[tokens.len() - 1..]);
     runner.decode(&plan).expect("the plan is valid");
     let logits = runner.logits(0).to_vec();
     assert!(runner.truncate(KvSeqId(id), position));
@@ -541,7 +541,7 @@ fn a_text_after_an_image_is_restored_with_its_positions() {
 
         // Fails if the image's tokens are other text, or if the requested part cuts the image.
         let text: Vec<Token> = (3..).take(picture.end() as usize).collect();
-        runner.decode(&crate::llama::batch::rows_of(KvSeqId(2), 0, &text)).expect("the plan is valid");
+        runner.decode(&crate::llama::context::batch::rows_of(KvSeqId(2), 0, &text)).expect("the plan is valid");
         let refused = runner.restore(KvSeqId(2), &pieces[2], parts[2].clone()).expect_err("another text is before it");
         assert!(refused.to_string().contains("other pictures stand before"), "{refused}");
         assert!(runner.truncate(KvSeqId(2), parts[1].start));
@@ -570,7 +570,7 @@ fn the_cells_of_an_image_and_the_text_after_it_are_relocated() {
         let whole = prompt(model, "what is", &Toy::Qwen2Vl.file(1), "? it is a good question");
         let picture = whole.media()[0].clone();
         // The cells below are free once this sequence is dropped.
-        runner.decode(&crate::llama::batch::rows_of(KvSeqId(3), 0, &[5; 100])).expect("the plan is valid");
+        runner.decode(&crate::llama::context::batch::rows_of(KvSeqId(3), 0, &[5; 100])).expect("the plan is valid");
         compute(&mut runner, 0, &whole, 512);
         let end = u32::try_from(whole.n_tokens() - 1).expect("small");
         assert!(runner.truncate(KvSeqId(0), end));

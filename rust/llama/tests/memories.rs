@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::tiny::{Kind, N_SWA, tiny};
 use crate::config::{EngineConfig, FlashAttention, KvType, Limits};
 use crate::engine::runner::{ForkRule, KvSeqId, Plan, Runner};
-use crate::llama::batch::rows_of;
+use crate::llama::context::batch::rows_of;
 use crate::llama::{LlamaRunner, Model};
 use crate::request::Token;
 

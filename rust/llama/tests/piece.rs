@@ -1,6 +1,6 @@
 //! Tests saved states of memories that no toy model has, assembled by hand.
 
-use crate::llama::piece::Layout;
+use crate::llama::context::piece::Layout;
 
 /// Format 1 is F16.
 const F16: i32 = 1;

@@ -12,7 +12,7 @@ use super::{demo, load};
 use crate::config::{EngineConfig, FlashAttention, KvType, RopeConfig};
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::error::Error;
-use crate::llama::batch::rows_of;
+use crate::llama::context::batch::rows_of;
 use crate::llama::{PrefixFileError, PrefixFiles};
 use crate::request::{SavedPiece, SavedPrefix};
 

@@ -7,7 +7,7 @@ use crate::config::{EngineConfig, FlashAttention, KvType, Limits};
 use crate::engine::runner::{KvSeqId, Plan, Runner};
 use crate::error::Error;
 use crate::llama::LlamaRunner;
-use crate::llama::batch::rows_of;
+use crate::llama::context::batch::rows_of;
 use crate::request::Token;
 
 /// Tolerance of the logits of one prefix computed in two batch shapes: matrix products and attention sum in another order, over

@@ -55,7 +55,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 fn compute(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token], n: usize) -> Vec<u32> {
     let mut last = Vec::new();
     for (i, chunk) in tokens.chunks(n).enumerate() {
-        let rows = crate::llama::batch::rows_of(KvSeqId(id), position + (i * n) as u32, chunk);
+        let rows = crate::llama::context::batch::rows_of(KvSeqId(id), position + (i * n) as u32, chunk);
         runner.decode(&rows).expect("the plan is valid");
         last = bits(runner.logits(chunk.len() - 1));
     }

@@ -4,7 +4,7 @@ use super::runner::{prompt, try_start};
 use crate::config::{FlashAttention, KvType};
 use crate::engine::runner::{ForkRule, IdleCost, KvSeqId, MemoryKind, Plan, RelocateError, Row, Runner};
 use crate::llama::LlamaRunner;
-use crate::llama::batch::rows_of;
+use crate::llama::context::batch::rows_of;
 use crate::request::Token;
 
 /// Tolerance of the log-probabilities of one text, computed without a break or after a restore: attention sums in the order of

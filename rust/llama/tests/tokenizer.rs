@@ -12,7 +12,7 @@ use super::{demo, load};
 use crate::cancellation::Cancellation;
 use crate::error::Error;
 use crate::llama::Model;
-use crate::llama::splitter::{CLASSES, DEDICATED};
+use crate::llama::vocabulary::splitter::{CLASSES, DEDICATED};
 use crate::request::Token;
 
 /// llama.cpp's numbers of token types.

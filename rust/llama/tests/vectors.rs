@@ -13,8 +13,9 @@ use crate::config::{EnabledKernels, EngineConfig, KernelChoice, ModelConfig, Poo
 use crate::embedding::{Embedder, EmbedderShape, Embeddings, Encoder, MAX_KEPT, Normalization, Stats};
 use crate::engine::runner::DefaultAdapters;
 use crate::error::Error;
+use crate::llama::context::memory;
 use crate::llama::embedding::EmbeddingContext;
-use crate::llama::{Model, ResolvedConfig, embedder, has_repeatable_embeddings, kernels, memory};
+use crate::llama::{Model, ResolvedConfig, embedder, has_repeatable_embeddings, kernels};
 use crate::request::{Prompt, Token};
 
 /// Minimum number of shared tokens.

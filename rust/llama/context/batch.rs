@@ -1,0 +1,235 @@
+//! Converts a [`Plan`] to llama.cpp's batch, after checking every rule whose violation makes llama.cpp end the process.
+
+use llama_cpp_sys_2 as sys;
+
+use crate::engine::runner::{DecodeError, KvSeqId, MediaRows, Plan};
+use crate::request::Token;
+
+#[derive(Debug, Clone, Copy)]
+pub(in crate::llama) struct Bounds {
+    /// Upper bound of tokens (exclusive).
+    pub n_vocab: usize,
+    /// Upper bound of sequence ids (exclusive).
+    pub n_seq_max: usize,
+    /// Maximum number of rows.
+    pub n_rows: usize,
+    /// Maximum number of rows that want logits.
+    pub n_outputs: usize,
+    /// True if rows are passed to llama.cpp in order of their ids. A recurrent memory computes only rows of consecutive ids
+    /// together (`llama_batch_allocr::split_equal`); each break of that order costs one more pass over the weights.
+    pub is_by_id: bool,
+}
+
+/// The arrays of a `llama_batch`, allocated once for the largest plan.
+pub(in crate::llama) struct Batch {
+    bounds: Bounds,
+    /// The plan's rows in llama.cpp's order.
+    order: Vec<usize>,
+    /// The index in llama.cpp's batch of each row of the plan.
+    batch_indices: Vec<usize>,
+    tokens: Vec<sys::llama_token>,
+    positions: Vec<sys::llama_pos>,
+    ids: Vec<sys::llama_seq_id>,
+    wants_logits: Vec<i8>,
+    /// Always one per row: llama.cpp couples the sequences of a row that has more.
+    n_ids: Vec<i32>,
+    id_pointers: Vec<*mut sys::llama_seq_id>,
+    /// The length of each sequence after the rows that have been checked.
+    seq_lens_after: Vec<u32>,
+}
+
+impl Batch {
+    pub(in crate::llama) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            order: Vec::with_capacity(bounds.n_rows),
+            batch_indices: Vec::with_capacity(bounds.n_rows),
+            tokens: Vec::with_capacity(bounds.n_rows),
+            positions: Vec::with_capacity(bounds.n_rows),
+            ids: Vec::with_capacity(bounds.n_rows),
+            wants_logits: Vec::with_capacity(bounds.n_rows),
+            n_ids: vec![1; bounds.n_rows],
+            id_pointers: Vec::with_capacity(bounds.n_rows),
+            seq_lens_after: Vec::with_capacity(bounds.n_seq_max),
+        }
+    }
+
+    /// Takes the token rows of `plan`. Sequence `i` has `seq_lens[i]` tokens; `position_of(i, index)` returns the position of
+    /// the token at `index`.
+    ///
+    /// # Errors
+    /// Names the first row that breaks a rule; the batch is then empty.
+    pub(in crate::llama) fn fill(
+        &mut self,
+        plan: &Plan,
+        seq_lens: &[u32],
+        position_of: impl Fn(usize, u32) -> u32,
+    ) -> Result<(), DecodeError> {
+        self.clear();
+        let result = self.try_fill(plan, seq_lens, position_of);
+        if result.is_err() {
+            self.clear();
+        }
+        result.map_err(|reason| DecodeError { reason: format!("the plan breaks a rule: {reason}") })
+    }
+
+    fn try_fill(&mut self, plan: &Plan, seq_lens: &[u32], position_of: impl Fn(usize, u32) -> u32) -> Result<(), String> {
+        let Bounds { n_vocab, n_seq_max, n_rows, n_outputs, is_by_id } = self.bounds;
+        if plan.rows.is_empty() {
+            return Err("it has no rows".to_owned());
+        }
+        let mut end = 0;
+        for MediaRows { rows, .. } in &plan.media {
+            self.order.extend(end..rows.start);
+            end = rows.end;
+        }
+        self.order.extend(end..plan.rows.len());
+        if self.order.len() > n_rows {
+            return Err(format!("it has {} rows, more than the {n_rows} of one decode", self.order.len()));
+        }
+        let n_wanted = plan.rows.iter().filter(|row| row.wants_logits).count();
+        if n_wanted > n_outputs {
+            return Err(format!("{n_wanted} rows want logits, more than the {n_outputs} of one decode"));
+        }
+        self.seq_lens_after.extend_from_slice(seq_lens);
+        if is_by_id {
+            self.order.sort_by_key(|&i| plan.rows[i].sequence);
+        }
+        // Rows of media have no index.
+        self.batch_indices.resize(plan.rows.len(), usize::MAX);
+        for (index, &i) in self.order.iter().enumerate() {
+            let row = plan.rows[i];
+            self.batch_indices[i] = index;
+            let KvSeqId(id) = row.sequence;
+            if usize::from(id) >= n_seq_max {
+                return Err(format!("row {i} belongs to sequence {id}, but there are {n_seq_max} sequences"));
+            }
+            if usize::try_from(row.token).map_or(true, |token| token >= n_vocab) {
+                return Err(format!("row {i} is token {}, outside of the vocabulary of {n_vocab} pieces", row.token));
+            }
+            let next = &mut self.seq_lens_after[usize::from(id)];
+            if row.position != *next {
+                return Err(format!("row {i} is at position {} of sequence {id}, which goes on at {next}", row.position));
+            }
+            let position = position_of(usize::from(id), row.position);
+            let position = i32::try_from(position).map_err(|_| format!("row {i} is at position {position}"))?;
+            *next += 1;
+            self.tokens.push(row.token);
+            self.positions.push(position);
+            self.ids.push(i32::from(id));
+            self.wants_logits.push(i8::from(row.wants_logits));
+        }
+        Ok(())
+    }
+
+    pub(in crate::llama) fn clear(&mut self) {
+        self.order.clear();
+        self.batch_indices.clear();
+        self.tokens.clear();
+        self.positions.clear();
+        self.ids.clear();
+        self.wants_logits.clear();
+        self.seq_lens_after.clear();
+    }
+
+    /// Returns the index in llama.cpp's batch of the plan's row `row`, if that row is in the batch and wants logits.
+    pub(in crate::llama) fn output(&self, row: usize) -> Option<usize> {
+        self.batch_indices.get(row).copied().filter(|&index| self.wants_logits.get(index).is_some_and(|&wants| wants != 0))
+    }
+
+    #[cfg(test)]
+    fn n_rows(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The length of every sequence once the rows are computed.
+    pub(in crate::llama) fn seq_lens_after(&self) -> &[u32] {
+        &self.seq_lens_after
+    }
+
+    /// The sequence ids of the rows, one per row.
+    pub(in crate::llama) fn ids(&self) -> &[sys::llama_seq_id] {
+        &self.ids
+    }
+
+    /// Returns the arrays for llama.cpp, which only reads them. Valid until the batch is changed or moved.
+    pub(in crate::llama) fn as_raw(&mut self) -> sys::llama_batch {
+        self.id_pointers.clear();
+        self.id_pointers.extend(self.ids.iter_mut().map(std::ptr::from_mut));
+        sys::llama_batch {
+            n_tokens: i32::try_from(self.tokens.len()).expect("n_rows is at most n_ctx, which is a 32-bit number"),
+            token: self.tokens.as_mut_ptr(),
+            embd: std::ptr::null_mut(),
+            pos: self.positions.as_mut_ptr(),
+            n_seq_id: self.n_ids.as_mut_ptr(),
+            seq_id: self.id_pointers.as_mut_ptr(),
+            logits: self.wants_logits.as_mut_ptr(),
+        }
+    }
+}
+
+/// Returns a plan with rows that continue `sequence` at `position`; only the last row wants logits.
+pub(in crate::llama) fn rows_of(sequence: KvSeqId, position: u32, tokens: &[Token]) -> Plan {
+    use crate::engine::runner::Row;
+    let rows = (position..).zip(tokens).enumerate().map(|(i, (position, &token))| Row {
+        sequence,
+        token,
+        position,
+        wants_logits: i + 1 == tokens.len(),
+    });
+    Plan { rows: rows.collect(), ..Plan::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { n_vocab: 10, n_seq_max: 2, n_rows: 4, n_outputs: 1, is_by_id: false };
+
+    fn refusal(plan: &Plan) -> String {
+        let mut batch = Batch::new(BOUNDS);
+        let error = batch.fill(plan, &[3, 0], |_, index| index).expect_err("the plan breaks a rule");
+        assert_eq!(batch.n_rows(), 0, "a refused plan leaves the batch empty");
+        error.reason
+    }
+
+    #[test]
+    fn a_batch_mixes_rows_of_several_sequences() {
+        let mut batch = Batch::new(BOUNDS);
+        let mut plan = rows_of(KvSeqId(0), 3, &[1, 2]);
+        plan.rows[1].wants_logits = false;
+        plan.rows.insert(1, rows_of(KvSeqId(1), 0, &[9]).rows[0]);
+        batch.fill(&plan, &[3, 0], |_, index| index).expect("the plan is valid");
+        assert_eq!(batch.seq_lens_after(), [5, 1]);
+        assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 9, 2][..], &[0, 1, 0][..]));
+        assert_eq!([0, 1, 3].map(|row| batch.output(row)), [None, Some(1), None]);
+        assert_eq!(batch.as_raw().n_tokens, 3);
+    }
+
+    #[test]
+    fn a_recurrent_memory_gets_rows_sorted_by_sequence_id() {
+        let mut batch = Batch::new(Bounds { n_outputs: 2, is_by_id: true, ..BOUNDS });
+        let rows = [rows_of(KvSeqId(1), 0, &[7, 8]).rows, rows_of(KvSeqId(0), 3, &[1, 2]).rows].concat();
+        batch.fill(&Plan { rows, ..Plan::default() }, &[3, 0], |_, index| index).expect("the plan is valid");
+        assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 2, 7, 8][..], &[0, 0, 1, 1][..]));
+        assert_eq!([0, 1, 2, 3].map(|row| batch.output(row)), [None, Some(3), None, Some(1)], "rows keep the plan's numbers");
+    }
+
+    #[test]
+    fn an_error_names_the_rule_that_a_plan_breaks() {
+        let id = KvSeqId;
+        assert!(refusal(&Plan::default()).contains("no rows"));
+        assert!(refusal(&rows_of(id(0), 3, &[0; 5])).contains("5 rows"));
+        assert!(refusal(&rows_of(id(2), 0, &[0])).contains("sequence 2"));
+        assert!(refusal(&rows_of(id(0), 3, &[10])).contains("token 10"));
+        assert!(refusal(&rows_of(id(0), 3, &[-1])).contains("token -1"));
+        assert!(refusal(&rows_of(id(0), 4, &[0])).contains("position 4"));
+        assert!(refusal(&rows_of(id(0), 2, &[0])).contains("goes on at 3"));
+        let mut gap = rows_of(id(1), 0, &[0, 0]);
+        gap.rows[1].position = 2;
+        assert!(refusal(&gap).contains("position 2"));
+        let mut two_outputs = rows_of(id(1), 0, &[0, 0]);
+        two_outputs.rows[0].wants_logits = true;
+        assert!(refusal(&two_outputs).contains("2 rows want logits"));
+    }
+}

@@ -1,0 +1,238 @@
+//! Free memory for the device cache.
+
+use std::collections::HashSet;
+use std::ffi::CStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use llama_cpp_sys_2 as sys;
+
+use crate::config::{Placement, Split};
+use crate::llama::model::Model;
+
+/// Returns the free bytes where `model` stores its cells: on the participating GPUs if its layers and cells are offloaded,
+/// otherwise in host memory.
+pub(in crate::llama) fn free_bytes(model: &Model, offload_cells: bool) -> u64 {
+    let devices = gpus();
+    let gpus: Vec<Gpu> = devices.iter().copied().enumerate().map(Gpu::new).collect();
+    let n_layers = if offload_cells { model.n_gpu_layers() } else { Some(0) };
+    free_among(&gpus, model.placement(), n_layers, |gpu| free_on_device(devices[gpu.index]), free_on_host())
+}
+
+/// A device that layers can be offloaded to.
+#[derive(Debug, Clone)]
+struct Gpu {
+    name: String,
+    /// True if it shares the host's memory.
+    is_integrated: bool,
+    /// Its index among all devices.
+    index: usize,
+}
+
+impl Gpu {
+    fn new((index, device): (usize, sys::ggml_backend_dev_t)) -> Self {
+        // SAFETY: the device is registered and lives forever, and with it its NUL-terminated name.
+        let (name, kind) = unsafe { (CStr::from_ptr(sys::ggml_backend_dev_name(device)), sys::ggml_backend_dev_type(device)) };
+        Self { name: name.to_string_lossy().into_owned(), is_integrated: kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU, index }
+    }
+}
+
+/// Returns the free bytes for the cells of `n_layers` layers (`None`: all) on the participating `gpus`; the remaining layers need
+/// host memory, of which `on_host` bytes are free. `n_free` is called only for participating GPUs: the query may allocate memory on
+/// a card.
+fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>, n_free: impl Fn(&Gpu) -> u64, on_host: u64) -> u64 {
+    if n_layers == Some(0) {
+        return on_host;
+    }
+    let own = participating(gpus, placement).into_iter().filter(|gpu| !gpu.is_integrated).map(n_free);
+    match (own.reduce(u64::saturating_add), n_layers) {
+        (Some(on_gpus), None) => on_gpus,
+        (Some(on_gpus), Some(_)) => on_gpus.min(on_host),
+        (None, _) => on_host,
+    }
+}
+
+/// Returns the GPUs that llama.cpp assigns layers to: the named ones, or all, where integrated ones participate only if there is no
+/// other; without a split, only the main one of these.
+fn participating<'a>(gpus: &'a [Gpu], placement: &Placement) -> Vec<&'a Gpu> {
+    let named = |name: &String| gpus.iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name));
+    let mut selected: Vec<&Gpu> = if let Some(names) = &placement.devices {
+        names.iter().filter_map(named).collect()
+    } else {
+        let is_alone = gpus.iter().all(|gpu| gpu.is_integrated);
+        gpus.iter().filter(|gpu| is_alone || !gpu.is_integrated).collect()
+    };
+    if placement.split == Split::None {
+        return selected.get(placement.main_gpu as usize).copied().into_iter().collect();
+    }
+    // Counts the memory of a GPU once, however often it is named.
+    let mut names = HashSet::new();
+    selected.retain(|gpu| names.insert(&gpu.name));
+    selected
+}
+
+/// Returns the free bytes of host memory. The backend must have been started.
+pub(in crate::llama) fn free_on_host() -> u64 {
+    // Falls back to llama.cpp's value if the system does not report available memory.
+    let on_cpus = || devices(&[sys::GGML_BACKEND_DEVICE_TYPE_CPU]).map(free_on_device).reduce(u64::saturating_add);
+    available_bytes().or_else(on_cpus).unwrap_or(u64::MAX)
+}
+
+/// Returns whether layers of `model`, and with them their cells, are on a GPU.
+pub(in crate::llama) fn is_offloaded(model: &Model) -> bool {
+    has_gpus(model.placement()) && model.n_gpu_layers() != Some(0)
+}
+
+/// Returns whether a GPU may hold layers of a model with this placement. The backend must have been started.
+pub(in crate::llama) fn has_gpus(placement: &Placement) -> bool {
+    placement.devices.as_ref().is_none_or(|names| !names.is_empty()) && !gpus().is_empty()
+}
+
+/// Returns the devices that layers of a model can be offloaded to. The backend must have been started.
+pub(in crate::llama) fn gpus() -> Vec<sys::ggml_backend_dev_t> {
+    devices(&[sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU]).collect()
+}
+
+/// Returns the devices of these kinds. The backend must have been started.
+fn devices(kinds: &[sys::ggml_backend_dev_type]) -> impl Iterator<Item = sys::ggml_backend_dev_t> {
+    // SAFETY: a started backend's devices are registered and live forever.
+    let all = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
+    // SAFETY: as above.
+    all.filter(|&device| kinds.contains(&unsafe { sys::ggml_backend_dev_type(device) }))
+}
+
+fn free_on_device(device: sys::ggml_backend_dev_t) -> u64 {
+    let (mut free, mut total) = (0_usize, 0_usize);
+    // SAFETY: the device is registered, and both numbers are writable.
+    unsafe { sys::ggml_backend_dev_memory(device, &raw mut free, &raw mut total) };
+    free as u64
+}
+
+/// Returns the bytes that this process can allocate before the machine swaps or its control group is full. `None` on systems other
+/// than Linux.
+fn available_bytes() -> Option<u64> {
+    let on_machine = parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
+    let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| parse_group(&text));
+    let in_groups = group.iter().flat_map(|path| path.ancestors()).filter_map(free_in_group);
+    Some(in_groups.fold(on_machine, u64::min))
+}
+
+/// Returns the total memory that this process could use, in bytes; `u64::MAX` on systems other than Linux.
+pub(in crate::llama) fn machine_bytes() -> u64 {
+    let Some(on_machine) = fs::read_to_string("/proc/meminfo").ok().and_then(|text| parse_meminfo(&text, "MemTotal:")) else {
+        return u64::MAX;
+    };
+    let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| parse_group(&text));
+    let limit = |folder: &Path| fs::read_to_string(folder.join("memory.max")).ok()?.trim().parse::<u64>().ok();
+    group.iter().flat_map(|path| path.ancestors()).filter_map(limit).fold(on_machine, u64::min)
+}
+
+/// Parses the line `name` of `/proc/meminfo`, in bytes.
+fn parse_meminfo(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Returns the folder of this process's control group (version 2), from `/proc/self/cgroup`.
+fn parse_group(cgroup: &str) -> Option<PathBuf> {
+    let path = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/')))
+}
+
+/// Returns the free bytes under a control group's limit; `None` without a limit. Page-cache pages count as used, but are
+/// reclaimable.
+fn free_in_group(folder: &Path) -> Option<u64> {
+    let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let (limit, used) = (number("memory.max")?, number("memory.current")?);
+    let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let in_files = stat.lines().find_map(|line| line.strip_prefix("inactive_file ")?.parse().ok()).unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(in_files)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    const HOST: u64 = 50;
+
+    /// An integrated GPU and two cards.
+    fn machine() -> [Gpu; 3] {
+        let gpu = |index, name: &str, is_integrated| Gpu { name: name.to_owned(), is_integrated, index };
+        [gpu(0, "Vulkan0", true), gpu(1, "CUDA0", false), gpu(2, "CUDA1", false)]
+    }
+
+    fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>) -> u64 {
+        super::free_among(gpus, placement, n_layers, |gpu| [40, 100, 7][gpu.index], HOST)
+    }
+
+    #[test]
+    fn gpus_that_do_not_participate_are_not_queried() {
+        let queried = |placement: &Placement, n_layers| {
+            let queried = RefCell::new(Vec::new());
+            super::free_among(
+                &machine(),
+                placement,
+                n_layers,
+                |gpu| {
+                    queried.borrow_mut().push(gpu.name.clone());
+                    1
+                },
+                HOST,
+            );
+            queried.into_inner()
+        };
+        assert_eq!(queried(&named(&["CUDA1", "Vulkan0"]), None), ["CUDA1"]);
+        assert_eq!(queried(&Placement { split: Split::None, ..Placement::default() }, Some(9)), ["CUDA0"]);
+        assert!(queried(&Placement::default(), Some(0)).is_empty() && queried(&named(&[]), None).is_empty());
+    }
+
+    fn named(names: &[&str]) -> Placement {
+        Placement { devices: Some(names.iter().map(|&name| name.to_owned()).collect()), ..Placement::default() }
+    }
+
+    #[test]
+    fn only_the_memory_of_participating_gpus_counts() {
+        let free = |placement: &Placement| free_among(&machine(), placement, None);
+        assert_eq!(free(&Placement::default()), 107);
+        assert_eq!(free(&named(&[])), HOST);
+        assert_eq!(free(&named(&["CUDA1"])), 7);
+        assert_eq!(free(&named(&["cuda1", "Cuda0"])), 107);
+        assert_eq!(free(&named(&["CUDA1", "cuda1"])), 7);
+        // An integrated GPU uses host memory.
+        assert_eq!(free(&named(&["Vulkan0"])), HOST);
+        assert_eq!(free(&named(&["Vulkan0", "CUDA1"])), 7);
+        assert_eq!(free_among(&machine()[..1], &Placement::default(), None), HOST);
+        assert_eq!(free_among(&[], &Placement::default(), None), HOST);
+    }
+
+    #[test]
+    fn without_a_split_the_main_gpu_holds_every_layer() {
+        let free = |main_gpu, placement| free_among(&machine(), &Placement { split: Split::None, main_gpu, ..placement }, None);
+        assert_eq!((free(0, Placement::default()), free(1, Placement::default())), (100, 7));
+        assert_eq!((free(0, named(&["CUDA1", "CUDA0"])), free(1, named(&["CUDA1", "CUDA0"]))), (7, 100));
+    }
+
+    #[test]
+    fn layers_in_host_memory_have_their_cells_there() {
+        let free = |names: &[&str], n_layers| free_among(&machine(), &named(names), Some(n_layers));
+        assert_eq!((free(&["CUDA0"], 0), free(&["CUDA0"], 9)), (HOST, HOST));
+        assert_eq!((free(&["CUDA1"], 0), free(&["CUDA1"], 9)), (HOST, 7));
+    }
+
+    #[test]
+    fn available_memory_is_parsed_from_meminfo() {
+        let meminfo = "MemTotal:       32000000 kB\nMemFree:         1000000 kB\nMemAvailable:   20000000 kB\n";
+        assert_eq!(parse_meminfo(meminfo, "MemAvailable:"), Some(20_480_000_000));
+        assert_eq!(parse_meminfo("MemTotal: 1 kB\n", "MemAvailable:"), None);
+        assert!(available_bytes().is_some_and(|bytes| bytes > 0));
+    }
+
+    #[test]
+    fn only_version_2_control_groups_are_parsed() {
+        assert_eq!(parse_group("0::/a/b\n"), Some(PathBuf::from("/sys/fs/cgroup/a/b")));
+        assert_eq!(parse_group("4:memory:/a\n0::/\n"), Some(PathBuf::from("/sys/fs/cgroup/")));
+        assert_eq!(parse_group("4:memory:/a\n"), None);
+    }
+}

@@ -1,0 +1,212 @@
+//! Parses and validates saved states of llama.cpp's memory.
+//!
+//! A saved state is the output of `llama_state_seq_get_data`: a magic number, a sequence id, then one part for each cache of the
+//! memory. Model and settings determine nearly everything in it, so the state that is saved by the probe at load time defines the
+//! [`Layout`] that all others are compared with: llama.cpp never reads a byte that was not checked. Two things are normalized. The
+//! cells of a saved state are sorted by position, so that a restored state fills the free cells in that order; and V is stored in
+//! rows or in columns, as the current cache requires (rows with flash attention, columns without).
+
+mod parts;
+mod placed;
+mod write;
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parts::{Cells, Part, Reader, Tensor, View, read_cells, read_parts, read_state};
+pub(in crate::llama) use placed::PiecePositions;
+
+/// Time to copy one run of cells, in nanoseconds: two calls, a record of 32 bytes, another cache line. Measured by the `state`
+/// bench: 55 if the cells are 30 MB, 17 if they fit into the processor's cache.
+const NS_PER_COPY: f64 = 50.0;
+
+/// Time per byte of a long run, in nanoseconds. Measured by the `state` bench: 0.14 to 0.25.
+const NS_PER_BYTE: f64 = 0.2;
+
+/// Time to copy one run of cells from a GPU, in nanoseconds: each copy is synchronous. Measured on an H100, including the other
+/// costs of a save: 14,600 and 17,400 for models of 1.1 and 8 billion parameters.
+const NS_PER_COPY_FROM_GPU: f64 = 15_000.0;
+
+/// Time per byte of a long run from a GPU, in nanoseconds. Not measured separately: 10 GB/s is common for copies into pageable
+/// memory.
+const NS_PER_BYTE_FROM_GPU: f64 = 0.1;
+
+/// Layout that all saved states of one memory share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::llama) struct Layout {
+    magic: u32,
+    parts: Vec<Part>,
+}
+
+/// A saved state that llama.cpp may read.
+pub(in crate::llama) struct CheckedPiece<'a> {
+    /// The positions of its cells.
+    pub(in crate::llama) range: Range<u32>,
+    /// First position from which all caches, including a sliding window's, have every position; `range.end` if a cache is empty.
+    pub(in crate::llama) whole_from: u32,
+    /// The bytes, with V in the layout of the current cache.
+    pub(in crate::llama) bytes: Cow<'a, [u8]>,
+}
+
+impl Layout {
+    /// Derives the layout from a saved state of `n_cells` cells. `None` if this kind of memory is not supported.
+    pub(in crate::llama) fn read(saved: &[u8], n_cells: usize, ends_in_state: bool) -> Option<Self> {
+        let mut reader = Reader(saved);
+        let magic = reader.u32()?;
+        reader.u32()?;
+        let parts = read_parts(reader, n_cells, ends_in_state)?;
+        (!parts.is_empty()).then_some(Self { magic, parts })
+    }
+
+    /// Size of one token in all caches, in bytes; 0 for a memory without cells.
+    pub(in crate::llama) fn bytes_per_token(&self) -> u64 {
+        let cells = self.cells().map(|cells| {
+            let tensors: usize = cells.keys.iter().chain(&cells.values).map(|tensor| tensor.n_bytes).sum();
+            cells.entry_bytes() + tensors
+        });
+        cells.sum::<usize>() as u64
+    }
+
+    /// Returns the cost of one more run of adjacent cells in a save, in tokens of a long run.
+    ///
+    /// llama.cpp copies each run separately: one copy per layer for K, and for V one per layer if it is stored in rows, one per
+    /// layer *and element* if it is stored in columns. At 24 layers of 128 elements these are 48 copies or 3,096, and a run costs
+    /// as much as 1 or 63 additional tokens of 12 kB (measured: 0.6, and 67 to 86). From a GPU the 48 copies cost as much as 600
+    /// tokens.
+    pub(in crate::llama) fn tokens_per_run(&self, is_on_gpu: bool) -> u32 {
+        let (ns_per_copy, ns_per_byte) =
+            if is_on_gpu { (NS_PER_COPY_FROM_GPU, NS_PER_BYTE_FROM_GPU) } else { (NS_PER_COPY, NS_PER_BYTE) };
+        let n_copies = self.cells().map(|cells| {
+            let columns = |tensor: &Tensor| tensor.element().map_or(1, |element| tensor.n_bytes / element);
+            let n_value_copies = if cells.in_columns { cells.values.iter().map(columns).sum() } else { cells.values.len() };
+            cells.keys.len() + n_value_copies
+        });
+        let (n_copies, n_bytes) = (n_copies.sum::<usize>(), self.bytes_per_token().max(1));
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let tokens = n_copies as f64 * ns_per_copy / (n_bytes as f64 * ns_per_byte);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive number, and the cast saturates")]
+        let tokens = tokens.round() as u32;
+        tokens
+    }
+
+    /// Sorts the cells of a state that llama.cpp has just written by position.
+    ///
+    /// # Errors
+    /// The reason why the state does not match this memory.
+    pub(in crate::llama) fn sort(&self, saved: Arc<[u8]>) -> Result<Arc<[u8]>, String> {
+        let views = self.view(&saved)?;
+        let is_sorted = |view: &View| !matches!(view, View::Cells(cells) if !cells.positions.is_sorted());
+        if views.iter().all(is_sorted) {
+            return Ok(saved);
+        }
+        Ok(self.write(&views)?.into())
+    }
+
+    /// Checks everything that llama.cpp relies on, and converts V to the layout of this cache.
+    ///
+    /// # Errors
+    /// The problem with the saved state.
+    pub(in crate::llama) fn check<'a>(&self, saved: &'a [u8]) -> Result<CheckedPiece<'a>, String> {
+        let views = self.view(saved)?;
+        // The first part with cells contains the whole text; a window's part follows it.
+        let range = views.iter().find_map(|view| view.range().transpose()).ok_or("it holds no cells")??;
+        let mut whole_from = range.start;
+        for view in &views {
+            match view {
+                View::State(state) if state.position + 1 == range.end => {}
+                View::State(state) => {
+                    return Err(format!("its state is at {}, its cells end at {}", state.position, range.end));
+                }
+                View::NoCells => whole_from = range.end,
+                View::Cells(cells) => whole_from = whole_from.max(cells.whole_from(&range)?),
+            }
+        }
+        Ok(CheckedPiece { range, whole_from, bytes: self.convert_values(saved, &views)? })
+    }
+
+    /// Checks a saved state whose cells must have these `positions`, which may repeat. Returns its bytes, with V in the layout of
+    /// the current cache.
+    ///
+    /// # Errors
+    /// The problem with the saved state.
+    pub(in crate::llama) fn check_positions<'a>(&self, saved: &'a [u8], positions: &[u32]) -> Result<Cow<'a, [u8]>, String> {
+        let views = self.view(saved)?;
+        for view in &views {
+            let has_positions = match view {
+                View::NoCells => false,
+                View::State(state) => positions.last() == Some(&state.position),
+                View::Cells(cells) => cells.positions == positions,
+            };
+            if !has_positions {
+                return Err("its cells have other positions than it says".to_owned());
+            }
+        }
+        self.convert_values(saved, &views)
+    }
+
+    /// Returns the bytes of a checked state, with V in the layout of this cache.
+    fn convert_values<'a>(&self, saved: &'a [u8], views: &[View]) -> Result<Cow<'a, [u8]>, String> {
+        let has_other_layout = |(view, part): (&View, &Part)| match (view, part) {
+            (View::Cells(view), Part::Cells(own)) => view.shape.in_columns != own.in_columns,
+            _ => false,
+        };
+        let needs_conversion = views.iter().zip(&self.parts).any(has_other_layout);
+        Ok(if needs_conversion { Cow::Owned(self.write(views)?) } else { Cow::Borrowed(saved) })
+    }
+
+    fn cells(&self) -> impl Iterator<Item = &Cells> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Cells(cells) => Some(cells),
+            Part::State(_) => None,
+        })
+    }
+
+    /// Splits a saved state into parts and compares each with the layout.
+    fn view<'a>(&self, saved: &'a [u8]) -> Result<Vec<View<'a>>, String> {
+        let mut reader = Reader(saved);
+        if reader.u32() != Some(self.magic) || reader.u32().is_none() {
+            return Err("it is no piece of llama.cpp's memory".to_owned());
+        }
+        let mut views = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            let truncated = || "it is cut short or damaged".to_owned();
+            let view = match part {
+                Part::Cells(own) => {
+                    let view = read_cells(&mut reader, own.n_ext, !own.values.is_empty()).ok_or_else(truncated)?;
+                    if let View::Cells(view) = &view {
+                        own.compare(&view.shape)?;
+                    }
+                    view
+                }
+                Part::State(own) => {
+                    let view = read_state(&mut reader).ok_or_else(truncated)?;
+                    if view.shape != *own {
+                        return Err("its state has other layers or formats than this memory".to_owned());
+                    }
+                    View::State(view)
+                }
+            };
+            views.push(view);
+        }
+        match reader.0.len() {
+            0 => Ok(views),
+            n => Err(format!("it has {n} bytes too many")),
+        }
+    }
+
+    /// Serializes `views`, with cells sorted by position and V in this layout.
+    fn write(&self, views: &[View]) -> Result<Vec<u8>, String> {
+        let mut out = Vec::new();
+        out.extend(self.magic.to_le_bytes());
+        out.extend(0_u32.to_le_bytes());
+        for (view, part) in views.iter().zip(&self.parts) {
+            match (view, part) {
+                (View::Cells(view), Part::Cells(own)) => view.write(own.in_columns, &mut out)?,
+                (View::State(view), _) => out.extend(view.bytes),
+                _ => out.extend([1_u32, 0].iter().flat_map(|number| number.to_le_bytes())),
+            }
+        }
+        Ok(out)
+    }
+}

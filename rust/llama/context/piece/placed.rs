@@ -1,0 +1,107 @@
+//! Saved states of sequences with images that have two-dimensional positions (M-RoPE): llama.cpp writes positions, of which there
+//! are fewer than tokens. So a header before llama.cpp's bytes records the token range and the images before its end.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::llama::context::piece::parts::Reader;
+use crate::llama::context::positions::Positions;
+
+/// llama.cpp's saved states never begin with these bytes.
+const MAGIC: u32 = u32::from_le_bytes(*b"WPOS");
+
+/// Token range of a saved state, and the positions of the tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::llama) struct PiecePositions {
+    /// The range of token indices.
+    pub(in crate::llama) range: Range<u32>,
+    /// The positions of all tokens up to the end of the range.
+    pub(in crate::llama) positions: Positions,
+}
+
+impl PiecePositions {
+    /// Serializes the header and appends llama.cpp's bytes.
+    pub(in crate::llama) fn write(&self, saved: &[u8]) -> Arc<[u8]> {
+        let Self { range, positions } = self;
+        let dense = positions.dense();
+        let n_dense = u32::try_from(dense.len()).expect("a text has few pictures");
+        let numbers = [MAGIC, range.start, range.end, n_dense].into_iter().chain(dense.flatten());
+        let mut bytes = Vec::with_capacity(16 + 12 * n_dense as usize + saved.len());
+        bytes.extend(numbers.flat_map(u32::to_le_bytes));
+        bytes.extend(saved);
+        bytes.into()
+    }
+
+    /// Parses the header, and also returns llama.cpp's bytes. `None` for a saved state without header.
+    ///
+    /// # Errors
+    /// If the header is damaged.
+    pub(in crate::llama) fn read(bytes: &[u8]) -> Result<Option<(Self, &[u8])>, String> {
+        let mut reader = Reader(bytes);
+        if reader.u32() != Some(MAGIC) {
+            return Ok(None);
+        }
+        let damaged = || "what it says of its pictures is damaged".to_owned();
+        let mut number = || reader.u32().ok_or_else(damaged);
+        let (range, n_dense) = (number()?..number()?, number()?);
+        // The capacity is not reserved: so the count cannot make it allocate more than the bytes present.
+        let mut dense = Vec::new();
+        for _ in 0..n_dense {
+            dense.push([number()?, number()?, number()?]);
+        }
+        let positions = Positions::with_dense(dense.into_iter()).ok_or_else(damaged)?;
+        if range.is_empty() || range.end > i32::MAX.unsigned_abs() || positions.prefix(range.end) != positions {
+            return Err(damaged());
+        }
+        if positions.cuts(range.start) || positions.cuts(range.end) {
+            return Err("it holds a part of a picture".to_owned());
+        }
+        Ok(Some((Self { range, positions }, reader.0)))
+    }
+
+    /// Returns the positions of the tokens of the range, in order.
+    pub(in crate::llama) fn iter(&self) -> impl Iterator<Item = u32> {
+        self.range.clone().map(|index| self.positions.at(index))
+    }
+
+    /// Returns the positions of the token indices `range`, which must not cut an image.
+    pub(in crate::llama) fn positions_of(&self, range: &Range<u32>) -> Range<u32> {
+        self.positions.at(range.start)..self.positions.at(range.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> PiecePositions {
+        PiecePositions {
+            range: 8..40,
+            positions: Positions::with_dense([[10, 12, 4], [30, 6, 3]].into_iter()).expect("two pictures"),
+        }
+    }
+
+    #[test]
+    fn headers_round_trip_and_states_without_one_are_recognized() {
+        let bytes = example().write(&[7; 20]);
+        assert_eq!(PiecePositions::read(&bytes), Ok(Some((example(), &[7; 20][..]))));
+        assert_eq!(PiecePositions::read(&[7; 20]), Ok(None));
+        assert_eq!(example().iter().take(5).collect::<Vec<_>>(), [8, 9, 10, 10, 10]);
+        assert_eq!([example().positions_of(&(8..22)), example().positions_of(&(22..40))], [8..14, 14..29]);
+    }
+
+    #[test]
+    fn damaged_headers_are_rejected() {
+        let bytes = example().write(&[]);
+        for n_kept in 4..bytes.len() {
+            assert!(PiecePositions::read(&bytes[..n_kept]).is_err(), "{n_kept} bytes");
+        }
+        for range in [8..20, 11..40, 8..8, 8..30, 8..u32::MAX] {
+            let other = PiecePositions { range, ..example() };
+            assert!(PiecePositions::read(&other.write(&[])).is_err(), "{other:?}");
+        }
+        let mut endless = bytes.to_vec();
+        endless[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(PiecePositions::read(&endless).is_err(), "more pictures than bytes");
+    }
+}

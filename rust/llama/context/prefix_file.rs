@@ -1,0 +1,491 @@
+//! Saved prefixes on disk, in a format of our own.
+//!
+//! A file belongs to the weights and cache formats that it was saved with; see `ModelFiles::identity` for what that check covers.
+//! It is read only if it is a regular file no longer than the longest prefix of this model and context. Its checksum is verified
+//! before anything in it is used, so a file that is damaged, truncated or of another model is rejected as a whole. The layout of V
+//! is not in the header: each saved state contains it, and [`Runner::restore`](crate::engine::runner::Runner::restore) transposes V
+//! if needed.
+//!
+//! Numbers are little-endian:
+//!
+//! | bytes | |
+//! | --- | --- |
+//! | 8 | `weftpref` |
+//! | 4 | version of this format: 1, 2 if computed with adapters, or 3 if one of them is an activated one |
+//! | 8 | length of the file |
+//! | 32 | identity of the model, including overrides of its positions and its metadata |
+//! | 4 + 4 | formats of K and V, by ggml's numbers |
+//! | 4 + 4 + 4 | numbers of tokens, of saved states, of logits |
+//! | 4 | number of adapters, in versions 2 and 3 |
+//! | 32 + 4 each | identity of an adapter, and its scale |
+//! | 4 | index of the token from which an activated adapter applies, only in version 3 |
+//! | 4 each | tokens |
+//! | 4 + 4 + 8 each | first token, end and size in bytes of a saved state |
+//! | 4 each | logits, 32-bit floats |
+//! | | bytes of the saved states |
+//! | 32 | BLAKE3 of everything before |
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
+
+use crate::config::{EngineConfig, KvType};
+use crate::error::Error;
+use crate::llama::context::kv_size::ggml_type;
+use crate::llama::model::identity::{Identity, with_change};
+use crate::llama::{Adapter, Model};
+use crate::request::{SavedPiece, SavedPrefix, Token};
+
+const MAGIC: [u8; 8] = *b"weftpref";
+const VERSION: u32 = 1;
+/// Version 1 with a list of adapters.
+const VERSION_ADAPTED: u32 = 2;
+/// Version 2 with the start of an activated adapter.
+const VERSION_ACTIVATED: u32 = 3;
+
+/// Size of magic, version and length, which are read first.
+const START_BYTES: usize = 8 + 4 + 8;
+/// Size of the header from there to the tokens.
+const HEADER_BYTES: usize = 32 + 5 * 4;
+const CHECKSUM_BYTES: usize = 32;
+
+/// Reason why a prefix was not written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum PrefixFileError {
+    /// The system returned an error.
+    #[error("cannot {verb} {}: {source}", path.display())]
+    Io {
+        /// The failed operation: `read` or `write`.
+        verb: &'static str,
+        /// The file of the prefix.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The model's own file is missing or has changed since it was loaded, so that the weights cannot be identified.
+    #[error("cannot tell which weights the model has: {source}")]
+    Model {
+        /// The model's file, as configured.
+        path: PathBuf,
+        /// The problem; names the file, or a part of it, without its folder.
+        source: io::Error,
+    },
+    /// [`Error::PrefixFile`]: it is not a saved prefix, is damaged, or belongs to another model or cache.
+    #[error(transparent)]
+    Refused(#[from] Error),
+}
+
+/// Writes and reads the prefixes of one model with one kind of cache. Every method may be called from any thread, and blocks.
+#[derive(Debug, Clone)]
+pub struct PrefixFiles {
+    model: Arc<Model>,
+    type_k: KvType,
+    type_v: KvType,
+    /// Description of overridden position encodings.
+    positions: String,
+    /// Maximum number of tokens of a prefix.
+    n_tokens: u32,
+}
+
+impl PrefixFiles {
+    /// Creates the files of an engine with this model and configuration.
+    #[must_use]
+    pub fn new(model: Arc<Model>, config: &EngineConfig) -> Self {
+        // No sequence is longer than the number of positions, however large the context is.
+        let reach = model.reach(&config.rope);
+        let n_tokens = config.n_ctx.filter(|&n| n > 0).map_or(reach, |n| n.min(reach));
+        // Without rotations, overrides have no effect.
+        let positions = if model.has_rotations() { config.rope.describe() } else { String::new() };
+        Self { model, type_k: config.type_k, type_v: config.type_v, positions, n_tokens }
+    }
+
+    /// Writes `prefix` to `path` atomically: into another file of the same folder, which is then renamed. Returns the number of
+    /// bytes written. Removes partial files of ended processes from the folder if they are more than an hour old.
+    ///
+    /// # Errors
+    /// [`PrefixFileError::Io`], [`PrefixFileError::Model`].
+    pub fn write(&self, path: &Path, prefix: &SavedPrefix) -> Result<u64, PrefixFileError> {
+        let failed = |source| PrefixFileError::Io { verb: "write", path: path.to_owned(), source };
+        if path.file_name().is_none() {
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file")));
+        }
+        let identity = self.identity()?;
+        let adapters = if prefix.adapters.is_empty() { Vec::new() } else { self.adapters()? };
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        remove_stale(folder);
+        let partial = partial_path(path);
+        let result = self.write_partial(&partial, prefix, &identity, &adapters);
+        let result = result.and_then(|n_bytes| fs::rename(&partial, path).map(|()| n_bytes));
+        if result.is_err() {
+            // The error of the write is reported; there may be nothing to remove.
+            let _ = fs::remove_file(&partial);
+        }
+        let n_bytes = result.map_err(failed)?;
+        // The new name survives a crash only once its folder is on the disk. Some systems cannot sync a folder.
+        let _ = File::open(folder).and_then(|folder| folder.sync_all());
+        Ok(n_bytes)
+    }
+
+    /// Reads a file that [`PrefixFiles::write`] has written. Also returns the number of bytes read. Temporarily needs twice the
+    /// file's size in memory.
+    ///
+    /// # Errors
+    /// [`PrefixFileError`]; nothing of such a file is used.
+    pub fn read(&self, path: &Path) -> Result<(SavedPrefix, u64), PrefixFileError> {
+        let bytes = read_checked(path, self.max_bytes())?;
+        let identity = self.identity()?;
+        let refuse = |reason| PrefixFileError::Refused(Error::PrefixFile { path: path.to_owned(), reason });
+        let version = Reader(&bytes[MAGIC.len()..]).u32().map_err(refuse)?;
+        let adapters = if version == VERSION { Vec::new() } else { self.adapters()? };
+        let parsed = self.parse(&bytes[START_BYTES..bytes.len() - CHECKSUM_BYTES], version, &identity, &adapters);
+        let prefix = parsed.map_err(refuse)?;
+        Ok((prefix, bytes.len() as u64))
+    }
+
+    /// Returns an upper bound of the size of a prefix of this model and context, in bytes: twice an estimate, and 64 MiB. Longer
+    /// files were not written here, and no memory is allocated for them.
+    fn max_bytes(&self) -> u64 {
+        // For each token its cells, its number, and metadata of llama.cpp and of the table of saved states.
+        let n_per_token = self.model.kv_bytes_per_token(self.type_k, self.type_v) + 128;
+        // llama.cpp does not report the size of a state. It has fewer bytes than the weights that compute it.
+        let keeps_state = self.model.is_recurrent() || self.model.is_hybrid();
+        let n_state = if keeps_state { self.model.size_bytes() } else { 0 };
+        let n_logits = self.model.n_vocab() as u64 * 4;
+        2 * (u64::from(self.n_tokens) * n_per_token + n_state + n_logits) + (64 << 20)
+    }
+
+    /// Returns the identity of the weights, including overrides of what they compute.
+    fn identity(&self) -> Result<Identity, PrefixFileError> {
+        let identity = self.model.identity();
+        let identity = identity.map_err(|source| PrefixFileError::Model { path: self.model.path().to_owned(), source })?;
+        Ok(with_change(identity, &self.positions))
+    }
+
+    /// Returns the identities of the loaded adapters.
+    fn adapters(&self) -> Result<Vec<Identity>, PrefixFileError> {
+        let identity = |adapter: &Adapter| {
+            adapter.identity().map_err(|source| PrefixFileError::Model { path: adapter.path.clone(), source })
+        };
+        self.model.adapters().iter().map(identity).collect()
+    }
+
+    fn write_partial(&self, path: &Path, prefix: &SavedPrefix, identity: &Identity, adapters: &[Identity]) -> io::Result<u64> {
+        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        let mut out = Hashing { file, hasher: blake3::Hasher::new(), n_bytes: 0 };
+        let header = self.header(prefix, identity, adapters)?;
+        out.write_all(&header)?;
+        for state in &prefix.pieces {
+            out.write_all(&state.bytes)?;
+        }
+        let checksum = out.hasher.finalize();
+        out.write_all(checksum.as_bytes())?;
+        out.file.sync_all()?;
+        Ok(out.n_bytes)
+    }
+
+    /// Returns all bytes before the saved states.
+    fn header(&self, prefix: &SavedPrefix, identity: &Identity, adapters: &[Identity]) -> io::Result<Vec<u8>> {
+        let logits = prefix.logits.as_deref().unwrap_or_default();
+        let number = |n: usize| u32::try_from(n).map_err(|_| io::Error::other(format!("{n} items do not fit into the format")));
+        let mut rest = Vec::new();
+        rest.extend(identity);
+        rest.extend(ggml_type(self.type_k).to_le_bytes());
+        rest.extend(ggml_type(self.type_v).to_le_bytes());
+        for n in [prefix.tokens.len(), prefix.pieces.len(), logits.len()] {
+            rest.extend(number(n)?.to_le_bytes());
+        }
+        let is_adapted = !prefix.adapters.is_empty();
+        if is_adapted || prefix.invoked_at.is_some() {
+            rest.extend(number(prefix.adapters.len())?.to_le_bytes());
+        }
+        for &(id, scale) in &prefix.adapters {
+            let adapter = adapters.get(id as usize).ok_or_else(|| io::Error::other(format!("adapter {id} is not loaded")))?;
+            rest.extend(adapter);
+            rest.extend(scale.to_le_bytes());
+        }
+        rest.extend(prefix.invoked_at.iter().flat_map(|index| index.to_le_bytes()));
+        rest.extend(prefix.tokens.iter().flat_map(|token| token.to_le_bytes()));
+        for state in &prefix.pieces {
+            rest.extend(state.range.start.to_le_bytes());
+            rest.extend(state.range.end.to_le_bytes());
+            rest.extend((state.bytes.len() as u64).to_le_bytes());
+        }
+        rest.extend(logits.iter().flat_map(|logit| logit.to_le_bytes()));
+        let n_state_bytes: usize = prefix.pieces.iter().map(|state| state.bytes.len()).sum();
+        let n_bytes = (START_BYTES + rest.len() + n_state_bytes + CHECKSUM_BYTES) as u64;
+        let version = match prefix.invoked_at {
+            Some(_) => VERSION_ACTIVATED,
+            None if is_adapted => VERSION_ADAPTED,
+            None => VERSION,
+        };
+        Ok([&MAGIC[..], &version.to_le_bytes(), &n_bytes.to_le_bytes(), &rest].concat())
+    }
+
+    /// Parses the bytes between the start and the checksum, which has been verified. Still validates everything: a checksum proves
+    /// that the bytes are as written, not that we wrote them. `loaded` are the identities of the loaded adapters, needed if the
+    /// version has a list of adapters.
+    fn parse(&self, bytes: &[u8], version: u32, identity: &Identity, loaded: &[Identity]) -> Result<SavedPrefix, String> {
+        let mut reader = Reader(bytes);
+        if reader.take(32)? != identity {
+            // Clients of a server read this: include the file's name, but not its folder.
+            let name = self.model.path().file_name().unwrap_or_default().display();
+            return Err(format!(
+                "it was saved with other weights than those of {name}, or with other positions (--rope-…, --yarn-…) or metadata \
+                 (--override-kv); a prefix can be loaded only by the model that computed it"
+            ));
+        }
+        for (what, own) in [("K", self.type_k), ("V", self.type_v)] {
+            let found = reader.u32()?;
+            if found != ggml_type(own) {
+                return Err(format!("its {what} is {}; this engine's is {}", format_name(found), format_name(ggml_type(own))));
+            }
+        }
+        let [n_tokens, n_states, n_logits] = [reader.size()?, reader.size()?, reader.size()?];
+        let adapters = if version == VERSION { Vec::new() } else { read_adapters(&mut reader, loaded)? };
+        let invoked_at = if version == VERSION_ACTIVATED { Some(reader.u32()?) } else { None };
+        let n_vocab = self.model.n_vocab();
+        let tokens: Vec<Token> = reader.numbers(n_tokens)?.map(Token::from_le_bytes).collect();
+        if let Some(token) = tokens.iter().find(|&&token| usize::try_from(token).map_or(true, |token| token >= n_vocab)) {
+            return Err(format!("it holds token {token}, but the vocabulary has {n_vocab} pieces"));
+        }
+        let table = Reader(reader.take(n_states.checked_mul(16).ok_or(TOO_SHORT)?)?);
+        let logits: Vec<f32> = reader.numbers(n_logits)?.map(f32::from_le_bytes).collect();
+        if ![0, n_vocab].contains(&n_logits) {
+            return Err(format!("it holds {n_logits} logits, but the vocabulary has {n_vocab} pieces"));
+        }
+        let states = read_states(table, n_states, &mut reader)?;
+        let end = states.last().map_or(0, |state| state.range.end);
+        if end as usize != n_tokens || n_tokens == 0 {
+            return Err(format!("it holds {n_tokens} tokens, but its pieces end at {end}"));
+        }
+        match reader.0.len() {
+            0 => Ok(SavedPrefix { tokens, pieces: states, logits: (n_logits > 0).then_some(logits), adapters, invoked_at }),
+            n => Err(format!("it holds {n} bytes that belong to nothing")),
+        }
+    }
+}
+
+/// Reads the list of adapters, each of which must be in `loaded`.
+fn read_adapters(reader: &mut Reader, loaded: &[Identity]) -> Result<Vec<(u32, f32)>, String> {
+    let n = reader.size()?;
+    let mut adapters = Vec::new();
+    for _ in 0..n {
+        let (identity, scale): (Identity, _) = (reader.array()?, f32::from_le_bytes(reader.array()?));
+        let id = (0..).zip(loaded).find(|(_, loaded)| **loaded == identity).map(|(id, _)| id);
+        let id = id.ok_or("it was computed with an adapter that is not loaded here; start with the same --lora")?;
+        if !scale.is_finite() || adapters.iter().any(|&(other, _)| other == id) {
+            return Err("its list of adapters names one twice, or a scale that is no number".to_owned());
+        }
+        adapters.push((id, scale));
+    }
+    Ok(adapters)
+}
+
+/// Reads the saved states listed in `table`; they are contiguous from 0 on.
+fn read_states(mut table: Reader, n_states: usize, reader: &mut Reader) -> Result<Vec<SavedPiece>, String> {
+    let mut states = Vec::with_capacity(n_states);
+    let mut end = 0;
+    for _ in 0..n_states {
+        let range = table.u32()?..table.u32()?;
+        if range.start != end || range.is_empty() {
+            return Err(format!("a piece of tokens {range:?} follows the first {end}"));
+        }
+        end = range.end;
+        let n_bytes = u64::from_le_bytes(table.array()?);
+        let bytes = reader.take(usize::try_from(n_bytes).map_err(|_| TOO_SHORT)?)?;
+        states.push(SavedPiece { range, bytes: bytes.into() });
+    }
+    Ok(states)
+}
+
+/// Describes the format of a foreign file. llama.cpp writes its magic numbers as 32-bit integers.
+fn other_format(start: &[u8; START_BYTES]) -> String {
+    const SEQUENCE: u32 = u32::from_be_bytes(*b"ggsq");
+    const SESSION: u32 = u32::from_be_bytes(*b"ggsn");
+    let mut reader = Reader(start);
+    let (magic, version) = (reader.u32().unwrap_or_default(), reader.u32().unwrap_or_default());
+    let (what, writer) = match magic {
+        SEQUENCE => ("a slot file of llama-server", "POST /slots/ID?action=save"),
+        SESSION => ("a session file of llama.cpp", "its --prompt-cache"),
+        _ => return "it is no saved prefix: it does not begin with \"weftpref\"".to_owned(),
+    };
+    format!(
+        "it is {what}, format version {version}, as {writer} there writes it; none of its versions can be read here, only Weft's \
+         saved prefixes, versions {VERSION} to {VERSION_ACTIVATED}: compute the prompt again and save it here"
+    )
+}
+
+/// Reads the file and verifies its checksum. Reads at most `max_bytes`.
+fn read_checked(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PrefixFileError> {
+    let failed = |source| PrefixFileError::Io { verb: "read", path: path.to_owned(), source };
+    let refuse = |reason: String| Err(PrefixFileError::Refused(Error::PrefixFile { path: path.to_owned(), reason }));
+    let mut file = open_to_read(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return refuse("it is not a regular file".to_owned());
+    }
+    let mut start = [0; START_BYTES];
+    if metadata.len() < START_BYTES as u64 {
+        return refuse(format!("it is {} bytes long, too short for a saved prefix", metadata.len()));
+    }
+    file.read_exact(&mut start).map_err(failed)?;
+    let mut reader = Reader(&start);
+    if reader.array() != Ok(MAGIC) {
+        return refuse(other_format(&start));
+    }
+    let (version, n_bytes) = (reader.u32().unwrap_or_default(), reader.array().map(u64::from_le_bytes).unwrap_or_default());
+    if ![VERSION, VERSION_ADAPTED, VERSION_ACTIVATED].contains(&version) {
+        let supported = format!("only versions {VERSION} to {VERSION_ACTIVATED} can be read");
+        return refuse(format!("its format is version {version}; {supported}"));
+    }
+    if metadata.len() != n_bytes {
+        let what = if metadata.len() < n_bytes { "it is cut short" } else { "it has bytes too many" };
+        return refuse(format!("{what}: it is {} bytes long and should be {n_bytes}", metadata.len()));
+    }
+    if n_bytes < (START_BYTES + HEADER_BYTES + CHECKSUM_BYTES) as u64 {
+        return refuse(format!("it is {n_bytes} bytes long, too short for a saved prefix"));
+    }
+    if n_bytes > max_bytes {
+        return refuse(format!("it is {n_bytes} bytes long; no prefix of this model and context takes more than {max_bytes}"));
+    }
+    // Bounded by the file's length, so no number in the file can request more memory than that.
+    let mut bytes = Vec::new();
+    let n_reserved = usize::try_from(n_bytes).map_err(|_| failed(io::ErrorKind::FileTooLarge.into()))?;
+    bytes.try_reserve_exact(n_reserved).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
+    bytes.extend(start);
+    file.take(n_bytes - START_BYTES as u64).read_to_end(&mut bytes).map_err(failed)?;
+    let n_hashed = bytes.len().saturating_sub(CHECKSUM_BYTES);
+    if bytes.len() as u64 != n_bytes
+        || blake3::hash(&bytes[..n_hashed]) != *<&[u8; 32]>::try_from(&bytes[n_hashed..]).unwrap_or(&[0; 32])
+    {
+        return refuse("it is damaged: its checksum is not that of its bytes".to_owned());
+    }
+    Ok(bytes)
+}
+
+/// Opens the file at `path` without blocking: opening a FIFO would otherwise wait for a writer.
+fn open_to_read(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // O_NONBLOCK, from the headers of Linux and of the BSDs, including macOS. It has no effect on regular files.
+        options.custom_flags(if cfg!(any(target_os = "linux", target_os = "android")) { 0o4000 } else { 4 });
+    }
+    options.open(path)
+}
+
+const PARTIAL: (&str, &str) = (".weft-", ".partial");
+
+/// Time when this process first wrote: distinguishes it from an earlier process with the same id, as in containers with a single
+/// process.
+static STARTED: LazyLock<u128> =
+    LazyLock::new(|| SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since_epoch| since_epoch.as_nanos()));
+
+/// Returns the path of a partial file: in the same folder, under a short name, so that it fits even if `path` has a long name. The
+/// name contains the process id, [`STARTED`] and a number.
+fn partial_path(path: &Path) -> PathBuf {
+    static N_WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let (prefix, suffix) = PARTIAL;
+    let number = N_WRITTEN.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!("{prefix}{}-{}-{number}{suffix}", process::id(), *STARTED))
+}
+
+/// Removes partial files in `folder` of processes that ended during [`PrefixFiles::write`]. Files that cannot be listed or removed
+/// stay; they only occupy space.
+fn remove_stale(folder: &Path) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| is_stale(&entry.file_name().to_string_lossy())) {
+        // Processes of another machine or container are not visible here; a file that is being written is younger than this.
+        let age =
+            entry.metadata().and_then(|metadata| metadata.modified()).map(|modified| modified.elapsed().unwrap_or_default());
+        if age.is_ok_and(|age| age > Duration::from_secs(3600)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Returns whether `name` is a [`partial_path`] of a process that no longer runs on this system.
+fn is_stale(name: &str) -> bool {
+    let (prefix, suffix) = PARTIAL;
+    let parts = name.strip_prefix(prefix).and_then(|name| name.strip_suffix(suffix));
+    let Some(parts) = parts.map(|parts| parts.split('-').collect::<Vec<_>>()) else { return false };
+    let [process, started, _] = parts[..] else { return false };
+    let (Ok(process), Ok(started)) = (process.parse::<u32>(), started.parse::<u128>()) else { return false };
+    if process == process::id() {
+        return started != *STARTED;
+    }
+    Path::new("/proc/self").exists() && !Path::new("/proc").join(process.to_string()).exists()
+}
+
+/// Returns ggml's name of a format, or its number.
+fn format_name(number: u32) -> String {
+    let formats = [
+        KvType::F32,
+        KvType::F16,
+        KvType::Bf16,
+        KvType::Q8_0,
+        KvType::Q4_0,
+        KvType::Q4_1,
+        KvType::Iq4Nl,
+        KvType::Q5_0,
+        KvType::Q5_1,
+    ];
+    let name = formats.into_iter().find(|&kv_type| ggml_type(kv_type) == number).map(|kv_type| format!("{kv_type:?}"));
+    name.unwrap_or_else(|| format!("format {number}"))
+}
+
+/// A file that hashes and counts the bytes written to it.
+struct Hashing {
+    file: File,
+    hasher: blake3::Hasher,
+    n_bytes: u64,
+}
+
+impl Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.file.write(bytes)?;
+        self.hasher.update(&bytes[..n]);
+        self.n_bytes += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+const TOO_SHORT: &str = "its numbers ask for more bytes than it has";
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8], String> {
+        let (taken, rest) = self.0.split_at_checked(n).ok_or(TOO_SHORT)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        Ok(self.take(N)?.try_into().expect("`N` bytes were taken"))
+    }
+
+    fn u32(&mut self) -> Result<u32, String> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn size(&mut self) -> Result<usize, String> {
+        usize::try_from(self.u32()?).map_err(|_| TOO_SHORT.to_owned())
+    }
+
+    /// Returns the next `n` numbers of four bytes.
+    fn numbers(&mut self, n: usize) -> Result<impl Iterator<Item = [u8; 4]>, String> {
+        let bytes = self.take(n.checked_mul(4).ok_or(TOO_SHORT)?)?;
+        Ok(bytes.chunks_exact(4).map(|four| four.try_into().expect("chunks of four")))
+    }
+}

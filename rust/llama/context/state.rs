@@ -1,0 +1,196 @@
+//! Saves, restores and relocates cells and recurrent states.
+//!
+//! llama.cpp reads and writes only whole sequences of an attention cache, so a range of one is first shared with the spare id,
+//! which owns no other cells. A recurrent state is read and written under its own id.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::engine::runner::{ForkRule, KvSeqId, MemoryKind, RelocateError, StateError};
+use crate::llama::LlamaRunner;
+use crate::llama::context::piece::{CheckedPiece, Layout, PiecePositions};
+
+impl LlamaRunner {
+    /// Saves the tokens `range`; see [`crate::engine::runner::Runner::save`].
+    pub(in crate::llama) fn save_state(&mut self, id: KvSeqId, range: &Range<u32>) -> Result<Arc<[u8]>, StateError> {
+        let seq_len = self.context.seq_len(id);
+        if range.is_empty() || range.end > seq_len {
+            return refuse(format!("tokens {range:?} of sequence {} were to be saved, which holds {seq_len}", id.0));
+        }
+        if self.context.n_grouped(id) > 0 {
+            return refuse(format!("tokens of sequence {} are grouped, so it is not saved", id.0));
+        }
+        let positions = self.context.positions(id).prefix(range.end);
+        let saved_positions =
+            if positions.are_token_indices() { None } else { Some(PiecePositions { range: range.clone(), positions }) };
+        if let Some(PiecePositions { positions, .. }) = &saved_positions
+            && (self.memory.forks == ForkRule::InWindow || positions.cuts(range.start) || positions.cuts(range.end))
+        {
+            return Err(StateError::OwnPositions);
+        }
+        let bytes = if self.memory.forks == ForkRule::AtEnd {
+            if *range != (0..seq_len) {
+                return refuse(format!("a state is saved whole: 0..{seq_len}, not {range:?}"));
+            }
+            self.context.read_state(id)?
+        } else {
+            let positions_range =
+                saved_positions.as_ref().map_or(range.clone(), |saved_positions| saved_positions.positions_of(range));
+            self.context.share(id, self.spare, positions_range);
+            let bytes = self.context.read_state(self.spare);
+            self.context.unshare_all(self.spare);
+            bytes?
+        };
+        let layout = self.layout()?;
+        let saved = layout.sort(bytes).map_err(|reason| bad_state(&reason))?;
+        if let Some(saved_positions) = saved_positions {
+            let expected: Vec<u32> = saved_positions.iter().collect();
+            layout.check_positions(&saved, &expected).map_err(|reason| bad_state(&reason))?;
+            return Ok(saved_positions.write(&saved));
+        }
+        let found = layout.check(&saved).map_err(|reason| bad_state(&reason))?.range;
+        if found != *range {
+            return refuse(format!("of tokens {range:?} only {found:?} could be saved"));
+        }
+        Ok(saved)
+    }
+
+    /// Restores the tokens `part` from a saved state; see [`crate::engine::runner::Runner::restore`].
+    pub(in crate::llama) fn restore_state(&mut self, id: KvSeqId, saved: &[u8], part: &Range<u32>) -> Result<(), StateError> {
+        let seq_len = self.context.seq_len(id);
+        if part.is_empty() || part.start != seq_len {
+            return refuse(format!("tokens {part:?} were to be appended to sequence {}, which holds {seq_len}", id.0));
+        }
+        if let Some((saved_positions, saved)) = PiecePositions::read(saved).map_err(|reason| bad_state(&reason))? {
+            return self.restore_with_positions(id, &saved_positions, saved, part);
+        }
+        let CheckedPiece { range, whole_from, bytes } = self.layout()?.check(saved).map_err(|reason| bad_state(&reason))?;
+        if part.start < range.start || part.end > range.end {
+            return refuse(format!("tokens {part:?} were to be restored from a piece that holds {range:?}"));
+        }
+        let is_whole = match self.memory.forks {
+            ForkRule::Anywhere => whole_from == range.start,
+            // The missing part is recorded in `whole_from`, so that no row attends to it.
+            ForkRule::InWindow => true,
+            ForkRule::AtEnd => match self.model.n_swa() {
+                0 => whole_from == range.start,
+                n_window => MemoryKind { n_window, ..self.memory }.holds_window(whole_from, range.end),
+            },
+        };
+        if !is_whole {
+            return refuse(format!("one cache of the piece of tokens {range:?} begins at {whole_from}"));
+        }
+        if self.memory.forks == ForkRule::AtEnd {
+            if range != *part {
+                return refuse(format!("a state is restored whole: {range:?}, not {part:?}"));
+            }
+            // SAFETY: the bytes were checked.
+            let result = unsafe { self.context.write_state(id, &bytes) };
+            if result.is_err() {
+                self.context.unshare_all(id);
+            } else {
+                self.context.set_len(id, part.end, 0);
+            }
+            return result;
+        }
+        // SAFETY: the bytes were checked.
+        let result = unsafe { self.context.write_state(self.spare, &bytes) };
+        if result.is_ok() {
+            // No row attends to cells below the hole that this state may leave.
+            let leaves_hole = whole_from > part.start;
+            let whole_from = if leaves_hole { whole_from.min(part.end) } else { self.context.whole_from(id) };
+            self.context.share(self.spare, id, part.clone());
+            self.context.set_len(id, part.end, whole_from);
+        }
+        self.context.unshare_all(self.spare);
+        result
+    }
+
+    /// Restores part of a sequence with images that have two-dimensional positions; see [`LlamaRunner::restore_state`].
+    fn restore_with_positions(
+        &mut self,
+        id: KvSeqId,
+        saved_positions: &PiecePositions,
+        saved: &[u8],
+        part: &Range<u32>,
+    ) -> Result<(), StateError> {
+        let PiecePositions { range, positions } = saved_positions;
+        let is_valid_part =
+            range.start <= part.start && part.end <= range.end && !positions.cuts(part.start) && !positions.cuts(part.end);
+        if !is_valid_part || (self.memory.forks == ForkRule::AtEnd && range != part) || self.memory.forks == ForkRule::InWindow {
+            return refuse(format!("tokens {part:?} were to be restored from a piece that holds {range:?}, with pictures"));
+        }
+        if *self.context.positions(id) != positions.prefix(part.start) {
+            return refuse(format!("other pictures stand before tokens {part:?} than where they were saved"));
+        }
+        let expected: Vec<u32> = saved_positions.iter().collect();
+        let bytes = self.layout()?.check_positions(saved, &expected).map_err(|reason| bad_state(&reason))?;
+        let to = if self.memory.forks == ForkRule::AtEnd { id } else { self.spare };
+        // SAFETY: the bytes were checked.
+        let written = unsafe { self.context.write_state(to, &bytes) };
+        if written.is_ok() {
+            let whole_from = if to == id { 0 } else { self.context.whole_from(id) };
+            if to != id {
+                self.context.share(to, id, saved_positions.positions_of(part));
+            }
+            self.context.set_len(id, part.end, whole_from);
+            self.context.set_positions(id, positions.prefix(part.end));
+        }
+        if to != id || written.is_err() {
+            self.context.unshare_all(to);
+        }
+        written
+    }
+
+    /// Moves cells; see [`crate::engine::runner::Runner::relocate`].
+    pub(in crate::llama) fn relocate_cells(&mut self, ids: &[KvSeqId], range: &Range<u32>) -> Result<(), RelocateError> {
+        let Some(&first) = ids.first() else { return Ok(()) };
+        if self.memory.forks != ForkRule::Anywhere {
+            return refuse_move(format!("the cells of a memory that forks {:?} stay where they are", self.memory.forks));
+        }
+        let positions = self.context.positions(first).prefix(range.end);
+        if positions.cuts(range.start) || positions.cuts(self.context.seq_len(first).min(range.end)) {
+            return Err(RelocateError::Refused(StateError::OwnPositions));
+        }
+        if let Some(id) = ids.iter().find(|&&id| self.context.seq_len(id) < range.end) {
+            let seq_len = self.context.seq_len(*id);
+            return refuse_move(format!("tokens {range:?} of sequence {} were to be moved, which holds {seq_len}", id.0));
+        }
+        let saved = self.save_state(first, range).map_err(RelocateError::Refused)?;
+        let positions_range = positions.at(range.start)..positions.at(range.end);
+        for &id in ids {
+            self.context.unshare(id, positions_range.clone());
+        }
+        let own = PiecePositions::read(&saved).ok().flatten().map_or(&saved[..], |(_, saved)| saved);
+        // SAFETY: `save_state` has checked the bytes that it returned.
+        let result = unsafe { self.context.write_state(self.spare, own) };
+        for &id in ids {
+            if result.is_ok() {
+                self.context.share(self.spare, id, positions_range.clone());
+            } else {
+                self.context.unshare(id, positions_range.start..u32::MAX >> 1);
+                self.context.set_len(id, range.start, 0);
+            }
+        }
+        self.context.unshare_all(self.spare);
+        result.map_err(RelocateError::Lost)
+    }
+
+    fn layout(&self) -> Result<&Layout, StateError> {
+        self.layout.as_ref().ok_or_else(|| {
+            StateError::Refused(format!("the memory of {} models is not known, so it is not saved", self.model.architecture()))
+        })
+    }
+}
+
+fn refuse<T>(reason: String) -> Result<T, StateError> {
+    Err(StateError::Refused(reason))
+}
+
+fn refuse_move<T>(reason: String) -> Result<T, RelocateError> {
+    Err(RelocateError::Refused(StateError::Refused(reason)))
+}
+
+fn bad_state(reason: &str) -> StateError {
+    StateError::Refused(format!("the piece does not fit this memory: {reason}"))
+}

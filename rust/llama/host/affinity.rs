@@ -1,0 +1,131 @@
+//! CPU affinity of threads.
+
+use std::ffi::c_ulong;
+use std::thread::{self, ThreadId};
+
+/// Number of processors that a mask covers; others are ignored.
+const MAX_CPUS: usize = 1024;
+const BITS: usize = c_ulong::BITS as usize;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::llama) struct Affinity {
+    mask: [c_ulong; MAX_CPUS / BITS],
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::ffi::{c_int, c_ulong};
+
+    unsafe extern "C" {
+        pub(in crate::llama) fn sched_getaffinity(thread: c_int, n_bytes: usize, mask: *mut c_ulong) -> c_int;
+        pub(in crate::llama) fn sched_setaffinity(thread: c_int, n_bytes: usize, mask: *const c_ulong) -> c_int;
+    }
+}
+
+impl Affinity {
+    /// Returns the set of `cpus`, without those from [`MAX_CPUS`] on.
+    pub(in crate::llama) fn of(cpus: &[usize]) -> Self {
+        let mut mask = [0; MAX_CPUS / BITS];
+        for &cpu in cpus.iter().filter(|&&cpu| cpu < MAX_CPUS) {
+            mask[cpu / BITS] |= 1 << (cpu % BITS);
+        }
+        Self { mask }
+    }
+
+    /// Returns the affinity of this thread; `None` if the system does not report it.
+    #[cfg(target_os = "linux")]
+    pub(in crate::llama) fn current() -> Option<Self> {
+        let mut mask = [0; MAX_CPUS / BITS];
+        // SAFETY: `mask` is writable for the given number of bytes; 0 is this thread.
+        let n = unsafe { system::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr()) };
+        (n >= 0).then_some(Self { mask })
+    }
+
+    /// Restricts this thread, and threads that it starts, to these processors. A failure is ignored: the thread then stays where it
+    /// is.
+    #[cfg(target_os = "linux")]
+    pub(in crate::llama) fn apply(&self) {
+        // SAFETY: the mask is readable for the given number of bytes; 0 is this thread.
+        let _ = unsafe { system::sched_setaffinity(0, size_of_val(&self.mask), self.mask.as_ptr()) };
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(in crate::llama) fn current() -> Option<Self> {
+        None
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(in crate::llama) fn apply(&self) {}
+
+    /// Lists the processors in ascending order.
+    pub(in crate::llama) fn cpus(&self) -> Vec<usize> {
+        (0..MAX_CPUS).filter(|cpu| self.mask[cpu / BITS] >> (cpu % BITS) & 1 == 1).collect()
+    }
+}
+
+/// Pins a thread to a set of processors until it is dropped.
+#[derive(Debug, Default)]
+pub(in crate::llama) struct AffinityGuard {
+    original: Option<(ThreadId, Affinity)>,
+    pinned_to: Option<Affinity>,
+}
+
+impl AffinityGuard {
+    /// Pins this thread to the processors of `affinity`.
+    pub(in crate::llama) fn pin(&mut self, affinity: Affinity) {
+        if self.pinned_to == Some(affinity) {
+            return;
+        }
+        if self.original.is_none() {
+            self.original = Affinity::current().map(|before| (thread::current().id(), before));
+        }
+        affinity.apply();
+        self.pinned_to = Some(affinity);
+    }
+
+    /// Restores this thread's original affinity.
+    pub(in crate::llama) fn unpin(&mut self) {
+        if let Some((_, before)) = self.original.filter(|_| self.pinned_to.take().is_some()) {
+            before.apply();
+        }
+    }
+}
+
+impl Drop for AffinityGuard {
+    fn drop(&mut self) {
+        if let Some((_, before)) = self.original.filter(|(thread, _)| *thread == thread::current().id()) {
+            before.apply();
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_pins_its_thread_and_restores_the_affinity() {
+        let all = Affinity::current().expect("Linux reports the affinity");
+        let last = *all.cpus().last().expect("the thread has a processor");
+        let pinning_thread = thread::spawn(move || {
+            let mut guard = AffinityGuard::default();
+            let while_pinned = [last, last].map(|cpu| {
+                guard.pin(Affinity::of(&[cpu]));
+                Affinity::current()
+            });
+            guard.unpin();
+            assert_eq!(Affinity::current(), Some(all));
+            guard.pin(Affinity::of(&[last]));
+            drop(guard);
+            (while_pinned, Affinity::current())
+        });
+        assert_eq!(
+            pinning_thread.join().expect("it ends"),
+            ([Some(Affinity::of(&[last])); 2], Some(all)),
+            "dropping the guard restores the affinity"
+        );
+        assert_eq!(Affinity::of(&[last, 7, MAX_CPUS]).cpus(), Affinity::of(&[7, last]).cpus());
+        assert_eq!(Affinity::of(&[70, 3]).cpus(), [3, 70]);
+        assert_eq!(Affinity::current(), Some(all), "other threads are not affected");
+    }
+}

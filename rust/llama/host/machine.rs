@@ -1,0 +1,178 @@
+//! Describes this machine, for which timings are valid.
+
+use std::collections::BTreeSet;
+use std::ffi::CStr;
+use std::fs;
+
+use llama_cpp_sys_2 as sys;
+
+use crate::llama::backend;
+use crate::llama::context::memory;
+use crate::llama::host::threads;
+
+/// Properties that determine how fast a model computes here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hardware {
+    /// The processor's name, as reported by Linux; otherwise its architecture, on ARM with the ids that Linux reports.
+    pub cpu: String,
+    /// Number of physical cores that this process may use.
+    pub n_cores: u32,
+    /// Number of threads that this process may run simultaneously.
+    pub n_threads: u32,
+    /// The instruction sets and options that llama.cpp was compiled for, such as `AVX512 AMX_INT8 REPACK`.
+    pub instructions: String,
+    /// Names of the devices that layers of a model can be offloaded to.
+    pub gpus: Vec<String>,
+}
+
+impl Hardware {
+    /// Inspects this machine. Starts llama.cpp's backend if necessary.
+    #[must_use]
+    pub fn read() -> Self {
+        backend::backend();
+        Self {
+            cpu: cpu(),
+            n_cores: threads::n_cores(),
+            n_threads: threads::n_allowed(),
+            instructions: instructions(),
+            // SAFETY: a device lives forever, and so does its description.
+            gpus: memory::gpus()
+                .into_iter()
+                .map(|gpu| unsafe { CStr::from_ptr(sys::ggml_backend_dev_description(gpu)) }.to_string_lossy().into_owned())
+                .collect(),
+        }
+    }
+}
+
+/// A device other than the CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// ggml's name, such as `CUDA0`.
+    pub name: String,
+    /// The manufacturer's name.
+    pub description: String,
+    /// Size of its memory, in bytes.
+    pub n_bytes: u64,
+    /// Free bytes of its memory.
+    pub n_free: u64,
+}
+
+/// Every device other than CPUs, in ggml's order. Starts llama.cpp's backend if necessary.
+#[must_use]
+pub fn devices() -> Vec<Device> {
+    backend::backend();
+    // SAFETY: a started backend's devices are registered and live forever, as do their names; both numbers are writable.
+    let read = |device| unsafe {
+        let (mut n_free, mut n_bytes) = (0_usize, 0_usize);
+        sys::ggml_backend_dev_memory(device, &raw mut n_free, &raw mut n_bytes);
+        let text = |text| CStr::from_ptr(text).to_string_lossy().into_owned();
+        Device {
+            name: text(sys::ggml_backend_dev_name(device)),
+            description: text(sys::ggml_backend_dev_description(device)),
+            n_bytes: n_bytes as u64,
+            n_free: n_free as u64,
+        }
+    };
+    // SAFETY: as above.
+    let is_other = |device: &_| unsafe { sys::ggml_backend_dev_type(*device) } != sys::GGML_BACKEND_DEVICE_TYPE_CPU;
+    // SAFETY: as above.
+    let all = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
+    all.filter(is_other).map(read).collect()
+}
+
+/// Returns whether llama.cpp computes with AMX: it was compiled for it, and the processor and the system support it. The backend
+/// must have been started.
+pub(in crate::llama) fn has_amx() -> bool {
+    extra_buffer_types().contains(&c"AMX")
+}
+
+/// Names of the buffer types in which llama.cpp repacks weights for its own kernels.
+fn extra_buffer_types() -> Vec<&'static CStr> {
+    let name = c"ggml_backend_dev_get_extra_bufts";
+    // SAFETY: a started backend has a CPU, which lives forever, as does its registry; the name is NUL-terminated.
+    let (cpu, function) = unsafe {
+        let cpu = sys::ggml_backend_dev_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU);
+        (cpu, sys::ggml_backend_reg_get_proc_address(sys::ggml_backend_dev_backend_reg(cpu), name.as_ptr()))
+    };
+    if function.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: according to `ggml-backend.h` the function of this name is a `ggml_backend_dev_get_extra_bufts_t`.
+    let list: unsafe extern "C" fn(sys::ggml_backend_dev_t) -> *const sys::ggml_backend_buffer_type_t =
+        unsafe { std::mem::transmute(function) };
+    // SAFETY: the device is the one whose registry has the function.
+    let first = unsafe { list(cpu) };
+    let mut names = Vec::new();
+    for i in 0.. {
+        // SAFETY: the list lives forever and ends with a null, beyond which nothing is read.
+        let kind = unsafe { first.add(i).read() };
+        if kind.is_null() {
+            break;
+        }
+        // SAFETY: a registered buffer type lives forever, and so does its name.
+        names.push(unsafe { CStr::from_ptr(sys::ggml_backend_buft_name(kind)) });
+    }
+    names
+}
+
+fn cpu() -> String {
+    cpu_in(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
+}
+
+/// Extracts the names of the processors from `/proc/cpuinfo`; on ARM it has ids of the implementer and the part.
+fn cpu_in(cpus: &str) -> String {
+    let values_of = |keys: &[&str]| -> Vec<&str> {
+        let lines = cpus.lines().filter_map(|line| line.split_once(':'));
+        let all: BTreeSet<&str> = lines.filter(|(key, _)| keys.contains(&key.trim())).map(|(_, value)| value.trim()).collect();
+        all.into_iter().collect()
+    };
+    let names = values_of(&["model name"]);
+    if !names.is_empty() {
+        return names.join(", ");
+    }
+    let ids = values_of(&["CPU implementer", "CPU part"]);
+    [&[std::env::consts::ARCH], ids.as_slice()].concat().join(" ")
+}
+
+fn instructions() -> String {
+    // SAFETY: returns a string that lives as long as the process; the backend is started, so it does not change any more.
+    let info = unsafe { CStr::from_ptr(sys::llama_print_system_info()) }.to_string_lossy();
+    let enabled = info.split('|').filter_map(|feature| feature.trim().strip_suffix(" = 1"));
+    enabled.map(|feature| feature.rsplit(' ').next().unwrap_or(feature)).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amx_is_reported_only_if_the_build_has_it() {
+        let hardware = Hardware::read();
+        assert!(!has_amx() || hardware.instructions.contains("AMX_INT8"), "{}", hardware.instructions);
+        // Proves that the list is not simply empty.
+        assert_eq!(extra_buffer_types().contains(&c"CPU_REPACK"), hardware.instructions.contains("REPACK"));
+    }
+
+    #[test]
+    fn devices_do_not_include_the_cpu() {
+        let names: Vec<String> = devices().into_iter().map(|device| device.name).collect();
+        assert!(!names.contains(&"CPU".to_owned()), "{names:?}");
+        assert!(names.len() >= Hardware::read().gpus.len());
+    }
+
+    #[test]
+    fn a_processor_is_described_by_its_name_or_ids() {
+        let of_names = "processor\t: 0\nmodel name\t: A B\nprocessor\t: 1\nmodel name\t: A B\n";
+        let of_numbers = "processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0c\n";
+        assert_eq!(cpu_in(of_names), "A B");
+        assert_eq!(cpu_in(of_numbers), format!("{} 0x41 0xd0c", std::env::consts::ARCH));
+        assert_eq!(cpu_in(""), std::env::consts::ARCH);
+    }
+
+    #[test]
+    fn the_hardware_has_a_processor_and_instructions() {
+        let hardware = Hardware::read();
+        assert!(!hardware.cpu.is_empty() && hardware.n_cores >= 1 && hardware.n_threads >= hardware.n_cores);
+        assert!(!hardware.instructions.contains('='), "{}", hardware.instructions);
+    }
+}

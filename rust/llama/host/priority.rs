@@ -1,0 +1,120 @@
+//! Scheduling priority of compute threads.
+
+use std::io;
+
+use crate::config::ThreadPriority;
+
+/// Linux's scheduling policies.
+#[cfg(target_os = "linux")]
+mod system {
+    use std::ffi::c_int;
+
+    pub(in crate::llama) const SCHED_OTHER: c_int = 0;
+    pub(in crate::llama) const SCHED_RR: c_int = 2;
+    pub(in crate::llama) const SCHED_BATCH: c_int = 3;
+
+    #[repr(C)]
+    pub(in crate::llama) struct Param {
+        pub(in crate::llama) priority: c_int,
+    }
+
+    unsafe extern "C" {
+        pub(in crate::llama) fn sched_setscheduler(thread: c_int, policy: c_int, param: *const Param) -> c_int;
+    }
+}
+
+/// Sets the priority of this thread, and of threads that it starts from now on.
+///
+/// Priorities above normal use round-robin scheduling, before all other threads. llama.cpp uses `SCHED_FIFO`, under which two
+/// threads that share a processor and poll for each other would never finish.
+///
+/// # Errors
+/// The system's error. A priority above normal requires `CAP_SYS_NICE` or a sufficient limit (`ulimit -r`).
+#[cfg(target_os = "linux")]
+pub(in crate::llama) fn set(priority: ThreadPriority) -> io::Result<()> {
+    // llama.cpp's values.
+    let (policy, priority) = match priority {
+        ThreadPriority::Low => (system::SCHED_BATCH, 0),
+        ThreadPriority::Normal => (system::SCHED_OTHER, 0),
+        ThreadPriority::Medium => (system::SCHED_RR, 40),
+        ThreadPriority::High => (system::SCHED_RR, 80),
+        ThreadPriority::Realtime => (system::SCHED_RR, 90),
+    };
+    // SAFETY: the parameters are complete, and only read; 0 is this thread.
+    let code = unsafe { system::sched_setscheduler(0, policy, &system::Param { priority }) };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Fails for other priorities: elsewhere they cannot be set per thread.
+#[cfg(not(target_os = "linux"))]
+pub(in crate::llama) fn set(priority: ThreadPriority) -> io::Result<()> {
+    if priority == ThreadPriority::Normal { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+}
+
+/// Changes the priority of one thread on demand, and restores the normal one when dropped.
+#[derive(Debug, Default)]
+pub(in crate::llama) struct PriorityGuard {
+    current: ThreadPriority,
+    was_refused: bool,
+}
+
+impl PriorityGuard {
+    /// Sets the priority of this thread, and of threads that it starts from now on. If the system refuses, logs a warning once and
+    /// uses the normal priority.
+    pub(in crate::llama) fn set(&mut self, priority: ThreadPriority) {
+        if self.current == priority {
+            return;
+        }
+        self.current = priority;
+        let Err(error) = set(priority) else { return };
+        // Returning to the normal priority is always allowed.
+        let _ = set(ThreadPriority::Normal);
+        if !self.was_refused {
+            tracing::warn!(
+                "threads compute with the normal priority, since the system refuses another ({error}); above it, it takes the \
+                 capability CAP_SYS_NICE or a limit (ulimit -r) of 40, 80 or 90"
+            );
+        }
+        self.was_refused = true;
+    }
+}
+
+impl Drop for PriorityGuard {
+    fn drop(&mut self) {
+        self.set(ThreadPriority::Normal);
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::ffi::c_int;
+    use std::thread;
+
+    use super::*;
+
+    unsafe extern "C" {
+        fn sched_getscheduler(thread: c_int) -> c_int;
+    }
+
+    fn policy() -> c_int {
+        // SAFETY: it only returns a number; 0 is this thread.
+        unsafe { sched_getscheduler(0) }
+    }
+
+    #[test]
+    fn a_guard_sets_the_requested_priority_or_the_normal_one() {
+        let policies = thread::spawn(|| {
+            let mut guard = PriorityGuard::default();
+            [ThreadPriority::Low, ThreadPriority::Low, ThreadPriority::Normal, ThreadPriority::Medium, ThreadPriority::Normal]
+                .map(|priority| {
+                    guard.set(priority);
+                    (policy(), thread::spawn(policy).join().expect("the thread ends"))
+                })
+        });
+        let policies = policies.join().expect("the thread ends");
+        assert_eq!(policies[..3], [(3, 3), (3, 3), (0, 0)]);
+        let allowed = if policies[3].0 == 2 { (2, 2) } else { (0, 0) };
+        assert_eq!(policies[3..], [allowed, (0, 0)]);
+        assert_eq!(policy(), 0, "other threads are not affected");
+    }
+}

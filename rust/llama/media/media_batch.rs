@@ -1,0 +1,123 @@
+//! Converts rows of media embeddings to llama.cpp's batch, after checking every rule whose violation makes llama.cpp end the
+//! process.
+
+use llama_cpp_sys_2 as sys;
+
+use crate::engine::runner::{KvSeqId, MediaRows, Plan};
+use crate::llama::context::positions::Positions;
+
+/// Limits of a batch of embeddings.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::llama) struct Bounds {
+    pub(in crate::llama) n_seq_max: usize,
+    pub(in crate::llama) n_rows: usize,
+    /// Length of an embedding.
+    pub(in crate::llama) n_embd: usize,
+    /// Positions per row: 4 if the model uses multi-dimensional positions (M-RoPE).
+    pub(in crate::llama) n_positions: usize,
+    /// True if each row is an output, for its embedding; otherwise no row is.
+    pub(in crate::llama) outputs_all: bool,
+}
+
+/// The arrays of a `llama_batch` of embeddings.
+#[derive(Debug)]
+pub(in crate::llama) struct MediaBatch {
+    bounds: Bounds,
+    vectors: Vec<f32>,
+    /// Temporal positions of all rows, then the positions in each further dimension.
+    positions: Vec<sys::llama_pos>,
+    ids: Vec<sys::llama_seq_id>,
+    wants_logits: Vec<i8>,
+    n_ids: Vec<i32>,
+    id_pointers: Vec<*mut sys::llama_seq_id>,
+}
+
+impl MediaBatch {
+    pub(in crate::llama) fn new(bounds: Bounds) -> Self {
+        let (vectors, positions, ids) = (Vec::new(), Vec::new(), Vec::new());
+        Self { bounds, vectors, positions, ids, wants_logits: Vec::new(), n_ids: Vec::new(), id_pointers: Vec::new() }
+    }
+
+    /// Takes the rows of `group`. Sequence `i` has `seq_lens[i]` tokens with the positions `positions[i]`.
+    ///
+    /// # Errors
+    /// Names the first rule that is broken.
+    pub(in crate::llama) fn fill(
+        &mut self,
+        plan: &Plan,
+        group: &[MediaRows],
+        seq_lens: &[u32],
+        positions: &[Positions],
+    ) -> Result<(), String> {
+        let Bounds { n_seq_max, n_rows, n_embd, n_positions, outputs_all } = self.bounds;
+        self.vectors.clear();
+        self.ids.clear();
+        let mut dimensions = [const { Vec::new() }; 4];
+        for MediaRows { rows, media, start } in group {
+            let medium_rows = plan.rows.get(rows.clone()).filter(|rows| !rows.is_empty());
+            let medium_rows = medium_rows.ok_or_else(|| format!("rows {rows:?} of a medium are none of the plan's"))?;
+            let KvSeqId(id) = medium_rows[0].sequence;
+            let seq_len =
+                *seq_lens.get(usize::from(id)).ok_or_else(|| format!("a medium belongs to sequence {id} of {n_seq_max}"))?;
+            let is_contiguous = (seq_len..).zip(medium_rows).all(|(index, row)| row.sequence.0 == id && row.position == index);
+            if !is_contiguous || medium_rows.iter().any(|row| row.wants_logits != outputs_all) {
+                let logits = if outputs_all { "to be put out" } else { "without logits" };
+                return Err(format!("the rows of a medium do not go on at {seq_len} of sequence {id} {logits}"));
+            }
+            let (n, n_total, n_before, start) = (rows.len(), media.n_tokens() as usize, *start, *start as usize);
+            if start + n > n_total || (media.sees_ahead() && n != n_total) {
+                return Err(format!("{n} places from {start} on of a medium of {n_total} cannot be computed by themselves"));
+            }
+            let vectors = media.vectors().filter(|vectors| vectors.len() == n_total * n_embd);
+            let vectors = vectors.ok_or_else(|| format!("a medium has not {n_total} vectors of {n_embd} numbers"))?;
+            self.vectors.extend_from_slice(&vectors[start * n_embd..(start + n) * n_embd]);
+            self.ids.resize(self.ids.len() + n, i32::from(id));
+            let positions = &positions[usize::from(id)];
+            let first = positions.at(seq_len);
+            // Its own positions continue from its start.
+            match media.positions(positions.at(seq_len.saturating_sub(n_before))) {
+                Some(own) if own.len() == n_total => {
+                    for (dimension, positions) in dimensions.iter_mut().enumerate() {
+                        positions.extend(own[start..start + n].iter().map(|position| position[dimension].cast_signed()));
+                    }
+                }
+                Some(own) => return Err(format!("a medium of {n_total} places has {} positions", own.len())),
+                None => {
+                    let last = first + u32::try_from(n).map_err(|_| "a medium is too long")?;
+                    for positions in &mut dimensions {
+                        positions.extend((first..last).map(u32::cast_signed));
+                    }
+                }
+            }
+        }
+        if self.ids.len() > n_rows {
+            return Err(format!("{} places of media are more than the {n_rows} rows of one decode", self.ids.len()));
+        }
+        self.positions.clear();
+        dimensions[..n_positions].iter().for_each(|positions| self.positions.extend(positions));
+        self.wants_logits.clear();
+        self.wants_logits.resize(self.ids.len(), i8::from(outputs_all));
+        self.n_ids.resize(self.ids.len(), 1);
+        Ok(())
+    }
+
+    /// The sequence ids of the rows, one per row.
+    pub(in crate::llama) fn ids(&self) -> &[sys::llama_seq_id] {
+        &self.ids
+    }
+
+    /// Returns the arrays for llama.cpp, which only reads them. Valid until the batch is changed or moved.
+    pub(in crate::llama) fn as_raw(&mut self) -> sys::llama_batch {
+        self.id_pointers.clear();
+        self.id_pointers.extend(self.ids.iter_mut().map(std::ptr::from_mut));
+        sys::llama_batch {
+            n_tokens: i32::try_from(self.ids.len()).expect("at most n_rows, which is a 32-bit number"),
+            token: std::ptr::null_mut(),
+            embd: self.vectors.as_mut_ptr(),
+            pos: self.positions.as_mut_ptr(),
+            n_seq_id: self.n_ids.as_mut_ptr(),
+            seq_id: self.id_pointers.as_mut_ptr(),
+            logits: self.wants_logits.as_mut_ptr(),
+        }
+    }
+}

@@ -1,0 +1,806 @@
+//! Encodes images and audio into embeddings, with llama.cpp's `mtmd` and a model's projector.
+//!
+//! A file is decoded by [`media_file`] and cut into chunks on the thread that loads it. Encoding a chunk is one long computation: a
+//! separate thread encodes one chunk after the other and caches the most recent embeddings. Equal chunks have equal ids, so that
+//! the prefix tree matches their cached cells, and the embedding cache matches chunks that have no cells.
+
+pub(in crate::llama) mod media_batch;
+pub(in crate::llama) mod media_file;
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{CStr, CString, c_char};
+use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+use std::ptr::{NonNull, null};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::Instant;
+
+use llama_cpp_sys_2 as sys;
+
+use crate::config::MediaConfig;
+use crate::error::{Error, Result};
+use crate::llama::context::memory;
+use crate::llama::host::niceness;
+use crate::llama::host::threads;
+use crate::llama::logging;
+use crate::llama::media::media_file::{Image, MediaKind};
+use crate::llama::model::gguf::Metadata;
+use crate::request::{Encoding, Media, Medium, Run, Token};
+
+/// Limit of the embeddings cached for later prompts, in bytes.
+pub const MAX_KEPT_BYTES: u64 = 256 << 20;
+
+/// Limit of the media that are loaded and not yet dropped, in bytes: the embeddings of each, and until these exist their inputs.
+pub const MAX_LOADED_BYTES: u64 = 1 << 30;
+
+/// Maximum number of chunk ids that are stored. When it is reached all are dropped, and known chunks are encoded again.
+const MAX_CHUNK_IDS: usize = 65_536;
+
+/// Lower bound of ids (exclusive).
+const LAST_ID: Token = Token::MIN / 2;
+
+/// Ids below this are free; shared by all projectors.
+static LOWEST_ID: AtomicI32 = AtomicI32::new(0);
+
+/// Number of the next projector.
+static N_PROJECTORS: AtomicU64 = AtomicU64::new(0);
+
+/// Niceness of the encoder thread relative to the threads that generate tokens.
+const NICENESS: i32 = 5;
+
+/// Kinds of media that a projector supports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Modalities {
+    /// Images.
+    pub vision: bool,
+    /// Audio.
+    pub audio: bool,
+}
+
+/// Statistics of media encoding.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct MediaStats {
+    /// Number of chunks that were encoded.
+    pub n_encoded: u64,
+    /// Number of chunks whose embeddings were cached.
+    pub n_reused: u64,
+    /// Time spent encoding, in seconds.
+    pub encode_s: f64,
+    /// Size of the cached embeddings, in bytes.
+    pub n_kept_bytes: u64,
+    /// Size of the chunks that requests wait for, queued or being encoded, with their future embeddings, in bytes.
+    pub n_waiting_bytes: u64,
+    /// Size of the projector's weights, in bytes.
+    pub n_projector_bytes: u64,
+}
+
+/// A loaded file, as it appears in a prompt.
+#[derive(Debug, Clone)]
+pub struct LoadedMedia {
+    /// Image or audio.
+    pub kind: MediaKind,
+    /// BLAKE3 of the file, in hexadecimal.
+    pub digest: String,
+    /// Number of the projector that it was loaded for, unique in the process.
+    pub projector: u64,
+    /// Size of the file, in bytes.
+    pub n_bytes: usize,
+    /// Its chunks, and the tokens that the model expects around them.
+    pub runs: Vec<Run>,
+}
+
+/// llama.cpp's projector. Any thread may cut files into chunks; one thread encodes.
+struct RawProjector(NonNull<sys::mtmd_context>);
+
+// SAFETY: `mtmd` supports any number of threads that cut files into chunks while one encodes, which `Projector` ensures.
+unsafe impl Send for RawProjector {}
+// SAFETY: as above.
+unsafe impl Sync for RawProjector {}
+
+impl Drop for RawProjector {
+    fn drop(&mut self) {
+        // SAFETY: created by `mtmd_init_from_file` and freed only here.
+        unsafe { sys::mtmd_free(self.0.as_ptr()) }
+    }
+}
+
+/// A projector loaded for a model. Must not outlive the model.
+pub struct Projector {
+    number: u64,
+    raw: Arc<RawProjector>,
+    /// Sample rate of its audio input, in Hz.
+    rate: u32,
+    n_embd: usize,
+    /// Bytes of input per embedding of an image; audio needs fewer.
+    n_raw_bytes: u64,
+    /// Size of its weights, in bytes.
+    n_bytes: u64,
+    path: PathBuf,
+    modalities: Modalities,
+    chunk_ids: Mutex<ChunkIds>,
+    shared: Arc<Shared>,
+    queue: Sender<Weak<Chunk>>,
+}
+
+impl fmt::Debug for Projector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Projector").field("path", &self.path).field("modalities", &self.modalities).finish_non_exhaustive()
+    }
+}
+
+/// State shared by chunks and the encoder thread.
+#[derive(Debug, Default)]
+struct Shared {
+    cache: Mutex<EmbeddingCache>,
+    n_encoded: AtomicU64,
+    n_reused: AtomicU64,
+    encode_us: AtomicU64,
+    /// Bytes of live chunks.
+    n_loaded_bytes: AtomicU64,
+    /// Bytes of live chunks that have no embeddings yet.
+    n_waiting_bytes: AtomicU64,
+}
+
+impl Projector {
+    /// Loads the projector that `config` names for `model`, whose embeddings have `n_embd` numbers.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] describes the problem with the file.
+    ///
+    /// # Safety
+    /// `model` is alive for as long as the projector.
+    pub(in crate::llama) unsafe fn load(config: &MediaConfig, model: *const sys::llama_model, n_embd: usize) -> Result<Self> {
+        let refuse = |reason: String| {
+            let message = format!("cannot load the projector {}: {reason}", config.path.display());
+            Error::InvalidConfig { param: "mmproj", message }
+        };
+        let path = path_of(&config.path).map_err(refuse)?;
+        let file = Metadata::open(&config.path).map_err(refuse)?;
+        check(&file).map_err(refuse)?;
+        let n_raw_bytes = raw_bytes(&file);
+        let n_bytes = file.tensors().map(|(_, n_bytes)| n_bytes).sum();
+        check_memory(&config.path, config.offload).map_err(refuse)?;
+        // SAFETY: plain data.
+        let mut params = unsafe { sys::mtmd_context_params_default() };
+        params.use_gpu = config.offload;
+        params.print_timings = false;
+        params.warmup = false;
+        // Half of the cores: its threads poll for each other, as the decode threads do, which have all cores.
+        params.n_threads = (threads::n_cores() / 2).max(1).cast_signed();
+        let number = |n: Option<u32>| n.map_or(-1, |n| i32::try_from(n).unwrap_or(i32::MAX));
+        (params.image_min_tokens, params.image_max_tokens) = (number(config.image_min_tokens), number(config.image_max_tokens));
+        // SAFETY: path and parameters live during the call, and the caller guarantees the model.
+        let (raw, errors) = logging::errors_during(|| unsafe { sys::mtmd_init_from_file(path.as_ptr(), model, params) });
+        // Later lines only repeat that the file could not be loaded.
+        let errors = errors.first().cloned().into_iter().collect::<Vec<_>>();
+        let raw = NonNull::new(raw)
+            .map(RawProjector)
+            .ok_or_else(|| refuse(logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned())))?;
+        let context = raw.0.as_ptr();
+        // SAFETY: the projector is alive.
+        let modalities =
+            unsafe { Modalities { vision: sys::mtmd_support_vision(context), audio: sys::mtmd_support_audio(context) } };
+        // SAFETY: as above; negative if audio is not supported.
+        let rate = unsafe { sys::mtmd_get_audio_sample_rate(context) }.max(0).unsigned_abs();
+        let (raw, shared) = (Arc::new(raw), Arc::<Shared>::default());
+        let (queue, receiver) = mpsc::channel();
+        let encoder = Encoder { raw: Arc::clone(&raw), shared: Arc::clone(&shared), n_embd };
+        let thread = thread::Builder::new().name("weft-media".into()).spawn(move || encoder.run(&receiver));
+        thread.map_err(|error| refuse(format!("no thread can be started: {error}")))?;
+        let (number, path) = (N_PROJECTORS.fetch_add(1, Ordering::Relaxed), config.path.clone());
+        Ok(Self { number, raw, rate, n_embd, n_raw_bytes, n_bytes, path, modalities, chunk_ids: Mutex::default(), shared, queue })
+    }
+
+    /// Number of this projector, unique in the process.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Path of its file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Supported kinds of media.
+    #[must_use]
+    pub fn modalities(&self) -> Modalities {
+        self.modalities
+    }
+
+    /// Returns the statistics since the projector was loaded.
+    #[must_use]
+    pub fn stats(&self) -> MediaStats {
+        let Shared { cache, n_encoded, n_reused, encode_us, n_waiting_bytes, .. } = &*self.shared;
+        MediaStats {
+            n_encoded: n_encoded.load(Ordering::Relaxed),
+            n_reused: n_reused.load(Ordering::Relaxed),
+            #[expect(clippy::cast_precision_loss, reason = "microseconds of a process's life")]
+            encode_s: encode_us.load(Ordering::Relaxed) as f64 * 1e-6,
+            n_kept_bytes: lock(cache).n_bytes,
+            n_waiting_bytes: n_waiting_bytes.load(Ordering::Relaxed),
+            n_projector_bytes: self.n_bytes,
+        }
+    }
+
+    /// Decodes `file` and cuts it into chunks, which are not encoded yet.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] of `media` if it is not an image or audio file that this projector supports, or is too large;
+    /// [`Error::QueueFull`] if loaded media exceed [`MAX_LOADED_BYTES`].
+    pub fn read(&self, file: &[u8]) -> Result<LoadedMedia> {
+        let refuse =
+            |reason: String| Error::InvalidRequest { param: "media", message: format!("cannot read the medium: {reason}") };
+        let kind = media_file::kind_of(file).map_err(refuse)?;
+        let (is_read, what) = match kind {
+            MediaKind::Image => (self.modalities.vision, "pictures"),
+            MediaKind::Audio => (self.modalities.audio, "sounds"),
+        };
+        if !is_read {
+            return Err(refuse(format!("{} does not read {what}", self.path.display())));
+        }
+        self.check_loaded_bytes()?;
+        let decode = || match kind {
+            MediaKind::Image => media_file::decode_image(file).map(|image| Bitmap::from_image(&image)),
+            MediaKind::Audio => media_file::decode_audio(file, self.rate).map(|samples| Bitmap::from_audio(&samples)),
+        };
+        // A decoder that panics has rejected the file too.
+        let bitmap = panic::catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|_| Err("its decoder failed".to_owned()));
+        let bitmap = bitmap.map_err(refuse)?.ok_or_else(|| refuse("there is not enough memory".to_owned()))?;
+        let chunks = self.cut(&bitmap).map_err(refuse)?;
+        drop(bitmap);
+        let digest = blake3::hash(file).to_hex().to_string();
+        let runs = self.runs(&chunks, &digest).map_err(refuse)?;
+        // Checked again with the new chunks counted, since other threads load files concurrently.
+        self.check_loaded_bytes()?;
+        Ok(LoadedMedia { kind, digest, projector: self.number, n_bytes: file.len(), runs })
+    }
+
+    fn check_loaded_bytes(&self) -> Result<()> {
+        let n_bytes = self.shared.n_loaded_bytes.load(Ordering::Relaxed);
+        if n_bytes > MAX_LOADED_BYTES {
+            let n_waiting = usize::try_from(n_bytes).unwrap_or(usize::MAX);
+            return Err(Error::QueueFull { n_waiting, unit: "bytes of pictures and sounds" });
+        }
+        Ok(())
+    }
+
+    /// Cuts `bitmap` into the model's chunks.
+    fn cut(&self, bitmap: &Bitmap) -> std::result::Result<Chunks, String> {
+        // SAFETY: allocated and freed here.
+        let chunks = Chunks(NonNull::new(unsafe { sys::mtmd_input_chunks_init() }).ok_or("there is not enough memory")?);
+        let part = sys::mtmd_input_part { text: null(), bitmap: bitmap.0.as_ptr() };
+        let parts = [&raw const part];
+        let mut exception = ExceptionText::default();
+        // SAFETY: everything is alive during the call, and only the list is changed.
+        let (code, errors) = logging::errors_during(|| unsafe {
+            weft_media_tokenize(
+                self.raw.0.as_ptr(),
+                chunks.0.as_ptr(),
+                parts.as_ptr(),
+                parts.len(),
+                exception.as_mut_ptr(),
+                EXCEPTION_BYTES,
+            )
+        });
+        if code == 0 { Ok(chunks) } else { Err(exception.message(&errors)) }
+    }
+
+    /// Returns the prompt runs for `chunks` of the file `digest`.
+    fn runs(&self, chunks: &Chunks, digest: &str) -> std::result::Result<Vec<Run>, String> {
+        // SAFETY: the list is alive.
+        let n = unsafe { sys::mtmd_input_chunks_size(chunks.0.as_ptr()) };
+        let mut runs = Vec::with_capacity(n);
+        for index in 0..n {
+            // SAFETY: the list is alive, and `i` is below its length.
+            let chunk = unsafe { sys::mtmd_input_chunks_get(chunks.0.as_ptr(), index) };
+            // SAFETY: the chunk is alive as long as the list.
+            let kind = unsafe { sys::mtmd_input_chunk_get_type(chunk) };
+            if kind == sys::MTMD_INPUT_CHUNK_TYPE_TEXT {
+                let mut n_tokens = 0;
+                // SAFETY: as above; a chunk of text has `n_tokens` tokens.
+                let tokens = unsafe {
+                    let first = sys::mtmd_input_chunk_get_tokens_text(chunk, &raw mut n_tokens);
+                    if first.is_null() { &[] } else { std::slice::from_raw_parts(first, n_tokens) }
+                };
+                runs.push(Run::Tokens(tokens.to_vec()));
+                continue;
+            }
+            // SAFETY: as above.
+            let (n_tokens, n_positions, copy) = unsafe {
+                let n_tokens = sys::mtmd_input_chunk_get_n_tokens(chunk);
+                (n_tokens, sys::mtmd_input_chunk_get_n_pos(chunk), sys::mtmd_input_chunk_copy(chunk))
+            };
+            let copy = NonNull::new(copy).map(RawChunk).ok_or("there is not enough memory")?;
+            // SAFETY: projector and chunk are alive.
+            let sees_ahead = unsafe { sys::mtmd_decode_use_non_causal(self.raw.0.as_ptr(), chunk) };
+            let n_tokens = u32::try_from(n_tokens).ok().filter(|&n| n > 0).ok_or("nothing of it is left to see")?;
+            let n_positions = u32::try_from(n_positions).map_err(|_| "it has no positions")?;
+            // SAFETY: as above.
+            let has_grid = kind == sys::MTMD_INPUT_CHUNK_TYPE_IMAGE && unsafe { sys::mtmd_decode_use_mrope(self.raw.0.as_ptr()) };
+            let first_id = lock(&self.chunk_ids).id(digest, index, n_tokens)?;
+            let n_raw_bytes = u64::from(n_tokens) * self.n_raw_bytes;
+            let n_bytes = u64::from(n_tokens) * self.n_embd as u64 * 4 + n_raw_bytes;
+            self.shared.n_loaded_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+            self.shared.n_waiting_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+            let chunk = Arc::new_cyclic(|own| Chunk {
+                own: own.clone(),
+                first_id,
+                n_tokens,
+                n_positions,
+                grid: has_grid.then(|| copy.grid(n_tokens)),
+                sees_ahead,
+                n_bytes: AtomicU64::new(n_bytes),
+                n_waiting_bytes: AtomicU64::new(n_bytes),
+                n_raw_bytes,
+                state: Mutex::new(State::Idle(copy)),
+                shared: Arc::clone(&self.shared),
+                queue: self.queue.clone(),
+            });
+            runs.push(Run::Media(Media(chunk)));
+        }
+        Ok(runs)
+    }
+}
+
+/// Assigns ids to chunks.
+#[derive(Debug, Default)]
+struct ChunkIds {
+    /// Keys: digest of the file, index of the chunk in it, and number of its tokens.
+    ids: HashMap<(String, usize, u32), Token>,
+}
+
+impl ChunkIds {
+    fn id(&mut self, digest: &str, index: usize, n_tokens: u32) -> std::result::Result<Token, String> {
+        let key = (digest.to_owned(), index, n_tokens);
+        if let Some(&id) = self.ids.get(&key) {
+            return Ok(id);
+        }
+        let n = Token::try_from(n_tokens).map_err(|_| "it has too many places".to_owned())?;
+        // One id more than the chunk has tokens, to separate consecutive chunks.
+        let next = |lowest: Token| lowest.checked_sub(n + 1).filter(|&next| next > LAST_ID);
+        let lowest = LOWEST_ID.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let lowest = lowest.map_err(|_| "this process has read so many that it has no names left; start it again".to_owned())?;
+        if self.ids.len() >= MAX_CHUNK_IDS {
+            self.ids.clear();
+        }
+        self.ids.insert(key, lowest - 1);
+        Ok(lowest - 1)
+    }
+}
+
+/// Cache of embeddings, the most recently used last.
+#[derive(Debug, Default)]
+struct EmbeddingCache {
+    vectors: HashMap<Token, Arc<[f32]>>,
+    order: VecDeque<Token>,
+    n_bytes: u64,
+}
+
+impl EmbeddingCache {
+    fn get(&mut self, id: Token) -> Option<Arc<[f32]>> {
+        let found = self.vectors.get(&id).cloned()?;
+        self.order.retain(|&other| other != id);
+        self.order.push_back(id);
+        Some(found)
+    }
+
+    fn put(&mut self, id: Token, vectors: Arc<[f32]>) {
+        let n_bytes = |vectors: &Arc<[f32]>| size_of_val::<[f32]>(vectors) as u64;
+        self.n_bytes += n_bytes(&vectors);
+        self.order.retain(|&other| other != id);
+        self.order.push_back(id);
+        if let Some(before) = self.vectors.insert(id, vectors) {
+            self.n_bytes -= n_bytes(&before);
+        }
+        while self.n_bytes > MAX_KEPT_BYTES {
+            let Some(oldest) = self.order.pop_front() else { return };
+            self.n_bytes -= self.vectors.remove(&oldest).as_ref().map_or(0, n_bytes);
+        }
+    }
+}
+
+/// A part of an image or of audio that is encoded in one piece.
+struct Chunk {
+    own: Weak<Self>,
+    first_id: Token,
+    n_tokens: u32,
+    n_positions: u32,
+    /// Multi-dimensional positions (M-RoPE), if the model uses them.
+    grid: Option<Grid>,
+    sees_ahead: bool,
+    /// Bytes counted for it: its embeddings, and until these exist their input.
+    n_bytes: AtomicU64,
+    /// The same number of bytes until its embeddings exist, then 0.
+    n_waiting_bytes: AtomicU64,
+    n_raw_bytes: u64,
+    state: Mutex<State>,
+    shared: Arc<Shared>,
+    queue: Sender<Weak<Self>>,
+}
+
+/// Multi-dimensional positions of the tokens of an image.
+struct Grid {
+    /// Positions if the image starts at 0.
+    positions: Vec<[u32; 4]>,
+    /// Change of each dimension per position of the start.
+    steps: [u32; 4],
+}
+
+enum State {
+    Idle(RawChunk),
+    Queued(RawChunk),
+    Ready(Arc<[f32]>),
+    /// The next call of `encoding` returns the reason and permits another attempt.
+    Failed(RawChunk, String),
+    /// Placeholder while the state is changed.
+    Taken,
+}
+
+impl fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { first_id, n_tokens, n_positions, .. } = self;
+        f.debug_struct("Chunk")
+            .field("first_id", first_id)
+            .field("n_tokens", n_tokens)
+            .field("n_positions", n_positions)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        self.shared.n_loaded_bytes.fetch_sub(*self.n_bytes.get_mut(), Ordering::Relaxed);
+        self.remove_from_waiting();
+    }
+}
+
+impl Chunk {
+    /// Releases the encoder input and returns the state with `vectors`.
+    fn finish(&self, vectors: Arc<[f32]>) -> State {
+        self.n_bytes.fetch_sub(self.n_raw_bytes, Ordering::Relaxed);
+        self.shared.n_loaded_bytes.fetch_sub(self.n_raw_bytes, Ordering::Relaxed);
+        self.remove_from_waiting();
+        State::Ready(vectors)
+    }
+
+    /// Removes this chunk from the bytes that wait for the projector.
+    fn remove_from_waiting(&self) {
+        let n_bytes = self.n_waiting_bytes.swap(0, Ordering::Relaxed);
+        self.shared.n_waiting_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
+    }
+}
+
+impl Medium for Chunk {
+    fn first_id(&self) -> Token {
+        self.first_id
+    }
+
+    fn n_tokens(&self) -> u32 {
+        self.n_tokens
+    }
+
+    fn n_positions(&self) -> u32 {
+        self.n_positions
+    }
+
+    fn has_positions(&self) -> bool {
+        self.grid.is_some()
+    }
+
+    fn positions(&self, first: u32) -> Option<Vec<[u32; 4]>> {
+        let Grid { positions, steps } = self.grid.as_ref()?;
+        let shifted = |position: &[u32; 4]| std::array::from_fn(|dimension| position[dimension] + steps[dimension] * first);
+        Some(positions.iter().map(shifted).collect())
+    }
+
+    fn sees_ahead(&self) -> bool {
+        self.sees_ahead
+    }
+
+    fn n_bytes(&self) -> u64 {
+        self.n_bytes.load(Ordering::Relaxed)
+    }
+
+    fn encoding(&self) -> Encoding {
+        let mut state = lock(&self.state);
+        let (next, encoding) = match std::mem::replace(&mut *state, State::Taken) {
+            State::Idle(raw) => match lock(&self.shared.cache).get(self.first_id) {
+                Some(vectors) => {
+                    self.shared.n_reused.fetch_add(1, Ordering::Relaxed);
+                    (self.finish(vectors), Encoding::Ready)
+                }
+                None if self.queue.send(self.own.clone()).is_ok() => (State::Queued(raw), Encoding::Pending),
+                None => {
+                    let reason = "the thread that reads pictures and sounds has ended".to_owned();
+                    (State::Idle(raw), Encoding::Failed(reason))
+                }
+            },
+            State::Failed(raw, reason) => (State::Idle(raw), Encoding::Failed(reason)),
+            State::Ready(vectors) => (State::Ready(vectors), Encoding::Ready),
+            other @ (State::Queued(_) | State::Taken) => (other, Encoding::Pending),
+        };
+        *state = next;
+        encoding
+    }
+
+    fn vectors(&self) -> Option<Arc<[f32]>> {
+        match &*lock(&self.state) {
+            State::Ready(vectors) => Some(Arc::clone(vectors)),
+            State::Idle(_) | State::Queued(_) | State::Failed(..) | State::Taken => None,
+        }
+    }
+}
+
+/// State of the encoder thread.
+struct Encoder {
+    raw: Arc<RawProjector>,
+    shared: Arc<Shared>,
+    n_embd: usize,
+}
+
+impl Encoder {
+    /// Encodes chunks until every sender is dropped. Skips chunks that no request holds any more.
+    fn run(&self, queue: &Receiver<Weak<Chunk>>) {
+        niceness::compute(NICENESS);
+        for chunk in queue {
+            let Some(chunk) = chunk.upgrade() else { continue };
+            let raw = match std::mem::replace(&mut *lock(&chunk.state), State::Taken) {
+                State::Queued(raw) => raw,
+                other => {
+                    *lock(&chunk.state) = other;
+                    continue;
+                }
+            };
+            let cached = lock(&self.shared.cache).get(chunk.first_id);
+            let result = match cached {
+                Some(vectors) => {
+                    self.shared.n_reused.fetch_add(1, Ordering::Relaxed);
+                    Ok(vectors)
+                }
+                None => self.encode(&chunk, &raw),
+            };
+            *lock(&chunk.state) = match result {
+                Ok(vectors) => chunk.finish(vectors),
+                Err(reason) => State::Failed(raw, reason),
+            };
+        }
+    }
+
+    fn encode(&self, chunk: &Chunk, raw: &RawChunk) -> std::result::Result<Arc<[f32]>, String> {
+        let started = Instant::now();
+        let (context, part) = (self.raw.0.as_ptr(), raw.0.as_ptr());
+        let mut exception = ExceptionText::default();
+        // SAFETY: both are alive, and no other thread encodes.
+        let (code, errors) =
+            logging::errors_during(|| unsafe { weft_media_encode(context, part, exception.as_mut_ptr(), EXCEPTION_BYTES) });
+        if code != 0 {
+            return Err(format!("cannot encode the medium: {}", exception.message(&errors)));
+        }
+        let n = self.n_embd * chunk.n_tokens as usize;
+        // SAFETY: the output of the last chunk has `n` numbers, and is valid until the next chunk is encoded.
+        let vectors: Arc<[f32]> = unsafe { std::slice::from_raw_parts(sys::mtmd_get_output_embd(context), n) }.into();
+        let elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.shared.encode_us.fetch_add(elapsed_us, Ordering::Relaxed);
+        self.shared.n_encoded.fetch_add(1, Ordering::Relaxed);
+        lock(&self.shared.cache).put(chunk.first_id, Arc::clone(&vectors));
+        Ok(vectors)
+    }
+}
+
+/// Size of the buffer for an exception's message, in bytes.
+const EXCEPTION_BYTES: usize = 256;
+
+/// Buffer that C++ writes an exception's message to.
+struct ExceptionText([u8; EXCEPTION_BYTES]);
+
+impl Default for ExceptionText {
+    fn default() -> Self {
+        Self([0; EXCEPTION_BYTES])
+    }
+}
+
+impl ExceptionText {
+    fn as_mut_ptr(&mut self) -> *mut c_char {
+        self.0.as_mut_ptr().cast()
+    }
+
+    /// Returns the message, or llama.cpp's error log if it is empty.
+    fn message(&self, errors: &[String]) -> String {
+        let own = CStr::from_bytes_until_nul(&self.0).ok().filter(|own| !own.is_empty());
+        let own = own.map(|own| own.to_string_lossy().into_owned());
+        own.or_else(|| logging::reason(errors)).unwrap_or_else(|| "llama.cpp does not say why".to_owned())
+    }
+}
+
+unsafe extern "C" {
+    fn weft_media_tokenize(
+        projector: *const sys::mtmd_context,
+        chunks: *mut sys::mtmd_input_chunks,
+        parts: *const *const sys::mtmd_input_part,
+        n: usize,
+        message: *mut c_char,
+        n_message_bytes: usize,
+    ) -> i32;
+    fn weft_media_encode(
+        projector: *mut sys::mtmd_context,
+        chunk: *const sys::mtmd_input_chunk,
+        message: *mut c_char,
+        n_message_bytes: usize,
+    ) -> i32;
+}
+
+struct Bitmap(NonNull<sys::mtmd_bitmap>);
+
+impl Bitmap {
+    fn from_image(image: &Image) -> Option<Self> {
+        let Image { width, height, rgb } = image;
+        assert_eq!(rgb.len() as u64, 3 * u64::from(*width) * u64::from(*height), "each pixel has three bytes");
+        // SAFETY: llama.cpp copies `3 × width × height` bytes.
+        NonNull::new(unsafe { sys::mtmd_bitmap_init(*width, *height, rgb.as_ptr()) }).map(Self)
+    }
+
+    fn from_audio(samples: &[f32]) -> Option<Self> {
+        // SAFETY: llama.cpp copies `samples.len()` numbers.
+        NonNull::new(unsafe { sys::mtmd_bitmap_init_from_audio(samples.len(), samples.as_ptr()) }).map(Self)
+    }
+}
+
+impl Drop for Bitmap {
+    fn drop(&mut self) {
+        // SAFETY: freed only here.
+        unsafe { sys::mtmd_bitmap_free(self.0.as_ptr()) }
+    }
+}
+
+struct Chunks(NonNull<sys::mtmd_input_chunks>);
+
+impl Drop for Chunks {
+    fn drop(&mut self) {
+        // SAFETY: freed only here.
+        unsafe { sys::mtmd_input_chunks_free(self.0.as_ptr()) }
+    }
+}
+
+struct RawChunk(NonNull<sys::mtmd_input_chunk>);
+
+impl RawChunk {
+    /// Reads the positions of an image of `n_tokens` tokens.
+    fn grid(&self, n_tokens: u32) -> Grid {
+        let position = |first: i32, index: u32| {
+            // SAFETY: the chunk is an alive image, and `index` is below the number of its tokens.
+            let position = unsafe {
+                let image = sys::mtmd_input_chunk_get_tokens_image(self.0.as_ptr());
+                sys::mtmd_image_tokens_get_decoder_pos(image, first, index as usize)
+            };
+            [position.t, position.y, position.x, position.z]
+        };
+        let (from_0, from_1) = (position(0, 0), position(1, 0));
+        let steps = std::array::from_fn(|dimension| from_1[dimension] - from_0[dimension]);
+        Grid { positions: (0..n_tokens).map(|index| position(0, index)).collect(), steps }
+    }
+}
+
+// SAFETY: it is only read.
+unsafe impl Send for RawChunk {}
+// SAFETY: as above.
+unsafe impl Sync for RawChunk {}
+
+impl Drop for RawChunk {
+    fn drop(&mut self) {
+        // SAFETY: the copy is ours, and freed only here.
+        unsafe { sys::mtmd_input_chunk_free(self.0.as_ptr()) }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn path_of(path: &Path) -> std::result::Result<CString, String> {
+    // llama.cpp would block on opening a pipe. Missing files and directories are reported when the header is read.
+    let is_other = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
+    let path = path.to_str().filter(|_| !is_other).ok_or("it is not a regular file with a path in UTF-8")?;
+    CString::new(path).map_err(|_| "its path holds a NUL byte".to_owned())
+}
+
+/// Rejects a file that exceeds free memory: it is read completely, and Linux would grant the memory and end the process on use.
+fn check_memory(path: &Path, offload: bool) -> std::result::Result<(), String> {
+    let n_bytes = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+    // A device itself refuses allocations that exceed its memory.
+    let n_free = if offload && !memory::gpus().is_empty() { u64::MAX } else { memory::free_on_host() };
+    if n_bytes <= n_free {
+        return Ok(());
+    }
+    Err(format!("it takes {n_bytes} bytes of memory, but {n_free} are free"))
+}
+
+/// Bytes of the pixels per embedding: three 32-bit numbers per pixel.
+fn raw_bytes(file: &Metadata) -> u64 {
+    let patch = file.u32("clip.vision.patch_size").unwrap_or(16);
+    let merge = ["clip.vision.projector.scale_factor", "clip.vision.spatial_merge_size"].iter().find_map(|key| file.u32(key));
+    12 * u64::from(patch).pow(2) * u64::from(merge.unwrap_or(2)).pow(2)
+}
+
+/// Checks that llama.cpp can use the projector: it ends the process if the number of embeddings differs from its own count.
+fn check(file: &Metadata) -> std::result::Result<(), String> {
+    // Their encoding of an image depends on preceding images or tokens, which a shared image cannot have.
+    const CONTEXT_DEPENDENT: [&str; 2] = ["deepseek4v", "hunyuanvl"];
+    // Whisper reduces 3,000 frames to 1,500.
+    const N_FRAMES: u32 = 3_000;
+    let architecture = file.string("general.architecture").unwrap_or_default();
+    if architecture != "clip" {
+        let what = "it is no projector, which is the mmproj-*.gguf beside the model";
+        return Err(format!("{what}: its general.architecture is {architecture:?}, not \"clip\""));
+    }
+    let kinds = ["clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type"];
+    let kinds: Vec<String> = kinds.iter().filter_map(|key| file.string(key)).collect();
+    let is_one_of = |names: &[&str]| kinds.iter().find(|kind| names.contains(&kind.as_str()));
+    if let Some(kind) = is_one_of(&CONTEXT_DEPENDENT) {
+        return Err(format!(
+            "projectors of the kind {kind} read no picture by itself, and so share none; they are not supported"
+        ));
+    }
+    let Some(stack) = file.u32("clip.audio.projector.stack_factor") else { return Ok(()) };
+    let rounds_twice = is_one_of(&["ultravox", "voxtral", "meralion"]).is_some() && stack != 1;
+    let rounds_down = is_one_of(&["glma"]).is_some();
+    if stack == 0 && (rounds_twice || rounds_down) {
+        return Err("its stack factor is 0; it must be at least 1".to_owned());
+    }
+    // The projector pads the last group of stacked frames; llama.cpp's count rounds differently.
+    let n_made = (N_FRAMES / 2).div_ceil(stack.max(1));
+    let n_counted = if rounds_twice {
+        N_FRAMES.div_ceil(stack) / 2
+    } else if rounds_down {
+        N_FRAMES / 2 / stack
+    } else {
+        n_made
+    };
+    if n_counted == n_made {
+        return Ok(());
+    }
+    Err(format!("llama.cpp counts {n_counted} places for a sound of which this projector makes {n_made}, so it reads none"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_embedding_cache_evicts_the_least_recently_used_entries() {
+        let mut cache = EmbeddingCache::default();
+        let quarter = usize::try_from(MAX_KEPT_BYTES / 4 / 4).expect("some millions");
+        let vectors: Arc<[f32]> = vec![0.0; quarter].into();
+        for id in [-1, -2, -3, -4] {
+            cache.put(id, Arc::clone(&vectors));
+        }
+        assert!(cache.get(-1).is_some());
+        cache.put(-5, Arc::clone(&vectors));
+        cache.put(-5, Arc::clone(&vectors));
+        let is_cached = [-1, -2, -3, -4, -5].map(|id| cache.get(id).is_some());
+        assert_eq!((is_cached, cache.n_bytes), ([true, false, true, true, true], MAX_KEPT_BYTES));
+        assert_eq!((cache.order.len(), cache.vectors.len()), (4, 4));
+    }
+
+    #[test]
+    fn ids_are_equal_for_equal_chunks_and_unique_otherwise() {
+        let (mut first_ids, mut second_ids) = (ChunkIds::default(), ChunkIds::default());
+        let first = first_ids.id("a", 0, 10).expect("ids are left");
+        let rest =
+            [first_ids.id("a", 1, 10), first_ids.id("b", 0, 10), second_ids.id("a", 0, 10)].map(|id| id.expect("ids are left"));
+        assert_eq!(first_ids.id("a", 0, 10), Ok(first));
+        let mut ids: Vec<Token> = rest.into_iter().chain([first]).flat_map(|id| (0..10).map(move |offset| id - offset)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!((ids.len(), ids.iter().all(|&id| id < 0)), (40, true));
+        for index in 0..MAX_CHUNK_IDS {
+            first_ids.id("c", index, 1).expect("ids are left");
+        }
+        assert!(first_ids.ids.len() <= MAX_CHUNK_IDS, "the table of ids is bounded");
+    }
+}

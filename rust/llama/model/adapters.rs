@@ -1,0 +1,286 @@
+//! `LoRA` adapters: low-rank changes of a model's matrices, loaded in addition to the model.
+//!
+//! llama.cpp checks few of an adapter's tensors before computing with them, and ends the process if they do not fit. So the
+//! file is checked against the model before llama.cpp loads it. A loaded adapter belongs to the model and is freed with it.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+
+use llama_cpp_sys_2 as sys;
+
+use crate::config::{AdapterConfig, MAX_ADAPTERS};
+use crate::engine::runner::AdapterSet;
+use crate::error::{Error, Result};
+use crate::llama::logging;
+use crate::llama::model::gguf::{Metadata, Tensor};
+use crate::llama::model::identity::{Identity, ModelFiles};
+use crate::request::Token;
+
+/// Tensor formats of adapters that are supported: all that converters write.
+const FORMATS: [sys::ggml_type; 4] = [sys::GGML_TYPE_F32, sys::GGML_TYPE_F16, sys::GGML_TYPE_BF16, sys::GGML_TYPE_Q8_0];
+
+/// A loaded adapter.
+#[derive(Debug)]
+pub struct Adapter {
+    raw: NonNull<sys::llama_adapter_lora>,
+    files: ModelFiles,
+    /// The file's path, as configured.
+    pub path: PathBuf,
+    /// Scale in requests that set none.
+    pub scale: f32,
+    /// Size of its tensors, in bytes.
+    pub n_bytes: u64,
+    /// `adapter.lora.task_name` of its metadata; empty if absent.
+    pub task_name: String,
+    /// `adapter.lora.prompt_prefix` of its metadata; empty if absent.
+    pub prompt_prefix: String,
+    /// Invocation tokens of an activated adapter (aLoRA), which is active from their last occurrence in a prompt on; empty for
+    /// other adapters.
+    pub invocation: Vec<Token>,
+}
+
+// SAFETY: an adapter is not written after it was loaded, and llama.cpp reads it on the thread of the context that uses it.
+unsafe impl Send for Adapter {}
+// SAFETY: as above.
+unsafe impl Sync for Adapter {}
+
+impl Adapter {
+    /// llama.cpp's pointer, valid while the model lives.
+    pub(in crate::llama) fn as_ptr(&self) -> *mut sys::llama_adapter_lora {
+        self.raw.as_ptr()
+    }
+
+    /// Returns the identity of the adapter's contents.
+    ///
+    /// # Errors
+    /// If the file can no longer be read, or has changed since it was loaded.
+    pub(in crate::llama) fn identity(&self) -> io::Result<Identity> {
+        self.files.identity()
+    }
+}
+
+/// Loads `adapters` for `model`, which was read from the files `base`. `is_encoder` models read a whole text in one pass.
+///
+/// # Errors
+/// [`Error::InvalidConfig`] names the first file that is not an adapter of this model, with the reason, or two that cannot both
+/// be active.
+///
+/// # Safety
+/// `model` is alive, and no other thread loads an adapter for it or computes with it.
+pub(in crate::llama) unsafe fn load(
+    model: *mut sys::llama_model,
+    base: &[Metadata],
+    adapters: &[AdapterConfig],
+    is_encoder: bool,
+) -> Result<Vec<Adapter>> {
+    let refuse = |message: String| Error::InvalidConfig { param: "lora", message };
+    if adapters.is_empty() {
+        return Ok(Vec::new());
+    }
+    if adapters.len() > MAX_ADAPTERS {
+        return Err(refuse(format!("there are {} adapters; at most {MAX_ADAPTERS} can be loaded", adapters.len())));
+    }
+    let base = Base::read(base);
+    let load = |config: &AdapterConfig| {
+        let explain = |reason: String| refuse(format!("cannot load the adapter {}: {reason}", config.path.display()));
+        // SAFETY: the caller guarantees the model.
+        unsafe { load_one(model, &base, config) }.map_err(explain)
+    };
+    let loaded = adapters.iter().map(load).collect::<Result<Vec<_>>>()?;
+    if let Some(adapter) = loaded.iter().find(|adapter| is_encoder && !adapter.invocation.is_empty()) {
+        return Err(refuse(format!(
+            "cannot load the adapter {}: it is an activated one (aLoRA), which counts from some place of a text on, but this model \
+             reads all of a text at once",
+            adapter.path.display()
+        )));
+    }
+    let mut activated = loaded.iter().filter(|adapter| adapter.scale != 0.0 && !adapter.invocation.is_empty());
+    if let (Some(first), Some(second)) = (activated.next(), activated.next()) {
+        let [first, second] = [first, second].map(|adapter| adapter.path.display());
+        return Err(refuse(format!(
+            "{first} and {second} are activated adapters (aLoRA), and a text has at most one that is on: give all but one the scale 0 \
+             (--lora-scaled {second}:0, or --lora-init-without-apply), and let requests turn them on",
+        )));
+    }
+    Ok(loaded)
+}
+
+/// Activates the adapters of `adapter_set`, which are indices into `loaded`, for the following decodes of `context`. llama.cpp
+/// then rebuilds its graphs.
+///
+/// # Errors
+/// If an adapter is not loaded, or its scale is not finite; nothing changes then.
+///
+/// # Safety
+/// `context` is alive, and belongs to the model that the adapters were loaded for.
+pub(in crate::llama) unsafe fn activate(
+    context: NonNull<sys::llama_context>,
+    loaded: &[Adapter],
+    adapter_set: &AdapterSet,
+) -> std::result::Result<(), String> {
+    let resolve = |(id, scale): (u32, f32)| {
+        let adapter = loaded.get(id as usize).filter(|_| scale.is_finite());
+        let unknown = || format!("the plan breaks a rule: adapter {id} with a scale of {scale} is none of the {}", loaded.len());
+        adapter.map(|adapter| (adapter.as_ptr(), scale)).ok_or_else(unknown)
+    };
+    let adapters = adapter_set.adapters().map(resolve).collect::<std::result::Result<Vec<_>, _>>()?;
+    let (mut adapters, mut scales): (Vec<_>, Vec<_>) = adapters.into_iter().unzip();
+    let n = adapters.len();
+    // SAFETY: the caller guarantees the context; adapters live as long as the model; both lists have `n` entries and are only
+    // read.
+    let code = unsafe { sys::llama_set_adapters_lora(context.as_ptr(), adapters.as_mut_ptr(), n, scales.as_mut_ptr()) };
+    assert_eq!(code, 0, "llama.cpp only stores which adapters are active");
+    Ok(())
+}
+
+unsafe fn load_one(
+    model: *mut sys::llama_model,
+    base: &Base,
+    AdapterConfig { path, scale }: &AdapterConfig,
+) -> std::result::Result<Adapter, String> {
+    if !scale.is_finite() {
+        return Err(format!("its scale is {scale}; it must be a finite number"));
+    }
+    // Opening a pipe would block until another process writes to it.
+    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
+        return Err("it is not a regular file".to_owned());
+    }
+    let file = Metadata::open(path)?;
+    let n_bytes = base.check(&file)?;
+    let files = ModelFiles::of(path, 1).map_err(|error| error.to_string())?;
+    let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| "its path holds a NUL byte")?;
+    // SAFETY: the caller guarantees the model; the path is NUL-terminated, and the file's metadata was checked.
+    let (raw, errors) = logging::errors_during(|| unsafe { sys::llama_adapter_lora_init(model, name.as_ptr()) });
+    let reason = || {
+        let reason = logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned());
+        reason.trim_start_matches("failed to apply lora adapter: ").to_owned()
+    };
+    let raw = NonNull::new(raw).ok_or_else(reason)?;
+    let text = |name: &str| file.string(&format!("adapter.lora.{name}")).unwrap_or_default();
+    let (task_name, prompt_prefix) = (text("task_name"), text("prompt_prefix"));
+    // SAFETY: the adapter was just loaded.
+    let invocation = unsafe { invocation_of(raw) };
+    // SAFETY: the caller guarantees the model.
+    let n_vocab = unsafe { sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(model)) };
+    if let Some(token) = invocation.iter().find(|token| !(0..n_vocab).contains(*token)) {
+        return Err(format!("its invocation has token {token}, but the vocabulary has {n_vocab} pieces"));
+    }
+    Ok(Adapter { raw, files, path: path.clone(), scale: *scale, n_bytes, task_name, prompt_prefix, invocation })
+}
+
+/// Returns the invocation tokens of an adapter; empty if it is active from the beginning.
+///
+/// # Safety
+/// `adapter` is alive.
+unsafe fn invocation_of(adapter: NonNull<sys::llama_adapter_lora>) -> Vec<Token> {
+    // SAFETY: the caller guarantees the adapter.
+    let n_tokens = unsafe { sys::llama_adapter_get_alora_n_invocation_tokens(adapter.as_ptr()) };
+    let n_tokens = usize::try_from(n_tokens).expect("they are in memory");
+    if n_tokens == 0 {
+        return Vec::new();
+    }
+    // SAFETY: as above; the result points to `n_tokens` tokens in a vector of the adapter.
+    unsafe { std::slice::from_raw_parts(sys::llama_adapter_get_alora_invocation_tokens(adapter.as_ptr()), n_tokens) }.to_vec()
+}
+
+/// The model's tensors, which adapters change.
+struct Base {
+    architecture: String,
+    tensors: BTreeMap<String, Tensor>,
+}
+
+impl Base {
+    /// Reads the tensor table of a model from the metadata of its files.
+    fn read(files: &[Metadata]) -> Self {
+        let tensors = files.iter().flat_map(Metadata::named_tensors).collect();
+        Self { architecture: files[0].string("general.architecture").unwrap_or_default(), tensors }
+    }
+
+    /// Checks that llama.cpp can compute with the adapter in `file` on these weights. Returns the size of its tensors, in
+    /// bytes.
+    fn check(&self, file: &Metadata) -> std::result::Result<u64, String> {
+        self.check_metadata(file)?;
+        let mut pairs: BTreeMap<String, [Option<Tensor>; 2]> = BTreeMap::new();
+        let mut n_bytes = 0;
+        for (name, tensor) in file.named_tensors() {
+            let Some((changed, half)) = split(&name) else {
+                if name.ends_with("_norm.weight") {
+                    tracing::warn!("the adapter changes {name}, which llama.cpp leaves as the model has it");
+                    continue;
+                }
+                return Err(format!("its tensor {name} is neither of the two halves (.lora_a, .lora_b) of a change"));
+            };
+            if !FORMATS.contains(&tensor.format) {
+                return Err(format!("its tensor {name} is not in F32, F16, BF16 or Q8_0"));
+            }
+            n_bytes += tensor.n_bytes;
+            pairs.entry(changed.to_owned()).or_default()[half] = Some(tensor);
+        }
+        if pairs.is_empty() {
+            return Err("it changes nothing: it holds no pair of tensors".to_owned());
+        }
+        for (name, pair) in &pairs {
+            let [Some(a), Some(b)] = pair else {
+                return Err(format!("of its change of {name}, one of the two halves is missing"));
+            };
+            self.check_pair(name, a, b)?;
+        }
+        Ok(n_bytes)
+    }
+
+    fn check_metadata(&self, file: &Metadata) -> std::result::Result<(), String> {
+        for (key, expected) in [("general.type", "adapter"), ("adapter.type", "lora")] {
+            let found = file.string(key).unwrap_or_default();
+            if found != expected {
+                return Err(format!("it is no LoRA adapter: its {key} is {found:?}, not {expected:?}"));
+            }
+        }
+        let architecture = file.string("general.architecture").unwrap_or_default();
+        if architecture != self.architecture {
+            return Err(format!(
+                "it was made for the architecture {architecture:?}; that of this model is {:?}",
+                self.architecture
+            ));
+        }
+        if file.has("adapter.lora.alpha") && !file.f32("adapter.lora.alpha").is_some_and(f32::is_finite) {
+            return Err("its adapter.lora.alpha is no finite number of 32 bits".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Checks that `b · a` can be added to the model's matrix `name`, and that llama.cpp's graphs do only that with it.
+    fn check_pair(&self, name: &str, a: &Tensor, b: &Tensor) -> std::result::Result<(), String> {
+        let Some(weights) = self.tensors.get(name) else {
+            return Err(format!("it changes {name}, which this model lacks: it was made for another one"));
+        };
+        // Tied embeddings: llama.cpp would mix up the halves of a change of the input table and of the output table.
+        let is_embedding = name.ends_with("token_embd.weight");
+        let other = if is_embedding { "output.weight" } else { "token_embd.weight" };
+        if matches!(name, "token_embd.weight" | "output.weight") && !self.tensors.contains_key(other) {
+            return Err(format!("it changes {name}, which this model has for its input and its output at once"));
+        }
+        if weights.format == sys::GGML_TYPE_NVFP4 {
+            return Err(format!("it changes {name}, whose format, NVFP4, takes no adapters"));
+        }
+        let ([n_in, n_out, n_experts, n], rank) = (weights.sizes, b.sizes[0]);
+        let expected = if is_embedding { [rank, n_out, n_experts, n] } else { [n_in, rank, n_experts, n] };
+        let expected = [expected, [rank, if is_embedding { n_in } else { n_out }, n_experts, n]];
+        if [a.sizes, b.sizes] != expected || rank == 0 || n != 1 {
+            let [a, b, of] = [a.sizes, b.sizes, weights.sizes].map(|sizes| sizes.map(|n| n.to_string()).join(" × "));
+            return Err(format!(
+                "its change of {name} ({a} and {b}) does not fit that matrix ({of}): it was made for another model"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Splits a tensor's name into the matrix that it changes and the half of the change: 0 for A, 1 for B.
+fn split(name: &str) -> Option<(&str, usize)> {
+    let half = |suffix: &str, half| name.strip_suffix(suffix).map(|changed| (changed, half));
+    half(".lora_a", 0).or_else(|| half(".lora_b", 1))
+}

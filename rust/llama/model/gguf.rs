@@ -1,0 +1,184 @@
+//! Reads the metadata of a GGUF file: before the model is loaded, and where llama.cpp's calls on a loaded model omit it.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+use std::ptr::NonNull;
+
+use llama_cpp_sys_2 as sys;
+
+use crate::llama::logging;
+
+/// Checks that `path` is a GGUF file; llama.cpp's own messages for these cases name neither the cause nor the remedy.
+///
+/// # Errors
+/// The problem, for [`crate::error::Error::ModelLoad`].
+fn check_header(path: &Path) -> Result<(), String> {
+    let describe = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => "there is no such file".to_owned(),
+        ErrorKind::PermissionDenied => "this process has no permission to read it".to_owned(),
+        _ => error.to_string(),
+    };
+    let metadata = std::fs::metadata(path).map_err(describe)?;
+    if metadata.is_dir() {
+        return Err("it is a directory; name a GGUF file".to_owned());
+    }
+    let mut magic = Vec::new();
+    File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic)).map_err(describe)?;
+    match magic.as_slice() {
+        b"GGUF" => Ok(()),
+        [] => Err("the file is empty".to_owned()),
+        _ => Err(format!("it is not a GGUF file: it begins with \"{}\" instead of \"GGUF\"", magic.escape_ascii())),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::llama) struct Tensor {
+    pub(in crate::llama) format: sys::ggml_type,
+    /// Dimensions, innermost first; 1 for unused ones.
+    pub(in crate::llama) sizes: [i64; 4],
+    pub(in crate::llama) n_bytes: u64,
+}
+
+/// A file's metadata and tensor table.
+pub(in crate::llama) struct Metadata(NonNull<sys::gguf_context>);
+
+impl Metadata {
+    ///
+    /// # Errors
+    /// The problem with the file, for [`crate::error::Error::ModelLoad`].
+    pub(in crate::llama) fn open(path: &Path) -> Result<Self, String> {
+        check_header(path)?;
+        let path = path.to_str().ok_or("its path is not UTF-8")?;
+        let path = CString::new(path).map_err(|_| "its path holds a NUL byte")?;
+        let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
+        // SAFETY: the path is NUL-terminated; with `no_alloc` and no target for tensors only the metadata is read.
+        let (file, errors) = logging::errors_during(|| unsafe { sys::gguf_init_from_file(path.as_ptr(), params) });
+        let reason = || logging::reason(&errors).map_or_else(String::new, |reason| format!(": {reason}"));
+        NonNull::new(file).map(Self).ok_or_else(|| format!("its metadata is damaged or cut short{}", reason()))
+    }
+
+    /// Returns the string under `key`; `None` if it is absent or of another type.
+    pub(in crate::llama) fn string(&self, key: &str) -> Option<String> {
+        let index = self.find(key, sys::GGUF_TYPE_STRING)?;
+        // SAFETY: `index` is a string of this file, NUL-terminated and alive as long as `self`.
+        let text = unsafe { CStr::from_ptr(sys::gguf_get_val_str(self.0.as_ptr(), index)) };
+        Some(text.to_string_lossy().into_owned())
+    }
+
+    /// Returns the array under `key`, which llama.cpp omits from the metadata of a loaded model. `None` if there is no array of
+    /// 32-bit integers, or one of them is negative.
+    pub(in crate::llama) fn u32_array(&self, key: &str) -> Option<Vec<u32>> {
+        let index = self.find(key, sys::GGUF_TYPE_ARRAY)?;
+        // SAFETY: `index` is an array of this file.
+        let element = unsafe { sys::gguf_get_arr_type(self.0.as_ptr(), index) };
+        if ![sys::GGUF_TYPE_INT32, sys::GGUF_TYPE_UINT32].contains(&element) {
+            return None;
+        }
+        // SAFETY: the array holds `n` integers of 32 bits, aligned by its allocator and alive as long as `self`.
+        let values = unsafe {
+            let n = sys::gguf_get_arr_n(self.0.as_ptr(), index);
+            std::slice::from_raw_parts(sys::gguf_get_arr_data(self.0.as_ptr(), index).cast::<i32>(), n)
+        };
+        values.iter().map(|&value| u32::try_from(value).ok()).collect()
+    }
+
+    /// Format and size in bytes of every tensor.
+    pub(in crate::llama) fn tensors(&self) -> impl Iterator<Item = (sys::ggml_type, u64)> {
+        // SAFETY: the context is alive.
+        let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
+        (0..n).map(|i| {
+            // SAFETY: the context is alive, and `i` below the number of its tensors.
+            let (format, n_bytes) =
+                unsafe { (sys::gguf_get_tensor_type(self.0.as_ptr(), i), sys::gguf_get_tensor_size(self.0.as_ptr(), i)) };
+            (format, n_bytes as u64)
+        })
+    }
+
+    pub(in crate::llama) fn named_tensors(&self) -> impl Iterator<Item = (String, Tensor)> {
+        // SAFETY: the context is alive.
+        let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
+        (0..n).map(|i| {
+            // SAFETY: the context is alive, and `i` below the number of its tensors; a name is NUL-terminated, and there are four sizes.
+            unsafe {
+                let name = CStr::from_ptr(sys::gguf_get_tensor_name(self.0.as_ptr(), i)).to_string_lossy().into_owned();
+                let sizes: [i64; 4] = *sys::gguf_get_tensor_ne(self.0.as_ptr(), i).cast();
+                let format = sys::gguf_get_tensor_type(self.0.as_ptr(), i);
+                (name, Tensor { format, sizes, n_bytes: sys::gguf_get_tensor_size(self.0.as_ptr(), i) as u64 })
+            }
+        })
+    }
+
+    pub(in crate::llama) fn has(&self, key: &str) -> bool {
+        // SAFETY: the context is alive and the key NUL-terminated.
+        CString::new(key).is_ok_and(|key| unsafe { sys::gguf_find_key(self.0.as_ptr(), key.as_ptr()) } >= 0)
+    }
+
+    /// Returns the name of the type (of [`crate::config::KvValue`]) of the value under `key`; `None` if `key` is absent.
+    pub(in crate::llama) fn kind(&self, key: &str) -> Option<&'static str> {
+        let key = CString::new(key).ok()?;
+        // SAFETY: the context is alive and the key NUL-terminated.
+        let index = unsafe { sys::gguf_find_key(self.0.as_ptr(), key.as_ptr()) };
+        if index < 0 {
+            return None;
+        }
+        // SAFETY: `index` is one of the file's keys.
+        Some(match unsafe { sys::gguf_get_kv_type(self.0.as_ptr(), index) } {
+            sys::GGUF_TYPE_BOOL => "bool",
+            sys::GGUF_TYPE_STRING => "str",
+            sys::GGUF_TYPE_FLOAT32 | sys::GGUF_TYPE_FLOAT64 => "float",
+            sys::GGUF_TYPE_ARRAY => "an array, which cannot be replaced",
+            _ => "int",
+        })
+    }
+
+    /// Returns the unsigned 32-bit integer under `key`; `None` if it is absent or of another type.
+    pub(in crate::llama) fn u32(&self, key: &str) -> Option<u32> {
+        let index = self.find(key, sys::GGUF_TYPE_UINT32)?;
+        // SAFETY: `index` is a 32-bit integer of this file.
+        Some(unsafe { sys::gguf_get_val_u32(self.0.as_ptr(), index) })
+    }
+
+    /// Returns the unsigned 16-bit integer under `key`; `None` if it is absent or of another type.
+    pub(in crate::llama) fn u16(&self, key: &str) -> Option<u16> {
+        let index = self.find(key, sys::GGUF_TYPE_UINT16)?;
+        // SAFETY: `index` is a 16-bit integer of this file.
+        Some(unsafe { sys::gguf_get_val_u16(self.0.as_ptr(), index) })
+    }
+
+    /// Returns the 32-bit float under `key`; `None` if it is absent or of another type.
+    pub(in crate::llama) fn f32(&self, key: &str) -> Option<f32> {
+        let index = self.find(key, sys::GGUF_TYPE_FLOAT32)?;
+        // SAFETY: `index` is a 32-bit float of this file.
+        Some(unsafe { sys::gguf_get_val_f32(self.0.as_ptr(), index) })
+    }
+
+    pub(in crate::llama) fn has_tensor(&self, name: &str) -> bool {
+        let name = CString::new(name).expect("a tensor's name holds no NUL byte");
+        // SAFETY: the context is alive and the name NUL-terminated.
+        unsafe { sys::gguf_find_tensor(self.0.as_ptr(), name.as_ptr()) >= 0 }
+    }
+
+    /// Offset of the first tensor's data, in bytes.
+    pub(in crate::llama) fn data_offset(&self) -> u64 {
+        // SAFETY: the context is alive.
+        unsafe { sys::gguf_get_data_offset(self.0.as_ptr()) as u64 }
+    }
+
+    /// Returns the index of `key`, if its value is of the type `kind`.
+    fn find(&self, key: &str, kind: sys::gguf_type) -> Option<i64> {
+        let key = CString::new(key).ok()?;
+        // SAFETY: the context is alive and the key NUL-terminated.
+        let index = unsafe { sys::gguf_find_key(self.0.as_ptr(), key.as_ptr()) };
+        // SAFETY: `index` is one of the file's keys.
+        (index >= 0 && unsafe { sys::gguf_get_kv_type(self.0.as_ptr(), index) } == kind).then_some(index)
+    }
+}
+
+impl Drop for Metadata {
+    fn drop(&mut self) {
+        // SAFETY: made by `gguf_init_from_file`, and freed only here.
+        unsafe { sys::gguf_free(self.0.as_ptr()) }
+    }
+}

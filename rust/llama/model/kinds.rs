@@ -1,0 +1,165 @@
+//! Distinguishes generating models from encoders, and rejects unsupported files.
+
+use std::path::Path;
+
+use llama_cpp_sys_2 as sys;
+
+use crate::llama::model::gguf::Metadata;
+
+/// Architectures, by llama.cpp's names, that encode a text into embeddings but generate none. llama.cpp has no call that identifies
+/// them before a context exists.
+const ENCODERS: [&str; 12] = [
+    "bert",
+    "modern-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "neo-bert",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "eurobert",
+    "gemma-embedding",
+    "llama-embed",
+    T5_ENCODER,
+    T5,
+];
+
+/// T5's encoder alone.
+const T5_ENCODER: &str = "t5encoder";
+
+/// T5 with its decoder, which is not used.
+const T5: &str = "t5";
+
+/// Returns whether a model of this architecture is an encoder that has a KV memory, as generating models do, and is computed by
+/// `llama_encode`.
+pub(in crate::llama) fn is_t5(architecture: &str) -> bool {
+    [T5_ENCODER, T5].contains(&architecture)
+}
+
+/// Returns whether a model of this architecture only produces embeddings: it is an encoder, or its metadata states that attention
+/// is not causal.
+pub(in crate::llama) fn is_encoder(architecture: &str, is_causal: Option<&str>) -> bool {
+    ENCODERS.contains(&architecture) || is_causal == Some("false")
+}
+
+/// Rejects a file whose metadata shows that it cannot run, before gigabytes are read.
+///
+/// # Errors
+/// The reason why the model cannot run, for [`crate::error::Error::ModelLoad`].
+pub(in crate::llama) fn check_file(path: &Path, file: &Metadata) -> Result<(), String> {
+    check_part(path, file)?;
+    let architecture = file.string("general.architecture").unwrap_or_default();
+    check_purpose(file, &architecture)?;
+    let kind = match architecture.as_str() {
+        "wavtokenizer-dec" | "clef" => Some("a part of another model, which reads no text"),
+        _ => None,
+    };
+    if let Some(kind) = kind {
+        return Err(format!("its architecture, {architecture}, is that of {kind}"));
+    }
+    // Names that llama.cpp's converter gives to the tokenizer of a model without one.
+    match file.string("tokenizer.ggml.model").as_deref() {
+        None | Some("no_vocab" | "none") => Err("it holds no vocabulary, so it cannot read a text".to_owned()),
+        Some(_) => check_encoder(file, &architecture),
+    }
+}
+
+/// Rejects a part of a split model other than the first, and a first part whose name does not lead to the others.
+fn check_part(path: &Path, file: &Metadata) -> Result<(), String> {
+    let (Some(part), Some(n_parts)) = (file.u16("split.no"), file.u16("split.count").filter(|&n| n > 1)) else { return Ok(()) };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let number = part.saturating_add(1);
+    let stem = name.strip_suffix(&format!("-{number:05}-of-{n_parts:05}.gguf"));
+    let first = match stem {
+        Some(_) if part == 0 => return Ok(()),
+        Some(stem) => format!("{stem}-00001-of-{n_parts:05}.gguf"),
+        None => format!("NAME-00001-of-{n_parts:05}.gguf"),
+    };
+    if part == 0 {
+        return Err(format!("it is part 1 of {n_parts} of a model, and its parts must be named {first} and so on"));
+    }
+    Err(format!("it is part {number} of {n_parts} of a model; give the first part, {first}, with the others in the same folder"))
+}
+
+/// Rejects files that complement a model.
+fn check_purpose(file: &Metadata, architecture: &str) -> Result<(), String> {
+    let purpose = match (file.string("general.type").as_deref(), architecture) {
+        (Some("adapter"), _) => "an adapter of a model (lora)",
+        (Some("mmproj"), _) | (_, "clip") => "a projector that reads images or audio for a model (mmproj)",
+        (Some("imatrix"), _) => "an importance matrix, which quantizing a model reads",
+        (_, "controlvector") => "a control vector of a model",
+        _ => return Ok(()),
+    };
+    Err(format!("it is {purpose}, not a model by itself"))
+}
+
+/// Rejects dimensions of encoders at which llama.cpp would end the process, in a file of one part.
+fn check_encoder(file: &Metadata, architecture: &str) -> Result<(), String> {
+    let number = |name: &str| file.u32(&format!("{architecture}.{name}"));
+    if !ENCODERS.contains(&architecture) || file.named_tensors().next().is_none() {
+        return Ok(());
+    }
+    let (n_embd, n_heads) = (number("embedding_length").unwrap_or(0), number("attention.head_count").unwrap_or(0));
+    let lengths = ["attention.key_length", "attention.value_length"].map(|name| number(name).unwrap_or(n_embd / n_heads.max(1)));
+    if lengths[0] != lengths[1] {
+        return Err(format!(
+            "its heads have {} numbers of a key and {} of a value, which must be as many",
+            lengths[0], lengths[1]
+        ));
+    }
+    if architecture != "gemma-embedding" && n_heads.checked_mul(lengths[0]) != Some(n_embd) {
+        return Err(format!("its {n_heads} heads of {} numbers do not make up its {n_embd} numbers of a token", lengths[0]));
+    }
+    if is_t5(architecture) {
+        return check_t5(file, n_heads, number);
+    }
+    if architecture == "jina-bert-v2" {
+        let n_ff = number("feed_forward_length").map_or(0, i64::from);
+        let ups = file.named_tensors().filter(|(name, _)| name.ends_with(".ffn_up.weight"));
+        if let Some((name, up)) = ups.into_iter().find(|(_, up)| up.sizes[1] != n_ff && up.sizes[1] != 2 * n_ff) {
+            return Err(format!("its {name} has {} rows, which must be {n_ff} or twice that", up.sizes[1]));
+        }
+    }
+    // The dense layers of the embedding must fit together, and return as many numbers as they receive.
+    let mut width = n_embd;
+    for nth in [2, 3].into_iter().filter(|nth| file.has_tensor(&format!("dense_{nth}.weight"))) {
+        let (n_in, n_out) = (number(&format!("dense_{nth}_feat_in")), number(&format!("dense_{nth}_feat_out")));
+        if n_in != Some(width) {
+            return Err(format!("its dense_{nth} reads {} numbers, but there are {width}", n_in.unwrap_or(0)));
+        }
+        width = n_out.unwrap_or(0);
+    }
+    if width == n_embd { Ok(()) } else { Err(format!("its vectors would have {width} numbers, which must be {n_embd}")) }
+}
+
+/// Checks dimensions that only T5 has: it looks up the distance of two tokens in a table.
+fn check_t5(file: &Metadata, n_heads: u32, number: impl Fn(&str) -> Option<u32>) -> Result<(), String> {
+    // Half of the buckets are for tokens before, half of these for near ones, which must be fewer than the largest distance, 128.
+    const N_BUCKETS: std::ops::Range<u32> = 4..512;
+    if let Some(n) = number("attention.relative_buckets_count").filter(|n| !N_BUCKETS.contains(n)) {
+        return Err(format!(
+            "its attention.relative_buckets_count is {n}; it must be {} to {}",
+            N_BUCKETS.start,
+            N_BUCKETS.end - 1
+        ));
+    }
+    if number("attention.head_count_kv").is_some_and(|n| n != n_heads) {
+        return Err(format!("its attention.head_count_kv must be its attention.head_count, {n_heads}"));
+    }
+    let table = "enc.blk.0.attn_rel_b.weight";
+    if file.has_tensor(table) { Ok(()) } else { Err(format!("it has no {table}")) }
+}
+
+/// Rejects kinds of models that only a loaded model reveals. `model` must be alive.
+///
+/// # Errors
+/// The reason, as for [`check_file`].
+pub(in crate::llama) fn check_model(model: *const sys::llama_model, architecture: &str) -> Result<(), String> {
+    // SAFETY: the model is alive.
+    let (has_encoder, is_diffusion) = unsafe { (sys::llama_model_has_encoder(model), sys::llama_model_is_diffusion(model)) };
+    let kind = match (is_diffusion, has_encoder && !is_t5(architecture)) {
+        (true, _) => "a diffusion model, which does not write one token after another",
+        (_, true) => "a draft model for another one, which cannot run alone",
+        _ => return Ok(()),
+    };
+    Err(format!("its architecture, {architecture}, is that of {kind}"))
+}

@@ -1,0 +1,185 @@
+//! Loads a model file onto its devices.
+
+use std::ffi::{CString, c_void};
+use std::ptr::{NonNull, null, null_mut};
+use std::sync::OnceLock;
+
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_sys_2 as sys;
+
+use crate::config::{LoadFacts, ModelConfig, Numa, Placement, Split, WeightLayout};
+use crate::llama::context::memory;
+use crate::llama::host::machine;
+use crate::llama::kernels::{self, coverage};
+use crate::llama::logging;
+use crate::llama::model::gguf::Metadata;
+use crate::llama::model::identity::other_parts;
+use crate::llama::model::kv_overrides::KvOverrides;
+use crate::llama::model::tensor_overrides::TensorOverrides;
+
+/// Formats that llama.cpp can repack on processors for which we have matrix kernels: the list in
+/// `ggml_repack_get_optimal_repack_type` (repack.cpp). With AMX it repacks every format that it multiplies.
+#[cfg(not(target_arch = "aarch64"))]
+const REPACKABLE: [sys::ggml_type; 5] =
+    [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_IQ4_NL, sys::GGML_TYPE_MXFP4, sys::GGML_TYPE_Q2_K];
+/// Formats that llama.cpp can repack on ARM.
+#[cfg(target_arch = "aarch64")]
+const REPACKABLE: [sys::ggml_type; 7] = [
+    sys::GGML_TYPE_Q4_0,
+    sys::GGML_TYPE_Q4_K,
+    sys::GGML_TYPE_Q5_K,
+    sys::GGML_TYPE_Q6_K,
+    sys::GGML_TYPE_Q8_0,
+    sys::GGML_TYPE_IQ4_NL,
+    sys::GGML_TYPE_MXFP4,
+];
+
+/// Returns whether llama.cpp was compiled for instruction sets that it repacks weights for.
+fn can_repack() -> bool {
+    // SAFETY: both only report compile-time features.
+    unsafe { sys::ggml_cpu_has_avx2() + sys::ggml_cpu_has_dotprod() > 0 }
+}
+
+/// Collects the facts that determine the layout of the weights in `files`. The backend must have been started.
+pub(in crate::llama) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadFacts {
+    let has_amx = machine::has_amx();
+    let (mut n_covered, mut n_bytes, mut can_be_rearranged) = (0, 0, has_amx);
+    let can_repack = can_repack();
+    for (format, bytes) in files.iter().flat_map(Metadata::tensors) {
+        n_bytes += bytes;
+        n_covered += if coverage::covers_weights(format) { bytes } else { 0 };
+        can_be_rearranged |= can_repack && REPACKABLE.contains(&format);
+    }
+    LoadFacts {
+        own_products: kernels::install().usable.products && 2 * n_covered > n_bytes,
+        has_amx,
+        has_cpu_layers: !memory::has_gpus(&config.placement) || config.n_gpu_layers.is_some() || config.placement.moves_tensors(),
+        can_be_rearranged,
+    }
+}
+
+/// Opens the metadata of all parts of a model, of which `first` is open. A missing or damaged part is reported when the model is
+/// loaded.
+pub(in crate::llama) fn all_parts(config: &ModelConfig, first: Metadata) -> Vec<Metadata> {
+    let others = other_parts(&config.path);
+    std::iter::once(first).chain(others.iter().filter_map(|path| Metadata::open(path).ok())).collect()
+}
+
+/// Loads the file that `config` names, with the layout `weights` and the given overrides. Calls `progress` with the loaded
+/// fraction, on this thread; it must not panic.
+///
+/// # Errors
+/// The problem with the file or its placement, for [`crate::error::Error::ModelLoad`].
+pub(in crate::llama) fn load<F: FnMut(f32)>(
+    config: &ModelConfig,
+    weights: WeightLayout,
+    overrides: &KvOverrides,
+    tensors: Option<&TensorOverrides>,
+    mut progress: F,
+) -> Result<LlamaModel, String> {
+    let path = config.path.to_str().ok_or("its path is not UTF-8")?;
+    let path = CString::new(path).map_err(|_| "its path holds a NUL byte")?;
+    let placement = &config.placement;
+    bind_threads(placement.numa)?;
+    let mut devices = placement.devices.as_deref().map(find_devices).transpose()?;
+    let shares = shares(placement)?;
+    let requests_gpus = placement.names_gpus() || config.n_gpu_layers.is_some_and(|n| n > 0);
+    // SAFETY: it only reports whether there are such devices.
+    if requests_gpus && !unsafe { sys::llama_supports_gpu_offload() } {
+        tracing::warn!("llama.cpp finds no GPU: all of the model is computed by the CPU, whatever GPUs are asked to hold");
+    }
+    // SAFETY: it only returns numbers.
+    let mut params = unsafe { sys::llama_model_default_params() };
+    params.devices = devices.as_mut().map_or(null_mut(), Vec::as_mut_ptr);
+    if let Some(n) = config.n_gpu_layers {
+        params.n_gpu_layers = i32::try_from(n).unwrap_or(i32::MAX);
+    }
+    params.split_mode = match placement.split {
+        Split::Layer => sys::LLAMA_SPLIT_MODE_LAYER,
+        Split::Row => sys::LLAMA_SPLIT_MODE_ROW,
+        Split::None => sys::LLAMA_SPLIT_MODE_NONE,
+    };
+    params.main_gpu = i32::try_from(placement.main_gpu).unwrap_or(i32::MAX);
+    params.tensor_split = shares.as_ref().map_or(null(), Vec::as_ptr);
+    params.load_mode = match (config.use_direct_io, config.use_mmap, config.use_mlock) {
+        (true, ..) => sys::LLAMA_LOAD_MODE_DIRECT_IO,
+        (false, true, true) => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,
+        (false, true, false) => sys::LLAMA_LOAD_MODE_MMAP,
+        (false, false, true) => sys::LLAMA_LOAD_MODE_MLOCK,
+        (false, false, false) => sys::LLAMA_LOAD_MODE_NONE,
+    };
+    params.check_tensors = config.check_tensors;
+    params.vocab_only = config.vocabulary_only;
+    params.no_host = placement.no_host;
+    let overrides = overrides.as_list();
+    params.kv_overrides = overrides.as_ref().map_or(null(), Vec::as_ptr);
+    params.tensor_buft_overrides = tensors.map_or(null(), TensorOverrides::as_ptr);
+    // llama.cpp's name for all buffer types with repacked weights, including AMX.
+    params.use_extra_bufts = weights != WeightLayout::AsInFile;
+    params.progress_callback = Some(report::<F>);
+    params.progress_callback_user_data = (&raw mut progress).cast();
+    // SAFETY: the path is NUL-terminated; the lists of devices and overrides are terminated, `shares` is as long as llama.cpp
+    // reads, and all outlive the call, as does `progress`, which `report` casts back to its own type.
+    let (model, errors) = logging::errors_during(|| unsafe { sys::llama_model_load_from_file(path.as_ptr(), params) });
+    let reason = || logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned());
+    let model = NonNull::new(model).ok_or_else(reason)?;
+    // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`. Nothing
+    // else frees the model.
+    Ok(unsafe { std::mem::transmute::<NonNull<sys::llama_model>, LlamaModel>(model) })
+}
+
+/// Progress callback of llama.cpp; returning true continues the load.
+unsafe extern "C" fn report<F: FnMut(f32)>(fraction: f32, progress: *mut c_void) -> bool {
+    // SAFETY: `load` passes a pointer to an `F` that outlives the call, and llama.cpp calls from one thread.
+    unsafe { (*progress.cast::<F>())(fraction) };
+    true
+}
+
+/// Returns the devices of these names, followed by the null that terminates the list.
+fn find_devices(names: &[String]) -> Result<Vec<sys::ggml_backend_dev_t>, String> {
+    let find = |name: &String| {
+        let text = CString::new(name.as_str()).map_err(|_| format!("the device {name:?} holds a NUL byte"))?;
+        // SAFETY: the name is NUL-terminated, and a registered device is never freed.
+        let device = unsafe { sys::ggml_backend_dev_by_name(text.as_ptr()) };
+        // SAFETY: called only for a device that was found.
+        let is_cpu = !device.is_null() && unsafe { sys::ggml_backend_dev_type(device) } == sys::GGML_BACKEND_DEVICE_TYPE_CPU;
+        if device.is_null() || is_cpu {
+            return Err(format!("there is no device {name:?} beside the CPU"));
+        }
+        Ok(device)
+    };
+    names.iter().map(find).chain([Ok(null_mut())]).collect()
+}
+
+/// Returns the share of every device that llama.cpp supports; `None` leaves the shares to llama.cpp.
+fn shares(placement: &Placement) -> Result<Option<Vec<f32>>, String> {
+    let given = &placement.tensor_split;
+    if given.is_empty() {
+        return Ok(None);
+    }
+    // SAFETY: it only returns a number.
+    let n_devices = unsafe { sys::llama_max_devices() };
+    if given.len() > n_devices {
+        return Err(format!("there are {} shares in the tensor split; there can be at most {n_devices} devices", given.len()));
+    }
+    let mut shares = given.clone();
+    shares.resize(n_devices, 0.0);
+    Ok(Some(shares))
+}
+
+/// Makes ggml bind threads, once per process: the strategy cannot be changed afterwards.
+fn bind_threads(numa: Option<Numa>) -> Result<(), String> {
+    static BOUND: OnceLock<Numa> = OnceLock::new();
+    let Some(numa) = numa else { return Ok(()) };
+    let bound = BOUND.get_or_init(|| {
+        let strategy = match numa {
+            Numa::Distribute => sys::GGML_NUMA_STRATEGY_DISTRIBUTE,
+            Numa::Isolate => sys::GGML_NUMA_STRATEGY_ISOLATE,
+            Numa::Numactl => sys::GGML_NUMA_STRATEGY_NUMACTL,
+        };
+        // SAFETY: the backend was started before the first load, and this runs once.
+        unsafe { sys::llama_numa_init(strategy) };
+        numa
+    });
+    if *bound == numa { Ok(()) } else { Err(format!("this process has bound its threads already, with {bound:?}")) }
+}

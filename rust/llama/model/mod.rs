@@ -1,0 +1,622 @@
+//! A loaded GGUF file: vocabulary, metadata and weights.
+
+pub(in crate::llama) mod adapters;
+pub(in crate::llama) mod gguf;
+pub(in crate::llama) mod identity;
+pub(in crate::llama) mod kinds;
+pub(in crate::llama) mod kv_overrides;
+pub(in crate::llama) mod load;
+pub(in crate::llama) mod rope;
+pub(in crate::llama) mod tensor_overrides;
+
+use std::ffi::c_char;
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_sys_2 as sys;
+
+use crate::config::{KvType, MediaConfig, ModelConfig, ModelFacts, Placement, Pooling, WeightLayout};
+use crate::error::{Error, Result};
+use crate::llama::backend::backend;
+use crate::llama::context::kv_size::KvShape;
+use crate::llama::context::memory;
+use crate::llama::kernels::coverage;
+use crate::llama::media::Projector;
+use crate::llama::model::adapters::Adapter;
+use crate::llama::model::gguf::Metadata;
+use crate::llama::model::identity::{Identity, ModelFiles, with_change};
+use crate::llama::model::kv_overrides::KvOverrides;
+use crate::llama::model::tensor_overrides::TensorOverrides;
+use crate::llama::vocabulary::Vocabulary;
+use crate::llama::vocabulary::grammar::Grammars;
+use crate::llama::vocabulary::tokenizer::Tokenizer;
+use crate::request::{AdapterScale, MEDIA_MARKER, SharedConstraint, Token, Trigger, is_of_medium};
+
+/// A loaded model. Every method may be called from any thread.
+pub struct Model {
+    config: ModelConfig,
+    weights: WeightLayout,
+    files: ModelFiles,
+    inner: LlamaModel,
+    /// Read once, because creating a context may change llama.cpp's own value (`YaRN`).
+    n_ctx_train: u32,
+    metadata: Vec<(String, String)>,
+    overrides: KvOverrides,
+    architecture: String,
+    vocabulary: Vocabulary,
+    tokenizer: Tokenizer,
+    kv_shape: KvShape,
+    /// True if it has a classifier that scores a text.
+    has_head: bool,
+    has_dense_layers: bool,
+    /// True if it has a learned embedding for each position.
+    has_position_table: bool,
+    grammars: Grammars,
+    /// They belong to `inner`.
+    adapters: Vec<Adapter>,
+    projector: Option<Projector>,
+}
+
+impl Model {
+    /// Loads the file that `config` names. `progress` receives the loaded fraction, from 0 to 1, on this thread; it must not panic.
+    /// Blocks until the model is loaded.
+    ///
+    /// # Errors
+    /// [`Error::ModelLoad`] describes the problem with the file; [`Error::InvalidConfig`] the problem with an adapter or a
+    /// projector.
+    pub fn load(config: &ModelConfig, progress: impl FnMut(f32) + Send + 'static) -> Result<Self> {
+        let refuse = |reason: String| Error::ModelLoad { path: config.path.clone(), reason };
+        config.media.as_ref().map_or(Ok(()), MediaConfig::validate)?;
+        backend();
+        let file = Metadata::open(&config.path).map_err(refuse)?;
+        kinds::check_file(&config.path, &file).map_err(refuse)?;
+        let files = load::all_parts(config, file);
+        let weights = config.weights(&load::facts(config, &files));
+        let overrides = KvOverrides::read(&config.overrides, &files[0])?;
+        let tensors = TensorOverrides::read(&config.placement, &files)?;
+        let inner = load::load(config, weights, &overrides, tensors.as_ref(), progress).map_err(refuse)?;
+        let mut model = Self::read(config.clone(), weights, inner, &files, overrides).map_err(refuse)?;
+        // SAFETY: the model is alive, and not shared yet.
+        model.adapters = unsafe { adapters::load(model.as_ptr(), &files, &config.adapters, model.is_encoder()) }?;
+        if let Some(media) = &config.media {
+            // SAFETY: the model is alive, and drops the projector with itself.
+            model.projector = Some(unsafe { Projector::load(media, model.as_ptr(), model.n_embd_in()) }?);
+        }
+        Ok(model)
+    }
+
+    /// Rejects models that can neither generate text nor compute embeddings, and reads values that are needed often.
+    fn read(
+        config: ModelConfig,
+        weights: WeightLayout,
+        inner: LlamaModel,
+        parts: &[Metadata],
+        overrides: KvOverrides,
+    ) -> std::result::Result<Self, String> {
+        let mut metadata = read_metadata(raw(&inner));
+        overrides.apply_to(&mut metadata);
+        let value = |key: &str| metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
+        let architecture = value("general.architecture").unwrap_or_default().to_owned();
+        kinds::check_model(raw(&inner), &architecture)?;
+
+        // SAFETY: the model is alive and owns its vocabulary.
+        let vocabulary = unsafe { Vocabulary::read(sys::llama_model_get_vocab(raw(&inner))) }?;
+        let kind = value("tokenizer.ggml.model").unwrap_or_default();
+        let splitter = value("tokenizer.ggml.pre").unwrap_or_default();
+        // SAFETY: as above, and the vocabulary was found to be able to encode every text.
+        let tokenizer =
+            unsafe { Tokenizer::read(sys::llama_model_get_vocab(raw(&inner)), kind, splitter, vocabulary.adds_special()) }?;
+        let number = |name: &str| value(&format!("{architecture}.{name}")).and_then(|text| text.parse().ok());
+        let array = |name: &str| parts[0].u32_array(&format!("{architecture}.{name}"));
+        let kv_shape = if inner.is_recurrent() {
+            KvShape { n_query_heads: 0, n_heads: Vec::new(), key_length: 0, value_length: 0 }
+        } else {
+            KvShape::read(inner.n_layer(), inner.n_embd().unsigned_abs(), number, array)
+        };
+        let n_ctx_train = inner.n_ctx_train();
+        let n_parts = value("split.count").and_then(|text| text.parse().ok()).unwrap_or(1);
+        let files = ModelFiles::of(&config.path, n_parts).map_err(|error| error.to_string())?;
+        let has_any = |names: &[&str]| parts.iter().any(|part| names.iter().any(|name| part.has_tensor(name)));
+        let has_head = has_any(&["cls.weight", "cls.output.weight"]);
+        let has_dense_layers = has_any(&["dense_2.weight", "dense_2.bias", "dense_3.weight"]);
+        Ok(Self {
+            config,
+            weights,
+            files,
+            inner,
+            n_ctx_train,
+            metadata,
+            overrides,
+            architecture,
+            vocabulary,
+            tokenizer,
+            kv_shape,
+            has_head,
+            has_dense_layers,
+            has_position_table: parts.iter().any(|part| part.has_tensor("position_embd.weight")),
+            grammars: Grammars::default(),
+            adapters: Vec::new(),
+            projector: None,
+        })
+    }
+
+    /// Checks that the weights are loaded.
+    ///
+    /// # Errors
+    /// [`Error::ModelLoad`] if only the vocabulary was loaded.
+    pub(in crate::llama) fn check_weights(&self) -> Result<()> {
+        if self.config.vocabulary_only {
+            let reason = "only its vocabulary was loaded, which continues no text".to_owned();
+            return Err(Error::ModelLoad { path: self.config.path.clone(), reason });
+        }
+        Ok(())
+    }
+
+    /// The loaded adapters, in configuration order; an index is an adapter's id.
+    #[must_use]
+    pub fn adapters(&self) -> &[Adapter] {
+        &self.adapters
+    }
+
+    /// Returns the ids of the default adapters, each with its scale.
+    pub(in crate::llama) fn default_adapters(&self) -> Vec<AdapterScale> {
+        (0..).zip(&self.adapters).map(|(id, adapter)| (id, adapter.scale)).collect()
+    }
+
+    /// The projector that encodes images and audio for the model.
+    #[must_use]
+    pub fn projector(&self) -> Option<&Projector> {
+        self.projector.as_ref()
+    }
+
+    /// Length of the input embeddings, which may replace tokens.
+    pub(in crate::llama) fn n_embd_in(&self) -> usize {
+        // SAFETY: the model is alive.
+        unsafe { sys::llama_model_n_embd_inp(self.as_ptr()) }.unsigned_abs() as usize
+    }
+
+    /// Number of positions of an input embedding: 4 with multi-dimensional positions (M-RoPE).
+    pub(in crate::llama) fn n_positions(&self) -> usize {
+        // SAFETY: the model is alive.
+        let kind = unsafe { sys::llama_model_rope_type(self.as_ptr()) };
+        if [sys::LLAMA_ROPE_TYPE_MROPE, sys::LLAMA_ROPE_TYPE_IMROPE].contains(&kind) { 4 } else { 1 }
+    }
+
+    /// Path of the file, as configured.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.config.path
+    }
+
+    /// `general.name` of the metadata.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.value("general.name")
+    }
+
+    /// Architecture, size and quantization as llama.cpp describes them, such as `llama 0.5B Q8_0`.
+    #[must_use]
+    pub fn description(&self) -> String {
+        // SAFETY: the model is alive, and llama.cpp writes at most the given number of bytes.
+        read_string(|buffer, size| unsafe { sys::llama_model_desc(self.as_ptr(), buffer, size) }).unwrap_or_default()
+    }
+
+    /// `general.architecture` of the metadata.
+    #[must_use]
+    pub fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
+    /// Context length that the model was trained with, in tokens.
+    #[must_use]
+    pub fn n_ctx_train(&self) -> u32 {
+        self.n_ctx_train
+    }
+
+    /// Size of the vocabulary, which is the length of a row of logits.
+    #[must_use]
+    pub fn n_vocab(&self) -> usize {
+        self.vocabulary.n_vocab()
+    }
+
+    /// Length of the model's embeddings.
+    #[must_use]
+    pub fn n_embd(&self) -> u32 {
+        self.inner.n_embd().unsigned_abs()
+    }
+
+    /// Number of layers.
+    #[must_use]
+    pub fn n_layer(&self) -> u32 {
+        self.inner.n_layer()
+    }
+
+    /// Number of parameters.
+    #[must_use]
+    pub fn n_params(&self) -> u64 {
+        self.inner.n_params()
+    }
+
+    /// Size of all tensors, in bytes.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.inner.size()
+    }
+
+    /// llama.cpp's number of the tokenizer type: 1 is `SentencePiece` BPE, 2 byte-level BPE.
+    #[must_use]
+    pub fn vocab_type(&self) -> u32 {
+        // SAFETY: the vocabulary lives as long as the model.
+        unsafe { sys::llama_vocab_type(self.vocab()) }
+    }
+
+    /// The beginning-of-sequence token.
+    #[must_use]
+    pub fn bos_token(&self) -> Option<Token> {
+        // SAFETY: the vocabulary lives as long as the model.
+        some_token(unsafe { sys::llama_vocab_bos(self.vocab()) })
+    }
+
+    /// The end-of-sequence token.
+    #[must_use]
+    pub fn eos_token(&self) -> Option<Token> {
+        // SAFETY: the vocabulary lives as long as the model.
+        some_token(unsafe { sys::llama_vocab_eos(self.vocab()) })
+    }
+
+    /// The token that ends a turn of a chat.
+    #[must_use]
+    pub fn eot_token(&self) -> Option<Token> {
+        // SAFETY: the vocabulary lives as long as the model.
+        some_token(unsafe { sys::llama_vocab_eot(self.vocab()) })
+    }
+
+    /// The chat template, in Jinja.
+    #[must_use]
+    pub fn chat_template(&self) -> Option<&str> {
+        self.value("tokenizer.chat_template")
+    }
+
+    /// Every key of the metadata with its value as text, without arrays; overridden values replace the file's.
+    #[must_use]
+    pub fn metadata(&self) -> &[(String, String)] {
+        &self.metadata
+    }
+
+    /// Returns the tokens of `text`, which need not be UTF-8. `add_special` adds BOS and EOS if the vocabulary requires them;
+    /// `parse_special` parses the spelling of a control token as that token.
+    ///
+    /// # Errors
+    /// With vocabularies that split words by regular expressions, [`Error::InvalidRequest`] for a text with more than 262,144
+    /// consecutive characters of one kind, and [`Error::NotSupported`] if there is no memory for the stack that a long run needs.
+    /// [`Error::Cancelled`] if the active [cancellation](crate::cancellation) of this thread is triggered; it is checked between
+    /// chunks, which exist only for `SentencePiece` and BPE vocabularies.
+    ///
+    /// # Panics
+    /// If `text` is 2 GiB long or longer.
+    pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
+        // SAFETY: the tokenizer was read from this model's vocabulary.
+        unsafe { self.tokenizer.tokenize(self.vocab(), text, add_special, parse_special) }
+    }
+
+    /// Returns the tokens of `text` as a continuation of other text: without BOS and EOS, and without the space that some
+    /// vocabularies put before a text. For `parse_special` see [`Model::tokenize`]. Tokens never span the boundary, even if the
+    /// concatenated text would have such a token.
+    ///
+    /// # Errors
+    /// As [`Model::tokenize`].
+    ///
+    /// # Panics
+    /// As [`Model::tokenize`].
+    pub fn tokenize_on(&self, text: &[u8], parse_special: bool) -> Result<Vec<Token>> {
+        // A byte that is in no text and is never merged: a space before a text is added before this byte.
+        const GUARD: u8 = 1;
+        let guard = self.tokenize(&[GUARD], false, parse_special)?;
+        let opens_with_space =
+            guard.first().and_then(|&first| self.vocabulary.spelling(first)).is_some_and(|piece| piece.starts_with(b" "));
+        if opens_with_space {
+            let guarded = self.tokenize(&[&[GUARD], text].concat(), false, parse_special)?;
+            if let Some(tokens) = guarded.strip_prefix(&guard[..]) {
+                return Ok(tokens.to_vec());
+            }
+        }
+        self.tokenize(text, false, parse_special)
+    }
+
+    /// Maximum number of bytes of a text that become one token, so that a text of `n` bytes has at least `n` / `longest_piece`
+    /// tokens. `None` if there is no such bound: some vocabularies drop white space, or encode any unknown word as one token.
+    #[must_use]
+    pub fn longest_piece(&self) -> Option<usize> {
+        self.tokenizer.longest_piece()
+    }
+
+    /// Returns a lower bound of the number of tokens of `text`, in one pass. Also works where [`Model::longest_piece`] is `None`:
+    /// for vocabularies that drop white space next to some special tokens, and for `WordPiece`, by its words. 0 if no bound is
+    /// known: with Unigram, and if a byte has no token.
+    #[must_use]
+    pub fn least_tokens(&self, text: &[u8]) -> usize {
+        self.tokenizer.least_tokens(text)
+    }
+
+    /// Concatenates the spellings of `tokens`, including control tokens, with the space that some vocabularies put before a text.
+    /// With a projector, the consecutive negative ids of a medium become one [`MEDIA_MARKER`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] names a token outside of the vocabulary.
+    pub fn detokenize(&self, tokens: &[Token]) -> Result<Vec<u8>> {
+        let mut text = Vec::new();
+        let mut previous = 0;
+        for &token in tokens {
+            // Ids within one medium decrease by one.
+            let starts_medium = token.checked_add(1) != Some(previous);
+            previous = token;
+            if is_of_medium(token) && self.projector().is_some() {
+                text.extend_from_slice(if starts_medium { MEDIA_MARKER.as_bytes() } else { b"" });
+                continue;
+            }
+            text.extend_from_slice(self.piece(token).ok_or_else(|| Error::InvalidRequest {
+                param: "tokens",
+                message: format!("token {token} is outside of the vocabulary of {} pieces", self.n_vocab()),
+            })?);
+        }
+        Ok(text)
+    }
+
+    /// Returns the spelling of `token`, which may be a control token or a fragment of a character. `None` if `token` is not in the
+    /// vocabulary.
+    #[must_use]
+    pub fn piece(&self, token: Token) -> Option<&[u8]> {
+        self.vocabulary.spelling(token)
+    }
+
+    /// Returns the bytes that `token` adds to a text: none for a control token. `None` if `token` is not in the vocabulary.
+    #[must_use]
+    pub fn text_piece(&self, token: Token) -> Option<&[u8]> {
+        self.vocabulary.text(token)
+    }
+
+    /// Returns whether `token` ends a text.
+    #[must_use]
+    pub fn is_end(&self, token: Token) -> bool {
+        self.vocabulary.is_end(token)
+    }
+
+    /// Every token that ends a text, in order.
+    #[must_use]
+    pub fn end_tokens(&self) -> &[Token] {
+        self.vocabulary.end_tokens()
+    }
+
+    /// Returns every token that has a spelling but is not part of a text, in order; `parse_special` parses these.
+    #[must_use]
+    pub fn control_tokens(&self) -> Vec<Token> {
+        self.vocabulary.control_tokens().collect()
+    }
+
+    /// Tokens that the model's metadata excludes from sampling.
+    #[must_use]
+    pub fn suppressed_tokens(&self) -> &[Token] {
+        self.vocabulary.suppressed_tokens()
+    }
+
+    /// Returns the grammar of this GBNF text, whose root rule is `root`. Recent grammars are cached. For the supported syntax see
+    /// [`crate::grammar`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] describes the problem, with line and column.
+    pub fn grammar(&self, text: &str) -> Result<SharedConstraint> {
+        self.grammars.compile_gbnf(self, text)
+    }
+
+    /// Returns the grammar of the JSON that matches this JSON schema, given as text. Recent grammars are cached.
+    ///
+    /// Every keyword of the schema is enforced; unsupported ones are rejected. [`crate::grammar::to_gbnf`] lists valid documents
+    /// that are never generated.
+    ///
+    /// The limits of a grammar's size are documented in [`crate::grammar`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] describes the problem or the unsupported part, with line and column.
+    pub fn json_schema(&self, text: &str) -> Result<SharedConstraint> {
+        self.grammars.compile_json_schema(self, text)
+    }
+
+    /// Returns `constraint`, activated by the first of these triggers. As in llama-server, a word that is a single token is matched
+    /// as that token, and must be in `preserved`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] for such a token that is not in `preserved`, and for triggers that
+    /// [`Triggers`](crate::grammar::Triggers) rejects.
+    pub fn lazy(&self, constraint: SharedConstraint, triggers: &[Trigger], preserved: &[Token]) -> Result<SharedConstraint> {
+        self.grammars.lazy(self, constraint, triggers, preserved)
+    }
+
+    /// Estimated size of one token in the device cache, in bytes; 0 for a model without cells.
+    #[must_use]
+    pub fn kv_bytes_per_token(&self, type_k: KvType, type_v: KvType) -> u64 {
+        if self.is_encoder() {
+            return 0;
+        }
+        self.kv_shape.bytes_per_token(type_k, type_v)
+    }
+
+    /// Returns the properties of the model that [`crate::config::EngineConfig::settle`] needs.
+    #[must_use]
+    pub fn facts(&self, type_k: KvType, type_v: KvType) -> ModelFacts {
+        ModelFacts {
+            n_ctx_train: self.n_ctx_train,
+            kv_bytes_per_token: self.kv_bytes_per_token(type_k, type_v),
+            keeps_whole_states: self.is_recurrent() || self.is_hybrid(),
+            n_heads: self.kv_shape.n_query_heads,
+        }
+    }
+
+    /// Layout of the weights that the CPU uses.
+    #[must_use]
+    pub fn weights(&self) -> WeightLayout {
+        self.weights
+    }
+
+    /// Returns whether another layout of the weights is possible, see [`ModelConfig::is_layout_open`], and fits in memory as a
+    /// copy.
+    #[must_use]
+    pub fn is_layout_open(&self) -> bool {
+        let facts = |file: Metadata| load::facts(&self.config, &load::all_parts(&self.config, file));
+        let is_open = |file: Metadata| self.config.is_layout_open(&facts(file));
+        Metadata::open(self.path()).is_ok_and(is_open) && self.size_bytes() <= memory::free_bytes(self, true)
+    }
+
+    /// Returns whether our attention kernel supports the model's heads with a cache of these formats.
+    pub(in crate::llama) fn is_attention_covered(&self, type_k: KvType, type_v: KvType) -> bool {
+        // llama.cpp disables flash attention for Grok, which our attention replaces.
+        self.architecture != "grok" && coverage::covers_attention(&self.kv_shape, type_k, type_v)
+    }
+
+    /// Returns whether the model has a recurrent state instead of cells (Mamba, RWKV).
+    #[must_use]
+    pub fn is_recurrent(&self) -> bool {
+        self.inner.is_recurrent()
+    }
+
+    /// Returns whether some layers have a recurrent state and some have cells.
+    #[must_use]
+    pub fn is_hybrid(&self) -> bool {
+        self.inner.is_hybrid()
+    }
+
+    /// Returns whether the model only encodes texts, into embeddings, and generates none.
+    #[must_use]
+    pub fn is_encoder(&self) -> bool {
+        kinds::is_encoder(&self.architecture, self.value(&format!("{}.attention.causal", self.architecture)))
+    }
+
+    /// Default pooling of token embeddings: as in the file, else the mean.
+    #[must_use]
+    pub fn pooling(&self) -> Pooling {
+        let pooling = self.value(&format!("{}.pooling_type", self.architecture));
+        let pooling = pooling.and_then(Pooling::numbered).filter(|pooling| *pooling != Pooling::Rank || self.has_head);
+        pooling.unwrap_or(Pooling::Mean)
+    }
+
+    /// Returns whether the model has a classifier that scores a text.
+    #[must_use]
+    pub fn has_head(&self) -> bool {
+        self.has_head
+    }
+
+    /// Returns whether dense layers compute the embedding from the pooled rows of a text.
+    pub(in crate::llama) fn has_dense_layers(&self) -> bool {
+        self.has_dense_layers
+    }
+
+    /// Returns whether the model has a learned embedding for each position.
+    pub(in crate::llama) fn has_position_table(&self) -> bool {
+        self.has_position_table
+    }
+
+    /// Length of an embedding with this pooling.
+    pub(in crate::llama) fn vector_width(&self, pooling: Pooling) -> usize {
+        // SAFETY: the model is alive.
+        let (n_out, n_scores) =
+            unsafe { (sys::llama_model_n_embd_out(self.as_ptr()), sys::llama_model_n_cls_out(self.as_ptr())) };
+        if pooling == Pooling::Rank { n_scores as usize } else { n_out.unsigned_abs() as usize }
+    }
+
+    /// Size of the sliding window, in tokens; 0 for a model without one.
+    #[must_use]
+    pub fn n_swa(&self) -> u32 {
+        // SAFETY: the model is alive.
+        unsafe { sys::llama_model_n_swa(self.as_ptr()) }.unsigned_abs()
+    }
+
+    /// Returns the identity of the weights and the overridden metadata; see [`ModelFiles::identity`].
+    ///
+    /// # Errors
+    /// If the files can no longer be read, or have changed since they were loaded.
+    pub(in crate::llama) fn identity(&self) -> io::Result<Identity> {
+        Ok(with_change(self.files.identity()?, &self.overrides.describe()))
+    }
+
+    /// The configured number of layers to offload to GPUs; `None` is all.
+    pub(in crate::llama) fn n_gpu_layers(&self) -> Option<u32> {
+        self.config.n_gpu_layers
+    }
+
+    /// The configured placement of the model on devices.
+    pub(in crate::llama) fn placement(&self) -> &Placement {
+        &self.config.placement
+    }
+
+    /// llama.cpp's pointer, valid while `self` lives.
+    pub(in crate::llama) fn as_ptr(&self) -> *mut sys::llama_model {
+        raw(&self.inner)
+    }
+
+    #[cfg(test)]
+    pub(in crate::llama) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    #[cfg(test)]
+    pub(in crate::llama) fn tokenizer_mut(&mut self) -> &mut Tokenizer {
+        &mut self.tokenizer
+    }
+
+    /// llama.cpp's pointer to the vocabulary, valid while `self` lives.
+    pub(in crate::llama) fn vocab(&self) -> *const sys::llama_vocab {
+        // SAFETY: the model is alive.
+        unsafe { sys::llama_model_get_vocab(self.as_ptr()) }
+    }
+
+    /// Returns the value of a metadata key, as text.
+    pub(in crate::llama) fn value(&self, key: &str) -> Option<&str> {
+        self.metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model").field("config", &self.config).field("architecture", &self.architecture).finish_non_exhaustive()
+    }
+}
+
+/// Returns the pointer inside `model`, which is private to its crate.
+fn raw(model: &LlamaModel) -> *mut sys::llama_model {
+    // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`, so it has
+    // the layout of a pointer. The copy is used only while `model` lives.
+    unsafe { std::mem::transmute_copy::<LlamaModel, *mut sys::llama_model>(model) }
+}
+
+/// Converts llama.cpp's token, where negative means none.
+pub(in crate::llama) fn some_token(token: sys::llama_token) -> Option<Token> {
+    (token >= 0).then_some(token)
+}
+
+fn read_metadata(model: *const sys::llama_model) -> Vec<(String, String)> {
+    // SAFETY: the caller holds the model; llama.cpp writes at most the given number of bytes.
+    let n = unsafe { sys::llama_model_meta_count(model) };
+    (0..n)
+        .filter_map(|i| {
+            // SAFETY: as above, and `i` is below the count.
+            let key = read_string(|buffer, size| unsafe { sys::llama_model_meta_key_by_index(model, i, buffer, size) })?;
+            // SAFETY: as above.
+            let value = read_string(|buffer, size| unsafe { sys::llama_model_meta_val_str_by_index(model, i, buffer, size) })?;
+            Some((key, value))
+        })
+        .collect()
+}
+
+/// Reads a string that llama.cpp writes in the manner of `snprintf`: into a buffer of a given size, returning the full length.
+fn read_string(write: impl Fn(*mut c_char, usize) -> i32) -> Option<String> {
+    let mut buffer = vec![0_u8; 256];
+    loop {
+        let length = usize::try_from(write(buffer.as_mut_ptr().cast::<c_char>(), buffer.len())).ok()?;
+        if length < buffer.len() {
+            buffer.truncate(length);
+            return Some(String::from_utf8_lossy(&buffer).into_owned());
+        }
+        buffer = vec![0; length + 1];
+    }
+}

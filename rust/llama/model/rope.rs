@@ -1,0 +1,64 @@
+//! Position encoding (`RoPE`) of a context.
+
+use llama_cpp_sys_2 as sys;
+
+use crate::config::{RopeConfig, RopeScaling};
+use crate::llama::model::Model;
+
+/// Applies the overrides in `rope` to `params`.
+pub(in crate::llama) fn apply(rope: &RopeConfig, params: &mut sys::llama_context_params) {
+    if let Some(scaling) = rope.scaling {
+        params.rope_scaling_type = match scaling {
+            RopeScaling::None => sys::LLAMA_ROPE_SCALING_TYPE_NONE,
+            RopeScaling::Linear => sys::LLAMA_ROPE_SCALING_TYPE_LINEAR,
+            RopeScaling::Yarn => sys::LLAMA_ROPE_SCALING_TYPE_YARN,
+        };
+    }
+    for (field, value) in [
+        (&mut params.rope_freq_base, rope.freq_base),
+        (&mut params.rope_freq_scale, rope.freq_scale),
+        (&mut params.yarn_ext_factor, rope.yarn_ext_factor),
+        (&mut params.yarn_attn_factor, rope.yarn_attn_factor),
+        (&mut params.yarn_beta_slow, rope.yarn_beta_slow),
+        (&mut params.yarn_beta_fast, rope.yarn_beta_fast),
+    ] {
+        #[expect(clippy::cast_possible_truncation, reason = "it is within the bounds of a setting")]
+        let value = value.map(|value| value as f32);
+        *field = value.unwrap_or(*field);
+    }
+    params.yarn_orig_ctx = rope.yarn_orig_ctx.unwrap_or(params.yarn_orig_ctx);
+}
+
+impl Model {
+    /// Returns the maximum length of a text with this encoding, in tokens; at least the training length.
+    #[must_use]
+    pub fn reach(&self, rope: &RopeConfig) -> u32 {
+        if !self.has_rotations() {
+            return self.n_ctx_train();
+        }
+        // SAFETY: the model is alive.
+        let trained_scale = unsafe { sys::llama_model_rope_freq_scale_train(self.as_ptr()) };
+        rope.max_context(self.n_ctx_train(), trained_scale)
+    }
+
+    /// Returns whether positions are rotations. Otherwise they are looked up in a table, beyond whose end llama.cpp ends the
+    /// process.
+    pub(in crate::llama) fn has_rotations(&self) -> bool {
+        // SAFETY: the model is alive.
+        !self.has_position_table() && unsafe { sys::llama_model_rope_type(self.as_ptr()) != sys::LLAMA_ROPE_TYPE_NONE }
+    }
+
+    /// Logs how the position encoding is changed, or that it cannot be.
+    pub(in crate::llama) fn log_scaling(&self, rope: &RopeConfig) {
+        if rope.is_as_in_file() {
+            return;
+        }
+        let words = rope.describe();
+        if self.has_rotations() {
+            let (reach, n_ctx_train) = (self.reach(rope), self.n_ctx_train());
+            tracing::info!("positions: {words}; texts of up to {reach} tokens, trained on {n_ctx_train}");
+        } else {
+            tracing::warn!("{words} changes nothing: the positions of this model, {}, are no rotations", self.architecture());
+        }
+    }
+}

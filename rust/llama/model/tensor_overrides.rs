@@ -1,0 +1,150 @@
+//! Places individual tensors on other devices than the rest of the model.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr::null;
+
+use llama_cpp_sys_2 as sys;
+
+use crate::config::{Placement, TensorOverride};
+use crate::error::{Error, Result};
+use crate::llama::model::gguf::Metadata;
+
+/// Patterns with their buffer types, in llama.cpp's format.
+#[derive(Debug)]
+pub(in crate::llama) struct TensorOverrides {
+    /// Terminated by an entry without a pattern.
+    entries: Vec<sys::llama_model_tensor_buft_override>,
+    // Owns the strings that the entries point to.
+    _patterns: Vec<CString>,
+}
+
+impl TensorOverrides {
+    /// Resolves the overrides in `placement` for the tensors in `files`; `None` without overrides. The backend must have been
+    /// started.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] for an invalid pattern or an unknown buffer type.
+    pub(in crate::llama) fn read(placement: &Placement, files: &[Metadata]) -> Result<Option<Self>> {
+        for given in &placement.tensors {
+            given.validate()?;
+        }
+        let overrides = placement.tensor_overrides();
+        if overrides.is_empty() {
+            return Ok(None);
+        }
+        let names: Vec<CString> = files
+            .iter()
+            .flat_map(Metadata::named_tensors)
+            .map(|(name, _)| CString::new(name).expect("it was read up to a NUL byte"))
+            .collect();
+        let available = buffer_types();
+        let mut entries = Vec::new();
+        let mut patterns = Vec::new();
+        for TensorOverride { pattern, buffer } in overrides {
+            let kind = available.iter().find(|(name, _)| *name == buffer).map(|(_, kind)| *kind).ok_or_else(|| {
+                let names: Vec<&str> = available.iter().map(|(name, _)| name.as_str()).collect();
+                refusal(format!("there is no memory {buffer:?} for tensors; there is {}", names.join(", ")))
+            })?;
+            let text = CString::new(pattern.as_str()).expect("it was checked to hold no NUL byte");
+            if !finds(&text, &names).map_err(|reason| refusal(format!("{pattern:?} is no pattern of tensors: {reason}")))? {
+                tracing::warn!("no tensor of the model has a name with {pattern:?}, so none goes to {buffer}");
+            }
+            entries.push(sys::llama_model_tensor_buft_override { pattern: text.as_ptr(), buft: kind });
+            patterns.push(text);
+        }
+        entries.push(sys::llama_model_tensor_buft_override { pattern: null(), buft: std::ptr::null_mut() });
+        Ok(Some(Self { entries, _patterns: patterns }))
+    }
+
+    /// llama.cpp's list, valid while `self` lives.
+    pub(in crate::llama) fn as_ptr(&self) -> *const sys::llama_model_tensor_buft_override {
+        self.entries.as_ptr()
+    }
+}
+
+fn refusal(message: String) -> Error {
+    Error::InvalidConfig { param: "tensor_overrides", message }
+}
+
+/// Returns whether `pattern` matches any of `names`.
+///
+/// # Errors
+/// The message of the C++ standard library for an invalid pattern.
+fn finds(pattern: &CStr, names: &[CString]) -> std::result::Result<bool, String> {
+    let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+    let mut message = [0_u8; 256];
+    // SAFETY: pattern and names are NUL-terminated, there are `names.len()` names, and `message.len()` bytes are writable.
+    let found =
+        unsafe { weft_pattern_find(pattern.as_ptr(), names.as_ptr(), names.len(), message.as_mut_ptr().cast(), message.len()) };
+    let error =
+        || CStr::from_bytes_until_nul(&message).map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned());
+    if found < 0 { Err(error()) } else { Ok(found == 1) }
+}
+
+/// Returns the buffer type of each device, with ggml's name for it.
+fn buffer_types() -> Vec<(String, sys::ggml_backend_buffer_type_t)> {
+    // SAFETY: a started backend's devices are registered and live forever, as do their buffer types and the names of these.
+    let kinds =
+        unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_buffer_type(sys::ggml_backend_dev_get(i))) };
+    let mut types = Vec::new();
+    for kind in kinds.filter(|kind| !kind.is_null()) {
+        // SAFETY: as above.
+        let name = unsafe { CStr::from_ptr(sys::ggml_backend_buft_name(kind)) }.to_string_lossy().into_owned();
+        if types.iter().all(|(other, _)| *other != name) {
+            types.push((name, kind));
+        }
+    }
+    types
+}
+
+unsafe extern "C" {
+    fn weft_pattern_find(
+        pattern: *const c_char,
+        names: *const *const c_char,
+        n: usize,
+        message: *mut c_char,
+        n_message_bytes: usize,
+    ) -> c_int;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::llama::backend::backend;
+
+    fn found(pattern: &str) -> std::result::Result<bool, String> {
+        let names = [c"token_embd.weight", c"blk.0.ffn_up.weight", c"blk.10.ffn_up_exps.weight"].map(CStr::to_owned);
+        finds(&CString::new(pattern).expect("no NUL byte"), &names)
+    }
+
+    #[test]
+    fn patterns_match_as_in_llama_cpp() {
+        assert_eq!(found("ffn_(up|down)"), Ok(true));
+        assert_eq!(found("^ffn"), Ok(false));
+        assert_eq!(found(r"\d{2}\.ffn"), Ok(true));
+        for wrong in ["(", "[z-a]", "*", "a{2", r"\"] {
+            assert!(found(wrong).is_err_and(|why| !why.is_empty()), "{wrong}");
+        }
+        let layers = |n| found(&TensorOverride::experts_of(n).pattern);
+        assert_eq!((layers(10), layers(11)), (Ok(false), Ok(true)));
+        assert_eq!(found(&TensorOverride::feed_forward_of(1).pattern), Ok(true));
+    }
+
+    #[test]
+    fn an_unknown_buffer_type_is_rejected_with_the_available_ones() {
+        backend();
+        let read = |pattern: &str, buffer: &str| {
+            let tensors = vec![TensorOverride { pattern: pattern.to_owned(), buffer: buffer.to_owned() }];
+            TensorOverrides::read(&Placement { tensors, ..Placement::default() }, &[])
+        };
+        assert_eq!(read("ffn", "CPU").map(|overrides| overrides.map(|overrides| overrides.entries.len())), Ok(Some(2)));
+        let message = |result| match result {
+            Err(Error::InvalidConfig { param: "tensor_overrides", message }) => message,
+            other => panic!("{other:?}"),
+        };
+        assert!(message(read("ffn", "Abacus0")).starts_with("there is no memory \"Abacus0\" for tensors; there is CPU"));
+        assert!(message(read("(", "CPU")).starts_with("\"(\" is no pattern of tensors: "));
+        assert!(message(read("", "CPU")).contains("has 0 bytes"));
+        assert!(TensorOverrides::read(&Placement::default(), &[]).expect("the placement is valid").is_none());
+    }
+}

@@ -1,0 +1,149 @@
+//! Compiled grammars of a model's vocabulary, cached by their text.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use crate::error::{Error, Result};
+use crate::grammar::{Grammar, LazyGrammar, ParseError, Spellings, TokenLookup, Triggers, to_gbnf};
+use crate::llama::model::Model;
+use crate::request::{SharedConstraint, Token, Trigger};
+
+/// Maximum number of cached grammars.
+pub const MAX_GRAMMARS: usize = 64;
+
+/// Approximate limit of their total size, in bytes.
+const MAX_CACHED_BYTES: usize = 64 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GrammarSource {
+    Gbnf,
+    JsonSchema,
+}
+
+/// Cache of the most recently used grammars, and the spellings of the vocabulary that they share.
+#[derive(Default)]
+pub(in crate::llama) struct Grammars {
+    spellings: OnceLock<Arc<Spellings>>,
+    /// Most recently used first.
+    cached: Mutex<VecDeque<CachedGrammar>>,
+}
+
+struct CachedGrammar {
+    source: GrammarSource,
+    text: Box<str>,
+    grammar: Arc<Grammar>,
+}
+
+impl CachedGrammar {
+    fn n_bytes(&self) -> usize {
+        self.text.len() + self.grammar.n_bytes()
+    }
+}
+
+impl Grammars {
+    pub(in crate::llama) fn compile_gbnf(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
+        self.get_or_compile(GrammarSource::Gbnf, text, || {
+            let grammar = Grammar::new(text, model, self.spellings(model));
+            grammar.map_err(|error| refusal("grammar", format!("the grammar is wrong in {error}")))
+        })
+    }
+
+    pub(in crate::llama) fn compile_json_schema(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
+        self.get_or_compile(GrammarSource::JsonSchema, text, || {
+            Grammar::new(&schema_grammar(text)?, model, self.spellings(model)).map_err(|ParseError { message, .. }| {
+                refusal("json_schema", format!("the JSON schema asks for what no grammar can hold a text to: {message}"))
+            })
+        })
+    }
+
+    pub(in crate::llama) fn lazy(
+        &self,
+        model: &Model,
+        constraint: SharedConstraint,
+        triggers: &[Trigger],
+        preserved: &[Token],
+    ) -> Result<SharedConstraint> {
+        let refuse = |message: String| refusal("grammar_triggers", message);
+        Triggers::check_size(triggers).map_err(refuse)?;
+        let as_token = |trigger: &Trigger| match trigger {
+            Trigger::Word(word) => match model.spelt(word) {
+                Some(token) if preserved.contains(&token) => Ok(Trigger::Token(token)),
+                Some(_) => {
+                    Err(refuse(format!("grammar_triggers has the word '{word}', a token; name it in preserved_tokens too")))
+                }
+                None => Ok(trigger.clone()),
+            },
+            Trigger::Token(token) if usize::try_from(*token).map_or(true, |id| id >= model.n_vocab()) => {
+                Err(refuse(format!("grammar_triggers has the token {token}, which the vocabulary has not")))
+            }
+            other => Ok(other.clone()),
+        };
+        let triggers = triggers.iter().map(as_token).collect::<Result<Vec<_>>>()?;
+        let triggers = Triggers::new(&triggers).map_err(refuse)?;
+        Ok(SharedConstraint(Arc::new(LazyGrammar::new(constraint, triggers, self.spellings(model)))))
+    }
+
+    fn get_or_compile(
+        &self,
+        source: GrammarSource,
+        text: &str,
+        compile: impl FnOnce() -> Result<Grammar>,
+    ) -> Result<SharedConstraint> {
+        let mut cached = self.lock();
+        if let Some(found) = cached.iter().position(|entry| entry.source == source && *entry.text == *text)
+            && let Some(found) = cached.remove(found)
+        {
+            let grammar = Arc::clone(&found.grammar);
+            cached.push_front(found);
+            return Ok(SharedConstraint(grammar));
+        }
+        // Compiling is slow: it runs without the lock, so that other texts need not wait.
+        drop(cached);
+        let grammar = Arc::new(compile()?);
+        let mut cached = self.lock();
+        cached.push_front(CachedGrammar { source, text: text.into(), grammar: Arc::clone(&grammar) });
+        cached.truncate(MAX_GRAMMARS);
+        while cached.len() > 1 && cached.iter().map(CachedGrammar::n_bytes).sum::<usize>() > MAX_CACHED_BYTES {
+            cached.pop_back();
+        }
+        Ok(SharedConstraint(grammar))
+    }
+
+    fn spellings(&self, model: &Model) -> Arc<Spellings> {
+        Arc::clone(self.spellings.get_or_init(|| {
+            let n_vocab = Token::try_from(model.n_vocab()).expect("token ids have 31 bits");
+            let spellings = (0..n_vocab).map(|token| model.piece(token).unwrap_or_default());
+            Arc::new(Spellings::new(spellings, model.end_tokens()))
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<CachedGrammar>> {
+        self.cached.lock().expect("nothing that holds the list can panic")
+    }
+}
+
+fn refusal(param: &'static str, message: String) -> Error {
+    Error::InvalidRequest { param, message }
+}
+
+impl TokenLookup for Model {
+    fn spelt(&self, text: &str) -> Option<Token> {
+        // A text that is too long to tokenize is not a single token.
+        match self.tokenize(text.as_bytes(), false, true).as_deref() {
+            Ok([token]) => Some(*token),
+            _ => None,
+        }
+    }
+
+    fn n_vocab(&self) -> usize {
+        self.n_vocab()
+    }
+}
+
+/// Returns the grammar, in GBNF, of the JSON that matches a schema, for any model. Its size is limited when it is compiled.
+///
+/// # Errors
+/// [`Error::InvalidRequest`] names what is wrong with the schema, or which part of it is not supported, with line and column.
+pub fn schema_grammar(schema: &str) -> Result<String> {
+    to_gbnf(schema).map_err(|error| refusal("json_schema", format!("the JSON schema is refused in {error}")))
+}
