@@ -189,7 +189,7 @@ pub struct FakeRunner {
     memory: MemoryKind,
     token_strings: TokenStrings,
     adapters: Vec<AdapterScale>,
-    /// Invocation tokens of each adapter; empty unless it is an activated LoRA.
+    /// Invocation tokens of each adapter; empty unless it is an activated `LoRA`.
     invocations: Vec<Vec<Token>>,
 }
 
@@ -270,7 +270,7 @@ impl FakeRunner {
         self
     }
 
-    /// Makes this adapter an activated LoRA with these invocation tokens.
+    /// Makes this adapter an activated `LoRA` with these invocation tokens.
     #[must_use]
     pub fn invoked_by(mut self, adapter: usize, tokens: &[Token]) -> Self {
         self.invocations[adapter] = tokens.to_vec();

@@ -186,7 +186,7 @@ pub struct SavedPrefix {
     pub logits: Option<Vec<f32>>,
     /// The adapters that the state was computed with, as in [`Request::adapters`].
     pub adapters: Vec<AdapterScale>,
-    /// First token that the activated LoRA applies to, see [`Request::invoked_at`].
+    /// First token that the activated `LoRA` applies to, see [`Request::invoked_at`].
     pub invoked_at: Option<u32>,
 }
 
@@ -210,7 +210,7 @@ pub struct PinnedPrefix {
     pub n_bytes: u64,
     /// The adapters that the prefix was computed with, each with its scale.
     pub adapters: Vec<AdapterScale>,
-    /// First token that the activated LoRA applies to, see [`Request::invoked_at`].
+    /// First token that the activated `LoRA` applies to, see [`Request::invoked_at`].
     pub invoked_at: Option<u32>,
 }
 
@@ -221,7 +221,7 @@ pub struct SlotContents {
     pub tokens: Vec<Token>,
     /// The adapters that the tokens were computed with, each with its scale.
     pub adapters: Vec<AdapterScale>,
-    /// First token that the activated LoRA applies to, see [`Request::invoked_at`].
+    /// First token that the activated `LoRA` applies to, see [`Request::invoked_at`].
     pub invoked_at: Option<u32>,
 }
 
@@ -258,10 +258,10 @@ pub struct Request {
     pub sampling: SamplingParams,
     /// The adapters that compute the prompt and the completions, each at most once, as index and scale; adapters that are not
     /// listed are off. `None` uses the set of the last [`Engine::set_adapters`](crate::engine::Engine::set_adapters). At most
-    /// one of them is an activated LoRA (aLoRA): it applies from its invocation tokens on, and to no token of a prompt without
+    /// one of them is an activated `LoRA` (aLoRA): it applies from its invocation tokens on, and to no token of a prompt without
     /// them.
     pub adapters: Option<Vec<AdapterScale>>,
-    /// Index of the first token that the activated LoRA applies to; `None` selects the last occurrence of its invocation tokens
+    /// Index of the first token that the activated `LoRA` applies to; `None` selects the last occurrence of its invocation tokens
     /// in the prompt.
     pub invoked_at: Option<u32>,
     /// Constraint of each branch; the prompt is not part of the constrained text. It applies from the first token on, or from
