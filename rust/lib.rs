@@ -16,10 +16,10 @@
 //!   publish   events and metrics become visible to their readers            publishing, output, stream
 //! ```
 //!
-//! The files are those of [`engine`], whose documentation says what each of them holds and which others it may name. Two things happen
-//! outside this order, so that a first token never costs a step of its own. A sequence whose logits are stored samples its first token
-//! when it enters its slot, or when its prefix is reloaded. And `admit` runs again after `sample`, for the slots that became free and
-//! the branches whose prompt this step has computed.
+//! The files are in [`engine`], whose documentation lists their contents and permitted imports. Two things happen outside this order,
+//! so that no first token takes an additional step. A sequence whose logits are stored samples its first token when it enters its
+//! slot, or when its prefix is reloaded. And `admit` runs again after `sample`, for the slots that became free and the branches whose
+//! prompt this step has computed.
 //!
 //! | part | purpose |
 //! | --- | --- |
@@ -27,7 +27,7 @@
 //! | [`engine`] | scheduling, the loop, streams |
 //! | [`cache`] | the prefix tree over the KV cache, its two tiers, checkpoints and pins |
 //! | [`sampling`], [`grammar`] | from logits to a token; the texts that a grammar or a JSON schema allows |
-//! | [`embedding`] | embeddings, by a worker of their own |
+//! | [`embedding`] | embeddings, on a separate worker thread |
 //! | [`kernels`] | attention and matrix products on CPUs |
 //! | `llama` | all that calls llama.cpp |
 //! | `python` | the classes of `weft._native` |
@@ -72,12 +72,13 @@
 //! - `kernels` names no other part of the crate: slices in, slices out. Only `llama` and `kernels` contain `unsafe` code.
 //! - The KV cache is unified. A fork never copies and never aborts.
 //! - One thread uses llama.cpp's context. It never takes Python's global interpreter lock and never waits for a reader.
-//! - Every branch ends in exactly one `Finished`, or its request in one error. What cannot fit is refused before it is queued.
+//! - Every branch ends with exactly one `Finished`, or its request with one error. A request that cannot fit is refused before it is
+//!   queued.
 //! - Dropping [`Completions`](engine::Completions) frees its slots; there is no other path for cleaning up.
 //! - Free, evictable and pinned cells add up to all cells, so that no decode finds the device cache full.
 //! - Every idle prefix is in the tree, in one tier or both. The host cache never exceeds its limit in bytes. Copies that run while
 //!   streams are generating take no longer than the step allows.
-//! - Embeddings have a worker of their own, whose context is created when it is first needed. It never uses the engine's context.
+//! - Embeddings are computed by a separate worker, whose context is created on first use. It never uses the engine's context.
 //! - All queues are bounded. A slow consumer ends only itself.
 //! - The work of a step does not depend on what waits: neither on the number of queued requests nor on their prompts.
 
