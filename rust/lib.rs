@@ -7,12 +7,12 @@
 //! ```text
 //! Engine::submit(Request) ──► worker thread: one step after the other ──► Completions (Event, Event, …)
 //!
-//!   receive   requests, cancellations, forks and questions arrive           worker, questions, forking
-//!   admit     sequences enter slots over their longest cached prefix        admission, queue, prefix_match
-//!   move      prefixes are offloaded to the host cache, others reloaded     tier_moves, memory
-//!   plan      each sequence gets rows in the next decode, and cells         planning, step_budget, lifecycle
+//!   receive   requests, cancellations and queries arrive; forks are built   worker, questions, forking
+//!   admit     sequences enter slots over their longest cached prefix        admission, queue, prefix_match, resumption
+//!   move      idle prefixes are offloaded early, others are reloaded        tier_moves, memory
+//!   plan      each sequence gets rows in the next decode, and cells         planning, step_budget
 //!   compute   the runner (llama.cpp, or FakeRunner) decodes the rows        computing, memory
-//!   sample    logits become tokens, tokens text, text events                sampling_step, beams, sequence
+//!   sample    checkpoints, prompt logprobs; logits become tokens and text   checkpoints, prompt_logprobs, sampling_step, beams
 //!   publish   events and metrics become visible to their readers            publishing, output, stream
 //! ```
 //!
@@ -21,9 +21,12 @@
 //! slot, or when its prefix is reloaded. And `admit` runs again after `sample`, for the slots that became free and the branches whose
 //! prompt this step has computed.
 //!
+//! Where a sequence needs cells or an id, `admit` and `plan` evict idle prefixes themselves (`lifecycle::free_cells`, `free_ids`), and
+//! preempt junior sequences. All ways out of a slot are in `lifecycle`.
+//!
 //! | part | purpose |
 //! | --- | --- |
-//! | [`request`] | a request, its events and its errors, as callers see them |
+//! | [`request`], [`error`], [`cancellation`] | a request, its events and its errors, as callers see them |
 //! | [`engine`] | scheduling, the loop, streams |
 //! | [`cache`] | the prefix tree over the KV cache, its two tiers, checkpoints and pins |
 //! | [`sampling`], [`grammar`] | from logits to a token; the texts that a grammar or a JSON schema allows |
@@ -32,6 +35,10 @@
 //! | `llama` | all that calls llama.cpp |
 //! | `python` | the classes of `weft._native` |
 //! | [`config`] | limits and settings, validated |
+//! | [`fake_runner`] | a model for tests: its next token is a function of the prefix |
+//!
+//! A new sampler is a step in `sampling/chain.rs`; a new branch search begins at `engine/beams.rs` and `sampling/beams.rs`; a new tier
+//! of the cache at `cache/host_cache.rs` and `cache/path_removal.rs`.
 //!
 //! # Glossary
 //!
@@ -39,27 +46,27 @@
 //! | --- | --- |
 //! | [`Request`](request::Request) | a prompt, sampling parameters, and the number of completions |
 //! | request group | a request within the engine: its prompt, and the branches that are waiting, running or finished |
-//! | sequence | one completion being generated; callers see it as a branch |
+//! | sequence | one completion being generated, which callers see as a branch; or a task, such as saving a prefix |
 //! | slot | room for one running sequence |
 //! | [`KvSeqId`](engine::runner::KvSeqId) | llama.cpp's number for an owner of cells |
-//! | cell, cell run | the KV-cache entry of one token; a contiguous group of them with the same owners. Forks share runs of any length |
+//! | cell, cell run | the KV-cache entry of one token; the entries of consecutive tokens that have the same owners. Forks share runs of any length |
 //! | path | the tokens that a sequence id holds, and their cells |
 //! | prefix tree | the radix tree over token ids: which tier holds which prefix, and when it was last used |
-//! | device cache, host cache | the cells in llama.cpp's context; the bounded memory of the host that holds offloaded prefixes |
+//! | device cache, host cache | the cells in llama.cpp's context; memory of the host for offloaded prefixes, up to a limit in bytes |
 //! | offload, reload | copy an idle prefix from the device cache to the host cache; copy it back instead of computing it |
-//! | evict | drop a prefix from a tier |
+//! | evict | drop a prefix from a tier; from the device cache it is offloaded first, if that is worthwhile |
 //! | relocate | move cells to lower free ones |
 //! | fork | give another sequence id the cells of a prefix; nothing is computed or copied |
 //! | step | one iteration of the worker's loop |
 //! | [`Plan`](engine::runner::Plan) | the rows of one decode: which tokens of which sequences |
-//! | prefill, decode | computing a prompt's tokens; computing the token sampled last |
+//! | prefill, decode | computing a prompt's tokens; computing the token sampled last, and every call of the model on a batch |
 //! | preempt | take a sequence out of its slot. It keeps its text and its sampler; its cells may be evicted |
-//! | prefix dependency | a sequence waits for a prefix that another one is computing |
+//! | prefix dependency | a request or a sequence waits for a prefix that another sequence is computing or reloading |
 //! | headroom | cells that are kept free for the tokens that a running sequence will sample |
 //! | constraint | the tokens that a grammar allows next |
 //! | trigger | a text or token from which a lazy grammar applies |
-//! | reasoning | text before the answer, ended by force when its budget is used up |
-//! | pin | keep a prefix cached, in either tier, until it is unpinned |
+//! | reasoning | text before the answer; if it has a budget, it is ended by force when that is used up |
+//! | pin | keep a prefix cached, in either tier, until it is unpinned. The cells of running sequences count as pinned too |
 //! | scheduling key | the order among requests: priority and arrival, a priority counting as a number of starts |
 //! | context shift | drop the middle of a full context, and compute the rest again |
 //! | checkpoint | a saved state of a memory that cannot be truncated (recurrent, sliding window), at a position of a prompt |
@@ -67,19 +74,19 @@
 //!
 //! # Invariants
 //!
-//! - Only `llama` names llama.cpp, and only `python` names Python. `engine`, `cache`, `sampling`, `grammar` and `kernels` build and
+//! - Only `llama` calls llama.cpp, and only `python` uses Python. `engine`, `cache`, `sampling`, `grammar` and `kernels` build and
 //!   are tested without both.
 //! - `kernels` names no other part of the crate: slices in, slices out. Only `llama` and `kernels` contain `unsafe` code.
-//! - The KV cache is unified. A fork never copies and never aborts.
+//! - The KV cache is unified. `Runner::fork` never copies and never aborts.
 //! - One thread uses llama.cpp's context. It never takes Python's global interpreter lock and never waits for a reader.
-//! - Every branch ends with exactly one `Finished`, or its request with one error. A request that cannot fit is refused before it is
-//!   queued.
-//! - Dropping [`Completions`](engine::Completions) frees its slots; there is no other path for cleaning up.
+//! - Every branch ends with exactly one `Finished`, or its request with one error, unless its reader has closed the stream. A request
+//!   that can never fit is refused when it is submitted.
+//! - Dropping [`Completions`](engine::Completions) cancels its requests at any stage and frees their slots.
 //! - Free, evictable and pinned cells add up to all cells, so that no decode finds the device cache full.
-//! - Every idle prefix is in the tree, in one tier or both. The host cache never exceeds its limit in bytes. Copies that run while
-//!   streams are generating take no longer than the step allows.
+//! - The host cache never exceeds its limit in bytes. While streams are generating, early offloads and reloads take no longer than the
+//!   step allows; only an eviction without which a running sequence cannot continue may take longer.
 //! - Embeddings are computed by a separate worker, whose context is created on first use. It never uses the engine's context.
-//! - All queues are bounded. A slow consumer ends only itself.
+//! - Waiting requests, waiting forks and unread events are bounded. A slow consumer ends only itself.
 //! - The work of a step does not depend on what waits: neither on the number of queued requests nor on their prompts.
 
 pub mod request;

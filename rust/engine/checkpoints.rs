@@ -33,8 +33,7 @@ fn saves_windows<R: Runner>(core: &Core<R>) -> bool {
 
 /// Returns the checkpoint positions, besides the end, in the prompt of a request that starts with `n_found` cached tokens:
 /// where the request specifies them, where the prompt diverges from cached ones, and about evenly in between, within the limits
-/// of
-/// [`Checkpoints`].
+/// of [`Checkpoints`].
 pub(super) fn checkpoint_positions<R: Runner>(core: &Core<R>, group: &RequestGroup, n_found: u32) -> CheckpointPositions {
     let may_add = core.limits.checkpoints.n_most > 0 && group.uses_cache() && group.request.task == Task::Complete;
     if core.memory.kind().n_window > 0 {

@@ -95,7 +95,7 @@ impl Inner {
             let message = "forks have the prompt of their branch and its adapters; ask for nothing of a prompt".to_owned();
             return Err(Error::InvalidRequest { param: "prompt", message });
         }
-        // A placeholder: the prompt is not model here.
+        // A placeholder: the branch's prompt is not known here.
         request.prompt = Prompt::from_tokens(vec![0]);
         request.validate(self.model.n_vocab)?;
         request.prompt = Prompt::default();

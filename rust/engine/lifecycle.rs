@@ -205,8 +205,8 @@ pub(super) fn remove<R: Runner>(core: &mut Core<R>, request_id: u64) -> Option<R
     core.queue.remove(request_id)
 }
 
-/// Preempts the sequence at `nth`. Its text and its generator stay; its cells can be evicted, after others. A load has neither:
-/// it returns to its position in the queue and starts again. The beams of a search are preempted together.
+/// Preempts the sequence at `nth`. It keeps its text and its sampler; its cells can be evicted, after others. A load keeps
+/// neither: it returns to its position in the queue and starts again. The beams of a search are preempted together.
 pub(super) fn preempt<R: Runner>(core: &mut Core<R>, nth: usize) {
     if core.slots.running()[nth].sequence.beam.is_none() {
         let running = core.slots.take(nth);

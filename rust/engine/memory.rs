@@ -292,8 +292,8 @@ impl<R: Runner> Memory<R> {
     /// Offloads an idle prefix that costs more than it saves. Returns `false` if no prefix qualifies.
     ///
     /// If idle cells slow down decodes, they are offloaded while no sequence is running, and after as many decodes as make them
-    /// more expensive than moving them out and back. If their scores are computed, also before newer sequences take cells above
-    /// them. Without a host cache they stay: computing them again is far more expensive.
+    /// more expensive than moving them out and back. With [`IdleCost::Scores`], prefixes that are older than the newest start are
+    /// offloaded too. Without a host cache they stay: computing them again is far more expensive.
     pub(super) fn offload_early(&mut self, is_idle: bool) -> bool {
         let cost = self.kind().idle_cost;
         let can_offload = cost != IdleCost::Nothing && self.cache.has_host_cache();

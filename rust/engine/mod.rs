@@ -3,25 +3,16 @@
 //! [`worker`] runs the loop. Its steps change one [`core::Core`], whose parts keep their own rules; each stage of a step is a
 //! function on it. A file uses only files that precede it in this table:
 //!
-//!
 //! | files | content |
 //! | --- | --- |
-//!
 //! | `runner` `stats` `scheduling_key` `shared_explanation` `stream` `prompt_logprob_cache` `pending_prompt_report` | shared types: the model trait, metrics, the priority order, cache explanations, streams, prompt logprobs and their reports |
-//!
 //! | `step_cost` `step_budget` `adapter_round_robin` `stopwatch` `move_budget` | rules on plain values: cost and size of a step, adapter round-robin, time per stage, budget for tier moves |
-//!
 //! | `request_group` `checkpoint_positions` `sequence` `running_sequence` `slow_consumers` `transcripts` | a request, its checkpoint positions, one completion, a completion in a slot, streams that lag, texts of earlier chats |
-//!
 //! | `queue` `slots` `memory` `output` `history` `fork_request` `fork_builder` `forks` | the parts of the core: waiting requests, slots, KV cache and runner, published events, evicted prefixes, forks |
-//!
 //! | `core` | the parts together |
-//!
 //! | `explanation_builder` `lifecycle` `beams` `sampling_step` `prompt_logprobs` `checkpoints` `tasks` `forking` | operations on sequences: finish, preempt, search, sample, report, checkpoint, fork |
-//!
 //! | `resumption` `tier_moves` `prefix_match` `grouping` `admission` `planning` `computing` `publishing` `questions` `stall_detector` | the stages of a step, queries between steps, and the check that each step makes progress |
 //! | `worker` | the loop |
-//!
 //! | `control` | commands of stream readers |
 
 mod adapter_round_robin;
@@ -362,8 +353,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::submit`], for any of the requests; also [`Error::InvalidRequest`] if the list is empty, if they have more
-    /// than
-    /// [`MAX_COMPLETIONS`] branches together, or if one of several is not a completion. No request is queued then.
+    /// than [`MAX_COMPLETIONS`] branches together, or if one of several is not a completion. No request is queued then.
     pub fn submit_branches(&self, requests: Vec<Request>, wake_handle: Option<Arc<dyn WakeHandle>>) -> Result<Completions> {
         let Inner { limits, n_submitted, commands, published, .. } = &*self.inner;
         check_branches(&requests)?;

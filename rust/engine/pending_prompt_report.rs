@@ -1,4 +1,4 @@
-//! What a sequence has yet to report about its prompt.
+//! The report about its prompt that a sequence still owes its stream.
 
 use std::ops::Range;
 

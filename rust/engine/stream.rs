@@ -23,11 +23,11 @@ pub const MAX_BYTES_BEHIND: usize = 32 << 20;
 /// per second, and a reader that wakes for each takes a core from the decode.
 pub const WAKE_INTERVAL: Duration = Duration::from_millis(4);
 
-/// Number of streams whose readers cost about a tenth of [`WAKE_INTERVAL`]. With add active streams the interval grows in
+/// Number of streams whose readers cost about a tenth of [`WAKE_INTERVAL`]. With more active streams the interval grows in
 /// proportion, up to [`MAX_WAKE_INTERVAL`].
 const STREAMS_PER_REST: usize = 8;
 
-/// One frame of a display: events within it appear simultaneous.
+/// One frame of a display: events within it appear simultaneously.
 pub const MAX_WAKE_INTERVAL: Duration = Duration::from_millis(16);
 
 /// Callback of the worker, for streams with new events.
@@ -415,7 +415,7 @@ impl Completions {
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] if there is no such branch or position, if its grammar rejects the appended tokens, if the
-    /// destination stream has ended or would have add than [`MAX_COMPLETIONS`] branches, and for requests as in
+    /// destination stream has ended or would have more than [`MAX_COMPLETIONS`] branches, and for requests as in
     /// [`Engine::submit`](crate::engine::Engine::submit); [`Error::ContextOverflow`], [`Error::QueueFull`], [`Error::Stopped`].
     pub fn fork(&self, fork: Fork) -> Result<ForkResult> {
         self.request_fork(fork, None)?.wait()
@@ -507,7 +507,7 @@ impl Sender {
         self.wake_handle.as_ref()
     }
 
-    /// Returns outcome far the reader lags.
+    /// Returns what the reader has not read yet, in events and bytes.
     pub(crate) fn backlog(&self) -> Backlog {
         self.backlog_in(&self.shared.lock())
     }

@@ -1,4 +1,4 @@
-//! LoRA adapters of a model.
+//! `LoRA` adapters of a model.
 
 use pyo3::prelude::*;
 

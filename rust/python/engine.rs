@@ -34,7 +34,7 @@ use crate::error::{Error, each_branch};
 use crate::llama::{self, Model, ResolvedConfig};
 use crate::request::{AdapterScale, Prompt, Request, SlotContents, Task, Token};
 
-/// The tokens of a slot, their adapters, and the first token that an activated LoRA applies to.
+/// The tokens of a slot, their adapters, and the first token that an activated `LoRA` applies to.
 type SlotTokens = (Vec<Token>, Vec<AdapterScale>, Option<u32>);
 
 /// `weft._native.Engine`.

@@ -2,7 +2,7 @@
 //!
 //! Each event loop that waits for a stream has one [`Watch`]: a pipe whose reading end is registered with the loop
 //! (`loop.add_reader`). The worker writes one byte into it, at most once per step, with a minimum interval (see
-//! [`WakeHandle::rest`]), and only if a task is waiting. The loop then checks all streams that its tasks wait for, and wakes
+//! [`WakeHandle::min_interval`]), and only if a task is waiting. The loop then checks all streams that its tasks wait for, and wakes
 //! the tasks of ready streams.
 //!
 //! The alternative is a courier: a native thread that the worker wakes, that takes the GIL and calls

@@ -274,7 +274,7 @@ pub struct Request {
     /// Shifts a full context if set; otherwise a full context ends the completion.
     pub context_shift: Option<ContextShift>,
     /// Priority in admission and prefill, −[`MAX_PRIORITY`] to [`MAX_PRIORITY`]; higher priorities run first. One unit
-    /// outweighs [`TURNS_PER_PRIORITY`](crate::engine::TURNS_PER_PRIORITY) steps of waiting, so that no request starves.
+    /// outweighs [`STARTS_PER_PRIORITY`](crate::engine::STARTS_PER_PRIORITY) starts of later branches, so that no request starves.
     pub priority: i32,
     /// Maximum time between two tokens of its completions that prefill of other requests may cause, 1 ms to [`LONGEST_GAP`];
     /// `None` uses [`Limits::max_token_gap`](crate::config::Limits::max_token_gap).
