@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Prints the size of the Rust code outside tests and benches: lines, visible items, and functions that take shared state.
 
-    python scripts/measure_rust.py [--root rust] [--core Core] [--owners Memory Queue Slots Outbox Runner]
+    python scripts/measure_rust.py [--root rust] [--core Core] [--owners Memory Queue Slots Output Runner]
 
 A line that holds code counts as code, a line that holds a comment alone as a comment. The parser reads lines, strings and
 comments, not macros: an item that a macro makes is not counted.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent / "rust"
 CORE = "Core"
-OWNERS = ("Memory", "Queue", "Slots", "Outbox", "Runner")
+OWNERS = ("Memory", "Queue", "Slots", "Output", "Runner")
 
 TOKENS = re.compile(
     r"""
@@ -288,6 +288,10 @@ def main(arguments: Sequence[str]) -> None:
     root = options.root
     files = sources(root)
     engine = [file for file in files if (root / "engine") in file.path.parents]
+    text = "".join(path.read_text(encoding="utf-8") for path in root.rglob("*.rs"))
+    for name in filter(None, (options.core, *options.owners)):
+        if not re.search(rf"\b{re.escape(name)}\b", text):
+            parser.error(f"{root} does not mention {name}; name this crate's types with --core and --owners")
     sys.stdout.write(f"{table(files, root)}\n\n{state_table(engine, options.core, options.owners)}\n")
 
 

@@ -60,7 +60,7 @@ def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[list[str
     (tmp_path / "engine" / "mod.rs").write_text(ENGINE, encoding="utf-8")
     for name in ("checks.rs", "tests/more.rs"):
         (tmp_path / name).write_text("pub fn test() {}\n", encoding="utf-8")
-    runpy.run_path(str(SCRIPT))["main"](["--root", str(tmp_path)])
+    runpy.run_path(str(SCRIPT))["main"](["--root", str(tmp_path), "--core", "Core", "--owners", "Queue", "Slots", "Runner"])
     return [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
@@ -73,3 +73,14 @@ def test_lines_and_items_are_counted_outside_tests(printed: list[list[str]]) -> 
 def test_functions_that_take_shared_state_are_counted(printed: list[list[str]]) -> None:
     assert " ".join(printed[-2]) == "that take &mut Core: 2; &Core: 1; either: 3"
     assert " ".join(printed[-1]).endswith("mutably: 4 (2 of them name each)")
+
+
+def test_the_default_names_are_those_of_the_crate(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(SCRIPT))["main"]([])
+    assert "that take &mut Core: " in capsys.readouterr().out
+
+
+def test_a_name_that_the_crate_does_not_mention_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(SCRIPT))["main"](["--owners", "Outbox"])
+    assert "does not mention Outbox" in capsys.readouterr().err

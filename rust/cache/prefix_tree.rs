@@ -232,7 +232,8 @@ impl PrefixTree {
         NodeId(index)
     }
 
-    /// Adds a leaf below `parent`, which has no child with the same adapter set and first token.
+    /// Adds a leaf below `parent`, which has no child with the same adapter set and first token. Its tokens were computed with the
+    /// adapter set of `adapter_root`.
     pub(super) fn add_child(&mut self, parent: NodeId, adapter_root: NodeId, tokens: Vec<Token>) -> NodeId {
         let start = self.node(parent).end();
         let first = tokens[0];

@@ -87,7 +87,7 @@ pub struct ComputeConfig {
 }
 
 impl EngineConfig {
-    /// Chooses how steps are computed within these `limits`, provider `n_ubatch` is the maximum.
+    /// Chooses how steps are computed within these `limits`; `limits.n_ubatch` is the maximum.
     #[must_use]
     pub fn choose(&self, facts: &ModelFacts, limits: &Limits, machine: &MachineFacts) -> ComputeConfig {
         let used = self.enabled_kernels(facts, machine);
@@ -203,7 +203,7 @@ impl EngineConfig {
         self.kernels != KernelChoice::LlamaCpp && usable.attention && !covers_attention
     }
 
-    /// Returns the maximum tokens per decode provider attention scores fit the memory reserved for them; `None` if even the
+    /// Returns the maximum tokens per decode whose attention scores fit the memory reserved for them; `None` if even the
     /// minimum does not fit. A configured value is not lowered.
     fn fitting_ubatch(&self, facts: &ModelFacts, limits: &Limits, machine: &MachineFacts) -> Option<u32> {
         let cache_bytes = u64::from(limits.n_ctx) * facts.kv_bytes_per_token;

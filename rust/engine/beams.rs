@@ -342,8 +342,8 @@ fn leave_slots<R: Runner>(core: &mut Core<R>, request_id: u64) {
     core.queue.group_mut(request_id).branches.fill(Branch::Finished);
 }
 
-/// Finishes a search that fills the device cache by itself with the texts that its beams have. Returns `false` if a beam has no
-/// text yet.
+/// Finishes a search that fills the device cache by itself with the texts that its beams have. Returns `false` if a live
+/// beam has no token yet.
 pub(super) fn end_full<R: Runner>(core: &mut Core<R>, request_id: u64) -> bool {
     let all = positions(core, request_id);
     let live: Vec<usize> = all.iter().copied().filter(|&nth| beam(core, nth).is_live).collect();

@@ -27,7 +27,7 @@ pub(super) struct Memory<R> {
 /// Time spent on copying cells.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct CopyTime {
-    /// Offloading, and moving to lower positions.
+    /// Offloading, and moving to lower cells.
     pub(super) offload: Duration,
     /// Reloading.
     pub(super) reload: Duration,

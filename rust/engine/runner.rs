@@ -172,7 +172,7 @@ pub trait Runner {
     /// [`RelocateError`], which describes the contents of `ids` then.
     fn relocate(&mut self, ids: &[KvSeqId], range: Range<u32>) -> Result<(), RelocateError>;
 
-    /// Gives each `n` consecutive tokens of `range` of `id` one position (self-extend) and moves the following tokens up.
+    /// Gives each `n` consecutive tokens of `range` of `id` one position (self-extend) and moves the following tokens down.
     /// Ranges grouped before end where this one begins, and `n` divides both ends. `id` must not share cells; afterwards it may
     /// only be computed, truncated after `range` and dropped. Only for memory with [`ForkRule::Anywhere`], of a runner created
     /// for [`Limits::grouping`](crate::config::Limits::grouping).

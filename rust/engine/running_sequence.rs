@@ -29,7 +29,7 @@ pub(crate) enum Phase {
     Decoding,
     /// It is reserved for a beam, and without cells until its search assigns one.
     IdleBeam,
-    /// Fully computed, and being saved to a prefix file entry by entry.
+    /// Fully computed, and being copied into a [`SavedPrefix`] part by part.
     Copying(SavedPrefix),
 }
 

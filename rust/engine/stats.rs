@@ -87,7 +87,7 @@ pub struct HostCacheStats {
     pub n_reloaded: u64,
     /// Tokens evicted from either tier for lack of space since the start.
     pub n_evicted: u64,
-    /// Cells moved to lower positions since the start.
+    /// Tokens moved to lower cells since the start.
     pub n_relocated: u64,
 }
 
@@ -124,7 +124,7 @@ pub struct StepTimes {
     pub text: Duration,
     /// Publishing events.
     pub emit: Duration,
-    /// Offloading cells, or moving them to lower positions.
+    /// Offloading cells, or moving tokens to lower cells.
     pub offload: Duration,
     /// Reloading cells.
     pub reload: Duration,

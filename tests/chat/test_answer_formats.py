@@ -24,6 +24,7 @@ from weft.chat.answer.proof import reads_calls, reads_content, reads_reasoning
 from weft.chat.answer.reader import Thoughts
 from weft.chat.answer.samples import Samples, render_samples
 from weft.chat.answer.tools import Tool, ToolUse
+from weft.chat.answer.written import WrittenMessage
 from weft.chat.conversation import ChatMessage, Conversation
 from weft.chat.format import ChatFormat
 from weft.chat.messages import for_template
@@ -484,3 +485,12 @@ def test_a_message_that_ends_every_prompt_is_no_part_of_a_call() -> None:
     )
     found = detect_format(ChatTemplate(source, eos_token=given.eos), (given.eos,))
     assert (found.family.name, found.family.takes_tools) == ("Command R", True)
+
+
+def test_reasoning_that_begins_and_ends_with_one_mark_is_read() -> None:
+    form = FamilyForm(None, ThoughtMarks("%%", "%%"), None)
+    message = WrittenMessage()
+    reader = form.reader()
+    for part in (*reader.read("%%why%%so"), *reader.end()):
+        message.add(part)
+    assert (message.thought, message.content) == ("why", "so")

@@ -260,7 +260,9 @@ def test_an_allowed_host_that_is_no_name_is_refused(given: str, capsys: pytest.C
         ("https://Chat.Example,http://b:3000", ("https://chat.example", "http://b:3000")),
         ("HTTPS://a:443,http://b:80/,http://c:443", ("https://a", "http://b", "http://c:443")),
         ("http://[::1]:80,moz-extension://a-b", ("http://[::1]", "moz-extension://a-b")),
-        ("*,localhost", ("*", "localhost")),
+        ("http://a:080,http://[0:0:0:0:0:0:0:1]", ("http://a", "http://[::1]")),
+        ("https://bücher.example", ("https://xn--bcher-kva.example",)),
+        ("*,Localhost", ("*", "localhost")),
         ("", ()),
     ],
 )
@@ -268,13 +270,15 @@ def test_named_origins_have_the_form_that_browsers_send(given: str, expected: tu
     assert parse(["--cors-origins", given], {})[0].cors_origins == expected
 
 
-@pytest.mark.parametrize(
-    "given", ["chat.example", "null", "https://", "https://a/b", "https://*.a", "https://*", "https://a:b", "://a"]
-)
+NO_ORIGINS = ["chat.example", "null", "https://", "https://a/b", "https://*.a", "https://*", "https://a:b", "://a"]
+NO_ORIGINS += ["http://a:99999", "http://[:::]", "http://a%20b", "http://a\\b", "file://x"]
+
+
+@pytest.mark.parametrize("given", NO_ORIGINS)
 def test_an_origin_that_no_browser_sends_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--cors-origins", given], {})
-    assert "is not an origin" in capsys.readouterr().err
+    assert "must be an origin such as https://chat.example" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("settings", [{}, {"cors_origins": ("*",)}, {"cors_origins": ("*",), "api_keys": ("k",)}], ids=str)
@@ -310,7 +314,9 @@ async def test_other_clients_may_use_a_private_route(method: str, path: str) -> 
 
 
 def test_a_page_without_an_origin_cannot_be_named() -> None:
-    assert policy_of(cors_origins=("null",)).sender(scope_of(headers={"origin": "null"})) is FOREIGN
+    with pytest.raises(ValueError, match="every page can have the origin 'null'"):
+        policy_of(cors_origins=("null",))
+    assert policy_of(cors_origins=("*",)).sender(scope_of(headers={"origin": "null"})) is FOREIGN
 
 
 async def test_a_foreign_page_may_not_use_prompt_files(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from litestar.types import HTTPScope
 from weft.fields.shown import cut
 from weft.server.errors import CrossOriginBodyError, CrossOriginError, MisdirectedRequestError
 from weft.settings import Settings
-from weft.settings.access import ANY_HOST
+from weft.settings.access import ANY_HOST, browser_origin
 
 __all__ = ["ANY_ORIGIN", "Headers", "Sender", "WebPolicy", "header", "is_trusted_sender", "require_trusted_sender"]
 
@@ -104,7 +104,7 @@ class WebPolicy:
     """Decides from a request's head and the settings alone."""
 
     def __init__(self, settings: Settings) -> None:
-        self._origins = frozenset(origin.rstrip("/") for origin in settings.cors_origins)
+        self._origins = frozenset(map(browser_origin, settings.cors_origins))
         self._allowed_hosts = frozenset(settings.allowed_hosts)
 
     @property
@@ -113,9 +113,9 @@ class WebPolicy:
         return ANY_ORIGIN in self._origins
 
     def names(self, origin: bytes) -> bool:
-        """Returns whether an origin is named in the settings. `*` names none, nor does `null`, which any page can have."""
+        """Returns whether an origin is named in the settings. `*` names none."""
         text = origin.decode("latin-1")
-        return (text not in (ANY_ORIGIN, "null") and text in self._origins) or (LOCALHOST in self._origins and _is_local(text))
+        return (text != ANY_ORIGIN and text in self._origins) or (LOCALHOST in self._origins and _is_local(text))
 
     def sender(self, scope: HTTPScope) -> Sender:
         """Returns who sent a request.

@@ -2,11 +2,12 @@
 
 import re
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from weft.settings.flags import flag
 from weft.settings.values import boolean, file, items, together
 
-__all__ = ["ANY_HOST", "AccessSettings"]
+__all__ = ["ANY_HOST", "AccessSettings", "browser_origin"]
 
 ACCESS = "access"
 
@@ -16,7 +17,8 @@ ANY_HOST = "*"
 _HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|\*")
 _ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>\[[0-9a-f:.]+\]|[^\s\[\]:/?#@,]+)(?::(?P<port>[0-9]{1,5}))?/?")
 _ORIGIN_WORDS = ("*", "localhost")
-_DEFAULT_PORTS = {"http": "80", "https": "443"}
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+MAX_PORT = 65_535
 
 
 def _keys(text: str) -> tuple[str, ...]:
@@ -36,21 +38,38 @@ def _hosts(text: str) -> tuple[str, ...]:
 
 
 def _origins(text: str) -> tuple[str, ...]:
-    return tuple(map(_origin, items(text)))
+    return tuple(map(browser_origin, items(text)))
 
 
-def _origin(text: str) -> str:
-    """Returns an origin as browsers serialize it (RFC 6454, section 6.2): in lower case, without a default port."""
-    if text in _ORIGIN_WORDS:
-        return text
-    match = _ORIGIN.fullmatch(text.lower())
-    if match is None or "*" in match["host"]:
-        hint = "; any page can have the origin null" if text == "null" else ""
+def browser_origin(text: str) -> str:
+    """Returns an origin as browsers serialize it (RFC 6454, section 6.2): in lower case, without a default port.
+
+    Raises:
+        ValueError: no browser sends it.
+    """
+    word = text.lower()
+    if word in _ORIGIN_WORDS:
+        return word
+    match = _ORIGIN.fullmatch(word)
+    host = None if match is None else _browser_host(match["host"])
+    port = 0 if match is None or match["port"] is None else int(match["port"])
+    if match is None or match["scheme"] == "file" or host is None or port > MAX_PORT:
+        hint = "; every page can have the origin 'null'" if word == "null" else ""
         raise ValueError(
-            f"{text!r} is not an origin, as https://chat.example or http://10.0.0.2:3000, nor 'localhost', nor '*'{hint}"
+            f"must be an origin such as https://chat.example or http://10.0.0.2:3000, 'localhost' or '*' (got {text!r}){hint}"
         )
-    port = "" if match["port"] == _DEFAULT_PORTS.get(match["scheme"]) else f":{match['port']}"
-    return f"{match['scheme']}://{match['host']}{port if match['port'] else ''}"
+    is_default = port == _DEFAULT_PORTS.get(match["scheme"], 0)
+    return f"{match['scheme']}://{host}" if is_default or not port else f"{match['scheme']}://{host}:{port}"
+
+
+def _browser_host(host: str) -> str | None:
+    """Returns a host as browsers write it, or None if it is not one."""
+    try:
+        if host.startswith("["):
+            return f"[{ip_address(host[1:-1]).compressed}]"
+        return name if _HOST.fullmatch(name := host.encode("idna").decode("ascii")) and name != ANY_HOST else None
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::engine::sequence::tokens::Tokens;
 use crate::request::ContextShift;
 
-/// Minimum number of tokens, at the end of a context, that a shift may drop from, as in llama-server: a shift can always drop
+/// A shift keeps at most all but this many tokens of a context, whatever is requested, as in llama-server: so it can always drop
 /// something.
 const MIN_DROPPABLE: u32 = 4;
 

@@ -54,7 +54,7 @@ fn all_branches_sample_their_first_token_in_the_step_that_computes_the_end_of_th
 }
 
 #[test]
-fn branches_of_one_token_take_no_further_step_with_any_number_of_slots() {
+fn branches_of_one_token_take_no_further_step_with_one_slot() {
     let (engine, control) = warm(start(limits(1, 4096)));
     assert_eq!(n_decodes(&control, || run(&engine, drawn(&text(), 50, 1))), 1);
 }

@@ -1,8 +1,8 @@
 //! Limits on the freed memory that the system's allocator retains.
 
-/// Makes the allocator return freed memory: blocks above 1 MiB immediately, and all but some MiB of the rest. By default glibc
-/// retains up to 32 MiB per arena, in eight arenas per processor: a server that has read large bodies would hold hundreds of
-/// megabytes for good. Other allocators are left unchanged.
+/// Makes the allocator return freed memory: blocks above 1 MiB immediately, and all but some MiB of a few arenas. By default
+/// glibc retains freed blocks of up to 32 MiB, in up to eight arenas per processor: a server that has read large bodies would hold
+/// hundreds of megabytes for good. Other allocators are left unchanged.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn trim_allocator() {
     use std::ffi::c_int;

@@ -6,7 +6,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::llama::model::gguf::Metadata;
 
-/// Architectures, by llama.cpp's names, that encode a text into embeddings but generate none. llama.cpp has no call that identifies
+/// Architectures, by llama.cpp's names, that encode a text but do not generate text. llama.cpp has no call that identifies
 /// them before a context exists.
 const ENCODERS: [&str; 12] = [
     "bert",

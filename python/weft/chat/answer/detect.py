@@ -117,7 +117,7 @@ def _proved(named: Family | None, thought: ThoughtMarks | None, samples: Samples
 
 
 def _n_proofs(family: Family, thought: ThoughtMarks | None, samples: Samples) -> int:
-    """Returns how much of the samples a family reads besides calls: content, and reasoning. At most [`N_PROOFS`]."""
+    """Returns how much of the samples a family reads besides calls: content, and reasoning. At most `N_PROOFS`."""
     return reads_content(family, thought, samples) + (thought is None or reads_reasoning(family, thought, samples))
 
 

@@ -310,7 +310,7 @@ def check_schema(tool: Tool) -> None:
     """Checks the schema of a tool's arguments as a whole, where a grammar is written of parts of it.
 
     Raises:
-        InvalidRequest: it is no schema.
+        InvalidRequest: it is not a JSON schema.
     """
     rules = Rules((tool,), {}, is_parallel=False)
     rules.tool = tool

@@ -27,7 +27,10 @@ def reads_calls(family: Family, thought: ThoughtMarks | None, samples: Samples) 
 
 
 def reads_content(family: Family, thought: ThoughtMarks | None, samples: Samples) -> bool:
-    """Returns whether content is read without the marks around it, with and without a call."""
+    """Returns whether content is read without the marks around it, with and without a call.
+
+    Samples that are written within reasoning prove nothing and are skipped.
+    """
     shown = [sample for sample in (samples.content, samples.call_after_content) if sample is not None]
     return all(_is_read(family, thought, samples, sample) for sample in shown if not _is_within(thought, samples, sample))
 

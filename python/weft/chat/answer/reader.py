@@ -86,7 +86,7 @@ class FamilyReader:
         self._before = "" if family is None else family.before
         """What the answer may begin with that is format; nothing once it is past its beginning."""
         # An answer that begins with the end of reasoning has none. Empty once the answer is past its beginning.
-        self._empty = thought.end if thought and thoughts is Thoughts.APART and not (is_thinking or is_held) else ""
+        self._empty = _end_of_none(thought) if thoughts is Thoughts.APART and not (is_thinking or is_held) else ""
         starts = (thought.start,) if thought is not None else ()
         marks = sorted({*self._triggers, *self._fillers, *starts}, key=len, reverse=True)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
@@ -101,7 +101,7 @@ class FamilyReader:
         self._text = f"{thought.start}\n" if self._is_thinking and thought is not None and thought.is_begun_in_words else ""
         """What was not looked at to its end."""
         self._space: list[str] = []
-        """Space behind what was told, which is told if anything is said behind it. Pieces of it are joined once."""
+        """Space at the end of the content so far, which is returned if more content follows. Its pieces are joined once."""
         self._is_fresh = self._is_thinking and not continues_thought
         """Whether space is no part of what is said next: a thought or a call has just ended, or begun."""
         self._has_said = False
@@ -460,3 +460,8 @@ def _joined(parts: list[Part]) -> list[Part]:
         else:
             joined.append(part)
     return joined
+
+
+def _end_of_none(thought: ThoughtMarks | None) -> str:
+    """Returns the end of reasoning, or nothing where reasoning begins in the same way."""
+    return "" if thought is None or thought.start.startswith(thought.end) else thought.end

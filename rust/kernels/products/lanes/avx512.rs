@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use super::avx2::{prefetch, sum_8};
 use super::{LanePair, Lanes, RowLanes, opaque};
 
+/// Requires AVX-512 F, BW, DQ, VL and VNNI.
 pub(in crate::kernels::products) struct Avx512;
 
 /// Sixteen dwords: dword `n` has the four bits of `n`, each as bit 4 of a byte.
