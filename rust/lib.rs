@@ -16,10 +16,10 @@
 //!   publish   events and metrics become visible to their readers            publishing, output, stream
 //! ```
 //!
-//! The files are in [`engine`], whose documentation lists their contents and permitted imports. Two things happen outside this order,
-//! so that no first token takes an additional step. A sequence whose logits are stored samples its first token when it enters its
-//! slot, or when its prefix is reloaded. And `admit` runs again after `sample`, for the slots that became free and the branches whose
-//! prompt this step has computed.
+//! The files are in [`engine`], whose documentation lists their contents and permitted imports. A sequence whose logits are stored
+//! enters its slot, or ends its reload, as ready to sample, and `sample` draws its token. So that no first token takes an additional
+//! step, `sample` fills the slots that became free, and those of branches whose prompt this step has computed, and samples for them
+//! too.
 //!
 //! Where a sequence needs cells or an id, `admit` and `plan` evict idle prefixes themselves (`lifecycle::free_cells`, `free_ids`), and
 //! preempt junior sequences. All ways out of a slot are in `lifecycle`.

@@ -15,25 +15,28 @@ use crate::engine::request_group::{BeamSharing, RequestGroup};
 use crate::engine::resumption::{find_preempted, plan_resumption};
 use crate::engine::runner::Runner;
 use crate::engine::running_sequence::{HEADROOM, Phase, PrefixDependency, RunningSequence, n_reserved};
-use crate::engine::sampling_step::sample_first_token;
 use crate::engine::scheduling_key::SchedulingKey;
 use crate::engine::sequence::Sequence;
 use crate::engine::shared_explanation::SharedExplanation;
 use crate::request::Task;
 
-/// Maximum number of sequences admitted per call; each may sample its first token immediately.
+/// Maximum number of sequences admitted per stage of a step.
 const MAX_STARTS: u32 = 64;
 
-/// Maximum prompt tokens compared with cached prefixes per call; the prompt that exceeds it is the last.
+/// Maximum prompt tokens compared with cached prefixes per stage of a step; the prompt that exceeds it is the last.
 const MAX_COMPARED: u64 = 1 << 18;
 
-/// Remaining budget of one admission pass.
-struct AdmissionBudget {
+/// Remaining budget for admission in one stage of a step.
+pub(super) struct AdmissionBudget {
     n_starts: u32,
     n_compared: u64,
 }
 
 impl AdmissionBudget {
+    pub(super) fn new() -> Self {
+        Self { n_starts: MAX_STARTS, n_compared: MAX_COMPARED }
+    }
+
     fn is_spent(&self) -> bool {
         self.n_starts == 0 || self.n_compared == 0
     }
@@ -49,10 +52,9 @@ impl AdmissionBudget {
 /// higher priority that is senior to a preempted sequence precedes it; if there is no slot or no room for it, running sequences
 /// of lower priority that are junior to it are preempted, most junior first. A request that waits for a shared prefix does not
 /// block the queue; a request that does not fit yet does.
-pub(super) fn admit<R: Runner>(core: &mut Core<R>) {
+pub(super) fn admit<R: Runner>(core: &mut Core<R>, budget: &mut AdmissionBudget) {
     hold_prompts(core);
     unblock(core);
-    let mut budget = AdmissionBudget { n_starts: MAX_STARTS, n_compared: MAX_COMPARED };
     while !budget.is_spent() {
         if core.slots.are_full() && !has_junior(core) {
             return;
@@ -61,10 +63,10 @@ pub(super) fn admit<R: Runner>(core: &mut Core<R>) {
         let resumed = core.queue.preempted().first();
         let is_next = |resumed: &&Preempted| !next.is_some_and(|next| precedes(next, &resumed.sequence));
         let is_started = match (resumed.filter(is_next), next) {
-            (Some(_), _) => !core.slots.are_full() && resume(core, &mut budget),
+            (Some(_), _) => !core.slots.are_full() && resume(core, budget),
             (None, Some(group)) => {
                 let request_id = group.request_id;
-                start(core, request_id, &mut budget)
+                start(core, request_id, budget)
             }
             (None, None) => false,
         };
@@ -95,8 +97,8 @@ fn precedes(group: &RequestGroup, sequence: &Sequence) -> bool {
     group.request.priority > sequence.request().priority && group.scheduling_key(0) < sequence.scheduling_key()
 }
 
-/// Starts the next branch of a group, or blocks it on a prefix that another sequence is computing. If its prompt is fully
-/// computed, it samples its first token immediately. Returns `false` if it cannot start yet.
+/// Starts the next branch of a group, or blocks it on a prefix that another sequence is computing. Returns `false` if it cannot
+/// start yet.
 fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut AdmissionBudget) -> bool {
     let group = core.queue.group(request_id);
     let index = group.next_branch().expect("only what waits starts");
@@ -225,7 +227,7 @@ fn start_in_slot<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32, slo
     }
     core.stats.branches.n_started += u64::from(is_complete) * u64::from(n_together);
     if let Some(logits) = logits {
-        sample_first_token(core, nth, &logits);
+        core.slots.running_mut()[nth].phase = Phase::ReadyToSample(logits);
     }
     let group = core.queue.group_mut(request_id);
     if !group.has_waiting() {

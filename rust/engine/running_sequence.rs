@@ -7,7 +7,7 @@ use crate::cache::{PrefixMatch, Reload, Reservation};
 use crate::engine::runner::{AdapterSet, KvSeqId};
 use crate::engine::scheduling_key::SchedulingKey;
 use crate::engine::sequence::Sequence;
-use crate::request::{FinishReason, PlacedMedia, SavedPrefix, Token};
+use crate::request::{FinishReason, PlacedMedia, SavedPrefix, Task, Token};
 
 /// Cells kept free for each running sequence when another one is admitted, so that it is not preempted immediately.
 pub(super) const HEADROOM: u32 = 64;
@@ -25,6 +25,8 @@ pub(crate) enum Phase {
     AwaitingPrefix(PrefixDependency),
     /// Its prompt, or the part of a preempted sequence that is not cached, is being computed.
     Prefilling,
+    /// All of its tokens are computed, and these are the logits after them: this step samples its next token.
+    ReadyToSample(Arc<[f32]>),
     /// Its last token is computed in each step, and the next one sampled.
     Decoding,
     /// It is reserved for a beam, and without cells until its search assigns one.
@@ -54,12 +56,13 @@ impl Phase {
     /// Returns the name for logs.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Reloading { .. } => "restoring",
+            Self::Reloading { .. } => "reloading",
             Self::AwaitingPrefix(_) => "awaiting a prefix",
             Self::Prefilling => "prefilling",
+            Self::ReadyToSample(_) => "ready to sample",
             Self::Decoding => "decoding",
-            Self::IdleBeam => "following",
-            Self::Copying(_) => "copying",
+            Self::IdleBeam => "waiting for a beam",
+            Self::Copying(_) => "saving",
         }
     }
 }
@@ -89,6 +92,11 @@ impl RunningSequence {
         if self.is_idle_beam() { 0 } else { self.sequence.n_tokens() - self.n_held }
     }
 
+    /// Returns true if this step samples a token for it without computing any.
+    pub(crate) fn is_ready_to_sample(&self) -> bool {
+        matches!(self.phase, Phase::ReadyToSample(_))
+    }
+
     /// Returns true if it is reserved for a beam and has none.
     pub(crate) fn is_idle_beam(&self) -> bool {
         matches!(self.phase, Phase::IdleBeam)
@@ -107,8 +115,12 @@ impl RunningSequence {
     /// Returns the number of tokens that the next decode could compute.
     pub(crate) fn n_ready(&self) -> u32 {
         match self.phase {
-            Phase::Reloading { .. } | Phase::AwaitingPrefix(_) | Phase::IdleBeam | Phase::Copying(_) => 0,
             Phase::Prefilling | Phase::Decoding => self.n_uncomputed(),
+            Phase::Reloading { .. }
+            | Phase::AwaitingPrefix(_)
+            | Phase::ReadyToSample(_)
+            | Phase::IdleBeam
+            | Phase::Copying(_) => 0,
         }
     }
 
@@ -136,24 +148,19 @@ impl RunningSequence {
 
     /// Returns the next entry to reload.
     pub(crate) fn next_reload(&self) -> Option<&Reload> {
-        match &self.phase {
-            Phase::Reloading { entries, .. } => entries.front(),
-            Phase::AwaitingPrefix(_) | Phase::Prefilling | Phase::Decoding | Phase::IdleBeam | Phase::Copying(_) => None,
-        }
+        if let Phase::Reloading { entries, .. } = &self.phase { entries.front() } else { None }
     }
 
-    /// Marks the next entry as reloaded. After the last one the sequence continues with prefilling, and the logits after all of
-    /// its tokens are returned if they were saved.
-    pub(crate) fn finish_reload(&mut self) -> Option<Arc<[f32]>> {
-        let Phase::Reloading { entries, logits } = &mut self.phase else { return None };
-        let done = entries.pop_front().expect("something was restored");
+    /// Marks the next entry as reloaded. After the last one the sequence continues with prefilling, or with sampling if it is a
+    /// completion and the logits after all of its tokens were saved.
+    pub(crate) fn finish_reload(&mut self) {
+        let Phase::Reloading { entries, logits } = &mut self.phase else { return };
+        let done = entries.pop_front().expect("an entry was reloaded");
         self.n_held = done.kept.end;
-        if !entries.is_empty() {
-            return None;
+        if entries.is_empty() {
+            let logits = logits.take().filter(|_| self.sequence.request().task == Task::Complete);
+            self.phase = logits.map_or(Phase::Prefilling, Phase::ReadyToSample);
         }
-        let logits = logits.take();
-        self.phase = Phase::Prefilling;
-        logits
     }
 
     /// Returns the tokens that the next decode computes, as two slices.

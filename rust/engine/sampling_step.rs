@@ -3,71 +3,110 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::engine::admission::{AdmissionBudget, admit};
 use crate::engine::beams::advance;
 use crate::engine::core::Core;
 use crate::engine::forks::ForkRegistry;
 use crate::engine::lifecycle::{finish, shift_full};
 use crate::engine::queue::Queue;
 use crate::engine::runner::Runner;
-use crate::engine::running_sequence::Phase;
+use crate::engine::running_sequence::{Phase, RunningSequence};
 use crate::engine::sequence::{SampledToken, Sequence};
 use crate::request::{Event, Task};
 
 /// Maximum number of rows sampled together. The list is on the stack, and this many rows keep every thread busy.
 pub(super) const BLOCK: usize = 64;
 
-/// Samples a token for every sequence whose last one was computed, and finishes the sequences that end with it.
+/// Samples a token for every sequence whose last token was computed, or whose logits are stored, and finishes the sequences that
+/// end with it.
+///
+/// Then the slots that became free are filled, and so are those of branches whose prompt this step has computed: their logits
+/// are known, and they sample their first tokens in the same step.
 pub(super) fn sample<R: Runner>(core: &mut Core<R>) {
-    sample_rows(core);
-    let sampled_at = core.lap(|times| &mut times.sample);
-    publish_tokens(core, sampled_at);
-    advance(core, sampled_at);
-    for mut running in core.slots.take_all(|running| running.end.is_some()) {
-        let reason = running.end.take().expect("it was taken out because it has one");
-        finish(core, running, reason, None);
+    let mut budget = AdmissionBudget::new();
+    while core.slots.running().iter().any(|running| running.n_planned > 0 || running.is_ready_to_sample()) {
+        sample_tokens(core);
+        let sampled_at = core.lap(|times| &mut times.sample);
+        publish_tokens(core, sampled_at);
+        advance(core, sampled_at);
+        for mut running in core.slots.take_all(|running| running.end.is_some()) {
+            let reason = running.end.take().expect("it was taken out because it has one");
+            finish(core, running, reason, None);
+        }
+        shift_full(core);
+        core.lap(|times| &mut times.text);
+        admit(core, &mut budget);
+        core.lap(|times| &mut times.place);
     }
-    shift_full(core);
-    core.lap(|times| &mut times.text);
+}
+
+/// A row of logits: of the last decode, or stored.
+enum Logits<'a> {
+    Computed(&'a [f32]),
+    Stored(Arc<[f32]>),
+}
+
+impl Logits<'_> {
+    fn row(&self) -> &[f32] {
+        match self {
+            Self::Computed(row) => row,
+            Self::Stored(row) => row,
+        }
+    }
+
+    /// Returns logits that outlive the step.
+    fn to_stored(&self) -> Arc<[f32]> {
+        match self {
+            Self::Computed(row) => Arc::from(*row),
+            Self::Stored(row) => Arc::clone(row),
+        }
+    }
 }
 
 /// Samples the tokens, several rows in parallel.
-fn sample_rows<R: Runner>(core: &mut Core<R>) {
+fn sample_tokens<R: Runner>(core: &mut Core<R>) {
     let Core { slots, memory, queue, forks, samplers, .. } = core;
     let (runner, now) = (memory.model(), Instant::now());
-    let n_vocab = runner.n_vocab();
     let mut n_rows = 0;
     // Rows are fetched here, one after the other: a runner belongs to one thread.
     let mut due = slots.running_mut().iter_mut().filter_map(|running| {
-        let n_planned = std::mem::take(&mut running.n_planned);
-        running.n_held += n_planned;
-        n_rows += n_planned as usize;
-        if n_planned == 0 || running.n_uncomputed() > 0 || running.sequence.request().task != Task::Complete {
-            return None;
-        }
-        let logits = runner.logits(n_rows - 1);
+        let logits = take_logits(running, &mut n_rows, runner)?;
         if running.sequence.n_predicted() == 0 {
             let group = queue.group_mut(running.sequence.request_id);
             if group.has_waiting() && group.shares_prompt() {
-                group.prompt_logits.get_or_insert_with(|| logits.into());
+                group.prompt_logits.get_or_insert_with(|| logits.to_stored());
                 group.prompt_holder.request_holder();
             }
         }
-        pass_logits_to_forks(queue, forks, &running.sequence, || logits.into());
+        pass_logits_to_forks(queue, forks, &running.sequence, || logits.to_stored());
         running.phase = Phase::Decoding;
         running.end = running.sequence.end_without_token(now);
         running.end.is_none().then_some((&mut running.sequence, logits))
     });
     loop {
-        let mut rows: [Option<(&mut Sequence, &[f32])>; BLOCK] = [const { None }; BLOCK];
+        let mut rows: [Option<(&mut Sequence, Logits<'_>)>; BLOCK] = [const { None }; BLOCK];
         let n = rows.iter_mut().zip(&mut due).map(|(row, next)| *row = Some(next)).count();
-        samplers.for_each(&mut rows[..n], n_vocab, |row| {
+        samplers.for_each(&mut rows[..n], runner.n_vocab(), |row| {
             let (sequence, logits) = row.as_mut().expect("the first n are filled");
-            sequence.sample(logits);
+            sequence.sample(logits.row());
         });
         if n < BLOCK {
             return;
         }
     }
+}
+
+/// Returns the logits from which a sequence samples in this step, if it does; counts its rows of the last decode, which are now
+/// part of the tokens that it holds.
+fn take_logits<'a>(running: &mut RunningSequence, n_rows: &mut usize, runner: &'a impl Runner) -> Option<Logits<'a>> {
+    if let Phase::ReadyToSample(logits) = &running.phase {
+        return Some(Logits::Stored(Arc::clone(logits)));
+    }
+    let n_planned = std::mem::take(&mut running.n_planned);
+    running.n_held += n_planned;
+    *n_rows += n_planned as usize;
+    let samples = n_planned > 0 && running.n_uncomputed() == 0 && running.sequence.request().task == Task::Complete;
+    samples.then(|| Logits::Computed(runner.logits(*n_rows - 1)))
 }
 
 /// Passes `logits` to forks at the end of a sequence, which sample their first token from them.
@@ -94,42 +133,5 @@ fn publish_tokens<R: Runner>(core: &mut Core<R>, now: Instant) {
             core.stats.n_predicted += 1;
             core.emit(request_id, Event::Token(event));
         }
-    }
-}
-
-/// Samples the first token of the sequence at `nth`, whose prompt is fully computed, from `logits`.
-pub(super) fn sample_first_token<R: Runner>(core: &mut Core<R>, nth: usize, logits: &Arc<[f32]>) {
-    let running = &mut core.slots.running_mut()[nth];
-    let group = core.queue.group_mut(running.sequence.request_id);
-    if group.has_waiting() {
-        group.prompt_logits.get_or_insert_with(|| Arc::clone(logits));
-        group.prompt_holder.request_holder();
-    }
-    pass_logits_to_forks(&mut core.queue, &mut core.forks, &running.sequence, || Arc::clone(logits));
-    running.phase = Phase::Decoding;
-    let started = Instant::now();
-    running.end = running.sequence.end_without_token(started);
-    if running.end.is_none() {
-        running.sequence.sample(logits);
-        let sampled_at = Instant::now();
-        if running.sequence.beam.is_some() {
-            return advance(core, sampled_at);
-        }
-        let result = running.sequence.detokenize(core.memory.model(), running.slot, sampled_at);
-        let SampledToken { event, finished } = result.expect("a token was chosen before, or none can be");
-        running.end = finished;
-        let request_id = running.sequence.request_id;
-        core.stopwatch.count(|times| &mut times.sample, sampled_at - started);
-        core.stopwatch.count(|times| &mut times.text, sampled_at.elapsed());
-        if let Some(event) = event {
-            core.stats.n_predicted += 1;
-            core.emit(request_id, Event::Token(event));
-        }
-    }
-    if let Some(reason) = core.slots.running_mut()[nth].end.take() {
-        let running = core.slots.take(nth);
-        finish(core, running, reason, None);
-    } else {
-        shift_full(core);
     }
 }

@@ -7,7 +7,6 @@ use crate::engine::move_budget::MAX_ENTRY_TIME;
 use crate::engine::resumption::take_prefix;
 use crate::engine::runner::Runner;
 use crate::engine::running_sequence::{Phase, RunningSequence};
-use crate::engine::sampling_step::sample_first_token;
 use crate::engine::tasks::finish_tasks;
 use crate::error::Error;
 use crate::request::Task;
@@ -50,7 +49,7 @@ fn reload_all<R: Runner>(core: &mut Core<R>) {
         };
         take_prefix(core, nth);
         while !core.memory.is_out_of_time() && still_runs(core) && reload_next(core, nth) {}
-        // It may have ended with an error, or with its first token.
+        // It may have ended with an error.
         nth += usize::from(still_runs(core));
     }
 }
@@ -96,12 +95,7 @@ fn reload_entry<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
     let tokens = running.sequence.tokens.slices(next.kept.clone()).concat();
     match memory.restore(running.id, next, &tokens) {
         Ok(()) => {
-            let logits = running.finish_reload();
-            if let Some(logits) = logits
-                && core.is_complete(nth)
-            {
-                sample_first_token(core, nth, &logits);
-            }
+            running.finish_reload();
             true
         }
         Err(error) => {

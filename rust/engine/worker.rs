@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use crate::config::Limits;
-use crate::engine::admission::admit;
+use crate::engine::admission::{AdmissionBudget, admit};
 use crate::engine::checkpoints::save_checkpoints;
 use crate::engine::computing::compute;
 use crate::engine::core::Core;
@@ -107,7 +107,7 @@ impl<R: Runner> Worker<R> {
         core.has_changed = false;
         pause_slow_consumers(core);
         advance_forks(core);
-        admit(core);
+        admit(core, &mut AdmissionBudget::new());
         core.lap(|times| &mut times.place);
         move_between_tiers(core);
         hold_prompts(core);
@@ -129,10 +129,8 @@ impl<R: Runner> Worker<R> {
             if n_reported > 0 {
                 planner.budget.observe_prompt_logprobs(n_reported, started_at.elapsed());
             }
-            sample(core);
-            admit(core);
         }
-        core.lap(|times| &mut times.place);
+        sample(core);
         let has_events = !core.output.groups_with_events.is_empty() || !core.output.failed.is_empty();
         publish(core);
         let took = core.lap(|times| &mut times.emit) - started;
