@@ -7,24 +7,26 @@
 
 use std::time::Instant;
 
-use crate::cache::{AdapterSchedule, PrefixMatch};
-use crate::engine::core::Core;
-use crate::engine::lifecycle::{fail_request, free_id_now, leave_slot, record_text};
+use crate::cache::PrefixMatch;
+use crate::engine::cache_manager::CacheManager;
 use crate::engine::request_group::Branch;
-use crate::engine::runner::{KvSeqId, Runner};
+use crate::engine::room::free_id_now;
+use crate::engine::runner::Runner;
 use crate::engine::running_sequence::{Phase, RunningSequence};
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduling_key::SchedulingKey;
 use crate::engine::sequence::{Beam, BeamToken, FinishedText, ProposedToken, SearchResults};
 use crate::error::Error;
 use crate::request::{BeamSearch, Event, FinishReason, Finished, TokenEvent, Usage};
 use crate::sampling::beams::{BeamScore, BeamSelection, Proposal, Successor, choose_drawn, choose_likeliest, score};
 
 /// Advances the searches all of whose beams have computed their last tokens, at `now`.
-pub(super) fn advance<R: Runner>(core: &mut Core<R>, now: Instant) {
-    let running = core.slots.running();
+pub(super) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
+    let running = scheduler.slots.running();
     let first = running.iter().filter(|running| running.sequence.index == 0 && running.sequence.beam.is_some());
     let due = first.map(|running| running.sequence.request_id).filter(|&request_id| is_due(running, request_id));
     for request_id in due.collect::<Vec<u64>>() {
-        advance_one(core, request_id, now);
+        advance_one(scheduler, cache, request_id, now);
     }
 }
 
@@ -41,65 +43,65 @@ fn is_due(running: &[RunningSequence], request_id: u64) -> bool {
     n_left == Some(0)
 }
 
-/// Returns the positions of the beams of a search among the running sequences, in order.
-fn positions<R: Runner>(core: &Core<R>, request_id: u64) -> Vec<usize> {
-    let running = core.slots.running().iter().enumerate();
-    running.filter(|(_, running)| running.sequence.request_id == request_id).map(|(nth, _)| nth).collect()
+/// Returns the keys of the beams of a search that are in slots, in order.
+fn beams_of(scheduler: &Scheduler, request_id: u64) -> Vec<SchedulingKey> {
+    let running = scheduler.slots.running().iter();
+    running.filter(|running| running.sequence.request_id == request_id).map(RunningSequence::key).collect()
 }
 
-fn beam<R: Runner>(core: &Core<R>, nth: usize) -> &Beam {
-    core.slots.running()[nth].sequence.beam.as_ref().expect("every sequence of a search is a beam")
+fn beam(scheduler: &Scheduler, key: SchedulingKey) -> &Beam {
+    scheduler.slots.at(key).sequence.beam.as_ref().expect("every sequence of a search is a beam")
 }
 
-fn beam_mut<R: Runner>(core: &mut Core<R>, nth: usize) -> &mut Beam {
-    core.slots.running_mut()[nth].sequence.beam.as_mut().expect("every sequence of a search is a beam")
+fn beam_mut(scheduler: &mut Scheduler, key: SchedulingKey) -> &mut Beam {
+    scheduler.slots.at_mut(key).sequence.beam.as_mut().expect("every sequence of a search is a beam")
 }
 
-/// Returns the results of the search whose first beam is at `first`.
-fn results_mut<R: Runner>(core: &mut Core<R>, first: usize) -> &mut SearchResults {
-    beam_mut(core, first).results.as_mut().expect("the first beam keeps it")
+/// Returns the results of the search whose first beam is `first`.
+fn results_mut(scheduler: &mut Scheduler, first: SchedulingKey) -> &mut SearchResults {
+    beam_mut(scheduler, first).results.as_mut().expect("the first beam keeps it")
 }
 
-fn advance_one<R: Runner>(core: &mut Core<R>, request_id: u64, now: Instant) {
-    let all = positions(core, request_id);
-    core.slots.running_mut()[all[0]].sequence.record_token(now);
-    let mut live: Vec<usize> = all.iter().copied().filter(|&nth| beam(core, nth).is_live).collect();
-    live.sort_by_key(|&nth| beam(core, nth).rank);
+fn advance_one<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, request_id: u64, now: Instant) {
+    let all = beams_of(scheduler, request_id);
+    scheduler.slots.at_mut(all[0]).sequence.record_token(now);
+    let mut live: Vec<SchedulingKey> = all.iter().copied().filter(|&key| beam(scheduler, key).is_live).collect();
+    live.sort_by_key(|&key| beam(scheduler, key).rank);
     let mut proposed: Vec<Vec<ProposedToken>> =
-        live.iter().map(|&nth| beam_mut(core, nth).proposals.take().unwrap_or_default()).collect();
-    let selection = choose(core, &all, &live, &proposed);
-    core.stats.n_predicted += (selection.live.len() + selection.ended.len()) as u64;
+        live.iter().map(|&key| beam_mut(scheduler, key).proposals.take().unwrap_or_default()).collect();
+    let selection = choose(scheduler, cache.model(), &all, &live, &proposed);
+    scheduler.stats.n_predicted += (selection.live.len() + selection.ended.len()) as u64;
     for (successor, reason) in selection.ended {
         let chosen = take_token(&mut proposed, &successor);
-        add_finished_text(core, all[0], live[successor.parent], Some(chosen), successor.worth, reason);
+        add_finished_text(scheduler, all[0], live[successor.parent], Some(chosen), successor.worth, reason);
     }
-    trim(core, all[0]);
-    if let Err(error) = arrange(core, &all, &live, &selection.live, &mut proposed) {
-        return fail_request(core, request_id, error);
+    trim(scheduler, all[0]);
+    if let Err(error) = arrange(scheduler, cache, &all, &live, &selection.live, &mut proposed) {
+        return scheduler.fail_request(request_id, error);
     }
-    if is_finished(core, &all) {
-        finish_search(core, request_id, &all);
+    if is_finished(scheduler, &all) {
+        finish_search(scheduler, cache.model(), request_id, &all);
     } else {
-        publish_settled(core, request_id, &all);
+        publish_settled(scheduler, cache.model(), request_id, &all);
     }
 }
 
 /// Chooses the successors that continue, and the ones that end a text.
-fn choose<R: Runner>(
-    core: &Core<R>,
-    all: &[usize],
-    live: &[usize],
+fn choose(
+    scheduler: &Scheduler,
+    runner: &impl Runner,
+    all: &[SchedulingKey],
+    live: &[SchedulingKey],
     proposed: &[Vec<ProposedToken>],
 ) -> BeamSelection<FinishReason> {
-    let BeamSearch { width, is_stochastic, .. } = beam(core, all[0]).search;
+    let BeamSearch { width, is_stochastic, .. } = beam(scheduler, all[0]).search;
     let proposals: Vec<Vec<Proposal>> =
         proposed.iter().map(|of_one| of_one.iter().map(|proposed| proposed.proposal).collect()).collect();
-    let (running, runner) = (core.slots.running(), core.memory.model());
-    let ends = |successor: &Successor| running[live[successor.parent]].sequence.end_with(successor.token, runner);
+    let ends = |successor: &Successor| scheduler.slots.at(live[successor.parent]).sequence.end_with(successor.token, runner);
     if !is_stochastic {
         return choose_likeliest(&proposals, width as usize, ends);
     }
-    let texts = beam(core, all[0]).results.as_ref().map_or(&[][..], |results| &results.texts[..]);
+    let texts = beam(scheduler, all[0]).results.as_ref().map_or(&[][..], |results| &results.texts[..]);
     let ranks: Vec<f64> = texts.iter().map(|text| text.rank).collect();
     choose_drawn(&proposals, &ranks, width as usize, ends)
 }
@@ -109,44 +111,48 @@ fn take_token(proposed: &mut [Vec<ProposedToken>], successor: &Successor) -> Bea
     BeamToken { token: successor.token, logprobs }
 }
 
-/// Adds a finished text: the text of the beam at `nth`, followed by `chosen`.
-fn add_finished_text<R: Runner>(
-    core: &mut Core<R>,
-    first: usize,
-    nth: usize,
+/// Adds a finished text: the text of the beam of `key`, followed by `chosen`.
+fn add_finished_text(
+    scheduler: &mut Scheduler,
+    first: SchedulingKey,
+    key: SchedulingKey,
     chosen: Option<BeamToken>,
     beam_score: BeamScore,
     reason: FinishReason,
 ) {
-    let BeamSearch { length_penalty, is_stochastic, .. } = beam(core, first).search;
-    let n_tokens = core.slots.running()[nth].sequence.n_predicted() + u32::from(chosen.is_some());
-    let unpublished: Vec<BeamToken> = beam(core, nth).unpublished.iter().cloned().chain(chosen).collect();
+    let BeamSearch { length_penalty, is_stochastic, .. } = beam(scheduler, first).search;
+    let n_tokens = scheduler.slots.at(key).sequence.n_predicted() + u32::from(chosen.is_some());
+    let unpublished: Vec<BeamToken> = beam(scheduler, key).unpublished.iter().cloned().chain(chosen).collect();
     let normalized = score(beam_score.logprob, n_tokens, length_penalty);
     let (rank, score) = if is_stochastic { (beam_score.rank, beam_score.logprob) } else { (normalized, normalized) };
-    let texts = &mut results_mut(core, first).texts;
+    let texts = &mut results_mut(scheduler, first).texts;
     let at = texts.partition_point(|other| other.rank >= rank);
     texts.insert(at, FinishedText { unpublished, reason, rank, score });
 }
 
 /// Drops the texts beyond the width of the search.
-fn trim<R: Runner>(core: &mut Core<R>, first: usize) {
-    let width = beam(core, first).search.width as usize;
-    results_mut(core, first).texts.truncate(width);
+fn trim(scheduler: &mut Scheduler, first: SchedulingKey) {
+    let width = beam(scheduler, first).search.width as usize;
+    results_mut(scheduler, first).texts.truncate(width);
 }
 
 /// Assigns the successors to slots. If that fails, the search cannot continue.
 fn arrange<R: Runner>(
-    core: &mut Core<R>,
-    all: &[usize],
-    live: &[usize],
+    scheduler: &mut Scheduler,
+    cache: &mut CacheManager<R>,
+    all: &[SchedulingKey],
+    live: &[SchedulingKey],
     successors: &[Successor],
     proposed: &mut [Vec<ProposedToken>],
 ) -> Result<(), Error> {
-    let has_successor = |nth: usize| successors.iter().any(|successor| live[successor.parent] == nth);
-    let mut spare: Vec<usize> = all.iter().copied().filter(|&nth| !has_successor(nth)).collect();
-    for &nth in &spare {
-        if beam(core, nth).is_live {
-            drop_beam(core, nth);
+    let has_successor = |key: SchedulingKey| successors.iter().any(|successor| live[successor.parent] == key);
+    let mut spare: Vec<SchedulingKey> = all.iter().copied().filter(|&key| !has_successor(key)).collect();
+    for &key in &spare {
+        if beam(scheduler, key).is_live {
+            replace_cells(scheduler, cache, key, None);
+            let running = scheduler.slots.at_mut(key);
+            running.phase = Phase::IdleBeam;
+            running.sequence.drop_text();
         }
     }
     // All forks come before the first token: they share the current cells of their parents.
@@ -158,76 +164,76 @@ fn arrange<R: Runner>(
             slots_of_children.push(parent);
             continue;
         }
-        let nth = spare.pop().expect("there are as many slots as beams");
-        fork(core, parent, nth)?;
-        slots_of_children.push(nth);
+        let key = spare.pop().expect("there are as many slots as beams");
+        fork(scheduler, cache, parent, key)?;
+        slots_of_children.push(key);
     }
-    for ((successor, nth), rank) in successors.iter().zip(slots_of_children).zip(0..) {
+    for ((successor, key), rank) in successors.iter().zip(slots_of_children).zip(0..) {
         let chosen = take_token(proposed, successor);
-        let Core { slots, memory, .. } = &mut *core;
-        slots.running_mut()[nth].sequence.write(chosen, successor.worth, rank, memory.model());
+        scheduler.slots.at_mut(key).sequence.write(chosen, successor.worth, rank, cache.model());
     }
     Ok(())
 }
 
-/// Drops the beam at `nth`: its slot is reserved for another one.
-fn drop_beam<R: Runner>(core: &mut Core<R>, nth: usize) {
-    let id = replace_cells(core, nth, None);
-    let running = &mut core.slots.running_mut()[nth];
-    (running.id, running.n_held, running.phase) = (id, 0, Phase::IdleBeam);
-    running.sequence.drop_text();
-}
-
-/// Makes the beam at `nth` continue the one at `parent`.
-fn fork<R: Runner>(core: &mut Core<R>, parent: usize, nth: usize) -> Result<(), Error> {
-    let RunningSequence { id: from, n_held, .. } = core.slots.running()[parent];
-    if !core.memory.can_fork(from, n_held) {
+/// Makes the beam of `key` continue the one of `parent`.
+fn fork<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &mut CacheManager<R>,
+    parent: SchedulingKey,
+    key: SchedulingKey,
+) -> Result<(), Error> {
+    let running = scheduler.slots.at(parent);
+    let (from, n_held, prefix) = (running.id(), running.n_held, running.sequence.prefix());
+    if !cache.can_fork(from, n_held) {
         let message = "this model's memory cannot be forked where a beam ends; leave beam_width out".to_owned();
         return Err(Error::InvalidRequest { param: "beam_width", message });
     }
-    let id = replace_cells(core, nth, Some(&PrefixMatch::on_device(from, n_held)));
-    let running = core.slots.running_mut();
-    let prefix = running[parent].sequence.prefix();
-    let child = &mut running[nth];
-    (child.id, child.n_held, child.phase) = (id, n_held, Phase::Decoding);
+    replace_cells(scheduler, cache, key, Some(&PrefixMatch::on_device(from, n_held)));
+    let child = scheduler.slots.at_mut(key);
+    child.phase = Phase::Decoding;
     child.sequence.adopt_prefix(prefix);
-    let provenance = core.queue.group(core.slots.running()[nth].sequence.request_id).provenance();
-    core.memory.cache_mut().set_provenance(id, provenance);
+    let id = child.id();
+    cache.kv_mut().set_provenance(id, scheduler.group_of(key).provenance());
     Ok(())
 }
 
-/// Replaces the cells of the sequence at `nth` by the cells of `matched`, on a new id.
-fn replace_cells<R: Runner>(core: &mut Core<R>, nth: usize, matched: Option<&PrefixMatch>) -> KvSeqId {
-    let RunningSequence { id, .. } = core.slots.running()[nth];
-    let adapter_schedule: AdapterSchedule = core.slots.running()[nth].sequence.adapter_schedule.clone();
-    core.memory.cache_mut().discard(id);
+/// Replaces the cells of a beam by the cells of `matched`.
+fn replace_cells<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &mut CacheManager<R>,
+    key: SchedulingKey,
+    matched: Option<&PrefixMatch>,
+) {
+    scheduler.slots.at_mut(key).path.discard();
     // A pinned prefix that no other sequence holds keeps the id.
-    free_id_now(core);
-    core.memory.place(&adapter_schedule, matched).expect("an id was freed before")
+    free_id_now(scheduler, cache);
+    let running = scheduler.slots.at_mut(key);
+    running.path = cache.place(&running.sequence.adapter_schedule, matched).expect("an id was freed before");
+    running.n_held = matched.map_or(0, |matched| matched.n_device);
 }
 
 /// Returns true if no further text can rank above the finished ones, by the rule of transformers' `early_stopping=False`, which
 /// rates the best beam at its present length.
-fn is_finished<R: Runner>(core: &Core<R>, all: &[usize]) -> bool {
-    let live = all.iter().filter(|&&nth| beam(core, nth).is_live);
-    let best = live.map(|&nth| beam(core, nth).score.logprob).reduce(f64::max);
-    let (Some(best), Some(first)) = (best, all.iter().find(|&&nth| beam(core, nth).is_live)) else { return true };
-    let Beam { search, results, .. } = beam(core, all[0]);
+fn is_finished(scheduler: &Scheduler, all: &[SchedulingKey]) -> bool {
+    let live = all.iter().filter(|&&key| beam(scheduler, key).is_live);
+    let best = live.map(|&key| beam(scheduler, key).score.logprob).reduce(f64::max);
+    let (Some(best), Some(first)) = (best, all.iter().find(|&&key| beam(scheduler, key).is_live)) else { return true };
+    let Beam { search, results, .. } = beam(scheduler, all[0]);
     let texts = results.as_ref().map_or(&[][..], |results| &results.texts[..]);
-    let n_tokens = core.slots.running()[*first].sequence.n_predicted();
+    let n_tokens = scheduler.slots.at(*first).sequence.n_predicted();
     let ranks_above = |text: &FinishedText| text.rank >= score(best, n_tokens, search.length_penalty);
     !search.is_stochastic && texts.len() >= search.width as usize && texts.last().is_some_and(ranks_above)
 }
 
 /// Publishes the tokens that all remaining texts have in common.
-fn publish_settled<R: Runner>(core: &mut Core<R>, request_id: u64, all: &[usize]) {
-    let n = core.queue.group(request_id).request.n as usize;
+fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64, all: &[SchedulingKey]) {
+    let n = scheduler.queue.group(request_id).request.n as usize;
     // Texts beyond the first `n` are never published.
-    for text in results_mut(core, all[0]).texts.iter_mut().skip(n) {
+    for text in results_mut(scheduler, all[0]).texts.iter_mut().skip(n) {
         text.unpublished.clear();
     }
-    let texts = beam(core, all[0]).results.as_ref().map_or(&[][..], |results| &results.texts[..]);
-    let live = all.iter().map(|&nth| beam(core, nth)).filter(|beam| beam.is_live).map(|beam| &beam.unpublished);
+    let texts = beam(scheduler, all[0]).results.as_ref().map_or(&[][..], |results| &results.texts[..]);
+    let live = all.iter().map(|&key| beam(scheduler, key)).filter(|beam| beam.is_live).map(|beam| &beam.unpublished);
     let mut ends = texts.iter().take(n).map(|text| &text.unpublished).chain(live);
     let Some(first) = ends.next() else { return };
     let n_common = |other: &Vec<BeamToken>| first.iter().zip(other).take_while(|(a, b)| a.token == b.token).count();
@@ -236,42 +242,41 @@ fn publish_settled<R: Runner>(core: &mut Core<R>, request_id: u64, all: &[usize]
     if settled.is_empty() {
         return;
     }
-    for &nth in all {
-        let beam = beam_mut(core, nth);
+    for &key in all {
+        let beam = beam_mut(scheduler, key);
         if beam.is_live {
             beam.unpublished.drain(..n_settled);
         }
     }
-    for text in results_mut(core, all[0]).texts.iter_mut().take(n) {
+    for text in results_mut(scheduler, all[0]).texts.iter_mut().take(n) {
         text.unpublished.drain(..n_settled);
     }
     for chosen in settled {
-        results_mut(core, all[0]).published.push(chosen.token);
-        publish_token(core, request_id, all[0], &chosen);
+        results_mut(scheduler, all[0]).published.push(chosen.token);
+        publish_token(scheduler, runner, request_id, all[0], &chosen);
     }
 }
 
 /// Publishes a token to all branches.
-fn publish_token<R: Runner>(core: &mut Core<R>, request_id: u64, first: usize, chosen: &BeamToken) {
-    let n = core.queue.group(request_id).request.n;
-    let Core { slots, memory, .. } = &mut *core;
-    let RunningSequence { sequence, slot, .. } = &mut slots.running_mut()[first];
+fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64, first: SchedulingKey, chosen: &BeamToken) {
+    let n = scheduler.queue.group(request_id).request.n;
+    let RunningSequence { sequence, slot, .. } = scheduler.slots.at_mut(first);
     let slot = *slot;
     let Some(mut results) = sequence.beam.as_mut().and_then(|beam| beam.results.take()) else { return };
-    let text = results.cursor.advance(sequence, chosen.token, false, memory.model());
+    let text = results.cursor.advance(sequence, chosen.token, false, runner);
     let n_predicted = results.cursor.n_published;
-    beam_mut(core, first).results = Some(results);
+    beam_mut(scheduler, first).results = Some(results);
     for index in 0..n {
         let (text, logprobs) = (text.clone(), chosen.logprobs.clone());
         let event = TokenEvent { index, token: chosen.token, text, slot, n_predicted, logprobs };
-        core.emit(request_id, Event::Token(event));
+        scheduler.emit(request_id, Event::Token(event));
     }
 }
 
 /// Finishes a search: its branches get the best texts, and all of its slots are free.
-fn finish_search<R: Runner>(core: &mut Core<R>, request_id: u64, all: &[usize]) {
-    let n = core.queue.group(request_id).request.n;
-    let Some(results) = beam_mut(core, all[0]).results.take() else { return };
+fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64, all: &[SchedulingKey]) {
+    let n = scheduler.queue.group(request_id).request.n;
+    let Some(results) = beam_mut(scheduler, all[0]).results.take() else { return };
     let SearchResults { cursor, published, texts } = *results;
     let mut texts = texts.into_iter();
     for index in 0..n {
@@ -284,28 +289,28 @@ fn finish_search<R: Runner>(core: &mut Core<R>, request_id: u64, all: &[usize]) 
         };
         let n_unpublished = unpublished.len();
         for (nth, BeamToken { token, logprobs }) in unpublished.into_iter().enumerate() {
-            let RunningSequence { sequence, slot, .. } = &core.slots.running()[all[0]];
-            let text = cursor.advance(sequence, token, nth + 1 == n_unpublished, core.memory.model());
+            let RunningSequence { sequence, slot, .. } = scheduler.slots.at(all[0]);
+            let text = cursor.advance(sequence, token, nth + 1 == n_unpublished, runner);
             tokens.push(token);
             let event = TokenEvent { index, token, text, slot: *slot, n_predicted: cursor.n_published, logprobs };
-            core.emit(request_id, Event::Token(event));
+            scheduler.emit(request_id, Event::Token(event));
         }
-        let first = &core.slots.running()[all[0]].sequence;
+        let first = &scheduler.slots.at(all[0]).sequence;
         let mut text_tokens = first.tokens_of_prompt();
         for token in tokens {
             text_tokens.push(token);
         }
         if score.is_some() {
-            record_text(core, request_id, &text_tokens);
+            scheduler.record_text(request_id, &text_tokens);
         }
         end_branch(
-            core,
+            scheduler,
             request_id,
             all[0],
             BeamEnd { index, n_predicted: cursor.n_published, text: cursor.remaining_text(), reason, score },
         );
     }
-    leave_slots(core, request_id);
+    leave_slots(scheduler, request_id);
 }
 
 /// End of a branch of a search.
@@ -317,10 +322,10 @@ struct BeamEnd {
     score: Option<f64>,
 }
 
-/// Publishes the end of a branch of the search whose first beam is at `first`.
-fn end_branch<R: Runner>(core: &mut Core<R>, request_id: u64, first: usize, ended: BeamEnd) {
+/// Publishes the end of a branch of the search whose first beam is `first`.
+fn end_branch(scheduler: &mut Scheduler, request_id: u64, first: SchedulingKey, ended: BeamEnd) {
     let BeamEnd { index, n_predicted, text, reason, score } = ended;
-    let RunningSequence { sequence, slot, n_held, .. } = &mut core.slots.running_mut()[first];
+    let RunningSequence { sequence, slot, n_held, .. } = scheduler.slots.at_mut(first);
     let (n_prompt, slot) = (sequence.n_prompt, Some(*slot));
     let mut usage = sequence.usage(*n_held, reason == FinishReason::Cancelled);
     if index > 0 {
@@ -330,73 +335,69 @@ fn end_branch<R: Runner>(core: &mut Core<R>, request_id: u64, first: usize, ende
     let explanation = sequence.explanation.take().map(|explanation| Box::new(explanation.with_excerpts()));
     let is_truncated = reason == FinishReason::ContextFull;
     let finished = Finished { index, slot, reason, text, usage, is_truncated, made: None, score, explanation };
-    core.emit(request_id, Event::Finished(finished));
+    scheduler.emit(request_id, Event::Finished(finished));
 }
 
 /// Releases the slots of all beams of a search and marks its branches as finished.
-fn leave_slots<R: Runner>(core: &mut Core<R>, request_id: u64) {
-    for running in core.slots.take_all(|running| running.sequence.request_id == request_id) {
-        leave_slot(core, &running);
-        core.memory.cache_mut().unpin(running.id);
+fn leave_slots(scheduler: &mut Scheduler, request_id: u64) {
+    for running in scheduler.slots.take_all(|running| running.sequence.request_id == request_id) {
+        scheduler.leave_slot(&running);
     }
-    core.queue.group_mut(request_id).branches.fill(Branch::Finished);
+    scheduler.queue.group_mut(request_id).branches.fill(Branch::Finished);
 }
 
 /// Finishes a search that fills the device cache by itself with the texts that its beams have. Returns `false` if a live
 /// beam has no token yet.
-pub(super) fn end_full<R: Runner>(core: &mut Core<R>, request_id: u64) -> bool {
-    let all = positions(core, request_id);
-    let live: Vec<usize> = all.iter().copied().filter(|&nth| beam(core, nth).is_live).collect();
-    if live.iter().any(|&nth| core.slots.running()[nth].sequence.n_predicted() == 0) {
+pub(super) fn end_full(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64) -> bool {
+    let all = beams_of(scheduler, request_id);
+    let live: Vec<SchedulingKey> = all.iter().copied().filter(|&key| beam(scheduler, key).is_live).collect();
+    if live.iter().any(|&key| scheduler.slots.at(key).sequence.n_predicted() == 0) {
         return false;
     }
-    for nth in live {
-        let beam_score = beam(core, nth).score;
-        add_finished_text(core, all[0], nth, None, beam_score, FinishReason::ContextFull);
+    for key in live {
+        let beam_score = beam(scheduler, key).score;
+        add_finished_text(scheduler, all[0], key, None, beam_score, FinishReason::ContextFull);
     }
-    trim(core, all[0]);
-    finish_search(core, request_id, &all);
+    trim(scheduler, all[0]);
+    finish_search(scheduler, runner, request_id, &all);
     true
 }
 
 /// Cancels the search of this branch, with all of its branches. Returns `false` if the branch is not part of a search.
-pub(super) fn cancel_search<R: Runner>(core: &mut Core<R>, stream_id: u64, index: u32) -> bool {
-    let Some((request_id, _)) = core.queue.find_branch(stream_id, index) else { return false };
-    let group = core.queue.group(request_id);
+pub(super) fn cancel_search(scheduler: &mut Scheduler, stream_id: u64, index: u32) -> bool {
+    let Some((request_id, _)) = scheduler.queue.find_branch(stream_id, index) else { return false };
+    let group = scheduler.queue.group(request_id);
     if group.request.diversity.beams().is_none() {
         return false;
     }
     if index >= group.request.n || group.is_done() {
         return true;
     }
-    core.has_changed = true;
+    scheduler.has_changed = true;
     let (n, waiting) = (group.request.n, (0..).zip(&group.branches).filter(|&(_, &branch)| branch == Branch::Waiting));
     for index in waiting.map(|(index, _)| index).collect::<Vec<u32>>() {
-        drop(core.queue.drop_waiting(request_id, index));
+        drop(scheduler.queue.drop_waiting(request_id, index));
     }
-    let preempted = core.queue.remove_preempted(request_id);
-    let all = positions(core, request_id);
+    let preempted = scheduler.queue.remove_preempted(request_id);
+    let all = beams_of(scheduler, request_id);
     let mut results = None;
     if let Some(&first) = all.first() {
-        results = beam_mut(core, first).results.take();
+        results = beam_mut(scheduler, first).results.take();
     }
     let (n_predicted, text) =
         results.map_or((0, "".into()), |mut results| (results.cursor.n_published, results.cursor.remaining_text()));
     for index in 0..n {
         let (text, reason) = (text.clone(), FinishReason::Cancelled);
         if let Some(&first) = all.first() {
-            end_branch(core, request_id, first, BeamEnd { index, n_predicted, text, reason, score: None });
+            end_branch(scheduler, request_id, first, BeamEnd { index, n_predicted, text, reason, score: None });
             continue;
         }
         let usage = preempted.first().map_or(Usage::default(), |of| Usage { n_predicted, ..of.sequence.usage(of.n_held, true) });
         let slot = preempted.first().map(|of| of.slot);
         let finished =
             Finished { index, slot, reason, text, usage, is_truncated: false, made: None, score: None, explanation: None };
-        core.emit(request_id, Event::Finished(finished));
+        scheduler.emit(request_id, Event::Finished(finished));
     }
-    for preempted in preempted {
-        core.memory.cache_mut().release(preempted.reservation);
-    }
-    leave_slots(core, request_id);
+    leave_slots(scheduler, request_id);
     true
 }

@@ -1,13 +1,13 @@
 //! Explains why parts of a prompt must be computed, when its first branch starts in a slot.
 
 use std::ops::Range;
-use std::time::Instant;
 
 use crate::cache::{ForkRule, MIN_SHARED, PrefixMatch};
-use crate::engine::core::Core;
+use crate::engine::cache_manager::CacheManager;
 use crate::engine::history::{NearestText, PromptHistory};
 use crate::engine::request_group::RequestGroup;
 use crate::engine::runner::Runner;
+use crate::engine::scheduler::Scheduler;
 use crate::engine::sequence::TokensView;
 use crate::engine::shared_explanation::{N_TOKENS_AFTER, excerpt, token_bytes};
 use crate::request::{BEGINNING, Cause, ComputedRun, EarlierRequest, Explanation, PlacedMedia, Token, is_of_medium};
@@ -16,16 +16,14 @@ use crate::sampling::TokenStrings;
 /// Maximum tokens compared by bytes to detect equal text in other tokens.
 const MAX_COMPARED: u32 = 64;
 
-/// Records the prefixes that were evicted since the last call.
-pub(super) fn record_evictions<R: Runner>(core: &mut Core<R>) {
-    let Core { memory, history, .. } = core;
-    history.add_evictions(memory.cache_mut().take_evicted(), Instant::now());
-}
-
 /// Explains why the prompt of a request that starts on `matched` must be computed after it.
-pub(super) fn explain<R: Runner>(core: &mut Core<R>, request_id: u64, matched: &PrefixMatch) -> Explanation {
-    record_evictions(core);
-    let group = core.queue.group(request_id);
+pub(super) fn explain<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &CacheManager<R>,
+    request_id: u64,
+    matched: &PrefixMatch,
+) -> Explanation {
+    let group = scheduler.queue.group(request_id);
     let (n_prompt, n_found) = (group.n_prompt(), matched.n_tokens());
     let awaited = group
         .pending_prefix
@@ -35,7 +33,7 @@ pub(super) fn explain<R: Runner>(core: &mut Core<R>, request_id: u64, matched: &
         Vec::new()
     } else if !group.uses_cache() {
         vec![ComputedRun::new(0..n_prompt, Cause::CacheUnused)]
-    } else if core
+    } else if scheduler
         .first_uncached_logprob(group)
         .is_some_and(|first_uncached| first_uncached < n_prompt && n_found + 1 >= first_uncached)
     {
@@ -44,14 +42,15 @@ pub(super) fn explain<R: Runner>(core: &mut Core<R>, request_id: u64, matched: &
     } else if n_found == n_prompt - 1 {
         vec![ComputedRun::new(n_found..n_prompt, if n_awaited > 0 { Cause::Awaited } else { Cause::LastToken })]
     } else {
-        ExplanationBuilder { core, group, n_found, history: core.history.lookup(group) }.runs()
+        ExplanationBuilder { scheduler, cache, group, n_found, history: scheduler.history.lookup(group) }.runs()
     };
     Explanation { request_id: group.stream_id, n_prompt, n_found, n_awaited, computed }
 }
 
 /// Inputs of an explanation.
 struct ExplanationBuilder<'a, R> {
-    core: &'a Core<R>,
+    scheduler: &'a Scheduler,
+    cache: &'a CacheManager<R>,
     group: &'a RequestGroup,
     n_found: u32,
     history: PromptHistory<'a>,
@@ -61,7 +60,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
     /// Returns the computed runs: tokens that were known but unusable, and unknown tokens.
     fn runs(&self) -> Vec<ComputedRun> {
         let n_prompt = self.group.n_prompt();
-        let n_there = self.core.memory.cache().n_computed_prefix(&self.group.adapter_schedule, &self.group.prompt);
+        let n_there = self.cache.kv().n_computed_prefix(&self.group.adapter_schedule, &self.group.prompt);
         let n_known = self.history.n_computed.max(n_there);
         let mut runs = Vec::new();
         let mut start = self.n_found;
@@ -89,7 +88,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
     /// Returns why `[n_found, n_known)`, which was computed for other requests, cannot be used.
     fn unusable(&self, n_known: u32, n_there: u32) -> (Cause, Option<EarlierRequest>) {
         let (group, n_found) = (self.group, self.n_found);
-        let kind = self.core.memory.kind();
+        let kind = self.cache.kind();
         let nearest = self.earlier(self.history.nearest, n_found);
         let splits_picture = |placed: &PlacedMedia| placed.is_cut_at(n_known) && placed.start == n_found;
         if group.media.iter().any(splits_picture) {
@@ -101,7 +100,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         if kind.forks == ForkRule::InWindow && n_there > n_found {
             return (Cause::Window, nearest);
         }
-        if let Some((at, run)) = self.core.history.find_eviction(group, n_found, n_known, kind.is_a_state()) {
+        if let Some((at, run)) = self.scheduler.history.find_eviction(group, n_found, n_known, kind.is_a_state()) {
             return (Cause::Evicted(Some((run.cause, at.elapsed()))), nearest);
         }
         if self.is_being_computed(n_known) {
@@ -113,8 +112,8 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
     /// Returns true if another sequence of the same owner is about to complete the first `n_same` tokens.
     fn is_being_computed(&self, n_same: u32) -> bool {
         let group = self.group;
-        self.core.slots.running().iter().any(|running| {
-            let is_same_owner = self.core.queue.group(running.sequence.request_id).request.owner == group.request.owner;
+        self.scheduler.slots.running().iter().any(|running| {
+            let is_same_owner = self.scheduler.queue.group(running.sequence.request_id).request.owner == group.request.owner;
             let will_compute_it =
                 running.n_held < n_same && running.sequence.adapter_schedule.n_common(&group.adapter_schedule) >= n_same;
             is_same_owner && will_compute_it && running.sequence.tokens.common_prefix(&group.prompt) >= n_same
@@ -130,8 +129,8 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
 
     /// Returns the kind of difference, the text from which the prompt differs, and the position.
     fn difference(&self, at: u32) -> (Cause, Option<NearestText<'_>>, u32) {
-        let (group, history) = (self.group, &self.core.history);
-        let token_strings = self.core.memory.model().lexicon();
+        let (group, history) = (self.group, &self.scheduler.history);
+        let token_strings = self.cache.model().lexicon();
         let nearest = self.history.nearest.filter(|nearest| nearest.n_common == at);
         let adapters_change_here =
             nearest.is_some_and(|nearest| nearest.record.adapter_schedule.n_common(&group.adapter_schedule) == at);
@@ -177,7 +176,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         let NearestText { record, tokens, .. } = nearest?;
         let end = tokens.len();
         let range: Range<u32> = at.min(end)..(at + N_TOKENS_AFTER).min(end);
-        let text = token_bytes(&tokens.slices(range).concat(), &self.core.memory.model().lexicon()).concat();
+        let text = token_bytes(&tokens.slices(range).concat(), &self.cache.model().lexicon()).concat();
         Some(EarlierRequest { request_id: record.stream_id, text: excerpt(&text), is_in_answer: at >= record.n_prompt })
     }
 }

@@ -7,81 +7,93 @@
 //!
 //! [`Grouping`]: crate::config::Grouping
 
-use crate::engine::core::Core;
-use crate::engine::lifecycle::{Urgency, free_cells, free_ids, preempt};
-use crate::engine::runner::{KvSeqId, Runner};
+use crate::config::Grouping;
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::room::{Urgency, free_cells, free_ids};
+use crate::engine::runner::Runner;
 use crate::engine::running_sequence::{Phase, RunningSequence};
-use crate::engine::tier_moves::lower_n_cached;
-use crate::request::{Task, Token};
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduling_key::SchedulingKey;
+use crate::request::Task;
 
-/// Returns the number of first tokens of a sequence that must be grouped before its next one is computed.
-fn n_due<R: Runner>(core: &Core<R>, running: &RunningSequence) -> u32 {
-    let grouping = core.limits.grouping.filter(|_| running.sequence.request().task == Task::Complete);
-    grouping.map_or(0, |grouping| grouping.n_grouped(running.n_held, running.sequence.n_prompt))
+impl Scheduler {
+    /// Returns the configuration of self-extend, if it applies to `running`.
+    fn grouping_of(&self, running: &RunningSequence) -> Option<Grouping> {
+        self.limits.grouping.filter(|_| running.sequence.request().task == Task::Complete)
+    }
+
+    /// Returns how many tokens a sequence may compute until more are grouped; 0 if grouping is due.
+    pub(super) fn n_until_grouped(&self, running: &RunningSequence) -> u32 {
+        let Some(grouping) = self.grouping_of(running) else { return u32::MAX };
+        if n_due(grouping, running) > running.n_grouped.unwrap_or(0) {
+            return 0;
+        }
+        grouping.n_until_next(running.n_held, running.sequence.n_prompt)
+    }
 }
 
-/// Returns how many tokens a sequence may compute until more are grouped; 0 if grouping is due.
-pub(super) fn n_until_grouped<R: Runner>(core: &Core<R>, running: &RunningSequence) -> u32 {
-    match core.limits.grouping {
-        Some(_) if n_due(core, running) > running.n_grouped.unwrap_or(0) => 0,
-        Some(grouping) if running.sequence.request().task == Task::Complete => {
-            grouping.n_until_next(running.n_held, running.sequence.n_prompt)
-        }
-        _ => u32::MAX,
-    }
+/// Returns the number of first tokens of a sequence that must be grouped before its next one is computed.
+fn n_due(grouping: Grouping, running: &RunningSequence) -> u32 {
+    grouping.n_grouped(running.n_held, running.sequence.n_prompt)
 }
 
 /// Groups due tokens, most senior sequence first; junior ones are preempted for the copies.
-pub(super) fn group<R: Runner>(core: &mut Core<R>) {
-    let Some(grouping) = core.limits.grouping else { return };
-    let mut nth = 0;
-    while nth < core.slots.running().len() {
-        let running = &core.slots.running()[nth];
-        let is_due = running.n_ready() > 0 && n_due(core, running) > running.n_grouped.unwrap_or(0);
-        if is_due && (running.n_grouped.is_some() || copy_cells(core, nth)) {
-            let n_due = n_due(core, &core.slots.running()[nth]);
-            let running = &mut core.slots.running_mut()[nth];
-            let n_before = running.n_grouped.replace(n_due).unwrap_or(0);
-            if n_before < n_due {
-                core.memory.group(running.id, n_before..n_due, grouping.n);
+pub(super) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+    if scheduler.limits.grouping.is_none() {
+        return;
+    }
+    let mut next = scheduler.slots.next_key(None);
+    while let Some(key) = next {
+        let running = scheduler.slots.at(key);
+        let is_due = running.n_ready() > 0 && scheduler.n_until_grouped(running) == 0;
+        if is_due && (running.n_grouped.is_some() || copy_cells(scheduler, cache, key)) {
+            let running = scheduler.slots.at(key);
+            if let Some(grouping) = scheduler.grouping_of(running) {
+                group_tokens(cache, grouping, scheduler.slots.at_mut(key));
             }
         }
-        nth += 1;
+        next = scheduler.slots.next_key(Some(key));
     }
 }
 
-/// Gives the sequence at `nth` a copy of its cells. If there is no room, or the memory refuses, it computes all of them again.
+/// Groups the due tokens of `running`, which shares no cells.
+fn group_tokens<R: Runner>(cache: &mut CacheManager<R>, grouping: Grouping, running: &mut RunningSequence) {
+    let n_due = n_due(grouping, running);
+    let n_before = running.n_grouped.replace(n_due).unwrap_or(0);
+    if n_before < n_due {
+        cache.group(running.id(), n_before..n_due, grouping.n);
+    }
+}
+
+/// Gives a running sequence a copy of its cells. If there is no room, or the memory refuses, it computes all of them again.
 /// Returns `false` if no sequence id is available in this step.
-fn copy_cells<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
-    while !free_ids(core, 1) {
-        let is_junior = core.slots.running().len() > nth + 1;
-        if core.memory.is_out_of_time() || !is_junior {
+fn copy_cells<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> bool {
+    while !free_ids(scheduler, cache, 1) {
+        if cache.is_out_of_time() || !scheduler.preempt_most_junior(key) {
             return false;
         }
-        preempt(core, core.slots.running().len() - 1);
     }
-    let RunningSequence { id, n_held, .. } = core.slots.running()[nth];
-    let has_room = free_cells(core, nth, n_held, Urgency::Now) == n_held;
-    let running = &core.slots.running()[nth];
-    let (tokens, adapter_schedule) = (running.computed_tokens(), running.sequence.adapter_schedule.clone());
-    let own = core.memory.place_private(&adapter_schedule).expect("an id was freed before");
-    let is_copied = has_room && copy(core, id, own, &tokens);
-    core.memory.cache_mut().unpin(id);
-    core.has_changed = true;
-    let running = &mut core.slots.running_mut()[nth];
-    (running.id, running.n_grouped) = (own, Some(0));
+    let n_held = scheduler.slots.at(key).n_held;
+    let has_room = free_cells(scheduler, cache, key, n_held, Urgency::Now) == n_held;
+    let is_copied = make_private(cache, scheduler.slots.at_mut(key), has_room);
+    scheduler.has_changed = true;
     if !is_copied {
-        (running.n_held, running.phase) = (0, Phase::Prefilling);
-        lower_n_cached(core, nth);
+        scheduler.lower_n_cached(key);
     }
     true
 }
 
-/// Copies the `tokens` of `from` to `to`, which must be empty. Returns `false` if the memory refused.
-fn copy<R: Runner>(core: &mut Core<R>, from: KvSeqId, to: KvSeqId, tokens: &[Token]) -> bool {
-    let copied = core.memory.copy(from, to, tokens);
-    if let Err(error) = &copied {
-        tracing::warn!("what a sequence holds could not be copied, so it is computed again: {error}");
+/// Moves `running` to a private path, with a copy of its cells if there `is_room` and the memory permits it, which it returns.
+fn make_private<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence, is_room: bool) -> bool {
+    let own = cache.place_private(&running.sequence.adapter_schedule).expect("an id was freed before");
+    let copied = if is_room { cache.copy(running.id(), own.id(), &running.computed_tokens()).map(|()| true) } else { Ok(false) };
+    let is_copied = copied.unwrap_or_else(|error| {
+        tracing::warn!("the cells of a sequence could not be copied, so they are computed again: {error}");
+        false
+    });
+    (running.path, running.n_grouped) = (own, Some(0));
+    if !is_copied {
+        (running.n_held, running.phase) = (0, Phase::Prefilling);
     }
-    copied.is_ok()
+    is_copied
 }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::cache::KvCache;
-use crate::engine::request_group::{QueuePermit, RequestGroup};
+use crate::engine::request_group::{EndedGroup, RequestGroup};
 use crate::engine::slow_consumers::SlowConsumers;
 use crate::engine::stats::{MAX_RECENT_STEPS, RecentStep, Stats};
-use crate::engine::stream::{PublishOutcome, ReadReceipt, WakeHandle};
+use crate::engine::stream::{Backlog, PublishOutcome, ReadReceipt, WakeHandle};
 use crate::engine::transcripts::TranscriptCache;
 use crate::error::Error;
 use crate::request::{Event, TaskResult};
@@ -54,38 +54,22 @@ impl SharedState {
     }
 }
 
-/// Output of a step until it is published.
+/// Readers of published events: who lags, and who is woken when.
 pub(super) struct Output {
-    pub(super) shared: Arc<SharedState>,
-    /// Requests that got their last slot in this step. Their permits are held until the published metrics show them in slots,
-    /// so that each request is always counted.
-    pub(super) admitted: Vec<QueuePermit>,
-    /// Request groups with events of this step.
-    pub(super) groups_with_events: Vec<u64>,
-    /// Streams that this step ends with an error.
-    pub(super) failed: Vec<(u64, Error)>,
-    /// Streams that are not computed until their readers have caught up.
-    pub(super) slow_consumers: SlowConsumers,
+    slow_consumers: SlowConsumers,
     /// Wake handles of the readers of published events.
     wake_handles: Vec<Arc<dyn WakeHandle>>,
     /// Time of the last wake of a rate-limited handle.
     last_wake_at: Instant,
-    /// Whether to wake at the end of the step regardless of the rate limit.
-    is_urgent: bool,
     unread_pins: VecDeque<UnreadPin>,
 }
 
 impl Output {
-    pub(super) fn new(shared: Arc<SharedState>) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            shared,
-            admitted: Vec::new(),
-            groups_with_events: Vec::new(),
-            failed: Vec::new(),
             slow_consumers: SlowConsumers::default(),
             wake_handles: Vec::new(),
             last_wake_at: Instant::now(),
-            is_urgent: false,
             unread_pins: VecDeque::new(),
         }
     }
@@ -104,19 +88,28 @@ impl Output {
         }
     }
 
-    /// Makes this step wake its readers at its end regardless of the rate limit.
-    pub(super) fn mark_urgent(&mut self) {
-        self.is_urgent = true;
+    /// Reviews the progress of readers that lag, see [`SlowConsumers::review`].
+    pub(super) fn review_slow_consumers(
+        &mut self,
+        now: Instant,
+        patience: Duration,
+        backlog_of: impl Fn(u64) -> Option<Backlog>,
+    ) -> Vec<(u64, Error)> {
+        self.slow_consumers.review(now, patience, backlog_of)
     }
 
-    /// Wakes each reader of the events of `n_streams` streams once, except rate-limited ones. [`Output::wake_all`] must
-    /// then be called before an operation that may take long.
-    pub(super) fn wake_rate_limited(&mut self, n_streams: usize) {
-        let is_urgent = std::mem::take(&mut self.is_urgent);
+    /// Returns the streams whose readers lag.
+    pub(super) fn slow_streams(&self) -> impl Iterator<Item = u64> {
+        self.slow_consumers.streams()
+    }
+
+    /// Wakes each reader of the events of `n_streams` streams once, except rate-limited ones unless the step `is_urgent`.
+    /// [`Output::wake_all`] must then be called before an operation that may take long.
+    pub(super) fn wake_rate_limited(&mut self, n_streams: usize, is_urgent: bool) {
         self.wake_waited(if is_urgent { Duration::MAX } else { self.last_wake_at.elapsed() }, n_streams);
     }
 
-    /// Wakes all readers with pending events. The urgency of the running step is kept.
+    /// Wakes all readers with pending events.
     pub(super) fn wake_all(&mut self) {
         self.wake_waited(Duration::MAX, 0);
     }
@@ -138,9 +131,9 @@ impl Output {
         }
     }
 
-    /// Registers the pinned prefix that `group` is about to report.
-    pub(super) fn watch_pin(&mut self, group: &RequestGroup) {
-        self.unread_pins.extend(UnreadPin::of(group));
+    /// Registers the pinned prefixes that requests which end are about to report.
+    pub(super) fn watch_pins(&mut self, ended: &[EndedGroup]) {
+        self.unread_pins.extend(ended.iter().filter_map(|(group, _)| UnreadPin::of(group)));
     }
 
     /// Unpins prefixes whose readers left before they read the id: no client could ever unpin them.

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::engine::adapter_round_robin::{AdapterDemand, AdapterRoundRobin};
 use crate::engine::beams::end_full;
+use crate::engine::cache_manager::CacheManager;
 use crate::engine::checkpoints::n_until_checkpoint;
-use crate::engine::core::Core;
-use crate::engine::grouping::n_until_grouped;
-use crate::engine::lifecycle::{Urgency, fail, fail_request, finish, free_cells, leave_slot, preempt, shift};
-use crate::engine::resumption::{n_until_fork, reshare_cells};
+use crate::engine::resumption::n_until_fork;
+use crate::engine::room::{Urgency, free_cells};
 use crate::engine::runner::{MediaRows, Plan, Row, Runner};
 use crate::engine::running_sequence::RunningSequence;
+use crate::engine::scheduler::Scheduler;
 use crate::engine::step_budget::{RowDemand, StepBudget, StreamLoad};
 use crate::error::Error;
 use crate::request::{Encoding, FinishReason, Logprobs};
@@ -47,40 +47,40 @@ impl Planner {
     }
 
     /// Starts a step: sets the time for moves between the tiers.
-    pub(super) fn begin_moving<R: Runner>(&mut self, core: &mut Core<R>) {
-        let n_prefilling = count(core.slots.running().iter().filter(|running| n_ready(core, running) > 1));
-        let move_time = self.budget.move_time(streams(core, |_| true), n_prefilling, core.memory.n_reached());
-        core.memory.begin_moving(move_time);
-        core.memory.observe_compute(self.budget.token_s(core.memory.n_reached()));
+    pub(super) fn begin_moving<R: Runner>(&mut self, scheduler: &Scheduler, cache: &mut CacheManager<R>) {
+        let n_prefilling = count(scheduler.slots.running().iter().filter(|running| scheduler.n_ready(running) > 1));
+        let move_time = self.budget.move_time(streams(scheduler, |_| true), n_prefilling, cache.n_reached());
+        cache.begin_moving(move_time);
+        cache.observe_compute(self.budget.token_s(cache.n_reached()));
     }
 
     /// Plans the next decode, and makes room for its rows.
-    pub(super) fn plan<R: Runner>(&mut self, core: &mut Core<R>) {
-        self.n_cells = core.memory.n_reached();
-        fail_undecodable(core);
-        self.count_demands(core);
-        let max_step = self.choose_adapters(core);
+    pub(super) fn plan<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+        self.n_cells = cache.n_reached();
+        scheduler.fail_unencodable();
+        self.count_demands(scheduler, cache);
+        let max_step = self.choose_adapters(scheduler);
         let current = self.adapters.current();
-        let streams = StreamLoad { max_step, ..streams(core, |running| *running.adapter_set() == *current) };
-        self.budget.plan(&self.demands, streams, self.n_cells, core.memory.spent(), &mut self.n_rows);
-        self.grant_whole_media(core);
-        self.count_skipped(core);
-        self.grant_cells(core);
-        let planned_sequences = core.slots.running().iter().filter(|running| running.n_planned > 0);
-        let rows = planned_sequences.flat_map(|running| running.planned_tokens().map(|tokens| (running.id, tokens)));
-        core.memory.cache_mut().extend(rows);
-        self.fill(core.slots.running(), |_| true);
+        let streams = StreamLoad { max_step, ..streams(scheduler, |running| *running.adapter_set() == *current) };
+        self.budget.plan(&self.demands, streams, self.n_cells, cache.spent(), &mut self.n_rows);
+        self.grant_whole_media(scheduler.slots.running());
+        self.count_skipped(scheduler);
+        self.grant_cells(scheduler, cache);
+        let planned_sequences = scheduler.slots.running().iter().filter(|running| running.n_planned > 0);
+        let rows = planned_sequences.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
+        cache.kv_mut().extend(rows);
+        self.fill(scheduler.slots.running(), |_| true);
         self.changes_adapters = !self.plan.rows.is_empty() && self.plan.variant != *self.adapters.current();
         if self.changes_adapters {
             self.plan.variant = self.adapters.current().clone();
-            core.stats.n_adapter_changes += 1;
+            scheduler.stats.n_adapter_changes += 1;
         }
     }
 
     /// Selects the adapter set of this step; sequences that use another one are skipped. Returns the maximum time of the step
     /// if streams of other sets wait.
-    fn choose_adapters<R: Runner>(&mut self, core: &Core<R>) -> Option<Duration> {
-        let running = core.slots.running();
+    fn choose_adapters(&mut self, scheduler: &Scheduler) -> Option<Duration> {
+        let running = scheduler.slots.running();
         self.sets.clear();
         for (running, demand) in running.iter().zip(&self.demands).filter(|(_, demand)| demand.n_ready > 0) {
             let adapter_set = running.adapter_set();
@@ -96,7 +96,7 @@ impl Planner {
             for set in &mut self.sets {
                 set.step_s = self.budget.stream_step_s(set.n_streams, self.n_cells);
             }
-            gap_s = self.budget.step_s(streams(core, |_| true), self.n_cells);
+            gap_s = self.budget.step_s(streams(scheduler, |_| true), self.n_cells);
         }
         let max_step_s = self.adapters.choose(&self.sets, gap_s);
         let current = self.adapters.current();
@@ -128,8 +128,8 @@ impl Planner {
     }
 
     /// Counts the steps in which each sequence yielded its row.
-    fn count_skipped<R: Runner>(&self, core: &mut Core<R>) {
-        for ((running, demand), &n_rows) in core.slots.running_mut().iter_mut().zip(&self.demands).zip(&self.n_rows) {
+    fn count_skipped(&self, scheduler: &mut Scheduler) {
+        for ((running, demand), &n_rows) in scheduler.slots.running_mut().iter_mut().zip(&self.demands).zip(&self.n_rows) {
             // A sequence of another adapter set did not advance, but did not yield either.
             running.n_skipped = match (n_rows, demand.n_ready) {
                 (0, 1) => running.n_skipped.saturating_add(1),
@@ -140,9 +140,9 @@ impl Planner {
     }
 
     /// Grants a medium with non-causal attention all of its rows if it got any; one such medium per step.
-    fn grant_whole_media<R: Runner>(&mut self, core: &Core<R>) {
+    fn grant_whole_media(&mut self, running: &[RunningSequence]) {
         let mut has_medium = false;
-        for ((running, demand), n_rows) in core.slots.running().iter().zip(&self.demands).zip(&mut self.n_rows) {
+        for ((running, demand), n_rows) in running.iter().zip(&self.demands).zip(&mut self.n_rows) {
             if *n_rows > 0 && running.takes_all_available() {
                 *n_rows = if has_medium { 0 } else { demand.n_ready };
                 has_medium = true;
@@ -151,36 +151,40 @@ impl Planner {
     }
 
     /// Grants cells by seniority; if there are too few, the most junior sequence is preempted.
-    fn grant_cells<R: Runner>(&mut self, core: &mut Core<R>) {
-        let (mut nth, mut n_planned) = (0, 0);
-        while nth < core.slots.running().len() {
-            let n_wanted = self.n_rows[nth];
-            let urgency = if core.slots.running()[nth].n_ready() == 1 { Urgency::Now } else { Urgency::WithinMoveTime };
-            let n = free_cells(core, nth, n_planned + n_wanted, urgency).saturating_sub(n_planned);
-            let n = if n < n_wanted && core.slots.running()[nth].takes_all_available() { 0 } else { n };
-            core.slots.running_mut()[nth].n_planned = n.min(n_wanted);
-            if n == 0 && n_wanted > 0 && !is_freed_later(core, urgency) {
-                let running = core.slots.running();
-                if running.len() == 1 || running.iter().all(|other| other.is_in_same_search(&running[0])) {
-                    end_oversized(core);
+    fn grant_cells<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+        let mut n_planned = 0;
+        let mut next = scheduler.slots.next_key(None);
+        // Sequences that yield their cells are junior to the ones that were granted theirs, so that the positions stay valid.
+        for nth in 0.. {
+            let Some(key) = next else { break };
+            let (n_wanted, running) = (self.n_rows[nth], scheduler.slots.at(key));
+            let takes_all = running.takes_all_available();
+            let urgency = if running.n_ready() == 1 { Urgency::Now } else { Urgency::WithinMoveTime };
+            let n = free_cells(scheduler, cache, key, n_planned + n_wanted, urgency).saturating_sub(n_planned);
+            let n = if n < n_wanted && takes_all { 0 } else { n };
+            scheduler.slots.at_mut(key).n_planned = n.min(n_wanted);
+            if n == 0 && n_wanted > 0 && !is_freed_later(cache, urgency) {
+                let running = scheduler.slots.running();
+                if running.iter().skip(1).all(|other| other.is_in_same_search(&running[0])) {
+                    end_oversized(scheduler, cache);
                 } else {
-                    preempt(core, core.slots.running().len() - 1);
+                    scheduler.preempt(running[running.len() - 1].key());
                 }
                 break;
             }
             n_planned += n.min(n_wanted);
-            nth += 1;
+            next = scheduler.slots.next_key(Some(key));
         }
     }
 
     /// Computes the demand of each running sequence.
-    fn count_demands<R: Runner>(&mut self, core: &Core<R>) {
-        let running = core.slots.running();
+    fn count_demands<R: Runner>(&mut self, scheduler: &Scheduler, cache: &CacheManager<R>) {
+        let running = scheduler.slots.running();
         // At most `n_outputs` rows may have logits: every sequence reserves one, for its next token, and prompts with logprobs
         // share the rest, limited by the time to report them.
-        let n_affordable = self.budget.max_prompt_logprobs(streams(core, |_| true), self.n_cells);
+        let n_affordable = self.budget.max_prompt_logprobs(streams(scheduler, |_| true), self.n_cells);
         let n_more = fair_share(
-            (core.limits.n_outputs - count(running.iter())).min(n_affordable),
+            (scheduler.limits.n_outputs - count(running.iter())).min(n_affordable),
             running.iter().filter(|running| running.sequence.reports_prompt()).map(n_report_rows),
         );
         self.demands.clear();
@@ -193,9 +197,11 @@ impl Planner {
             let request = running.sequence.request();
             let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
             let most = if running.takes_all_available() { u32::MAX } else { most };
-            let until = n_until_checkpoint(core, running).min(n_until_grouped(core, running)).min(n_until_fork(core, running));
+            let until = n_until_checkpoint(cache, running)
+                .min(scheduler.n_until_grouped(running))
+                .min(n_until_fork(scheduler, cache, running));
             let n_alike = running.sequence.adapter_schedule.n_unchanged(running.n_held);
-            let n_ready = n_ready(core, running).min(until).min(most).min(n_until_media_boundary(running)).min(n_alike);
+            let n_ready = scheduler.n_ready(running).min(until).min(most).min(n_until_media_boundary(running)).min(n_alike);
             // The beams of a search advance together.
             let n_skipped = running.sequence.beam.is_none().then_some(running.n_skipped);
             RowDemand { n_ready, is_all: n_ready == running.n_uncomputed(), priority: request.priority, n_skipped }
@@ -208,7 +214,7 @@ impl Planner {
             let last = running.n_held + running.n_planned;
             let samples = running.will_sample();
             (running.n_held..last).map(move |position| Row {
-                sequence: running.id,
+                sequence: running.id(),
                 token: running.sequence.tokens.at(position),
                 position,
                 wants_logits: (samples && position + 1 == last) || running.sequence.reports_after(position),
@@ -230,18 +236,20 @@ impl Planner {
 /// Number of media per sequence that are encoded ahead of use. More would delay the media of other requests.
 const N_AHEAD: usize = 2;
 
-/// Fails requests whose media cannot be encoded.
-fn fail_undecodable<R: Runner>(core: &mut Core<R>) {
-    let mut failed = Vec::new();
-    for running in core.slots.running() {
-        for placed in running.sequence.media_from(running.n_held).iter().take(N_AHEAD) {
-            if let Encoding::Failed(reason) = placed.media.encoding() {
-                failed.push((running.sequence.request_id, reason));
+impl Scheduler {
+    /// Fails requests whose media cannot be encoded.
+    fn fail_unencodable(&mut self) {
+        let mut failed = Vec::new();
+        for running in self.slots.running() {
+            for placed in running.sequence.media_from(running.n_held).iter().take(N_AHEAD) {
+                if let Encoding::Failed(reason) = placed.media.encoding() {
+                    failed.push((running.sequence.request_id, reason));
+                }
             }
         }
-    }
-    for (request_id, reason) in failed {
-        fail(core, &[request_id], &Error::Decode { reason });
+        for (request_id, reason) in failed {
+            self.fail(&[request_id], &Error::Decode { reason });
+        }
     }
 }
 
@@ -254,11 +262,6 @@ fn n_until_media_boundary(running: &RunningSequence) -> u32 {
         Encoding::Ready => placed.end() - running.n_held,
         Encoding::Pending | Encoding::Failed(_) => 0,
     }
-}
-
-/// Returns the number of tokens of a sequence that the next decode could compute: 0 while its reader lags.
-fn n_ready<R: Runner>(core: &Core<R>, running: &RunningSequence) -> u32 {
-    if core.output.slow_consumers.contains(running.sequence.stream_id) { 0 } else { running.n_ready() }
 }
 
 /// Maximum bytes of prompt logprobs reported per step: a reader that keeps up never exceeds the limits of its stream.
@@ -291,8 +294,8 @@ fn n_reported_per_step(running: &RunningSequence) -> u32 {
 }
 
 /// Returns the load of the streams that pass `filter` and could get a token in the next decode.
-fn streams<R: Runner>(core: &Core<R>, filter: impl Fn(&RunningSequence) -> bool) -> StreamLoad {
-    let decoding = core.slots.running().iter().filter(|running| filter(running) && n_ready(core, running) == 1);
+fn streams(scheduler: &Scheduler, filter: impl Fn(&RunningSequence) -> bool) -> StreamLoad {
+    let decoding = scheduler.slots.running().iter().filter(|running| filter(running) && scheduler.n_ready(running) == 1);
     let gaps = decoding.clone().map(|running| running.sequence.request().max_token_gap);
     StreamLoad {
         n_decoding: count(decoding.clone()),
@@ -304,30 +307,28 @@ fn streams<R: Runner>(core: &Core<R>, filter: impl Fn(&RunningSequence) -> bool)
 }
 
 /// Returns true if cells can be freed in a later step, for which this one had no time.
-fn is_freed_later<R: Runner>(core: &Core<R>, urgency: Urgency) -> bool {
-    urgency == Urgency::WithinMoveTime && core.memory.is_out_of_time() && core.memory.cache().n_evictable() > 0
+fn is_freed_later<R: Runner>(cache: &mut CacheManager<R>, urgency: Urgency) -> bool {
+    urgency == Urgency::WithinMoveTime && cache.is_out_of_time() && cache.kv_mut().n_evictable() > 0
 }
 
 /// Ends the only running sequence, or search, which does not fit because pinned prefixes take the rest of the device cache.
-fn end_oversized<R: Runner>(core: &mut Core<R>) {
-    if core.slots.running()[0].sequence.beam.is_some() {
-        let request_id = core.slots.running()[0].sequence.request_id;
-        if reshare_cells(core, 0) || end_full(core, request_id) {
-            return;
-        }
-    }
-    if core.slots.running()[0].sequence.n_predicted() > 0 && shift(core, 0) {
+fn end_oversized<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>) {
+    let running = &scheduler.slots.running()[0];
+    let (key, request_id, n_predicted) = (running.key(), running.sequence.request_id, running.sequence.n_predicted());
+    if running.sequence.beam.is_some() && (scheduler.reshare_cells(key) || end_full(scheduler, cache.model(), request_id)) {
         return;
     }
-    let running = core.slots.take(0);
-    if running.sequence.n_predicted() > 0 {
-        finish(core, running, FinishReason::ContextFull, None);
+    if n_predicted > 0 && scheduler.shift(key) {
+        return;
+    }
+    let running = scheduler.slots.take(key);
+    if n_predicted > 0 {
+        scheduler.finish(running, FinishReason::ContextFull, None);
         return;
     }
     let (n_prompt, n_ctx) = (running.sequence.n_prompt as usize, running.n_held as usize);
-    fail_request(core, running.sequence.request_id, Error::ContextOverflow { n_prompt, n_ctx });
-    leave_slot(core, &running);
-    core.memory.cache_mut().unpin(running.id);
+    scheduler.fail_request(request_id, Error::ContextOverflow { n_prompt, n_ctx });
+    scheduler.leave_slot(&running);
 }
 
 pub(super) fn count<T>(items: impl Iterator<Item = T>) -> u32 {

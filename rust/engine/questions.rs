@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use crate::cache::{CachedBlock, CachedNode, DigestCursor};
-use crate::engine::core::Core;
-use crate::engine::publishing::publish_metrics;
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::publish::publish_metrics;
 use crate::engine::runner::Runner;
 use crate::engine::running_sequence::RunningSequence;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::stats::StepTimes;
 use crate::request::{PinnedPrefix, SlotContents, Token};
 
 /// A query, with the channel for its answer.
@@ -75,62 +77,52 @@ impl Questions {
     }
 }
 
-/// Answers queries until the units of this step are spent.
-pub(super) fn answer_some<R: Runner>(core: &mut Core<R>, questions: &mut Questions) {
-    let mut n_left = questions.begin_step();
-    if questions.are_waiting() && n_left > 0 {
-        core.output.wake_all();
-    }
-    while n_left > 0
-        && let Some(question) = questions.next()
-    {
-        let n_done = answer(core, question);
-        n_left = questions.spend(n_left, n_done);
-    }
-}
-
-/// Answers a query; returns the units of work.
-pub(super) fn answer<R: Runner>(core: &mut Core<R>, question: Question) -> usize {
-    core.output.drop_unread_pins(core.memory.cache_mut());
+/// Answers a query; returns the units of work. `times` are the times per stage, which are published with changed metrics.
+pub(super) fn answer<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &mut CacheManager<R>,
+    question: Question,
+    times: StepTimes,
+) -> usize {
     let n_done = match question {
         Question::Cached(answer) => {
-            let nodes = core.memory.cache().listing(|id| core.slots.slot_of(id));
+            let nodes = cache.kv_mut().listing(|id| scheduler.slots.slot_of(id));
             let n_done = work_of_nodes(&nodes);
             reply(&answer, nodes);
             n_done
         }
         Question::RecentlyUsed(limit, answer) => {
-            let (nodes, n_nodes) = core.memory.cache().recently_used(limit, |id| core.slots.slot_of(id));
+            let (nodes, n_nodes) = cache.kv_mut().recently_used(limit, |id| scheduler.slots.slot_of(id));
             let n_done = work_of_nodes(&nodes);
             reply(&answer, (nodes, n_nodes));
             n_done
         }
         Question::Blocks(key, cursor, answer) => {
-            reply(&answer, core.memory.cache_mut().blocks(&key, cursor));
+            reply(&answer, cache.kv_mut().blocks(&key, cursor));
             // Its work is bounded, to about the units of a step.
             WORK_PER_STEP
         }
         Question::Pinned(answer) => {
-            let pinned = core.memory.cache().pinned();
+            let pinned = cache.kv_mut().pinned();
             let n_done = pinned.iter().map(|pinned| 1 + pinned.tokens.len() / TOKENS_PER_UNIT).sum();
             reply(&answer, pinned);
             n_done
         }
         Question::Unpin(id, answer) => {
-            let is_unpinned = core.memory.cache_mut().unpin_prefix(id);
-            publish_metrics(core);
+            let is_unpinned = cache.kv_mut().unpin_prefix(id);
+            publish_metrics(scheduler, cache, times);
             reply(&answer, is_unpinned);
             0
         }
         Question::SlotContents(slot, answer) => {
-            let contents = slot_contents(core, slot);
+            let contents = slot_contents(scheduler, slot);
             let n_done = contents.tokens.len() / TOKENS_PER_UNIT;
             reply(&answer, contents);
             n_done
         }
         Question::EraseSlot(slot, answer) => {
-            let n_tokens = erase_slot(core, slot);
-            publish_metrics(core);
+            let n_tokens = erase_slot(scheduler, cache, slot);
+            publish_metrics(scheduler, cache, times);
             reply(&answer, n_tokens);
             n_tokens.unwrap_or(0) as usize / TOKENS_PER_UNIT
         }
@@ -148,24 +140,24 @@ fn reply<T>(channel: &SyncSender<T>, answer: T) {
 }
 
 /// Returns the contents of `slot` and their adapters: of the sequence that runs there, or else of the last one.
-fn slot_contents<R: Runner>(core: &Core<R>, slot: u32) -> SlotContents {
-    let keeps_contents = |running: &&RunningSequence| core.queue.group(running.sequence.request_id).keeps_contents_of(slot);
-    let (adapter_schedule, tokens) = match core.slots.running_in(slot).filter(keeps_contents) {
+fn slot_contents(scheduler: &Scheduler, slot: u32) -> SlotContents {
+    let keeps_contents = |running: &&RunningSequence| scheduler.queue.group(running.sequence.request_id).keeps_contents_of(slot);
+    let (adapter_schedule, tokens) = match scheduler.slots.running_in(slot).filter(keeps_contents) {
         Some(running) => (&running.sequence.adapter_schedule, running.computed_tokens()),
-        None => core.slots.contents_of(slot),
+        None => scheduler.slots.contents_of(slot),
     };
     let adapter_schedule = adapter_schedule.prefix(length(&tokens));
     SlotContents { tokens, adapters: adapter_schedule.adapters().collect(), invoked_at: adapter_schedule.change() }
 }
 
 /// Clears the contents of `slot` and evicts them; returns the number of tokens. `None` while a sequence runs there.
-fn erase_slot<R: Runner>(core: &mut Core<R>, slot: u32) -> Option<u32> {
-    if core.slots.running_in(slot).is_some() {
-        core.slots.reserve_for_erasing(slot);
+fn erase_slot<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, slot: u32) -> Option<u32> {
+    if scheduler.slots.running_in(slot).is_some() {
+        scheduler.slots.reserve_for_erasing(slot);
         return None;
     }
-    let (adapter_schedule, tokens, n_kept) = core.slots.take_contents(slot);
-    core.memory.cache_mut().erase(&adapter_schedule, &tokens, n_kept);
+    let (adapter_schedule, tokens, n_kept) = scheduler.slots.take_contents(slot);
+    cache.kv_mut().erase(&adapter_schedule, &tokens, n_kept);
     Some(length(&tokens))
 }
 

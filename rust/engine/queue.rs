@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
-use crate::cache::Reservation;
+use crate::engine::cache_guards::ReservationGuard;
 use crate::engine::request_group::{Branch, BranchSpec, PendingPrefix, QueuePermit, RequestGroup};
 use crate::engine::runner::KvSeqId;
 use crate::engine::scheduling_key::{SchedulingKey, rank};
@@ -20,7 +20,7 @@ const MAX_OPEN_FACTOR: usize = 4;
 pub(super) struct Preempted {
     pub(super) sequence: Sequence,
     /// Pins its computed cells, in either tier.
-    pub(super) reservation: Reservation,
+    pub(super) reservation: ReservationGuard,
     /// Slot in which it ran.
     pub(super) slot: u32,
     /// Number of its tokens that were computed when it was preempted.

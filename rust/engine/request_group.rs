@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::cache::{AdapterSchedule, AdapterSet, Provenance};
+use crate::engine::cache_guards::PathGuard;
 use crate::engine::pending_prompt_report::PendingPromptReport;
 use crate::engine::runner::KvSeqId;
 use crate::engine::scheduling_key::SchedulingKey;
 use crate::engine::stream::Sender;
+use crate::error::Result;
 use crate::request::{Diversity, Event, PlacedMedia, Prompt, Request, Task, Token, is_of_medium};
 use crate::sampling::{DistinctFirstTokens, Sampler};
 
@@ -63,6 +65,9 @@ pub(crate) struct RequestGroup {
     /// Whether the beams of a search share cells.
     pub(crate) sharing: BeamSharing,
 }
+
+/// A request that ends with this step: well, or with an error that ends its stream.
+pub(crate) type EndedGroup = (RequestGroup, Result<()>);
 
 /// Whether the beams of a search share the cells of the common prefixes of their texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -132,27 +137,27 @@ pub(crate) enum Branch {
 }
 
 /// Holder of the cells of a computed prompt while branches wait that begin with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum PromptHolder {
     /// None: there is nothing to hold, or the cells were needed.
     Empty,
     /// To be assigned the next free sequence id.
     NextFreeId,
-    /// This sequence id.
-    Id(KvSeqId),
+    /// This path.
+    Path(PathGuard),
 }
 
 impl PromptHolder {
     /// Requests a holder, unless there is one.
     pub(crate) fn request_holder(&mut self) {
-        if *self == Self::Empty {
+        if matches!(self, Self::Empty) {
             *self = Self::NextFreeId;
         }
     }
 
-    pub(crate) fn id(self) -> Option<KvSeqId> {
+    pub(crate) fn id(&self) -> Option<KvSeqId> {
         match self {
-            Self::Id(id) => Some(id),
+            Self::Path(path) => Some(path.id()),
             Self::Empty | Self::NextFreeId => None,
         }
     }
@@ -369,7 +374,7 @@ impl QueuePermit {
     ///
     /// # Errors
     /// The number of waiting requests, if the queue is full.
-    pub(crate) fn acquire(n_waiting: &Arc<AtomicUsize>, max_queue: usize) -> Result<Self, usize> {
+    pub(crate) fn acquire(n_waiting: &Arc<AtomicUsize>, max_queue: usize) -> std::result::Result<Self, usize> {
         let increment = |n| (n < max_queue).then_some(n + 1);
         n_waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, increment)?;
         Ok(Self { n_waiting: Arc::clone(n_waiting) })

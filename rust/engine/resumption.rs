@@ -10,13 +10,12 @@
 //! if there is room for that, and otherwise computed, each common prefix once ([`BeamSharing::Recomputed`]).
 
 use crate::cache::{MIN_SHARED, PrefixMatch, PrefixQuery};
-use crate::engine::core::Core;
-use crate::engine::lifecycle::preempt;
-use crate::engine::memory::Memory;
+use crate::engine::cache_manager::CacheManager;
 use crate::engine::queue::Preempted;
 use crate::engine::request_group::{BeamSharing, RequestGroup};
 use crate::engine::runner::Runner;
 use crate::engine::running_sequence::{Phase, PrefixDependency, RunningSequence, headroom};
+use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduling_key::SchedulingKey;
 use crate::engine::sequence::Sequence;
 
@@ -41,32 +40,37 @@ pub(super) struct Resumption {
 
 /// Plans how the first `n` preempted sequences resume. With `recomputes`, common prefixes of the beams of a search are computed
 /// once, even if they are saved.
-pub(super) fn plan_resumption<R: Runner>(core: &mut Core<R>, n: usize, recomputes: bool) -> Resumption {
+pub(super) fn plan_resumption<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &mut CacheManager<R>,
+    n: usize,
+    recomputes: bool,
+) -> Resumption {
     let all_cached: Vec<Option<CachedTokens>> =
-        (0..n).map(|nth| find_preempted(core, nth, u32::MAX).map(|matched| cached_tokens(core, &matched))).collect();
+        (0..n).map(|nth| find_preempted(scheduler, cache, nth, u32::MAX).map(|matched| cached_tokens(cache, &matched))).collect();
     let mut placements: Vec<Option<SequencePlacement>> = Vec::with_capacity(n);
     for (nth, &cached) in all_cached.iter().enumerate() {
         let placement = cached.map(|cached| {
-            let sequence = &core.queue.preempted()[nth].sequence;
+            let sequence = &scheduler.queue.preempted()[nth].sequence;
             let search = SearchGroup { cached: &all_cached[..nth], recomputes };
-            let (provider, n_shared) = search.provider(core, nth, cached);
+            let (provider, n_shared) = search.provider(scheduler, cache, nth, cached);
             let n_cells = i64::from(sequence.n_tokens() - n_shared.max(cached.n_pinned));
             SequencePlacement { provider, at_most: u32::MAX, n_cells }
         });
         placements.push(placement);
     }
     if recomputes {
-        stop_at_forks(core, &mut placements);
+        stop_at_forks(scheduler, &mut placements);
     }
-    let n_headroom: i64 = core.queue.preempted()[..n].iter().map(|preempted| i64::from(headroom(&preempted.sequence))).sum();
+    let n_headroom: i64 = scheduler.queue.preempted()[..n].iter().map(|preempted| i64::from(headroom(&preempted.sequence))).sum();
     let n_cells = n_headroom + placements.iter().flatten().map(|placement| placement.n_cells).sum::<i64>();
     Resumption { placements, n_cells }
 }
 
 /// Limits the reload of sequences from which others are forked to the first fork position.
-fn stop_at_forks<R: Runner>(core: &Core<R>, placements: &mut [Option<SequencePlacement>]) {
+fn stop_at_forks(scheduler: &Scheduler, placements: &mut [Option<SequencePlacement>]) {
     for nth in 0..placements.len() {
-        let scheduling_key = core.queue.preempted()[nth].sequence.scheduling_key();
+        let scheduling_key = scheduler.queue.preempted()[nth].sequence.scheduling_key();
         let forks = placements.iter().flatten().filter_map(|placement| placement.provider);
         let first = forks.filter(|&(provider, _)| provider == scheduling_key).map(|(_, n_tokens)| n_tokens).min();
         if let (Some(placement), Some(first)) = (&mut placements[nth], first) {
@@ -86,9 +90,8 @@ struct CachedTokens {
     n_tokens: u32,
 }
 
-fn cached_tokens<R: Runner>(core: &Core<R>, matched: &PrefixMatch) -> CachedTokens {
-    let n_evictable =
-        u32::try_from(core.memory.cache().n_evictable_in(matched)).expect("a device cache has fewer than 2³² cells");
+fn cached_tokens<R: Runner>(cache: &CacheManager<R>, matched: &PrefixMatch) -> CachedTokens {
+    let n_evictable = u32::try_from(cache.kv().n_evictable_in(matched)).expect("a device cache has fewer than 2³² cells");
     CachedTokens { n_device: matched.n_device, n_pinned: matched.n_device - n_evictable, n_tokens: matched.n_tokens() }
 }
 
@@ -102,9 +105,15 @@ struct SearchGroup<'a> {
 impl SearchGroup<'_> {
     /// Returns the provider of the `nth` preempted sequence, and the number of its tokens whose cells are counted for other
     /// sequences.
-    fn provider<R: Runner>(&self, core: &Core<R>, nth: usize, cached: CachedTokens) -> (Option<(SchedulingKey, u32)>, u32) {
-        let sequence = &core.queue.preempted()[nth].sequence;
-        let can_be_cut = core.memory.kind().forks.can_truncate();
+    fn provider<R: Runner>(
+        &self,
+        scheduler: &Scheduler,
+        cache: &CacheManager<R>,
+        nth: usize,
+        cached: CachedTokens,
+    ) -> (Option<(SchedulingKey, u32)>, u32) {
+        let sequence = &scheduler.queue.preempted()[nth].sequence;
+        let can_be_cut = cache.kind().forks.can_truncate();
         let (mut best, mut n_shared) = (None, 0);
         let mut consider = |provider: Option<SchedulingKey>, n_tokens: u32| {
             if n_tokens > n_shared {
@@ -112,8 +121,8 @@ impl SearchGroup<'_> {
             }
         };
         for (other, other_found) in (0..).zip(self.cached) {
-            let (Some(other_found), other) = (other_found, &core.queue.preempted()[other].sequence) else { continue };
-            let n_common = n_common(core, other, sequence);
+            let (Some(other_found), other) = (other_found, &scheduler.queue.preempted()[other].sequence) else { continue };
+            let n_common = n_common(scheduler, other, sequence);
             if self.recomputes || (can_be_cut && n_common > cached.n_device) {
                 consider(Some(other.scheduling_key()), n_common);
             } else {
@@ -121,8 +130,8 @@ impl SearchGroup<'_> {
                 consider(None, n_common.min(cached.n_device).min(other_found.n_device));
             }
         }
-        for running in core.slots.running().iter().filter(|running| can_provide(core, running, sequence)) {
-            let n_common = n_common(core, &running.sequence, sequence);
+        for running in scheduler.slots.running().iter().filter(|running| can_provide(scheduler, cache, running, sequence)) {
+            let n_common = n_common(scheduler, &running.sequence, sequence);
             let n_known = if can_be_cut { cached.n_device } else { cached.n_tokens };
             if n_common >= n_known + MIN_SHARED && n_common > running.n_held {
                 consider(Some(running.sequence.scheduling_key()), n_common);
@@ -133,18 +142,23 @@ impl SearchGroup<'_> {
 }
 
 /// Returns true if `sequence` may wait for tokens that `running` computes or reloads.
-fn can_provide<R: Runner>(core: &Core<R>, running: &RunningSequence, sequence: &Sequence) -> bool {
-    let is_held_back = core.output.slow_consumers.contains(running.sequence.stream_id);
+fn can_provide<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &CacheManager<R>,
+    running: &RunningSequence,
+    sequence: &Sequence,
+) -> bool {
+    let is_held_back = scheduler.is_paused(running.sequence.stream_id);
     let has_priority = running.sequence.request().priority >= sequence.request().priority;
     // A reload may extend beyond the position where another sequence could be forked.
-    let will_stop = core.memory.kind().forks.can_truncate() || running.n_ready() > 0;
+    let will_stop = cache.kind().forks.can_truncate() || running.n_ready() > 0;
     let is_senior = running.sequence.scheduling_key() < sequence.scheduling_key();
     running.n_grouped.is_none() && !running.is_idle_beam() && !is_held_back && has_priority && will_stop && is_senior
 }
 
 /// Returns the length of the common prefix of two sequences with equal adapters at which `second` could be forked from `first`.
-fn n_common<R: Runner>(core: &Core<R>, first: &Sequence, second: &Sequence) -> u32 {
-    let (first_group, second_group) = (core.queue.group(first.request_id), core.queue.group(second.request_id));
+fn n_common(scheduler: &Scheduler, first: &Sequence, second: &Sequence) -> u32 {
+    let (first_group, second_group) = (scheduler.queue.group(first.request_id), scheduler.queue.group(second.request_id));
     let n_same_adapters =
         first.adapter_schedule.n_common(&second.adapter_schedule).min(first_group.grouped_from).min(second_group.grouped_from);
     let mut n = first.tokens.n_common(&second.tokens).min(n_same_adapters).min(second.max_reusable());
@@ -156,92 +170,84 @@ fn n_common<R: Runner>(core: &Core<R>, first: &Sequence, second: &Sequence) -> u
 
 /// Finds the longest cached prefix, of at most `at_most` tokens, of the `nth` preempted sequence; `None` for a beam without a
 /// text.
-pub(super) fn find_preempted<R: Runner>(core: &mut Core<R>, nth: usize, at_most: u32) -> Option<PrefixMatch> {
-    let Core { queue, memory, .. } = core;
-    let Preempted { sequence, .. } = &queue.preempted()[nth];
+pub(super) fn find_preempted<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &mut CacheManager<R>,
+    nth: usize,
+    at_most: u32,
+) -> Option<PrefixMatch> {
+    let Preempted { sequence, .. } = &scheduler.queue.preempted()[nth];
     let is_live = sequence.beam.as_ref().is_none_or(|beam| beam.is_live);
-    is_live.then(|| find(memory, queue.group(sequence.request_id), sequence, at_most))
+    is_live.then(|| find(cache, scheduler.queue.group(sequence.request_id), sequence, at_most))
 }
 
 /// Finds the longest cached prefix of a sequence, of at most `at_most` tokens.
-fn find<R: Runner>(memory: &mut Memory<R>, group: &RequestGroup, sequence: &Sequence, at_most: u32) -> PrefixMatch {
+fn find<R: Runner>(cache: &mut CacheManager<R>, group: &RequestGroup, sequence: &Sequence, at_most: u32) -> PrefixMatch {
     let tokens = sequence.tokens.first(sequence.n_tokens());
     let at_most = sequence.max_reusable().min(group.grouped_from).min(at_most);
     let query = PrefixQuery { adapters: &sequence.adapter_schedule, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
-    memory.find_match(&query, &group.media)
+    cache.find_match(&query, &group.media)
 }
 
-/// Starts the sequence at `nth`, if it waits for a prefix, on its longest cached prefix once its provider has that prefix.
-pub(super) fn take_prefix<R: Runner>(core: &mut Core<R>, nth: usize) {
-    let Phase::AwaitingPrefix(PrefixDependency { provider, n_tokens, reservation }) = core.slots.running()[nth].phase else {
-        return;
-    };
-    let is_provider = |running: &&RunningSequence| running.sequence.scheduling_key() == provider;
-    let source = core.slots.running().iter().find(is_provider).filter(|running| {
-        let is_held_back = core.output.slow_consumers.contains(running.sequence.stream_id);
-        !is_held_back && running.sequence.n_tokens() >= n_tokens
-    });
+/// Starts a running sequence, if it waits for a prefix, on its longest cached prefix once its provider has that prefix.
+pub(super) fn take_prefix<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) {
+    let running = scheduler.slots.at(key);
+    let Some(&PrefixDependency { provider, n_tokens, .. }) = running.prefix_dependency() else { return };
+    let source = scheduler
+        .slots
+        .get(provider)
+        .filter(|source| !scheduler.is_paused(source.sequence.stream_id) && source.sequence.n_tokens() >= n_tokens);
     // A context that was shifted is another text.
-    let has_same_prefix =
-        |source: &&RunningSequence| n_common(core, &source.sequence, &core.slots.running()[nth].sequence) >= n_tokens;
+    let has_same_prefix = |source: &&RunningSequence| n_common(scheduler, &source.sequence, &running.sequence) >= n_tokens;
     let may_have_same_prefix = |source: &&RunningSequence| source.sequence.shifted_at().is_none() || has_same_prefix(source);
     if source.is_some_and(|source| source.n_held < n_tokens && may_have_same_prefix(&source)) {
         return;
     }
-    let source = source.filter(has_same_prefix).map(|source| (source.id, source.n_held));
-    core.has_changed = true;
+    let source = source.filter(has_same_prefix).map(|source| (source.id(), source.n_held));
+    let group = scheduler.queue.group(running.sequence.request_id);
     let matched = match source {
-        Some((id, n_held)) if n_held == n_tokens && recomputes(core, nth) && core.memory.can_fork(id, n_tokens) => {
+        Some((id, n_held)) if n_held == n_tokens && group.sharing == BeamSharing::Recomputed && cache.can_fork(id, n_tokens) => {
             PrefixMatch::on_device(id, n_tokens)
         }
-        Some((id, _)) if core.memory.kind().forks.can_truncate() => {
-            core.memory.cache_mut().share_first(id, n_tokens);
-            find_running(core, nth)
+        _ => {
+            if let Some((id, _)) = source.filter(|_| cache.kind().forks.can_truncate()) {
+                cache.kv_mut().share_first(id, n_tokens);
+            }
+            find(cache, group, &running.sequence, u32::MAX)
         }
-        _ => find_running(core, nth),
     };
-    let (id, adapter_schedule) = (core.slots.running()[nth].id, core.slots.running()[nth].sequence.adapter_schedule.clone());
-    core.memory.cache_mut().discard(id);
-    let id = core.memory.place(&adapter_schedule, Some(&matched)).expect("it has just given one back");
-    let provenance = core.queue.group(core.slots.running()[nth].sequence.request_id).provenance();
-    core.memory.cache_mut().set_provenance(id, provenance);
-    core.memory.cache_mut().release(reservation);
-    let running = &mut core.slots.running_mut()[nth];
-    (running.id, running.n_held, running.phase) = (id, matched.n_device, Phase::for_match(matched));
+    let provenance = group.provenance();
+    let running = scheduler.slots.at_mut(key);
+    running.path.discard();
+    running.path = cache.place(&running.sequence.adapter_schedule, Some(&matched)).expect("its own id is free");
+    cache.kv_mut().set_provenance(running.id(), provenance);
+    (running.n_held, running.phase) = (matched.n_device, Phase::for_match(matched));
+    scheduler.has_changed = true;
 }
 
-/// Finds the longest cached prefix of the running sequence at `nth`.
-fn find_running<R: Runner>(core: &mut Core<R>, nth: usize) -> PrefixMatch {
-    let Core { slots, queue, memory, .. } = core;
-    let sequence = &slots.running()[nth].sequence;
-    find(memory, queue.group(sequence.request_id), sequence, u32::MAX)
+impl Scheduler {
+    /// Makes a search resume whose beams were reloaded separately and hold cells that they could share. Returns `false` if they
+    /// share them already. `key` is one of its beams.
+    pub(super) fn reshare_cells(&mut self, key: SchedulingKey) -> bool {
+        let request_id = self.slots.at(key).sequence.request_id;
+        if self.queue.group(request_id).sharing != BeamSharing::Separate {
+            return false;
+        }
+        self.queue.group_mut(request_id).sharing = BeamSharing::Recomputed;
+        self.preempt(key);
+        true
+    }
 }
 
-/// Returns how many tokens the sequence at `nth` may compute until another one is forked from it, for memory that can be forked
-/// only where a sequence ends.
-pub(super) fn n_until_fork<R: Runner>(core: &Core<R>, running: &RunningSequence) -> u32 {
-    if core.memory.kind().forks.can_truncate() {
+/// Returns how many tokens a sequence may compute until another one is forked from it, for memory that can be forked only where
+/// a sequence ends.
+pub(super) fn n_until_fork<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, running: &RunningSequence) -> u32 {
+    if cache.kind().forks.can_truncate() {
         return u32::MAX;
     }
-    let waiting = core.slots.running().iter().filter_map(|other| match &other.phase {
-        Phase::AwaitingPrefix(prefix) if prefix.provider == running.sequence.scheduling_key() => Some(prefix.n_tokens),
+    let waiting = scheduler.slots.running().iter().filter_map(|other| match &other.phase {
+        Phase::AwaitingPrefix(prefix) if prefix.provider == running.key() => Some(prefix.n_tokens),
         _ => None,
     });
     waiting.filter(|&n_tokens| n_tokens > running.n_held).map(|n_tokens| n_tokens - running.n_held).min().unwrap_or(u32::MAX)
-}
-
-fn recomputes<R: Runner>(core: &Core<R>, nth: usize) -> bool {
-    core.queue.group(core.slots.running()[nth].sequence.request_id).sharing == BeamSharing::Recomputed
-}
-
-/// Makes a search resume whose beams were reloaded separately and hold cells that they could share. Returns `false` if they
-/// share them already.
-pub(super) fn reshare_cells<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
-    let request_id = core.slots.running()[nth].sequence.request_id;
-    if core.queue.group(request_id).sharing != BeamSharing::Separate {
-        return false;
-    }
-    core.queue.group_mut(request_id).sharing = BeamSharing::Recomputed;
-    preempt(core, nth);
-    true
 }

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::cache::{PrefixMatch, Reload, Reservation};
+use crate::cache::{PrefixMatch, Reload};
+use crate::engine::cache_guards::{PathGuard, ReservationGuard};
 use crate::engine::runner::{AdapterSet, KvSeqId};
 use crate::engine::scheduling_key::SchedulingKey;
 use crate::engine::sequence::Sequence;
@@ -36,14 +37,14 @@ pub(crate) enum Phase {
 }
 
 /// A prefix that a more senior running sequence is computing or reloading.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct PrefixDependency {
     /// The sequence that computes it.
     pub(crate) provider: SchedulingKey,
     /// Length of the prefix.
     pub(crate) n_tokens: u32,
-    /// Pins the computed tokens of the waiting sequence.
-    pub(crate) reservation: Reservation,
+    /// Keeps the computed tokens of the waiting sequence.
+    pub(crate) reservation: ReservationGuard,
 }
 
 impl Phase {
@@ -71,8 +72,9 @@ impl Phase {
 pub(crate) struct RunningSequence {
     pub(crate) sequence: Sequence,
     pub(crate) slot: u32,
-    /// Sequence id that owns its cells.
-    pub(crate) id: KvSeqId,
+    pub(crate) phase: Phase,
+    /// Its cells.
+    pub(crate) path: PathGuard,
     /// Number of its first tokens that are grouped (self-extend); `None` if it may share cells.
     pub(crate) n_grouped: Option<u32>,
     /// Its tokens `[0, n_held)` are computed.
@@ -81,12 +83,26 @@ pub(crate) struct RunningSequence {
     pub(crate) n_planned: u32,
     /// Number of consecutive steps in which it yielded to others.
     pub(crate) n_skipped: u32,
-    pub(crate) phase: Phase,
     /// Finish reason, if it finishes with this step.
     pub(crate) end: Option<FinishReason>,
 }
 
 impl RunningSequence {
+    /// Creates a sequence that enters `slot`; its tokens `[0, n_held)` are in `path`.
+    pub(crate) fn new(sequence: Sequence, slot: u32, phase: Phase, path: PathGuard, n_held: u32) -> Self {
+        Self { sequence, slot, phase, path, n_grouped: None, n_held, n_planned: 0, n_skipped: 0, end: None }
+    }
+
+    /// Returns its key, which identifies it as long as it runs or waits to resume.
+    pub(crate) fn key(&self) -> SchedulingKey {
+        self.sequence.scheduling_key()
+    }
+
+    /// Returns the sequence id that owns its cells.
+    pub(crate) fn id(&self) -> KvSeqId {
+        self.path.id()
+    }
+
     /// Returns the number of tokens to be computed or reloaded: the last sampled token, or the rest of a prompt.
     pub(crate) fn n_uncomputed(&self) -> u32 {
         if self.is_idle_beam() { 0 } else { self.sequence.n_tokens() - self.n_held }

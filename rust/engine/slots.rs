@@ -7,6 +7,7 @@ use crate::cache::AdapterSchedule;
 use crate::engine::request_group::RequestGroup;
 use crate::engine::runner::KvSeqId;
 use crate::engine::running_sequence::RunningSequence;
+use crate::engine::scheduling_key::SchedulingKey;
 use crate::engine::sequence::Tokens;
 use crate::request::Token;
 
@@ -52,18 +53,51 @@ impl Slots {
         &mut self.running
     }
 
-    /// Inserts a running sequence; returns its position.
-    pub(super) fn enter(&mut self, running: RunningSequence) -> usize {
-        let scheduling_key = running.sequence.scheduling_key();
-        let nth = self.running.partition_point(|other| other.sequence.scheduling_key() < scheduling_key);
-        self.is_taken[running.slot as usize] = true;
-        self.running.insert(nth, running);
-        nth
+    /// Returns the number of running sequences that are senior to `key`, which is its position if it runs.
+    fn position(&self, key: SchedulingKey) -> usize {
+        self.running.partition_point(|running| running.key() < key)
     }
 
-    /// Removes the sequence at `nth` from its slot.
-    pub(super) fn take(&mut self, nth: usize) -> RunningSequence {
-        let running = self.running.remove(nth);
+    /// Returns the running sequence of this key.
+    pub(super) fn get(&self, key: SchedulingKey) -> Option<&RunningSequence> {
+        self.running.get(self.position(key)).filter(|running| running.key() == key)
+    }
+
+    /// Returns the running sequence of this key.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub(super) fn at(&self, key: SchedulingKey) -> &RunningSequence {
+        self.get(key).expect("the sequence runs")
+    }
+
+    /// As [`Slots::at`].
+    pub(super) fn at_mut(&mut self, key: SchedulingKey) -> &mut RunningSequence {
+        let at = self.position(key);
+        self.running.get_mut(at).filter(|running| running.key() == key).expect("the sequence runs")
+    }
+
+    /// Returns the key of the most senior running sequence that is junior to `previous`, or of the most senior one. Sequences may
+    /// enter and leave between two calls.
+    pub(super) fn next_key(&self, previous: Option<SchedulingKey>) -> Option<SchedulingKey> {
+        let at = previous.map_or(0, |previous| self.running.partition_point(|running| running.key() <= previous));
+        self.running.get(at).map(RunningSequence::key)
+    }
+
+    /// Inserts a running sequence.
+    pub(super) fn enter(&mut self, running: RunningSequence) {
+        let at = self.position(running.key());
+        self.is_taken[running.slot as usize] = true;
+        self.running.insert(at, running);
+    }
+
+    /// Removes a sequence from its slot.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub(super) fn take(&mut self, key: SchedulingKey) -> RunningSequence {
+        let running = self.running.remove(self.position(key));
+        assert_eq!(running.key(), key, "the sequence runs");
         self.is_taken[running.slot as usize] = false;
         running
     }
@@ -93,7 +127,7 @@ impl Slots {
 
     /// Returns the slot of the sequence that runs on `id`.
     pub(super) fn slot_of(&self, id: KvSeqId) -> Option<u32> {
-        self.running.iter().find(|running| running.id == id).map(|running| running.slot)
+        self.running.iter().find(|running| running.id() == id).map(|running| running.slot)
     }
 
     /// Returns the slot for the next branch of a group: its preferred slot if that is free, else the one vacated longest ago; a

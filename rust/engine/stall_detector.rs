@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::engine::core::Core;
-use crate::engine::lifecycle::fail_request;
+use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::Runner;
+use crate::engine::scheduler::Scheduler;
 use crate::error::Error;
 use crate::request::Encoding;
 
@@ -36,8 +36,8 @@ impl StallDetector {
     ///
     /// # Panics
     /// In builds with debug assertions and in tests, instead.
-    pub(super) fn observe_idle_step<R: Runner>(&mut self, core: &mut Core<R>) {
-        if !core.is_busy() || waits_for_external_event(core) {
+    pub(super) fn observe_idle_step<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &CacheManager<R>) {
+        if !scheduler.is_busy() || waits_for_external_event(scheduler) {
             return self.reset();
         }
         self.n_idle_steps += 1;
@@ -46,12 +46,12 @@ impl StallDetector {
             return;
         }
         self.reset();
-        let state = describe(core);
+        let state = describe(scheduler, cache);
         assert!(!is_checked(), "no step makes progress: {state}");
         tracing::error!("the scheduler made no progress in {MAX_IDLE_STEPS} steps, so a request is ended: {state}");
-        let Some(request_id) = most_senior(core) else { return };
+        let Some(request_id) = most_senior(scheduler) else { return };
         let reason = "the scheduler found no way to continue this request; this is a fault of the engine".to_owned();
-        fail_request(core, request_id, Error::Decode { reason });
+        scheduler.fail_request(request_id, Error::Decode { reason });
     }
 }
 
@@ -61,35 +61,35 @@ fn is_checked() -> bool {
 }
 
 /// Returns true if a request waits for an event outside the engine.
-fn waits_for_external_event<R: Runner>(core: &Core<R>) -> bool {
-    let waits_for_encoder = core.slots.running().iter().any(|running| {
+fn waits_for_external_event(scheduler: &Scheduler) -> bool {
+    let waits_for_encoder = scheduler.slots.running().iter().any(|running| {
         let mut media = running.sequence.media_from(running.n_held).iter();
         media.any(|placed| matches!(placed.media.encoding(), Encoding::Pending))
     });
-    waits_for_encoder || !core.output.slow_consumers.is_empty() || core.slots.reserved_for().is_some()
+    waits_for_encoder || !scheduler.paused.is_empty() || scheduler.slots.reserved_for().is_some()
 }
 
 /// Returns the most senior request.
-fn most_senior<R: Runner>(core: &Core<R>) -> Option<u64> {
-    let running = core.slots.running().first().map(|running| running.sequence.request_id);
-    let preempted = || core.queue.preempted().first().map(|preempted| preempted.sequence.request_id);
-    running.or_else(preempted).or_else(|| core.queue.next(|_| true))
+fn most_senior(scheduler: &Scheduler) -> Option<u64> {
+    let running = scheduler.slots.running().first().map(|running| running.sequence.request_id);
+    let preempted = || scheduler.queue.preempted().first().map(|preempted| preempted.sequence.request_id);
+    running.or_else(preempted).or_else(|| scheduler.queue.next(|_| true))
 }
 
 /// Describes the state of the scheduler, for the log.
-fn describe<R: Runner>(core: &Core<R>) -> String {
-    let running = core.slots.running().iter().map(|running| {
+fn describe<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>) -> String {
+    let running = scheduler.slots.running().iter().map(|running| {
         let (sequence, n_held) = (&running.sequence, running.n_held);
         let (request_id, index, n_tokens) = (sequence.request_id, sequence.index, sequence.n_tokens());
         format!("{request_id}.{index} holds {n_held} of {n_tokens} tokens ({})", running.phase.name())
     });
     let running = running.collect::<Vec<_>>().join(", ");
-    let cache = core.memory.cache();
+    let cache = cache.kv();
     format!(
         "{} cells and {} sequence ids are free, {} cells can be evicted; running: [{running}]; {} sequences are preempted",
         cache.n_free(),
         cache.n_free_ids(),
         cache.n_evictable(),
-        core.queue.preempted().len(),
+        scheduler.queue.preempted().len(),
     )
 }

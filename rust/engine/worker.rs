@@ -6,32 +6,26 @@ use std::time::{Duration, Instant};
 
 use crate::config::Limits;
 use crate::engine::admission::{AdmissionBudget, admit};
+use crate::engine::cache_manager::{CacheManager, CopyTime};
 use crate::engine::checkpoints::save_checkpoints;
-use crate::engine::computing::compute;
-use crate::engine::core::Core;
+use crate::engine::execute::execute;
 use crate::engine::fork_request::ForkRequest;
 use crate::engine::forking::{advance_forks, cancel_in_order, fork};
-use crate::engine::forks::ForkRegistry;
 use crate::engine::grouping::group;
-use crate::engine::history::History;
-use crate::engine::lifecycle::{fail_request, remove_stream};
-use crate::engine::memory::Memory;
 use crate::engine::output::{Output, SharedState};
 use crate::engine::planning::{Planner, count};
 use crate::engine::prefix_match::hold_prompts;
-use crate::engine::prompt_logprob_cache::PromptLogprobCache;
 use crate::engine::prompt_logprobs::report_prompts;
-use crate::engine::publishing::{pause_slow_consumers, publish, publish_metrics};
-use crate::engine::questions::{Question, Questions, answer, answer_some};
-use crate::engine::queue::Queue;
+use crate::engine::publish::{publish_events, publish_metrics};
+use crate::engine::questions::{Question, Questions, answer};
 use crate::engine::request_group::RequestGroup;
 use crate::engine::runner::Runner;
-use crate::engine::sampling_step::sample;
-use crate::engine::slots::Slots;
+use crate::engine::sample::{is_due, process_tokens, sample_tokens};
+use crate::engine::scheduler::Scheduler;
 use crate::engine::stall_detector::StallDetector;
-use crate::engine::stats::{RecentStep, Stats};
+use crate::engine::stats::RecentStep;
 use crate::engine::step_budget::StepBudget;
-use crate::engine::stopwatch::Stopwatch;
+use crate::engine::stopwatch::{Stopwatch, TimeField};
 use crate::engine::tier_moves::{move_between_tiers, use_idle_time};
 use crate::request::Task;
 use crate::sampling::Threads;
@@ -55,9 +49,14 @@ pub(crate) enum Command {
     Stop,
 }
 
+/// The engine's thread.
 pub(crate) struct Worker<R> {
-    core: Core<R>,
+    scheduler: Scheduler,
+    cache: CacheManager<R>,
+    output: Output,
     planner: Planner,
+    samplers: Threads,
+    stopwatch: Stopwatch,
     stall_detector: StallDetector,
     commands: Receiver<Command>,
     questions: Questions,
@@ -65,26 +64,19 @@ pub(crate) struct Worker<R> {
 
 impl<R: Runner> Worker<R> {
     pub(crate) fn new(runner: R, limits: Limits, commands: Receiver<Command>, published: Arc<SharedState>) -> Self {
-        let samplers = Threads::new(runner.n_threads());
-        let stats = Stats { n_cells: limits.n_ctx as usize, n_ids: limits.n_seq_max as usize, ..Stats::default() };
-        let planner = Planner::new(StepBudget::new(limits.n_ubatch, limits.max_token_gap));
-        let mut core = Core {
-            memory: Memory::new(runner, &limits),
-            queue: Queue::new(limits.n_slots),
-            slots: Slots::new(limits.n_slots),
-            output: Output::new(published),
-            history: History::default(),
-            forks: ForkRegistry::default(),
-            logprob_cache: PromptLogprobCache::default(),
-            samplers,
-            stats,
+        let mut worker = Self {
+            samplers: Threads::new(runner.n_threads()),
+            cache: CacheManager::new(runner, &limits),
+            planner: Planner::new(StepBudget::new(limits.n_ubatch, limits.max_token_gap)),
+            scheduler: Scheduler::new(limits, published),
+            output: Output::new(),
             stopwatch: Stopwatch::new(),
-            has_changed: false,
-            refused: None,
-            limits,
+            stall_detector: StallDetector::default(),
+            commands,
+            questions: Questions::default(),
         };
-        publish_metrics(&mut core);
-        Self { core, planner, stall_detector: StallDetector::default(), commands, questions: Questions::default() }
+        worker.publish_metrics();
+        worker
     }
 
     /// Serves requests until the engine stops.
@@ -95,110 +87,179 @@ impl<R: Runner> Worker<R> {
         }
     }
 
-    /// Runs one step, which began at `started`: admits sequences, moves cache entries, decodes, samples, publishes.
-    /// Returns how long to sleep before the next step if this one made no progress.
+    /// Runs one step, which began at `started`, after its commands were received: schedules, executes, samples, publishes. Returns
+    /// how long to sleep before the next step if this one made no progress.
     fn step(&mut self, started: Instant) -> Option<Duration> {
-        let Self { core, planner, stall_detector, .. } = self;
-        let before = core.stopwatch.times();
-        core.stats.n_steps += 1;
-        core.output.drop_unread_pins(core.memory.cache_mut());
-        core.lap(|times| &mut times.receive);
-        planner.begin_moving(core);
-        core.has_changed = false;
-        pause_slow_consumers(core);
-        advance_forks(core);
-        admit(core, &mut AdmissionBudget::new());
-        core.lap(|times| &mut times.place);
-        move_between_tiers(core);
-        hold_prompts(core);
-        group(core);
-        core.lap(|times| &mut times.place);
-        planner.plan(core);
-        core.lap(|times| &mut times.plan);
-        if planner.plan.rows.len() != core.slots.running().len() || !core.memory.spent().is_zero() {
-            // This step takes longer than the last one, computes nothing, or moved cells: wake readers before, not after it.
-            core.output.wake_all();
+        let times_before = self.stopwatch.times();
+        self.scheduler.stats.n_steps += 1;
+        self.lap(|times| &mut times.receive);
+        let mut budget = AdmissionBudget::new();
+        self.schedule(&mut budget);
+        let decode_time = self.execute();
+        if decode_time.is_some() {
+            budget = AdmissionBudget::new();
         }
-        core.lap(|times| &mut times.emit);
-        let decode = compute(core, planner);
-        core.lap(|times| &mut times.decode);
-        if decode.is_some() {
-            save_checkpoints(core);
+        self.sample(&mut budget);
+        let has_events = !self.scheduler.outbox.is_empty();
+        let took = self.publish() - started;
+        let (planner, moved) = (&mut self.planner, self.cache.spent());
+        if let Some(decode_time) = decode_time {
+            planner.budget.observe_rest(took.saturating_sub(decode_time + moved));
+            planner.adapters.observe(took.as_secs_f64());
+        }
+        let n_rows = if decode_time.is_some() { count(planner.plan.rows.iter()) } else { 0 };
+        if n_rows > 0 || moved > Duration::ZERO {
+            let times = self.stopwatch.times().since(&times_before);
+            self.scheduler.shared.record_step(RecentStep { started, took, n_rows, times });
+        } else if !(self.scheduler.has_changed || has_events) {
+            self.stall_detector.observe_idle_step(&mut self.scheduler, &self.cache);
+            return Some(self.scheduler.slots.reserved_for().unwrap_or(MAX_SLEEP).min(MAX_SLEEP));
+        }
+        self.stall_detector.reset();
+        None
+    }
+
+    /// Fills the slots, moves cache entries, and plans the rows of the decode.
+    fn schedule(&mut self, budget: &mut AdmissionBudget) {
+        let Self { scheduler, cache, output, planner, .. } = self;
+        planner.begin_moving(scheduler, cache);
+        scheduler.has_changed = false;
+        scheduler.pause_slow_consumers(output);
+        advance_forks(scheduler, cache.model());
+        admit(scheduler, cache, budget);
+        self.lap(|times| &mut times.place);
+        let Self { scheduler, cache, .. } = self;
+        move_between_tiers(scheduler, cache);
+        hold_prompts(scheduler, cache);
+        group(scheduler, cache);
+        self.lap(|times| &mut times.place);
+        self.planner.plan(&mut self.scheduler, &mut self.cache);
+        self.lap(|times| &mut times.plan);
+    }
+
+    /// Decodes the planned rows, and saves and reports what they computed of prompts. Returns the time of the decode, or `None` if
+    /// there was none.
+    fn execute(&mut self) -> Option<Duration> {
+        let Self { scheduler, cache, output, planner, samplers, .. } = self;
+        if planner.plan.rows.len() != scheduler.slots.running().len() || !cache.spent().is_zero() {
+            // This step takes longer than the last one, computes nothing, or moved cells: wake readers before, not after it.
+            output.wake_all();
+        }
+        lap(&mut self.stopwatch, cache, |times| &mut times.emit);
+        let decode_time = execute(scheduler, cache, planner);
+        lap(&mut self.stopwatch, cache, |times| &mut times.decode);
+        if decode_time.is_some() {
+            save_checkpoints(scheduler, cache);
             let started_at = Instant::now();
-            let n_reported = report_prompts(core);
+            let n_reported = report_prompts(scheduler, cache.model(), samplers);
             if n_reported > 0 {
                 planner.budget.observe_prompt_logprobs(n_reported, started_at.elapsed());
             }
         }
-        sample(core);
-        let has_events = !core.output.groups_with_events.is_empty() || !core.output.failed.is_empty();
-        publish(core);
-        let took = core.lap(|times| &mut times.emit) - started;
-        if let Some(decode) = decode {
-            planner.budget.observe_rest(took.saturating_sub(decode + core.memory.spent()));
-            planner.adapters.observe(took.as_secs_f64());
+        decode_time
+    }
+
+    /// Samples from the rows of the decode and from stored logits, and finishes the sequences that end with their token.
+    ///
+    /// Then the slots that became free are filled, and so are those of branches whose prompt this step has computed: their logits
+    /// are known, and they sample their first tokens in the same step.
+    fn sample(&mut self, budget: &mut AdmissionBudget) {
+        while is_due(&self.scheduler) {
+            sample_tokens(&mut self.scheduler, self.cache.model(), &self.samplers);
+            let sampled_at = self.lap(|times| &mut times.sample);
+            process_tokens(&mut self.scheduler, &mut self.cache, sampled_at);
+            self.lap(|times| &mut times.text);
+            admit(&mut self.scheduler, &mut self.cache, budget);
+            self.lap(|times| &mut times.place);
         }
-        let n_rows = if decode.is_some() { count(planner.plan.rows.iter()) } else { 0 };
-        if n_rows > 0 || core.memory.spent() > Duration::ZERO {
-            let times = core.stopwatch.times().since(&before);
-            core.output.shared.record_step(RecentStep { started, took, n_rows, times });
-            stall_detector.reset();
-            return None;
-        }
-        if core.has_changed || has_events {
-            stall_detector.reset();
-            return None;
-        }
-        stall_detector.observe_idle_step(core);
-        Some(core.slots.reserved_for().unwrap_or(MAX_SLEEP).min(MAX_SLEEP))
+    }
+
+    /// Makes the events and the metrics of the step visible to their readers. Returns the time at which it ended.
+    fn publish(&mut self) -> Instant {
+        let ended = self.scheduler.take_ended();
+        self.output.watch_pins(&ended);
+        self.publish_metrics();
+        publish_events(&mut self.scheduler, &mut self.output, ended, !self.cache.spent().is_zero());
+        self.lap(|times| &mut times.emit)
+    }
+
+    fn publish_metrics(&mut self) {
+        publish_metrics(&mut self.scheduler, &mut self.cache, self.stopwatch.times());
+    }
+
+    /// Ends a stage of the step. Returns the current time.
+    fn lap(&mut self, stage: TimeField) -> Instant {
+        lap(&mut self.stopwatch, &mut self.cache, stage)
+    }
+
+    /// Starts a step; earlier copying belongs to no step. Returns the current time.
+    fn begin_step(&mut self) -> Instant {
+        count_copying(&mut self.stopwatch, &mut self.cache);
+        self.stopwatch.begin()
     }
 
     /// Handles queued commands and answers queries. Returns the time at which the step starts, or `None` when the engine stops.
     /// Blocks while there is no work, and sleeps for `sleep` while no work can be done.
     fn receive(&mut self, sleep: Option<Duration>) -> Option<Instant> {
         let started_at = self.take_commands(sleep)?;
-        answer_some(&mut self.core, &mut self.questions);
+        let mut n_left = self.questions.begin_step();
+        if self.questions.are_waiting() && n_left > 0 {
+            self.output.wake_all();
+        }
+        while n_left > 0
+            && let Some(question) = self.questions.next()
+        {
+            let n_done = self.answer(question);
+            n_left = self.questions.spend(n_left, n_done);
+        }
+        self.output.drop_unread_pins(self.cache.kv_mut());
         Some(started_at)
+    }
+
+    /// Answers a query; returns the units of work.
+    fn answer(&mut self, question: Question) -> usize {
+        self.output.drop_unread_pins(self.cache.kv_mut());
+        answer(&mut self.scheduler, &mut self.cache, question, self.stopwatch.times())
     }
 
     /// As [`Worker::receive`], but answers queries only while the engine is idle. Once the prompts of forks fill the copying
     /// limit of a step, later commands wait for the next step.
     fn take_commands(&mut self, sleep: Option<Duration>) -> Option<Instant> {
-        self.core.forks.begin_step();
-        if let Some(sleep) = sleep.filter(|_| self.core.is_busy() && !self.questions.are_waiting()) {
+        self.scheduler.forks.begin_step();
+        if let Some(sleep) = sleep.filter(|_| self.scheduler.is_busy() && !self.questions.are_waiting()) {
             match self.commands.recv_timeout(sleep) {
                 Ok(command) => self.handle_command(command).then_some(())?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
         }
-        let mut started_at = self.core.begin_step();
+        let mut started_at = self.begin_step();
         loop {
-            if self.core.forks.is_step_full() && self.core.is_busy() {
+            if self.scheduler.forks.is_step_full() && self.scheduler.is_busy() {
                 return Some(started_at);
             }
             let command = match self.commands.try_recv() {
                 Ok(command) => command,
                 Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) if self.core.is_busy() => return Some(started_at),
+                Err(TryRecvError::Empty) if self.scheduler.is_busy() => return Some(started_at),
                 Err(TryRecvError::Empty) if self.questions.are_waiting() => {
-                    self.core.output.wake_all();
+                    self.output.wake_all();
                     let question = self.questions.next().expect("one is waiting");
-                    answer(&mut self.core, question);
+                    self.answer(question);
                     continue;
                 }
-                Err(TryRecvError::Empty) if use_idle_time(&mut self.core) => {
-                    started_at = self.core.begin_step();
+                Err(TryRecvError::Empty) if use_idle_time(&mut self.scheduler, &mut self.cache) => {
+                    started_at = self.begin_step();
                     continue;
                 }
                 Err(TryRecvError::Empty) => {
-                    self.core.output.wake_all();
-                    publish_metrics(&mut self.core);
+                    self.output.wake_all();
+                    self.publish_metrics();
                     if cfg!(any(test, debug_assertions)) {
                         self.check_idle();
                     }
                     let command = self.commands.recv().ok()?;
-                    started_at = self.core.begin_step();
+                    started_at = self.begin_step();
                     command
                 }
             };
@@ -208,25 +269,25 @@ impl<R: Runner> Worker<R> {
 
     /// Returns `false` when the engine stops.
     fn handle_command(&mut self, command: Command) -> bool {
-        let core = &mut self.core;
-        core.output.drop_unread_pins(core.memory.cache_mut());
+        let Self { scheduler, cache, output, .. } = self;
+        output.drop_unread_pins(cache.kv_mut());
         match command {
             Command::Submit(groups) => {
                 for group in groups {
                     let (request_id, n_prompt, is_pin) = (group.request_id, group.n_prompt(), group.request.task == Task::Pin);
-                    core.queue.push(group);
-                    if is_pin && let Err(error) = core.memory.cache().check_pin(n_prompt) {
+                    scheduler.queue.push(group);
+                    if is_pin && let Err(error) = cache.kv_mut().check_pin(n_prompt) {
                         // It fails before anything is computed for it.
-                        fail_request(core, request_id, error);
+                        scheduler.fail_request(request_id, error);
                     }
                 }
             }
             Command::Cancel(stream_id) => {
-                drop(remove_stream(core, stream_id));
-                core.forks.remove_stream(stream_id);
+                drop(scheduler.remove_stream(stream_id));
+                scheduler.forks.remove_stream(stream_id);
             }
-            Command::CancelBranch(stream_id, index) => cancel_in_order(core, stream_id, index),
-            Command::Fork(command) => fork(core, *command),
+            Command::CancelBranch(stream_id, index) => cancel_in_order(scheduler, stream_id, index),
+            Command::Fork(command) => fork(scheduler, cache.model(), *command),
             Command::Ask(question) => self.questions.push(question),
             Command::Stop => return false,
         }
@@ -235,9 +296,21 @@ impl<R: Runner> Worker<R> {
 
     /// Checks that nothing is in use while there is no work.
     fn check_idle(&self) {
-        self.core.memory.cache().check_integrity();
-        assert!(self.core.memory.cache().is_idle(), "cells are pinned, but nobody runs");
-        let is_idle = self.core.slots.running().is_empty() && self.core.queue.preempted().is_empty();
+        self.cache.kv().check_integrity();
+        assert!(self.cache.kv().is_idle(), "cells are pinned, but nobody runs");
+        let is_idle = self.scheduler.slots.running().is_empty() && self.scheduler.queue.preempted().is_empty();
         assert!(is_idle, "a sequence outlives its request");
     }
+}
+
+/// Ends a stage of the step. Copying during it is counted separately. Returns the current time.
+fn lap<R: Runner>(stopwatch: &mut Stopwatch, cache: &mut CacheManager<R>, stage: TimeField) -> Instant {
+    count_copying(stopwatch, cache);
+    stopwatch.lap(stage)
+}
+
+fn count_copying<R: Runner>(stopwatch: &mut Stopwatch, cache: &mut CacheManager<R>) {
+    let CopyTime { offload, reload } = cache.take_copy_time();
+    stopwatch.count(|times| &mut times.offload, offload);
+    stopwatch.count(|times| &mut times.reload, reload);
 }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::cache::{AdapterSchedule, Tier};
-use crate::engine::memory::Memory;
+use crate::engine::cache_guards::PathGuard;
+use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::{KvSeqId, Plan, Row};
 
 #[test]
@@ -632,15 +633,16 @@ const ON_GPU: MemoryKind = MemoryKind { idle_cost: IdleCost::Nothing, ..MEMORY }
 
 /// Two idle texts of 64 tokens with alternating cells, in memory where one more run of cells costs as much to save as a
 /// thousand tokens; computing a token takes almost no time.
-fn written_together(kind: MemoryKind) -> (Memory<FakeRunner>, [KvSeqId; 2]) {
+fn written_together(kind: MemoryKind) -> (CacheManager<FakeRunner>, [PathGuard; 2]) {
     let (runner, _) = FakeRunner::new(400, 8);
     let kind = MemoryKind { tokens_per_run: 1_000, ..kind };
     let limits = Limits { max_store_bytes: STORE, n_seq_max: 8, n_outputs: 8, ..limits(4, 400) };
-    let mut memory = Memory::new(runner.with_memory(kind), &limits);
-    let ids = [(); 2].map(|()| memory.place(&AdapterSchedule::default(), None).expect("an id is free"));
+    let mut memory = CacheManager::new(runner.with_memory(kind), &limits);
+    let paths = [(); 2].map(|()| memory.place(&AdapterSchedule::default(), None).expect("an id is free"));
+    let ids = paths.each_ref().map(PathGuard::id);
     for position in 0..64 {
         let tokens = [b'a', b'b'].map(Token::from);
-        memory.cache_mut().extend(ids.iter().zip(&tokens).map(|(&id, token)| (id, std::slice::from_ref(token))));
+        memory.kv_mut().extend(ids.iter().zip(&tokens).map(|(&id, token)| (id, std::slice::from_ref(token))));
         let row = |(&sequence, &token): (&KvSeqId, &Token)| Row { sequence, token, position, wants_logits: false };
         let rows = ids.iter().zip(&tokens).map(row).collect();
         memory.decode(&Plan { rows, ..Plan::default() }).expect("it fits");
@@ -648,55 +650,49 @@ fn written_together(kind: MemoryKind) -> (Memory<FakeRunner>, [KvSeqId; 2]) {
     // The cost of a save is known from here on.
     memory.save(ids[0], 0..64, Some(64_064)).expect("it can be saved");
     memory.observe_compute(1e-15);
-    (memory, ids)
+    (memory, paths)
 }
 
 /// Returns the used cells after all removals, and the tokens saved and evicted by then.
-fn all_left(memory: &mut Memory<FakeRunner>) -> (usize, u64, u64) {
+fn all_left(memory: &mut CacheManager<FakeRunner>) -> (usize, u64, u64) {
     while memory.evict() {}
-    let counts = memory.cache().counts();
-    (memory.cache().n_used(), counts.n_saved, counts.n_forgotten)
+    let counts = memory.kv_mut().counts();
+    (memory.kv_mut().n_used(), counts.n_saved, counts.n_forgotten)
 }
 
 #[test]
 fn a_gpu_drops_cells_that_are_cheaper_to_compute_than_to_copy() {
-    let (mut memory, ids) = written_together(ON_GPU);
-    for id in ids {
-        memory.cache_mut().unpin(id);
-    }
+    let (mut memory, paths) = written_together(ON_GPU);
+    drop(paths);
     assert_eq!(all_left(&mut memory), (0, 0, 128));
 }
 
 #[test]
 fn a_cpu_saves_cells_of_any_cost() {
-    let (mut memory, ids) = written_together(MemoryKind { idle_cost: IdleCost::Mask, ..MEMORY });
-    for id in ids {
-        memory.cache_mut().unpin(id);
-    }
+    let (mut memory, paths) = written_together(MemoryKind { idle_cost: IdleCost::Mask, ..MEMORY });
+    drop(paths);
     assert_eq!(all_left(&mut memory), (0, 128, 0));
 }
 
 #[test]
 fn pinned_prefixes_are_saved_at_any_cost() {
-    let (mut memory, [pinned, other]) = written_together(ON_GPU);
-    memory.cache_mut().pin(pinned).expect("there is room");
-    memory.cache_mut().unpin(other);
+    let (mut memory, [mut pinned, other]) = written_together(ON_GPU);
+    memory.pin(&mut pinned).expect("there is room");
+    drop(other);
     assert_eq!(all_left(&mut memory), (0, 64, 64));
 }
 
 #[test]
 fn preempted_sequences_are_saved_at_any_cost() {
     let (mut memory, [preempted, other]) = written_together(ON_GPU);
-    let _reservation = memory.cache_mut().reserve(preempted);
-    memory.cache_mut().unpin(other);
+    let _reservation = preempted.reserve(None);
+    drop(other);
     assert_eq!(all_left(&mut memory), (0, 64, 64));
 }
 
 #[test]
 fn whole_states_are_saved_at_any_cost() {
-    let (mut memory, ids) = written_together(MemoryKind { forks: ForkRule::InWindow, n_window: 16, ..ON_GPU });
-    for id in ids {
-        memory.cache_mut().unpin(id);
-    }
+    let (mut memory, paths) = written_together(MemoryKind { forks: ForkRule::InWindow, n_window: 16, ..ON_GPU });
+    drop(paths);
     assert_eq!(all_left(&mut memory), (0, 128, 0));
 }

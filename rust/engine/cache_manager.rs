@@ -1,26 +1,35 @@
-//! The model's memory: the runner, the cache that tracks its cells, and moves between the device cache and the host cache.
+//! The cache manager: the runner, the bookkeeping of its cells, and moves between the device cache and the host cache.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::cache::{
-    AdapterSchedule, CacheOp, EvictionReason, IdleCost, KvCache, PathRemoval, PrefixMatch, PrefixQuery, Reload, SavedState,
+    AdapterSchedule, CacheOp, EvictionReason, IdleCost, KvCache, PathRemoval, PrefixMatch, PrefixQuery, Reload, Reservation,
+    SavedState,
 };
 use crate::config::Limits;
+use crate::engine::cache_guards::{PathGuard, Release, ReleaseQueue};
 use crate::engine::move_budget::MoveBudget;
 use crate::engine::runner::{DecodeError, KvSeqId, MemoryKind, Plan, RelocateError, Runner, StateError};
-use crate::request::{PlacedMedia, Token};
+use crate::error::Error;
+use crate::request::{PinnedPrefix, PlacedMedia, Token};
 
 /// The runner together with the cache that tracks its cells. The cache queues changes, and they are applied to the runner here
 /// before each call that depends on them.
-pub(super) struct Memory<R> {
+pub(super) struct CacheManager<R> {
     runner: R,
     cache: KvCache,
+    released: ReleaseQueue,
+    /// Kept to reuse its allocation.
+    releases: Vec<Release>,
+    /// By the number of their guard.
+    reservations: BTreeMap<u64, Reservation>,
     move_budget: MoveBudget,
     /// The cache's clock when the last sequence was placed.
     newest_start: u64,
-    /// Time spent on copying since the last [`Memory::take_copy_time`].
+    /// Time spent on copying since the last [`CacheManager::take_copy_time`].
     copy_time: CopyTime,
 }
 
@@ -43,11 +52,20 @@ pub(super) enum RelocationOutcome {
     Lost { ids: Vec<KvSeqId>, reason: String },
 }
 
-impl<R: Runner> Memory<R> {
+impl<R: Runner> CacheManager<R> {
     pub(super) fn new(runner: R, limits: &Limits) -> Self {
         let cache = KvCache::new(limits.n_ctx, limits.n_seq_max, runner.memory_kind(), limits.max_store_bytes)
             .with_ids_for_slots(limits.n_slots);
-        Self { runner, cache, move_budget: MoveBudget::new(), newest_start: 0, copy_time: CopyTime::default() }
+        Self {
+            runner,
+            cache,
+            released: ReleaseQueue::default(),
+            releases: Vec::new(),
+            reservations: BTreeMap::new(),
+            move_budget: MoveBudget::new(),
+            newest_start: 0,
+            copy_time: CopyTime::default(),
+        }
     }
 
     /// Returns the model, for its vocabulary and the logits of the last decode.
@@ -59,16 +77,55 @@ impl<R: Runner> Memory<R> {
         self.runner.memory_kind()
     }
 
-    pub(super) fn cache(&self) -> &KvCache {
+    pub(super) fn has_host_cache(&self) -> bool {
+        self.cache.has_host_cache()
+    }
+
+    /// Returns the bookkeeping, as of the last [`CacheManager::settle`].
+    pub(super) fn kv(&self) -> &KvCache {
+        debug_assert!(self.released.is_empty(), "a cache is read before what was released is idle");
         &self.cache
     }
 
-    pub(super) fn cache_mut(&mut self) -> &mut KvCache {
+    pub(super) fn kv_mut(&mut self) -> &mut KvCache {
+        self.settle();
         &mut self.cache
+    }
+
+    /// Carries out the releases of dropped guards.
+    pub(super) fn settle(&mut self) {
+        let mut releases = std::mem::take(&mut self.releases);
+        self.released.swap(&mut releases);
+        for release in releases.drain(..) {
+            match release {
+                Release::Unpin(id) => self.cache.unpin(id),
+                Release::Truncate(id, n_kept) => {
+                    self.apply_ops();
+                    self.cache.truncate(id, n_kept);
+                    self.runner.truncate(id, n_kept);
+                }
+                Release::Discard(id) => self.cache.discard(id),
+                Release::DiscardFailed(id) => self.cache.discard_failed(id),
+                Release::Reserve(id, n_kept, number) => {
+                    let reservation = self.cache.reserve_first(id, n_kept.unwrap_or(self.cache.n_held(id)));
+                    self.reservations.insert(number, reservation);
+                }
+                Release::EndReservation(number) => {
+                    let reservation = self.reservations.remove(&number).expect("a reservation ends once");
+                    self.cache.release(reservation);
+                }
+            }
+        }
+        self.releases = releases;
     }
 
     /// Applies the queued changes of the cache to the model's memory.
     pub(super) fn flush(&mut self) {
+        self.settle();
+        self.apply_ops();
+    }
+
+    fn apply_ops(&mut self) {
         for op in self.cache.take_ops() {
             match op {
                 CacheOp::Fork { from, to, n_tokens } => self.runner.fork(from, to, n_tokens),
@@ -91,8 +148,15 @@ impl<R: Runner> Memory<R> {
         u32::try_from(self.cache.n_reached()).expect("a device cache has fewer than 2³² cells")
     }
 
+    /// Returns the number of free sequence ids.
+    pub(super) fn n_free_ids(&mut self) -> usize {
+        self.settle();
+        self.cache.n_free_ids()
+    }
+
     /// Returns the number of free cells.
-    pub(super) fn n_free(&self) -> u32 {
+    pub(super) fn n_free(&mut self) -> u32 {
+        self.settle();
         u32::try_from(self.cache.n_free()).expect("a device cache has fewer than 2³² cells")
     }
 
@@ -123,17 +187,26 @@ impl<R: Runner> Memory<R> {
     }
 
     /// Assigns the cells of `matched` in the device cache to the lowest free id. `None` if no id is free.
-    pub(super) fn place(&mut self, adapter_schedule: &AdapterSchedule, matched: Option<&PrefixMatch>) -> Option<KvSeqId> {
-        let id = self.cache.place(adapter_schedule, matched)?;
-        self.flush();
-        Some(id)
+    pub(super) fn place(&mut self, adapter_schedule: &AdapterSchedule, matched: Option<&PrefixMatch>) -> Option<PathGuard> {
+        let id = self.kv_mut().place(adapter_schedule, matched)?;
+        self.apply_ops();
+        Some(self.released.guard(id))
     }
 
-    /// As [`Memory::place`] without a match, for cells that are never shared.
-    pub(super) fn place_private(&mut self, adapter_schedule: &AdapterSchedule) -> Option<KvSeqId> {
-        let id = self.cache.place_private(adapter_schedule)?;
-        self.flush();
-        Some(id)
+    /// As [`CacheManager::place`] without a match, for cells that are never shared.
+    pub(super) fn place_private(&mut self, adapter_schedule: &AdapterSchedule) -> Option<PathGuard> {
+        let id = self.kv_mut().place_private(adapter_schedule)?;
+        self.apply_ops();
+        Some(self.released.guard(id))
+    }
+
+    /// Pins the tokens of a path whose sequence has ended, see [`KvCache::pin`].
+    ///
+    /// # Errors
+    /// As [`KvCache::pin`].
+    pub(super) fn pin(&mut self, path: &mut PathGuard) -> Result<PinnedPrefix, Error> {
+        let id = path.take();
+        self.kv_mut().pin(id)
     }
 
     /// Copies all cells of `from`, which has `tokens`, to `to`, which must be empty; as many cells must be free.
@@ -254,7 +327,8 @@ impl<R: Runner> Memory<R> {
     }
 
     /// Returns true if `n_wanted` cells are free or can be evicted.
-    pub(super) fn has_idle_cells(&self, n_wanted: u32) -> bool {
+    pub(super) fn has_idle_cells(&mut self, n_wanted: u32) -> bool {
+        self.settle();
         n_wanted as usize <= self.cache.n_free() + self.cache.n_evictable()
     }
 
@@ -266,6 +340,7 @@ impl<R: Runner> Memory<R> {
 
     /// Returns the next part of an idle prefix to remove, extended so that no picture is split.
     fn next_removal(&mut self, why: EvictionReason) -> Option<PathRemoval> {
+        self.settle();
         let mut removal = self.cache.next_removal(self.move_budget.affordable_units(), why)?;
         if let Some(range) = removal.saves.clone() {
             self.flush();
@@ -312,6 +387,7 @@ impl<R: Runner> Memory<R> {
 
     /// Moves cells down if the used ones are scattered.
     pub(super) fn relocate(&mut self) -> RelocationOutcome {
+        self.settle();
         let Some(mut relocation) = self.cache.next_relocation(self.move_budget.affordable_units()) else {
             return RelocationOutcome::Unchanged;
         };

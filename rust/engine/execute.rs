@@ -2,24 +2,28 @@
 
 use std::time::{Duration, Instant};
 
-use crate::engine::core::Core;
-use crate::engine::lifecycle::fail;
+use crate::engine::cache_manager::CacheManager;
 use crate::engine::planning::{Planner, count};
 use crate::engine::runner::{DecodeError, Runner};
 use crate::engine::running_sequence::RunningSequence;
+use crate::engine::scheduler::Scheduler;
 use crate::error::Error;
 
 /// Computes the plan and returns its duration. `None` if there was nothing to compute, or it failed.
-pub(super) fn compute<R: Runner>(core: &mut Core<R>, planner: &mut Planner) -> Option<Duration> {
+pub(super) fn execute<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &mut CacheManager<R>,
+    planner: &mut Planner,
+) -> Option<Duration> {
     if planner.plan.rows.is_empty() {
         return None;
     }
     let started = Instant::now();
-    if let Err(error) = core.memory.decode(&planner.plan) {
-        return recover(core, planner, &error).then(|| started.elapsed());
+    if let Err(error) = cache.decode(&planner.plan) {
+        return recover(scheduler, cache, planner, &error).then(|| started.elapsed());
     }
     let took = started.elapsed();
-    let running = core.slots.running();
+    let running = scheduler.slots.running();
     let n_rows = count(planner.plan.rows.iter());
     let n_single = count(running.iter().filter(|running| running.takes_one_row()));
     if !planner.changes_adapters {
@@ -29,14 +33,16 @@ pub(super) fn compute<R: Runner>(core: &mut Core<R>, planner: &mut Planner) -> O
         let mean_s = planner.budget.mean_s(n_single, planner.n_cells);
         planner.adapters.observe_change(if mean_s > 0.0 { took.as_secs_f64() - mean_s } else { 0.0 });
     }
-    count_decode(core);
-    core.stats.n_computed += u64::from(n_rows - n_sampled_before(core.slots.running()));
+    scheduler.count_decode();
+    scheduler.stats.n_computed += u64::from(n_rows - n_sampled_before(scheduler.slots.running()));
     Some(took)
 }
 
-fn count_decode<R: Runner>(core: &mut Core<R>) {
-    core.stats.n_decodes += 1;
-    core.stats.n_busy += core.slots.running().len() as u64;
+impl Scheduler {
+    fn count_decode(&mut self) {
+        self.stats.n_decodes += 1;
+        self.stats.n_busy += self.slots.running().len() as u64;
+    }
 }
 
 /// Returns the number of rows of tokens that were sampled in the previous step.
@@ -46,40 +52,45 @@ fn n_sampled_before(running: &[RunningSequence]) -> u32 {
 
 /// Recovers from a failed decode: undoes its rows, retries once without the rows of prompts, and fails the requests that still
 /// cannot be computed.
-fn recover<R: Runner>(core: &mut Core<R>, planner: &mut Planner, error: &DecodeError) -> bool {
+fn recover<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &mut CacheManager<R>,
+    planner: &mut Planner,
+    error: &DecodeError,
+) -> bool {
     let error = Error::Decode { reason: error.reason.clone() };
     let planned = |running: &&RunningSequence| running.n_planned > 0;
     let (decoding, prefilling): (Vec<u64>, Vec<u64>) = {
         let (decoding, prefilling): (Vec<&RunningSequence>, Vec<&RunningSequence>) =
-            core.slots.running().iter().filter(planned).partition(|running| running.takes_one_row());
+            scheduler.slots.running().iter().filter(planned).partition(|running| running.takes_one_row());
         let ids = |of: Vec<&RunningSequence>| of.into_iter().map(|running| running.sequence.request_id).collect();
         (ids(decoding), ids(prefilling))
     };
-    let is_undone = undo_rows(core, |_| true);
+    let is_undone = undo_rows(scheduler, cache, |_| true);
     if is_undone && !decoding.is_empty() && !prefilling.is_empty() {
-        fail(core, &prefilling, &error);
-        let rows = core.slots.running().iter().filter(|running| running.takes_one_row());
-        let rows = rows.flat_map(|running| running.planned_tokens().map(|tokens| (running.id, tokens)));
-        core.memory.cache_mut().extend(rows);
-        planner.fill(core.slots.running(), RunningSequence::takes_one_row);
-        if core.memory.decode(&planner.plan).is_ok() {
-            count_decode(core);
+        scheduler.fail(&prefilling, &error);
+        let rows = scheduler.slots.running().iter().filter(|running| running.takes_one_row());
+        let rows = rows.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
+        cache.kv_mut().extend(rows);
+        planner.fill(scheduler.slots.running(), RunningSequence::takes_one_row);
+        if cache.decode(&planner.plan).is_ok() {
+            scheduler.count_decode();
             return true;
         }
-        undo_rows(core, RunningSequence::takes_one_row);
+        undo_rows(scheduler, cache, RunningSequence::takes_one_row);
     }
-    fail(core, &prefilling, &error);
-    fail(core, &decoding, &error);
+    scheduler.fail(&prefilling, &error);
+    scheduler.fail(&decoding, &error);
     false
 }
 
 /// Undoes the planned rows of the sequences that pass `filter`. Returns `false` if the model's memory cannot.
-fn undo_rows<R: Runner>(core: &mut Core<R>, filter: impl Fn(&RunningSequence) -> bool) -> bool {
+fn undo_rows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, filter: impl Fn(&RunningSequence) -> bool) -> bool {
     let mut is_undone = true;
-    for running in core.slots.running().iter().filter(|running| running.n_planned > 0 && filter(running)) {
+    for running in scheduler.slots.running().iter().filter(|running| running.n_planned > 0 && filter(running)) {
         // A part of a picture that can only be cached as a whole cannot be kept: it is dropped with its request, which is a
         // prefilling one.
-        is_undone &= core.memory.truncate(running.id, running.n_held) || running.n_cacheable() < running.n_held;
+        is_undone &= cache.truncate(running.id(), running.n_held) || running.n_cacheable() < running.n_held;
     }
     is_undone
 }

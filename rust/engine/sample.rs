@@ -1,72 +1,31 @@
-//! Sampling: the logits of a decode become tokens and events.
+//! Sampling: logits become tokens and events.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::engine::admission::{AdmissionBudget, admit};
-use crate::engine::beams::advance;
-use crate::engine::core::Core;
+use crate::engine::beams;
+use crate::engine::cache_manager::CacheManager;
 use crate::engine::forks::ForkRegistry;
-use crate::engine::lifecycle::{finish, shift_full};
 use crate::engine::queue::Queue;
 use crate::engine::runner::Runner;
 use crate::engine::running_sequence::{Phase, RunningSequence};
+use crate::engine::scheduler::Scheduler;
 use crate::engine::sequence::{SampledToken, Sequence};
 use crate::request::{Event, Task};
+use crate::sampling::Threads;
 
 /// Maximum number of rows sampled together. The list is on the stack, and this many rows keep every thread busy.
 pub(super) const BLOCK: usize = 64;
 
-/// Samples a token for every sequence whose last token was computed, or whose logits are stored, and finishes the sequences that
-/// end with it.
-///
-/// Then the slots that became free are filled, and so are those of branches whose prompt this step has computed: their logits
-/// are known, and they sample their first tokens in the same step.
-pub(super) fn sample<R: Runner>(core: &mut Core<R>) {
-    let mut budget = AdmissionBudget::new();
-    while core.slots.running().iter().any(|running| running.n_planned > 0 || running.is_ready_to_sample()) {
-        sample_tokens(core);
-        let sampled_at = core.lap(|times| &mut times.sample);
-        publish_tokens(core, sampled_at);
-        advance(core, sampled_at);
-        for mut running in core.slots.take_all(|running| running.end.is_some()) {
-            let reason = running.end.take().expect("it was taken out because it has one");
-            finish(core, running, reason, None);
-        }
-        shift_full(core);
-        core.lap(|times| &mut times.text);
-        admit(core, &mut budget);
-        core.lap(|times| &mut times.place);
-    }
+/// Returns true if a sequence has rows of the last decode that are not sampled yet, or stored logits.
+pub(super) fn is_due(scheduler: &Scheduler) -> bool {
+    scheduler.slots.running().iter().any(|running| running.n_planned > 0 || running.is_ready_to_sample())
 }
 
-/// A row of logits: of the last decode, or stored.
-enum Logits<'a> {
-    Computed(&'a [f32]),
-    Stored(Arc<[f32]>),
-}
-
-impl Logits<'_> {
-    fn row(&self) -> &[f32] {
-        match self {
-            Self::Computed(row) => row,
-            Self::Stored(row) => row,
-        }
-    }
-
-    /// Returns logits that outlive the step.
-    fn to_stored(&self) -> Arc<[f32]> {
-        match self {
-            Self::Computed(row) => Arc::from(*row),
-            Self::Stored(row) => Arc::clone(row),
-        }
-    }
-}
-
-/// Samples the tokens, several rows in parallel.
-fn sample_tokens<R: Runner>(core: &mut Core<R>) {
-    let Core { slots, memory, queue, forks, samplers, .. } = core;
-    let (runner, now) = (memory.model(), Instant::now());
+/// Samples a token for every sequence whose last token was computed, or whose logits are stored; several rows in parallel.
+pub(super) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, samplers: &Threads) {
+    let Scheduler { slots, queue, forks, .. } = scheduler;
+    let now = Instant::now();
     let mut n_rows = 0;
     // Rows are fetched here, one after the other: a runner belongs to one thread.
     let mut due = slots.running_mut().iter_mut().filter_map(|running| {
@@ -96,6 +55,31 @@ fn sample_tokens<R: Runner>(core: &mut Core<R>) {
     }
 }
 
+/// Queues the tokens that were sampled before `now`, advances beam searches, and finishes the sequences that end with their token.
+pub(super) fn process_tokens<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
+    scheduler.emit_tokens(cache.model(), now);
+    beams::advance(scheduler, cache, now);
+    for mut running in scheduler.slots.take_all(|running| running.end.is_some()) {
+        let reason = running.end.take().expect("it was taken out because it has one");
+        scheduler.finish(running, reason, None);
+    }
+    scheduler.shift_full();
+}
+
+impl Scheduler {
+    fn emit_tokens(&mut self, runner: &impl Runner, now: Instant) {
+        let Self { slots, queue, outbox, stats, .. } = self;
+        for running in slots.running_mut() {
+            let Some(SampledToken { event, finished }) = running.sequence.detokenize(runner, running.slot, now) else { continue };
+            running.end = finished;
+            if let Some(event) = event {
+                stats.n_predicted += 1;
+                outbox.add(queue.group_mut(running.sequence.request_id), Event::Token(event));
+            }
+        }
+    }
+}
+
 /// Returns the logits from which a sequence samples in this step, if it does; counts its rows of the last decode, which are now
 /// part of the tokens that it holds.
 fn take_logits<'a>(running: &mut RunningSequence, n_rows: &mut usize, runner: &'a impl Runner) -> Option<Logits<'a>> {
@@ -109,6 +93,29 @@ fn take_logits<'a>(running: &mut RunningSequence, n_rows: &mut usize, runner: &'
     samples.then(|| Logits::Computed(runner.logits(*n_rows - 1)))
 }
 
+/// A row of logits: of the last decode, or stored.
+enum Logits<'a> {
+    Computed(&'a [f32]),
+    Stored(Arc<[f32]>),
+}
+
+impl Logits<'_> {
+    fn row(&self) -> &[f32] {
+        match self {
+            Self::Computed(row) => row,
+            Self::Stored(row) => row,
+        }
+    }
+
+    /// Returns logits that outlive the step.
+    fn to_stored(&self) -> Arc<[f32]> {
+        match self {
+            Self::Computed(row) => Arc::from(*row),
+            Self::Stored(row) => Arc::clone(row),
+        }
+    }
+}
+
 /// Passes `logits` to forks at the end of a sequence, which sample their first token from them.
 fn pass_logits_to_forks(queue: &mut Queue, forks: &mut ForkRegistry, sequence: &Sequence, logits: impl FnOnce() -> Arc<[f32]>) {
     let due = forks.take_due(sequence.request_id, sequence.index, sequence.n_tokens());
@@ -116,22 +123,6 @@ fn pass_logits_to_forks(queue: &mut Queue, forks: &mut ForkRegistry, sequence: &
         let logits = logits();
         for request_id in due {
             queue.set_prompt_logits(request_id, &logits);
-        }
-    }
-}
-
-/// Publishes the tokens that were sampled before `now`.
-fn publish_tokens<R: Runner>(core: &mut Core<R>, now: Instant) {
-    for nth in 0..core.slots.running().len() {
-        let running = &mut core.slots.running_mut()[nth];
-        let Some(SampledToken { event, finished }) = running.sequence.detokenize(core.memory.model(), running.slot, now) else {
-            continue;
-        };
-        running.end = finished;
-        let request_id = running.sequence.request_id;
-        if let Some(event) = event {
-            core.stats.n_predicted += 1;
-            core.emit(request_id, Event::Token(event));
         }
     }
 }

@@ -1,38 +1,38 @@
-//! The state that a step changes.
+//! The scheduler: all requests and sequences, and what the running step has to publish about them.
 
-use std::time::Instant;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::config::Limits;
+use crate::engine::cache_manager::CacheManager;
 use crate::engine::forks::ForkRegistry;
 use crate::engine::history::History;
-use crate::engine::memory::{CopyTime, Memory};
-use crate::engine::output::Output;
+use crate::engine::outbox::Outbox;
+use crate::engine::output::SharedState;
 use crate::engine::prompt_logprob_cache::PromptLogprobCache;
 use crate::engine::queue::Queue;
 use crate::engine::request_group::RequestGroup;
 use crate::engine::runner::Runner;
-use crate::engine::running_sequence::n_reserved;
+use crate::engine::running_sequence::{RunningSequence, n_reserved};
 use crate::engine::scheduling_key::SchedulingKey;
 use crate::engine::slots::Slots;
 use crate::engine::stats::Stats;
-use crate::engine::stopwatch::{Stopwatch, TimeField};
 use crate::request::{Event, Task};
-use crate::sampling::Threads;
 
-/// State of the worker. Each part keeps its own rules; the functions of the step coordinate them.
-pub(super) struct Core<R> {
+/// Requests, slots and sequences.
+pub(super) struct Scheduler {
     pub(super) limits: Limits,
-    pub(super) memory: Memory<R>,
     pub(super) queue: Queue,
     pub(super) slots: Slots,
-    pub(super) output: Output,
+    pub(super) outbox: Outbox,
     pub(super) history: History,
     pub(super) forks: ForkRegistry,
     pub(super) logprob_cache: PromptLogprobCache,
-    pub(super) samplers: Threads,
+    pub(super) shared: Arc<SharedState>,
+    /// Streams that are not computed until their readers have caught up.
+    pub(super) paused: BTreeSet<u64>,
     /// Metrics, except the ones that are computed when published.
     pub(super) stats: Stats,
-    pub(super) stopwatch: Stopwatch,
     /// Whether this step changed which sequences run or wait: then the next step has work.
     pub(super) has_changed: bool,
     /// The sequence that was last refused for lack of cells.
@@ -43,25 +43,54 @@ pub(super) struct Core<R> {
 /// grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RefusedSequence {
-    pub(super) scheduling_key: SchedulingKey,
+    pub(super) key: SchedulingKey,
     pub(super) n_left: i64,
 }
 
-impl<R: Runner> Core<R> {
-    /// Returns the task of the sequence at `nth`.
-    pub(super) fn task(&self, nth: usize) -> &Task {
-        &self.slots.running()[nth].sequence.request().task
+impl Scheduler {
+    pub(super) fn new(limits: Limits, shared: Arc<SharedState>) -> Self {
+        Self {
+            queue: Queue::new(limits.n_slots),
+            slots: Slots::new(limits.n_slots),
+            outbox: Outbox::default(),
+            history: History::default(),
+            forks: ForkRegistry::default(),
+            logprob_cache: PromptLogprobCache::default(),
+            shared,
+            paused: BTreeSet::new(),
+            stats: Stats { n_cells: limits.n_ctx as usize, n_ids: limits.n_seq_max as usize, ..Stats::default() },
+            has_changed: false,
+            refused: None,
+            limits,
+        }
+    }
+
+    /// Returns the task of a running sequence.
+    pub(super) fn task(&self, key: SchedulingKey) -> &Task {
+        &self.slots.at(key).sequence.request().task
+    }
+
+    /// Returns the group of a running sequence.
+    pub(super) fn group_of(&self, key: SchedulingKey) -> &RequestGroup {
+        self.queue.group(self.slots.at(key).sequence.request_id)
     }
 
     /// Returns the headroom: free and evictable cells, minus those reserved for running sequences.
-    pub(super) fn n_left(&self) -> i64 {
+    pub(super) fn n_left<R: Runner>(&self, cache: &mut CacheManager<R>) -> i64 {
         let n_reserved_cells: i64 = self.slots.running().iter().map(n_reserved).sum();
-        let n_available = self.memory.cache().n_free() + self.memory.cache().n_evictable();
+        let kv = cache.kv_mut();
+        let n_available = kv.n_free() + kv.n_evictable();
         i64::try_from(n_available).expect("a device cache has fewer than 2³² cells") - n_reserved_cells
     }
 
-    pub(super) fn is_complete(&self, nth: usize) -> bool {
-        *self.task(nth) == Task::Complete
+    /// Returns true if a stream is not computed until its reader has caught up.
+    pub(super) fn is_paused(&self, stream_id: u64) -> bool {
+        self.paused.contains(&stream_id)
+    }
+
+    /// Returns the number of tokens of a sequence that the next decode could compute: 0 while its reader lags.
+    pub(super) fn n_ready(&self, running: &RunningSequence) -> u32 {
+        if self.is_paused(running.sequence.stream_id) { 0 } else { running.n_ready() }
     }
 
     /// Returns the first prompt position whose logits the next branch of a group needs for prompt logprobs; earlier ones
@@ -84,31 +113,6 @@ impl<R: Runner> Core<R> {
 
     /// Queues an event for a stream; it is published when the step ends.
     pub(super) fn emit(&mut self, request_id: u64, event: Event) {
-        if !matches!(&event, Event::Token(token) if token.n_predicted > 1) {
-            self.output.mark_urgent();
-        }
-        let group = self.queue.group_mut(request_id);
-        if group.events.is_empty() {
-            self.output.groups_with_events.push(request_id);
-        }
-        group.events.push(event);
-    }
-
-    /// Starts a step; earlier copying belongs to no step. Returns the current time.
-    pub(super) fn begin_step(&mut self) -> Instant {
-        self.count_copying();
-        self.stopwatch.begin()
-    }
-
-    /// Ends a stage of the step. Copying during it is counted separately.
-    pub(super) fn lap(&mut self, part: TimeField) -> Instant {
-        self.count_copying();
-        self.stopwatch.lap(part)
-    }
-
-    fn count_copying(&mut self) {
-        let CopyTime { offload, reload } = self.memory.take_copy_time();
-        self.stopwatch.count(|times| &mut times.offload, offload);
-        self.stopwatch.count(|times| &mut times.reload, reload);
+        self.outbox.add(self.queue.group_mut(request_id), event);
     }
 }

@@ -1,0 +1,58 @@
+//! Room for running sequences: free cells and sequence ids, taken from idle prefixes first, then from held prompts, then from the
+//! most junior sequences.
+
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduling_key::SchedulingKey;
+
+/// Time limit for freeing cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// Within this step, however long it takes.
+    Now,
+    /// Within the time of this step for moves.
+    WithinMoveTime,
+}
+
+/// Frees `n_wanted` cells for a running sequence without taking from more senior ones; returns how many of them are free.
+pub(super) fn free_cells<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &mut CacheManager<R>,
+    key: SchedulingKey,
+    n_wanted: u32,
+    urgency: Urgency,
+) -> u32 {
+    while cache.n_free() < n_wanted {
+        if urgency == Urgency::WithinMoveTime && cache.is_out_of_time() {
+            break;
+        }
+        if !(cache.evict() || scheduler.release_junior_holder() || scheduler.preempt_most_junior(key)) {
+            break;
+        }
+    }
+    n_wanted.min(cache.n_free())
+}
+
+/// Frees `n` sequence ids. Returns `false` if they are not available yet, or this step has no time left to save the paths that
+/// use them.
+pub(super) fn free_ids<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, n: usize) -> bool {
+    while cache.n_free_ids() < n {
+        if cache.is_out_of_time() || !(cache.evict() || scheduler.release_junior_holder()) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Frees a sequence id for a sequence in a slot that has none, however long that takes.
+///
+/// # Panics
+/// If sequences in slots and pinned prefixes use all ids. There are at least as many ids as slots, pinned prefixes leave one
+/// for each slot, and held prompts release theirs.
+pub(super) fn free_id_now<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+    while cache.n_free_ids() == 0 {
+        let has_more = cache.evict() || scheduler.release_junior_holder();
+        assert!(has_more, "pinned prefixes leave an id for each slot");
+    }
+}
