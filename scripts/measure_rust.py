@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Prints the size of the Rust code outside tests and benches: lines, visible items, and functions that take shared state.
 
-    python scripts/measure_rust.py [--root rust] [--core Core] [--owners Memory Queue Slots Output Runner]
+    python scripts/measure_rust.py [--root rust] [--core Worker] [--owners Scheduler CacheManager Output Runner]
 
 A line that holds code counts as code, a line that holds a comment alone as a comment. The parser reads lines, strings and
 comments, not macros: an item that a macro makes is not counted.
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent / "rust"
-CORE = "Core"
-OWNERS = ("Memory", "Queue", "Slots", "Output", "Runner")
+CORE = "Worker"
+OWNERS = ("Scheduler", "CacheManager", "Output", "Runner")
 
 TOKENS = re.compile(
     r"""

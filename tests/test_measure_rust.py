@@ -77,7 +77,7 @@ def test_functions_that_take_shared_state_are_counted(printed: list[list[str]]) 
 
 def test_the_default_names_are_those_of_the_crate(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(SCRIPT))["main"]([])
-    assert "that take &mut Core: " in capsys.readouterr().out
+    assert "that take &mut Worker: " in capsys.readouterr().out
 
 
 def test_a_name_that_the_crate_does_not_mention_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cache::PrefixMatch;
+use crate::engine::cache_guards::PathGuard;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::checkpoints::checkpoint_positions;
 use crate::engine::explanation_builder::explain;
@@ -11,14 +12,15 @@ use crate::engine::prefix_match::{find_match, find_pending_prefix, hold_prompts}
 use crate::engine::queue::Preempted;
 use crate::engine::request_group::{BeamSharing, RequestGroup};
 use crate::engine::resumption::{find_preempted, plan_resumption};
-use crate::engine::room::free_ids;
-use crate::engine::runner::Runner;
+use crate::engine::room::{Urgency, free_ids};
+use crate::engine::runner::{KvSeqId, Runner};
 use crate::engine::running_sequence::{HEADROOM, Phase, PrefixDependency, RunningSequence, n_reserved};
 use crate::engine::scheduler::{RefusedSequence, Scheduler};
 use crate::engine::scheduling_key::SchedulingKey;
 use crate::engine::sequence::Sequence;
 use crate::engine::shared_explanation::SharedExplanation;
 use crate::request::Task;
+use crate::sampling::TokenStrings;
 
 /// Maximum number of sequences admitted in a step before its decode, and after it.
 const MAX_STARTS: u32 = 64;
@@ -129,7 +131,7 @@ fn start<R: Runner>(
         // Touches the prefix first, so that freeing an id does not evict it.
         cache.kv_mut().touch(&group.adapter_schedule, &group.prompt);
     }
-    if !free_ids(scheduler, cache, n_together) {
+    if !free_ids(scheduler, cache, n_together, Urgency::WithinMoveTime) {
         return false;
     }
     let matched = find_match(scheduler, cache, request_id);
@@ -163,12 +165,20 @@ fn start<R: Runner>(
     }
     let Some(slot) = scheduler.slots.free_slot(scheduler.queue.group(request_id)) else { return false };
     // The preempted sequences may have released the matched id, or the prompt's holder.
-    let matched = if n_to_preempt == 0 { matched } else { find_match(scheduler, cache, request_id) };
+    let mut matched = if n_to_preempt == 0 { matched } else { find_match(scheduler, cache, request_id) };
     if takes_cached_only {
         let group = scheduler.queue.group_mut(request_id);
         group.prompt = group.prompt[..matched.n_tokens() as usize].into();
     }
-    start_in_slot(scheduler, cache, request_id, index, slot, matched);
+    if let Task::Load(saved) = &scheduler.queue.group(request_id).request.task {
+        matched.take_from(saved, cache.kind().forks);
+    }
+    scheduler.history.add_evictions(cache.kv_mut().take_evicted(), Instant::now());
+    let sequence = new_sequence(scheduler, cache, request_id, index, &matched);
+    let path = place(scheduler, cache, &sequence, &matched);
+    count_hit(cache, scheduler.queue.group(request_id), path.id(), &matched);
+    let idle_beams = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
+    scheduler.start_branches(Start { sequence, slot, path, matched, idle_beams }, &cache.model().lexicon());
     true
 }
 
@@ -197,64 +207,131 @@ fn n_to_preempt<R: Runner>(
     is_enough.then_some(candidates.len())
 }
 
-/// Puts branch `index` of a group into `slot`, on top of `matched`.
-fn start_in_slot<R: Runner>(
-    scheduler: &mut Scheduler,
-    cache: &mut CacheManager<R>,
+/// Creates branch `index` of a group, which starts on `matched`, with its checkpoint positions and its cache explanation.
+fn new_sequence<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &CacheManager<R>,
     request_id: u64,
     index: u32,
-    slot: u32,
-    mut matched: PrefixMatch,
-) {
-    cache.settle();
-    let group = scheduler.queue.group(request_id);
-    if let Task::Load(saved) = &group.request.task {
-        matched.take_from(saved, cache.kind().forks);
-    }
-    let mut sequence = Sequence::new(group, index, scheduler.limits.n_ctx_slot, &cache.model().lexicon(), Instant::now());
+    matched: &PrefixMatch,
+) -> Sequence {
+    let (group, token_strings) = (scheduler.queue.group(request_id), cache.model().lexicon());
+    let mut sequence = Sequence::new(group, index, scheduler.limits.n_ctx_slot, &token_strings, Instant::now());
     if let Some(fork_state) = scheduler.forks.state_of(request_id) {
         sequence.resume_from(fork_state);
     }
-    let (is_complete, is_first) = (group.request.task == Task::Complete, !group.has_started);
-    let is_explained = is_first && group.request.explains_cache && request_id == group.stream_id;
-    let (n_device, n_found) = (matched.n_device, matched.n_tokens());
-    let is_fully_cached = is_complete && n_device == sequence.n_tokens();
-    let logits = group.prompt_logits.clone().filter(|_| is_fully_cached);
-    sequence.checkpoint_positions = checkpoint_positions(scheduler, cache, group, n_found);
-    if is_explained {
-        scheduler.history.add_evictions(cache.kv_mut().take_evicted(), Instant::now());
-        let explanation = explain(scheduler, cache, request_id, &matched);
-        let (group, token_strings) = (scheduler.queue.group(request_id), cache.model().lexicon());
+    sequence.checkpoint_positions = checkpoint_positions(scheduler, cache, group, matched.n_tokens());
+    if !group.has_started && group.request.explains_cache && request_id == group.stream_id {
+        let explanation = explain(scheduler, cache, request_id, matched);
         let explanation = Arc::new(SharedExplanation::new(explanation, Arc::clone(&group.prompt), token_strings));
         group.sender.explain(Arc::clone(&explanation));
         sequence.explanation = Some(explanation);
     }
-    sequence.pending_report = scheduler.queue.group_mut(request_id).pending_report.take().unwrap_or_default();
-    if is_first {
-        scheduler.history.add_request(scheduler.queue.group(request_id));
+    sequence
+}
+
+/// Places the cells of `matched` for a sequence that starts or resumes. An id must be free.
+fn place<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, sequence: &Sequence, matched: &PrefixMatch) -> PathGuard {
+    let path = cache.place(&sequence.adapter_schedule, Some(matched)).expect("an id was freed before");
+    cache.kv_mut().set_provenance(path.id(), scheduler.queue.group(sequence.request_id).provenance());
+    cache.record_start();
+    path
+}
+
+/// Places a path without cells. An id must be free.
+fn place_empty<R: Runner>(cache: &mut CacheManager<R>, sequence: &Sequence) -> PathGuard {
+    cache.place(&sequence.adapter_schedule, None).expect("an id was freed before")
+}
+
+/// Counts the hit of a group whose branch starts on `matched`, placed on `id`.
+fn count_hit<R: Runner>(cache: &mut CacheManager<R>, group: &RequestGroup, id: KvSeqId, matched: &PrefixMatch) {
+    let n_found = matched.n_tokens();
+    if n_found == matched.n_device {
+        cache.kv_mut().count_hit_of(id);
+    } else {
+        cache.kv_mut().count_hit(&group.adapter_schedule, &group.prompt[..n_found as usize], &group.provenance());
     }
-    let key = sequence.scheduling_key();
-    enter(scheduler, cache, slot, sequence, matched);
-    let n_together = scheduler.queue.group(request_id).n_together();
-    for index in 1..n_together {
-        enter_idle_beam(scheduler, cache, request_id, index);
+}
+
+/// A branch that starts, and its cells.
+struct Start {
+    sequence: Sequence,
+    slot: u32,
+    path: PathGuard,
+    matched: PrefixMatch,
+    /// Paths of the other beams of its search, which start with it.
+    idle_beams: Vec<PathGuard>,
+}
+
+impl Scheduler {
+    fn start_branches(&mut self, start: Start, token_strings: &TokenStrings) {
+        let Start { mut sequence, slot, path, matched, idle_beams } = start;
+        let (key, request_id, index) = (sequence.scheduling_key(), sequence.request_id, sequence.index);
+        let (n_device, n_found) = (matched.n_device, matched.n_tokens());
+        let group = self.queue.group_mut(request_id);
+        sequence.pending_report = group.pending_report.take().unwrap_or_default();
+        let is_complete = group.request.task == Task::Complete;
+        let logits = group.prompt_logits.clone().filter(|_| is_complete && n_device == sequence.n_tokens());
+        if !group.has_started {
+            self.history.add_request(group);
+        }
+        let indices = index..=index + length(&idle_beams);
+        self.enter_on(slot, sequence, path, matched);
+        for (index, path) in (1..).zip(idle_beams) {
+            let group = self.queue.group(request_id);
+            let sequence = Sequence::new(group, index, self.limits.n_ctx_slot, token_strings, Instant::now());
+            let slot = self.slots.free_slot(group).expect("as many slots are free");
+            self.enter(slot, sequence, Phase::IdleBeam, path, 0);
+        }
+        self.report_start(key);
+        if is_complete {
+            self.count_cached(request_id, n_device, n_found);
+            self.stats.branches.n_started += u64::try_from(indices.clone().count()).expect("a search has few beams");
+        }
+        for index in indices {
+            self.outbox.admitted.extend(self.queue.start(request_id, index));
+        }
+        if let Some(logits) = logits {
+            self.slots.at_mut(key).phase = Phase::ReadyToSample(logits);
+        }
+        let group = self.queue.group_mut(request_id);
+        if !group.has_waiting() {
+            group.prompt_logits = None;
+            self.release_holder(request_id);
+        } else if group.prompt_logits.is_some() {
+            group.prompt_holder.request_holder();
+        }
     }
-    scheduler.report_start(key);
-    count_cached(scheduler, cache, key, n_device, n_found);
-    for index in index..index + n_together {
-        scheduler.outbox.admitted.extend(scheduler.queue.start(request_id, index));
+
+    /// Puts `sequence` into `slot`; its first `n_held` tokens are in `path`.
+    fn enter(&mut self, slot: u32, sequence: Sequence, phase: Phase, path: PathGuard, n_held: u32) {
+        self.has_changed = true;
+        if self.queue.group(sequence.request_id).keeps_contents_of(slot) {
+            self.slots.clear_contents(slot);
+        }
+        self.slots.enter(RunningSequence::new(sequence, slot, phase, path, n_held));
     }
-    scheduler.stats.branches.n_started += u64::from(is_complete) * u64::from(n_together);
-    if let Some(logits) = logits {
-        scheduler.slots.at_mut(key).phase = Phase::ReadyToSample(logits);
+
+    /// As [`Scheduler::enter`], on top of `matched`, whose cells in the device cache are in `path`.
+    fn enter_on(&mut self, slot: u32, mut sequence: Sequence, path: PathGuard, matched: PrefixMatch) {
+        if sequence.start(matched.n_tokens()) && sequence.request().task == Task::Complete {
+            self.stats.n_cached += u64::from(matched.n_tokens().min(sequence.n_prompt));
+        }
+        let n_device = matched.n_device;
+        self.enter(slot, sequence, Phase::for_match(matched), path, n_device);
     }
-    let group = scheduler.queue.group_mut(request_id);
-    if !group.has_waiting() {
-        group.prompt_logits = None;
-        scheduler.release_holder(request_id);
-    } else if group.prompt_logits.is_some() {
-        group.prompt_holder.request_holder();
+
+    /// Counts the sources of the first `n_found` prompt tokens of a group whose branch starts, each token once.
+    fn count_cached(&mut self, request_id: u64, n_device: u32, n_found: u32) {
+        let awaited = self.queue.group(request_id).awaited_range(n_found);
+        let n_counted_twice = awaited.end.saturating_sub(awaited.start.max(n_device));
+        self.stats.n_awaited += u64::from(awaited.end - awaited.start);
+        self.stats.n_reloaded += u64::from(n_found - n_device - n_counted_twice);
     }
+}
+
+fn length<T>(items: &[T]) -> u32 {
+    u32::try_from(items.len()).expect("a search has few beams")
 }
 
 /// Resumes the most senior preempted sequence. Returns `false` if there is no room for it yet.
@@ -273,7 +350,7 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
         budget.spend(sequence.n_tokens().into());
         cache.kv_mut().touch(&sequence.adapter_schedule, &tokens);
     }
-    if !free_ids(scheduler, cache, n_together) {
+    if !free_ids(scheduler, cache, n_together, Urgency::WithinMoveTime) {
         return false;
     }
     let request_id = scheduler.queue.preempted()[0].sequence.request_id;
@@ -302,80 +379,20 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
             // Its reservation ends when it has the awaited prefix.
             (Some((provider, n_tokens)), _) => {
                 let phase = Phase::AwaitingPrefix(PrefixDependency { provider, n_tokens, reservation });
-                enter_empty(scheduler, cache, slot, sequence, phase);
+                let path = place_empty(cache, &sequence);
+                scheduler.enter(slot, sequence, phase, path, 0);
             }
-            (None, Some(matched)) => enter(scheduler, cache, slot, sequence, matched),
-            (None, None) => enter_empty(scheduler, cache, slot, sequence, Phase::IdleBeam),
+            (None, Some(matched)) => {
+                let path = place(scheduler, cache, &sequence, &matched);
+                scheduler.enter_on(slot, sequence, path, matched);
+            }
+            (None, None) => {
+                let path = place_empty(cache, &sequence);
+                scheduler.enter(slot, sequence, Phase::IdleBeam, path, 0);
+            }
         }
     }
     true
-}
-
-/// Puts branch `index` of a group into a free slot, reserved for a beam.
-fn enter_idle_beam<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, request_id: u64, index: u32) {
-    let group = scheduler.queue.group(request_id);
-    let sequence = Sequence::new(group, index, scheduler.limits.n_ctx_slot, &cache.model().lexicon(), Instant::now());
-    let slot = scheduler.slots.free_slot(group).expect("as many slots are free");
-    enter_empty(scheduler, cache, slot, sequence, Phase::IdleBeam);
-}
-
-/// Puts `sequence` into `slot` without cells. An id must be free.
-fn enter_empty<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, slot: u32, sequence: Sequence, phase: Phase) {
-    scheduler.has_changed = true;
-    if scheduler.queue.group(sequence.request_id).keeps_contents_of(slot) {
-        scheduler.slots.clear_contents(slot);
-    }
-    let path = cache.place(&sequence.adapter_schedule, None).expect("an id was freed before");
-    scheduler.slots.enter(RunningSequence::new(sequence, slot, phase, path, 0));
-}
-
-/// Puts `sequence` into `slot`, on top of `matched`. An id must be free.
-fn enter<R: Runner>(
-    scheduler: &mut Scheduler,
-    cache: &mut CacheManager<R>,
-    slot: u32,
-    mut sequence: Sequence,
-    matched: PrefixMatch,
-) {
-    scheduler.has_changed = true;
-    let group = scheduler.queue.group(sequence.request_id);
-    if group.keeps_contents_of(slot) {
-        scheduler.slots.clear_contents(slot);
-    }
-    let path = cache.place(&sequence.adapter_schedule, Some(&matched)).expect("an id was freed before");
-    cache.kv_mut().set_provenance(path.id(), group.provenance());
-    cache.record_start();
-    if sequence.start(matched.n_tokens()) && sequence.request().task == Task::Complete {
-        scheduler.stats.n_cached += u64::from(matched.n_tokens().min(sequence.n_prompt));
-    }
-    let (n_device, phase) = (matched.n_device, Phase::for_match(matched));
-    scheduler.slots.enter(RunningSequence::new(sequence, slot, phase, path, n_device));
-}
-
-/// Counts the sources of the first `n_found` tokens of the prompt of a running sequence, each token once.
-fn count_cached<R: Runner>(
-    scheduler: &mut Scheduler,
-    cache: &mut CacheManager<R>,
-    key: SchedulingKey,
-    n_device: u32,
-    n_found: u32,
-) {
-    let running = scheduler.slots.at(key);
-    let group = scheduler.queue.group(running.sequence.request_id);
-    if n_found == n_device {
-        cache.kv_mut().count_hit_of(running.id());
-    } else {
-        cache.kv_mut().count_hit(&group.adapter_schedule, &group.prompt[..n_found as usize], &group.provenance());
-    }
-    if group.request.task != Task::Complete {
-        return;
-    }
-    let awaited = group
-        .pending_prefix
-        .map_or(0..0, |pending_prefix| pending_prefix.n_known.min(n_found)..pending_prefix.n_tokens.min(n_found));
-    let n_counted_twice = awaited.end.saturating_sub(awaited.start.max(n_device));
-    scheduler.stats.n_awaited += u64::from(awaited.end - awaited.start);
-    scheduler.stats.n_reloaded += u64::from(n_found - n_device - n_counted_twice);
 }
 
 /// Returns the number of cells that a sequence of `n_tokens` takes from the headroom: those it must compute or reload, and

@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::cache::PrefixMatch;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::request_group::Branch;
-use crate::engine::room::free_id_now;
+use crate::engine::room::{Urgency, free_ids};
 use crate::engine::runner::Runner;
 use crate::engine::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::Scheduler;
@@ -165,35 +165,22 @@ fn arrange<R: Runner>(
             continue;
         }
         let key = spare.pop().expect("there are as many slots as beams");
-        fork(scheduler, cache, parent, key)?;
+        let running = scheduler.slots.at(parent);
+        let (from, n_held, prefix) = (running.id(), running.n_held, running.sequence.prefix());
+        if !cache.can_fork(from, n_held) {
+            let message = "this model's memory cannot be forked where a beam ends; leave beam_width out".to_owned();
+            return Err(Error::InvalidRequest { param: "beam_width", message });
+        }
+        replace_cells(scheduler, cache, key, Some(&PrefixMatch::on_device(from, n_held)));
+        let child = scheduler.slots.at_mut(key);
+        child.phase = Phase::Decoding;
+        child.sequence.adopt_prefix(prefix);
         slots_of_children.push(key);
     }
     for ((successor, key), rank) in successors.iter().zip(slots_of_children).zip(0..) {
         let chosen = take_token(proposed, successor);
         scheduler.slots.at_mut(key).sequence.write(chosen, successor.worth, rank, cache.model());
     }
-    Ok(())
-}
-
-/// Makes the beam of `key` continue the one of `parent`.
-fn fork<R: Runner>(
-    scheduler: &mut Scheduler,
-    cache: &mut CacheManager<R>,
-    parent: SchedulingKey,
-    key: SchedulingKey,
-) -> Result<(), Error> {
-    let running = scheduler.slots.at(parent);
-    let (from, n_held, prefix) = (running.id(), running.n_held, running.sequence.prefix());
-    if !cache.can_fork(from, n_held) {
-        let message = "this model's memory cannot be forked where a beam ends; leave beam_width out".to_owned();
-        return Err(Error::InvalidRequest { param: "beam_width", message });
-    }
-    replace_cells(scheduler, cache, key, Some(&PrefixMatch::on_device(from, n_held)));
-    let child = scheduler.slots.at_mut(key);
-    child.phase = Phase::Decoding;
-    child.sequence.adopt_prefix(prefix);
-    let id = child.id();
-    cache.kv_mut().set_provenance(id, scheduler.group_of(key).provenance());
     Ok(())
 }
 
@@ -206,9 +193,11 @@ fn replace_cells<R: Runner>(
 ) {
     scheduler.slots.at_mut(key).path.discard();
     // A pinned prefix that no other sequence holds keeps the id.
-    free_id_now(scheduler, cache);
+    let is_free = free_ids(scheduler, cache, 1, Urgency::Now);
+    assert!(is_free, "pinned prefixes leave an id for each slot");
+    let provenance = scheduler.group_of(key).provenance();
     let running = scheduler.slots.at_mut(key);
-    running.path = cache.place(&running.sequence.adapter_schedule, matched).expect("an id was freed before");
+    cache.replace(&mut running.path, &running.sequence.adapter_schedule, matched, provenance);
     running.n_held = matched.map_or(0, |matched| matched.n_device);
 }
 

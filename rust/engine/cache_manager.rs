@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::cache::{
-    AdapterSchedule, CacheOp, EvictionReason, IdleCost, KvCache, PathRemoval, PrefixMatch, PrefixQuery, Reload, Reservation,
-    SavedState,
+    AdapterSchedule, CacheOp, EvictionReason, IdleCost, KvCache, PathRemoval, PrefixMatch, PrefixQuery, Provenance, Reload,
+    Reservation, SavedState,
 };
 use crate::config::Limits;
 use crate::engine::cache_guards::{PathGuard, Release, ReleaseQueue};
@@ -198,6 +198,19 @@ impl<R: Runner> CacheManager<R> {
         let id = self.kv_mut().place_private(adapter_schedule)?;
         self.apply_ops();
         Some(self.released.guard(id))
+    }
+
+    /// Replaces the path of a sequence by one with the cells of `matched`. An id must be free once its own is.
+    pub(super) fn replace(
+        &mut self,
+        path: &mut PathGuard,
+        adapter_schedule: &AdapterSchedule,
+        matched: Option<&PrefixMatch>,
+        provenance: Provenance,
+    ) {
+        path.discard();
+        *path = self.place(adapter_schedule, matched).expect("an id is free");
+        self.kv_mut().set_provenance(path.id(), provenance);
     }
 
     /// Pins the tokens of a path whose sequence has ended, see [`KvCache::pin`].

@@ -9,19 +9,17 @@ use crate::engine::running_sequence::RunningSequence;
 use crate::engine::scheduler::Scheduler;
 use crate::error::Error;
 
-/// Computes the plan and returns its duration. `None` if there was nothing to compute, or it failed.
+/// Computes the plan and measures it. Returns the duration of the decode.
+///
+/// # Errors
+/// The error of the decode, whose rows are not undone.
 pub(super) fn execute<R: Runner>(
-    scheduler: &mut Scheduler,
+    scheduler: &Scheduler,
     cache: &mut CacheManager<R>,
     planner: &mut Planner,
-) -> Option<Duration> {
-    if planner.plan.rows.is_empty() {
-        return None;
-    }
+) -> std::result::Result<Duration, DecodeError> {
     let started = Instant::now();
-    if let Err(error) = cache.decode(&planner.plan) {
-        return recover(scheduler, cache, planner, &error).then(|| started.elapsed());
-    }
+    cache.decode(&planner.plan)?;
     let took = started.elapsed();
     let running = scheduler.slots.running();
     let n_rows = count(planner.plan.rows.iter());
@@ -33,12 +31,16 @@ pub(super) fn execute<R: Runner>(
         let mean_s = planner.budget.mean_s(n_single, planner.n_cells);
         planner.adapters.observe_change(if mean_s > 0.0 { took.as_secs_f64() - mean_s } else { 0.0 });
     }
-    scheduler.count_decode();
-    scheduler.stats.n_computed += u64::from(n_rows - n_sampled_before(scheduler.slots.running()));
-    Some(took)
+    Ok(took)
 }
 
 impl Scheduler {
+    /// Counts a decode of the running sequences that computed the rows of all of them.
+    pub(super) fn count_full_decode(&mut self, n_rows: u32) {
+        self.count_decode();
+        self.stats.n_computed += u64::from(n_rows - n_sampled_before(self.slots.running()));
+    }
+
     fn count_decode(&mut self) {
         self.stats.n_decodes += 1;
         self.stats.n_busy += self.slots.running().len() as u64;
@@ -51,14 +53,15 @@ fn n_sampled_before(running: &[RunningSequence]) -> u32 {
 }
 
 /// Recovers from a failed decode: undoes its rows, retries once without the rows of prompts, and fails the requests that still
-/// cannot be computed.
-fn recover<R: Runner>(
+/// cannot be computed. Returns the duration of the retry if it succeeded.
+pub(super) fn recover<R: Runner>(
     scheduler: &mut Scheduler,
     cache: &mut CacheManager<R>,
     planner: &mut Planner,
-    error: &DecodeError,
-) -> bool {
-    let error = Error::Decode { reason: error.reason.clone() };
+    error: DecodeError,
+) -> Option<Duration> {
+    let error = Error::Decode { reason: error.reason };
+    let started = Instant::now();
     let planned = |running: &&RunningSequence| running.n_planned > 0;
     let (decoding, prefilling): (Vec<u64>, Vec<u64>) = {
         let (decoding, prefilling): (Vec<&RunningSequence>, Vec<&RunningSequence>) =
@@ -75,13 +78,13 @@ fn recover<R: Runner>(
         planner.fill(scheduler.slots.running(), RunningSequence::takes_one_row);
         if cache.decode(&planner.plan).is_ok() {
             scheduler.count_decode();
-            return true;
+            return Some(started.elapsed());
         }
         undo_rows(scheduler, cache, RunningSequence::takes_one_row);
     }
     scheduler.fail(&prefilling, &error);
     scheduler.fail(&decoding, &error);
-    false
+    None
 }
 
 /// Undoes the planned rows of the sequences that pass `filter`. Returns `false` if the model's memory cannot.

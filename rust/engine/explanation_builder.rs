@@ -25,9 +25,7 @@ pub(super) fn explain<R: Runner>(
 ) -> Explanation {
     let group = scheduler.queue.group(request_id);
     let (n_prompt, n_found) = (group.n_prompt(), matched.n_tokens());
-    let awaited = group
-        .pending_prefix
-        .map_or(0..0, |pending_prefix| pending_prefix.n_known.min(n_found)..pending_prefix.n_tokens.min(n_found));
+    let awaited = group.awaited_range(n_found);
     let n_awaited = awaited.end - awaited.start;
     let computed = if n_found == n_prompt {
         Vec::new()

@@ -68,7 +68,7 @@ fn group_tokens<R: Runner>(cache: &mut CacheManager<R>, grouping: Grouping, runn
 /// Gives a running sequence a copy of its cells. If there is no room, or the memory refuses, it computes all of them again.
 /// Returns `false` if no sequence id is available in this step.
 fn copy_cells<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> bool {
-    while !free_ids(scheduler, cache, 1) {
+    while !free_ids(scheduler, cache, 1, Urgency::WithinMoveTime) {
         if cache.is_out_of_time() || !scheduler.preempt_most_junior(key) {
             return false;
         }

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::cache::KvCache;
 use crate::engine::request_group::{EndedGroup, RequestGroup};
-use crate::engine::slow_consumers::SlowConsumers;
+use crate::engine::slow_consumers::{SlowConsumers, SlowStreams};
 use crate::engine::stats::{MAX_RECENT_STEPS, RecentStep, Stats};
 use crate::engine::stream::{Backlog, PublishOutcome, ReadReceipt, WakeHandle};
 use crate::engine::transcripts::TranscriptCache;
-use crate::error::Error;
 use crate::request::{Event, TaskResult};
 
 /// Maximum number of unread pins that are checked per step.
@@ -91,16 +90,10 @@ impl Output {
     /// Reviews the progress of readers that lag, see [`SlowConsumers::review`].
     pub(super) fn review_slow_consumers(
         &mut self,
-        now: Instant,
         patience: Duration,
         backlog_of: impl Fn(u64) -> Option<Backlog>,
-    ) -> Vec<(u64, Error)> {
-        self.slow_consumers.review(now, patience, backlog_of)
-    }
-
-    /// Returns the streams whose readers lag.
-    pub(super) fn slow_streams(&self) -> impl Iterator<Item = u64> {
-        self.slow_consumers.streams()
+    ) -> SlowStreams {
+        self.slow_consumers.review(Instant::now(), patience, backlog_of)
     }
 
     /// Wakes each reader of the events of `n_streams` streams once, except rate-limited ones unless the step `is_urgent`.

@@ -54,10 +54,9 @@ impl Planner {
         cache.observe_compute(self.budget.token_s(cache.n_reached()));
     }
 
-    /// Plans the next decode, and makes room for its rows.
-    pub(super) fn plan<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+    /// Divides the next decode among the running sequences: how many rows each gets, if there are cells for them.
+    pub(super) fn divide<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &CacheManager<R>) {
         self.n_cells = cache.n_reached();
-        scheduler.fail_unencodable();
         self.count_demands(scheduler, cache);
         let max_step = self.choose_adapters(scheduler);
         let current = self.adapters.current();
@@ -65,7 +64,10 @@ impl Planner {
         self.budget.plan(&self.demands, streams, self.n_cells, cache.spent(), &mut self.n_rows);
         self.grant_whole_media(scheduler.slots.running());
         self.count_skipped(scheduler);
-        self.grant_cells(scheduler, cache);
+    }
+
+    /// Takes the cells of the rows that were granted, and writes the plan.
+    pub(super) fn take_cells<R: Runner>(&mut self, scheduler: &Scheduler, cache: &mut CacheManager<R>) {
         let planned_sequences = scheduler.slots.running().iter().filter(|running| running.n_planned > 0);
         let rows = planned_sequences.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
         cache.kv_mut().extend(rows);
@@ -73,7 +75,6 @@ impl Planner {
         self.changes_adapters = !self.plan.rows.is_empty() && self.plan.variant != *self.adapters.current();
         if self.changes_adapters {
             self.plan.variant = self.adapters.current().clone();
-            scheduler.stats.n_adapter_changes += 1;
         }
     }
 
@@ -151,7 +152,7 @@ impl Planner {
     }
 
     /// Grants cells by seniority; if there are too few, the most junior sequence is preempted.
-    fn grant_cells<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+    pub(super) fn grant_cells<R: Runner>(&self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
         let mut n_planned = 0;
         let mut next = scheduler.slots.next_key(None);
         // Sequences that yield their cells are junior to the ones that were granted theirs, so that the positions stay valid.
@@ -238,7 +239,7 @@ const N_AHEAD: usize = 2;
 
 impl Scheduler {
     /// Fails requests whose media cannot be encoded.
-    fn fail_unencodable(&mut self) {
+    pub(super) fn fail_unencodable(&mut self) {
         let mut failed = Vec::new();
         for running in self.slots.running() {
             for placed in running.sequence.media_from(running.n_held).iter().take(N_AHEAD) {

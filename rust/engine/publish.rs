@@ -1,7 +1,5 @@
 //! The end of a step: its events and the metrics become visible to their readers.
 
-use std::time::Instant;
-
 use crate::cache::TierMetrics;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::output::Output;
@@ -9,19 +7,21 @@ use crate::engine::request_group::{EndedGroup, RequestGroup};
 use crate::engine::runner::Runner;
 use crate::engine::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::Scheduler;
+use crate::engine::slow_consumers::SlowStreams;
 use crate::engine::stats::{HostCacheStats, RunningStats, SlotStats, Stats, StepTimes};
+use crate::engine::stream::Backlog;
 
 impl Scheduler {
-    /// Resumes the streams whose readers have caught up, and fails those without progress for
+    /// Returns the unread events of a stream; `None` if it has ended.
+    pub(super) fn backlog_of(&self, stream_id: u64) -> Option<Backlog> {
+        self.queue.groups_of(stream_id).first().map(|&request_id| self.queue.group(request_id).sender.backlog())
+    }
+
+    /// Pauses the streams whose readers lag, resumes the others, and fails those whose readers made no progress for
     /// [`Limits::slow_consumer_timeout`](crate::config::Limits::slow_consumer_timeout).
-    pub(super) fn pause_slow_consumers(&mut self, output: &mut Output) {
-        let (queue, patience) = (&self.queue, self.limits.slow_consumer_timeout);
-        let backlog_of =
-            |stream_id| queue.groups_of(stream_id).first().map(|&request_id| queue.group(request_id).sender.backlog());
-        let expired = output.review_slow_consumers(Instant::now(), patience, backlog_of);
-        self.paused.clear();
-        self.paused.extend(output.slow_streams());
-        for (stream_id, error) in expired {
+    pub(super) fn pause(&mut self, slow: SlowStreams) {
+        self.paused = slow.paused;
+        for (stream_id, error) in slow.expired {
             self.fail_stream(stream_id, error);
         }
     }
@@ -75,13 +75,8 @@ pub(super) fn publish_events(scheduler: &mut Scheduler, output: &mut Output, mut
 
 /// Publishes the metrics, with the time per stage. They precede the events that report a change: a reader that sees the end of a
 /// stream sees its slots idle.
-pub(super) fn publish_metrics<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, times: StepTimes) {
+pub(super) fn publish_metrics<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, times: StepTimes) {
     cache.flush();
-    scheduler.history.add_evictions(cache.kv_mut().take_evicted(), Instant::now());
-    publish_stats(scheduler, cache, times);
-}
-
-fn publish_stats<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, times: StepTimes) {
     let mut stats = scheduler.shared.stats();
     // Reuses the list of slots: a step allocates nothing.
     let mut slots = std::mem::take(&mut stats.slots);

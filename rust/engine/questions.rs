@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use crate::cache::{CachedBlock, CachedNode, DigestCursor};
+use crate::cache::{AdapterSchedule, CachedBlock, CachedNode, DigestCursor};
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::publish::publish_metrics;
 use crate::engine::runner::Runner;
@@ -121,7 +121,11 @@ pub(super) fn answer<R: Runner>(
             n_done
         }
         Question::EraseSlot(slot, answer) => {
-            let n_tokens = erase_slot(scheduler, cache, slot);
+            let contents = take_contents(scheduler, slot);
+            let n_tokens = contents.as_ref().map(|(_, tokens, _)| length(tokens));
+            if let Some((adapter_schedule, tokens, n_kept)) = contents {
+                cache.kv_mut().erase(&adapter_schedule, &tokens, n_kept);
+            }
             publish_metrics(scheduler, cache, times);
             reply(&answer, n_tokens);
             n_tokens.unwrap_or(0) as usize / TOKENS_PER_UNIT
@@ -150,15 +154,14 @@ fn slot_contents(scheduler: &Scheduler, slot: u32) -> SlotContents {
     SlotContents { tokens, adapters: adapter_schedule.adapters().collect(), invoked_at: adapter_schedule.change() }
 }
 
-/// Clears the contents of `slot` and evicts them; returns the number of tokens. `None` while a sequence runs there.
-fn erase_slot<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, slot: u32) -> Option<u32> {
+/// Takes the contents of `slot`, see [`Slots::take_contents`](crate::engine::slots::Slots::take_contents). `None` while a sequence
+/// runs there: then the slot is reserved for another attempt.
+fn take_contents(scheduler: &mut Scheduler, slot: u32) -> Option<(AdapterSchedule, Vec<Token>, u32)> {
     if scheduler.slots.running_in(slot).is_some() {
         scheduler.slots.reserve_for_erasing(slot);
         return None;
     }
-    let (adapter_schedule, tokens, n_kept) = scheduler.slots.take_contents(slot);
-    cache.kv_mut().erase(&adapter_schedule, &tokens, n_kept);
-    Some(length(&tokens))
+    Some(scheduler.slots.take_contents(slot))
 }
 
 fn length(tokens: &[Token]) -> u32 {

@@ -342,6 +342,11 @@ impl RequestGroup {
         u32::try_from(self.prompt.len()).expect("a prompt that fits the context was queued")
     }
 
+    /// Returns the part of its first `n_found` prompt tokens that it waited for.
+    pub(crate) fn awaited_range(&self, n_found: u32) -> Range<u32> {
+        self.pending_prefix.map_or(0..0, |awaited| awaited.n_known.min(n_found)..awaited.n_tokens.min(n_found))
+    }
+
     /// Returns who computes and uses its cached prefixes.
     pub(crate) fn provenance(&self) -> Provenance {
         Provenance { request_id: self.request_id, owner: self.request.owner.clone() }

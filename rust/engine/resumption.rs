@@ -189,40 +189,35 @@ fn find<R: Runner>(cache: &mut CacheManager<R>, group: &RequestGroup, sequence: 
     cache.find_match(&query, &group.media)
 }
 
-/// Starts a running sequence, if it waits for a prefix, on its longest cached prefix once its provider has that prefix.
-pub(super) fn take_prefix<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) {
-    let running = scheduler.slots.at(key);
-    let Some(&PrefixDependency { provider, n_tokens, .. }) = running.prefix_dependency() else { return };
-    let source = scheduler
-        .slots
-        .get(provider)
-        .filter(|source| !scheduler.is_paused(source.sequence.stream_id) && source.sequence.n_tokens() >= n_tokens);
+/// Returns what a running sequence that waits for a prefix continues from, once its provider has that prefix: its longest cached
+/// prefix.
+pub(super) fn find_awaited<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &mut CacheManager<R>,
+    running: &RunningSequence,
+) -> Option<PrefixMatch> {
+    let &PrefixDependency { provider, n_tokens, .. } = running.prefix_dependency()?;
+    let is_available =
+        |source: &&RunningSequence| !scheduler.is_paused(source.sequence.stream_id) && source.sequence.n_tokens() >= n_tokens;
+    let source = scheduler.slots.get(provider).filter(is_available);
     // A context that was shifted is another text.
     let has_same_prefix = |source: &&RunningSequence| n_common(scheduler, &source.sequence, &running.sequence) >= n_tokens;
     let may_have_same_prefix = |source: &&RunningSequence| source.sequence.shifted_at().is_none() || has_same_prefix(source);
     if source.is_some_and(|source| source.n_held < n_tokens && may_have_same_prefix(&source)) {
-        return;
+        return None;
     }
-    let source = source.filter(has_same_prefix).map(|source| (source.id(), source.n_held));
+    let source = source.filter(has_same_prefix);
     let group = scheduler.queue.group(running.sequence.request_id);
-    let matched = match source {
-        Some((id, n_held)) if n_held == n_tokens && group.sharing == BeamSharing::Recomputed && cache.can_fork(id, n_tokens) => {
-            PrefixMatch::on_device(id, n_tokens)
-        }
-        _ => {
-            if let Some((id, _)) = source.filter(|_| cache.kind().forks.can_truncate()) {
-                cache.kv_mut().share_first(id, n_tokens);
-            }
-            find(cache, group, &running.sequence, u32::MAX)
-        }
-    };
-    let provenance = group.provenance();
-    let running = scheduler.slots.at_mut(key);
-    running.path.discard();
-    running.path = cache.place(&running.sequence.adapter_schedule, Some(&matched)).expect("its own id is free");
-    cache.kv_mut().set_provenance(running.id(), provenance);
-    (running.n_held, running.phase) = (matched.n_device, Phase::for_match(matched));
-    scheduler.has_changed = true;
+    let is_recomputed = group.sharing == BeamSharing::Recomputed;
+    if let Some(source) = source.filter(|source| is_recomputed && source.n_held == n_tokens)
+        && cache.can_fork(source.id(), n_tokens)
+    {
+        return Some(PrefixMatch::on_device(source.id(), n_tokens));
+    }
+    if let Some(source) = source.filter(|_| cache.kind().forks.can_truncate()) {
+        cache.kv_mut().share_first(source.id(), n_tokens);
+    }
+    Some(find(cache, group, &running.sequence, u32::MAX))
 }
 
 impl Scheduler {

@@ -6,7 +6,7 @@ use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduling_key::SchedulingKey;
 
-/// Time limit for freeing cells.
+/// Time limit for freeing cells or ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Urgency {
     /// Within this step, however long it takes.
@@ -36,23 +36,15 @@ pub(super) fn free_cells<R: Runner>(
 
 /// Frees `n` sequence ids. Returns `false` if they are not available yet, or this step has no time left to save the paths that
 /// use them.
-pub(super) fn free_ids<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, n: usize) -> bool {
+///
+/// A sequence in a slot that has no id gets one in any case: there are at least as many ids as slots, pinned prefixes leave one for
+/// each slot, and held prompts release theirs.
+pub(super) fn free_ids<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, n: usize, urgency: Urgency) -> bool {
     while cache.n_free_ids() < n {
-        if cache.is_out_of_time() || !(cache.evict() || scheduler.release_junior_holder()) {
+        let is_over = urgency == Urgency::WithinMoveTime && cache.is_out_of_time();
+        if is_over || !(cache.evict() || scheduler.release_junior_holder()) {
             return false;
         }
     }
     true
-}
-
-/// Frees a sequence id for a sequence in a slot that has none, however long that takes.
-///
-/// # Panics
-/// If sequences in slots and pinned prefixes use all ids. There are at least as many ids as slots, pinned prefixes leave one
-/// for each slot, and held prompts release theirs.
-pub(super) fn free_id_now<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
-    while cache.n_free_ids() == 0 {
-        let has_more = cache.evict() || scheduler.release_junior_holder();
-        assert!(has_more, "pinned prefixes leave an id for each slot");
-    }
 }

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::engine::beams;
-use crate::engine::cache_manager::CacheManager;
 use crate::engine::forks::ForkRegistry;
 use crate::engine::queue::Queue;
 use crate::engine::runner::Runner;
@@ -55,19 +53,9 @@ pub(super) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, sam
     }
 }
 
-/// Queues the tokens that were sampled before `now`, advances beam searches, and finishes the sequences that end with their token.
-pub(super) fn process_tokens<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
-    scheduler.emit_tokens(cache.model(), now);
-    beams::advance(scheduler, cache, now);
-    for mut running in scheduler.slots.take_all(|running| running.end.is_some()) {
-        let reason = running.end.take().expect("it was taken out because it has one");
-        scheduler.finish(running, reason, None);
-    }
-    scheduler.shift_full();
-}
-
 impl Scheduler {
-    fn emit_tokens(&mut self, runner: &impl Runner, now: Instant) {
+    /// Queues the tokens that were sampled before `now`.
+    pub(super) fn emit_tokens(&mut self, runner: &impl Runner, now: Instant) {
         let Self { slots, queue, outbox, stats, .. } = self;
         for running in slots.running_mut() {
             let Some(SampledToken { event, finished }) = running.sequence.detokenize(runner, running.slot, now) else { continue };
@@ -76,6 +64,14 @@ impl Scheduler {
                 stats.n_predicted += 1;
                 outbox.add(queue.group_mut(running.sequence.request_id), Event::Token(event));
             }
+        }
+    }
+
+    /// Finishes the sequences that end with the token that they sampled.
+    pub(super) fn finish_ended(&mut self) {
+        for mut running in self.slots.take_all(|running| running.end.is_some()) {
+            let reason = running.end.take().expect("it was taken out because it has one");
+            self.finish(running, reason, None);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Streams whose readers lag, and how long the worker waits for them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::engine::stream::Backlog;
@@ -11,6 +11,13 @@ use crate::error::Error;
 pub(super) struct SlowConsumers {
     /// By stream id.
     by_stream: HashMap<u64, SlowConsumer>,
+}
+
+/// Streams whose readers lag.
+pub(super) struct SlowStreams {
+    pub(super) paused: BTreeSet<u64>,
+    /// Streams whose readers made no progress for too long, with the error that ends them.
+    pub(super) expired: Vec<(u64, Error)>,
 }
 
 #[derive(Debug)]
@@ -27,19 +34,14 @@ impl SlowConsumers {
         self.by_stream.entry(stream_id).or_insert(SlowConsumer { n_read: backlog.n_read, since: now });
     }
 
-    /// Returns the streams whose readers lag.
-    pub(super) fn streams(&self) -> impl Iterator<Item = u64> {
-        self.by_stream.keys().copied()
-    }
-
-    /// Updates the progress of the readers; `backlog_of` returns `None` for ended streams. Removes readers that have caught up,
-    /// and returns those without progress for `patience`, with the error that ends their streams.
+    /// Updates the progress of the readers; `backlog_of` returns `None` for ended streams. Removes readers that have caught up, and
+    /// returns the others; those without progress for `patience` with the error that ends their streams.
     pub(super) fn review(
         &mut self,
         now: Instant,
         patience: Duration,
         backlog_of: impl Fn(u64) -> Option<Backlog>,
-    ) -> Vec<(u64, Error)> {
+    ) -> SlowStreams {
         let mut expired = Vec::new();
         self.by_stream.retain(|&stream_id, consumer| {
             let Some(backlog) = backlog_of(stream_id).filter(|backlog| !backlog.is_caught_up()) else { return false };
@@ -51,7 +53,7 @@ impl SlowConsumers {
             }
             true
         });
-        expired
+        SlowStreams { paused: self.by_stream.keys().copied().collect(), expired }
     }
 }
 
@@ -71,10 +73,6 @@ mod tests {
         slow_consumers
     }
 
-    fn contains(slow_consumers: &SlowConsumers) -> bool {
-        slow_consumers.streams().eq([7])
-    }
-
     fn after(now: Instant, s: u64) -> Instant {
         now + Duration::from_secs(s)
     }
@@ -84,8 +82,8 @@ mod tests {
         let now = Instant::now();
         let mut slow_consumers = with_slow_reader(now);
         for n in 1..10 {
-            let expired = slow_consumers.review(after(now, 29 * n), PATIENCE, |_| Some(backlog(1_001, n)));
-            assert!(expired.is_empty() && contains(&slow_consumers));
+            let slow = slow_consumers.review(after(now, 29 * n), PATIENCE, |_| Some(backlog(1_001, n)));
+            assert!(slow.expired.is_empty() && slow.paused.contains(&7));
         }
     }
 
@@ -93,18 +91,19 @@ mod tests {
     fn a_reader_without_progress_expires_and_is_held_back_until_its_request_ends() {
         let now = Instant::now();
         let mut slow_consumers = with_slow_reader(now);
-        assert!(slow_consumers.review(after(now, 29), PATIENCE, |_| Some(backlog(1_001, 0))).is_empty());
-        let expired = slow_consumers.review(after(now, 30), PATIENCE, |_| Some(backlog(1_001, 0)));
-        assert_eq!(expired, [(7, backlog(1_001, 0).error())]);
-        assert!(contains(&slow_consumers));
-        assert!(slow_consumers.review(after(now, 30), PATIENCE, |_| None).is_empty() && !contains(&slow_consumers));
+        assert!(slow_consumers.review(after(now, 29), PATIENCE, |_| Some(backlog(1_001, 0))).expired.is_empty());
+        let slow = slow_consumers.review(after(now, 30), PATIENCE, |_| Some(backlog(1_001, 0)));
+        assert_eq!(slow.expired, [(7, backlog(1_001, 0).error())]);
+        assert!(slow.paused.contains(&7));
+        let slow = slow_consumers.review(after(now, 30), PATIENCE, |_| None);
+        assert!(slow.expired.is_empty() && slow.paused.is_empty());
     }
 
     #[test]
     fn a_reader_that_has_read_half_of_the_limit_is_removed() {
         let now = Instant::now();
         let mut slow_consumers = with_slow_reader(now);
-        assert!(slow_consumers.review(now, PATIENCE, |_| Some(backlog(501, 500))).is_empty() && contains(&slow_consumers));
-        assert!(slow_consumers.review(now, PATIENCE, |_| Some(backlog(500, 501))).is_empty() && !contains(&slow_consumers));
+        assert!(slow_consumers.review(now, PATIENCE, |_| Some(backlog(501, 500))).paused.contains(&7));
+        assert!(slow_consumers.review(now, PATIENCE, |_| Some(backlog(500, 501))).paused.is_empty());
     }
 }

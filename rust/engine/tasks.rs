@@ -22,8 +22,17 @@ pub(super) fn finish_tasks<R: Runner>(scheduler: &mut Scheduler, cache: &mut Cac
         }
         match if matches!(task, Task::Save { .. }) { save_more(cache, running) } else { Ok(true) } {
             Ok(true) => {
-                let running = scheduler.slots.take(key);
-                finish_task(scheduler, cache, running);
+                let mut running = scheduler.slots.take(key);
+                match result_of(cache, &mut running) {
+                    Ok(result) => {
+                        let reason = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
+                        scheduler.finish(running, reason, result);
+                    }
+                    Err(error) => {
+                        scheduler.leave_slot(&running);
+                        scheduler.outbox.failed.push((running.sequence.stream_id, error));
+                    }
+                }
             }
             Ok(false) => {}
             Err(error) => scheduler.fail_sequence(key, error),
@@ -53,12 +62,10 @@ fn save_more<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequen
     }
 }
 
-/// Finishes the task of a sequence that was taken from its slot.
-fn finish_task<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, mut running: RunningSequence) {
-    let stream_id = running.sequence.stream_id;
-    let reason = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
-    match running.sequence.request().task.clone() {
-        Task::Complete => scheduler.finish(running, reason, None),
+/// Returns the result of a task whose tokens are computed, reloaded or saved.
+fn result_of<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<Option<TaskResult>> {
+    match &running.sequence.request().task {
+        Task::Complete => Ok(None),
         Task::Load(saved) => {
             // Recurrent memory cannot recompute the last token: the logits after it are part of the file.
             if let (Some(logits), [piece]) = (&saved.logits, &saved.pieces[..])
@@ -67,23 +74,16 @@ fn finish_task<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>
                 let bytes = Arc::clone(&piece.bytes);
                 cache.kv_mut().add_checkpoint(running.id(), running.n_held, bytes, Some(logits[..].into()));
             }
-            scheduler.finish(running, reason, None);
+            Ok(None)
         }
         Task::Save { .. } => {
             let tokens = running.computed_tokens();
             let adapter_schedule = running.sequence.adapter_schedule.prefix(running.n_held);
-            let logits = cache.kv().checkpoint_logits(&adapter_schedule, &tokens).flatten().map(|logits| logits.to_vec());
+            let logits = cache.kv_mut().checkpoint_logits(&adapter_schedule, &tokens).flatten().map(|logits| logits.to_vec());
             let Phase::Copying(saved) = &mut running.phase else { unreachable!("what is saved was copied") };
             let (adapters, invoked_at) = (adapter_schedule.adapters().collect(), adapter_schedule.change());
-            let saved = SavedPrefix { tokens, logits, adapters, invoked_at, ..std::mem::take(saved) };
-            scheduler.finish(running, reason, Some(TaskResult::Saved(saved)));
+            Ok(Some(TaskResult::Saved(SavedPrefix { tokens, logits, adapters, invoked_at, ..std::mem::take(saved) })))
         }
-        Task::Pin => match cache.pin(&mut running.path) {
-            Ok(pinned) => scheduler.finish(running, reason, Some(TaskResult::Pinned(pinned))),
-            Err(error) => {
-                scheduler.leave_slot(&running);
-                scheduler.outbox.failed.push((stream_id, error));
-            }
-        },
+        Task::Pin => Ok(Some(TaskResult::Pinned(cache.pin(&mut running.path)?))),
     }
 }

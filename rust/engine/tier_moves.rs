@@ -1,8 +1,8 @@
 //! Moves between the device cache and the host cache, within the time budget of a step.
 
+use crate::cache::{PrefixMatch, Provenance};
 use crate::engine::cache_manager::{CacheManager, RelocationOutcome};
-use crate::engine::move_budget::MAX_ENTRY_TIME;
-use crate::engine::resumption::take_prefix;
+use crate::engine::resumption::find_awaited;
 use crate::engine::room::{Urgency, free_cells};
 use crate::engine::runner::Runner;
 use crate::engine::running_sequence::{Phase, RunningSequence};
@@ -17,8 +17,32 @@ use crate::request::Task;
 pub(super) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
     let mut next = scheduler.slots.next_key(None);
     while let Some(key) = next {
-        take_prefix(scheduler, cache, key);
-        while !cache.is_out_of_time() && reload_next(scheduler, cache, key) {}
+        if let Some(matched) = find_awaited(scheduler, cache, scheduler.slots.at(key)) {
+            let provenance = scheduler.group_of(key).provenance();
+            start_on(cache, scheduler.slots.at_mut(key), matched, provenance);
+            scheduler.has_changed = true;
+        }
+        while !cache.is_out_of_time() {
+            match reload_next(scheduler, cache, key) {
+                Reloaded::One => {}
+                Reloaded::None => break,
+                Reloaded::Impossible(error) if matches!(scheduler.task(key), Task::Load(_)) => {
+                    scheduler.fail_sequence(key, error);
+                    break;
+                }
+                Reloaded::Impossible(error) => {
+                    tracing::warn!("a saved prefix cannot be reloaded and is computed again: {error}");
+                    compute_instead(cache, scheduler.slots.at_mut(key));
+                    scheduler.lower_n_cached(key);
+                    break;
+                }
+                Reloaded::WithoutRoom => {
+                    compute_instead(cache, scheduler.slots.at_mut(key));
+                    scheduler.lower_n_cached(key);
+                    break;
+                }
+            }
+        }
         next = scheduler.slots.next_key(Some(key));
     }
     finish_tasks(scheduler, cache);
@@ -27,14 +51,14 @@ pub(super) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
     while !cache.is_out_of_time() && relocate(scheduler, cache) {}
 }
 
-/// Runs one move while no sequence is running. Returns `false` if there is nothing to move.
-pub(super) fn use_idle_time<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) -> bool {
-    cache.begin_moving(MAX_ENTRY_TIME);
-    cache.offload_early(true) || relocate(scheduler, cache)
+/// Makes `running` continue from `matched`.
+fn start_on<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence, matched: PrefixMatch, provenance: Provenance) {
+    cache.replace(&mut running.path, &running.sequence.adapter_schedule, Some(&matched), provenance);
+    (running.n_held, running.phase) = (matched.n_device, Phase::for_match(matched));
 }
 
 /// Moves cells down if the used ones are scattered. Returns `false` if nothing was moved.
-fn relocate<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) -> bool {
+pub(super) fn relocate<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) -> bool {
     match cache.relocate() {
         RelocationOutcome::Done => true,
         RelocationOutcome::Unchanged => false,
@@ -46,38 +70,45 @@ fn relocate<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) -
     }
 }
 
-/// Reloads the next entry of a running sequence. Returns `false` if no entry is left, or it must wait, or it has ended.
-fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> bool {
-    let Some(next) = scheduler.slots.at(key).next_reload() else { return false };
+/// Outcome of an attempt to reload an entry.
+enum Reloaded {
+    One,
+    /// No entry is left, or it must wait.
+    None,
+    /// The entry has no room: its tokens are computed.
+    WithoutRoom,
+    Impossible(Error),
+}
+
+/// Reloads the next entry of a running sequence.
+fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> Reloaded {
+    let Some(next) = scheduler.slots.at(key).next_reload() else { return Reloaded::None };
     let (n_entry, n_kept) = (length(&next.range), length(&next.kept));
     let must_load = matches!(scheduler.task(key), Task::Load(_));
     // Junior sequences yield cells that this one will keep, as they would if it computed them. For cells that the entry needs
     // only temporarily they yield only if the entry cannot be computed.
     let n_wanted = if must_load { n_entry } else { n_kept };
     if free_cells(scheduler, cache, key, n_wanted, Urgency::WithinMoveTime) < n_wanted {
+        if cache.is_out_of_time() || !scheduler.is_most_senior(key) {
+            return Reloaded::None;
+        }
         // The most senior sequence, or search, gets all cells that are not pinned; if those are not enough, only computing is
         // left.
-        if !cache.is_out_of_time() && scheduler.is_most_senior(key) {
-            let running = scheduler.slots.at(key);
-            let n_ctx = (running.n_held + cache.n_free()) as usize;
-            let error = Error::ContextOverflow { n_prompt: running.sequence.tokens.len() as usize, n_ctx };
-            scheduler.give_up_reload(cache, key, error);
-        }
-        return false;
+        let running = scheduler.slots.at(key);
+        let n_ctx = (running.n_held + cache.n_free()) as usize;
+        return Reloaded::Impossible(Error::ContextOverflow { n_prompt: running.sequence.tokens.len() as usize, n_ctx });
     }
     if cache.free_idle_cells(n_entry) {
-        let reloaded = reload_entry(cache, scheduler.slots.at_mut(key));
-        let is_reloaded = reloaded.is_ok();
-        if let Err(error) = reloaded {
-            scheduler.give_up_reload(cache, key, error);
-        }
-        return is_reloaded;
+        return match reload_entry(cache, scheduler.slots.at_mut(key)) {
+            Ok(()) => Reloaded::One,
+            Err(error) => Reloaded::Impossible(error),
+        };
     }
-    if !(cache.has_idle_cells(n_entry) && cache.is_out_of_time()) {
-        tracing::debug!("a host cache entry of {n_entry} tokens has no room: {n_kept} of them are computed");
-        scheduler.compute_instead(cache, key);
+    if cache.has_idle_cells(n_entry) && cache.is_out_of_time() {
+        return Reloaded::None;
     }
-    false
+    tracing::debug!("a host cache entry of {n_entry} tokens has no room: {n_kept} of them are computed");
+    Reloaded::WithoutRoom
 }
 
 /// Reloads the next entry of `running`.
@@ -93,8 +124,10 @@ fn reload_entry<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSeq
     Ok(())
 }
 
-/// Drops the reloaded cells of `running` if the memory cannot continue where the last reloaded entry ends.
-fn keep_extensible<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) {
+/// Makes `running` compute the tokens that were to be reloaded.
+fn compute_instead<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) {
+    running.phase = Phase::Prefilling;
+    // Entries that were already reloaded may end where the memory cannot continue.
     if running.n_held > 0 && !cache.can_extend(running.id(), running.n_held) {
         running.path.discard_failed();
         running.path = cache.place(&running.sequence.adapter_schedule, None).expect("its own id is free");
@@ -107,24 +140,6 @@ impl Scheduler {
     fn is_most_senior(&self, key: SchedulingKey) -> bool {
         let running = self.slots.at(key);
         self.slots.running().iter().take_while(|senior| senior.key() < key).all(|senior| senior.is_in_same_search(running))
-    }
-
-    /// Gives up a reload: the sequence computes the tokens instead, and a load fails.
-    fn give_up_reload<R: Runner>(&mut self, cache: &mut CacheManager<R>, key: SchedulingKey, error: Error) {
-        if matches!(self.task(key), Task::Load(_)) {
-            self.fail_sequence(key, error);
-        } else {
-            tracing::warn!("a saved prefix cannot be reloaded and is computed again: {error}");
-            self.compute_instead(cache, key);
-        }
-    }
-
-    /// Makes a sequence compute the tokens that were to be reloaded.
-    fn compute_instead<R: Runner>(&mut self, cache: &mut CacheManager<R>, key: SchedulingKey) {
-        let running = self.slots.at_mut(key);
-        running.phase = Phase::Prefilling;
-        keep_extensible(cache, running);
-        self.lower_n_cached(key);
     }
 
     /// Lowers the number of cached prompt tokens of a sequence to those it has: the rest is computed.

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use crate::config::Limits;
 use crate::engine::admission::{AdmissionBudget, admit};
+use crate::engine::beams;
 use crate::engine::cache_manager::{CacheManager, CopyTime};
 use crate::engine::checkpoints::save_checkpoints;
-use crate::engine::execute::execute;
+use crate::engine::execute::{execute, recover};
 use crate::engine::fork_request::ForkRequest;
 use crate::engine::forking::{advance_forks, cancel_in_order, fork};
 use crate::engine::grouping::group;
+use crate::engine::move_budget::MAX_ENTRY_TIME;
 use crate::engine::output::{Output, SharedState};
 use crate::engine::planning::{Planner, count};
 use crate::engine::prefix_match::hold_prompts;
@@ -20,13 +22,13 @@ use crate::engine::publish::{publish_events, publish_metrics};
 use crate::engine::questions::{Question, Questions, answer};
 use crate::engine::request_group::RequestGroup;
 use crate::engine::runner::Runner;
-use crate::engine::sample::{is_due, process_tokens, sample_tokens};
+use crate::engine::sample::{is_due, sample_tokens};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::stall_detector::StallDetector;
 use crate::engine::stats::RecentStep;
 use crate::engine::step_budget::StepBudget;
 use crate::engine::stopwatch::{Stopwatch, TimeField};
-use crate::engine::tier_moves::{move_between_tiers, use_idle_time};
+use crate::engine::tier_moves::{move_between_tiers, relocate};
 use crate::request::Task;
 use crate::sampling::Threads;
 
@@ -92,7 +94,7 @@ impl<R: Runner> Worker<R> {
     fn step(&mut self, started: Instant) -> Option<Duration> {
         let times_before = self.stopwatch.times();
         self.scheduler.stats.n_steps += 1;
-        self.lap(|times| &mut times.receive);
+        lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.receive);
         let mut budget = AdmissionBudget::new();
         self.schedule(&mut budget);
         let decode_time = self.execute();
@@ -124,17 +126,24 @@ impl<R: Runner> Worker<R> {
         let Self { scheduler, cache, output, planner, .. } = self;
         planner.begin_moving(scheduler, cache);
         scheduler.has_changed = false;
-        scheduler.pause_slow_consumers(output);
+        let slow =
+            output.review_slow_consumers(scheduler.limits.slow_consumer_timeout, |stream_id| scheduler.backlog_of(stream_id));
+        scheduler.pause(slow);
         advance_forks(scheduler, cache.model());
         admit(scheduler, cache, budget);
-        self.lap(|times| &mut times.place);
+        lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
         let Self { scheduler, cache, .. } = self;
         move_between_tiers(scheduler, cache);
         hold_prompts(scheduler, cache);
         group(scheduler, cache);
-        self.lap(|times| &mut times.place);
-        self.planner.plan(&mut self.scheduler, &mut self.cache);
-        self.lap(|times| &mut times.plan);
+        lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
+        let Self { scheduler, cache, planner, .. } = self;
+        scheduler.fail_unencodable();
+        planner.divide(scheduler, cache);
+        planner.grant_cells(scheduler, cache);
+        planner.take_cells(scheduler, cache);
+        scheduler.stats.n_adapter_changes += u64::from(planner.changes_adapters);
+        lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.plan);
     }
 
     /// Decodes the planned rows, and saves and reports what they computed of prompts. Returns the time of the decode, or `None` if
@@ -146,7 +155,17 @@ impl<R: Runner> Worker<R> {
             output.wake_all();
         }
         lap(&mut self.stopwatch, cache, |times| &mut times.emit);
-        let decode_time = execute(scheduler, cache, planner);
+        let decode_time = if planner.plan.rows.is_empty() {
+            None
+        } else {
+            match execute(scheduler, cache, planner) {
+                Ok(took) => {
+                    scheduler.count_full_decode(count(planner.plan.rows.iter()));
+                    Some(took)
+                }
+                Err(error) => recover(scheduler, cache, planner, error),
+            }
+        };
         lap(&mut self.stopwatch, cache, |times| &mut times.decode);
         if decode_time.is_some() {
             save_checkpoints(scheduler, cache);
@@ -166,11 +185,15 @@ impl<R: Runner> Worker<R> {
     fn sample(&mut self, budget: &mut AdmissionBudget) {
         while is_due(&self.scheduler) {
             sample_tokens(&mut self.scheduler, self.cache.model(), &self.samplers);
-            let sampled_at = self.lap(|times| &mut times.sample);
-            process_tokens(&mut self.scheduler, &mut self.cache, sampled_at);
-            self.lap(|times| &mut times.text);
+            let sampled_at = lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.sample);
+            let Self { scheduler, cache, .. } = self;
+            scheduler.emit_tokens(cache.model(), sampled_at);
+            beams::advance(scheduler, cache, sampled_at);
+            scheduler.finish_ended();
+            scheduler.shift_full();
+            lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.text);
             admit(&mut self.scheduler, &mut self.cache, budget);
-            self.lap(|times| &mut times.place);
+            lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
         }
     }
 
@@ -180,22 +203,12 @@ impl<R: Runner> Worker<R> {
         self.output.watch_pins(&ended);
         self.publish_metrics();
         publish_events(&mut self.scheduler, &mut self.output, ended, !self.cache.spent().is_zero());
-        self.lap(|times| &mut times.emit)
+        lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.emit)
     }
 
     fn publish_metrics(&mut self) {
-        publish_metrics(&mut self.scheduler, &mut self.cache, self.stopwatch.times());
-    }
-
-    /// Ends a stage of the step. Returns the current time.
-    fn lap(&mut self, stage: TimeField) -> Instant {
-        lap(&mut self.stopwatch, &mut self.cache, stage)
-    }
-
-    /// Starts a step; earlier copying belongs to no step. Returns the current time.
-    fn begin_step(&mut self) -> Instant {
-        count_copying(&mut self.stopwatch, &mut self.cache);
-        self.stopwatch.begin()
+        self.scheduler.history.add_evictions(self.cache.kv_mut().take_evicted(), Instant::now());
+        publish_metrics(&self.scheduler, &mut self.cache, self.stopwatch.times());
     }
 
     /// Handles queued commands and answers queries. Returns the time at which the step starts, or `None` when the engine stops.
@@ -233,7 +246,7 @@ impl<R: Runner> Worker<R> {
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
         }
-        let mut started_at = self.begin_step();
+        let mut started_at = begin_step(&mut self.stopwatch, &mut self.cache);
         loop {
             if self.scheduler.forks.is_step_full() && self.scheduler.is_busy() {
                 return Some(started_at);
@@ -248,8 +261,8 @@ impl<R: Runner> Worker<R> {
                     self.answer(question);
                     continue;
                 }
-                Err(TryRecvError::Empty) if use_idle_time(&mut self.scheduler, &mut self.cache) => {
-                    started_at = self.begin_step();
+                Err(TryRecvError::Empty) if self.use_idle_time() => {
+                    started_at = begin_step(&mut self.stopwatch, &mut self.cache);
                     continue;
                 }
                 Err(TryRecvError::Empty) => {
@@ -259,12 +272,19 @@ impl<R: Runner> Worker<R> {
                         self.check_idle();
                     }
                     let command = self.commands.recv().ok()?;
-                    started_at = self.begin_step();
+                    started_at = begin_step(&mut self.stopwatch, &mut self.cache);
                     command
                 }
             };
             self.handle_command(command).then_some(())?;
         }
+    }
+
+    /// Runs one move while no sequence is running. Returns `false` if there is nothing to move.
+    fn use_idle_time(&mut self) -> bool {
+        let Self { scheduler, cache, .. } = self;
+        cache.begin_moving(MAX_ENTRY_TIME);
+        cache.offload_early(true) || relocate(scheduler, cache)
     }
 
     /// Returns `false` when the engine stops.
@@ -307,6 +327,12 @@ impl<R: Runner> Worker<R> {
 fn lap<R: Runner>(stopwatch: &mut Stopwatch, cache: &mut CacheManager<R>, stage: TimeField) -> Instant {
     count_copying(stopwatch, cache);
     stopwatch.lap(stage)
+}
+
+/// Starts a step; earlier copying belongs to no step. Returns the current time.
+fn begin_step<R: Runner>(stopwatch: &mut Stopwatch, cache: &mut CacheManager<R>) -> Instant {
+    count_copying(stopwatch, cache);
+    stopwatch.begin()
 }
 
 fn count_copying<R: Runner>(stopwatch: &mut Stopwatch, cache: &mut CacheManager<R>) {
