@@ -5,9 +5,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, Weak};
 
 use super::Inner;
-use crate::engine::fork_request::{ForkAnswer, ForkBranches, ForkRequest, ForkSpec};
-use crate::engine::request_group::QueuePermit;
-use crate::engine::stream::{self, Completions, Fork, ForkCommand, ForkDestination, ForkKind, PendingFork, WakeHandle};
+use crate::engine::features::forks::request::{ForkAnswer, ForkBranches, ForkRequest, ForkSpec};
+use crate::engine::output::stream::{self, Completions, Fork, ForkCommand, ForkDestination, ForkKind, PendingFork, WakeHandle};
+use crate::engine::scheduler::request_group::QueuePermit;
 use crate::engine::worker::Command;
 use crate::error::{Error, Result};
 use crate::request::{MAX_COMPLETIONS, Prompt, Request, Task};

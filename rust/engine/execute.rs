@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::engine::cache_manager::CacheManager;
-use crate::engine::planning::{Planner, count};
 use crate::engine::runner::{DecodeError, Runner};
-use crate::engine::running_sequence::RunningSequence;
 use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::planning::{Planner, count};
+use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::error::Error;
 
 /// Computes the plan and measures it. Returns the duration of the decode.
@@ -21,7 +21,7 @@ pub(super) fn execute<R: Runner>(
     let started = Instant::now();
     cache.decode(&planner.plan)?;
     let took = started.elapsed();
-    let running = scheduler.slots.running();
+    let running = scheduler.running();
     let n_rows = count(planner.plan.rows.iter());
     let n_single = count(running.iter().filter(|running| running.takes_one_row()));
     if !planner.changes_adapters {
@@ -32,24 +32,6 @@ pub(super) fn execute<R: Runner>(
         planner.adapters.observe_change(if mean_s > 0.0 { took.as_secs_f64() - mean_s } else { 0.0 });
     }
     Ok(took)
-}
-
-impl Scheduler {
-    /// Counts a decode of the running sequences that computed the rows of all of them.
-    pub(super) fn count_full_decode(&mut self, n_rows: u32) {
-        self.count_decode();
-        self.stats.n_computed += u64::from(n_rows - n_sampled_before(self.slots.running()));
-    }
-
-    fn count_decode(&mut self) {
-        self.stats.n_decodes += 1;
-        self.stats.n_busy += self.slots.running().len() as u64;
-    }
-}
-
-/// Returns the number of rows of tokens that were sampled in the previous step.
-fn n_sampled_before(running: &[RunningSequence]) -> u32 {
-    count(running.iter().filter(|running| running.takes_one_row() && running.sequence.n_predicted() > 0))
 }
 
 /// Recovers from a failed decode: undoes its rows, retries once without the rows of prompts, and fails the requests that still
@@ -65,17 +47,17 @@ pub(super) fn recover<R: Runner>(
     let planned = |running: &&RunningSequence| running.n_planned > 0;
     let (decoding, prefilling): (Vec<u64>, Vec<u64>) = {
         let (decoding, prefilling): (Vec<&RunningSequence>, Vec<&RunningSequence>) =
-            scheduler.slots.running().iter().filter(planned).partition(|running| running.takes_one_row());
+            scheduler.running().iter().filter(planned).partition(|running| running.takes_one_row());
         let ids = |of: Vec<&RunningSequence>| of.into_iter().map(|running| running.sequence.request_id).collect();
         (ids(decoding), ids(prefilling))
     };
     let is_undone = undo_rows(scheduler, cache, |_| true);
     if is_undone && !decoding.is_empty() && !prefilling.is_empty() {
         scheduler.fail(&prefilling, &error);
-        let rows = scheduler.slots.running().iter().filter(|running| running.takes_one_row());
+        let rows = scheduler.running().iter().filter(|running| running.takes_one_row());
         let rows = rows.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
         cache.kv_mut().extend(rows);
-        planner.fill(scheduler.slots.running(), RunningSequence::takes_one_row);
+        planner.fill(scheduler.running(), RunningSequence::takes_one_row);
         if cache.decode(&planner.plan).is_ok() {
             scheduler.count_decode();
             return Some(started.elapsed());
@@ -90,7 +72,7 @@ pub(super) fn recover<R: Runner>(
 /// Undoes the planned rows of the sequences that pass `filter`. Returns `false` if the model's memory cannot.
 fn undo_rows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, filter: impl Fn(&RunningSequence) -> bool) -> bool {
     let mut is_undone = true;
-    for running in scheduler.slots.running().iter().filter(|running| running.n_planned > 0 && filter(running)) {
+    for running in scheduler.running().iter().filter(|running| running.n_planned > 0 && filter(running)) {
         // A part of a picture that can only be cached as a whole cannot be kept: it is dropped with its request, which is a
         // prefilling one.
         is_undone &= cache.truncate(running.id(), running.n_held) || running.n_cacheable() < running.n_held;

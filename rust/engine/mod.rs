@@ -15,55 +15,18 @@
 //! | `worker` | the loop |
 //! | `control` | commands of stream readers |
 
-mod adapter_round_robin;
-mod admission;
-mod beams;
-mod cache_guards;
 mod cache_manager;
-mod checkpoint_positions;
-mod checkpoints;
 mod control;
 mod execute;
-mod explanation_builder;
-mod fork_builder;
-mod fork_request;
-mod forking;
-mod forks;
-mod grouping;
-mod history;
-mod lifecycle;
-mod move_budget;
-mod outbox;
+mod features;
 mod output;
-mod pending_prompt_report;
-mod planning;
-mod prefix_match;
-mod prompt_logprob_cache;
-mod prompt_logprobs;
 mod publish;
 mod questions;
-mod queue;
-mod request_group;
-mod resumption;
-mod room;
 pub mod runner;
-mod running_sequence;
-mod sample;
 mod scheduler;
-mod scheduling_key;
-mod sequence;
-mod shared_explanation;
-mod slots;
-mod slow_consumers;
 mod stall_detector;
 mod stats;
-pub mod step_budget;
-mod step_cost;
 mod stopwatch;
-mod stream;
-mod tasks;
-mod tier_moves;
-mod transcripts;
 mod worker;
 
 use std::ops::Range;
@@ -72,13 +35,14 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 
-pub use scheduling_key::STARTS_PER_PRIORITY;
-pub use stats::{
-    BranchStats, CachedNode, HostCacheStats, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, Tier,
-};
-pub use stream::{
+pub use output::stream::{
     Completions, Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ForkTextBoundary, MAX_BYTES_BEHIND, MAX_ENDED_BYTES,
     MAX_EVENTS_BEHIND, MAX_WAKE_INTERVAL, PendingFork, Ready, WAKE_INTERVAL, WakeHandle,
+};
+pub use scheduler::scheduling_key::STARTS_PER_PRIORITY;
+pub use scheduler::step_budget;
+pub use stats::{
+    BranchStats, CachedNode, HostCacheStats, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, Tier,
 };
 
 use crate::cache::{self, DigestCursor, MAX_KEY_BYTES, PrefixDigest};
@@ -89,11 +53,11 @@ use crate::request::{
 };
 use crate::sampling::{Sampler, TokenStrings};
 use control::open_stream;
+use features::transcripts::RetokenizedPrompt;
 use output::SharedState;
 use questions::Question;
-use request_group::{QueuePermit, RequestGroup};
 use runner::{AdapterSchedule, AdapterSet, DefaultAdapters, MemoryKind, Runner};
-use transcripts::RetokenizedPrompt;
+use scheduler::request_group::{QueuePermit, RequestGroup};
 use worker::{Command, Worker};
 
 /// Handle to the worker thread. Clones share it. Dropping the last one stops the worker and ends every open stream with
@@ -471,7 +435,7 @@ impl Engine {
         }
         let (owner, token_strings) = (request.owner.as_deref(), self.lexicon());
         let texts = self.inner.published.transcripts().texts(owner, requested_adapters);
-        let retokenized = transcripts::retokenize(&texts, prompt, token_strings);
+        let retokenized = features::transcripts::retokenize(&texts, prompt, token_strings);
         // The original tokens may be more than the tokenizer's.
         let Some(retokenized) =
             retokenized.filter(|retokenized| retokenized.tokens.len() < self.inner.limits.n_ctx_slot as usize)

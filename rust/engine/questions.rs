@@ -11,8 +11,8 @@ use crate::cache::{AdapterSchedule, CachedBlock, CachedNode, DigestCursor};
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::publish::publish_metrics;
 use crate::engine::runner::Runner;
-use crate::engine::running_sequence::RunningSequence;
 use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::engine::stats::StepTimes;
 use crate::request::{PinnedPrefix, SlotContents, Token};
 
@@ -86,13 +86,13 @@ pub(super) fn answer<R: Runner>(
 ) -> usize {
     let n_done = match question {
         Question::Cached(answer) => {
-            let nodes = cache.kv_mut().listing(|id| scheduler.slots.slot_of(id));
+            let nodes = cache.kv_mut().listing(|id| scheduler.slots().slot_of(id));
             let n_done = work_of_nodes(&nodes);
             reply(&answer, nodes);
             n_done
         }
         Question::RecentlyUsed(limit, answer) => {
-            let (nodes, n_nodes) = cache.kv_mut().recently_used(limit, |id| scheduler.slots.slot_of(id));
+            let (nodes, n_nodes) = cache.kv_mut().recently_used(limit, |id| scheduler.slots().slot_of(id));
             let n_done = work_of_nodes(&nodes);
             reply(&answer, (nodes, n_nodes));
             n_done
@@ -145,23 +145,23 @@ fn reply<T>(channel: &SyncSender<T>, answer: T) {
 
 /// Returns the contents of `slot` and their adapters: of the sequence that runs there, or else of the last one.
 fn slot_contents(scheduler: &Scheduler, slot: u32) -> SlotContents {
-    let keeps_contents = |running: &&RunningSequence| scheduler.queue.group(running.sequence.request_id).keeps_contents_of(slot);
-    let (adapter_schedule, tokens) = match scheduler.slots.running_in(slot).filter(keeps_contents) {
+    let keeps_contents = |running: &&RunningSequence| scheduler.group(running.sequence.request_id).keeps_contents_of(slot);
+    let (adapter_schedule, tokens) = match scheduler.slots().running_in(slot).filter(keeps_contents) {
         Some(running) => (&running.sequence.adapter_schedule, running.computed_tokens()),
-        None => scheduler.slots.contents_of(slot),
+        None => scheduler.slots().contents_of(slot),
     };
     let adapter_schedule = adapter_schedule.prefix(length(&tokens));
     SlotContents { tokens, adapters: adapter_schedule.adapters().collect(), invoked_at: adapter_schedule.change() }
 }
 
-/// Takes the contents of `slot`, see [`Slots::take_contents`](crate::engine::slots::Slots::take_contents). `None` while a sequence
+/// Takes the contents of `slot`, see [`Slots::take_contents`](crate::engine::scheduler::slots::Slots::take_contents). `None` while a sequence
 /// runs there: then the slot is reserved for another attempt.
 fn take_contents(scheduler: &mut Scheduler, slot: u32) -> Option<(AdapterSchedule, Vec<Token>, u32)> {
-    if scheduler.slots.running_in(slot).is_some() {
-        scheduler.slots.reserve_for_erasing(slot);
+    if scheduler.slots().running_in(slot).is_some() {
+        scheduler.slots_mut().reserve_for_erasing(slot);
         return None;
     }
-    Some(scheduler.slots.take_contents(slot))
+    Some(scheduler.slots_mut().take_contents(slot))
 }
 
 fn length(tokens: &[Token]) -> u32 {

@@ -62,23 +62,23 @@ fn is_checked() -> bool {
 
 /// Returns true if a request waits for an event outside the engine.
 fn waits_for_external_event(scheduler: &Scheduler) -> bool {
-    let waits_for_encoder = scheduler.slots.running().iter().any(|running| {
+    let waits_for_encoder = scheduler.running().iter().any(|running| {
         let mut media = running.sequence.media_from(running.n_held).iter();
         media.any(|placed| matches!(placed.media.encoding(), Encoding::Pending))
     });
-    waits_for_encoder || !scheduler.paused.is_empty() || scheduler.slots.reserved_for().is_some()
+    waits_for_encoder || scheduler.has_paused() || scheduler.slots().reserved_for().is_some()
 }
 
 /// Returns the most senior request.
 fn most_senior(scheduler: &Scheduler) -> Option<u64> {
-    let running = scheduler.slots.running().first().map(|running| running.sequence.request_id);
-    let preempted = || scheduler.queue.preempted().first().map(|preempted| preempted.sequence.request_id);
-    running.or_else(preempted).or_else(|| scheduler.queue.next(|_| true))
+    let running = scheduler.running().first().map(|running| running.sequence.request_id);
+    let preempted = || scheduler.queue().preempted().first().map(|preempted| preempted.sequence.request_id);
+    running.or_else(preempted).or_else(|| scheduler.queue().next(|_| true))
 }
 
 /// Describes the state of the scheduler, for the log.
 fn describe<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>) -> String {
-    let running = scheduler.slots.running().iter().map(|running| {
+    let running = scheduler.running().iter().map(|running| {
         let (sequence, n_held) = (&running.sequence, running.n_held);
         let (request_id, index, n_tokens) = (sequence.request_id, sequence.index, sequence.n_tokens());
         format!("{request_id}.{index} holds {n_held} of {n_tokens} tokens ({})", running.phase.name())
@@ -90,6 +90,6 @@ fn describe<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>) -> String
         cache.n_free(),
         cache.n_free_ids(),
         cache.n_evictable(),
-        scheduler.queue.preempted().len(),
+        scheduler.queue().preempted().len(),
     )
 }

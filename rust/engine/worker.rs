@@ -5,30 +5,30 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use crate::config::Limits;
-use crate::engine::admission::{AdmissionBudget, admit};
-use crate::engine::beams;
+use crate::engine::cache_manager::move_budget::MAX_ENTRY_TIME;
 use crate::engine::cache_manager::{CacheManager, CopyTime};
-use crate::engine::checkpoints::save_checkpoints;
 use crate::engine::execute::{execute, recover};
-use crate::engine::fork_request::ForkRequest;
-use crate::engine::forking::{advance_forks, cancel_in_order, fork};
-use crate::engine::grouping::group;
-use crate::engine::move_budget::MAX_ENTRY_TIME;
+use crate::engine::features::beams;
+use crate::engine::features::forks::commands::{advance_forks, cancel_in_order, fork};
+use crate::engine::features::forks::request::ForkRequest;
+use crate::engine::features::prompt_logprobs::report_prompts;
+use crate::engine::features::self_extend::group;
 use crate::engine::output::{Output, SharedState};
-use crate::engine::planning::{Planner, count};
-use crate::engine::prefix_match::hold_prompts;
-use crate::engine::prompt_logprobs::report_prompts;
 use crate::engine::publish::{publish_events, publish_metrics};
 use crate::engine::questions::{Question, Questions, answer};
-use crate::engine::request_group::RequestGroup;
 use crate::engine::runner::Runner;
-use crate::engine::sample::{is_due, sample_tokens};
 use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::admission::{AdmissionBudget, admit};
+use crate::engine::scheduler::checkpoints::save_checkpoints;
+use crate::engine::scheduler::planning::{Planner, count};
+use crate::engine::scheduler::prefix_match::hold_prompts;
+use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::sample::{is_due, sample_tokens};
+use crate::engine::scheduler::step_budget::StepBudget;
+use crate::engine::scheduler::tier_moves::{move_between_tiers, relocate};
 use crate::engine::stall_detector::StallDetector;
 use crate::engine::stats::RecentStep;
-use crate::engine::step_budget::StepBudget;
 use crate::engine::stopwatch::{Stopwatch, TimeField};
-use crate::engine::tier_moves::{move_between_tiers, relocate};
 use crate::request::Task;
 use crate::sampling::Threads;
 
@@ -93,7 +93,7 @@ impl<R: Runner> Worker<R> {
     /// how long to sleep before the next step if this one made no progress.
     fn step(&mut self, started: Instant) -> Option<Duration> {
         let times_before = self.stopwatch.times();
-        self.scheduler.stats.n_steps += 1;
+        self.scheduler.stats_mut().n_steps += 1;
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.receive);
         let mut budget = AdmissionBudget::new();
         self.schedule(&mut budget);
@@ -102,7 +102,7 @@ impl<R: Runner> Worker<R> {
             budget = AdmissionBudget::new();
         }
         self.sample(&mut budget);
-        let has_events = !self.scheduler.outbox.is_empty();
+        let has_events = !self.scheduler.outbox().is_empty();
         let took = self.publish() - started;
         let (planner, moved) = (&mut self.planner, self.cache.spent());
         if let Some(decode_time) = decode_time {
@@ -112,10 +112,10 @@ impl<R: Runner> Worker<R> {
         let n_rows = if decode_time.is_some() { count(planner.plan.rows.iter()) } else { 0 };
         if n_rows > 0 || moved > Duration::ZERO {
             let times = self.stopwatch.times().since(&times_before);
-            self.scheduler.shared.record_step(RecentStep { started, took, n_rows, times });
-        } else if !(self.scheduler.has_changed || has_events) {
+            self.scheduler.shared().record_step(RecentStep { started, took, n_rows, times });
+        } else if !(self.scheduler.has_changed() || has_events) {
             self.stall_detector.observe_idle_step(&mut self.scheduler, &self.cache);
-            return Some(self.scheduler.slots.reserved_for().unwrap_or(MAX_SLEEP).min(MAX_SLEEP));
+            return Some(self.scheduler.slots().reserved_for().unwrap_or(MAX_SLEEP).min(MAX_SLEEP));
         }
         self.stall_detector.reset();
         None
@@ -125,9 +125,9 @@ impl<R: Runner> Worker<R> {
     fn schedule(&mut self, budget: &mut AdmissionBudget) {
         let Self { scheduler, cache, output, planner, .. } = self;
         planner.begin_moving(scheduler, cache);
-        scheduler.has_changed = false;
+        scheduler.begin_step();
         let slow =
-            output.review_slow_consumers(scheduler.limits.slow_consumer_timeout, |stream_id| scheduler.backlog_of(stream_id));
+            output.review_slow_consumers(scheduler.limits().slow_consumer_timeout, |stream_id| scheduler.backlog_of(stream_id));
         scheduler.pause(slow);
         advance_forks(scheduler, cache.model());
         admit(scheduler, cache, budget);
@@ -142,7 +142,7 @@ impl<R: Runner> Worker<R> {
         planner.divide(scheduler, cache);
         planner.grant_cells(scheduler, cache);
         planner.take_cells(scheduler, cache);
-        scheduler.stats.n_adapter_changes += u64::from(planner.changes_adapters);
+        scheduler.stats_mut().n_adapter_changes += u64::from(planner.changes_adapters);
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.plan);
     }
 
@@ -150,7 +150,7 @@ impl<R: Runner> Worker<R> {
     /// there was none.
     fn execute(&mut self) -> Option<Duration> {
         let Self { scheduler, cache, output, planner, samplers, .. } = self;
-        if planner.plan.rows.len() != scheduler.slots.running().len() || !cache.spent().is_zero() {
+        if planner.plan.rows.len() != scheduler.running().len() || !cache.spent().is_zero() {
             // This step takes longer than the last one, computes nothing, or moved cells: wake readers before, not after it.
             output.wake_all();
         }
@@ -207,7 +207,7 @@ impl<R: Runner> Worker<R> {
     }
 
     fn publish_metrics(&mut self) {
-        self.scheduler.history.add_evictions(self.cache.kv_mut().take_evicted(), Instant::now());
+        self.scheduler.history_mut().add_evictions(self.cache.kv_mut().take_evicted(), Instant::now());
         publish_metrics(&self.scheduler, &mut self.cache, self.stopwatch.times());
     }
 
@@ -238,7 +238,7 @@ impl<R: Runner> Worker<R> {
     /// As [`Worker::receive`], but answers queries only while the engine is idle. Once the prompts of forks fill the copying
     /// limit of a step, later commands wait for the next step.
     fn take_commands(&mut self, sleep: Option<Duration>) -> Option<Instant> {
-        self.scheduler.forks.begin_step();
+        self.scheduler.forks_mut().begin_step();
         if let Some(sleep) = sleep.filter(|_| self.scheduler.is_busy() && !self.questions.are_waiting()) {
             match self.commands.recv_timeout(sleep) {
                 Ok(command) => self.handle_command(command).then_some(())?,
@@ -248,7 +248,7 @@ impl<R: Runner> Worker<R> {
         }
         let mut started_at = begin_step(&mut self.stopwatch, &mut self.cache);
         loop {
-            if self.scheduler.forks.is_step_full() && self.scheduler.is_busy() {
+            if self.scheduler.forks().is_step_full() && self.scheduler.is_busy() {
                 return Some(started_at);
             }
             let command = match self.commands.try_recv() {
@@ -295,7 +295,7 @@ impl<R: Runner> Worker<R> {
             Command::Submit(groups) => {
                 for group in groups {
                     let (request_id, n_prompt, is_pin) = (group.request_id, group.n_prompt(), group.request.task == Task::Pin);
-                    scheduler.queue.push(group);
+                    scheduler.queue_mut().push(group);
                     if is_pin && let Err(error) = cache.kv_mut().check_pin(n_prompt) {
                         // It fails before anything is computed for it.
                         scheduler.fail_request(request_id, error);
@@ -304,7 +304,7 @@ impl<R: Runner> Worker<R> {
             }
             Command::Cancel(stream_id) => {
                 drop(scheduler.remove_stream(stream_id));
-                scheduler.forks.remove_stream(stream_id);
+                scheduler.forks_mut().remove_stream(stream_id);
             }
             Command::CancelBranch(stream_id, index) => cancel_in_order(scheduler, stream_id, index),
             Command::Fork(command) => fork(scheduler, cache.model(), *command),
@@ -318,7 +318,7 @@ impl<R: Runner> Worker<R> {
     fn check_idle(&self) {
         self.cache.kv().check_integrity();
         assert!(self.cache.kv().is_idle(), "cells are pinned, but nobody runs");
-        let is_idle = self.scheduler.slots.running().is_empty() && self.scheduler.queue.preempted().is_empty();
+        let is_idle = self.scheduler.running().is_empty() && self.scheduler.queue().preempted().is_empty();
         assert!(is_idle, "a sequence outlives its request");
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::media::picture_of;
 use super::*;
 use crate::config::Grouping;
-use crate::engine::history::{History, MAX_HISTORY_REQUESTS, MAX_HISTORY_TOKENS};
-use crate::engine::sequence::Tokens;
+use crate::engine::features::explanations::history::{History, MAX_HISTORY_REQUESTS, MAX_HISTORY_TOKENS};
+use crate::engine::scheduler::sequence::Tokens;
 use crate::fake_runner::FailureMode;
 use crate::request::{AdapterScale, BeamSearch, Cause, ComputedRun, Diversity, EvictionCause, Explanation};
 
@@ -777,14 +777,14 @@ fn a_failed_reload_is_explained_while_the_rest_is_computed() {
 }
 
 /// Creates a group whose prompt is `n` times the token 1.
-fn group(request_id: u64, n: usize) -> crate::engine::request_group::RequestGroup {
-    use crate::engine::request_group::{QueuePermit, RequestGroup};
+fn group(request_id: u64, n: usize) -> crate::engine::scheduler::request_group::RequestGroup {
+    use crate::engine::scheduler::request_group::{QueuePermit, RequestGroup};
     use crate::sampling::Sampler;
     use crate::sampling::token_strings::tests::Pieces;
     use std::sync::atomic::AtomicUsize;
 
     let waiting = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-    let (sender, _) = crate::engine::stream::stream(request_id, 1, None, Box::new(|_| {}));
+    let (sender, _) = crate::engine::output::stream::stream(request_id, 1, None, Box::new(|_| {}));
     let request = Request::new(Prompt::from_tokens(vec![1; n]), 0);
     let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
     RequestGroup::new(request_id, vec![(0, request.clone(), sampler)], Arc::new(sender), waiting)

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::constraints::held_to;
 use super::*;
-use crate::engine::fork_builder::MAX_EMPTY_TOKENS;
-use crate::engine::fork_request::{MAX_COPIED_TOKENS, REPLAY_COST};
+use crate::engine::features::forks::builder::MAX_EMPTY_TOKENS;
+use crate::engine::features::forks::request::{MAX_COPIED_TOKENS, REPLAY_COST};
 use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ForkTextBoundary, PendingFork};
 use crate::fake_runner::{END, spelling_of};
 use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::cache::{AdapterSchedule, Tier};
-use crate::engine::cache_guards::PathGuard;
 use crate::engine::cache_manager::CacheManager;
+use crate::engine::cache_manager::guards::PathGuard;
 use crate::engine::runner::{KvSeqId, Plan, Row};
 
 #[test]

@@ -1,0 +1,133 @@
+//! Guards for cells in use. Dropping a guard releases its cells: they stay cached until their room is needed.
+//!
+//! A release needs no access to the cache. It is queued, and [`CacheManager`](crate::engine::cache_manager::CacheManager) carries
+//! out queued releases, in order, before any other change.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::engine::runner::KvSeqId;
+
+/// How cells are released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// The path becomes idle.
+    Unpin(KvSeqId),
+    /// All but the first tokens of the path are dropped, if the memory permits that.
+    Truncate(KvSeqId, u32),
+    /// The path is dropped: its contents are valid but will not be used again.
+    Discard(KvSeqId),
+    /// The path is dropped: its contents are unknown after a failure.
+    DiscardFailed(KvSeqId),
+    /// The path becomes idle, and its first tokens (`None` for all) are reserved under this number.
+    Reserve(KvSeqId, Option<u32>, u64),
+    /// The reservation of this number ends.
+    EndReservation(u64),
+}
+
+/// Queue of releases, shared by the guards and the cache manager.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReleaseQueue(Arc<QueueState>);
+
+#[derive(Debug, Default)]
+struct QueueState {
+    releases: Mutex<Vec<Release>>,
+    n_reservations: AtomicU64,
+}
+
+impl ReleaseQueue {
+    fn lock(&self) -> MutexGuard<'_, Vec<Release>> {
+        self.0.releases.lock().expect("no code that holds the queue can panic")
+    }
+
+    fn push(&self, release: Release) {
+        self.lock().push(release);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Exchanges the queued releases for the empty `releases`.
+    pub(crate) fn swap(&self, releases: &mut Vec<Release>) {
+        std::mem::swap(&mut *self.lock(), releases);
+    }
+
+    /// Returns a guard for the path of `id`, which was just placed.
+    pub(crate) fn guard(&self, id: KvSeqId) -> PathGuard {
+        PathGuard { id, queue: Some(self.clone()) }
+    }
+}
+
+/// A path in use. Dropping the guard makes the path idle.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct PathGuard {
+    id: KvSeqId,
+    /// `None` once the path is released.
+    queue: Option<ReleaseQueue>,
+}
+
+impl PathGuard {
+    /// Returns the sequence id that owns the cells.
+    pub(crate) fn id(&self) -> KvSeqId {
+        self.id
+    }
+
+    /// Releases the path in place; the guard is to be replaced by that of another path.
+    pub(crate) fn discard(&mut self) {
+        self.release(Release::Discard(self.id));
+    }
+
+    /// As [`PathGuard::discard`], if the contents are unknown after a failure.
+    pub(crate) fn discard_failed(&mut self) {
+        self.release(Release::DiscardFailed(self.id));
+    }
+
+    /// Drops all but the first `n_kept` tokens, if the memory permits that.
+    pub(crate) fn truncate(&self, n_kept: u32) {
+        if let Some(queue) = &self.queue {
+            queue.push(Release::Truncate(self.id, n_kept));
+        }
+    }
+
+    /// Makes the path idle and reserves its first `n_kept` tokens (`None` for all) for a sequence that will resume.
+    pub(crate) fn reserve(mut self, n_kept: Option<u32>) -> ReservationGuard {
+        let queue = self.queue.take().expect("a sequence that is preempted uses its path");
+        let number = queue.0.n_reservations.fetch_add(1, Ordering::Relaxed);
+        queue.push(Release::Reserve(self.id, n_kept, number));
+        ReservationGuard { number, queue }
+    }
+
+    /// Takes the path out of the guard, for an operation of the cache that releases it.
+    pub(crate) fn take(&mut self) -> KvSeqId {
+        self.queue = None;
+        self.id
+    }
+
+    fn release(&mut self, release: Release) {
+        if let Some(queue) = self.queue.take() {
+            queue.push(release);
+        }
+    }
+}
+
+impl Drop for PathGuard {
+    fn drop(&mut self) {
+        self.release(Release::Unpin(self.id));
+    }
+}
+
+/// Cached tokens of a sequence that waits to resume. Dropping the guard ends their reservation.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct ReservationGuard {
+    number: u64,
+    queue: ReleaseQueue,
+}
+
+impl Drop for ReservationGuard {
+    fn drop(&mut self) {
+        self.queue.push(Release::EndReservation(self.number));
+    }
+}

@@ -1,0 +1,195 @@
+//! Budget for moving cache entries between the device cache and the host cache: how much per step, and when an idle prefix has
+//! cost more than moving it. Pure except for the clock.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::cache::{IdleCost, PathRemoval};
+
+/// Maximum time of offloading, and so of reloading, one entry: bounds the delay of arrivals and streams.
+pub(crate) const MAX_ENTRY_TIME: Duration = Duration::from_millis(20);
+
+/// Number of decodes after which an idle prefix has cost about as much as offloading and reloading it, if its cells are
+/// adjacent and decodes compute [`IdleCost::Scores`] of it.
+///
+/// Measured on a CPU, per idle token: a decode of 8 rows takes 2.8 µs longer with a model of 0.5B parameters and 0.25 µs with
+/// one of 2M, a decode of 1 row 0.6 µs; offloading and reloading adjacent cells takes 6 to 10 µs and 1.5 µs. Break-even is thus
+/// after 3 to 13 decodes. Scattered cells cost more, as [`PathRemoval::n_units`] estimates: up to 180 µs and 17 µs, and 64
+/// decodes. Offloading at break-even costs at most about twice the better of keeping and offloading immediately, whenever the
+/// prefix is used again.
+const PATIENCE: u64 = 6;
+
+/// Upper bound on [`PATIENCE`] for prefixes whose scores are computed, regardless of their cost.
+const MAX_PATIENCE: usize = 64;
+
+/// As [`PATIENCE`], for idle prefixes that only make the attention mask longer.
+///
+/// Measured with our attention kernels, per idle token: a decode of 8 rows takes 10 ns longer with any model. That is
+/// negligible next to the 20 ms of a model of 0.5B parameters, and with 16,000 idle tokens a third of a step of one of 2M;
+/// offloading and reloading takes 1.5 µs with the small one and 6 to 10 µs with the other. Break-even is thus after 150 to
+/// 1,000 decodes.
+const MASK_PATIENCE: usize = 256;
+
+/// Units per token up to which a save is always worthwhile: long runs are, and their measured cost must stay current.
+const MAX_CHEAP_UNITS: f64 = 3.0;
+
+/// Maximum number of decodes that are recorded.
+const MAX_RECORDED: usize = MASK_PATIENCE;
+
+/// Returns the number of decodes after which an idle path has cost as much as offloading and reloading it.
+fn patience(removal: &PathRemoval, cost: IdleCost) -> usize {
+    if cost == IdleCost::Mask {
+        return MASK_PATIENCE;
+    }
+    let n_units = if removal.saves.is_some() { removal.n_units } else { u64::from(removal.n_tokens) };
+    let units_per_token = (n_units / u64::from(removal.n_tokens.max(1))).max(1);
+    usize::try_from(PATIENCE * units_per_token).map_or(MAX_PATIENCE, |n| n.min(MAX_PATIENCE))
+}
+
+/// Measured cost of moves, and the time that this step has left for them.
+#[derive(Debug)]
+pub(crate) struct MoveBudget {
+    /// Seconds per unit of a save (see [`PathRemoval::n_units`]); 0 until measured.
+    save_s: f64,
+    /// Seconds to compute a prompt token; 0 until measured.
+    compute_s: f64,
+    /// End of this step's time for moves.
+    deadline: Instant,
+    /// Time spent on moves in this step.
+    spent: Duration,
+    /// Whether anything moved in this step.
+    has_moved: bool,
+    /// The cache's clock at each of the last decodes, oldest first.
+    decoded_at: VecDeque<u64>,
+    /// The cache's clock when an early removal was refused: a retry is useless until it changes.
+    refused_at: Option<u64>,
+}
+
+/// Minimum units of a save, also used while the cost is unknown.
+const MIN_UNITS: u64 = 64;
+
+/// Weight of the newest measurement in a running mean.
+const NEWEST_WEIGHT: f64 = 0.2;
+
+impl MoveBudget {
+    pub(crate) fn new() -> Self {
+        Self {
+            save_s: 0.0,
+            compute_s: 0.0,
+            deadline: Instant::now(),
+            spent: Duration::ZERO,
+            has_moved: false,
+            decoded_at: VecDeque::with_capacity(MAX_RECORDED),
+            refused_at: None,
+        }
+    }
+
+    /// Starts a step with `time` for moves.
+    pub(crate) fn begin(&mut self, time: Duration) {
+        (self.deadline, self.spent, self.has_moved) = (Instant::now() + time, Duration::ZERO, false);
+    }
+
+    /// Returns true if this step has no time left. The first entry of a step is always moved, so that slow machines advance
+    /// too.
+    pub(crate) fn is_over(&self) -> bool {
+        self.has_moved && Instant::now() >= self.deadline
+    }
+
+    /// Returns the units that can be saved in the remaining time of this step, at least enough for an entry that justifies a
+    /// node in the tree.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float too large or negative saturates")]
+    pub(crate) fn affordable_units(&self) -> u64 {
+        if self.save_s == 0.0 {
+            return MIN_UNITS;
+        }
+        let left = self.deadline.saturating_duration_since(Instant::now()).min(MAX_ENTRY_TIME);
+        ((left.as_secs_f64() / self.save_s) as u64).max(MIN_UNITS)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a running mean")]
+    pub(crate) fn observe_save(&mut self, n_units: u64, took: Duration) {
+        let value = took.as_secs_f64() / n_units.max(1) as f64;
+        self.save_s = if self.save_s == 0.0 { value } else { self.save_s + NEWEST_WEIGHT * (value - self.save_s) };
+    }
+
+    /// Records the seconds to compute a prompt token; 0 while unknown.
+    pub(crate) fn observe_compute(&mut self, seconds: f64) {
+        self.compute_s = seconds;
+    }
+
+    /// Returns true if computing `n_tokens` again is faster than saving them for `n_units` and reloading them.
+    #[expect(clippy::cast_precision_loss, reason = "a comparison of estimates")]
+    pub(crate) fn is_expensive(&self, n_tokens: u32, n_units: u64) -> bool {
+        let is_known = self.save_s > 0.0 && self.compute_s > 0.0;
+        let units_per_token = n_units as f64 / f64::from(n_tokens.max(1));
+        is_known && units_per_token > MAX_CHEAP_UNITS && 2.0 * units_per_token * self.save_s > self.compute_s
+    }
+
+    pub(crate) fn count(&mut self, took: Duration) {
+        self.spent += took;
+        self.has_moved = true;
+    }
+
+    /// Returns the time spent in this step.
+    pub(crate) fn spent(&self) -> Duration {
+        self.spent
+    }
+
+    /// Records a decode at time `now` of the cache's clock.
+    pub(crate) fn record_decode(&mut self, now: u64) {
+        if self.decoded_at.len() == MAX_RECORDED {
+            self.decoded_at.pop_front();
+        }
+        self.decoded_at.push_back(now);
+    }
+
+    /// Records whether an early removal at time `now` of the cache's clock was refused.
+    pub(crate) fn record_refusal(&mut self, now: u64, is_refused: bool) {
+        self.refused_at = is_refused.then_some(now);
+    }
+
+    /// Returns true if nothing has changed since an early removal was refused.
+    pub(crate) fn is_refused_at(&self, now: u64) -> bool {
+        self.refused_at == Some(now)
+    }
+
+    /// Returns true if enough decodes have passed since the path was last used that it has cost as much as moving it out and
+    /// back.
+    pub(crate) fn has_exceeded_cost(&self, removal: &PathRemoval, cost: IdleCost) -> bool {
+        let is_older = |&decoded_at: &u64| removal.last_used <= decoded_at;
+        self.decoded_at.iter().nth_back(patience(removal, cost) - 1).is_some_and(is_older)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A unit is saved in 2 µs, and a token computed in 40 µs.
+    fn measured() -> MoveBudget {
+        let mut budget = MoveBudget::new();
+        budget.observe_save(100, Duration::from_micros(200));
+        budget.observe_compute(40e-6);
+        budget
+    }
+
+    #[test]
+    fn a_prefix_that_is_cheaper_to_compute_than_to_move_is_expensive() {
+        // A token of 10 units takes 20 µs to save and as long to reload.
+        assert!(!measured().is_expensive(16, 159));
+        assert!(measured().is_expensive(16, 161));
+    }
+
+    #[test]
+    fn long_runs_are_never_expensive() {
+        let mut budget = measured();
+        budget.observe_compute(1e-9);
+        assert!(!budget.is_expensive(16, 48));
+        assert!(budget.is_expensive(16, 49));
+    }
+
+    #[test]
+    fn nothing_is_expensive_before_measurements() {
+        assert!(!MoveBudget::new().is_expensive(16, 1_000_000));
+    }
+}

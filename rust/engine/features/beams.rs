@@ -1,0 +1,393 @@
+//! Beam search: which beams continue, whose cells they share, and which tokens are published.
+//!
+//! All beams of a search are in slots together. Once each has computed its last token, the best successors of all beams
+//! continue: the first successor of a beam stays in its slot, the others take the slots of beams without successors, and fork.
+//! A fork copies and computes nothing, so that a search of width w over T tokens computes its prompt and at most w tokens per
+//! step.
+
+use std::time::Instant;
+
+use crate::cache::PrefixMatch;
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::request_group::Branch;
+use crate::engine::scheduler::room::{Urgency, free_ids};
+use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
+use crate::engine::scheduler::sequence::{Beam, BeamToken, FinishedText, ProposedToken, SearchResults};
+use crate::error::Error;
+use crate::request::{BeamSearch, Event, FinishReason, Finished, TokenEvent, Usage};
+use crate::sampling::beams::{BeamScore, BeamSelection, Proposal, Successor, choose_drawn, choose_likeliest, score};
+
+/// Advances the searches all of whose beams have computed their last tokens, at `now`.
+pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
+    let running = scheduler.running();
+    let first = running.iter().filter(|running| running.sequence.index == 0 && running.sequence.beam.is_some());
+    let due = first.map(|running| running.sequence.request_id).filter(|&request_id| is_due(running, request_id));
+    for request_id in due.collect::<Vec<u64>>() {
+        advance_one(scheduler, cache, request_id, now);
+    }
+}
+
+/// Returns true if all beams of a search are in slots and have proposed successors.
+fn is_due(running: &[RunningSequence], request_id: u64) -> bool {
+    let beams = running.iter().filter(|running| running.sequence.request_id == request_id);
+    let mut n_left = None;
+    for (running, beam) in beams.filter_map(|running| Some((running, running.sequence.beam.as_ref()?))) {
+        if beam.is_live && (beam.proposals.is_none() || running.n_uncomputed() > 0) {
+            return false;
+        }
+        n_left = Some(n_left.unwrap_or(beam.search.width) - 1);
+    }
+    n_left == Some(0)
+}
+
+/// Returns the keys of the beams of a search that are in slots, in order.
+fn beams_of(scheduler: &Scheduler, request_id: u64) -> Vec<SchedulingKey> {
+    let running = scheduler.running().iter();
+    running.filter(|running| running.sequence.request_id == request_id).map(RunningSequence::key).collect()
+}
+
+fn beam(scheduler: &Scheduler, key: SchedulingKey) -> &Beam {
+    scheduler.at(key).sequence.beam.as_ref().expect("every sequence of a search is a beam")
+}
+
+fn beam_mut(scheduler: &mut Scheduler, key: SchedulingKey) -> &mut Beam {
+    scheduler.at_mut(key).sequence.beam.as_mut().expect("every sequence of a search is a beam")
+}
+
+/// Returns the results of the search whose first beam is `first`.
+fn results_mut(scheduler: &mut Scheduler, first: SchedulingKey) -> &mut SearchResults {
+    beam_mut(scheduler, first).results.as_mut().expect("the first beam keeps it")
+}
+
+fn advance_one<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, request_id: u64, now: Instant) {
+    let all = beams_of(scheduler, request_id);
+    scheduler.at_mut(all[0]).sequence.record_token(now);
+    let mut live: Vec<SchedulingKey> = all.iter().copied().filter(|&key| beam(scheduler, key).is_live).collect();
+    live.sort_by_key(|&key| beam(scheduler, key).rank);
+    let mut proposed: Vec<Vec<ProposedToken>> =
+        live.iter().map(|&key| beam_mut(scheduler, key).proposals.take().unwrap_or_default()).collect();
+    let selection = choose(scheduler, cache.model(), &all, &live, &proposed);
+    scheduler.stats_mut().n_predicted += (selection.live.len() + selection.ended.len()) as u64;
+    for (successor, reason) in selection.ended {
+        let chosen = take_token(&mut proposed, &successor);
+        add_finished_text(scheduler, all[0], live[successor.parent], Some(chosen), successor.worth, reason);
+    }
+    trim(scheduler, all[0]);
+    if let Err(error) = arrange(scheduler, cache, &all, &live, &selection.live, &mut proposed) {
+        return scheduler.fail_request(request_id, error);
+    }
+    if is_finished(scheduler, &all) {
+        finish_search(scheduler, cache.model(), request_id, &all);
+    } else {
+        publish_settled(scheduler, cache.model(), request_id, &all);
+    }
+}
+
+/// Chooses the successors that continue, and the ones that end a text.
+fn choose(
+    scheduler: &Scheduler,
+    runner: &impl Runner,
+    all: &[SchedulingKey],
+    live: &[SchedulingKey],
+    proposed: &[Vec<ProposedToken>],
+) -> BeamSelection<FinishReason> {
+    let BeamSearch { width, is_stochastic, .. } = beam(scheduler, all[0]).search;
+    let proposals: Vec<Vec<Proposal>> =
+        proposed.iter().map(|of_one| of_one.iter().map(|proposed| proposed.proposal).collect()).collect();
+    let ends = |successor: &Successor| scheduler.at(live[successor.parent]).sequence.end_with(successor.token, runner);
+    if !is_stochastic {
+        return choose_likeliest(&proposals, width as usize, ends);
+    }
+    let texts = beam(scheduler, all[0]).results.as_ref().map_or(&[][..], |results| &results.texts[..]);
+    let ranks: Vec<f64> = texts.iter().map(|text| text.rank).collect();
+    choose_drawn(&proposals, &ranks, width as usize, ends)
+}
+
+fn take_token(proposed: &mut [Vec<ProposedToken>], successor: &Successor) -> BeamToken {
+    let logprobs = proposed[successor.parent][successor.nth].logprobs.take();
+    BeamToken { token: successor.token, logprobs }
+}
+
+/// Adds a finished text: the text of the beam of `key`, followed by `chosen`.
+fn add_finished_text(
+    scheduler: &mut Scheduler,
+    first: SchedulingKey,
+    key: SchedulingKey,
+    chosen: Option<BeamToken>,
+    beam_score: BeamScore,
+    reason: FinishReason,
+) {
+    let BeamSearch { length_penalty, is_stochastic, .. } = beam(scheduler, first).search;
+    let n_tokens = scheduler.at(key).sequence.n_predicted() + u32::from(chosen.is_some());
+    let unpublished: Vec<BeamToken> = beam(scheduler, key).unpublished.iter().cloned().chain(chosen).collect();
+    let normalized = score(beam_score.logprob, n_tokens, length_penalty);
+    let (rank, score) = if is_stochastic { (beam_score.rank, beam_score.logprob) } else { (normalized, normalized) };
+    let texts = &mut results_mut(scheduler, first).texts;
+    let at = texts.partition_point(|other| other.rank >= rank);
+    texts.insert(at, FinishedText { unpublished, reason, rank, score });
+}
+
+/// Drops the texts beyond the width of the search.
+fn trim(scheduler: &mut Scheduler, first: SchedulingKey) {
+    let width = beam(scheduler, first).search.width as usize;
+    results_mut(scheduler, first).texts.truncate(width);
+}
+
+/// Assigns the successors to slots. If that fails, the search cannot continue.
+fn arrange<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &mut CacheManager<R>,
+    all: &[SchedulingKey],
+    live: &[SchedulingKey],
+    successors: &[Successor],
+    proposed: &mut [Vec<ProposedToken>],
+) -> Result<(), Error> {
+    let has_successor = |key: SchedulingKey| successors.iter().any(|successor| live[successor.parent] == key);
+    let mut spare: Vec<SchedulingKey> = all.iter().copied().filter(|&key| !has_successor(key)).collect();
+    for &key in &spare {
+        if beam(scheduler, key).is_live {
+            replace_cells(scheduler, cache, key, None);
+            let running = scheduler.at_mut(key);
+            running.phase = Phase::IdleBeam;
+            running.sequence.drop_text();
+        }
+    }
+    // All forks come before the first token: they share the current cells of their parents.
+    let mut has_successor_in_place = vec![false; live.len()];
+    let mut slots_of_children = Vec::with_capacity(successors.len());
+    for successor in successors {
+        let parent = live[successor.parent];
+        if !std::mem::replace(&mut has_successor_in_place[successor.parent], true) {
+            slots_of_children.push(parent);
+            continue;
+        }
+        let key = spare.pop().expect("there are as many slots as beams");
+        let running = scheduler.at(parent);
+        let (from, n_held, prefix) = (running.id(), running.n_held, running.sequence.prefix());
+        if !cache.can_fork(from, n_held) {
+            let message = "this model's memory cannot be forked where a beam ends; leave beam_width out".to_owned();
+            return Err(Error::InvalidRequest { param: "beam_width", message });
+        }
+        replace_cells(scheduler, cache, key, Some(&PrefixMatch::on_device(from, n_held)));
+        let child = scheduler.at_mut(key);
+        child.phase = Phase::Decoding;
+        child.sequence.adopt_prefix(prefix);
+        slots_of_children.push(key);
+    }
+    for ((successor, key), rank) in successors.iter().zip(slots_of_children).zip(0..) {
+        let chosen = take_token(proposed, successor);
+        scheduler.at_mut(key).sequence.write(chosen, successor.worth, rank, cache.model());
+    }
+    Ok(())
+}
+
+/// Replaces the cells of a beam by the cells of `matched`.
+fn replace_cells<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &mut CacheManager<R>,
+    key: SchedulingKey,
+    matched: Option<&PrefixMatch>,
+) {
+    scheduler.at_mut(key).path.discard();
+    // A pinned prefix that no other sequence holds keeps the id.
+    let is_free = free_ids(scheduler, cache, 1, Urgency::Now);
+    assert!(is_free, "pinned prefixes leave an id for each slot");
+    let provenance = scheduler.group_of(key).provenance();
+    let running = scheduler.at_mut(key);
+    cache.replace(&mut running.path, &running.sequence.adapter_schedule, matched, provenance);
+    running.n_held = matched.map_or(0, |matched| matched.n_device);
+}
+
+/// Returns true if no further text can rank above the finished ones, by the rule of transformers' `early_stopping=False`, which
+/// rates the best beam at its present length.
+fn is_finished(scheduler: &Scheduler, all: &[SchedulingKey]) -> bool {
+    let live = all.iter().filter(|&&key| beam(scheduler, key).is_live);
+    let best = live.map(|&key| beam(scheduler, key).score.logprob).reduce(f64::max);
+    let (Some(best), Some(first)) = (best, all.iter().find(|&&key| beam(scheduler, key).is_live)) else { return true };
+    let Beam { search, results, .. } = beam(scheduler, all[0]);
+    let texts = results.as_ref().map_or(&[][..], |results| &results.texts[..]);
+    let n_tokens = scheduler.at(*first).sequence.n_predicted();
+    let ranks_above = |text: &FinishedText| text.rank >= score(best, n_tokens, search.length_penalty);
+    !search.is_stochastic && texts.len() >= search.width as usize && texts.last().is_some_and(ranks_above)
+}
+
+/// Publishes the tokens that all remaining texts have in common.
+fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64, all: &[SchedulingKey]) {
+    let n = scheduler.group(request_id).request.n as usize;
+    // Texts beyond the first `n` are never published.
+    for text in results_mut(scheduler, all[0]).texts.iter_mut().skip(n) {
+        text.unpublished.clear();
+    }
+    let texts = beam(scheduler, all[0]).results.as_ref().map_or(&[][..], |results| &results.texts[..]);
+    let live = all.iter().map(|&key| beam(scheduler, key)).filter(|beam| beam.is_live).map(|beam| &beam.unpublished);
+    let mut ends = texts.iter().take(n).map(|text| &text.unpublished).chain(live);
+    let Some(first) = ends.next() else { return };
+    let n_common = |other: &Vec<BeamToken>| first.iter().zip(other).take_while(|(a, b)| a.token == b.token).count();
+    let n_settled = ends.map(n_common).fold(first.len(), usize::min);
+    let settled = first[..n_settled].to_vec();
+    if settled.is_empty() {
+        return;
+    }
+    for &key in all {
+        let beam = beam_mut(scheduler, key);
+        if beam.is_live {
+            beam.unpublished.drain(..n_settled);
+        }
+    }
+    for text in results_mut(scheduler, all[0]).texts.iter_mut().take(n) {
+        text.unpublished.drain(..n_settled);
+    }
+    for chosen in settled {
+        results_mut(scheduler, all[0]).published.push(chosen.token);
+        publish_token(scheduler, runner, request_id, all[0], &chosen);
+    }
+}
+
+/// Publishes a token to all branches.
+fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64, first: SchedulingKey, chosen: &BeamToken) {
+    let n = scheduler.group(request_id).request.n;
+    let RunningSequence { sequence, slot, .. } = scheduler.at_mut(first);
+    let slot = *slot;
+    let Some(mut results) = sequence.beam.as_mut().and_then(|beam| beam.results.take()) else { return };
+    let text = results.cursor.advance(sequence, chosen.token, false, runner);
+    let n_predicted = results.cursor.n_published;
+    beam_mut(scheduler, first).results = Some(results);
+    for index in 0..n {
+        let (text, logprobs) = (text.clone(), chosen.logprobs.clone());
+        let event = TokenEvent { index, token: chosen.token, text, slot, n_predicted, logprobs };
+        scheduler.emit(request_id, Event::Token(event));
+    }
+}
+
+/// Finishes a search: its branches get the best texts, and all of its slots are free.
+fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64, all: &[SchedulingKey]) {
+    let n = scheduler.group(request_id).request.n;
+    let Some(results) = beam_mut(scheduler, all[0]).results.take() else { return };
+    let SearchResults { cursor, published, texts } = *results;
+    let mut texts = texts.into_iter();
+    for index in 0..n {
+        let (mut cursor, mut tokens) = (cursor.clone(), published.clone());
+        let finished = texts.next();
+        let (unpublished, reason, score) = match finished {
+            Some(FinishedText { unpublished, reason, score, .. }) => (unpublished, reason, Some(score)),
+            // With fewer texts than branches, the remaining branches are cancelled.
+            None => (Vec::new(), FinishReason::Cancelled, None),
+        };
+        let n_unpublished = unpublished.len();
+        for (nth, BeamToken { token, logprobs }) in unpublished.into_iter().enumerate() {
+            let RunningSequence { sequence, slot, .. } = scheduler.at(all[0]);
+            let text = cursor.advance(sequence, token, nth + 1 == n_unpublished, runner);
+            tokens.push(token);
+            let event = TokenEvent { index, token, text, slot: *slot, n_predicted: cursor.n_published, logprobs };
+            scheduler.emit(request_id, Event::Token(event));
+        }
+        let first = &scheduler.at(all[0]).sequence;
+        let mut text_tokens = first.tokens_of_prompt();
+        for token in tokens {
+            text_tokens.push(token);
+        }
+        if score.is_some() {
+            scheduler.record_text(request_id, &text_tokens);
+        }
+        end_branch(
+            scheduler,
+            request_id,
+            all[0],
+            BeamEnd { index, n_predicted: cursor.n_published, text: cursor.remaining_text(), reason, score },
+        );
+    }
+    leave_slots(scheduler, request_id);
+}
+
+/// End of a branch of a search.
+struct BeamEnd {
+    index: u32,
+    n_predicted: u32,
+    text: smol_str::SmolStr,
+    reason: FinishReason,
+    score: Option<f64>,
+}
+
+/// Publishes the end of a branch of the search whose first beam is `first`.
+fn end_branch(scheduler: &mut Scheduler, request_id: u64, first: SchedulingKey, ended: BeamEnd) {
+    let BeamEnd { index, n_predicted, text, reason, score } = ended;
+    let RunningSequence { sequence, slot, n_held, .. } = scheduler.at_mut(first);
+    let (n_prompt, slot) = (sequence.n_prompt, Some(*slot));
+    let mut usage = sequence.usage(*n_held, reason == FinishReason::Cancelled);
+    if index > 0 {
+        (usage.n_computed, usage.n_cached) = (0, usage.n_computed + usage.n_cached);
+    }
+    (usage.n_predicted, usage.n_held) = (n_predicted, n_prompt + n_predicted.saturating_sub(1));
+    let explanation = sequence.explanation.take().map(|explanation| Box::new(explanation.with_excerpts()));
+    let is_truncated = reason == FinishReason::ContextFull;
+    let finished = Finished { index, slot, reason, text, usage, is_truncated, made: None, score, explanation };
+    scheduler.emit(request_id, Event::Finished(finished));
+}
+
+/// Releases the slots of all beams of a search and marks its branches as finished.
+fn leave_slots(scheduler: &mut Scheduler, request_id: u64) {
+    for running in scheduler.slots_mut().take_all(|running| running.sequence.request_id == request_id) {
+        scheduler.leave_slot(&running);
+    }
+    scheduler.group_mut(request_id).branches.fill(Branch::Finished);
+}
+
+/// Finishes a search that fills the device cache by itself with the texts that its beams have. Returns `false` if a live
+/// beam has no token yet.
+pub(crate) fn end_full(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64) -> bool {
+    let all = beams_of(scheduler, request_id);
+    let live: Vec<SchedulingKey> = all.iter().copied().filter(|&key| beam(scheduler, key).is_live).collect();
+    if live.iter().any(|&key| scheduler.at(key).sequence.n_predicted() == 0) {
+        return false;
+    }
+    for key in live {
+        let beam_score = beam(scheduler, key).score;
+        add_finished_text(scheduler, all[0], key, None, beam_score, FinishReason::ContextFull);
+    }
+    trim(scheduler, all[0]);
+    finish_search(scheduler, runner, request_id, &all);
+    true
+}
+
+/// Cancels the search of this branch, with all of its branches. Returns `false` if the branch is not part of a search.
+pub(crate) fn cancel_search(scheduler: &mut Scheduler, stream_id: u64, index: u32) -> bool {
+    let Some((request_id, _)) = scheduler.queue().find_branch(stream_id, index) else { return false };
+    let group = scheduler.group(request_id);
+    if group.request.diversity.beams().is_none() {
+        return false;
+    }
+    if index >= group.request.n || group.is_done() {
+        return true;
+    }
+    let (n, waiting) = (group.request.n, (0..).zip(&group.branches).filter(|&(_, &branch)| branch == Branch::Waiting));
+    let waiting: Vec<u32> = waiting.map(|(index, _)| index).collect();
+    scheduler.mark_changed();
+    for index in waiting {
+        drop(scheduler.queue_mut().drop_waiting(request_id, index));
+    }
+    let preempted = scheduler.queue_mut().remove_preempted(request_id);
+    let all = beams_of(scheduler, request_id);
+    let mut results = None;
+    if let Some(&first) = all.first() {
+        results = beam_mut(scheduler, first).results.take();
+    }
+    let (n_predicted, text) =
+        results.map_or((0, "".into()), |mut results| (results.cursor.n_published, results.cursor.remaining_text()));
+    for index in 0..n {
+        let (text, reason) = (text.clone(), FinishReason::Cancelled);
+        if let Some(&first) = all.first() {
+            end_branch(scheduler, request_id, first, BeamEnd { index, n_predicted, text, reason, score: None });
+            continue;
+        }
+        let usage = preempted.first().map_or(Usage::default(), |of| Usage { n_predicted, ..of.sequence.usage(of.n_held, true) });
+        let slot = preempted.first().map(|of| of.slot);
+        let finished =
+            Finished { index, slot, reason, text, usage, is_truncated: false, made: None, score: None, explanation: None };
+        scheduler.emit(request_id, Event::Finished(finished));
+    }
+    leave_slots(scheduler, request_id);
+    true
+}

@@ -1,0 +1,393 @@
+//! History of requests: the texts that explanations compare a prompt with, and the evicted parts of them. Values in, values
+//! out: the caller reads the clock.
+//!
+//! A text shares its prompt with its request, so that a record copies only the sampled tokens; the tokens of all branches are
+//! in one vector, since thousands of small ones would keep as many memory pages. Both histories are bounded: the oldest entries
+//! are dropped first.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::cache::{AdapterSchedule, EvictedRun, MAX_EVICTED_RUNS, MIN_SHARED};
+use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::sequence::{Tokens, TokensView};
+use crate::request::Token;
+
+/// Maximum tokens of all recorded texts, of four bytes each.
+pub const MAX_HISTORY_TOKENS: usize = 4 << 20;
+
+/// Maximum number of recorded requests.
+pub const MAX_HISTORY_REQUESTS: usize = 4096;
+
+/// Maximum tokens that one explanation compares: about a millisecond of work. Older texts are skipped beyond it.
+const MAX_COMPARED: u64 = 1 << 20;
+
+/// Cost of a comparison that ends at the first token, in tokens.
+const MIN_COST: u64 = 16;
+
+/// Maximum number of requests that are searched for a text with another beginning, newest first.
+const MAX_SEARCHED_REQUESTS: usize = 8;
+
+/// Maximum number of first tokens of two texts that are searched for common runs.
+const MAX_BEGINNING: usize = 4096;
+
+/// Requests that were started, and evicted runs.
+#[derive(Default)]
+pub(crate) struct History {
+    /// By request id, which is the order of submission.
+    records: BTreeMap<u64, RequestRecord>,
+    n_tokens: usize,
+    /// Oldest first.
+    evicted: VecDeque<(Instant, EvictedRun)>,
+}
+
+/// A request that was started.
+pub(crate) struct RequestRecord {
+    /// Id of its stream.
+    pub(crate) stream_id: u64,
+    pub(crate) owner: Option<Arc<str>>,
+    pub(crate) adapter_schedule: AdapterSchedule,
+    pub(crate) n_prompt: u32,
+    texts: Vec<BranchText>,
+    /// Tokens of the branches that are not shared with the request, one branch after the other.
+    own: Vec<Token>,
+}
+
+/// The text of one branch.
+struct BranchText {
+    index: u32,
+    shared: Arc<[Token]>,
+    /// Range in the record's own tokens.
+    own: Range<usize>,
+    /// Number of its first tokens that were computed at some time.
+    n_held: u32,
+}
+
+impl RequestRecord {
+    /// Returns the number of tokens, including reserved capacity, which takes as much memory.
+    fn n_tokens(&self) -> usize {
+        self.n_prompt as usize + self.own.capacity()
+    }
+
+    fn tokens<'a>(&'a self, text: &'a BranchText) -> TokensView<'a> {
+        TokensView { shared: &text.shared, own: &self.own[text.own.clone()] }
+    }
+
+    /// Sets the text of a branch, replacing an earlier one.
+    fn set_text(&mut self, index: u32, tokens: TokensView<'_>, n_held: u32) {
+        let previous = self.texts.iter().position(|text| text.index == index);
+        if let Some(previous) = previous {
+            let Range { start, end } = self.texts.remove(previous).own;
+            self.own.drain(start..end);
+            for text in self.texts.iter_mut().filter(|text| text.own.start >= end) {
+                text.own = text.own.start - (end - start)..text.own.end - (end - start);
+            }
+        }
+        let start = self.own.len();
+        if self.own.capacity() - start < tokens.own.len() {
+            // Reserves at most a quarter more: capacity counts as recorded tokens.
+            self.own.reserve_exact(tokens.own.len().max(start / 4));
+        }
+        self.own.extend_from_slice(tokens.own);
+        let text = BranchText { index, shared: Arc::clone(tokens.shared), own: start..self.own.len(), n_held };
+        self.texts.insert(previous.unwrap_or(self.texts.len()), text);
+    }
+}
+
+/// The recorded text with the longest common prefix with a prompt.
+#[derive(Clone, Copy)]
+pub(crate) struct NearestText<'a> {
+    pub(crate) record: &'a RequestRecord,
+    pub(crate) tokens: TokensView<'a>,
+    /// Length of the common prefix.
+    pub(crate) n_common: u32,
+}
+
+/// History of a prompt.
+#[derive(Default)]
+pub(crate) struct PromptHistory<'a> {
+    /// `None` if no text begins with the same token. Among equal common prefixes, a text that ends there, or whose prompt does,
+    /// wins, then the newest.
+    pub(crate) nearest: Option<NearestText<'a>>,
+    /// Number of its first tokens that were computed for earlier requests.
+    pub(crate) n_computed: u32,
+    /// The text with the longest computed common prefix under other adapters.
+    pub(crate) with_other_adapters: Option<NearestText<'a>>,
+}
+
+impl History {
+    /// Records a request that starts.
+    pub(crate) fn add_request(&mut self, group: &RequestGroup) {
+        let mut record = RequestRecord {
+            stream_id: group.stream_id,
+            owner: group.request.owner.clone(),
+            adapter_schedule: group.adapter_schedule.clone(),
+            n_prompt: group.n_prompt(),
+            texts: Vec::new(),
+            own: Vec::new(),
+        };
+        record.set_text(0, Tokens::new(Arc::clone(&group.prompt)).view(), 0);
+        self.n_tokens += record.n_tokens();
+        if let Some(previous) = self.records.insert(group.request_id, record) {
+            self.n_tokens -= previous.n_tokens();
+        }
+        self.drop_oldest();
+    }
+
+    /// Records that branch `index` of a request has computed the first `n_held` of its `tokens`.
+    pub(crate) fn update_text(&mut self, request_id: u64, index: u32, tokens: &Tokens, n_held: u32) {
+        let Some(record) = self.records.get_mut(&request_id) else { return };
+        self.n_tokens -= record.n_tokens();
+        record.set_text(index, tokens.view(), n_held);
+        self.n_tokens += record.n_tokens();
+        self.drop_oldest();
+    }
+
+    /// Records runs that were evicted by `now`.
+    pub(crate) fn add_evictions(&mut self, evicted: impl Iterator<Item = EvictedRun>, now: Instant) {
+        for run in evicted {
+            if self.evicted.len() == MAX_EVICTED_RUNS {
+                self.evicted.pop_front();
+            }
+            self.evicted.push_back((now, run));
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        while self.n_tokens > MAX_HISTORY_TOKENS || self.records.len() > MAX_HISTORY_REQUESTS {
+            let Some((_, record)) = self.records.pop_first() else { return };
+            self.n_tokens -= record.n_tokens();
+        }
+    }
+
+    /// Iterates over earlier requests of the same owner, newest first: an explanation must not depend on requests of others.
+    fn own_records<'a, 'group>(
+        &'a self,
+        group: &'group RequestGroup,
+    ) -> impl Iterator<Item = &'a RequestRecord> + use<'a, 'group> {
+        let is_own = |record: &&RequestRecord| record.stream_id != group.stream_id && record.owner == group.request.owner;
+        self.records.values().rev().filter(is_own)
+    }
+
+    /// Returns the history of the prompt of a group.
+    pub(crate) fn lookup(&self, group: &RequestGroup) -> PromptHistory<'_> {
+        let compared = Comparison::new(&group.prompt);
+        let mut found = PromptHistory::default();
+        for record in self.own_records(group) {
+            let n_same_adapters = record.adapter_schedule.n_common(&group.adapter_schedule);
+            for text in &record.texts {
+                if compared.is_spent() {
+                    return found;
+                }
+                let tokens = record.tokens(text);
+                let near = |n_common| NearestText { record, tokens, n_common };
+                let n_known = found.with_other_adapters.map_or(0, |other| other.n_common).max(n_same_adapters);
+                let with_other_adapters = n_known.checked_add(1).and_then(|n_least| compared.common(tokens, n_least));
+                if let Some(n_common) = with_other_adapters.map(|n| n.min(text.n_held)).filter(|&n| n > n_known) {
+                    found.with_other_adapters = Some(near(n_common));
+                }
+                let n_nearest = found.nearest.map_or(1, |nearest| nearest.n_common);
+                let n_least = n_nearest.min(found.n_computed + 1);
+                let Some(n_common) = compared.common(tokens, n_least).map(|n| n.min(n_same_adapters)) else { continue };
+                found.n_computed = found.n_computed.max(n_common.min(text.n_held));
+                let rank = |near: NearestText<'_>| (near.n_common, near.ends());
+                if n_common > 0 && found.nearest.is_none_or(|nearest| rank(near(n_common)) > rank(nearest)) {
+                    found.nearest = Some(near(n_common));
+                }
+            }
+        }
+        found
+    }
+
+    /// Returns the newest eviction of a run of the prompt in `[n_found, n_known)` that the same owner had computed; for
+    /// recurrent memory, of a state that ends there.
+    pub(crate) fn find_eviction(
+        &self,
+        group: &RequestGroup,
+        n_found: u32,
+        n_known: u32,
+        is_a_state: bool,
+    ) -> Option<&(Instant, EvictedRun)> {
+        let compared = Comparison::new(&group.prompt);
+        self.evicted.iter().rev().take_while(|_| !compared.is_spent()).find(|(_, run)| {
+            let range = &run.range;
+            let overlaps = if is_a_state {
+                range.end > n_found && range.end <= n_known
+            } else {
+                range.start < n_known && range.end > n_found
+            };
+            let n_least = if is_a_state { range.end } else { range.start + 1 };
+            let had_computed =
+                |record: &RequestRecord| record.texts.iter().any(|text| compared.common(record.tokens(text), n_least).is_some());
+            let is_own = |record: &&RequestRecord| {
+                record.owner == group.request.owner && record.adapter_schedule.n_common(&group.adapter_schedule) >= n_least
+            };
+            overlaps && self.records.get(&run.request_id).filter(is_own).is_some_and(had_computed)
+        })
+    }
+
+    /// Returns a text of the same owner that differs only by the token `opening` at its beginning, and the position of that
+    /// token.
+    pub(crate) fn without_opening<'a>(&'a self, group: &'a RequestGroup, opening: Token) -> Option<(NearestText<'a>, u32)> {
+        let (compared, prompt) = (Comparison::new(&group.prompt), &group.prompt);
+        self.other_beginnings(group).find_map(|(near, at)| {
+            let (own, other) =
+                (prompt.get(at as usize) == Some(&opening), near.tokens.len() > at && near.tokens.at(at) == opening);
+            let n = match (own, other) {
+                (true, false) => compared.common_from(near.tokens, at + 1, at),
+                (false, true) => compared.common_from(near.tokens, at, at + 1),
+                _ => 0,
+            };
+            (n >= MIN_SHARED).then_some((near, at))
+        })
+    }
+
+    /// Iterates over the texts of the same owner and adapters that differ in the first or second token.
+    fn other_beginnings<'a>(&'a self, group: &'a RequestGroup) -> impl Iterator<Item = (NearestText<'a>, u32)> {
+        let texts = self.own_records(group).filter(|record| record.adapter_schedule.at(0) == group.adapter_schedule.at(0));
+        texts.flat_map(move |record| {
+            record.texts.first().into_iter().filter_map(move |text| {
+                let tokens = record.tokens(text);
+                let is_same = |at: u32| tokens.len() > at && group.prompt.get(at as usize) == Some(&tokens.at(at));
+                let n_common = u32::from(is_same(0));
+                let near = NearestText { record, tokens, n_common };
+                (n_common == 0 || !is_same(1)).then_some((near, n_common))
+            })
+        })
+    }
+
+    /// Returns a text of the same owner and adapters that contains a part of the prompt after its first `at` tokens, which is
+    /// the longest common prefix with any text.
+    pub(crate) fn nearest_repeat(&self, group: &RequestGroup, at: u32) -> Option<NearestText<'_>> {
+        let end = group.prompt.len().min(at as usize + MAX_BEGINNING);
+        let beginning = &group.prompt[(at as usize).min(end)..end];
+        let pieces: HashSet<&[Token]> = beginning.chunks_exact(MIN_SHARED as usize).collect();
+        let texts = self.own_records(group).filter(|record| record.adapter_schedule.at(0) == group.adapter_schedule.at(0));
+        let near = texts.take(MAX_SEARCHED_REQUESTS).filter_map(|record| {
+            let tokens = record.tokens(record.texts.first()?);
+            Some(NearestText { record, tokens, n_common: tokens.common_prefix(&group.prompt) })
+        });
+        let has_common_run = |near: &NearestText<'_>| {
+            let n_searched = u32::try_from(MAX_BEGINNING).expect("small");
+            let range = near.n_common..near.tokens.len().min(near.n_common + n_searched);
+            near.tokens.slices(range).iter().any(|part| part.windows(MIN_SHARED as usize).any(|piece| pieces.contains(piece)))
+        };
+        near.filter(has_common_run).max_by_key(|near| near.n_common)
+    }
+
+    /// Returns the number of evicted runs.
+    #[cfg(test)]
+    pub(crate) fn n_evicted(&self) -> usize {
+        self.evicted.len()
+    }
+
+    /// Returns the number of recorded tokens and requests.
+    #[cfg(test)]
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.n_tokens, self.records.len())
+    }
+}
+
+impl NearestText<'_> {
+    /// Returns true if the common prefix ends where the text or its prompt ends.
+    pub(crate) fn ends(&self) -> bool {
+        self.n_common == self.tokens.len() || self.n_common == self.record.n_prompt
+    }
+}
+
+/// Compares texts with a prompt within a bound on the total work.
+struct Comparison<'a> {
+    prompt: &'a Arc<[Token]>,
+    n_left: Cell<u64>,
+}
+
+impl<'a> Comparison<'a> {
+    fn new(prompt: &'a Arc<[Token]>) -> Self {
+        Self { prompt, n_left: Cell::new(MAX_COMPARED) }
+    }
+
+    /// Returns the length of the common prefix if it is at least `at_least`.
+    fn common(&self, text: TokensView<'_>, at_least: u32) -> Option<u32> {
+        let at = at_least.checked_sub(1)?;
+        if self.is_spent() {
+            return None;
+        }
+        self.spend(MIN_COST);
+        // This one token rules out most texts.
+        if text.len() <= at || self.prompt.get(at as usize) != Some(&text.at(at)) {
+            return None;
+        }
+        let n = text.common_prefix(self.prompt);
+        self.spend(u64::from(n));
+        (n >= at_least).then_some(n)
+    }
+
+    /// Returns true if the bound is reached.
+    fn is_spent(&self) -> bool {
+        self.n_left.get() == 0
+    }
+
+    fn spend(&self, n_tokens: u64) {
+        self.n_left.set(self.n_left.get().saturating_sub(n_tokens));
+    }
+
+    /// Returns the length of the common run of the prompt from `start` on and the text from `text_start` on, at most
+    /// [`MIN_SHARED`].
+    fn common_from(&self, text: TokensView<'_>, start: u32, text_start: u32) -> u32 {
+        let end = text.len().min(text_start + MIN_SHARED);
+        let Some(own) = self.prompt.get(start as usize..) else { return 0 };
+        let other = (text_start..end).map(|at| text.at(at));
+        u32::try_from(own.iter().zip(other).take_while(|&(&a, b)| a == b).count()).expect("few")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::engine::output::stream;
+    use crate::engine::scheduler::request_group::QueuePermit;
+    use crate::request::{Prompt, Request};
+    use crate::sampling::Sampler;
+    use crate::sampling::token_strings::tests::Pieces;
+
+    /// Creates a group with the prompt `tokens`.
+    fn group(request_id: u64, tokens: &[Token]) -> RequestGroup {
+        let place = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+        let (sender, _) = stream::stream(request_id, 1, None, Box::new(|_| {}));
+        let request = Request::new(Prompt::from_tokens(tokens.to_vec()), 0);
+        let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
+        RequestGroup::new(request_id, vec![(0, request, sampler)], Arc::new(sender), place)
+    }
+
+    #[test]
+    fn texts_with_another_first_token_count_towards_the_bound_of_a_comparison() {
+        let mut history = History::default();
+        let prompt = group(u64::MAX, &[1; 40]);
+        let earlier = group(0, &[1; 40]);
+        history.add_request(&earlier);
+        history.update_text(0, 0, &Tokens::new(Arc::clone(&earlier.prompt)), 40);
+        let n_common = |history: &History| history.lookup(&prompt).nearest.map(|nearest| nearest.n_common);
+        assert_eq!(n_common(&history), Some(40));
+        let n_texts = u32::try_from(MAX_COMPARED / MIN_COST).expect("few");
+        for (request_id, first) in (1..).zip((0..n_texts).step_by(256)) {
+            let other = group(request_id, &[2]);
+            history.add_request(&other);
+            for index in 0..256.min(n_texts - first) {
+                history.update_text(request_id, index, &Tokens::new(Arc::clone(&other.prompt)), 1);
+            }
+        }
+        assert_eq!(n_common(&history), None, "the newest {n_texts} texts are all that one explanation compares");
+        let lost = EvictedRun { request_id: 0, range: 0..40, cause: crate::request::EvictionCause::Pool };
+        history.add_evictions([lost].into_iter(), Instant::now());
+        assert!(history.find_eviction(&prompt, 0, 40, false).is_some());
+        let with_other_adapters =
+            |request_id| EvictedRun { request_id, range: 0..40, cause: crate::request::EvictionCause::Pool };
+        history.add_evictions((1..=u64::from(n_texts / 256)).map(with_other_adapters), Instant::now());
+        assert!(history.find_eviction(&prompt, 0, 40, false).is_none(), "losses are compared within the same bound");
+    }
+}

@@ -1,0 +1,198 @@
+//! Explains why parts of a prompt must be computed, when its first branch starts in a slot.
+
+pub(crate) mod history;
+pub(crate) mod shared;
+
+use std::ops::Range;
+
+use crate::cache::{ForkRule, MIN_SHARED, PrefixMatch};
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::features::explanations::history::{NearestText, PromptHistory};
+use crate::engine::features::explanations::shared::{N_TOKENS_AFTER, excerpt, token_bytes};
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::sequence::TokensView;
+use crate::request::{BEGINNING, Cause, ComputedRun, EarlierRequest, Explanation, PlacedMedia, Token, is_of_medium};
+use crate::sampling::TokenStrings;
+
+/// Maximum tokens compared by bytes to detect equal text in other tokens.
+const MAX_COMPARED: u32 = 64;
+
+/// Explains why the prompt of a request that starts on `matched` must be computed after it.
+pub(crate) fn explain<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &CacheManager<R>,
+    request_id: u64,
+    matched: &PrefixMatch,
+) -> Explanation {
+    let group = scheduler.group(request_id);
+    let (n_prompt, n_found) = (group.n_prompt(), matched.n_tokens());
+    let awaited = group.awaited_range(n_found);
+    let n_awaited = awaited.end - awaited.start;
+    let computed = if n_found == n_prompt {
+        Vec::new()
+    } else if !group.uses_cache() {
+        vec![ComputedRun::new(0..n_prompt, Cause::CacheUnused)]
+    } else if scheduler
+        .first_uncached_logprob(group)
+        .is_some_and(|first_uncached| first_uncached < n_prompt && n_found + 1 >= first_uncached)
+    {
+        // The rest is computed for its logprobs.
+        vec![ComputedRun::new(n_found..n_prompt, Cause::CacheUnused)]
+    } else if n_found == n_prompt - 1 {
+        vec![ComputedRun::new(n_found..n_prompt, if n_awaited > 0 { Cause::Awaited } else { Cause::LastToken })]
+    } else {
+        ExplanationBuilder { scheduler, cache, group, n_found, history: scheduler.history().lookup(group) }.runs()
+    };
+    Explanation { request_id: group.stream_id, n_prompt, n_found, n_awaited, computed }
+}
+
+/// Inputs of an explanation.
+struct ExplanationBuilder<'a, R> {
+    scheduler: &'a Scheduler,
+    cache: &'a CacheManager<R>,
+    group: &'a RequestGroup,
+    n_found: u32,
+    history: PromptHistory<'a>,
+}
+
+impl<R: Runner> ExplanationBuilder<'_, R> {
+    /// Returns the computed runs: tokens that were known but unusable, and unknown tokens.
+    fn runs(&self) -> Vec<ComputedRun> {
+        let n_prompt = self.group.n_prompt();
+        let n_there = self.cache.kv().n_computed_prefix(&self.group.adapter_schedule, &self.group.prompt);
+        let n_known = self.history.n_computed.max(n_there);
+        let mut runs = Vec::new();
+        let mut start = self.n_found;
+        if n_known > start && n_known >= MIN_SHARED {
+            let (cause, earlier) = self.unusable(n_known, n_there);
+            runs.push(ComputedRun { earlier, ..ComputedRun::new(start..n_known.min(n_prompt), cause) });
+            start = n_known;
+        }
+        let n_same = self.history.nearest.map_or(0, |nearest| nearest.n_common);
+        // The last sampled token is never computed.
+        if n_same > start + 1 && n_same >= MIN_SHARED {
+            let cause = if self.is_being_computed(n_same) { Cause::Computing } else { Cause::Unfinished };
+            runs.push(ComputedRun {
+                earlier: self.earlier(self.history.nearest, start),
+                ..ComputedRun::new(start..n_same, cause)
+            });
+            start = n_same;
+        }
+        if start < n_prompt {
+            runs.push(self.unknown(start, n_same.max(n_known)));
+        }
+        runs
+    }
+
+    /// Returns why `[n_found, n_known)`, which was computed for other requests, cannot be used.
+    fn unusable(&self, n_known: u32, n_there: u32) -> (Cause, Option<EarlierRequest>) {
+        let (group, n_found) = (self.group, self.n_found);
+        let kind = self.cache.kind();
+        let nearest = self.earlier(self.history.nearest, n_found);
+        let splits_picture = |placed: &PlacedMedia| placed.is_cut_at(n_known) && placed.start == n_found;
+        if group.media.iter().any(splits_picture) {
+            return (Cause::Media, nearest);
+        }
+        if n_found >= group.grouped_from.min(n_known) {
+            return (Cause::Grouped, nearest);
+        }
+        if kind.forks == ForkRule::InWindow && n_there > n_found {
+            return (Cause::Window, nearest);
+        }
+        if let Some((at, run)) = self.scheduler.history().find_eviction(group, n_found, n_known, kind.is_a_state()) {
+            return (Cause::Evicted(Some((run.cause, at.elapsed()))), nearest);
+        }
+        if self.is_being_computed(n_known) {
+            return (Cause::Computing, nearest);
+        }
+        (if kind.is_a_state() { Cause::NoSnapshot } else { Cause::Evicted(None) }, nearest)
+    }
+
+    /// Returns true if another sequence of the same owner is about to complete the first `n_same` tokens.
+    fn is_being_computed(&self, n_same: u32) -> bool {
+        let group = self.group;
+        self.scheduler.running().iter().any(|running| {
+            let is_same_owner = self.scheduler.group(running.sequence.request_id).request.owner == group.request.owner;
+            let will_compute_it =
+                running.n_held < n_same && running.sequence.adapter_schedule.n_common(&group.adapter_schedule) >= n_same;
+            is_same_owner && will_compute_it && running.sequence.tokens.common_prefix(&group.prompt) >= n_same
+        })
+    }
+
+    /// Explains the tokens from `start` on, which are unknown; the prompt diverges at `at` from known texts.
+    fn unknown(&self, start: u32, at: u32) -> ComputedRun {
+        let (cause, nearest, at) = self.difference(at);
+        let earlier = self.earlier(nearest, at);
+        ComputedRun { at: at.min(self.group.n_prompt()), earlier, ..ComputedRun::new(start..self.group.n_prompt(), cause) }
+    }
+
+    /// Returns the kind of difference, the text from which the prompt differs, and the position.
+    fn difference(&self, at: u32) -> (Cause, Option<NearestText<'_>>, u32) {
+        let (group, history) = (self.group, &self.scheduler.history());
+        let token_strings = self.cache.model().lexicon();
+        let nearest = self.history.nearest.filter(|nearest| nearest.n_common == at);
+        let adapters_change_here =
+            nearest.is_some_and(|nearest| nearest.record.adapter_schedule.n_common(&group.adapter_schedule) == at);
+        if let Some(other) = self
+            .history
+            .with_other_adapters
+            .filter(|other| other.n_common >= at + MIN_SHARED || (adapters_change_here && other.n_common > at))
+        {
+            return (Cause::OtherAdapters, Some(other), at);
+        }
+        if let Some((near, place)) =
+            token_strings.opening().filter(|_| at < 2).and_then(|opening| history.without_opening(group, opening))
+        {
+            return (Cause::Opening, Some(near), place);
+        }
+        if at > 0 && nearest.is_some() && group.request.system_end.is_some_and(|end| at < end) {
+            return (Cause::SystemChanged, nearest, at);
+        }
+        if at >= MIN_SHARED && nearest.is_some_and(|nearest| nearest.ends()) {
+            return (Cause::New, nearest, at);
+        }
+        if at < BEGINNING
+            && let Some(same) = history.nearest_repeat(group, at)
+        {
+            return (Cause::Beginning, Some(same), same.n_common);
+        }
+        if at < MIN_SHARED {
+            // The token that begins every text does not count as a common beginning.
+            let is_nothing = at == 0 || (at == 1 && group.prompt.first().copied() == token_strings.opening());
+            return (if is_nothing { Cause::NeverSeen } else { Cause::TooShort }, nearest, at);
+        }
+        let Some(nearest) = nearest else { return (Cause::Differs, None, at) };
+        let own = group.prompt.get(at as usize).copied();
+        if own.is_some_and(is_of_medium) || is_of_medium(nearest.tokens.at(at)) {
+            return (Cause::Media, Some(nearest), at);
+        }
+        let is_retokenized = is_retokenized(&group.prompt[at as usize..], nearest.tokens, at, &token_strings);
+        (if is_retokenized { Cause::Retokenized } else { Cause::Differs }, Some(nearest), at)
+    }
+
+    /// Describes an earlier request of the same owner.
+    fn earlier(&self, nearest: Option<NearestText<'_>>, at: u32) -> Option<EarlierRequest> {
+        let NearestText { record, tokens, .. } = nearest?;
+        let end = tokens.len();
+        let range: Range<u32> = at.min(end)..(at + N_TOKENS_AFTER).min(end);
+        let text = token_bytes(&tokens.slices(range).concat(), &self.cache.model().lexicon()).concat();
+        Some(EarlierRequest { request_id: record.stream_id, text: excerpt(&text), is_in_answer: at >= record.n_prompt })
+    }
+}
+
+/// Returns true if `own` and the tokens of `other` from `at` on have the same bytes beyond the longer of their first tokens.
+fn is_retokenized(own: &[Token], other: TokensView<'_>, at: u32, token_strings: &TokenStrings) -> bool {
+    let other = other.slices(at..other.len().min(at + MAX_COMPARED)).concat();
+    let own = &own[..own.len().min(MAX_COMPARED as usize)];
+    let piece = |&token: &Token| if is_of_medium(token) { &[][..] } else { token_strings.piece(token) };
+    let (Some(first_own), Some(first_other)) = (own.first().map(piece), other.first().map(piece)) else { return false };
+    if first_own.is_empty() || first_other.is_empty() {
+        return false;
+    }
+    let (left, right): (Vec<u8>, Vec<u8>) =
+        (own.iter().flat_map(piece).copied().collect(), other.iter().flat_map(piece).copied().collect());
+    let n_same = left.iter().zip(&right).take_while(|(a, b)| a == b).count();
+    n_same >= first_own.len().max(first_other.len())
+}

@@ -1,0 +1,68 @@
+//! A cache explanation, shared by the sequence that computes the prompt and the stream's reader.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::request::{Explanation, Token, is_of_medium};
+use crate::sampling::TokenStrings;
+
+/// Number of tokens shown before the position of a cause, and after it.
+const N_TOKENS_BEFORE: u32 = 8;
+pub(crate) const N_TOKENS_AFTER: u32 = 24;
+
+/// Maximum bytes shown of each.
+const MAX_EXCERPT: usize = 400;
+
+/// An explanation that the worker may still change while the reader reads it.
+pub(crate) struct SharedExplanation {
+    /// Without text positions and excerpts.
+    explanation: Mutex<Explanation>,
+    prompt: Arc<[Token]>,
+    token_strings: TokenStrings,
+}
+
+impl SharedExplanation {
+    /// Shares `explanation` of `prompt`, without text positions.
+    pub(crate) fn new(explanation: Explanation, prompt: Arc<[Token]>, token_strings: TokenStrings) -> Self {
+        Self { explanation: Mutex::new(explanation), prompt, token_strings }
+    }
+
+    /// Lowers the number of reused tokens to `n_found`.
+    pub(crate) fn lower(&self, n_found: u32) {
+        self.lock().lower(n_found);
+    }
+
+    /// Returns a copy with the text position of each cause and the text around it. Detokenizes the prompt.
+    pub(crate) fn with_excerpts(&self) -> Explanation {
+        let mut explanation = self.lock().clone();
+        for run in &mut explanation.computed {
+            let (before, after) = self.prompt.split_at(run.at as usize);
+            let text: Vec<u8> = token_bytes(before, &self.token_strings).concat();
+            run.byte = text.len() as u64;
+            run.character = text.iter().filter(|&&byte| byte & 0xC0 != 0x80).count() as u64;
+            run.before = excerpt_end(
+                &token_bytes(&before[before.len().saturating_sub(N_TOKENS_BEFORE as usize)..], &self.token_strings).concat(),
+            );
+            run.here = excerpt(&token_bytes(&after[..after.len().min(N_TOKENS_AFTER as usize)], &self.token_strings).concat());
+        }
+        explanation
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Explanation> {
+        self.explanation.lock().expect("no code that holds an explanation can panic")
+    }
+}
+
+/// Returns the bytes of each token, without media tokens.
+pub(crate) fn token_bytes<'a>(tokens: &[Token], token_strings: &'a TokenStrings) -> Vec<&'a [u8]> {
+    tokens.iter().filter(|&&token| !is_of_medium(token)).map(|&token| token_strings.spelling(token)).collect()
+}
+
+/// Returns the beginning of a text.
+pub(crate) fn excerpt(text: &[u8]) -> String {
+    String::from_utf8_lossy(&text[..text.len().min(MAX_EXCERPT)]).into_owned()
+}
+
+/// Returns the end of a text.
+fn excerpt_end(text: &[u8]) -> String {
+    String::from_utf8_lossy(&text[text.len().saturating_sub(MAX_EXCERPT)..]).into_owned()
+}

@@ -1,0 +1,410 @@
+//! Forks that are being built. Replaying their branch's text may take several steps.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::engine::features::forks::request::{ForkAnswer, ForkBranches, ForkSource, ForkSpec, REPLAY_COST};
+use crate::engine::output::stream::{ForkTextBoundary, Sender};
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::request_group::BranchSpec;
+use crate::engine::scheduler::sequence::{ForkState, Sequence, append_text, incomplete_tail};
+use crate::error::{Error, Result};
+use crate::request::{Request, Token, is_of_medium};
+use crate::sampling::Sampler;
+
+/// Minimum replay cost of one set of parameters, in tokens; longer prompts cost more. A step builds at most 256 of them.
+const MIN_REPLAY_COST: usize = 32;
+
+/// Maximum bytes of an incomplete character.
+const MAX_INCOMPLETE_BYTES: usize = 3;
+
+/// Maximum number of tokens without text that are skipped when searching for text that a branch held back before them.
+pub(crate) const MAX_EMPTY_TOKENS: u32 = 1 << 10;
+
+/// Fork position of a branch.
+pub(crate) struct ForkCut {
+    pub(crate) source: ForkSource,
+    /// The worker's end of the branch's stream.
+    pub(crate) sender: Arc<Sender>,
+    /// Group and index of the branch, if it is in the middle of its generation and is forked at its end.
+    pub(crate) running_branch: Option<(u64, u32)>,
+    /// Number of sampled tokens before the fork position.
+    pub(crate) n_sampled: u32,
+    /// Number of all tokens before the fork position.
+    pub(crate) n_tokens: u32,
+    pub(crate) is_end: bool,
+}
+
+/// Queued command for branches of a stream.
+pub(crate) enum QueuedFork {
+    Fork(ForkBuild),
+    /// Cancels this branch.
+    CancelBranch(u32),
+}
+
+/// Forks that are being built, and the pending answer.
+pub(crate) struct ForkBuild {
+    pub(crate) answer: ForkAnswer,
+    pub(crate) stage: BuildStage,
+}
+
+pub(crate) enum BuildStage {
+    /// The fork position is being searched; nothing is in the queue yet.
+    Searching(Box<CutSearch>),
+    /// Their group is in the queue and starts once they are built.
+    Replaying(Box<ForkReplay>),
+}
+
+impl ForkBuild {
+    /// Returns the id of their group.
+    pub(crate) fn request_id(&self) -> u64 {
+        match &self.stage {
+            BuildStage::Searching(search) => search.spec.request_id,
+            BuildStage::Replaying(replay) => replay.request_id,
+        }
+    }
+}
+
+/// Search for the position after a number of bytes of a branch's text.
+pub(crate) struct CutSearch {
+    pub(crate) spec: ForkSpec,
+    /// The branch at the time of the command, and the worker's end of its stream.
+    pub(crate) branch: (ForkSource, Arc<Sender>),
+    at: usize,
+    /// Text of the first sampled tokens.
+    bytes: Vec<u8>,
+    /// Number of those tokens.
+    n_tokens: u32,
+    /// Last valid position before the requested one, in bytes.
+    last_valid: usize,
+}
+
+impl CutSearch {
+    pub(crate) fn new(spec: ForkSpec, branch: (ForkSource, Arc<Sender>), at: usize) -> Result<Self> {
+        if branch.0.shifted_at.is_some() {
+            let message =
+                "the context of the branch was shifted, and its first bytes are gone; name the place by its token".to_owned();
+            return Err(refused("at", message));
+        }
+        let bytes = branch.0.fork_state.as_deref().map_or_else(Vec::new, ForkState::pending);
+        Ok(Self { spec, branch, at, bytes, n_tokens: 0, last_valid: 0 })
+    }
+
+    /// Reads at most `n_most` further tokens. Returns how many were read, and the position in tokens once it is found.
+    pub(crate) fn replay(&mut self, n_most: usize, runner: &impl Runner) -> Result<(usize, Option<u32>)> {
+        let Self { branch: (source, _), at, bytes, n_tokens, last_valid, .. } = self;
+        let at = *at;
+        let first = source.sampled_range(source.n_predicted).start;
+        for n_read in 0.. {
+            let n_bytes = bytes.len();
+            if incomplete_tail(bytes) == 0 {
+                if n_bytes == at {
+                    return Ok((n_read, Some(*n_tokens)));
+                }
+                if n_bytes > at {
+                    let message = format!(
+                        "no token and character ends after {at} bytes of the text; the nearest are {last_valid} and {n_bytes}"
+                    );
+                    return Err(refused("at", message));
+                }
+                *last_valid = n_bytes;
+            }
+            if *n_tokens == source.n_predicted {
+                break;
+            }
+            if n_read == n_most {
+                return Ok((n_read, None));
+            }
+            append_text(source.tokens.at(first + *n_tokens), &source.branch_spec.request, runner, bytes);
+            *n_tokens += 1;
+        }
+        let n_bytes = bytes.len();
+        Err(refused(
+            "at",
+            format!("the text has {n_bytes} bytes, and is to be forked after {at}; the nearest place is {last_valid}"),
+        ))
+    }
+}
+
+/// Forks with a known position; the state they continue from is being replayed.
+pub(crate) struct ForkReplay {
+    pub(crate) cut: ForkCut,
+    /// Id of their group.
+    pub(crate) request_id: u64,
+    /// Whether they have their own stream.
+    pub(crate) has_own_stream: bool,
+    pub(crate) append: Vec<Token>,
+    /// State that they begin with.
+    pub(crate) fork_state: ForkState,
+    pub(crate) branches: ReplayedBranches,
+    /// Bytes held back before the fork that the forks do not publish.
+    held_back: Vec<u8>,
+    /// Range of sampled tokens still to be replayed through text, grammar and sampler.
+    unreplayed: Range<u32>,
+    /// Number of appended tokens that were replayed.
+    n_appended: usize,
+}
+
+/// Parameters of the forks, with samplers that are being replayed.
+pub(crate) enum ReplayedBranches {
+    Continue {
+        n: u32,
+        sampler: Box<Sampler>,
+    },
+    Restart {
+        unreplayed: VecDeque<(Request, Sampler)>,
+        replayed: Vec<(Request, Sampler)>,
+        with_own_seeds: bool,
+        can_be_sampled: Arc<[Token]>,
+    },
+}
+
+impl ForkReplay {
+    /// Creates the replay for forks that continue `prompt`, which includes the appended tokens `append`.
+    ///
+    /// `running` is the branch itself, if it is forked at its end while it runs.
+    pub(crate) fn new(
+        runner: &impl Runner,
+        cut: ForkCut,
+        running: Option<&Sequence>,
+        (request_id, has_own_stream): (u64, bool),
+        branches: ForkBranches,
+        append: Vec<Token>,
+        prompt: &Arc<[Token]>,
+    ) -> Result<Self> {
+        let source = &cut.source;
+        let mut held_back = Vec::new();
+        let (fork_state, unreplayed, branches) = match (branches, running) {
+            (ForkBranches::Restart { requests, with_own_seeds }, _) => {
+                let can_be_sampled = can_be_sampled(source, prompt);
+                let n_requests = requests.len();
+                let branches = ReplayedBranches::Restart {
+                    unreplayed: requests.into(),
+                    replayed: Vec::with_capacity(n_requests),
+                    with_own_seeds,
+                    can_be_sampled,
+                };
+                held_back = held_back_at(source, cut.n_sampled, runner);
+                (restart_state(source, cut.n_sampled, runner), 0..0, branches)
+            }
+            (ForkBranches::Continue(n), Some(sequence)) => {
+                (sequence.fork_state(), 0..0, ReplayedBranches::Continue { n, sampler: Box::new(sequence.sampler().branch(0)) })
+            }
+            (ForkBranches::Continue(n), None) => {
+                let branches = ReplayedBranches::Continue { n, sampler: Box::new(source.branch_spec.sampler.branch(0)) };
+                (initial_state(source, runner)?, source.sampled_range(cut.n_sampled), branches)
+            }
+        };
+        Ok(Self { cut, request_id, has_own_stream, append, fork_state, branches, held_back, unreplayed, n_appended: 0 })
+    }
+
+    /// Returns how the text of the forks continues the text of their branch, once the replay is complete.
+    pub(crate) fn text_boundary(&self) -> ForkTextBoundary {
+        let ForkCut { source, n_sampled, .. } = &self.cut;
+        let was_published = source.has_published_all && *n_sampled == source.n_predicted;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(complete_chars(bytes)).into_owned();
+        match &self.branches {
+            ReplayedBranches::Continue { .. } if self.append.is_empty() => ForkTextBoundary {
+                n_shown_again: if was_published { text(&self.fork_state.pending()).chars().count() } else { 0 },
+                ..ForkTextBoundary::default()
+            },
+            _ if was_published => ForkTextBoundary::default(),
+            _ => ForkTextBoundary { unshown: text(&self.held_back), n_shown_again: 0 },
+        }
+    }
+
+    /// Returns true if nothing is left to replay.
+    pub(crate) fn is_complete(&self) -> bool {
+        let samplers_are_ready = match &self.branches {
+            ReplayedBranches::Continue { .. } => true,
+            ReplayedBranches::Restart { unreplayed, .. } => unreplayed.is_empty(),
+        };
+        self.unreplayed.is_empty() && self.n_appended == self.append.len() && samplers_are_ready
+    }
+
+    /// Replays at most `n_most` tokens, or the prompt for one sampler; returns the cost in replayed tokens.
+    pub(crate) fn replay(&mut self, n_most: usize, runner: &impl Runner) -> Result<usize> {
+        let Self { cut: ForkCut { source, .. }, append, fork_state, branches, held_back, unreplayed, n_appended, .. } = self;
+        if unreplayed.start < unreplayed.end {
+            let n_most = u32::try_from(n_most).unwrap_or(u32::MAX);
+            let part = unreplayed.start..unreplayed.end.min(unreplayed.start.saturating_add(n_most));
+            fork_state.accept(source.tokens.of(part.clone()), &source.branch_spec.request, runner);
+            source.tokens.of(part.clone()).for_each(|token| branches.accept(token));
+            unreplayed.start = part.end;
+            return Ok(part.len());
+        }
+        if *n_appended < append.len() {
+            let continues_branch = matches!(branches, ReplayedBranches::Continue { .. });
+            let n = if continues_branch { n_most.min(append.len() - *n_appended) } else { append.len() };
+            let part = &append[*n_appended..*n_appended + n];
+            if continues_branch && *n_appended == 0 {
+                *held_back = fork_state.pending();
+            }
+            fork_state.append(part, &source.branch_spec.request).map_err(|token| {
+                let piece = String::from_utf8_lossy(runner.lexicon().spelling(token)).into_owned();
+                refused("append", format!("the grammar of the branch does not allow what is appended, from {piece:?} on"))
+            })?;
+            for &token in part {
+                branches.accept(token);
+            }
+            *n_appended += n;
+            return Ok(if continues_branch { n } else { 0 });
+        }
+        Ok(branches.replay_next_prompt())
+    }
+}
+
+impl ReplayedBranches {
+    /// Returns the number of forks.
+    pub(crate) fn n(&self) -> u32 {
+        match self {
+            Self::Continue { n, .. } => *n,
+            Self::Restart { unreplayed, replayed, .. } => replayed.iter().chain(unreplayed).map(|(request, _)| request.n).sum(),
+        }
+    }
+
+    /// Replays a token that the branch sampled, or an appended one. Forks with new parameters have it in their prompt.
+    fn accept(&mut self, token: Token) {
+        if let Self::Continue { sampler, .. } = self {
+            sampler.accept(token);
+        }
+    }
+
+    /// Replays the prompt through the next sampler; returns the cost in replayed tokens.
+    fn replay_next_prompt(&mut self) -> usize {
+        let Self::Restart { unreplayed, replayed, can_be_sampled, .. } = self else { return 0 };
+        let Some((request, mut sampler)) = unreplayed.pop_front() else { return 0 };
+        sampler.accept_prompt(Arc::clone(can_be_sampled));
+        replayed.push((request, sampler));
+        (can_be_sampled.len() / REPLAY_COST).max(MIN_REPLAY_COST)
+    }
+
+    /// Returns the parameters of the forks. The first fork gets index `first` in its stream, and `seed` unless the forks have
+    /// seeds of their own.
+    pub(crate) fn into_specs(self, source: &ForkSource, mut first: u32, mut seed: u32) -> Vec<BranchSpec> {
+        match self {
+            Self::Continue { n, sampler } => {
+                let request = Arc::new(fork_request(&source.branch_spec.request, n, seed));
+                vec![BranchSpec {
+                    first,
+                    n,
+                    request,
+                    stops: Arc::clone(&source.branch_spec.stops),
+                    sampler: *sampler,
+                    first_tokens: None,
+                }]
+            }
+            Self::Restart { replayed, with_own_seeds, .. } => {
+                let branch_spec = |(mut request, sampler): (Request, Sampler)| {
+                    let n = request.n;
+                    if !with_own_seeds {
+                        request.seed = seed;
+                    }
+                    let branch_spec = BranchSpec::after_prompt(first, request, sampler);
+                    (first, seed) = (first + n, seed.wrapping_add(n));
+                    branch_spec
+                };
+                replayed.into_iter().map(branch_spec).collect()
+            }
+        }
+    }
+}
+
+/// Returns the last of the first `n_sampled` sampled tokens, enough for `n_bytes` bytes of text, and the bytes that were held
+/// back before them. Stops after [`MAX_EMPTY_TOKENS`] tokens without text, such as control tokens.
+fn last_sampled(
+    source: &ForkSource,
+    n_sampled: u32,
+    n_bytes: usize,
+    runner: &impl Runner,
+) -> (Vec<u8>, impl Iterator<Item = Token>) {
+    let sampled_range = source.sampled_range(n_sampled);
+    let (mut start, mut bytes, mut n_empty) = (sampled_range.end, Vec::new(), 0);
+    while start > sampled_range.start && bytes.len() < n_bytes && n_empty < MAX_EMPTY_TOKENS {
+        start -= 1;
+        let n_before = bytes.len();
+        append_text(source.tokens.at(start), &source.branch_spec.request, runner, &mut bytes);
+        n_empty += u32::from(bytes.len() == n_before);
+    }
+    // After a context shift, the tokens between the start of the branch and `sampled_range` are gone.
+    let reaches_start = start == sampled_range.start && source.shifted_at.is_none();
+    let before = source.fork_state.as_deref().filter(|_| reaches_start).map_or_else(Vec::new, ForkState::pending);
+    (before, source.tokens.of(start..sampled_range.end))
+}
+
+/// Returns the bytes that a branch held back after its first `n_sampled` sampled tokens: a possible start of a stop string.
+fn held_back_at(source: &ForkSource, n_sampled: u32, runner: &impl Runner) -> Vec<u8> {
+    let BranchSpec { request, stops, .. } = &*source.branch_spec;
+    let longest = stops.iter().map(String::len).max().unwrap_or(0);
+    let (before, tokens) = last_sampled(source, n_sampled, longest, runner);
+    ForkState::pending_after(&before, stops, tokens, request, runner)
+}
+
+/// Returns the tokens of a prompt that can be sampled.
+fn can_be_sampled(source: &ForkSource, prompt: &Arc<[Token]>) -> Arc<[Token]> {
+    if source.media.is_empty() {
+        return Arc::clone(prompt);
+    }
+    prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect()
+}
+
+/// Returns the state of a branch before its first sampled token.
+fn initial_state(source: &ForkSource, runner: &impl Runner) -> Result<ForkState> {
+    let BranchSpec { request, stops, .. } = &*source.branch_spec;
+    let has_constraint = request.constraint.is_some() || request.thought.is_some();
+    if has_constraint && source.shifted_at.is_some() {
+        let message =
+            "the context of the branch was shifted, and with it went what its grammar has read; give the forks their own";
+        return Err(refused("at", message.to_owned()));
+    }
+    let start = || ForkState::new(request, Arc::clone(stops), &runner.lexicon());
+    Ok(match source.fork_state.as_deref().filter(|_| source.shifted_at.is_none()) {
+        None => start(),
+        Some(fork_state @ ForkState::Continue { .. }) => fork_state.copy(),
+        // A branch with new parameters starts its grammar and stop strings. Its forks continue both.
+        Some(ForkState::Restart(bytes)) => {
+            let mut fork_state = start();
+            fork_state.add_pending(bytes);
+            fork_state
+        }
+    })
+}
+
+/// Returns the state of forks with new parameters, after the first `n_sampled` sampled tokens of a branch.
+fn restart_state(source: &ForkSource, n_sampled: u32, runner: &impl Runner) -> ForkState {
+    let (mut bytes, tokens) = last_sampled(source, n_sampled, MAX_INCOMPLETE_BYTES, runner);
+    for token in tokens {
+        append_text(token, &source.branch_spec.request, runner, &mut bytes);
+    }
+    ForkState::Restart(bytes.split_off(complete_chars(&bytes).len()))
+}
+
+/// Returns `bytes` without an incomplete character at the end.
+fn complete_chars(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.len() - incomplete_tail(bytes)]
+}
+
+/// Returns the request of the forks of a branch of `request`, without reports about the prompt and without a slot.
+fn fork_request(request: &Request, n: u32, seed: u32) -> Request {
+    Request {
+        n,
+        seed,
+        slot: None,
+        prompt_logprobs: None,
+        prompt_logprobs_from: 0,
+        reports_progress: false,
+        explains_cache: false,
+        snapshots_at: Vec::new(),
+        system_end: None,
+        ..request.clone()
+    }
+}
+
+pub(crate) fn stream_has_ended() -> Error {
+    refused("stream", "the stream has ended; forks of its branches need a stream of their own".to_owned())
+}
+
+pub(crate) fn refused(param: &'static str, message: String) -> Error {
+    Error::InvalidRequest { param, message }
+}

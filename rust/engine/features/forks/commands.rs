@@ -1,0 +1,299 @@
+//! Handles fork commands: the shared text of a branch becomes the prompt of a new group.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::engine::features::beams::cancel_search;
+use crate::engine::features::forks::builder::{
+    BuildStage, CutSearch, ForkBuild, ForkCut, ForkReplay, QueuedFork, refused, stream_has_ended,
+};
+use crate::engine::features::forks::request::{ForkBranches, ForkRequest, ForkSource, ForkSpec};
+use crate::engine::output::stream::{ForkOutcome, ForkPoint, Sender};
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::request_group::{Branch, BranchSpec, PendingPrefix, RequestGroup};
+use crate::engine::scheduler::sequence::Sequence;
+use crate::error::{Error, Result};
+use crate::request::{MAX_COMPLETIONS, Task};
+
+/// Handles a fork command: it waits behind earlier ones of the same stream, and [`advance_forks`] builds it.
+pub(crate) fn fork(scheduler: &mut Scheduler, runner: &impl Runner, request: ForkRequest) {
+    let ForkRequest { spec, answer } = request;
+    let stream_id = spec.stream_id;
+    let stage = find_source(scheduler, stream_id, spec.branch).and_then(|source| match spec.at {
+        ForkPoint::Byte(at) => CutSearch::new(spec, source, at).map(|search| BuildStage::Searching(Box::new(search))),
+        ForkPoint::End | ForkPoint::Token(_) => start_build(scheduler, runner, spec, source),
+    });
+    match stage {
+        Ok(stage) => scheduler.forks_mut().enqueue(stream_id, QueuedFork::Fork(ForkBuild { answer, stage })),
+        Err(error) => answer.send(Err(error)),
+    }
+}
+
+/// Builds forks, stream by stream, within the limits of a step, and handles the commands queued behind them.
+pub(crate) fn advance_forks(scheduler: &mut Scheduler, runner: &impl Runner) {
+    while let Some((stream_id, next)) = scheduler.forks_mut().next_command() {
+        scheduler.mark_changed();
+        match next {
+            QueuedFork::CancelBranch(index) => cancel(scheduler, stream_id, index),
+            QueuedFork::Fork(build) => advance_build(scheduler, runner, stream_id, build),
+        }
+    }
+}
+
+/// Cancels a branch of a stream after earlier forks of the stream are built.
+pub(crate) fn cancel_in_order(scheduler: &mut Scheduler, stream_id: u64, index: u32) {
+    if scheduler.forks().has_queue(stream_id) {
+        scheduler.forks_mut().enqueue(stream_id, QueuedFork::CancelBranch(index));
+    } else {
+        cancel(scheduler, stream_id, index);
+    }
+}
+
+fn cancel(scheduler: &mut Scheduler, stream_id: u64, index: u32) {
+    if !cancel_search(scheduler, stream_id, index) {
+        scheduler.cancel_branch(stream_id, index);
+    }
+}
+
+/// Builds forks as far as this step permits: afterwards they are answered, or at the front of their queue again.
+fn advance_build(scheduler: &mut Scheduler, runner: &impl Runner, stream_id: u64, build: ForkBuild) {
+    let ForkBuild { answer, stage } = build;
+    let progress = match stage {
+        BuildStage::Searching(search) => continue_search(scheduler, runner, search).map(ForkProgress::Unfinished),
+        BuildStage::Replaying(replay) => {
+            let request_id = replay.request_id;
+            let progress = continue_replay(scheduler, runner, replay);
+            if progress.is_err() {
+                fail_unbuilt(scheduler, request_id);
+            }
+            progress
+        }
+    };
+    match progress {
+        Ok(ForkProgress::Unfinished(stage)) => scheduler.forks_mut().push_front(stream_id, ForkBuild { answer, stage }),
+        Ok(ForkProgress::Done(outcome)) => answer.send(Ok(outcome)),
+        Err(error) => answer.send(Err(error)),
+    }
+}
+
+/// Progress of building forks.
+enum ForkProgress {
+    Unfinished(BuildStage),
+    Done(ForkOutcome),
+}
+
+/// Fails forks while they are built: their group is removed when the step ends, and its stream too if that was its last group.
+fn fail_unbuilt(scheduler: &mut Scheduler, request_id: u64) {
+    // So that the queue length is correct immediately.
+    drop(scheduler.group_mut(request_id).waiting.take());
+    scheduler.outbox_mut().groups_with_events.push(request_id);
+}
+
+/// Continues the search for a byte position; once it is found, starts to build the forks.
+fn continue_search(scheduler: &mut Scheduler, runner: &impl Runner, mut search: Box<CutSearch>) -> Result<BuildStage> {
+    if search.spec.own_stream.as_ref().unwrap_or(&search.branch.1).is_cancelled() {
+        return Err(stream_has_ended());
+    }
+    let n_most = scheduler.forks().n_replayable();
+    let (n_read, found) = search.replay(n_most, runner)?;
+    scheduler.forks_mut().count_replayed(n_read);
+    let Some(n_sampled) = found else { return Ok(BuildStage::Searching(search)) };
+    let CutSearch { spec, branch: source, .. } = *search;
+    // The branch may have advanced, ended, or lost its reader in the meantime.
+    let source = find_source(scheduler, spec.stream_id, spec.branch).unwrap_or(source);
+    start_build(scheduler, runner, ForkSpec { at: ForkPoint::Token(n_sampled), ..spec }, source)
+}
+
+/// Starts to build forks at a known token position: their group enters the queue, where it waits until they are built.
+fn start_build(
+    scheduler: &mut Scheduler,
+    runner: &impl Runner,
+    spec: ForkSpec,
+    source: (ForkSource, Arc<Sender>),
+) -> Result<BuildStage> {
+    let ForkSpec { stream_id, branch, at, append, branches, request_id, own_stream, permit } = spec;
+    let cut = find_cut(scheduler, runner, (stream_id, branch), at, source)?;
+    check_options(&cut.source, &branches)?;
+    let (n_prompt, n_ctx) = (cut.n_tokens as usize + append.len(), scheduler.limits().n_ctx_slot as usize);
+    if n_prompt >= n_ctx {
+        return Err(Error::ContextOverflow { n_prompt, n_ctx });
+    }
+    if own_stream.is_none() && cut.sender.has_ended() {
+        return Err(stream_has_ended());
+    }
+    let has_own_stream = own_stream.is_some();
+    let prompt = cut.source.tokens.first_with(cut.n_tokens, &append);
+    scheduler.forks_mut().count_copied(n_prompt);
+    let running = cut.running_branch.and_then(|branch| sequence_of(scheduler, branch));
+    let replay = ForkReplay::new(runner, cut, running, (request_id, has_own_stream), branches, append, &prompt)?;
+    let ForkReplay { cut: ForkCut { source, sender, n_tokens, is_end, .. }, append, .. } = &replay;
+    let sender = own_stream.unwrap_or_else(|| Arc::clone(sender));
+    let mut group = RequestGroup::unbuilt_fork(request_id, Arc::clone(&source.branch_spec.request), prompt, sender, permit);
+    group.stream_id = if has_own_stream { request_id } else { stream_id };
+    group.generated_ranges.clone_from(&source.generated_ranges);
+    if source.shifted_at.is_none() && *n_tokens > source.n_prompt {
+        group.generated_ranges.push(source.n_prompt..*n_tokens);
+    }
+    (group.adapter_schedule, group.requested_adapters, group.media) =
+        (source.adapter_schedule.clone(), source.requested_adapters.clone(), Arc::clone(&source.media));
+    if let Some(grouping) = scheduler.limits().grouping {
+        group.grouped_from = grouping.first(group.n_prompt());
+    }
+    let shares_all = group.shares_prompt();
+    scheduler.queue_mut().push(group);
+    scheduler.mark_changed();
+    if *is_end && shares_all {
+        follow_branch(scheduler, request_id, stream_id, branch, append.is_empty());
+    }
+    Ok(BuildStage::Replaying(Box::new(replay)))
+}
+
+/// Continues the replay for forks; once it is complete, they get their branch indices, and their group waits like any request.
+fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: Box<ForkReplay>) -> Result<ForkProgress> {
+    let mut n_most = scheduler.forks().n_replayable();
+    while n_most > 0 && !replay.is_complete() {
+        let n_read = replay.replay(n_most, runner)?;
+        scheduler.forks_mut().count_replayed(n_read);
+        n_most = scheduler.forks().n_replayable();
+    }
+    if !replay.is_complete() {
+        return Ok(ForkProgress::Unfinished(BuildStage::Replaying(replay)));
+    }
+    let text_boundary = replay.text_boundary();
+    let ForkReplay { cut, request_id, has_own_stream, append, fork_state, branches: fork_branches, .. } = *replay;
+    let (n_prompt, n) = (cut.n_tokens as usize + append.len(), fork_branches.n());
+    // Nothing may fail after the indices are assigned.
+    let (branches, seed_offset) = assign_indices(&cut.sender, n, has_own_stream)?;
+    let BranchSpec { request, first, .. } = &*cut.source.branch_spec;
+    let specs =
+        fork_branches.into_specs(&cut.source, branches.start, request.seed.wrapping_sub(*first).wrapping_add(seed_offset));
+    let seed = specs[0].request.seed;
+    scheduler.forks_mut().set_initial_state(request_id, fork_state);
+    scheduler.queue_mut().set_branch_specs(request_id, specs);
+    scheduler.stats_mut().branches.n_forked += u64::from(n);
+    Ok(ForkProgress::Done(ForkOutcome { branches, seed, n_sampled: cut.n_sampled, text_boundary, n_prompt }))
+}
+
+/// Determines the fork position.
+fn find_cut(
+    scheduler: &Scheduler,
+    runner: &impl Runner,
+    (stream_id, branch): (u64, u32),
+    at: ForkPoint,
+    source: (ForkSource, Arc<Sender>),
+) -> Result<ForkCut> {
+    let (source, sender) = source;
+    let n_sampled = n_sampled(&source, at, runner)?;
+    let is_end = n_sampled == source.n_predicted;
+    let Some(n_tokens) = source.length_at(n_sampled) else {
+        let n_left = source.tokens.len().saturating_sub(source.shifted_at.unwrap_or(0) + 1);
+        let message = format!("the context of the branch was shifted: only in its last {n_left} tokens can it be forked");
+        return Err(refused("at", message));
+    };
+    let running_branch =
+        scheduler.queue().find_branch(stream_id, branch).filter(|&found| is_end && sequence_of(scheduler, found).is_some());
+    Ok(ForkCut { source, sender, running_branch, n_sampled, n_tokens, is_end })
+}
+
+/// Rejects options that forks of this branch cannot have.
+fn check_options(source: &ForkSource, branches: &ForkBranches) -> Result<()> {
+    let ForkBranches::Restart { requests, .. } = branches else { return Ok(()) };
+    if requests.iter().any(|(request, _)| request.diversity.beams().is_some()) {
+        return Err(refused(
+            "beam_width",
+            "a fork is no search of beams; ask for one with the branch's text as its prompt".to_owned(),
+        ));
+    }
+    if !source.media.is_empty() && requests.iter().any(|(request, _)| request.context_shift.is_some()) {
+        let message = "a context that holds a picture or a sound is not shifted; leave context_shift out".to_owned();
+        return Err(refused("context_shift", message));
+    }
+    Ok(())
+}
+
+/// Returns the indices of `n` forks in their stream, and the offset of the first from the branch's seed.
+fn assign_indices(sender: &Sender, n: u32, has_own_stream: bool) -> Result<(Range<u32>, u32)> {
+    if has_own_stream {
+        return Ok((0..n, MAX_COMPLETIONS.wrapping_add(sender.add_own_stream_forks(n))));
+    }
+    if sender.has_ended() {
+        return Err(stream_has_ended());
+    }
+    let too_many = || refused("n", format!("a stream has at most {MAX_COMPLETIONS} branches, and {n} more would be too many"));
+    let branches = sender.add_branches(n).ok_or_else(too_many)?;
+    let seed_offset = branches.start;
+    Ok((branches, seed_offset))
+}
+
+/// Makes a fork at the end of a branch (`is_next`), or after tokens appended there, wait for the next tokens that the branch
+/// computes.
+fn follow_branch(scheduler: &mut Scheduler, request_id: u64, stream_id: u64, branch: u32, is_next: bool) {
+    let Some((of, index)) = scheduler.queue().find_branch(stream_id, branch) else { return };
+    let group = scheduler.group(of);
+    match group.branches[index as usize] {
+        Branch::Waiting if is_next => {
+            if let Some(logits) = group.prompt_logits.clone() {
+                scheduler.queue_mut().set_prompt_logits(request_id, &logits);
+            }
+        }
+        Branch::Running if !scheduler.is_paused(stream_id) => {
+            let Some(sequence) = sequence_of(scheduler, (of, index)) else { return };
+            let (owner, n_tokens) = (sequence.scheduling_key(), sequence.n_tokens());
+            if is_next {
+                scheduler.forks_mut().wait_for_logits(request_id, (of, index), n_tokens);
+            }
+            scheduler.queue_mut().block_on_prefix(request_id, PendingPrefix { owner, n_tokens, n_known: n_tokens });
+        }
+        Branch::Waiting | Branch::Running | Branch::Preempted | Branch::Finished => {}
+    }
+}
+
+/// Returns a branch of a stream, and the worker's end of the stream.
+fn find_source(scheduler: &Scheduler, stream_id: u64, branch: u32) -> Result<(ForkSource, Arc<Sender>)> {
+    if let Some((source, sender)) = scheduler.forks().ended(stream_id, branch) {
+        return Ok((reject_beams(source.clone())?, Arc::clone(sender)));
+    }
+    let unknown = || refused("branch", format!("the stream has no branch {branch}, or it ended too long ago"));
+    let (request_id, index) = scheduler.queue().find_branch(stream_id, branch).ok_or_else(unknown)?;
+    let group = scheduler.group(request_id);
+    if group.request.task != Task::Complete || group.branches[index as usize] == Branch::Finished {
+        return Err(unknown());
+    }
+    let mut source = ForkSource::new(group, index, scheduler.forks().state_of(request_id).cloned());
+    if let Some(sequence) = sequence_of(scheduler, (request_id, index)) {
+        source = source.advanced_to(sequence);
+    }
+    Ok((reject_beams(source)?, Arc::clone(&group.sender)))
+}
+
+fn reject_beams(source: ForkSource) -> Result<ForkSource> {
+    if source.branch_spec.request.diversity.beams().is_some() {
+        return Err(refused(
+            "branch",
+            "the beams of a search replace each other, and are not forked; fork a branch of its own".to_owned(),
+        ));
+    }
+    Ok(source)
+}
+
+/// Returns a branch of a group that was in a slot and has not ended.
+pub(crate) fn sequence_of(scheduler: &Scheduler, (request_id, index): (u64, u32)) -> Option<&Sequence> {
+    let running = scheduler.running().iter().map(|running| &running.sequence);
+    let preempted = scheduler.queue().preempted().iter().map(|preempted| &preempted.sequence);
+    running.chain(preempted).find(|sequence| sequence.request_id == request_id && sequence.index == index)
+}
+
+/// Returns the number of sampled tokens before the fork position.
+fn n_sampled(source: &ForkSource, at: ForkPoint, runner: &impl Runner) -> Result<u32> {
+    let n_all = source.n_predicted;
+    match at {
+        ForkPoint::End => {
+            let ends = n_all > 0 && runner.is_end(source.tokens.at(source.tokens.len() - 1));
+            Ok(n_all - u32::from(ends))
+        }
+        ForkPoint::Token(n) if n <= n_all => Ok(n),
+        ForkPoint::Token(n) => Err(refused("at", format!("the branch has drawn {n_all} tokens, and is to be forked after {n}"))),
+        ForkPoint::Byte(_) => unreachable!("a byte is looked for before"),
+    }
+}

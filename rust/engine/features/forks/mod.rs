@@ -1,0 +1,328 @@
+//! Registry of forks: the states that forks begin with, forks that wait for logits, forks that are being built, and ended
+//! branches that can still be forked. Values in, values out: no model, no clock.
+
+pub(crate) mod builder;
+pub(crate) mod commands;
+pub(crate) mod request;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::engine::features::forks::builder::{ForkBuild, QueuedFork, stream_has_ended};
+use crate::engine::features::forks::request::{ForkSource, MAX_COPIED_TOKENS, REPLAY_COST};
+use crate::engine::output::stream::{MAX_ENDED_BYTES, Sender};
+use crate::engine::scheduler::sequence::ForkState;
+
+/// A fork at the end of a running branch. It samples its first token from the logits after `n_tokens` tokens of that branch.
+struct DueFork {
+    /// Group of the fork.
+    request_id: u64,
+    /// Group of the branch, and its index there.
+    of: (u64, u32),
+    n_tokens: u32,
+}
+
+/// The ended branches of a stream.
+struct EndedBranches {
+    sender: Arc<Sender>,
+    branches: BTreeMap<u32, ForkSource>,
+    n_bytes: usize,
+}
+
+/// Registry of forks.
+#[derive(Default)]
+pub(crate) struct ForkRegistry {
+    /// States that forks begin with, by the request id of the forks.
+    states: BTreeMap<u64, Rc<ForkState>>,
+    due: Vec<DueFork>,
+    /// By stream id.
+    ended: BTreeMap<u64, EndedBranches>,
+    /// Size of `ended`.
+    n_bytes: usize,
+    /// Queued commands for branches, by stream, from the first unbuilt fork on.
+    queues: BTreeMap<u64, VecDeque<QueuedFork>>,
+    /// Stream id from which on queues are served next.
+    next_stream_id: u64,
+    /// Tokens copied in this step.
+    n_copied: usize,
+    /// Tokens replayed in this step.
+    n_replayed: usize,
+}
+
+impl ForkRegistry {
+    /// Starts a step.
+    pub(crate) fn begin_step(&mut self) {
+        (self.n_copied, self.n_replayed) = (0, 0);
+    }
+
+    /// Counts copied tokens.
+    pub(crate) fn count_copied(&mut self, n: usize) {
+        self.n_copied += n;
+    }
+
+    /// Counts replayed tokens.
+    pub(crate) fn count_replayed(&mut self, n: usize) {
+        self.n_replayed += n;
+    }
+
+    /// Returns true if further commands must wait for the next step.
+    pub(crate) fn is_step_full(&self) -> bool {
+        self.n_copied >= MAX_COPIED_TOKENS
+    }
+
+    /// Returns how many tokens may still be replayed in this step.
+    pub(crate) fn n_replayable(&self) -> usize {
+        (MAX_COPIED_TOKENS / REPLAY_COST).saturating_sub(self.n_replayed)
+    }
+
+    /// Returns true while forks are being built.
+    pub(crate) fn is_building(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
+    /// Returns true while forks of branches of this stream are being built.
+    pub(crate) fn has_queue(&self, stream_id: u64) -> bool {
+        self.queues.contains_key(&stream_id)
+    }
+
+    /// Appends a command for branches of this stream.
+    pub(crate) fn enqueue(&mut self, stream_id: u64, command: QueuedFork) {
+        self.queues.entry(stream_id).or_default().push_back(command);
+    }
+
+    /// Takes the next command, round-robin over the streams, as long as this step may replay tokens.
+    pub(crate) fn next_command(&mut self) -> Option<(u64, QueuedFork)> {
+        if self.n_replayable() == 0 {
+            return None;
+        }
+        let next = self.queues.range(self.next_stream_id..).next().or_else(|| self.queues.first_key_value());
+        let stream_id = *next?.0;
+        self.next_stream_id = stream_id + 1;
+        let queue = self.queues.get_mut(&stream_id)?;
+        let first = queue.pop_front()?;
+        if queue.is_empty() {
+            self.queues.remove(&stream_id);
+        }
+        Some((stream_id, first))
+    }
+
+    /// Puts unbuilt forks back at the front of their queue.
+    pub(crate) fn push_front(&mut self, stream_id: u64, build: ForkBuild) {
+        self.queues.entry(stream_id).or_default().push_front(QueuedFork::Fork(build));
+    }
+
+    /// Sets the state that the branches of a group begin with.
+    pub(crate) fn set_initial_state(&mut self, request_id: u64, fork_state: ForkState) {
+        self.states.insert(request_id, Rc::new(fork_state));
+    }
+
+    /// Returns the state that the branches of a group begin with, if they are forks.
+    pub(crate) fn state_of(&self, request_id: u64) -> Option<&Rc<ForkState>> {
+        self.states.get(&request_id)
+    }
+
+    /// Makes a fork wait for the logits after the first `n_tokens` tokens of a branch.
+    pub(crate) fn wait_for_logits(&mut self, request_id: u64, of: (u64, u32), n_tokens: u32) {
+        self.due.push(DueFork { request_id, of, n_tokens });
+    }
+
+    /// Removes and returns the forks that wait for the logits after the first `n_tokens` tokens of a branch.
+    pub(crate) fn take_due(&mut self, request_id: u64, index: u32, n_tokens: u32) -> Vec<u64> {
+        let matches = |due: &mut DueFork| due.of == (request_id, index) && due.n_tokens == n_tokens;
+        self.due.extract_if(.., matches).map(|due| due.request_id).collect()
+    }
+
+    /// Cancels the waits for the logits of a branch whose context was shifted. Its later text may reach the same length.
+    pub(crate) fn drop_due(&mut self, request_id: u64, index: u32) {
+        self.due.retain(|due| due.of != (request_id, index));
+    }
+
+    /// Removes a group that has ended.
+    pub(crate) fn remove_group(&mut self, request_id: u64) {
+        self.states.remove(&request_id);
+        self.due.retain(|due| due.request_id != request_id && due.of.0 != request_id);
+        self.cancel_unbuilt(request_id);
+    }
+
+    /// Removes forks that are not built yet, and answers their command with an error.
+    fn cancel_unbuilt(&mut self, request_id: u64) {
+        let matches = |command: &QueuedFork| matches!(command, QueuedFork::Fork(build) if build.request_id() == request_id);
+        for queue in self.queues.values_mut() {
+            let removed = queue.iter().position(matches).and_then(|at| queue.remove(at));
+            if let Some(QueuedFork::Fork(build)) = removed {
+                build.answer.send(Err(stream_has_ended()));
+            }
+        }
+        self.queues.retain(|_, queue| !queue.is_empty());
+    }
+
+    /// Adds an ended branch, which may be forked while the stream has a reader.
+    pub(crate) fn end(&mut self, stream_id: u64, branch: u32, source: ForkSource, sender: &Arc<Sender>) {
+        self.drop_unread_streams();
+        let new = || EndedBranches { sender: Arc::clone(sender), branches: BTreeMap::new(), n_bytes: 0 };
+        let branches_of_stream = self.ended.entry(stream_id).or_insert_with(new);
+        let n_bytes = source.n_own_bytes() + source.n_shared_bytes(&branches_of_stream.branches.values());
+        branches_of_stream.n_bytes += n_bytes;
+        branches_of_stream.branches.insert(branch, source);
+        self.n_bytes += n_bytes;
+        while self.n_bytes > MAX_ENDED_BYTES {
+            let Some((_, oldest)) = self.ended.pop_first() else { return };
+            self.n_bytes -= oldest.n_bytes;
+        }
+    }
+
+    /// Returns an ended branch and the worker's end of its stream.
+    pub(crate) fn ended(&self, stream_id: u64, branch: u32) -> Option<(&ForkSource, &Arc<Sender>)> {
+        let branches_of_stream = self.ended.get(&stream_id)?;
+        Some((branches_of_stream.branches.get(&branch)?, &branches_of_stream.sender))
+    }
+
+    /// Removes the ended branches of a stream without a reader.
+    pub(crate) fn remove_stream(&mut self, stream_id: u64) {
+        self.n_bytes -= self.ended.remove(&stream_id).map_or(0, |ended| ended.n_bytes);
+    }
+
+    fn drop_unread_streams(&mut self) {
+        let n_bytes = &mut self.n_bytes;
+        self.ended.retain(|_, ended| {
+            let is_read = ended.sender.has_reader();
+            *n_bytes -= if is_read { 0 } else { ended.n_bytes };
+            is_read
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::engine::output::stream::{self, Completions};
+    use crate::engine::scheduler::request_group::{QueuePermit, RequestGroup};
+    use crate::request::{Encoding, Media, Medium, PlacedMedia, Prompt, Request, Token};
+    use crate::sampling::Sampler;
+    use crate::sampling::token_strings::tests::Pieces;
+
+    /// Creates a group of `n` branches after `n_prompt` tokens, and its reader.
+    fn group(request_id: u64, n: u32, n_prompt: usize) -> (RequestGroup, Completions) {
+        let place = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+        let (sender, reader) = stream::stream(request_id, n, None, Box::new(|_| {}));
+        let request = Request { n, ..Request::new(Prompt::from_tokens(vec![1; n_prompt]), 0) };
+        let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
+        (RequestGroup::new(request_id, vec![(0, request, sampler)], Arc::new(sender), place), reader)
+    }
+
+    fn end(forks: &mut ForkRegistry, group: &RequestGroup, branch: u32, n_drawn: u32) {
+        let mut source = ForkSource::new(group, 0, None);
+        (0..n_drawn).for_each(|token| source.tokens.push(Token::try_from(token).expect("small")));
+        forks.end(group.stream_id, branch, source, &group.sender);
+    }
+
+    #[test]
+    fn shared_parts_of_branches_count_once_and_own_parts_each_time() {
+        let mut forks = ForkRegistry::default();
+        let (first, _reader) = group(0, 3, 50_000);
+        end(&mut forks, &first, 0, 100);
+        let n_first = forks.n_bytes;
+        assert!((200_400..230_000).contains(&n_first), "{n_first} bytes");
+        end(&mut forks, &first, 1, 100);
+        assert_eq!(forks.n_bytes - n_first, size_of::<ForkSource>() + 400);
+        // Forks that joined the stream have their own prompt and parameters.
+        let n_before = forks.n_bytes;
+        let (mut fork, _) = group(1, 1, 50_000);
+        fork.stream_id = 0;
+        forks.end(0, 3, ForkSource::new(&fork, 0, None), &first.sender);
+        assert_eq!(forks.n_bytes - n_before, n_first - 400);
+    }
+
+    #[test]
+    fn the_initial_state_of_a_fork_counts_too() {
+        let mut forks = ForkRegistry::default();
+        let (group, _reader) = group(0, 2, 20);
+        let fork_state = Rc::new(ForkState::Restart(vec![b'x'; 3_000]));
+        let source = || ForkSource::new(&group, 0, Some(Rc::clone(&fork_state)));
+        forks.end(0, 0, source(), &group.sender);
+        let n_bytes = forks.n_bytes;
+        assert!(n_bytes >= 3_000);
+        forks.end(0, 1, source(), &group.sender);
+        assert_eq!(forks.n_bytes - n_bytes, size_of::<ForkSource>());
+    }
+
+    /// A picture of the given size in bytes.
+    #[derive(Debug)]
+    struct Picture(Token, u64);
+
+    impl Medium for Picture {
+        fn first_id(&self) -> Token {
+            self.0
+        }
+
+        fn n_tokens(&self) -> u32 {
+            4
+        }
+
+        fn sees_ahead(&self) -> bool {
+            false
+        }
+
+        fn n_bytes(&self) -> u64 {
+            self.1
+        }
+
+        fn encoding(&self) -> Encoding {
+            Encoding::Ready
+        }
+
+        fn vectors(&self) -> Option<Arc<[f32]>> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_picture_counts_once_for_all_branches_of_a_stream() {
+        let picture = |first_id, n_bytes| Media(Arc::new(Picture(first_id, n_bytes)));
+        let with = |request_id: u64, media: &[&Media]| {
+            let (mut group, reader) = group(request_id, 2, 20);
+            group.media = media.iter().map(|&media| PlacedMedia { start: 0, media: media.clone() }).collect();
+            (group, reader)
+        };
+        let n_bytes = MAX_ENDED_BYTES as u64 / 3;
+        let (one, other) = (picture(-1, n_bytes), picture(-9, n_bytes));
+        let mut forks = ForkRegistry::default();
+        let (first, _reader) = with(0, &[&one]);
+        end(&mut forks, &first, 0, 1);
+        end(&mut forks, &first, 1, 1);
+        assert!((MAX_ENDED_BYTES / 3..MAX_ENDED_BYTES / 2).contains(&forks.n_bytes), "{} bytes", forks.n_bytes);
+        // Further groups of the stream have the same picture, and another one.
+        let (mut further, _) = with(1, &[&one, &other]);
+        further.stream_id = 0;
+        forks.end(0, 2, ForkSource::new(&further, 0, None), &first.sender);
+        assert!((MAX_ENDED_BYTES / 3 * 2..MAX_ENDED_BYTES / 4 * 3).contains(&forks.n_bytes), "{} bytes", forks.n_bytes);
+        // The ones of another stream count separately, which together exceeds the limit.
+        let (second, _second) = with(2, &[&one, &other]);
+        end(&mut forks, &second, 0, 1);
+        assert!(forks.ended(0, 0).is_none() && forks.ended(2, 0).is_some(), "the oldest go first");
+    }
+
+    #[test]
+    fn the_oldest_streams_are_dropped_first_and_removed_ones_do_not_count() {
+        let mut forks = ForkRegistry::default();
+        let n_prompt = MAX_ENDED_BYTES / size_of::<Token>() / 3;
+        let groups: Vec<(RequestGroup, Completions)> = (0..3).map(|id| group(id, 1, n_prompt)).collect();
+        for (group, _) in &groups {
+            end(&mut forks, group, 0, 1);
+        }
+        // Each takes a little more than a third.
+        assert_eq!((forks.ended.len(), forks.ended(0, 0).is_none()), (2, true));
+        assert!(forks.n_bytes <= MAX_ENDED_BYTES);
+        forks.remove_stream(0);
+        forks.remove_stream(1);
+        assert!((1..=MAX_ENDED_BYTES / 2).contains(&forks.n_bytes), "one is left");
+        drop(groups);
+        let (last, _reader) = group(3, 1, 20);
+        end(&mut forks, &last, 0, 1);
+        assert_eq!(forks.ended.len(), 1);
+        assert!(forks.n_bytes < 100_000, "{} bytes", forks.n_bytes);
+    }
+}

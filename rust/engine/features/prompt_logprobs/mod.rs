@@ -1,0 +1,144 @@
+//! Reports about prompts: progress and logprobs.
+
+pub(crate) mod cache;
+pub(crate) mod pending;
+
+use std::time::Instant;
+
+use crate::engine::features::prompt_logprobs::cache::ScoredToken;
+use crate::engine::features::prompt_logprobs::pending::PendingPromptLogprobs;
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::running_sequence::RunningSequence;
+use crate::engine::scheduler::sample::BLOCK;
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
+use crate::engine::scheduler::sequence::{Sequence, to_logprobs};
+use crate::request::{Event, Logprobs, Progress, PromptLogprobs, Token};
+use crate::sampling::{self, Threads};
+
+/// Maximum bytes of an event with the logprobs of more than one token, so that a reader never blocks long on one event.
+const MAX_EVENT_BYTES: usize = 64 << 10;
+
+/// Reports on the prompts that this decode computed a part of. Returns the number of tokens whose logprobs were reported.
+pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, samplers: &Threads) -> u32 {
+    let (mut first_row, mut n_reported) = (0, 0);
+    let mut next = scheduler.next_key(None);
+    while let Some(key) = next {
+        next = scheduler.next_key(Some(key));
+        let running = scheduler.at(key);
+        let (n_planned, n_computed) = (running.n_planned, running.n_held + running.n_planned);
+        if n_planned == 0 {
+            continue;
+        }
+        let reports_progress = running.sequence.pending_report.reports_progress && running.sequence.n_predicted() == 0;
+        if running.sequence.reports_prompt() {
+            let logprobs = computed_logprobs(running, first_row, runner, samplers);
+            n_reported += u32::try_from(logprobs.len()).expect("a decode has fewer than 2³² rows");
+            // Only consecutive tokens from the first on are cached.
+            let to_scored =
+                |(logprob, top): &(f32, Vec<(Token, f32)>)| Some(ScoredToken { logprob: *logprob, best: *top.first()? });
+            let scored: Vec<ScoredToken> = logprobs.iter().map_while(to_scored).collect();
+            scheduler.report_logprobs(key, &scored, logprobs);
+        }
+        if reports_progress {
+            scheduler.report_progress(key, n_computed);
+        }
+        first_row += n_planned as usize;
+    }
+    n_reported
+}
+
+/// Returns the logprobs of the prompt tokens that follow the rows from `first_row` on. The row after each token yields the
+/// logprobs of the next one.
+fn computed_logprobs(
+    running: &RunningSequence,
+    first_row: usize,
+    runner: &impl Runner,
+    samplers: &Threads,
+) -> Vec<(f32, Vec<(Token, f32)>)> {
+    let sequence = &running.sequence;
+    let Some(PendingPromptLogprobs { n_probs, .. }) = sequence.pending_report.logprobs else { return Vec::new() };
+    let computed = running.n_held..running.n_held + running.n_planned;
+    let tokens: Vec<u32> = sequence.pending_report.reported_range(&computed, sequence.n_prompt).collect();
+    let mut logprobs = Vec::with_capacity(tokens.len());
+    for block in tokens.chunks(BLOCK) {
+        let mut rows: Vec<LogitRow<'_>> = (block.iter())
+            .map(|&at| LogitRow {
+                token: sequence.tokens.at(at),
+                logits: runner.logits(first_row + (at - 1 - computed.start) as usize),
+                logprobs: None,
+            })
+            .collect();
+        samplers.for_each(&mut rows, runner.n_vocab(), |row| {
+            // The best token is needed for the cache in any case.
+            row.logprobs = Some(sampling::logprobs(row.logits, row.token, n_probs.max(1)));
+        });
+        logprobs.extend(rows.into_iter().filter_map(|row| row.logprobs));
+    }
+    logprobs
+}
+
+impl Scheduler {
+    /// Reports progress and cached logprobs for a sequence that starts.
+    pub(crate) fn report_start(&mut self, key: SchedulingKey) {
+        let sequence = &self.at(key).sequence;
+        let n_cached = sequence.n_cached();
+        if sequence.pending_report.reports_progress {
+            self.report_progress(key, n_cached);
+        }
+        let (sequence, group, logprob_cache) = self.prompt_report_parts(key);
+        let Some(PendingPromptLogprobs { n_reported, .. }) = sequence.pending_report.logprobs else { return };
+        if group.uses_logprob_cache() {
+            let scored = logprob_cache.get(&group.adapter_schedule, &group.prompt, n_reported.max(1));
+            let logprobs = scored.iter().map(|scored| (scored.logprob, vec![scored.best])).collect();
+            self.report_logprobs(key, &scored, logprobs);
+        }
+    }
+
+    /// Reports the `logprobs` of the next prompt tokens of a sequence, and caches the `scored` ones.
+    fn report_logprobs(&mut self, key: SchedulingKey, scored: &[ScoredToken], logprobs: Vec<(f32, Vec<(Token, f32)>)>) {
+        let (Sequence { pending_report, request_id, .. }, group, logprob_cache) = self.prompt_report_parts(key);
+        let Some(PendingPromptLogprobs { n_probs, n_reported, cache_position, .. }) = &mut pending_report.logprobs else {
+            return;
+        };
+        let (request_id, n_probs, start) = (*request_id, *n_probs, *n_reported);
+        // The first token has no logprob.
+        let first = start.max(1);
+        if logprobs.is_empty() && (start == first || group.prompt.len() > 1) {
+            return;
+        }
+        logprob_cache.insert(&group.adapter_schedule, &group.prompt, first, scored, cache_position);
+        let mut events: Vec<Option<Logprobs>> = vec![None; (first - start) as usize];
+        events.extend(logprobs.into_iter().zip(first..).map(|((logprob, mut top), at)| {
+            top.truncate(n_probs);
+            Some(to_logprobs((logprob, top), group.prompt[at as usize]))
+        }));
+        *n_reported = start + count(&events);
+        let n_per_event = (MAX_EVENT_BYTES / Logprobs::n_bytes(n_probs)).max(1);
+        let (mut start, mut events) = (start, events.into_iter());
+        while !events.as_slice().is_empty() {
+            let part: Vec<_> = events.by_ref().take(n_per_event).collect();
+            let next = start + count(&part);
+            self.emit(request_id, Event::PromptLogprobs(PromptLogprobs { start, logprobs: part }));
+            start = next;
+        }
+    }
+
+    fn report_progress(&mut self, key: SchedulingKey, n_processed: u32) {
+        let sequence = &self.at(key).sequence;
+        let (n_prompt, n_cached, ms) = (sequence.n_prompt, sequence.n_cached(), sequence.elapsed_ms(Instant::now()));
+        let request_id = sequence.request_id;
+        self.emit(request_id, Event::Progress(Progress { n_prompt, n_cached, n_processed, ms }));
+    }
+}
+
+fn count(logprobs: &[Option<Logprobs>]) -> u32 {
+    u32::try_from(logprobs.len()).expect("a prompt has fewer than 2³² tokens")
+}
+
+/// A row of logits, and the logprobs of the token after it.
+struct LogitRow<'a> {
+    token: Token,
+    logits: &'a [f32],
+    logprobs: Option<(f32, Vec<(Token, f32)>)>,
+}

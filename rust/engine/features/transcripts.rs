@@ -1,0 +1,354 @@
+//! Generated chat texts in their original tokens: a later turn sends them back as text, which the tokenizer may split
+//! differently. Pure: texts in, tokens out.
+//!
+//! A prompt made from text is replaced by an earlier text and its own rest, while their bytes agree, from one common token
+//! boundary to the next. Only generated text is replaced, and never across a control token.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::cache::AdapterSet;
+use crate::engine::scheduler::sequence::Tokens;
+use crate::request::Token;
+use crate::sampling::TokenStrings;
+
+/// Maximum tokens of all transcripts, of four bytes each.
+pub const MAX_TRANSCRIPT_TOKENS: usize = 1 << 20;
+
+/// Maximum number of transcripts.
+pub const MAX_TRANSCRIPTS: usize = 1024;
+
+/// Maximum tokens that one prompt is compared with; older transcripts are skipped beyond it.
+const MAX_COMPARED: usize = 1 << 20;
+
+/// Maximum number of transcripts for which the replacement is tried, among those with the same bytes after the common tokens:
+/// those with the most common tokens.
+const MAX_TRIED: usize = 8;
+
+/// Maximum tokens of a run that is split differently, in either text.
+const MAX_RUN: usize = 256;
+
+/// The most recent texts of chats.
+#[derive(Debug, Default)]
+pub(crate) struct TranscriptCache {
+    /// Oldest first.
+    texts: VecDeque<Arc<Transcript>>,
+    n_tokens: usize,
+}
+
+/// A prompt and the text generated after it.
+#[derive(Debug)]
+pub(crate) struct Transcript {
+    owner: Option<Arc<str>>,
+    adapter_set: AdapterSet,
+    tokens: Tokens,
+    /// Generated ranges, in order.
+    generated_ranges: Vec<Range<u32>>,
+}
+
+/// A prompt in which generated text has its original tokens.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RetokenizedPrompt {
+    pub(crate) tokens: Vec<Token>,
+    /// Generated ranges, in order.
+    pub(crate) generated_ranges: Vec<Range<u32>>,
+    /// Ranges of prompt tokens that were replaced, each with the end of its replacement.
+    replaced: Vec<(Range<u32>, u32)>,
+}
+
+impl RetokenizedPrompt {
+    /// Maps a position of the prompt; `None` inside a replaced range.
+    pub(crate) fn map_position(&self, at: u32) -> Option<u32> {
+        match self.replaced.iter().rev().find(|(range, _)| range.start < at) {
+            None => Some(at),
+            Some((range, _)) if at < range.end => None,
+            Some((range, end)) => Some(end + at - range.end),
+        }
+    }
+}
+
+impl TranscriptCache {
+    /// Adds the text of a branch with its generated ranges.
+    pub(crate) fn add(
+        &mut self,
+        owner: Option<Arc<str>>,
+        adapter_set: AdapterSet,
+        tokens: Tokens,
+        generated_ranges: Vec<Range<u32>>,
+    ) {
+        self.n_tokens += tokens.len() as usize;
+        self.texts.push_back(Arc::new(Transcript { owner, adapter_set, tokens, generated_ranges }));
+        while self.n_tokens > MAX_TRANSCRIPT_TOKENS || self.texts.len() > MAX_TRANSCRIPTS {
+            let Some(oldest) = self.texts.pop_front() else { return };
+            self.n_tokens -= oldest.tokens.len() as usize;
+        }
+    }
+
+    /// Returns the transcripts of an owner with this adapter set, newest first. They are shared, so that searching them does
+    /// not block additions.
+    pub(crate) fn texts(&self, owner: Option<&str>, adapter_set: &AdapterSet) -> Vec<Arc<Transcript>> {
+        let matches = |text: &&Arc<Transcript>| text.owner.as_deref() == owner && text.adapter_set == *adapter_set;
+        self.texts.iter().rev().filter(matches).map(Arc::clone).collect()
+    }
+
+    /// Returns the number of tokens and of transcripts.
+    #[cfg(test)]
+    fn size(&self) -> (usize, usize) {
+        (self.n_tokens, self.texts.len())
+    }
+}
+
+/// Replaces tokens of `prompt` by tokens of its owner's transcripts; `None` if nothing changes.
+pub(crate) fn retokenize(texts: &[Arc<Transcript>], prompt: &[Token], token_strings: &TokenStrings) -> Option<RetokenizedPrompt> {
+    let mut n_left = MAX_COMPARED;
+    let mut candidates: Vec<(usize, &Transcript)> = Vec::new();
+    for text in texts {
+        let n_common = text.n_common(prompt);
+        if n_common < prompt.len() && text.boundary(prompt, n_common, n_common, token_strings).is_some() {
+            candidates.push((n_common, text));
+        }
+        n_left = n_left.saturating_sub(n_common);
+        if n_left == 0 {
+            break;
+        }
+    }
+    // The sort is stable: the newest of equally good candidates stays first.
+    candidates.sort_by_key(|&(n_common, _)| std::cmp::Reverse(n_common));
+    let tried =
+        candidates.into_iter().take(MAX_TRIED).filter_map(|(n_common, text)| text.retokenize(prompt, n_common, token_strings));
+    tried.max_by_key(|(n_taken, _)| *n_taken).map(|(_, retokenized)| retokenized)
+}
+
+impl Transcript {
+    fn at(&self, at: usize) -> Token {
+        self.tokens.at(u32::try_from(at).expect("a sequence fits its context"))
+    }
+
+    fn len(&self) -> usize {
+        self.tokens.len() as usize
+    }
+
+    fn n_common(&self, prompt: &[Token]) -> usize {
+        let [shared, own] = self.tokens.slices(0..self.tokens.len());
+        let n_common = |a: &[Token], b: &[Token]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
+        let n = n_common(shared, prompt);
+        if n < shared.len() { n } else { n + n_common(own, &prompt[n..]) }
+    }
+
+    /// Returns the end of the generated range that contains `at`.
+    fn generated_until(&self, at: usize) -> Option<usize> {
+        let is_in = |range: &&Range<u32>| (range.start as usize..range.end as usize).contains(&at);
+        self.generated_ranges.iter().find(is_in).map(|range| range.end as usize)
+    }
+
+    /// Returns the number of tokens of `prompt` from `at` on, and of this text from `here` on, up to their next common
+    /// boundary, within a generated range. `None` if their bytes differ before.
+    fn boundary(&self, prompt: &[Token], at: usize, here: usize, token_strings: &TokenStrings) -> Option<(usize, usize)> {
+        let end = self.generated_until(here)?.min(self.len()).min(here + MAX_RUN);
+        let number = |n: usize| u32::try_from(n).expect("a sequence fits its context");
+        let [shared, own] = self.tokens.slices(number(here)..number(end));
+        next_boundary(&prompt[at..], shared.iter().chain(own), token_strings)
+    }
+
+    /// Replaces tokens of `prompt`, whose first `n_common` are equal to this text's, while the bytes agree; also returns the
+    /// number of tokens of this text that were used. `None` if nothing changes.
+    fn retokenize(&self, prompt: &[Token], n_common: usize, token_strings: &TokenStrings) -> Option<(usize, RetokenizedPrompt)> {
+        let (mut at, mut here) = (n_common, n_common);
+        let mut replaced = Vec::new();
+        let number = |n: usize| u32::try_from(n).expect("a prompt has fewer than 2³² tokens");
+        loop {
+            while at < prompt.len() && here < self.len() && prompt[at] == self.at(here) {
+                (at, here) = (at + 1, here + 1);
+            }
+            let Some((n, n_here)) = self.boundary(prompt, at, here, token_strings) else { break };
+            replaced.push((number(at)..number(at + n), number(here + n_here)));
+            (at, here) = (at + n, here + n_here);
+        }
+        if replaced.is_empty() {
+            return None;
+        }
+        let mut tokens = self.tokens.first(number(here));
+        tokens.extend_from_slice(&prompt[at..]);
+        let n_taken = number(here);
+        let generated_ranges = self.generated_ranges.iter().filter(|range| range.start < n_taken);
+        let generated_ranges = generated_ranges.map(|range| range.start..range.end.min(n_taken)).collect();
+        Some((here, RetokenizedPrompt { tokens, generated_ranges, replaced }))
+    }
+}
+
+/// Returns the number of tokens of either text up to their first common boundary. `None` if their bytes differ before, or a
+/// control token or an end precedes it.
+fn next_boundary<'a>(
+    left: &'a [Token],
+    right: impl Iterator<Item = &'a Token> + 'a,
+    token_strings: &TokenStrings,
+) -> Option<(usize, usize)> {
+    let pieces = |token: &Token| token_strings.piece(*token);
+    let (mut left, mut right) = (left.iter().take(MAX_RUN).map(pieces), right.take(MAX_RUN).map(pieces));
+    let (mut n_left, mut n_right) = (0, 0);
+    // Bytes by which one text is ahead of the other.
+    let mut ahead: &[u8] = &[];
+    let mut is_left_ahead = false;
+    loop {
+        let (next, n) = if is_left_ahead { (right.next(), &mut n_right) } else { (left.next(), &mut n_left) };
+        let piece = next.filter(|piece| !piece.is_empty())?;
+        *n += 1;
+        if ahead.len() >= piece.len() {
+            ahead = ahead.strip_prefix(piece)?;
+        } else {
+            ahead = piece.strip_prefix(ahead)?;
+            is_left_ahead = !is_left_ahead;
+        }
+        if ahead.is_empty() && n_left > 0 && n_right > 0 {
+            return Some((n_left, n_right));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::token_strings::tests::Pieces;
+
+    const PIECES: [&str; 8] = ["<end>", "a", "b", "ab", "c", "abc", "d", "x"];
+
+    fn tokens(pieces: &[&str]) -> Vec<Token> {
+        let token = |piece: &&str| PIECES.iter().position(|known| known == piece).expect("it is a piece");
+        pieces.iter().map(|piece| Token::try_from(token(piece)).expect("small")).collect()
+    }
+
+    /// A transcript of a prompt and generated text.
+    fn transcript(prompt: &[&str], generated_ranges: &[&str]) -> TranscriptCache {
+        let mut text = Tokens::new(tokens(prompt).into());
+        for token in tokens(generated_ranges) {
+            text.push(token);
+        }
+        let n_prompt = u32::try_from(prompt.len()).expect("small");
+        let mut transcripts = TranscriptCache::default();
+        let range = n_prompt..text.len();
+        transcripts.add(None, AdapterSet::default(), text, vec![range]);
+        transcripts
+    }
+
+    fn retokenized_with(transcripts: &TranscriptCache, prompt: &[&str]) -> Option<RetokenizedPrompt> {
+        retokenize(&transcripts.texts(None, &AdapterSet::default()), &tokens(prompt), &Pieces::lexicon(&PIECES, 1))
+    }
+
+    #[test]
+    fn generated_text_keeps_its_tokens_up_to_the_last_common_boundary() {
+        let transcripts = transcript(&["d"], &["a", "b", "c", "a", "b"]);
+        // The text continues with a token that begins inside the generated text.
+        let retokenized = retokenized_with(&transcripts, &["d", "abc", "abc", "x"]).expect("it is cut otherwise");
+        assert_eq!(retokenized.tokens, tokens(&["d", "a", "b", "c", "abc", "x"]));
+        assert_eq!(retokenized.generated_ranges.first(), Some(&(1..4)));
+        let retokenized = retokenized_with(&transcripts, &["d", "ab", "c", "ab", "x"]).expect("it is cut otherwise");
+        assert_eq!(retokenized.tokens, tokens(&["d", "a", "b", "c", "a", "b", "x"]));
+        assert_eq!((retokenized.generated_ranges.first(), retokenized.replaced), (Some(&(1..6)), vec![(1..2, 3), (3..4, 6)]));
+    }
+
+    #[test]
+    fn equal_tokens_other_text_and_ungenerated_text_are_unchanged() {
+        let transcripts = transcript(&["d", "a", "b"], &["a", "b"]);
+        assert_eq!(retokenized_with(&transcripts, &["d", "a", "b", "a", "b", "x"]), None, "the same tokens");
+        assert_eq!(retokenized_with(&transcripts, &["d", "a", "b", "a", "c"]), None, "another text");
+        assert_eq!(retokenized_with(&transcripts, &["d", "ab", "a", "b"]), None, "the tokenizer cuts a prompt as it cuts any");
+        assert_eq!(retokenized_with(&transcripts, &["d", "a", "b", "<end>", "ab"]), None, "a control token is no text");
+        assert!(transcripts.texts(Some("another"), &AdapterSet::default()).is_empty(), "somebody else's answer");
+    }
+
+    #[test]
+    fn the_chat_with_the_longest_match_is_found_among_many_with_an_equal_beginning() {
+        let mut transcripts = TranscriptCache::default();
+        let mut chat = |generated_ranges: &[&str]| {
+            let mut text = Tokens::new(tokens(&["d"]).into());
+            for token in tokens(generated_ranges) {
+                text.push(token);
+            }
+            let range = 1..text.len();
+            transcripts.add(None, AdapterSet::default(), text, vec![range]);
+        };
+        chat(&["a", "b", "d", "a", "b", "x"]);
+        for _ in 0..3 * MAX_TRIED {
+            chat(&["a", "c", "x"]);
+        }
+        let retokenized = retokenized_with(&transcripts, &["d", "ab", "d", "ab", "x"]).expect("it is cut otherwise");
+        assert_eq!(retokenized.tokens, tokens(&["d", "a", "b", "d", "a", "b", "x"]));
+    }
+
+    #[test]
+    fn no_replacement_crosses_a_control_token() {
+        let transcripts = transcript(&["d"], &["a", "<end>", "b"]);
+        assert_eq!(retokenized_with(&transcripts, &["d", "ab", "x"]), None);
+        assert_eq!(retokenized_with(&transcripts, &["d", "ab", "<end>", "b"]), None);
+    }
+
+    #[test]
+    fn positions_are_mapped_unless_they_are_inside_a_replaced_range() {
+        let transcripts = transcript(&["d"], &["a", "b", "x", "a", "b", "c"]);
+        let retokenized = retokenized_with(&transcripts, &["d", "ab", "x", "ab", "c", "d"]).expect("it is cut otherwise");
+        assert_eq!((0..=6).map(|at| retokenized.map_position(at)).collect::<Vec<_>>(), [0, 1, 3, 4, 6, 7, 8].map(Some));
+        let whole =
+            retokenized_with(&super::tests::transcript(&["d"], &["abc"]), &["d", "ab", "c", "d"]).expect("it is cut otherwise");
+        assert_eq!((0..=4).map(|at| whole.map_position(at)).collect::<Vec<_>>(), [Some(0), Some(1), None, Some(2), Some(3)]);
+    }
+
+    #[test]
+    fn retokenization_never_changes_the_text() {
+        let token_strings = Pieces::lexicon(&PIECES, 1);
+        let spelling =
+            |tokens: &[Token]| tokens.iter().flat_map(|&token| token_strings.spelling(token).to_vec()).collect::<Vec<u8>>();
+        let length = |tokens: &[Token]| u32::try_from(tokens.len()).expect("small");
+        let mut state = 5_u64;
+        let mut chance = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(state >> 33).expect("64 bits") % n
+        };
+        let mut n_retokenized = 0;
+        for _ in 0..2000 {
+            let mut transcripts = TranscriptCache::default();
+            let mut text_bytes = Vec::new();
+            for _ in 0..4 {
+                let mut text = Tokens::new(vec![6; 1 + chance(3)].into());
+                let n_prompt = text.len();
+                for _ in 0..chance(12) {
+                    text.push([1, 2, 3, 4, 5, 7, 0][chance(7)]);
+                }
+                text_bytes = spelling(&text.first(text.len()));
+                let range = n_prompt..text.len();
+                transcripts.add(None, AdapterSet::default(), text, vec![range]);
+            }
+            for _ in 0..chance(3) {
+                // A control token is not split.
+                text_bytes.pop_if(|byte| *byte != b'>');
+            }
+            text_bytes.extend([b"abcx", b"xabc", b"dabd"][chance(3)]);
+            let prompt = token_strings.tokenize(&text_bytes);
+            let Some(retokenized) = retokenize(&transcripts.texts(None, &AdapterSet::default()), &prompt, &token_strings) else {
+                continue;
+            };
+            n_retokenized += 1;
+            assert_eq!(spelling(&retokenized.tokens), spelling(&prompt), "{prompt:?} became {retokenized:?}");
+            let n_controls = |tokens: &[Token]| tokens.iter().filter(|&&token| token == 0).count();
+            assert_eq!(n_controls(&retokenized.tokens), n_controls(&prompt));
+            assert_eq!(retokenized.map_position(length(&prompt)), Some(length(&retokenized.tokens)));
+        }
+        assert!(n_retokenized > 100, "{n_retokenized} texts were cut otherwise");
+    }
+
+    #[test]
+    fn the_cache_is_bounded() {
+        let mut transcripts = TranscriptCache::default();
+        let text = |n: usize| Tokens::new(vec![1; n].into());
+        for _ in 0..2 * MAX_TRANSCRIPTS {
+            transcripts.add(None, AdapterSet::default(), text(3), Vec::new());
+        }
+        assert_eq!(transcripts.size(), (3 * MAX_TRANSCRIPTS, MAX_TRANSCRIPTS));
+        for _ in 0..9 {
+            transcripts.add(None, AdapterSet::default(), text(MAX_TRANSCRIPT_TOKENS / 4), Vec::new());
+        }
+        assert_eq!(transcripts.size(), (MAX_TRANSCRIPT_TOKENS, 4));
+        transcripts.add(None, AdapterSet::default(), text(MAX_TRANSCRIPT_TOKENS + 1), Vec::new());
+        assert_eq!(transcripts.size(), (0, 0));
+    }
+}

@@ -1,0 +1,169 @@
+//! Events, metrics and wakes that the worker publishes.
+
+pub(crate) mod slow_consumers;
+pub(crate) mod stream;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::cache::KvCache;
+use crate::engine::features::transcripts::TranscriptCache;
+use crate::engine::output::slow_consumers::{SlowConsumers, SlowStreams};
+use crate::engine::output::stream::{Backlog, PublishOutcome, ReadReceipt, WakeHandle};
+use crate::engine::scheduler::request_group::{EndedGroup, RequestGroup};
+use crate::engine::stats::{MAX_RECENT_STEPS, RecentStep, Stats};
+use crate::request::{Event, TaskResult};
+
+/// Maximum number of unread pins that are checked per step.
+const MAX_RECEIPTS: usize = 16;
+
+/// State that the worker shares with other threads, besides the streams.
+#[derive(Default)]
+pub(crate) struct SharedState {
+    stats: Mutex<Stats>,
+    recent: Mutex<VecDeque<RecentStep>>,
+    transcripts: Mutex<TranscriptCache>,
+    /// Requests with a branch that was never in a slot.
+    pub(crate) n_waiting: Arc<AtomicUsize>,
+    pub(crate) is_running: AtomicBool,
+}
+
+impl SharedState {
+    /// Metrics as of the last step, except the number of waiting requests.
+    pub(crate) fn stats(&self) -> MutexGuard<'_, Stats> {
+        self.stats.lock().expect("no code that holds the stats can panic")
+    }
+
+    /// Returns the texts that were generated in chats.
+    pub(crate) fn transcripts(&self) -> MutexGuard<'_, TranscriptCache> {
+        self.transcripts.lock().expect("no code that holds the transcripts can panic")
+    }
+
+    /// Returns the last steps, oldest first.
+    pub(crate) fn recent_steps(&self) -> MutexGuard<'_, VecDeque<RecentStep>> {
+        self.recent.lock().expect("no code that holds the last steps can panic")
+    }
+
+    /// Appends a step; drops the oldest one if there are [`MAX_RECENT_STEPS`].
+    pub(crate) fn record_step(&self, step: RecentStep) {
+        let mut recent = self.recent_steps();
+        if recent.len() == MAX_RECENT_STEPS {
+            recent.pop_front();
+        }
+        recent.push_back(step);
+    }
+}
+
+/// Readers of published events: who lags, and who is woken when.
+pub(crate) struct Output {
+    slow_consumers: SlowConsumers,
+    /// Wake handles of the readers of published events.
+    wake_handles: Vec<Arc<dyn WakeHandle>>,
+    /// Time of the last wake of a rate-limited handle.
+    last_wake_at: Instant,
+    unread_pins: VecDeque<UnreadPin>,
+}
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        Self {
+            slow_consumers: SlowConsumers::default(),
+            wake_handles: Vec::new(),
+            last_wake_at: Instant::now(),
+            unread_pins: VecDeque::new(),
+        }
+    }
+
+    /// Publishes the events of a group; [`Output::wake_all`] wakes its reader.
+    pub(crate) fn send(&mut self, group: &mut RequestGroup) {
+        let PublishOutcome { wake_handle, backlog } = group.sender.send(&mut group.events);
+        self.wake_handles.extend(wake_handle);
+        if backlog.is_over_limit() {
+            self.slow_consumers.add(group.stream_id, &backlog, Instant::now());
+        }
+        if let Some(wake_handle) = group.sender.wake_handle()
+            && !self.wake_handles.iter().any(|other| Arc::ptr_eq(other, wake_handle))
+        {
+            self.wake_handles.push(Arc::clone(wake_handle));
+        }
+    }
+
+    /// Reviews the progress of readers that lag, see [`SlowConsumers::review`].
+    pub(crate) fn review_slow_consumers(
+        &mut self,
+        patience: Duration,
+        backlog_of: impl Fn(u64) -> Option<Backlog>,
+    ) -> SlowStreams {
+        self.slow_consumers.review(Instant::now(), patience, backlog_of)
+    }
+
+    /// Wakes each reader of the events of `n_streams` streams once, except rate-limited ones unless the step `is_urgent`.
+    /// [`Output::wake_all`] must then be called before an operation that may take long.
+    pub(crate) fn wake_rate_limited(&mut self, n_streams: usize, is_urgent: bool) {
+        self.wake_waited(if is_urgent { Duration::MAX } else { self.last_wake_at.elapsed() }, n_streams);
+    }
+
+    /// Wakes all readers with pending events.
+    pub(crate) fn wake_all(&mut self) {
+        self.wake_waited(Duration::MAX, 0);
+    }
+
+    /// Wakes the handles whose minimum interval is at most `waited`.
+    fn wake_waited(&mut self, waited: Duration, n_streams: usize) {
+        let mut has_woken = false;
+        self.wake_handles.retain(|wake_handle| {
+            let interval = wake_handle.min_interval(n_streams);
+            let is_too_early = waited < interval;
+            if !is_too_early {
+                wake_handle.wake();
+                has_woken |= !interval.is_zero();
+            }
+            is_too_early
+        });
+        if has_woken {
+            self.last_wake_at = Instant::now();
+        }
+    }
+
+    /// Registers the pinned prefixes that requests which end are about to report.
+    pub(crate) fn watch_pins(&mut self, ended: &[EndedGroup]) {
+        self.unread_pins.extend(ended.iter().filter_map(|(group, _)| UnreadPin::of(group)));
+    }
+
+    /// Unpins prefixes whose readers left before they read the id: no client could ever unpin them.
+    pub(crate) fn drop_unread_pins(&mut self, cache: &mut KvCache) {
+        for _ in 0..self.unread_pins.len().min(MAX_RECEIPTS) {
+            let Some(pin) = self.unread_pins.pop_front() else { return };
+            match pin.receipt.was_read() {
+                None => self.unread_pins.push_back(pin),
+                Some(true) => {}
+                Some(false) => drop(cache.unpin_prefix(pin.id)),
+            }
+        }
+    }
+}
+
+/// A pinned prefix whose id may not have been read yet.
+struct UnreadPin {
+    id: u64,
+    receipt: ReadReceipt,
+}
+
+impl UnreadPin {
+    fn of(group: &RequestGroup) -> Option<Self> {
+        let pin_of = |event: &Event| match event {
+            Event::Finished(finished) => finished.made.as_deref().and_then(pin_id),
+            Event::Token(_) | Event::Progress(_) | Event::PromptLogprobs(_) => None,
+        };
+        Some(Self { id: group.events.iter().find_map(pin_of)?, receipt: group.sender.receipt() })
+    }
+}
+
+fn pin_id(pin_of: &TaskResult) -> Option<u64> {
+    match pin_of {
+        TaskResult::Pinned(pinned) => Some(pinned.id),
+        TaskResult::Saved(_) => None,
+    }
+}

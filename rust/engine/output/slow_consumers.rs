@@ -1,0 +1,109 @@
+//! Streams whose readers lag, and how long the worker waits for them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use crate::engine::output::stream::Backlog;
+use crate::error::Error;
+
+/// Streams over their limit of unread events. They are not computed further until half of the limit has been read.
+#[derive(Debug, Default)]
+pub(crate) struct SlowConsumers {
+    /// By stream id.
+    by_stream: HashMap<u64, SlowConsumer>,
+}
+
+/// Streams whose readers lag.
+pub(crate) struct SlowStreams {
+    pub(crate) paused: BTreeSet<u64>,
+    /// Streams whose readers made no progress for too long, with the error that ends them.
+    pub(crate) expired: Vec<(u64, Error)>,
+}
+
+#[derive(Debug)]
+struct SlowConsumer {
+    /// Number of events read when it last made progress.
+    n_read: u64,
+    /// Time at which that was observed.
+    since: Instant,
+}
+
+impl SlowConsumers {
+    /// Adds a stream that is over its limit.
+    pub(crate) fn add(&mut self, stream_id: u64, backlog: &Backlog, now: Instant) {
+        self.by_stream.entry(stream_id).or_insert(SlowConsumer { n_read: backlog.n_read, since: now });
+    }
+
+    /// Updates the progress of the readers; `backlog_of` returns `None` for ended streams. Removes readers that have caught up, and
+    /// returns the others; those without progress for `patience` with the error that ends their streams.
+    pub(crate) fn review(
+        &mut self,
+        now: Instant,
+        patience: Duration,
+        backlog_of: impl Fn(u64) -> Option<Backlog>,
+    ) -> SlowStreams {
+        let mut expired = Vec::new();
+        self.by_stream.retain(|&stream_id, consumer| {
+            let Some(backlog) = backlog_of(stream_id).filter(|backlog| !backlog.is_caught_up()) else { return false };
+            if backlog.n_read != consumer.n_read {
+                (consumer.n_read, consumer.since) = (backlog.n_read, now);
+            }
+            if now.duration_since(consumer.since) >= patience {
+                expired.push((stream_id, backlog.error()));
+            }
+            true
+        });
+        SlowStreams { paused: self.by_stream.keys().copied().collect(), expired }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn backlog(n_events: usize, n_read: u64) -> Backlog {
+        Backlog { n_events, n_bytes: 0, n_read, max_events: 1_000 }
+    }
+
+    fn with_slow_reader(now: Instant) -> SlowConsumers {
+        let mut slow_consumers = SlowConsumers::default();
+        slow_consumers.add(7, &backlog(1_001, 0), now);
+        slow_consumers
+    }
+
+    fn after(now: Instant, s: u64) -> Instant {
+        now + Duration::from_secs(s)
+    }
+
+    #[test]
+    fn a_reader_that_makes_progress_is_kept() {
+        let now = Instant::now();
+        let mut slow_consumers = with_slow_reader(now);
+        for n in 1..10 {
+            let slow = slow_consumers.review(after(now, 29 * n), PATIENCE, |_| Some(backlog(1_001, n)));
+            assert!(slow.expired.is_empty() && slow.paused.contains(&7));
+        }
+    }
+
+    #[test]
+    fn a_reader_without_progress_expires_and_is_held_back_until_its_request_ends() {
+        let now = Instant::now();
+        let mut slow_consumers = with_slow_reader(now);
+        assert!(slow_consumers.review(after(now, 29), PATIENCE, |_| Some(backlog(1_001, 0))).expired.is_empty());
+        let slow = slow_consumers.review(after(now, 30), PATIENCE, |_| Some(backlog(1_001, 0)));
+        assert_eq!(slow.expired, [(7, backlog(1_001, 0).error())]);
+        assert!(slow.paused.contains(&7));
+        let slow = slow_consumers.review(after(now, 30), PATIENCE, |_| None);
+        assert!(slow.expired.is_empty() && slow.paused.is_empty());
+    }
+
+    #[test]
+    fn a_reader_that_has_read_half_of_the_limit_is_removed() {
+        let now = Instant::now();
+        let mut slow_consumers = with_slow_reader(now);
+        assert!(slow_consumers.review(now, PATIENCE, |_| Some(backlog(501, 500))).paused.contains(&7));
+        assert!(slow_consumers.review(now, PATIENCE, |_| Some(backlog(500, 501))).paused.is_empty());
+    }
+}

@@ -1,0 +1,410 @@
+//! Admission: sequences enter slots, reusing cached prefixes of their prompts.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::cache::PrefixMatch;
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::cache_manager::guards::PathGuard;
+use crate::engine::features::explanations::explain;
+use crate::engine::features::explanations::shared::SharedExplanation;
+use crate::engine::runner::{KvSeqId, Runner};
+use crate::engine::scheduler::checkpoints::checkpoint_positions;
+use crate::engine::scheduler::prefix_match::{find_match, find_pending_prefix, hold_prompts};
+use crate::engine::scheduler::queue::Preempted;
+use crate::engine::scheduler::request_group::{BeamSharing, RequestGroup};
+use crate::engine::scheduler::resumption::{find_preempted, plan_resumption};
+use crate::engine::scheduler::room::{Urgency, free_ids};
+use crate::engine::scheduler::running_sequence::{HEADROOM, Phase, PrefixDependency, RunningSequence, n_reserved};
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
+use crate::engine::scheduler::sequence::Sequence;
+use crate::engine::scheduler::{RefusedSequence, Scheduler};
+use crate::request::Task;
+use crate::sampling::TokenStrings;
+
+/// Maximum number of sequences admitted in a step before its decode, and after it.
+const MAX_STARTS: u32 = 64;
+
+/// Maximum prompt tokens compared with cached prefixes in a step before its decode, and after it; the prompt that exceeds it is the
+/// last.
+const MAX_COMPARED: u64 = 1 << 18;
+
+/// Remaining budget for admission in a step, before its decode or after it.
+pub(crate) struct AdmissionBudget {
+    n_starts: u32,
+    n_compared: u64,
+}
+
+impl AdmissionBudget {
+    pub(crate) fn new() -> Self {
+        Self { n_starts: MAX_STARTS, n_compared: MAX_COMPARED }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.n_starts == 0 || self.n_compared == 0
+    }
+
+    /// Counts a start that compares `n_compared` prompt tokens.
+    fn spend(&mut self, n_compared: u64) {
+        self.n_starts = self.n_starts.saturating_sub(1);
+        self.n_compared = self.n_compared.saturating_sub(n_compared);
+    }
+}
+
+/// Fills the free slots: first with preempted sequences, most senior first, then with new ones in queue order. A request of
+/// higher priority that is senior to a preempted sequence precedes it; if there is no slot or no room for it, running sequences
+/// of lower priority that are junior to it are preempted, most junior first. A request that waits for a shared prefix does not
+/// block the queue; a request that does not fit yet does.
+pub(crate) fn admit<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, budget: &mut AdmissionBudget) {
+    hold_prompts(scheduler, cache);
+    scheduler.unblock();
+    while !budget.is_spent() {
+        if scheduler.slots.are_full() && !scheduler.has_junior() {
+            return;
+        }
+        let next = scheduler.queue.next(|slot| scheduler.slots.is_free(slot)).map(|request_id| scheduler.queue.group(request_id));
+        let resumed = scheduler.queue.preempted().first();
+        let is_next = |resumed: &&Preempted| !next.is_some_and(|next| precedes(next, &resumed.sequence));
+        let is_started = match (resumed.filter(is_next), next) {
+            (Some(_), _) => !scheduler.slots.are_full() && resume(scheduler, cache, budget),
+            (None, Some(group)) => {
+                let request_id = group.request_id;
+                start(scheduler, cache, request_id, budget)
+            }
+            (None, None) => false,
+        };
+        if !is_started {
+            return;
+        }
+    }
+}
+
+impl Scheduler {
+    /// Unblocks requests whose awaited prefix is computed.
+    fn unblock(&mut self) {
+        let Self { queue, slots, paused, .. } = self;
+        queue.unblock(|owner| {
+            let running = slots.get(owner)?;
+            // A request does not wait for a sequence that is held back for its slow reader.
+            Some(running.n_held).filter(|_| !paused.contains(&running.sequence.stream_id))
+        });
+    }
+
+    /// Returns true if a running sequence has a lower priority than a waiting request.
+    fn has_junior(&self) -> bool {
+        let highest = self.queue.highest_waiting();
+        self.slots.running().iter().any(|running| highest.is_some_and(|highest| running.sequence.request().priority < highest))
+    }
+
+    /// Returns the running sequences that yield to a group, most junior first.
+    fn junior_to(&self, group: &RequestGroup) -> impl Iterator<Item = &RunningSequence> {
+        self.slots.running().iter().rev().filter(move |running| precedes(group, &running.sequence))
+    }
+}
+
+/// Returns true if a request of higher priority precedes a sequence that was already in a slot.
+fn precedes(group: &RequestGroup, sequence: &Sequence) -> bool {
+    group.request.priority > sequence.request().priority && group.scheduling_key(0) < sequence.scheduling_key()
+}
+
+/// Starts the next branch of a group, or blocks it on a prefix that another sequence is computing. Returns `false` if it cannot
+/// start yet.
+fn start<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &mut CacheManager<R>,
+    request_id: u64,
+    budget: &mut AdmissionBudget,
+) -> bool {
+    let group = scheduler.queue.group(request_id);
+    let index = group.next_branch().expect("only what waits starts");
+    let (key, n_prompt, is_held) = (group.scheduling_key(index), group.n_prompt(), group.prompt_holder.id().is_some());
+    if is_refused(scheduler, cache, key) {
+        return false;
+    }
+    let n_together = scheduler.queue.group(request_id).n_together() as usize;
+    // Requests that need several slots wait for them before any lookup.
+    if n_together > 1 && scheduler.slots.n_idle() + scheduler.junior_to(scheduler.queue.group(request_id)).count() < n_together {
+        return false;
+    }
+    budget.spend(if is_held { 1 } else { n_prompt.into() });
+    if !is_held {
+        // Touches the prefix first, so that freeing an id does not evict it.
+        cache.kv_mut().touch(&group.adapter_schedule, &group.prompt);
+    }
+    if !free_ids(scheduler, cache, n_together, Urgency::WithinMoveTime) {
+        return false;
+    }
+    let matched = find_match(scheduler, cache, request_id);
+    let (pending_prefix, n_compared) = find_pending_prefix(scheduler, cache, request_id, matched.n_tokens());
+    scheduler.stats.n_compared += n_compared;
+    budget.n_compared = budget.n_compared.saturating_sub(n_compared);
+    if let Some(pending_prefix) = pending_prefix {
+        scheduler.queue.block_on_prefix(request_id, pending_prefix);
+        scheduler.has_changed = true;
+        return true;
+    }
+    let group = scheduler.queue.group(request_id);
+    if !scheduler.slots.are_full() && scheduler.slots.free_slot(group).is_none() {
+        return false;
+    }
+    let takes_cached_only = group.request.task == Task::Save { computes: false };
+    let n_tokens = if takes_cached_only { matched.n_tokens() } else { n_prompt };
+    let n_other_beams = i64::from((group.n_together() - 1) * HEADROOM);
+    let Some(n_to_preempt) = n_to_preempt(scheduler, cache, group, n_needed(cache, n_tokens, &matched) + n_other_beams) else {
+        scheduler.refused = Some(RefusedSequence { key, n_left: scheduler.n_left(cache) });
+        return false;
+    };
+    let n_kept = scheduler.slots.running().len() - n_to_preempt;
+    // Preempting a beam preempts its whole search.
+    while scheduler.slots.running().len() > n_kept {
+        let junior = scheduler.junior_to(scheduler.queue.group(request_id)).next().expect("as many were counted").key();
+        scheduler.preempt(junior);
+    }
+    if scheduler.slots.n_free() < n_together {
+        return false;
+    }
+    let Some(slot) = scheduler.slots.free_slot(scheduler.queue.group(request_id)) else { return false };
+    // The preempted sequences may have released the matched id, or the prompt's holder.
+    let mut matched = if n_to_preempt == 0 { matched } else { find_match(scheduler, cache, request_id) };
+    if takes_cached_only {
+        let group = scheduler.queue.group_mut(request_id);
+        group.prompt = group.prompt[..matched.n_tokens() as usize].into();
+    }
+    if let Task::Load(saved) = &scheduler.queue.group(request_id).request.task {
+        matched.take_from(saved, cache.kind().forks);
+    }
+    scheduler.history.add_evictions(cache.kv_mut().take_evicted(), Instant::now());
+    let sequence = new_sequence(scheduler, cache, request_id, index, &matched);
+    let path = place(scheduler, cache, &sequence, &matched);
+    count_hit(cache, scheduler.queue.group(request_id), path.id(), &matched);
+    let idle_beams = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
+    scheduler.start_branches(Start { sequence, slot, path, matched, idle_beams }, &cache.model().lexicon());
+    true
+}
+
+/// Returns how many running sequences must be preempted so that a group gets its slots and `n_needed` cells. `None`, so that
+/// none is preempted, if preempting all of them is not enough.
+fn n_to_preempt<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &mut CacheManager<R>,
+    group: &RequestGroup,
+    n_needed: i64,
+) -> Option<usize> {
+    let n_least = (group.n_together() as usize).saturating_sub(scheduler.slots.n_idle());
+    if n_least == 0 && (scheduler.slots.running().is_empty() || n_needed <= scheduler.n_left(cache)) {
+        return Some(0);
+    }
+    let candidates: Vec<&RunningSequence> = scheduler.junior_to(group).collect();
+    let freed = cache.kv().freed_by(candidates.iter().map(|running| running.id()));
+    let mut n_left = scheduler.n_left(cache);
+    for (n_before, (n_freed, running)) in freed.into_iter().zip(&candidates).enumerate() {
+        if n_before >= n_least && n_needed <= n_left {
+            return Some(n_before);
+        }
+        n_left += i64::try_from(n_freed).expect("a device cache has fewer than 2³² cells") + n_reserved(running);
+    }
+    let is_enough = candidates.len() >= n_least && (n_needed <= n_left || candidates.len() == scheduler.slots.running().len());
+    is_enough.then_some(candidates.len())
+}
+
+/// Creates branch `index` of a group, which starts on `matched`, with its checkpoint positions and its cache explanation.
+fn new_sequence<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &CacheManager<R>,
+    request_id: u64,
+    index: u32,
+    matched: &PrefixMatch,
+) -> Sequence {
+    let (group, token_strings) = (scheduler.queue.group(request_id), cache.model().lexicon());
+    let mut sequence = Sequence::new(group, index, scheduler.limits.n_ctx_slot, &token_strings, Instant::now());
+    if let Some(fork_state) = scheduler.forks.state_of(request_id) {
+        sequence.resume_from(fork_state);
+    }
+    sequence.checkpoint_positions = checkpoint_positions(scheduler, cache, group, matched.n_tokens());
+    if !group.has_started && group.request.explains_cache && request_id == group.stream_id {
+        let explanation = explain(scheduler, cache, request_id, matched);
+        let explanation = Arc::new(SharedExplanation::new(explanation, Arc::clone(&group.prompt), token_strings));
+        group.sender.explain(Arc::clone(&explanation));
+        sequence.explanation = Some(explanation);
+    }
+    sequence
+}
+
+/// Places the cells of `matched` for a sequence that starts or resumes. An id must be free.
+fn place<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, sequence: &Sequence, matched: &PrefixMatch) -> PathGuard {
+    let path = cache.place(&sequence.adapter_schedule, Some(matched)).expect("an id was freed before");
+    cache.kv_mut().set_provenance(path.id(), scheduler.queue.group(sequence.request_id).provenance());
+    cache.record_start();
+    path
+}
+
+/// Places a path without cells. An id must be free.
+fn place_empty<R: Runner>(cache: &mut CacheManager<R>, sequence: &Sequence) -> PathGuard {
+    cache.place(&sequence.adapter_schedule, None).expect("an id was freed before")
+}
+
+/// Counts the hit of a group whose branch starts on `matched`, placed on `id`.
+fn count_hit<R: Runner>(cache: &mut CacheManager<R>, group: &RequestGroup, id: KvSeqId, matched: &PrefixMatch) {
+    let n_found = matched.n_tokens();
+    if n_found == matched.n_device {
+        cache.kv_mut().count_hit_of(id);
+    } else {
+        cache.kv_mut().count_hit(&group.adapter_schedule, &group.prompt[..n_found as usize], &group.provenance());
+    }
+}
+
+/// A branch that starts, and its cells.
+struct Start {
+    sequence: Sequence,
+    slot: u32,
+    path: PathGuard,
+    matched: PrefixMatch,
+    /// Paths of the other beams of its search, which start with it.
+    idle_beams: Vec<PathGuard>,
+}
+
+impl Scheduler {
+    fn start_branches(&mut self, start: Start, token_strings: &TokenStrings) {
+        let Start { mut sequence, slot, path, matched, idle_beams } = start;
+        let (key, request_id, index) = (sequence.scheduling_key(), sequence.request_id, sequence.index);
+        let (n_device, n_found) = (matched.n_device, matched.n_tokens());
+        let group = self.queue.group_mut(request_id);
+        sequence.pending_report = group.pending_report.take().unwrap_or_default();
+        let is_complete = group.request.task == Task::Complete;
+        let logits = group.prompt_logits.clone().filter(|_| is_complete && n_device == sequence.n_tokens());
+        if !group.has_started {
+            self.history.add_request(group);
+        }
+        let indices = index..=index + length(&idle_beams);
+        self.enter_on(slot, sequence, path, matched);
+        for (index, path) in (1..).zip(idle_beams) {
+            let group = self.queue.group(request_id);
+            let sequence = Sequence::new(group, index, self.limits.n_ctx_slot, token_strings, Instant::now());
+            let slot = self.slots.free_slot(group).expect("as many slots are free");
+            self.enter(slot, sequence, Phase::IdleBeam, path, 0);
+        }
+        self.report_start(key);
+        if is_complete {
+            self.count_cached(request_id, n_device, n_found);
+            self.stats.branches.n_started += u64::try_from(indices.clone().count()).expect("a search has few beams");
+        }
+        for index in indices {
+            self.outbox.admitted.extend(self.queue.start(request_id, index));
+        }
+        if let Some(logits) = logits {
+            self.slots.at_mut(key).phase = Phase::ReadyToSample(logits);
+        }
+        let group = self.queue.group_mut(request_id);
+        if !group.has_waiting() {
+            group.prompt_logits = None;
+            self.release_holder(request_id);
+        } else if group.prompt_logits.is_some() {
+            group.prompt_holder.request_holder();
+        }
+    }
+
+    /// Puts `sequence` into `slot`; its first `n_held` tokens are in `path`.
+    fn enter(&mut self, slot: u32, sequence: Sequence, phase: Phase, path: PathGuard, n_held: u32) {
+        self.has_changed = true;
+        if self.queue.group(sequence.request_id).keeps_contents_of(slot) {
+            self.slots.clear_contents(slot);
+        }
+        self.slots.enter(RunningSequence::new(sequence, slot, phase, path, n_held));
+    }
+
+    /// As [`Scheduler::enter`], on top of `matched`, whose cells in the device cache are in `path`.
+    fn enter_on(&mut self, slot: u32, mut sequence: Sequence, path: PathGuard, matched: PrefixMatch) {
+        if sequence.start(matched.n_tokens()) && sequence.request().task == Task::Complete {
+            self.stats.n_cached += u64::from(matched.n_tokens().min(sequence.n_prompt));
+        }
+        let n_device = matched.n_device;
+        self.enter(slot, sequence, Phase::for_match(matched), path, n_device);
+    }
+
+    /// Counts the sources of the first `n_found` prompt tokens of a group whose branch starts, each token once.
+    fn count_cached(&mut self, request_id: u64, n_device: u32, n_found: u32) {
+        let awaited = self.queue.group(request_id).awaited_range(n_found);
+        let n_counted_twice = awaited.end.saturating_sub(awaited.start.max(n_device));
+        self.stats.n_awaited += u64::from(awaited.end - awaited.start);
+        self.stats.n_reloaded += u64::from(n_found - n_device - n_counted_twice);
+    }
+}
+
+fn length<T>(items: &[T]) -> u32 {
+    u32::try_from(items.len()).expect("a search has few beams")
+}
+
+/// Resumes the most senior preempted sequence. Returns `false` if there is no room for it yet.
+fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, budget: &mut AdmissionBudget) -> bool {
+    let sequence = &scheduler.queue.preempted()[0].sequence;
+    let key = sequence.scheduling_key();
+    if is_refused(scheduler, cache, key) {
+        return false;
+    }
+    let n_together = scheduler.queue.resuming().len();
+    if scheduler.slots.n_free() < n_together {
+        return false;
+    }
+    for Preempted { sequence, .. } in scheduler.queue.resuming() {
+        let tokens = sequence.tokens.first(sequence.n_tokens());
+        budget.spend(sequence.n_tokens().into());
+        cache.kv_mut().touch(&sequence.adapter_schedule, &tokens);
+    }
+    if !free_ids(scheduler, cache, n_together, Urgency::WithinMoveTime) {
+        return false;
+    }
+    let request_id = scheduler.queue.preempted()[0].sequence.request_id;
+    let mut is_recomputed = scheduler.queue.group(request_id).sharing == BeamSharing::Recomputed;
+    let mut resumption = plan_resumption(scheduler, cache, n_together, is_recomputed);
+    if resumption.n_cells > scheduler.n_left(cache) {
+        if !scheduler.slots.running().is_empty() {
+            scheduler.refused = Some(RefusedSequence { key, n_left: scheduler.n_left(cache) });
+            return false;
+        }
+        if n_together > 1 && !is_recomputed && !cache.kind().forks.can_truncate() {
+            is_recomputed = true;
+            resumption = plan_resumption(scheduler, cache, n_together, is_recomputed);
+        }
+    }
+    if n_together > 1 && !cache.kind().forks.can_truncate() {
+        scheduler.queue.group_mut(request_id).sharing =
+            if is_recomputed { BeamSharing::Recomputed } else { BeamSharing::Separate };
+    }
+    for placement in resumption.placements {
+        // Sequences that resumed earlier may share more of its text by now.
+        let matched = placement.and_then(|placement| find_preempted(scheduler, cache, 0, placement.at_most));
+        let slot = scheduler.slots.free_slot_or_idle(scheduler.queue.preempted()[0].slot).expect("as many are free");
+        let Preempted { sequence, reservation, .. } = scheduler.queue.pop_preempted();
+        match (placement.and_then(|placement| placement.provider), matched) {
+            // Its reservation ends when it has the awaited prefix.
+            (Some((provider, n_tokens)), _) => {
+                let phase = Phase::AwaitingPrefix(PrefixDependency { provider, n_tokens, reservation });
+                let path = place_empty(cache, &sequence);
+                scheduler.enter(slot, sequence, phase, path, 0);
+            }
+            (None, Some(matched)) => {
+                let path = place(scheduler, cache, &sequence, &matched);
+                scheduler.enter_on(slot, sequence, path, matched);
+            }
+            (None, None) => {
+                let path = place_empty(cache, &sequence);
+                scheduler.enter(slot, sequence, Phase::IdleBeam, path, 0);
+            }
+        }
+    }
+    true
+}
+
+/// Returns the number of cells that a sequence of `n_tokens` takes from the headroom: those it must compute or reload, and
+/// the cells of `matched` that it pins.
+fn n_needed<R: Runner>(cache: &CacheManager<R>, n_tokens: u32, matched: &PrefixMatch) -> i64 {
+    let n_kept = cache.kv().n_evictable_in(matched);
+    i64::from(n_tokens - matched.n_device) + i64::try_from(n_kept).expect("a device cache has fewer than 2³² cells")
+}
+
+/// Returns true if a sequence was refused for lack of cells and the headroom has not grown since. A sequence alone is never
+/// refused.
+fn is_refused<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> bool {
+    let is_same = |refused: RefusedSequence| refused.key == key && scheduler.n_left(cache) <= refused.n_left;
+    !scheduler.slots.running().is_empty() && scheduler.refused.is_some_and(is_same)
+}

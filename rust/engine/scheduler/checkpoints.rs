@@ -1,0 +1,262 @@
+//! Checkpoints of prompts: saved states for recurrent memory, which cannot be cut, and saved windows for sliding-window memory,
+//! which overwrites them.
+
+use std::ops::RangeInclusive;
+
+use crate::cache::{MIN_SHARED, PrefixMatch, Provenance};
+use crate::config::Checkpoints;
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::runner::{MemoryKind, Runner};
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::checkpoint_positions::{CheckpointPositions, PromptEndWindow};
+use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::running_sequence::RunningSequence;
+use crate::engine::scheduler::sequence::Sequence;
+use crate::request::{Task, Token, is_of_medium};
+use crate::sampling::TokenStrings;
+
+/// The checkpoints of one prompt take at most one part in this many of the host cache.
+const HOST_CACHE_PARTS: u64 = 8;
+
+/// Minimum distance between windows along a prompt, in window lengths: they hold at most a third of what the sliding-window
+/// layers compute of the prompt.
+const MIN_WINDOW_DISTANCE: u32 = 3;
+
+/// Returns true if states are saved: only memory that cannot be cut needs them.
+fn saves_states<R: Runner>(cache: &CacheManager<R>) -> bool {
+    cache.kind().is_a_state() && cache.has_host_cache()
+}
+
+/// Returns true if windows are saved along prompts: without a host cache they would be evicted as soon as their ids are needed.
+fn saves_windows<R: Runner>(cache: &CacheManager<R>) -> bool {
+    cache.kind().n_window > 0 && cache.has_host_cache()
+}
+
+/// Returns the checkpoint positions, besides the end, in the prompt of a request that starts with `n_found` cached tokens:
+/// where the request specifies them, where the prompt diverges from cached ones, and about evenly in between, within the limits
+/// of [`Checkpoints`].
+pub(crate) fn checkpoint_positions<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &CacheManager<R>,
+    group: &RequestGroup,
+    n_found: u32,
+) -> CheckpointPositions {
+    let may_add = scheduler.limits.checkpoints.n_most > 0 && group.uses_cache() && group.request.task == Task::Complete;
+    if cache.kind().n_window > 0 {
+        let mut positions = if may_add && saves_windows(cache) {
+            window_positions(scheduler, cache, group, n_found)
+        } else {
+            CheckpointPositions::default()
+        };
+        positions.end = end_window(cache, group, n_found, &positions);
+        return positions;
+    }
+    let mut positions = CheckpointPositions { at: group.request.snapshots_at.clone(), ..CheckpointPositions::default() };
+    if !may_add || !saves_states(cache) {
+        return positions;
+    }
+    positions.add(cache.kv().n_computed_prefix(&group.adapter_schedule, &group.prompt), 1, group, n_found);
+    // The first reported logprob needs the preceding row.
+    if let Some(first_uncached) = scheduler.first_uncached_logprob(group) {
+        positions.add(first_uncached - 1, 1, group, n_found);
+    }
+    let n_bytes = cache.kind().bytes_of(group.n_prompt());
+    add_evenly_spaced(scheduler, cache, &mut positions, Spacing { n_bytes, min_step: 1, distance: MIN_SHARED }, group, n_found);
+    positions
+}
+
+/// Returns window positions: where the prompt diverges from cached ones, if more tokens than a window are computed again for
+/// lack of a window there, and in between.
+fn window_positions<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &CacheManager<R>,
+    group: &RequestGroup,
+    n_found: u32,
+) -> CheckpointPositions {
+    let MemoryKind { n_window, bytes_per_token, .. } = cache.kind();
+    let distance = n_window.max(MIN_SHARED);
+    let diverges_at = cache.kv().n_computed_prefix(&group.adapter_schedule, &group.prompt);
+    let mut positions = CheckpointPositions::default();
+    if diverges_at >= n_found + distance {
+        positions.diverges_at = positions.add(diverges_at, 1, group, n_found).then_some(diverges_at);
+    }
+    let spacing = Spacing {
+        n_bytes: u64::from(n_window) * bytes_per_token,
+        min_step: MIN_WINDOW_DISTANCE.saturating_mul(n_window),
+        distance,
+    };
+    add_evenly_spaced(scheduler, cache, &mut positions, spacing, group, n_found);
+    positions
+}
+
+/// Returns where the window at the prompt's end is kept, for requests with the same prompt and for other continuations of it.
+///
+/// It goes to the host cache if at least a window of the prompt is computed after the last checkpoint. Sharing its cells copies
+/// nothing but takes a sequence id.
+fn end_window<R: Runner>(
+    cache: &CacheManager<R>,
+    group: &RequestGroup,
+    n_found: u32,
+    positions: &CheckpointPositions,
+) -> PromptEndWindow {
+    if group.request.task != Task::Complete {
+        return PromptEndWindow::NotCopied;
+    }
+    let n_new = group.n_prompt() - positions.at.last().copied().unwrap_or(n_found);
+    if !group.request.snapshots_at.is_empty() {
+        // In a chat, another answer is usually requested soon, while the cells are still in the device cache.
+        PromptEndWindow::InDeviceCache
+    } else if saves_windows(cache) && n_new >= cache.kind().n_window.max(MIN_SHARED) {
+        PromptEndWindow::InHostCache
+    } else if n_new > 1 {
+        PromptEndWindow::InDeviceCache
+    } else {
+        PromptEndWindow::NotCopied
+    }
+}
+
+/// Distances between evenly spaced checkpoints.
+#[derive(Debug, Clone, Copy)]
+struct Spacing {
+    /// Size of each checkpoint in the host cache.
+    n_bytes: u64,
+    /// Minimum average distance, in tokens.
+    min_step: u32,
+    /// Minimum distance from any other checkpoint, in tokens.
+    distance: u32,
+}
+
+/// Adds positions that divide the uncached part of a prompt, after `n_found` tokens, into about equal parts.
+///
+/// Each is moved to the nearest end of a line, if one near is a valid position.
+fn add_evenly_spaced<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &CacheManager<R>,
+    positions: &mut CheckpointPositions,
+    spacing: Spacing,
+    group: &RequestGroup,
+    n_found: u32,
+) {
+    let Checkpoints { n_most, min_step } = scheduler.limits.checkpoints;
+    let (_, max_bytes, _) = cache.kv().host_cache_size();
+    let n_affordable = max_bytes.map_or(u64::MAX, |max| max / HOST_CACHE_PARTS / spacing.n_bytes.max(1));
+    let n_most = u32::try_from(n_affordable).unwrap_or(u32::MAX).min(n_most);
+    if n_most == 0 {
+        return;
+    }
+    let n_prompt = group.n_prompt();
+    let step = (n_prompt - n_found).div_ceil(n_most + 1).max(min_step).max(spacing.min_step);
+    let token_strings = cache.model().lexicon();
+    for at in (n_found..n_prompt).step_by(step as usize).skip(1).take(n_most as usize) {
+        let mut near = line_ends_near(at, step, &group.prompt, &token_strings).chain([at]);
+        near.find(|&position| positions.add(position, spacing.distance, group, n_found));
+    }
+}
+
+/// Returns the ends of lines of the prompt within `distance` of `at`, nearest first: texts diverge at turns, lines and
+/// paragraphs more often than elsewhere.
+fn line_ends_near(at: u32, distance: u32, prompt: &[Token], token_strings: &TokenStrings) -> impl Iterator<Item = u32> {
+    let ends_line = |position: &u32| {
+        let before = position.checked_sub(1).and_then(|before| prompt.get(before as usize));
+        before.is_some_and(|&token| !is_of_medium(token) && token_strings.spelling(token).ends_with(b"\n"))
+    };
+    (0..distance).flat_map(move |off| [at.checked_sub(off), at.checked_add(off)]).flatten().filter(ends_line)
+}
+
+/// Returns how many tokens a sequence may compute until its next checkpoint.
+pub(crate) fn n_until_checkpoint<R: Runner>(cache: &CacheManager<R>, running: &RunningSequence) -> u32 {
+    if running.sequence.n_predicted() > 0 || !(saves_states(cache) || saves_windows(cache)) {
+        return u32::MAX;
+    }
+    running.sequence.checkpoint_positions.after(running.n_held).map_or(u32::MAX, |at| at - running.n_held)
+}
+
+/// Saves the checkpoints that this decode reached and the next one would overwrite.
+pub(crate) fn save_checkpoints<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
+    if saves_states(cache) {
+        save_states(scheduler, cache);
+    } else if cache.kind().n_window > 0 {
+        save_windows(scheduler, cache);
+    }
+}
+
+/// Saves windows at the ends of prompts, where an answer may be requested again or come back retokenized, where prompts
+/// diverge, and along prompts.
+fn save_windows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
+    for running in scheduler.slots.running() {
+        let (id, n_tokens) = (running.id(), running.n_held + running.n_planned);
+        let is_in_prompt = running.n_planned > 0 && running.sequence.n_predicted() == 0 && running.n_grouped.is_none();
+        if !is_in_prompt || n_tokens < MIN_SHARED {
+            continue;
+        }
+        let positions = &running.sequence.checkpoint_positions;
+        let end = if running.will_sample() { positions.end } else { PromptEndWindow::NotCopied };
+        if end == PromptEndWindow::InDeviceCache {
+            // The same prompt computes its last token again, for the logits after it. Storing those instead takes a float per
+            // token of the vocabulary: with Gemma 3 270M, as many bytes as the cells of 57 tokens.
+            share_cells(cache, running, n_tokens - 1..=n_tokens);
+        } else if positions.diverges_at == Some(n_tokens) {
+            share_cells(cache, running, n_tokens..=n_tokens);
+        } else if positions.contains(n_tokens) || end == PromptEndWindow::InHostCache {
+            cache.save_window(id, n_tokens);
+        }
+    }
+}
+
+/// Shares the cells of the first of `positions` for which `running` has the window. It takes a sequence id, for
+/// which the least recently used idle path is offloaded if there is a host cache, and is evicted like any idle path.
+fn share_cells<R: Runner>(cache: &mut CacheManager<R>, running: &RunningSequence, mut positions: RangeInclusive<u32>) {
+    let (id, sequence) = (running.id(), &running.sequence);
+    let provenance = Provenance { request_id: sequence.request_id, owner: sequence.request().owner.clone() };
+    let Some(n_kept) = positions.find(|&n| cache.can_fork(id, n)) else { return };
+    while cache.n_free_ids() == 0 && saves_windows(cache) && !cache.is_out_of_time() && cache.evict() {}
+    let Some(kept) = cache.place(&sequence.adapter_schedule, Some(&PrefixMatch::on_device(id, n_kept))) else { return };
+    cache.kv_mut().set_provenance(kept.id(), provenance);
+}
+
+/// Saves the states at the ends of prompts, with the logits after them, where requests specify them, and where a fork may start
+/// after its branch has advanced.
+fn save_states<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
+    let mut n_rows = 0;
+    for running in scheduler.slots.running() {
+        n_rows += running.n_planned as usize;
+        let n_tokens = running.n_held + running.n_planned;
+        if running.n_planned == 0 || n_tokens < MIN_SHARED {
+            continue;
+        }
+        let (id, is_end) = (running.id(), running.will_sample());
+        let is_needed = if running.sequence.n_predicted() > 0 {
+            may_start_late(scheduler, cache, running, n_tokens)
+        } else {
+            is_end || running.sequence.checkpoint_positions.contains(n_tokens)
+        };
+        if !is_needed {
+            continue;
+        }
+        let Sequence { adapter_schedule, tokens, .. } = &running.sequence;
+        let cached = cache.kv().checkpoint_logits(adapter_schedule, &tokens.first(n_tokens));
+        let is_kept = cached.is_some_and(|logits| !is_end || logits.is_some());
+        if !is_kept && cache.kv().can_save_checkpoint(n_tokens) {
+            let logits = is_end.then(|| cache.model().logits(n_rows - 1).into());
+            cache.save_checkpoint(id, n_tokens, logits);
+        }
+    }
+}
+
+/// Returns true if a fork that waits for the state after `n_tokens` tokens of a running branch may start after the branch has
+/// advanced: the fork is not built yet, other requests wait too, or no slot, no id or too few cells are free.
+fn may_start_late<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &mut CacheManager<R>,
+    running: &RunningSequence,
+    n_tokens: u32,
+) -> bool {
+    let Some(fork) = scheduler.queue.blocked(running.sequence.scheduling_key(), n_tokens).next() else { return false };
+    let is_alone =
+        scheduler.queue.n_blocked() == 1 && scheduler.queue.highest_waiting().is_none() && scheduler.queue.preempted().is_empty();
+    let mut fits = || {
+        let is_free = !scheduler.slots.are_full() && cache.n_free_ids() > 0;
+        is_free && i64::from(fork.n_prompt() - n_tokens) <= scheduler.n_left(cache)
+    };
+    fork.is_unbuilt() || !is_alone || !fits()
+}

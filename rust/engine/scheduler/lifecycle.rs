@@ -1,0 +1,332 @@
+//! Lifecycle: how sequences leave their slots, and requests the scheduler. The cells of a sequence that leaves are released by
+//! the guards that it holds.
+
+use crate::engine::features::forks::request::ForkSource;
+use crate::engine::runner::{AdapterSchedule, KvSeqId};
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::queue::Preempted;
+use crate::engine::scheduler::request_group::{Branch, PromptHolder, RequestGroup};
+use crate::engine::scheduler::running_sequence::{Phase, PrefixDependency, RunningSequence};
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
+use crate::engine::scheduler::sequence::{Sequence, Tokens};
+use crate::error::Error;
+use crate::request::{Event, FinishReason, Finished, Task, TaskResult, Usage};
+
+impl Scheduler {
+    /// Finishes the branch of a sequence that was taken from its slot: its computed tokens stay cached.
+    pub(crate) fn finish(&mut self, running: RunningSequence, reason: FinishReason, result: Option<TaskResult>) {
+        self.leave_slot(&running);
+        let RunningSequence { sequence, slot, n_held, .. } = running;
+        self.end_branch(sequence, Some(slot), n_held, reason, result);
+    }
+
+    /// Publishes the end of a sequence, of which `n_held` tokens are computed.
+    fn end_branch(
+        &mut self,
+        mut sequence: Sequence,
+        slot: Option<u32>,
+        n_held: u32,
+        reason: FinishReason,
+        result: Option<TaskResult>,
+    ) {
+        let is_truncated = sequence.is_truncated() || reason == FinishReason::ContextFull;
+        let (usage, result) = (sequence.usage(n_held, reason == FinishReason::Cancelled), result.map(Box::new));
+        let text = sequence.remaining_text();
+        self.record_text(sequence.request_id, &sequence.tokens);
+        let explanation = sequence.explanation.take().map(|explanation| Box::new(explanation.with_excerpts()));
+        self.count_shared(&sequence, &usage);
+        self.record_ended_branch(&sequence, &reason);
+        self.queue.group_mut(sequence.request_id).set(sequence.index, Branch::Finished);
+        let finished =
+            Finished { index: sequence.branch, slot, reason, text, usage, is_truncated, made: result, score: None, explanation };
+        self.emit(sequence.request_id, Event::Finished(finished));
+    }
+
+    /// Counts the shared prompt tokens of a branch that is not the first of its stream, or of a fork.
+    fn count_shared(&mut self, sequence: &Sequence, usage: &Usage) {
+        if sequence.request().task == Task::Complete
+            && (sequence.branch > 0 || self.forks.state_of(sequence.request_id).is_some())
+        {
+            self.stats.branches.n_computed += u64::from(usage.n_computed);
+            self.stats.branches.n_shared += u64::from(usage.n_cached);
+        }
+    }
+
+    /// Records an ended branch, from which others can be forked.
+    fn record_ended_branch(&mut self, sequence: &Sequence, reason: &FinishReason) {
+        let Self { queue, forks, .. } = self;
+        let group = queue.group(sequence.request_id);
+        if group.request.task == Task::Complete {
+            let mut source =
+                ForkSource::new(group, sequence.index, forks.state_of(group.request_id).cloned()).advanced_to(sequence);
+            // The event of a cancelled branch does not publish text that was held back.
+            source.has_published_all = sequence.n_predicted() > 0 && *reason != FinishReason::Cancelled;
+            forks.end(group.stream_id, sequence.branch, source, &group.sender);
+        }
+    }
+
+    /// Cancels branch `index` of a stream; the others continue. Does nothing if there is no such branch, if it has ended, or for a
+    /// task.
+    pub(crate) fn cancel_branch(&mut self, stream_id: u64, index: u32) {
+        let Some((request_id, index_in_group)) = self.queue.find_branch(stream_id, index) else { return };
+        let group = self.queue.group(request_id);
+        if group.request.task != Task::Complete {
+            return;
+        }
+        self.has_changed = true;
+        self.stats.branches.n_cancelled += u64::from(group.branches[index_in_group as usize] != Branch::Finished);
+        match group.branches[index_in_group as usize] {
+            Branch::Finished => {}
+            Branch::Running => self.cancel_running(request_id, index_in_group),
+            Branch::Preempted => {
+                let preempted = self.queue.take_preempted(request_id, index_in_group).expect("a branch is where its group says");
+                let Preempted { mut sequence, slot, n_held, .. } = preempted;
+                self.return_pending_report(&mut sequence);
+                self.end_branch(sequence, Some(slot), n_held, FinishReason::Cancelled, None);
+            }
+            Branch::Waiting => {
+                let source = ForkSource::new(group, index_in_group, self.forks.state_of(request_id).cloned());
+                self.forks.end(stream_id, index, source, &group.sender);
+                // So that the queue length is correct immediately.
+                drop(self.queue.drop_waiting(request_id, index_in_group));
+                let finished = Finished {
+                    index,
+                    slot: None,
+                    reason: FinishReason::Cancelled,
+                    text: "".into(),
+                    usage: Usage::default(),
+                    is_truncated: false,
+                    made: None,
+                    score: None,
+                    explanation: None,
+                };
+                self.emit(request_id, Event::Finished(finished));
+            }
+        }
+        if !self.queue.group(request_id).has_waiting() {
+            self.queue.group_mut(request_id).prompt_logits = None;
+            self.release_holder(request_id);
+        }
+    }
+
+    fn cancel_running(&mut self, request_id: u64, index_in_group: u32) {
+        let matches =
+            |running: &RunningSequence| running.sequence.request_id == request_id && running.sequence.index == index_in_group;
+        for mut running in self.slots.take_all(matches) {
+            drop_partial_media(&mut running);
+            self.return_pending_report(&mut running.sequence);
+            self.finish(running, FinishReason::Cancelled, None);
+        }
+    }
+
+    /// Returns pending reports of the prompt to the group, for the next branch that starts.
+    fn return_pending_report(&mut self, sequence: &mut Sequence) {
+        if sequence.n_predicted() == 0 && (sequence.pending_report.reports_progress || sequence.reports_prompt()) {
+            self.queue.group_mut(sequence.request_id).pending_report = Some(std::mem::take(&mut sequence.pending_report));
+        }
+    }
+
+    /// Records the generated chat text of a request with its tokens, for later requests that contain it.
+    pub(crate) fn record_text(&self, request_id: u64, tokens: &Tokens) {
+        let group = self.queue.group(request_id);
+        let (n_prompt, n_tokens) = (group.n_prompt(), tokens.len());
+        if !group.request.keeps_answers || n_tokens == n_prompt || !tokens.has_prompt(n_prompt) {
+            return;
+        }
+        let mut generated_ranges = group.generated_ranges.clone();
+        generated_ranges.push(n_prompt..n_tokens);
+        let owner = group.request.owner.clone();
+        self.shared.transcripts().add(owner, group.requested_adapters.clone(), tokens.clone(), generated_ranges);
+    }
+
+    /// Ends the request of a running sequence with an error, and drops the cells of the sequence.
+    pub(crate) fn fail_sequence(&mut self, key: SchedulingKey, error: Error) {
+        let running = self.slots.take(key);
+        let request_id = running.sequence.request_id;
+        self.drop_sequence(running);
+        self.fail_request(request_id, error);
+    }
+
+    /// Ends requests with `error`, and drops the cells of their running sequences.
+    pub(crate) fn fail(&mut self, request_ids: &[u64], error: &Error) {
+        for &request_id in request_ids {
+            for running in self.slots.take_all(|running| running.sequence.request_id == request_id) {
+                self.drop_sequence(running);
+            }
+            self.fail_request(request_id, error.clone());
+        }
+    }
+
+    /// Ends a request, and all groups of its stream, with an error at the end of the step; nothing of the stream starts any more.
+    pub(crate) fn fail_request(&mut self, request_id: u64, error: Error) {
+        self.fail_stream(self.queue.group(request_id).stream_id, error);
+    }
+
+    /// As [`Scheduler::fail_request`], for a stream.
+    pub(crate) fn fail_stream(&mut self, stream_id: u64, error: Error) {
+        self.has_changed = true;
+        for request_id in self.queue.groups_of(stream_id) {
+            self.release_holder(request_id);
+            self.queue.block_starts(request_id);
+        }
+        self.outbox.failed.push((stream_id, error));
+    }
+
+    /// Removes all groups of a stream and releases their resources.
+    pub(crate) fn remove_stream(&mut self, stream_id: u64) -> Vec<RequestGroup> {
+        self.queue.groups_of(stream_id).into_iter().filter_map(|request_id| self.remove(request_id)).collect()
+    }
+
+    /// Removes a group and releases its resources.
+    pub(crate) fn remove(&mut self, request_id: u64) -> Option<RequestGroup> {
+        self.queue.get(request_id)?;
+        for mut running in self.slots.take_all(|running| running.sequence.request_id == request_id) {
+            drop_partial_media(&mut running);
+            self.leave_slot(&running);
+            self.count_shared(&running.sequence, &running.sequence.usage(running.n_held, true));
+        }
+        for preempted in self.queue.remove_preempted(request_id) {
+            self.count_shared(&preempted.sequence, &preempted.sequence.usage(preempted.n_held, true));
+        }
+        self.release_holder(request_id);
+        self.forks.remove_group(request_id);
+        self.queue.remove(request_id)
+    }
+
+    /// Preempts a sequence. It keeps its text and its sampler; its cells can be evicted, after others. A load keeps neither: it
+    /// returns to its position in the queue and starts again. The beams of a search are preempted together.
+    pub(crate) fn preempt(&mut self, key: SchedulingKey) {
+        let running = self.slots.at(key);
+        if running.sequence.beam.is_none() {
+            let running = self.slots.take(key);
+            return self.preempt_one(running);
+        }
+        let request_id = running.sequence.request_id;
+        for running in self.slots.take_all(|running| running.sequence.request_id == request_id) {
+            self.preempt_one(running);
+        }
+    }
+
+    /// Preempts the most junior running sequence, or search, if it is junior to the sequence of `key`. Returns `false` otherwise.
+    pub(crate) fn preempt_most_junior(&mut self, key: SchedulingKey) -> bool {
+        let running = self.slots.at(key);
+        let last = self.slots.running().last().filter(|last| last.key() > key && !last.is_in_same_search(running));
+        let last = last.map(RunningSequence::key);
+        if let Some(last) = last {
+            self.preempt(last);
+        }
+        last.is_some()
+    }
+
+    fn preempt_one(&mut self, mut running: RunningSequence) {
+        drop_partial_media(&mut running);
+        running.sequence.reach(running.n_held);
+        self.stats.n_preempted += 1;
+        self.leave_slot(&running);
+        let RunningSequence { mut sequence, slot, phase, path, n_held, .. } = running;
+        if let Phase::AwaitingPrefix(PrefixDependency { reservation, .. }) = phase {
+            // It has computed nothing since it resumed, and still has its reservation.
+            self.queue.push_preempted(Preempted { sequence, reservation, slot, n_held: 0 });
+            return;
+        }
+        if matches!(sequence.request().task, Task::Load(_)) {
+            self.queue.reset(sequence.request_id);
+            self.queue.group_mut(sequence.request_id).pending_report = Some(sequence.pending_report);
+            return;
+        }
+        if let Some(beam) = &mut sequence.beam {
+            // Its last token is computed again.
+            beam.proposals = None;
+        }
+        self.queue.push_preempted(Preempted { sequence, reservation: path.reserve(None), slot, n_held });
+    }
+
+    /// Shifts the contexts that are full.
+    pub(crate) fn shift_full(&mut self) {
+        let full = self.slots.running().iter().filter(|running| running.sequence.is_full()).map(RunningSequence::key);
+        for key in full.collect::<Vec<SchedulingKey>>() {
+            self.shift(key);
+        }
+    }
+
+    /// Shifts the context of a running sequence. Returns `false` if nothing can be dropped. Its computed tokens stay cached,
+    /// like the tokens of every branch that ends.
+    ///
+    /// Moving the cells to their new positions instead, as llama-server does, would move cells that other sequences share, rotate
+    /// the whole device cache at the next decode, and lose precision if the cache is quantised. The sequence therefore waits to
+    /// resume like a preempted one: from the tokens that it kept, or from a checkpoint; the rest is an ordinary prompt.
+    pub(crate) fn shift(&mut self, key: SchedulingKey) -> bool {
+        let sequence = &mut self.slots.at_mut(key).sequence;
+        let (tokens, adapter_schedule) = (sequence.tokens.clone(), sequence.adapter_schedule.clone());
+        let Some(n_kept) = sequence.shift() else { return false };
+        let running = self.slots.take(key);
+        self.forks.drop_due(running.sequence.request_id, running.sequence.index);
+        self.leave_slot_as(&running, &adapter_schedule, tokens, running.n_held);
+        let RunningSequence { sequence, slot, path, n_held, .. } = running;
+        let reservation = path.reserve(Some(n_held.min(n_kept)));
+        self.queue.push_preempted(Preempted { sequence, reservation, slot, n_held });
+        true
+    }
+
+    /// Releases a slot, whose contents remain until the next sequence that replaces them.
+    pub(crate) fn leave_slot(&mut self, running: &RunningSequence) {
+        self.leave_slot_as(running, &running.sequence.adapter_schedule, running.sequence.tokens.clone(), running.n_held);
+    }
+
+    /// As [`Scheduler::leave_slot`], but neither slot nor cache keep the computed tokens.
+    fn drop_sequence(&mut self, mut running: RunningSequence) {
+        let RunningSequence { sequence, n_held, .. } = &running;
+        self.history.update_text(sequence.request_id, sequence.index, &sequence.tokens, *n_held);
+        self.leave_slot_as(&running, &AdapterSchedule::default(), Tokens::default(), 0);
+        running.path.discard_failed();
+    }
+
+    fn leave_slot_as(&mut self, running: &RunningSequence, adapter_schedule: &AdapterSchedule, tokens: Tokens, n_held: u32) {
+        self.has_changed = true;
+        if n_held > 0 {
+            self.history.update_text(running.sequence.request_id, running.sequence.index, &tokens, n_held);
+        }
+        let group = self.queue.group(running.sequence.request_id);
+        if group.keeps_contents_of(running.slot) {
+            self.slots.set_contents(running.slot, adapter_schedule, tokens, n_held.min(group.grouped_from));
+        }
+    }
+
+    /// Releases the held prompt of the most junior request that has one; `false` if no request has.
+    pub(crate) fn release_junior_holder(&mut self) -> bool {
+        let holding = self.queue.open().filter(|group| group.prompt_holder.id().is_some());
+        let junior = holding.max_by_key(|group| group.scheduling_key(0)).map(|group| group.request_id);
+        junior.is_some_and(|request_id| self.release_holder(request_id))
+    }
+
+    /// Releases the held prompt of a request; `false` if it has none.
+    pub(crate) fn release_holder(&mut self, request_id: u64) -> bool {
+        let prompt_holder = std::mem::replace(&mut self.queue.group_mut(request_id).prompt_holder, PromptHolder::Empty);
+        prompt_holder.id().is_some()
+    }
+
+    /// Ends the requests that run on `ids`, whose cells were lost, with an error. Prompts that were held there are computed again.
+    pub(crate) fn fail_lost(&mut self, ids: &[KvSeqId], reason: &str) {
+        // Includes requests that have failed already or fail below: removing one would release an id that no longer exists.
+        for request_id in self.queue.held_on(ids) {
+            let group = self.queue.group_mut(request_id);
+            if let PromptHolder::Path(path) = &mut group.prompt_holder {
+                path.take();
+            }
+            group.prompt_holder = PromptHolder::Empty;
+        }
+        let failed = self.slots.running().iter().filter(|running| ids.contains(&running.id()));
+        let mut failed: Vec<u64> = failed.map(|running| running.sequence.request_id).collect();
+        failed.dedup();
+        self.fail(&failed, &Error::Decode { reason: reason.to_owned() });
+    }
+}
+
+/// Drops the computed part of an incomplete picture that can only be cached as a whole.
+fn drop_partial_media(running: &mut RunningSequence) {
+    let n_kept = running.n_cacheable();
+    if n_kept < running.n_held {
+        running.path.truncate(n_kept);
+        running.n_held = n_kept;
+    }
+}

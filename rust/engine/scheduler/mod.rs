@@ -1,0 +1,274 @@
+//! The scheduler: all requests and sequences, and what the running step has to publish about them.
+
+pub(crate) mod adapter_round_robin;
+pub(crate) mod admission;
+pub(crate) mod checkpoint_positions;
+pub(crate) mod checkpoints;
+pub(crate) mod lifecycle;
+pub(crate) mod outbox;
+pub(crate) mod planning;
+pub(crate) mod prefix_match;
+pub(crate) mod queue;
+pub(crate) mod request_group;
+pub(crate) mod resumption;
+pub(crate) mod room;
+pub(crate) mod running_sequence;
+pub(crate) mod sample;
+pub(crate) mod scheduling_key;
+pub(crate) mod sequence;
+pub(crate) mod slots;
+pub mod step_budget;
+pub(crate) mod step_cost;
+pub(crate) mod streams;
+pub(crate) mod tasks;
+pub(crate) mod tier_moves;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::config::Limits;
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::features::explanations::history::History;
+use crate::engine::features::forks::ForkRegistry;
+use crate::engine::features::prompt_logprobs::cache::PromptLogprobCache;
+use crate::engine::output::SharedState;
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::outbox::Outbox;
+use crate::engine::scheduler::planning::count;
+use crate::engine::scheduler::queue::Queue;
+use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::running_sequence::{RunningSequence, n_reserved};
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
+use crate::engine::scheduler::sequence::Sequence;
+use crate::engine::scheduler::slots::Slots;
+use crate::engine::stats::Stats;
+use crate::request::{Event, Task};
+
+/// Requests, slots and sequences.
+pub(crate) struct Scheduler {
+    limits: Limits,
+    queue: Queue,
+    slots: Slots,
+    outbox: Outbox,
+    history: History,
+    forks: ForkRegistry,
+    logprob_cache: PromptLogprobCache,
+    shared: Arc<SharedState>,
+    /// Streams that are not computed until their readers have caught up.
+    paused: BTreeSet<u64>,
+    /// Metrics, except the ones that are computed when published.
+    stats: Stats,
+    /// Whether this step changed which sequences run or wait: then the next step has work.
+    has_changed: bool,
+    /// The sequence that was last refused for lack of cells.
+    refused: Option<RefusedSequence>,
+}
+
+/// A sequence that was refused for lack of cells, and the headroom at that time. It is not tried again until the headroom
+/// grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RefusedSequence {
+    pub(crate) key: SchedulingKey,
+    pub(crate) n_left: i64,
+}
+
+impl Scheduler {
+    pub(crate) fn new(limits: Limits, shared: Arc<SharedState>) -> Self {
+        Self {
+            queue: Queue::new(limits.n_slots),
+            slots: Slots::new(limits.n_slots),
+            outbox: Outbox::default(),
+            history: History::default(),
+            forks: ForkRegistry::default(),
+            logprob_cache: PromptLogprobCache::default(),
+            shared,
+            paused: BTreeSet::new(),
+            stats: Stats { n_cells: limits.n_ctx as usize, n_ids: limits.n_seq_max as usize, ..Stats::default() },
+            has_changed: false,
+            refused: None,
+            limits,
+        }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Returns the running sequences, most senior first.
+    pub(crate) fn running(&self) -> &[RunningSequence] {
+        self.slots.running()
+    }
+
+    /// Returns the running sequence of this key, see [`Slots::at`].
+    pub(crate) fn at(&self, key: SchedulingKey) -> &RunningSequence {
+        self.slots.at(key)
+    }
+
+    /// As [`Scheduler::at`].
+    pub(crate) fn at_mut(&mut self, key: SchedulingKey) -> &mut RunningSequence {
+        self.slots.at_mut(key)
+    }
+
+    /// Returns the next running sequence, see [`Slots::next_key`].
+    pub(crate) fn next_key(&self, previous: Option<SchedulingKey>) -> Option<SchedulingKey> {
+        self.slots.next_key(previous)
+    }
+
+    /// Returns a request that has not ended, see [`Queue::group`].
+    pub(crate) fn group(&self, request_id: u64) -> &RequestGroup {
+        self.queue.group(request_id)
+    }
+
+    /// As [`Scheduler::group`], see [`Queue::group_mut`].
+    pub(crate) fn group_mut(&mut self, request_id: u64) -> &mut RequestGroup {
+        self.queue.group_mut(request_id)
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    pub(crate) fn queue_mut(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    pub(crate) fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    pub(crate) fn slots_mut(&mut self) -> &mut Slots {
+        &mut self.slots
+    }
+
+    pub(crate) fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    pub(crate) fn outbox_mut(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+
+    pub(crate) fn history(&self) -> &History {
+        &self.history
+    }
+
+    pub(crate) fn history_mut(&mut self) -> &mut History {
+        &mut self.history
+    }
+
+    pub(crate) fn forks(&self) -> &ForkRegistry {
+        &self.forks
+    }
+
+    pub(crate) fn forks_mut(&mut self) -> &mut ForkRegistry {
+        &mut self.forks
+    }
+
+    pub(crate) fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Returns the state that the worker shares with other threads.
+    pub(crate) fn shared(&self) -> &SharedState {
+        &self.shared
+    }
+
+    /// Returns true if a reader lags.
+    pub(crate) fn has_paused(&self) -> bool {
+        !self.paused.is_empty()
+    }
+
+    /// Returns the parts that reports of a sequence's prompt change.
+    pub(crate) fn prompt_report_parts(&mut self, key: SchedulingKey) -> (&mut Sequence, &RequestGroup, &mut PromptLogprobCache) {
+        let sequence = &mut self.slots.at_mut(key).sequence;
+        let group = self.queue.group(sequence.request_id);
+        (sequence, group, &mut self.logprob_cache)
+    }
+
+    pub(crate) fn stats_mut(&mut self) -> &mut Stats {
+        &mut self.stats
+    }
+
+    /// Returns true if this step changed which sequences run or wait.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.has_changed
+    }
+
+    /// Starts a step.
+    pub(crate) fn begin_step(&mut self) {
+        self.has_changed = false;
+    }
+
+    /// Records that this step changed which sequences run or wait: the next step has work.
+    pub(crate) fn mark_changed(&mut self) {
+        self.has_changed = true;
+    }
+
+    /// Returns the task of a running sequence.
+    pub(crate) fn task(&self, key: SchedulingKey) -> &Task {
+        &self.slots.at(key).sequence.request().task
+    }
+
+    /// Returns the group of a running sequence.
+    pub(crate) fn group_of(&self, key: SchedulingKey) -> &RequestGroup {
+        self.queue.group(self.slots.at(key).sequence.request_id)
+    }
+
+    /// Returns the headroom: free and evictable cells, minus those reserved for running sequences.
+    pub(crate) fn n_left<R: Runner>(&self, cache: &mut CacheManager<R>) -> i64 {
+        let n_reserved_cells: i64 = self.slots.running().iter().map(n_reserved).sum();
+        let kv = cache.kv_mut();
+        let n_available = kv.n_free() + kv.n_evictable();
+        i64::try_from(n_available).expect("a device cache has fewer than 2³² cells") - n_reserved_cells
+    }
+
+    /// Returns true if a stream is not computed until its reader has caught up.
+    pub(crate) fn is_paused(&self, stream_id: u64) -> bool {
+        self.paused.contains(&stream_id)
+    }
+
+    /// Returns the number of tokens of a sequence that the next decode could compute: 0 while its reader lags.
+    pub(crate) fn n_ready(&self, running: &RunningSequence) -> u32 {
+        if self.is_paused(running.sequence.stream_id) { 0 } else { running.n_ready() }
+    }
+
+    /// Returns the first prompt position whose logits the next branch of a group needs for prompt logprobs; earlier ones
+    /// are cached. `None` if the group reports none. At least 1.
+    pub(crate) fn first_uncached_logprob(&self, group: &RequestGroup) -> Option<u32> {
+        let from = group.logprobs_from()?;
+        Some(
+            from + if group.uses_logprob_cache() {
+                self.logprob_cache.n_cached(&group.adapter_schedule, &group.prompt, from)
+            } else {
+                0
+            },
+        )
+    }
+
+    /// Returns true if there is work.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.queue.is_empty() || self.forks.is_building()
+    }
+
+    /// Queues an event for a stream; it is published when the step ends.
+    pub(crate) fn emit(&mut self, request_id: u64, event: Event) {
+        self.outbox.add(self.queue.group_mut(request_id), event);
+    }
+
+    /// Counts a decode of the running sequences that computed the rows of all of them.
+    pub(crate) fn count_full_decode(&mut self, n_rows: u32) {
+        self.count_decode();
+        self.stats.n_computed += u64::from(n_rows - n_sampled_before(self.slots.running()));
+    }
+
+    /// Counts a decode.
+    pub(crate) fn count_decode(&mut self) {
+        self.stats.n_decodes += 1;
+        self.stats.n_busy += self.slots.running().len() as u64;
+    }
+}
+
+/// Returns the number of rows of tokens that were sampled in the previous step.
+fn n_sampled_before(running: &[RunningSequence]) -> u32 {
+    count(running.iter().filter(|running| running.takes_one_row() && running.sequence.n_predicted() > 0))
+}

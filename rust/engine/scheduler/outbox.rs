@@ -1,0 +1,35 @@
+//! What the running step has to publish.
+
+use crate::engine::scheduler::request_group::{QueuePermit, RequestGroup};
+use crate::error::Error;
+use crate::request::Event;
+
+/// Events and ends of streams of the running step.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    /// Request groups with events of this step.
+    pub(crate) groups_with_events: Vec<u64>,
+    /// Streams that this step ends with an error.
+    pub(crate) failed: Vec<(u64, Error)>,
+    /// Permits of requests that got their last slot in this step. They are held until the published metrics show the requests in
+    /// slots, so that each request is always counted.
+    pub(crate) admitted: Vec<QueuePermit>,
+    /// Whether readers are woken at the end of the step regardless of the rate limit.
+    pub(crate) is_urgent: bool,
+}
+
+impl Outbox {
+    /// Adds an event of a group. Only tokens after the first one may wait for the rate limit.
+    pub(crate) fn add(&mut self, group: &mut RequestGroup, event: Event) {
+        self.is_urgent |= !matches!(&event, Event::Token(token) if token.n_predicted > 1);
+        if group.events.is_empty() {
+            self.groups_with_events.push(group.request_id);
+        }
+        group.events.push(event);
+    }
+
+    /// Returns true if there is nothing to publish.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.groups_with_events.is_empty() && self.failed.is_empty()
+    }
+}

@@ -1,0 +1,337 @@
+//! Chooses the rows of the next decode: the rows that the step budget grants, limited by the available cells.
+
+use std::time::Duration;
+
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::features::beams::end_full;
+use crate::engine::runner::{MediaRows, Plan, Row, Runner};
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::adapter_round_robin::{AdapterDemand, AdapterRoundRobin};
+use crate::engine::scheduler::checkpoints::n_until_checkpoint;
+use crate::engine::scheduler::resumption::n_until_fork;
+use crate::engine::scheduler::room::{Urgency, free_cells};
+use crate::engine::scheduler::running_sequence::RunningSequence;
+use crate::engine::scheduler::step_budget::{RowDemand, StepBudget, StreamLoad};
+use crate::error::Error;
+use crate::request::{Encoding, FinishReason, Logprobs};
+
+/// Plans steps. Kept between steps to reuse its allocations.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    pub(crate) budget: StepBudget,
+    /// Chooses the adapter set.
+    pub(crate) adapters: AdapterRoundRobin,
+    /// Input of this step's decode.
+    pub(crate) plan: Plan,
+    /// Whether this step's adapters differ from the last decode's.
+    pub(crate) changes_adapters: bool,
+    sets: Vec<AdapterDemand>,
+    demands: Vec<RowDemand>,
+    n_rows: Vec<u32>,
+    /// Highest used cell before this step's rows, plus one.
+    pub(crate) n_cells: u32,
+}
+
+impl Planner {
+    pub(crate) fn new(budget: StepBudget) -> Self {
+        Self {
+            budget,
+            adapters: AdapterRoundRobin::default(),
+            plan: Plan::default(),
+            changes_adapters: false,
+            sets: Vec::new(),
+            demands: Vec::new(),
+            n_rows: Vec::new(),
+            n_cells: 0,
+        }
+    }
+
+    /// Starts a step: sets the time for moves between the tiers.
+    pub(crate) fn begin_moving<R: Runner>(&mut self, scheduler: &Scheduler, cache: &mut CacheManager<R>) {
+        let n_prefilling = count(scheduler.slots.running().iter().filter(|running| scheduler.n_ready(running) > 1));
+        let move_time = self.budget.move_time(streams(scheduler, |_| true), n_prefilling, cache.n_reached());
+        cache.begin_moving(move_time);
+        cache.observe_compute(self.budget.token_s(cache.n_reached()));
+    }
+
+    /// Divides the next decode among the running sequences: how many rows each gets, if there are cells for them.
+    pub(crate) fn divide<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &CacheManager<R>) {
+        self.n_cells = cache.n_reached();
+        self.count_demands(scheduler, cache);
+        let max_step = self.choose_adapters(scheduler);
+        let current = self.adapters.current();
+        let streams = StreamLoad { max_step, ..streams(scheduler, |running| *running.adapter_set() == *current) };
+        self.budget.plan(&self.demands, streams, self.n_cells, cache.spent(), &mut self.n_rows);
+        self.grant_whole_media(scheduler.slots.running());
+        self.count_skipped(scheduler);
+    }
+
+    /// Takes the cells of the rows that were granted, and writes the plan.
+    pub(crate) fn take_cells<R: Runner>(&mut self, scheduler: &Scheduler, cache: &mut CacheManager<R>) {
+        let planned_sequences = scheduler.slots.running().iter().filter(|running| running.n_planned > 0);
+        let rows = planned_sequences.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
+        cache.kv_mut().extend(rows);
+        self.fill(scheduler.slots.running(), |_| true);
+        self.changes_adapters = !self.plan.rows.is_empty() && self.plan.variant != *self.adapters.current();
+        if self.changes_adapters {
+            self.plan.variant = self.adapters.current().clone();
+        }
+    }
+
+    /// Selects the adapter set of this step; sequences that use another one are skipped. Returns the maximum time of the step
+    /// if streams of other sets wait.
+    fn choose_adapters(&mut self, scheduler: &Scheduler) -> Option<Duration> {
+        let running = scheduler.slots.running();
+        self.sets.clear();
+        for (running, demand) in running.iter().zip(&self.demands).filter(|(_, demand)| demand.n_ready > 0) {
+            let adapter_set = running.adapter_set();
+            let at = self.sets.iter().position(|set| set.adapter_set == *adapter_set).unwrap_or_else(|| {
+                self.sets.push(AdapterDemand { adapter_set: adapter_set.clone(), n_streams: 0, step_s: 0.0 });
+                self.sets.len() - 1
+            });
+            self.sets[at].n_streams += u32::from(demand.n_ready == 1);
+        }
+        let mut gap_s = 0.0;
+        if self.sets.len() > 1 {
+            self.withdraw_outranked_prompts(running);
+            for set in &mut self.sets {
+                set.step_s = self.budget.stream_step_s(set.n_streams, self.n_cells);
+            }
+            gap_s = self.budget.step_s(streams(scheduler, |_| true), self.n_cells);
+        }
+        let max_step_s = self.adapters.choose(&self.sets, gap_s);
+        let current = self.adapters.current();
+        for (running, demand) in running.iter().zip(&mut self.demands) {
+            if running.adapter_set() != current {
+                demand.n_ready = 0;
+            }
+        }
+        max_step_s.map(Duration::from_secs_f64)
+    }
+
+    /// Withdraws the demand of prompts that a more senior prompt of higher priority and another set outranks, as the step
+    /// budget does within a set. A set without other demand is not selected.
+    fn withdraw_outranked_prompts(&mut self, running: &[RunningSequence]) {
+        for nth in (0..running.len()).filter(|&nth| self.demands[nth].n_ready > 1).collect::<Vec<_>>() {
+            let outranks = |other: usize| {
+                let (adapter_set, demand) = (running[other].adapter_set(), self.demands[other]);
+                demand.n_ready > 1 && demand.priority > self.demands[nth].priority && adapter_set != running[nth].adapter_set()
+            };
+            if (0..nth).any(outranks) {
+                self.demands[nth].n_ready = 0;
+            }
+        }
+        let is_demanded = |set: &AdapterDemand| {
+            let members = running.iter().zip(&self.demands).filter(|(running, _)| *running.adapter_set() == set.adapter_set);
+            members.into_iter().any(|(_, demand)| demand.n_ready > 0)
+        };
+        self.sets.retain(is_demanded);
+    }
+
+    /// Counts the steps in which each sequence yielded its row.
+    fn count_skipped(&self, scheduler: &mut Scheduler) {
+        for ((running, demand), &n_rows) in scheduler.slots.running_mut().iter_mut().zip(&self.demands).zip(&self.n_rows) {
+            // A sequence of another adapter set did not advance, but did not yield either.
+            running.n_skipped = match (n_rows, demand.n_ready) {
+                (0, 1) => running.n_skipped.saturating_add(1),
+                (0, _) => running.n_skipped,
+                _ => 0,
+            };
+        }
+    }
+
+    /// Grants a medium with non-causal attention all of its rows if it got any; one such medium per step.
+    fn grant_whole_media(&mut self, running: &[RunningSequence]) {
+        let mut has_medium = false;
+        for ((running, demand), n_rows) in running.iter().zip(&self.demands).zip(&mut self.n_rows) {
+            if *n_rows > 0 && running.takes_all_available() {
+                *n_rows = if has_medium { 0 } else { demand.n_ready };
+                has_medium = true;
+            }
+        }
+    }
+
+    /// Grants cells by seniority; if there are too few, the most junior sequence is preempted.
+    pub(crate) fn grant_cells<R: Runner>(&self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+        let mut n_planned = 0;
+        let mut next = scheduler.slots.next_key(None);
+        // Sequences that yield their cells are junior to the ones that were granted theirs, so that the positions stay valid.
+        for nth in 0.. {
+            let Some(key) = next else { break };
+            let (n_wanted, running) = (self.n_rows[nth], scheduler.slots.at(key));
+            let takes_all = running.takes_all_available();
+            let urgency = if running.n_ready() == 1 { Urgency::Now } else { Urgency::WithinMoveTime };
+            let n = free_cells(scheduler, cache, key, n_planned + n_wanted, urgency).saturating_sub(n_planned);
+            let n = if n < n_wanted && takes_all { 0 } else { n };
+            scheduler.slots.at_mut(key).n_planned = n.min(n_wanted);
+            if n == 0 && n_wanted > 0 && !is_freed_later(cache, urgency) {
+                let running = scheduler.slots.running();
+                if running.iter().skip(1).all(|other| other.is_in_same_search(&running[0])) {
+                    end_oversized(scheduler, cache);
+                } else {
+                    scheduler.preempt(running[running.len() - 1].key());
+                }
+                break;
+            }
+            n_planned += n.min(n_wanted);
+            next = scheduler.slots.next_key(Some(key));
+        }
+    }
+
+    /// Computes the demand of each running sequence.
+    fn count_demands<R: Runner>(&mut self, scheduler: &Scheduler, cache: &CacheManager<R>) {
+        let running = scheduler.slots.running();
+        // At most `n_outputs` rows may have logits: every sequence reserves one, for its next token, and prompts with logprobs
+        // share the rest, limited by the time to report them.
+        let n_affordable = self.budget.max_prompt_logprobs(streams(scheduler, |_| true), self.n_cells);
+        let n_more = fair_share(
+            (scheduler.limits.n_outputs - count(running.iter())).min(n_affordable),
+            running.iter().filter(|running| running.sequence.reports_prompt()).map(n_report_rows),
+        );
+        self.demands.clear();
+        self.demands.extend(running.iter().map(|running| {
+            let most = if running.sequence.reports_prompt() {
+                running.sequence.n_until_report(running.n_held).saturating_add(1 + n_more.min(n_reported_per_step(running)))
+            } else {
+                u32::MAX
+            };
+            let request = running.sequence.request();
+            let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
+            let most = if running.takes_all_available() { u32::MAX } else { most };
+            let until = n_until_checkpoint(cache, running)
+                .min(scheduler.n_until_grouped(running))
+                .min(n_until_fork(scheduler, cache, running));
+            let n_alike = running.sequence.adapter_schedule.n_unchanged(running.n_held);
+            let n_ready = scheduler.n_ready(running).min(until).min(most).min(n_until_media_boundary(running)).min(n_alike);
+            // The beams of a search advance together.
+            let n_skipped = running.sequence.beam.is_none().then_some(running.n_skipped);
+            RowDemand { n_ready, is_all: n_ready == running.n_uncomputed(), priority: request.priority, n_skipped }
+        }));
+    }
+
+    /// Writes the rows of the sequences that pass `filter` to the plan, in order.
+    pub(crate) fn fill(&mut self, running: &[RunningSequence], filter: impl Fn(&RunningSequence) -> bool) {
+        let rows = running.iter().filter(|running| filter(running)).flat_map(|running| {
+            let last = running.n_held + running.n_planned;
+            let samples = running.will_sample();
+            (running.n_held..last).map(move |position| Row {
+                sequence: running.id(),
+                token: running.sequence.tokens.at(position),
+                position,
+                wants_logits: (samples && position + 1 == last) || running.sequence.reports_after(position),
+            })
+        });
+        self.plan.rows.clear();
+        self.plan.rows.extend(rows);
+        self.plan.media.clear();
+        let mut end = 0;
+        self.plan.media.extend(running.iter().filter(|running| filter(running)).filter_map(|running| {
+            let start = end;
+            end += running.n_planned as usize;
+            let placed = running.available_media().filter(|_| end > start)?;
+            Some(MediaRows { rows: start..end, media: placed.media.clone(), start: running.n_held - placed.start })
+        }));
+    }
+}
+
+/// Number of media per sequence that are encoded ahead of use. More would delay the media of other requests.
+const N_AHEAD: usize = 2;
+
+impl Scheduler {
+    /// Fails requests whose media cannot be encoded.
+    pub(crate) fn fail_unencodable(&mut self) {
+        let mut failed = Vec::new();
+        for running in self.slots.running() {
+            for placed in running.sequence.media_from(running.n_held).iter().take(N_AHEAD) {
+                if let Encoding::Failed(reason) = placed.media.encoding() {
+                    failed.push((running.sequence.request_id, reason));
+                }
+            }
+        }
+        for (request_id, reason) in failed {
+            self.fail(&[request_id], &Error::Decode { reason });
+        }
+    }
+}
+
+/// Returns the number of tokens before a sequence's next medium, or the remainder of that medium once it is encoded: rows of
+/// tokens and of media are computed separately.
+fn n_until_media_boundary(running: &RunningSequence) -> u32 {
+    let Some(placed) = running.sequence.media_from(running.n_held).first() else { return u32::MAX };
+    match placed.media.encoding() {
+        _ if running.n_held < placed.start => placed.start - running.n_held,
+        Encoding::Ready => placed.end() - running.n_held,
+        Encoding::Pending | Encoding::Failed(_) => 0,
+    }
+}
+
+/// Maximum bytes of prompt logprobs reported per step: a reader that keeps up never exceeds the limits of its stream.
+const MAX_REPORTED_BYTES: usize = 4 << 20;
+
+/// Returns the number of uncomputed prompt rows of a sequence with logprobs, except the last.
+fn n_report_rows(running: &RunningSequence) -> u32 {
+    running.n_uncomputed().saturating_sub(running.sequence.n_until_report(running.n_held) + 1)
+}
+
+/// Returns the largest share of `n` per item such that items that want less leave the rest to the others.
+fn fair_share(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
+    let mut wanted: Vec<u32> = wanted.collect();
+    wanted.sort_unstable();
+    let (mut left, mut n_others) = (n, count(wanted.iter()));
+    for n_wanted in wanted {
+        if n_wanted > left / n_others {
+            return left / n_others;
+        }
+        left -= n_wanted;
+        n_others -= 1;
+    }
+    u32::MAX
+}
+
+/// Returns for how many of its tokens a step may report logprobs.
+fn n_reported_per_step(running: &RunningSequence) -> u32 {
+    let n_probs = running.sequence.request().prompt_logprobs.unwrap_or(0) as usize;
+    u32::try_from(MAX_REPORTED_BYTES / Logprobs::n_bytes(n_probs)).expect("a few million at most")
+}
+
+/// Returns the load of the streams that pass `filter` and could get a token in the next decode.
+fn streams(scheduler: &Scheduler, filter: impl Fn(&RunningSequence) -> bool) -> StreamLoad {
+    let decoding = scheduler.slots.running().iter().filter(|running| filter(running) && scheduler.n_ready(running) == 1);
+    let gaps = decoding.clone().map(|running| running.sequence.request().max_token_gap);
+    StreamLoad {
+        n_decoding: count(decoding.clone()),
+        n_by_default: count(gaps.clone().filter(Option::is_none)),
+        max_token_gap: gaps.flatten().min(),
+        max_step: None,
+        priority: decoding.map(|running| running.sequence.request().priority).max().unwrap_or_default(),
+    }
+}
+
+/// Returns true if cells can be freed in a later step, for which this one had no time.
+fn is_freed_later<R: Runner>(cache: &mut CacheManager<R>, urgency: Urgency) -> bool {
+    urgency == Urgency::WithinMoveTime && cache.is_out_of_time() && cache.kv_mut().n_evictable() > 0
+}
+
+/// Ends the only running sequence, or search, which does not fit because pinned prefixes take the rest of the device cache.
+fn end_oversized<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>) {
+    let running = &scheduler.slots.running()[0];
+    let (key, request_id, n_predicted) = (running.key(), running.sequence.request_id, running.sequence.n_predicted());
+    if running.sequence.beam.is_some() && (scheduler.reshare_cells(key) || end_full(scheduler, cache.model(), request_id)) {
+        return;
+    }
+    if n_predicted > 0 && scheduler.shift(key) {
+        return;
+    }
+    let running = scheduler.slots.take(key);
+    if n_predicted > 0 {
+        scheduler.finish(running, FinishReason::ContextFull, None);
+        return;
+    }
+    let (n_prompt, n_ctx) = (running.sequence.n_prompt as usize, running.n_held as usize);
+    scheduler.fail_request(request_id, Error::ContextOverflow { n_prompt, n_ctx });
+    scheduler.leave_slot(&running);
+}
+
+pub(crate) fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).expect("a decode has fewer than 2³² rows")
+}

@@ -1,0 +1,136 @@
+//! Prefix matches of a prompt: cached tokens, and tokens that another sequence is computing.
+
+use crate::cache::{MIN_SHARED, PrefixMatch, PrefixQuery};
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::request_group::{PendingPrefix, PromptHolder, RequestGroup};
+use crate::engine::scheduler::running_sequence::RunningSequence;
+use crate::request::Task;
+
+/// Returns the longest prefix of a group's prompt that can be shared. At least its last token is left to compute, for its
+/// logits, unless they are known or not needed.
+pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, request_id: u64) -> PrefixMatch {
+    let group = scheduler.queue.group(request_id);
+    if let Some(prompt_holder) = group.prompt_holder.id() {
+        return PrefixMatch::on_device(prompt_holder, group.n_prompt());
+    }
+    if group.prompt_logits.is_some()
+        && let Some(whole) = find_whole(scheduler, cache, request_id)
+    {
+        return whole;
+    }
+    let group = scheduler.queue.group(request_id);
+    if !group.uses_cache() {
+        return PrefixMatch::default();
+    }
+    let n = group.n_prompt();
+    let reports = scheduler.first_uncached_logprob(group).filter(|&first_uncached| first_uncached < n);
+    let query = PrefixQuery {
+        adapters: &group.adapter_schedule,
+        tokens: &group.prompt,
+        at_least: if matches!(group.request.task, Task::Save { .. }) { 1 } else { MIN_SHARED },
+        at_most: match reports {
+            Some(first_uncached) => (first_uncached - 1).min(group.grouped_from),
+            None if group.request.task == Task::Complete => (n - 1).min(group.grouped_from),
+            None => n,
+        },
+        takes_logits: reports.is_none(),
+    };
+    cache.find_match(&query, &group.media)
+}
+
+/// Returns a match for the whole prompt in the device cache.
+fn find_whole<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, request_id: u64) -> Option<PrefixMatch> {
+    let group = scheduler.queue.group(request_id);
+    let n = group.n_prompt();
+    let query =
+        PrefixQuery { adapters: &group.adapter_schedule, tokens: &group.prompt, at_least: n, at_most: n, takes_logits: false };
+    Some(cache.find_match(&query, &group.media)).filter(|matched| matched.n_device == n)
+}
+
+/// Assigns holders to computed prompts with waiting branches, while sequence ids are free. A prompt that is no longer in
+/// the device cache is held again once the next branch has computed it.
+pub(crate) fn hold_prompts<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+    let without_holder = scheduler
+        .queue
+        .open()
+        .filter(|group| matches!(group.prompt_holder, PromptHolder::NextFreeId))
+        .map(|group| group.request_id);
+    for request_id in without_holder.collect::<Vec<u64>>() {
+        if cache.n_free_ids() == 0 {
+            return;
+        }
+        let matched = find_whole(scheduler, cache, request_id);
+        let adapter_schedule = &scheduler.queue.group(request_id).adapter_schedule;
+        let prompt_holder = matched.and_then(|matched| cache.place(adapter_schedule, Some(&matched)));
+        scheduler.queue.group_mut(request_id).prompt_holder = prompt_holder.map_or(PromptHolder::Empty, PromptHolder::Path);
+    }
+}
+
+/// Returns the running sequence that computes more of a prompt than the `n_known` cached tokens, if the wait is worthwhile;
+/// and the number of tokens compared.
+pub(crate) fn find_pending_prefix<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &CacheManager<R>,
+    request_id: u64,
+    n_known: u32,
+) -> (Option<PendingPrefix>, u64) {
+    let group = scheduler.queue.group(request_id);
+    let is_known = group.prompt_logits.is_some() || matches!(group.request.task, Task::Save { computes: false } | Task::Load(_));
+    if is_known || !group.uses_cache() {
+        return (None, 0);
+    }
+    let n = group.n_prompt();
+    let first_uncached = scheduler.first_uncached_logprob(group);
+    let (mut best, mut n_compared): (Option<PendingPrefix>, u64) = (None, 0);
+    let can_share = |running: &&RunningSequence| {
+        let is_held_back = scheduler.is_paused(running.sequence.stream_id);
+        // A sequence of lower priority may have to yield, and delay the requests that wait for it.
+        let is_slow = running.sequence.request().priority < group.request.priority;
+        running.n_uncomputed() >= MIN_SHARED && running.n_grouped.is_none() && !is_held_back && !is_slow
+    };
+    for running in scheduler.slots.running().iter().filter(can_share) {
+        let n_common = running.sequence.tokens.common_prefix(&group.prompt);
+        n_compared += u64::from(n_common);
+        let n_same_adapters = running.sequence.adapter_schedule.n_common(&group.adapter_schedule);
+        let grouped_from = scheduler.queue.group(running.sequence.request_id).grouped_from;
+        let n_common = n_common.min(n_same_adapters).min(group.grouped_from).min(grouped_from);
+        let n_common =
+            first_uncached.map_or(n_common, |first_uncached| n_common.min(n_usable(running, group, first_uncached, n_common)));
+        let n_tokens = if cache.kind().is_a_state() {
+            last_checkpoint(cache, running, n_common, n).unwrap_or(0)
+        } else {
+            n_common.min(n - 1)
+        };
+        let n_best = best.map_or(0, |best| best.n_tokens);
+        let is_more = n_tokens > n_best && n_tokens >= n_known + MIN_SHARED && n_tokens > running.n_held;
+        if is_more {
+            best = Some(PendingPrefix { owner: running.sequence.scheduling_key(), n_tokens, n_known });
+        }
+        if best.is_some_and(|best| best.n_tokens >= n - 1) {
+            break;
+        }
+    }
+    (best, n_compared)
+}
+
+/// Returns how many tokens of a prompt are usable for a branch whose first uncached logprob is at `first_uncached`, if
+/// `running` computes the first `n_common` of them: the logprobs that `running` reports will be cached too, but the row before
+/// the first uncached one must be computed.
+fn n_usable(running: &RunningSequence, group: &RequestGroup, first_uncached: u32, n_common: u32) -> u32 {
+    let report = running.sequence.pending_report.logprobs.as_ref().filter(|report| report.from <= first_uncached);
+    let will_be_cached =
+        if group.uses_logprob_cache() { report.map_or(0, |_| n_common.min(running.sequence.n_prompt)) } else { 0 };
+    will_be_cached.max(first_uncached) - 1
+}
+
+/// Returns the position of the last checkpoint of a sequence in its prompt that is usable for a prompt of `n` tokens with
+/// `n_common` common ones. Only the one at the end has the logits that a whole prompt needs.
+fn last_checkpoint<R: Runner>(cache: &CacheManager<R>, running: &RunningSequence, n_common: u32, n: u32) -> Option<u32> {
+    let n_prompt = running.sequence.n_prompt;
+    if running.sequence.n_predicted() > 0 || !cache.has_host_cache() {
+        return None;
+    }
+    if n_common == n_prompt { Some(n_prompt) } else { running.sequence.checkpoint_positions.last_within(n_common.min(n - 1)) }
+}

@@ -1,0 +1,393 @@
+//! A request inside the worker: the state that its branches share, and the state of each branch.
+//!
+//! Branches of one stream that begin with the same tokens and the same adapters are one group, even if their parameters differ.
+//! A stream whose branches begin with other tokens or other adapters has several groups, which share the common part of their
+//! prompts through the cache, as any two requests do.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::cache::{AdapterSchedule, AdapterSet, Provenance};
+use crate::engine::cache_manager::guards::PathGuard;
+use crate::engine::features::prompt_logprobs::pending::PendingPromptReport;
+use crate::engine::output::stream::Sender;
+use crate::engine::runner::KvSeqId;
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
+use crate::error::Result;
+use crate::request::{Diversity, Event, PlacedMedia, Prompt, Request, Task, Token, is_of_medium};
+use crate::sampling::{DistinctFirstTokens, Sampler};
+
+/// A request, from its submission to the end of its last branch.
+pub(crate) struct RequestGroup {
+    /// Id of the group. The id of a stream's first group is also the id of the stream.
+    pub(crate) request_id: u64,
+    /// Id of its stream, which is what the reader knows as the request.
+    pub(crate) stream_id: u64,
+    /// The part of the request that all branches share: never read for the parameters of a branch.
+    pub(crate) request: Arc<Request>,
+    /// Parameters of its branches, in order.
+    pub(crate) branch_specs: Vec<Arc<BranchSpec>>,
+    /// Prompt and suffix, shared by all branches.
+    pub(crate) prompt: Arc<[Token]>,
+    /// Media of the prompt, in order.
+    pub(crate) media: Arc<[PlacedMedia]>,
+    /// Adapter schedule of the prompt and the branches.
+    pub(crate) adapter_schedule: AdapterSchedule,
+    /// The adapters that were requested, regardless of where each applies from.
+    pub(crate) requested_adapters: AdapterSet,
+    /// Shared by the groups of its stream.
+    pub(crate) sender: Arc<Sender>,
+    /// State of each branch.
+    pub(crate) branches: Vec<Branch>,
+    /// Whether any branch was ever in a slot.
+    pub(crate) has_started: bool,
+    /// Held until its last branch is in a slot.
+    pub(crate) waiting: Option<QueuePermit>,
+    /// First position at which its branches share no cells, because tokens before it are grouped (self-extend).
+    pub(crate) grouped_from: u32,
+    /// Ranges of the prompt that this engine generated for earlier requests, in their original tokens.
+    pub(crate) generated_ranges: Vec<Range<u32>>,
+    /// Prefix that it waits for instead of computing it too.
+    pub(crate) pending_prefix: Option<PendingPrefix>,
+    /// Number of branches, of any request, that had started when it arrived.
+    pub(crate) arrived: u64,
+    /// The same, when it arrived or last got a slot, whichever is later.
+    pub(crate) last_served: u64,
+    /// Logits after the prompt, from its computation until the last branch has started.
+    pub(crate) prompt_logits: Option<Arc<[f32]>>,
+    /// Holder of the prompt's cells until the last branch has started.
+    pub(crate) prompt_holder: PromptHolder,
+    /// Pending reports of the prompt, until a branch starts that sends them.
+    pub(crate) pending_report: Option<PendingPromptReport>,
+    /// Events of the running step.
+    pub(crate) events: Vec<Event>,
+    /// Whether the beams of a search share cells.
+    pub(crate) sharing: BeamSharing,
+}
+
+/// A request that ends with this step: well, or with an error that ends its stream.
+pub(crate) type EndedGroup = (RequestGroup, Result<()>);
+
+/// Whether the beams of a search share the cells of the common prefixes of their texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum BeamSharing {
+    /// They share all cells of their common prefixes.
+    #[default]
+    Forked,
+    /// Some may not: each was reloaded separately after a preemption.
+    Separate,
+    /// They share them. After a preemption, common prefixes are computed once.
+    Recomputed,
+}
+
+/// Parameters of the branches of one request in a group.
+pub(crate) struct BranchSpec {
+    /// Index of the first of these branches in the stream.
+    pub(crate) first: u32,
+    /// Number of these branches; of a beam search, one per beam.
+    pub(crate) n: u32,
+    /// The request without its prompt, stop strings, adapters, biases, and penalty prompt.
+    pub(crate) request: Arc<Request>,
+    pub(crate) stops: Arc<[String]>,
+    /// Template of the branches' samplers; it has accepted the prompt.
+    pub(crate) sampler: Sampler,
+    /// Distribution of the first tokens, if they must be distinct.
+    pub(crate) first_tokens: Option<Arc<DistinctFirstTokens>>,
+}
+
+impl BranchSpec {
+    /// Creates the parameters of the branches from `first` on. `sampler` is made for `request` and has accepted nothing;
+    /// `can_be_sampled` are the prompt tokens that can be sampled.
+    pub(crate) fn new(first: u32, request: Request, mut sampler: Sampler, can_be_sampled: Arc<[Token]>) -> Self {
+        sampler.accept_prompt(can_be_sampled);
+        Self::after_prompt(first, request, sampler)
+    }
+
+    /// As [`BranchSpec::new`], with a sampler that has accepted the prompt.
+    pub(crate) fn after_prompt(first: u32, mut request: Request, sampler: Sampler) -> Self {
+        (request.prompt, request.suffix) = (Prompt::default(), Vec::new());
+        (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
+        let stops = std::mem::take(&mut request.stop).into();
+        let n = request.diversity.beams().map_or(request.n, |beams| beams.width);
+        let is_distinct = request.diversity == Diversity::Distinct;
+        let first_tokens = is_distinct.then(|| Arc::new(DistinctFirstTokens::new(&sampler, request.seed, n)));
+        Self { first, n, request: Arc::new(request), stops, sampler, first_tokens }
+    }
+
+    /// Returns the approximate size in bytes, without the prompt.
+    pub(crate) fn n_bytes(&self) -> usize {
+        let constraint_bytes = self.request.constraint.as_ref().map_or(0, |constraint| constraint.0.n_bytes());
+        let stops: usize = self.stops.iter().map(|stop| size_of::<String>() + stop.len()).sum();
+        size_of::<Self>() + size_of::<Request>() + self.sampler.n_bytes() + constraint_bytes + stops
+    }
+}
+
+/// State of a branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Branch {
+    /// Never in a slot so far.
+    Waiting,
+    /// It is in a slot.
+    Running,
+    /// Was in a slot and waits for another one.
+    Preempted,
+    /// Its end was published.
+    Finished,
+}
+
+/// Holder of the cells of a computed prompt while branches wait that begin with it.
+#[derive(Debug)]
+pub(crate) enum PromptHolder {
+    /// None: there is nothing to hold, or the cells were needed.
+    Empty,
+    /// To be assigned the next free sequence id.
+    NextFreeId,
+    /// This path.
+    Path(PathGuard),
+}
+
+impl PromptHolder {
+    /// Requests a holder, unless there is one.
+    pub(crate) fn request_holder(&mut self) {
+        if matches!(self, Self::Empty) {
+            *self = Self::NextFreeId;
+        }
+    }
+
+    pub(crate) fn id(&self) -> Option<KvSeqId> {
+        match self {
+            Self::Path(path) => Some(path.id()),
+            Self::Empty | Self::NextFreeId => None,
+        }
+    }
+}
+
+impl RequestGroup {
+    /// Creates the group of `requests` that begin like the first, without adapters and with arrival 0; the submitting thread
+    /// and the worker set these. Each request comes with the index of its first branch in the stream, and with its sampler,
+    /// which has accepted nothing.
+    ///
+    /// O(prompt length), on the submitting thread. Starting a branch is O(1).
+    ///
+    /// # Panics
+    /// If there are no requests.
+    pub(crate) fn new(
+        request_id: u64,
+        mut requests: Vec<(u32, Request, Sampler)>,
+        sender: Arc<Sender>,
+        waiting: QueuePermit,
+    ) -> Self {
+        let (_, first, _) = requests.first_mut().expect("a group has a request");
+        let media: Arc<[PlacedMedia]> = first.prompt.media().into();
+        let mut prompt = std::mem::take(&mut first.prompt).into_tokens();
+        prompt.append(&mut first.suffix);
+        let prompt: Arc<[Token]> = prompt.into();
+        // Penalties apply to tokens that can be sampled.
+        let can_be_sampled =
+            if media.is_empty() { Arc::clone(&prompt) } else { prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect() };
+        let pending_report = PendingPromptReport::new(first);
+        let branch_spec = |(first, request, sampler)| BranchSpec::new(first, request, sampler, Arc::clone(&can_be_sampled));
+        let branch_specs: Vec<BranchSpec> = requests.into_iter().map(branch_spec).collect();
+        let mut group = Self::unbuilt_fork(request_id, Arc::clone(&branch_specs[0].request), prompt, sender, waiting);
+        group.set_branch_specs(branch_specs);
+        Self { media, pending_report: Some(pending_report), ..group }
+    }
+
+    /// Creates a group of forks before their parameters are known, except for `request`: it keeps its position in the queue,
+    /// and the prompt's cells if they are computed, until [`RequestGroup::set_branch_specs`]. It reports nothing about the
+    /// prompt.
+    pub(crate) fn unbuilt_fork(
+        request_id: u64,
+        request: Arc<Request>,
+        prompt: Arc<[Token]>,
+        sender: Arc<Sender>,
+        waiting: QueuePermit,
+    ) -> Self {
+        Self {
+            request_id,
+            stream_id: request_id,
+            request,
+            branch_specs: Vec::new(),
+            prompt,
+            media: Arc::from([]),
+            adapter_schedule: AdapterSchedule::default(),
+            requested_adapters: AdapterSet::default(),
+            sender,
+            branches: Vec::new(),
+            has_started: false,
+            waiting: Some(waiting),
+            grouped_from: u32::MAX,
+            generated_ranges: Vec::new(),
+            pending_prefix: None,
+            arrived: 0,
+            last_served: 0,
+            prompt_logits: None,
+            prompt_holder: PromptHolder::Empty,
+            pending_report: None,
+            events: Vec::new(),
+            sharing: BeamSharing::default(),
+        }
+    }
+
+    /// Sets the parameters of its branches.
+    ///
+    /// # Panics
+    /// If `branch_specs` is empty.
+    pub(crate) fn set_branch_specs(&mut self, branch_specs: Vec<BranchSpec>) {
+        self.request = Arc::clone(&branch_specs[0].request);
+        self.branches = vec![Branch::Waiting; branch_specs.iter().map(|branch_spec| branch_spec.n as usize).sum()];
+        self.branch_specs = branch_specs.into_iter().map(Arc::new).collect();
+    }
+
+    /// Returns true if the parameters of its branches are not known yet.
+    pub(crate) fn is_unbuilt(&self) -> bool {
+        self.branches.is_empty()
+    }
+
+    /// Returns the parameters of branch `index`, and its index among the branches with these parameters.
+    ///
+    /// # Panics
+    /// If there is no such branch.
+    pub(crate) fn branch_spec(&self, index: u32) -> (&Arc<BranchSpec>, u32) {
+        let mut nth = index;
+        for branch_spec in &self.branch_specs {
+            if nth < branch_spec.n {
+                return (branch_spec, nth);
+            }
+            nth -= branch_spec.n;
+        }
+        panic!("a group has as many branches as its requests ask for")
+    }
+
+    /// Returns the next branch that was never in a slot.
+    pub(crate) fn next_branch(&self) -> Option<u32> {
+        let at = self.branches.iter().position(|&branch| branch == Branch::Waiting)?;
+        Some(u32::try_from(at).expect("a request has few branches"))
+    }
+
+    /// Returns true if some branch was never in a slot.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.branches.contains(&Branch::Waiting)
+    }
+
+    /// Returns the number of branches that must start together.
+    pub(crate) fn n_together(&self) -> u32 {
+        self.request.diversity.beams().map_or(1, |beams| beams.width)
+    }
+
+    pub(crate) fn n_running(&self) -> usize {
+        self.branches.iter().filter(|&&branch| branch == Branch::Running).count()
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.branches.iter().all(|&branch| branch == Branch::Finished)
+    }
+
+    pub(crate) fn set(&mut self, index: u32, branch: Branch) {
+        self.branches[index as usize] = branch;
+    }
+
+    /// Returns true if a waiting branch could start: any branch if none is running or preempted, if the prompt is computed, or
+    /// if each branch computes its own prompt.
+    pub(crate) fn can_start(&self) -> bool {
+        let is_computing = || self.branches.iter().any(|branch| matches!(branch, Branch::Running | Branch::Preempted));
+        self.has_waiting() && (self.prompt_logits.is_some() || !is_computing() || !self.shares_prompt())
+    }
+
+    /// Returns the index in this group of the stream's branch `index`.
+    pub(crate) fn index_in_group(&self, index: u32) -> Option<u32> {
+        let mut n_before = 0;
+        for branch_spec in &self.branch_specs {
+            if (branch_spec.first..branch_spec.first + branch_spec.n).contains(&index) {
+                return Some(n_before + index - branch_spec.first);
+            }
+            n_before += branch_spec.n;
+        }
+        None
+    }
+
+    /// Returns true if all branches share the cells of the whole prompt: no part of it is grouped before all of it is computed.
+    pub(crate) fn shares_prompt(&self) -> bool {
+        self.grouped_from >= self.n_prompt()
+    }
+
+    /// Returns the slot that it must run in, if any.
+    pub(crate) fn required_slot(&self) -> Option<u32> {
+        self.request.slot.filter(|_| matches!(self.request.task, Task::Load(_)))
+    }
+
+    /// Returns true if its tokens remain as the contents of `slot`, which is false for tasks that run in any free slot.
+    pub(crate) fn keeps_contents_of(&self, slot: u32) -> bool {
+        self.request.task == Task::Complete || self.request.slot == Some(slot)
+    }
+
+    /// Returns true if the next branch may reuse cached cells.
+    pub(crate) fn uses_cache(&self) -> bool {
+        self.request.uses_cache
+    }
+
+    /// Returns the first prompt token whose logprob the next branch reports, if any. At least 1: the first token has none.
+    pub(crate) fn logprobs_from(&self) -> Option<u32> {
+        let logprobs = self.pending_report.as_ref()?.logprobs.as_ref()?;
+        Some(logprobs.n_reported.max(1))
+    }
+
+    /// Returns true if the reported logprobs may come from the logprob cache, which has only the best token.
+    pub(crate) fn uses_logprob_cache(&self) -> bool {
+        self.request.prompt_logprobs.is_some_and(|n| n <= 1) && self.request.uses_cache
+    }
+
+    pub(crate) fn n_prompt(&self) -> u32 {
+        u32::try_from(self.prompt.len()).expect("a prompt that fits the context was queued")
+    }
+
+    /// Returns the part of its first `n_found` prompt tokens that it waited for.
+    pub(crate) fn awaited_range(&self, n_found: u32) -> Range<u32> {
+        self.pending_prefix.map_or(0..0, |awaited| awaited.n_known.min(n_found)..awaited.n_tokens.min(n_found))
+    }
+
+    /// Returns who computes and uses its cached prefixes.
+    pub(crate) fn provenance(&self) -> Provenance {
+        Provenance { request_id: self.request_id, owner: self.request.owner.clone() }
+    }
+
+    /// Returns the scheduling key of branch `index`.
+    pub(crate) fn scheduling_key(&self, index: u32) -> SchedulingKey {
+        SchedulingKey::new(self.arrived, self.request.priority, self.request_id, index)
+    }
+}
+
+/// A prefix that a running sequence is still computing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PendingPrefix {
+    /// The sequence that computes it.
+    pub(crate) owner: SchedulingKey,
+    /// Length of the prefix, in prompt tokens.
+    pub(crate) n_tokens: u32,
+    /// Length of the cached part when the wait began.
+    pub(crate) n_known: u32,
+}
+
+/// A permit for a position in the queue, counted until it is dropped.
+pub(crate) struct QueuePermit {
+    n_waiting: Arc<AtomicUsize>,
+}
+
+impl QueuePermit {
+    /// Acquires a permit for a queue of at most `max_queue` requests.
+    ///
+    /// # Errors
+    /// The number of waiting requests, if the queue is full.
+    pub(crate) fn acquire(n_waiting: &Arc<AtomicUsize>, max_queue: usize) -> std::result::Result<Self, usize> {
+        let increment = |n| (n < max_queue).then_some(n + 1);
+        n_waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, increment)?;
+        Ok(Self { n_waiting: Arc::clone(n_waiting) })
+    }
+}
+
+impl Drop for QueuePermit {
+    fn drop(&mut self) {
+        self.n_waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}

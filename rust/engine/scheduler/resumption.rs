@@ -1,0 +1,248 @@
+//! Resumption: preempted sequences share cells again when they resume.
+//!
+//! Branches of one request, forks and the beams of a search share the cells of their common prefixes. Each of them is offloaded
+//! separately, and would be reloaded or computed separately: `n` times the text that they share while they run, which may
+//! exceed the device cache. A sequence that resumes therefore waits for the prefix that it shares with a more senior one, and
+//! is forked from it. Sequences wait only for more senior ones, so that the most senior one never waits.
+//!
+//! Memory that can be forked anywhere is forked as soon as the prefix is there, also if it is reloaded. The other kinds are
+//! saved and reloaded as whole texts, and are forked only where a sequence ends: the beams of a search are reloaded separately
+//! if there is room for that, and otherwise computed, each common prefix once ([`BeamSharing::Recomputed`]).
+
+use crate::cache::{MIN_SHARED, PrefixMatch, PrefixQuery};
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::queue::Preempted;
+use crate::engine::scheduler::request_group::{BeamSharing, RequestGroup};
+use crate::engine::scheduler::running_sequence::{Phase, PrefixDependency, RunningSequence, headroom};
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
+use crate::engine::scheduler::sequence::Sequence;
+
+/// How one sequence resumes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SequencePlacement {
+    /// The more senior sequence that provides its prefix, and the length of the prefix.
+    pub(crate) provider: Option<(SchedulingKey, u32)>,
+    /// Maximum number of tokens that are forked or reloaded when it enters its slot.
+    pub(crate) at_most: u32,
+    /// Demand for free or evictable cells, without its headroom.
+    n_cells: i64,
+}
+
+/// How a group of sequences resumes together.
+pub(crate) struct Resumption {
+    /// In order; `None` for a beam without a text.
+    pub(crate) placements: Vec<Option<SequencePlacement>>,
+    /// Their demand for free or evictable cells, including headroom.
+    pub(crate) n_cells: i64,
+}
+
+/// Plans how the first `n` preempted sequences resume. With `recomputes`, common prefixes of the beams of a search are computed
+/// once, even if they are saved.
+pub(crate) fn plan_resumption<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &mut CacheManager<R>,
+    n: usize,
+    recomputes: bool,
+) -> Resumption {
+    let all_cached: Vec<Option<CachedTokens>> =
+        (0..n).map(|nth| find_preempted(scheduler, cache, nth, u32::MAX).map(|matched| cached_tokens(cache, &matched))).collect();
+    let mut placements: Vec<Option<SequencePlacement>> = Vec::with_capacity(n);
+    for (nth, &cached) in all_cached.iter().enumerate() {
+        let placement = cached.map(|cached| {
+            let sequence = &scheduler.queue.preempted()[nth].sequence;
+            let search = SearchGroup { cached: &all_cached[..nth], recomputes };
+            let (provider, n_shared) = search.provider(scheduler, cache, nth, cached);
+            let n_cells = i64::from(sequence.n_tokens() - n_shared.max(cached.n_pinned));
+            SequencePlacement { provider, at_most: u32::MAX, n_cells }
+        });
+        placements.push(placement);
+    }
+    if recomputes {
+        stop_at_forks(scheduler, &mut placements);
+    }
+    let n_headroom: i64 = scheduler.queue.preempted()[..n].iter().map(|preempted| i64::from(headroom(&preempted.sequence))).sum();
+    let n_cells = n_headroom + placements.iter().flatten().map(|placement| placement.n_cells).sum::<i64>();
+    Resumption { placements, n_cells }
+}
+
+/// Limits the reload of sequences from which others are forked to the first fork position.
+fn stop_at_forks(scheduler: &Scheduler, placements: &mut [Option<SequencePlacement>]) {
+    for nth in 0..placements.len() {
+        let scheduling_key = scheduler.queue.preempted()[nth].sequence.scheduling_key();
+        let forks = placements.iter().flatten().filter_map(|placement| placement.provider);
+        let first = forks.filter(|&(provider, _)| provider == scheduling_key).map(|(_, n_tokens)| n_tokens).min();
+        if let (Some(placement), Some(first)) = (&mut placements[nth], first) {
+            placement.at_most = first;
+        }
+    }
+}
+
+/// Cached tokens of a sequence.
+#[derive(Debug, Clone, Copy)]
+struct CachedTokens {
+    /// Tokens in the device cache.
+    n_device: u32,
+    /// Of these, tokens that running sequences hold.
+    n_pinned: u32,
+    /// Tokens in either tier.
+    n_tokens: u32,
+}
+
+fn cached_tokens<R: Runner>(cache: &CacheManager<R>, matched: &PrefixMatch) -> CachedTokens {
+    let n_evictable = u32::try_from(cache.kv().n_evictable_in(matched)).expect("a device cache has fewer than 2³² cells");
+    CachedTokens { n_device: matched.n_device, n_pinned: matched.n_device - n_evictable, n_tokens: matched.n_tokens() }
+}
+
+/// The sequences that resume before another one of the same search.
+struct SearchGroup<'a> {
+    /// Their cached tokens.
+    cached: &'a [Option<CachedTokens>],
+    recomputes: bool,
+}
+
+impl SearchGroup<'_> {
+    /// Returns the provider of the `nth` preempted sequence, and the number of its tokens whose cells are counted for other
+    /// sequences.
+    fn provider<R: Runner>(
+        &self,
+        scheduler: &Scheduler,
+        cache: &CacheManager<R>,
+        nth: usize,
+        cached: CachedTokens,
+    ) -> (Option<(SchedulingKey, u32)>, u32) {
+        let sequence = &scheduler.queue.preempted()[nth].sequence;
+        let can_be_cut = cache.kind().forks.can_truncate();
+        let (mut best, mut n_shared) = (None, 0);
+        let mut consider = |provider: Option<SchedulingKey>, n_tokens: u32| {
+            if n_tokens > n_shared {
+                (best, n_shared) = (provider.map(|provider| (provider, n_tokens)), n_tokens);
+            }
+        };
+        for (other, other_found) in (0..).zip(self.cached) {
+            let (Some(other_found), other) = (other_found, &scheduler.queue.preempted()[other].sequence) else { continue };
+            let n_common = n_common(scheduler, other, sequence);
+            if self.recomputes || (can_be_cut && n_common > cached.n_device) {
+                consider(Some(other.scheduling_key()), n_common);
+            } else {
+                // Both are in the device cache, where they share their common prefix.
+                consider(None, n_common.min(cached.n_device).min(other_found.n_device));
+            }
+        }
+        for running in scheduler.slots.running().iter().filter(|running| can_provide(scheduler, cache, running, sequence)) {
+            let n_common = n_common(scheduler, &running.sequence, sequence);
+            let n_known = if can_be_cut { cached.n_device } else { cached.n_tokens };
+            if n_common >= n_known + MIN_SHARED && n_common > running.n_held {
+                consider(Some(running.sequence.scheduling_key()), n_common);
+            }
+        }
+        (best, n_shared)
+    }
+}
+
+/// Returns true if `sequence` may wait for tokens that `running` computes or reloads.
+fn can_provide<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &CacheManager<R>,
+    running: &RunningSequence,
+    sequence: &Sequence,
+) -> bool {
+    let is_held_back = scheduler.is_paused(running.sequence.stream_id);
+    let has_priority = running.sequence.request().priority >= sequence.request().priority;
+    // A reload may extend beyond the position where another sequence could be forked.
+    let will_stop = cache.kind().forks.can_truncate() || running.n_ready() > 0;
+    let is_senior = running.sequence.scheduling_key() < sequence.scheduling_key();
+    running.n_grouped.is_none() && !running.is_idle_beam() && !is_held_back && has_priority && will_stop && is_senior
+}
+
+/// Returns the length of the common prefix of two sequences with equal adapters at which `second` could be forked from `first`.
+fn n_common(scheduler: &Scheduler, first: &Sequence, second: &Sequence) -> u32 {
+    let (first_group, second_group) = (scheduler.queue.group(first.request_id), scheduler.queue.group(second.request_id));
+    let n_same_adapters =
+        first.adapter_schedule.n_common(&second.adapter_schedule).min(first_group.grouped_from).min(second_group.grouped_from);
+    let mut n = first.tokens.n_common(&second.tokens).min(n_same_adapters).min(second.max_reusable());
+    while let Some(cut) = second_group.media.iter().find(|placed| placed.is_cut_at(n)) {
+        n = cut.start;
+    }
+    n
+}
+
+/// Finds the longest cached prefix, of at most `at_most` tokens, of the `nth` preempted sequence; `None` for a beam without a
+/// text.
+pub(crate) fn find_preempted<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &mut CacheManager<R>,
+    nth: usize,
+    at_most: u32,
+) -> Option<PrefixMatch> {
+    let Preempted { sequence, .. } = &scheduler.queue.preempted()[nth];
+    let is_live = sequence.beam.as_ref().is_none_or(|beam| beam.is_live);
+    is_live.then(|| find(cache, scheduler.queue.group(sequence.request_id), sequence, at_most))
+}
+
+/// Finds the longest cached prefix of a sequence, of at most `at_most` tokens.
+fn find<R: Runner>(cache: &mut CacheManager<R>, group: &RequestGroup, sequence: &Sequence, at_most: u32) -> PrefixMatch {
+    let tokens = sequence.tokens.first(sequence.n_tokens());
+    let at_most = sequence.max_reusable().min(group.grouped_from).min(at_most);
+    let query = PrefixQuery { adapters: &sequence.adapter_schedule, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
+    cache.find_match(&query, &group.media)
+}
+
+/// Returns what a running sequence that waits for a prefix continues from, once its provider has that prefix: its longest cached
+/// prefix.
+pub(crate) fn find_awaited<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &mut CacheManager<R>,
+    running: &RunningSequence,
+) -> Option<PrefixMatch> {
+    let &PrefixDependency { provider, n_tokens, .. } = running.prefix_dependency()?;
+    let is_available =
+        |source: &&RunningSequence| !scheduler.is_paused(source.sequence.stream_id) && source.sequence.n_tokens() >= n_tokens;
+    let source = scheduler.slots.get(provider).filter(is_available);
+    // A context that was shifted is another text.
+    let has_same_prefix = |source: &&RunningSequence| n_common(scheduler, &source.sequence, &running.sequence) >= n_tokens;
+    let may_have_same_prefix = |source: &&RunningSequence| source.sequence.shifted_at().is_none() || has_same_prefix(source);
+    if source.is_some_and(|source| source.n_held < n_tokens && may_have_same_prefix(&source)) {
+        return None;
+    }
+    let source = source.filter(has_same_prefix);
+    let group = scheduler.queue.group(running.sequence.request_id);
+    let is_recomputed = group.sharing == BeamSharing::Recomputed;
+    if let Some(source) = source.filter(|source| is_recomputed && source.n_held == n_tokens)
+        && cache.can_fork(source.id(), n_tokens)
+    {
+        return Some(PrefixMatch::on_device(source.id(), n_tokens));
+    }
+    if let Some(source) = source.filter(|_| cache.kind().forks.can_truncate()) {
+        cache.kv_mut().share_first(source.id(), n_tokens);
+    }
+    Some(find(cache, group, &running.sequence, u32::MAX))
+}
+
+impl Scheduler {
+    /// Makes a search resume whose beams were reloaded separately and hold cells that they could share. Returns `false` if they
+    /// share them already. `key` is one of its beams.
+    pub(crate) fn reshare_cells(&mut self, key: SchedulingKey) -> bool {
+        let request_id = self.slots.at(key).sequence.request_id;
+        if self.queue.group(request_id).sharing != BeamSharing::Separate {
+            return false;
+        }
+        self.queue.group_mut(request_id).sharing = BeamSharing::Recomputed;
+        self.preempt(key);
+        true
+    }
+}
+
+/// Returns how many tokens a sequence may compute until another one is forked from it, for memory that can be forked only where
+/// a sequence ends.
+pub(crate) fn n_until_fork<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, running: &RunningSequence) -> u32 {
+    if cache.kind().forks.can_truncate() {
+        return u32::MAX;
+    }
+    let waiting = scheduler.slots.running().iter().filter_map(|other| match &other.phase {
+        Phase::AwaitingPrefix(prefix) if prefix.provider == running.key() => Some(prefix.n_tokens),
+        _ => None,
+    });
+    waiting.filter(|&n_tokens| n_tokens > running.n_held).map(|n_tokens| n_tokens - running.n_held).min().unwrap_or(u32::MAX)
+}

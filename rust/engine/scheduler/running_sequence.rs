@@ -1,0 +1,212 @@
+//! A sequence in a slot, and its phase.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::cache::{PrefixMatch, Reload};
+use crate::engine::cache_manager::guards::{PathGuard, ReservationGuard};
+use crate::engine::runner::{AdapterSet, KvSeqId};
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
+use crate::engine::scheduler::sequence::Sequence;
+use crate::request::{FinishReason, PlacedMedia, SavedPrefix, Task, Token};
+
+/// Cells kept free for each running sequence when another one is admitted, so that it is not preempted immediately.
+pub(crate) const HEADROOM: u32 = 64;
+
+/// Phase of a sequence in a slot.
+pub(crate) enum Phase {
+    /// Its saved cells are being reloaded; nothing is computed.
+    Reloading {
+        /// Entries still to be reloaded, in order.
+        entries: VecDeque<Reload>,
+        /// Logits after all of its tokens, if the last entry has them.
+        logits: Option<Arc<[f32]>>,
+    },
+    /// It resumes, and waits without cells until a more senior sequence has the prefix that both share.
+    AwaitingPrefix(PrefixDependency),
+    /// Its prompt, or the part of a preempted sequence that is not cached, is being computed.
+    Prefilling,
+    /// All of its tokens are computed, and these are the logits after them: this step samples its next token.
+    ReadyToSample(Arc<[f32]>),
+    /// Its last token is computed in each step, and the next one sampled.
+    Decoding,
+    /// It is reserved for a beam, and without cells until its search assigns one.
+    IdleBeam,
+    /// Fully computed, and being copied into a [`SavedPrefix`] part by part.
+    Copying(SavedPrefix),
+}
+
+/// A prefix that a more senior running sequence is computing or reloading.
+#[derive(Debug)]
+pub(crate) struct PrefixDependency {
+    /// The sequence that computes it.
+    pub(crate) provider: SchedulingKey,
+    /// Length of the prefix.
+    pub(crate) n_tokens: u32,
+    /// Keeps the computed tokens of the waiting sequence.
+    pub(crate) reservation: ReservationGuard,
+}
+
+impl Phase {
+    /// Returns the first phase of a sequence that starts on `matched`.
+    pub(crate) fn for_match(matched: PrefixMatch) -> Self {
+        let PrefixMatch { reloads, logits, .. } = matched;
+        if reloads.is_empty() { Self::Prefilling } else { Self::Reloading { entries: VecDeque::from(reloads), logits } }
+    }
+
+    /// Returns the name for logs.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Reloading { .. } => "reloading",
+            Self::AwaitingPrefix(_) => "awaiting a prefix",
+            Self::Prefilling => "prefilling",
+            Self::ReadyToSample(_) => "ready to sample",
+            Self::Decoding => "decoding",
+            Self::IdleBeam => "waiting for a beam",
+            Self::Copying(_) => "saving",
+        }
+    }
+}
+
+/// A sequence in a slot.
+pub(crate) struct RunningSequence {
+    pub(crate) sequence: Sequence,
+    pub(crate) slot: u32,
+    pub(crate) phase: Phase,
+    /// Its cells.
+    pub(crate) path: PathGuard,
+    /// Number of its first tokens that are grouped (self-extend); `None` if it may share cells.
+    pub(crate) n_grouped: Option<u32>,
+    /// Its tokens `[0, n_held)` are computed.
+    pub(crate) n_held: u32,
+    /// Number of tokens that the next decode computes.
+    pub(crate) n_planned: u32,
+    /// Number of consecutive steps in which it yielded to others.
+    pub(crate) n_skipped: u32,
+    /// Finish reason, if it finishes with this step.
+    pub(crate) end: Option<FinishReason>,
+}
+
+impl RunningSequence {
+    /// Creates a sequence that enters `slot`; its tokens `[0, n_held)` are in `path`.
+    pub(crate) fn new(sequence: Sequence, slot: u32, phase: Phase, path: PathGuard, n_held: u32) -> Self {
+        Self { sequence, slot, phase, path, n_grouped: None, n_held, n_planned: 0, n_skipped: 0, end: None }
+    }
+
+    /// Returns its key, which identifies it as long as it runs or waits to resume.
+    pub(crate) fn key(&self) -> SchedulingKey {
+        self.sequence.scheduling_key()
+    }
+
+    /// Returns the sequence id that owns its cells.
+    pub(crate) fn id(&self) -> KvSeqId {
+        self.path.id()
+    }
+
+    /// Returns the number of tokens to be computed or reloaded: the last sampled token, or the rest of a prompt.
+    pub(crate) fn n_uncomputed(&self) -> u32 {
+        if self.is_idle_beam() { 0 } else { self.sequence.n_tokens() - self.n_held }
+    }
+
+    /// Returns true if this step samples a token for it without computing any.
+    pub(crate) fn is_ready_to_sample(&self) -> bool {
+        matches!(self.phase, Phase::ReadyToSample(_))
+    }
+
+    /// Returns true if it is reserved for a beam and has none.
+    pub(crate) fn is_idle_beam(&self) -> bool {
+        matches!(self.phase, Phase::IdleBeam)
+    }
+
+    /// Returns the prefix that it waits for.
+    pub(crate) fn prefix_dependency(&self) -> Option<&PrefixDependency> {
+        if let Phase::AwaitingPrefix(prefix) = &self.phase { Some(prefix) } else { None }
+    }
+
+    /// Returns true if `other` is a beam of the same search; such beams leave their slots together.
+    pub(crate) fn is_in_same_search(&self, other: &Self) -> bool {
+        self.sequence.beam.is_some() && self.sequence.request_id == other.sequence.request_id
+    }
+
+    /// Returns the number of tokens that the next decode could compute.
+    pub(crate) fn n_ready(&self) -> u32 {
+        match self.phase {
+            Phase::Prefilling | Phase::Decoding => self.n_uncomputed(),
+            Phase::Reloading { .. }
+            | Phase::AwaitingPrefix(_)
+            | Phase::ReadyToSample(_)
+            | Phase::IdleBeam
+            | Phase::Copying(_) => 0,
+        }
+    }
+
+    /// Returns the adapters of its next token.
+    pub(crate) fn adapter_set(&self) -> &AdapterSet {
+        self.sequence.adapter_schedule.at(self.n_held)
+    }
+
+    /// Returns the medium that the next decode begins or continues.
+    pub(crate) fn available_media(&self) -> Option<&PlacedMedia> {
+        self.sequence.media_from(self.n_held).first().filter(|placed| placed.start <= self.n_held)
+    }
+
+    /// Returns true if that medium must be computed in one decode.
+    pub(crate) fn takes_all_available(&self) -> bool {
+        self.available_media().is_some_and(|placed| placed.media.sees_ahead())
+    }
+
+    /// Returns the number of computed tokens that may be cached if it ends here: an incomplete picture that can only be saved
+    /// as a whole is excluded.
+    pub(crate) fn n_cacheable(&self) -> u32 {
+        let cut = self.available_media().filter(|placed| placed.is_cut_at(self.n_held));
+        cut.map_or(self.n_held, |placed| placed.start)
+    }
+
+    /// Returns the next entry to reload.
+    pub(crate) fn next_reload(&self) -> Option<&Reload> {
+        if let Phase::Reloading { entries, .. } = &self.phase { entries.front() } else { None }
+    }
+
+    /// Marks the next entry as reloaded. After the last one the sequence continues with prefilling, or with sampling if it is a
+    /// completion and the logits after all of its tokens were saved.
+    pub(crate) fn finish_reload(&mut self) {
+        let Phase::Reloading { entries, logits } = &mut self.phase else { return };
+        let done = entries.pop_front().expect("an entry was reloaded");
+        self.n_held = done.kept.end;
+        if entries.is_empty() {
+            let logits = logits.take().filter(|_| self.sequence.request().task == Task::Complete);
+            self.phase = logits.map_or(Phase::Prefilling, Phase::ReadyToSample);
+        }
+    }
+
+    /// Returns the tokens that the next decode computes, as two slices.
+    pub(crate) fn planned_tokens(&self) -> [&[Token]; 2] {
+        self.sequence.tokens.slices(self.n_held..self.n_held + self.n_planned)
+    }
+
+    /// Returns true if the next decode computes its last token, so that another can be sampled.
+    pub(crate) fn will_sample(&self) -> bool {
+        self.n_planned == self.n_uncomputed()
+    }
+
+    /// Returns true if the next decode computes exactly its last token, at the cost of any other token of a stream.
+    pub(crate) fn takes_one_row(&self) -> bool {
+        self.n_planned == 1 && self.will_sample()
+    }
+
+    /// Returns a copy of its computed tokens.
+    pub(crate) fn computed_tokens(&self) -> Vec<Token> {
+        self.sequence.tokens.first(self.n_held)
+    }
+}
+
+/// Returns the number of cells that a running sequence will take.
+pub(crate) fn n_reserved(running: &RunningSequence) -> i64 {
+    let n_awaited = running.prefix_dependency().map_or(0, |prefix| prefix.n_tokens);
+    i64::from(running.n_uncomputed() - n_awaited + headroom(&running.sequence))
+}
+
+/// Returns the number of cells that a sequence is expected to take in addition to its tokens.
+pub(crate) fn headroom(sequence: &Sequence) -> u32 {
+    sequence.n_remaining().map_or(HEADROOM, |n| n.min(HEADROOM))
+}

@@ -1,0 +1,124 @@
+//! Sampling: logits become tokens and events.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::engine::features::forks::ForkRegistry;
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::queue::Queue;
+use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
+use crate::engine::scheduler::sequence::{SampledToken, Sequence};
+use crate::request::{Event, Task};
+use crate::sampling::Threads;
+
+/// Maximum number of rows sampled together. The list is on the stack, and this many rows keep every thread busy.
+pub(crate) const BLOCK: usize = 64;
+
+/// Returns true if a sequence has rows of the last decode that are not sampled yet, or stored logits.
+pub(crate) fn is_due(scheduler: &Scheduler) -> bool {
+    scheduler.running().iter().any(|running| running.n_planned > 0 || running.is_ready_to_sample())
+}
+
+/// Samples a token for every sequence whose last token was computed, or whose logits are stored; several rows in parallel.
+pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, samplers: &Threads) {
+    let Scheduler { slots, queue, forks, .. } = scheduler;
+    let now = Instant::now();
+    let mut n_rows = 0;
+    // Rows are fetched here, one after the other: a runner belongs to one thread.
+    let mut due = slots.running_mut().iter_mut().filter_map(|running| {
+        let logits = take_logits(running, &mut n_rows, runner)?;
+        if running.sequence.n_predicted() == 0 {
+            let group = queue.group_mut(running.sequence.request_id);
+            if group.has_waiting() && group.shares_prompt() {
+                group.prompt_logits.get_or_insert_with(|| logits.to_stored());
+                group.prompt_holder.request_holder();
+            }
+        }
+        pass_logits_to_forks(queue, forks, &running.sequence, || logits.to_stored());
+        running.phase = Phase::Decoding;
+        running.end = running.sequence.end_without_token(now);
+        running.end.is_none().then_some((&mut running.sequence, logits))
+    });
+    loop {
+        let mut rows: [Option<(&mut Sequence, Logits<'_>)>; BLOCK] = [const { None }; BLOCK];
+        let n = rows.iter_mut().zip(&mut due).map(|(row, next)| *row = Some(next)).count();
+        samplers.for_each(&mut rows[..n], runner.n_vocab(), |row| {
+            let (sequence, logits) = row.as_mut().expect("the first n are filled");
+            sequence.sample(logits.row());
+        });
+        if n < BLOCK {
+            return;
+        }
+    }
+}
+
+impl Scheduler {
+    /// Queues the tokens that were sampled before `now`.
+    pub(crate) fn emit_tokens(&mut self, runner: &impl Runner, now: Instant) {
+        let Self { slots, queue, outbox, stats, .. } = self;
+        for running in slots.running_mut() {
+            let Some(SampledToken { event, finished }) = running.sequence.detokenize(runner, running.slot, now) else { continue };
+            running.end = finished;
+            if let Some(event) = event {
+                stats.n_predicted += 1;
+                outbox.add(queue.group_mut(running.sequence.request_id), Event::Token(event));
+            }
+        }
+    }
+
+    /// Finishes the sequences that end with the token that they sampled.
+    pub(crate) fn finish_ended(&mut self) {
+        for mut running in self.slots.take_all(|running| running.end.is_some()) {
+            let reason = running.end.take().expect("it was taken out because it has one");
+            self.finish(running, reason, None);
+        }
+    }
+}
+
+/// Returns the logits from which a sequence samples in this step, if it does; counts its rows of the last decode, which are now
+/// part of the tokens that it holds.
+fn take_logits<'a>(running: &mut RunningSequence, n_rows: &mut usize, runner: &'a impl Runner) -> Option<Logits<'a>> {
+    if let Phase::ReadyToSample(logits) = &running.phase {
+        return Some(Logits::Stored(Arc::clone(logits)));
+    }
+    let n_planned = std::mem::take(&mut running.n_planned);
+    running.n_held += n_planned;
+    *n_rows += n_planned as usize;
+    let samples = n_planned > 0 && running.n_uncomputed() == 0 && running.sequence.request().task == Task::Complete;
+    samples.then(|| Logits::Computed(runner.logits(*n_rows - 1)))
+}
+
+/// A row of logits: of the last decode, or stored.
+enum Logits<'a> {
+    Computed(&'a [f32]),
+    Stored(Arc<[f32]>),
+}
+
+impl Logits<'_> {
+    fn row(&self) -> &[f32] {
+        match self {
+            Self::Computed(row) => row,
+            Self::Stored(row) => row,
+        }
+    }
+
+    /// Returns logits that outlive the step.
+    fn to_stored(&self) -> Arc<[f32]> {
+        match self {
+            Self::Computed(row) => Arc::from(*row),
+            Self::Stored(row) => Arc::clone(row),
+        }
+    }
+}
+
+/// Passes `logits` to forks at the end of a sequence, which sample their first token from them.
+fn pass_logits_to_forks(queue: &mut Queue, forks: &mut ForkRegistry, sequence: &Sequence, logits: impl FnOnce() -> Arc<[f32]>) {
+    let due = forks.take_due(sequence.request_id, sequence.index, sequence.n_tokens());
+    if !due.is_empty() {
+        let logits = logits();
+        for request_id in due {
+            queue.set_prompt_logits(request_id, &logits);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! A completion that is a beam of a search.
+
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::sequence::text::{Text, TextDelta};
+use crate::engine::scheduler::sequence::tokens::Tokens;
+use crate::engine::scheduler::sequence::{Sequence, append_text, to_logprobs};
+use crate::request::{BeamSearch, Constraint, FinishReason, Logprobs, Token};
+use crate::sampling::beams::{BeamScore, Proposal, drawn, likeliest};
+use crate::sampling::draw::rng::Mt19937;
+use crate::sampling::{self, AllowedTokens, Sampler};
+use smol_str::SmolStr;
+
+/// A beam, or a slot reserved for one.
+pub(crate) struct Beam {
+    pub(crate) search: BeamSearch,
+    /// Whether it has a text; otherwise its slot waits for one to continue.
+    pub(crate) is_live: bool,
+    /// Rank when it was last chosen, 0 for the best.
+    pub(crate) rank: u32,
+    pub(crate) score: BeamScore,
+    /// Tokens that are not published yet.
+    pub(crate) unpublished: Vec<BeamToken>,
+    /// Proposed next tokens, once its last token is computed.
+    pub(crate) proposals: Option<Vec<ProposedToken>>,
+    /// Set for the first beam only.
+    pub(crate) results: Option<Box<SearchResults>>,
+}
+
+/// Results of a search. The first beam keeps them, whether or not it is live.
+pub(crate) struct SearchResults {
+    pub(crate) cursor: TextCursor,
+    /// Published tokens: all texts of the search begin with them.
+    pub(crate) published: Vec<Token>,
+    /// Finished texts, best first; at most one per beam.
+    pub(crate) texts: Vec<FinishedText>,
+}
+
+/// A finished text.
+pub(crate) struct FinishedText {
+    /// Tokens after the published ones.
+    pub(crate) unpublished: Vec<BeamToken>,
+    pub(crate) reason: FinishReason,
+    /// Order among the texts; greater is better.
+    pub(crate) rank: f64,
+    /// The score that is reported.
+    pub(crate) score: f64,
+}
+
+/// A proposed token and its logprobs.
+pub(crate) struct ProposedToken {
+    pub(crate) proposal: Proposal,
+    pub(crate) logprobs: Option<Box<Logprobs>>,
+}
+
+/// A token of a beam and its logprobs.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct BeamToken {
+    pub(crate) token: Token,
+    pub(crate) logprobs: Option<Box<Logprobs>>,
+}
+
+/// State that a beam starts from when it continues another one.
+pub(crate) struct BeamPrefix {
+    tokens: Tokens,
+    n_predicted: u32,
+    sampler: Sampler,
+    constraint: Option<Box<dyn Constraint>>,
+    text: Text,
+    unpublished: Vec<BeamToken>,
+}
+
+impl Beam {
+    /// Creates beam `index`. The first one has the text that all begin with.
+    pub(crate) fn new(search: BeamSearch, index: u32, text: &Text) -> Self {
+        let cursor = || TextCursor { text: text.clone(), n_published: 0 };
+        let results =
+            (index == 0).then(|| Box::new(SearchResults { cursor: cursor(), published: Vec::new(), texts: Vec::new() }));
+        Self { search, is_live: index == 0, rank: 0, score: BeamScore::EMPTY, unpublished: Vec::new(), proposals: None, results }
+    }
+}
+
+impl Sequence {
+    /// Proposes next tokens from the `logits` after its last token, on any thread; its search chooses among the proposals of
+    /// all beams.
+    pub(crate) fn propose(&mut self, logits: &[f32]) {
+        let distribution = self.distribution(logits);
+        let (seed, n_predicted) = (self.request.seed, self.n_predicted);
+        let Some(beam) = &mut self.beam else { return };
+        let width = beam.search.width as usize;
+        let proposals = if beam.search.is_stochastic {
+            // Beams that continue the same text sample independently.
+            drawn(&distribution, beam.score, width, &mut Mt19937::derived(seed, 1 + n_predicted, beam.rank))
+        } else {
+            likeliest(&distribution, beam.score, 2 * width)
+        };
+        let proposed =
+            proposals.into_iter().map(|proposal| ProposedToken { proposal, logprobs: self.logprobs_of(proposal.token, logits) });
+        let proposed = proposed.collect();
+        if let Some(beam) = &mut self.beam {
+            beam.proposals = Some(proposed);
+        }
+    }
+
+    /// Returns the distribution after the samplers and the constraint; only the end token if the constraint allows no other.
+    fn distribution(&mut self, logits: &[f32]) -> Vec<(Token, f64)> {
+        let candidates = match sampling::next_allowed(self.constraint.as_deref_mut(), logits) {
+            AllowedTokens::Any(row) => self.sampler.distribution(&row),
+            AllowedTokens::Forced(token) => {
+                let logit_of = |id| if id == token { 0.0 } else { f32::NEG_INFINITY };
+                let row: Vec<f32> = (0..).zip(logits).map(|(id, _)| logit_of(id)).collect();
+                // The reported logprobs are read from the sampler's chain.
+                self.sampler.distribution(&row);
+                vec![(token, 0.0)]
+            }
+        };
+        let is_over = candidates.is_empty() && self.constraint.is_some();
+        if is_over { self.end_token.map(|token| (token, 0.0)).into_iter().collect() } else { candidates }
+    }
+
+    /// Returns the logprobs of a token, if requested.
+    fn logprobs_of(&self, token: Token, logits: &[f32]) -> Option<Box<Logprobs>> {
+        let params = &self.request.sampling;
+        let n = params.n_probs as usize;
+        (n > 0).then(|| {
+            let scored =
+                if params.post_sampling_probs { self.sampler.logprobs(token, n) } else { sampling::logprobs(logits, token, n) };
+            Box::new(to_logprobs(scored, token))
+        })
+    }
+
+    /// Returns the finish reason if `token` would end the text.
+    pub(crate) fn end_with(&self, token: Token, runner: &impl Runner) -> Option<FinishReason> {
+        let is_end = runner.is_end(token);
+        let TextDelta { end, .. } = self.text.clone().push(|bytes| append_text(token, self.request(), runner, bytes));
+        match end {
+            Some(end) => Some(end),
+            None if is_end => Some(FinishReason::End),
+            None if self.request.max_tokens == Some(self.n_predicted + 1) => Some(FinishReason::Length),
+            None if self.window.is_final(self.n_prompt, self.n_tokens() + 1) => Some(FinishReason::ContextFull),
+            None => None,
+        }
+    }
+
+    /// Returns the state that another beam needs to continue this one.
+    pub(crate) fn prefix(&self) -> BeamPrefix {
+        BeamPrefix {
+            tokens: self.tokens.clone(),
+            n_predicted: self.n_predicted,
+            // Without the state of the last row; a beam takes no number from its generator.
+            sampler: self.sampler.branch(self.request.seed),
+            constraint: self.constraint.as_ref().map(|constraint| constraint.copy()),
+            text: self.text.clone(),
+            unpublished: self.beam.as_ref().map(|beam| beam.unpublished.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Replaces its text and state.
+    pub(crate) fn adopt_prefix(&mut self, prefix: BeamPrefix) {
+        let BeamPrefix { tokens, n_predicted, sampler, constraint, text, unpublished } = prefix;
+        (self.tokens, self.n_predicted, self.sampler, self.constraint, self.text) =
+            (tokens, n_predicted, sampler, constraint, text);
+        if let Some(beam) = &mut self.beam {
+            (beam.is_live, beam.unpublished, beam.proposals) = (true, unpublished, None);
+        }
+    }
+
+    /// Drops its text; its slot waits for another one to continue.
+    pub(crate) fn drop_text(&mut self) {
+        if let Some(beam) = &mut self.beam {
+            (beam.is_live, beam.proposals) = (false, None);
+            beam.unpublished.clear();
+        }
+    }
+
+    /// Appends a token that the search chose, with the new score and rank.
+    pub(crate) fn write(&mut self, chosen: BeamToken, score: BeamScore, rank: u32, runner: &impl Runner) {
+        let token = chosen.token;
+        self.tokens.push(token);
+        self.n_predicted += 1;
+        self.sampler.accept(token);
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token);
+        }
+        self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
+        if let Some(beam) = &mut self.beam {
+            beam.unpublished.push(chosen);
+            (beam.score, beam.rank, beam.proposals) = (score, rank, None);
+        }
+    }
+
+    /// Returns its prompt.
+    pub(crate) fn tokens_of_prompt(&self) -> Tokens {
+        self.tokens.of_prompt()
+    }
+
+    /// Records the time of new tokens of the search.
+    pub(crate) fn record_token(&mut self, now: std::time::Instant) {
+        self.clock.record_token(now);
+    }
+}
+
+/// Detokenizer for the published part of a search.
+#[derive(Debug, Clone)]
+pub(crate) struct TextCursor {
+    text: Text,
+    /// Number of published tokens.
+    pub(crate) n_published: u32,
+}
+
+impl TextCursor {
+    /// Returns the text that can be published with `token`; with the last one, including all text that was held back.
+    pub(crate) fn advance(&mut self, of: &Sequence, token: Token, is_last: bool, runner: &impl Runner) -> SmolStr {
+        self.n_published += 1;
+        let TextDelta { text, .. } = self.text.push(|bytes| append_text(token, of.request(), runner, bytes));
+        if !is_last {
+            return text;
+        }
+        let rest = self.remaining_text();
+        if rest.is_empty() { text } else { [text, rest].concat().into() }
+    }
+
+    /// Returns the text that was held back.
+    pub(crate) fn remaining_text(&mut self) -> SmolStr {
+        self.text.finish()
+    }
+}

@@ -1,0 +1,131 @@
+//! State that a forked branch continues from, besides the tokens.
+
+use std::sync::Arc;
+
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::sequence::text::Text;
+use crate::engine::scheduler::sequence::{Sequence, append_text, constraint};
+use crate::request::{Constraint, Request, Token};
+use crate::sampling::TokenStrings;
+
+/// Constraint and text of a branch at its fork position.
+pub(crate) enum ForkState {
+    /// State of the parent branch, which the fork continues.
+    Continue { constraint: Option<Box<dyn Constraint>>, text: Text },
+    /// The fork starts a new text, except for the first bytes of a character.
+    Restart(Vec<u8>),
+}
+
+impl ForkState {
+    /// Creates the state of a branch of `request` that has no text yet, and ends at any of `stops`.
+    pub(crate) fn new(request: &Request, stops: Arc<[String]>, token_strings: &TokenStrings) -> Self {
+        Self::Continue { constraint: constraint(request, token_strings), text: Text::new(stops, request.n_indent) }
+    }
+
+    /// Adds `bytes`, the beginning of a character that the parent branch has sampled.
+    pub(crate) fn add_pending(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Continue { text, .. } => text.add_pending(bytes),
+            Self::Restart(start) => start.extend_from_slice(bytes),
+        }
+    }
+
+    /// Returns a copy.
+    pub(crate) fn copy(&self) -> Self {
+        match self {
+            Self::Continue { constraint, text } => {
+                Self::Continue { constraint: constraint.as_deref().map(Constraint::copy), text: text.clone() }
+            }
+            Self::Restart(bytes) => Self::Restart(bytes.clone()),
+        }
+    }
+
+    /// Advances over `tokens` that a branch of `request` sampled.
+    pub(crate) fn accept(&mut self, tokens: impl Iterator<Item = Token>, request: &Request, runner: &impl Runner) {
+        let Self::Continue { constraint, text } = self else { return };
+        for token in tokens {
+            // The parent continued after any end of its text.
+            drop(text.push(|bytes| append_text(token, request, runner, bytes)));
+            if let Some(constraint) = constraint
+                && constraint.allows(token)
+            {
+                constraint.accept(token);
+            }
+        }
+    }
+
+    /// Advances over `tokens` that the caller appended, which are not part of the published text.
+    ///
+    /// # Errors
+    /// The first token that the constraint rejects.
+    pub(crate) fn append(&mut self, tokens: &[Token], request: &Request) -> Result<(), Token> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        match self {
+            Self::Restart(bytes) => bytes.clear(),
+            Self::Continue { constraint, text } => {
+                text.restart(request.n_indent);
+                for &token in tokens {
+                    let Some(constraint) = constraint else { break };
+                    if !constraint.allows(token) {
+                        return Err(token);
+                    }
+                    constraint.accept(token);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes held back for a possible stop string or an incomplete character after `tokens` of a branch of
+    /// `request`, with the bytes `before` held back before them.
+    pub(crate) fn pending_after(
+        before: &[u8],
+        stops: &Arc<[String]>,
+        tokens: impl Iterator<Item = Token>,
+        request: &Request,
+        runner: &impl Runner,
+    ) -> Vec<u8> {
+        let mut text = Text::new(Arc::clone(stops), 0);
+        text.add_pending(before);
+        for token in tokens {
+            drop(text.push(|bytes| append_text(token, request, runner, bytes)));
+        }
+        text.pending().to_vec()
+    }
+
+    /// Returns the approximate size in bytes.
+    pub(crate) fn n_bytes(&self) -> usize {
+        let n_bytes = match self {
+            Self::Continue { constraint, text } => {
+                text.pending().len() + constraint.as_ref().map_or(0, |constraint| constraint.n_bytes())
+            }
+            Self::Restart(bytes) => bytes.len(),
+        };
+        size_of::<Self>() + n_bytes
+    }
+
+    /// Returns the bytes of its text that were not published.
+    pub(crate) fn pending(&self) -> Vec<u8> {
+        match self {
+            Self::Continue { text, .. } => text.pending().to_vec(),
+            Self::Restart(bytes) => bytes.clone(),
+        }
+    }
+}
+
+impl Sequence {
+    /// Returns the state at the current end.
+    pub(crate) fn fork_state(&self) -> ForkState {
+        ForkState::Continue { constraint: self.constraint.as_deref().map(Constraint::copy), text: self.text.clone() }
+    }
+
+    /// Continues from the state of the parent branch.
+    pub(crate) fn resume_from(&mut self, fork_state: &ForkState) {
+        match fork_state.copy() {
+            ForkState::Continue { constraint, text } => (self.constraint, self.text) = (constraint, text),
+            ForkState::Restart(bytes) => self.text.add_pending(&bytes),
+        }
+    }
+}

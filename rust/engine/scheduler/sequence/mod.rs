@@ -1,0 +1,361 @@
+//! A completion being generated.
+
+mod beam;
+mod clock;
+mod context_window;
+mod fork_state;
+mod indentation;
+mod pending_prompt_report;
+mod text;
+mod tokens;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::engine::features::explanations::shared::SharedExplanation;
+use crate::engine::features::prompt_logprobs::pending::PendingPromptReport;
+use crate::engine::runner::{AdapterSchedule, Runner};
+use crate::engine::scheduler::checkpoint_positions::CheckpointPositions;
+use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
+use crate::request::{Constraint, Diversity, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
+use crate::sampling::{self, AllowedTokens, DistinctFirstTokens, Sampler, Thinking, TokenStrings};
+pub(crate) use beam::{Beam, BeamToken, FinishedText, ProposedToken, SearchResults};
+use clock::Clock;
+use context_window::ContextWindow;
+pub(crate) use fork_state::ForkState;
+use smol_str::SmolStr;
+pub(crate) use text::incomplete_tail;
+use text::{Text, TextDelta};
+pub(crate) use tokens::{Tokens, TokensView};
+
+/// A completion of a request, from its first start in a slot to its end, including preemptions.
+///
+/// Its slot and phase are part of [`RunningSequence`](crate::engine::scheduler::running_sequence::RunningSequence).
+pub(crate) struct Sequence {
+    /// Id of its group.
+    pub(crate) request_id: u64,
+    /// Id of its stream.
+    pub(crate) stream_id: u64,
+    /// Branch index in the group.
+    pub(crate) index: u32,
+    /// Branch index in the stream.
+    pub(crate) branch: u32,
+    request: Arc<Request>,
+    /// Adapters by position.
+    pub(crate) adapter_schedule: AdapterSchedule,
+    scheduling_key: SchedulingKey,
+    /// Prompt and sampled tokens, without tokens that context shifts dropped.
+    pub(crate) tokens: Tokens,
+    /// Media of its prompt, in order. A prompt with media is never shifted.
+    media: Arc<[PlacedMedia]>,
+    /// Length of the prompt, including tokens that context shifts dropped.
+    pub(crate) n_prompt: u32,
+    n_predicted: u32,
+    window: ContextWindow,
+    /// Position of the last context shift: the tokens after it are its newest.
+    shifted_at: Option<u32>,
+    sampler: Sampler,
+    /// Source of its first token and its index there, if it must differ from the first tokens of other branches.
+    first_token: Option<(Arc<DistinctFirstTokens>, u32)>,
+    /// State of a beam, for a beam search.
+    pub(crate) beam: Option<Box<Beam>>,
+    /// Constraint on its tokens.
+    constraint: Option<Box<dyn Constraint>>,
+    /// Token that ends it when the constraint allows no other.
+    end_token: Option<Token>,
+    /// Whether the constraint allows no token and there is no end token.
+    is_stuck: bool,
+    text: Text,
+    /// Sampled token that is not detokenized yet.
+    sampled: Option<ScoredChoice>,
+    clock: Clock,
+    /// Cached tokens at its first start; `None` before. Later starts do not change it.
+    n_cached: Option<u32>,
+    /// Maximum number of tokens that were computed when it was preempted.
+    n_reached: u32,
+    /// Checkpoint positions in its prompt, for recurrent and windowed memory, besides the end.
+    pub(crate) checkpoint_positions: CheckpointPositions,
+    /// Pending reports of its prompt.
+    pub(crate) pending_report: PendingPromptReport,
+    /// Explanation of its cache use, if requested.
+    pub(crate) explanation: Option<Arc<SharedExplanation>>,
+}
+
+impl Sequence {
+    /// Creates branch `index` of a group. It may use `n_ctx_slot` tokens of context.
+    pub(crate) fn new(group: &RequestGroup, index: u32, n_ctx_slot: u32, token_strings: &TokenStrings, now: Instant) -> Self {
+        let (spec, nth) = group.branch_spec(index);
+        let request = Arc::clone(&spec.request);
+        let text = Text::new(Arc::clone(&spec.stops), request.n_indent);
+        let mut sampler = spec.sampler.branch(request.seed.wrapping_add(nth));
+        if request.diversity == Diversity::Arithmetic {
+            sampler.draw_by_code_point(request.seed, nth, spec.n);
+        }
+        Self {
+            request_id: group.request_id,
+            stream_id: group.stream_id,
+            index,
+            branch: spec.first + nth,
+            adapter_schedule: group.adapter_schedule.clone(),
+            scheduling_key: group.scheduling_key(index),
+            tokens: Tokens::new(Arc::clone(&group.prompt)),
+            media: Arc::clone(&group.media),
+            n_prompt: group.n_prompt(),
+            n_predicted: 0,
+            window: ContextWindow::new(n_ctx_slot, request.context_shift),
+            shifted_at: None,
+            sampler,
+            beam: request.diversity.beams().map(|&search| Box::new(Beam::new(search, nth, &text))),
+            first_token: spec.first_tokens.clone().map(|first_tokens| (first_tokens, nth)),
+            constraint: constraint(&request, token_strings),
+            end_token: token_strings.end_tokens().first().copied(),
+            is_stuck: false,
+            text,
+            sampled: None,
+            clock: Clock::new(now),
+            n_cached: None,
+            n_reached: 0,
+            checkpoint_positions: CheckpointPositions::default(),
+            pending_report: PendingPromptReport::default(),
+            explanation: None,
+            request,
+        }
+    }
+
+    /// Returns its request.
+    pub(crate) fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// Returns the media that end after `position`, in order.
+    pub(crate) fn media_from(&self, position: u32) -> &[PlacedMedia] {
+        &self.media[self.media.partition_point(|placed| placed.end() <= position)..]
+    }
+
+    pub(crate) fn scheduling_key(&self) -> SchedulingKey {
+        self.scheduling_key
+    }
+
+    pub(crate) fn n_tokens(&self) -> u32 {
+        self.tokens.len()
+    }
+
+    pub(crate) fn n_predicted(&self) -> u32 {
+        self.n_predicted
+    }
+
+    /// Returns the maximum number of tokens it may still sample; `None` for no limit.
+    pub(crate) fn n_remaining(&self) -> Option<u32> {
+        let left = self.request.max_tokens.map(|n| n - self.n_predicted);
+        let n_in_window = self.window.n_more(self.n_tokens());
+        left.into_iter().chain(n_in_window).min()
+    }
+
+    /// Drops a part of its context, if permitted; returns the number of preceding tokens, which stay in place.
+    pub(crate) fn shift(&mut self) -> Option<u32> {
+        let n_before = self.n_tokens();
+        let n_kept = self.window.shift(self.n_prompt, &mut self.tokens)?;
+        self.adapter_schedule.remove(&(n_kept..n_kept + n_before - self.n_tokens()));
+        self.shifted_at = Some(n_kept);
+        Some(n_kept)
+    }
+
+    /// Returns the position of the last context shift; `None` if its text is complete.
+    pub(crate) fn shifted_at(&self) -> Option<u32> {
+        self.shifted_at
+    }
+
+    /// Returns its sampler, which has accepted the prompt and the sampled tokens.
+    pub(crate) fn sampler(&self) -> &Sampler {
+        &self.sampler
+    }
+
+    /// Returns true if it cannot continue until its context is shifted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.window.is_full(self.n_tokens())
+    }
+
+    /// Records a start in a slot with `n_cached` cached tokens. Returns true for the first start.
+    pub(crate) fn start(&mut self, n_cached: u32) -> bool {
+        let is_first = self.n_cached.is_none();
+        self.n_cached.get_or_insert(n_cached);
+        is_first
+    }
+
+    /// Records that `n_held` of its tokens are computed when it is preempted: they count in its usage even if they are evicted.
+    pub(crate) fn reach(&mut self, n_held: u32) {
+        self.n_reached = self.n_reached.max(n_held);
+    }
+
+    /// Lowers the number of cached tokens to the usable ones, and returns by how many prompt tokens. No effect after
+    /// the first token, when cached tokens are its own.
+    pub(crate) fn lower_n_cached(&mut self, n_cached: u32) -> u32 {
+        if self.n_predicted > 0 {
+            return 0;
+        }
+        let found = self.n_cached.unwrap_or(0);
+        self.n_cached = Some(found.min(n_cached));
+        if let Some(explanation) = &self.explanation {
+            explanation.lower(n_cached);
+        }
+        found.saturating_sub(n_cached)
+    }
+
+    /// Samples the next token from the `logits` after its last one, on any thread; [`Sequence::detokenize`] returns it.
+    ///
+    /// A beam instead proposes several tokens, from which its search chooses.
+    pub(crate) fn sample(&mut self, logits: &[f32]) {
+        if self.beam.is_some() {
+            return self.propose(logits);
+        }
+        let is_first = self.first_token.is_some();
+        let sampled = match (self.first_token.take(), &mut self.constraint) {
+            (Some((first_tokens, nth)), _) => self.sample_first(&first_tokens, nth, logits),
+            (None, None) => Some(self.sampler.sample(logits)),
+            (None, Some(constraint)) => sampling::draw_allowed(&mut self.sampler, &mut **constraint, logits),
+        };
+        let Some(token) = sampled.or(self.end_token.filter(|_| !is_first)) else {
+            self.is_stuck = true;
+            return;
+        };
+        let params = &self.request.sampling;
+        let logprobs = (params.n_probs > 0).then(|| {
+            let n = params.n_probs as usize;
+            if params.post_sampling_probs { self.sampler.logprobs(token, n) } else { sampling::logprobs(logits, token, n) }
+        });
+        self.tokens.push(token);
+        self.n_predicted += 1;
+        self.sampler.accept(token);
+        self.sampled = Some(ScoredChoice { token, logprobs });
+    }
+
+    /// Samples a first token that no other branch has; `None` if all possible ones are taken.
+    fn sample_first(&mut self, first_tokens: &DistinctFirstTokens, nth: u32, logits: &[f32]) -> Option<Token> {
+        let token = match sampling::next_allowed(self.constraint.as_deref_mut(), logits) {
+            AllowedTokens::Forced(token) => (nth == 0).then_some(token)?,
+            AllowedTokens::Any(row) => {
+                // The reported logprobs are read from the sampler's own chain.
+                self.sampler.distribution(&row);
+                first_tokens.draw(nth, &row)?
+            }
+        };
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token);
+        }
+        Some(token)
+    }
+
+    /// Detokenizes the token that was sampled before `now` and determines whether it is the last one. `None` if there is no new
+    /// token.
+    pub(crate) fn detokenize(&mut self, runner: &impl Runner, slot: u32, now: Instant) -> Option<SampledToken> {
+        let Some(ScoredChoice { token, logprobs }) = self.sampled.take() else {
+            if self.is_stuck && self.n_predicted == 0 {
+                self.clock.end_prompt(now);
+            }
+            return self.is_stuck.then_some(SampledToken { event: None, finished: Some(FinishReason::End) });
+        };
+        self.clock.record_token(now);
+        let is_end = runner.is_end(token);
+        let TextDelta { mut text, end } = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
+        let is_late =
+            || self.request.max_predict_time.is_some_and(|limit| text.contains('\n') && self.clock.generation_time() > limit);
+        let finished = match end {
+            Some(end) => Some(end),
+            None if is_end => Some(FinishReason::End),
+            None if self.request.max_tokens == Some(self.n_predicted) || is_late() => Some(FinishReason::Length),
+            None if self.window.is_final(self.n_prompt, self.n_tokens()) => Some(FinishReason::ContextFull),
+            None => None,
+        };
+        if finished.is_some() {
+            let held_back = self.text.finish();
+            if !held_back.is_empty() {
+                text = [text, held_back].concat().into();
+            }
+        }
+        let logprobs = logprobs.map(|logprobs| Box::new(to_logprobs(logprobs, token)));
+        let event = TokenEvent { index: self.branch, token, text, slot, n_predicted: self.n_predicted(), logprobs };
+        Some(SampledToken { event: Some(event), finished })
+    }
+
+    /// Ends it at `now` if it may not sample any token.
+    pub(crate) fn end_without_token(&mut self, now: Instant) -> Option<FinishReason> {
+        if self.request.max_tokens != Some(0) {
+            return None;
+        }
+        self.clock.end_prompt(now);
+        Some(FinishReason::Length)
+    }
+
+    /// Returns its usage, with `n_held` tokens computed. If it was cut short, only the computed part of the prompt counts.
+    pub(crate) fn usage(&self, n_held: u32, is_cut_short: bool) -> Usage {
+        let n_most = self.n_reached.max(n_held).min(self.n_prompt);
+        let n_reached = if is_cut_short && self.n_predicted == 0 { n_most } else { self.n_prompt };
+        let n_cached = self.n_cached().min(n_reached);
+        Usage {
+            n_computed: n_reached - n_cached,
+            n_cached,
+            n_predicted: self.n_predicted,
+            n_held,
+            prompt_ms: self.clock.prompt_time().as_secs_f64() * 1e3,
+            predicted_ms: self.clock.generation_time().as_secs_f64() * 1e3,
+        }
+    }
+
+    /// Returns the milliseconds since it first started in a slot.
+    pub(crate) fn elapsed_ms(&self, now: Instant) -> f64 {
+        self.clock.since_start(now).as_secs_f64() * 1e3
+    }
+
+    /// Returns true if its context was full: tokens were dropped before the last ones were sampled, or no more could be
+    /// sampled.
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.window.is_truncated(self.n_tokens())
+    }
+
+    pub(crate) fn n_cached(&self) -> u32 {
+        self.n_cached.unwrap_or(0)
+    }
+
+    /// Returns text that was held back for a stop string that did not follow. Empty if a token ended the text, whose event
+    /// already has it.
+    pub(crate) fn remaining_text(&mut self) -> SmolStr {
+        self.text.finish()
+    }
+}
+
+/// Appends the text of `token` in a branch of `request`.
+pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner, bytes: &mut Vec<u8>) {
+    if request.preserved_tokens.contains(&token) {
+        bytes.extend_from_slice(runner.lexicon().spelling(token));
+    } else if !runner.is_end(token) {
+        runner.append_piece(token, bytes);
+    }
+}
+
+/// Creates the constraint on the tokens of a branch.
+fn constraint(request: &Request, token_strings: &TokenStrings) -> Option<Box<dyn Constraint>> {
+    match &request.thought {
+        None => request.constraint.as_ref().map(|constraint| constraint.0.start()),
+        Some(thought) => Some(Box::new(Thinking::new(Arc::clone(thought), request.constraint.clone(), token_strings.clone()))),
+    }
+}
+
+/// A sampled token, and the finish reason if it was the last one.
+pub(crate) struct SampledToken {
+    /// `None` if none could be sampled.
+    pub(crate) event: Option<TokenEvent>,
+    pub(crate) finished: Option<FinishReason>,
+}
+
+/// A token with its own logprob and the top logprobs, if requested.
+struct ScoredChoice {
+    token: Token,
+    logprobs: Option<(f32, Vec<(Token, f32)>)>,
+}
+
+/// Converts the logprob of `token` and the top logprobs.
+pub(crate) fn to_logprobs((own, top): (f32, Vec<(Token, f32)>), token: Token) -> Logprobs {
+    let to_logprob = |(token, logprob)| Logprob { token, logprob };
+    Logprobs { chosen: to_logprob((token, own)), top: top.into_iter().map(to_logprob).collect() }
+}

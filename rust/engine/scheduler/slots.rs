@@ -1,0 +1,204 @@
+//! Slots in which sequences run, and the contents that the last sequence left in each.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::cache::AdapterSchedule;
+use crate::engine::runner::KvSeqId;
+use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::running_sequence::RunningSequence;
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
+use crate::engine::scheduler::sequence::Tokens;
+use crate::request::Token;
+
+/// Time for which a free slot is reserved for a client that tried to erase it while it was busy.
+const ERASE_WAIT: Duration = Duration::from_millis(200);
+
+/// Contents that the last sequence left in a slot.
+#[derive(Debug, Default)]
+struct SlotRecord {
+    /// Order in which slots were vacated.
+    vacated_at: u64,
+    adapter_schedule: AdapterSchedule,
+    /// Its tokens, of which the first `n_held` were computed.
+    tokens: Tokens,
+    n_held: u32,
+    /// Until then the slot is reserved for erasing.
+    erase_by: Option<Instant>,
+}
+
+/// The slots and the sequences that run in them.
+pub(crate) struct Slots {
+    /// Most senior first.
+    running: Vec<RunningSequence>,
+    /// By slot.
+    is_taken: Vec<bool>,
+    /// By slot.
+    contents: Vec<SlotRecord>,
+    n_vacated: u64,
+}
+
+impl Slots {
+    pub(crate) fn new(n_slots: u32) -> Self {
+        let contents = (0..n_slots).map(|_| SlotRecord::default()).collect();
+        Self { running: Vec::new(), is_taken: vec![false; n_slots as usize], contents, n_vacated: 0 }
+    }
+
+    /// Returns the running sequences, most senior first.
+    pub(crate) fn running(&self) -> &[RunningSequence] {
+        &self.running
+    }
+
+    pub(crate) fn running_mut(&mut self) -> &mut [RunningSequence] {
+        &mut self.running
+    }
+
+    /// Returns the number of running sequences that are senior to `key`, which is its position if it runs.
+    fn position(&self, key: SchedulingKey) -> usize {
+        self.running.partition_point(|running| running.key() < key)
+    }
+
+    /// Returns the running sequence of this key.
+    pub(crate) fn get(&self, key: SchedulingKey) -> Option<&RunningSequence> {
+        self.running.get(self.position(key)).filter(|running| running.key() == key)
+    }
+
+    /// Returns the running sequence of this key.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub(crate) fn at(&self, key: SchedulingKey) -> &RunningSequence {
+        self.get(key).expect("the sequence runs")
+    }
+
+    /// As [`Slots::at`].
+    pub(crate) fn at_mut(&mut self, key: SchedulingKey) -> &mut RunningSequence {
+        let at = self.position(key);
+        self.running.get_mut(at).filter(|running| running.key() == key).expect("the sequence runs")
+    }
+
+    /// Returns the key of the most senior running sequence that is junior to `previous`, or of the most senior one. Sequences may
+    /// enter and leave between two calls.
+    pub(crate) fn next_key(&self, previous: Option<SchedulingKey>) -> Option<SchedulingKey> {
+        let at = previous.map_or(0, |previous| self.running.partition_point(|running| running.key() <= previous));
+        self.running.get(at).map(RunningSequence::key)
+    }
+
+    /// Inserts a running sequence.
+    pub(crate) fn enter(&mut self, running: RunningSequence) {
+        let at = self.position(running.key());
+        self.is_taken[running.slot as usize] = true;
+        self.running.insert(at, running);
+    }
+
+    /// Removes a sequence from its slot.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub(crate) fn take(&mut self, key: SchedulingKey) -> RunningSequence {
+        let running = self.running.remove(self.position(key));
+        assert_eq!(running.key(), key, "the sequence runs");
+        self.is_taken[running.slot as usize] = false;
+        running
+    }
+
+    /// Removes the sequences for which `is_over` returns true.
+    pub(crate) fn take_all(&mut self, is_over: impl Fn(&RunningSequence) -> bool) -> Vec<RunningSequence> {
+        let taken: Vec<RunningSequence> = self.running.extract_if(.., |running| is_over(running)).collect();
+        for running in &taken {
+            self.is_taken[running.slot as usize] = false;
+        }
+        taken
+    }
+
+    pub(crate) fn are_full(&self) -> bool {
+        self.running.len() == self.contents.len()
+    }
+
+    /// Returns the number of slots without a sequence.
+    pub(crate) fn n_idle(&self) -> usize {
+        self.contents.len() - self.running.len()
+    }
+
+    /// Returns the number of slots that a sequence may get now.
+    pub(crate) fn n_free(&self) -> usize {
+        (0u32..).zip(&self.contents).filter(|&(slot, _)| self.is_free(slot)).count()
+    }
+
+    /// Returns the slot of the sequence that runs on `id`.
+    pub(crate) fn slot_of(&self, id: KvSeqId) -> Option<u32> {
+        self.running.iter().find(|running| running.id() == id).map(|running| running.slot)
+    }
+
+    /// Returns the slot for the next branch of a group: its preferred slot if that is free, else the one vacated longest ago; a
+    /// load gets only its own slot. `None` if no such slot is free.
+    pub(crate) fn free_slot(&self, group: &RequestGroup) -> Option<u32> {
+        match (group.required_slot(), group.request.slot) {
+            (Some(slot), _) => Some(slot).filter(|&slot| self.is_free(slot)),
+            (None, Some(slot)) => self.free_slot_or_idle(slot),
+            (None, None) => self.longest_idle(),
+        }
+    }
+
+    /// Returns `slot` if it is free, else the one vacated longest ago.
+    pub(crate) fn free_slot_or_idle(&self, slot: u32) -> Option<u32> {
+        Some(slot).filter(|&slot| self.is_free(slot)).or_else(|| self.longest_idle())
+    }
+
+    fn longest_idle(&self) -> Option<u32> {
+        let free = (0u32..).zip(&self.contents).filter(|&(slot, _)| self.is_free(slot));
+        free.min_by_key(|&(slot, contents)| (contents.vacated_at, slot)).map(|(slot, _)| slot)
+    }
+
+    /// Returns true if no sequence runs in `slot` and it is not reserved for erasing.
+    pub(crate) fn is_free(&self, slot: u32) -> bool {
+        let is_reserved = || self.contents[slot as usize].erase_by.is_some_and(|by| Instant::now() < by);
+        !self.is_taken[slot as usize] && !is_reserved()
+    }
+
+    pub(crate) fn running_in(&self, slot: u32) -> Option<&RunningSequence> {
+        self.running.iter().find(|running| running.slot == slot)
+    }
+
+    /// Returns the time until the first slot reserved for erasing becomes available.
+    pub(crate) fn reserved_for(&self) -> Option<Duration> {
+        let now = Instant::now();
+        self.contents.iter().filter_map(|contents| contents.erase_by?.checked_duration_since(now)).min()
+    }
+
+    /// Records that a sequence leaves `slot`: the first `n_held` of its `tokens` are the contents until the next sequence.
+    pub(crate) fn set_contents(&mut self, slot: u32, adapter_schedule: &AdapterSchedule, tokens: Tokens, n_held: u32) {
+        self.n_vacated += 1;
+        let contents = &mut self.contents[slot as usize];
+        (contents.vacated_at, contents.adapter_schedule, contents.tokens, contents.n_held) =
+            (self.n_vacated, adapter_schedule.clone(), tokens, n_held);
+    }
+
+    /// Returns the contents of an idle `slot` and their adapters.
+    pub(crate) fn contents_of(&self, slot: u32) -> (&AdapterSchedule, Vec<Token>) {
+        let contents = &self.contents[slot as usize];
+        (&contents.adapter_schedule, contents.tokens.first(contents.n_held))
+    }
+
+    /// Clears the contents of `slot`.
+    pub(crate) fn clear_contents(&mut self, slot: u32) {
+        let contents = &mut self.contents[slot as usize];
+        (contents.tokens, contents.n_held) = (Tokens::default(), 0);
+    }
+
+    /// Reserves `slot` for a client that will retry to erase it when it is free.
+    pub(crate) fn reserve_for_erasing(&mut self, slot: u32) {
+        self.contents[slot as usize].erase_by = Some(Instant::now() + ERASE_WAIT);
+    }
+
+    /// Takes the contents of `slot`: the tokens, their adapters, and how many of the first tokens other slots also contain.
+    pub(crate) fn take_contents(&mut self, slot: u32) -> (AdapterSchedule, Vec<Token>, u32) {
+        let tokens: Arc<[Token]> = self.contents_of(slot).1.into();
+        let SlotRecord { adapter_schedule, .. } = std::mem::take(&mut self.contents[slot as usize]);
+        let n_common = |other: &SlotRecord| {
+            other.tokens.common_prefix(&tokens).min(other.n_held).min(other.adapter_schedule.n_common(&adapter_schedule))
+        };
+        let n_kept = self.contents.iter().map(n_common).max().unwrap_or(0);
+        (adapter_schedule, tokens.to_vec(), n_kept)
+    }
+}

@@ -1,0 +1,219 @@
+//! Estimates the time of the next decode from previous ones. Pure: durations in, durations out, no clock.
+//!
+//! There are two estimates. A Kalman filter (Kalman 1960, <https://doi.org/10.1115/1.3662552>) tracks the mean as a sum of five
+//! costs. Adaptive conformal inference (Gibbs and Candès 2021, <https://arxiv.org/abs/2106.00170>) tracks the 99th percentile
+//! of the relative errors and makes no assumption about their distribution: on any machine, one step in a hundred takes longer
+//! than [`StepCost::high_s`].
+
+/// Parameters that determine the time of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StepShape {
+    /// Rows of decoding sequences, one each.
+    pub n_decoding: u32,
+    /// Rows of prompts.
+    pub n_prefill: u32,
+    /// Cells that each row scans, without the cells of this step's rows.
+    pub n_cells: u32,
+}
+
+/// Number of cost terms: per step, per decoding row, per prefill row, and per cell scanned by either kind of row.
+const N_COSTS: usize = 5;
+
+/// Assumed relative standard deviation of a measurement.
+const NOISE: f64 = 0.1;
+
+/// Relative change of the machine's speed per step. With [`NOISE`], a fifth of an error is attributed to it.
+const SPEED_DRIFT: f64 = 0.02;
+
+/// Change of one cost alone per step, as a share of the step: batch shapes run different kernels.
+const COST_DRIFT: f64 = 0.005;
+
+/// Maximum ratio of a measurement to its prediction; larger ratios are clamped to it.
+const MAX_MISS: f64 = 1.3;
+
+/// Number of consecutive errors beyond [`MAX_MISS`] after which the machine's speed, and with it every cost, is rescaled.
+const STREAK: i32 = 3;
+
+/// Share of steps that may take longer than [`StepCost::high_s`].
+const MISS_RATE: f64 = 0.01;
+
+/// Increase of the margin, in mean errors, when a step took longer.
+const MARGIN_STEP: f64 = 0.3;
+
+/// Range of the margin, in mean errors: for steady and for unsteady machines.
+const MARGIN_RANGE: [f64; 2] = [2.5, 24.0];
+
+/// Weight of the newest error in the mean error.
+const NEWEST_WEIGHT: f64 = 0.05;
+
+/// Minimum mean error: no clock and no machine is steadier.
+const MIN_MISS: f64 = 0.01;
+
+#[derive(Debug)]
+pub(crate) struct StepCost {
+    /// Seconds per unit of each cost, never negative; all 0 until a step was measured.
+    costs_s: [f64; N_COSTS],
+    /// Covariance of the costs.
+    covariance: [[f64; N_COSTS]; N_COSTS],
+    /// Consecutive errors beyond [`MAX_MISS`]; negative if the steps were faster than predicted.
+    streak: i32,
+    /// Mean absolute logarithm of measured over predicted time, in steps with prefill rows.
+    miss: f64,
+    /// Distance of the 99th percentile from the mean, in mean errors.
+    margin: f64,
+    /// Most prefill rows measured in one step.
+    n_tried: u32,
+}
+
+impl StepCost {
+    /// Creates an estimate without measurements; the initial error is typical of a busy machine.
+    pub(crate) const fn new() -> Self {
+        Self { costs_s: [0.0; N_COSTS], covariance: [[0.0; N_COSTS]; N_COSTS], streak: 0, miss: 0.06, margin: 4.0, n_tried: 0 }
+    }
+
+    /// Returns the most prefill rows measured in one step; 0 before any.
+    pub(crate) const fn n_tried(&self) -> u32 {
+        self.n_tried
+    }
+
+    /// Returns the mean seconds of a step of this shape; 0 until one was measured.
+    pub(crate) fn mean_s(&self, shape: StepShape) -> f64 {
+        dot(&units(shape), &self.costs_s)
+    }
+
+    /// Returns the seconds that 99 of 100 steps of this shape stay within; 0 until one was measured. Monotonic in each number
+    /// of `shape`.
+    pub(crate) fn high_s(&self, shape: StepShape) -> f64 {
+        self.mean_s(shape) * (self.margin * self.miss).exp()
+    }
+
+    /// Returns true if every estimate is finite and in its range.
+    #[cfg(test)]
+    pub(crate) fn is_sound(&self) -> bool {
+        let is_cost = |cost_s: &f64| cost_s.is_finite() && *cost_s >= 0.0;
+        let is_covered = self.covariance.iter().flatten().all(|value| value.is_finite());
+        self.costs_s.iter().all(is_cost) && is_covered && self.miss.is_finite() && self.margin.is_finite()
+    }
+
+    /// Records a step that took `took_s` seconds.
+    pub(crate) fn observe(&mut self, shape: StepShape, took_s: f64) {
+        // The clock may show no progress for a step of a trivial model, but no ratio of times may be infinite.
+        let took_s = took_s.max(1e-6);
+        self.n_tried = self.n_tried.max(shape.n_prefill);
+        let units = units(shape);
+        let mean_s = dot(&units, &self.costs_s);
+        if mean_s == 0.0 {
+            self.begin(shape, took_s);
+            return;
+        }
+        let miss = (took_s / mean_s).ln();
+        if shape.n_prefill > 0 {
+            self.learn_spread(miss);
+        }
+        self.count_streak(miss);
+        if self.streak.abs() >= STREAK {
+            self.scale(took_s / mean_s);
+            return;
+        }
+        let limit = MAX_MISS.ln();
+        self.learn_mean(&units, mean_s, mean_s * miss.clamp(-limit, limit).exp());
+    }
+
+    /// Splits the time of the first step: half per step, half per row; a row costs twice as much with 8,192 cells.
+    fn begin(&mut self, shape: StepShape, took_s: f64) {
+        let n_rows = f64::from((shape.n_decoding + shape.n_prefill).max(1));
+        let row_s = took_s / 2.0 / n_rows;
+        let cell_s = row_s / 8192.0;
+        self.costs_s = [took_s / 2.0, row_s, row_s, cell_s, cell_s];
+        for (i, cost_s) in self.costs_s.iter().enumerate() {
+            self.covariance[i][i] = cost_s * cost_s;
+        }
+    }
+
+    /// Counts consecutive large errors. A single one may be caused by another process; several are the machine.
+    fn count_streak(&mut self, miss: f64) {
+        let sign = if miss > 0.0 { 1 } else { -1 };
+        self.streak = match miss.abs() > MAX_MISS.ln() {
+            true if self.streak.signum() == sign => self.streak + sign,
+            true => sign,
+            false => 0,
+        };
+    }
+
+    /// Scales all costs, including costs that this step does not measure, such as prompt rows while only streams decode.
+    fn scale(&mut self, factor: f64) {
+        self.costs_s = self.costs_s.map(|cost_s| cost_s * factor);
+        self.covariance = self.covariance.map(|row| row.map(|value| value * factor * factor));
+        self.streak = 0;
+    }
+
+    /// Runs one step of the filter. `took_s` is already clamped around the predicted `mean_s`.
+    fn learn_mean(&mut self, units: &[f64; N_COSTS], mean_s: f64, took_s: f64) {
+        let costs_s = self.costs_s;
+        for i in 0..N_COSTS {
+            for j in 0..N_COSTS {
+                self.covariance[i][j] += SPEED_DRIFT * SPEED_DRIFT * costs_s[i] * costs_s[j];
+            }
+            if units[i] > 0.0 {
+                // Forgets only what this step measures, and at most until this cost could be all of the step's time.
+                let whole_s = mean_s / units[i];
+                self.covariance[i][i] += (COST_DRIFT * whole_s).powi(2);
+                let scale = (whole_s / self.covariance[i][i].sqrt()).min(1.0);
+                for j in 0..N_COSTS {
+                    self.covariance[i][j] *= scale;
+                    self.covariance[j][i] *= scale;
+                }
+            }
+        }
+        let spread = self.covariance.map(|row| dot(&row, units));
+        let variance = dot(&spread, units) + (NOISE * mean_s).powi(2);
+        for i in 0..N_COSTS {
+            self.costs_s[i] = costs_s[i] + spread[i] / variance * (took_s - mean_s);
+            for j in 0..N_COSTS {
+                self.covariance[i][j] -= spread[i] * spread[j] / variance;
+            }
+            // Rounding must not make a variance negative.
+            self.covariance[i][i] = self.covariance[i][i].max(0.0);
+        }
+        self.project();
+        if dot(units, &self.costs_s) <= 0.0 {
+            // Every cost that this step measures became negative: attribute all of the time to the step.
+            self.costs_s[0] = took_s;
+        }
+    }
+
+    /// Sets negative costs to zero and moves the others to the best fit under that constraint: the projection of Simon and Chia
+    /// 2002, <https://doi.org/10.1109/7.993234>. Clipping alone would bias every prediction.
+    fn project(&mut self) {
+        for _ in 0..N_COSTS {
+            let Some(i) = (0..N_COSTS).find(|&i| self.costs_s[i] < 0.0 && self.covariance[i][i] > 0.0) else { break };
+            let scale = self.costs_s[i] / self.covariance[i][i];
+            for j in 0..N_COSTS {
+                self.costs_s[j] -= scale * self.covariance[i][j];
+            }
+            self.costs_s[i] = 0.0;
+        }
+        self.costs_s = self.costs_s.map(|cost_s| cost_s.max(0.0));
+    }
+
+    /// Updates the percentile estimate with an error.
+    fn learn_spread(&mut self, miss: f64) {
+        let [least, most] = MARGIN_RANGE;
+        let step = if miss > self.margin * self.miss { 1.0 - MISS_RATE } else { -MISS_RATE };
+        self.margin = (self.margin + MARGIN_STEP * step).clamp(least, most);
+        // One outlier says little about the typical error.
+        let ordinary = miss.abs().min(4.0 * self.miss);
+        self.miss = (self.miss + NEWEST_WEIGHT * (ordinary - self.miss)).max(MIN_MISS);
+    }
+}
+
+/// Returns the units of each cost in a step of this shape.
+fn units(StepShape { n_decoding, n_prefill, n_cells }: StepShape) -> [f64; N_COSTS] {
+    let [n_decoding, n_prefill] = [n_decoding, n_prefill].map(f64::from);
+    let n_cells = f64::from(n_cells) + n_decoding + n_prefill;
+    [1.0, n_decoding, n_prefill, n_decoding * n_cells, n_prefill * n_cells]
+}
+
+fn dot(a: &[f64; N_COSTS], b: &[f64; N_COSTS]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}

@@ -1,0 +1,158 @@
+//! Moves between the device cache and the host cache, within the time budget of a step.
+
+use crate::cache::{PrefixMatch, Provenance};
+use crate::engine::cache_manager::{CacheManager, RelocationOutcome};
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::resumption::find_awaited;
+use crate::engine::scheduler::room::{Urgency, free_cells};
+use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
+use crate::engine::scheduler::tasks::finish_tasks;
+use crate::error::Error;
+use crate::request::Task;
+
+/// Moves cache entries within the time of this step: first reloads for running sequences, then saves of prefix files, then
+/// offloads that reduce the cost of decodes.
+pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+    let mut next = scheduler.slots.next_key(None);
+    while let Some(key) = next {
+        if let Some(matched) = find_awaited(scheduler, cache, scheduler.slots.at(key)) {
+            let provenance = scheduler.group_of(key).provenance();
+            start_on(cache, scheduler.slots.at_mut(key), matched, provenance);
+            scheduler.has_changed = true;
+        }
+        while !cache.is_out_of_time() {
+            match reload_next(scheduler, cache, key) {
+                Reloaded::One => {}
+                Reloaded::None => break,
+                Reloaded::Impossible(error) if matches!(scheduler.task(key), Task::Load(_)) => {
+                    scheduler.fail_sequence(key, error);
+                    break;
+                }
+                Reloaded::Impossible(error) => {
+                    tracing::warn!("a saved prefix cannot be reloaded and is computed again: {error}");
+                    compute_instead(cache, scheduler.slots.at_mut(key));
+                    scheduler.lower_n_cached(key);
+                    break;
+                }
+                Reloaded::WithoutRoom => {
+                    compute_instead(cache, scheduler.slots.at_mut(key));
+                    scheduler.lower_n_cached(key);
+                    break;
+                }
+            }
+        }
+        next = scheduler.slots.next_key(Some(key));
+    }
+    finish_tasks(scheduler, cache);
+    let is_idle = scheduler.slots.running().is_empty();
+    while !cache.is_out_of_time() && cache.offload_early(is_idle) {}
+    while !cache.is_out_of_time() && relocate(scheduler, cache) {}
+}
+
+/// Makes `running` continue from `matched`.
+fn start_on<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence, matched: PrefixMatch, provenance: Provenance) {
+    cache.replace(&mut running.path, &running.sequence.adapter_schedule, Some(&matched), provenance);
+    (running.n_held, running.phase) = (matched.n_device, Phase::for_match(matched));
+}
+
+/// Moves cells down if the used ones are scattered. Returns `false` if nothing was moved.
+pub(crate) fn relocate<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) -> bool {
+    match cache.relocate() {
+        RelocationOutcome::Done => true,
+        RelocationOutcome::Unchanged => false,
+        RelocationOutcome::Lost { ids, reason } => {
+            scheduler.fail_lost(&ids, &reason);
+            cache.kv_mut().invalidate(&ids);
+            false
+        }
+    }
+}
+
+/// Outcome of an attempt to reload an entry.
+enum Reloaded {
+    One,
+    /// No entry is left, or it must wait.
+    None,
+    /// The entry has no room: its tokens are computed.
+    WithoutRoom,
+    Impossible(Error),
+}
+
+/// Reloads the next entry of a running sequence.
+fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> Reloaded {
+    let Some(next) = scheduler.slots.at(key).next_reload() else { return Reloaded::None };
+    let (n_entry, n_kept) = (length(&next.range), length(&next.kept));
+    let must_load = matches!(scheduler.task(key), Task::Load(_));
+    // Junior sequences yield cells that this one will keep, as they would if it computed them. For cells that the entry needs
+    // only temporarily they yield only if the entry cannot be computed.
+    let n_wanted = if must_load { n_entry } else { n_kept };
+    if free_cells(scheduler, cache, key, n_wanted, Urgency::WithinMoveTime) < n_wanted {
+        if cache.is_out_of_time() || !scheduler.is_most_senior(key) {
+            return Reloaded::None;
+        }
+        // The most senior sequence, or search, gets all cells that are not pinned; if those are not enough, only computing is
+        // left.
+        let running = scheduler.slots.at(key);
+        let n_ctx = (running.n_held + cache.n_free()) as usize;
+        return Reloaded::Impossible(Error::ContextOverflow { n_prompt: running.sequence.tokens.len() as usize, n_ctx });
+    }
+    if cache.free_idle_cells(n_entry) {
+        return match reload_entry(cache, scheduler.slots.at_mut(key)) {
+            Ok(()) => Reloaded::One,
+            Err(error) => Reloaded::Impossible(error),
+        };
+    }
+    if cache.has_idle_cells(n_entry) && cache.is_out_of_time() {
+        return Reloaded::None;
+    }
+    tracing::debug!("a host cache entry of {n_entry} tokens has no room: {n_kept} of them are computed");
+    Reloaded::WithoutRoom
+}
+
+/// Reloads the next entry of `running`.
+///
+/// # Errors
+/// [`Error::PrefixRefused`] if the memory refuses it.
+fn reload_entry<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<(), Error> {
+    let next = running.next_reload().expect("the caller has seen it");
+    let tokens = running.sequence.tokens.slices(next.kept.clone()).concat();
+    let reloaded = cache.restore(running.id(), next, &tokens);
+    reloaded.map_err(|error| Error::PrefixRefused { reason: error.to_string() })?;
+    running.finish_reload();
+    Ok(())
+}
+
+/// Makes `running` compute the tokens that were to be reloaded.
+fn compute_instead<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) {
+    running.phase = Phase::Prefilling;
+    // Entries that were already reloaded may end where the memory cannot continue.
+    if running.n_held > 0 && !cache.can_extend(running.id(), running.n_held) {
+        running.path.discard_failed();
+        running.path = cache.place(&running.sequence.adapter_schedule, None).expect("its own id is free");
+        running.n_held = 0;
+    }
+}
+
+impl Scheduler {
+    /// Returns true if no running sequence of another search is senior to that of `key`.
+    fn is_most_senior(&self, key: SchedulingKey) -> bool {
+        let running = self.slots.at(key);
+        self.slots.running().iter().take_while(|senior| senior.key() < key).all(|senior| senior.is_in_same_search(running))
+    }
+
+    /// Lowers the number of cached prompt tokens of a sequence to those it has: the rest is computed.
+    pub(crate) fn lower_n_cached(&mut self, key: SchedulingKey) {
+        let running = self.slots.at_mut(key);
+        let n_lost = u64::from(running.sequence.lower_n_cached(running.n_held));
+        if *self.task(key) == Task::Complete {
+            self.stats.n_cached = self.stats.n_cached.saturating_sub(n_lost);
+            self.stats.n_reloaded = self.stats.n_reloaded.saturating_sub(n_lost);
+        }
+    }
+}
+
+fn length(range: &std::ops::Range<u32>) -> u32 {
+    range.end - range.start
+}
