@@ -7,22 +7,37 @@
 //! ```text
 //! Engine::submit(Request) ──► worker thread: one step after the other ──► Completions (Event, Event, …)
 //!
-//!   receive   requests, cancellations and queries arrive; forks are built   worker, questions, forking
-//!   admit     sequences enter slots over their longest cached prefix        admission, queue, prefix_match, resumption
-//!   move      idle prefixes are offloaded early, others are reloaded        tier_moves, memory
-//!   plan      each sequence gets rows in the next decode, and cells         planning, step_budget
-//!   compute   the runner (llama.cpp, or FakeRunner) decodes the rows        computing, memory
-//!   sample    checkpoints, prompt logprobs; logits become tokens and text   checkpoints, prompt_logprobs, sampling_step, beams
-//!   publish   events and metrics become visible to their readers            publishing, output, stream
+//!   receive    requests, cancellations and queries arrive
+//!   schedule   sequences enter slots over their longest cached prefix; entries are reloaded and idle prefixes offloaded;
+//!              each sequence gets rows in the next decode, and cells for them
+//!   execute    the runner (llama.cpp, or FakeRunner) decodes the rows; checkpoints are saved, prompts reported
+//!   sample     logits become tokens and text; sequences that end leave their slots, which are filled again
+//!   publish    events and metrics become visible to their readers
 //! ```
 //!
-//! The files are in [`engine`], whose documentation lists their contents and permitted imports. A sequence whose logits are stored
-//! enters its slot, or ends its reload, as ready to sample, and `sample` draws its token. So that no first token takes an additional
-//! step, `sample` fills the slots that became free, and those of branches whose prompt this step has computed, and samples for them
-//! too.
+//! From `submit` to the event, a reader crosses these files of [`engine`]:
 //!
-//! Where a sequence needs cells or an id, `admit` and `plan` evict idle prefixes themselves (`lifecycle::free_cells`, `free_ids`), and
-//! preempt junior sequences. All ways out of a slot are in `lifecycle`.
+//! | file | what happens there |
+//! | --- | --- |
+//! | `mod.rs` | `Engine::submit` checks the request and sends it to the worker |
+//! | `worker.rs` | the loop: each stage is a method, in this order |
+//! | `scheduler/queue.rs`, `scheduler/request_group.rs` | the request waits, and is next |
+//! | `scheduler/admission.rs` | a branch enters a slot, or resumes |
+//! | `scheduler/prefix_match.rs` | the cached prefix that it starts on; who decides that it waits for one |
+//! | `scheduler/tier_moves.rs`, `cache_manager/mod.rs` | saved cells are reloaded; idle prefixes leave the device cache |
+//! | `scheduler/planning.rs` | its rows in the next decode, and their cells |
+//! | `execute.rs` | the decode |
+//! | `scheduler/sample.rs`, `scheduler/sequence/mod.rs` | its token is sampled and detokenized |
+//! | `scheduler/lifecycle.rs` | every way out of a slot |
+//! | `publish.rs`, `output/stream.rs` | its events reach the reader |
+//!
+//! Its documentation lists all files, and which may use which. A sequence whose logits are stored enters its slot, or ends its reload,
+//! as ready to sample. So that no first token takes an additional step, `sample` fills the slots that became free, and those of
+//! branches whose prompt this step has computed, and samples for them too.
+//!
+//! Cells and sequence ids are held by guards (`cache_manager/guards.rs`): a sequence that leaves releases them by dropping its guard.
+//! Where a sequence needs more of either, `scheduler/room.rs` evicts idle prefixes, and preempts junior sequences. When a client disconnects,
+//! `Completions` is dropped, which sends `Command::Cancel`; `Scheduler::remove_stream` releases what the stream holds.
 //!
 //! | part | purpose |
 //! | --- | --- |
@@ -37,8 +52,8 @@
 //! | [`config`] | limits and settings, validated |
 //! | [`fake_runner`] | a model for tests: its next token is a function of the prefix |
 //!
-//! A new sampler is a step in `sampling/chain.rs`; a new branch search begins at `engine/beams.rs` and `sampling/beams.rs`; a new tier
-//! of the cache at `cache/host_cache.rs` and `cache/path_removal.rs`.
+//! A new sampler is a step in `sampling/chain.rs`; a new branch search begins at `engine/features/beams.rs` and `sampling/beams.rs`; a
+//! new tier of the cache at `cache/host_cache.rs` and `cache/path_removal.rs`.
 //!
 //! # Glossary
 //!

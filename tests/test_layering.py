@@ -119,40 +119,65 @@ def test_layer_names_only_what_it_may(rule: Rule) -> None:
 
 
 def engine_order(text: str) -> list[str]:
-    """The engine's files in the order of the table in its `mod.rs`: each names only those before it."""
-    rows = re.findall(r"^//! \| ((?:`\w+` ?)+)\|", text, flags=re.MULTILINE)
-    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    """The engine's files in the order of the table in its `mod.rs`, as paths without `.rs`: each names only those before it."""
+    rows = re.findall(r"^//! \| ((?:`[\w/]+` ?)+)\|", text, flags=re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`([\w/]+)`", row)]
+
+
+def module_of(path: str, order: list[str]) -> str | None:
+    """The longest path of the table that `path` begins with."""
+    parts = path.split("/")
+    paths = ("/".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((path for path in paths if path in order), None)
+
+
+def engine_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The engine's files outside tests, each with its path without `.rs` and `mod`."""
+    for path in sorted(folder.rglob("*.rs")):
+        inside = path.relative_to(folder).as_posix().removesuffix(".rs").removesuffix("/mod")
+        if inside != "mod" and not re.search(r"^tests\b|/tests\b|/simulation$", inside):
+            yield inside, path
 
 
 def engine_violations(folder: Path) -> Iterator[str]:
     """Lines of the engine's files that name a file which stands after their own."""
     order = engine_order((folder / "mod.rs").read_text(encoding="utf-8"))
-    for path in sorted(folder.rglob("*.rs")):
-        inside = path.relative_to(folder)
-        own = inside.parts[0].removesuffix(".rs")
-        if own in {"mod", "tests"} or inside.parts[-1] in {"tests.rs", "simulation.rs"}:
-            continue
-        later = order[order.index(own) + 1 :]
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            named = re.findall(r"\b(?:crate::engine|super)::(\w+)", line.split("//", 1)[0])
-            if set(named) & set(later):
+    for inside, path in engine_files(folder):
+        own = module_of(inside, order)
+        later = order[order.index(own) + 1 :] if own else []
+        lines = path.read_text(encoding="utf-8").split("#[cfg(test)]\nmod tests")[0].splitlines()
+        for number, line in enumerate(lines, start=1):
+            named = re.findall(r"\bcrate::engine::((?:\w+::)*\w+)", line.split("//", 1)[0])
+            if {module_of(name.replace("::", "/"), order) for name in named} & set(later):
                 yield f"{inside}:{number}: {line.strip()}"
 
 
 def test_engine_files_name_only_those_before_them() -> None:
     folder = ROOT / "rust" / "engine"
     order = engine_order((folder / "mod.rs").read_text(encoding="utf-8"))
-    files = {path.stem for path in folder.glob("*.rs")} | {path.name for path in folder.iterdir() if (path / "mod.rs").exists()}
-    assert sorted(order) == sorted(files - {"mod", "tests"}), "the table in mod.rs names every file once"
+    files = {inside for inside, _ in engine_files(folder)}
+    assert len(order) == len(set(order)), "the table in mod.rs names no file twice"
+    assert set(order) <= files, "the table in mod.rs names files that exist"
+    parts = {inside for inside in files if inside.startswith("scheduler/sequence/")}
+    assert files - parts == set(order), "the table in mod.rs names every file"
     assert list(engine_violations(folder)) == []
 
 
 def test_engine_file_that_names_a_later_one_is_found(tmp_path: Path) -> None:
-    (tmp_path / "mod.rs").write_text("//! | `queue` | who starts |\n//! | `worker` | the loop |\n")
-    (tmp_path / "worker.rs").write_text("use crate::engine::queue::Queue;\n")
+    (tmp_path / "mod.rs").write_text("//! | `parts/queue` | who starts |\n//! | `worker` | the loop |\n")
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "worker.rs").write_text("use crate::engine::parts::queue::Queue;\n")
     assert list(engine_violations(tmp_path)) == []
-    (tmp_path / "queue.rs").write_text("use crate::engine::worker::Worker;\n")
-    assert list(engine_violations(tmp_path)) == ["queue.rs:1: use crate::engine::worker::Worker;"]
+    (tmp_path / "parts" / "queue.rs").write_text("use crate::engine::worker::Worker;\n")
+    assert list(engine_violations(tmp_path)) == ["parts/queue:1: use crate::engine::worker::Worker;"]
+
+
+def test_fields_of_owners_are_private() -> None:
+    for path, owner in (("scheduler", "Scheduler"), ("cache_manager", "CacheManager"), ("output", "Output")):
+        text = (ROOT / "rust" / "engine" / path / "mod.rs").read_text(encoding="utf-8")
+        fields = re.search(rf"pub\(\w+\) struct {owner}\b[^{{]*\{{(.*?)\n\}}", text, flags=re.DOTALL)
+        assert fields, f"{owner} is a struct with fields"
+        assert not re.search(r"^\s*pub\b", fields[1], flags=re.MULTILINE), f"fields of {owner} are private"
 
 
 @pytest.mark.parametrize(

@@ -82,5 +82,5 @@ def test_the_default_names_are_those_of_the_crate(capsys: pytest.CaptureFixture[
 
 def test_a_name_that_the_crate_does_not_mention_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        runpy.run_path(str(SCRIPT))["main"](["--owners", "Outbox"])
-    assert "does not mention Outbox" in capsys.readouterr().err
+        runpy.run_path(str(SCRIPT))["main"](["--owners", "Mailbox"])
+    assert "does not mention Mailbox" in capsys.readouterr().err

@@ -335,7 +335,7 @@ def range_of(name: str) -> list[float]:
     return [abs(about.low), about.high]
 
 
-CONFIG, STREAM, VECTORS = "config/mod.rs", "engine/stream.rs", "embedding/queue.rs"
+CONFIG, STREAM, VECTORS = "config/mod.rs", "engine/output/stream.rs", "embedding/queue.rs"
 REQUEST, SAMPLING = "request/mod.rs", "request/sampling.rs"
 GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema/mod.rs", "llama/vocabulary/grammar.rs"
 DIVERSITY = "request/diversity.rs"
@@ -349,11 +349,11 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "branches that one look at a request, `GET /requests/{id}`, tells": lambda: [requests_api.MAX_TOLD],
     "branches of one stream, with those that were forked from others": lambda: [constant(REQUEST, "MAX_COMPLETIONS")],
     "what is kept of branches that have ended, for forks while their streams are held; the oldest streams' go first": lambda: [
-        constant("engine/stream.rs", "MAX_ENDED_BYTES") >> 20
+        constant("engine/output/stream.rs", "MAX_ENDED_BYTES") >> 20
     ],
     "what forks take over in one step; further ones wait for the next": lambda: [
-        constant("engine/fork_request.rs", "MAX_COPIED_TOKENS"),
-        constant("engine/fork_request.rs", "REPLAY_COST"),
+        constant("engine/features/forks/request.rs", "MAX_COPIED_TOKENS"),
+        constant("engine/features/forks/request.rs", "REPLAY_COST"),
     ],
     "stop strings of one request": lambda: [
         constant(REQUEST, "MAX_STOPS"),
@@ -412,13 +412,13 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "snapshots along one prompt, `--ctx-checkpoints`": lambda: [
         weft.EngineConfig().ctx_checkpoints,
         1,
-        constant("engine/checkpoints.rs", "HOST_CACHE_PARTS"),
+        constant("engine/scheduler/checkpoints.rs", "HOST_CACHE_PARTS"),
     ],
     "windows along one prompt, with a sliding window, `--ctx-checkpoints`": lambda: [
         weft.EngineConfig().ctx_checkpoints,
-        constant("engine/checkpoints.rs", "MIN_WINDOW_DISTANCE"),
+        constant("engine/scheduler/checkpoints.rs", "MIN_WINDOW_DISTANCE"),
         1,
-        constant("engine/checkpoints.rs", "HOST_CACHE_PARTS"),
+        constant("engine/scheduler/checkpoints.rs", "HOST_CACHE_PARTS"),
     ],
     "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), template_terms.MAX_SIZE >> 20],
     "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
@@ -430,13 +430,13 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         describe(TextsWaitingError("much waits")).code,
     ],
     "prompts and answers that are remembered for `explain_cache`, and what was lost of them": lambda: [
-        constant("engine/history.rs", "MAX_HISTORY_TOKENS"),
-        constant("engine/history.rs", "MAX_HISTORY_REQUESTS"),
+        constant("engine/features/explanations/history.rs", "MAX_HISTORY_TOKENS"),
+        constant("engine/features/explanations/history.rs", "MAX_HISTORY_REQUESTS"),
         constant("cache/eviction_log.rs", "MAX_EVICTED_RUNS"),
     ],
     "answers of chats that are remembered in their tokens, with their prompts": lambda: [
-        constant("engine/transcripts.rs", "MAX_TRANSCRIPT_TOKENS"),
-        constant("engine/transcripts.rs", "MAX_TRANSCRIPTS"),
+        constant("engine/features/transcripts.rs", "MAX_TRANSCRIPT_TOKENS"),
+        constant("engine/features/transcripts.rs", "MAX_TRANSCRIPTS"),
     ],
     "`--volatile-prompt-lines`": lambda: [volatile.MAX_RULES, volatile.MAX_PATTERN, volatile.MAX_WAYS],
     "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_HOST_CACHE_BYTES") >> 20],
@@ -482,7 +482,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "log-probabilities of a request's prompts, `echo` with `logprobs`": lambda: [service.MAX_PROMPT_LOGPROBS],
     "what `POST /score` tells": lambda: [scoring.MAX_CONTINUATIONS, scoring.MAX_SCORED],
     "log-probabilities of prompts that are remembered, with the likeliest token beside each": lambda: [
-        constant("engine/prompt_logprob_cache.rs", "MAX_CACHED_TOKENS"),
+        constant("engine/features/prompt_logprobs/cache.rs", "MAX_CACHED_TOKENS"),
     ],
     "an answer that is not streamed, while it is collected, and all of them together": lambda: [
         *(collected.MAX_ANSWER_BYTES >> 20, describe(AnswerTooLargeError(1)).code),
@@ -528,7 +528,10 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant(DIVERSITY, "MIN_BEAMS"),
         *range_of("length_penalty"),
     ],
-    "`priority` of a request": lambda: [*range_of("priority"), constant("engine/scheduling_key.rs", "STARTS_PER_PRIORITY")],
+    "`priority` of a request": lambda: [
+        *range_of("priority"),
+        constant("engine/scheduler/scheduling_key.rs", "STARTS_PER_PRIORITY"),
+    ],
     "`max_token_gap_ms` of a request": lambda: range_of("max_token_gap_ms"),
     "letters, digits, white space or other signs in a row, where a vocabulary's words are found by regular expressions "
     "(`tekken`, `gpt-4o`, `deepseek-v3` and others)": lambda: [

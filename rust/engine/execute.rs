@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::{DecodeError, Runner};
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::planning::{Planner, count};
+use crate::engine::scheduler::planning::Planner;
 use crate::engine::scheduler::running_sequence::RunningSequence;
+use crate::engine::scheduler::running_sequence::count;
 use crate::error::Error;
 
 /// Computes the plan and measures it. Returns the duration of the decode.

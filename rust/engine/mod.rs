@@ -1,17 +1,23 @@
 //! The engine: a handle for callers, and the worker thread that owns the runner and schedules its decodes.
 //!
-//! [`worker`] runs the loop. Its steps change one [`core::Core`], whose parts keep their own rules; each stage of a step is a
-//! function on it. A file uses only files that precede it in this table:
+//! [`worker`] runs the loop: receive, schedule, execute, sample, publish. Three owners hold the state, each in a folder whose files
+//! alone see its fields: the [`scheduler`] (requests, slots, sequences), the [`cache_manager`] (the runner, its cells, both tiers)
+//! and the [`output`] (readers of streams). [`features`] are called at hooks, which are listed there. A file uses only files that
+//! precede it in this table:
 //!
 //! | files | content |
 //! | --- | --- |
-//! | `runner` `stats` `scheduling_key` `shared_explanation` `stream` `prompt_logprob_cache` `pending_prompt_report` | shared types: the model trait, metrics, the priority order, cache explanations, streams, prompt logprobs and their reports |
-//! | `step_cost` `step_budget` `adapter_round_robin` `stopwatch` `move_budget` | rules on plain values: cost and size of a step, adapter round-robin, time per stage, budget for tier moves |
-//! | `request_group` `checkpoint_positions` `sequence` `running_sequence` `slow_consumers` `transcripts` | a request, its checkpoint positions, one completion, a completion in a slot, streams that lag, texts of earlier chats |
-//! | `queue` `slots` `memory` `output` `history` `fork_request` `fork_builder` `forks` | the parts of the core: waiting requests, slots, KV cache and runner, published events, evicted prefixes, forks |
-//! | `core` | the parts together |
-//! | `explanation_builder` `lifecycle` `beams` `sampling_step` `prompt_logprobs` `checkpoints` `tasks` `forking` | operations on sequences: finish, preempt, search, sample, report, checkpoint, fork |
-//! | `resumption` `tier_moves` `prefix_match` `grouping` `admission` `planning` `computing` `publishing` `questions` `stall_detector` | the stages of a step, queries between steps, and the check that each step makes progress |
+//! | `runner` `stats` `scheduler/scheduling_key` `features/explanations/shared` `features/prompt_logprobs/cache` `features/prompt_logprobs/pending` | shared types: the model trait, metrics, the priority order, cache explanations, prompt logprobs and their reports |
+//! | `cache_manager/move_budget` `cache_manager/guards` `cache_manager` | the runner, the bookkeeping of its cells, guards that release cells, the budget for tier moves |
+//! | `output/stream` `output/slow_consumers` | streams, and the ones whose readers lag |
+//! | `scheduler/request_group` `scheduler/checkpoint_positions` `scheduler/sequence` `scheduler/running_sequence` | a request, its checkpoint positions, one completion, a completion in a slot |
+//! | `scheduler/queue` `scheduler/slots` `scheduler/outbox` | the parts of the scheduler: waiting requests, slots, events of the step |
+//! | `features/forks/request` `features/forks/builder` `features/forks` `features/explanations/history` `features/transcripts` `output` `features/state` | state of the features; published events and who reads them |
+//! | `scheduler` `scheduler/lifecycle` `scheduler/streams` `scheduler/room` `scheduler/sample` | the scheduler; how sequences leave; paused streams; room for sequences; sampling |
+//! | `features/beams` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features` | the features, and their hooks |
+//! | `scheduler/step_cost` `scheduler/step_budget` `scheduler/adapter_round_robin` | rules on plain values: cost and size of a step, adapter round-robin |
+//! | `scheduler/checkpoints` `scheduler/prefix_match` `scheduler/resumption` `scheduler/admission` `scheduler/tasks` `scheduler/tier_moves` `scheduler/planning` | the parts of the stage `schedule`, and checkpoints |
+//! | `execute` `publish` `questions` `stall_detector` `stopwatch` | the decode, events and metrics, queries between steps, the check that each step makes progress, time per stage |
 //! | `worker` | the loop |
 //! | `control` | commands of stream readers |
 

@@ -8,11 +8,11 @@ use crate::config::Limits;
 use crate::engine::cache_manager::move_budget::MAX_ENTRY_TIME;
 use crate::engine::cache_manager::{CacheManager, CopyTime};
 use crate::engine::execute::{execute, recover};
-use crate::engine::features::beams;
-use crate::engine::features::forks::commands::{advance_forks, cancel_in_order, fork};
 use crate::engine::features::forks::request::ForkRequest;
-use crate::engine::features::prompt_logprobs::report_prompts;
-use crate::engine::features::self_extend::group;
+use crate::engine::features::{
+    self,
+    forks::commands::{cancel_in_order, fork},
+};
 use crate::engine::output::{Output, SharedState};
 use crate::engine::publish::{publish_events, publish_metrics};
 use crate::engine::questions::{Question, Questions, answer};
@@ -20,9 +20,10 @@ use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::admission::{AdmissionBudget, admit};
 use crate::engine::scheduler::checkpoints::save_checkpoints;
-use crate::engine::scheduler::planning::{Planner, count};
+use crate::engine::scheduler::planning::Planner;
 use crate::engine::scheduler::prefix_match::hold_prompts;
 use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::running_sequence::count;
 use crate::engine::scheduler::sample::{is_due, sample_tokens};
 use crate::engine::scheduler::step_budget::StepBudget;
 use crate::engine::scheduler::tier_moves::{move_between_tiers, relocate};
@@ -129,13 +130,14 @@ impl<R: Runner> Worker<R> {
         let slow =
             output.review_slow_consumers(scheduler.limits().slow_consumer_timeout, |stream_id| scheduler.backlog_of(stream_id));
         scheduler.pause(slow);
-        advance_forks(scheduler, cache.model());
+        features::before_admission(scheduler, cache.model());
         admit(scheduler, cache, budget);
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
         let Self { scheduler, cache, .. } = self;
         move_between_tiers(scheduler, cache);
-        hold_prompts(scheduler, cache);
-        group(scheduler, cache);
+        let holders = hold_prompts(scheduler, cache);
+        scheduler.set_holders(holders);
+        features::before_planning(scheduler, cache);
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
         let Self { scheduler, cache, planner, .. } = self;
         scheduler.fail_unencodable();
@@ -170,7 +172,7 @@ impl<R: Runner> Worker<R> {
         if decode_time.is_some() {
             save_checkpoints(scheduler, cache);
             let started_at = Instant::now();
-            let n_reported = report_prompts(scheduler, cache.model(), samplers);
+            let n_reported = features::after_decode(scheduler, cache.model(), samplers);
             if n_reported > 0 {
                 planner.budget.observe_prompt_logprobs(n_reported, started_at.elapsed());
             }
@@ -188,7 +190,7 @@ impl<R: Runner> Worker<R> {
             let sampled_at = lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.sample);
             let Self { scheduler, cache, .. } = self;
             scheduler.emit_tokens(cache.model(), sampled_at);
-            beams::advance(scheduler, cache, sampled_at);
+            features::after_sampling(scheduler, cache, sampled_at);
             scheduler.finish_ended();
             scheduler.shift_full();
             lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.text);
@@ -207,7 +209,7 @@ impl<R: Runner> Worker<R> {
     }
 
     fn publish_metrics(&mut self) {
-        self.scheduler.history_mut().add_evictions(self.cache.kv_mut().take_evicted(), Instant::now());
+        self.scheduler.features_mut().on_eviction(self.cache.kv_mut().take_evicted());
         publish_metrics(&self.scheduler, &mut self.cache, self.stopwatch.times());
     }
 
@@ -238,7 +240,7 @@ impl<R: Runner> Worker<R> {
     /// As [`Worker::receive`], but answers queries only while the engine is idle. Once the prompts of forks fill the copying
     /// limit of a step, later commands wait for the next step.
     fn take_commands(&mut self, sleep: Option<Duration>) -> Option<Instant> {
-        self.scheduler.forks_mut().begin_step();
+        self.scheduler.features_mut().forks.begin_step();
         if let Some(sleep) = sleep.filter(|_| self.scheduler.is_busy() && !self.questions.are_waiting()) {
             match self.commands.recv_timeout(sleep) {
                 Ok(command) => self.handle_command(command).then_some(())?,
@@ -248,7 +250,7 @@ impl<R: Runner> Worker<R> {
         }
         let mut started_at = begin_step(&mut self.stopwatch, &mut self.cache);
         loop {
-            if self.scheduler.forks().is_step_full() && self.scheduler.is_busy() {
+            if self.scheduler.features().forks.is_step_full() && self.scheduler.is_busy() {
                 return Some(started_at);
             }
             let command = match self.commands.try_recv() {
@@ -304,7 +306,7 @@ impl<R: Runner> Worker<R> {
             }
             Command::Cancel(stream_id) => {
                 drop(scheduler.remove_stream(stream_id));
-                scheduler.forks_mut().remove_stream(stream_id);
+                scheduler.features_mut().on_remove_stream(stream_id);
             }
             Command::CancelBranch(stream_id, index) => cancel_in_order(scheduler, stream_id, index),
             Command::Fork(command) => fork(scheduler, cache.model(), *command),

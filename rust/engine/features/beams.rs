@@ -26,7 +26,24 @@ pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMan
     let first = running.iter().filter(|running| running.sequence.index == 0 && running.sequence.beam.is_some());
     let due = first.map(|running| running.sequence.request_id).filter(|&request_id| is_due(running, request_id));
     for request_id in due.collect::<Vec<u64>>() {
-        advance_one(scheduler, cache, request_id, now);
+        let all = beams_of(scheduler, request_id);
+        scheduler.at_mut(all[0]).sequence.record_token(now);
+        let mut live: Vec<SchedulingKey> = all.iter().copied().filter(|&key| beam(scheduler, key).is_live).collect();
+        live.sort_by_key(|&key| beam(scheduler, key).rank);
+        let mut proposed: Vec<Vec<ProposedToken>> =
+            live.iter().map(|&key| beam_mut(scheduler, key).proposals.take().unwrap_or_default()).collect();
+        let selection = choose(scheduler, cache.model(), &all, &live, &proposed);
+        scheduler.stats_mut().n_predicted += (selection.live.len() + selection.ended.len()) as u64;
+        for (successor, reason) in selection.ended {
+            let chosen = take_token(&mut proposed, &successor);
+            add_finished_text(scheduler, all[0], live[successor.parent], Some(chosen), successor.worth, reason);
+        }
+        trim(scheduler, all[0]);
+        match arrange(scheduler, cache, &all, &live, &selection.live, &mut proposed) {
+            Err(error) => scheduler.fail_request(request_id, error),
+            Ok(()) if is_finished(scheduler, &all) => finish_search(scheduler, cache.model(), request_id, &all),
+            Ok(()) => publish_settled(scheduler, cache.model(), request_id, &all),
+        }
     }
 }
 
@@ -60,30 +77,6 @@ fn beam_mut(scheduler: &mut Scheduler, key: SchedulingKey) -> &mut Beam {
 /// Returns the results of the search whose first beam is `first`.
 fn results_mut(scheduler: &mut Scheduler, first: SchedulingKey) -> &mut SearchResults {
     beam_mut(scheduler, first).results.as_mut().expect("the first beam keeps it")
-}
-
-fn advance_one<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, request_id: u64, now: Instant) {
-    let all = beams_of(scheduler, request_id);
-    scheduler.at_mut(all[0]).sequence.record_token(now);
-    let mut live: Vec<SchedulingKey> = all.iter().copied().filter(|&key| beam(scheduler, key).is_live).collect();
-    live.sort_by_key(|&key| beam(scheduler, key).rank);
-    let mut proposed: Vec<Vec<ProposedToken>> =
-        live.iter().map(|&key| beam_mut(scheduler, key).proposals.take().unwrap_or_default()).collect();
-    let selection = choose(scheduler, cache.model(), &all, &live, &proposed);
-    scheduler.stats_mut().n_predicted += (selection.live.len() + selection.ended.len()) as u64;
-    for (successor, reason) in selection.ended {
-        let chosen = take_token(&mut proposed, &successor);
-        add_finished_text(scheduler, all[0], live[successor.parent], Some(chosen), successor.worth, reason);
-    }
-    trim(scheduler, all[0]);
-    if let Err(error) = arrange(scheduler, cache, &all, &live, &selection.live, &mut proposed) {
-        return scheduler.fail_request(request_id, error);
-    }
-    if is_finished(scheduler, &all) {
-        finish_search(scheduler, cache.model(), request_id, &all);
-    } else {
-        publish_settled(scheduler, cache.model(), request_id, &all);
-    }
 }
 
 /// Chooses the successors that continue, and the ones that end a text.
@@ -148,13 +141,15 @@ fn arrange<R: Runner>(
     let has_successor = |key: SchedulingKey| successors.iter().any(|successor| live[successor.parent] == key);
     let mut spare: Vec<SchedulingKey> = all.iter().copied().filter(|&key| !has_successor(key)).collect();
     for &key in &spare {
-        if beam(scheduler, key).is_live {
-            replace_cells(scheduler, cache, key, None);
-            let running = scheduler.at_mut(key);
-            running.phase = Phase::IdleBeam;
-            running.sequence.drop_text();
-        }
+        let running = scheduler.at_mut(key);
+        running.path.discard();
+        (running.phase, running.n_held) = (Phase::IdleBeam, 0);
+        running.sequence.drop_text();
     }
+    // A pinned prefix that no other sequence holds keeps its id.
+    let are_free = free_ids(scheduler, cache, spare.len(), Urgency::Now);
+    assert!(are_free, "pinned prefixes leave an id for each slot");
+    let provenance = scheduler.group_of(all[0]).provenance();
     // All forks come before the first token: they share the current cells of their parents.
     let mut has_successor_in_place = vec![false; live.len()];
     let mut slots_of_children = Vec::with_capacity(successors.len());
@@ -171,34 +166,21 @@ fn arrange<R: Runner>(
             let message = "this model's memory cannot be forked where a beam ends; leave beam_width out".to_owned();
             return Err(Error::InvalidRequest { param: "beam_width", message });
         }
-        replace_cells(scheduler, cache, key, Some(&PrefixMatch::on_device(from, n_held)));
-        let child = scheduler.at_mut(key);
-        child.phase = Phase::Decoding;
+        let (matched, child) = (PrefixMatch::on_device(from, n_held), scheduler.at_mut(key));
+        cache.replace(&mut child.path, &child.sequence.adapter_schedule, Some(&matched), provenance.clone());
+        (child.phase, child.n_held) = (Phase::Decoding, n_held);
         child.sequence.adopt_prefix(prefix);
         slots_of_children.push(key);
+    }
+    for key in spare {
+        let idle = scheduler.at_mut(key);
+        cache.replace(&mut idle.path, &idle.sequence.adapter_schedule, None, provenance.clone());
     }
     for ((successor, key), rank) in successors.iter().zip(slots_of_children).zip(0..) {
         let chosen = take_token(proposed, successor);
         scheduler.at_mut(key).sequence.write(chosen, successor.worth, rank, cache.model());
     }
     Ok(())
-}
-
-/// Replaces the cells of a beam by the cells of `matched`.
-fn replace_cells<R: Runner>(
-    scheduler: &mut Scheduler,
-    cache: &mut CacheManager<R>,
-    key: SchedulingKey,
-    matched: Option<&PrefixMatch>,
-) {
-    scheduler.at_mut(key).path.discard();
-    // A pinned prefix that no other sequence holds keeps the id.
-    let is_free = free_ids(scheduler, cache, 1, Urgency::Now);
-    assert!(is_free, "pinned prefixes leave an id for each slot");
-    let provenance = scheduler.group_of(key).provenance();
-    let running = scheduler.at_mut(key);
-    cache.replace(&mut running.path, &running.sequence.adapter_schedule, matched, provenance);
-    running.n_held = matched.map_or(0, |matched| matched.n_device);
 }
 
 /// Returns true if no further text can rank above the finished ones, by the rule of transformers' `early_stopping=False`, which
@@ -290,7 +272,7 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u6
             text_tokens.push(token);
         }
         if score.is_some() {
-            scheduler.record_text(request_id, &text_tokens);
+            scheduler.features().on_text(scheduler.group(request_id), &text_tokens);
         }
         end_branch(
             scheduler,

@@ -13,23 +13,20 @@ use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::room::{Urgency, free_cells, free_ids};
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
-use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::request::Task;
 
-impl Scheduler {
-    /// Returns the configuration of self-extend, if it applies to `running`.
-    fn grouping_of(&self, running: &RunningSequence) -> Option<Grouping> {
-        self.limits().grouping.filter(|_| running.sequence.request().task == Task::Complete)
-    }
+/// Returns the configuration of self-extend, if it applies to `running`.
+fn grouping_of(scheduler: &Scheduler, running: &RunningSequence) -> Option<Grouping> {
+    scheduler.limits().grouping.filter(|_| running.sequence.request().task == Task::Complete)
+}
 
-    /// Returns how many tokens a sequence may compute until more are grouped; 0 if grouping is due.
-    pub(crate) fn n_until_grouped(&self, running: &RunningSequence) -> u32 {
-        let Some(grouping) = self.grouping_of(running) else { return u32::MAX };
-        if n_due(grouping, running) > running.n_grouped.unwrap_or(0) {
-            return 0;
-        }
-        grouping.n_until_next(running.n_held, running.sequence.n_prompt)
+/// Returns how many tokens a sequence may compute until more are grouped; 0 if grouping is due.
+pub(super) fn n_until_grouped(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
+    let Some(grouping) = grouping_of(scheduler, running) else { return u32::MAX };
+    if n_due(grouping, running) > running.n_grouped.unwrap_or(0) {
+        return 0;
     }
+    grouping.n_until_next(running.n_held, running.sequence.n_prompt)
 }
 
 /// Returns the number of first tokens of a sequence that must be grouped before its next one is computed.
@@ -38,20 +35,32 @@ fn n_due(grouping: Grouping, running: &RunningSequence) -> u32 {
 }
 
 /// Groups due tokens, most senior sequence first; junior ones are preempted for the copies.
-pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
-    if scheduler.limits().grouping.is_none() {
-        return;
-    }
-    let mut next = scheduler.next_key(None);
+pub(super) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+    let mut next = scheduler.next_key(None).filter(|_| scheduler.limits().grouping.is_some());
     while let Some(key) = next {
+        next = scheduler.next_key(Some(key));
         let running = scheduler.at(key);
-        let is_due = running.n_ready() > 0 && scheduler.n_until_grouped(running) == 0;
-        if is_due && (running.n_grouped.is_some() || copy_cells(scheduler, cache, key)) {
-            let running = scheduler.at(key);
-            if let Some(grouping) = scheduler.grouping_of(running) {
-                group_tokens(cache, grouping, scheduler.at_mut(key));
+        let Some(grouping) = grouping_of(scheduler, running) else { continue };
+        if running.n_ready() == 0 || n_until_grouped(scheduler, running) > 0 {
+            continue;
+        }
+        if running.n_grouped.is_none() {
+            let n_held = running.n_held;
+            while !free_ids(scheduler, cache, 1, Urgency::WithinMoveTime) {
+                if cache.is_out_of_time() || !scheduler.preempt_most_junior(key) {
+                    break;
+                }
+            }
+            if cache.n_free_ids() == 0 {
+                continue;
+            }
+            let has_room = free_cells(scheduler, cache, key, n_held, Urgency::Now) == n_held;
+            scheduler.mark_changed();
+            if !make_private(cache, scheduler.at_mut(key), has_room) {
+                scheduler.lower_n_cached(key);
             }
         }
+        group_tokens(cache, grouping, scheduler.at_mut(key));
         next = scheduler.next_key(Some(key));
     }
 }
@@ -65,28 +74,11 @@ fn group_tokens<R: Runner>(cache: &mut CacheManager<R>, grouping: Grouping, runn
     }
 }
 
-/// Gives a running sequence a copy of its cells. If there is no room, or the memory refuses, it computes all of them again.
-/// Returns `false` if no sequence id is available in this step.
-fn copy_cells<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> bool {
-    while !free_ids(scheduler, cache, 1, Urgency::WithinMoveTime) {
-        if cache.is_out_of_time() || !scheduler.preempt_most_junior(key) {
-            return false;
-        }
-    }
-    let n_held = scheduler.at(key).n_held;
-    let has_room = free_cells(scheduler, cache, key, n_held, Urgency::Now) == n_held;
-    let is_copied = make_private(cache, scheduler.at_mut(key), has_room);
-    scheduler.mark_changed();
-    if !is_copied {
-        scheduler.lower_n_cached(key);
-    }
-    true
-}
-
-/// Moves `running` to a private path, with a copy of its cells if there `is_room` and the memory permits it, which it returns.
-fn make_private<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence, is_room: bool) -> bool {
+/// Gives a running sequence a private path, with a copy of its cells if it `has_room` and the memory permits it. Otherwise it computes
+/// all of them again. Returns true if they were copied.
+fn make_private<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence, has_room: bool) -> bool {
     let own = cache.place_private(&running.sequence.adapter_schedule).expect("an id was freed before");
-    let copied = if is_room { cache.copy(running.id(), own.id(), &running.computed_tokens()).map(|()| true) } else { Ok(false) };
+    let copied = if has_room { cache.copy(running.id(), own.id(), &running.computed_tokens()).map(|()| true) } else { Ok(false) };
     let is_copied = copied.unwrap_or_else(|error| {
         tracing::warn!("the cells of a sequence could not be copied, so they are computed again: {error}");
         false

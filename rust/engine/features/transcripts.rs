@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::cache::AdapterSet;
+use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::sequence::Tokens;
 use crate::request::Token;
 use crate::sampling::TokenStrings;
@@ -66,6 +67,18 @@ impl RetokenizedPrompt {
             Some((range, end)) => Some(end + at - range.end),
         }
     }
+}
+
+/// Returns the ranges of `tokens` that were generated, if the request of `group` keeps its answers and `tokens` are its prompt and
+/// an answer.
+pub(crate) fn generated_ranges(group: &RequestGroup, tokens: &Tokens) -> Option<Vec<Range<u32>>> {
+    let (n_prompt, n_tokens) = (group.n_prompt(), tokens.len());
+    if !group.request.keeps_answers || n_tokens == n_prompt || !tokens.has_prompt(n_prompt) {
+        return None;
+    }
+    let mut generated_ranges = group.generated_ranges.clone();
+    generated_ranges.push(n_prompt..n_tokens);
+    Some(generated_ranges)
 }
 
 impl TranscriptCache {

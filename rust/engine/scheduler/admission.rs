@@ -56,7 +56,8 @@ impl AdmissionBudget {
 /// of lower priority that are junior to it are preempted, most junior first. A request that waits for a shared prefix does not
 /// block the queue; a request that does not fit yet does.
 pub(crate) fn admit<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, budget: &mut AdmissionBudget) {
-    hold_prompts(scheduler, cache);
+    let holders = hold_prompts(scheduler, cache);
+    scheduler.set_holders(holders);
     scheduler.unblock();
     while !budget.is_spent() {
         if scheduler.slots.are_full() && !scheduler.has_junior() {
@@ -173,7 +174,7 @@ fn start<R: Runner>(
     if let Task::Load(saved) = &scheduler.queue.group(request_id).request.task {
         matched.take_from(saved, cache.kind().forks);
     }
-    scheduler.history.add_evictions(cache.kv_mut().take_evicted(), Instant::now());
+    scheduler.features.on_eviction(cache.kv_mut().take_evicted());
     let sequence = new_sequence(scheduler, cache, request_id, index, &matched);
     let path = place(scheduler, cache, &sequence, &matched);
     count_hit(cache, scheduler.queue.group(request_id), path.id(), &matched);
@@ -217,9 +218,7 @@ fn new_sequence<R: Runner>(
 ) -> Sequence {
     let (group, token_strings) = (scheduler.queue.group(request_id), cache.model().lexicon());
     let mut sequence = Sequence::new(group, index, scheduler.limits.n_ctx_slot, &token_strings, Instant::now());
-    if let Some(fork_state) = scheduler.forks.state_of(request_id) {
-        sequence.resume_from(fork_state);
-    }
+    scheduler.features.on_new_sequence(&mut sequence);
     sequence.checkpoint_positions = checkpoint_positions(scheduler, cache, group, matched.n_tokens());
     if !group.has_started && group.request.explains_cache && request_id == group.stream_id {
         let explanation = explain(scheduler, cache, request_id, matched);
@@ -273,7 +272,7 @@ impl Scheduler {
         let is_complete = group.request.task == Task::Complete;
         let logits = group.prompt_logits.clone().filter(|_| is_complete && n_device == sequence.n_tokens());
         if !group.has_started {
-            self.history.add_request(group);
+            self.features.on_start(group);
         }
         let indices = index..=index + length(&idle_beams);
         self.enter_on(slot, sequence, path, matched);

@@ -1,7 +1,6 @@
 //! Lifecycle: how sequences leave their slots, and requests the scheduler. The cells of a sequence that leaves are released by
 //! the guards that it holds.
 
-use crate::engine::features::forks::request::ForkSource;
 use crate::engine::runner::{AdapterSchedule, KvSeqId};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::Preempted;
@@ -32,10 +31,9 @@ impl Scheduler {
         let is_truncated = sequence.is_truncated() || reason == FinishReason::ContextFull;
         let (usage, result) = (sequence.usage(n_held, reason == FinishReason::Cancelled), result.map(Box::new));
         let text = sequence.remaining_text();
-        self.record_text(sequence.request_id, &sequence.tokens);
         let explanation = sequence.explanation.take().map(|explanation| Box::new(explanation.with_excerpts()));
         self.count_shared(&sequence, &usage);
-        self.record_ended_branch(&sequence, &reason);
+        self.features.on_finish(self.queue.group(sequence.request_id), &sequence, &reason);
         self.queue.group_mut(sequence.request_id).set(sequence.index, Branch::Finished);
         let finished =
             Finished { index: sequence.branch, slot, reason, text, usage, is_truncated, made: result, score: None, explanation };
@@ -45,23 +43,10 @@ impl Scheduler {
     /// Counts the shared prompt tokens of a branch that is not the first of its stream, or of a fork.
     fn count_shared(&mut self, sequence: &Sequence, usage: &Usage) {
         if sequence.request().task == Task::Complete
-            && (sequence.branch > 0 || self.forks.state_of(sequence.request_id).is_some())
+            && (sequence.branch > 0 || self.features.forks.state_of(sequence.request_id).is_some())
         {
             self.stats.branches.n_computed += u64::from(usage.n_computed);
             self.stats.branches.n_shared += u64::from(usage.n_cached);
-        }
-    }
-
-    /// Records an ended branch, from which others can be forked.
-    fn record_ended_branch(&mut self, sequence: &Sequence, reason: &FinishReason) {
-        let Self { queue, forks, .. } = self;
-        let group = queue.group(sequence.request_id);
-        if group.request.task == Task::Complete {
-            let mut source =
-                ForkSource::new(group, sequence.index, forks.state_of(group.request_id).cloned()).advanced_to(sequence);
-            // The event of a cancelled branch does not publish text that was held back.
-            source.has_published_all = sequence.n_predicted() > 0 && *reason != FinishReason::Cancelled;
-            forks.end(group.stream_id, sequence.branch, source, &group.sender);
         }
     }
 
@@ -85,8 +70,7 @@ impl Scheduler {
                 self.end_branch(sequence, Some(slot), n_held, FinishReason::Cancelled, None);
             }
             Branch::Waiting => {
-                let source = ForkSource::new(group, index_in_group, self.forks.state_of(request_id).cloned());
-                self.forks.end(stream_id, index, source, &group.sender);
+                self.features.on_cancel_waiting(group, index_in_group);
                 // So that the queue length is correct immediately.
                 drop(self.queue.drop_waiting(request_id, index_in_group));
                 let finished = Finished {
@@ -124,19 +108,6 @@ impl Scheduler {
         if sequence.n_predicted() == 0 && (sequence.pending_report.reports_progress || sequence.reports_prompt()) {
             self.queue.group_mut(sequence.request_id).pending_report = Some(std::mem::take(&mut sequence.pending_report));
         }
-    }
-
-    /// Records the generated chat text of a request with its tokens, for later requests that contain it.
-    pub(crate) fn record_text(&self, request_id: u64, tokens: &Tokens) {
-        let group = self.queue.group(request_id);
-        let (n_prompt, n_tokens) = (group.n_prompt(), tokens.len());
-        if !group.request.keeps_answers || n_tokens == n_prompt || !tokens.has_prompt(n_prompt) {
-            return;
-        }
-        let mut generated_ranges = group.generated_ranges.clone();
-        generated_ranges.push(n_prompt..n_tokens);
-        let owner = group.request.owner.clone();
-        self.shared.transcripts().add(owner, group.requested_adapters.clone(), tokens.clone(), generated_ranges);
     }
 
     /// Ends the request of a running sequence with an error, and drops the cells of the sequence.
@@ -189,7 +160,7 @@ impl Scheduler {
             self.count_shared(&preempted.sequence, &preempted.sequence.usage(preempted.n_held, true));
         }
         self.release_holder(request_id);
-        self.forks.remove_group(request_id);
+        self.features.on_remove(request_id);
         self.queue.remove(request_id)
     }
 
@@ -260,7 +231,7 @@ impl Scheduler {
         let (tokens, adapter_schedule) = (sequence.tokens.clone(), sequence.adapter_schedule.clone());
         let Some(n_kept) = sequence.shift() else { return false };
         let running = self.slots.take(key);
-        self.forks.drop_due(running.sequence.request_id, running.sequence.index);
+        self.features.on_shift(&running.sequence);
         self.leave_slot_as(&running, &adapter_schedule, tokens, running.n_held);
         let RunningSequence { sequence, slot, path, n_held, .. } = running;
         let reservation = path.reserve(Some(n_held.min(n_kept)));
@@ -276,7 +247,7 @@ impl Scheduler {
     /// As [`Scheduler::leave_slot`], but neither slot nor cache keep the computed tokens.
     fn drop_sequence(&mut self, mut running: RunningSequence) {
         let RunningSequence { sequence, n_held, .. } = &running;
-        self.history.update_text(sequence.request_id, sequence.index, &sequence.tokens, *n_held);
+        self.features.on_leave(sequence, &sequence.tokens, *n_held);
         self.leave_slot_as(&running, &AdapterSchedule::default(), Tokens::default(), 0);
         running.path.discard_failed();
     }
@@ -284,7 +255,7 @@ impl Scheduler {
     fn leave_slot_as(&mut self, running: &RunningSequence, adapter_schedule: &AdapterSchedule, tokens: Tokens, n_held: u32) {
         self.has_changed = true;
         if n_held > 0 {
-            self.history.update_text(running.sequence.request_id, running.sequence.index, &tokens, n_held);
+            self.features.on_leave(&running.sequence, &tokens, n_held);
         }
         let group = self.queue.group(running.sequence.request_id);
         if group.keeps_contents_of(running.slot) {

@@ -28,15 +28,14 @@ use std::sync::Arc;
 
 use crate::config::Limits;
 use crate::engine::cache_manager::CacheManager;
-use crate::engine::features::explanations::history::History;
-use crate::engine::features::forks::ForkRegistry;
 use crate::engine::features::prompt_logprobs::cache::PromptLogprobCache;
+use crate::engine::features::state::Features;
 use crate::engine::output::SharedState;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::outbox::Outbox;
-use crate::engine::scheduler::planning::count;
 use crate::engine::scheduler::queue::Queue;
 use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::running_sequence::count;
 use crate::engine::scheduler::running_sequence::{RunningSequence, n_reserved};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
@@ -50,9 +49,7 @@ pub(crate) struct Scheduler {
     queue: Queue,
     slots: Slots,
     outbox: Outbox,
-    history: History,
-    forks: ForkRegistry,
-    logprob_cache: PromptLogprobCache,
+    features: Features,
     shared: Arc<SharedState>,
     /// Streams that are not computed until their readers have caught up.
     paused: BTreeSet<u64>,
@@ -78,9 +75,7 @@ impl Scheduler {
             queue: Queue::new(limits.n_slots),
             slots: Slots::new(limits.n_slots),
             outbox: Outbox::default(),
-            history: History::default(),
-            forks: ForkRegistry::default(),
-            logprob_cache: PromptLogprobCache::default(),
+            features: Features::new(Arc::clone(&shared)),
             shared,
             paused: BTreeSet::new(),
             stats: Stats { n_cells: limits.n_ctx as usize, n_ids: limits.n_seq_max as usize, ..Stats::default() },
@@ -148,20 +143,12 @@ impl Scheduler {
         &mut self.outbox
     }
 
-    pub(crate) fn history(&self) -> &History {
-        &self.history
+    pub(crate) fn features(&self) -> &Features {
+        &self.features
     }
 
-    pub(crate) fn history_mut(&mut self) -> &mut History {
-        &mut self.history
-    }
-
-    pub(crate) fn forks(&self) -> &ForkRegistry {
-        &self.forks
-    }
-
-    pub(crate) fn forks_mut(&mut self) -> &mut ForkRegistry {
-        &mut self.forks
+    pub(crate) fn features_mut(&mut self) -> &mut Features {
+        &mut self.features
     }
 
     pub(crate) fn stats(&self) -> &Stats {
@@ -182,7 +169,7 @@ impl Scheduler {
     pub(crate) fn prompt_report_parts(&mut self, key: SchedulingKey) -> (&mut Sequence, &RequestGroup, &mut PromptLogprobCache) {
         let sequence = &mut self.slots.at_mut(key).sequence;
         let group = self.queue.group(sequence.request_id);
-        (sequence, group, &mut self.logprob_cache)
+        (sequence, group, &mut self.features.logprob_cache)
     }
 
     pub(crate) fn stats_mut(&mut self) -> &mut Stats {
@@ -238,7 +225,7 @@ impl Scheduler {
         let from = group.logprobs_from()?;
         Some(
             from + if group.uses_logprob_cache() {
-                self.logprob_cache.n_cached(&group.adapter_schedule, &group.prompt, from)
+                self.features.logprob_cache.n_cached(&group.adapter_schedule, &group.prompt, from)
             } else {
                 0
             },
@@ -247,7 +234,7 @@ impl Scheduler {
 
     /// Returns true if there is work.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.queue.is_empty() || self.forks.is_building()
+        !self.queue.is_empty() || self.features.forks.is_building()
     }
 
     /// Queues an event for a stream; it is published when the step ends.

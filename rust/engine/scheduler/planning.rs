@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use crate::engine::cache_manager::CacheManager;
-use crate::engine::features::beams::end_full;
+use crate::engine::features;
 use crate::engine::runner::{MediaRows, Plan, Row, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::adapter_round_robin::{AdapterDemand, AdapterRoundRobin};
 use crate::engine::scheduler::checkpoints::n_until_checkpoint;
 use crate::engine::scheduler::resumption::n_until_fork;
 use crate::engine::scheduler::room::{Urgency, free_cells};
-use crate::engine::scheduler::running_sequence::RunningSequence;
+use crate::engine::scheduler::running_sequence::{RunningSequence, count};
 use crate::engine::scheduler::step_budget::{RowDemand, StepBudget, StreamLoad};
 use crate::error::Error;
 use crate::request::{Encoding, FinishReason, Logprobs};
@@ -199,7 +199,7 @@ impl Planner {
             let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
             let most = if running.takes_all_available() { u32::MAX } else { most };
             let until = n_until_checkpoint(cache, running)
-                .min(scheduler.n_until_grouped(running))
+                .min(features::max_rows(scheduler, running))
                 .min(n_until_fork(scheduler, cache, running));
             let n_alike = running.sequence.adapter_schedule.n_unchanged(running.n_held);
             let n_ready = scheduler.n_ready(running).min(until).min(most).min(n_until_media_boundary(running)).min(n_alike);
@@ -316,7 +316,9 @@ fn is_freed_later<R: Runner>(cache: &mut CacheManager<R>, urgency: Urgency) -> b
 fn end_oversized<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>) {
     let running = &scheduler.slots.running()[0];
     let (key, request_id, n_predicted) = (running.key(), running.sequence.request_id, running.sequence.n_predicted());
-    if running.sequence.beam.is_some() && (scheduler.reshare_cells(key) || end_full(scheduler, cache.model(), request_id)) {
+    if running.sequence.beam.is_some()
+        && (scheduler.reshare_cells(key) || features::end_oversized(scheduler, cache.model(), request_id))
+    {
         return;
     }
     if n_predicted > 0 && scheduler.shift(key) {
@@ -330,8 +332,4 @@ fn end_oversized<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>) 
     let (n_prompt, n_ctx) = (running.sequence.n_prompt as usize, running.n_held as usize);
     scheduler.fail_request(request_id, Error::ContextOverflow { n_prompt, n_ctx });
     scheduler.leave_slot(&running);
-}
-
-pub(crate) fn count<T>(items: impl Iterator<Item = T>) -> u32 {
-    u32::try_from(items.count()).expect("a decode has fewer than 2³² rows")
 }

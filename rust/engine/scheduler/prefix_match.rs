@@ -49,22 +49,28 @@ fn find_whole<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, req
     Some(cache.find_match(&query, &group.media)).filter(|matched| matched.n_device == n)
 }
 
-/// Assigns holders to computed prompts with waiting branches, while sequence ids are free. A prompt that is no longer in
-/// the device cache is held again once the next branch has computed it.
-pub(crate) fn hold_prompts<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
-    let without_holder = scheduler
-        .queue
-        .open()
-        .filter(|group| matches!(group.prompt_holder, PromptHolder::NextFreeId))
-        .map(|group| group.request_id);
-    for request_id in without_holder.collect::<Vec<u64>>() {
+/// Returns holders for computed prompts with waiting branches, while sequence ids are free. A prompt that is no longer in the device
+/// cache is held again once the next branch has computed it.
+pub(crate) fn hold_prompts<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) -> Vec<(u64, PromptHolder)> {
+    let without_holder = scheduler.queue.open().filter(|group| matches!(group.prompt_holder, PromptHolder::NextFreeId));
+    let mut holders = Vec::new();
+    for group in without_holder {
         if cache.n_free_ids() == 0 {
-            return;
+            break;
         }
-        let matched = find_whole(scheduler, cache, request_id);
-        let adapter_schedule = &scheduler.queue.group(request_id).adapter_schedule;
-        let prompt_holder = matched.and_then(|matched| cache.place(adapter_schedule, Some(&matched)));
-        scheduler.queue.group_mut(request_id).prompt_holder = prompt_holder.map_or(PromptHolder::Empty, PromptHolder::Path);
+        let matched = find_whole(scheduler, cache, group.request_id);
+        let path = matched.and_then(|matched| cache.place(&group.adapter_schedule, Some(&matched)));
+        holders.push((group.request_id, path.map_or(PromptHolder::Empty, PromptHolder::Path)));
+    }
+    holders
+}
+
+impl Scheduler {
+    /// Sets the holders of prompts.
+    pub(crate) fn set_holders(&mut self, holders: Vec<(u64, PromptHolder)>) {
+        for (request_id, prompt_holder) in holders {
+            self.queue.group_mut(request_id).prompt_holder = prompt_holder;
+        }
     }
 }
 

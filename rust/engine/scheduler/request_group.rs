@@ -307,6 +307,12 @@ impl RequestGroup {
         None
     }
 
+    /// Returns the index in the stream of branch `index` of this group.
+    pub(crate) fn index_in_stream(&self, index: u32) -> u32 {
+        let (branch_spec, nth) = self.branch_spec(index);
+        branch_spec.first + nth
+    }
+
     /// Returns true if all branches share the cells of the whole prompt: no part of it is grouped before all of it is computed.
     pub(crate) fn shares_prompt(&self) -> bool {
         self.grouped_from >= self.n_prompt()

@@ -210,3 +210,8 @@ pub(crate) fn n_reserved(running: &RunningSequence) -> i64 {
 pub(crate) fn headroom(sequence: &Sequence) -> u32 {
     sequence.n_remaining().map_or(HEADROOM, |n| n.min(HEADROOM))
 }
+
+/// Returns a number of rows or sequences.
+pub(crate) fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).expect("a decode has fewer than 2³² rows")
+}

@@ -22,7 +22,7 @@ pub(crate) fn is_due(scheduler: &Scheduler) -> bool {
 
 /// Samples a token for every sequence whose last token was computed, or whose logits are stored; several rows in parallel.
 pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, samplers: &Threads) {
-    let Scheduler { slots, queue, forks, .. } = scheduler;
+    let Scheduler { slots, queue, features, .. } = scheduler;
     let now = Instant::now();
     let mut n_rows = 0;
     // Rows are fetched here, one after the other: a runner belongs to one thread.
@@ -35,7 +35,7 @@ pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, sam
                 group.prompt_holder.request_holder();
             }
         }
-        pass_logits_to_forks(queue, forks, &running.sequence, || logits.to_stored());
+        pass_logits_to_forks(queue, &mut features.forks, &running.sequence, || logits.to_stored());
         running.phase = Phase::Decoding;
         running.end = running.sequence.end_without_token(now);
         running.end.is_none().then_some((&mut running.sequence, logits))

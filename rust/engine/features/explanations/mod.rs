@@ -43,7 +43,7 @@ pub(crate) fn explain<R: Runner>(
     } else if n_found == n_prompt - 1 {
         vec![ComputedRun::new(n_found..n_prompt, if n_awaited > 0 { Cause::Awaited } else { Cause::LastToken })]
     } else {
-        ExplanationBuilder { scheduler, cache, group, n_found, history: scheduler.history().lookup(group) }.runs()
+        ExplanationBuilder { scheduler, cache, group, n_found, history: scheduler.features().history.lookup(group) }.runs()
     };
     Explanation { request_id: group.stream_id, n_prompt, n_found, n_awaited, computed }
 }
@@ -101,7 +101,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         if kind.forks == ForkRule::InWindow && n_there > n_found {
             return (Cause::Window, nearest);
         }
-        if let Some((at, run)) = self.scheduler.history().find_eviction(group, n_found, n_known, kind.is_a_state()) {
+        if let Some((at, run)) = self.scheduler.features().history.find_eviction(group, n_found, n_known, kind.is_a_state()) {
             return (Cause::Evicted(Some((run.cause, at.elapsed()))), nearest);
         }
         if self.is_being_computed(n_known) {
@@ -130,7 +130,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
 
     /// Returns the kind of difference, the text from which the prompt differs, and the position.
     fn difference(&self, at: u32) -> (Cause, Option<NearestText<'_>>, u32) {
-        let (group, history) = (self.group, &self.scheduler.history());
+        let (group, history) = (self.group, &self.scheduler.features().history);
         let token_strings = self.cache.model().lexicon();
         let nearest = self.history.nearest.filter(|nearest| nearest.n_common == at);
         let adapters_change_here =

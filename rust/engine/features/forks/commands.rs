@@ -25,14 +25,14 @@ pub(crate) fn fork(scheduler: &mut Scheduler, runner: &impl Runner, request: For
         ForkPoint::End | ForkPoint::Token(_) => start_build(scheduler, runner, spec, source),
     });
     match stage {
-        Ok(stage) => scheduler.forks_mut().enqueue(stream_id, QueuedFork::Fork(ForkBuild { answer, stage })),
+        Ok(stage) => scheduler.features_mut().forks.enqueue(stream_id, QueuedFork::Fork(ForkBuild { answer, stage })),
         Err(error) => answer.send(Err(error)),
     }
 }
 
 /// Builds forks, stream by stream, within the limits of a step, and handles the commands queued behind them.
 pub(crate) fn advance_forks(scheduler: &mut Scheduler, runner: &impl Runner) {
-    while let Some((stream_id, next)) = scheduler.forks_mut().next_command() {
+    while let Some((stream_id, next)) = scheduler.features_mut().forks.next_command() {
         scheduler.mark_changed();
         match next {
             QueuedFork::CancelBranch(index) => cancel(scheduler, stream_id, index),
@@ -43,8 +43,8 @@ pub(crate) fn advance_forks(scheduler: &mut Scheduler, runner: &impl Runner) {
 
 /// Cancels a branch of a stream after earlier forks of the stream are built.
 pub(crate) fn cancel_in_order(scheduler: &mut Scheduler, stream_id: u64, index: u32) {
-    if scheduler.forks().has_queue(stream_id) {
-        scheduler.forks_mut().enqueue(stream_id, QueuedFork::CancelBranch(index));
+    if scheduler.features().forks.has_queue(stream_id) {
+        scheduler.features_mut().forks.enqueue(stream_id, QueuedFork::CancelBranch(index));
     } else {
         cancel(scheduler, stream_id, index);
     }
@@ -71,7 +71,7 @@ fn advance_build(scheduler: &mut Scheduler, runner: &impl Runner, stream_id: u64
         }
     };
     match progress {
-        Ok(ForkProgress::Unfinished(stage)) => scheduler.forks_mut().push_front(stream_id, ForkBuild { answer, stage }),
+        Ok(ForkProgress::Unfinished(stage)) => scheduler.features_mut().forks.push_front(stream_id, ForkBuild { answer, stage }),
         Ok(ForkProgress::Done(outcome)) => answer.send(Ok(outcome)),
         Err(error) => answer.send(Err(error)),
     }
@@ -95,9 +95,9 @@ fn continue_search(scheduler: &mut Scheduler, runner: &impl Runner, mut search: 
     if search.spec.own_stream.as_ref().unwrap_or(&search.branch.1).is_cancelled() {
         return Err(stream_has_ended());
     }
-    let n_most = scheduler.forks().n_replayable();
+    let n_most = scheduler.features().forks.n_replayable();
     let (n_read, found) = search.replay(n_most, runner)?;
-    scheduler.forks_mut().count_replayed(n_read);
+    scheduler.features_mut().forks.count_replayed(n_read);
     let Some(n_sampled) = found else { return Ok(BuildStage::Searching(search)) };
     let CutSearch { spec, branch: source, .. } = *search;
     // The branch may have advanced, ended, or lost its reader in the meantime.
@@ -124,7 +124,7 @@ fn start_build(
     }
     let has_own_stream = own_stream.is_some();
     let prompt = cut.source.tokens.first_with(cut.n_tokens, &append);
-    scheduler.forks_mut().count_copied(n_prompt);
+    scheduler.features_mut().forks.count_copied(n_prompt);
     let running = cut.running_branch.and_then(|branch| sequence_of(scheduler, branch));
     let replay = ForkReplay::new(runner, cut, running, (request_id, has_own_stream), branches, append, &prompt)?;
     let ForkReplay { cut: ForkCut { source, sender, n_tokens, is_end, .. }, append, .. } = &replay;
@@ -151,11 +151,11 @@ fn start_build(
 
 /// Continues the replay for forks; once it is complete, they get their branch indices, and their group waits like any request.
 fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: Box<ForkReplay>) -> Result<ForkProgress> {
-    let mut n_most = scheduler.forks().n_replayable();
+    let mut n_most = scheduler.features().forks.n_replayable();
     while n_most > 0 && !replay.is_complete() {
         let n_read = replay.replay(n_most, runner)?;
-        scheduler.forks_mut().count_replayed(n_read);
-        n_most = scheduler.forks().n_replayable();
+        scheduler.features_mut().forks.count_replayed(n_read);
+        n_most = scheduler.features().forks.n_replayable();
     }
     if !replay.is_complete() {
         return Ok(ForkProgress::Unfinished(BuildStage::Replaying(replay)));
@@ -169,7 +169,7 @@ fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: 
     let specs =
         fork_branches.into_specs(&cut.source, branches.start, request.seed.wrapping_sub(*first).wrapping_add(seed_offset));
     let seed = specs[0].request.seed;
-    scheduler.forks_mut().set_initial_state(request_id, fork_state);
+    scheduler.features_mut().forks.set_initial_state(request_id, fork_state);
     scheduler.queue_mut().set_branch_specs(request_id, specs);
     scheduler.stats_mut().branches.n_forked += u64::from(n);
     Ok(ForkProgress::Done(ForkOutcome { branches, seed, n_sampled: cut.n_sampled, text_boundary, n_prompt }))
@@ -241,7 +241,7 @@ fn follow_branch(scheduler: &mut Scheduler, request_id: u64, stream_id: u64, bra
             let Some(sequence) = sequence_of(scheduler, (of, index)) else { return };
             let (owner, n_tokens) = (sequence.scheduling_key(), sequence.n_tokens());
             if is_next {
-                scheduler.forks_mut().wait_for_logits(request_id, (of, index), n_tokens);
+                scheduler.features_mut().forks.wait_for_logits(request_id, (of, index), n_tokens);
             }
             scheduler.queue_mut().block_on_prefix(request_id, PendingPrefix { owner, n_tokens, n_known: n_tokens });
         }
@@ -251,7 +251,7 @@ fn follow_branch(scheduler: &mut Scheduler, request_id: u64, stream_id: u64, bra
 
 /// Returns a branch of a stream, and the worker's end of the stream.
 fn find_source(scheduler: &Scheduler, stream_id: u64, branch: u32) -> Result<(ForkSource, Arc<Sender>)> {
-    if let Some((source, sender)) = scheduler.forks().ended(stream_id, branch) {
+    if let Some((source, sender)) = scheduler.features().forks.ended(stream_id, branch) {
         return Ok((reject_beams(source.clone())?, Arc::clone(sender)));
     }
     let unknown = || refused("branch", format!("the stream has no branch {branch}, or it ended too long ago"));
@@ -260,7 +260,7 @@ fn find_source(scheduler: &Scheduler, stream_id: u64, branch: u32) -> Result<(Fo
     if group.request.task != Task::Complete || group.branches[index as usize] == Branch::Finished {
         return Err(unknown());
     }
-    let mut source = ForkSource::new(group, index, scheduler.forks().state_of(request_id).cloned());
+    let mut source = ForkSource::new(group, index, scheduler.features().forks.state_of(request_id).cloned());
     if let Some(sequence) = sequence_of(scheduler, (request_id, index)) {
         source = source.advanced_to(sequence);
     }
