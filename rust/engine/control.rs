@@ -92,7 +92,7 @@ impl Inner {
             || !request.snapshots_at.is_empty()
             || request.task != Task::Complete;
         if has_prompt_fields {
-            let message = "forks have the prompt of their branch and its adapters; ask for nothing of a prompt".to_owned();
+            let message = "a fork has the prompt and the adapters of its branch; leave out prompt, adapters, prompt logprobs, progress and tasks".to_owned();
             return Err(Error::InvalidRequest { param: "prompt", message });
         }
         // A placeholder: the branch's prompt is not known here.

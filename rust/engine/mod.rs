@@ -126,7 +126,7 @@ impl ModelInfo {
             adapters.iter().filter(|&&(id, scale)| scale != 0.0 && !self.invocations[id as usize].is_empty()).map(|&(id, _)| id);
         let first = activated.next();
         if let (Some(first), Some(second)) = (first, activated.next()) {
-            let message = format!("adapters has {first} and {second}; of activated adapters (aLoRA), a text has at most one");
+            let message = format!("adapters has {first} and {second}, but a text can have at most one activated adapter (aLoRA)");
             return Err(Error::InvalidRequest { param: "adapters", message });
         }
         Ok(first)
@@ -205,17 +205,17 @@ fn group(accepted: Vec<ValidatedRequest>) -> Vec<PromptGroup> {
 fn check_branches(requests: &[Request]) -> Result<()> {
     let refuse = |message: String| Err(Error::InvalidRequest { param: "branches", message });
     if requests.is_empty() {
-        return refuse("branches is empty; it must have at least one".into());
+        return refuse("branches is empty; it must have at least one item".into());
     }
     let n: u64 = requests.iter().map(|request| u64::from(request.n)).sum();
     if requests.len() > 1 && n > u64::from(MAX_COMPLETIONS) {
-        return refuse(format!("there are {n} branches; there may be {MAX_COMPLETIONS}"));
+        return refuse(format!("branches has {n} items; it may have at most {MAX_COMPLETIONS}"));
     }
     if requests.len() > 1 && requests.iter().any(|request| request.task != Task::Complete) {
-        return refuse("a prompt that is not continued has no branches".into());
+        return refuse("branches is set for a task without completions; omit it".into());
     }
     if let Some(param) = requests.iter().find_map(|request| request.diversity.param()).filter(|_| requests.len() > 1) {
-        return refuse(format!("{param} is about the n completions of one request; leave it or the branches out"));
+        return refuse(format!("{param} applies to the n completions of one request; omit it, or omit branches"));
     }
     Ok(())
 }
@@ -397,7 +397,9 @@ impl Engine {
         let n_at_once = request.prompt.media().iter().filter(|of| of.media.sees_ahead()).map(|of| of.media.n_tokens()).max();
         if let Some(n) = n_at_once.filter(|&n| n > limits.n_ubatch) {
             let n_ubatch = limits.n_ubatch;
-            let message = format!("a picture of {n} places is computed in one decode, which has at most n_ubatch = {n_ubatch}");
+            let message = format!(
+                "an image of {n} tokens is computed in one decode, which has at most {n_ubatch} tokens (n_ubatch); use a smaller image or raise n_ubatch"
+            );
             return Err(Error::InvalidRequest { param: "prompt", message });
         }
         self.validate_beams(&mut request)?;
@@ -413,10 +415,12 @@ impl Engine {
         let refuse = |message: String| Err(Error::InvalidRequest { param: "beam_width", message });
         let Some(&BeamSearch { width, .. }) = request.diversity.beams() else { return Ok(()) };
         if width > *n_slots {
-            return refuse(format!("beam_width is {width}; all beams are in slots together, and there are {n_slots} slots"));
+            return refuse(format!(
+                "beam_width is {width}; it may be at most {n_slots}, the number of slots, because all beams run at once"
+            ));
         }
         if grouping.is_some() {
-            return refuse("a context whose tokens are grouped is not forked; set grp_attn_n to 1".to_owned());
+            return refuse("contexts cannot be forked with self-extend (grp_attn_n above 1), which beam_width requires; omit beam_width, or set grp_attn_n to 1".to_owned());
         }
         // Beam search samples nothing, so temperature 0 must not reduce it to one text: it ranks by the model's probabilities.
         if request.sampling.temperature <= 0.0 {
@@ -528,7 +532,7 @@ impl Engine {
     /// [`block_hashes`]: crate::cache::block_hashes
     pub fn prefix_digest(&self, key: &[u8], n_max: usize) -> Result<PrefixDigest> {
         if key.len() > MAX_KEY_BYTES {
-            let message = format!("key has {} bytes; it may have {MAX_KEY_BYTES}", key.len());
+            let message = format!("key has {} bytes; it may have at most {MAX_KEY_BYTES}", key.len());
             return Err(Error::InvalidRequest { param: "key", message });
         }
         let key: Arc<[u8]> = key.into();
@@ -606,12 +610,14 @@ impl Inner {
         let (limits, n_ctx) = (&self.limits, self.limits.n_ctx_slot as usize);
         request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         if limits.grouping.is_some() && request.context_shift.is_some() {
-            let message = "a context whose tokens are grouped is not shifted; set grp_attn_n to 1".to_owned();
+            let message =
+                "contexts cannot be shifted with self-extend (grp_attn_n above 1); omit context_shift, or set grp_attn_n to 1"
+                    .to_owned();
             return Err(Error::InvalidRequest { param: "context_shift", message });
         }
         let n_penalised = request.sampling.penalty_prompt.as_ref().map_or(0, Vec::len);
         if n_penalised > n_ctx {
-            let message = format!("penalty_prompt has {n_penalised} tokens; a slot's context, the limit, holds {n_ctx}");
+            let message = format!("penalty_prompt has {n_penalised} tokens; it may have at most {n_ctx}, the context of a slot");
             return Err(Error::InvalidRequest { param: "penalty_prompt", message });
         }
         Ok(())
@@ -622,7 +628,7 @@ impl Inner {
         if slot < n_slots {
             return Ok(());
         }
-        let message = format!("there is no slot {slot}; there are {n_slots}, counted from 0");
+        let message = format!("slot is {slot}; it must be less than {n_slots}, the number of slots");
         Err(Error::InvalidRequest { param: "slot", message })
     }
 

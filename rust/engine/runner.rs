@@ -67,7 +67,7 @@ pub struct DecodeError {
 pub enum StateError {
     /// A picture with two-dimensional positions can only be saved and moved as a whole, and with windowed memory nothing after
     /// it can. Permanent for such a model.
-    #[error("a picture whose rows and columns are counted is saved whole or not at all, and by no memory with a window")]
+    #[error("the positions of an image with rows and columns can only be saved as a whole, and not by sliding-window memory")]
     OwnPositions,
     /// The memory refused.
     #[error("{0}")]
@@ -81,7 +81,7 @@ pub enum RelocateError {
     #[error("{0}")]
     Refused(StateError),
     /// The cells were released and could not be filled again: the contents of the sequences are invalid.
-    #[error("{0}; what was moved is lost")]
+    #[error("{0}; the moved cells are lost")]
     Lost(StateError),
 }
 
@@ -177,7 +177,7 @@ pub trait Runner {
     /// only be computed, truncated after `range` and dropped. Only for memory with [`ForkRule::Anywhere`], of a runner created
     /// for [`Limits::grouping`](crate::config::Limits::grouping).
     fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
-        unreachable!("a runner was not made for the groups of {n} in {range:?} of {id:?}");
+        unreachable!("the runner does not support groups of {n} in {range:?} of {id:?}");
     }
 
     /// Appends the bytes of `token`; control tokens have none.

@@ -114,7 +114,7 @@ async def test_a_byte_inside_a_token_is_refused_with_the_places_beside_it(live: 
             if answered.status_code == 400:
                 refusals.append(answered.json()["error"]["message"])
         assert refusals
-        assert all("the nearest are" in message for message in refusals)
+        assert all("the nearest positions are" in message for message in refusals)
 
 
 ROUTES: dict[str, Json] = {

@@ -163,7 +163,7 @@ fn arrange<R: Runner>(
         let running = scheduler.at(parent);
         let (from, n_held, prefix) = (running.id(), running.n_held, running.sequence.prefix());
         if !cache.can_fork(from, n_held) {
-            let message = "this model's memory cannot be forked where a beam ends; leave beam_width out".to_owned();
+            let message = "the memory of this model cannot be forked at the end of a beam; omit beam_width".to_owned();
             return Err(Error::InvalidRequest { param: "beam_width", message });
         }
         let (matched, child) = (PrefixMatch::on_device(from, n_held), scheduler.at_mut(key));

@@ -257,7 +257,7 @@ impl RequestGroup {
             }
             nth -= branch_spec.n;
         }
-        panic!("a group has as many branches as its requests ask for")
+        panic!("a group has no such branch")
     }
 
     /// Returns the next branch that was never in a slot.

@@ -80,7 +80,7 @@ fn result_of<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequen
             let tokens = running.computed_tokens();
             let adapter_schedule = running.sequence.adapter_schedule.prefix(running.n_held);
             let logits = cache.kv_mut().checkpoint_logits(&adapter_schedule, &tokens).flatten().map(|logits| logits.to_vec());
-            let Phase::Copying(saved) = &mut running.phase else { unreachable!("what is saved was copied") };
+            let Phase::Copying(saved) = &mut running.phase else { unreachable!("the phase of a save is Copying") };
             let (adapters, invoked_at) = (adapter_schedule.adapters().collect(), adapter_schedule.change());
             Ok(Some(TaskResult::Saved(SavedPrefix { tokens, logits, adapters, invoked_at, ..std::mem::take(saved) })))
         }

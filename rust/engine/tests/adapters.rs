@@ -275,7 +275,7 @@ fn a_text_has_at_most_one_activated_adapter() {
         Err(Error::InvalidRequest { param: "adapters", message }) => message,
         other => panic!("{other:?}"),
     };
-    let message = "adapters has 0 and 2; of activated adapters (aLoRA), a text has at most one";
+    let message = "adapters has 0 and 2, but a text can have at most one activated adapter (aLoRA)";
     assert_eq!(refused(engine.submit(greedy("a", 1), None).map(drop)), message);
     assert_eq!(refused(engine.set_adapters(vec![(0, 0.5), (2, 0.5)])), message);
     engine.set_adapters(vec![(0, 0.0), (2, 1.0)]).unwrap();

@@ -705,7 +705,7 @@ fn a_byte_inside_a_character_is_refused_with_the_nearest_valid_positions() {
         }
     });
     let message = refused.expect("some character has two bytes");
-    assert!(message.contains("the nearest are"), "{message}");
+    assert!(message.contains("the nearest positions are"), "{message}");
     drop(completions);
     control.allow(None);
     wait_until(&engine, is_idle);

@@ -123,5 +123,5 @@ fn sampler_lists_have_limits_named_in_the_error() {
     assert_eq!(message.unwrap(), "logit_bias has 97 entries; it may have at most 96, one for each piece of the vocabulary");
     assert_eq!(refused(|params| params.penalty_prompt = Some(vec![5; 256])), None);
     let message = refused(|params| params.penalty_prompt = Some(vec![5; 257]));
-    assert_eq!(message.unwrap(), "penalty_prompt has 257 tokens; a slot's context, the limit, holds 256");
+    assert_eq!(message.unwrap(), "penalty_prompt has 257 tokens; it may have at most 256, the context of a slot");
 }

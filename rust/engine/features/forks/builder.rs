@@ -84,7 +84,8 @@ impl CutSearch {
     pub(crate) fn new(spec: ForkSpec, branch: (ForkSource, Arc<Sender>), at: usize) -> Result<Self> {
         if branch.0.shifted_at.is_some() {
             let message =
-                "the context of the branch was shifted, and its first bytes are gone; name the place by its token".to_owned();
+                "the context of the branch was shifted, so that byte positions are unknown; give at as a token position"
+                    .to_owned();
             return Err(refused("at", message));
         }
         let bytes = branch.0.fork_state.as_deref().map_or_else(Vec::new, ForkState::pending);
@@ -104,7 +105,7 @@ impl CutSearch {
                 }
                 if n_bytes > at {
                     let message = format!(
-                        "no token and character ends after {at} bytes of the text; the nearest are {last_valid} and {n_bytes}"
+                        "at is byte {at}, where no token and character ends; the nearest positions are {last_valid} and {n_bytes}"
                     );
                     return Err(refused("at", message));
                 }
@@ -120,10 +121,7 @@ impl CutSearch {
             *n_tokens += 1;
         }
         let n_bytes = bytes.len();
-        Err(refused(
-            "at",
-            format!("the text has {n_bytes} bytes, and is to be forked after {at}; the nearest place is {last_valid}"),
-        ))
+        Err(refused("at", format!("at is byte {at}, but the text has {n_bytes} bytes; the nearest position is {last_valid}")))
     }
 }
 
@@ -243,7 +241,7 @@ impl ForkReplay {
             }
             fork_state.append(part, &source.branch_spec.request).map_err(|token| {
                 let piece = String::from_utf8_lossy(runner.lexicon().spelling(token)).into_owned();
-                refused("append", format!("the grammar of the branch does not allow what is appended, from {piece:?} on"))
+                refused("append", format!("the grammar of the branch does not allow the appended text from {piece:?} on"))
             })?;
             for &token in part {
                 branches.accept(token);
@@ -354,8 +352,7 @@ fn initial_state(source: &ForkSource, runner: &impl Runner) -> Result<ForkState>
     let BranchSpec { request, stops, .. } = &*source.branch_spec;
     let has_constraint = request.constraint.is_some() || request.thought.is_some();
     if has_constraint && source.shifted_at.is_some() {
-        let message =
-            "the context of the branch was shifted, and with it went what its grammar has read; give the forks their own";
+        let message = "the context of the branch was shifted, so that its grammar cannot be continued; give the forks a request of their own";
         return Err(refused("at", message.to_owned()));
     }
     let start = || ForkState::new(request, Arc::clone(stops), &runner.lexicon());
@@ -402,7 +399,7 @@ fn fork_request(request: &Request, n: u32, seed: u32) -> Request {
 }
 
 pub(crate) fn stream_has_ended() -> Error {
-    refused("stream", "the stream has ended; forks of its branches need a stream of their own".to_owned())
+    refused("stream", "the stream has ended; fork into a stream of its own".to_owned())
 }
 
 pub(crate) fn refused(param: &'static str, message: String) -> Error {

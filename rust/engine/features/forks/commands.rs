@@ -188,7 +188,8 @@ fn find_cut(
     let is_end = n_sampled == source.n_predicted;
     let Some(n_tokens) = source.length_at(n_sampled) else {
         let n_left = source.tokens.len().saturating_sub(source.shifted_at.unwrap_or(0) + 1);
-        let message = format!("the context of the branch was shifted: only in its last {n_left} tokens can it be forked");
+        let message =
+            format!("the context of the branch was shifted, so that it can be forked only within its last {n_left} tokens");
         return Err(refused("at", message));
     };
     let running_branch =
@@ -202,11 +203,11 @@ fn check_options(source: &ForkSource, branches: &ForkBranches) -> Result<()> {
     if requests.iter().any(|(request, _)| request.diversity.beams().is_some()) {
         return Err(refused(
             "beam_width",
-            "a fork is no search of beams; ask for one with the branch's text as its prompt".to_owned(),
+            "a fork cannot be a beam search; start one with the text of the branch as its prompt".to_owned(),
         ));
     }
     if !source.media.is_empty() && requests.iter().any(|(request, _)| request.context_shift.is_some()) {
-        let message = "a context that holds a picture or a sound is not shifted; leave context_shift out".to_owned();
+        let message = "a context with images or audio cannot be shifted; omit context_shift".to_owned();
         return Err(refused("context_shift", message));
     }
     Ok(())
@@ -220,7 +221,9 @@ fn assign_indices(sender: &Sender, n: u32, has_own_stream: bool) -> Result<(Rang
     if sender.has_ended() {
         return Err(stream_has_ended());
     }
-    let too_many = || refused("n", format!("a stream has at most {MAX_COMPLETIONS} branches, and {n} more would be too many"));
+    let too_many = || {
+        refused("n", format!("n is {n}, but the stream has at most {MAX_COMPLETIONS} branches; fork into a stream of its own"))
+    };
     let branches = sender.add_branches(n).ok_or_else(too_many)?;
     let seed_offset = branches.start;
     Ok((branches, seed_offset))
@@ -254,7 +257,12 @@ fn find_source(scheduler: &Scheduler, stream_id: u64, branch: u32) -> Result<(Fo
     if let Some((source, sender)) = scheduler.features().forks.ended(stream_id, branch) {
         return Ok((reject_beams(source.clone())?, Arc::clone(sender)));
     }
-    let unknown = || refused("branch", format!("the stream has no branch {branch}, or it ended too long ago"));
+    let unknown = || {
+        refused(
+            "branch",
+            format!("branch is {branch}, but the stream has no such branch, or its text was dropped after it ended"),
+        )
+    };
     let (request_id, index) = scheduler.queue().find_branch(stream_id, branch).ok_or_else(unknown)?;
     let group = scheduler.group(request_id);
     if group.request.task != Task::Complete || group.branches[index as usize] == Branch::Finished {
@@ -271,7 +279,7 @@ fn reject_beams(source: ForkSource) -> Result<ForkSource> {
     if source.branch_spec.request.diversity.beams().is_some() {
         return Err(refused(
             "branch",
-            "the beams of a search replace each other, and are not forked; fork a branch of its own".to_owned(),
+            "the branch belongs to a beam search, which cannot be forked; fork a branch of another request".to_owned(),
         ));
     }
     Ok(source)
@@ -293,7 +301,7 @@ fn n_sampled(source: &ForkSource, at: ForkPoint, runner: &impl Runner) -> Result
             Ok(n_all - u32::from(ends))
         }
         ForkPoint::Token(n) if n <= n_all => Ok(n),
-        ForkPoint::Token(n) => Err(refused("at", format!("the branch has drawn {n_all} tokens, and is to be forked after {n}"))),
-        ForkPoint::Byte(_) => unreachable!("a byte is looked for before"),
+        ForkPoint::Token(n) => Err(refused("at", format!("at is token {n}, but the branch has {n_all} sampled tokens"))),
+        ForkPoint::Byte(_) => unreachable!("a byte position is converted to a token position first"),
     }
 }
