@@ -147,7 +147,8 @@ pub(super) enum Dependents {
     HostOnlyChildren,
 }
 
-/// The rules of a kind of memory. The implementations give the reasons.
+/// The rules of a kind of memory. The implementations give the reasons. The defaults are those of memory whose texts are saved and
+/// reloaded as a whole.
 pub(super) trait MemoryRules: Debug + Sync {
     /// Returns the longest prefix of the query that can be forked and reloaded.
     fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch>;
@@ -165,14 +166,18 @@ pub(super) trait MemoryRules: Debug + Sync {
     fn next_removal_part(&self, cache: &KvCache, id: KvSeqId, max_units: u64) -> TailPart;
 
     /// Returns whether the cells of a saved part stay until the whole path is saved.
-    fn removes_whole_paths(&self) -> bool;
+    fn removes_whole_paths(&self) -> bool {
+        false
+    }
 
     /// Removes `node` from the idle path of `id`, or the whole path if the memory cannot be cut. Counts unsaved tokens as
     /// evicted.
     fn remove(&self, cache: &mut KvCache, id: KvSeqId, node: NodeId);
 
     /// Removes the last node of the idle path of `id`, which is erased.
-    fn erase_end(&self, cache: &mut KvCache, id: KvSeqId);
+    fn erase_end(&self, cache: &mut KvCache, id: KvSeqId) {
+        cache.drop_path(id);
+    }
 
     /// Returns which nodes depend on the host cache entry of a node.
     fn dependents(&self, is_on_device: bool) -> Dependents;
@@ -182,13 +187,23 @@ pub(super) trait MemoryRules: Debug + Sync {
     fn is_saved_together(&self, cache: &KvCache, victim: NodeId, candidate: &OffloadCandidate) -> bool;
 
     /// Returns whether a host cache entry is useless without its ancestors.
-    fn needs_ancestors(&self) -> bool;
+    fn needs_ancestors(&self) -> bool {
+        false
+    }
 
     /// Returns whether a pin would be lost if the idle path of `id` dropped `node` unsaved.
-    fn is_needed_by_pin(&self, cache: &KvCache, id: KvSeqId, node: NodeId) -> bool;
+    ///
+    /// The text of a longer path cannot replace the pinned one.
+    fn is_needed_by_pin(&self, cache: &KvCache, id: KvSeqId, _node: NodeId) -> bool {
+        cache.is_end_of_pin(cache.path(id).tip)
+    }
 
     /// Returns the last node at or above `tip` that a pin needs and that only the path with this tip holds.
-    fn last_pinned_node(&self, cache: &KvCache, tip: NodeId) -> Option<NodeId>;
+    ///
+    /// A part of a text cannot be pinned alone.
+    fn last_pinned_node(&self, _cache: &KvCache, _tip: NodeId) -> Option<NodeId> {
+        None
+    }
 
     /// Returns whether `node`, whose entry extends past the end of a new pin, drops that entry, so that the pin is saved
     /// separately.

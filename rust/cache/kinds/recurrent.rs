@@ -64,10 +64,6 @@ impl MemoryRules for AtEnd {
         TailPart { node, range: 0..end, is_stored: tip.host_entry.is_some(), n_tokens: end, n_units: u64::from(end) }
     }
 
-    fn removes_whole_paths(&self) -> bool {
-        false
-    }
-
     /// Removes the whole path. Only its last node counts as evicted: its ancestors never had a state.
     fn remove(&self, cache: &mut KvCache, id: KvSeqId, _: NodeId) {
         let node = cache.path(id).tip;
@@ -81,10 +77,6 @@ impl MemoryRules for AtEnd {
         cache.drop_path(id);
     }
 
-    fn erase_end(&self, cache: &mut KvCache, id: KvSeqId) {
-        cache.drop_path(id);
-    }
-
     /// A state depends on no other entry.
     fn dependents(&self, _: bool) -> Dependents {
         Dependents::None
@@ -92,20 +84,6 @@ impl MemoryRules for AtEnd {
 
     fn is_saved_together(&self, _: &KvCache, _: NodeId, _: &OffloadCandidate) -> bool {
         false
-    }
-
-    fn needs_ancestors(&self) -> bool {
-        false
-    }
-
-    /// A longer state cannot replace the pinned one.
-    fn is_needed_by_pin(&self, cache: &KvCache, id: KvSeqId, _: NodeId) -> bool {
-        cache.is_end_of_pin(cache.path(id).tip)
-    }
-
-    /// A part of a state is useless.
-    fn last_pinned_node(&self, _: &KvCache, _: NodeId) -> Option<NodeId> {
-        None
     }
 
     /// No state extends past the end of its node.

@@ -86,10 +86,6 @@ impl MemoryRules for InWindow {
         cache.drop_path(id);
     }
 
-    fn erase_end(&self, cache: &mut KvCache, id: KvSeqId) {
-        cache.drop_path(id);
-    }
-
     /// A part is reloaded on top of its ancestors, and the window in the device cache may have moved on.
     fn dependents(&self, is_on_device: bool) -> Dependents {
         if is_on_device { Dependents::HostOnlyChildren } else { Dependents::Children }
@@ -98,21 +94,6 @@ impl MemoryRules for InWindow {
     /// A text is reloaded as a whole or not at all. A pin is exempt: its entries are always saved.
     fn is_saved_together(&self, cache: &KvCache, victim: NodeId, candidate: &OffloadCandidate) -> bool {
         cache.tree.node(candidate.node()).n_pins == 0 && (candidate.is_within(victim) || candidate.contains(cache, victim))
-    }
-
-    /// Entries of one text are never dropped for each other.
-    fn needs_ancestors(&self) -> bool {
-        false
-    }
-
-    /// The entries of a longer path lack the window at the end of a shorter one.
-    fn is_needed_by_pin(&self, cache: &KvCache, id: KvSeqId, _: NodeId) -> bool {
-        cache.is_end_of_pin(cache.path(id).tip)
-    }
-
-    /// Longer paths lack the window at the end of a shorter one.
-    fn last_pinned_node(&self, _: &KvCache, _: NodeId) -> Option<NodeId> {
-        None
     }
 
     /// The window in the device cache may move on and leave the other sequences only the entry.
