@@ -16,15 +16,16 @@
 //! | `scheduler` `scheduler/lifecycle` `scheduler/streams` `scheduler/room` `scheduler/sample` | the scheduler; how sequences leave; paused streams; room for sequences; sampling |
 //! | `features/beams` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features` | the features, and their hooks |
 //! | `scheduler/step_cost` `scheduler/step_budget` `scheduler/adapter_round_robin` | rules on plain values: cost and size of a step, adapter round-robin |
-//! | `scheduler/checkpoints` `scheduler/prefix_match` `scheduler/resumption` `scheduler/admission` `scheduler/tasks` `scheduler/tier_moves` `scheduler/planning` | the parts of the stage `schedule`, and checkpoints |
+//! | `scheduler/checkpoints` `scheduler/prefix_match` `scheduler/resumption` `scheduler/placement` `scheduler/admission` `scheduler/tasks` `scheduler/tier_moves` `scheduler/planning` | the parts of the stage `schedule`, and checkpoints |
 //! | `execute` `publish` `questions` `stall_detector` `stopwatch` | the decode, events and metrics, queries between steps, the check that each step makes progress, time per stage |
 //! | `worker` | the loop |
-//! | `control` | commands of stream readers |
+//! | `model_info` `validation` `control` | properties of the model, checks of requests, commands of stream readers |
 
 mod cache_manager;
 mod control;
 mod execute;
 mod features;
+mod model_info;
 mod output;
 mod publish;
 mod questions;
@@ -33,9 +34,9 @@ mod scheduler;
 mod stall_detector;
 mod stats;
 mod stopwatch;
+mod validation;
 mod worker;
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,19 +52,18 @@ pub use stats::{
     BranchStats, CachedNode, HostCacheStats, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, Tier,
 };
 
-use crate::cache::{self, DigestCursor, MAX_KEY_BYTES, PrefixDigest};
+use crate::cache::{DigestCursor, MAX_KEY_BYTES, PrefixDigest};
 use crate::config::Limits;
 use crate::error::{Error, Result, each_branch};
-use crate::request::{
-    AdapterScale, BeamSearch, MAX_COMPLETIONS, PinnedPrefix, Prompt, Request, Run, SlotContents, Task, Token, validate_adapters,
-};
-use crate::sampling::{Sampler, TokenStrings};
+use crate::request::{AdapterScale, PinnedPrefix, Request, SlotContents, Task};
+use crate::sampling::TokenStrings;
 use control::open_stream;
-use features::transcripts::RetokenizedPrompt;
+use model_info::ModelInfo;
 use output::SharedState;
 use questions::Question;
-use runner::{AdapterSchedule, AdapterSet, DefaultAdapters, MemoryKind, Runner};
+use runner::{DefaultAdapters, MemoryKind, Runner};
 use scheduler::request_group::{QueuePermit, RequestGroup};
+use validation::{PromptGroup, ValidatedRequest, check_branches, group};
 use worker::{Command, Worker};
 
 /// Handle to the worker thread. Clones share it. Dropping the last one stops the worker and ends every open stream with
@@ -86,138 +86,6 @@ struct Inner {
     worker_id: ThreadId,
     /// Id of the process that started the worker. A forked child has no worker thread to join.
     process_id: u32,
-}
-
-/// Properties of the model, copied from the runner, which lives on the worker thread.
-struct ModelInfo {
-    n_vocab: usize,
-    n_adapters: u32,
-    /// Invocation tokens of each adapter; empty for an adapter that applies from the first token.
-    invocations: Vec<Vec<Token>>,
-    token_strings: TokenStrings,
-    memory: MemoryKind,
-    is_repeatable: bool,
-    uses_own_kernels: bool,
-    /// Tokens that are never sampled.
-    suppressed: Vec<Token>,
-}
-
-impl ModelInfo {
-    fn of(runner: &impl Runner) -> Self {
-        Self {
-            n_vocab: runner.n_vocab(),
-            n_adapters: runner.n_adapters(),
-            invocations: (0..runner.n_adapters()).map(|id| runner.invocation(id).to_vec()).collect(),
-            token_strings: runner.lexicon(),
-            memory: runner.memory_kind(),
-            is_repeatable: runner.is_repeatable(),
-            uses_own_kernels: runner.uses_own_kernels(),
-            suppressed: runner.suppressed_tokens().to_vec(),
-        }
-    }
-
-    /// Returns the active aLoRA adapter (one with invocation tokens), if any.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] for unknown adapters, and for more than one active aLoRA adapter.
-    fn check_adapters(&self, adapters: &[AdapterScale]) -> Result<Option<u32>> {
-        validate_adapters(adapters, self.n_adapters)?;
-        let mut activated =
-            adapters.iter().filter(|&&(id, scale)| scale != 0.0 && !self.invocations[id as usize].is_empty()).map(|&(id, _)| id);
-        let first = activated.next();
-        if let (Some(first), Some(second)) = (first, activated.next()) {
-            let message = format!("adapters has {first} and {second}, but a text can have at most one activated adapter (aLoRA)");
-            return Err(Error::InvalidRequest { param: "adapters", message });
-        }
-        Ok(first)
-    }
-
-    /// Returns the adapter schedule of a text that begins with `prompt` and `suffix`. An aLoRA adapter applies from
-    /// `invoked_at`, or, if that is `None`, from its last invocation in the text.
-    ///
-    /// # Errors
-    /// As [`ModelInfo::check_adapters`].
-    fn adapter_schedule(
-        &self,
-        adapters: &[AdapterScale],
-        invoked_at: Option<u32>,
-        prompt: &Prompt,
-        suffix: &[Token],
-    ) -> Result<AdapterSchedule> {
-        let all = || adapters.iter().copied();
-        let Some(activated) = self.check_adapters(adapters)? else { return Ok(AdapterSet::with_adapters(all()).into()) };
-        let others = AdapterSet::with_adapters(all().filter(|&(id, _)| id != activated));
-        let invocation = &self.invocations[activated as usize];
-        let invoked_at = invoked_at.or_else(|| cache::invoked_at(prompt.ids().chain(suffix.iter().copied()), invocation));
-        Ok(match invoked_at {
-            Some(position) => AdapterSchedule::changing(others, position, AdapterSet::with_adapters(all())),
-            None => others.into(),
-        })
-    }
-}
-
-/// Adds a checkpoint position, sorted; a position of 0 needs none.
-fn add_checkpoint(snapshots_at: &mut Vec<u32>, position: Option<u32>) {
-    if let Some(position) = position.filter(|&position| position > 0)
-        && let Err(at) = snapshots_at.binary_search(&position)
-    {
-        snapshots_at.insert(at, position);
-    }
-}
-
-/// A request that was checked against this engine.
-struct ValidatedRequest {
-    request: Request,
-    /// Adapter schedule of the prompt and the branches.
-    adapter_schedule: AdapterSchedule,
-    /// The adapters that were requested, regardless of where each applies from.
-    requested_adapters: AdapterSet,
-    /// Ranges of the prompt that this engine generated for earlier requests.
-    generated_ranges: Vec<Range<u32>>,
-}
-
-/// Requests of one stream with an equal beginning, each with the index of its first branch in the stream; never empty.
-struct PromptGroup(Vec<(u32, ValidatedRequest)>);
-
-/// Groups requests with an equal beginning, in order of first appearance.
-fn group(accepted: Vec<ValidatedRequest>) -> Vec<PromptGroup> {
-    let mut prompt_groups: Vec<PromptGroup> = Vec::new();
-    let mut first = 0;
-    for one in accepted {
-        let at = first;
-        first += one.request.n;
-        let has_equal_beginning = |PromptGroup(same_beginning): &&mut PromptGroup| {
-            let (_, other) = &same_beginning[0];
-            other.adapter_schedule == one.adapter_schedule && other.request.can_share_prompt_with(&one.request)
-        };
-        match prompt_groups.iter_mut().find(has_equal_beginning) {
-            Some(PromptGroup(same_beginning)) => same_beginning.push((at, one)),
-            None => prompt_groups.push(PromptGroup(vec![(at, one)])),
-        }
-    }
-    prompt_groups
-}
-
-/// Checks the number of branches of a stream, and that each is a completion.
-///
-/// # Errors
-/// As [`Engine::submit_branches`].
-fn check_branches(requests: &[Request]) -> Result<()> {
-    let refuse = |message: String| Err(Error::InvalidRequest { param: "branches", message });
-    if requests.is_empty() {
-        return refuse("branches is empty; it must have at least one item".into());
-    }
-    let n: u64 = requests.iter().map(|request| u64::from(request.n)).sum();
-    if requests.len() > 1 && n > u64::from(MAX_COMPLETIONS) {
-        return refuse(format!("branches has {n} items; it may have at most {MAX_COMPLETIONS}"));
-    }
-    if requests.len() > 1 && requests.iter().any(|request| request.task != Task::Complete) {
-        return refuse("branches is set for a task without completions; omit it".into());
-    }
-    if let Some(param) = requests.iter().find_map(|request| request.diversity.param()).filter(|_| requests.len() > 1) {
-        return refuse(format!("{param} applies to the n completions of one request; omit it, or omit branches"));
-    }
-    Ok(())
 }
 
 /// Marks the worker as running until dropped, which also happens if the worker panics.
@@ -331,7 +199,7 @@ impl Engine {
         let Inner { limits, n_submitted, commands, published, .. } = &*self.inner;
         check_branches(&requests)?;
         let n = requests.iter().map(|request| request.n).sum();
-        let prompt_groups = group(each_branch(requests.into_iter(), |request| self.validate(request))?);
+        let prompt_groups = group(each_branch(requests.into_iter(), |request| self.inner.validate(request))?);
         let acquire_permit = |_: &_| QueuePermit::acquire(&published.n_waiting, limits.max_queue as usize);
         let permits = prompt_groups.iter().map(acquire_permit).collect::<std::result::Result<Vec<QueuePermit>, usize>>();
         let permits = permits.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
@@ -365,104 +233,6 @@ impl Engine {
         Ok(completions)
     }
 
-    /// Checks a request against this engine and resolves its adapter schedule.
-    ///
-    /// # Errors
-    /// As [`Engine::submit`], except for [`Error::QueueFull`].
-    fn validate(&self, mut request: Request) -> Result<ValidatedRequest> {
-        let Inner { limits, model, .. } = &*self.inner;
-        request.validate(model.n_vocab)?;
-        let (adapters, invoked_at) = match (&request.task, request.adapters.take()) {
-            (Task::Load(saved), _) => (saved.adapters.clone(), saved.invoked_at),
-            (_, Some(adapters)) => (adapters, request.invoked_at),
-            (_, None) => (self.adapters(), request.invoked_at),
-        };
-        model.check_adapters(&adapters)?;
-        self.inner.check_branch_options(&request)?;
-        let requested_adapters = AdapterSet::with_adapters(adapters.iter().copied());
-        // Must precede the adapter schedule: `invoked_at` is a position in the retokenized prompt.
-        let (generated_ranges, invoked_at) = self.retokenize_answers(&mut request, &requested_adapters, invoked_at);
-        let adapter_schedule = model.adapter_schedule(&adapters, invoked_at, &request.prompt, &request.suffix)?;
-        if model.memory.is_a_state() {
-            add_checkpoint(&mut request.snapshots_at, adapter_schedule.change());
-            // Checkpoints at the end of the shared prompt and before the first token whose logprobs are reported.
-            let n_shared = u32::try_from(request.prompt.n_tokens()).ok().filter(|_| !request.suffix.is_empty());
-            add_checkpoint(&mut request.snapshots_at, n_shared);
-            add_checkpoint(&mut request.snapshots_at, request.prompt_logprobs_from.checked_sub(1));
-        }
-        let (n_prompt, n_ctx) = (request.n_tokens(), limits.n_ctx_slot as usize);
-        if n_prompt >= n_ctx {
-            return Err(Error::ContextOverflow { n_prompt, n_ctx });
-        }
-        let n_at_once = request.prompt.media().iter().filter(|of| of.media.sees_ahead()).map(|of| of.media.n_tokens()).max();
-        if let Some(n) = n_at_once.filter(|&n| n > limits.n_ubatch) {
-            let n_ubatch = limits.n_ubatch;
-            let message = format!(
-                "an image of {n} tokens is computed in one decode, which has at most {n_ubatch} tokens (n_ubatch); use a smaller image or raise n_ubatch"
-            );
-            return Err(Error::InvalidRequest { param: "prompt", message });
-        }
-        self.validate_beams(&mut request)?;
-        Ok(ValidatedRequest { request, adapter_schedule, requested_adapters, generated_ranges })
-    }
-
-    /// Checks that a beam search fits into the slots.
-    ///
-    /// # Errors
-    /// As [`Engine::validate`].
-    fn validate_beams(&self, request: &mut Request) -> Result<()> {
-        let Limits { n_slots, grouping, .. } = &self.inner.limits;
-        let refuse = |message: String| Err(Error::InvalidRequest { param: "beam_width", message });
-        let Some(&BeamSearch { width, .. }) = request.diversity.beams() else { return Ok(()) };
-        if width > *n_slots {
-            return refuse(format!(
-                "beam_width is {width}; it may be at most {n_slots}, the number of slots, because all beams run at once"
-            ));
-        }
-        if grouping.is_some() {
-            return refuse("contexts cannot be forked with self-extend (grp_attn_n above 1), which beam_width requires; omit beam_width, or set grp_attn_n to 1".to_owned());
-        }
-        // Beam search samples nothing, so temperature 0 must not reduce it to one text: it ranks by the model's probabilities.
-        if request.sampling.temperature <= 0.0 {
-            request.sampling.temperature = 1.0;
-        }
-        Ok(())
-    }
-
-    /// Replaces text that was generated for earlier requests with the same adapters by its original tokens, if the prompt
-    /// contains it and the request permits it. Returns the ranges of those tokens and the new `invoked_at`.
-    fn retokenize_answers(
-        &self,
-        request: &mut Request,
-        requested_adapters: &AdapterSet,
-        invoked_at: Option<u32>,
-    ) -> (Vec<Range<u32>>, Option<u32>) {
-        let unchanged = (Vec::new(), invoked_at);
-        let [Run::Tokens(prompt)] = request.prompt.runs() else { return unchanged };
-        // Prompt logprobs are reported for the submitted tokens.
-        if !request.keeps_answers || request.prompt_logprobs.is_some() {
-            return unchanged;
-        }
-        let (owner, token_strings) = (request.owner.as_deref(), self.lexicon());
-        let texts = self.inner.published.transcripts().texts(owner, requested_adapters);
-        let retokenized = features::transcripts::retokenize(&texts, prompt, token_strings);
-        // The original tokens may be more than the tokenizer's.
-        let Some(retokenized) =
-            retokenized.filter(|retokenized| retokenized.tokens.len() < self.inner.limits.n_ctx_slot as usize)
-        else {
-            return unchanged;
-        };
-        request.snapshots_at = request.snapshots_at.iter().filter_map(|&at| retokenized.map_position(at)).collect();
-        request.system_end = request.system_end.and_then(|at| retokenized.map_position(at));
-        let invoked_at = invoked_at.and_then(|at| retokenized.map_position(at));
-        if let Some(shift) = &mut request.context_shift {
-            shift.n_keep = shift.n_keep.map(|n| retokenized.map_position(n).unwrap_or(n));
-        }
-        let RetokenizedPrompt { tokens, generated_ranges, .. } = retokenized;
-        request.prompt = Prompt::from_tokens(tokens);
-        (generated_ranges, invoked_at)
-    }
-
     /// Returns the shared default adapters, for other workers: later calls of [`Engine::set_adapters`] are visible there.
     #[must_use]
     pub fn default_adapters(&self) -> DefaultAdapters {
@@ -473,7 +243,7 @@ impl Engine {
     /// configuration.
     #[must_use]
     pub fn adapters(&self) -> Vec<AdapterScale> {
-        self.inner.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inner.default_adapters()
     }
 
     /// Sets the default adapters of later requests; adapters that are not listed are off. Earlier requests keep theirs.
@@ -602,55 +372,8 @@ impl Engine {
 }
 
 impl Inner {
-    /// Checks the parts of a request that depend on the configuration of this engine, other than the prompt.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`].
-    fn check_branch_options(&self, request: &Request) -> Result<()> {
-        let (limits, n_ctx) = (&self.limits, self.limits.n_ctx_slot as usize);
-        request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
-        if limits.grouping.is_some() && request.context_shift.is_some() {
-            let message =
-                "contexts cannot be shifted with self-extend (grp_attn_n above 1); omit context_shift, or set grp_attn_n to 1"
-                    .to_owned();
-            return Err(Error::InvalidRequest { param: "context_shift", message });
-        }
-        let n_penalised = request.sampling.penalty_prompt.as_ref().map_or(0, Vec::len);
-        if n_penalised > n_ctx {
-            let message = format!("penalty_prompt has {n_penalised} tokens; it may have at most {n_ctx}, the context of a slot");
-            return Err(Error::InvalidRequest { param: "penalty_prompt", message });
-        }
-        Ok(())
-    }
-
-    fn check_slot(&self, slot: u32) -> Result<()> {
-        let n_slots = self.limits.n_slots;
-        if slot < n_slots {
-            return Ok(());
-        }
-        let message = format!("slot is {slot}; it must be less than {n_slots}, the number of slots");
-        Err(Error::InvalidRequest { param: "slot", message })
-    }
-
-    /// Checks that tokens are in the vocabulary.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] with `param`.
-    fn check_tokens(&self, param: &'static str, tokens: &[Token]) -> Result<()> {
-        let n_vocab = self.model.n_vocab;
-        let is_outside = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);
-        let Some(token) = tokens.iter().find(is_outside) else { return Ok(()) };
-        let message = format!("token {token} is outside of the vocabulary of {n_vocab} pieces");
-        Err(Error::InvalidRequest { param, message })
-    }
-
-    /// Creates the sampler of a request. Suppressed tokens get a bias of -∞.
-    ///
-    /// Called on the caller's thread: on the worker's it would delay the running streams.
-    fn sampler(&self, request: &mut Request) -> Sampler {
-        let ModelInfo { suppressed, token_strings, .. } = &self.model;
-        request.sampling.logit_bias.extend(suppressed.iter().map(|&token| (token, f32::NEG_INFINITY)));
-        Sampler::new(&request.sampling, request.seed, token_strings, self.limits.n_ctx_slot)
+    fn default_adapters(&self) -> Vec<AdapterScale> {
+        self.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn stop(&self) {

@@ -1,15 +1,9 @@
 //! Admission: sequences enter slots, reusing cached prefixes of their prompts.
 
-use std::sync::Arc;
-use std::time::Instant;
-
 use crate::cache::PrefixMatch;
 use crate::engine::cache_manager::CacheManager;
-use crate::engine::cache_manager::guards::PathGuard;
-use crate::engine::features::explanations::explain;
-use crate::engine::features::explanations::shared::SharedExplanation;
-use crate::engine::runner::{KvSeqId, Runner};
-use crate::engine::scheduler::checkpoints::checkpoint_positions;
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::placement::{Start, count_hit, new_sequence, place, place_empty};
 use crate::engine::scheduler::prefix_match::{find_match, find_pending_prefix, hold_prompts};
 use crate::engine::scheduler::queue::Preempted;
 use crate::engine::scheduler::request_group::{BeamSharing, RequestGroup};
@@ -20,7 +14,6 @@ use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::engine::scheduler::{RefusedSequence, Scheduler};
 use crate::request::Task;
-use crate::sampling::TokenStrings;
 
 /// Maximum number of sequences admitted in a step before its decode, and after it.
 const MAX_STARTS: u32 = 64;
@@ -206,131 +199,6 @@ fn n_to_preempt<R: Runner>(
     }
     let is_enough = candidates.len() >= n_least && (n_needed <= n_left || candidates.len() == scheduler.slots.running().len());
     is_enough.then_some(candidates.len())
-}
-
-/// Creates branch `index` of a group, which starts on `matched`, with its checkpoint positions and its cache explanation.
-fn new_sequence<R: Runner>(
-    scheduler: &Scheduler,
-    cache: &CacheManager<R>,
-    request_id: u64,
-    index: u32,
-    matched: &PrefixMatch,
-) -> Sequence {
-    let (group, token_strings) = (scheduler.queue.group(request_id), cache.model().lexicon());
-    let mut sequence = Sequence::new(group, index, scheduler.limits.n_ctx_slot, &token_strings, Instant::now());
-    scheduler.features.on_new_sequence(&mut sequence);
-    sequence.checkpoint_positions = checkpoint_positions(scheduler, cache, group, matched.n_tokens());
-    if !group.has_started && group.request.explains_cache && request_id == group.stream_id {
-        let explanation = explain(scheduler, cache, request_id, matched);
-        let explanation = Arc::new(SharedExplanation::new(explanation, Arc::clone(&group.prompt), token_strings));
-        group.sender.explain(Arc::clone(&explanation));
-        sequence.explanation = Some(explanation);
-    }
-    sequence
-}
-
-/// Places the cells of `matched` for a sequence that starts or resumes. An id must be free.
-fn place<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, sequence: &Sequence, matched: &PrefixMatch) -> PathGuard {
-    let path = cache.place(&sequence.adapter_schedule, Some(matched)).expect("an id was freed before");
-    cache.kv_mut().set_provenance(path.id(), scheduler.queue.group(sequence.request_id).provenance());
-    cache.record_start();
-    path
-}
-
-/// Places a path without cells. An id must be free.
-fn place_empty<R: Runner>(cache: &mut CacheManager<R>, sequence: &Sequence) -> PathGuard {
-    cache.place(&sequence.adapter_schedule, None).expect("an id was freed before")
-}
-
-/// Counts the hit of a group whose branch starts on `matched`, placed on `id`.
-fn count_hit<R: Runner>(cache: &mut CacheManager<R>, group: &RequestGroup, id: KvSeqId, matched: &PrefixMatch) {
-    let n_found = matched.n_tokens();
-    if n_found == matched.n_device {
-        cache.kv_mut().count_hit_of(id);
-    } else {
-        cache.kv_mut().count_hit(&group.adapter_schedule, &group.prompt[..n_found as usize], &group.provenance());
-    }
-}
-
-/// A branch that starts, and its cells.
-struct Start {
-    sequence: Sequence,
-    slot: u32,
-    path: PathGuard,
-    matched: PrefixMatch,
-    /// Paths of the other beams of its search, which start with it.
-    idle_beams: Vec<PathGuard>,
-}
-
-impl Scheduler {
-    fn start_branches(&mut self, start: Start, token_strings: &TokenStrings) {
-        let Start { mut sequence, slot, path, matched, idle_beams } = start;
-        let (key, request_id, index) = (sequence.scheduling_key(), sequence.request_id, sequence.index);
-        let (n_device, n_found) = (matched.n_device, matched.n_tokens());
-        let group = self.queue.group_mut(request_id);
-        sequence.pending_report = group.pending_report.take().unwrap_or_default();
-        let is_complete = group.request.task == Task::Complete;
-        let logits = group.prompt_logits.clone().filter(|_| is_complete && n_device == sequence.n_tokens());
-        if !group.has_started {
-            self.features.on_start(group);
-        }
-        let indices = index..=index + length(&idle_beams);
-        self.enter_on(slot, sequence, path, matched);
-        for (index, path) in (1..).zip(idle_beams) {
-            let group = self.queue.group(request_id);
-            let sequence = Sequence::new(group, index, self.limits.n_ctx_slot, token_strings, Instant::now());
-            let slot = self.slots.free_slot(group).expect("as many slots are free");
-            self.enter(slot, sequence, Phase::IdleBeam, path, 0);
-        }
-        self.report_start(key);
-        if is_complete {
-            self.count_cached(request_id, n_device, n_found);
-            self.stats.branches.n_started += u64::try_from(indices.clone().count()).expect("a search has few beams");
-        }
-        for index in indices {
-            self.outbox.admitted.extend(self.queue.start(request_id, index));
-        }
-        if let Some(logits) = logits {
-            self.slots.at_mut(key).phase = Phase::ReadyToSample(logits);
-        }
-        let group = self.queue.group_mut(request_id);
-        if !group.has_waiting() {
-            group.prompt_logits = None;
-            self.release_holder(request_id);
-        } else if group.prompt_logits.is_some() {
-            group.prompt_holder.request_holder();
-        }
-    }
-
-    /// Puts `sequence` into `slot`; its first `n_held` tokens are in `path`.
-    fn enter(&mut self, slot: u32, sequence: Sequence, phase: Phase, path: PathGuard, n_held: u32) {
-        self.has_changed = true;
-        if self.queue.group(sequence.request_id).keeps_contents_of(slot) {
-            self.slots.clear_contents(slot);
-        }
-        self.slots.enter(RunningSequence::new(sequence, slot, phase, path, n_held));
-    }
-
-    /// As [`Scheduler::enter`], on top of `matched`, whose cells in the device cache are in `path`.
-    fn enter_on(&mut self, slot: u32, mut sequence: Sequence, path: PathGuard, matched: PrefixMatch) {
-        if sequence.start(matched.n_tokens()) && sequence.request().task == Task::Complete {
-            self.stats.n_cached += u64::from(matched.n_tokens().min(sequence.n_prompt));
-        }
-        let n_device = matched.n_device;
-        self.enter(slot, sequence, Phase::for_match(matched), path, n_device);
-    }
-
-    /// Counts the sources of the first `n_found` prompt tokens of a group whose branch starts, each token once.
-    fn count_cached(&mut self, request_id: u64, n_device: u32, n_found: u32) {
-        let awaited = self.queue.group(request_id).awaited_range(n_found);
-        let n_counted_twice = awaited.end.saturating_sub(awaited.start.max(n_device));
-        self.stats.n_awaited += u64::from(awaited.end - awaited.start);
-        self.stats.n_reloaded += u64::from(n_found - n_device - n_counted_twice);
-    }
-}
-
-fn length<T>(items: &[T]) -> u32 {
-    u32::try_from(items.len()).expect("a search has few beams")
 }
 
 /// Resumes the most senior preempted sequence. Returns `false` if there is no room for it yet.

@@ -6,6 +6,7 @@ pub(crate) mod checkpoint_positions;
 pub(crate) mod checkpoints;
 pub(crate) mod lifecycle;
 pub(crate) mod outbox;
+pub(crate) mod placement;
 pub(crate) mod planning;
 pub(crate) mod prefix_match;
 pub(crate) mod queue;

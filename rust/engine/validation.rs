@@ -1,0 +1,226 @@
+//! Checks of requests against an engine, on the caller's thread.
+
+use std::ops::Range;
+
+use super::Inner;
+use crate::config::Limits;
+use crate::engine::features::transcripts::{self, RetokenizedPrompt};
+use crate::engine::model_info::ModelInfo;
+use crate::engine::runner::{AdapterSchedule, AdapterSet};
+use crate::error::{Error, Result};
+use crate::request::{BeamSearch, MAX_COMPLETIONS, Prompt, Request, Run, Task, Token};
+use crate::sampling::Sampler;
+
+/// Adds a checkpoint position, sorted; a position of 0 needs none.
+fn add_checkpoint(snapshots_at: &mut Vec<u32>, position: Option<u32>) {
+    if let Some(position) = position.filter(|&position| position > 0)
+        && let Err(at) = snapshots_at.binary_search(&position)
+    {
+        snapshots_at.insert(at, position);
+    }
+}
+
+/// A request that was checked against this engine.
+pub(super) struct ValidatedRequest {
+    pub(super) request: Request,
+    /// Adapter schedule of the prompt and the branches.
+    pub(super) adapter_schedule: AdapterSchedule,
+    /// The adapters that were requested, regardless of where each applies from.
+    pub(super) requested_adapters: AdapterSet,
+    /// Ranges of the prompt that this engine generated for earlier requests.
+    pub(super) generated_ranges: Vec<Range<u32>>,
+}
+
+/// Requests of one stream with an equal beginning, each with the index of its first branch in the stream; never empty.
+pub(super) struct PromptGroup(pub(super) Vec<(u32, ValidatedRequest)>);
+
+/// Groups requests with an equal beginning, in order of first appearance.
+pub(super) fn group(accepted: Vec<ValidatedRequest>) -> Vec<PromptGroup> {
+    let mut prompt_groups: Vec<PromptGroup> = Vec::new();
+    let mut first = 0;
+    for one in accepted {
+        let at = first;
+        first += one.request.n;
+        let has_equal_beginning = |PromptGroup(same_beginning): &&mut PromptGroup| {
+            let (_, other) = &same_beginning[0];
+            other.adapter_schedule == one.adapter_schedule && other.request.can_share_prompt_with(&one.request)
+        };
+        match prompt_groups.iter_mut().find(has_equal_beginning) {
+            Some(PromptGroup(same_beginning)) => same_beginning.push((at, one)),
+            None => prompt_groups.push(PromptGroup(vec![(at, one)])),
+        }
+    }
+    prompt_groups
+}
+
+/// Checks the number of branches of a stream, and that each is a completion.
+///
+/// # Errors
+/// As [`Engine::submit_branches`](super::Engine::submit_branches).
+pub(super) fn check_branches(requests: &[Request]) -> Result<()> {
+    let refuse = |message: String| Err(Error::InvalidRequest { param: "branches", message });
+    if requests.is_empty() {
+        return refuse("branches is empty; it must have at least one item".into());
+    }
+    let n: u64 = requests.iter().map(|request| u64::from(request.n)).sum();
+    if requests.len() > 1 && n > u64::from(MAX_COMPLETIONS) {
+        return refuse(format!("branches has {n} items; it may have at most {MAX_COMPLETIONS}"));
+    }
+    if requests.len() > 1 && requests.iter().any(|request| request.task != Task::Complete) {
+        return refuse("branches is set for a task without completions; omit it".into());
+    }
+    if let Some(param) = requests.iter().find_map(|request| request.diversity.param()).filter(|_| requests.len() > 1) {
+        return refuse(format!("{param} applies to the n completions of one request; omit it, or omit branches"));
+    }
+    Ok(())
+}
+
+impl Inner {
+    /// Checks a request against this engine and resolves its adapter schedule.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`](super::Engine::submit), except for [`Error::QueueFull`].
+    pub(super) fn validate(&self, mut request: Request) -> Result<ValidatedRequest> {
+        let Self { limits, model, .. } = self;
+        request.validate(model.n_vocab)?;
+        let (adapters, invoked_at) = match (&request.task, request.adapters.take()) {
+            (Task::Load(saved), _) => (saved.adapters.clone(), saved.invoked_at),
+            (_, Some(adapters)) => (adapters, request.invoked_at),
+            (_, None) => (self.default_adapters(), request.invoked_at),
+        };
+        model.check_adapters(&adapters)?;
+        self.check_branch_options(&request)?;
+        let requested_adapters = AdapterSet::with_adapters(adapters.iter().copied());
+        // Must precede the adapter schedule: `invoked_at` is a position in the retokenized prompt.
+        let (generated_ranges, invoked_at) = self.retokenize_answers(&mut request, &requested_adapters, invoked_at);
+        let adapter_schedule = model.adapter_schedule(&adapters, invoked_at, &request.prompt, &request.suffix)?;
+        if model.memory.is_a_state() {
+            add_checkpoint(&mut request.snapshots_at, adapter_schedule.change());
+            // Checkpoints at the end of the shared prompt and before the first token whose logprobs are reported.
+            let n_shared = u32::try_from(request.prompt.n_tokens()).ok().filter(|_| !request.suffix.is_empty());
+            add_checkpoint(&mut request.snapshots_at, n_shared);
+            add_checkpoint(&mut request.snapshots_at, request.prompt_logprobs_from.checked_sub(1));
+        }
+        let (n_prompt, n_ctx) = (request.n_tokens(), limits.n_ctx_slot as usize);
+        if n_prompt >= n_ctx {
+            return Err(Error::ContextOverflow { n_prompt, n_ctx });
+        }
+        let n_at_once = request.prompt.media().iter().filter(|of| of.media.sees_ahead()).map(|of| of.media.n_tokens()).max();
+        if let Some(n) = n_at_once.filter(|&n| n > limits.n_ubatch) {
+            let n_ubatch = limits.n_ubatch;
+            let message = format!(
+                "an image of {n} tokens is computed in one decode, which has at most {n_ubatch} tokens (n_ubatch); use a smaller image or raise n_ubatch"
+            );
+            return Err(Error::InvalidRequest { param: "prompt", message });
+        }
+        self.validate_beams(&mut request)?;
+        Ok(ValidatedRequest { request, adapter_schedule, requested_adapters, generated_ranges })
+    }
+
+    /// Checks that a beam search fits into the slots.
+    ///
+    /// # Errors
+    /// As [`Inner::validate`].
+    fn validate_beams(&self, request: &mut Request) -> Result<()> {
+        let Limits { n_slots, grouping, .. } = &self.limits;
+        let refuse = |message: String| Err(Error::InvalidRequest { param: "beam_width", message });
+        let Some(&BeamSearch { width, .. }) = request.diversity.beams() else { return Ok(()) };
+        if width > *n_slots {
+            return refuse(format!(
+                "beam_width is {width}; it may be at most {n_slots}, the number of slots, because all beams run at once"
+            ));
+        }
+        if grouping.is_some() {
+            return refuse("contexts cannot be forked with self-extend (grp_attn_n above 1), which beam_width requires; omit beam_width, or set grp_attn_n to 1".to_owned());
+        }
+        // Beam search samples nothing, so temperature 0 must not reduce it to one text: it ranks by the model's probabilities.
+        if request.sampling.temperature <= 0.0 {
+            request.sampling.temperature = 1.0;
+        }
+        Ok(())
+    }
+
+    /// Replaces text that was generated for earlier requests with the same adapters by its original tokens, if the prompt
+    /// contains it and the request permits it. Returns the ranges of those tokens and the new `invoked_at`.
+    fn retokenize_answers(
+        &self,
+        request: &mut Request,
+        requested_adapters: &AdapterSet,
+        invoked_at: Option<u32>,
+    ) -> (Vec<Range<u32>>, Option<u32>) {
+        let unchanged = (Vec::new(), invoked_at);
+        let [Run::Tokens(prompt)] = request.prompt.runs() else { return unchanged };
+        // Prompt logprobs are reported for the submitted tokens.
+        if !request.keeps_answers || request.prompt_logprobs.is_some() {
+            return unchanged;
+        }
+        let (owner, token_strings) = (request.owner.as_deref(), &self.model.token_strings);
+        let texts = self.published.transcripts().texts(owner, requested_adapters);
+        let retokenized = transcripts::retokenize(&texts, prompt, token_strings);
+        // The original tokens may be more than the tokenizer's.
+        let Some(retokenized) = retokenized.filter(|retokenized| retokenized.tokens.len() < self.limits.n_ctx_slot as usize)
+        else {
+            return unchanged;
+        };
+        request.snapshots_at = request.snapshots_at.iter().filter_map(|&at| retokenized.map_position(at)).collect();
+        request.system_end = request.system_end.and_then(|at| retokenized.map_position(at));
+        let invoked_at = invoked_at.and_then(|at| retokenized.map_position(at));
+        if let Some(shift) = &mut request.context_shift {
+            shift.n_keep = shift.n_keep.map(|n| retokenized.map_position(n).unwrap_or(n));
+        }
+        let RetokenizedPrompt { tokens, generated_ranges, .. } = retokenized;
+        request.prompt = Prompt::from_tokens(tokens);
+        (generated_ranges, invoked_at)
+    }
+
+    /// Checks the parts of a request that depend on the configuration of this engine, other than the prompt.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`].
+    pub(super) fn check_branch_options(&self, request: &Request) -> Result<()> {
+        let (limits, n_ctx) = (&self.limits, self.limits.n_ctx_slot as usize);
+        request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
+        if limits.grouping.is_some() && request.context_shift.is_some() {
+            let message =
+                "contexts cannot be shifted with self-extend (grp_attn_n above 1); omit context_shift, or set grp_attn_n to 1"
+                    .to_owned();
+            return Err(Error::InvalidRequest { param: "context_shift", message });
+        }
+        let n_penalised = request.sampling.penalty_prompt.as_ref().map_or(0, Vec::len);
+        if n_penalised > n_ctx {
+            let message = format!("penalty_prompt has {n_penalised} tokens; it may have at most {n_ctx}, the context of a slot");
+            return Err(Error::InvalidRequest { param: "penalty_prompt", message });
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_slot(&self, slot: u32) -> Result<()> {
+        let n_slots = self.limits.n_slots;
+        if slot < n_slots {
+            return Ok(());
+        }
+        let message = format!("slot is {slot}; it must be less than {n_slots}, the number of slots");
+        Err(Error::InvalidRequest { param: "slot", message })
+    }
+
+    /// Checks that tokens are in the vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] with `param`.
+    pub(super) fn check_tokens(&self, param: &'static str, tokens: &[Token]) -> Result<()> {
+        let n_vocab = self.model.n_vocab;
+        let is_outside = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);
+        let Some(token) = tokens.iter().find(is_outside) else { return Ok(()) };
+        let message = format!("token {token} is outside of the vocabulary of {n_vocab} pieces");
+        Err(Error::InvalidRequest { param, message })
+    }
+
+    /// Creates the sampler of a request. Suppressed tokens get a bias of -∞.
+    ///
+    /// Called on the caller's thread: on the worker's it would delay the running streams.
+    pub(super) fn sampler(&self, request: &mut Request) -> Sampler {
+        let ModelInfo { suppressed, token_strings, .. } = &self.model;
+        request.sampling.logit_bias.extend(suppressed.iter().map(|&token| (token, f32::NEG_INFINITY)));
+        Sampler::new(&request.sampling, request.seed, token_strings, self.limits.n_ctx_slot)
+    }
+}
