@@ -209,7 +209,7 @@ impl KvCache {
             if self.tree.contains(id) && self.tree.node(id).host_entry.is_some() {
                 let node = self.tree.node(id);
                 let is_on_device = node.is_on_device();
-                self.counts.n_forgotten += if is_on_device { 0 } else { node.tokens.len() as u64 };
+                self.counts.n_evicted += if is_on_device { 0 } else { node.tokens.len() as u64 };
                 // The cells of a path through a state's node hold a longer state, which is no copy of this one.
                 if !is_on_device || (self.kind.is_a_state() && node.tips.is_empty()) {
                     self.log_eviction(id, EvictionCause::Store);

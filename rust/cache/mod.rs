@@ -126,11 +126,11 @@ pub struct KvCache {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TierMetrics {
     /// Copied into the host cache.
-    pub n_saved: u64,
+    pub n_offloaded: u64,
     /// Copied back into the device cache.
-    pub n_restored: u64,
+    pub n_reloaded: u64,
     /// Evicted from both tiers for lack of memory.
-    pub n_forgotten: u64,
+    pub n_evicted: u64,
     /// Moved to lower cells.
     pub n_relocated: u64,
 }
@@ -358,7 +358,7 @@ impl KvCache {
     pub fn record_reload(&mut self, id: KvSeqId, tokens: &[Token], entry: &Range<u32>) {
         let start = self.n_held(id);
         self.cell_runs.grow_by_entry(id, entry, &(start..start + length(tokens)));
-        self.counts.n_restored += tokens.len() as u64;
+        self.counts.n_reloaded += tokens.len() as u64;
         self.path_mut(id).tail.extend_from_slice(tokens);
         self.commit(id);
     }

@@ -164,7 +164,7 @@ impl KvCache {
         logits: Option<Arc<[f32]>>,
         whole_from: u32,
     ) {
-        self.counts.n_saved += u64::from(range.end - range.start);
+        self.counts.n_offloaded += u64::from(range.end - range.start);
         let entry = self.host_cache.add(range, bytes, logits);
         if let Some(replaced) = self.tree.node_mut(node).host_entry.replace(entry) {
             self.host_cache.release(replaced);

@@ -377,7 +377,7 @@ fn the_least_recently_used_leaf_is_offloaded_first_and_reloaded() {
     let found = bench.find(&older, 16);
     assert_eq!((found.n_device, found.n_tokens()), (20, 30));
     bench.write(&older).unwrap();
-    assert_eq!(bench.cache.counts().n_restored, 10);
+    assert_eq!(bench.cache.counts().n_reloaded, 10);
     bench.check();
 }
 
@@ -391,7 +391,7 @@ fn a_saved_path_is_removed_without_another_save() {
     bench.end(id);
     assert_eq!(bench.cache.next_removal(u64::MAX, EvictionReason::Pressed).unwrap().saves, None);
     bench.evict(u64::MAX);
-    assert_eq!((bench.cache.counts().n_saved, bench.cache.n_used()), (20, 0));
+    assert_eq!((bench.cache.counts().n_offloaded, bench.cache.n_used()), (20, 0));
     bench.check();
 }
 
@@ -434,7 +434,7 @@ fn a_request_that_ends_inside_a_host_cache_entry_keeps_only_its_part() {
     bench.evict(u64::MAX);
     let shorter = [&text(1, 60)[..40], &[5000, 5001]].concat();
     bench.write(&shorter).unwrap();
-    assert_eq!((bench.cache.n_used(), bench.cache.counts().n_restored), (42, 40));
+    assert_eq!((bench.cache.n_used(), bench.cache.counts().n_reloaded), (42, 40));
     bench.check();
 }
 
@@ -450,7 +450,7 @@ fn a_full_host_cache_drops_the_least_recently_used_entry() {
     }
     let known: Vec<u32> = (1..=3).map(|seed| bench.find(&text(seed, 30), 16).n_tokens()).collect();
     assert_eq!(known, [0, 30, 30]);
-    assert_eq!(bench.cache.counts().n_forgotten, 30);
+    assert_eq!(bench.cache.counts().n_evicted, 30);
 }
 
 #[test]

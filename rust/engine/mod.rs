@@ -17,7 +17,7 @@
 //! | `features/beams` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features` | the features, and their hooks |
 //! | `scheduler/step_cost` `scheduler/step_budget` `scheduler/adapter_round_robin` | rules on plain values: cost and size of a step, adapter round-robin |
 //! | `scheduler/checkpoints` `scheduler/prefix_match` `scheduler/resumption` `scheduler/placement` `scheduler/admission` `scheduler/tasks` `scheduler/tier_moves` `scheduler/planning` | the parts of the stage `schedule`, and checkpoints |
-//! | `execute` `publish` `questions` `stall_detector` `stopwatch` | the decode, events and metrics, queries between steps, the check that each step makes progress, time per stage |
+//! | `execute` `publish` `queries` `stall_detector` `stopwatch` | the decode, events and metrics, queries between steps, the check that each step makes progress, time per stage |
 //! | `worker` | the loop |
 //! | `model_info` `validation` `control` | properties of the model, checks of requests, commands of stream readers |
 
@@ -28,7 +28,7 @@ mod features;
 mod model_info;
 mod output;
 mod publish;
-mod questions;
+mod queries;
 pub mod runner;
 mod scheduler;
 mod stall_detector;
@@ -60,7 +60,7 @@ use crate::sampling::TokenStrings;
 use control::open_stream;
 use model_info::ModelInfo;
 use output::SharedState;
-use questions::Question;
+use queries::Query;
 use runner::{DefaultAdapters, MemoryKind, Runner};
 use scheduler::request_group::{QueuePermit, RequestGroup};
 use validation::{PromptGroup, ValidatedRequest, check_branches, group};
@@ -278,7 +278,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Stopped`], as for every query that the worker answers.
     pub fn cached(&self) -> Result<Vec<CachedNode>> {
-        self.ask(Question::Cached)
+        self.ask(Query::Cached)
     }
 
     /// Returns the `limit` most recently used nodes of the prefix tree, in that order, and the total number of nodes. Use of a
@@ -289,7 +289,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Stopped`].
     pub fn recently_used(&self, limit: usize) -> Result<(Vec<CachedNode>, usize)> {
-        self.ask(|answer| Question::RecentlyUsed(limit, answer))
+        self.ask(|answer| Query::RecentlyUsed(limit, answer))
     }
 
     /// Returns at most `n_max` hashes of cached blocks, made with `key`: see [`block_hashes`].
@@ -310,7 +310,7 @@ impl Engine {
         let mut next = Some(DigestCursor::default());
         while let Some(cursor) = next {
             let some;
-            (some, next) = self.ask(|answer| Question::Blocks(Arc::clone(&key), cursor, answer))?;
+            (some, next) = self.ask(|answer| Query::Blocks(Arc::clone(&key), cursor, answer))?;
             blocks.extend(some);
         }
         Ok(PrefixDigest::new(blocks, n_max))
@@ -321,7 +321,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Stopped`].
     pub fn pinned(&self) -> Result<Vec<PinnedPrefix>> {
-        self.ask(Question::Pinned)
+        self.ask(Query::Pinned)
     }
 
     /// Makes a pinned prefix evictable again; returns `false` if no prefix has that id.
@@ -329,7 +329,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Stopped`].
     pub fn unpin(&self, id: u64) -> Result<bool> {
-        self.ask(|answer| Question::Unpin(id, answer))
+        self.ask(|answer| Query::Unpin(id, answer))
     }
 
     /// Returns the tokens in `slot` and the adapters that they were computed with, of its sequence or of the last
@@ -340,7 +340,7 @@ impl Engine {
     /// [`Error::InvalidRequest`] for a slot that does not exist; [`Error::Stopped`].
     pub fn slot_contents(&self, slot: u32) -> Result<SlotContents> {
         self.inner.check_slot(slot)?;
-        self.ask(|answer| Question::SlotContents(slot, answer))
+        self.ask(|answer| Query::SlotContents(slot, answer))
     }
 
     /// Evicts the tokens in `slot` from the device cache and the host cache, except tokens that other paths share, and returns
@@ -350,12 +350,12 @@ impl Engine {
     /// As [`Engine::slot_contents`].
     pub fn erase_slot(&self, slot: u32) -> Result<Option<u32>> {
         self.inner.check_slot(slot)?;
-        self.ask(|answer| Question::EraseSlot(slot, answer))
+        self.ask(|answer| Query::EraseSlot(slot, answer))
     }
 
-    fn ask<T>(&self, question: impl FnOnce(mpsc::SyncSender<T>) -> Question) -> Result<T> {
+    fn ask<T>(&self, query: impl FnOnce(mpsc::SyncSender<T>) -> Query) -> Result<T> {
         let (answer, answered) = mpsc::sync_channel(1);
-        self.inner.commands.send(Command::Ask(question(answer))).map_err(|_| Error::Stopped)?;
+        self.inner.commands.send(Command::Ask(query(answer))).map_err(|_| Error::Stopped)?;
         answered.recv().map_err(|_| Error::Stopped)
     }
 

@@ -52,16 +52,8 @@ pub(super) fn publish_metrics<R: Runner>(scheduler: &Scheduler, cache: &mut Cach
     stats.n_ids_used = cache.n_ids_used();
     (stats.n_pinned, stats.n_pinned_bytes) = cache.pinned_size();
     let (n_bytes, max_bytes, n_entries) = cache.host_cache_size();
-    let TierMetrics { n_saved, n_restored, n_forgotten, n_relocated } = cache.counts();
-    stats.host_cache = HostCacheStats {
-        n_bytes,
-        max_bytes,
-        n_entries,
-        n_offloaded: n_saved,
-        n_reloaded: n_restored,
-        n_evicted: n_forgotten,
-        n_relocated,
-    };
+    let TierMetrics { n_offloaded, n_reloaded, n_evicted, n_relocated } = cache.counts();
+    stats.host_cache = HostCacheStats { n_bytes, max_bytes, n_entries, n_offloaded, n_reloaded, n_evicted, n_relocated };
     for RunningSequence { sequence, slot, n_held, .. } in scheduler.running() {
         stats.slots[*slot as usize].running = Some(RunningStats {
             request_id: sequence.stream_id,

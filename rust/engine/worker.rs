@@ -15,7 +15,7 @@ use crate::engine::features::{
 };
 use crate::engine::output::{Output, SharedState};
 use crate::engine::publish::{publish_events, publish_metrics};
-use crate::engine::questions::{Question, Questions, answer};
+use crate::engine::queries::{Query, QueryQueue, answer};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::admission::{AdmissionBudget, admit};
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// Forks a branch; counted in [`SharedState::n_waiting`].
     Fork(Box<ForkRequest>),
     /// Answered between two steps, after the commands that are queued.
-    Ask(Question),
+    Ask(Query),
     /// Ends the worker.
     Stop,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Worker<R> {
     stopwatch: Stopwatch,
     stall_detector: StallDetector,
     commands: Receiver<Command>,
-    questions: Questions,
+    queries: QueryQueue,
 }
 
 impl<R: Runner> Worker<R> {
@@ -76,7 +76,7 @@ impl<R: Runner> Worker<R> {
             stopwatch: Stopwatch::new(),
             stall_detector: StallDetector::default(),
             commands,
-            questions: Questions::default(),
+            queries: QueryQueue::default(),
         };
         worker.publish_metrics();
         worker
@@ -217,31 +217,31 @@ impl<R: Runner> Worker<R> {
     /// Blocks while there is no work, and sleeps for `sleep` while no work can be done.
     fn receive(&mut self, sleep: Option<Duration>) -> Option<Instant> {
         let started_at = self.take_commands(sleep)?;
-        let mut n_left = self.questions.begin_step();
-        if self.questions.are_waiting() && n_left > 0 {
+        let mut n_left = self.queries.begin_step();
+        if self.queries.are_waiting() && n_left > 0 {
             self.output.wake_all();
         }
         while n_left > 0
-            && let Some(question) = self.questions.next()
+            && let Some(query) = self.queries.next()
         {
-            let n_done = self.answer(question);
-            n_left = self.questions.spend(n_left, n_done);
+            let n_done = self.answer(query);
+            n_left = self.queries.spend(n_left, n_done);
         }
         self.output.drop_unread_pins(self.cache.kv_mut());
         Some(started_at)
     }
 
     /// Answers a query; returns the units of work.
-    fn answer(&mut self, question: Question) -> usize {
+    fn answer(&mut self, query: Query) -> usize {
         self.output.drop_unread_pins(self.cache.kv_mut());
-        answer(&mut self.scheduler, &mut self.cache, question, self.stopwatch.times())
+        answer(&mut self.scheduler, &mut self.cache, query, self.stopwatch.times())
     }
 
     /// As [`Worker::receive`], but answers queries only while the engine is idle. Once the prompts of forks fill the copying
     /// limit of a step, later commands wait for the next step.
     fn take_commands(&mut self, sleep: Option<Duration>) -> Option<Instant> {
         self.scheduler.features_mut().forks.begin_step();
-        if let Some(sleep) = sleep.filter(|_| self.scheduler.is_busy() && !self.questions.are_waiting()) {
+        if let Some(sleep) = sleep.filter(|_| self.scheduler.is_busy() && !self.queries.are_waiting()) {
             match self.commands.recv_timeout(sleep) {
                 Ok(command) => self.handle_command(command).then_some(())?,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -257,10 +257,10 @@ impl<R: Runner> Worker<R> {
                 Ok(command) => command,
                 Err(TryRecvError::Disconnected) => return None,
                 Err(TryRecvError::Empty) if self.scheduler.is_busy() => return Some(started_at),
-                Err(TryRecvError::Empty) if self.questions.are_waiting() => {
+                Err(TryRecvError::Empty) if self.queries.are_waiting() => {
                     self.output.wake_all();
-                    let question = self.questions.next().expect("one is waiting");
-                    self.answer(question);
+                    let query = self.queries.next().expect("one is waiting");
+                    self.answer(query);
                     continue;
                 }
                 Err(TryRecvError::Empty) if self.use_idle_time() => {
@@ -310,7 +310,7 @@ impl<R: Runner> Worker<R> {
             }
             Command::CancelBranch(stream_id, index) => cancel_in_order(scheduler, stream_id, index),
             Command::Fork(command) => fork(scheduler, cache.model(), *command),
-            Command::Ask(question) => self.questions.push(question),
+            Command::Ask(query) => self.queries.push(query),
             Command::Stop => return false,
         }
         true

@@ -10,9 +10,9 @@ use crate::cache::{KvCache, KvSeqId};
 use crate::request::EvictionCause;
 
 #[derive(Debug)]
-pub(super) struct Anywhere;
+pub(super) struct AttentionRules;
 
-impl MemoryRules for Anywhere {
+impl MemoryRules for AttentionRules {
     /// Everything in the device cache can be forked, and everything in the host cache that follows can be reloaded.
     fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, _: CanFork<'_>) -> Option<PrefixMatch> {
         let mut matched = PrefixMatch::default();
@@ -68,7 +68,7 @@ impl MemoryRules for Anywhere {
     /// Ends the path above `node`, its last node.
     fn remove(&self, cache: &mut KvCache, _: KvSeqId, node: NodeId) {
         if cache.tree.node(node).host_entry.is_none() {
-            cache.counts.n_forgotten += cache.tree.node(node).tokens.len() as u64;
+            cache.counts.n_evicted += cache.tree.node(node).tokens.len() as u64;
             cache.log_eviction(node, EvictionCause::Pool);
         }
         for id in cache.tree.node(node).tips.clone() {

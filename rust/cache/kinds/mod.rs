@@ -39,9 +39,9 @@ impl ForkRule {
 
     fn rules(self) -> &'static dyn MemoryRules {
         match self {
-            Self::Anywhere => &attention::Anywhere,
-            Self::InWindow => &sliding_window::InWindow,
-            Self::AtEnd => &recurrent::AtEnd,
+            Self::Anywhere => &attention::AttentionRules,
+            Self::InWindow => &sliding_window::SlidingWindowRules,
+            Self::AtEnd => &recurrent::RecurrentRules,
         }
     }
 }

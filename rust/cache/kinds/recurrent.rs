@@ -13,9 +13,9 @@ use crate::cache::{AdapterSchedule, KvCache, KvSeqId};
 use crate::request::{EvictionCause, Token};
 
 #[derive(Debug)]
-pub(super) struct AtEnd;
+pub(super) struct RecurrentRules;
 
-impl MemoryRules for AtEnd {
+impl MemoryRules for RecurrentRules {
     fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch> {
         let whole = cache
             .tail_matches(query, walk)
@@ -70,7 +70,7 @@ impl MemoryRules for AtEnd {
         let tip = cache.tree.node(node);
         let is_lost = tip.n_holders == 1 && tip.host_entry.is_none();
         let is_last_state = tip.tips.len() == 1 && tip.host_entry.is_none();
-        cache.counts.n_forgotten += if is_lost { tip.tokens.len() as u64 } else { 0 };
+        cache.counts.n_evicted += if is_lost { tip.tokens.len() as u64 } else { 0 };
         if is_last_state {
             cache.log_eviction(node, EvictionCause::Pool);
         }

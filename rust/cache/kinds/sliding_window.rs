@@ -14,9 +14,9 @@ use crate::cache::{KvCache, KvSeqId};
 use crate::request::EvictionCause;
 
 #[derive(Debug)]
-pub(super) struct InWindow;
+pub(super) struct SlidingWindowRules;
 
-impl MemoryRules for InWindow {
+impl MemoryRules for SlidingWindowRules {
     fn find(&self, cache: &KvCache, query: &PrefixQuery<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<PrefixMatch> {
         let reached: Vec<(NodeId, Range<u32>)> = cache.reached(walk, query.at_most).collect();
         let n_on_device = reached.iter().take_while(|(id, _)| cache.tree.node(*id).is_on_device()).count();
@@ -80,7 +80,7 @@ impl MemoryRules for InWindow {
         };
         let evicted: Vec<NodeId> = cache.tree.upwards(cache.path(id).tip).filter(is_lost).collect();
         for node in evicted {
-            cache.counts.n_forgotten += cache.tree.node(node).tokens.len() as u64;
+            cache.counts.n_evicted += cache.tree.node(node).tokens.len() as u64;
             cache.log_eviction(node, EvictionCause::Pool);
         }
         cache.drop_path(id);

@@ -186,5 +186,5 @@ fn an_eviction_does_not_search_the_whole_host_cache() {
         assert!(n_visited < 100, "{n_visited} visits for one entry");
     }
     assert_eq!(large.cache.host_cache_size().2, N_STORED);
-    assert_eq!(large.cache.counts().n_forgotten, 100 * 20, "one eviction per new entry");
+    assert_eq!(large.cache.counts().n_evicted, 100 * 20, "one eviction per new entry");
 }

@@ -131,3 +131,62 @@ impl Drop for ReservationGuard {
         self.queue.push(Release::EndReservation(self.number));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: KvSeqId = KvSeqId(3);
+
+    fn queued(queue: &ReleaseQueue) -> Vec<Release> {
+        let mut releases = Vec::new();
+        queue.swap(&mut releases);
+        releases
+    }
+
+    #[test]
+    fn a_dropped_path_becomes_idle() {
+        let queue = ReleaseQueue::default();
+        drop(queue.guard(ID));
+        assert_eq!(queued(&queue), [Release::Unpin(ID)]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_path_is_released_once() {
+        let queue = ReleaseQueue::default();
+        let (mut discarded, mut failed) = (queue.guard(ID), queue.guard(ID));
+        discarded.discard();
+        failed.discard_failed();
+        drop((discarded, failed));
+        assert_eq!(queued(&queue), [Release::Discard(ID), Release::DiscardFailed(ID)]);
+    }
+
+    #[test]
+    fn a_path_that_was_taken_is_not_released() {
+        let queue = ReleaseQueue::default();
+        let mut path = queue.guard(ID);
+        assert_eq!(path.take(), ID);
+        drop(path);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn tokens_are_dropped_before_their_path_becomes_idle() {
+        let queue = ReleaseQueue::default();
+        let path = queue.guard(ID);
+        path.truncate(5);
+        drop(path);
+        assert_eq!(queued(&queue), [Release::Truncate(ID, 5), Release::Unpin(ID)]);
+    }
+
+    #[test]
+    fn each_reservation_ends_once() {
+        let queue = ReleaseQueue::default();
+        let (first, second) = (queue.guard(ID).reserve(None), queue.guard(ID).reserve(Some(7)));
+        assert_eq!(queued(&queue), [Release::Reserve(ID, None, 0), Release::Reserve(ID, Some(7), 1)]);
+        drop(second);
+        drop(first);
+        assert_eq!(queued(&queue), [Release::EndReservation(1), Release::EndReservation(0)]);
+    }
+}

@@ -145,7 +145,7 @@ fn start<R: Runner>(
     let n_tokens = if takes_cached_only { matched.n_tokens() } else { n_prompt };
     let n_other_beams = i64::from((group.n_together() - 1) * HEADROOM);
     let Some(n_to_preempt) = n_to_preempt(scheduler, cache, group, n_needed(cache, n_tokens, &matched) + n_other_beams) else {
-        scheduler.refused = Some(RefusedSequence { key, n_left: scheduler.n_left(cache) });
+        scheduler.refused = Some(RefusedSequence { key, n_unreserved: scheduler.n_unreserved(cache) });
         return false;
     };
     let n_kept = scheduler.slots.running().len() - n_to_preempt;
@@ -185,12 +185,12 @@ fn n_to_preempt<R: Runner>(
     n_needed: i64,
 ) -> Option<usize> {
     let n_least = (group.n_together() as usize).saturating_sub(scheduler.slots.n_idle());
-    if n_least == 0 && (scheduler.slots.running().is_empty() || n_needed <= scheduler.n_left(cache)) {
+    if n_least == 0 && (scheduler.slots.running().is_empty() || n_needed <= scheduler.n_unreserved(cache)) {
         return Some(0);
     }
     let candidates: Vec<&RunningSequence> = scheduler.junior_to(group).collect();
     let freed = cache.kv().freed_by(candidates.iter().map(|running| running.id()));
-    let mut n_left = scheduler.n_left(cache);
+    let mut n_left = scheduler.n_unreserved(cache);
     for (n_before, (n_freed, running)) in freed.into_iter().zip(&candidates).enumerate() {
         if n_before >= n_least && n_needed <= n_left {
             return Some(n_before);
@@ -223,9 +223,9 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
     let request_id = scheduler.queue.preempted()[0].sequence.request_id;
     let mut is_recomputed = scheduler.queue.group(request_id).sharing == BeamSharing::Recomputed;
     let mut resumption = plan_resumption(scheduler, cache, n_together, is_recomputed);
-    if resumption.n_cells > scheduler.n_left(cache) {
+    if resumption.n_cells > scheduler.n_unreserved(cache) {
         if !scheduler.slots.running().is_empty() {
-            scheduler.refused = Some(RefusedSequence { key, n_left: scheduler.n_left(cache) });
+            scheduler.refused = Some(RefusedSequence { key, n_unreserved: scheduler.n_unreserved(cache) });
             return false;
         }
         if n_together > 1 && !is_recomputed && !cache.kind().forks.can_truncate() {
@@ -272,6 +272,6 @@ fn n_needed<R: Runner>(cache: &CacheManager<R>, n_tokens: u32, matched: &PrefixM
 /// Returns true if a sequence was refused for lack of cells and the headroom has not grown since. A sequence alone is never
 /// refused.
 fn is_refused<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> bool {
-    let is_same = |refused: RefusedSequence| refused.key == key && scheduler.n_left(cache) <= refused.n_left;
+    let is_same = |refused: RefusedSequence| refused.key == key && scheduler.n_unreserved(cache) <= refused.n_unreserved;
     !scheduler.slots.running().is_empty() && scheduler.refused.is_some_and(is_same)
 }

@@ -67,7 +67,7 @@ pub(crate) struct Scheduler {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RefusedSequence {
     pub(crate) key: SchedulingKey,
-    pub(crate) n_left: i64,
+    pub(crate) n_unreserved: i64,
 }
 
 impl Scheduler {
@@ -203,7 +203,7 @@ impl Scheduler {
     }
 
     /// Returns the headroom: free and evictable cells, minus those reserved for running sequences.
-    pub(crate) fn n_left<R: Runner>(&self, cache: &mut CacheManager<R>) -> i64 {
+    pub(crate) fn n_unreserved<R: Runner>(&self, cache: &mut CacheManager<R>) -> i64 {
         let n_reserved_cells: i64 = self.slots.running().iter().map(n_reserved).sum();
         let kv = cache.kv_mut();
         let n_available = kv.n_free() + kv.n_evictable();

@@ -237,7 +237,7 @@ impl Queue {
             group.has_started = true;
             group.last_served = n_starts;
             group.pending_prefix = None;
-            let permit = if group.has_waiting() { None } else { group.waiting.take() };
+            let permit = if group.has_waiting() { None } else { group.permit.take() };
             (file_of(group), permit)
         })
     }
@@ -262,7 +262,7 @@ impl Queue {
     pub(crate) fn drop_waiting(&mut self, request_id: u64, index: u32) -> Option<QueuePermit> {
         self.refile(request_id, |group| {
             group.set(index, Branch::Finished);
-            let permit = if group.has_waiting() { None } else { group.waiting.take() };
+            let permit = if group.has_waiting() { None } else { group.permit.take() };
             (file_of(group), permit)
         })
     }

@@ -43,7 +43,7 @@ pub(crate) struct RequestGroup {
     /// Whether any branch was ever in a slot.
     pub(crate) has_started: bool,
     /// Held until its last branch is in a slot.
-    pub(crate) waiting: Option<QueuePermit>,
+    pub(crate) permit: Option<QueuePermit>,
     /// First position at which its branches share no cells, because tokens before it are grouped (self-extend).
     pub(crate) grouped_from: u32,
     /// Ranges of the prompt that this engine generated for earlier requests, in their original tokens.
@@ -176,7 +176,7 @@ impl RequestGroup {
         request_id: u64,
         mut requests: Vec<(u32, Request, Sampler)>,
         sender: Arc<Sender>,
-        waiting: QueuePermit,
+        permit: QueuePermit,
     ) -> Self {
         let (_, first, _) = requests.first_mut().expect("a group has a request");
         let media: Arc<[PlacedMedia]> = first.prompt.media().into();
@@ -189,7 +189,7 @@ impl RequestGroup {
         let pending_report = PendingPromptReport::new(first);
         let branch_spec = |(first, request, sampler)| BranchSpec::new(first, request, sampler, Arc::clone(&can_be_sampled));
         let branch_specs: Vec<BranchSpec> = requests.into_iter().map(branch_spec).collect();
-        let mut group = Self::unbuilt_fork(request_id, Arc::clone(&branch_specs[0].request), prompt, sender, waiting);
+        let mut group = Self::unbuilt_fork(request_id, Arc::clone(&branch_specs[0].request), prompt, sender, permit);
         group.set_branch_specs(branch_specs);
         Self { media, pending_report: Some(pending_report), ..group }
     }
@@ -202,7 +202,7 @@ impl RequestGroup {
         request: Arc<Request>,
         prompt: Arc<[Token]>,
         sender: Arc<Sender>,
-        waiting: QueuePermit,
+        permit: QueuePermit,
     ) -> Self {
         Self {
             request_id,
@@ -216,7 +216,7 @@ impl RequestGroup {
             sender,
             branches: Vec::new(),
             has_started: false,
-            waiting: Some(waiting),
+            permit: Some(permit),
             grouped_from: u32::MAX,
             generated_ranges: Vec::new(),
             pending_prefix: None,

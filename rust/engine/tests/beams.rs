@@ -343,7 +343,7 @@ fn more_beams_than_slots_are_refused() {
     let (engine, _) = start(limits(3, 256));
     let refused = engine.submit(beams("hello", 1, 2, SEARCH), None).err();
     let Some(Error::InvalidRequest { param: "beam_width", message }) = refused else { panic!("{refused:?}") };
-    assert!(message.contains("beam_width is 4") && message.contains("3 slots"), "{message}");
+    assert!(message.contains("beam_width is 4") && message.contains("at most 3"), "{message}");
     let shifted =
         Request { context_shift: Some(ContextShift::default()), ..beams("hello", 1, 2, BeamSearch { width: 2, ..SEARCH }) };
     assert!(matches!(engine.submit(shifted, None).err(), Some(Error::InvalidRequest { param: "context_shift", .. })));

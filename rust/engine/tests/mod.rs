@@ -22,7 +22,7 @@ mod preemption;
 mod pressure;
 mod priorities;
 mod prompt_events;
-mod questions;
+mod queries;
 mod random_fields;
 mod reasoning;
 mod resumption;
@@ -259,7 +259,7 @@ fn asked<T: Send>(control: &FakeControl, ask: impl FnOnce() -> T + Send) -> T {
             match told.recv_timeout(patience) {
                 Ok(answer) => return answer,
                 Err(RecvTimeoutError::Timeout) => control.allow(Some(1)),
-                Err(RecvTimeoutError::Disconnected) => panic!("the question has failed"),
+                Err(RecvTimeoutError::Disconnected) => panic!("the query has failed"),
             }
             patience *= 2;
         }

@@ -41,10 +41,10 @@ fn branches_of_an_offloaded_prompt_reload_it_once() {
     let (engine, control) = start_with_host_cache(8, 1024);
     run(&engine, greedy(&prompt(1, 300), 1));
     wait_until(&engine, |stats| stats.n_cells_used == 0);
-    let (n_computed, n_restored) = (control.n_computed(), engine.stats().host_cache.n_reloaded);
+    let (n_computed, n_reloaded) = (control.n_computed(), engine.stats().host_cache.n_reloaded);
     let branches = run(&engine, drawn(&prompt(1, 300), 8, 1));
     assert_eq!(control.n_computed() - n_computed, 1, "the last token, for its logits");
-    assert_eq!(engine.stats().host_cache.n_reloaded - n_restored, 299);
+    assert_eq!(engine.stats().host_cache.n_reloaded - n_reloaded, 299);
     assert_eq!(branches[0].finished.usage.n_cached, 299);
 }
 
@@ -657,7 +657,7 @@ fn written_together(kind: MemoryKind) -> (CacheManager<FakeRunner>, [PathGuard; 
 fn all_left(memory: &mut CacheManager<FakeRunner>) -> (usize, u64, u64) {
     while memory.evict() {}
     let counts = memory.kv_mut().counts();
-    (memory.kv_mut().n_used(), counts.n_saved, counts.n_forgotten)
+    (memory.kv_mut().n_used(), counts.n_offloaded, counts.n_evicted)
 }
 
 #[test]

@@ -86,7 +86,7 @@ enum ForkProgress {
 /// Fails forks while they are built: their group is removed when the step ends, and its stream too if that was its last group.
 fn fail_unbuilt(scheduler: &mut Scheduler, request_id: u64) {
     // So that the queue length is correct immediately.
-    drop(scheduler.group_mut(request_id).waiting.take());
+    drop(scheduler.group_mut(request_id).permit.take());
     scheduler.outbox_mut().groups_with_events.push(request_id);
 }
 

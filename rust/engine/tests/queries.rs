@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use super::*;
-use crate::engine::questions::{MAX_STEPS_OWED, Question, WORK_PER_ANSWER, WORK_PER_STEP};
+use crate::engine::queries::{MAX_STEPS_OWED, Query, WORK_PER_ANSWER, WORK_PER_STEP};
 use crate::engine::worker::Command;
 
 /// Creates an engine whose prefix tree has `n` nodes, and a stream whose next decode is held.
@@ -20,9 +20,9 @@ fn with_tree_of(n: usize) -> (Engine, FakeControl, Completions) {
 }
 
 /// Sends a query without waiting for the answer.
-fn ask<T>(engine: &Engine, question: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Question) -> Receiver<T> {
+fn ask<T>(engine: &Engine, query: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Query) -> Receiver<T> {
     let (answer, answered) = sync_channel(1);
-    engine.inner.commands.send(Command::Ask(question(answer))).expect("the worker runs");
+    engine.inner.commands.send(Command::Ask(query(answer))).expect("the worker runs");
     answered
 }
 
@@ -37,8 +37,8 @@ fn step_stream(engine: &Engine, control: &FakeControl) {
 #[test]
 fn a_step_answers_a_bounded_number_of_queries_in_order() {
     let (engine, control, stream) = with_tree_of(100);
-    let asked: Vec<_> = (0..100).map(|_| ask(&engine, |answer| Question::RecentlyUsed(1, answer))).collect();
-    let later = ask(&engine, Question::Pinned);
+    let asked: Vec<_> = (0..100).map(|_| ask(&engine, |answer| Query::RecentlyUsed(1, answer))).collect();
+    let later = ask(&engine, Query::Pinned);
     let n_per_step = WORK_PER_STEP / WORK_PER_ANSWER;
     for some in asked.chunks(n_per_step) {
         assert!(some.iter().all(|answered| answered.try_recv().is_err()), "too early");
@@ -57,7 +57,7 @@ fn a_step_answers_a_bounded_number_of_queries_in_order() {
 #[test]
 fn an_expensive_answer_is_compensated_before_the_next_one() {
     let (engine, control, stream) = with_tree_of(2 * WORK_PER_STEP);
-    let asked: Vec<_> = (0..3).map(|_| ask(&engine, Question::Cached)).collect();
+    let asked: Vec<_> = (0..3).map(|_| ask(&engine, Query::Cached)).collect();
     let (mut answered_at, mut n_nodes) = (Vec::new(), 0);
     for nth_step in 0..24 {
         step_stream(&engine, &control);
@@ -73,7 +73,7 @@ fn an_expensive_answer_is_compensated_before_the_next_one() {
     assert_eq!((answered_at[0], pauses.len()), (0, 2));
     assert!(pauses.iter().all(|pause| (n_steps..n_steps + 2).contains(pause)), "{pauses:?} for {n_nodes} nodes");
     // Commands do not wait behind queries.
-    let asked: Vec<_> = (0..40).map(|_| ask(&engine, Question::Cached)).collect();
+    let asked: Vec<_> = (0..40).map(|_| ask(&engine, Query::Cached)).collect();
     let other = engine.submit(greedy(&prompt(5_000, 30), 1), None).unwrap();
     for _ in 0..5 {
         step_stream_among_others(&engine, &control);
@@ -94,11 +94,11 @@ fn step_stream_among_others(engine: &Engine, control: &FakeControl) {
 
 #[test]
 fn the_work_that_an_answer_owes_is_bounded() {
-    let mut questions = crate::engine::questions::Questions::default();
-    let n_left = questions.begin_step();
-    assert_eq!((n_left, questions.spend(n_left, usize::MAX / 2)), (WORK_PER_STEP, 0));
+    let mut queries = crate::engine::queries::QueryQueue::default();
+    let n_left = queries.begin_step();
+    assert_eq!((n_left, queries.spend(n_left, usize::MAX / 2)), (WORK_PER_STEP, 0));
     for _ in 0..MAX_STEPS_OWED {
-        assert_eq!(questions.begin_step(), 0);
+        assert_eq!(queries.begin_step(), 0);
     }
-    assert_eq!(questions.begin_step(), WORK_PER_STEP);
+    assert_eq!(queries.begin_step(), WORK_PER_STEP);
 }

@@ -17,7 +17,7 @@ use crate::engine::stats::StepTimes;
 use crate::request::{PinnedPrefix, SlotContents, Token};
 
 /// A query, with the channel for its answer.
-pub(crate) enum Question {
+pub(crate) enum Query {
     Cached(SyncSender<Vec<CachedNode>>),
     /// The most recently used nodes, up to this limit, and the number of all nodes.
     RecentlyUsed(usize, SyncSender<(Vec<CachedNode>, usize)>),
@@ -43,15 +43,15 @@ pub(super) const MAX_STEPS_OWED: usize = 16;
 
 /// Pending queries, in order of arrival.
 #[derive(Default)]
-pub(super) struct Questions {
-    waiting: VecDeque<Question>,
+pub(super) struct QueryQueue {
+    waiting: VecDeque<Query>,
     /// Units by which earlier answers exceeded the work of their steps.
     n_owed: usize,
 }
 
-impl Questions {
-    pub(super) fn push(&mut self, question: Question) {
-        self.waiting.push_back(question);
+impl QueryQueue {
+    pub(super) fn push(&mut self, query: Query) {
+        self.waiting.push_back(query);
     }
 
     pub(super) fn are_waiting(&self) -> bool {
@@ -59,7 +59,7 @@ impl Questions {
     }
 
     /// Takes the next query.
-    pub(super) fn next(&mut self) -> Option<Question> {
+    pub(super) fn next(&mut self) -> Option<Query> {
         self.waiting.pop_front()
     }
 
@@ -78,49 +78,44 @@ impl Questions {
 }
 
 /// Answers a query; returns the units of work. `times` are the times per stage, which are published with changed metrics.
-pub(super) fn answer<R: Runner>(
-    scheduler: &mut Scheduler,
-    cache: &mut CacheManager<R>,
-    question: Question,
-    times: StepTimes,
-) -> usize {
-    let n_done = match question {
-        Question::Cached(answer) => {
+pub(super) fn answer<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, query: Query, times: StepTimes) -> usize {
+    let n_done = match query {
+        Query::Cached(answer) => {
             let nodes = cache.kv_mut().listing(|id| scheduler.slots().slot_of(id));
             let n_done = work_of_nodes(&nodes);
             reply(&answer, nodes);
             n_done
         }
-        Question::RecentlyUsed(limit, answer) => {
+        Query::RecentlyUsed(limit, answer) => {
             let (nodes, n_nodes) = cache.kv_mut().recently_used(limit, |id| scheduler.slots().slot_of(id));
             let n_done = work_of_nodes(&nodes);
             reply(&answer, (nodes, n_nodes));
             n_done
         }
-        Question::Blocks(key, cursor, answer) => {
+        Query::Blocks(key, cursor, answer) => {
             reply(&answer, cache.kv_mut().blocks(&key, cursor));
             // Its work is bounded, to about the units of a step.
             WORK_PER_STEP
         }
-        Question::Pinned(answer) => {
+        Query::Pinned(answer) => {
             let pinned = cache.kv_mut().pinned();
             let n_done = pinned.iter().map(|pinned| 1 + pinned.tokens.len() / TOKENS_PER_UNIT).sum();
             reply(&answer, pinned);
             n_done
         }
-        Question::Unpin(id, answer) => {
+        Query::Unpin(id, answer) => {
             let is_unpinned = cache.kv_mut().unpin_prefix(id);
             publish_metrics(scheduler, cache, times);
             reply(&answer, is_unpinned);
             0
         }
-        Question::SlotContents(slot, answer) => {
+        Query::SlotContents(slot, answer) => {
             let contents = slot_contents(scheduler, slot);
             let n_done = contents.tokens.len() / TOKENS_PER_UNIT;
             reply(&answer, contents);
             n_done
         }
-        Question::EraseSlot(slot, answer) => {
+        Query::EraseSlot(slot, answer) => {
             let contents = take_contents(scheduler, slot);
             let n_tokens = contents.as_ref().map(|(_, tokens, _)| length(tokens));
             if let Some((adapter_schedule, tokens, n_kept)) = contents {
