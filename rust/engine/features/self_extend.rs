@@ -21,7 +21,7 @@ fn grouping_of(scheduler: &Scheduler, running: &RunningSequence) -> Option<Group
 }
 
 /// Returns how many tokens a sequence may compute until more are grouped; 0 if grouping is due.
-pub(super) fn n_until_grouped(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
+pub(crate) fn n_until_grouped(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
     let Some(grouping) = grouping_of(scheduler, running) else { return u32::MAX };
     if n_due(grouping, running) > running.n_grouped.unwrap_or(0) {
         return 0;
@@ -35,7 +35,7 @@ fn n_due(grouping: Grouping, running: &RunningSequence) -> u32 {
 }
 
 /// Groups due tokens, most senior sequence first; junior ones are preempted for the copies.
-pub(super) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
     let mut next = scheduler.next_key(None).filter(|_| scheduler.limits().grouping.is_some());
     while let Some(key) = next {
         next = scheduler.next_key(Some(key));
