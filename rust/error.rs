@@ -48,7 +48,7 @@ pub enum Error {
         n_ctx: usize,
     },
     /// A queue limit is reached.
-    #[error("{n_waiting} {unit} are waiting, which is the limit; try again later")]
+    #[error("the queue is full ({n_waiting} {unit}); retry later")]
     QueueFull {
         /// Number of queued units.
         n_waiting: usize,
@@ -56,7 +56,7 @@ pub enum Error {
         unit: &'static str,
     },
     /// The consumer of a stream had too long a backlog, and read nothing until the timeout.
-    #[error("the stream was ended because its reader is {n_behind} {unit} behind (the limit is {limit})")]
+    #[error("the stream was ended because its consumer is {n_behind} {unit} behind; at most {limit} may be unread")]
     SlowConsumer {
         /// Size of the backlog.
         n_behind: usize,
@@ -74,19 +74,21 @@ pub enum Error {
         reason: String,
     },
     /// A saved prefix does not fit this model and cache, though its file is intact. Nothing was loaded.
-    #[error("the saved prefix cannot be loaded: {reason}")]
+    #[error("cannot load the saved prefix: {reason}")]
     PrefixRefused {
         /// Reason of the rejection.
         reason: String,
     },
     /// A prefix could not be copied out of the cache.
-    #[error("the prefix cannot be saved: {reason}")]
+    #[error("cannot save the prefix: {reason}")]
     Save {
         /// Error of the model's memory.
         reason: String,
     },
     /// Pinned prefixes would take more than half of the cache.
-    #[error("the prefix of {n_bytes} bytes cannot be pinned: {n_pinned_bytes} are pinned already, and {limit} may be")]
+    #[error(
+        "cannot pin the prefix of {n_bytes} bytes: of at most {limit} bytes, {n_pinned_bytes} are pinned; unpin another prefix"
+    )]
     PinsFull {
         /// Size of the rejected prefix, in bytes.
         n_bytes: u64,
@@ -96,7 +98,7 @@ pub enum Error {
         limit: u64,
     },
     /// llama.cpp could not compute a step.
-    #[error("the model could not compute a step: {reason}")]
+    #[error("decoding failed: {reason}")]
     Decode {
         /// Description of llama.cpp's error code.
         reason: String,
@@ -105,7 +107,7 @@ pub enum Error {
     #[error("the engine has stopped")]
     Stopped,
     /// The caller cancelled work in progress, see [`crate::cancellation`].
-    #[error("the work was cancelled")]
+    #[error("the operation was cancelled")]
     Cancelled,
 }
 

@@ -91,7 +91,7 @@ impl FakeControl {
         state.n_allowed = Some(0);
         while !state.is_blocked {
             let (woken, timeout) = self.shared.1.wait_timeout(state, MAX_WAIT).expect("no code that holds the state can panic");
-            assert!(!timeout.timed_out(), "there is nothing to decode");
+            assert!(!timeout.timed_out(), "no decode started within {MAX_WAIT:?}");
             state = woken;
         }
     }
@@ -325,7 +325,7 @@ impl FakeRunner {
     }
 
     fn assert_ungrouped(&self, id: KvSeqId) {
-        assert_eq!(self.n_grouped[usize::from(id.0)], 0, "nobody else gets what {id:?} holds in groups");
+        assert_eq!(self.n_grouped[usize::from(id.0)], 0, "the grouped tokens of {id:?} cannot be shared, saved or relocated");
     }
 
     fn sequence_mut(&mut self, id: KvSeqId) -> &mut Vec<FakeToken> {
@@ -384,7 +384,7 @@ impl FakeRunner {
             self.control.shared.1.notify_all();
             let (woken, timeout) =
                 self.control.shared.1.wait_timeout(state, MAX_WAIT).expect("no code that holds the state can panic");
-            assert!(!timeout.timed_out(), "no test keeps a decode waiting for so long: it has failed");
+            assert!(!timeout.timed_out(), "a decode waited {MAX_WAIT:?} for permission");
             state = woken;
         }
         state.is_blocked = false;
@@ -398,16 +398,19 @@ impl FakeRunner {
 fn check_media(plan: &Plan) {
     let listed: Vec<usize> = plan.media.iter().flat_map(|media| media.rows.clone()).collect();
     let is_media_row = |n: &usize| is_of_medium(plan.rows[*n].token);
-    assert_eq!((0..plan.rows.len()).filter(is_media_row).collect::<Vec<_>>(), listed, "each place of a medium is told once");
+    assert_eq!((0..plan.rows.len()).filter(is_media_row).collect::<Vec<_>>(), listed, "the plan lists each media row once");
     for MediaRows { rows, media, start } in &plan.media {
-        assert!(media.vectors().is_some(), "the vectors of {media:?} are ready");
+        assert!(media.vectors().is_some(), "the embeddings of {media:?} are ready");
         let ids = media.ids().skip(*start as usize).take(rows.len());
-        assert!(plan.rows[rows.clone()].iter().map(|row| row.token).eq(ids), "the rows hold {media:?} from {start} on");
+        assert!(
+            plan.rows[rows.clone()].iter().map(|row| row.token).eq(ids),
+            "the rows have the ids of {media:?} from {start} on"
+        );
         assert!(!media.sees_ahead() || rows.len() == media.n_tokens() as usize, "{media:?} is computed in one decode");
-        assert!(plan.rows[rows.clone()].iter().all(|row| !row.wants_logits), "nothing is drawn after {media:?}");
+        assert!(plan.rows[rows.clone()].iter().all(|row| !row.wants_logits), "no row of {media:?} requests logits");
         let sequence = plan.rows[rows.start].sequence;
         let n_sequence_rows = plan.rows.iter().filter(|row| row.sequence == sequence).count();
-        assert_eq!(n_sequence_rows, rows.len(), "{sequence:?} computes {media:?} and nothing else");
+        assert_eq!(n_sequence_rows, rows.len(), "{sequence:?} computes only {media:?}");
     }
 }
 
@@ -449,13 +452,13 @@ impl Runner for FakeRunner {
         check_media(plan);
         self.logits.clear();
         let n_wanted = plan.rows.iter().filter(|row| row.wants_logits).count();
-        assert!(n_wanted <= self.sequences.len(), "{n_wanted} rows want logits, more than there are ids");
+        assert!(n_wanted <= self.sequences.len(), "{n_wanted} rows request logits, more than there are sequence ids");
         let change = adapter_change(&plan.variant);
         for id in 0..self.sequences.len() {
             self.recycle_window(id);
         }
         let Some(cells) = self.find_cells(plan.rows.len()) else {
-            return Err(DecodeError { reason: "the pool is full".into() });
+            return Err(DecodeError { reason: "the device cache is full".into() });
         };
         for &cell in &cells {
             self.n_owners[cell] = 0;
@@ -488,7 +491,7 @@ impl Runner for FakeRunner {
     }
 
     fn logits(&self, row: usize) -> &[f32] {
-        self.logits[row].as_ref().expect("the row wanted logits")
+        self.logits[row].as_ref().expect("the row requested logits")
     }
 
     fn can_fork(&self, from: KvSeqId, n_held: u32, n_tokens: u32) -> bool {
@@ -507,7 +510,7 @@ impl Runner for FakeRunner {
             self.n_owners[token.cell] += 1;
         }
         let sequence = self.sequence_mut(to);
-        assert!(sequence.is_empty(), "{to:?} holds nothing before a fork");
+        assert!(sequence.is_empty(), "{to:?} is empty before a fork");
         *sequence = shared;
         self.whole_from[usize::from(to.0)] = self.whole_from[usize::from(from.0)];
     }
@@ -515,7 +518,7 @@ impl Runner for FakeRunner {
     fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
         let is_state = self.memory.forks == ForkRule::AtEnd;
         let n_grouped = self.n_grouped[usize::from(id.0)];
-        assert!(n_kept >= n_grouped, "the {n_grouped} tokens that {id:?} holds in groups are not cut");
+        assert!(n_kept >= n_grouped, "the {n_grouped} grouped tokens of {id:?} are not truncated");
         let sequence = self.sequence_mut(id);
         if is_state && n_kept > 0 && (n_kept as usize) < sequence.len() {
             return false;
@@ -548,7 +551,7 @@ impl Runner for FakeRunner {
         self.check_states()?;
         let sequence = &self.sequences[usize::from(id.0)];
         let is_state = self.memory.forks == ForkRule::AtEnd;
-        assert!(!is_state || (range.start == 0 && range.end as usize == sequence.len()), "a state is saved whole");
+        assert!(!is_state || (range.start == 0 && range.end as usize == sequence.len()), "a recurrent state is saved as a whole");
         let whole_from = self.whole_from(id, &range);
         let mut bytes = Vec::with_capacity(range.len() * SAVED_TOKEN_BYTES);
         for position in range {
@@ -583,9 +586,9 @@ impl Runner for FakeRunner {
             let digest = |at: usize| Some(u64::from_le_bytes(token.get(at..at + 8)?.try_into().ok()?));
             let position = token.get(..4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
             let read = position.and_then(|position| Some((position, digest(4)?, digest(12)?)));
-            tokens.push(read.ok_or_else(|| StateError::Refused("the piece is cut short".into()))?);
+            tokens.push(read.ok_or_else(|| StateError::Refused("the saved piece is truncated".into()))?);
         }
-        let cells = self.find_cells(tokens.len()).ok_or_else(|| StateError::Refused("the pool is full".into()))?;
+        let cells = self.find_cells(tokens.len()).ok_or_else(|| StateError::Refused("the device cache is full".into()))?;
         for ((marked, digest, before), cell) in tokens.into_iter().zip(cells) {
             let position = marked & !OUTSIDE_WINDOW;
             if !kept.contains(&position) {
@@ -596,15 +599,15 @@ impl Runner for FakeRunner {
                 self.whole_from[usize::from(id.0)] = position + 1;
             }
             let sequence = self.sequence_mut(id);
-            assert_eq!(sequence.len(), position as usize, "a piece continues what {id:?} holds");
+            assert_eq!(sequence.len(), position as usize, "a piece continues the tokens of {id:?}");
             assert_eq!(
                 sequence.last().map_or(0, |token| token.digest),
                 before,
-                "a piece is restored after the text it was saved after"
+                "a piece is restored after the same text as when it was saved"
             );
             sequence.push(FakeToken { cell, digest });
         }
-        assert_eq!(self.sequences[usize::from(id.0)].len(), kept.end as usize, "the piece holds all that is kept of it");
+        assert_eq!(self.sequences[usize::from(id.0)].len(), kept.end as usize, "the piece contains all kept tokens");
         self.count_cells();
         self.control.lock().n_reloads += 1;
         Ok(())
@@ -626,7 +629,7 @@ impl Runner for FakeRunner {
             let sequence: Vec<FakeToken> = self.sequences[usize::from(id.0)][positions.clone()].to_vec();
             self.release(&sequence);
         }
-        let cells = self.find_cells(positions.len()).expect("as many were just given up");
+        let cells = self.find_cells(positions.len()).expect("as many cells were just released");
         for (position, cell) in positions.zip(cells) {
             self.n_owners[cell] = u16::try_from(ids.len()).expect("there are at most 256 ids");
             for &id in ids {
@@ -639,12 +642,12 @@ impl Runner for FakeRunner {
 
     fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         let (sequence, n_grouped) = (&self.sequences[usize::from(id.0)], self.n_grouped[usize::from(id.0)]);
-        assert_eq!(range.start, n_grouped, "{id:?} groups what follows its groups");
+        assert_eq!(range.start, n_grouped, "{id:?} groups the tokens after its groups");
         assert!(!range.is_empty() && range.end as usize <= sequence.len(), "{range:?} of {} tokens of {id:?}", sequence.len());
-        assert!(range.start.is_multiple_of(n) && range.end.is_multiple_of(n), "{range:?} has no half of a group of {n}");
-        assert!(sequence.iter().all(|token| self.n_owners[token.cell] == 1), "{id:?} shares no cell");
+        assert!(range.start.is_multiple_of(n) && range.end.is_multiple_of(n), "{range:?} consists of whole groups of {n}");
+        assert!(sequence.iter().all(|token| self.n_owners[token.cell] == 1), "{id:?} shares no cells");
         self.n_grouped[usize::from(id.0)] = range.end;
-        let last = self.sequence_mut(id).last_mut().expect("it holds what is grouped");
+        let last = self.sequence_mut(id).last_mut().expect("the range is not empty");
         last.digest = group_digest(last.digest, range.end, n);
     }
 
@@ -741,7 +744,7 @@ impl Vocabulary for FakeVocabulary {
 #[must_use]
 pub fn tokens_of(text: &str) -> Vec<Token> {
     let token = |byte: u8| {
-        assert!((32..124).contains(&byte) || byte == b'\n', "no token stands for byte {byte}");
+        assert!((32..124).contains(&byte) || byte == b'\n', "the vocabulary has no token for byte {byte}");
         if byte == b'\n' { NEWLINE } else { Token::from(byte) - 29 }
     };
     text.bytes().map(token).collect()

@@ -114,7 +114,7 @@ class QueueFull(WeftError):
         super().__init__(n_waiting, unit)
 
     def __str__(self) -> str:
-        return f"{self.n_waiting} {self.unit} are waiting, which is the limit; try again later"
+        return f"the queue is full ({self.n_waiting} {self.unit}); retry later"
 
 
 class SlowReader(WeftError):
@@ -130,7 +130,9 @@ class SlowReader(WeftError):
         super().__init__(n_behind, limit, unit)
 
     def __str__(self) -> str:
-        return f"the stream was ended because its reader is {self.n_behind} {self.unit} behind (the limit is {self.limit})"
+        return (
+            f"the stream was ended because its consumer is {self.n_behind} {self.unit} behind; at most {self.limit} may be unread"
+        )
 
 
 class AnswerTooLarge(WeftError):
@@ -171,7 +173,7 @@ class PrefixSaveError(WeftError):
         super().__init__(reason)
 
     def __str__(self) -> str:
-        return f"the prefix cannot be saved: {self.reason}"
+        return f"cannot save the prefix: {self.reason}"
 
 
 class PinsFull(WeftError):
@@ -188,8 +190,8 @@ class PinsFull(WeftError):
 
     def __str__(self) -> str:
         return (
-            f"the prefix of {self.n_bytes} bytes cannot be pinned: {self.n_pinned_bytes} are pinned already, "
-            f"and {self.limit} may be"
+            f"cannot pin the prefix of {self.n_bytes} bytes: of at most {self.limit} bytes, {self.n_pinned_bytes} are pinned; "
+            f"unpin another prefix"
         )
 
 
@@ -242,7 +244,7 @@ class DecodeError(WeftError):
         super().__init__(reason)
 
     def __str__(self) -> str:
-        return f"the model could not compute a step: {self.reason}"
+        return f"decoding failed: {self.reason}"
 
 
 class EngineStopped(WeftError, RuntimeError):
@@ -256,7 +258,7 @@ class WorkCancelledError(WeftError):
     """Long work was stopped, because the caller that it was for has gone."""
 
     def __str__(self) -> str:
-        return "the work was cancelled"
+        return "the operation was cancelled"
 
 
 class ForkedProcess(WeftError, RuntimeError):

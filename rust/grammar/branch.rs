@@ -43,7 +43,7 @@ impl Branch {
 
     fn warn_if_exhausted(&self) {
         if self.matcher.is_exhausted() {
-            tracing::warn!("a branch ends, since its grammar reads the text in too many ways");
+            tracing::warn!("a completion ends early: its grammar is too ambiguous, with too many ways to parse the text");
         }
     }
 }

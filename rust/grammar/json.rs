@@ -75,7 +75,7 @@ impl Reader<'_> {
         self.skip_space();
         let at = self.at;
         if depth == MAX_DEPTH {
-            return Err((at, format!("arrays and objects are more than {MAX_DEPTH} deep")));
+            return Err((at, format!("arrays and objects are nested more than {MAX_DEPTH} deep")));
         }
         let kind = match self.peek() {
             Some(b'{') => ValueKind::Object(self.list(b'}', |reader| reader.member(depth))?),
@@ -93,12 +93,12 @@ impl Reader<'_> {
     fn member(&mut self, depth: usize) -> Result<(String, Value), Refusal> {
         self.skip_space();
         if self.peek() != Some(b'"') {
-            return self.refuse("expected the name of a member in quotation marks");
+            return self.refuse("expected the name of a property in quotation marks");
         }
         let name = self.string()?;
         self.skip_space();
         if !self.skip(":") {
-            return self.refuse("expected a colon after a member's name");
+            return self.refuse("expected a colon after a property's name");
         }
         Ok((name, self.value(depth + 1)?))
     }
@@ -133,7 +133,7 @@ impl Reader<'_> {
             self.digits()?;
         }
         let text = &self.text[start..self.at];
-        let number: f64 = text.parse().map_err(|_| (start, "this is no number".to_owned()))?;
+        let number: f64 = text.parse().map_err(|_| (start, "this number is invalid".to_owned()))?;
         if number.is_finite() {
             Ok(ValueKind::Number(number, text.to_owned()))
         } else {
@@ -154,7 +154,7 @@ impl Reader<'_> {
         self.at += 1;
         loop {
             let Some(character) = self.text[self.at..].chars().next() else {
-                return Err((start, "this string does not end".to_owned()));
+                return Err((start, "this string is not closed".to_owned()));
             };
             match character {
                 '"' => break,
@@ -172,7 +172,7 @@ impl Reader<'_> {
 
     fn escape(&mut self) -> Result<char, Refusal> {
         let start = self.at;
-        let unknown = || (start, "this is no escape that JSON has".to_owned());
+        let unknown = || (start, "this escape is invalid in JSON".to_owned());
         let escaped = self.text.as_bytes().get(self.at + 1).copied();
         self.at += 2;
         let character = match escaped {
@@ -188,7 +188,7 @@ impl Reader<'_> {
                     units.push(self.unit().ok_or_else(unknown)?);
                 }
                 let decoded: Option<String> = char::decode_utf16(units).collect::<Result<_, _>>().ok();
-                let lone = || (start, "this is half of a surrogate pair".to_owned());
+                let lone = || (start, "this surrogate is not part of a pair".to_owned());
                 decoded.and_then(|text| text.chars().next()).ok_or_else(lone)?
             }
             _ => return Err(unknown()),
@@ -243,17 +243,17 @@ mod tests {
     fn errors_are_reported_with_their_position() {
         for (text, expected) in [
             ("", "line 1, column 1: expected a JSON value, found the end"),
-            ("{\"a\": 1,\n}", "line 2, column 1: expected the name of a member in quotation marks, found '}'"),
-            ("{\"a\" 1}", "line 1, column 6: expected a colon after a member's name, found '1'"),
+            ("{\"a\": 1,\n}", "line 2, column 1: expected the name of a property in quotation marks, found '}'"),
+            ("{\"a\" 1}", "line 1, column 6: expected a colon after a property's name, found '1'"),
             ("[1 2]", "line 1, column 4: expected a comma or ], found '2'"),
             ("[1,]", "line 1, column 4: expected a JSON value, found ']'"),
             ("{} x", "line 1, column 4: expected the end of the JSON, found 'x'"),
-            ("\"a", "line 1, column 1: this string does not end"),
+            ("\"a", "line 1, column 1: this string is not closed"),
             ("\"a\n\"", "line 1, column 3: a control character in a string must be escaped"),
-            ("\"\\x\"", "line 1, column 2: this is no escape that JSON has"),
-            ("\"é\\u12\"", "line 1, column 3: this is no escape that JSON has"),
-            ("\"\\ud800\"", "line 1, column 2: this is half of a surrogate pair"),
-            ("\"\\", "line 1, column 2: this is no escape that JSON has"),
+            ("\"\\x\"", "line 1, column 2: this escape is invalid in JSON"),
+            ("\"é\\u12\"", "line 1, column 3: this escape is invalid in JSON"),
+            ("\"\\ud800\"", "line 1, column 2: this surrogate is not part of a pair"),
+            ("\"\\", "line 1, column 2: this escape is invalid in JSON"),
             ("-", "line 1, column 2: expected a digit, found the end"),
             ("1.e5", "line 1, column 3: expected a digit, found 'e'"),
             ("01", "line 1, column 2: expected the end of the JSON, found '1'"),
@@ -262,6 +262,6 @@ mod tests {
         ] {
             assert_eq!(refusal(text), expected, "{text}");
         }
-        assert_eq!(refusal(&"[".repeat(100_000)), "line 1, column 257: arrays and objects are more than 256 deep");
+        assert_eq!(refusal(&"[".repeat(100_000)), "line 1, column 257: arrays and objects are nested more than 256 deep");
     }
 }

@@ -81,7 +81,7 @@ impl Grammar {
         let language = Arc::new(Language { rules, alphabet: Alphabet::new(&classes) });
         let (matcher, start) = Matcher::new(language);
         if matcher.is_exhausted() {
-            return Err(ParseError::new(text, 0, "the grammar has too many ways to begin a text"));
+            return Err(ParseError::new(text, 0, "the grammar is too ambiguous: there are too many ways to begin a text"));
         }
         Ok(Self { spellings, matcher, start })
     }

@@ -59,18 +59,18 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn grammar(mut self) -> Result<(Rules, Vec<Class>), Refusal> {
         if let Some(at) = self.text.find('\0') {
-            return refuse(at, "a grammar holds no NUL character; write \\x00");
+            return refuse(at, "a grammar cannot contain a NUL character; write \\x00");
         }
         self.skip_space();
         while self.peek().is_some() {
             self.rule()?;
         }
         let Some(&root) = self.ids.get("root") else {
-            return refuse(self.at, "there is no rule 'root', where every text begins");
+            return refuse(self.at, "the grammar must define the rule 'root'");
         };
         let mut rules = Vec::with_capacity(self.rules.len());
         for (rule, &(name, at)) in self.rules.into_iter().zip(&self.names) {
-            let Some(rule) = rule else { return refuse(at, format!("there is no rule '{}'", excerpt(name))) };
+            let Some(rule) = rule else { return refuse(at, format!("the rule '{}' is not defined", excerpt(name))) };
             rules.push(rule);
         }
         if let Some(rule) = rules::left_recursive(&rules) {
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         self.skip_blanks();
         if !self.text[self.at..].starts_with("::=") {
             let name = excerpt(name);
-            return refuse(self.at, format!("expected ::= after the name '{name}', which may hold letters, digits and -"));
+            return refuse(self.at, format!("expected ::= after the name '{name}', which may contain letters, digits and -"));
         }
         self.at += 3;
         self.skip_space();
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
                     self.at += 1;
                     elements.push(Element::Class(self.classes.number(Vec::new(), true)));
                 }
-                b'(' if depth == MAX_DEPTH => return refuse(start, format!("parentheses are more than {MAX_DEPTH} deep")),
+                b'(' if depth == MAX_DEPTH => return refuse(start, format!("parentheses are nested more than {MAX_DEPTH} deep")),
                 b'(' => {
                     self.at += 1;
                     self.skip_space();
@@ -153,12 +153,13 @@ impl<'a> Reader<'a> {
                 b'*' | b'+' | b'?' | b'{' => {
                     let (min, max) = self.bounds(depth)?;
                     if last == elements.len() {
-                        return refuse(start, "there is nothing before this that could be repeated");
+                        return refuse(start, "there is nothing to repeat before this");
                     }
                     n_rules = n_rules.saturating_mul(max.unwrap_or(min).max(min).max(1));
                     if n_rules > MAX_REPETITIONS {
-                        let limit = format!("at most {MAX_REPETITIONS} rules may come of one item's repetitions");
-                        return refuse(start, format!("this repeats too much: {limit}"));
+                        let message =
+                            format!("this repetition expands to {n_rules} rules; at most {MAX_REPETITIONS} are allowed");
+                        return refuse(start, message);
                     }
                     self.repeat(&mut elements, last, name, (start, min, max))?;
                 }
@@ -182,7 +183,7 @@ impl<'a> Reader<'a> {
         let n_optional = max.map_or(1, |max| max - min);
         self.n_unrolled += item.len() * min + (item.len() + 2) * n_optional;
         if self.n_unrolled > MAX_ELEMENTS {
-            return refuse(at, format!("the repetitions up to here make more than {MAX_ELEMENTS} elements"));
+            return refuse(at, format!("the repetitions up to here expand to more than {MAX_ELEMENTS} elements"));
         }
         for _ in 0..min {
             elements.extend_from_slice(&item);
@@ -227,10 +228,10 @@ impl<'a> Reader<'a> {
         }
         self.at += 1;
         if min > MAX_REPETITIONS {
-            return refuse(start, format!("{min} repetitions are too many; at most {MAX_REPETITIONS} may be asked for"));
+            return refuse(start, format!("{min} repetitions are too many; at most {MAX_REPETITIONS} are allowed"));
         }
         if let Some(max) = max.filter(|&max| max < min) {
-            return refuse(start, format!("at least {min} and at most {max} repetitions contradict each other"));
+            return refuse(start, format!("the minimum of {min} repetitions is above the maximum of {max}"));
         }
         Ok((min, max))
     }
@@ -240,7 +241,7 @@ impl<'a> Reader<'a> {
         let start = self.at;
         self.at += 1;
         while self.peek() != Some(b'"') {
-            let Some(character) = self.character()? else { return refuse(start, "this string does not end") };
+            let Some(character) = self.character()? else { return refuse(start, "this string is not closed") };
             elements.push(Element::Class(self.classes.number(vec![(character, character)], false)));
         }
         self.at += 1;
@@ -250,7 +251,7 @@ impl<'a> Reader<'a> {
     /// Parses `[a-z]` or `[^a-z]`. Like in llama.cpp, a class without characters adds no element.
     fn class(&mut self) -> Result<Option<Element>, Refusal> {
         let start = self.at;
-        let unfinished = "this class of characters does not end";
+        let unfinished = "this character class is not closed";
         self.at += 1;
         let is_negated = self.peek() == Some(b'^');
         self.at += usize::from(is_negated);
@@ -275,13 +276,13 @@ impl<'a> Reader<'a> {
             return refuse(start, format!("expected < after !, found {}", self.describe_next()));
         }
         let Some(length) = self.text[start..].find('>').map(|at| at + 1) else {
-            return refuse(start, "this token does not end with >");
+            return refuse(start, "this token is not closed with >");
         };
         let text = &self.text[start..start + length];
         self.at += length;
         let token = match text.strip_prefix("<[").map(|rest| rest.strip_suffix("]>").unwrap_or_default()) {
             Some(id) if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) => {
-                return refuse(start, format!("{} names no token by its id, as <[7]> does", excerpt(text)));
+                return refuse(start, format!("{} is not a token id; write it like <[7]>", excerpt(text)));
             }
             Some(id) => {
                 let n_vocab = self.tokens.n_vocab();
@@ -318,7 +319,7 @@ impl<'a> Reader<'a> {
             'x' => 2,
             'u' => 4,
             'U' => 8,
-            _ => return refuse(start, format!("there is no escape \\{escaped}; write \\\\ for a backslash")),
+            _ => return refuse(start, format!("the escape \\{escaped} is unknown; write \\\\ for a backslash")),
         };
         let digits =
             self.text.get(self.at..self.at + n_digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));

@@ -223,45 +223,42 @@ fn grammars_that_make_llama_cpp_hang_are_refused() {
 #[test]
 fn errors_are_reported_with_their_position() {
     for (text, expected) in [
-        ("", "line 1, column 1: there is no rule 'root', where every text begins"),
-        ("# nothing\n", "line 2, column 1: there is no rule 'root', where every text begins"),
-        ("start ::= \"a\"", "line 1, column 14: there is no rule 'root', where every text begins"),
-        ("root ::= \"é\" wort\nwort ::= \"a\" x\n", "line 2, column 14: there is no rule 'x'"),
-        ("root = \"a\"", "line 1, column 6: expected ::= after the name 'root', which may hold letters, digits and -"),
-        ("my_rule ::= \"a\"", "line 1, column 3: expected ::= after the name 'my', which may hold letters, digits and -"),
-        ("root ::= \"a\n", "line 1, column 10: this string does not end"),
-        ("root ::= [a-z", "line 1, column 10: this class of characters does not end"),
-        ("root ::= [a-", "line 1, column 10: this class of characters does not end"),
+        ("", "line 1, column 1: the grammar must define the rule 'root'"),
+        ("# nothing\n", "line 2, column 1: the grammar must define the rule 'root'"),
+        ("start ::= \"a\"", "line 1, column 14: the grammar must define the rule 'root'"),
+        ("root ::= \"é\" wort\nwort ::= \"a\" x\n", "line 2, column 14: the rule 'x' is not defined"),
+        ("root = \"a\"", "line 1, column 6: expected ::= after the name 'root', which may contain letters, digits and -"),
+        ("my_rule ::= \"a\"", "line 1, column 3: expected ::= after the name 'my', which may contain letters, digits and -"),
+        ("root ::= \"a\n", "line 1, column 10: this string is not closed"),
+        ("root ::= [a-z", "line 1, column 10: this character class is not closed"),
+        ("root ::= [a-", "line 1, column 10: this character class is not closed"),
         ("root ::= (\"a\" | \"b\"", "line 1, column 20: expected ), found the end"),
         ("root ::= (\"a\" | \"b\"]", "line 1, column 20: expected ), found ']'"),
         ("root ::= \"a\" )", "line 1, column 14: expected a new line or the end of the rule, found ')'"),
-        ("root ::= *", "line 1, column 10: there is nothing before this that could be repeated"),
-        ("root ::= \"\"+", "line 1, column 12: there is nothing before this that could be repeated"),
+        ("root ::= *", "line 1, column 10: there is nothing to repeat before this"),
+        ("root ::= \"\"+", "line 1, column 12: there is nothing to repeat before this"),
         ("root ::= \"a\"{x}", "line 1, column 14: expected a number of repetitions, found 'x'"),
         ("root ::= \"a\"{2;3}", "line 1, column 15: expected } after the number of repetitions, found ';'"),
-        ("root ::= \"a\"{2001}", "line 1, column 13: 2001 repetitions are too many; at most 2000 may be asked for"),
+        ("root ::= \"a\"{2001}", "line 1, column 13: 2001 repetitions are too many; at most 2000 are allowed"),
         (
             "root ::= \"a\"{99999999999999999999}",
-            "line 1, column 13: 18446744073709551615 repetitions are too many; at most 2000 may be asked for",
+            "line 1, column 13: 18446744073709551615 repetitions are too many; at most 2000 are allowed",
         ),
-        (
-            "root ::= (\"a\"?){2000}",
-            "line 1, column 16: this repeats too much: at most 2000 rules may come of one item's repetitions",
-        ),
-        ("root ::= \"\\q\"", "line 1, column 11: there is no escape \\q; write \\\\ for a backslash"),
+        ("root ::= (\"a\"?){2000}", "line 1, column 16: this repetition expands to 4000 rules; at most 2000 are allowed"),
+        ("root ::= \"\\q\"", "line 1, column 11: the escape \\q is unknown; write \\\\ for a backslash"),
         ("root ::= \"\\x4\"", "line 1, column 11: \\x must be followed by 2 hexadecimal digits"),
         ("root ::= [\\u12é4]", "line 1, column 11: \\u must be followed by 4 hexadecimal digits"),
         ("root ::= <[384]>", "line 1, column 10: token 384 is outside of the vocabulary of 384 pieces"),
-        ("root ::= <[x]>", "line 1, column 10: <[x]> names no token by its id, as <[7]> does"),
+        ("root ::= <[x]>", "line 1, column 10: <[x]> is not a token id; write it like <[7]>"),
         ("root ::= !<no>", "line 1, column 11: the vocabulary has no token '<no>'"),
         ("root ::= !x", "line 1, column 11: expected < after !, found 'x'"),
-        ("root ::= <think", "line 1, column 10: this token does not end with >"),
+        ("root ::= <think", "line 1, column 10: this token is not closed with >"),
         ("root ::= root \"a\"", "line 1, column 1: the rule 'root' is left-recursive: it can begin with itself"),
         (
             "root ::= a\na ::= (\"x\"? b)\nb ::= a | \"\"",
             "line 1, column 10: the rule 'a' is left-recursive: it can begin with itself",
         ),
-        ("root ::= \"a\0\"", "line 1, column 12: a grammar holds no NUL character; write \\x00"),
+        ("root ::= \"a\0\"", "line 1, column 12: a grammar cannot contain a NUL character; write \\x00"),
         ("%llguidance {}", "line 1, column 1: expected the name of a rule, found '%'"),
     ] {
         assert_eq!(refusal(text), expected, "{text}");
@@ -272,9 +269,9 @@ fn errors_are_reported_with_their_position() {
 fn sizes_are_bounded() {
     let deep = |n: usize| format!("root ::= {}\"a\"{}", "(".repeat(n), ")".repeat(n));
     assert_eq!(after(&grammar(&deep(MAX_DEPTH)), ""), "a");
-    assert_eq!(refusal(&deep(100_000)), "line 1, column 266: parentheses are more than 256 deep");
+    assert_eq!(refusal(&deep(100_000)), "line 1, column 266: parentheses are nested more than 256 deep");
     let long = format!("root ::= \"{}\"{{2000}}", "a".repeat(1_000));
-    assert_eq!(refusal(&long), "line 1, column 1012: the repetitions up to here make more than 1048576 elements");
+    assert_eq!(refusal(&long), "line 1, column 1012: the repetitions up to here expand to more than 1048576 elements");
     let huge = format!("root ::= \"{}\"", "a".repeat(MAX_BYTES));
     assert_eq!(refusal(&huge), "line 1, column 1048577: the grammar of 1048587 bytes is longer than 1048576 bytes");
     // A chain of fifty thousand rules, each of which begins with the next.

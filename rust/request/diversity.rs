@@ -65,10 +65,11 @@ impl Diversity {
         let Some(name) = self.param() else { return Ok(()) };
         let params = &request.sampling;
         if params.mirostat != Mirostat::Off {
-            return reject("mirostat", format!("mirostat draws in its own way and does not go with {name}; set it to 0"));
+            return reject("mirostat", format!("mirostat cannot be combined with {name}; set mirostat to 0 or leave {name} out"));
         }
         if params.samplers.contains(&SamplerKind::AdaptiveP) {
-            return reject("samplers", format!("adaptive_p draws in its own way and does not go with {name}; leave it out"));
+            let message = format!("samplers has adaptive_p, which cannot be combined with {name}; leave one of them out");
+            return reject("samplers", message);
         }
         self.beams().map_or(Ok(()), |beams| beams.validate(request))
     }
@@ -82,26 +83,26 @@ impl BeamSearch {
             return reject("beam_width", format!("beam_width is {width}; it must be {MIN_BEAMS} or more"));
         }
         if request.n > width {
-            return reject("n", format!("n is {}; of {width} beams at most {width} are told", request.n));
+            return reject("n", format!("n is {}; it must be at most beam_width, which is {width}", request.n));
         }
         if !(-MAX_LENGTH_PENALTY..=MAX_LENGTH_PENALTY).contains(&length_penalty) {
             let limits = format!("it must be {} to {MAX_LENGTH_PENALTY}", -MAX_LENGTH_PENALTY);
             return reject("length_penalty", format!("length_penalty is {length_penalty}; {limits}"));
         }
         if is_stochastic && length_penalty.to_bits() != 1.0_f32.to_bits() {
-            return reject(
-                "length_penalty",
-                "beams that are drawn are not ranked by length; leave length_penalty out".to_owned(),
-            );
+            let remedy = "a stochastic beam search supports only 1: leave length_penalty out";
+            return reject("length_penalty", format!("length_penalty is {length_penalty}; {remedy}"));
         }
         let excluded = [
-            ("max_tokens", request.max_tokens == Some(0), "a search that writes nothing finds nothing"),
-            ("context_shift", request.context_shift.is_some(), "beams share their context, which is not shifted"),
-            ("max_predict_ms", request.max_predict_time.is_some(), "beams go by tokens and not by time"),
-            ("xtc_probability", request.sampling.has_xtc(), "xtc takes tokens away by chance, and beams are compared"),
+            ("max_tokens", request.max_tokens == Some(0), "a beam search generates at least one token"),
+            ("context_shift", request.context_shift.is_some(), "a context that beams share cannot be shifted"),
+            ("max_predict_ms", request.max_predict_time.is_some(), "the length of beams is limited in tokens, not in time"),
+            ("xtc_probability", request.sampling.has_xtc(), "XTC removes tokens at random, so that beams are not comparable"),
         ];
         match excluded.into_iter().find(|&(_, is_set, _)| is_set) {
-            Some((param, _, why)) => reject(param, format!("{param} does not go with beam_width: {why}; leave one of them out")),
+            Some((param, _, why)) => {
+                reject(param, format!("{param} cannot be combined with beam_width: {why}; leave one of them out"))
+            }
             None => Ok(()),
         }
     }

@@ -421,7 +421,7 @@ impl Request {
             return reject("suffix_prompt", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
         }
         if self.prompt.n_tokens() == 0 {
-            return reject("prompt", "the prompt holds no tokens; give at least one".into());
+            return reject("prompt", "the prompt is empty; it must have at least one token".into());
         }
         self.validate_task()?;
         self.validate_media()?;
@@ -430,12 +430,11 @@ impl Request {
         }
         let n_stop_bytes: usize = self.stop.iter().map(String::len).sum();
         if self.stop.len() > MAX_STOPS || n_stop_bytes > MAX_STOP_BYTES {
-            let n_stops = self.stop.len();
-            let limit = format!("at most {MAX_STOPS} of {MAX_STOP_BYTES} bytes together");
-            return reject("stop", format!("there are {n_stops} stop strings of {n_stop_bytes} bytes; they must be {limit}"));
+            let limit = format!("at most {MAX_STOPS} strings of {MAX_STOP_BYTES} bytes in total are allowed");
+            return reject("stop", format!("stop has {} strings of {n_stop_bytes} bytes in total; {limit}", self.stop.len()));
         }
         if self.stop.iter().any(String::is_empty) {
-            return reject("stop", "a stop string is empty".into());
+            return reject("stop", "stop has an empty string; remove it".into());
         }
         if let Some(n) = self.prompt_logprobs.filter(|&n| n > MAX_PROBS) {
             return reject("prompt_logprobs", format!("prompt_logprobs is {n}; it must be 0 to {MAX_PROBS}"));
@@ -467,7 +466,7 @@ impl Request {
         self.validate_checkpoints()?;
         if self.preserved_tokens.len() > MAX_PRESERVED {
             let n = self.preserved_tokens.len();
-            return reject("preserved_tokens", format!("preserved_tokens has {n} tokens; it may have {MAX_PRESERVED}"));
+            return reject("preserved_tokens", format!("preserved_tokens has {n} tokens; at most {MAX_PRESERVED} are allowed"));
         }
         if let Some(token) = self.preserved_tokens.iter().find(|&&token| !in_vocab(token)) {
             return reject("preserved_tokens", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
@@ -481,13 +480,13 @@ impl Request {
         let (positions, n_prompt) = (&self.snapshots_at, self.n_tokens());
         let reject = |message: String| Err(Error::InvalidRequest { param: "snapshots_at", message });
         if positions.len() > MAX_CHECKPOINTS {
-            return reject(format!("snapshots_at has {} places; it may have at most {MAX_CHECKPOINTS}", positions.len()));
+            return reject(format!("snapshots_at has {} positions; at most {MAX_CHECKPOINTS} are allowed", positions.len()));
         }
         if !positions.is_sorted_by(|a, b| a < b) {
-            return reject("snapshots_at must be in order, each place once".into());
+            return reject("snapshots_at must be in ascending order without duplicates".into());
         }
         if let Some(at) = positions.iter().find(|&&at| at == 0 || at as usize >= n_prompt) {
-            return reject(format!("snapshots_at has {at}; a place must be after a token of the {n_prompt} and before the last"));
+            return reject(format!("snapshots_at has {at}; a position must be above 0 and below the prompt's {n_prompt} tokens"));
         }
         Ok(())
     }
@@ -499,26 +498,19 @@ impl Request {
             return Ok(());
         }
         if matches!(self.prompt.runs().last(), Some(Run::Media(_))) && self.suffix.is_empty() {
-            return reject(
-                "prompt",
-                "the prompt ends with a picture or a sound, after which nothing can be drawn; add a text after it",
-            );
+            return reject("prompt", "the prompt ends with an image or audio; add text after it");
         }
         if self.prompt_logprobs.is_some() {
-            return reject(
-                "prompt_logprobs",
-                "there are no log-probabilities of a prompt with a picture or a sound; leave them out",
-            );
+            return reject("prompt_logprobs", "prompt_logprobs is not supported for a prompt with images or audio; leave it out");
         }
         if self.context_shift.is_some() {
-            return reject("context_shift", "a context that holds a picture or a sound is not shifted; leave context_shift out");
+            return reject("context_shift", "context_shift is not supported for a prompt with images or audio; leave it out");
         }
         match self.task {
             Task::Complete | Task::Pin => Ok(()),
-            Task::Save { .. } | Task::Load(_) => reject(
-                "prompt",
-                "what is computed of a picture or a sound is not saved to a file: its name there would mean nothing",
-            ),
+            Task::Save { .. } | Task::Load(_) => {
+                reject("prompt", "a prompt with images or audio cannot be saved to a file; remove them")
+            }
         }
     }
 
@@ -529,10 +521,10 @@ impl Request {
             return Ok(());
         }
         if !self.suffix.is_empty() {
-            return reject("suffix_prompt", "a prompt that is not continued has no suffix; put it behind the prompt");
+            return reject("suffix_prompt", "suffix_prompt is only supported for completions; append it to the prompt");
         }
         if self.n != 1 || self.max_tokens != Some(0) {
-            return reject("n", "a prompt that is not continued has one branch of no tokens: set n to 1 and max_tokens to 0");
+            return reject("n", "a prompt that is only computed has one branch without tokens; set n to 1 and max_tokens to 0");
         }
         let Task::Load(saved) = &self.task else { return Ok(()) };
         let is_prompt_equal = match self.prompt.runs() {
@@ -546,7 +538,7 @@ impl Request {
             follows
         });
         if !is_prompt_equal || !is_contiguous || end as usize != saved.tokens.len() {
-            return reject("prompt", "the saved pieces must hold all of the prompt, one after the other, and nothing else");
+            return reject("prompt", "the saved pieces must cover the prompt exactly, in order and without gaps");
         }
         Ok(())
     }

@@ -47,26 +47,29 @@ impl Reasoning {
         let reject = |message: String| Err(Error::InvalidRequest { param: "thought", message });
         for (name, markers) in [("starts", &self.starts), ("ends", &self.ends)] {
             if markers.len() > MAX_MARKERS {
-                return reject(format!("thought has {} {name}; it may have {MAX_MARKERS}", markers.len()));
+                return reject(format!("thought.{name} has {} markers; at most {MAX_MARKERS} are allowed", markers.len()));
             }
             if let Some(marker) = markers.iter().find(|marker| !(1..=MAX_MARKER_BYTES).contains(&marker.len())) {
                 let n = marker.len();
-                return reject(format!("thought has one of {n} bytes among its {name}; each must have 1 to {MAX_MARKER_BYTES}"));
+                return reject(format!("thought.{name} has a marker of {n} bytes; each must have 1 to {MAX_MARKER_BYTES} bytes"));
             }
         }
         if self.ends.is_empty() {
-            return reject("thought has no text among its ends; it needs at least one".to_owned());
+            return reject("thought.ends is empty; it must have at least one marker".to_owned());
         }
         if self.starts.is_empty() && !self.begins_inside {
-            return reject("thought has no text among its starts, and the prompt does not end inside of one".to_owned());
+            let message = "thought.starts is empty, and the prompt does not end inside reasoning; add at least one marker";
+            return reject(message.to_owned());
         }
         if self.budget.is_some() && self.closing.is_empty() {
-            return reject("thought has a budget, and nothing that could end it".to_owned());
+            return reject(
+                "thought.budget needs tokens that end the reasoning; set the message or a marker in thought.ends".to_owned(),
+            );
         }
         if self.closing.len() > MAX_CLOSING {
             let n = self.closing.len();
             return reject(format!(
-                "thought is ended with {n} tokens; its message and the first of its ends may have {MAX_CLOSING}"
+                "the message and the first marker of thought.ends have {n} tokens; at most {MAX_CLOSING} are allowed"
             ));
         }
         let is_out_of_vocab = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);

@@ -185,7 +185,10 @@ impl SamplingParams {
             return reject("n_probs", format!("n_probs is {}; it must be 0 to {MAX_PROBS}", self.n_probs));
         }
         if self.samplers.len() > MAX_SAMPLERS {
-            return reject("samplers", format!("there are {} samplers; at most {MAX_SAMPLERS}", self.samplers.len()));
+            return reject(
+                "samplers",
+                format!("samplers has {} entries; at most {MAX_SAMPLERS} are allowed", self.samplers.len()),
+            );
         }
         let windows = [("repeat_last_n", self.repeat_last_n), ("dry_penalty_last_n", self.dry.penalty_last_n)];
         if let Some((param, value)) = windows.into_iter().find(|&(_, value)| value < -1) {
@@ -193,7 +196,10 @@ impl SamplingParams {
         }
         // The penalties also divide by its inverse, which must be finite too.
         if !(self.repeat_penalty > 0.0 && self.repeat_penalty.is_finite() && self.repeat_penalty.recip().is_finite()) {
-            return reject("repeat_penalty", format!("repeat_penalty is {}; it must be above 0", self.repeat_penalty));
+            return reject(
+                "repeat_penalty",
+                format!("repeat_penalty is {}; it must be a finite number above 0", self.repeat_penalty),
+            );
         }
         if let Some((param, value)) = self.numbers().into_iter().find(|(_, value)| !value.is_finite()) {
             return reject(param, format!("{param} is {value}; it must be a finite number"));
@@ -238,10 +244,12 @@ impl SamplingParams {
         let reject = |message| Err(Error::InvalidRequest { param: "dry_sequence_breakers", message });
         let breakers = &self.dry.sequence_breakers;
         if breakers.len() > MAX_BREAKERS {
-            return reject(format!("there are {} sequence breakers; at most {MAX_BREAKERS}", breakers.len()));
+            let n = breakers.len();
+            return reject(format!("dry_sequence_breakers has {n} strings; at most {MAX_BREAKERS} are allowed"));
         }
         if let Some(text) = breakers.iter().find(|text| text.len() > MAX_BREAKER_BYTES) {
-            return reject(format!("a sequence breaker has {} bytes; it must have at most {MAX_BREAKER_BYTES}", text.len()));
+            let n = text.len();
+            return reject(format!("dry_sequence_breakers has a string of {n} bytes; at most {MAX_BREAKER_BYTES} are allowed"));
         }
         Ok(())
     }
@@ -261,7 +269,7 @@ impl SamplingParams {
             return reject("logit_bias", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
         }
         if let Some((token, bias)) = self.logit_bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
-            return reject("logit_bias", format!("the bias of token {token} is {bias}; it must be a number or −∞"));
+            return reject("logit_bias", format!("the logit_bias of token {token} is {bias}; it must be a finite number or −∞"));
         }
         Ok(())
     }

@@ -37,7 +37,7 @@ impl Threads {
             .use_current_thread()
             .build();
         if let Err(error) = &threads {
-            tracing::warn!("rows are sampled one after the other: {error}");
+            tracing::warn!("cannot start sampler threads, so one thread samples all rows: {error}");
         }
         Self { workers: threads.ok() }
     }

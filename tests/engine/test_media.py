@@ -401,7 +401,7 @@ async def test_what_is_loaded_is_bounded_until_its_vectors_are_there(folder: Pat
                 refused = str(full)
                 break
         assert len(held) > 10
-        assert "bytes of pictures and sounds are waiting" in refused
+        assert "bytes of pictures and sounds); retry later" in refused
         # Equal ones have the vectors of the first.
         for media in held[:4]:
             await engine.complete(["", media, "?"], max_tokens=1)

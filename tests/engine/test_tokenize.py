@@ -65,7 +65,7 @@ async def test_a_cancelled_text_is_not_tokenized_to_its_end(
     assert cancellation.run(lambda: tokenize(engine.model))
     cancellation.cancel()
     assert cancellation.is_cancelled
-    with pytest.raises(weft.WorkCancelledError, match="the work was cancelled"):
+    with pytest.raises(weft.WorkCancelledError, match="the operation was cancelled"):
         cancellation.run(lambda: tokenize(engine.model))
     assert cancellation.run(lambda: engine.model.tokenize("a short text"))
     assert tokenize(engine.model), "a cancellation ends with its `run`"

@@ -51,23 +51,21 @@ ERRORS: dict[Exception, dict[str, object]] = {
         n_ctx=64,
     ),
     InvalidRequest("n", "n is 0"): error_of(400, "n is 0", "invalid_request_error", param="n"),
-    QueueFull(9): error_of(429, "9 requests are waiting, which is the limit; try again later", "rate_limit_error"),
+    QueueFull(9): error_of(429, "the queue is full (9 requests); retry later", "rate_limit_error"),
     EngineStopped(): error_of(503, "the engine has stopped", "unavailable_error"),
-    DecodeError("out of memory"): error_of(500, "the model could not compute a step: out of memory", "server_error"),
+    DecodeError("out of memory"): error_of(500, "decoding failed: out of memory", "server_error"),
     PrefixFileError("a.bin", "it is cut short"): error_of(
         400, "cannot load the prefix in a.bin: it is cut short", "invalid_request_error"
     ),
     PinsFull(3, 2, 4): error_of(
-        409, "the prefix of 3 bytes cannot be pinned: 2 are pinned already, and 4 may be", "conflict_error"
+        409, "cannot pin the prefix of 3 bytes: of at most 4 bytes, 2 are pinned; unpin another prefix", "conflict_error"
     ),
-    PrefixSaveError("its state is not known"): error_of(
-        500, "the prefix cannot be saved: its state is not known", "server_error"
-    ),
+    PrefixSaveError("its state is not known"): error_of(500, "cannot save the prefix: its state is not known", "server_error"),
     SlowReader(11, 10): error_of(
-        500, "the stream was ended because its reader is 11 events behind (the limit is 10)", "server_error"
+        500, "the stream was ended because its consumer is 11 events behind; at most 10 may be unread", "server_error"
     ),
     SlowReader(21, 20, "bytes"): error_of(
-        500, "the stream was ended because its reader is 21 bytes behind (the limit is 20)", "server_error"
+        500, "the stream was ended because its consumer is 21 bytes behind; at most 20 may be unread", "server_error"
     ),
 }
 

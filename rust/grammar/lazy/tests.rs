@@ -249,9 +249,9 @@ fn invalid_triggers_are_refused() {
     for (triggers, expected) in [
         (vec![], "grammar_triggers is empty"),
         (vec![word("")], "an empty word"),
-        (vec![word("a"); MAX_TRIGGERS + 1], "65 triggers of 65 bytes; there may be at most 64 of 16384"),
+        (vec![word("a"); MAX_TRIGGERS + 1], "65 triggers of 65 bytes in total; at most 64 triggers of 16384"),
         (vec![word(&"a".repeat(MAX_TRIGGER_BYTES + 1))], "1 triggers of 16385 bytes"),
-        (vec![pattern("a(b")], "which cannot be read at byte 1: unclosed group"),
+        (vec![pattern("a(b")], "is invalid at byte 1: unclosed group"),
         (vec![pattern(">>>(?!all)")], "look-around"),
         (vec![pattern("(a)\\1")], "backreferences are not supported"),
         (vec![pattern("(?u:\\b)a")], "boundaries"),

@@ -44,7 +44,7 @@ impl Triggers {
                     continue;
                 }
                 Trigger::Word(word) if word.is_empty() => {
-                    return Err("grammar_triggers has an empty word".to_owned());
+                    return Err("grammar_triggers has an empty word; remove it".to_owned());
                 }
                 Trigger::Word(word) => (Hir::literal(word.as_bytes()), word),
                 Trigger::Pattern(pattern) => (read(pattern)?, pattern),
@@ -52,7 +52,8 @@ impl Triggers {
                     (Hir::concat(vec![Hir::look(Look::Start), read(pattern)?, Hir::look(Look::End)]), pattern)
                 }
             };
-            let nfa = compile(&expression, n_left).map_err(|reason| format!("grammar_triggers has '{text}', {reason}"))?;
+            let nfa = compile(&expression, n_left)
+                .map_err(|reason| format!("the pattern '{}' in grammar_triggers {reason}", excerpt(text)))?;
             n_left = n_left.saturating_sub(nfa.memory_usage());
             patterns.push(Arc::new(CompiledPattern::new(nfa)));
         }
@@ -69,8 +70,8 @@ impl Triggers {
             return Err("grammar_triggers is empty; a lazy grammar needs at least one trigger".to_owned());
         }
         if n > MAX_TRIGGERS || n_bytes > MAX_TRIGGER_BYTES {
-            let limit = format!("at most {MAX_TRIGGERS} of {MAX_TRIGGER_BYTES} bytes together");
-            return Err(format!("grammar_triggers has {n} triggers of {n_bytes} bytes; there may be {limit}"));
+            let limit = format!("at most {MAX_TRIGGERS} triggers of {MAX_TRIGGER_BYTES} bytes in total are allowed");
+            return Err(format!("grammar_triggers has {n} triggers of {n_bytes} bytes in total; {limit}"));
         }
         Ok(())
     }
@@ -97,18 +98,18 @@ fn read(pattern: &str) -> Result<Hir, String> {
             regex_syntax::Error::Translate(error) => (error.kind().to_string(), Some(error.span())),
             other => (other.to_string(), None),
         };
-        let place = span.map_or_else(String::new, |span| format!(" at byte {}", span.start.offset));
-        format!("grammar_triggers has the pattern '{}', which cannot be read{place}: {what}", excerpt(pattern))
+        let position = span.map_or_else(String::new, |span| format!(" at byte {}", span.start.offset));
+        format!("the pattern '{}' in grammar_triggers is invalid{position}: {what}", excerpt(pattern))
     })
 }
 
 fn compile(expression: &Hir, n_bytes: usize) -> Result<NFA, String> {
     let config = NFA::config().utf8(false).which_captures(WhichCaptures::All).nfa_size_limit(Some(n_bytes));
     let nfa = NFA::compiler().configure(config).build_from_hir(expression);
-    let nfa = nfa.map_err(|_| format!("which is too large: all patterns may take {MAX_COMPILED_BYTES} bytes"))?;
+    let nfa = nfa.map_err(|_| format!("is too large: all compiled patterns may take {MAX_COMPILED_BYTES} bytes"))?;
     let looks = nfa.look_set_any();
     if looks.subtract(without_unicode(looks)) != LookSet::empty() {
-        return Err("which asks for the boundaries of Unicode's words; \\b knows those of ASCII".to_owned());
+        return Err("uses Unicode word boundaries, which are not supported; use \\b without the u flag".to_owned());
     }
     Ok(nfa)
 }

@@ -112,13 +112,13 @@ impl<'a> Reader<'a> {
             return Ok(Rc::clone(alternatives));
         }
         if self.path.contains(&key) {
-            return refuse(part.schema, "this schema leads to itself, with no value in between");
+            return refuse(part.schema, "this schema refers to itself; recursion is only possible through a property or an item");
         }
         if self.path.len() > MAX_SCHEMA_DEPTH {
-            return refuse(part.schema, format!("schemas are more than {MAX_SCHEMA_DEPTH} deep"));
+            return refuse(part.schema, format!("schemas are nested more than {MAX_SCHEMA_DEPTH} deep"));
         }
         if self.read_schemas.len() + self.path.len() >= MAX_SCHEMA_PARTS {
-            return refuse(part.schema, format!("the schema is made of more than {MAX_SCHEMA_PARTS} schemas"));
+            return refuse(part.schema, format!("the schema has more than {MAX_SCHEMA_PARTS} subschemas"));
         }
         self.path.push(key);
         let alternatives = if part.is_negated { self.complement(part.schema) } else { self.read(part.schema) };
@@ -138,7 +138,11 @@ impl<'a> Reader<'a> {
 
     pub(super) fn count_work(&mut self, n: usize, at: &Value) -> Result<(), Refusal> {
         self.n_steps += n + 1;
-        if self.n_steps > MAX_STEPS { refuse(at, "the schema takes too long to work out: its parts multiply") } else { Ok(()) }
+        if self.n_steps > MAX_STEPS {
+            refuse(at, "the schema is too complex: its subschemas have too many combinations")
+        } else {
+            Ok(())
+        }
     }
 
     pub(super) fn intersection(
@@ -163,17 +167,17 @@ impl<'a> Reader<'a> {
             ValueKind::Bool(true) => return Ok(SchemaAlternatives::anything()),
             ValueKind::Bool(false) => return Ok(SchemaAlternatives::none()),
             ValueKind::Object(_) => {}
-            _ => return refuse(schema, "a schema must be an object, as {\"type\": \"string\"} is, or true or false"),
+            _ => return refuse_non_schema(schema),
         }
         for name in ["$dynamicRef", "$recursiveRef"] {
             if let Some(value) = schema.get(name) {
-                return refuse(value, format!("{name} cannot be held to; use $ref"));
+                return refuse(value, format!("{name} is not supported; use $ref"));
             }
         }
         if let Some(dialect) = schema.get("$schema")
             && dialect.text().is_some_and(|name| OTHER_DIALECTS.iter().any(|other| name.contains(other)))
         {
-            return refuse(dialect, "schemas of this draft cannot be held to; write one of draft 2020-12");
+            return refuse(dialect, "this draft of JSON Schema is not supported; use draft 2020-12");
         }
         let mut alternatives = match own_shape(schema)? {
             Some(shape) => SchemaAlternatives::one(shape),
@@ -248,7 +252,9 @@ impl<'a> Reader<'a> {
                         }
                         SchemaAlternatives::one(present)
                     }
-                    None if keyword == "dependentRequired" => return refuse(needed, "this must be a list of names"),
+                    None if keyword == "dependentRequired" => {
+                        return refuse(needed, "dependentRequired must map names to lists of names");
+                    }
                     _ => {
                         let needed = self.alternatives_of(needed)?;
                         self.intersection(&SchemaAlternatives::one(present), &needed, value)?
@@ -272,12 +278,12 @@ impl<'a> Reader<'a> {
             return refuse(
                 reference,
                 format!(
-                    "a $ref must be # or begin with #/, name a place in this schema, and be at most {MAX_NAME_BYTES} bytes long"
+                    "$ref must be # or begin with #/, since only references within this schema are supported, and have at most {MAX_NAME_BYTES} bytes"
                 ),
             );
         }
         if self.has_inner_id {
-            return refuse(reference, "a $ref cannot be followed in a schema of which a part has an $id of its own");
+            return refuse(reference, "$ref is not supported in a schema with a nested $id; remove the nested $id");
         }
         let mut target = self.root;
         for name in path.split('/').skip(1) {
@@ -287,7 +293,7 @@ impl<'a> Reader<'a> {
                 None => target.get(&name),
             };
             let Some(next) = next else {
-                return refuse(reference, format!("the reference leads nowhere: there is no '{}'", excerpt(&name)));
+                return refuse(reference, format!("this $ref cannot be resolved: there is no '{}'", excerpt(&name)));
             };
             target = next;
         }
@@ -302,7 +308,7 @@ impl<'a> Reader<'a> {
                 None => return Ok(schema),
             }
         }
-        refuse(schema, "this reference leads to no schema but only to references")
+        refuse(schema, "this $ref is part of a cycle of references")
     }
 
     fn one_of(&mut self, schema: &'a Value, value: &'a Value) -> Result<SchemaAlternatives<'a>, Refusal> {
@@ -342,7 +348,7 @@ impl<'a> Reader<'a> {
                 return refuse(
                     value,
                     format!(
-                        "schemas {} and {} of oneOf cannot be told apart by their types, their values or a property; use anyOf",
+                        "no type, value or property distinguishes the schemas {} and {} of oneOf; use anyOf",
                         one + 1,
                         other + 1
                     ),
@@ -372,9 +378,13 @@ impl<'a> Reader<'a> {
     }
 }
 
+pub(super) fn refuse_non_schema<T>(value: &Value) -> Result<T, Refusal> {
+    refuse(value, "a schema must be an object, for example {\"type\": \"string\"}, or true or false")
+}
+
 pub(super) fn check_n_alternatives(n: usize, at: &Value) -> Result<(), Refusal> {
     if n > MAX_ALTERNATIVES {
-        refuse(at, format!("there are more than {MAX_ALTERNATIVES} ways to fit this schema"))
+        refuse(at, format!("the schema expands to more than {MAX_ALTERNATIVES} alternatives"))
     } else {
         Ok(())
     }
@@ -414,7 +424,7 @@ fn unescaped(name: &str) -> String {
 pub(super) fn list<'a>(schema: &'a Value, name: &str) -> Result<&'a [Value], Refusal> {
     match schema.get(name).map(|value| (value, value.items())) {
         None => Ok(&[]),
-        Some((value, Some([]) | None)) => refuse(value, format!("{name} must be a list of one schema at least")),
+        Some((value, Some([]) | None)) => refuse(value, format!("{name} must be a list of at least one schema")),
         Some((_, Some(parts))) => Ok(parts),
     }
 }

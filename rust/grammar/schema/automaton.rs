@@ -72,7 +72,11 @@ impl Nfa {
 
     fn point(&mut self) -> Result<usize, String> {
         self.points.push(Vec::new());
-        if self.points.len() > MAX_POINTS { Err("it is too large".to_owned()) } else { Ok(self.points.len() - 1) }
+        if self.points.len() > MAX_POINTS {
+            Err(format!("it needs more than {MAX_POINTS} NFA states"))
+        } else {
+            Ok(self.points.len() - 1)
+        }
     }
 
     /// Adds `node` after the point `from` and returns the point after it. None of its edges leads back to `from`.
@@ -193,7 +197,7 @@ impl StringConstraint {
             for range in starts.windows(2).filter(|_| !is_full) {
                 n_visited += points.iter().map(Vec::len).sum::<usize>() + nfas.len();
                 if n_visited > MAX_WORK {
-                    return Err("it takes too long to work out".to_owned());
+                    return Err("it is too complex: compiling it takes too long".to_owned());
                 }
                 let after: Vec<_> = nfas.iter().zip(&points).map(|(nfa, points)| nfa.step(points, range[0])).collect();
                 // A required pattern can no longer match, or an excluded one has matched.
@@ -244,7 +248,7 @@ impl StringConstraint {
     fn nfas(&self) -> Result<Vec<Nfa>, String> {
         let nfas = self.patterns.iter().map(|(node, _)| Nfa::new(node)).collect::<Result<Vec<_>, _>>()?;
         let n_points: usize = nfas.iter().map(|nfa| nfa.points.len()).sum();
-        if n_points > MAX_POINTS { Err("it is too large".to_owned()) } else { Ok(nfas) }
+        if n_points > MAX_POINTS { Err(format!("it needs more than {MAX_POINTS} NFA states")) } else { Ok(nfas) }
     }
 }
 

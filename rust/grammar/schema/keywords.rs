@@ -41,7 +41,7 @@ fn number<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
         if let (Some((value, least)), Some((_, most))) = (bound(schema, low)?, bound(schema, high)?)
             && least > most
         {
-            return refuse(value, format!("{low} is {least}, above {high}, which is {most}"));
+            return refuse(value, format!("{low} is {least}; it must be at most {high}, which is {most}"));
         }
     }
     if let Some(value) = schema.get("multipleOf") {
@@ -164,14 +164,16 @@ fn check_n_properties(n: usize, at: &Value) -> Result<(), Refusal> {
     if n <= MAX_PROPERTIES {
         return Ok(());
     }
-    refuse(at, format!("the object has {n} properties; at most {MAX_PROPERTIES} may be named"))
+    refuse(at, format!("the object has {n} properties; at most {MAX_PROPERTIES} are supported"))
 }
 
 /// A minimum and a maximum, checked against each other.
 fn counts(schema: &Value, min: &str, max: &str) -> Result<(usize, Option<usize>), Refusal> {
     let (least, most) = (count(schema, min)?.unwrap_or(0), count(schema, max)?);
     match (schema.get(min), most) {
-        (Some(value), Some(most)) if least > most => refuse(value, format!("{min} is {least}, above {max}, which is {most}")),
+        (Some(value), Some(most)) if least > most => {
+            refuse(value, format!("{min} is {least}; it must be at most {max}, which is {most}"))
+        }
         _ => Ok((least, most)),
     }
 }
@@ -205,12 +207,12 @@ pub(super) fn types(value: &Value) -> Result<Types, Refusal> {
         Some("object") => Ok(OBJECT),
         Some(name) => {
             let known = "object, array, string, integer, number, boolean and null";
-            refuse(value, format!("there is no type '{}'; there are {known}", excerpt(name)))
+            refuse(value, format!("unknown type '{}'; the types are {known}", excerpt(name)))
         }
         None => refuse(value, "type must be a string or a list of strings"),
     };
     match value.items() {
-        Some([]) => refuse(value, "a list of types must name one at least"),
+        Some([]) => refuse(value, "type must be a string or a list of at least one string"),
         Some(names) => names.iter().try_fold(0, |types, name| Ok(types | one(name)?)),
         None => one(value),
     }
@@ -219,7 +221,7 @@ pub(super) fn types(value: &Value) -> Result<Types, Refusal> {
 fn values(schema: &Value) -> Result<Option<Vec<&Value>>, Refusal> {
     let mut values: Option<Vec<&Value>> = match schema.get("enum").map(|value| (value, value.items())) {
         None => None,
-        Some((value, None | Some([]))) => return refuse(value, "enum must be a list of one value at least"),
+        Some((value, None | Some([]))) => return refuse(value, "enum must be a list of at least one value"),
         Some((_, Some(items))) => Some(items.iter().collect()),
     };
     if let Some(value) = schema.get("const") {
@@ -237,7 +239,7 @@ fn bound<'a>(schema: &'a Value, name: &str) -> Result<Option<(&'a Value, f64)>, 
         // Absolute values of generated numbers are below 10¹⁵: an upper bound above that is no constraint, nor is a lower bound
         // below −10¹⁵.
         Some(number) if is_low && number > 1e15 || !is_low && number < -1e15 => {
-            refuse(value, format!("{name} cannot be held to beyond 10¹⁵ and −10¹⁵"))
+            refuse(value, format!("{name} is {number}; it must be between −10¹⁵ and 10¹⁵"))
         }
         Some(number) => Ok(Some((value, number))),
     }
@@ -265,5 +267,5 @@ fn check_pattern(text: &str, at: &Value) -> Result<(), Refusal> {
 }
 
 fn refuse_pattern<T>(text: &str, at: &Value, why: &str) -> Result<T, Refusal> {
-    refuse(at, format!("the pattern {:?} cannot be held to: {why}", excerpt(text)))
+    refuse(at, format!("the pattern {:?} is invalid or not supported: {why}", excerpt(text)))
 }

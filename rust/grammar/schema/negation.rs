@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::super::json::{Value, ValueKind};
-use super::alternatives::{Reader, SchemaAlternatives, check_n_alternatives, list};
+use super::alternatives::{Reader, SchemaAlternatives, check_n_alternatives, list, refuse_non_schema};
 use super::automaton;
 use super::keywords::{count, lookaheads, types};
 use super::pattern::Node;
@@ -19,7 +19,7 @@ impl<'a> Reader<'a> {
             ValueKind::Bool(true) => return Ok(SchemaAlternatives::none()),
             ValueKind::Bool(false) => return Ok(SchemaAlternatives::anything()),
             ValueKind::Object(members) => members,
-            _ => return refuse(schema, "a schema must be an object, as {\"type\": \"string\"} is, or true or false"),
+            _ => return refuse_non_schema(schema),
         };
         // The schema must also be valid without the negation.
         self.alternatives_of(schema)?;
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
             | "if"
             | "then"
             | "else" => {
-                return refuse(value, format!("the contrary of {keyword} cannot be held to, as this schema is used"));
+                return refuse_negation(value, keyword);
             }
             _ => return Ok(None),
         }))
@@ -170,11 +170,15 @@ impl<'a> Reader<'a> {
     }
 }
 
+fn refuse_negation<T>(at: &Value, keyword: &str) -> Result<T, Refusal> {
+    refuse(at, format!("{keyword} cannot be negated; do not use it within not, if, or overlapping schemas of oneOf"))
+}
+
 /// Drops the annotations of a schema, since `unevaluatedProperties` and `unevaluatedItems` ignore annotations inside `not`.
 fn drop_annotations<'a>(mut alternatives: SchemaAlternatives<'a>, at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
     for shape in &mut alternatives.shapes {
         if !shape.array.prefix.is_empty() {
-            return refuse(at, "the contrary of a schema with prefixItems cannot be held to, as this schema is used");
+            return refuse_negation(at, "prefixItems");
         }
         shape.array.is_evaluated = false;
         shape.object.blocks.iter_mut().for_each(|block| block.is_negation = true);

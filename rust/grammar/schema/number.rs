@@ -140,9 +140,7 @@ impl NumberConstraint {
 }
 
 fn too_fine() -> String {
-    format!(
-        "multipleOf cannot be held to here: it has too many digits; in the end at most {MAX_DIVISOR} remainders are told apart"
-    )
+    format!("multipleOf has too many digits: without decimal point, all divisors together must be at most {MAX_DIVISOR}")
 }
 
 /// The digits of a number before and after the decimal point.
@@ -184,7 +182,7 @@ impl Bound {
     fn new((number, strict): (f64, bool)) -> Result<Self, String> {
         let (whole, after) = digits(number);
         if after.len() > MAX_DECIMALS {
-            return Err(format!("the bound {number} has more than {MAX_DECIMALS} digits after its point"));
+            return Err(format!("the bound {number} has more than {MAX_DECIMALS} digits after the decimal point"));
         }
         Ok(Self { whole, after, strict })
     }
@@ -293,7 +291,7 @@ impl Digits {
             return Ok(rule);
         }
         if self.rules_by_state.len() > MAX_STATES {
-            return Err(too_fine());
+            return Err(format!("the bounds and multipleOf of this number need more than {MAX_STATES} states; use fewer digits"));
         }
         let rule = rules.add();
         self.rules_by_state.insert(state, rule);

@@ -29,7 +29,7 @@ pub(super) enum Node {
 pub(super) fn read(pattern: &str) -> Result<Node, String> {
     let mut reader = Reader { rest: pattern.chars().collect(), at: 0 };
     let node = reader.choice(0)?;
-    if reader.at < reader.rest.len() { Err("a ) closes no group".to_owned()) } else { Ok(node) }
+    if reader.at < reader.rest.len() { Err("a ) has no matching (".to_owned()) } else { Ok(node) }
 }
 
 /// Parses a pattern that may start with lookaheads, such as `^(?!0$)\\d+$`. Returns expressions, each with whether it must
@@ -43,7 +43,7 @@ pub(super) fn read_with_lookaheads(pattern: &str) -> Result<Vec<(Node, bool)>, S
         reader.at = 4;
         let look = reader.choice(1)?;
         if !reader.skip(')') {
-            return Err("a group does not end".to_owned());
+            return Err("a group is not closed with )".to_owned());
         }
         parts.push((anchored(look), is_wanted));
         reader.rest.drain(1..reader.at);
@@ -51,10 +51,10 @@ pub(super) fn read_with_lookaheads(pattern: &str) -> Result<Vec<(Node, bool)>, S
     }
     let node = reader.choice(0)?;
     if reader.at < reader.rest.len() {
-        return Err("a ) closes no group".to_owned());
+        return Err("a ) has no matching (".to_owned());
     }
     if !parts.is_empty() && matches!(node, Node::Choice(_)) {
-        return Err("one of its choices looks ahead".to_owned());
+        return Err("a lookahead must apply to all alternatives; put them in a group".to_owned());
     }
     parts.push((node, true));
     Ok(parts)
@@ -118,7 +118,7 @@ impl Reader {
 
     fn choice(&mut self, depth: usize) -> Result<Node, String> {
         if depth > MAX_GROUPS {
-            return Err(format!("its groups are more than {MAX_GROUPS} deep"));
+            return Err(format!("groups are nested more than {MAX_GROUPS} deep"));
         }
         let mut choices = vec![self.sequence(depth)?];
         while self.skip('|') {
@@ -138,7 +138,7 @@ impl Reader {
                 '(' => self.group(depth)?,
                 '[' => Node::Class(self.class()?),
                 '\\' => Node::Class(self.escape(false)?),
-                '*' | '+' | '?' | '{' => return Err(format!("there is nothing before {character} that it could repeat")),
+                '*' | '+' | '?' | '{' => return Err(format!("there is nothing to repeat before {character}")),
                 _ => Node::Class(one(character)),
             };
             items.push(self.repeated(item)?);
@@ -150,17 +150,17 @@ impl Reader {
         if self.skip('?') && !self.skip(':') {
             let is_named = self.skip('<') && !matches!(self.peek(), Some('=' | '!'));
             if !is_named {
-                return Err("it looks around, or sets flags".to_owned());
+                return Err("lookarounds and flags are not supported, except lookaheads after an initial ^".to_owned());
             }
             while !self.skip('>') {
                 if self.peek().is_none() {
-                    return Err("the name of a group does not end".to_owned());
+                    return Err("the name of a group is not closed with >".to_owned());
                 }
                 self.at += 1;
             }
         }
         let inner = self.choice(depth + 1)?;
-        if self.skip(')') { Ok(inner) } else { Err("a group does not end".to_owned()) }
+        if self.skip(')') { Ok(inner) } else { Err("a group is not closed with )".to_owned()) }
     }
 
     fn repeated(&mut self, item: Node) -> Result<Node, String> {
@@ -180,20 +180,22 @@ impl Reader {
         // Greedy or lazy makes no difference for the set of matching texts.
         self.skip('?');
         if matches!(self.peek(), Some('*' | '+' | '?' | '{')) {
-            return Err("what repeats cannot be repeated without a group".to_owned());
+            return Err("a repetition cannot be repeated; put it in a group".to_owned());
         }
         Ok(Node::Repeat(Box::new(item), min, max))
     }
 
     /// Parses the bounds after the opening brace, up to and including the closing one.
     fn bounds(&mut self) -> Result<(usize, Option<usize>), String> {
-        let Some(min) = self.number()? else { return Err("{ is followed by no number; write \\{ for the character".to_owned()) };
+        let Some(min) = self.number()? else {
+            return Err("{ must be followed by a number; write \\{ for the character".to_owned());
+        };
         let max = if self.skip(',') { self.number()? } else { Some(min) };
         if !self.skip('}') {
-            return Err("a { does not end".to_owned());
+            return Err("{ is not closed with }".to_owned());
         }
         match max {
-            Some(max) if max < min => Err(format!("at least {min} and at most {max} times contradict each other")),
+            Some(max) if max < min => Err(format!("the minimum of {min} repetitions is above the maximum of {max}")),
             _ => Ok((min, max)),
         }
     }
@@ -208,7 +210,7 @@ impl Reader {
         }
         let digits: String = self.rest[start..self.at].iter().collect();
         let number = digits.parse().ok().filter(|&number| number <= MAX_TIMES);
-        number.map(Some).ok_or_else(|| format!("it repeats more than {MAX_TIMES} times"))
+        number.map(Some).ok_or_else(|| format!("a number of repetitions is above {MAX_TIMES}"))
     }
 
     fn class(&mut self) -> Result<Ranges, String> {
@@ -221,7 +223,7 @@ impl Reader {
                 let high = self.member()?;
                 match (&low[..], &high[..]) {
                     (&[(low, one)], &[(other, high)]) if low == one && other == high && low <= high => ranges.push((low, high)),
-                    _ => return Err("a range of characters has no beginning or no end".to_owned()),
+                    _ => return Err("a character range must have a start and a greater end".to_owned()),
                 }
             } else {
                 ranges.extend(low);
@@ -232,14 +234,14 @@ impl Reader {
     }
 
     fn member(&mut self) -> Result<Ranges, String> {
-        let Some(character) = self.peek() else { return Err("a class of characters does not end".to_owned()) };
+        let Some(character) = self.peek() else { return Err("a character class is not closed with ]".to_owned()) };
         self.at += 1;
         if character == '\\' { self.escape(true) } else { Ok(one(character)) }
     }
 
     /// Parses an escape after the backslash.
     fn escape(&mut self, in_class: bool) -> Result<Ranges, String> {
-        let Some(character) = self.peek() else { return Err("it ends with a backslash".to_owned()) };
+        let Some(character) = self.peek() else { return Err("the backslash at the end escapes nothing".to_owned()) };
         self.at += 1;
         Ok(match character {
             'd' => digits(),
@@ -260,7 +262,7 @@ impl Reader {
                     self.at += 1;
                     vec![(u32::from(letter) % 32, u32::from(letter) % 32)]
                 }
-                None => return Err("\\c is followed by no letter".to_owned()),
+                None => return Err("\\c must be followed by a letter".to_owned()),
             },
             'x' => self.code(2)?,
             'u' if self.skip('{') => {
@@ -272,12 +274,12 @@ impl Reader {
                 self.at = start;
                 let code = self.code(length.clamp(1, 6))?;
                 if !self.skip('}') {
-                    return Err("\\u{ is not closed".to_owned());
+                    return Err("\\u{ is not closed with }".to_owned());
                 }
                 code
             }
             'u' => self.unit()?,
-            _ if character.is_alphanumeric() => return Err(format!("there is no \\{character} that a text could be held to")),
+            _ if character.is_alphanumeric() => return Err(format!("\\{character} is not supported")),
             _ => one(character),
         })
     }
@@ -302,7 +304,7 @@ impl Reader {
         let is_hex = digits.len() == n_digits && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
         let code = u32::from_str_radix(&digits, 16).ok().filter(|&code| is_hex && code <= LAST);
         self.at += n_digits;
-        code.map(|code| vec![(code, code)]).ok_or_else(|| "an escape lacks its hexadecimal digits".to_owned())
+        code.map(|code| vec![(code, code)]).ok_or_else(|| format!("an escape needs {n_digits} hexadecimal digits"))
     }
 }
 

@@ -324,58 +324,67 @@ fn invalid_and_unsupported_schemas_are_reported_with_their_position() {
     for (text, expected) in [
         (
             r#"{"type": "strin"}"#,
-            "line 1, column 10: there is no type 'strin'; there are object, array, string, integer, number, boolean and null",
+            "line 1, column 10: unknown type 'strin'; the types are object, array, string, integer, number, boolean and null",
         ),
         ("{\n \"type\": 5}", "line 2, column 10: type must be a string or a list of strings"),
-        (r#"{"type": []}"#, "line 1, column 10: a list of types must name one at least"),
+        (r#"{"type": []}"#, "line 1, column 10: type must be a string or a list of at least one string"),
         (r#"{"type": ["null", 5]}"#, "line 1, column 19: type must be a string or a list of strings"),
-        ("5", r#"line 1, column 1: a schema must be an object, as {"type": "string"} is, or true or false"#),
+        ("5", r#"line 1, column 1: a schema must be an object, for example {"type": "string"}, or true or false"#),
         (r#"{"properties": []}"#, "line 1, column 16: properties must be an object"),
-        (r#"{"properties": {"a": {"enum": []}}}"#, "line 1, column 31: enum must be a list of one value at least"),
+        (r#"{"properties": {"a": {"enum": []}}}"#, "line 1, column 31: enum must be a list of at least one value"),
         (r#"{"additionalProperties": 1}"#, "line 1, column 26: additionalProperties must be a schema, true or false"),
-        (r#"{"anyOf": []}"#, "line 1, column 11: anyOf must be a list of one schema at least"),
-        (r#"{"allOf": {}}"#, "line 1, column 11: allOf must be a list of one schema at least"),
+        (r#"{"anyOf": []}"#, "line 1, column 11: anyOf must be a list of at least one schema"),
+        (r#"{"allOf": {}}"#, "line 1, column 11: allOf must be a list of at least one schema"),
         (r#"{"items": {}, "minItems": -1}"#, "line 1, column 27: minItems must be an integer from 0 to 2147483647"),
-        (r#"{"items": {}, "minItems": 3, "maxItems": 2}"#, "line 1, column 27: minItems is 3, above maxItems, which is 2"),
+        (
+            r#"{"items": {}, "minItems": 3, "maxItems": 2}"#,
+            "line 1, column 27: minItems is 3; it must be at most maxItems, which is 2",
+        ),
         (r#"{"type": "string", "maxLength": 1.5}"#, "line 1, column 33: maxLength must be an integer from 0 to 2147483647"),
         (r#"{"pattern": 5}"#, "line 1, column 13: pattern must be a string"),
         (r#"{"format": 5}"#, "line 1, column 12: format must be a string"),
         (r#"{"type": "integer", "minimum": "1"}"#, "line 1, column 32: minimum must be a number"),
-        (r#"{"minimum": 1e16}"#, "line 1, column 13: minimum cannot be held to beyond 10¹⁵ and −10¹⁵"),
-        (r#"{"type": "integer", "minimum": 5, "maximum": 4}"#, "line 1, column 32: minimum is 5, above maximum, which is 4"),
+        (r#"{"minimum": 1e16}"#, "line 1, column 13: minimum is 10000000000000000; it must be between −10¹⁵ and 10¹⁵"),
+        (
+            r#"{"type": "integer", "minimum": 5, "maximum": 4}"#,
+            "line 1, column 32: minimum is 5; it must be at most maximum, which is 4",
+        ),
         (r#"{"multipleOf": 0}"#, "line 1, column 16: multipleOf must be a number above 0"),
-        (r#"{"uniqueItems": true}"#, "line 1, column 17: uniqueItems cannot be held to, unless maxItems is 1"),
+        (r#"{"uniqueItems": true}"#, "line 1, column 17: uniqueItems is only supported if maxItems is at most 1"),
         (r#"{"$ref": 5}"#, "line 1, column 10: $ref must be a string"),
         (
             r#"{"$ref": "https://example.com/x"}"#,
-            "line 1, column 10: a $ref must be # or begin with #/, name a place in this schema, and be at most 256 bytes long",
+            "line 1, column 10: $ref must be # or begin with #/, since only references within this schema are supported, and have at most 256 bytes",
         ),
-        (r##"{"$ref": "#/a/b", "a": {}}"##, "line 1, column 10: the reference leads nowhere: there is no 'b'"),
+        (r##"{"$ref": "#/a/b", "a": {}}"##, "line 1, column 10: this $ref cannot be resolved: there is no 'b'"),
         (
             r##"{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}"##,
-            "line 1, column 38: this reference leads to no schema but only to references",
+            "line 1, column 38: this $ref is part of a cycle of references",
         ),
-        (r##"{"anyOf": [{"$ref": "#"}, {}]}"##, "line 1, column 1: this schema leads to itself, with no value in between"),
+        (
+            r##"{"anyOf": [{"$ref": "#"}, {}]}"##,
+            "line 1, column 1: this schema refers to itself; recursion is only possible through a property or an item",
+        ),
         (
             r#"{"$schema": "http://json-schema.org/draft-03/schema#", "disallow": "integer"}"#,
-            "line 1, column 13: schemas of this draft cannot be held to; write one of draft 2020-12",
+            "line 1, column 13: this draft of JSON Schema is not supported; use draft 2020-12",
         ),
-        (r##"{"$dynamicRef": "#a"}"##, "line 1, column 17: $dynamicRef cannot be held to; use $ref"),
-        ("false", "line 1, column 1: no JSON fits this schema"),
-        (r##"{"properties": {"a": {"$ref": "#"}}, "required": ["a"]}"##, "line 1, column 1: no JSON fits this schema"),
+        (r##"{"$dynamicRef": "#a"}"##, "line 1, column 17: $dynamicRef is not supported; use $ref"),
+        ("false", "line 1, column 1: no JSON value fits this schema"),
+        (r##"{"properties": {"a": {"$ref": "#"}}, "required": ["a"]}"##, "line 1, column 1: no JSON value fits this schema"),
         (
             r#"{"oneOf": [{"patternProperties": {"a": {}}}, {"propertyNames": {}}]}"#,
-            "line 1, column 11: schemas 1 and 2 of oneOf cannot be told apart by their types, their values or a property; use anyOf",
+            "line 1, column 11: no type, value or property distinguishes the schemas 1 and 2 of oneOf; use anyOf",
         ),
         (
             r#"{"not": {"items": {"multipleOf": 2}}}"#,
-            "line 1, column 34: the contrary of multipleOf cannot be held to, as this schema is used",
+            "line 1, column 34: multipleOf cannot be negated; do not use it within not, if, or overlapping schemas of oneOf",
         ),
         (
             r#"{"pattern": "a(?=b)"}"#,
-            "line 1, column 13: the pattern \"a(?=b)\" cannot be held to: it looks around, or sets flags",
+            "line 1, column 13: the pattern \"a(?=b)\" is invalid or not supported: lookarounds and flags are not supported, except lookaheads after an initial ^",
         ),
-        (r#"{"pattern": "a.{30}"}"#, "line 1, column 13: the pattern cannot be held to: it needs more than 8192 states"),
+        (r#"{"pattern": "a.{30}"}"#, "line 1, column 13: the pattern is not supported: it needs more than 8192 states"),
         (r#"{"a": "#, "line 1, column 7: expected a JSON value, found the end"),
     ] {
         assert_eq!(to_gbnf(text).expect_err(text).to_string(), expected, "{text}");
@@ -398,27 +407,27 @@ fn lengths_of_long_strings_and_lists_are_enforced_exactly() {
 #[test]
 fn patterns_are_enforced_or_refused() {
     for (pattern, expected) in [
-        ("(", "a group does not end"),
-        ("a)", "a ) closes no group"),
-        ("*", "there is nothing before * that it could repeat"),
-        ("a**", "what repeats cannot be repeated without a group"),
-        ("a{2,1}", "at least 2 and at most 1 times contradict each other"),
-        ("a{x}", "{ is followed by no number; write \\{ for the character"),
-        ("a{1", "a { does not end"),
-        ("a{9999}", "it repeats more than 2000 times"),
-        ("[a", "a class of characters does not end"),
-        ("[b-a]", "a range of characters has no beginning or no end"),
-        ("\\", "it ends with a backslash"),
-        ("\\1", "there is no \\1 that a text could be held to"),
-        ("\\bx", "there is no \\b that a text could be held to"),
-        ("\\x4", "an escape lacks its hexadecimal digits"),
-        ("(?<!a)", "it looks around, or sets flags"),
-        ("(?<a", "the name of a group does not end"),
+        ("(", "a group is not closed with )"),
+        ("a)", "a ) has no matching ("),
+        ("*", "there is nothing to repeat before *"),
+        ("a**", "a repetition cannot be repeated; put it in a group"),
+        ("a{2,1}", "the minimum of 2 repetitions is above the maximum of 1"),
+        ("a{x}", "{ must be followed by a number; write \\{ for the character"),
+        ("a{1", "{ is not closed with }"),
+        ("a{9999}", "a number of repetitions is above 2000"),
+        ("[a", "a character class is not closed with ]"),
+        ("[b-a]", "a character range must have a start and a greater end"),
+        ("\\", "the backslash at the end escapes nothing"),
+        ("\\1", "\\1 is not supported"),
+        ("\\bx", "\\b is not supported"),
+        ("\\x4", "an escape needs 2 hexadecimal digits"),
+        ("(?<!a)", "lookarounds and flags are not supported, except lookaheads after an initial ^"),
+        ("(?<a", "the name of a group is not closed with >"),
     ] {
         assert_eq!(pattern::read(pattern).expect_err(pattern), expected, "{pattern}");
     }
     let deep = format!("{}a{}", "(".repeat(100), ")".repeat(100));
-    assert_eq!(pattern::read(&deep).unwrap_err(), "its groups are more than 64 deep");
+    assert_eq!(pattern::read(&deep).unwrap_err(), "groups are nested more than 64 deep");
     for (pattern, text, is_met) in [
         ("a|b$", "ac", true),
         ("a|b$", "bc", false),
@@ -451,11 +460,11 @@ fn sizes_are_bounded() {
     assert!(to_gbnf(&nested(MAX_SCHEMA_DEPTH)).is_ok());
     let deeper =
         format!("{}{{\"type\":\"null\"}}{}", "{\"items\":".repeat(MAX_SCHEMA_DEPTH + 1), "}".repeat(MAX_SCHEMA_DEPTH + 1));
-    assert_eq!(flaw(&deeper), "schemas are more than 64 deep");
+    assert_eq!(flaw(&deeper), "schemas are nested more than 64 deep");
     let doubled =
         (0..30).map(|i| format!("\"d{i}\": {{\"anyOf\": [{{\"$ref\": \"#/d{0}\"}}, {{\"$ref\": \"#/d{0}\"}}]}},", i + 1));
     let doubled = format!("{{\"allOf\": [{{\"$ref\": \"#/d0\"}}], {} \"d30\": {{}}}}", doubled.collect::<Vec<_>>().concat());
-    assert_eq!(flaw(&doubled), "there are more than 1024 ways to fit this schema");
+    assert_eq!(flaw(&doubled), "the schema expands to more than 1024 alternatives");
     let names: Vec<String> = (0..257).map(|i| format!("\"p{i}\": {{}}")).collect();
     assert!(flaw(&format!("{{\"properties\": {{{}}}}}", names.join(","))).contains("at most 256"));
     let part = |name: &str| {
@@ -469,5 +478,5 @@ fn sizes_are_bounded() {
     assert_eq!(flaw(&pattern), "the pattern of 4097 bytes is longer than 4096 bytes");
     assert!(flaw(&" ".repeat(MAX_SCHEMA_BYTES + 1)).contains("is longer than"));
     let schemas: Vec<String> = (0..5_000).map(|i| format!("{{\"const\": {i}}}")).collect();
-    assert!(flaw(&format!("{{\"prefixItems\": [{}]}}", schemas.join(","))).contains("more than 4096 schemas"));
+    assert!(flaw(&format!("{{\"prefixItems\": [{}]}}", schemas.join(","))).contains("more than 4096 subschemas"));
 }

@@ -212,6 +212,6 @@ pub(super) fn string_constraint(shape: &Shape) -> automaton::StringConstraint {
 
 pub(super) fn fits_pattern(pattern: &NamePattern, name: &str) -> Result<bool, Refusal> {
     let string_constraint = automaton::StringConstraint { patterns: vec![((*pattern.node).clone(), true)], length: (0, None) };
-    let refuse = |why| refuse_at(pattern.at, format!("the pattern {:?} cannot be held to: {why}", excerpt(pattern.text)));
+    let refuse = |why| refuse_at(pattern.at, format!("the pattern {:?} is not supported: {why}", excerpt(pattern.text)));
     string_constraint.fits(name).or_else(refuse)
 }

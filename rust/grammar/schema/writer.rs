@@ -39,10 +39,10 @@ pub(super) fn write(root: &Value) -> Result<String, Refusal> {
         let body = writer.body(&parts, depth)?;
         writer.rules.set(rule, body);
         if writer.rules.len() > MAX_RULES {
-            return refuse(root, format!("the schema needs more than {MAX_RULES} rules"));
+            return refuse(root, format!("the schema is too complex: it compiles to more than {MAX_RULES} grammar rules"));
         }
     }
-    writer.rules.gbnf(first).map_or_else(|| refuse(root, "no JSON fits this schema"), Ok)
+    writer.rules.gbnf(first).map_or_else(|| refuse(root, "no JSON value fits this schema"), Ok)
 }
 
 impl<'a> Writer<'a> {
@@ -59,7 +59,7 @@ impl<'a> Writer<'a> {
         }
         let Some(first) = resolved.first() else { return Ok(Expr::Named("value")) };
         if depth > MAX_SCHEMA_DEPTH {
-            return refuse(first.schema, format!("schemas are more than {MAX_SCHEMA_DEPTH} deep"));
+            return refuse(first.schema, format!("schemas are nested more than {MAX_SCHEMA_DEPTH} deep"));
         }
         let (rules, pending) = (&mut self.rules, &mut self.pending);
         let rule = *self.rule_of_parts.entry(keys(&resolved)).or_insert_with(|| {
@@ -157,7 +157,7 @@ impl<'a> Writer<'a> {
 
     /// A string whose text meets the constraints.
     fn texts(&mut self, constraint: &automaton::StringConstraint, at: usize) -> Result<Expr, Refusal> {
-        let table = constraint.table().or_else(|why| refuse_at(at, format!("the pattern cannot be held to: {why}")))?;
+        let table = constraint.table().or_else(|why| refuse_at(at, format!("the pattern is not supported: {why}")))?;
         let text = self.rules.texts(&table);
         Ok(Expr::Sequence(vec![Expr::text("\""), text, Expr::text("\"")]))
     }
@@ -174,7 +174,7 @@ impl<'a> Writer<'a> {
         };
         let max = if is_closed { max.map(|max| max.min(n_prefix.max(min))) } else { max };
         if let Some(unique) = array.unique.filter(|_| max.is_none_or(|max| max > 1)) {
-            return refuse_at(unique, "uniqueItems cannot be held to, unless maxItems is 1");
+            return refuse_at(unique, "uniqueItems is only supported if maxItems is at most 1");
         }
         if max.is_some_and(|max| min > max) {
             return Ok(Expr::never());
@@ -229,7 +229,7 @@ impl<'a> Writer<'a> {
         depth: usize,
     ) -> Result<Expr, Refusal> {
         let [contains] = &array.contains[..] else {
-            return refuse_at(at, "a list with more than one contains cannot be held to");
+            return refuse_at(at, "an array with more than one contains is not supported");
         };
         // The first item has no preceding comma, so it is a separate position.
         let n_positions = max.unwrap_or(min.max(array.prefix.len()).max(1));
@@ -237,7 +237,9 @@ impl<'a> Writer<'a> {
         if n_positions.saturating_mul(n_counts + 1) > MAX_POSITIONS || n_counts > MAX_POSITIONS {
             return refuse_at(
                 contains.at,
-                format!("contains cannot be held to in a list of so many items; at most {MAX_POSITIONS} are counted"),
+                format!(
+                    "contains is not supported for this many items: the number of items times (maxContains + 1) must be at most {MAX_POSITIONS}"
+                ),
             );
         }
         // One rule for each number of items and of fitting items so far.
@@ -285,7 +287,7 @@ impl<'a> Writer<'a> {
         let names_in_schema = object.property_names();
         if names_in_schema.len() > MAX_PROPERTIES {
             let n = names_in_schema.len();
-            return refuse_at(at, format!("the object has {n} properties; at most {MAX_PROPERTIES} may be named"));
+            return refuse_at(at, format!("the object has {n} properties; at most {MAX_PROPERTIES} are supported"));
         }
         let mut members = Vec::new();
         for &name in &names_in_schema {
@@ -302,7 +304,7 @@ impl<'a> Writer<'a> {
         let n_required = object.required.len();
         let min = object.min.map(|(min, _)| min).filter(|&min| min > n_required).unwrap_or(0);
         if let Some((_, at)) = object.min.filter(|_| min > names_in_schema.len() + 1 && extra.is_some()) {
-            return refuse_at(at, "minProperties cannot be held to: names that the schema does not say might be the same");
+            return refuse_at(at, "minProperties is only supported up to one more than the number of named properties");
         }
         if object.max.is_some_and(|max| max < n_required.max(min)) {
             return Ok(Expr::never());
@@ -369,7 +371,8 @@ impl<'a> Writer<'a> {
             }
         }
         if patterns.len() > MAX_NAME_PATTERNS {
-            return refuse_at(at, format!("patternProperties with more than {MAX_NAME_PATTERNS} patterns cannot be held to"));
+            let n = patterns.len();
+            return refuse_at(at, format!("patternProperties has {n} patterns; at most {MAX_NAME_PATTERNS} are supported"));
         }
         let mut choices = Vec::new();
         for matching in 0..1_usize << patterns.len() {
@@ -441,7 +444,7 @@ fn check_times(min: usize, max: Option<usize>, at: usize) -> Result<(), Refusal>
     }
     refuse_at(
         at,
-        format!("a length of {max_times} cannot be held to; at most {MAX_TIMES} characters, items or properties are counted"),
+        format!("a length of {max_times} is not supported; it must be at most {MAX_TIMES} characters, items or properties"),
     )
 }
 
