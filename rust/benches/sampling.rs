@@ -104,7 +104,7 @@ fn benchmark(c: &mut Criterion) {
     let defaults = SamplingParams::default();
     let cases = [
         ("default", defaults.clone()),
-        ("penalties", SamplingParams { repeat_penalty: 1.1, frequency_penalty: 0.1, ..defaults.clone() }),
+        ("penalties", penalties()),
         ("top_k 1000", SamplingParams { top_k: 1_000, ..defaults.clone() }),
         ("greedy", SamplingParams { temperature: 0.0, ..defaults.clone() }),
         ("top_k off", SamplingParams { top_k: 0, ..defaults }),
@@ -124,6 +124,10 @@ fn benchmark(c: &mut Criterion) {
         group.bench_function("logprobs of 5", |b| b.iter(|| logprobs(black_box(turn.next().expect("rows cycle")), 7, 5)));
         group.finish();
     }
+}
+
+fn penalties() -> SamplingParams {
+    SamplingParams { repeat_penalty: 1.1, frequency_penalty: 0.1, ..SamplingParams::default() }
 }
 
 /// Returns earlier tokens that repeat with a period of 48.
@@ -272,28 +276,31 @@ fn long_contexts(c: &mut Criterion) {
 const DECODE: Duration = Duration::from_micros(500);
 
 /// Numbers of rows and logits.
-const SHAPES: [(usize, usize); 8] =
-    [(2, 2_048), (8, 2_048), (32, 2_048), (128, 2_048), (2, 32_000), (8, 32_000), (2, 152_064), (32, 152_064)];
+const SHAPES: [(usize, usize); 9] =
+    [(2, 2_048), (8, 2_048), (32, 2_048), (128, 2_048), (2, 32_000), (8, 32_000), (2, 152_064), (8, 152_064), (32, 152_064)];
 
 fn many_rows(c: &mut Criterion) {
     let n_cores = thread::available_parallelism().map_or(1, usize::from);
     for (n_rows, n_vocab) in SHAPES {
         let rows = rows(n_vocab);
         let mut group = c.benchmark_group(format!("rows/{n_rows} x {n_vocab}"));
-        for n_threads in [1, 2, 4, 8].into_iter().filter(|&n| n <= n_cores) {
-            let name = BenchmarkId::new("threads", n_threads);
-            group.bench_function(name, |b| b.iter_custom(|n_rounds| time_rows(&rows, n_rows, n_threads, n_rounds)));
+        for (name, params) in [("threads", SamplingParams::default()), ("threads, with penalties", penalties())] {
+            let mut sampler = Sampler::new(&params, 1, &Words::lexicon(n_vocab), 4_096);
+            sampler.accept_prompt(history(n_vocab));
+            for n_threads in [1, 2, 4, 8].into_iter().filter(|&n| n <= n_cores) {
+                let taken: Vec<_> = rows.iter().cycle().take(n_rows).map(|row| (sampler.clone(), row, 0)).collect();
+                let time = |n_rounds| time_rows(taken.clone(), n_threads, n_rounds);
+                group.bench_function(BenchmarkId::new(name, n_threads), |b| b.iter_custom(time));
+            }
         }
         group.finish();
     }
 }
 
-/// Returns the time of `n_rounds` rounds of `n_rows` rows, without the pauses between them.
-fn time_rows(rows: &[Vec<f32>], n_rows: usize, n_threads: usize, n_rounds: u64) -> Duration {
+/// Returns the time of `n_rounds` rounds of samplers with their rows and results, without the pauses between them.
+fn time_rows(mut taken: Vec<(Sampler, &Vec<f32>, Token)>, n_threads: usize, n_rounds: u64) -> Duration {
     let work = || {
         let threads = Threads::new(n_threads);
-        let sampler = Sampler::new(&SamplingParams::default(), 1, &Words::lexicon(1), 4_096);
-        let mut taken: Vec<_> = rows.iter().cycle().take(n_rows).map(|row| (sampler.clone(), row, 0)).collect();
         let mut elapsed = Duration::ZERO;
         for _ in 0..n_rounds {
             let started = Instant::now();
