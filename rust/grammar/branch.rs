@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::matcher::{DEAD, Matcher, State};
+use super::matcher::{Matcher, State};
 use super::named_tokens::NamedTokens;
 use super::spellings::{Entry, Spellings};
 use super::utf8::PartialChar;
@@ -41,6 +41,28 @@ impl Branch {
         named.contains(token) && !matches!(self.spellings.spelling(token), [] | [0, ..])
     }
 
+    /// Returns the state after `token` without its first `n_skipped` bytes, or `None` if the grammar does not allow it.
+    fn after(&mut self, token: Token, n_skipped: usize) -> Option<(State, PartialChar)> {
+        self.state = self.matcher.begin_token(self.state);
+        let unchanged = (self.state, self.partial);
+        let spellings = Arc::clone(&self.spellings);
+        if n_skipped > 0 {
+            let rest = spellings.spelling(token).get(n_skipped..).unwrap_or_default();
+            return if rest.is_empty() { Some(unchanged) } else { self.read(rest) };
+        }
+        if spellings.is_end(token) {
+            return self.may_end().then_some(unchanged);
+        }
+        let named = self.matcher.named_tokens(self.state);
+        let by_text = self.read(spellings.spelling(token));
+        if !self.accepts_by_id(&named, token) {
+            return by_text;
+        }
+        let by_id = self.matcher.step_token(self.state, token);
+        let (by_text, partial) = by_text.unwrap_or_default();
+        Some((self.matcher.union(by_text, by_id), partial))
+    }
+
     fn warn_if_exhausted(&self) {
         if self.matcher.is_exhausted() {
             tracing::warn!("a completion ends early: its grammar is too ambiguous, with too many ways to parse the text");
@@ -50,13 +72,7 @@ impl Branch {
 
 impl Constraint for Branch {
     fn allows(&mut self, token: Token) -> bool {
-        self.state = self.matcher.begin_token(self.state);
-        if self.spellings.is_end(token) {
-            return self.may_end();
-        }
-        let spellings = Arc::clone(&self.spellings);
-        let named = self.matcher.named_tokens(self.state);
-        self.accepts_by_id(&named, token) || self.read(spellings.spelling(token)).is_some()
+        self.allows_rest(token, 0)
     }
 
     fn mask(&mut self, logits: &mut [f32]) {
@@ -105,16 +121,7 @@ impl Constraint for Branch {
     }
 
     fn accept(&mut self, token: Token) {
-        self.state = self.matcher.begin_token(self.state);
-        if self.spellings.is_end(token) {
-            return;
-        }
-        let spellings = Arc::clone(&self.spellings);
-        let named = self.matcher.named_tokens(self.state);
-        let named = if self.accepts_by_id(&named, token) { self.matcher.step_token(self.state, token) } else { DEAD };
-        let (state, partial) = self.read(spellings.spelling(token)).unwrap_or_default();
-        (self.state, self.partial) = (self.matcher.union(state, named), partial);
-        self.warn_if_exhausted();
+        self.accept_rest(token, 0);
     }
 
     fn copy(&self) -> Box<dyn Constraint> {
@@ -122,25 +129,11 @@ impl Constraint for Branch {
     }
 
     fn allows_rest(&mut self, token: Token, n_skipped: usize) -> bool {
-        if n_skipped == 0 {
-            return self.allows(token);
-        }
-        self.state = self.matcher.begin_token(self.state);
-        let spellings = Arc::clone(&self.spellings);
-        let rest = spellings.spelling(token).get(n_skipped..).unwrap_or_default();
-        rest.is_empty() || self.read(rest).is_some()
+        self.after(token, n_skipped).is_some()
     }
 
     fn accept_rest(&mut self, token: Token, n_skipped: usize) {
-        if n_skipped == 0 {
-            return self.accept(token);
-        }
-        self.state = self.matcher.begin_token(self.state);
-        let spellings = Arc::clone(&self.spellings);
-        let rest = spellings.spelling(token).get(n_skipped..).unwrap_or_default();
-        if !rest.is_empty() {
-            (self.state, self.partial) = self.read(rest).unwrap_or_default();
-        }
+        (self.state, self.partial) = self.after(token, n_skipped).unwrap_or_default();
         self.warn_if_exhausted();
     }
 

@@ -1,6 +1,6 @@
 //! A JSON parser that records the position of every value.
 
-use super::parse_error::ParseError;
+use super::parse_error::{ParseError, Refusal, refuse_at};
 
 /// Maximum nesting depth of arrays and objects.
 const MAX_DEPTH: usize = 256;
@@ -62,20 +62,18 @@ struct Reader<'a> {
     at: usize,
 }
 
-type Refusal = (usize, String);
-
 impl Reader<'_> {
     /// Returns an error with the expected and the actual input.
     fn refuse<T>(&self, expected: &str) -> Result<T, Refusal> {
         let found = self.text[self.at..].chars().next().map_or_else(|| "the end".to_owned(), |found| format!("'{found}'"));
-        Err((self.at, format!("{expected}, found {found}")))
+        refuse_at(self.at, format!("{expected}, found {found}"))
     }
 
     fn value(&mut self, depth: usize) -> Result<Value, Refusal> {
         self.skip_space();
         let at = self.at;
         if depth == MAX_DEPTH {
-            return Err((at, format!("arrays and objects are nested more than {MAX_DEPTH} deep")));
+            return refuse_at(at, format!("arrays and objects are nested more than {MAX_DEPTH} deep"));
         }
         let kind = match self.peek() {
             Some(b'{') => ValueKind::Object(self.list(b'}', |reader| reader.member(depth))?),
@@ -137,7 +135,7 @@ impl Reader<'_> {
         if number.is_finite() {
             Ok(ValueKind::Number(number, text.to_owned()))
         } else {
-            Err((start, "this number is too large".to_owned()))
+            refuse_at(start, "this number is too large")
         }
     }
 
@@ -154,12 +152,12 @@ impl Reader<'_> {
         self.at += 1;
         loop {
             let Some(character) = self.text[self.at..].chars().next() else {
-                return Err((start, "this string is not closed".to_owned()));
+                return refuse_at(start, "this string is not closed");
             };
             match character {
                 '"' => break,
                 '\\' => text.push(self.escape()?),
-                '\0'..' ' => return Err((self.at, "a control character in a string must be escaped".to_owned())),
+                '\0'..' ' => return refuse_at(self.at, "a control character in a string must be escaped"),
                 _ => {
                     text.push(character);
                     self.at += character.len_utf8();

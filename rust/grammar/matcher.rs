@@ -76,16 +76,25 @@ impl Matcher {
     /// Also returns the start state; [`DEAD`] if there are too many ways to begin.
     pub(super) fn new(language: Arc<Language>) -> (Self, State) {
         let root = language.rules.root;
+        let mut matcher = Self::empty(language);
+        matcher.begin_round();
+        matcher.expand(root, EMPTY);
+        let start = matcher.settle();
+        (matcher, start)
+    }
+
+    /// Creates a matcher whose cache has only [`DEAD`].
+    fn empty(language: Arc<Language>) -> Self {
         let mut matcher = Self {
             language,
-            stacks: Vec::new(),
+            stacks: vec![(0, EMPTY)],
             stack_numbers: HashMap::new(),
             states: Vec::new(),
             state_numbers: HashMap::new(),
             next: Vec::new(),
             next_rare: HashMap::new(),
             completable: HashMap::new(),
-            visited_in: Vec::new(),
+            visited_in: vec![0],
             round: 0,
             pending: Vec::new(),
             settled: Vec::new(),
@@ -93,11 +102,9 @@ impl Matcher {
             n_steps: 0,
             n_inspected: 0,
         };
-        matcher.clear();
-        matcher.begin_round();
-        matcher.expand(root, EMPTY);
-        let start = matcher.settle();
-        (matcher, start)
+        let dead = matcher.intern_settled();
+        assert_eq!(dead, DEAD, "the first state has no stacks");
+        matcher
     }
 
     /// Returns whether the grammar was abandoned because a token took too many steps. No token is allowed any more.
@@ -153,19 +160,8 @@ impl Matcher {
     }
 
     fn clear(&mut self) {
-        self.stacks = vec![(0, EMPTY)];
-        self.stack_numbers.clear();
-        self.states.clear();
-        self.state_numbers.clear();
-        self.next.clear();
-        self.next_rare.clear();
-        self.completable.clear();
-        self.visited_in = vec![0];
-        self.round = 0;
-        self.n_cached = 0;
-        self.settled.clear();
-        let dead = self.intern_settled();
-        assert_eq!(dead, DEAD, "the first state has no stacks");
+        let (n_steps, n_inspected) = (self.n_steps, self.n_inspected);
+        *self = Self { n_steps, n_inspected, ..Self::empty(Arc::clone(&self.language)) };
     }
 
     pub(super) fn may_end(&self, state: State) -> bool {

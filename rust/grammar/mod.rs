@@ -22,6 +22,7 @@ mod lazy;
 mod matcher;
 mod named_tokens;
 mod parse_error;
+mod ranges;
 mod reader;
 mod rules;
 mod schema;

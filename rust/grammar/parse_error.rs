@@ -17,11 +17,11 @@ impl ParseError {
     /// An error of `text` at byte `at`.
     pub(super) fn new(text: &str, at: usize, message: impl Into<String>) -> Self {
         let before = &text.as_bytes()[..at.min(text.len())];
-        let n_lines = before.split(|&byte| byte == b'\n').count() - 1;
+        let line = before.split(|&byte| byte == b'\n').count();
         let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         // Continuation bytes of UTF-8 do not count as columns.
         let n_chars = before[line_start..].iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
-        Self { line: n_lines + 1, column: n_chars + 1, message: message.into() }
+        Self { line, column: n_chars + 1, message: message.into() }
     }
 }
 
@@ -29,6 +29,13 @@ impl std::fmt::Display for ParseError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "line {}, column {}: {}", self.line, self.column, self.message)
     }
+}
+
+/// A byte offset in the input, and an error message.
+pub(super) type Refusal = (usize, String);
+
+pub(super) fn refuse_at<T>(at: usize, message: impl Into<String>) -> Result<T, Refusal> {
+    Err((at, message.into()))
 }
 
 /// Most characters of the input that a message quotes.

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::parse_error::{ParseError, excerpt};
+use super::parse_error::{ParseError, Refusal, excerpt, refuse_at};
 use super::rules::{self, Alternatives, Class, Classes, Element, RuleId, Rules};
 use super::{MAX_DEPTH, MAX_ELEMENTS, MAX_REPETITIONS};
 use crate::request::Token;
@@ -34,13 +34,6 @@ pub(super) fn read(text: &str, tokens: &dyn TokenLookup) -> Result<(Rules, Vec<C
     reader.grammar().map_err(|(at, message)| ParseError::new(text, at, message))
 }
 
-/// A byte offset and an error message.
-type Refusal = (usize, String);
-
-fn refuse<T>(at: usize, message: impl Into<String>) -> Result<T, Refusal> {
-    Err((at, message.into()))
-}
-
 struct Reader<'a> {
     text: &'a str,
     /// Offset of the next byte.
@@ -59,23 +52,23 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn grammar(mut self) -> Result<(Rules, Vec<Class>), Refusal> {
         if let Some(at) = self.text.find('\0') {
-            return refuse(at, "a grammar cannot contain a NUL character; write \\x00");
+            return refuse_at(at, "a grammar cannot contain a NUL character; write \\x00");
         }
         self.skip_space();
         while self.peek().is_some() {
             self.rule()?;
         }
         let Some(&root) = self.ids.get("root") else {
-            return refuse(self.at, "the grammar must define the rule 'root'");
+            return refuse_at(self.at, "the grammar must define the rule 'root'");
         };
         let mut rules = Vec::with_capacity(self.rules.len());
         for (rule, &(name, at)) in self.rules.into_iter().zip(&self.names) {
-            let Some(rule) = rule else { return refuse(at, format!("the rule '{}' is not defined", excerpt(name))) };
+            let Some(rule) = rule else { return refuse_at(at, format!("the rule '{}' is not defined", excerpt(name))) };
             rules.push(rule);
         }
         if let Some(rule) = rules::left_recursive(&rules) {
             let (name, at) = self.names[rule as usize];
-            return refuse(at, format!("the rule '{}' is left-recursive: it can begin with itself", excerpt(name)));
+            return refuse_at(at, format!("the rule '{}' is left-recursive: it can begin with itself", excerpt(name)));
         }
         Ok((Rules::new(&rules, root), self.classes.list))
     }
@@ -88,7 +81,7 @@ impl<'a> Reader<'a> {
         self.skip_blanks();
         if !self.text[self.at..].starts_with("::=") {
             let name = excerpt(name);
-            return refuse(self.at, format!("expected ::= after the name '{name}', which may contain letters, digits and -"));
+            return refuse_at(self.at, format!("expected ::= after the name '{name}', which may contain letters, digits and -"));
         }
         self.at += 3;
         self.skip_space();
@@ -96,7 +89,7 @@ impl<'a> Reader<'a> {
         match self.peek() {
             None | Some(b'\r' | b'\n') => self.skip_space(),
             Some(_) => {
-                return refuse(self.at, format!("expected a new line or the end of the rule, found {}", self.describe_next()));
+                return refuse_at(self.at, format!("expected a new line or the end of the rule, found {}", self.describe_next()));
             }
         }
         Ok(())
@@ -132,7 +125,9 @@ impl<'a> Reader<'a> {
                     self.at += 1;
                     elements.push(Element::Class(self.classes.number(Vec::new(), true)));
                 }
-                b'(' if depth == MAX_DEPTH => return refuse(start, format!("parentheses are nested more than {MAX_DEPTH} deep")),
+                b'(' if depth == MAX_DEPTH => {
+                    return refuse_at(start, format!("parentheses are nested more than {MAX_DEPTH} deep"));
+                }
                 b'(' => {
                     self.at += 1;
                     self.skip_space();
@@ -141,7 +136,7 @@ impl<'a> Reader<'a> {
                     self.alternatives(id, name, depth + 1)?;
                     n_rules = self.rules.len() - n_before;
                     if self.peek() != Some(b')') {
-                        return refuse(self.at, format!("expected ), found {}", self.describe_next()));
+                        return refuse_at(self.at, format!("expected ), found {}", self.describe_next()));
                     }
                     self.at += 1;
                     elements.push(Element::Rule(id));
@@ -153,13 +148,13 @@ impl<'a> Reader<'a> {
                 b'*' | b'+' | b'?' | b'{' => {
                     let (min, max) = self.bounds(depth)?;
                     if last == elements.len() {
-                        return refuse(start, "there is nothing to repeat before this");
+                        return refuse_at(start, "there is nothing to repeat before this");
                     }
                     n_rules = n_rules.saturating_mul(max.unwrap_or(min).max(min).max(1));
                     if n_rules > MAX_REPETITIONS {
                         let message =
                             format!("this repetition expands to {n_rules} rules; at most {MAX_REPETITIONS} are allowed");
-                        return refuse(start, message);
+                        return refuse_at(start, message);
                     }
                     self.repeat(&mut elements, last, name, (start, min, max))?;
                 }
@@ -183,7 +178,7 @@ impl<'a> Reader<'a> {
         let n_optional = max.map_or(1, |max| max - min);
         self.n_unrolled += item.len() * min + (item.len() + 2) * n_optional;
         if self.n_unrolled > MAX_ELEMENTS {
-            return refuse(at, format!("the repetitions up to here expand to more than {MAX_ELEMENTS} elements"));
+            return refuse_at(at, format!("the repetitions up to here expand to more than {MAX_ELEMENTS} elements"));
         }
         for _ in 0..min {
             elements.extend_from_slice(&item);
@@ -212,7 +207,7 @@ impl<'a> Reader<'a> {
             _ => self.skip_after(depth),
         }
         let Some(min) = self.number() else {
-            return refuse(self.at, format!("expected a number of repetitions, found {}", self.describe_next()));
+            return refuse_at(self.at, format!("expected a number of repetitions, found {}", self.describe_next()));
         };
         self.skip_after(depth);
         let mut max = Some(min);
@@ -224,14 +219,14 @@ impl<'a> Reader<'a> {
             self.skip_after(depth);
         }
         if self.peek() != Some(b'}') {
-            return refuse(self.at, format!("expected }} after the number of repetitions, found {}", self.describe_next()));
+            return refuse_at(self.at, format!("expected }} after the number of repetitions, found {}", self.describe_next()));
         }
         self.at += 1;
         if min > MAX_REPETITIONS {
-            return refuse(start, format!("{min} repetitions are too many; at most {MAX_REPETITIONS} are allowed"));
+            return refuse_at(start, format!("{min} repetitions are too many; at most {MAX_REPETITIONS} are allowed"));
         }
         if let Some(max) = max.filter(|&max| max < min) {
-            return refuse(start, format!("the minimum of {min} repetitions is above the maximum of {max}"));
+            return refuse_at(start, format!("the minimum of {min} repetitions is above the maximum of {max}"));
         }
         Ok((min, max))
     }
@@ -241,7 +236,7 @@ impl<'a> Reader<'a> {
         let start = self.at;
         self.at += 1;
         while self.peek() != Some(b'"') {
-            let Some(character) = self.character()? else { return refuse(start, "this string is not closed") };
+            let Some(character) = self.character()? else { return refuse_at(start, "this string is not closed") };
             elements.push(Element::Class(self.classes.number(vec![(character, character)], false)));
         }
         self.at += 1;
@@ -257,7 +252,7 @@ impl<'a> Reader<'a> {
         self.at += usize::from(is_negated);
         let mut ranges = Vec::new();
         while self.peek() != Some(b']') {
-            let Some(low) = self.character()? else { return refuse(start, unfinished) };
+            let Some(low) = self.character()? else { return refuse_at(start, unfinished) };
             let is_range = self.peek() == Some(b'-') && self.text.as_bytes().get(self.at + 1) != Some(&b']');
             self.at += usize::from(is_range);
             let high = if is_range { self.character()? } else { Some(low) };
@@ -273,29 +268,32 @@ impl<'a> Reader<'a> {
         self.at += usize::from(is_negated);
         let start = self.at;
         if self.peek() != Some(b'<') {
-            return refuse(start, format!("expected < after !, found {}", self.describe_next()));
+            return refuse_at(start, format!("expected < after !, found {}", self.describe_next()));
         }
         let Some(length) = self.text[start..].find('>').map(|at| at + 1) else {
-            return refuse(start, "this token is not closed with >");
+            return refuse_at(start, "this token is not closed with >");
         };
         let text = &self.text[start..start + length];
         self.at += length;
         let token = match text.strip_prefix("<[").map(|rest| rest.strip_suffix("]>").unwrap_or_default()) {
             Some(id) if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) => {
-                return refuse(start, format!("{} is not a token id; write it like <[7]>", excerpt(text)));
+                return refuse_at(start, format!("{} is not a token id; write it like <[7]>", excerpt(text)));
             }
             Some(id) => {
                 let n_vocab = self.tokens.n_vocab();
                 match id.parse().ok().filter(|&token: &Token| usize::try_from(token).is_ok_and(|token| token < n_vocab)) {
                     Some(token) => token,
                     None => {
-                        return refuse(start, format!("token {} is outside of the vocabulary of {n_vocab} pieces", excerpt(id)));
+                        return refuse_at(
+                            start,
+                            format!("token {} is outside of the vocabulary of {n_vocab} pieces", excerpt(id)),
+                        );
                     }
                 }
             }
             None => match self.tokens.spelt(text) {
                 Some(token) => token,
-                None => return refuse(start, format!("the vocabulary has no token '{}'", excerpt(text))),
+                None => return refuse_at(start, format!("the vocabulary has no token '{}'", excerpt(text))),
             },
         };
         Ok(if is_negated { Element::NotToken(token) } else { Element::Token(token) })
@@ -319,12 +317,12 @@ impl<'a> Reader<'a> {
             'x' => 2,
             'u' => 4,
             'U' => 8,
-            _ => return refuse(start, format!("the escape \\{escaped} is unknown; write \\\\ for a backslash")),
+            _ => return refuse_at(start, format!("the escape \\{escaped} is unknown; write \\\\ for a backslash")),
         };
         let digits =
             self.text.get(self.at..self.at + n_digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let Some(code) = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()) else {
-            return refuse(start, format!("\\{escaped} must be followed by {n_digits} hexadecimal digits"));
+            return refuse_at(start, format!("\\{escaped} must be followed by {n_digits} hexadecimal digits"));
         };
         self.at += n_digits;
         Ok(Some(code))
@@ -333,7 +331,7 @@ impl<'a> Reader<'a> {
     fn name(&mut self) -> Result<&'a str, Refusal> {
         let (start, length) = (self.at, self.length_of(is_word));
         if length == 0 {
-            return refuse(start, format!("expected the name of a rule, found {}", self.describe_next()));
+            return refuse_at(start, format!("expected the name of a rule, found {}", self.describe_next()));
         }
         self.at += length;
         Ok(&self.text[start..self.at])

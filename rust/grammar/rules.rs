@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
+use super::ranges::{Ranges, complement, merged};
 use crate::request::Token;
 
 /// Index of a rule in [`Rules`].
 pub(super) type RuleId = u32;
 
-/// A set of code points: sorted, disjoint and non-adjacent inclusive ranges.
+/// A set of code points, see [`ranges`](super::ranges).
 pub(super) type Class = Box<[(u32, u32)]>;
 
 /// One element of a rule.
@@ -33,19 +34,10 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// Returns the number of the class of the characters in `ranges`, or of all others if `is_negated`. A range whose end
-    /// precedes its start is empty.
-    pub(super) fn number(&mut self, mut ranges: Vec<(u32, u32)>, is_negated: bool) -> u32 {
-        ranges.retain(|&(low, high)| low <= high);
-        ranges.sort_unstable();
-        let mut class: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
-        for (low, high) in ranges {
-            match class.last_mut() {
-                Some((_, end)) if low <= end.saturating_add(1) => *end = high.max(*end),
-                _ => class.push((low, high)),
-            }
-        }
-        let class: Class = if is_negated { complement(&class).into() } else { class.into() };
+    /// Returns the number of the class of the characters in `ranges`, or of all others if `is_negated`.
+    pub(super) fn number(&mut self, ranges: Ranges, is_negated: bool) -> u32 {
+        let ranges = merged(ranges);
+        let class: Class = if is_negated { complement(&ranges, u32::MAX).into() } else { ranges.into() };
         if let Some(&number) = self.numbers.get(&class) {
             return number;
         }
@@ -54,19 +46,6 @@ impl Classes {
         self.numbers.insert(class, number);
         number
     }
-}
-
-fn complement(class: &[(u32, u32)]) -> Vec<(u32, u32)> {
-    let mut rest = Vec::with_capacity(class.len() + 1);
-    let mut next = Some(0);
-    for &(low, high) in class {
-        if let Some(start) = next.filter(|&start| start < low) {
-            rest.push((start, low - 1));
-        }
-        next = high.checked_add(1);
-    }
-    rest.extend(next.map(|start| (start, u32::MAX)));
-    rest
 }
 
 /// The alternatives of a rule, each a list of elements.

@@ -211,11 +211,11 @@ fn grammars_that_make_llama_cpp_hang_are_refused() {
     let ways = repeat_rules(40, |i| format!("r{i} ::= r{} \"x\" | r{0} \"y\"\n", i + 1));
     assert_eq!(
         refusal(&format!("root ::= r0\n{ways}r40 ::= \"z\"")),
-        "line 1, column 1: the grammar has too many ways to begin a text"
+        "line 1, column 1: the grammar is too ambiguous: there are too many ways to begin a text"
     );
     let hidden = "root ::= one root \"x\" | \"y\"\none ::= two\ntwo ::= \"\"";
-    assert_eq!(refusal(hidden), "line 1, column 1: the grammar has too many ways to begin a text");
-    assert_eq!(refusal("root ::= \"a\"{3,2}"), "line 1, column 13: at least 3 and at most 2 repetitions contradict each other");
+    assert_eq!(refusal(hidden), "line 1, column 1: the grammar is too ambiguous: there are too many ways to begin a text");
+    assert_eq!(refusal("root ::= \"a\"{3,2}"), "line 1, column 13: the minimum of 3 repetitions is above the maximum of 2");
     // This grammar terminates in llama.cpp, too.
     assert_eq!(after(&grammar("root ::= ([ab]* | \"x\")*"), "axb"), "ab $ a b x".replace("ab $", "$ ab"));
 }

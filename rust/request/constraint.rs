@@ -47,6 +47,12 @@ pub trait Constraint: Send {
     }
 }
 
+impl Clone for Box<dyn Constraint> {
+    fn clone(&self) -> Self {
+        self.copy()
+    }
+}
+
 /// Creates the constraints of a request's branches.
 pub trait ConstraintSource: fmt::Debug + Send + Sync {
     /// Returns a constraint in its initial state, for one branch.

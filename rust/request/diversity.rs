@@ -1,7 +1,7 @@
 //! Diversity: how the draws of one prompt's completions depend on each other.
 
-use crate::error::{Error, Result};
-use crate::request::{Mirostat, Request, SamplerKind};
+use crate::error::Result;
+use crate::request::{Mirostat, Request, SamplerKind, reject};
 
 /// Minimum width of a [`BeamSearch`]; the maximum is the number of slots.
 pub const MIN_BEAMS: u32 = 2;
@@ -59,9 +59,8 @@ impl Diversity {
     /// Checks the compatibility with the other fields of `request`.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for an incompatible field.
+    /// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest) for an incompatible field.
     pub(super) fn validate(&self, request: &Request) -> Result<()> {
-        let reject = |param: &'static str, message: String| Err(Error::InvalidRequest { param, message });
         let Some(name) = self.param() else { return Ok(()) };
         let params = &request.sampling;
         if params.mirostat != Mirostat::Off {
@@ -77,7 +76,6 @@ impl Diversity {
 
 impl BeamSearch {
     fn validate(&self, request: &Request) -> Result<()> {
-        let reject = |param: &'static str, message: String| Err(Error::InvalidRequest { param, message });
         let Self { width, length_penalty, is_stochastic } = *self;
         if width < MIN_BEAMS {
             return reject("beam_width", format!("beam_width is {width}; it must be {MIN_BEAMS} or more"));
@@ -113,6 +111,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::error::Error;
     use crate::request::{ContextShift, Prompt};
 
     const BEAMS: BeamSearch = BeamSearch { width: 4, length_penalty: 1.0, is_stochastic: false };

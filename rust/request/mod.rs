@@ -317,25 +317,42 @@ pub struct Request {
     pub task: Task,
 }
 
+/// Rejects the field `param`.
+fn reject<T>(param: &'static str, message: impl Into<String>) -> Result<T> {
+    Err(Error::InvalidRequest { param, message: message.into() })
+}
+
+/// Checks the number of entries of the field `param`.
+fn validate_len(param: &'static str, n: usize, unit: &str, max: usize) -> Result<()> {
+    if n > max { reject(param, format!("{param} has {n} {unit}; at most {max} are allowed")) } else { Ok(()) }
+}
+
+/// Checks that all tokens of the field `param` are in the vocabulary.
+fn validate_tokens<'a>(param: &'static str, tokens: impl IntoIterator<Item = &'a Token>, n_vocab: usize) -> Result<()> {
+    match tokens.into_iter().find(|&&token| usize::try_from(token).map_or(true, |id| id >= n_vocab)) {
+        Some(token) => reject(param, format!("token {token} is outside of the vocabulary of {n_vocab} pieces")),
+        None => Ok(()),
+    }
+}
+
 /// Checks adapters against the number of loaded adapters, `n_adapters`.
 ///
 /// # Errors
 /// [`Error::InvalidRequest`] for the first adapter with an unknown index, a repeated index, or a scale that is not finite.
 pub fn validate_adapters(adapters: &[AdapterScale], n_adapters: u32) -> Result<()> {
-    let reject = |message: String| Err(Error::InvalidRequest { param: "adapters", message });
     for (i, &(id, scale)) in adapters.iter().enumerate() {
         if id >= n_adapters {
             let loaded = match n_adapters {
                 0 => "none is loaded".to_owned(),
                 n => format!("there are {n}, counted from 0"),
             };
-            return reject(format!("adapters has {id}; {loaded}"));
+            return reject("adapters", format!("adapters has {id}; {loaded}"));
         }
         if !scale.is_finite() {
-            return reject(format!("adapters has a scale of {scale} for {id}; it must be a finite number"));
+            return reject("adapters", format!("adapters has a scale of {scale} for {id}; it must be a finite number"));
         }
         if adapters[..i].iter().any(|&(other, _)| other == id) {
-            return reject(format!("adapters names {id} twice"));
+            return reject("adapters", format!("adapters names {id} twice"));
         }
     }
     Ok(())
@@ -409,19 +426,14 @@ impl Request {
     /// # Errors
     /// [`Error::InvalidRequest`] for the first field that is out of range.
     pub fn validate(&self, n_vocab: usize) -> Result<()> {
-        let in_vocab = |token: Token| usize::try_from(token).is_ok_and(|id| id < n_vocab);
-        let reject = |param: &'static str, message: String| Err(Error::InvalidRequest { param, message });
         for run in self.prompt.runs() {
-            let Run::Tokens(tokens) = run else { continue };
-            if let Some(token) = tokens.iter().find(|&&token| !in_vocab(token)) {
-                return reject("prompt", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
+            if let Run::Tokens(tokens) = run {
+                validate_tokens("prompt", tokens, n_vocab)?;
             }
         }
-        if let Some(token) = self.suffix.iter().find(|&&token| !in_vocab(token)) {
-            return reject("suffix_prompt", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
-        }
+        validate_tokens("suffix_prompt", &self.suffix, n_vocab)?;
         if self.prompt.n_tokens() == 0 {
-            return reject("prompt", "the prompt is empty; it must have at least one token".into());
+            return reject("prompt", "the prompt is empty; it must have at least one token");
         }
         self.validate_task()?;
         self.validate_media()?;
@@ -434,14 +446,14 @@ impl Request {
             return reject("stop", format!("stop has {} strings of {n_stop_bytes} bytes in total; {limit}", self.stop.len()));
         }
         if self.stop.iter().any(String::is_empty) {
-            return reject("stop", "stop has an empty string; remove it".into());
+            return reject("stop", "stop has an empty string; remove it");
         }
         if let Some(n) = self.prompt_logprobs.filter(|&n| n > MAX_PROBS) {
             return reject("prompt_logprobs", format!("prompt_logprobs is {n}; it must be 0 to {MAX_PROBS}"));
         }
         let (from, n_prompt) = (self.prompt_logprobs_from, self.n_tokens());
         if from > 0 && self.prompt_logprobs.is_none() {
-            return reject("prompt_logprobs_from", "prompt_logprobs_from needs prompt_logprobs; set that too".to_owned());
+            return reject("prompt_logprobs_from", "prompt_logprobs_from needs prompt_logprobs; set that too");
         }
         if from as usize >= n_prompt {
             let limit = format!("it must be below the prompt's {n_prompt} tokens");
@@ -461,16 +473,11 @@ impl Request {
             return reject("max_token_gap_ms", format!("max_token_gap_ms is {}; {limits}", gap.as_secs_f64() * 1e3));
         }
         if self.max_chunk == Some(0) {
-            return reject("n_batch", "n_batch is 0; it must be at least 1".to_owned());
+            return reject("n_batch", "n_batch is 0; it must be at least 1");
         }
         self.validate_checkpoints()?;
-        if self.preserved_tokens.len() > MAX_PRESERVED {
-            let n = self.preserved_tokens.len();
-            return reject("preserved_tokens", format!("preserved_tokens has {n} tokens; at most {MAX_PRESERVED} are allowed"));
-        }
-        if let Some(token) = self.preserved_tokens.iter().find(|&&token| !in_vocab(token)) {
-            return reject("preserved_tokens", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
-        }
+        validate_len("preserved_tokens", self.preserved_tokens.len(), "tokens", MAX_PRESERVED)?;
+        validate_tokens("preserved_tokens", &self.preserved_tokens, n_vocab)?;
         self.thought.as_ref().map_or(Ok(()), |thought| thought.validate(n_vocab))?;
         self.diversity.validate(self)?;
         self.sampling.validate(n_vocab)
@@ -478,22 +485,19 @@ impl Request {
 
     fn validate_checkpoints(&self) -> Result<()> {
         let (positions, n_prompt) = (&self.snapshots_at, self.n_tokens());
-        let reject = |message: String| Err(Error::InvalidRequest { param: "snapshots_at", message });
-        if positions.len() > MAX_CHECKPOINTS {
-            return reject(format!("snapshots_at has {} positions; at most {MAX_CHECKPOINTS} are allowed", positions.len()));
-        }
+        validate_len("snapshots_at", positions.len(), "positions", MAX_CHECKPOINTS)?;
         if !positions.is_sorted_by(|a, b| a < b) {
-            return reject("snapshots_at must be in ascending order without duplicates".into());
+            return reject("snapshots_at", "snapshots_at must be in ascending order without duplicates");
         }
         if let Some(at) = positions.iter().find(|&&at| at == 0 || at as usize >= n_prompt) {
-            return reject(format!("snapshots_at has {at}; a position must be above 0 and below the prompt's {n_prompt} tokens"));
+            let limits = format!("a position must be above 0 and below the prompt's {n_prompt} tokens");
+            return reject("snapshots_at", format!("snapshots_at has {at}; {limits}"));
         }
         Ok(())
     }
 
     /// Rejects fields that are not supported with images or audio.
     fn validate_media(&self) -> Result<()> {
-        let reject = |param: &'static str, message: &str| Err(Error::InvalidRequest { param, message: message.to_owned() });
         if !self.prompt.has_media() {
             return Ok(());
         }
@@ -516,7 +520,6 @@ impl Request {
 
     /// Checks the fields that the task requires.
     fn validate_task(&self) -> Result<()> {
-        let reject = |param: &'static str, message: &str| Err(Error::InvalidRequest { param, message: message.to_owned() });
         if self.task == Task::Complete {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! Reasoning in a completion: its markers and its token budget.
 
-use crate::error::{Error, Result};
-use crate::request::Token;
+use crate::error::Result;
+use crate::request::{Token, reject, validate_tokens};
 
 /// Maximum number of start markers, and of end markers.
 pub const MAX_MARKERS: usize = 16;
@@ -42,9 +42,9 @@ impl Reasoning {
     /// Checks every field against its range and against a vocabulary of `n_vocab` tokens.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for the first field that is out of range.
+    /// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest) for the first field that is out of range.
     pub fn validate(&self, n_vocab: usize) -> Result<()> {
-        let reject = |message: String| Err(Error::InvalidRequest { param: "thought", message });
+        let reject = |message: String| reject("thought", message);
         for (name, markers) in [("starts", &self.starts), ("ends", &self.ends)] {
             if markers.len() > MAX_MARKERS {
                 return reject(format!("thought.{name} has {} markers; at most {MAX_MARKERS} are allowed", markers.len()));
@@ -58,24 +58,18 @@ impl Reasoning {
             return reject("thought.ends is empty; it must have at least one marker".to_owned());
         }
         if self.starts.is_empty() && !self.begins_inside {
-            let message = "thought.starts is empty, and the prompt does not end inside reasoning; add at least one marker";
-            return reject(message.to_owned());
+            let remedy = "add at least one marker, since the prompt does not end inside reasoning";
+            return reject(format!("thought.starts is empty; {remedy}"));
         }
         if self.budget.is_some() && self.closing.is_empty() {
-            return reject(
-                "thought.budget needs tokens that end the reasoning; set the message or a marker in thought.ends".to_owned(),
-            );
+            let remedy = "set the message or a marker in thought.ends";
+            return reject(format!("thought.budget needs tokens that end the reasoning; {remedy}"));
         }
         if self.closing.len() > MAX_CLOSING {
             let n = self.closing.len();
-            return reject(format!(
-                "the message and the first marker of thought.ends have {n} tokens; at most {MAX_CLOSING} are allowed"
-            ));
+            let limit = format!("at most {MAX_CLOSING} are allowed");
+            return reject(format!("the message and the first marker of thought.ends have {n} tokens; {limit}"));
         }
-        let is_out_of_vocab = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);
-        if let Some(token) = self.closing.iter().find(is_out_of_vocab) {
-            return reject(format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
-        }
-        Ok(())
+        validate_tokens("thought", &self.closing, n_vocab)
     }
 }

@@ -1,7 +1,7 @@
 //! Sampling parameters.
 
-use crate::error::{Error, Result};
-use crate::request::{SamplerKind, Token};
+use crate::error::Result;
+use crate::request::{SamplerKind, Token, reject, validate_len, validate_tokens};
 
 /// Maximum of [`SamplingParams::n_probs`].
 pub const MAX_PROBS: u32 = 1_000;
@@ -178,18 +178,12 @@ impl SamplingParams {
     /// Checks every field against its range and against a vocabulary of `n_vocab` tokens.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for the first field that is out of range.
+    /// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest) for the first field that is out of range.
     pub fn validate(&self, n_vocab: usize) -> Result<()> {
-        let reject = |param: &'static str, message: String| Err(Error::InvalidRequest { param, message });
         if self.n_probs > MAX_PROBS {
             return reject("n_probs", format!("n_probs is {}; it must be 0 to {MAX_PROBS}", self.n_probs));
         }
-        if self.samplers.len() > MAX_SAMPLERS {
-            return reject(
-                "samplers",
-                format!("samplers has {} entries; at most {MAX_SAMPLERS} are allowed", self.samplers.len()),
-            );
-        }
+        validate_len("samplers", self.samplers.len(), "entries", MAX_SAMPLERS)?;
         let windows = [("repeat_last_n", self.repeat_last_n), ("dry_penalty_last_n", self.dry.penalty_last_n)];
         if let Some((param, value)) = windows.into_iter().find(|&(_, value)| value < -1) {
             return reject(param, format!("{param} is {value}; it must be −1 or more"));
@@ -213,8 +207,24 @@ impl SamplingParams {
         if !(0.0..=0.99).contains(&self.adaptive_decay) {
             return reject("adaptive_decay", format!("adaptive_decay is {}; it must be 0 to 0.99", self.adaptive_decay));
         }
-        self.validate_breakers()?;
-        self.validate_tokens(n_vocab)
+        validate_len("dry_sequence_breakers", self.dry.sequence_breakers.len(), "strings", MAX_BREAKERS)?;
+        if let Some(text) = self.dry.sequence_breakers.iter().find(|text| text.len() > MAX_BREAKER_BYTES) {
+            let limit = format!("at most {MAX_BREAKER_BYTES} are allowed");
+            let message = format!("dry_sequence_breakers has a string of {} bytes; {limit}", text.len());
+            return reject("dry_sequence_breakers", message);
+        }
+        validate_tokens("penalty_prompt", self.penalty_prompt.iter().flatten(), n_vocab)?;
+        let n_biases = self.logit_bias.len();
+        if n_biases > n_vocab {
+            let limit = format!("at most {n_vocab}, one for each piece of the vocabulary");
+            return reject("logit_bias", format!("logit_bias has {n_biases} entries; it may have {limit}"));
+        }
+        validate_tokens("logit_bias", self.logit_bias.iter().map(|(token, _)| token), n_vocab)?;
+        if let Some((token, bias)) = self.logit_bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
+            let message = format!("the logit_bias of token {token} is {bias}; it must be a finite number or −∞");
+            return reject("logit_bias", message);
+        }
+        Ok(())
     }
 
     /// The fields that may be any finite number.
@@ -239,45 +249,12 @@ impl SamplingParams {
             ("adaptive_target", self.adaptive_target),
         ]
     }
-
-    fn validate_breakers(&self) -> Result<()> {
-        let reject = |message| Err(Error::InvalidRequest { param: "dry_sequence_breakers", message });
-        let breakers = &self.dry.sequence_breakers;
-        if breakers.len() > MAX_BREAKERS {
-            let n = breakers.len();
-            return reject(format!("dry_sequence_breakers has {n} strings; at most {MAX_BREAKERS} are allowed"));
-        }
-        if let Some(text) = breakers.iter().find(|text| text.len() > MAX_BREAKER_BYTES) {
-            let n = text.len();
-            return reject(format!("dry_sequence_breakers has a string of {n} bytes; at most {MAX_BREAKER_BYTES} are allowed"));
-        }
-        Ok(())
-    }
-
-    fn validate_tokens(&self, n_vocab: usize) -> Result<()> {
-        let reject = |param: &'static str, message: String| Err(Error::InvalidRequest { param, message });
-        let in_vocab = |token: &Token| usize::try_from(*token).is_ok_and(|id| id < n_vocab);
-        if let Some(token) = self.penalty_prompt.iter().flatten().find(|token| !in_vocab(token)) {
-            return reject("penalty_prompt", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
-        }
-        let n_biases = self.logit_bias.len();
-        if n_biases > n_vocab {
-            let limit = format!("at most {n_vocab}, one for each piece of the vocabulary");
-            return reject("logit_bias", format!("logit_bias has {n_biases} entries; it may have {limit}"));
-        }
-        if let Some((token, _)) = self.logit_bias.iter().find(|(token, _)| !in_vocab(token)) {
-            return reject("logit_bias", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
-        }
-        if let Some((token, bias)) = self.logit_bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
-            return reject("logit_bias", format!("the logit_bias of token {token} is {bias}; it must be a finite number or −∞"));
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     fn rejected_param(change: impl FnOnce(&mut SamplingParams)) -> Option<&'static str> {
         let mut params = SamplingParams::default();

@@ -74,12 +74,14 @@ impl fmt::Debug for LazyGrammar {
 }
 
 /// One branch, before or after its trigger.
+#[derive(Clone)]
 enum LazyBranch {
     Untriggered(UntriggeredBranch),
     Triggered(Box<dyn Constraint>),
 }
 
 /// A branch that has met no trigger yet.
+#[derive(Clone)]
 struct UntriggeredBranch {
     source: SharedConstraint,
     triggers: Arc<Triggers>,
@@ -121,6 +123,7 @@ enum Effect {
     Starts(usize),
 }
 
+#[derive(Clone)]
 struct GrammarStart {
     at: usize,
     /// The constraint after the text so far; `None` if the grammar does not allow the text.
@@ -157,12 +160,9 @@ impl UntriggeredBranch {
 
     /// Returns whether the grammar may start at `at` and allows the rest of this token.
     fn can_start(&mut self, at: usize, token: Token, n_skipped: usize) -> bool {
-        if let Some(n_before) = at.checked_sub(self.n_read) {
-            return self
-                .constraint_from(self.n_read)
-                .is_some_and(|constraint| constraint.allows_rest(token, n_skipped + n_before));
-        }
-        self.constraint_from(at).is_some_and(|constraint| constraint.allows_rest(token, n_skipped))
+        let n_before = at.saturating_sub(self.n_read);
+        let constraint = self.constraint_from(at.min(self.n_read));
+        constraint.is_some_and(|constraint| constraint.allows_rest(token, n_skipped + n_before))
     }
 
     /// The constraint that starts at `at`, after the text so far.
@@ -220,23 +220,6 @@ impl UntriggeredBranch {
             self.recent_tokens.pop_front();
         }
     }
-
-    fn copy(&self) -> Self {
-        let copied = |start: &GrammarStart| GrammarStart {
-            at: start.at,
-            constraint: start.constraint.as_ref().map(|constraint| constraint.copy()),
-        };
-        Self {
-            source: self.source.clone(),
-            triggers: Arc::clone(&self.triggers),
-            spellings: Arc::clone(&self.spellings),
-            searches: self.searches.clone(),
-            n_read: self.n_read,
-            recent_tokens: self.recent_tokens.clone(),
-            last_search: self.last_search.clone(),
-            starts: self.starts.iter().map(copied).collect(),
-        }
-    }
 }
 
 /// The bytes of a token without its first `n_skipped`.
@@ -286,10 +269,7 @@ impl Constraint for LazyBranch {
     }
 
     fn copy(&self) -> Box<dyn Constraint> {
-        Box::new(match self {
-            Self::Untriggered(untriggered) => Self::Untriggered(untriggered.copy()),
-            Self::Triggered(constraint) => Self::Triggered(constraint.copy()),
-        })
+        Box::new(self.clone())
     }
 
     fn allows_rest(&mut self, token: Token, n_skipped: usize) -> bool {

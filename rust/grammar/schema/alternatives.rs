@@ -47,16 +47,16 @@ pub(super) struct SchemaAlternatives<'a> {
 }
 
 impl<'a> SchemaAlternatives<'a> {
-    pub(super) fn anything() -> Self {
-        Self::one(Shape::default())
+    pub(super) fn exactly(shapes: impl IntoIterator<Item = Shape<'a>>) -> Self {
+        Self { shapes: shapes.into_iter().collect(), is_exact: true }
     }
 
-    pub(super) fn one(shape: Shape<'a>) -> Self {
-        Self { shapes: vec![shape], is_exact: true }
+    pub(super) fn anything() -> Self {
+        Self::exactly([Shape::default()])
     }
 
     pub(super) fn none() -> Self {
-        Self { shapes: Vec::new(), is_exact: true }
+        Self::exactly([])
     }
 
     pub(super) fn or(&mut self, other: &Self) {
@@ -179,16 +179,9 @@ impl<'a> Reader<'a> {
         {
             return refuse(dialect, "this draft of JSON Schema is not supported; use draft 2020-12");
         }
-        let mut alternatives = match own_shape(schema)? {
-            Some(shape) => SchemaAlternatives::one(shape),
-            None => SchemaAlternatives::none(),
-        };
-        if let Some(reference) = schema.get("$ref") {
-            let target = self.target(reference)?;
-            let more = self.alternatives_of(target)?;
-            alternatives = self.intersection(&alternatives, &more, schema)?;
-        }
-        for part in list(schema, "allOf")? {
+        let mut alternatives = SchemaAlternatives::exactly(own_shape(schema)?);
+        let reference = schema.get("$ref").map(|reference| self.target(reference)).transpose()?;
+        for part in reference.into_iter().chain(list(schema, "allOf")?) {
             let more = self.alternatives_of(part)?;
             alternatives = self.intersection(&alternatives, &more, schema)?;
         }
@@ -250,17 +243,17 @@ impl<'a> Reader<'a> {
                         for name in names {
                             present.object.require(text(name, "the name of a property")?);
                         }
-                        SchemaAlternatives::one(present)
+                        SchemaAlternatives::exactly([present])
                     }
                     None if keyword == "dependentRequired" => {
                         return refuse(needed, "dependentRequired must map names to lists of names");
                     }
                     _ => {
                         let needed = self.alternatives_of(needed)?;
-                        self.intersection(&SchemaAlternatives::one(present), &needed, value)?
+                        self.intersection(&SchemaAlternatives::exactly([present]), &needed, value)?
                     }
                 };
-                present.or(&SchemaAlternatives::one(absent));
+                present.or(&SchemaAlternatives::exactly([absent]));
                 alternatives = self.intersection(&alternatives, &present, value)?;
             }
         }

@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use super::pattern::{LAST, Node, Ranges};
+use super::super::ranges::Ranges;
+use super::pattern::{LAST, Node};
 
 pub(super) const MAX_STATES: usize = 8_192;
 

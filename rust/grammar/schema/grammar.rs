@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use super::super::ranges::{Ranges, merged};
 use super::automaton::Dfa;
-use super::pattern::{LAST, Ranges, normal};
+use super::pattern::LAST;
 
 pub(super) type RuleNumber = usize;
 
@@ -249,7 +250,7 @@ fn escaped_class(ranges: &Ranges) -> Expr {
         }
     }
     if !plain.is_empty() {
-        choices.push(Expr::Class(normal(plain)));
+        choices.push(Expr::Class(merged(plain)));
     }
     let escaped = (0..0x20).chain([0x22, 0x5C]);
     let is_in = |code: &u32| ranges.iter().any(|&(low, high)| low <= *code && *code <= high);

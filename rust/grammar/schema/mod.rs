@@ -28,7 +28,7 @@ mod validation;
 mod writer;
 
 use super::json::{self, Value};
-use super::parse_error::ParseError;
+use super::parse_error::{ParseError, Refusal, refuse_at};
 
 /// Most bytes of a schema.
 pub const MAX_SCHEMA_BYTES: usize = 1 << 18;
@@ -51,15 +51,8 @@ pub const MAX_PATTERN_BYTES: usize = 4_096;
 /// Most alternatives of one schema, after the alternatives of its parts are multiplied.
 pub const MAX_ALTERNATIVES: usize = 1_024;
 
-/// A byte offset and an error message.
-type Refusal = (usize, String);
-
 fn refuse<T>(value: &Value, message: impl Into<String>) -> Result<T, Refusal> {
     refuse_at(value.at, message)
-}
-
-fn refuse_at<T>(at: usize, message: impl Into<String>) -> Result<T, Refusal> {
-    Err((at, message.into()))
 }
 
 /// The pattern of a format that is enforced; other formats are annotations.

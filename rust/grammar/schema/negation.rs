@@ -42,45 +42,42 @@ impl<'a> Reader<'a> {
         value: &'a Value,
     ) -> Result<Option<SchemaAlternatives<'a>>, Refusal> {
         Ok(Some(match keyword {
-            "type" if value.kind != ValueKind::Null => {
-                SchemaAlternatives::one(Shape { types: ALL & !types(value)?, is_typed: true, ..Shape::default() })
-            }
+            "type" if value.kind != ValueKind::Null => SchemaAlternatives::exactly([Shape::typed(ALL & !types(value)?)]),
             "enum" | "const" => {
                 all_values_except(value.items().filter(|_| keyword == "enum").unwrap_or(std::slice::from_ref(value)))
             }
             "minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum" => {
-                let mut shape = Shape { types: NUMBER, is_typed: true, ..Shape::default() };
+                let mut shape = Shape::typed(NUMBER);
                 let (bound, strict) = (value.number().unwrap_or_default(), !keyword.starts_with('e'));
-                let is_low = keyword.ends_with("inimum");
-                if is_low {
+                if keyword.ends_with("inimum") {
                     shape.number.at_most(bound, strict);
                 } else {
                     shape.number.at_least(bound, strict);
                 }
-                SchemaAlternatives::one(shape)
+                SchemaAlternatives::exactly([shape])
             }
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" => {
                 unmet_count(schema, keyword)?
             }
             "pattern" => {
                 let negated_pattern = |(node, must_match): (Rc<Node>, bool)| {
-                    let mut shape = Shape { types: STRING, is_typed: true, ..Shape::default() };
+                    let mut shape = Shape::typed(STRING);
                     shape.string.patterns.push((node, !must_match, value.at));
                     shape
                 };
-                SchemaAlternatives { shapes: lookaheads(value)?.into_iter().map(negated_pattern).collect(), is_exact: true }
+                SchemaAlternatives::exactly(lookaheads(value)?.into_iter().map(negated_pattern))
             }
             "items" if schema.get("prefixItems").is_none() && value.items().is_none() => {
-                let mut shape = Shape { types: ARRAY, is_typed: true, ..Shape::default() };
+                let mut shape = Shape::typed(ARRAY);
                 let part = Part { schema: value, is_negated: true };
                 shape.array.contains.push(Contains { part, min: 1, max: None, at: value.at });
-                SchemaAlternatives::one(shape)
+                SchemaAlternatives::exactly([shape])
             }
             "contains" if schema.get("minContains").is_none() && schema.get("maxContains").is_none() => {
-                let mut shape = Shape { types: ARRAY, is_typed: true, ..Shape::default() };
+                let mut shape = Shape::typed(ARRAY);
                 shape.array.rest = vec![Part { schema: value, is_negated: true }];
                 shape.array.has_rest_schema = true;
-                SchemaAlternatives::one(shape)
+                SchemaAlternatives::exactly([shape])
             }
             "properties" => {
                 let properties = value.members().unwrap_or_default().iter();
@@ -90,11 +87,11 @@ impl<'a> Reader<'a> {
                     shape.object.require(name);
                     shape
                 };
-                SchemaAlternatives { shapes: properties.map(other).collect(), is_exact: true }
+                SchemaAlternatives::exactly(properties.map(other))
             }
             "required" => {
                 let names = value.items().unwrap_or_default().iter().filter_map(Value::text);
-                SchemaAlternatives { shapes: names.map(|name| unmet_property(name, part(&NEVER))).collect(), is_exact: true }
+                SchemaAlternatives::exactly(names.map(|name| unmet_property(name, part(&NEVER))))
             }
             "allOf" => self.not_all_of(list(schema, "allOf")?)?,
             "anyOf" => self.not_any_of(list(schema, "anyOf")?, schema)?,
@@ -187,7 +184,7 @@ fn drop_annotations<'a>(mut alternatives: SchemaAlternatives<'a>, at: &Value) ->
 }
 
 fn unmet_property<'a>(name: &'a str, parts: Parts<'a>) -> Shape<'a> {
-    let mut shape = Shape { types: OBJECT, is_typed: true, ..Shape::default() };
+    let mut shape = Shape::typed(OBJECT);
     let block = Block { properties: vec![(name, parts)], is_negation: true, ..Block::default() };
     shape.object.blocks.push(block);
     shape
@@ -199,34 +196,33 @@ fn unmet_count<'a>(schema: &'a Value, keyword: &str) -> Result<SchemaAlternative
     if is_min && n == 0 {
         return Ok(SchemaAlternatives::none());
     }
-    let (min, max) = if is_min { (0, Some(n - 1)) } else { (n + 1, None) };
-    let mut shape = Shape { is_typed: true, ..Shape::default() };
+    let (min, max) = if is_min { (None, Some(n - 1)) } else { (Some(n + 1), None) };
+    let mut shape = Shape::typed(0);
     match &keyword[3..] {
-        "Length" => (shape.types, shape.string.min, shape.string.max) = (STRING, min, max),
-        "Items" => (shape.types, shape.array.min, shape.array.max) = (ARRAY, (min > 0).then_some(min), max),
+        "Length" => (shape.types, shape.string.min, shape.string.max) = (STRING, min.unwrap_or(0), max),
+        "Items" => (shape.types, shape.array.min, shape.array.max) = (ARRAY, min, max),
         _ => {
             let at = schema.get(keyword).map_or(0, |value| value.at);
-            (shape.types, shape.object.min, shape.object.max) = (OBJECT, (min > 0).then_some((min, at)), max);
+            (shape.types, shape.object.min, shape.object.max) = (OBJECT, min.map(|min| (min, at)), max);
         }
     }
-    Ok(SchemaAlternatives::one(shape))
+    Ok(SchemaAlternatives::exactly([shape]))
 }
 
 /// The alternatives of all values except these.
 fn all_values_except<'a>(values: &'a [Value]) -> SchemaAlternatives<'a> {
     let mut named_types = values.iter().fold(0, |types, value| types | type_of(value));
     named_types |= if named_types & NUMBER != 0 { NUMBER } else { 0 };
-    let shape_of = |types| Shape { types, is_typed: true, ..Shape::default() };
     let mut alternatives =
-        SchemaAlternatives { shapes: vec![shape_of(ALL & !named_types)], is_exact: named_types & (ARRAY | OBJECT) == 0 };
+        SchemaAlternatives { shapes: vec![Shape::typed(ALL & !named_types)], is_exact: named_types & (ARRAY | OBJECT) == 0 };
     if named_types & BOOLEAN != 0 {
         let rest: Vec<&'a Value> = BOOLEANS.iter().filter(|value| values.iter().all(|other| other.kind != value.kind)).collect();
         if !rest.is_empty() {
-            alternatives.shapes.push(Shape { values: Some(rest), ..shape_of(BOOLEAN) });
+            alternatives.shapes.push(Shape { values: Some(rest), ..Shape::typed(BOOLEAN) });
         }
     }
     if named_types & STRING != 0 {
-        let mut shape = shape_of(STRING);
+        let mut shape = Shape::typed(STRING);
         let names = values.iter().filter_map(Value::text).map(automaton::literal);
         shape.string.patterns.push((Rc::new(Node::Choice(names.collect())), false, 0));
         alternatives.shapes.push(shape);
@@ -237,7 +233,7 @@ fn all_values_except<'a>(values: &'a [Value]) -> SchemaAlternatives<'a> {
         alternatives.is_exact = false;
     } else if !numbers.is_empty() {
         for index in 0..=numbers.len() {
-            let mut shape = shape_of(NUMBER);
+            let mut shape = Shape::typed(NUMBER);
             if index > 0 {
                 shape.number.at_least(numbers[index - 1], true);
             }

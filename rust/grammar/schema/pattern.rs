@@ -1,7 +1,6 @@
 //! Parses regular expressions of JSON Schema: ECMA-262 over code points, matched anywhere in a text.
 
-/// A set of characters: sorted, disjoint inclusive ranges.
-pub(super) type Ranges = Vec<(u32, u32)>;
+use super::super::ranges::{Ranges, complement, merged};
 
 /// The last character.
 pub(super) const LAST: u32 = 0x10_FFFF;
@@ -60,31 +59,9 @@ pub(super) fn read_with_lookaheads(pattern: &str) -> Result<Vec<(Node, bool)>, S
     Ok(parts)
 }
 
-pub(super) fn normal(mut ranges: Ranges) -> Ranges {
-    ranges.sort_unstable();
-    let mut normal: Ranges = Vec::with_capacity(ranges.len());
-    for (low, high) in ranges {
-        match normal.last_mut() {
-            Some((_, end)) if low <= end.saturating_add(1) => *end = high.max(*end),
-            _ => normal.push((low, high)),
-        }
-    }
-    normal
-}
-
-/// The complement of ranges.
-pub(super) fn complement(ranges: &[(u32, u32)]) -> Ranges {
-    let (mut complement, mut next) = (Vec::new(), 0);
-    for &(low, high) in ranges {
-        if low > next {
-            complement.push((next, low - 1));
-        }
-        next = high + 1;
-    }
-    if next <= LAST {
-        complement.push((next, LAST));
-    }
-    complement
+/// All characters except these.
+fn others(ranges: &[(u32, u32)]) -> Ranges {
+    complement(ranges, LAST)
 }
 
 fn digits() -> Ranges {
@@ -97,7 +74,7 @@ fn word() -> Ranges {
 
 fn space() -> Ranges {
     let singles = [0x20, 0xA0, 0x1680, 0x202F, 0x205F, 0x3000, 0xFEFF].map(|code| (code, code));
-    normal([&singles[..], &[(0x09, 0x0D), (0x2000, 0x200A), (0x2028, 0x2029)]].concat())
+    merged([&singles[..], &[(0x09, 0x0D), (0x2000, 0x200A), (0x2028, 0x2029)]].concat())
 }
 
 struct Reader {
@@ -134,7 +111,7 @@ impl Reader {
             let item = match character {
                 '^' => Node::Start,
                 '$' => Node::End,
-                '.' => Node::Class(complement(&[(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)])),
+                '.' => Node::Class(others(&[(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)])),
                 '(' => self.group(depth)?,
                 '[' => Node::Class(self.class()?),
                 '\\' => Node::Class(self.escape(false)?),
@@ -229,8 +206,8 @@ impl Reader {
                 ranges.extend(low);
             }
         }
-        let ranges = normal(ranges);
-        Ok(if is_negated { complement(&ranges) } else { ranges })
+        let ranges = merged(ranges);
+        Ok(if is_negated { others(&ranges) } else { ranges })
     }
 
     fn member(&mut self) -> Result<Ranges, String> {
@@ -245,11 +222,11 @@ impl Reader {
         self.at += 1;
         Ok(match character {
             'd' => digits(),
-            'D' => complement(&digits()),
+            'D' => others(&digits()),
             'w' => word(),
-            'W' => complement(&word()),
+            'W' => others(&word()),
             's' => space(),
-            'S' => complement(&space()),
+            'S' => others(&space()),
             't' => one('\t'),
             'n' => one('\n'),
             'v' => one('\u{b}'),

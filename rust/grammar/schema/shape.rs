@@ -148,6 +148,11 @@ fn min_option(one: Option<usize>, other: Option<usize>) -> Option<usize> {
 }
 
 impl Shape<'_> {
+    /// The shape of all values of these types.
+    pub(super) fn typed(types: Types) -> Self {
+        Self { types, is_typed: true, ..Self::default() }
+    }
+
     /// The shape of the values that fit both; `None` if it is obvious that no value fits both.
     pub(super) fn and(&self, other: &Self) -> Option<Self> {
         let mut combined = self.clone();

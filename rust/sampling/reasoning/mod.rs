@@ -24,6 +24,7 @@ const MAX_COMPLETING: u32 = 3;
 const MAX_TRIED: usize = 256;
 
 /// Enforces the budget of one branch's reasoning, and a constraint outside of it.
+#[derive(Clone)]
 pub(crate) struct Thinking {
     reasoning: Arc<Reasoning>,
     token_strings: TokenStrings,
@@ -375,16 +376,7 @@ impl Constraint for Thinking {
     }
 
     fn copy(&self) -> Box<dyn Constraint> {
-        Box::new(Self {
-            reasoning: Arc::clone(&self.reasoning),
-            token_strings: self.token_strings.clone(),
-            source: self.source.clone(),
-            starts: self.starts.clone(),
-            ends: self.ends.clone(),
-            phase: self.phase.clone(),
-            constraint: self.constraint.as_ref().map(|constraint| constraint.copy()),
-            checked_end: None,
-        })
+        Box::new(self.clone())
     }
 
     fn n_bytes(&self) -> usize {
