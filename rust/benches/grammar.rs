@@ -2,18 +2,19 @@
 //!
 //! A branch checks one token in every step, and masks a row only if its sampled token is rejected. The synthetic vocabularies
 //! have as many pieces as a small model and as Qwen2.5: single bytes, words, and characters of several bytes.
+//!
+//! `scripts/bench_grammar.py` compares with llguidance. It passes a folder in `WEFT_GRAMMAR_CASES`, and [`measure_cases`] prints
+//! the costs of the documents there.
 
+use std::fs;
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use weft::config::{EngineConfig, ModelConfig};
-use weft::engine::Engine;
-use weft::grammar::{Grammar, Spellings, TokenLookup};
-use weft::llama::{Model, start};
-use weft::request::{Constraint, ConstraintSource, Event, Prompt, Request, SamplingParams, Token};
+use criterion::{BenchmarkId, Criterion, criterion_group};
+use weft::grammar::{Grammar, Spellings, TokenLookup, to_gbnf};
+use weft::request::{Constraint, ConstraintSource, Token};
 
 /// JSON that never ends: members follow members.
 const ENDLESS: &str = r#"root ::= "{" ws member ("," ws member){1000,}
@@ -104,44 +105,127 @@ fn synthetic(c: &mut Criterion) {
     }
 }
 
-fn demo() -> Arc<Model> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/weft/models/storyteller-q8_0.gguf");
-    let config = ModelConfig { n_gpu_layers: Some(0), ..ModelConfig::at(path) };
-    Arc::new(Model::load(&config, |_| ()).expect("the demo model loads"))
-}
+#[cfg(feature = "llama")]
+mod demo_model {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
 
-/// Tokens that each of eight branches generates.
-const N_TOKENS: u32 = 128;
+    use criterion::{Criterion, Throughput};
+    use weft::config::{EngineConfig, ModelConfig};
+    use weft::engine::Engine;
+    use weft::llama::{Model, start};
+    use weft::request::{Event, Prompt, Request, SamplingParams};
 
-fn engine(c: &mut Criterion) {
-    let model = demo();
-    // One thread: two threads that share their cores with other processes wait for each other most of the time.
-    let config = EngineConfig { n_slots: Some(8), n_threads: Some(1), ..EngineConfig::default() };
-    let engine = start(&model, &config).expect("the demo model runs");
-    let prompt = model.tokenize(b"Once upon a time, there was a little cow", true, true).expect("it is short");
-    let mut group = c.benchmark_group("8 branches of the demo model");
-    group.throughput(Throughput::Elements(u64::from(8 * N_TOKENS)));
-    group.sample_size(10).measurement_time(Duration::from_secs(10));
-    for (name, grammar) in [("free", None), ("any text", Some("root ::= .*")), ("JSON", Some(ENDLESS))] {
-        let constraint = grammar.map(|text| model.grammar(text).expect("the grammar is right"));
-        let mut seed = 0;
-        group.bench_function(name, |b| {
-            b.iter(|| {
-                seed += 8;
-                let sampling = SamplingParams { ignore_eos: true, ..SamplingParams::default() };
-                let request = Request::new(Prompt::from_tokens(prompt.clone()), seed);
-                let request = Request { n: 8, max_tokens: Some(N_TOKENS), sampling, constraint: constraint.clone(), ..request };
-                assert_eq!(n_tokens(&engine, request), u64::from(8 * N_TOKENS), "every branch writes to its limit");
-            });
-        });
+    use super::ENDLESS;
+
+    fn demo() -> Arc<Model> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/weft/models/storyteller-q8_0.gguf");
+        let config = ModelConfig { n_gpu_layers: Some(0), ..ModelConfig::at(path) };
+        Arc::new(Model::load(&config, |_| ()).expect("the demo model loads"))
     }
-    group.finish();
+
+    /// Tokens that each of eight branches generates.
+    const N_TOKENS: u32 = 128;
+
+    pub(super) fn engine(c: &mut Criterion) {
+        let model = demo();
+        // One thread: two threads that share their cores with other processes wait for each other most of the time.
+        let config = EngineConfig { n_slots: Some(8), n_threads: Some(1), ..EngineConfig::default() };
+        let engine = start(&model, &config).expect("the demo model runs");
+        let prompt = model.tokenize(b"Once upon a time, there was a little cow", true, true).expect("it is short");
+        let mut group = c.benchmark_group("8 branches of the demo model");
+        group.throughput(Throughput::Elements(u64::from(8 * N_TOKENS)));
+        group.sample_size(10).measurement_time(Duration::from_secs(10));
+        for (name, grammar) in [("free", None), ("any text", Some("root ::= .*")), ("JSON", Some(ENDLESS))] {
+            let constraint = grammar.map(|text| model.grammar(text).expect("the grammar is right"));
+            let mut seed = 0;
+            group.bench_function(name, |b| {
+                b.iter(|| {
+                    seed += 8;
+                    let sampling = SamplingParams { ignore_eos: true, ..SamplingParams::default() };
+                    let request = Request::new(Prompt::from_tokens(prompt.clone()), seed);
+                    let request =
+                        Request { n: 8, max_tokens: Some(N_TOKENS), sampling, constraint: constraint.clone(), ..request };
+                    assert_eq!(n_tokens(&engine, request), u64::from(8 * N_TOKENS), "every branch writes to its limit");
+                });
+            });
+        }
+        group.finish();
+    }
+
+    fn n_tokens(engine: &Engine, request: Request) -> u64 {
+        let events = engine.submit(request, None).expect("the request is valid").map(|event| event.expect("nothing fails"));
+        events.filter(|event| matches!(event, Event::Token(_))).count() as u64
+    }
 }
 
-fn n_tokens(engine: &Engine, request: Request) -> u64 {
-    let events = engine.submit(request, None).expect("the request is valid").map(|event| event.expect("nothing fails"));
-    events.filter(|event| matches!(event, Event::Token(_))).count() as u64
+/// Reads the vocabulary of a folder, of which each line has a token in hexadecimal digits.
+fn read_vocabulary(folder: &Path) -> Vocabulary {
+    let byte = |digits: &[u8]| u8::from_str_radix(str::from_utf8(digits).expect("digits"), 16).expect("hexadecimal digits");
+    let text = fs::read_to_string(folder.join("vocabulary")).expect("the folder has a vocabulary");
+    Vocabulary { spellings: text.lines().map(|line| line.as_bytes().chunks(2).map(byte).collect()).collect() }
 }
 
-criterion_group!(benches, synthetic, engine);
-criterion_main!(benches);
+/// Prints a line for each document of `folder`: the microseconds to compile its grammar; per mask, on average and at most; and
+/// per token that is checked and accepted without a mask. Each is the best of `n_rounds` rounds, each with a new branch.
+fn measure_cases(folder: &Path, n_rounds: usize) {
+    let vocabulary = read_vocabulary(folder);
+    let end = Token::try_from(vocabulary.n_vocab() - 1).expect("token ids have 31 bits");
+    let spellings = Arc::new(Spellings::new(vocabulary.spellings.iter().map(Vec::as_slice), &[end]));
+    for number in 0.. {
+        let read = |kind: &str| fs::read_to_string(folder.join(format!("{number}.{kind}"))).ok();
+        let Some(tokens) = read("tokens") else { return };
+        let tokens: Vec<Token> = tokens.split(' ').map(|token| token.parse().expect("a token")).collect();
+        let compile = || {
+            let gbnf = read("gbnf").unwrap_or_else(|| to_gbnf(&read("schema").expect("a grammar")).expect("a valid schema"));
+            Grammar::new(&gbnf, &vocabulary, Arc::clone(&spellings)).expect("a valid grammar")
+        };
+        let rounds: Vec<_> = (0..n_rounds).map(|_| measure_round(compile, &tokens, vocabulary.n_vocab())).collect();
+        let best =
+            [0, 1, 2, 3].map(|nth| rounds.iter().map(|times| times[nth].as_secs_f64() * 1e6).fold(f64::INFINITY, f64::min));
+        println!("{} {} {} {}", best[0], best[1], best[2], best[3]);
+    }
+}
+
+/// Returns the times of one round: to compile, of a mask, of the slowest mask, and to accept a token.
+fn measure_round(compile: impl Fn() -> Grammar, tokens: &[Token], n_vocab: usize) -> [Duration; 4] {
+    let started = Instant::now();
+    let grammar = compile();
+    let compiled = started.elapsed();
+    let n_tokens = u32::try_from(tokens.len()).expect("a short document");
+    let mut row = vec![0.0; n_vocab];
+    let (mut total, mut slowest) = (Duration::ZERO, Duration::ZERO);
+    let mut branch = grammar.start();
+    for &token in tokens {
+        row.fill(0.0);
+        let started = Instant::now();
+        branch.mask(black_box(&mut row));
+        let elapsed = started.elapsed();
+        (total, slowest) = (total + elapsed, slowest.max(elapsed));
+        assert!(row[usize::try_from(token).expect("an id")] == 0.0 && branch.allows(token), "the document follows the grammar");
+        branch.accept(token);
+    }
+    let mut branch = grammar.start();
+    let started = Instant::now();
+    for &token in tokens {
+        assert!(branch.allows(black_box(token)), "the document follows the grammar");
+        branch.accept(token);
+    }
+    [compiled, total / n_tokens, slowest, started.elapsed() / n_tokens]
+}
+
+criterion_group!(benches, synthetic);
+#[cfg(feature = "llama")]
+criterion_group!(engine_benches, demo_model::engine);
+
+fn main() {
+    if let Some(folder) = std::env::var_os("WEFT_GRAMMAR_CASES") {
+        let n_rounds = std::env::var("WEFT_GRAMMAR_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+        return measure_cases(Path::new(&folder), n_rounds);
+    }
+    benches();
+    #[cfg(feature = "llama")]
+    engine_benches();
+    Criterion::default().configure_from_args().final_summary();
+}

@@ -4,6 +4,19 @@
 //! everything that fits can be generated: see [`to_gbnf`]. On the JSON Schema test suite of five drafts, 2,305 valid and 0
 //! invalid documents can be generated, and 302 schemas are refused; llguidance 1.9.1 generates 1,943 and 57, and refuses 670.
 //!
+//! Cost beside llguidance 1.9.1 in µs, with a byte-level vocabulary of 128,000 tokens and empty caches, on one core of an Intel
+//! Xeon (Emerald Rapids); `scripts/bench_grammar.py`, the best of five rounds. A mask of ours is a row of logits, one of llguidance
+//! a bitmask. The engine checks the sampled token in each step, which is included in "accept", and computes a mask only if that
+//! token is rejected. llguidance's figures include up to 1 µs of Python per call.
+//!
+//! | document | tokens | compile | llguidance | mask | llguidance | accept | llguidance |
+//! | --- | --- | --- | --- | --- | --- | --- | --- |
+//! | flat object | 77 | 208 | 448 | 2,865 | 11 | 0.8 | 2.0 |
+//! | array of orders | 688 | 752 | 1,035 | 2,318 | 11 | 0.4 | 1.0 |
+//! | recursive tree | 359 | 147 | 351 | 2,231 | 12 | 1.2 | 1.1 |
+//! | any object | 691 | 116 | 394 | 3,543 | 18 | 0.4 | 1.0 |
+//! | JSON in GBNF | 691 | 65 | 2,260 | 2,740 | 23 | 0.4 | 0.9 |
+//!
 //! | file | contents |
 //! | --- | --- |
 //! | [`alternatives`] | a schema → its alternatives, each a [`shape`]; merges combined and referenced schemas |
@@ -53,6 +66,11 @@ pub const MAX_ALTERNATIVES: usize = 1_024;
 
 fn refuse<T>(value: &Value, message: impl Into<String>) -> Result<T, Refusal> {
     refuse_at(value.at, message)
+}
+
+/// Refuses the schema unless `is_supported`.
+fn ensure(is_supported: bool, at: usize, message: impl FnOnce() -> String) -> Result<(), Refusal> {
+    if is_supported { Ok(()) } else { refuse_at(at, message()) }
 }
 
 /// The pattern of a format that is enforced; other formats are annotations.
