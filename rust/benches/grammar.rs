@@ -85,7 +85,7 @@ fn synthetic(c: &mut Criterion) {
         let mut group = c.benchmark_group(format!("grammar/{n_vocab}"));
         group.bench_function("sort the vocabulary", |b| b.iter(spellings));
         let spellings = spellings();
-        let read = || Grammar::new(ENDLESS, &vocabulary, Arc::clone(&spellings)).expect("the grammar is right");
+        let read = || Grammar::new(ENDLESS, &vocabulary, Arc::clone(&spellings)).expect("the grammar is valid");
         group.bench_function("read", |b| b.iter(read));
         let grammar = read();
         group.bench_function("begin a branch", |b| b.iter(|| grammar.start()));
@@ -138,7 +138,7 @@ mod demo_model {
         group.throughput(Throughput::Elements(u64::from(8 * N_TOKENS)));
         group.sample_size(10).measurement_time(Duration::from_secs(10));
         for (name, grammar) in [("free", None), ("any text", Some("root ::= .*")), ("JSON", Some(ENDLESS))] {
-            let constraint = grammar.map(|text| model.grammar(text).expect("the grammar is right"));
+            let constraint = grammar.map(|text| model.grammar(text).expect("the grammar is valid"));
             let mut seed = 0;
             group.bench_function(name, |b| {
                 b.iter(|| {
@@ -147,7 +147,7 @@ mod demo_model {
                     let request = Request::new(Prompt::from_tokens(prompt.clone()), seed);
                     let request =
                         Request { n: 8, max_tokens: Some(N_TOKENS), sampling, constraint: constraint.clone(), ..request };
-                    assert_eq!(n_tokens(&engine, request), u64::from(8 * N_TOKENS), "every branch writes to its limit");
+                    assert_eq!(n_tokens(&engine, request), u64::from(8 * N_TOKENS), "every branch reaches its limit");
                 });
             });
         }

@@ -147,7 +147,6 @@ impl Matcher {
         size_of::<Element>() * self.language.rules.elements.len() + size_of::<u32>() * self.n_cached
     }
 
-    /// Number of cached numbers.
     #[cfg(test)]
     pub(super) fn n_cached(&self) -> usize {
         self.n_cached
@@ -243,7 +242,6 @@ impl Matcher {
         })
     }
 
-    /// The union of two states.
     pub(super) fn union(&mut self, one: State, other: State) -> State {
         self.settled.clear();
         self.settled.extend_from_slice(&self.states[one as usize]);
@@ -330,7 +328,6 @@ impl Matcher {
         self.intern_settled()
     }
 
-    /// Interns the set of settled stacks.
     fn intern_settled(&mut self) -> State {
         self.settled.sort_unstable();
         self.settled.dedup();

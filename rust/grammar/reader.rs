@@ -369,7 +369,6 @@ impl<'a> Reader<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// Describes the next character for a message.
     fn describe_next(&self) -> String {
         match self.text[self.at..].chars().next() {
             None => "the end".to_owned(),

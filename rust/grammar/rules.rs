@@ -11,12 +11,10 @@ pub(super) type RuleId = u32;
 /// A set of code points, see [`ranges`](super::ranges).
 pub(super) type Class = Box<[(u32, u32)]>;
 
-/// One element of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Element {
     /// Ends an alternative of a rule.
     End,
-    /// A reference to another rule.
     Rule(RuleId),
     /// One character of the class with this number.
     Class(u32),

@@ -31,6 +31,15 @@ pub trait Constraint: Send {
         self.accept(token);
     }
 
+    /// Advances past the rest of a token if it is allowed. Returns whether it is.
+    fn try_accept_rest(&mut self, token: Token, n_skipped: usize) -> bool {
+        let is_allowed = self.allows_rest(token, n_skipped);
+        if is_allowed {
+            self.accept_rest(token, n_skipped);
+        }
+        is_allowed
+    }
+
     /// Returns the only token that may come next, regardless of the logits. [`Constraint::accept`] is called for it too.
     fn forced(&self) -> Option<Token> {
         None

@@ -237,7 +237,7 @@ pub struct ContextShift {
 
 /// A client's request: one prompt, `n` completions.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is asked for on its own")]
+#[expect(clippy::struct_excessive_bools, reason = "independent options of a request")]
 pub struct Request {
     /// The prompt to continue; at least one token.
     pub prompt: Prompt,

@@ -49,21 +49,9 @@ impl SamplerKind {
         ("infill", Self::Infill),
     ];
 
-    /// llama.cpp's letter for each sampler, and `f` for tail-free sampling, as in the versions of llama.cpp that had it.
-    pub const LETTERS: [(char, Self); 12] = [
-        ('e', Self::Penalties),
-        ('d', Self::Dry),
-        ('s', Self::TopNSigma),
-        ('k', Self::TopK),
-        ('f', Self::TfsZ),
-        ('y', Self::TypicalP),
-        ('p', Self::TopP),
-        ('m', Self::MinP),
-        ('x', Self::Xtc),
-        ('t', Self::Temperature),
-        ('a', Self::AdaptiveP),
-        ('i', Self::Infill),
-    ];
+    /// llama.cpp's letters of the samplers, in the order of [`SamplerKind::NAMES`], and `f` for tail-free sampling, as in the
+    /// versions of llama.cpp that had it.
+    pub const LETTERS: &str = "edskfypmxtai";
 
     /// Returns the sampler with this name: one of [`SamplerKind::NAMES`], also with hyphens or nothing instead of underscores,
     /// one of llama-server's aliases (`typical_p`, `typ`, `nucleus`, `temp`, `tfs`), or one of [`SamplerKind::LETTERS`]. Names
@@ -72,7 +60,7 @@ impl SamplerKind {
     pub fn named(name: &str) -> Option<Self> {
         let mut characters = name.chars();
         if let (Some(letter), None) = (characters.next(), characters.next()) {
-            return Self::LETTERS.iter().find(|(known, _)| *known == letter).map(|&(_, kind)| kind);
+            return Self::LETTERS.find(letter).map(|at| Self::NAMES[at].1);
         }
         let is = |known: &str| {
             let given = name.to_ascii_lowercase();

@@ -10,6 +10,10 @@ use crate::sampling::row::{Candidate, Row, position, rank, ranked_logit, ranked_
 /// against the `k` chunks that are read again.
 const WIDE_PER_KEPT: usize = 512;
 
+/// Logits of a wide chunk, and of a narrow one.
+const WIDE: usize = 64;
+const NARROW: usize = 16;
+
 /// The tokens that may be drawn: without tokens whose logit is −∞ or NaN. A logit of +∞ becomes the greatest finite one.
 ///
 /// When sorted, the lower token id comes first among equal logits. (In llama.cpp their order depends on the C++ library's
@@ -31,19 +35,18 @@ impl Candidates {
     /// Keeps every token of the row, in order of token id.
     pub(crate) fn keep_all(&mut self, row: Row<'_>) {
         self.clear();
-        self.push_all::<64>(row);
+        self.push_all::<WIDE>(row);
         self.n_impossible = row.logits.len() - self.list.len();
     }
 
     /// Keeps the tokens whose logits are at least the greatest one plus `margin`, and always the most likely token, in order of
     /// token id. Of chunks without such tokens only the greatest logit is read.
     pub(crate) fn keep_near_best(&mut self, row: Row<'_>, margin: f32) {
-        const WIDTH: usize = 64;
         self.clear();
-        self.find_maxima::<WIDTH>(row);
+        self.find_maxima::<WIDE>(row);
         let Some(&best) = self.maxima.iter().min() else { return };
-        let floor = max_logit(&row.chunk::<WIDTH>(ranked_position(best))) + margin;
-        self.push_above::<WIDTH>(row, floor);
+        let floor = max_logit(&row.chunk::<WIDE>(ranked_position(best))) + margin;
+        self.push_above::<WIDE>(row, floor);
         if self.list.is_empty() {
             self.keep_best(row, 1);
         }
@@ -51,10 +54,9 @@ impl Candidates {
 
     /// Keeps the tokens whose logits are at least `floor`, in order of token id, and counts the others as impossible.
     pub(crate) fn keep_above(&mut self, row: Row<'_>, floor: f32) {
-        const WIDTH: usize = 64;
         self.clear();
-        self.find_maxima::<WIDTH>(row);
-        self.push_above::<WIDTH>(row, floor);
+        self.find_maxima::<WIDE>(row);
+        self.push_above::<WIDE>(row, floor);
         self.n_impossible = row.logits.len() - self.list.len();
     }
 
@@ -68,9 +70,9 @@ impl Candidates {
         self.clear();
         self.is_sorted = true;
         if row.logits.len() / k >= WIDE_PER_KEPT {
-            self.push_best::<64>(row, k);
+            self.push_best::<WIDE>(row, k);
         } else {
-            self.push_best::<16>(row, k);
+            self.push_best::<NARROW>(row, k);
         }
         self.sort(0..k);
         self.list.truncate(k);
@@ -107,7 +109,6 @@ impl Candidates {
         self.is_sorted = false;
     }
 
-    /// Sorts all candidates, most likely first.
     pub(crate) fn sort_all(&mut self) {
         if self.is_sorted {
             return;

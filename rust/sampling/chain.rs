@@ -38,7 +38,6 @@ pub(crate) struct Chain {
     patches: Patches,
     /// Penalties at the start of the chain: applied as patches, so that the row need not be copied.
     first_penalties: Vec<Penalty>,
-    /// The remaining steps.
     steps: Vec<Step>,
     /// True if the steps always leave exactly the most likely token of the patched row.
     is_greedy: bool,

@@ -121,12 +121,10 @@ impl Patches {
         }
     }
 
-    /// Returns the size of the biases in bytes.
     pub(crate) fn n_bytes(&self) -> usize {
         size_of_val(&*self.bias)
     }
 
-    /// Returns the number of values that a clone would copy.
     #[cfg(test)]
     pub(crate) fn n_copied(&self) -> usize {
         self.list.len() + self.merged.len() + self.row_copy.as_ref().map_or(0, Vec::len)

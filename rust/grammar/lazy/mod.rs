@@ -91,8 +91,8 @@ struct UntriggeredBranch {
     n_read: usize,
     /// The tokens of the last [`MAX_REACH`] bytes.
     recent_tokens: VecDeque<ReadToken>,
-    /// The last token that was searched, and its effect.
-    last_search: Option<SearchedText>,
+    /// The token that was searched last, without how many of its first bytes, and its effect.
+    last_search: Option<((Token, usize), Effect)>,
     /// The last positions at which a token would have started the grammar, had it been allowed.
     starts: Vec<GrammarStart>,
 }
@@ -107,14 +107,6 @@ struct ReadToken {
     end: usize,
 }
 
-#[derive(Clone)]
-struct SearchedText {
-    token: Token,
-    n_skipped: usize,
-    effect: Effect,
-}
-
-/// The effect of a token.
 #[derive(Clone)]
 enum Effect {
     /// No trigger matches. Holds the searches after the token, or `None` if all skip it.
@@ -133,11 +125,10 @@ struct GrammarStart {
 impl UntriggeredBranch {
     /// Returns the effect of `token` without its first `n_skipped` bytes.
     fn search_token(&mut self, token: Token, n_skipped: usize) -> &Effect {
-        if self.last_search.as_ref().is_none_or(|last_search| (last_search.token, last_search.n_skipped) != (token, n_skipped)) {
-            let effect = self.effect(token, n_skipped);
-            self.last_search = Some(SearchedText { token, n_skipped, effect });
+        if self.last_search.as_ref().is_none_or(|(searched, _)| *searched != (token, n_skipped)) {
+            self.last_search = Some(((token, n_skipped), self.effect(token, n_skipped)));
         }
-        &self.last_search.as_ref().expect("the token was searched").effect
+        &self.last_search.as_ref().expect("the token was searched").1
     }
 
     fn effect(&self, token: Token, n_skipped: usize) -> Effect {
@@ -185,10 +176,9 @@ impl UntriggeredBranch {
         let first = self.recent_tokens.partition_point(|read| read.end <= at);
         for read in self.recent_tokens.range(first..) {
             let n_skipped = read.n_skipped + at.saturating_sub(read.start);
-            if !constraint.allows_rest(read.token, n_skipped) {
+            if !constraint.try_accept_rest(read.token, n_skipped) {
                 return None;
             }
-            constraint.accept_rest(read.token, n_skipped);
         }
         Some(constraint)
     }
@@ -198,11 +188,7 @@ impl UntriggeredBranch {
         let spellings = Arc::clone(&self.spellings);
         let bytes = bytes(&spellings, token, n_skipped);
         for GrammarStart { constraint, .. } in &mut self.starts {
-            let is_allowed = constraint.as_mut().is_some_and(|constraint| constraint.allows_rest(token, n_skipped));
-            match constraint {
-                Some(constraint) if is_allowed => constraint.accept_rest(token, n_skipped),
-                _ => *constraint = None,
-            }
+            constraint.take_if(|constraint| !constraint.try_accept_rest(token, n_skipped));
         }
         // A constraint that starts at the end of the text is recreated for each token.
         self.starts.retain(|start| start.at < self.n_read);
@@ -288,7 +274,7 @@ impl Constraint for LazyBranch {
             Self::Triggered(constraint) => return constraint.accept_rest(token, n_skipped),
         };
         untriggered.search_token(token, n_skipped);
-        let at = match untriggered.last_search.take().expect("the token was searched").effect {
+        let at = match untriggered.last_search.take().expect("the token was searched").1 {
             Effect::NoMatch(searches) => return untriggered.push(token, n_skipped, searches),
             Effect::Starts(at) => at,
         };

@@ -6,10 +6,8 @@ use regex_automata::nfa::thompson::{NFA, State, Transition};
 use regex_automata::util::look::{Look, LookSet};
 use regex_automata::util::primitives::StateID;
 
-/// No position.
 const NONE: usize = usize::MAX;
 
-/// A compiled expression.
 #[derive(Debug)]
 pub(super) struct CompiledPattern {
     nfa: NFA,

@@ -7,7 +7,7 @@ use super::super::json::{Value, ValueKind};
 use super::super::parse_error::excerpt;
 use super::keywords::{check_name, own_shape, text};
 use super::shape::{ARRAY, Block, NEVER, NamePattern, OBJECT, Part, Parts, Shape, add, part};
-use super::{MAX_ALTERNATIVES, MAX_NAME_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, Refusal, refuse};
+use super::{MAX_ALTERNATIVES, MAX_NAME_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, Refusal, ensure, refuse};
 
 /// Approximate number of steps that one schema may take.
 const MAX_STEPS: usize = 2_000_000;
@@ -376,11 +376,7 @@ pub(super) fn refuse_non_schema<T>(value: &Value) -> Result<T, Refusal> {
 }
 
 pub(super) fn check_n_alternatives(n: usize, at: &Value) -> Result<(), Refusal> {
-    if n > MAX_ALTERNATIVES {
-        refuse(at, format!("the schema expands to more than {MAX_ALTERNATIVES} alternatives"))
-    } else {
-        Ok(())
-    }
+    ensure(n <= MAX_ALTERNATIVES, at.at, || format!("the schema expands to more than {MAX_ALTERNATIVES} alternatives"))
 }
 
 /// The only keyword of a schema, annotations excluded.

@@ -14,8 +14,7 @@ const MAX_POINTS: usize = 1 << 15;
 /// Most NFA points that are visited for one DFA.
 const MAX_WORK: usize = 1 << 22;
 
-/// The constraints on a text.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct StringConstraint {
     /// Patterns, each with whether it must match or must not.
     pub(super) patterns: Vec<(Node, bool)>,

@@ -9,7 +9,7 @@ use super::shape::{
     ARRAY, Arrays, BOOLEAN, Block, Contains, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, STRING, Shape, Types,
     is_same, part,
 };
-use super::{MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, Refusal, refuse};
+use super::{MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, Refusal, ensure, refuse};
 
 /// The shape of the values that fit a schema, without the schemas that it refers to or combines; `None` if no value fits.
 pub(super) fn own_shape(schema: &Value) -> Result<Option<Shape<'_>>, Refusal> {
@@ -37,12 +37,10 @@ fn number<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
         let strict = name.starts_with('e');
         if name.ends_with("inimum") { number.at_least(bound, strict) } else { number.at_most(bound, strict) }
     }
-    for (low, high) in [("minimum", "maximum")] {
-        if let (Some((value, least)), Some((_, most))) = (bound(schema, low)?, bound(schema, high)?)
-            && least > most
-        {
-            return refuse(value, format!("{low} is {least}; it must be at most {high}, which is {most}"));
-        }
+    if let (Some((value, least)), Some((_, most))) = (bound(schema, "minimum")?, bound(schema, "maximum")?)
+        && least > most
+    {
+        return refuse(value, format!("minimum is {least}; it must be at most maximum, which is {most}"));
     }
     if let Some(value) = schema.get("multipleOf") {
         let Some(divisor) = value.number().filter(|number| *number > 0.0) else {
@@ -67,7 +65,7 @@ fn string<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
             shape.string.formats.push(name);
         }
     }
-    let constraining_keywords = ["minLength", "maxLength", "pattern"].iter().any(|name| schema.get(name).is_some());
+    let constraining_keywords = has_any(schema, &["minLength", "maxLength", "pattern"]);
     shape.mentioned |= if constraining_keywords || !shape.string.formats.is_empty() { STRING } else { 0 };
     Ok(())
 }
@@ -101,7 +99,7 @@ fn array<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
         _ => {}
     }
     let constraining_keywords = ["items", "prefixItems", "minItems", "maxItems", "contains", "uniqueItems", "unevaluatedItems"];
-    shape.mentioned |= if constraining_keywords.iter().any(|name| schema.get(name).is_some()) { ARRAY } else { 0 };
+    shape.mentioned |= if has_any(schema, &constraining_keywords) { ARRAY } else { 0 };
     Ok(())
 }
 
@@ -110,7 +108,7 @@ fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
     let mut block = Block::default();
     if let Some(properties) = schema.get("properties") {
         let Some(members) = properties.members() else { return refuse(properties, "properties must be an object") };
-        check_n_properties(members.len(), properties)?;
+        check_n_properties(members.len(), properties.at)?;
         for (name, property) in members {
             check_name(name, property)?;
             block.properties.push((name, part(property)));
@@ -133,7 +131,7 @@ fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
     }
     if let Some(required) = schema.get("required") {
         let Some(names) = required.items() else { return refuse(required, "required must be a list of names") };
-        check_n_properties(names.len(), required)?;
+        check_n_properties(names.len(), required.at)?;
         for name in names {
             let name_text = text(name, "the name of a property")?;
             check_name(name_text, name)?;
@@ -156,15 +154,16 @@ fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
         "maxProperties",
         "unevaluatedProperties",
     ];
-    shape.mentioned |= if constraining_keywords.iter().any(|name| schema.get(name).is_some()) { OBJECT } else { 0 };
+    shape.mentioned |= if has_any(schema, &constraining_keywords) { OBJECT } else { 0 };
     Ok(())
 }
 
-fn check_n_properties(n: usize, at: &Value) -> Result<(), Refusal> {
-    if n <= MAX_PROPERTIES {
-        return Ok(());
-    }
-    refuse(at, format!("the object has {n} properties; at most {MAX_PROPERTIES} are supported"))
+fn has_any(schema: &Value, keywords: &[&str]) -> bool {
+    keywords.iter().any(|keyword| schema.get(keyword).is_some())
+}
+
+pub(super) fn check_n_properties(n: usize, at: usize) -> Result<(), Refusal> {
+    ensure(n <= MAX_PROPERTIES, at, || format!("the object has {n} properties; at most {MAX_PROPERTIES} are supported"))
 }
 
 /// A minimum and a maximum, checked against each other.
@@ -190,10 +189,8 @@ pub(super) fn count(schema: &Value, name: &str) -> Result<Option<usize>, Refusal
 }
 
 pub(super) fn check_name(name: &str, at: &Value) -> Result<(), Refusal> {
-    if name.len() <= MAX_NAME_BYTES {
-        return Ok(());
-    }
-    refuse(at, format!("the name of this property is longer than {MAX_NAME_BYTES} bytes"))
+    let message = || format!("the name of this property is longer than {MAX_NAME_BYTES} bytes");
+    ensure(name.len() <= MAX_NAME_BYTES, at.at, message)
 }
 
 pub(super) fn types(value: &Value) -> Result<Types, Refusal> {
@@ -260,10 +257,8 @@ fn node(text: &str, at: &Value) -> Result<Rc<Node>, Refusal> {
 }
 
 fn check_pattern(text: &str, at: &Value) -> Result<(), Refusal> {
-    if text.len() <= MAX_PATTERN_BYTES {
-        return Ok(());
-    }
-    refuse(at, format!("the pattern of {} bytes is longer than {MAX_PATTERN_BYTES} bytes", text.len()))
+    let n = text.len();
+    ensure(n <= MAX_PATTERN_BYTES, at.at, || format!("the pattern of {n} bytes is longer than {MAX_PATTERN_BYTES} bytes"))
 }
 
 fn refuse_pattern<T>(text: &str, at: &Value, why: &str) -> Result<T, Refusal> {

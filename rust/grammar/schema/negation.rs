@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
                 SchemaAlternatives::exactly(names.map(|name| unmet_property(name, part(&NEVER))))
             }
             "allOf" => self.not_all_of(list(schema, "allOf")?)?,
-            "anyOf" => self.not_any_of(list(schema, "anyOf")?, schema)?,
+            "anyOf" => self.not_any_of(list(schema, "anyOf")?)?,
             "oneOf" => self.not_one_of(list(schema, "oneOf")?, schema)?,
             "not" => {
                 let alternatives = (*self.alternatives_of(value)?).clone();
@@ -144,17 +144,13 @@ impl<'a> Reader<'a> {
         Ok(alternatives)
     }
 
-    fn not_any_of(&mut self, parts: &'a [Value], at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
-        let mut alternatives = SchemaAlternatives::anything();
-        for part in parts {
-            let more = self.negated(part)?;
-            alternatives = self.intersection(&alternatives, &more, at)?;
-        }
-        Ok(alternatives)
+    fn not_any_of(&mut self, parts: &'a [Value]) -> Result<SchemaAlternatives<'a>, Refusal> {
+        let negated: Parts = parts.iter().map(|schema| Part { schema, is_negated: true }).collect();
+        self.of_all(&negated)
     }
 
     fn not_one_of(&mut self, parts: &'a [Value], at: &Value) -> Result<SchemaAlternatives<'a>, Refusal> {
-        let mut alternatives = self.not_any_of(parts, at)?;
+        let mut alternatives = self.not_any_of(parts)?;
         for (one, part) in parts.iter().enumerate() {
             for other in &parts[one + 1..] {
                 let (mine, theirs) = (self.alternatives_of(part)?, self.alternatives_of(other)?);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::grammar::{Expr, RuleNumber, Rules};
+use super::shape::{FRACTION, INTEGER, Types};
 
 /// Most digits of a number with bounds, so that distinct numbers stay distinct as binary floating-point numbers.
 const MAX_DIGITS: usize = 15;
@@ -19,16 +20,6 @@ const MAX_STATES: usize = 20_000;
 /// Most digits of a bound after the decimal point.
 const MAX_DECIMALS: usize = 40;
 
-/// The kind of the generated numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NumberKind {
-    Any,
-    Integer,
-    /// Numbers that are not integers.
-    Fraction,
-}
-
-/// The constraints on a number.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct NumberConstraint {
     /// The lower bound, and whether it is exclusive.
@@ -87,11 +78,10 @@ impl NumberConstraint {
         first > last
     }
 
-    /// Compiles the numbers that fit; the error names the unsupported constraint.
-    pub(super) fn expr(&self, kind: NumberKind, rules: &mut Rules) -> Result<Expr, String> {
-        let is_integer = kind == NumberKind::Integer;
+    /// Compiles the numbers that fit and are of these types; the error names the unsupported constraint.
+    pub(super) fn expr(&self, types: Types, rules: &mut Rules) -> Result<Expr, String> {
         let mut step = self.step()?;
-        if let Some((divisor, places)) = step.filter(|_| is_integer) {
+        if let Some((divisor, places)) = step.filter(|_| types == INTEGER) {
             // An integer is a multiple of 1, too.
             let unit = scale(1, places).ok_or_else(too_fine)?;
             let together = lcm(divisor, unit).ok_or_else(too_fine)?;
@@ -104,12 +94,12 @@ impl NumberConstraint {
         if self.least.is_none_or(|(bound, _)| bound < 0.0) {
             let least = self.most.filter(|&(bound, _)| bound < 0.0).map_or((0.0, true), |(bound, strict)| (-bound, strict));
             let most = self.least.map(|(bound, strict)| (-bound, strict));
-            let digits = Digits::new(least, most, step, kind)?.expr(rules)?;
+            let digits = Digits::new(least, most, step, types)?.expr(rules)?;
             choices.push(Expr::Sequence(vec![Expr::Text("-".to_owned()), digits]));
         }
         if self.most.is_none_or(|(bound, _)| bound >= 0.0) {
             let least = self.least.filter(|&(bound, _)| bound >= 0.0).unwrap_or_default();
-            choices.push(Digits::new(least, self.most, step, kind)?.expr(rules)?);
+            choices.push(Digits::new(least, self.most, step, types)?.expr(rules)?);
         }
         Ok(Expr::Choice(choices))
     }
@@ -205,7 +195,7 @@ struct Digits {
     divisor: u64,
     /// The divisor's power of ten; `None` without a divisor.
     places: Option<usize>,
-    kind: NumberKind,
+    types: Types,
     rules_by_state: HashMap<DigitState, RuleNumber>,
 }
 
@@ -229,18 +219,17 @@ struct DigitState {
 }
 
 impl Digits {
-    fn new(least: (f64, bool), most: Option<(f64, bool)>, step: Option<(u64, usize)>, kind: NumberKind) -> Result<Self, String> {
+    fn new(least: (f64, bool), most: Option<(f64, bool)>, step: Option<(u64, usize)>, types: Types) -> Result<Self, String> {
         // Above all generated numbers, an upper bound is no constraint.
         let most = most.filter(|&(bound, _)| bound < LARGEST).map(Bound::new).transpose()?;
         let (divisor, places) = step.map_or((1, None), |(divisor, places)| (divisor, Some(places)));
-        Ok(Self { least: Bound::new(least)?, most, divisor, places, kind, rules_by_state: HashMap::new() })
+        Ok(Self { least: Bound::new(least)?, most, divisor, places, types, rules_by_state: HashMap::new() })
     }
 
     fn expr(mut self, rules: &mut Rules) -> Result<Expr, String> {
         let mut choices = Vec::new();
         for n_whole in 1..=MAX_DIGITS {
-            let most_after =
-                if self.kind == NumberKind::Integer { 0 } else { self.places.unwrap_or(MAX_DIGITS).min(MAX_DIGITS - n_whole) };
+            let most_after = if self.types == INTEGER { 0 } else { self.places.unwrap_or(MAX_DIGITS).min(MAX_DIGITS - n_whole) };
             let n_most = self.most.as_ref().map_or(usize::MAX, |most| most.whole.len());
             if n_whole < self.least.whole.len() || n_whole > n_most {
                 continue;
@@ -271,7 +260,7 @@ impl Digits {
                 is_least,
                 is_most,
                 // Constant when it does not matter, so that equivalent states are shared.
-                is_whole: state.is_whole && (self.kind != NumberKind::Fraction || state.n_left > 0 || digit == 0),
+                is_whole: state.is_whole && (self.types != FRACTION || state.n_left > 0 || digit == 0),
                 remainder: (10 * state.remainder + u64::from(digit)) % self.divisor,
                 ..state
             };
@@ -318,7 +307,7 @@ impl Digits {
         let is_below = most.is_none_or(|most| !most.is_zero_from(state.n_after) || !most.strict);
         let missing = self.places.unwrap_or(0).saturating_sub(state.n_after);
         let remainder = (0..missing).fold(state.remainder, |remainder, _| 10 * remainder % self.divisor);
-        let is_kind = self.kind != NumberKind::Fraction || !state.is_whole;
+        let is_kind = self.types != FRACTION || !state.is_whole;
         is_above && is_below && is_kind && remainder == 0
     }
 }

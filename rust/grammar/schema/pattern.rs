@@ -18,17 +18,13 @@ pub(super) enum Node {
     Choice(Vec<Node>),
     /// At least the first and at most the second number of times.
     Repeat(Box<Node>, usize, Option<usize>),
-    /// The start of the text.
     Start,
-    /// The end of the text.
     End,
 }
 
 /// Parses a pattern; the error describes the unsupported part.
 pub(super) fn read(pattern: &str) -> Result<Node, String> {
-    let mut reader = Reader { rest: pattern.chars().collect(), at: 0 };
-    let node = reader.choice(0)?;
-    if reader.at < reader.rest.len() { Err("a ) has no matching (".to_owned()) } else { Ok(node) }
+    Reader { rest: pattern.chars().collect(), at: 0 }.whole()
 }
 
 /// Parses a pattern that may start with lookaheads, such as `^(?!0$)\\d+$`. Returns expressions, each with whether it must
@@ -48,10 +44,7 @@ pub(super) fn read_with_lookaheads(pattern: &str) -> Result<Vec<(Node, bool)>, S
         reader.rest.drain(1..reader.at);
         reader.at = 0;
     }
-    let node = reader.choice(0)?;
-    if reader.at < reader.rest.len() {
-        return Err("a ) has no matching (".to_owned());
-    }
+    let node = reader.whole()?;
     if !parts.is_empty() && matches!(node, Node::Choice(_)) {
         return Err("a lookahead must apply to all alternatives; put them in a group".to_owned());
     }
@@ -91,6 +84,12 @@ impl Reader {
         let is_next = self.peek() == Some(expected);
         self.at += usize::from(is_next);
         is_next
+    }
+
+    /// Parses the rest of the pattern.
+    fn whole(&mut self) -> Result<Node, String> {
+        let node = self.choice(0)?;
+        if self.at < self.rest.len() { Err("a ) has no matching (".to_owned()) } else { Ok(node) }
     }
 
     fn choice(&mut self, depth: usize) -> Result<Node, String> {

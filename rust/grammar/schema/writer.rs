@@ -6,13 +6,13 @@ use super::super::json::{self, Value};
 use super::alternatives::{Reader, keys, only};
 use super::automaton;
 use super::grammar::{Expr, MAX_TIMES, RuleNumber, Rules, UNBOUNDED, quoted};
-use super::number::NumberKind;
+use super::keywords::check_n_properties;
 use super::pattern;
 use super::shape::{
-    ARRAY, Arrays, BOOLEAN, FRACTION, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, add, part,
+    ARRAY, Arrays, BOOLEAN, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, add, part,
 };
 use super::validation::{property, string_constraint};
-use super::{MAX_PROPERTIES, MAX_SCHEMA_DEPTH, Refusal, refuse, refuse_at};
+use super::{MAX_SCHEMA_DEPTH, Refusal, ensure, refuse, refuse_at};
 
 /// Most counted positions of a list with `contains`.
 const MAX_POSITIONS: usize = 256;
@@ -111,17 +111,11 @@ impl<'a> Writer<'a> {
         if types & STRING != 0 {
             choices.push(self.string(shape, at)?);
         }
-        let kind = match types & NUMBER {
-            0 => None,
-            INTEGER => Some(NumberKind::Integer),
-            FRACTION => Some(NumberKind::Fraction),
-            _ => Some(NumberKind::Any),
-        };
-        match kind.map(|kind| (kind, shape.number.is_anything())) {
-            None => {}
-            Some((NumberKind::Integer, true)) => choices.push(Expr::Named("integer")),
-            Some((NumberKind::Any, true)) => choices.push(Expr::Named("number")),
-            Some((kind, _)) => choices.push(shape.number.expr(kind, &mut self.rules).or_else(|why| refuse_at(at, why))?),
+        match (types & NUMBER, shape.number.is_anything()) {
+            (0, _) => {}
+            (INTEGER, true) => choices.push(Expr::Named("integer")),
+            (NUMBER, true) => choices.push(Expr::Named("number")),
+            (types, _) => choices.push(shape.number.expr(types, &mut self.rules).or_else(|why| refuse_at(at, why))?),
         }
         if types & BOOLEAN != 0 {
             choices.extend(["true", "false"].map(Expr::text));
@@ -285,10 +279,7 @@ impl<'a> Writer<'a> {
 
     fn object(&mut self, object: &Objects<'a>, at: usize, depth: usize) -> Result<Expr, Refusal> {
         let names_in_schema = object.property_names();
-        if names_in_schema.len() > MAX_PROPERTIES {
-            let n = names_in_schema.len();
-            return refuse_at(at, format!("the object has {n} properties; at most {MAX_PROPERTIES} are supported"));
-        }
+        check_n_properties(names_in_schema.len(), at)?;
         let mut members = Vec::new();
         for &name in &names_in_schema {
             let parts = property(object, name)?;
@@ -395,7 +386,7 @@ impl<'a> Writer<'a> {
             if matches!(&value, Expr::Choice(choices) if choices.is_empty()) {
                 continue;
             }
-            let mut constraint = automaton::StringConstraint { patterns: Vec::new(), length: (0, None) };
+            let mut constraint = automaton::StringConstraint::default();
             for (position, pattern) in patterns.iter().enumerate() {
                 constraint.patterns.push(((*pattern.node).clone(), matching >> position & 1 == 1));
             }
@@ -439,13 +430,8 @@ impl<'a> Writer<'a> {
 
 fn check_times(min: usize, max: Option<usize>, at: usize) -> Result<(), Refusal> {
     let max_times = max.filter(|&max| max < UNBOUNDED).unwrap_or(0).max(min);
-    if max_times <= MAX_TIMES {
-        return Ok(());
-    }
-    refuse_at(
-        at,
-        format!("a length of {max_times} is not supported; it must be at most {MAX_TIMES} characters, items or properties"),
-    )
+    let limit = format!("it must be at most {MAX_TIMES} characters, items or properties");
+    ensure(max_times <= MAX_TIMES, at, || format!("a length of {max_times} is not supported; {limit}"))
 }
 
 fn after_comma(item: Expr) -> Expr {

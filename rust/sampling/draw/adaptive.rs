@@ -14,7 +14,6 @@ const WIDTH: f32 = 0.3;
 const PEAK: f32 = 5.0;
 const STEEPNESS: f32 = 10.0;
 
-/// State of one sequence.
 #[derive(Debug, Clone)]
 pub(crate) struct AdaptiveState {
     /// `None` disables the transformation: the draw uses the probabilities unchanged.

@@ -12,7 +12,6 @@ use crate::sampling::row::Candidate;
 /// Tokens from which version 1 estimates the decay of probabilities.
 const N_ESTIMATED: usize = 100;
 
-/// State of one sequence.
 #[derive(Debug, Clone)]
 pub(crate) struct MirostatState {
     is_v2: bool,

@@ -45,10 +45,8 @@ pub(crate) fn infill(candidates: &mut Candidates, vocabulary: &dyn Vocabulary) {
     if n_words == 0 {
         let end = vocabulary.end_of_turn().or_else(|| vocabulary.end_tokens().first().copied());
         let Some(token) = end else { return };
-        return keep(
-            candidates,
-            &[MergedCandidate { candidate: Candidate { token, logit: 1.0 }, p: 1.0, is_end: true, is_merged: false }],
-        );
+        let candidate = Candidate { token, logit: 1.0 };
+        return keep(candidates, &[MergedCandidate { candidate, p: 1.0, is_end: true, is_merged: false }]);
     }
     let sum = merged.iter().fold(0.0_f32, |sum, m| sum + m.p);
     #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "llama.cpp's rounding")]

@@ -27,7 +27,6 @@ pub(crate) struct TokenCounts {
     changed: Vec<(Token, u32)>,
 }
 
-/// Shared counts.
 #[derive(Debug)]
 pub(crate) enum Base {
     /// Counts above 0, in order of token id; used if they are sparse.

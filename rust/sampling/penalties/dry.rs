@@ -91,7 +91,6 @@ impl Repetitions {
         size_of::<Token>() * self.window.n_copied()
     }
 
-    /// Returns the number of tokens that a clone would copy.
     #[cfg(test)]
     pub(crate) fn n_copied(&self) -> usize {
         self.window.n_copied() + self.repeats.n_copied() + self.penalties.len()

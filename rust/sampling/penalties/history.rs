@@ -83,7 +83,10 @@ impl History {
             (Penalty::Window, Some(penalties), _) => penalties.penalize(candidates),
             (Penalty::Repetitions, _, Some(repetitions)) => {
                 if let Some(penalties) = repetitions.penalties() {
-                    candidates.change(|candidate| candidate.logit - value_of(penalties, candidate.token).unwrap_or(0.0));
+                    candidates.change(|candidate| {
+                        let found = penalties.binary_search_by_key(&candidate.token, |&(token, _)| token);
+                        candidate.logit - found.map_or(0.0, |at| penalties[at].1)
+                    });
                 }
             }
             _ => {}
@@ -95,16 +98,10 @@ impl History {
         self.penalties.as_ref().map_or(0, Penalties::n_bytes) + self.repetitions.as_ref().map_or(0, Repetitions::n_bytes)
     }
 
-    /// Returns the number of tokens and counts that a clone would copy.
     #[cfg(test)]
     pub(crate) fn n_copied(&self) -> usize {
         self.penalties.as_ref().map_or(0, Penalties::n_copied) + self.repetitions.as_ref().map_or(0, Repetitions::n_copied)
     }
-}
-
-/// Returns the value of `token` in a list in order of token id.
-fn value_of<T: Copy>(list: &[(Token, T)], token: Token) -> Option<T> {
-    list.binary_search_by_key(&token, |&(listed, _)| listed).ok().map(|at| list[at].1)
 }
 
 #[cfg(test)]

@@ -31,7 +31,6 @@ pub(crate) struct Penalties {
     overrides: Vec<(usize, f32)>,
 }
 
-/// The penalties and the exempt token.
 #[derive(Debug, Clone, Copy)]
 struct Rule {
     repeat: f32,
@@ -118,7 +117,6 @@ impl Penalties {
         self.counts.n_bytes() + size_of::<Token>() * self.window.n_copied()
     }
 
-    /// Returns the number of tokens and counts that a clone would copy.
     #[cfg(test)]
     pub(crate) fn n_copied(&self) -> usize {
         self.window.n_copied() + self.counts.parts().1.len() + self.row_counts.len() + self.overrides.len()

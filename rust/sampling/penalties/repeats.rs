@@ -130,7 +130,6 @@ impl Repeats {
         matches.dedup_by_key(|&mut (token, _)| token);
     }
 
-    /// Returns the number of tokens that a clone would copy.
     #[cfg(test)]
     pub(crate) fn n_copied(&self) -> usize {
         self.matches.len()

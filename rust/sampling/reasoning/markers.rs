@@ -4,7 +4,8 @@
 #[derive(Debug, Clone)]
 pub(super) struct Markers {
     texts: Vec<Box<[u8]>>,
-    n_longest: usize,
+    /// Bytes of the longest marker.
+    pub(super) n_longest: usize,
     /// The last bytes of the text since the last match, fewer than the longest marker has.
     tail: Vec<u8>,
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use crate::request::{Constraint, Reasoning, SharedConstraint, Token};
 use crate::sampling::TokenStrings;
+use crate::sampling::row::position;
 use markers::{Found, Markers};
 
 /// Maximum tokens that complete a character after the budget is used up: as many as the character may lack bytes.
@@ -129,19 +130,12 @@ impl Thinking {
     /// Returns `constraint` after reasoning that `token` ends with the marker `found`; `None` if that is not allowed.
     fn after(&self, constraint: &dyn Constraint, inside: &Inside, token: Token, found: Found) -> Option<Box<dyn Constraint>> {
         let mut after = constraint.copy();
-        let mut read = |token: Token, n_skipped: usize| {
-            let is_allowed = after.allows_rest(token, n_skipped);
-            if is_allowed {
-                after.accept_rest(token, n_skipped);
-            }
-            is_allowed
-        };
         if !constraint.waits() {
-            return read(token, found.end).then_some(after);
+            return after.try_accept_rest(token, found.end).then_some(after);
         }
         // A constraint that waits for a trigger also reads the end markers.
         let Some(mut n_before) = found.n_bytes.checked_sub(found.end) else {
-            return read(token, found.end - found.n_bytes).then_some(after);
+            return after.try_accept_rest(token, found.end - found.n_bytes).then_some(after);
         };
         let mut first = inside.recent_tokens.len();
         while n_before > 0 && first > 0 {
@@ -155,12 +149,8 @@ impl Thinking {
             Some(&token) if n_before > 0 => self.token_strings.spelling(token).len() - n_before,
             _ => 0,
         };
-        for &token in inside.recent_tokens.range(first..).chain([&token]) {
-            if !read(token, std::mem::take(&mut n_skipped)) {
-                return None;
-            }
-        }
-        Some(after)
+        let mut tokens = inside.recent_tokens.range(first..).chain([&token]);
+        tokens.all(|&token| after.try_accept_rest(token, std::mem::take(&mut n_skipped))).then_some(after)
     }
 
     /// Returns whether `token` may follow inside of reasoning.
@@ -191,7 +181,9 @@ impl Thinking {
             if self.is_unconstrained()
                 && let Some(constraint) = &mut self.constraint
             {
-                accept_allowed(&mut **constraint, marker_tokens(&self.reasoning, &self.token_strings));
+                for (token, n_skipped) in marker_tokens(&self.reasoning, &self.token_strings) {
+                    constraint.try_accept_rest(token, n_skipped);
+                }
             }
             return self.leave();
         }
@@ -206,7 +198,7 @@ impl Thinking {
             return self.accept_outside(&rest);
         }
         let ReasoningPhase::Inside(inside) = &mut self.phase else { return };
-        inside.accept(token, spelling, &self.token_strings, self.reasoning.ends.iter().map(String::len).max().unwrap_or(0));
+        inside.accept(token, spelling, &self.token_strings, self.ends.n_longest);
         self.ends.push(spelling);
     }
 
@@ -300,15 +292,6 @@ fn marker_tokens<'a>(reasoning: &'a Reasoning, token_strings: &'a TokenStrings) 
     })
 }
 
-/// Accepts the tokens that the constraint allows.
-fn accept_allowed(constraint: &mut dyn Constraint, tokens: impl Iterator<Item = (Token, usize)>) {
-    for (token, n_skipped) in tokens {
-        if constraint.allows_rest(token, n_skipped) {
-            constraint.accept_rest(token, n_skipped);
-        }
-    }
-}
-
 impl Constraint for Thinking {
     fn allows(&mut self, token: Token) -> bool {
         match &self.phase {
@@ -336,7 +319,7 @@ impl Constraint for Thinking {
             }
             ReasoningPhase::Opening { text, is_allowed } => {
                 let opening = (0..).zip(logits.iter()).filter(|&(token, _)| self.may_continue_marker(text, token));
-                let opening: Vec<(usize, f32)> = opening.map(|(token, &logit)| (index(token), logit)).collect();
+                let opening: Vec<(usize, f32)> = opening.map(|(token, &logit)| (position(token), logit)).collect();
                 match &mut self.constraint {
                     Some(constraint) if *is_allowed => constraint.mask(logits),
                     _ => logits.fill(f32::NEG_INFINITY),
@@ -394,8 +377,4 @@ impl Constraint for Thinking {
     fn waits(&self) -> bool {
         !matches!(self.phase, ReasoningPhase::Settled) && self.is_unconstrained()
     }
-}
-
-fn index(token: Token) -> usize {
-    usize::try_from(token).expect("token ids begin at 0")
 }
