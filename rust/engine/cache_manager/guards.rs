@@ -3,7 +3,7 @@
 //! A release needs no access to the cache. It is queued, and [`CacheManager`](crate::engine::cache_manager::CacheManager) carries
 //! out queued releases, in order, before any other change.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::engine::runner::KvSeqId;
@@ -32,6 +32,8 @@ pub(crate) struct ReleaseQueue(Arc<QueueState>);
 #[derive(Debug, Default)]
 struct QueueState {
     releases: Mutex<Vec<Release>>,
+    /// Read before the lock is taken: most steps release nothing.
+    has_releases: AtomicBool,
     n_reservations: AtomicU64,
 }
 
@@ -42,15 +44,18 @@ impl ReleaseQueue {
 
     fn push(&self, release: Release) {
         self.lock().push(release);
+        self.0.has_releases.store(true, Ordering::Release);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        !self.0.has_releases.load(Ordering::Acquire)
     }
 
     /// Exchanges the queued releases for the empty `releases`.
     pub(crate) fn swap(&self, releases: &mut Vec<Release>) {
-        std::mem::swap(&mut *self.lock(), releases);
+        let mut queued = self.lock();
+        std::mem::swap(&mut *queued, releases);
+        self.0.has_releases.store(false, Ordering::Release);
     }
 
     /// Returns a guard for the path of `id`, which was just placed.

@@ -97,6 +97,9 @@ impl<R: Runner> CacheManager<R> {
 
     /// Carries out the releases of dropped guards.
     pub(crate) fn settle(&mut self) {
+        if self.released.is_empty() {
+            return;
+        }
         let mut releases = std::mem::take(&mut self.releases);
         self.released.swap(&mut releases);
         for release in releases.drain(..) {
