@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use regex_automata::nfa::thompson::{NFA, WhichCaptures};
-use regex_automata::util::look::LookSet;
 use regex_syntax::hir::{Hir, Look};
 
 use super::super::parse_error::excerpt;
@@ -107,22 +106,8 @@ fn compile(expression: &Hir, n_bytes: usize) -> Result<NFA, String> {
     let config = NFA::config().utf8(false).which_captures(WhichCaptures::All).nfa_size_limit(Some(n_bytes));
     let nfa = NFA::compiler().configure(config).build_from_hir(expression);
     let nfa = nfa.map_err(|_| format!("is too large: all compiled patterns may take {MAX_COMPILED_BYTES} bytes"))?;
-    let looks = nfa.look_set_any();
-    if looks.subtract(without_unicode(looks)) != LookSet::empty() {
+    if nfa.look_set_any().contains_word_unicode() {
         return Err("uses Unicode word boundaries, which are not supported; use \\b without the u flag".to_owned());
     }
     Ok(nfa)
-}
-
-fn without_unicode(looks: LookSet) -> LookSet {
-    use regex_automata::util::look::Look;
-    let unicode = [
-        Look::WordUnicode,
-        Look::WordUnicodeNegate,
-        Look::WordStartUnicode,
-        Look::WordEndUnicode,
-        Look::WordStartHalfUnicode,
-        Look::WordEndHalfUnicode,
-    ];
-    unicode.into_iter().fold(looks, LookSet::remove)
 }
