@@ -169,6 +169,7 @@ fn read_vocabulary(folder: &Path) -> Vocabulary {
 
 /// Prints a line for each document of `folder`: the microseconds to compile its grammar; per mask, on average and at most; and
 /// per token that is checked and accepted without a mask. Each is the best of `n_rounds` rounds, each with a new branch.
+#[expect(clippy::print_stdout, reason = "the script reads the standard output")]
 fn measure_cases(folder: &Path, n_rounds: usize) {
     let vocabulary = read_vocabulary(folder);
     let end = Token::try_from(vocabulary.n_vocab() - 1).expect("token ids have 31 bits");
