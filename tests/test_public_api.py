@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 import pytest
@@ -119,10 +119,25 @@ def test_help_tells_each_field(struct: type[msgspec.Struct]) -> None:
         assert f"    {name}: {about.text}" in told
 
 
-def test_the_settings_of_an_engine_are_what_is_compiled() -> None:
-    made = inspect.signature(_native.Engine).parameters, inspect.signature(_native.Model.load).parameters
-    ours = {"model", "path", "on_progress"}
-    assert {*made[0], *made[1]} - ours == {*EngineConfig.__struct_fields__}
+class ReadRecorder:
+    """A configuration that records which of its settings are read."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.names: set[str] = set()
+
+    def __getattr__(self, name: str) -> object:
+        self.names.add(name)
+        return getattr(self.config, name)
+
+
+def test_the_compiled_module_reads_every_setting() -> None:
+    config: Any = ReadRecorder(EngineConfig(n_ctx=256, n_threads=1))
+    _native.Engine(weft.Model.load(weft.DEMO_MODEL), config).stop()
+    of_model = {*inspect.signature(_native.Model.load).parameters} - {"path", "on_progress"}
+    assert of_model == {*EngineConfig().for_model()}
+    # Tuned settings are read from a file before an engine is created.
+    assert of_model | config.names | {"tuned"} == {*EngineConfig.__struct_fields__}
 
 
 def test_every_exception_is_ours_and_a_builtin_where_python_has_the_word() -> None:

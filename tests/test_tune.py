@@ -50,7 +50,7 @@ on_a_cpu = pytest.mark.skipif(HAS_GPU, reason="on a GPU llama.cpp decides")
 @pytest.fixture(scope="module")
 def has_ours(model: weft.Model) -> bool:
     """Whether Weft's own attention computes every layer of the demo model here."""
-    return _native.Engine(model, n_ctx=1024).compute.attention == "weft" and not HAS_GPU
+    return _native.Engine(model, weft.EngineConfig(n_ctx=1024)).compute.attention == "weft" and not HAS_GPU
 
 
 @on_a_cpu
@@ -69,8 +69,8 @@ async def test_on_a_cpu_attention_is_our_own_where_it_can_be(has_ours: bool) -> 
 async def test_with_llama_cpps_kernels_flash_attention_is_off() -> None:
     choice = await chosen(kernels="llama.cpp")
     assert (choice.flash_attention, choice.attention, choice.products) == ("off", "llama.cpp", "llama.cpp")
-    assert choice.summary.startswith("attention by llama.cpp with flash off (the rule for CPUs: ")
-    assert ", products by llama.cpp (asked for), " in choice.summary
+    assert choice.summary.startswith("attention by llama.cpp with flash off (default on a CPU, ")
+    assert ", products by llama.cpp (configured), " in choice.summary
 
 
 @pytest.mark.parametrize("flash", ["on", "off"])
@@ -99,7 +99,7 @@ async def test_a_later_start_uses_what_was_measured(model: weft.Model) -> None:
     tuning.write(file_of(model, kernels="llama.cpp"), SLOW)
     choice = await chosen(kernels="llama.cpp")
     assert (choice.flash_attention, choice.n_threads, choice.n_threads_batch) == ("on", 1, 1)
-    expected = "attention by llama.cpp with flash on (tuned), products by llama.cpp (asked for), "
+    expected = "attention by llama.cpp with flash on (tuned), products by llama.cpp (configured), "
     assert choice.summary == expected + "at most 512 tokens per decode, 1 threads (tuned)"
 
 
@@ -147,7 +147,7 @@ async def test_threads_that_no_engine_takes_are_refused(model: weft.Model, threa
     tuning.write(file_of(model), msgspec.structs.replace(SLOW, threads=threads))
     assert "tuned" not in (await chosen()).summary
     with pytest.raises(weft.InvalidConfig, match=f"tuned has 1 and {threads} threads; both must be 1 to 512"):
-        _native.Engine(model, tuned=(False, 1, threads))
+        _native.Engine(model, weft.EngineConfig(), tuned=(False, 1, threads))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal, Self, TypeVar, Unpack, final, overload
 
+from weft.config import EngineConfig
 from weft.events import CacheExplanation, Event, Logprob
 from weft.reading import Branches
 from weft.request import ForkOptions, Request
@@ -455,104 +456,23 @@ class Engine:
     def __new__(
         cls,
         model: Model,
+        config: EngineConfig,
         *,
-        n_slots: int | None = None,
-        n_ctx: int | None = None,
-        kv_unified: bool | None = None,
-        n_batch: int | None = None,
-        n_ubatch: int | None = None,
-        grp_attn_n: int | None = None,
-        grp_attn_w: int | None = None,
-        n_threads: int | None = None,
-        n_threads_batch: int | None = None,
-        kernels: Literal["auto", "weft", "llama.cpp"] = "auto",
-        flash_attention: Literal["auto", "on", "off"] = "auto",
         tuned: tuple[bool | None, int, int] | None = None,
-        pooling: str | None = None,
-        type_k: str = "f16",
-        type_v: str = "f16",
-        cache_ram: int | None = None,
-        max_queue: int | None = None,
-        max_token_gap_ms: float | None = None,
-        ctx_checkpoints: int | None = None,
-        checkpoint_min_step: int | None = None,
-        rope_scaling_type: Literal["none", "linear", "yarn"] | None = None,
-        rope_freq_base: float | None = None,
-        rope_freq_scale: float | None = None,
-        yarn_orig_ctx: int | None = None,
-        yarn_ext_factor: float | None = None,
-        yarn_attn_factor: float | None = None,
-        yarn_beta_slow: float | None = None,
-        yarn_beta_fast: float | None = None,
-        offload_kqv: bool = True,
-        op_offload: bool = True,
-        cpus: Sequence[int] | None = None,
-        cpus_batch: Sequence[int] | None = None,
-        strict_cpu: bool | None = None,
-        strict_cpu_batch: bool | None = None,
-        prio: int | None = None,
-        prio_batch: int | None = None,
-        poll: int | None = None,
-        poll_batch: int | None = None,
     ) -> Self:
-        """Starts the worker and makes its pool of KV cells. Blocks until that is done, without the GIL.
+        """Creates the KV cache and starts the worker. Blocks until that is done, without the GIL.
 
-        Dropping the last reference ends the worker as `stop` does.
+        Dropping the last reference stops the worker as `stop` does.
 
         Args:
             model: The model.
-            n_slots: Sequences that run at once, 1 to 254; None is 8, each of which may use the whole pool.
-            n_ctx: Cells of the pool, in tokens, rounded up to a multiple of 256; None or 0 lets the model and the free memory
-                decide.
-            kv_unified: Whether one slot may use the whole pool, or `n_ctx / n_slots` of it; None is the former where `n_slots` is
-                None.
-            n_batch: Most tokens that llama.cpp takes in one call; None is 2,048.
-            n_ubatch: Most tokens of one decode; None is 512, or fewer where the memory is short.
-            grp_attn_n: Tokens that share a position in a text that outgrows `grp_attn_w`; None is 1, which groups none.
-            grp_attn_w: Tokens that are grouped at once, a multiple of `grp_attn_n`; None is 512.
-            n_threads: Threads of a decode without rows of prompts; None is as tuned, else the number of physical cores.
-            n_threads_batch: Threads of a decode with rows of prompts; None is `n_threads`, if that is given, else as there.
-            kernels: Whose kernels compute on the CPU: "weft" is ours wherever they can, "auto" wherever they are the faster ones.
-            flash_attention: llama.cpp's attention as one fused kernel, or without it; "auto" is our own where that applies, else
-                as tuned, else decided by a rule.
-            tuned: What `tune` found to be fastest: flash attention (None where our own computed), and the two numbers of threads.
-                It fills what is left open.
-            pooling: What becomes of the vectors of a text's tokens: none, mean, cls, last or rank; None is as the model says, or
-                else the mean.
-            type_k: Number format of K in the pool: f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1.
-            type_v: The same of V; a quantised one needs flash attention.
-            cache_ram: Most MiB of host memory for saved pieces of the cache; -1 is no limit, 0 keeps none, None is 8,192 or a
-                quarter of the machine's memory, whichever is less.
-            max_queue: Requests that may wait for a slot; None is 1,024.
-            max_token_gap_ms: 99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt
-                being computed beside it may cause; None is ten times what the streams take without it, from 8 to
-                200, or twice what they take where that is more.
-            ctx_checkpoints: Most states that are kept along a prompt of a model whose memory is a state, beside those at its
-                ends, or windows of one that sees through a sliding window, in an eighth of cache_ram at most; None is 32.
-            checkpoint_min_step: Fewest tokens from one of them to the next, on average; None is 48.
-            rope_scaling_type: How the frequencies of positions are scaled; None of this and the seven after it is as the model's
-                file says.
-            rope_freq_base: Base of those frequencies, 2 to 1e12.
-            rope_freq_scale: What positions are multiplied by, 0.0001 to 10,000; a slot then reaches as much further.
-            yarn_orig_ctx: Tokens of context that the model was trained on, for YaRN.
-            yarn_ext_factor: How much YaRN extrapolates, 0 to 1e6.
-            yarn_attn_factor: What the lengths of queries and keys are multiplied by where it does not, 0 to 1e6.
-            yarn_beta_slow: Turns within the context below which a frequency is interpolated, 0 to 1e6.
-            yarn_beta_fast: Turns above which it stays as it is, 0 to 1e6.
-            offload_kqv: Whether the pool is on the GPU that has its layer, or else in the machine's memory.
-            op_offload: Whether a GPU computes large products with weights that are in the machine's memory.
-            cpus: Processors that threads compute on, each below 512; None or none is all that the process may use.
-            cpus_batch: The same of threads of a decode with rows of prompts; None of this and its like is as the other threads.
-            strict_cpu: Whether each thread is kept on one of those processors, in turn.
-            strict_cpu_batch: The same of threads of a decode with rows of prompts.
-            prio: Who goes first where others want a processor: -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime).
-            prio_batch: The same of threads of a decode with rows of prompts.
-            poll: How long threads wait for work at full speed before they sleep, 0 to 100; None is 1.
-            poll_batch: The same of threads of a decode with rows of prompts.
+            config: The settings. Those of `Model.load` and `tuned` are not read, except `kernels`.
+            tuned: The fastest settings that `tune` found: flash attention (None if Weft's attention computed), the number of
+                threads, and their number for prompts. They are the defaults of settings that `config` leaves open.
 
         Raises:
-            InvalidConfig: A setting is out of range, two contradict each other, or the pool does not fit into memory.
-            ModelLoadError: The model cannot continue a text.
+            InvalidConfig: A setting is out of range, two contradict each other, or the KV cache does not fit into memory.
+            ModelLoadError: The model cannot generate text.
             DecodeError: The model cannot compute.
         """
 

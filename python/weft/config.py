@@ -390,17 +390,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Those that `Model.load` takes."""
         return {name: getattr(self, name) for name in _OF_MODEL}
 
-    def for_engine(self) -> dict[str, Any]:
-        """Those that the compiled engine takes besides."""
-        return {name: getattr(self, name) for name in self.__struct_fields__ if name == "kernels" or name not in _OF_NO_ENGINE}
-
 
 _OF_MODEL = (
     *("n_gpu_layers", "use_mmap", "use_mlock", "direct_io", "check_tensors", "devices", "split_mode", "main_gpu", "tensor_split"),
     *("numa", "kernels", "repack", "lora", "mmproj", "mmproj_offload", "image_min_tokens", "image_max_tokens"),
     *("kv_overrides", "tensor_overrides", "cpu_moe", "n_cpu_moe", "n_cpu_ffn", "no_host"),
 )
-_OF_NO_ENGINE = {*_OF_MODEL, "tuned"}
 
 
 def _adapter(given: Any) -> Any:  # noqa: ANN401 (what is wrong is found later)

@@ -174,7 +174,7 @@ class Engine(Embedding):
     def _load(self, on_progress: Callable[[float], object] | None) -> _native.Engine:
         loaded = Model.load(self._path, on_progress=on_progress, **self._config.for_model())
         kept = tuning.read(tuning.tune_file(loaded, tuning.Conditions.of(self._config))) if self._config.tuned else None
-        return _native.Engine(loaded, tuned=None if kept is None else kept.choice, **self._config.for_engine())
+        return _native.Engine(loaded, self._config, tuned=None if kept is None else kept.choice)
 
     async def close(self) -> None:
         """Ends the worker and lets the model go. Idempotent; a closed engine does not start again.

@@ -28,9 +28,9 @@ use std::time::Instant;
 
 use support::options::{self, Help, Options};
 use support::{machine, models};
-use weft::config::{EngineConfig, FlashAttention, Limits};
+use weft::config::{EngineConfig, FlashAttention, KernelChoice, Limits};
 use weft::engine::runner::{KvSeqId, Plan, Row, Runner};
-use weft::llama::{LlamaRunner, Model};
+use weft::llama::{self, LlamaRunner, Model};
 
 const HELP: Help = Help {
     bench: "state",
@@ -103,12 +103,12 @@ fn bench_attention(model: &Arc<Model>, flash_attention: FlashAttention, effort: 
         n_ctx: Some(n_ctx),
         n_threads: Some(n_threads),
         flash_attention,
+        kernels: KernelChoice::LlamaCpp,
         ..EngineConfig::default()
     };
-    let facts = model.facts(config.type_k, config.type_v);
-    let limits = config.settle(&facts, u64::MAX, u64::MAX).map_err(|error| error.to_string())?;
-    let mut runner = LlamaRunner::new(Arc::clone(model), &config, &limits).map_err(|error| error.to_string())?;
-    fan_out(&mut runner, &limits, n_tokens)?;
+    let config = llama::resolve(model, &config, None).map_err(|error| error.to_string())?;
+    let mut runner = LlamaRunner::new(Arc::clone(model), &config).map_err(|error| error.to_string())?;
+    fan_out(&mut runner, &config.limits, n_tokens)?;
 
     let range = N_PROMPT..N_PROMPT + n_tokens;
     let scattered = measure_save(&mut runner, SAVED, &range, n_rounds)?;

@@ -1,6 +1,6 @@
 //! Selection of CPU kernels.
 
-use crate::config::WeightLayout;
+use super::Named;
 
 /// The user's choice of kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -14,17 +14,8 @@ pub enum KernelChoice {
     LlamaCpp,
 }
 
-impl KernelChoice {
-    /// Parses the name of a choice.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "auto" => Some(Self::Auto),
-            "weft" => Some(Self::Weft),
-            "llama.cpp" => Some(Self::LlamaCpp),
-            _ => None,
-        }
-    }
+impl Named for KernelChoice {
+    const NAMES: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("weft", Self::Weft), ("llama.cpp", Self::LlamaCpp)];
 }
 
 /// Our kernels that are in use; llama.cpp's compute the rest.
@@ -41,19 +32,4 @@ impl EnabledKernels {
     pub const NONE: Self = Self { attention: false, products: false };
     /// Each of our kernels that supports an operation.
     pub const ALL: Self = Self { attention: true, products: true };
-}
-
-/// Capabilities of our kernels for one model, with one cache format, on this machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KernelSupport {
-    /// The kernels that passed their trial.
-    pub usable: EnabledKernels,
-    /// Name of the instruction set that the kernels use.
-    pub level: &'static str,
-    /// Reason why kernels are not usable, in a few words.
-    pub why_not: Option<&'static str>,
-    /// True if attention supports the model's heads and the cache's formats.
-    pub covers_attention: bool,
-    /// The memory layout of the model's weights.
-    pub weights: WeightLayout,
 }

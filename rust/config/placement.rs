@@ -1,6 +1,6 @@
 //! Placement of a model's weights.
 
-use super::TensorOverride;
+use super::{Named, TensorOverride};
 
 /// Devices in use, and the distribution of weights over them.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -63,17 +63,8 @@ pub enum Split {
     None,
 }
 
-impl Split {
-    /// Parses llama.cpp's name of a split.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "layer" => Some(Self::Layer),
-            "row" => Some(Self::Row),
-            "none" => Some(Self::None),
-            _ => None,
-        }
-    }
+impl Named for Split {
+    const NAMES: &'static [(&'static str, Self)] = &[("layer", Self::Layer), ("row", Self::Row), ("none", Self::None)];
 }
 
 /// Binding of threads to NUMA nodes.
@@ -87,15 +78,7 @@ pub enum Numa {
     Numactl,
 }
 
-impl Numa {
-    /// Parses llama.cpp's name of a binding.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "distribute" => Some(Self::Distribute),
-            "isolate" => Some(Self::Isolate),
-            "numactl" => Some(Self::Numactl),
-            _ => None,
-        }
-    }
+impl Named for Numa {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("distribute", Self::Distribute), ("isolate", Self::Isolate), ("numactl", Self::Numactl)];
 }

@@ -1,5 +1,7 @@
 //! Pooling of token embeddings.
 
+use super::Named;
+
 /// How the embeddings of a text's tokens are reduced to one. Fixed for the lifetime of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
@@ -16,19 +18,6 @@ pub enum Pooling {
 }
 
 impl Pooling {
-    /// Parses llama.cpp's name of a pooling.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "none" => Some(Self::None),
-            "mean" => Some(Self::Mean),
-            "cls" => Some(Self::Cls),
-            "last" => Some(Self::Last),
-            "rank" => Some(Self::Rank),
-            _ => None,
-        }
-    }
-
     /// Parses the number in a model's metadata.
     #[must_use]
     pub fn numbered(number: &str) -> Option<Self> {
@@ -41,16 +30,9 @@ impl Pooling {
             _ => None,
         }
     }
+}
 
-    /// Returns llama.cpp's name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Mean => "mean",
-            Self::Cls => "cls",
-            Self::Last => "last",
-            Self::Rank => "rank",
-        }
-    }
+impl Named for Pooling {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("none", Self::None), ("mean", Self::Mean), ("cls", Self::Cls), ("last", Self::Last), ("rank", Self::Rank)];
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::Named;
 use crate::error::{Error, Result};
 
 /// Bounds of the rotation frequencies' base and scale, and of the factors of `YaRN`.
@@ -45,20 +46,8 @@ pub enum RopeScaling {
     Yarn,
 }
 
-impl RopeScaling {
-    const NAMES: [(&str, Self); 3] = [("none", Self::None), ("linear", Self::Linear), ("yarn", Self::Yarn)];
-
-    /// Parses llama.cpp's name of a scaling.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, scaling)| *scaling)
-    }
-
-    /// Returns llama.cpp's name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, scaling)| *scaling == self).map_or("none", |(name, _)| name)
-    }
+impl Named for RopeScaling {
+    const NAMES: &'static [(&'static str, Self)] = &[("none", Self::None), ("linear", Self::Linear), ("yarn", Self::Yarn)];
 }
 
 impl RopeConfig {

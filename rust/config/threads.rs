@@ -22,37 +22,33 @@ pub struct Threads {
 }
 
 impl Threads {
+    /// Checks the settings of a process that may run on `allowed` processors; `None` if the system does not report them. `names`
+    /// are the parameters of [`Threads::cpus`] and [`Threads::poll`].
+    ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for the number that is out of range.
-    pub fn validate(&self, names: &ThreadParamNames) -> Result<()> {
+    /// [`Error::InvalidConfig`] for a number that is out of range, and if the process may use none of the processors.
+    pub(super) fn validate(&self, [cpus, poll]: [&'static str; 2], allowed: Option<&[usize]>) -> Result<()> {
         if let Some(cpu) = self.cpus.iter().find(|cpu| **cpu >= MAX_THREADS) {
-            let message = format!("{} has processor {cpu}; each must be below {MAX_THREADS}", names.cpus);
-            return Err(Error::InvalidConfig { param: names.cpus, message });
+            let message = format!("{cpus} has processor {cpu}; each must be below {MAX_THREADS}");
+            return Err(Error::InvalidConfig { param: cpus, message });
         }
-        match self.poll {
-            Some(poll) if poll > MAX_POLL => {
-                let message = format!("{} is {poll}; it must be 0 to {MAX_POLL}", names.poll);
-                Err(Error::InvalidConfig { param: names.poll, message })
+        if let Some(n) = self.poll.filter(|n| *n > MAX_POLL) {
+            return Err(Error::InvalidConfig { param: poll, message: format!("{poll} is {n}; it must be 0 to {MAX_POLL}") });
+        }
+        match allowed {
+            _ if self.cpus.is_empty() => Ok(()),
+            None => {
+                tracing::warn!("{cpus} has no effect: this system cannot bind threads to processors");
+                Ok(())
             }
-            _ => Ok(()),
+            Some(allowed) if self.cpus.iter().any(|cpu| allowed.contains(&(*cpu as usize))) => Ok(()),
+            Some(allowed) => {
+                let message =
+                    format!("{cpus} is {:?}; it must include a processor that this process may use: {allowed:?}", self.cpus);
+                Err(Error::InvalidConfig { param: cpus, message })
+            }
         }
     }
-}
-
-/// Parameter names of a group of threads, for errors.
-#[derive(Debug, Clone, Copy)]
-pub struct ThreadParamNames {
-    /// Name of [`Threads::cpus`].
-    pub cpus: &'static str,
-    /// Name of [`Threads::poll`].
-    pub poll: &'static str,
-}
-
-impl ThreadParamNames {
-    /// Names for a decode without rows of prompts.
-    pub const DECODING: Self = Self { cpus: "cpus", poll: "poll" };
-    /// Names for a decode with rows of prompts.
-    pub const PROMPTS: Self = Self { cpus: "cpus_batch", poll: "poll_batch" };
 }
 
 /// OS scheduling priority of threads; llama.cpp's numbers are −1 to 3.
@@ -90,20 +86,35 @@ impl ThreadPriority {
 mod tests {
     use super::*;
 
+    const DECODING: [&str; 2] = ["cpus", "poll"];
+    const PROMPTS: [&str; 2] = ["cpus_batch", "poll_batch"];
+
+    fn rejection(threads: &Threads, names: [&'static str; 2], allowed: Option<&[usize]>) -> (&'static str, String) {
+        match threads.validate(names, allowed) {
+            Err(Error::InvalidConfig { param, message }) => (param, message),
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn processors_and_polls_out_of_range_are_rejected_by_name() {
-        let rejected_param = |threads: Threads, names: &ThreadParamNames| match threads.validate(names) {
-            Err(Error::InvalidConfig { param, .. }) => param,
-            other => panic!("{other:?}"),
-        };
         let far = Threads { cpus: vec![0, 512], ..Threads::default() };
-        assert_eq!(rejected_param(far.clone(), &ThreadParamNames::DECODING), "cpus");
-        assert_eq!(rejected_param(far, &ThreadParamNames::PROMPTS), "cpus_batch");
+        assert_eq!(rejection(&far, DECODING, None).0, "cpus");
+        assert_eq!(rejection(&far, PROMPTS, None).0, "cpus_batch");
         let long = Threads { poll: Some(101), ..Threads::default() };
-        assert_eq!(rejected_param(long.clone(), &ThreadParamNames::DECODING), "poll");
-        assert_eq!(rejected_param(long, &ThreadParamNames::PROMPTS), "poll_batch");
+        assert_eq!(rejection(&long, DECODING, None).0, "poll");
+        assert_eq!(rejection(&long, PROMPTS, None).0, "poll_batch");
         let most = Threads { cpus: vec![511], poll: Some(100), is_strict: true, priority: ThreadPriority::Low };
-        assert_eq!(most.validate(&ThreadParamNames::DECODING), Ok(()));
+        assert_eq!(most.validate(DECODING, None), Ok(()));
+    }
+
+    #[test]
+    fn processors_that_the_process_may_not_use_are_rejected() {
+        let on = |cpus: &[u32]| Threads { cpus: cpus.to_vec(), ..Threads::default() };
+        assert_eq!(on(&[1, 511]).validate(PROMPTS, Some(&[0, 1])), Ok(()), "missing processors are ignored");
+        assert_eq!(on(&[]).validate(PROMPTS, Some(&[])), Ok(()));
+        let message = "cpus_batch is [511]; it must include a processor that this process may use: [0, 1]".to_owned();
+        assert_eq!(rejection(&on(&[511]), PROMPTS, Some(&[0, 1])), ("cpus_batch", message));
     }
 
     #[test]

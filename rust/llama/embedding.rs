@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{ComputeConfig, EnabledKernels, EngineConfig, KvType, Pooling};
+use crate::config::{EnabledKernels, KvType, Named, Pooling, ResolvedConfig};
 use crate::embedding::{Embedder, EmbedderShape, EncodedBatch, Encoder, ForkableMemory, PrefixCache};
 use crate::engine::runner::{
     AdapterSchedule, AdapterSet, DefaultAdapters, KvSeqId, MediaRows, MemoryKind, Plan, Row, invoked_at,
@@ -17,7 +17,7 @@ use crate::llama::context::positions::Positions;
 use crate::llama::context::{make, reason_of};
 use crate::llama::host::affinity::AffinityGuard;
 use crate::llama::host::niceness;
-use crate::llama::host::threads::{self, ThreadPool};
+use crate::llama::host::threads::ThreadPool;
 use crate::llama::kernels;
 use crate::llama::logging;
 use crate::llama::media::media_batch::{self, MediaBatch};
@@ -25,7 +25,6 @@ use crate::llama::model::Model;
 use crate::llama::model::adapters::{self, Adapter};
 use crate::llama::model::kinds::is_t5;
 use crate::llama::model::rope;
-use crate::llama::start::machine;
 use crate::request::{AdapterScale, Prompt, Run, Token};
 
 /// Maximum number of sequence ids for models where each id needs a whole state.
@@ -37,35 +36,26 @@ const NICENESS: i32 = 5;
 
 /// Creates the embedding worker of `model`. It allocates nothing until the first request. `on_done` is called on its thread
 /// whenever requests are answered. `adapters` are the engine's default adapters, read when a batch is computed.
-///
-/// # Errors
-/// [`Error::InvalidConfig`] if the model does not support the pooling in `config`.
+#[must_use]
 pub fn embedder(
     model: &Arc<Model>,
-    config: &EngineConfig,
-    choice: &ComputeConfig,
+    config: &ResolvedConfig,
     adapters: DefaultAdapters,
     on_done: impl Fn() + Send + Sync + 'static,
-) -> Result<Embedder> {
-    let pooling = config.pooling.unwrap_or_else(|| model.pooling());
-    if pooling == Pooling::Rank && !model.has_head() {
-        let message = "pooling is rank, but the model has no classifier that scores a text; load a reranker".to_owned();
-        return Err(Error::InvalidConfig { param: "pooling", message });
-    }
-    let width = model.vector_width(pooling);
-    let enabled_kernels = own_kernels(model, config);
-    let mut shape = EmbedderShape::new(pooling, width, model.n_vocab(), model.reach(&config.rope), config.n_ubatch);
+) -> Embedder {
+    let width = model.vector_width(config.pooling);
+    let n_ctx_max = model.reach(&config.rope);
+    let mut shape = EmbedderShape::new(config.pooling, width, model.n_vocab(), n_ctx_max, config.embedding_ubatch);
     shape.takes_media = !model.is_encoder();
     if model.is_recurrent() || model.is_hybrid() {
         shape.n_sequences = MAX_STATES as usize;
     }
-    let (model, choice) = (Arc::clone(model), choice.clone());
-    let config = EngineConfig { n_threads: Some(choice.n_threads_batch), used: enabled_kernels, ..config.clone() };
+    let (model, config) = (Arc::clone(model), config.clone());
     let make = move || {
         let context = EmbeddingContext::new(Arc::clone(&model), &config, shape, Arc::clone(&adapters))?;
         Ok(Box::new(context) as Box<dyn Encoder>)
     };
-    Ok(Embedder::new(shape, make, on_done))
+    Embedder::new(shape, make, on_done)
 }
 
 /// Returns whether the embedding of a text is bit-identical whatever is computed concurrently. Otherwise, on a CPU, the cosine of
@@ -74,22 +64,15 @@ pub fn embedder(
 ///
 /// [`Engine::uses_own_kernels`]: crate::engine::Engine::uses_own_kernels
 #[must_use]
-pub fn has_repeatable_embeddings(model: &Model, config: &EngineConfig, engine_uses_own_kernels: bool) -> bool {
-    let pooling = config.pooling.unwrap_or_else(|| model.pooling());
+pub fn has_repeatable_embeddings(model: &Model, config: &ResolvedConfig, engine_uses_own_kernels: bool) -> bool {
     let keeps_states = model.is_recurrent() || model.is_hybrid();
     // A prefix that left the window is recomputed from another cell on, so that its blocks begin elsewhere.
-    let has_shared_windows = model.n_swa() > 0 && shares_prefixes(model, pooling);
-    let is_mean_of_llama_cpp = pooling == Pooling::Mean && model.has_dense_layers();
+    let has_shared_windows = model.n_swa() > 0 && shares_prefixes(model, config.pooling);
+    let is_mean_of_llama_cpp = config.pooling == Pooling::Mean && model.has_dense_layers();
     engine_uses_own_kernels
-        && own_kernels(model, config) == EnabledKernels::ALL
+        && config.embedding_kernels == EnabledKernels::ALL
         && !model.is_encoder()
         && !(keeps_states || has_shared_windows || is_mean_of_llama_cpp)
-}
-
-/// Returns which of our kernels compute embeddings: those for text generation with a 16-bit cache.
-fn own_kernels(model: &Model, config: &EngineConfig) -> EnabledKernels {
-    let config = EngineConfig { type_k: KvType::F16, type_v: KvType::F16, ..config.clone() };
-    config.enabled_kernels(&model.facts(config.type_k, config.type_v), &machine(model, &config))
 }
 
 /// Returns whether shared prefixes of texts are computed once: if the embedding depends on the last token's row alone.
@@ -159,16 +142,21 @@ pub(super) struct EmbeddingContext {
 }
 
 impl EmbeddingContext {
-    /// Creates the context with `n_threads` threads, on the processors of the prompt threads of `config` but with lower priority.
-    pub(super) fn new(model: Arc<Model>, config: &EngineConfig, shape: EmbedderShape, adapters: DefaultAdapters) -> Result<Self> {
-        let mut context = Self::make(Arc::clone(&model), config, shape, Arc::clone(&adapters))?;
-        if !config.used.attention || memory::is_offloaded(&model) || !context.leaves_attention()? {
+    /// Creates the context with the threads for prompts of `config`, but with lower priority.
+    pub(super) fn new(
+        model: Arc<Model>,
+        config: &ResolvedConfig,
+        shape: EmbedderShape,
+        adapters: DefaultAdapters,
+    ) -> Result<Self> {
+        let enabled_kernels = config.embedding_kernels;
+        let mut context = Self::make(Arc::clone(&model), config, enabled_kernels, shape, Arc::clone(&adapters))?;
+        if !enabled_kernels.attention || memory::is_offloaded(&model) || !context.leaves_attention()? {
             return Ok(context);
         }
         tracing::warn!("weft's attention does not cover all of this model: llama.cpp computes that of embeddings");
         drop(context);
-        let config = EngineConfig { used: EnabledKernels { attention: false, ..config.used }, ..config.clone() };
-        Self::make(model, &config, shape, adapters)
+        Self::make(model, config, EnabledKernels { attention: false, ..enabled_kernels }, shape, adapters)
     }
 
     /// Returns whether an attention operation of a short text is left to llama.cpp's fused kernel.
@@ -180,8 +168,14 @@ impl EmbeddingContext {
         Ok(counted.n_attentions_left > 0)
     }
 
-    fn make(model: Arc<Model>, config: &EngineConfig, shape: EmbedderShape, adapters: DefaultAdapters) -> Result<Self> {
-        let (enabled_kernels, n_threads) = (config.used, config.n_threads.unwrap_or_else(threads::n_cores));
+    fn make(
+        model: Arc<Model>,
+        config: &ResolvedConfig,
+        enabled_kernels: EnabledKernels,
+        shape: EmbedderShape,
+        adapters: DefaultAdapters,
+    ) -> Result<Self> {
+        let n_threads = config.n_threads_batch;
         niceness::compute(if model.is_encoder() { 0 } else { NICENESS });
         let shares = shares_prefixes(&model, shape.pooling);
         let computes_mean = shape.pooling == Pooling::Mean && !model.has_dense_layers();
@@ -687,10 +681,10 @@ impl TextEmbedding {
 }
 
 /// Rejects a context whose cells exceed free memory, as [`EmbeddingContext::check_memory`] does for rows.
-fn check_cells(model: &Model, config: &EngineConfig, n_ctx: usize) -> Result<()> {
+fn check_cells(model: &Model, config: &ResolvedConfig, n_ctx: usize) -> Result<()> {
     // llama.cpp stores them in 16 bits by default. Of encoders, only T5 has cells.
     let has_cells = !model.is_encoder() || is_t5(model.architecture());
-    let n_bytes_each = if has_cells { model.facts(KvType::F16, KvType::F16).kv_bytes_per_token } else { 0 };
+    let n_bytes_each = if has_cells { model.kv_bytes_per_token(KvType::F16, KvType::F16) } else { 0 };
     let n_free = memory::free_bytes(model, config.offload_kqv);
     let result =
         check_free(n_bytes_each.saturating_mul(n_ctx as u64), n_free, || format!("a context of {n_ctx} tokens for vectors"));

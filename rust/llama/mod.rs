@@ -36,7 +36,7 @@ pub mod vocabulary;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::config::{EngineConfig, Grouping, Limits, WeightLayout};
+use crate::config::{Grouping, ResolvedConfig, WeightLayout};
 use crate::engine::runner::{
     AdapterSet, DecodeError, ForkRule, IdleCost, KvSeqId, MemoryKind, Plan, RelocateError, Runner, StateError,
 };
@@ -54,7 +54,7 @@ pub use crate::llama::media::media_file::{MAX_PIXELS, MAX_SECONDS, MediaKind};
 pub use crate::llama::media::{LoadedMedia, MAX_KEPT_BYTES, MAX_LOADED_BYTES, MediaStats, Modalities, Projector};
 pub use crate::llama::model::Model;
 pub use crate::llama::model::adapters::Adapter;
-pub use crate::llama::start::{ResolvedConfig, start};
+pub use crate::llama::start::{resolve, start, start_resolved};
 pub use crate::llama::vocabulary::grammar::{MAX_GRAMMARS, schema_grammar};
 pub use crate::llama::vocabulary::infill::InfillTokens;
 pub(crate) use crate::llama::vocabulary::token_strings::token_strings;
@@ -84,13 +84,13 @@ impl LlamaRunner {
     /// [`Error::ModelLoad`] if the model cannot continue a text; [`Error::Decode`] if it cannot compute two tokens.
     ///
     /// # Panics
-    /// If `limits` were not made by [`EngineConfig::settle`], such as more than 256 sequence ids.
-    pub fn new(model: Arc<Model>, config: &EngineConfig, limits: &Limits) -> Result<Self> {
+    /// If `config.limits` break a rule of llama.cpp, such as more than 256 sequence ids.
+    pub fn new(model: Arc<Model>, config: &ResolvedConfig) -> Result<Self> {
         let keeps_states = model.is_recurrent() || model.is_hybrid();
         // One more id than the engine uses, to probe, save and restore with. Not where each id costs a whole state.
-        let n_seq_max = limits.n_seq_max + u32::from(!keeps_states);
+        let n_seq_max = config.limits.n_seq_max + u32::from(!keeps_states);
         let spare = KvSeqId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
-        let mut context = Context::new(Arc::clone(&model), config, limits, n_seq_max)?;
+        let mut context = Context::new(Arc::clone(&model), config, n_seq_max)?;
         let Probe { can_cut, layout, n_state_bytes, kernel_counts } = probe(&mut context, spare, &model)?;
         let (forks, n_window) = match model.n_swa() {
             _ if keeps_states || !can_cut => (ForkRule::AtEnd, 0),
@@ -101,7 +101,7 @@ impl LlamaRunner {
             forks,
             idle_cost: match context::memory::is_offloaded(&model) {
                 true => IdleCost::Nothing,
-                false if config.used.attention => IdleCost::Mask,
+                false if config.kernels.attention => IdleCost::Mask,
                 false => IdleCost::Scores,
             },
             can_be_saved: layout.is_some(),
@@ -116,15 +116,15 @@ impl LlamaRunner {
             n_window,
         };
         tracing::debug!("the memory: {memory:?}");
-        if let Some(Grouping { n, .. }) = limits.grouping {
+        if let Some(Grouping { n, .. }) = config.limits.grouping {
             try_grouping(&mut context, spare, &model, memory).map_err(|reason| Error::InvalidConfig {
                 param: "grp_attn_n",
                 message: format!("grp_attn_n is {n}, but {reason}; set it to 1"),
             })?;
         }
-        let n_threads = config.n_threads.unwrap_or_else(host::threads::n_cores);
+        let n_threads = config.n_threads;
         let token_strings = token_strings(&model);
-        if config.used.attention && kernel_counts.n_attentions_left > 0 {
+        if config.kernels.attention && kernel_counts.n_attentions_left > 0 {
             let all = kernel_counts.n_attentions + kernel_counts.n_attentions_left;
             tracing::warn!("{} of {all} attentions are left to llama.cpp, which computes them", kernel_counts.n_attentions_left);
         }
@@ -137,7 +137,7 @@ impl LlamaRunner {
             && forks == ForkRule::Anywhere
             && context.has_explicit_positions()
             // Tokens that share a position are summed in the order of their cells.
-            && limits.grouping.is_none();
+            && config.limits.grouping.is_none();
         Ok(Self { context, model, n_threads, memory, spare, token_strings, layout, is_repeatable, uses_own_kernels })
     }
 

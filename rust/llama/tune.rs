@@ -9,13 +9,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::config::{Checkpoints, EngineConfig, FlashAttention, Limits, SLOW_CONSUMER_TIMEOUT, TunedSettings};
+use crate::config::{CacheRam, EngineConfig, FlashAttention, Limits, ResolvedConfig, TunedSettings};
 use crate::engine::runner::{KvSeqId, Plan, StateError};
 use crate::error::{Error, Result};
 use crate::llama::context::Context;
 use crate::llama::context::batch::rows_of;
+use crate::llama::context::memory;
 use crate::llama::host::threads;
-use crate::llama::{Model, start};
+use crate::llama::{Model, resolve};
 use crate::request::Token;
 
 /// Length of the prompt, in tokens.
@@ -109,16 +110,23 @@ pub fn measure(
     let started = Instant::now();
     let candidates = candidates(threads::n_cores(), threads::n_allowed());
     let n_cores = candidates[0];
-    let (facts, machine) = (model.facts(config.type_k, config.type_v), start::machine(model, config));
-    let config = &EngineConfig { used: config.enabled_kernels(&facts, &machine), ..config.clone() };
-    let attentions: &[Option<bool>] = if config.has_own_attention(&facts, &machine) {
+    let config = EngineConfig {
+        n_slots: Some(u32::from(N_BRANCHES)),
+        n_ctx: Some(2_048),
+        kv_unified: Some(true),
+        n_ubatch: Some(CHUNKS[CHUNKS.len() - 1]),
+        cache_ram: CacheRam::Bytes(0),
+        ..config.clone()
+    };
+    let config = resolve(model, &config, None)?;
+    let attentions: &[Option<bool>] = if config.kernels.attention && !memory::is_offloaded(model) {
         &[None]
     } else if config.type_v.is_quantized() {
         &[Some(true)]
     } else {
         &[Some(false), Some(true)]
     };
-    let mut benches = attentions.iter().map(|&flash| Bench::new(model, config, flash, n_cores)).collect::<Result<Vec<_>>>()?;
+    let mut benches = attentions.iter().map(|&flash| Bench::new(model, &config, flash, n_cores)).collect::<Result<Vec<_>>>()?;
     let mut timings = Vec::new();
     for (work, until) in [(Workload::Prompt, budget.mul_f64(PROMPTS_SHARE)), (Workload::Branches, budget)] {
         for bench in &mut benches {
@@ -215,35 +223,23 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(model: &Arc<Model>, config: &EngineConfig, flash: Option<bool>, n_threads: u32) -> Result<Self> {
+    fn new(model: &Arc<Model>, config: &ResolvedConfig, flash: Option<bool>, n_threads: u32) -> Result<Self> {
         let n_ctx_train = model.n_ctx_train();
         if n_ctx_train < 2 * N_RUN + CHUNKS[0] {
             let reason = format!("it was trained on {n_ctx_train} tokens, too few to time it");
             return Err(Error::ModelLoad { path: model.path().to_owned(), reason });
         }
         let n_seq_max = u32::from(FIRST_BRANCH + N_BRANCHES);
-        let limits = Limits {
-            n_slots: u32::from(N_BRANCHES),
-            n_ctx: 2_048,
-            n_ctx_slot: 2_048,
-            n_ubatch: CHUNKS[CHUNKS.len() - 1],
-            grouping: None,
-            n_seq_max,
-            n_outputs: n_seq_max,
-            max_store_bytes: Some(0),
-            max_queue: 1,
-            max_token_gap: config.max_token_gap,
-            checkpoints: Checkpoints::NONE,
-            slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
-        };
-        let config = EngineConfig {
+        let config = ResolvedConfig {
+            limits: Limits { n_seq_max, n_outputs: n_seq_max, ..config.limits },
             // Ours replaces llama.cpp's fused kernel.
             flash_attention: if flash.unwrap_or(true) { FlashAttention::On } else { FlashAttention::Off },
-            n_threads: Some(n_threads),
-            n_threads_batch: Some(n_threads),
+            n_threads,
+            n_threads_batch: n_threads,
+            fewer_threads_under_contention: false,
             ..config.clone()
         };
-        let context = Context::new(Arc::clone(model), &config, &limits, n_seq_max)?;
+        let context = Context::new(Arc::clone(model), &config, n_seq_max)?;
         let token = model.bos_token().unwrap_or(0);
         let mut bench = Self { context, token, cell_run: None, n_chunk: CHUNKS[0], seq_len: 0, n_cells: 0 };
         // The first decode warms up.

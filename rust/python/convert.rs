@@ -1,4 +1,4 @@
-//! Conversion of Python values to the crate's plain data; errors name the caller's parameter.
+//! Conversion of requests to the crate's plain data; errors name the caller's parameter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,9 @@ use pyo3::types::{PyByteArray, PyBytes, PyString};
 use super::adapters;
 use super::compact::{PyBiases, PyTokenIds};
 use super::diversity;
-use super::errors::{InvalidConfig, InvalidRequest};
+use super::errors::InvalidRequest;
 use super::media::{self, PyMixedPrompt};
 use super::output_rules::{self, OutputRules};
-use crate::config::{CacheRam, FlashAttention, KernelChoice, KvType, MAX_THREADS, Numa, Pooling, Split, TokenGap, TunedSettings};
 use crate::error::Error;
 use crate::llama::Model;
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Task, Token};
@@ -435,136 +434,4 @@ pub(super) fn shown(value: &Bound<'_, PyAny>) -> String {
 fn random_seed(py: Python<'_>) -> PyResult<u32> {
     let bytes = py.import(intern!(py, "os"))?.call_method1(intern!(py, "urandom"), (size_of::<u32>(),))?;
     Ok(u32::from_ne_bytes(bytes.extract()?))
-}
-
-/// Converts a setting of the engine that is a count.
-///
-/// # Errors
-/// `InvalidConfig` for anything but an integer from 0 to 2³² − 1.
-pub(super) fn setting(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
-    let reject =
-        |value| InvalidConfig::new_err((name, format!("{name} is {}; it must be an integer from 0 to 2³² − 1", shown(value))));
-    value.map(|value| value.extract().map_err(|_| reject(value))).transpose()
-}
-
-/// Parses the split over several GPUs.
-///
-/// # Errors
-/// `InvalidConfig` for anything but a name of [`Split`].
-pub(super) fn split_mode(name: &str) -> PyResult<Split> {
-    let reject = || InvalidConfig::new_err(("split_mode", format!("split_mode is {name:?}; it must be layer, row or none")));
-    Split::named(name).ok_or_else(reject)
-}
-
-/// Checks the proportions of GPUs.
-///
-/// # Errors
-/// `InvalidConfig` for a proportion that is negative or not finite, and if all are 0.
-pub(super) fn tensor_split(shares: Vec<f32>) -> PyResult<Vec<f32>> {
-    let is_share = |share: &f32| share.is_finite() && *share >= 0.0;
-    if shares.iter().all(is_share) && (shares.is_empty() || shares.iter().any(|share| *share > 0.0)) {
-        return Ok(shares);
-    }
-    let message = format!("tensor_split is {shares:?}; it must be numbers of 0 or more, not all of them 0");
-    Err(InvalidConfig::new_err(("tensor_split", message)))
-}
-
-/// Parses the NUMA binding of threads.
-///
-/// # Errors
-/// `InvalidConfig` for anything but a name of [`Numa`].
-pub(super) fn numa(name: &str) -> PyResult<Numa> {
-    let reject = || InvalidConfig::new_err(("numa", format!("numa is {name:?}; it must be distribute, isolate or numactl")));
-    Numa::named(name).ok_or_else(reject)
-}
-
-/// Parses the choice of kernels.
-///
-/// # Errors
-/// `InvalidConfig` for anything but a name of [`KernelChoice`].
-pub(super) fn kernels(name: &str) -> PyResult<KernelChoice> {
-    let reject = || InvalidConfig::new_err(("kernels", format!("kernels is '{name}'; it must be auto, weft or llama.cpp")));
-    KernelChoice::named(name).ok_or_else(reject)
-}
-
-/// Returns the error for an invalid time budget.
-pub(super) fn invalid_budget(budget_s: f64) -> PyErr {
-    InvalidConfig::new_err(("budget_s", format!("budget_s is {budget_s}; it must be a number of seconds, 0 or more")))
-}
-
-/// Converts tuned settings, `(flash_attention, n_threads, n_threads_batch)`; the first is `None` if our attention computed.
-///
-/// # Errors
-/// `InvalidConfig` for numbers of threads that an engine does not support.
-pub(super) fn tuned(value: Option<(Option<bool>, u32, u32)>) -> PyResult<Option<TunedSettings>> {
-    let Some((flash_attention, n_threads, n_threads_batch)) = value else { return Ok(None) };
-    if [n_threads, n_threads_batch].iter().all(|n| (1..=MAX_THREADS).contains(n)) {
-        return Ok(Some(TunedSettings { flash_attention, n_threads, n_threads_batch }));
-    }
-    let message = format!("tuned has {n_threads} and {n_threads_batch} threads; both must be 1 to {MAX_THREADS}");
-    Err(InvalidConfig::new_err(("tuned", message)))
-}
-
-/// Converts a size of host memory in MiB; −1 is unlimited.
-///
-/// # Errors
-/// `InvalidConfig` for anything but an integer of at least −1 whose number of bytes fits 64 bits.
-pub(super) fn cache_ram(value: Option<&Bound<'_, PyAny>>) -> PyResult<CacheRam> {
-    let Some(value) = value else { return Ok(CacheRam::Default) };
-    let n_mib: Option<i64> = value.extract().ok();
-    if n_mib == Some(-1) {
-        return Ok(CacheRam::Unlimited);
-    }
-    let n_bytes = n_mib.and_then(|n_mib| u64::try_from(n_mib).ok()?.checked_mul(1 << 20));
-    n_bytes.map(CacheRam::Bytes).ok_or_else(|| {
-        let message = format!("cache_ram is {}; it must be a number of MiB, or −1 for no limit", shown(value));
-        InvalidConfig::new_err(("cache_ram", message))
-    })
-}
-
-/// # Errors
-/// `InvalidConfig` for an unknown name.
-pub(super) fn flash_attention(word: &str) -> PyResult<FlashAttention> {
-    match word {
-        "auto" => Ok(FlashAttention::Auto),
-        "on" => Ok(FlashAttention::On),
-        "off" => Ok(FlashAttention::Off),
-        _ => Err(InvalidConfig::new_err(("flash_attention", format!("flash_attention is '{word}'; it must be auto, on or off")))),
-    }
-}
-
-/// # Errors
-/// `InvalidConfig` for an unknown name.
-pub(super) fn pooling(word: &str) -> PyResult<Pooling> {
-    Pooling::named(word).ok_or_else(|| {
-        InvalidConfig::new_err(("pooling", format!("pooling is '{word}'; it must be none, mean, cls, last or rank")))
-    })
-}
-
-/// # Errors
-/// `InvalidConfig` for an unknown name.
-pub(super) fn kv_type(name: &'static str, word: &str) -> PyResult<KvType> {
-    match word {
-        "f32" => Ok(KvType::F32),
-        "f16" => Ok(KvType::F16),
-        "bf16" => Ok(KvType::Bf16),
-        "q8_0" => Ok(KvType::Q8_0),
-        "q4_0" => Ok(KvType::Q4_0),
-        "q4_1" => Ok(KvType::Q4_1),
-        "iq4_nl" => Ok(KvType::Iq4Nl),
-        "q5_0" => Ok(KvType::Q5_0),
-        "q5_1" => Ok(KvType::Q5_1),
-        _ => {
-            let message = format!("{name} is '{word}'; it must be f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1");
-            Err(InvalidConfig::new_err((name, message)))
-        }
-    }
-}
-
-/// # Errors
-/// `InvalidConfig` for a number that is not a valid duration.
-pub(super) fn max_token_gap(ms: Option<f64>) -> PyResult<TokenGap> {
-    let Some(ms) = ms else { return Ok(TokenGap::Auto) };
-    let reject = |_| InvalidConfig::new_err(("max_token_gap_ms", format!("max_token_gap_ms is {ms}; it must be 0 or more")));
-    Duration::try_from_secs_f64(ms / 1000.0).map(TokenGap::AtMost).map_err(reject)
 }

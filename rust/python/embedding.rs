@@ -10,7 +10,7 @@ use super::awaitable::PyNext;
 use super::background::detached;
 use super::convert::PromptInput;
 use super::wake::{Awaitable, LoopWakers};
-use crate::config::Pooling;
+use crate::config::{Named, Pooling};
 use crate::embedding::{Embedder, EmbedderShape, Embeddings, Normalization, PendingEmbeddings, Stats};
 use crate::error::{Error, Result};
 use crate::llama::Model;

@@ -27,11 +27,11 @@ use super::stream::{PyStream, Stream};
 use super::tune::PyCompute;
 use super::wake::LoopWakers;
 use crate::cache::PrefixDigest;
-use crate::config::{Checkpoints, ComputeConfig, EngineConfig, Limits};
+use crate::config::{Limits, ResolvedConfig, TunedSettings};
 use crate::embedding::{Embedder, Normalization};
 use crate::engine::{Completions, Engine, WakeHandle};
 use crate::error::{Error, each_branch};
-use crate::llama::{self, Model, ResolvedConfig};
+use crate::llama::{self, Model};
 use crate::request::{AdapterScale, Prompt, Request, SlotContents, Task, Token};
 
 /// The tokens of a slot, their adapters, and the first token that an activated `LoRA` applies to.
@@ -45,7 +45,7 @@ pub(super) struct PyEngine {
     wakers: Arc<LoopWakers>,
     model: Py<PyModel>,
     files: Files,
-    choice: ComputeConfig,
+    config: ResolvedConfig,
     /// `Some` until the drop.
     embedder: Option<ThisProcess<Embedder>>,
     embeddings_are_repeatable: bool,
@@ -120,112 +120,30 @@ fn check_length(prompt: &[u8], model: &Model, n_ctx: u32) -> PyResult<()> {
 #[pymethods]
 impl PyEngine {
     #[new]
-    #[pyo3(signature = (model, *, n_slots=None, n_ctx=None, kv_unified=None, n_batch=None, n_ubatch=None, grp_attn_n=None,
-        grp_attn_w=None, n_threads=None, n_threads_batch=None, kernels="auto", flash_attention="auto", tuned=None, pooling=None,
-        type_k="f16", type_v="f16", cache_ram=None, max_queue=None,
-        max_token_gap_ms=None, ctx_checkpoints=None, checkpoint_min_step=None, rope_scaling_type=None, rope_freq_base=None, rope_freq_scale=None, yarn_orig_ctx=None,
-        yarn_ext_factor=None, yarn_attn_factor=None, yarn_beta_slow=None, yarn_beta_fast=None, offload_kqv=true, op_offload=true,
-        cpus=None, cpus_batch=None, strict_cpu=None, strict_cpu_batch=None, prio=None, prio_batch=None, poll=None,
-        poll_batch=None))]
-    #[expect(clippy::too_many_arguments, clippy::similar_names, reason = "all but the model are keywords in Python")]
+    #[pyo3(signature = (model, config, *, tuned=None))]
     fn new(
         py: Python<'_>,
         model: Py<PyModel>,
-        n_slots: Option<&Bound<'_, PyAny>>,
-        n_ctx: Option<&Bound<'_, PyAny>>,
-        kv_unified: Option<bool>,
-        n_batch: Option<&Bound<'_, PyAny>>,
-        n_ubatch: Option<&Bound<'_, PyAny>>,
-        grp_attn_n: Option<&Bound<'_, PyAny>>,
-        grp_attn_w: Option<&Bound<'_, PyAny>>,
-        n_threads: Option<&Bound<'_, PyAny>>,
-        n_threads_batch: Option<&Bound<'_, PyAny>>,
-        kernels: &str,
-        flash_attention: &str,
+        config: &Bound<'_, PyAny>,
         tuned: Option<(Option<bool>, u32, u32)>,
-        pooling: Option<&str>,
-        type_k: &str,
-        type_v: &str,
-        cache_ram: Option<&Bound<'_, PyAny>>,
-        max_queue: Option<&Bound<'_, PyAny>>,
-        max_token_gap_ms: Option<f64>,
-        ctx_checkpoints: Option<&Bound<'_, PyAny>>,
-        checkpoint_min_step: Option<&Bound<'_, PyAny>>,
-        rope_scaling_type: Option<&str>,
-        rope_freq_base: Option<f64>,
-        rope_freq_scale: Option<f64>,
-        yarn_orig_ctx: Option<&Bound<'_, PyAny>>,
-        yarn_ext_factor: Option<f64>,
-        yarn_attn_factor: Option<f64>,
-        yarn_beta_slow: Option<f64>,
-        yarn_beta_fast: Option<f64>,
-        offload_kqv: bool,
-        op_offload: bool,
-        cpus: Option<&Bound<'_, PyAny>>,
-        cpus_batch: Option<&Bound<'_, PyAny>>,
-        strict_cpu: Option<bool>,
-        strict_cpu_batch: Option<bool>,
-        prio: Option<i32>,
-        prio_batch: Option<i32>,
-        poll: Option<&Bound<'_, PyAny>>,
-        poll_batch: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         logging::follow(py)?;
-        let default = EngineConfig::default();
-        let threads = settings::threads(&default.threads, ("cpus", cpus), strict_cpu, ("prio", prio), ("poll", poll))?;
-        let config = EngineConfig {
-            n_slots: convert::setting("n_slots", n_slots)?,
-            n_ctx: convert::setting("n_ctx", n_ctx)?,
-            kv_unified,
-            n_batch: convert::setting("n_batch", n_batch)?.unwrap_or(default.n_batch),
-            n_ubatch: convert::setting("n_ubatch", n_ubatch)?,
-            grp_attn_n: convert::setting("grp_attn_n", grp_attn_n)?.unwrap_or(default.grp_attn_n),
-            grp_attn_w: convert::setting("grp_attn_w", grp_attn_w)?.unwrap_or(default.grp_attn_w),
-            n_threads: convert::setting("n_threads", n_threads)?,
-            n_threads_batch: convert::setting("n_threads_batch", n_threads_batch)?,
-            kernels: convert::kernels(kernels)?,
-            used: default.used,
-            fewer_threads_under_contention: default.fewer_threads_under_contention,
-            flash_attention: convert::flash_attention(flash_attention)?,
-            tuned: convert::tuned(tuned)?,
-            pooling: pooling.map(convert::pooling).transpose()?,
-            type_k: convert::kv_type("type_k", type_k)?,
-            type_v: convert::kv_type("type_v", type_v)?,
-            cache_ram: convert::cache_ram(cache_ram)?,
-            max_queue: convert::setting("max_queue", max_queue)?.unwrap_or(default.max_queue),
-            max_token_gap: convert::max_token_gap(max_token_gap_ms)?,
-            checkpoints: Checkpoints {
-                n_most: convert::setting("ctx_checkpoints", ctx_checkpoints)?.unwrap_or(default.checkpoints.n_most),
-                min_step: convert::setting("checkpoint_min_step", checkpoint_min_step)?.unwrap_or(default.checkpoints.min_step),
-            },
-            rope: settings::rope(
-                rope_scaling_type,
-                [rope_freq_base, rope_freq_scale],
-                convert::setting("yarn_orig_ctx", yarn_orig_ctx)?,
-                [yarn_ext_factor, yarn_attn_factor, yarn_beta_slow, yarn_beta_fast],
-            )?,
-            threads_batch: settings::threads(
-                &threads,
-                ("cpus_batch", cpus_batch),
-                strict_cpu_batch,
-                ("prio_batch", prio_batch),
-                ("poll_batch", poll_batch),
-            )?,
-            threads,
-            offload_kqv,
-            op_offload,
-        };
+        let config = settings::engine_config(config)?;
+        let tuned = tuned.map(|(flash_attention, n_threads, n_threads_batch)| TunedSettings {
+            flash_attention,
+            n_threads,
+            n_threads_batch,
+        });
         let loaded = model.get().loaded()?;
-        let resolved = ResolvedConfig::new(loaded, &config)?;
+        let config = llama::resolve(loaded, &config, tuned)?;
+        let engine = py.detach(|| llama::start_resolved(loaded, &config))?;
         let wakers = Arc::<LoopWakers>::default();
         let embedding_wakers = Arc::clone(&wakers);
-        let choice = resolved.choice.clone();
-        let engine = py.detach(|| resolved.start(loaded, &config))?;
-        let embedder = llama::embedder(loaded, &config, &choice, engine.default_adapters(), move || embedding_wakers.wake())?;
+        let embedder = llama::embedder(loaded, &config, engine.default_adapters(), move || embedding_wakers.wake());
         let embeddings_are_repeatable = llama::has_repeatable_embeddings(loaded, &config, engine.uses_own_kernels());
         let files = Files::new(loaded, &config);
         let (handle, embedder) = (Some(ThisProcess::new(engine)), Some(ThisProcess::new(embedder)));
-        Ok(Self { handle, wakers, model, files, choice, embedder, embeddings_are_repeatable })
+        Ok(Self { handle, wakers, model, files, config, embedder, embeddings_are_repeatable })
     }
 
     #[getter]
@@ -251,7 +169,7 @@ impl PyEngine {
 
     #[getter]
     fn compute(&self) -> PyCompute {
-        PyCompute(self.choice.clone())
+        PyCompute(self.config.clone())
     }
 
     /// Queues a request and returns its stream immediately; each of `branches` continues the request's prompt.

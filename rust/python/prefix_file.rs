@@ -9,7 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::fork::ThisProcess;
-use crate::config::EngineConfig;
+use crate::config::ResolvedConfig;
 use crate::error::Error;
 use crate::llama::{Model, PrefixFileError, PrefixFiles};
 use crate::request::SavedPrefix;
@@ -18,7 +18,7 @@ use crate::request::SavedPrefix;
 pub(super) struct Files(ThisProcess<PrefixFiles>);
 
 impl Files {
-    pub(super) fn new(model: &Arc<Model>, config: &EngineConfig) -> Self {
+    pub(super) fn new(model: &Arc<Model>, config: &ResolvedConfig) -> Self {
         Self(ThisProcess::new(PrefixFiles::new(Arc::clone(model), config)))
     }
 

@@ -5,41 +5,38 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 
-use super::convert;
+use super::errors::InvalidConfig;
 use super::logging;
 use super::model::PyModel;
-use crate::config::{ComputeConfig, EngineConfig, FlashAttention, TunedSettings};
+use super::settings;
+use crate::config::{EngineConfig, Named, ResolvedConfig, TunedSettings};
 use crate::llama::host::machine::Hardware;
 use crate::llama::tune::{Timing, Tuning, Workload, measure};
 
 /// Configuration of an engine's computation.
 #[pyclass(frozen, module = "weft._native", name = "Compute")]
-pub(super) struct PyCompute(pub(super) ComputeConfig);
+pub(super) struct PyCompute(pub(super) ResolvedConfig);
 
 #[pymethods]
 impl PyCompute {
     #[getter]
     fn flash_attention(&self) -> &str {
-        match self.0.flash_attention {
-            FlashAttention::Auto => "auto",
-            FlashAttention::On => "on",
-            FlashAttention::Off => "off",
-        }
+        self.0.flash_attention.name()
     }
 
     #[getter]
     fn attention(&self) -> &str {
-        kernels_name(self.0.used.attention)
+        kernels_name(self.0.kernels.attention)
     }
 
     #[getter]
     fn products(&self) -> &str {
-        kernels_name(self.0.used.products)
+        kernels_name(self.0.kernels.products)
     }
 
     #[getter]
     fn n_ubatch(&self) -> u32 {
-        self.0.n_ubatch
+        self.0.limits.n_ubatch
     }
 
     #[getter]
@@ -185,11 +182,13 @@ pub(super) fn tune(
     on_progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyTuning> {
     let on_progress = on_progress.map(|on_progress| on_progress.clone().unbind());
-    let budget = Duration::try_from_secs_f64(budget_s).map_err(|_| convert::invalid_budget(budget_s))?;
+    let budget = Duration::try_from_secs_f64(budget_s).map_err(|_| {
+        InvalidConfig::new_err(("budget_s", format!("budget_s is {budget_s}; it must be a number of seconds, 0 or more")))
+    })?;
     let config = EngineConfig {
-        type_k: convert::kv_type("type_k", type_k)?,
-        type_v: convert::kv_type("type_v", type_v)?,
-        kernels: convert::kernels(kernels)?,
+        type_k: settings::named("type_k", type_k)?,
+        type_v: settings::named("type_v", type_v)?,
+        kernels: settings::named("kernels", kernels)?,
         ..EngineConfig::default()
     };
     let model = model.get().loaded()?;

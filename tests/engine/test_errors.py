@@ -8,8 +8,10 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 import weft
@@ -268,13 +270,12 @@ BOUNDS = [
 
 @pytest.mark.parametrize(("param", "value"), BOUNDS)
 def test_the_compiled_engine_refuses_what_lies_beyond_a_settings_bounds(param: str, value: float) -> None:
-    config = weft.EngineConfig()
-    model, engine = config.for_model(), config.for_engine()
-    for options in (model, engine):
-        if param in options:
-            options[param] = [value] if isinstance(options[param], tuple) else int(value)
+    options = msgspec.structs.asdict(weft.EngineConfig())
+    options[param] = [value] if isinstance(options[param], tuple) else int(value)
+    # The class itself would refuse the value.
+    config: Any = SimpleNamespace(**options)
     with pytest.raises((weft.InvalidConfig, OverflowError)) as raised:
-        _native.Engine(weft.Model.load(weft.DEMO_MODEL, **model), **engine)
+        _native.Engine(weft.Model.load(weft.DEMO_MODEL, **weft.EngineConfig.for_model(config)), config)
     assert param in str(raised.value)
 
 

@@ -44,7 +44,7 @@ def four_bits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def has_own_products(model_path: Path) -> bool:
     """Whether Weft's own products are usable here and are the faster ones."""
     model = weft.Model.load(model_path)
-    choice = _native.Engine(model, n_ctx=512).compute
+    choice = _native.Engine(model, weft.EngineConfig(n_ctx=512)).compute
     return choice.products == "weft" and "AMX" not in choice.summary
 
 
@@ -56,7 +56,7 @@ async def is_rearranged(
     caplog.clear()
     model = weft.Model.load(path, kernels=kernels, repack=repack)
     # Lines come on a thread of their own, in order, and this is one of the engine's.
-    _native.Engine(model, n_ctx=512, n_threads=1, kernels=kernels).stop()
+    _native.Engine(model, weft.EngineConfig(n_ctx=512, n_threads=1, kernels=kernels)).stop()
     await wait_until(lambda: "tokens per decode" in caplog.text)
     return REARRANGED.search(caplog.text) is not None
 
@@ -106,7 +106,7 @@ async def test_all_products_are_the_same(four_bits: Path, kernels: Kernels, repa
 @pytest.mark.parametrize("repack", [False, True])
 def test_equal_texts_are_promised_where_weft_computes_every_product(four_bits: Path, repack: bool) -> None:
     model = weft.Model.load(four_bits, kernels="weft", repack=repack)
-    engine = _native.Engine(model, n_ctx=512, n_threads=1, kernels="weft")
+    engine = _native.Engine(model, weft.EngineConfig(n_ctx=512, n_threads=1, kernels="weft"))
     computes = engine.compute.attention == engine.compute.products == "weft"
     assert engine.is_repeatable == (computes and not repack)
     engine.stop()

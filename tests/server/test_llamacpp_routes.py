@@ -114,7 +114,7 @@ async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) ->
         "user_name": "",
         "assistant_name": "",
         "system_prompt": "",
-        "compute": matching(r"attention .+, products .+, at most 512 tokens per decode, 1 threads \(asked for\)"),
+        "compute": matching(r"attention .+, products .+, at most 512 tokens per decode, 1 threads \(configured\)"),
         "repeatable": BOOLEAN,
         "repeatable_embeddings": BOOLEAN,
         "pooling": "mean",

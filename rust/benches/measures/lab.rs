@@ -72,9 +72,7 @@ impl Lab {
     pub(crate) fn new(path: &Path, options: &Options, effort: Effort, sizes: Sizes) -> Result<Self, String> {
         let model = models::load(path, options.kernels)?;
         let &Options { n_threads, flash_attention, kernels, .. } = options;
-        let defaults = EngineConfig::default();
-        let n_ctx = model.facts(defaults.type_k, defaults.type_v).n_ctx_train as usize;
-        let longest = n_ctx / 8 * 7;
+        let longest = model.n_ctx_train() as usize / 8 * 7;
         let [n_shared, n_long] = [sizes.n_shared, sizes.n_long].map(|n| n.min(longest));
         let sizes = Sizes { n_shared, n_long, ..sizes };
         Ok(Self { model, n_threads, flash_attention, kernels, effort, sizes, n_generated: Cell::new(0) })

@@ -4,9 +4,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft::config::{CacheRam, EnabledKernels, EngineConfig, FlashAttention};
+use weft::config::{CacheRam, EnabledKernels, EngineConfig, FlashAttention, ResolvedConfig};
 use weft::engine::{Completions, Engine, Ready};
-use weft::llama::{Model, ResolvedConfig};
+use weft::llama::{self, Model};
 use weft::request::{Event, FinishReason, Finished, Prompt, Request, SamplingParams, SavedPrefix, Task, Token};
 
 use super::setup::Flash;
@@ -42,9 +42,7 @@ pub(crate) struct EngineSide {
     pub(crate) model: Arc<Model>,
     /// Usually without a host cache, so that a loaded prompt stays in the device cache, and nothing is moved while steps are
     /// timed.
-    pub(crate) config: EngineConfig,
-    /// The configuration with all values derived.
-    pub(crate) resolved: ResolvedConfig,
+    pub(crate) config: ResolvedConfig,
     pub(crate) shape: Shape,
     /// The state that all prompts are built from.
     pub(crate) stretch: Rc<Stretch>,
@@ -66,8 +64,8 @@ pub(crate) fn config(n_slots: u32, n_cells: usize) -> EngineConfig {
 }
 
 /// Returns the attention of an engine with this configuration.
-pub(crate) fn flash(resolved: &ResolvedConfig) -> Flash {
-    match resolved.choice.flash_attention {
+pub(crate) fn flash(config: &ResolvedConfig) -> Flash {
+    match config.flash_attention {
         FlashAttention::Off => Flash::Off,
         // llama.cpp's automatic choice enables flash attention if the kernels support it, which all CPU kernels do.
         FlashAttention::On | FlashAttention::Auto => Flash::On,
@@ -145,7 +143,7 @@ impl EngineSide {
 
     /// Returns our kernels that it uses.
     pub(crate) fn used(&self) -> EnabledKernels {
-        self.resolved.choice.used
+        self.config.kernels
     }
 
     /// Starts an engine with the configuration.
@@ -153,7 +151,7 @@ impl EngineSide {
     /// # Errors
     /// A message, if it does not start.
     pub(crate) fn start(&self) -> Result<Engine, String> {
-        self.resolved.start(&self.model, &self.config).map_err(|error| error.to_string())
+        llama::start_resolved(&self.model, &self.config).map_err(|error| error.to_string())
     }
 
     /// Loads every prompt's cells into the device cache, after the idle ones.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weft::config::{CacheRam, EnabledKernels, EngineConfig, FlashAttention, KernelChoice};
-use weft::llama::{Model, ResolvedConfig};
+use weft::llama::{self, Model};
 
 use super::bare::BareContext;
 use super::bare_model::{self, BareModel, WeightLayout};
@@ -61,8 +61,8 @@ impl<'a> Pair<'a> {
         let bare = BareModel::load(path, WeightLayout::AsStored)?;
         let repacked = bare_model::is_repacked(path)?.then(|| BareModel::load(path, WeightLayout::Repacked)).transpose()?;
         let defaults = EngineConfig::default();
-        let facts = model.facts(defaults.type_k, defaults.type_v);
-        let work = Work::of(&bare, facts.kv_bytes_per_token);
+        let cell_bytes = model.kv_bytes_per_token(defaults.type_k, defaults.type_v);
+        let work = Work::of(&bare, cell_bytes);
         // In the vocabularies used here, special tokens and byte pieces come first.
         let n_first = 300;
         let n_usual = bare.n_vocab().saturating_sub(n_first).max(1);
@@ -71,6 +71,7 @@ impl<'a> Pair<'a> {
             (n_first + index.wrapping_mul(2_654_435_761) % n_usual).cast_signed()
         };
         Ok(Self {
+            n_ctx_train: model.n_ctx_train() as usize,
             model,
             bare,
             repacked,
@@ -80,8 +81,7 @@ impl<'a> Pair<'a> {
             n_threads: options.n_threads,
             flash_attention: options.flash_attention,
             kernels: options.kernels,
-            n_ctx_train: facts.n_ctx_train as usize,
-            cell_bytes: facts.kv_bytes_per_token,
+            cell_bytes,
             tokens: (0..N_TOKENS).map(token).collect(),
             stretches: RefCell::default(),
         })
@@ -155,10 +155,10 @@ impl<'a> Pair<'a> {
             cache_ram,
             ..engine::config(N_SLOTS, n_cells)
         };
-        let resolved = ResolvedConfig::new(&self.model, &config).map_err(|error| error.to_string())?;
-        let stretch = self.stretch(engine::flash(&resolved))?;
+        let config = llama::resolve(&self.model, &config, None).map_err(|error| error.to_string())?;
+        let stretch = self.stretch(engine::flash(&config))?;
         let (model, tokens) = (Arc::clone(&self.model), self.tokens.clone());
-        Ok(EngineSide { model, config, resolved, shape, stretch, longest: self.longest(), tokens })
+        Ok(EngineSide { model, config, shape, stretch, longest: self.longest(), tokens })
     }
 
     /// Returns a bare loop's context with the cells of `shape`, and cells for `n_more` tokens of each sequence; decodes have
@@ -192,8 +192,8 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// A message, if llama.cpp fails.
     pub(crate) fn bare_side_like(&self, engine: &EngineSide) -> Result<BareContext<'_>, String> {
-        let flash = engine::flash(&engine.resolved);
-        let setup = Setup::of(&engine.resolved.limits, flash, engine.used());
+        let flash = engine::flash(&engine.config);
+        let setup = Setup::of(&engine.config.limits, flash, engine.used());
         // Weights are in the on-disk layout for our products, and otherwise in llama.cpp's.
         let weights = if engine.used().products { WeightLayout::AsStored } else { WeightLayout::Repacked };
         let mut context = BareContext::new(self.bare_model(weights), &setup, self.threads)?;

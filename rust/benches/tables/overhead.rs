@@ -76,7 +76,7 @@ pub(crate) fn measure(pair: &Pair<'_>, effort: &Effort) -> Result<(), String> {
 
 fn measure_row(pair: &Pair<'_>, shape: Shape, effort: &Effort) -> Result<String, String> {
     let engine = pair.engine_side(shape, MAX_STEPS)?;
-    let (limits, flash) = (engine.resolved.limits, engine::flash(&engine.resolved));
+    let (limits, flash) = (engine.config.limits, engine::flash(&engine.config));
     let mut context = pair.bare_side_like(&engine)?;
     let mut time_bare = |n_steps| context.time_steps(&pair.tokens, shape, n_steps);
     // The first steps warm up the caches; the following determine the number of steps per round.

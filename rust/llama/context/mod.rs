@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{EnabledKernels, EngineConfig, FlashAttention, Limits, Threads};
+use crate::config::{EnabledKernels, FlashAttention, Limits, ResolvedConfig, Threads};
 use crate::engine::runner::{AdapterSet, DecodeError, KvSeqId, MediaRows, MemoryKind, Plan, StateError};
 use crate::error::{Error, Result};
 use crate::llama::context::batch::{Batch, Bounds, rows_of};
@@ -25,7 +25,7 @@ use crate::llama::context::positions::Positions;
 use crate::llama::host::affinity::AffinityGuard;
 use crate::llama::host::contention::{ContentionTuner, ThreadShare};
 use crate::llama::host::priority::PriorityGuard;
-use crate::llama::host::threads::{self, ThreadPool};
+use crate::llama::host::threads::ThreadPool;
 use crate::llama::kernels;
 use crate::llama::logging;
 use crate::llama::media::media_batch::{self, MediaBatch};
@@ -73,14 +73,13 @@ pub(in crate::llama) struct Context {
 }
 
 impl Context {
-    /// Creates a device cache of `limits.n_ctx` cells for `n_seq_max` sequences.
+    /// Creates a device cache of `config.limits.n_ctx` cells for `n_seq_max` sequences.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] or [`Error::ModelLoad`] with llama.cpp's reason.
-    pub(in crate::llama) fn new(model: Arc<Model>, config: &EngineConfig, limits: &Limits, n_seq_max: u32) -> Result<Self> {
-        let n_threads = config.n_threads.unwrap_or_else(threads::n_cores);
-        let n_threads_batch = config.n_threads_batch.unwrap_or(n_threads);
-        let mut params = params(config, limits, n_seq_max);
+    pub(in crate::llama) fn new(model: Arc<Model>, config: &ResolvedConfig, n_seq_max: u32) -> Result<Self> {
+        let &ResolvedConfig { ref limits, n_threads, n_threads_batch, .. } = config;
+        let mut params = params(config, n_seq_max);
         params.n_threads = n_threads.cast_signed();
         params.n_threads_batch = n_threads_batch.cast_signed();
         let (raw, errors) = make(&model, params);
@@ -93,7 +92,7 @@ impl Context {
             is_by_id: model.is_recurrent(),
         };
         let (seq_lens, whole_from) = (vec![0; n_seq_max as usize], vec![0; n_seq_max as usize]);
-        let (batch, n_ctx, enabled_kernels) = (Batch::new(bounds), limits.n_ctx, config.used);
+        let (batch, n_ctx, enabled_kernels) = (Batch::new(bounds), limits.n_ctx, config.kernels);
         let media = MediaBatch::new(media_batch::Bounds {
             n_seq_max: bounds.n_seq_max,
             n_rows: bounds.n_rows,
@@ -565,8 +564,9 @@ pub(in crate::llama) fn make(
     logging::errors_during(|| NonNull::new(unsafe { sys::llama_init_from_model(model.as_ptr(), params) }))
 }
 
-/// llama.cpp's parameters for `limits`, without the numbers of threads.
-fn params(config: &EngineConfig, limits: &Limits, n_seq_max: u32) -> sys::llama_context_params {
+/// llama.cpp's parameters for `config`, without the numbers of threads.
+fn params(config: &ResolvedConfig, n_seq_max: u32) -> sys::llama_context_params {
+    let limits = &config.limits;
     // SAFETY: plain data.
     let mut params = unsafe { sys::llama_context_default_params() };
     params.n_ctx = limits.n_ctx;

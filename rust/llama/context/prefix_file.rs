@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
-use crate::config::{EngineConfig, KvType};
+use crate::config::{KvType, ResolvedConfig};
 use crate::error::Error;
 use crate::llama::context::kv_size::ggml_type;
 use crate::llama::model::identity::{Identity, with_change};
@@ -94,10 +94,9 @@ pub struct PrefixFiles {
 impl PrefixFiles {
     /// Creates the files of an engine with this model and configuration.
     #[must_use]
-    pub fn new(model: Arc<Model>, config: &EngineConfig) -> Self {
+    pub fn new(model: Arc<Model>, config: &ResolvedConfig) -> Self {
         // No sequence is longer than the number of positions, however large the context is.
-        let reach = model.reach(&config.rope);
-        let n_tokens = config.n_ctx.filter(|&n| n > 0).map_or(reach, |n| n.min(reach));
+        let n_tokens = config.limits.n_ctx.min(model.reach(&config.rope));
         // Without rotations, overrides have no effect.
         let positions = if model.has_rotations() { config.rope.describe() } else { String::new() };
         Self { model, type_k: config.type_k, type_v: config.type_v, positions, n_tokens }

@@ -7,8 +7,7 @@ use std::thread;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{EnabledKernels, MAX_THREADS, ThreadParamNames, Threads};
-use crate::error::{Error, Result};
+use crate::config::{EnabledKernels, MAX_THREADS, Threads};
 use crate::llama::host::affinity::Affinity;
 use crate::llama::kernels;
 
@@ -35,25 +34,6 @@ pub(in crate::llama) fn n_processors_for(threads: &Threads) -> u32 {
 fn usable(threads: &Threads, own: &Affinity) -> Vec<usize> {
     let is_allowed = |cpu: &usize| threads.cpus.is_empty() || threads.cpus.iter().any(|allowed| *allowed as usize == *cpu);
     own.cpus().into_iter().filter(is_allowed).collect()
-}
-
-/// Checks that this process may use at least one of the processors in `threads`.
-///
-/// # Errors
-/// [`Error::InvalidConfig`] if it may use none of them.
-pub(in crate::llama) fn check(threads: &Threads, names: &ThreadParamNames) -> Result<()> {
-    let Some(own) = Affinity::current() else {
-        if !threads.cpus.is_empty() {
-            tracing::warn!("{} has no effect: this system lets no thread be kept on a processor", names.cpus);
-        }
-        return Ok(());
-    };
-    if usable(threads, &own).is_empty() {
-        let (cpus, own) = (&threads.cpus, own.cpus());
-        let message = format!("{} is {cpus:?}, none of which this process may run on; it may on {own:?}", names.cpus);
-        return Err(Error::InvalidConfig { param: names.cpus, message });
-    }
-    Ok(())
 }
 
 /// Number of threads that this process may run simultaneously, from 1 to [`MAX_THREADS`].
@@ -207,20 +187,9 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn missing_processors_are_rejected() {
-        let threads = |cpus: Vec<u32>| Threads { cpus, ..Threads::default() };
-        let own = Affinity::current().expect("Linux reports the affinity").cpus();
-        let first = u32::try_from(own[0]).expect("a few");
-        assert_eq!(check(&threads(vec![first, 511]), &ThreadParamNames::DECODING), Ok(()));
-        assert_eq!((n_cores_for(&threads(vec![first])), n_processors_for(&threads(vec![first]))), (1, 1));
-        match check(&threads(vec![511]), &ThreadParamNames::PROMPTS) {
-            Err(Error::InvalidConfig { param: "cpus_batch", message }) => {
-                assert!(
-                    message.starts_with("cpus_batch is [511], none of which this process may run on; it may on ["),
-                    "{message}"
-                );
-            }
-            other => panic!("{other:?}"),
-        }
+    fn only_configured_processors_count() {
+        let first = Affinity::current().expect("Linux reports the affinity").cpus()[0];
+        let threads = Threads { cpus: vec![u32::try_from(first).expect("a few")], ..Threads::default() };
+        assert_eq!((n_cores_for(&threads), n_processors_for(&threads)), (1, 1));
     }
 }

@@ -17,7 +17,7 @@ use std::path::Path;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{KvType, MediaConfig, ModelConfig, ModelFacts, Placement, Pooling, WeightLayout};
+use crate::config::{EngineConfig, KvType, MediaConfig, ModelConfig, ModelInfo, Placement, Pooling, WeightLayout};
 use crate::error::{Error, Result};
 use crate::llama::backend::backend;
 use crate::llama::context::kv_size::KvShape;
@@ -442,14 +442,20 @@ impl Model {
         self.kv_shape.bytes_per_token(type_k, type_v)
     }
 
-    /// Returns the properties of the model that [`crate::config::EngineConfig::settle`] needs.
+    /// Returns the properties of the model that [`EngineConfig::resolve`] needs.
     #[must_use]
-    pub fn facts(&self, type_k: KvType, type_v: KvType) -> ModelFacts {
-        ModelFacts {
-            n_ctx_train: self.n_ctx_train,
-            kv_bytes_per_token: self.kv_bytes_per_token(type_k, type_v),
+    pub fn info(&self, config: &EngineConfig) -> ModelInfo {
+        ModelInfo {
+            n_ctx_max: self.reach(&config.rope),
+            kv_bytes_per_token: self.kv_bytes_per_token(config.type_k, config.type_v),
             keeps_whole_states: self.is_recurrent() || self.is_hybrid(),
             n_heads: self.kv_shape.n_query_heads,
+            is_offloaded: memory::is_offloaded(self),
+            weights: self.weights,
+            covers_attention: self.is_attention_covered(config.type_k, config.type_v),
+            covers_embedding_attention: self.is_attention_covered(KvType::F16, KvType::F16),
+            pooling: self.pooling(),
+            has_classifier: self.has_head,
         }
     }
 
@@ -469,7 +475,7 @@ impl Model {
     }
 
     /// Returns whether our attention kernel supports the model's heads with a cache of these formats.
-    pub(in crate::llama) fn is_attention_covered(&self, type_k: KvType, type_v: KvType) -> bool {
+    fn is_attention_covered(&self, type_k: KvType, type_v: KvType) -> bool {
         // llama.cpp disables flash attention for Grok, which our attention replaces.
         self.architecture != "grok" && coverage::covers_attention(&self.kv_shape, type_k, type_v)
     }

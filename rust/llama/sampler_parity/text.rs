@@ -6,7 +6,7 @@ use crate::config::EngineConfig;
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::llama::LlamaRunner;
 use crate::llama::context::batch::rows_of;
-use crate::llama::tests::demo;
+use crate::llama::tests::{demo, resolve_llama_cpp};
 use crate::request::{Dry, Mirostat, SamplerKind, SamplingParams, Token};
 use crate::sampling::Sampler;
 
@@ -65,8 +65,8 @@ fn the_same_seed_and_prompt_generate_the_text_of_llama_cpps_chain() {
         ("no temperature", SamplingParams { temperature: 0.0, ..all_on }),
     ];
     let config = EngineConfig { n_slots: Some(1), n_ctx: Some(256), n_threads: Some(1), ..EngineConfig::default() };
-    let limits = config.settle(&demo().facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("the demo model is small");
-    let mut runner = LlamaRunner::new(demo(), &config, &limits).expect("the demo model runs");
+    let config = resolve_llama_cpp(&demo(), &config).expect("the demo model is small");
+    let mut runner = LlamaRunner::new(demo(), &config).expect("the demo model runs");
     let mut texts = Vec::new();
     for (name, params) in &cases {
         for seed in [1, 42] {

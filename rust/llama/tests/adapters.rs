@@ -14,7 +14,7 @@ use crate::config::{AdapterConfig, EngineConfig, ModelConfig, Pooling};
 use crate::engine::runner::{AdapterSet, DecodeError, DefaultAdapters, KvSeqId, Plan, Runner};
 use crate::error::Error;
 use crate::llama::context::batch::rows_of;
-use crate::llama::{LlamaRunner, Model, PrefixFiles};
+use crate::llama::{LlamaRunner, Model, PrefixFiles, resolve};
 use crate::request::{AdapterScale, SavedPiece, SavedPrefix, Token};
 
 /// Tolerance of logits of one text in two batch shapes; the adapters here change them by ten times as much.
@@ -89,10 +89,8 @@ fn adapted() -> (std::sync::Arc<Model>, [PathBuf; 2]) {
 
 fn start(model: &std::sync::Arc<Model>) -> LlamaRunner {
     let config = EngineConfig { n_slots: Some(4), n_ctx: Some(1024), n_threads: Some(1), ..EngineConfig::default() };
-    let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("it fits");
-    let choice = crate::llama::ResolvedConfig::new(model, &config).expect("it fits").choice;
-    let config = EngineConfig { used: choice.used, flash_attention: choice.flash_attention, ..config };
-    LlamaRunner::new(std::sync::Arc::clone(model), &config, &limits).expect("the demo model runs")
+    let config = resolve(model, &config, None).expect("it fits");
+    LlamaRunner::new(std::sync::Arc::clone(model), &config).expect("the demo model runs")
 }
 
 fn decode(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token], adapters: &[AdapterScale]) -> Vec<f32> {
@@ -442,7 +440,7 @@ fn every_kind_of_memory_supports_adapters() {
 #[test]
 fn a_prefix_file_names_the_adapters_that_it_was_computed_with() {
     let (model, [one, two]) = adapted();
-    let config = EngineConfig::default();
+    let config = resolve(&model, &EngineConfig::default(), None).expect("it fits");
     let folder = std::env::temp_dir().join(format!("weft-lora-{}-prefixes", process::id()));
     fs::create_dir_all(&folder).expect("the temporary folder is writable");
     let path = folder.join("prefix");

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::runner::prompt;
 use super::tiny::{Kind, tiny};
-use super::{demo, demo_path};
+use super::{demo, demo_path, resolve_llama_cpp};
 use crate::config::{
     EngineConfig, KvOverride, KvValue, ModelConfig, Placement, RopeConfig, RopeScaling, TensorOverride, Threads,
 };
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::error::Error;
 use crate::llama::context::batch::rows_of;
-use crate::llama::{LlamaRunner, Model, ResolvedConfig};
+use crate::llama::{LlamaRunner, Model, resolve};
 
 fn with_rope(rope: RopeConfig) -> EngineConfig {
     EngineConfig { n_slots: Some(1), n_ctx: Some(512), n_threads: Some(1), rope, ..EngineConfig::default() }
@@ -29,8 +29,8 @@ fn overridden(overrides: &[(&str, KvValue)]) -> Arc<Model> {
 }
 
 fn logits(model: &Arc<Model>, config: &EngineConfig) -> Vec<f32> {
-    let resolved = ResolvedConfig::new(model, config).expect("the configuration is valid");
-    let mut runner = LlamaRunner::new(Arc::clone(model), config, &resolved.limits).expect("the demo model runs");
+    let config = resolve_llama_cpp(model, config).expect("the configuration is valid");
+    let mut runner = LlamaRunner::new(Arc::clone(model), &config).expect("the demo model runs");
     runner.decode(&rows_of(KvSeqId(0), 0, &prompt(60))).expect("the plan is valid");
     runner.logits(59).to_vec()
 }
@@ -73,13 +73,13 @@ fn scaled_positions_extend_slots_but_not_the_training_length() {
     let model = demo();
     let rope = RopeConfig { scaling: Some(RopeScaling::Yarn), freq_scale: Some(0.25), ..RopeConfig::default() };
     let config = EngineConfig { n_ctx: Some(8192), ..with_rope(rope) };
-    let resolved = ResolvedConfig::new(&model, &config).expect("the configuration is valid");
+    let resolved = resolve(&model, &config, None).expect("the configuration is valid");
     assert_eq!((resolved.limits.n_ctx_slot, model.n_ctx_train()), (4096, 1024));
     // llama.cpp changes its own value when it creates a context with YaRN.
-    let runner = LlamaRunner::new(Arc::clone(&model), &config, &resolved.limits).expect("the demo model runs");
+    let runner = LlamaRunner::new(Arc::clone(&model), &resolved).expect("the demo model runs");
     drop(runner);
     assert_eq!(model.n_ctx_train(), 1024);
-    assert_eq!(ResolvedConfig::new(&model, &config).expect("as before").limits.n_ctx_slot, 4096);
+    assert_eq!(resolve(&model, &config, None).expect("as before").limits.n_ctx_slot, 4096);
     let state = tiny(Kind::Recurrent);
     assert_eq!((state.reach(&rope), state.has_rotations()), (state.n_ctx_train(), false));
 }
@@ -123,6 +123,6 @@ fn separate_prompt_threads_compute_the_same_logits() {
     let config = EngineConfig { n_threads_batch: Some(2), threads_batch, ..with_rope(RopeConfig::default()) };
     assert!(logits(&demo(), &config) == as_usual);
     let unknown = Threads { cpus: vec![511], ..Threads::default() };
-    let refused = ResolvedConfig::new(&demo(), &EngineConfig { threads: unknown, ..with_rope(RopeConfig::default()) });
+    let refused = resolve(&demo(), &EngineConfig { threads: unknown, ..with_rope(RopeConfig::default()) }, None);
     assert!(matches!(refused, Err(Error::InvalidConfig { param: "cpus", .. })), "{refused:?}");
 }

@@ -6,12 +6,12 @@ use llama_cpp_sys_2 as sys;
 
 use super::runner::try_start;
 use super::tiny::{Kind, N_VOCAB, add_vocabulary, tiny, write_tiny_with};
-use super::{demo, demo_path, load};
+use super::{demo, demo_path, load, resolve_llama_cpp};
 use crate::config::{EngineConfig, FlashAttention, Grouping, KernelChoice, KvType};
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::error::Error;
 use crate::llama::context::batch::rows_of;
-use crate::llama::{LlamaRunner, Model, ResolvedConfig, start};
+use crate::llama::{LlamaRunner, Model, resolve, start};
 use crate::request::{Event, Prompt, Request, SamplingParams, Token};
 
 /// Tolerance of logits of one text in two batch shapes.
@@ -151,9 +151,7 @@ fn greedy_texts_match_llama_completion() {
 }
 
 fn runner(config: &EngineConfig) -> LlamaRunner {
-    let ResolvedConfig { limits, choice } = ResolvedConfig::new(&demo(), config).expect("it fits");
-    let config = EngineConfig { used: choice.used, flash_attention: choice.flash_attention, ..config.clone() };
-    LlamaRunner::new(demo(), &config, &limits).expect("the demo model runs")
+    LlamaRunner::new(demo(), &resolve(&demo(), config, None).expect("it fits")).expect("the demo model runs")
 }
 
 /// Computes `tokens`, the first `n_prompt` of which are a prompt, with the required cuts and groups. Returns the logits after the
@@ -257,9 +255,8 @@ fn rotations_that_change_unmoved_keys_are_detected_at_start() {
         std::fs::remove_file(&path).expect("it was just written");
         let model = Arc::new(model);
         let config = EngineConfig { n_slots: Some(4), n_ctx: Some(512), n_threads: Some(1), ..EngineConfig::default() };
-        let facts = model.facts(config.type_k, config.type_v);
-        let limits = config.settle(&facts, 1 << 30, 1 << 30).expect("it fits");
-        let mut runner = LlamaRunner::new(model, &config, &limits).expect("the toy model runs");
+        let config = resolve_llama_cpp(&model, &config).expect("it fits");
+        let mut runner = LlamaRunner::new(model, &config).expect("the toy model runs");
         runner.context.try_group(KvSeqId(0), 3)
     };
     assert_eq!(try_group("linear"), Ok(()));

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
-use super::demo;
 use super::tiny::{Kind, tiny};
-use crate::config::{EnabledKernels, EngineConfig, FlashAttention};
+use super::{demo, resolve_llama_cpp};
+use crate::config::{EnabledKernels, EngineConfig, FlashAttention, ResolvedConfig};
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::llama::backend::backend;
 use crate::llama::context::batch::rows_of;
@@ -226,12 +226,11 @@ fn attention_over_every_covered_format_matches_llama_cpp() {
 fn every_kind_of_memory_gives_equal_results_with_our_kernels() {
     let models = [demo(), tiny(Kind::Window), tiny(Kind::Hybrid), tiny(Kind::Recurrent)];
     for model in models {
-        let logits = |used| {
-            let config =
-                EngineConfig { used, flash_attention: FlashAttention::On, n_threads: Some(2), ..EngineConfig::default() };
-            let facts = model.facts(config.type_k, config.type_v);
-            let limits = config.settle(&facts, 1 << 30, 1 << 30).expect("the configuration is valid");
-            let mut runner = LlamaRunner::new(Arc::clone(&model), &config, &limits).expect("the model runs");
+        let logits = |kernels| {
+            let config = EngineConfig { flash_attention: FlashAttention::On, n_threads: Some(2), ..EngineConfig::default() };
+            let config = resolve_llama_cpp(&model, &config).expect("the configuration is valid");
+            let config = ResolvedConfig { kernels, ..config };
+            let mut runner = LlamaRunner::new(Arc::clone(&model), &config).expect("the model runs");
             let tokens: Vec<Token> = (0..90).map(|i| 5 + i * 7 % 200).collect();
             runner.decode(&rows_of(KvSeqId(0), 0, &tokens[..60])).expect("the plan is valid");
             runner.decode(&rows_of(KvSeqId(0), 60, &tokens[60..])).expect("the plan is valid");

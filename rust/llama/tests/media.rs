@@ -9,6 +9,7 @@ use std::{fs, ptr};
 use llama_cpp_sys_2 as sys;
 
 use super::gguf_writer::{Header, Tensor, TensorType};
+use super::resolve_llama_cpp;
 use super::tiny::{Chance, Kind, write, write_tiny};
 use super::vectors::{cosine, embed, reference, worker};
 use crate::config::{EngineConfig, MediaConfig, ModelConfig, Pooling};
@@ -201,8 +202,8 @@ fn wav(seed: u8) -> Vec<u8> {
 
 fn start(model: &Arc<Model>) -> LlamaRunner {
     let config = EngineConfig { n_slots: Some(2), n_ctx: Some(2_048), n_threads: Some(1), ..EngineConfig::default() };
-    let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("it fits");
-    LlamaRunner::new(Arc::clone(model), &config, &limits).expect("the toy runs")
+    let config = resolve_llama_cpp(model, &config).expect("it fits");
+    LlamaRunner::new(Arc::clone(model), &config).expect("the toy runs")
 }
 
 /// Returns the prompt `before`, a file, `after`.
@@ -594,10 +595,11 @@ fn the_cells_of_an_image_and_the_text_after_it_are_relocated() {
 fn a_conversation_with_an_image_is_offloaded_and_not_recomputed() {
     Toy::Qwen2Vl.with(|model, _, _| {
         let config = EngineConfig { n_slots: Some(1), n_ctx: Some(256), n_threads: Some(1), ..EngineConfig::default() };
-        let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("it fits");
+        let config = resolve_llama_cpp(model, &config).expect("it fits");
+        let limits = config.limits;
         let build = {
             let model = Arc::clone(model);
-            move || LlamaRunner::new(model, &config, &limits)
+            move || LlamaRunner::new(model, &config)
         };
         let engine = Engine::start(limits, build).expect("the engine starts");
         let ask = |prompt: &Prompt, max_tokens| {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::resolve_llama_cpp;
 use super::tiny::{Kind, N_SWA, tiny};
 use crate::config::{EngineConfig, FlashAttention, KvType, Limits};
 use crate::engine::runner::{ForkRule, KvSeqId, Plan, Runner};
@@ -23,8 +24,8 @@ fn start(model: &Arc<Model>) -> (LlamaRunner, Limits) {
 fn start_with(model: &Arc<Model>, flash_attention: FlashAttention) -> (LlamaRunner, Limits) {
     let config =
         EngineConfig { n_slots: Some(4), n_ctx: Some(512), n_threads: Some(1), flash_attention, ..EngineConfig::default() };
-    let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("the configuration is valid");
-    (LlamaRunner::new(Arc::clone(model), &config, &limits).expect("the toy model runs"), limits)
+    let config = resolve_llama_cpp(model, &config).expect("the configuration is valid");
+    (LlamaRunner::new(Arc::clone(model), &config).expect("the toy model runs"), config.limits)
 }
 
 fn tokens(n: usize) -> Vec<Token> {

@@ -27,9 +27,10 @@ mod vectors;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use crate::config::ModelConfig;
+use crate::config::{EnabledKernels, EngineConfig, HardwareInfo, ModelConfig, ResolvedConfig};
 use crate::error::Result;
 use crate::llama::Model;
+use crate::llama::start::hardware;
 
 /// The model that ships with the project.
 pub(super) fn demo_path() -> PathBuf {
@@ -44,4 +45,11 @@ fn load(path: &Path) -> Result<Model> {
 pub(super) fn demo() -> Arc<Model> {
     static DEMO: OnceLock<Arc<Model>> = OnceLock::new();
     Arc::clone(DEMO.get_or_init(|| Arc::new(load(&demo_path()).expect("the demo model loads"))))
+}
+
+/// Resolves `config` for llama.cpp's kernels and the configured attention, with a gibibyte of free memory.
+pub(super) fn resolve_llama_cpp(model: &Model, config: &EngineConfig) -> Result<ResolvedConfig> {
+    let hardware = HardwareInfo { free_bytes: 1 << 30, ..hardware(model, config) };
+    let resolved = config.resolve(&model.info(config), &hardware, None)?;
+    Ok(ResolvedConfig { kernels: EnabledKernels::NONE, flash_attention: config.flash_attention, ..resolved })
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::gguf_writer::Header;
 use super::tiny::write_hollow;
-use super::{demo, demo_path, load};
+use super::{demo, demo_path, load, resolve_llama_cpp};
 use crate::config::{EngineConfig, KvType, ModelConfig, Numa, Placement, Split};
 use crate::error::Error;
 use crate::llama::Model;
@@ -70,8 +70,7 @@ fn a_model_reports_its_metadata() {
 
 #[test]
 fn the_demo_models_default_cache_has_8192_cells() {
-    let facts = demo().facts(KvType::F16, KvType::F16);
-    let limits = EngineConfig::default().settle(&facts, 8 << 30, 8 << 30).expect("the defaults are valid");
+    let limits = resolve_llama_cpp(&demo(), &EngineConfig::default()).expect("the defaults are valid").limits;
     assert_eq!((limits.n_slots, limits.n_ctx, limits.n_ctx_slot), (8, 8192, 1024));
 }
 

@@ -1,8 +1,6 @@
 //! Tests decodes, forks and rejected plans, on the demo model.
 
-use std::sync::Arc;
-
-use super::demo;
+use super::{demo, resolve_llama_cpp};
 use crate::config::{EngineConfig, FlashAttention, KvType, Limits};
 use crate::engine::runner::{KvSeqId, Plan, Runner};
 use crate::error::Error;
@@ -19,8 +17,8 @@ pub(super) fn try_start(change: impl FnOnce(&mut EngineConfig)) -> Result<(Llama
     let mut config = EngineConfig { n_slots: Some(4), n_ctx: Some(1024), n_threads: Some(1), ..EngineConfig::default() };
     change(&mut config);
     let model = demo();
-    let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30)?;
-    Ok((LlamaRunner::new(Arc::clone(&model), &config, &limits)?, limits))
+    let config = resolve_llama_cpp(&model, &config)?;
+    Ok((LlamaRunner::new(model, &config)?, config.limits))
 }
 
 fn start() -> (LlamaRunner, Limits) {

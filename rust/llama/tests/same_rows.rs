@@ -4,11 +4,11 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::demo_path;
 use super::quantised::{Layers, quantised};
 use super::runner::prompt;
 use super::tiny::{Kind, tiny};
-use crate::config::{EnabledKernels, EngineConfig, FlashAttention, KernelChoice, KvType, ModelConfig};
+use super::{demo_path, resolve_llama_cpp};
+use crate::config::{EnabledKernels, EngineConfig, FlashAttention, KernelChoice, KvType, ModelConfig, ResolvedConfig};
 use crate::engine::runner::{KvSeqId, Plan, Row, Runner};
 use crate::llama::{LlamaRunner, Model, kernels, start};
 use crate::request::{Event, Prompt, Request, Token};
@@ -32,7 +32,6 @@ fn text(model: &Model, n: usize) -> Vec<Token> {
 /// Returns a runner with our attention and products.
 fn ours(model: &Arc<Model>, change: impl FnOnce(&mut EngineConfig)) -> LlamaRunner {
     let mut config = EngineConfig {
-        used: EnabledKernels::ALL,
         flash_attention: FlashAttention::On,
         n_slots: Some(8),
         n_ctx: Some(4096),
@@ -40,9 +39,9 @@ fn ours(model: &Arc<Model>, change: impl FnOnce(&mut EngineConfig)) -> LlamaRunn
         ..EngineConfig::default()
     };
     change(&mut config);
-    let facts = model.facts(config.type_k, config.type_v);
-    let limits = config.settle(&facts, 1 << 30, 1 << 30).expect("the configuration is valid");
-    let runner = LlamaRunner::new(Arc::clone(model), &config, &limits).expect("the model runs");
+    let config = resolve_llama_cpp(model, &config).expect("the configuration is valid");
+    let config = ResolvedConfig { kernels: EnabledKernels::ALL, ..config };
+    let runner = LlamaRunner::new(Arc::clone(model), &config).expect("the model runs");
     assert_eq!(runner.is_repeatable(), kernels::install().usable == EnabledKernels::ALL, "{}", model.path().display());
     runner
 }

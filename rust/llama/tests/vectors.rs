@@ -15,7 +15,7 @@ use crate::engine::runner::DefaultAdapters;
 use crate::error::Error;
 use crate::llama::context::memory;
 use crate::llama::embedding::EmbeddingContext;
-use crate::llama::{Model, ResolvedConfig, embedder, has_repeatable_embeddings, kernels};
+use crate::llama::{Model, embedder, has_repeatable_embeddings, kernels, resolve};
 use crate::request::{Prompt, Token};
 
 /// Minimum number of shared tokens.
@@ -34,10 +34,10 @@ fn config(pooling: Pooling) -> EngineConfig {
 }
 
 fn worker_of(model: &Arc<Model>, adapters: DefaultAdapters, config: &EngineConfig) -> (Embedder, mpsc::Receiver<()>) {
-    let settled = ResolvedConfig::new(model, config).expect("the model can be served");
+    let config = resolve(model, config, None).expect("the model can be served");
     let (ring, done) = mpsc::channel();
     let on_done = move || ring.send(()).unwrap_or(());
-    (embedder(model, config, &settled.choice, adapters, on_done).expect("the model can be pooled so"), done)
+    (embedder(model, &config, adapters, on_done), done)
 }
 
 pub(super) fn embed_tokens(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Result<Embeddings, Error> {
@@ -193,9 +193,7 @@ fn the_longest_text_is_computed_and_a_longer_one_is_rejected_with_the_limit() {
 #[test]
 fn a_model_without_a_classifier_cannot_rank() {
     let config = EngineConfig { pooling: Some(Pooling::Rank), ..EngineConfig::default() };
-    let settled = ResolvedConfig::new(&demo(), &config).expect("the model can be served");
-    let refused = embedder(&demo(), &config, &settled.choice, DefaultAdapters::default(), || ()).err();
-    assert!(matches!(refused, Some(Error::InvalidConfig { param: "pooling", .. })));
+    assert!(matches!(resolve(&demo(), &config, None), Err(Error::InvalidConfig { param: "pooling", .. })));
 }
 
 /// Returns the shape of a context with `n_batch` cells.
@@ -214,7 +212,8 @@ fn shape(n_batch: usize) -> EmbedderShape {
 
 #[test]
 fn cells_beyond_the_free_memory_are_rejected_before_allocation() {
-    let refused = EmbeddingContext::new(demo(), &EngineConfig::default(), shape(1 << 31), DefaultAdapters::default()).err();
+    let config = resolve(&demo(), &EngineConfig::default(), None).expect("it is valid");
+    let refused = EmbeddingContext::new(demo(), &config, shape(1 << 31), DefaultAdapters::default()).err();
     let Some(Error::Decode { reason }) = refused else { panic!("there is memory for cells of {} bytes", 1_u64 << 41) };
     assert!(reason.contains("a context of 2147483648 tokens for vectors takes"), "{reason}");
     assert!(reason.contains("are free"), "{reason}");
@@ -223,7 +222,8 @@ fn cells_beyond_the_free_memory_are_rejected_before_allocation() {
 #[test]
 fn rows_beyond_the_free_memory_are_rejected_and_fewer_are_computed() {
     let n_batch = 1 << 10;
-    let config = EngineConfig { n_threads: Some(1), ..EngineConfig::default() };
+    let config = EngineConfig { n_threads: Some(1), kernels: KernelChoice::LlamaCpp, ..EngineConfig::default() };
+    let config = resolve(&demo(), &config, None).expect("it is valid");
     let mut context = EmbeddingContext::new(demo(), &config, shape(n_batch), DefaultAdapters::default()).expect("it is small");
     let too_many = usize::try_from(memory::free_on_host()).expect("64 bits") / 2048;
     let refused = context.check_memory(too_many).expect_err("the logits alone are four times as many bytes as are free");
@@ -287,9 +287,10 @@ fn a_decoders_embeddings_are_bit_identical_alone_and_batched() {
             let config = EngineConfig { kernels: KernelChoice::Weft, ..config(pooling) };
             let what = format!("{pooling:?} of {}", model.architecture());
             let is_window_that_moves_on = model.n_swa() > 0 && pooling == Pooling::Last;
-            let is_repeatable = has_repeatable_embeddings(&model, &config, true);
+            let resolved = resolve(&model, &config, None).expect("it is valid");
+            let is_repeatable = has_repeatable_embeddings(&model, &resolved, true);
             assert_eq!(is_repeatable, kernels::install().usable == EnabledKernels::ALL && !is_window_that_moves_on, "{what}");
-            assert!(!has_repeatable_embeddings(&model, &config, false), "{what}");
+            assert!(!has_repeatable_embeddings(&model, &resolved, false), "{what}");
             let worker = worker_of(&model, DefaultAdapters::default(), &config);
             for (i, (alone, others)) in alone_and_batched(&worker, &mixed_texts(&model)).into_iter().enumerate() {
                 for other in others {
@@ -312,7 +313,8 @@ fn embeddings_are_similar_alone_and_batched_with_llama_cpps_kernels() {
     for model in models {
         for pooling in [Pooling::None, Pooling::Mean, Pooling::Last] {
             let config = EngineConfig { kernels: KernelChoice::LlamaCpp, ..config(pooling) };
-            assert!(!has_repeatable_embeddings(&model, &config, true));
+            let resolved = resolve(&model, &config, None).expect("it is valid");
+            assert!(!has_repeatable_embeddings(&model, &resolved, true));
             let worker = worker_of(&model, DefaultAdapters::default(), &config);
             for (i, (alone, others)) in alone_and_batched(&worker, &mixed_texts(&model)).into_iter().enumerate() {
                 let least = others.iter().map(|other| cosine(&alone, other)).fold(1.0, f32::min);

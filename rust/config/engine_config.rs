@@ -1,0 +1,202 @@
+//! The user's settings of an engine.
+
+use std::time::Duration;
+
+use super::{KernelChoice, Named, Pooling, RopeConfig, Threads};
+
+/// Use of a fused attention kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlashAttention {
+    /// In an [`EngineConfig`]: our kernel if it applies, else the tuned setting or a rule. In a
+    /// [`ResolvedConfig`](super::ResolvedConfig): llama.cpp's own choice.
+    Auto,
+    /// Always; required for a quantised V and for our attention.
+    On,
+    /// Never.
+    Off,
+}
+
+impl Named for FlashAttention {
+    const NAMES: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
+}
+
+/// Number format of K or V in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is llama.cpp's name of the format")]
+pub enum KvType {
+    F32,
+    F16,
+    Bf16,
+    Q8_0,
+    Q4_0,
+    Q4_1,
+    Iq4Nl,
+    Q5_0,
+    Q5_1,
+}
+
+impl KvType {
+    /// Returns whether numbers share a scale in blocks. llama.cpp can read a quantised V only in its fused attention kernel.
+    #[must_use]
+    pub fn is_quantized(self) -> bool {
+        !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+}
+
+impl Named for KvType {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("f32", Self::F32),
+        ("f16", Self::F16),
+        ("bf16", Self::Bf16),
+        ("q8_0", Self::Q8_0),
+        ("q4_0", Self::Q4_0),
+        ("q4_1", Self::Q4_1),
+        ("iq4_nl", Self::Iq4Nl),
+        ("q5_0", Self::Q5_0),
+        ("q5_1", Self::Q5_1),
+    ];
+}
+
+/// Size limit of the host cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheRam {
+    /// 8 GiB or a quarter of the machine's memory, whichever is smaller.
+    Default,
+    /// No limit.
+    Unlimited,
+    /// This many bytes; 0 disables the host cache.
+    Bytes(u64),
+}
+
+/// The user's settings of the engine; [`EngineConfig::resolve`] chooses values for `None` and `Auto`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EngineConfig {
+    /// Number of slots (`-np`), which is the maximum of running sequences; `None` is 8, each of which may use the whole KV
+    /// cache.
+    pub n_slots: Option<u32>,
+    /// Size of the KV cache (`-c`) in cells, rounded up to a multiple of 256; 0 is the same as `None`.
+    pub n_ctx: Option<u32>,
+    /// Lets one slot use the whole KV cache instead of `n_ctx / n_slots` cells.
+    pub kv_unified: Option<bool>,
+    /// Maximum tokens of one call of llama.cpp (`-b`).
+    pub n_batch: u32,
+    /// Maximum tokens of one decode (`-ub`); at most `n_batch`, and raised to one token per slot plus 16 of a prompt. `None` is
+    /// 512, or fewer if memory is short.
+    pub n_ubatch: Option<u32>,
+    /// Tokens that share a position in a text longer than `grp_attn_w` (`--grp-attn-n`); 1 disables grouping. See [`Grouping`].
+    pub grp_attn_n: u32,
+    /// Tokens that are grouped together (`--grp-attn-w`), a multiple of `grp_attn_n`; no effect if that is 1.
+    pub grp_attn_w: u32,
+    /// Threads of a decode without rows of prompts (`-t`); `None` is the tuned value, else the number of physical cores.
+    pub n_threads: Option<u32>,
+    /// Threads of a decode with rows of prompts (`-tb`); `None` is `n_threads` if set, else its default.
+    pub n_threads_batch: Option<u32>,
+    /// Selection of CPU kernels (`--kernels`).
+    pub kernels: KernelChoice,
+    /// Flash attention (`-fa`); an explicit setting selects llama.cpp's attention.
+    pub flash_attention: FlashAttention,
+    /// Pooling of token embeddings (`--pooling`); `None` is the model's pooling, else the mean.
+    pub pooling: Option<Pooling>,
+    /// Encoding of positions (`--rope-…`, `--yarn-…`).
+    pub rope: RopeConfig,
+    /// Processors and priority of the threads of a decode without rows of prompts.
+    pub threads: Threads,
+    /// Processors and priority of the threads of a decode with rows of prompts.
+    pub threads_batch: Threads,
+    /// Keeps the KV cache on the devices of its layers (`-kvo`) instead of in host memory.
+    pub offload_kqv: bool,
+    /// Lets a GPU compute large products with weights in host memory (`--op-offload`).
+    pub op_offload: bool,
+    /// Number format of K (`-ctk`).
+    pub type_k: KvType,
+    /// Number format of V (`-ctv`).
+    pub type_v: KvType,
+    /// Size limit of the host cache (`--cache-ram`).
+    pub cache_ram: CacheRam,
+    /// Maximum number of requests in the queue; further ones are rejected.
+    pub max_queue: u32,
+    /// Maximum pause between two tokens of a running stream due to prefill; it determines the size of prefill chunks.
+    pub max_token_gap: TokenGap,
+    /// Checkpoints along prompts, for models whose memory cannot be truncated at any position.
+    pub checkpoints: Checkpoints,
+}
+
+/// Checkpoints along a prompt, so that a later prompt that diverges anywhere has little to compute again. Only the memory of
+/// recurrent and hybrid models needs them, because it cannot be truncated. A sliding-window memory saves windows instead, at
+/// least three windows apart.
+///
+/// Checkpoints are spread about evenly over the computed part of the prompt, at line ends, plus one where the prompt diverges
+/// from earlier ones. Together they take at most an eighth of the host cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checkpoints {
+    /// Maximum number per prompt (`-ctxcp`); 0 saves states only at positions that requests name, and at the ends of prompts
+    /// and answers.
+    pub n_most: u32,
+    /// Minimum average distance in tokens (`-cms`): prefill chunks end at the checkpoints.
+    pub min_step: u32,
+}
+
+impl Checkpoints {
+    /// No checkpoints along prompts.
+    pub const NONE: Self = Self { n_most: 0, min_step: 1 };
+}
+
+impl Default for Checkpoints {
+    fn default() -> Self {
+        Self { n_most: 32, min_step: 48 }
+    }
+}
+
+/// Maximum pause between two tokens of a running stream due to prefill; 99 % of the pauses are within it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TokenGap {
+    /// [`TokenGap::IN_TOKENS`] times the duration of a step without prefill, from [`TokenGap::LEAST`] to [`TokenGap::USUAL`]:
+    /// streams of a fast model are not delayed for long, because its prompts would gain nothing. If such a step takes more than
+    /// half of the usual gap, twice its duration, but at most half a second more: prefill then at most halves the speed of the
+    /// streams, and still makes progress.
+    #[default]
+    Auto,
+    /// A fixed maximum, independent of the duration of a step.
+    AtMost(Duration),
+}
+
+impl TokenGap {
+    /// About the pace of reading: five tokens per second.
+    pub const USUAL: Duration = Duration::from_millis(200);
+
+    /// About the frame time of a fast display: shorter pauses are invisible.
+    pub const LEAST: Duration = Duration::from_millis(8);
+
+    /// This many rows of prompts per row of a stream use a CPU about as efficiently as more rows do.
+    pub const IN_TOKENS: u32 = 10;
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            n_slots: None,
+            n_ctx: None,
+            kv_unified: None,
+            n_batch: 2048,
+            n_ubatch: None,
+            grp_attn_n: 1,
+            grp_attn_w: 512,
+            n_threads: None,
+            n_threads_batch: None,
+            kernels: KernelChoice::Auto,
+            flash_attention: FlashAttention::Auto,
+            pooling: None,
+            rope: RopeConfig::default(),
+            threads: Threads::default(),
+            threads_batch: Threads::default(),
+            offload_kqv: true,
+            op_offload: true,
+            type_k: KvType::F16,
+            type_v: KvType::F16,
+            cache_ram: CacheRam::Default,
+            max_queue: 1024,
+            max_token_gap: TokenGap::Auto,
+            checkpoints: Checkpoints::default(),
+        }
+    }
+}

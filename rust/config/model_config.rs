@@ -1,0 +1,108 @@
+//! The model file, its adapters and its projector.
+
+use std::path::PathBuf;
+
+use super::{KernelChoice, KvOverride, Placement};
+use crate::error::{Error, Result};
+
+/// The model file and the placement of its weights.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
+pub struct ModelConfig {
+    /// The GGUF file; of a split model, its first part.
+    pub path: PathBuf,
+    /// Number of layers on the GPU; `None` offloads all.
+    pub n_gpu_layers: Option<u32>,
+    /// Maps the file instead of reading it.
+    pub use_mmap: bool,
+    /// Keeps the weights from being swapped out.
+    pub use_mlock: bool,
+    /// Bypasses the operating system's page cache where possible; `use_mmap` and `use_mlock` then have no effect.
+    pub use_direct_io: bool,
+    /// Rejects a file with weights that are not finite.
+    pub check_tensors: bool,
+    /// Placement of the weights on devices.
+    pub placement: Placement,
+    /// Selection of CPU kernels.
+    pub kernels: KernelChoice,
+    /// Rearranges weights into the layout of llama.cpp's own products; `None` leaves the choice to [`ModelConfig::weights`].
+    pub repack: Option<bool>,
+    /// Adapters to load with the model, at most [`MAX_ADAPTERS`]; an adapter's index here is its id.
+    pub adapters: Vec<AdapterConfig>,
+    /// Values that replace the file's metadata; the last value of a key wins.
+    pub overrides: Vec<KvOverride>,
+    /// The projector for images and audio.
+    pub media: Option<MediaConfig>,
+    /// Loads the metadata and the vocabulary only: the model can tokenize but not generate.
+    pub vocabulary_only: bool,
+}
+
+/// A projector file (`mmproj`) and its options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MediaConfig {
+    /// The GGUF file.
+    pub path: PathBuf,
+    /// Uses a GPU if there is one.
+    pub offload: bool,
+    /// Minimum number of tokens of an image, for a model with dynamic resolution; `None` is the file's value.
+    pub image_min_tokens: Option<u32>,
+    /// Maximum number of tokens of an image, likewise.
+    pub image_max_tokens: Option<u32>,
+}
+
+/// Maximum of [`MediaConfig::image_max_tokens`]. llama.cpp computes the number of pixels in 32 bits.
+pub const MAX_IMAGE_TOKENS: u32 = 65_536;
+
+impl MediaConfig {
+    /// # Errors
+    /// [`Error::InvalidConfig`] for the first number that is out of range.
+    pub fn validate(&self) -> Result<()> {
+        let Self { image_min_tokens: min, image_max_tokens: max, .. } = *self;
+        for (param, n) in [("image_min_tokens", min), ("image_max_tokens", max)] {
+            if let Some(n) = n.filter(|n| !(1..=MAX_IMAGE_TOKENS).contains(n)) {
+                return Err(Error::InvalidConfig {
+                    param,
+                    message: format!("{param} is {n}; it must be 1 to {MAX_IMAGE_TOKENS}"),
+                });
+            }
+        }
+        match min.zip(max).filter(|(min, max)| min > max) {
+            Some((min, max)) => {
+                let message = format!("image_min_tokens is {min}, more than image_max_tokens, which is {max}");
+                Err(Error::InvalidConfig { param: "image_min_tokens", message })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// An adapter file (`LoRA`) and its default scale.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdapterConfig {
+    /// The GGUF file.
+    pub path: PathBuf,
+    /// Factor of the adapter's change of the weights; 0 disables it.
+    pub scale: f32,
+}
+
+impl ModelConfig {
+    /// Creates the configuration of the file at `path`: mapped, on all available devices.
+    #[must_use]
+    pub fn at(path: PathBuf) -> Self {
+        Self {
+            path,
+            n_gpu_layers: None,
+            use_mmap: true,
+            use_mlock: false,
+            use_direct_io: false,
+            check_tensors: false,
+            placement: Placement::default(),
+            kernels: KernelChoice::default(),
+            repack: None,
+            adapters: Vec::new(),
+            overrides: Vec::new(),
+            media: None,
+            vocabulary_only: false,
+        }
+    }
+}
