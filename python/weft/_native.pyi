@@ -25,6 +25,7 @@ __all__ = [
     "BranchStats",
     "CachedNode",
     "Cancellation",
+    "CompactEmbeddings",
     "CompactLogprobs",
     "Compute",
     "Engine",
@@ -47,7 +48,6 @@ __all__ = [
     "TokenIds",
     "Tuning",
     "VectorStats",
-    "Vectors",
     "answer_at_once",
     "devices",
     "lower_priority",
@@ -529,7 +529,7 @@ class Engine:
         *,
         normalize: int = 2,
         dimensions: int | None = None,
-    ) -> Coroutine[Any, Any, Vectors]:
+    ) -> Coroutine[Any, Any, CompactEmbeddings]:
         """Queues texts for their vectors, and returns what to await; dropping that cancels it.
 
         Texts are tokenized on this thread.
@@ -546,7 +546,7 @@ class Engine:
             EngineStopped: The engine was stopped.
         """
 
-    def rerank(self, query: str | bytes, texts: Sequence[str | bytes]) -> Coroutine[Any, Any, Vectors]:
+    def rerank(self, query: str | bytes, texts: Sequence[str | bytes]) -> Coroutine[Any, Any, CompactEmbeddings]:
         """Queues a query with each of the texts, and returns what to await: a row of one number for each.
 
         Raises:
@@ -1094,11 +1094,11 @@ class TokenIds(Sequence[int]):
     def __len__(self) -> int:
         """How many there are."""
 
-    def __getitem__(self, place: int, /) -> int:  # type: ignore[override]  # No part of it is a sequence.
-        """The token id at a place, from 0."""
+    def __getitem__(self, index: int, /) -> int:  # type: ignore[override]  # No part of it is a sequence.
+        """Returns the token id at an index, from 0."""
 
     def part(self, start: int, end: int) -> list[int]:
-        """Those at the places from `start` to before `end`, as far as there are so many."""
+        """Returns the token ids in `[start, end)`; fewer at the end of the list."""
 
     def outside(self, n_vocab: int) -> int | None:
         """The first that is none of a vocabulary of so many pieces; None where all are."""
@@ -1121,8 +1121,8 @@ class Biases(Sequence[tuple[int, float]]):
     def __len__(self) -> int:
         """How many there are."""
 
-    def __getitem__(self, place: int, /) -> tuple[int, float]:  # type: ignore[override]  # As above.
-        """The pair at a place, from 0."""
+    def __getitem__(self, index: int, /) -> tuple[int, float]:  # type: ignore[override]  # As above.
+        """Returns the pair at an index, from 0."""
 
     def json(self) -> bytes:
         """All of them as a JSON list of objects with `token` and `bias`, which is false where the token is banned."""
@@ -1581,17 +1581,17 @@ class Slot:
         """Tokens that it may still draw; None is no limit, in a context that is shifted."""
 
 @final
-class Vectors:
-    """The vectors of some texts: rows of `width` numbers, one for each text, or for each token where nothing is pooled.
+class CompactEmbeddings:
+    """Embeddings of several texts in one object: rows of `width` numbers, one per text, or per token without pooling.
 
     It can be pickled.
     """
 
     def __new__(cls, width: int, starts: Sequence[int], n_tokens: Sequence[int], data: bytes) -> Self:
-        """Of what the properties and `data` of another one tell.
+        """Creates it from the properties and the `data` of another one.
 
         Raises:
-            ValueError: The numbers are not those of such rows.
+            ValueError: They do not agree.
         """
 
     @property
@@ -1607,23 +1607,23 @@ class Vectors:
         """Tokens of each text."""
 
     def __len__(self) -> int:
-        """How many texts there are."""
+        """Returns the number of texts."""
 
     def data(self) -> bytes:
-        """All numbers of all rows, 32 bits each, in the machine's order of bytes."""
+        """Returns all numbers of all rows, as 32-bit floats in native byte order."""
 
-    def little_endian(self, place: int) -> bytes:
-        """The numbers of the text at this place, 32 bits each, the lowest byte first.
+    def little_endian(self, index: int) -> bytes:
+        """Returns the numbers of the text at this index, as 32-bit floats in little-endian byte order.
 
         Raises:
-            IndexError: There are fewer texts.
+            IndexError: The index is out of range.
         """
 
-    def json(self, place: int) -> bytes:
-        """The JSON of the text at this place: a list of its rows, each a list. It is written without the GIL.
+    def json(self, index: int) -> bytes:
+        """Returns the JSON of the text at this index: a list of its rows, each a list. It is written without the GIL.
 
         Raises:
-            IndexError: There are fewer texts.
+            IndexError: The index is out of range.
         """
 
 @final

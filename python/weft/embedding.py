@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from weft import _native
-from weft._native import Vectors, VectorStats
+from weft._native import CompactEmbeddings, VectorStats
 from weft.errors import InvalidRequest
 from weft.request import Prompt
 
@@ -89,11 +89,13 @@ class Embedding:
         made = await self.begin_ranking(query, texts)
         return Ranking(scores=memoryview(made.data()).cast("f"), n_tokens=made.n_tokens)
 
-    def begin_embedding(self, texts: Sequence[Prompt], normalize: int, dimensions: int | None) -> Coroutine[Any, Any, Vectors]:
+    def begin_embedding(
+        self, texts: Sequence[Prompt], normalize: int, dimensions: int | None
+    ) -> Coroutine[Any, Any, CompactEmbeddings]:
         """`embed` in two parts: this reads the texts, on whatever thread, and what it returns is to be awaited."""
         return self._running().embed(texts, normalize=normalize, dimensions=dimensions)
 
-    def begin_ranking(self, query: str, texts: Sequence[str]) -> Coroutine[Any, Any, Vectors]:
+    def begin_ranking(self, query: str, texts: Sequence[str]) -> Coroutine[Any, Any, CompactEmbeddings]:
         """`rerank` in two parts, likewise."""
         return self._running().rerank(query, texts)
 

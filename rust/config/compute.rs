@@ -64,8 +64,8 @@ pub(super) struct Chooser<'a> {
 }
 
 impl Chooser<'_> {
-    /// Returns our kernels that are in use on the CPU, if our attention supports the heads and formats in use or not. An explicit
-    /// setting of flash attention, on or off, selects llama.cpp's attention.
+    /// Returns our kernels that are in use on the CPU; attention only if it supports the model's heads and the cache's formats. An
+    /// explicit setting of flash attention, on or off, selects llama.cpp's attention.
     pub(super) fn kernels(self, covers_attention: bool) -> EnabledKernels {
         let usable = self.hardware.usable_kernels;
         if self.config.kernels == KernelChoice::LlamaCpp {
@@ -267,10 +267,10 @@ mod tests {
 
     #[test]
     fn explicit_flash_attention_is_llama_cpps_with_our_products() {
-        for (asked, words) in [(FlashAttention::On, "on"), (FlashAttention::Off, "off")] {
+        for (configured, words) in [(FlashAttention::On, "on"), (FlashAttention::Off, "off")] {
             for kernels in [KernelChoice::Auto, KernelChoice::Weft] {
-                let choice = choose(&CPU, |config| (config.flash_attention, config.kernels) = (asked, kernels));
-                assert_eq!((choice.flash_attention, choice.kernels), (asked, PRODUCTS));
+                let choice = choose(&CPU, |config| (config.flash_attention, config.kernels) = (configured, kernels));
+                assert_eq!((choice.flash_attention, choice.kernels), (configured, PRODUCTS));
                 let attention = format!("attention by llama.cpp with flash {words} (configured), products by weft (avx512), ");
                 assert!(choice.summary.starts_with(&attention), "{}", choice.summary);
             }
@@ -317,8 +317,8 @@ mod tests {
         let choice = choose(&half, |_| ());
         assert_eq!((choice.flash_attention, choice.kernels), (FlashAttention::Off, PRODUCTS));
         assert_eq!(products(&choice), "products by weft (avx512) (not all by weft: attention failed)");
-        let asked = choose(&half, |config| config.kernels = KernelChoice::LlamaCpp);
-        assert_eq!(products(&asked), "products by llama.cpp (configured)");
+        let configured = choose(&half, |config| config.kernels = KernelChoice::LlamaCpp);
+        assert_eq!(products(&configured), "products by llama.cpp (configured)");
     }
 
     #[test]
@@ -358,8 +358,8 @@ mod tests {
         assert_eq!(chosen(112), (FlashAttention::Off, 64));
         assert_eq!(chosen(111), (FlashAttention::On, 512));
         // A configured value is kept.
-        let asked = choose(&with_scores(&OLD_CPU, 895), |config| config.n_ubatch = Some(512));
-        assert_eq!((asked.flash_attention, asked.limits.n_ubatch), (FlashAttention::On, 512));
+        let configured = choose(&with_scores(&OLD_CPU, 895), |config| config.n_ubatch = Some(512));
+        assert_eq!((configured.flash_attention, configured.limits.n_ubatch), (FlashAttention::On, 512));
         let off = choose(&with_scores(&OLD_CPU, 111), |config| config.flash_attention = FlashAttention::Off);
         assert_eq!((off.flash_attention, off.limits.n_ubatch), (FlashAttention::Off, 64));
     }
@@ -384,10 +384,10 @@ mod tests {
         let threads_only = TunedSettings { flash_attention: None, ..TUNED };
         let choice = choose_tuned(&OLD_CPU, Some(threads_only), |_| ());
         assert_eq!((choice.flash_attention, choice.n_threads), (FlashAttention::Off, 4));
-        let asked = choose_tuned(&OLD_CPU, Some(TUNED), |config| {
+        let configured = choose_tuned(&OLD_CPU, Some(TUNED), |config| {
             (config.flash_attention, config.n_threads) = (FlashAttention::Off, Some(3));
         });
-        assert_eq!((asked.flash_attention, asked.n_threads, asked.n_threads_batch), (FlashAttention::Off, 3, 3));
+        assert_eq!((configured.flash_attention, configured.n_threads, configured.n_threads_batch), (FlashAttention::Off, 3, 3));
         let batch = choose_tuned(&CPU, Some(TUNED), |config| config.n_threads_batch = Some(5));
         assert_eq!((batch.n_threads, batch.n_threads_batch), (4, 5));
     }

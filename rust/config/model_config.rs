@@ -68,7 +68,7 @@ impl MediaConfig {
         }
         match min.zip(max).filter(|(min, max)| min > max) {
             Some((min, max)) => {
-                let message = format!("image_min_tokens is {min}, more than image_max_tokens, which is {max}");
+                let message = format!("image_min_tokens is {min}; it must be at most image_max_tokens, {max}");
                 Err(Error::InvalidConfig { param: "image_min_tokens", message })
             }
             None => Ok(()),

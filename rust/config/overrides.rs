@@ -65,17 +65,17 @@ impl KvOverride {
         let reject = |message: String| Err(Error::InvalidConfig { param: "kv_overrides", message });
         if key.is_empty() || key.len() > MAX_BYTES || key.contains('\0') {
             let shown: String = key.chars().take(60).collect();
-            return reject(format!("the key {shown:?} has {} bytes; it must be 1 to {MAX_BYTES}, none of them 0", key.len()));
+            return reject(format!("the key {shown:?} has {} bytes; it must have 1 to {MAX_BYTES}, none of them 0", key.len()));
         }
         match value {
             KvValue::Int(n) if !(i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(n) => {
-                reject(format!("{key} is {n}; a whole number must be {} to {}", i32::MIN, u32::MAX))
+                reject(format!("{key} is {n}; an integer must be {} to {}", i32::MIN, u32::MAX))
             }
             KvValue::Float(x) if !x.is_finite() || x.abs() > f64::from(f32::MAX) => {
-                reject(format!("{key} is {x}; it must be a finite number of 32 bits"))
+                reject(format!("{key} is {x}; it must be finite and fit 32 bits"))
             }
             KvValue::Text(text) if text.len() > MAX_BYTES || text.contains('\0') => {
-                reject(format!("the text of {key} has {} bytes; it must be at most {MAX_BYTES}, none of them 0", text.len()))
+                reject(format!("the string for {key} has {} bytes; it must have at most {MAX_BYTES}, none of them 0", text.len()))
             }
             _ => Ok(()),
         }
@@ -99,7 +99,7 @@ impl TensorOverride {
         if (1..=MAX_PATTERN_BYTES).contains(&n) && !self.pattern.contains('\0') {
             return Ok(());
         }
-        let message = format!("a pattern of tensors has {n} bytes; it must be 1 to {MAX_PATTERN_BYTES}, none of them 0");
+        let message = format!("a tensor name pattern has {n} bytes; it must have 1 to {MAX_PATTERN_BYTES}, none of them 0");
         Err(Error::InvalidConfig { param: "tensor_overrides", message })
     }
 

@@ -142,7 +142,7 @@ impl Embedder {
             Thread::NotStarted(make) => {
                 let (shared, on_done) = (Arc::clone(&self.shared), Arc::clone(&self.on_done));
                 let run = move || Worker { shared, make, on_done, encoder: None }.run();
-                let started = thread::Builder::new().name("weft-vectors".into()).spawn(run);
+                let started = thread::Builder::new().name("weft-embedding".into()).spawn(run);
                 *thread = Thread::Running(started.map_err(|_| Error::Stopped)?);
             }
             other => *thread = other,

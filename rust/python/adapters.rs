@@ -46,5 +46,5 @@ impl PyAdapter {
 /// # Errors
 /// `InvalidRequest` for anything but pairs and `None`.
 pub(super) fn set(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<AdapterScale>>> {
-    convert::field("adapters", "a sequence of pairs of an adapter's number, from 0, and its scale, or None", value)
+    convert::field("adapters", "a sequence of pairs of an adapter's id, from 0, and its scale, or None", value)
 }

@@ -66,8 +66,10 @@ pub(super) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send)
             }
         };
         thread::scope(|scope| {
-            let worker =
-                thread::Builder::new().name("weft-aside".into()).stack_size(STACK_BYTES).spawn_scoped(scope, run_at_low_priority);
+            let worker = thread::Builder::new()
+                .name("weft-background".into())
+                .stack_size(STACK_BYTES)
+                .spawn_scoped(scope, run_at_low_priority);
             match worker {
                 Ok(worker) => worker.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked)),
                 Err(_) => take(),

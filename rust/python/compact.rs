@@ -35,8 +35,8 @@ impl PyTokenIds {
         self.tokens.len()
     }
 
-    fn __getitem__(&self, place: usize) -> PyResult<Token> {
-        self.tokens.get(place).copied().ok_or_else(|| PyIndexError::new_err("there are fewer token ids"))
+    fn __getitem__(&self, index: usize) -> PyResult<Token> {
+        self.tokens.get(index).copied().ok_or_else(|| PyIndexError::new_err("index out of range"))
     }
 
     /// Returns the tokens in `[start, end)`.
@@ -87,8 +87,8 @@ impl PyBiases {
         self.pairs.len()
     }
 
-    fn __getitem__(&self, place: usize) -> PyResult<(Token, f32)> {
-        self.pairs.get(place).copied().ok_or_else(|| PyIndexError::new_err("there are fewer biases"))
+    fn __getitem__(&self, index: usize) -> PyResult<(Token, f32)> {
+        self.pairs.get(index).copied().ok_or_else(|| PyIndexError::new_err("index out of range"))
     }
 
     /// Returns a JSON list of objects in llama-server's format, with `false` for a ban; cached.

@@ -245,7 +245,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         (grammar, None) => grammar.map(OutputConstraint::Grammar),
         (None, schema) => schema.map(OutputConstraint::JsonSchema),
         (Some(_), Some(_)) => {
-            let message = "a request has a grammar or a JSON schema, not both; leave one of them out";
+            let message = "json_schema cannot be combined with grammar; omit one of them";
             return Err(InvalidRequest::new_err(("json_schema", message)));
         }
     };
@@ -263,11 +263,11 @@ pub(super) fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &s
 /// # Errors
 /// `InvalidRequest` for anything but a sequence of sampler names.
 fn samplers(value: &Bound<'_, PyAny>) -> PyResult<Vec<SamplerKind>> {
-    let names: Vec<String> = field("samplers", "a sequence of names of samplers", value)?;
+    let names: Vec<String> = field("samplers", "a sequence of sampler names", value)?;
     let kind = |name: &String| {
         SamplerKind::named(name).ok_or_else(|| {
             let known = SamplerKind::NAMES.map(|(name, _)| name).join(", ");
-            InvalidRequest::new_err(("samplers", format!("there is no sampler '{name}'; there are {known}")))
+            InvalidRequest::new_err(("samplers", format!("samplers has '{name}'; each must be one of {known}")))
         })
     };
     names.iter().map(kind).collect()
@@ -298,7 +298,7 @@ fn milliseconds(name: &'static str, ms: f64, limits: &str) -> PyResult<Duration>
 /// # Errors
 /// `InvalidRequest` for anything but `None` and an integer from 0 to 2³² − 1.
 pub(super) fn slot(value: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
-    field("slot", "a slot's number, from 0", value)
+    field("slot", "the index of a slot, from 0", value)
 }
 
 /// Converts the index of a slot.
@@ -306,7 +306,7 @@ pub(super) fn slot(value: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
 /// # Errors
 /// `InvalidRequest` for anything but an integer from 0 to 2³² − 1.
 pub(super) fn slot_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
-    field("slot", "a slot's number, from 0", value)
+    field("slot", "the index of a slot, from 0", value)
 }
 
 /// Converts the index of a branch.
@@ -314,7 +314,7 @@ pub(super) fn slot_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
 /// # Errors
 /// `InvalidRequest` for anything but an integer from 0 to 2³² − 1.
 pub(super) fn branch_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
-    field("index", "a branch's number, from 0", value)
+    field("index", "the index of a branch, from 0", value)
 }
 
 /// Converts a prompt: text, or token ids.
@@ -395,8 +395,8 @@ impl Text {
 /// `InvalidRequest` for anything but strings and bytes, and for a string with a lone surrogate, which is not UTF-8.
 pub(super) fn text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Text> {
     value.extract().map_err(|_| {
-        let wrong = if value.is_instance_of::<PyString>() { "has a lone surrogate" } else { "is no string" };
-        InvalidRequest::new_err((name, format!("{name} is {}, which {wrong}", shown(value))))
+        let what = if value.is_instance_of::<PyString>() { "a string without lone surrogates" } else { "a string" };
+        InvalidRequest::new_err((name, format!("{name} is {}; it must be {what}", shown(value))))
     })
 }
 
@@ -423,7 +423,8 @@ pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<V
 /// Returns the `repr` of a value, shortened for a message.
 pub(super) fn shown(value: &Bound<'_, PyAny>) -> String {
     const N_CHARS: usize = 60;
-    let shown = value.repr().map_or_else(|_| "an object without repr".into(), |text| text.to_string_lossy().into_owned());
+    let shown =
+        value.repr().map_or_else(|_| "an object without a representation".into(), |text| text.to_string_lossy().into_owned());
     match shown.char_indices().nth(N_CHARS) {
         Some((end, _)) => format!("{}…", &shown[..end]),
         None => shown,

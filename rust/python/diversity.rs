@@ -30,18 +30,21 @@ pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
         }
     };
     if is_distinct && (diverse.is_some() || beam_width.is_some()) {
-        return reject("distinct", "distinct does not go with diverse or beam_width, which keep texts apart themselves");
+        return reject(
+            "distinct",
+            "distinct cannot be combined with diverse or beam_width, which return distinct texts anyway; omit it",
+        );
     }
     if is_arithmetic && beam_width.is_some() {
-        return reject("diverse", "a search with beam_width draws nothing by arithmetic sampling; leave one of them out");
+        return reject("diverse", "diverse is 'arithmetic', which cannot be combined with beam_width; omit one of them");
     }
     if is_stochastic && beam_width.is_none() && n < 2 {
-        return reject("diverse", "diverse is 'beam' and n is 1; there must be 2 beams or more: give n, or beam_width");
+        return reject("diverse", "diverse is 'beam', which requires 2 beams or more; set n or beam_width to at least 2");
     }
     match beam_width.or(is_stochastic.then_some(n)) {
         Some(width) => Ok(Diversity::Beams(BeamSearch { width, length_penalty, is_stochastic })),
         None if length_penalty.to_bits() != 1.0_f32.to_bits() => {
-            reject("length_penalty", "length_penalty ranks what a search finds, and needs beam_width")
+            reject("length_penalty", "length_penalty requires a beam search; set beam_width")
         }
         None if is_arithmetic => Ok(Diversity::Arithmetic),
         None if is_distinct => Ok(Diversity::Distinct),

@@ -28,7 +28,7 @@ impl EmbeddingFuture {
     pub(super) fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         match self.pending.take() {
             None => Ok(None),
-            Some(answer) => Ok(Some(Py::new(py, PyVectors(answer?))?.into_any())),
+            Some(answer) => Ok(Some(Py::new(py, PyCompactEmbeddings(answer?))?.into_any())),
         }
     }
 }
@@ -55,7 +55,7 @@ pub(super) fn embed(
     (normalization, dimensions): (Normalization, Option<usize>),
 ) -> Result<PyNext> {
     if embedder.shape().pooling == Pooling::Rank {
-        let message = "this model ranks texts and makes no vectors of them; start it with another pooling than rank".to_owned();
+        let message = "pooling is rank, which computes scores instead of embeddings; set another pooling".to_owned();
         return Err(Error::NotSupported { message });
     }
     let prompts = prompts(embedder, model, texts)?;
@@ -74,7 +74,7 @@ pub(super) fn rank(
     texts: &[&[u8]],
 ) -> Result<PyNext> {
     if embedder.shape().pooling != Pooling::Rank {
-        let message = "this model makes vectors and ranks nothing; load a reranker, or start it with the pooling rank".to_owned();
+        let message = "pooling is not rank, so the model cannot score texts; load a reranker, or set pooling to rank".to_owned();
         return Err(Error::NotSupported { message });
     }
     // Every pair contains the query. If a pair is tokenized as one text, a token may span the boundary.
@@ -115,30 +115,30 @@ fn check_length(index: usize, n: usize, shape: &EmbedderShape) -> Result<()> {
     Err(Error::InvalidRequest { param: "texts", message: shape.length_error(index, &format!("at least {n}")) })
 }
 
-/// `weft._native.Embeddings`.
-#[pyclass(frozen, module = "weft._native", name = "Vectors")]
-pub(super) struct PyVectors(Embeddings);
+/// `weft._native.CompactEmbeddings`.
+#[pyclass(frozen, module = "weft._native", name = "CompactEmbeddings")]
+pub(super) struct PyCompactEmbeddings(Embeddings);
 
-impl PyVectors {
+impl PyCompactEmbeddings {
     /// Returns the rows of the text at `index`.
     fn rows(&self, index: usize) -> PyResult<&[f32]> {
         let Embeddings { numbers, width, starts, .. } = &self.0;
         match (starts.get(index), starts.get(index + 1)) {
             (Some(start), Some(end)) => Ok(&numbers[start * width..end * width]),
-            _ => Err(PyIndexError::new_err("there are fewer texts")),
+            _ => Err(PyIndexError::new_err("index out of range")),
         }
     }
 }
 
 #[pymethods]
-impl PyVectors {
-    /// Creates embeddings from the values that another process read from [`PyVectors::data`] and the getters.
+impl PyCompactEmbeddings {
+    /// Creates embeddings from the values that another process read from [`PyCompactEmbeddings::data`] and the getters.
     #[new]
     fn new(width: usize, starts: Vec<usize>, n_tokens: Vec<usize>, data: &[u8]) -> PyResult<Self> {
         let n_rows = starts.last().copied().unwrap_or_default();
         let fits = starts.len() == n_tokens.len() + 1 && starts[0] == 0 && starts.is_sorted() && width > 0;
         if !fits || n_rows.checked_mul(width * size_of::<f32>()) != Some(data.len()) {
-            return Err(PyValueError::new_err("the numbers are not those of such rows"));
+            return Err(PyValueError::new_err("width, starts, n_tokens and data do not agree"));
         }
         let numbers = data.chunks_exact(size_of::<f32>()).map(|bytes| f32::from_ne_bytes(bytes.try_into().expect("four bytes")));
         Ok(Self(Embeddings { numbers: numbers.collect(), width, starts, n_tokens }))
@@ -177,13 +177,13 @@ impl PyVectors {
     }
 
     /// Returns the numbers of one text, as 32-bit floats in little-endian byte order.
-    fn little_endian<'py>(&self, py: Python<'py>, place: usize) -> PyResult<Bound<'py, PyBytes>> {
-        bytes(py, self.rows(place)?, f32::to_le_bytes)
+    fn little_endian<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyBytes>> {
+        bytes(py, self.rows(index)?, f32::to_le_bytes)
     }
 
     /// Returns the JSON of one text: a list of its rows, each a list.
-    fn json<'py>(&self, py: Python<'py>, place: usize) -> PyResult<Bound<'py, PyBytes>> {
-        let rows = self.rows(place)?.chunks(self.0.width);
+    fn json<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let rows = self.rows(index)?.chunks(self.0.width);
         let written = detached(py, || serde_json::to_vec(&rows.collect::<Vec<_>>()));
         Ok(PyBytes::new(py, &written.map_err(|error| PyRuntimeError::new_err(error.to_string()))?))
     }

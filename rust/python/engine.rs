@@ -79,7 +79,8 @@ impl PyEngine {
         let engine = self.handle()?;
         let model = self.model.get().loaded()?;
         if model.is_encoder() {
-            let message = format!("the model, {}, reads texts and continues none", model.architecture());
+            let message =
+                format!("the model ({}) is an encoder and cannot generate text; use it for embeddings", model.architecture());
             return Err(Error::NotSupported { message }.into());
         }
         if let PromptInput::Text(text) = &prompt {
@@ -153,8 +154,7 @@ impl PyEngine {
 
     #[getter]
     fn limits(&self) -> PyResult<PyLimits> {
-        let engine = self.handle()?;
-        Ok(PyLimits(*engine.limits(), engine.memory_kind()))
+        Ok(PyLimits::of(self.handle()?))
     }
 
     #[getter]
@@ -169,7 +169,7 @@ impl PyEngine {
 
     #[getter]
     fn compute(&self) -> PyCompute {
-        PyCompute(self.config.clone())
+        PyCompute::of(&self.config)
     }
 
     /// Queues a request and returns its stream immediately; each of `branches` continues the request's prompt.
@@ -197,7 +197,9 @@ impl PyEngine {
     fn embed(&self, py: Python<'_>, texts: Vec<Bound<'_, PyAny>>, normalize: i32, dimensions: Option<usize>) -> PyResult<PyNext> {
         let (embedder, model) = (self.embedder()?, self.model.get().loaded()?);
         let normalization = Normalization::numbered(normalize).ok_or_else(|| {
-            let message = format!("normalize is {normalize}; it must be -1 for none, 0 for 16 bits, 1 or more for a p-norm");
+            let message = format!(
+                "normalize is {normalize}; it must be -1 for none, 0 for the maximum in 16 bits, or p of 1 or more for a p-norm"
+            );
             InvalidRequest::new_err(("normalize", message))
         })?;
         let texts = texts.into_iter().map(|text| convert::prompt(&text)).collect::<PyResult<Vec<_>>>()?;

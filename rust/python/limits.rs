@@ -2,57 +2,42 @@
 
 use pyo3::prelude::*;
 
-use crate::config::Limits;
-use crate::engine::runner::{ForkRule, MemoryKind};
+use crate::engine::Engine;
+use crate::engine::runner::ForkRule;
 
 /// Numbers that are fixed when the engine starts.
-#[pyclass(frozen, module = "weft._native", name = "Limits")]
-pub(super) struct PyLimits(pub(super) Limits, pub(super) MemoryKind);
+#[pyclass(frozen, get_all, module = "weft._native", name = "Limits")]
+pub(super) struct PyLimits {
+    n_slots: u32,
+    n_ctx: u32,
+    n_ctx_slot: u32,
+    n_ubatch: u32,
+    n_seq_max: u32,
+    max_store_bytes: Option<u64>,
+    max_queue: u32,
+    forks_anywhere: bool,
+}
+
+impl PyLimits {
+    pub(super) fn of(engine: &Engine) -> Self {
+        let limits = engine.limits();
+        Self {
+            n_slots: limits.n_slots,
+            n_ctx: limits.n_ctx,
+            n_ctx_slot: limits.n_ctx_slot,
+            n_ubatch: limits.n_ubatch,
+            n_seq_max: limits.n_seq_max,
+            max_store_bytes: limits.max_store_bytes,
+            max_queue: limits.max_queue,
+            forks_anywhere: engine.memory_kind().forks == ForkRule::Anywhere,
+        }
+    }
+}
 
 #[pymethods]
 impl PyLimits {
-    #[getter]
-    fn n_slots(&self) -> u32 {
-        self.0.n_slots
-    }
-
-    #[getter]
-    fn n_ctx(&self) -> u32 {
-        self.0.n_ctx
-    }
-
-    #[getter]
-    fn n_ctx_slot(&self) -> u32 {
-        self.0.n_ctx_slot
-    }
-
-    #[getter]
-    fn n_ubatch(&self) -> u32 {
-        self.0.n_ubatch
-    }
-
-    #[getter]
-    fn n_seq_max(&self) -> u32 {
-        self.0.n_seq_max
-    }
-
-    #[getter]
-    fn max_store_bytes(&self) -> Option<u64> {
-        self.0.max_store_bytes
-    }
-
-    #[getter]
-    fn max_queue(&self) -> u32 {
-        self.0.max_queue
-    }
-
-    #[getter]
-    fn forks_anywhere(&self) -> bool {
-        self.1.forks == ForkRule::Anywhere
-    }
-
     fn __repr__(&self) -> String {
-        let Limits { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, max_queue, .. } = self.0;
+        let Self { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, max_queue, .. } = self;
         format!(
             "Limits(n_slots={n_slots}, n_ctx={n_ctx}, n_ctx_slot={n_ctx_slot}, n_ubatch={n_ubatch}, n_seq_max={n_seq_max}, \
              max_queue={max_queue})"

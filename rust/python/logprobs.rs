@@ -65,7 +65,7 @@ impl PyCompactLogprobs {
     #[new]
     fn of(model: &PyModel, pairs: Vec<(Token, f32)>) -> PyResult<Self> {
         let mut all = pairs.into_iter().map(|(token, logprob)| Logprob { token, logprob });
-        let chosen = all.next().ok_or_else(|| PyValueError::new_err("there is no token"))?;
+        let chosen = all.next().ok_or_else(|| PyValueError::new_err("pairs is empty; it must have the sampled token first"))?;
         Ok(Self { logprobs: Logprobs { chosen, top: all.collect() }, token_strings: token_strings(model.loaded()?) })
     }
 

@@ -111,7 +111,7 @@ pub(super) fn parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Part>> {
     // A string would be iterated by character.
     let is_text = value.is_instance_of::<PyString>() || value.is_instance_of::<PyBytes>();
     let parts = value.try_iter().ok().filter(|_| !is_text).ok_or_else(|| {
-        let message = "the prompt is no list of texts, token ids and media";
+        let message = format!("prompt is {}; it must be a list of texts, token ids and media", convert::shown(value));
         InvalidRequest::new_err(("prompt", message))
     })?;
     parts.map(|given| part(given?)).collect()
@@ -135,7 +135,7 @@ fn check_projector(projector: u64, model: &Model) -> Result<(), Error> {
     if model.projector().is_some_and(|own| own.number() == projector) {
         return Ok(());
     }
-    let message = "the medium was read for another model; each engine reads its own".to_owned();
+    let message = "the media was read for another model; read it again with this engine".to_owned();
     Err(Error::InvalidRequest { param: "prompt", message })
 }
 
@@ -240,7 +240,7 @@ impl PyMixedPrompt {
 pub(super) fn read(model: &Model, file: &[u8]) -> crate::error::Result<PyMedia> {
     let projector = model.projector().ok_or_else(|| {
         let message =
-            "the model was loaded without a projector, so it reads no pictures and sounds; give its file as mmproj (--mmproj)";
+            "the model was loaded without a projector, which images and audio require; set mmproj (--mmproj) to its file";
         Error::NotSupported { message: message.to_owned() }
     })?;
     projector.read(file).map(PyMedia)

@@ -53,7 +53,7 @@ mod native {
     #[pymodule_export]
     use super::compact::{PyBiases, PyTokenIds};
     #[pymodule_export]
-    use super::embedding::{PyVectorStats, PyVectors};
+    use super::embedding::{PyCompactEmbeddings, PyVectorStats};
     #[pymodule_export]
     use super::engine::PyEngine;
     #[pymodule_export]

@@ -36,13 +36,13 @@ impl OutputRules {
         let (n, n_bytes) = (self.preserved.len(), self.preserved.iter().map(String::len).sum::<usize>());
         if n > MAX_PRESERVED || n_bytes > MAX_PRESERVED_BYTES {
             let limit = format!("at most {MAX_PRESERVED} of {MAX_PRESERVED_BYTES} bytes together");
-            let message = format!("preserved_tokens has {n} texts of {n_bytes} bytes; there may be {limit}");
+            let message = format!("preserved_tokens has {n} strings of {n_bytes} bytes; it must have {limit}");
             return Err(Error::InvalidRequest { param: "preserved_tokens", message });
         }
         if let Some((_, message)) = &self.thought
             && message.len() > MAX_MESSAGE_BYTES
         {
-            let message = format!("the thought's message has {} bytes; it may have {MAX_MESSAGE_BYTES}", message.len());
+            let message = format!("the message of thought has {} bytes; it must have at most {MAX_MESSAGE_BYTES}", message.len());
             return Err(Error::InvalidRequest { param: "thought", message });
         }
         // As in llama-server, a text that is not one token of this vocabulary is ignored: clients list tokens of many models.
@@ -76,7 +76,7 @@ pub(super) fn read(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<
         field("grammar_triggers", "a sequence of weft.GrammarTrigger", &object.getattr(intern!(py, "grammar_triggers"))?)?;
     let triggers = triggers.iter().map(trigger).collect::<PyResult<Vec<Trigger>>>()?;
     if is_lazy && !has_constraint {
-        let message = "grammar_lazy is true, and there is neither a grammar nor a JSON schema that could wait";
+        let message = "grammar_lazy requires a grammar; set grammar or json_schema";
         return Err(InvalidRequest::new_err(("grammar_lazy", message)));
     }
     let preserved = field("preserved_tokens", "a sequence of strings", &object.getattr(intern!(py, "preserved_tokens"))?)?;
@@ -99,7 +99,7 @@ fn trigger(value: &Bound<'_, PyAny>) -> PyResult<Trigger> {
         "pattern_full" => Ok(Trigger::Whole(text)),
         "token" => Ok(Trigger::Token(get("token")?.extract().map_err(|_| reject())?)),
         _ => {
-            let message = format!("grammar_triggers has one of kind '{kind}'; it must be word, pattern, pattern_full or token");
+            let message = format!("grammar_triggers has the kind '{kind}'; it must be word, pattern, pattern_full or token");
             Err(InvalidRequest::new_err(("grammar_triggers", message)))
         }
     }

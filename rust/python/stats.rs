@@ -38,7 +38,7 @@ pub(super) struct PyStats {
 
 impl PyStats {
     pub(super) fn new(py: Python<'_>, stats: Stats) -> PyResult<Self> {
-        let slots = stats.slots.into_iter().enumerate().map(|(id, SlotStats { running })| Py::new(py, PySlot { id, running }));
+        let slots = stats.slots.into_iter().enumerate().map(|(id, SlotStats { running })| Py::new(py, PySlot::new(id, running)));
         let calls = kernels::calls();
         Ok(Self {
             slots: slots.collect::<PyResult<_>>()?,
@@ -72,7 +72,7 @@ impl PyStats {
 #[pymethods]
 impl PyStats {
     fn __repr__(&self) -> String {
-        let n_processing = self.slots.iter().filter(|slot| slot.get().running.is_some()).count();
+        let n_processing = self.slots.iter().filter(|slot| slot.get().is_processing).count();
         format!(
             "Stats(slots=[{n_processing} of {} processing], n_waiting={}, n_computed={}, n_cached={}, n_predicted={})",
             self.slots.len(),
@@ -207,70 +207,38 @@ impl PyRecentStep {
     }
 }
 
-/// A slot, in which one sequence can run.
-#[pyclass(frozen, module = "weft._native", name = "Slot")]
+/// A slot, in which one sequence can run. The counters of an idle slot are 0.
+#[pyclass(frozen, get_all, module = "weft._native", name = "Slot")]
+#[derive(Default)]
 pub(super) struct PySlot {
-    #[pyo3(get)]
     id: usize,
-    running: Option<RunningStats>,
+    is_processing: bool,
+    request_id: Option<u64>,
+    index: Option<u32>,
+    n_prompt: u32,
+    n_computed: u32,
+    n_cached: u32,
+    n_predicted: u32,
+    n_remaining: Option<u32>,
 }
 
 impl PySlot {
-    /// Returns a counter of the running sequence; 0 if the slot is idle.
-    fn count(&self, counter: impl Fn(&RunningStats) -> u32) -> u32 {
-        self.running.as_ref().map_or(0, counter)
+    fn new(id: usize, running: Option<RunningStats>) -> Self {
+        let Some(running) = running else { return Self { id, n_remaining: Some(0), ..Self::default() } };
+        let RunningStats { request_id, index, n_prompt, n_computed, n_cached, n_predicted, n_remaining } = running;
+        let (request_id, index) = (Some(request_id), Some(index));
+        Self { id, is_processing: true, request_id, index, n_prompt, n_computed, n_cached, n_predicted, n_remaining }
     }
 }
 
 #[pymethods]
 impl PySlot {
-    #[getter]
-    fn is_processing(&self) -> bool {
-        self.running.is_some()
-    }
-
-    #[getter]
-    fn request_id(&self) -> Option<u64> {
-        self.running.as_ref().map(|running| running.request_id)
-    }
-
-    #[getter]
-    fn index(&self) -> Option<u32> {
-        self.running.as_ref().map(|running| running.index)
-    }
-
-    #[getter]
-    fn n_prompt(&self) -> u32 {
-        self.count(|running| running.n_prompt)
-    }
-
-    #[getter]
-    fn n_computed(&self) -> u32 {
-        self.count(|running| running.n_computed)
-    }
-
-    #[getter]
-    fn n_cached(&self) -> u32 {
-        self.count(|running| running.n_cached)
-    }
-
-    #[getter]
-    fn n_predicted(&self) -> u32 {
-        self.count(|running| running.n_predicted)
-    }
-
-    #[getter]
-    fn n_remaining(&self) -> Option<u32> {
-        self.running.as_ref().map_or(Some(0), |running| running.n_remaining)
-    }
-
     fn __repr__(&self) -> String {
-        match &self.running {
-            None => format!("Slot(id={}, idle)", self.id),
-            Some(running) => format!(
-                "Slot(id={}, request_id={}, index={}, n_prompt={}, n_predicted={})",
-                self.id, running.request_id, running.index, running.n_prompt, running.n_predicted
-            ),
+        match *self {
+            Self { id, request_id: Some(request_id), index: Some(index), n_prompt, n_predicted, .. } => {
+                format!("Slot(id={id}, request_id={request_id}, index={index}, n_prompt={n_prompt}, n_predicted={n_predicted})")
+            }
+            Self { id, .. } => format!("Slot(id={id}, idle)"),
         }
     }
 }

@@ -13,49 +13,36 @@ use crate::config::{EngineConfig, Named, ResolvedConfig, TunedSettings};
 use crate::llama::host::machine::Hardware;
 use crate::llama::tune::{Timing, Tuning, Workload, measure};
 
-/// Configuration of an engine's computation.
-#[pyclass(frozen, module = "weft._native", name = "Compute")]
-pub(super) struct PyCompute(pub(super) ResolvedConfig);
+/// How an engine computes.
+#[pyclass(frozen, get_all, module = "weft._native", name = "Compute")]
+pub(super) struct PyCompute {
+    flash_attention: &'static str,
+    attention: &'static str,
+    products: &'static str,
+    n_ubatch: u32,
+    n_threads: u32,
+    n_threads_batch: u32,
+    summary: String,
+}
+
+impl PyCompute {
+    pub(super) fn of(config: &ResolvedConfig) -> Self {
+        Self {
+            flash_attention: config.flash_attention.name(),
+            attention: kernels_name(config.kernels.attention),
+            products: kernels_name(config.kernels.products),
+            n_ubatch: config.limits.n_ubatch,
+            n_threads: config.n_threads,
+            n_threads_batch: config.n_threads_batch,
+            summary: config.summary.clone(),
+        }
+    }
+}
 
 #[pymethods]
 impl PyCompute {
-    #[getter]
-    fn flash_attention(&self) -> &str {
-        self.0.flash_attention.name()
-    }
-
-    #[getter]
-    fn attention(&self) -> &str {
-        kernels_name(self.0.kernels.attention)
-    }
-
-    #[getter]
-    fn products(&self) -> &str {
-        kernels_name(self.0.kernels.products)
-    }
-
-    #[getter]
-    fn n_ubatch(&self) -> u32 {
-        self.0.limits.n_ubatch
-    }
-
-    #[getter]
-    fn n_threads(&self) -> u32 {
-        self.0.n_threads
-    }
-
-    #[getter]
-    fn n_threads_batch(&self) -> u32 {
-        self.0.n_threads_batch
-    }
-
-    #[getter]
-    fn summary(&self) -> &str {
-        &self.0.summary
-    }
-
     fn __repr__(&self) -> String {
-        format!("Compute({})", self.0.summary)
+        format!("Compute({})", self.summary)
     }
 }
 
@@ -65,43 +52,35 @@ fn kernels_name(is_ours: bool) -> &'static str {
 }
 
 /// One measurement.
-#[pyclass(frozen, module = "weft._native", name = "Timing")]
-pub(super) struct PyTiming(Timing);
+#[pyclass(frozen, get_all, module = "weft._native", name = "Timing")]
+pub(super) struct PyTiming {
+    flash_attention: Option<bool>,
+    work: &'static str,
+    n_threads: u32,
+    seconds: Option<f64>,
+}
+
+impl From<&Timing> for PyTiming {
+    fn from(&Timing { flash_attention, work, n_threads, took }: &Timing) -> Self {
+        let work = match work {
+            Workload::Prompt => "prompt",
+            Workload::Branches => "branches",
+        };
+        Self { flash_attention, work, n_threads, seconds: took.map(|took| took.as_secs_f64()) }
+    }
+}
 
 #[pymethods]
 impl PyTiming {
-    #[getter]
-    fn flash_attention(&self) -> Option<bool> {
-        self.0.flash_attention
-    }
-
-    #[getter]
-    fn work(&self) -> &str {
-        match self.0.work {
-            Workload::Prompt => "prompt",
-            Workload::Branches => "branches",
-        }
-    }
-
-    #[getter]
-    fn n_threads(&self) -> u32 {
-        self.0.n_threads
-    }
-
-    #[getter]
-    fn seconds(&self) -> Option<f64> {
-        self.0.took.map(|took| took.as_secs_f64())
-    }
-
     fn __repr__(&self) -> String {
-        let Timing { flash_attention, n_threads, .. } = self.0;
-        let seconds = self.seconds().map_or_else(|| "None".to_owned(), |seconds| format!("{seconds:.3}"));
+        let Self { flash_attention, work, n_threads, seconds } = self;
+        let seconds = seconds.map_or_else(|| "None".to_owned(), |seconds| format!("{seconds:.3}"));
         let flash_attention = match flash_attention {
             None => "None",
             Some(true) => "True",
             Some(false) => "False",
         };
-        format!("Timing(flash_attention={flash_attention}, work='{}', n_threads={n_threads}, seconds={seconds})", self.work())
+        format!("Timing(flash_attention={flash_attention}, work='{work}', n_threads={n_threads}, seconds={seconds})")
     }
 }
 
@@ -113,7 +92,7 @@ pub(super) struct PyTuning(Tuning);
 impl PyTuning {
     #[getter]
     fn timings(&self) -> Vec<PyTiming> {
-        self.0.timings.iter().copied().map(PyTiming).collect()
+        self.0.timings.iter().map(PyTiming::from).collect()
     }
 
     #[getter]
@@ -128,44 +107,26 @@ impl PyTuning {
 }
 
 /// The hardware of this machine.
-#[pyclass(frozen, module = "weft._native", name = "Hardware")]
-pub(super) struct PyHardware(Hardware);
+#[pyclass(frozen, get_all, module = "weft._native", name = "Hardware")]
+pub(super) struct PyHardware {
+    cpu: String,
+    n_cores: u32,
+    n_threads: u32,
+    instructions: String,
+    gpus: Vec<String>,
+}
 
 #[pymethods]
 impl PyHardware {
     #[staticmethod]
     fn read(py: Python<'_>) -> PyResult<Self> {
         logging::follow(py)?;
-        Ok(Self(py.detach(Hardware::read)))
-    }
-
-    #[getter]
-    fn cpu(&self) -> &str {
-        &self.0.cpu
-    }
-
-    #[getter]
-    fn n_cores(&self) -> u32 {
-        self.0.n_cores
-    }
-
-    #[getter]
-    fn n_threads(&self) -> u32 {
-        self.0.n_threads
-    }
-
-    #[getter]
-    fn instructions(&self) -> &str {
-        &self.0.instructions
-    }
-
-    #[getter]
-    fn gpus(&self) -> Vec<String> {
-        self.0.gpus.clone()
+        let Hardware { cpu, n_cores, n_threads, instructions, gpus } = py.detach(Hardware::read);
+        Ok(Self { cpu, n_cores, n_threads, instructions, gpus })
     }
 
     fn __repr__(&self) -> String {
-        format!("Hardware({}, {} cores)", self.0.cpu, self.0.n_cores)
+        format!("Hardware({}, {} cores)", self.cpu, self.n_cores)
     }
 }
 

@@ -86,7 +86,7 @@ async def test_what_a_branch_held_back_stands_between_its_text_and_that_of_a_for
     forked = {index: text for index, (text, _) in (await ends(stream)).items()}
     assert (shown + forked[1]).startswith("".join(texts))
     assert shown + texts[4] + forked[2] == "".join(texts[:9])
-    with pytest.raises(InvalidRequest, match="index is -1; it must be a branch's number, from 0"):
+    with pytest.raises(InvalidRequest, match="index is -1; it must be the index of a branch, from 0"):
         stream.forked_seam(-1)
 
 

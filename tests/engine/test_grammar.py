@@ -87,7 +87,7 @@ BROKEN = [
         {"json_schema": '{"type": "array", "uniqueItems": true}'}, "json_schema", "uniqueItems is only supported", id="unique"
     ),
     pytest.param({"json_schema": '{"items":' * 20_000}, "json_schema", "more than 256 deep", id="schema depth"),
-    pytest.param({"json_schema": "{}", "grammar": 'root ::= "a"'}, "json_schema", "not both", id="both"),
+    pytest.param({"json_schema": "{}", "grammar": 'root ::= "a"'}, "json_schema", "cannot be combined with grammar", id="both"),
 ]
 
 

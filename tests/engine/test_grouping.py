@@ -50,9 +50,9 @@ async def test_a_context_whose_tokens_are_grouped_is_not_shifted(grouped: weft.E
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"grp_attn_n": 3}, "must be a multiple"),
-        ({"grp_attn_n": 2, "grp_attn_w": 1024, "n_ctx": 512}, "has no group of"),
-        ({"grp_attn_n": 2, "type_k": "q8_0"}, "needs a type_k of F16 or F32"),
+        ({"grp_attn_n": 3}, "it must divide grp_attn_w, 512"),
+        ({"grp_attn_n": 2, "grp_attn_w": 1024, "n_ctx": 512}, "grp_attn_w, 1024, exceeds the context of 512 tokens"),
+        ({"grp_attn_n": 2, "type_k": "q8_0"}, "requires a type_k of f16 or f32, not q8_0"),
     ],
 )
 async def test_what_cannot_be_grouped_is_refused_with_the_reason(options: EngineOptions, reason: str) -> None:

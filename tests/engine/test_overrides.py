@@ -53,9 +53,9 @@ async def test_a_saved_prefix_is_loaded_with_the_same_metadata_alone(tmp_path: P
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"k" * 128: 1}, "has 128 bytes; it must be 1 to 127, none of them 0"),
-        ({"general.name": "ü" * 64}, "the text of general.name has 128 bytes; it must be at most 127"),
-        ({"a": 2**32}, "a is 4294967296; a whole number must be"),
+        ({"k" * 128: 1}, "has 128 bytes; it must have 1 to 127, none of them 0"),
+        ({"general.name": "ü" * 64}, "the string for general.name has 128 bytes; it must have at most 127"),
+        ({"a": 2**32}, "a is 4294967296; an integer must be"),
         ({"a": 2**80}, "a is 1208925819614629174706176; it must be True or False, an integer of 32 bits"),
         ({"llama.context_length": "many"}, "llama.context_length is given as str, but in the file it is int"),
         ({"llama.block_count": 1000}, "llama.block_count is 1000; it must be 1 to 512"),
@@ -126,7 +126,7 @@ async def test_a_pattern_that_moves_nothing_is_warned_about(caplog: pytest.LogCa
     [
         ("ffn", "Abacus0", 'there is no memory "Abacus0" for tensors; there is CPU'),
         ("ffn_(up", "CPU", r'"ffn_\(up" is no pattern of tensors: '),
-        ("(" * 2000, "CPU", "a pattern of tensors has 2000 bytes; it must be 1 to 1024"),
+        ("(" * 2000, "CPU", "a tensor name pattern has 2000 bytes; it must have 1 to 1024"),
     ],
 )
 async def test_a_pattern_and_a_memory_that_there_are_not_are_refused(pattern: str, memory: str, message: str) -> None:

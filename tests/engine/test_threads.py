@@ -144,7 +144,8 @@ async def test_a_priority_that_may_not_be_had_is_warned_about(caplog: pytest.Log
 
 
 async def test_processors_that_are_not_there_are_named() -> None:
-    with pytest.raises(weft.InvalidConfig, match=re.escape("cpus is [511], none of which this process may run on")) as refused:
+    message = "cpus is [511]; it must include a processor that this process may use: ["
+    with pytest.raises(weft.InvalidConfig, match=re.escape(message)) as refused:
         await weft.Engine(cpus=[511]).start()
     assert refused.value.param == "cpus"
 

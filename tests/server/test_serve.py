@@ -97,7 +97,7 @@ def test_settings_that_do_not_fit_the_model_end_it_with_the_reason_last(tmp_path
     with LiveServer(tmp_path / "log", "-ctv", "q8_0", "-fa", "off") as server:
         assert server.process.wait(20) == 1
     last = server.log.splitlines()[-1]
-    assert last.endswith(" ERROR -ctv/--cache-type-v is Q8_0, which needs flash attention; turn it on, or use F16")
+    assert last.endswith(" ERROR -ctv/--cache-type-v is q8_0, which requires flash attention; turn it on, or use f16")
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_settings_that_do_not_fit_the_model_end_it_with_the_reason_last(tmp_path
     [
         (
             "image_min_tokens",
-            "image_min_tokens is 9, more than image_max_tokens, which is 4",
-            "--image-min-tokens is 9, more than --image-max-tokens, which is 4",
+            "image_min_tokens is 9; it must be at most image_max_tokens, 4",
+            "--image-min-tokens is 9; it must be at most --image-max-tokens, 4",
         ),
         ("n_ctx", "a context takes 9 bytes; set a smaller n_ctx", "a context takes 9 bytes; set a smaller -c/--ctx-size"),
         ("pooling", "pooling is rank, but the model ranks nothing", "--pooling is rank, but the model ranks nothing"),

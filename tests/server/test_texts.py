@@ -286,7 +286,7 @@ def niceness_of_work() -> int | None:
     """Of the thread that does the engine's work on a text, while there is one."""
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):
-            if (task / "comm").read_text() == "weft-aside\n":
+            if (task / "comm").read_text() == "weft-background\n":
                 return niceness(int(task.name))
     return None
 

@@ -15,13 +15,13 @@ from weft import _native
 from weft._native import (
     Adapter,
     CachedNode,
+    CompactEmbeddings,
     Compute,
     Limits,
     Model,
     Prefix,
     Stats,
     Stream,
-    Vectors,
     VectorStats,
 )
 from weft.config import EngineConfig
@@ -177,12 +177,14 @@ class RemoteEngine(Engine):
                 self._places[name] = next(place for place in range(len(taken) + 1) if place not in taken)
         return self._places
 
-    def begin_embedding(self, texts: Sequence[Prompt], normalize: int, dimensions: int | None) -> Coroutine[Any, Any, Vectors]:
+    def begin_embedding(
+        self, texts: Sequence[Prompt], normalize: int, dimensions: int | None
+    ) -> Coroutine[Any, Any, CompactEmbeddings]:
         """As of `Engine`; any replica makes the vectors."""
         read = [tokens_of(text, self._native_model) for text in texts]
         return self._fleet.ask(None, "embed", read, normalize, dimensions)
 
-    def begin_ranking(self, query: str, texts: Sequence[str]) -> Coroutine[Any, Any, Vectors]:
+    def begin_ranking(self, query: str, texts: Sequence[str]) -> Coroutine[Any, Any, CompactEmbeddings]:
         """As of `Engine`; any replica ranks."""
         return self._fleet.ask(None, "rank", query, list(texts))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from weft._native import Stream, Vectors
+from weft._native import CompactEmbeddings, Stream
 from weft.config import EngineConfig
 from weft.engine import Engine
 from weft.errors import EngineStopped, WeftError
@@ -154,11 +154,11 @@ class Replica:
             "busy_cells": (stats.n_cells_used - stats.n_cells_idle) / stats.n_cells,
         }
 
-    async def embed(self, texts: Sequence[Prompt], normalize: int, dimensions: int | None) -> Vectors:
+    async def embed(self, texts: Sequence[Prompt], normalize: int, dimensions: int | None) -> CompactEmbeddings:
         """As `Engine.begin_embedding`, read to its end."""
         return await self._engine.begin_embedding(texts, normalize, dimensions)
 
-    async def rank(self, query: str, texts: Sequence[str]) -> Vectors:
+    async def rank(self, query: str, texts: Sequence[str]) -> CompactEmbeddings:
         """As `Engine.begin_ranking`, read to its end."""
         return await self._engine.begin_ranking(query, texts)
 

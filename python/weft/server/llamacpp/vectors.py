@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from weft import InvalidRequest
-from weft._native import Vectors
+from weft._native import CompactEmbeddings
 from weft.server import request_fields
 from weft.server.llamacpp.vectors_schemas import (
     Document,
@@ -42,12 +42,12 @@ def form(data: EmbeddingBody, n_texts: int, pooling: str) -> Written:
     return _written_of_one if is_of_2024 and n_texts == 1 and pooling != "none" else _write
 
 
-def _written_of_one(vectors: Vectors) -> list[bytes]:
+def _written_of_one(vectors: CompactEmbeddings) -> list[bytes]:
     # A text has one row: the list of it is taken out of the list of rows.
     return [b'{"embedding":%b}' % vectors.json(0)[1:-1]]
 
 
-def _write(vectors: Vectors) -> list[bytes]:
+def _write(vectors: CompactEmbeddings) -> list[bytes]:
     """The JSON of vectors in pieces: for each text a list of its rows."""
     return json_list(b'{"index":%d,"embedding":%b}' % (index, vectors.json(index)) for index in range(len(vectors)))
 
@@ -87,10 +87,10 @@ def asked(data: RerankBody) -> Asked:
     )
 
 
-def written(asked: Asked, model_name: str) -> Callable[[Vectors], list[bytes]]:
+def written(asked: Asked, model_name: str) -> Callable[[CompactEmbeddings], list[bytes]]:
     """How the scores of what was asked are written."""
 
-    def write(vectors: Vectors) -> list[bytes]:
+    def write(vectors: CompactEmbeddings) -> list[bytes]:
         scores = memoryview(vectors.data()).cast("f").tolist()
         order = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.n_top]
         if asked.is_tei:

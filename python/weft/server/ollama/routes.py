@@ -9,7 +9,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
 from weft import InvalidRequest
-from weft._native import TokenIds, Vectors
+from weft._native import CompactEmbeddings, TokenIds
 from weft.chat.answer.parts import PLAIN, AnswerForm
 from weft.server import request_fields
 from weft.server.awake import NEEDS_NO_MODEL, arrived_ns
@@ -241,7 +241,7 @@ def _written(service: Service, began: answer.Began) -> vectors.Written:
     """How vectors are written."""
     began.hand_over()
 
-    def write(made: Vectors) -> list[bytes]:
+    def write(made: CompactEmbeddings) -> list[bytes]:
         rows = json_list(made.json(index)[1:-1] for index in range(len(made)))
         head = b'{"model":%b,"embeddings":' % msgspec.json.encode(service.model_name)
         tail = b',"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}'
@@ -250,7 +250,7 @@ def _written(service: Service, began: answer.Began) -> vectors.Written:
     return write
 
 
-def _one(made: Vectors) -> list[bytes]:
+def _one(made: CompactEmbeddings) -> list[bytes]:
     return [b'{"embedding":%b}' % made.json(0)[1:-1]]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from weft import InvalidRequest
-from weft._native import Vectors
+from weft._native import CompactEmbeddings
 from weft.fields.shown import shown
 from weft.server import request_fields
 from weft.server.openai.embeddings_schemas import CreateEmbedding
@@ -28,11 +28,11 @@ def texts(data: CreateEmbedding, pooling: str) -> list[SentPrompt]:
     return request_fields.texts("input", data.input)
 
 
-def written(data: CreateEmbedding, model_name: str) -> Callable[[Vectors], list[bytes]]:
+def written(data: CreateEmbedding, model_name: str) -> Callable[[CompactEmbeddings], list[bytes]]:
     """How vectors are written."""
     entry = _base64 if data.encoding_format == "base64" else _floats
 
-    def write(vectors: Vectors) -> list[bytes]:
+    def write(vectors: CompactEmbeddings) -> list[bytes]:
         n_tokens = sum(vectors.n_tokens)
         tail = b',"model":%b,"usage":{"prompt_tokens":%d,"total_tokens":%d}}'
         entries: Iterator[bytes] = (entry(vectors, index) for index in range(len(vectors)))
@@ -41,11 +41,11 @@ def written(data: CreateEmbedding, model_name: str) -> Callable[[Vectors], list[
     return write
 
 
-def _floats(vectors: Vectors, index: int) -> bytes:
+def _floats(vectors: CompactEmbeddings, index: int) -> bytes:
     # A text has one row: the list of it is taken out of the list of rows.
     return b'{"object":"embedding","embedding":%b,"index":%d}' % (vectors.json(index)[1:-1], index)
 
 
-def _base64(vectors: Vectors, index: int) -> bytes:
+def _base64(vectors: CompactEmbeddings, index: int) -> bytes:
     data = b64encode(vectors.little_endian(index))
     return b'{"object":"embedding","embedding":"%b","index":%d,"encoding_format":"base64"}' % (data, index)

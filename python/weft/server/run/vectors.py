@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from weft import InvalidRequest, Media, MixedPrompt
-from weft._native import Vectors
+from weft._native import CompactEmbeddings
 from weft.request import Prompt
 from weft.server.run.aside import Purpose
 from weft.server.run.collected import Collected
@@ -25,7 +25,7 @@ MAX_NUMBER = 2**31 - 1
 NUMBER_BYTES = 16
 """What a number of a vector takes: 32 bits, and some twelve characters."""
 
-Written = Callable[[Vectors], list[bytes]]
+Written = Callable[[CompactEmbeddings], list[bytes]]
 """How a dialect writes vectors, in pieces."""
 
 
@@ -57,7 +57,7 @@ async def embed(
     with _blaming(name):
         read = await service.with_media(texts)
 
-    def begin() -> Coroutine[Any, Any, Vectors]:
+    def begin() -> Coroutine[Any, Any, CompactEmbeddings]:
         return service.engine.begin_embedding([_parts(service, text) for text in read], how, dimensions)
 
     vectors = await _vectors(service, sum(map(size_of, read)), begin, name)
@@ -70,7 +70,7 @@ async def rank(
     """The JSON of how well texts answer a query; it raises what `embed` does, or that the model ranks nothing."""
     _check(texts, name)
 
-    def begin() -> Coroutine[Any, Any, Vectors]:
+    def begin() -> Coroutine[Any, Any, CompactEmbeddings]:
         return service.engine.begin_ranking(query, texts)
 
     # The query is read once for each where the model has a template for both.
@@ -83,7 +83,9 @@ def _check(texts: Sequence[object], name: str) -> None:
         raise InvalidRequest(name, f"there are {len(texts)} texts; at most {MAX_TEXTS} are read at once")
 
 
-async def _vectors(service: Service, size: int, begin: Callable[[], Coroutine[Any, Any, Vectors]], name: str) -> Vectors:
+async def _vectors(
+    service: Service, size: int, begin: Callable[[], Coroutine[Any, Any, CompactEmbeddings]], name: str
+) -> CompactEmbeddings:
     service.n_vectors += 1
     try:
         with _blaming(name):
@@ -111,7 +113,7 @@ def _parts(service: Service, text: SentPrompt) -> Prompt:
     return cast("Sequence[str | Media]", text.pieces) if isinstance(text, MediaPrompt) else service.text_or_tokens(text)
 
 
-async def _written(service: Service, vectors: Vectors, write: Written, collected: Collected) -> list[bytes]:
+async def _written(service: Service, vectors: CompactEmbeddings, write: Written, collected: Collected) -> list[bytes]:
     n_numbers = vectors.starts[-1] * vectors.width
     collected.grow(n_numbers * NUMBER_BYTES)
     return await service.aside.work(Purpose.TEXT, n_numbers, write, vectors)
