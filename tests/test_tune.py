@@ -85,7 +85,7 @@ async def test_flash_attention_that_is_asked_for_is_llama_cpps(flash: str, has_o
 async def test_formats_that_our_attention_lacks_are_left_to_llama_cpps() -> None:
     choice = await chosen(type_k="q4_0", type_v="q4_0")
     assert (choice.flash_attention, choice.attention) == ("on", "llama.cpp")
-    assert "(a quantised V needs it)" in choice.summary
+    assert "(required by a quantised V)" in choice.summary
 
 
 @pytest.mark.parametrize("repack", [False, True])
