@@ -344,7 +344,7 @@ TRIGGERS, THOUGHT, STEERING = "grammar/lazy/triggers.rs", "request/reasoning.rs"
 BOUNDS: dict[str, Callable[[], list[float]]] = {
     "what is pinned for `cache_control` on `/v1/messages`": lambda: [hints.MAX_HINTS, *sorted(set(anthropic.TTLS_S.values()))],
     "slots, `-np`": lambda: [constant(CONFIG, "DEFAULT_SLOTS")],
-    "pool, `-c`": lambda: [constant(CONFIG, "DEFAULT_MAX_CELLS")],
+    "pool, `-c`": lambda: [constant("config/limits.rs", "DEFAULT_MAX_CELLS")],
     "completions of one request, `n`, and its `branches`": lambda: [abouts(weft.Request)["n"].high],
     "branches that one look at a request, `GET /requests/{id}`, tells": lambda: [requests_api.MAX_TOLD],
     "branches of one stream, with those that were forked from others": lambda: [constant(REQUEST, "MAX_COMPLETIONS")],
@@ -439,7 +439,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant("engine/features/transcripts.rs", "MAX_TRANSCRIPTS"),
     ],
     "`--volatile-prompt-lines`": lambda: [volatile.MAX_RULES, volatile.MAX_PATTERN, volatile.MAX_WAYS],
-    "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_HOST_CACHE_BYTES") >> 20],
+    "host memory for what is cached, `--cache-ram`": lambda: [constant("config/limits.rs", "DEFAULT_HOST_CACHE_BYTES") >> 20],
     "a request's body, `--max-body`": lambda: [
         json_request.BASE_BYTES >> 20,
         json_request.BYTES_PER_TOKEN,
@@ -462,7 +462,9 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "vectors of pictures and sounds that are kept for later requests": lambda: [
         constant("llama/media/mod.rs", "MAX_KEPT_BYTES") >> 20
     ],
-    "places of a picture, `--image-min-tokens` and `--image-max-tokens`": lambda: [constant(CONFIG, "MAX_IMAGE_TOKENS")],
+    "places of a picture, `--image-min-tokens` and `--image-max-tokens`": lambda: [
+        constant("config/model_config.rs", "MAX_IMAGE_TOKENS")
+    ],
     "a file that is fetched from another host": lambda: [
         *(media.MAX_FETCHED >> 20, int(media.FETCH_S), fetching.MAX_REDIRECTS, media.MAX_FETCHES),
         describe(TextsWaitingError("much waits")).code,
@@ -539,9 +541,9 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         400,
         *(constant("llama/vocabulary/splitter.rs", name) for name in ("STACK_BYTES_PER_CHARACTER", "MAX_SLOW_RUN")),
     ],
-    "one decode, `-ub`": lambda: [constant("config/compute_config.rs", "DEFAULT_UBATCH")],
+    "one decode, `-ub`": lambda: [constant("config/compute.rs", "DEFAULT_UBATCH")],
     "99th percentile of a running stream's pauses beside a prompt, `--max-token-gap`": lambda: [
-        constant(CONFIG, name) for name in ("IN_TOKENS", "LEAST", "USUAL")
+        constant("config/engine_config.rs", name) for name in ("IN_TOKENS", "LEAST", "USUAL")
     ],
 }
 """What each row of the table of bounds counts, from where it is decided."""
