@@ -110,7 +110,7 @@ impl Queue {
         let n_rows = if self.shape.pooling == Pooling::None { n_tokens } else { texts.len() };
         if n_rows.saturating_mul(width) > MAX_NUMBERS {
             return Err(invalid_texts(format!(
-                "the texts come to {n_rows} vectors of {width} numbers; at most {MAX_NUMBERS} are answered"
+                "the result would have {n_rows} embeddings of {width} numbers; a result may have at most {MAX_NUMBERS} numbers"
             )));
         }
         if self.n_waiting + n_tokens > MAX_TOKENS {
@@ -144,7 +144,7 @@ impl Queue {
             None => Ok(width),
             Some(n) if (1..=width).contains(&n) => Ok(n),
             Some(n) => {
-                let message = format!("dimensions is {n}; the model's vectors have {width} numbers, so it must be 1 to {width}");
+                let message = format!("dimensions is {n}; it must be 1 to {width}, the length of the model's embeddings");
                 Err(Error::InvalidRequest { param: "dimensions", message })
             }
         }
@@ -154,16 +154,15 @@ impl Queue {
     fn check(&self, texts: &[Prompt]) -> Result<usize> {
         let EmbedderShape { n_longest, n_vocab, takes_media, .. } = self.shape;
         if texts.is_empty() {
-            return Err(invalid_texts("there are no texts; at least one is needed".to_owned()));
+            return Err(invalid_texts("texts is empty; it must have at least one text".to_owned()));
         }
         for (text_index, text) in texts.iter().enumerate() {
             let n = text.n_tokens();
             if n == 0 {
-                return Err(invalid_texts(format!("text {text_index} is empty: it has no token")));
+                return Err(invalid_texts(format!("text {text_index} is empty; it must have at least one token")));
             }
             if text.has_media() && !takes_media {
-                let message =
-                    "the model reads all of a text at once, so it makes no vectors of pictures and sounds; give texts alone";
+                let message = "this model is an encoder, which computes embeddings of texts only; remove the images and audio";
                 return Err(Error::NotSupported { message: message.to_owned() });
             }
             if n > n_longest {
@@ -182,7 +181,9 @@ impl Queue {
         }
         let n_tokens = texts.iter().map(Prompt::n_tokens).sum();
         if n_tokens > MAX_TOKENS {
-            return Err(invalid_texts(format!("the texts have {n_tokens} tokens together; a request may have {MAX_TOKENS}")));
+            return Err(invalid_texts(format!(
+                "the texts have {n_tokens} tokens in total; a request may have at most {MAX_TOKENS}"
+            )));
         }
         Ok(n_tokens)
     }
@@ -360,7 +361,7 @@ mod tests {
         let mut queue = queue(Pooling::Mean);
         push(&mut queue, 1, &[1; 6]).expect("it is short");
         assert_eq!(next(&mut queue).len(), 4);
-        push(&mut queue, 2, &[600]).expect("it is as long as it may be");
+        push(&mut queue, 2, &[600]).expect("it has the maximum length");
         assert_eq!(next(&mut queue), [(1, 4), (1, 5)]);
         assert_eq!(next(&mut queue), [(2, 0)]);
     }
@@ -402,9 +403,9 @@ mod tests {
     fn invalid_texts_are_refused_with_the_limit() {
         let mut queue = queue(Pooling::Mean);
         for (texts, words) in [
-            (vec![], "no texts"),
+            (vec![], "at least one text"),
             (vec![vec![]], "text 0 is empty"),
-            (vec![vec![7], vec![7; 601]], "text 1 has 601 tokens; at most 600"),
+            (vec![vec![7], vec![7; 601]], "text 1 has 601 tokens; it may have at most 600"),
             (vec![vec![100]], "token 100 of text 0 is outside"),
         ] {
             let error = queue.push(1, prompts(texts), Normalization::None, None).expect_err(words);
@@ -418,7 +419,7 @@ mod tests {
     fn a_full_queue_refuses_requests_until_it_drains() {
         let mut queue = queue(Pooling::Mean);
         let many = vec![512; MAX_TOKENS / 512];
-        push(&mut queue, 1, &many).expect("it is as much as may wait");
+        push(&mut queue, 1, &many).expect("the queue has room");
         assert_eq!(push(&mut queue, 2, &[1]), Err(Error::QueueFull { n_waiting: 1, unit: "requests" }));
         assert_eq!(next(&mut queue), [(1, 0)]);
         push(&mut queue, 2, &[1]).expect("there is room again");
@@ -475,7 +476,7 @@ mod tests {
         }
 
         fn encoding(&self) -> Encoding {
-            self.0.lock().expect("nobody panics").clone()
+            self.0.lock().expect("no thread panics").clone()
         }
 
         fn vectors(&self) -> Option<Arc<[f32]>> {
@@ -498,7 +499,7 @@ mod tests {
         push(&mut queue, 2, &[1]).expect("it is short");
         assert_eq!((queue.poll_media(), queue.n_waiting(), queue.is_encoding_media()), (Vec::new(), 5, true));
         assert_eq!(next(&mut queue), [(2, 0)]);
-        *image.0.lock().expect("nobody panics") = Encoding::Ready;
+        *image.0.lock().expect("no thread panics") = Encoding::Ready;
         assert!(queue.poll_media().is_empty() && !queue.is_encoding_media());
         push(&mut queue, 3, &[1]).expect("it is short");
         let (items, batch) = queue.next().expect("it can be computed");
@@ -511,7 +512,7 @@ mod tests {
     fn an_image_that_cannot_be_encoded_fails_only_its_request() {
         let mut queue = queue(Pooling::Mean);
         let (image, prompt) = pending_image();
-        *image.0.lock().expect("nobody panics") = Encoding::Failed("it is damaged".to_owned());
+        *image.0.lock().expect("no thread panics") = Encoding::Failed("it is damaged".to_owned());
         queue.push(1, vec![prompt.clone()], Normalization::None, None).expect("it is short");
         queue.push(2, vec![prompt], Normalization::None, None).expect("it is short");
         queue.remove(2);

@@ -62,8 +62,8 @@ impl EmbedderShape {
     pub fn length_error(&self, index: usize, n: &str) -> String {
         let Self { n_longest, n_trained, .. } = self;
         let more =
-            if n_longest < n_trained { format!(", or set n_ubatch (-ub) to more, up to {n_trained}") } else { String::new() };
-        format!("text {index} has {n} tokens; at most {n_longest} are computed together, so shorten it{more}")
+            if n_longest < n_trained { format!(", or increase n_ubatch (-ub) to up to {n_trained}") } else { String::new() };
+        format!("text {index} has {n} tokens; it may have at most {n_longest}, so shorten it{more}")
     }
 }
 
@@ -90,8 +90,8 @@ mod tests {
     fn the_length_error_names_the_setting_that_raises_the_limit() {
         let message_for =
             |n_ctx_train| EmbedderShape::new(Pooling::Mean, 4, 10, n_ctx_train, None).length_error(1, "at least 9000");
-        let message = "text 1 has at least 9000 tokens; at most 2048 are computed together, so shorten it";
-        assert_eq!(message_for(8192), format!("{message}, or set n_ubatch (-ub) to more, up to 8192"));
+        let message = "text 1 has at least 9000 tokens; it may have at most 2048, so shorten it";
+        assert_eq!(message_for(8192), format!("{message}, or increase n_ubatch (-ub) to up to 8192"));
         assert_eq!(message_for(2048), message);
     }
 }

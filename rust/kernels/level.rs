@@ -81,7 +81,9 @@ impl FromStr for Level {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|level| level.name() == name);
-        found.ok_or_else(|| format!("there is no instruction set {name:?}; there are {}", Self::ALL.map(Self::name).join(", ")))
+        found.ok_or_else(|| {
+            format!("unknown instruction set {name:?}; it must be one of {}", Self::ALL.map(Self::name).join(", "))
+        })
     }
 }
 

@@ -58,7 +58,7 @@ impl<T> Shared<'_, T> {
     #[must_use]
     #[expect(clippy::mut_from_ref, reason = "callers guarantee that parts do not overlap")]
     pub unsafe fn part_mut(&self, range: Range<usize>) -> &mut [T] {
-        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
+        assert!(range.start <= range.end && range.end <= self.len, "range {range:?} is outside of the {} elements", self.len);
         // SAFETY: the range is within the slice, and the caller guarantees exclusive use.
         unsafe { std::slice::from_raw_parts_mut(self.first.add(range.start), range.len()) }
     }
@@ -69,7 +69,7 @@ impl<T> Shared<'_, T> {
     /// While the part lives, no thread writes into it.
     #[must_use]
     pub unsafe fn part(&self, range: Range<usize>) -> &[T] {
-        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
+        assert!(range.start <= range.end && range.end <= self.len, "range {range:?} is outside of the {} elements", self.len);
         // SAFETY: the range is within the slice, and the caller guarantees that no thread writes into it.
         unsafe { std::slice::from_raw_parts(self.first.add(range.start), range.len()) }
     }

@@ -154,7 +154,7 @@ impl EmbeddingContext {
         if !enabled_kernels.attention || memory::is_offloaded(&model) || !context.leaves_attention()? {
             return Ok(context);
         }
-        tracing::warn!("weft's attention does not cover all of this model: llama.cpp computes that of embeddings");
+        tracing::warn!("embeddings use llama.cpp's attention: Weft's kernels do not support every layer of this model");
         drop(context);
         Self::make(model, config, EnabledKernels { attention: false, ..enabled_kernels }, shape, adapters)
     }
@@ -219,7 +219,7 @@ impl EmbeddingContext {
         let (raw, errors) = make(&model, params);
         let raw = raw.ok_or_else(|| {
             let reason = logging::reason(&errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned());
-            Error::Decode { reason: format!("there is no context for vectors: {reason}") }
+            Error::Decode { reason: format!("cannot create the context for embeddings: {reason}") }
         })?;
         let pool = ThreadPool::new(n_threads, &config.threads_batch, 0, enabled_kernels);
         let mut affinity = AffinityGuard::default();
@@ -267,7 +267,7 @@ impl EmbeddingContext {
         };
         let EmbedderShape { pooling, width, n_longest, .. } = shape;
         tracing::info!(
-            "vectors: {width} numbers, pooling {}, texts of {n_longest} tokens, {} MiB",
+            "embeddings: {width} numbers, pooling {}, texts of at most {n_longest} tokens, {} MiB",
             pooling.name(),
             context.n_bytes() >> 20
         );
@@ -346,7 +346,7 @@ impl EmbeddingContext {
         let n_compute = if memory::is_offloaded(&self.model) { 0 } else { unsafe { weft_compute_bytes(self.raw.as_ptr()) } };
         let n_bytes_of = |n: usize| (n_compute / self.shape.n_batch * n) as u64 + self.n_output_bytes(n);
         check_free(n_bytes_of(n_rows) - n_bytes_of(self.n_rows_max), memory::free_on_host(), || {
-            format!("computing {n_rows} tokens of texts together")
+            format!("a batch of {n_rows} tokens")
         })
     }
 
@@ -451,7 +451,7 @@ impl EmbeddingContext {
     /// Returns the embedding of a text: one row, or without pooling the `n` rows of the batch from `first` on.
     fn rows(&self, id: KvSeqId, first: usize, n: usize) -> Vec<f32> {
         let copy = |row: *mut f32| {
-            assert!(!row.is_null(), "llama.cpp has no vector for a text that it has computed");
+            assert!(!row.is_null(), "llama.cpp returned no embedding for a text that it has computed");
             // SAFETY: an embedding with this pooling has this width, and is not written before the next decode.
             unsafe { std::slice::from_raw_parts(row, self.shape.width) }
         };
@@ -496,7 +496,10 @@ impl ForkableMemory for EmbeddingContext {
 
     fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32) {
         let [seq_len, target_len] = [from, to].map(|id| self.seq_lens[usize::from(id.0)]);
-        assert!(target_len == 0 && n_tokens <= seq_len, "a fork of at most the whole source into an empty sequence");
+        assert!(
+            target_len == 0 && n_tokens <= seq_len,
+            "cannot fork {n_tokens} of {seq_len} tokens to a sequence of {target_len}"
+        );
         // SAFETY: both ids are in range, and the cache is unified, so that a part may be copied.
         unsafe { sys::llama_memory_seq_cp(self.memory(), i32::from(from.0), i32::from(to.0), 0, n_tokens.cast_signed()) };
         self.seq_lens[usize::from(to.0)] = n_tokens;
@@ -687,7 +690,7 @@ fn check_cells(model: &Model, config: &ResolvedConfig, n_ctx: usize) -> Result<(
     let n_bytes_each = if has_cells { model.kv_bytes_per_token(KvType::F16, KvType::F16) } else { 0 };
     let n_free = memory::free_bytes(model, config.offload_kqv);
     let result =
-        check_free(n_bytes_each.saturating_mul(n_ctx as u64), n_free, || format!("a context of {n_ctx} tokens for vectors"));
+        check_free(n_bytes_each.saturating_mul(n_ctx as u64), n_free, || format!("a context of {n_ctx} tokens for embeddings"));
     result.map_err(|reason| Error::Decode { reason })
 }
 
@@ -697,7 +700,7 @@ fn check_free(n_bytes: u64, n_free: u64, purpose: impl FnOnce() -> String) -> st
         return Ok(());
     }
     let purpose = purpose();
-    Err(format!("{purpose} takes {n_bytes} bytes of memory, but {n_free} are free; a smaller n_ctx or cache_ram leaves more"))
+    Err(format!("{purpose} needs {n_bytes} bytes of memory, but only {n_free} are free; set a smaller n_ctx or cache_ram"))
 }
 
 impl Drop for EmbeddingContext {

@@ -15,7 +15,7 @@ pub(super) struct EncoderOnlyRunner(pub(super) Arc<Model>);
 
 impl EncoderOnlyRunner {
     fn refusal(&self) -> String {
-        format!("its architecture, {}, continues no text", self.0.architecture())
+        format!("the architecture of the model, {}, only computes embeddings and cannot generate text", self.0.architecture())
     }
 }
 

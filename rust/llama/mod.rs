@@ -43,8 +43,8 @@ use crate::engine::runner::{
 use crate::error::{Error, Result};
 use crate::llama::context::Context;
 use crate::llama::context::batch::rows_of;
-use crate::llama::context::piece::Layout;
 pub use crate::llama::context::prefix_file::{PrefixFileError, PrefixFiles};
+use crate::llama::context::saved_state::Layout;
 pub use crate::llama::embedding::{embedder, has_repeatable_embeddings};
 #[cfg(feature = "python")]
 pub(crate) use crate::llama::host::allocator::{trim_allocator, trim_heap};
@@ -115,7 +115,7 @@ impl LlamaRunner {
                 .map_or(0, |layout| layout.tokens_per_run(config.offload_kqv && context::memory::is_offloaded(&model))),
             n_window,
         };
-        tracing::debug!("the memory: {memory:?}");
+        tracing::debug!("memory of the model: {memory:?}");
         if let Some(Grouping { n, .. }) = config.limits.grouping {
             try_grouping(&mut context, spare, &model, memory).map_err(|reason| Error::InvalidConfig {
                 param: "grp_attn_n",
@@ -126,7 +126,10 @@ impl LlamaRunner {
         let token_strings = token_strings(&model);
         if config.kernels.attention && kernel_counts.n_attentions_left > 0 {
             let all = kernel_counts.n_attentions + kernel_counts.n_attentions_left;
-            tracing::warn!("{} of {all} attentions are left to llama.cpp, which computes them", kernel_counts.n_attentions_left);
+            tracing::warn!(
+                "llama.cpp computes {} of {all} attention operations: Weft's kernel does not support them",
+                kernel_counts.n_attentions_left
+            );
         }
         // With a window or a recurrent state, llama.cpp computes the cached state, and positions are unknown. Our kernels are
         // not called for rearranged weights or for work on a GPU.
@@ -184,11 +187,11 @@ fn probe(context: &mut Context, spare: KvSeqId, model: &Model) -> Result<Probe> 
     let layout = match read {
         Ok(Some(layout)) => Some(layout),
         Ok(None) => {
-            tracing::warn!("nothing is cached outside of the pool: the memory of {} models is not known", model.architecture());
+            tracing::warn!("the host cache is off: saving the memory of {} models is not supported", model.architecture());
             None
         }
         Err(error) => {
-            tracing::warn!("nothing is cached outside of the pool: {error}");
+            tracing::warn!("the host cache is off: {error}");
             None
         }
     };
@@ -201,10 +204,10 @@ fn probe(context: &mut Context, spare: KvSeqId, model: &Model) -> Result<Probe> 
 /// Checks that tokens can be grouped in this memory; the error is the reason why not.
 fn try_grouping(context: &mut Context, spare: KvSeqId, model: &Model, memory: MemoryKind) -> std::result::Result<(), String> {
     if memory.forks != ForkRule::Anywhere {
-        return Err(format!("the memory of {} models is a state or sees through a window", model.architecture()));
+        return Err(format!("{} models have a recurrent state or a sliding window", model.architecture()));
     }
     if model.n_positions() > 1 || model.projector().is_some() {
-        return Err("tokens of pictures have positions of their own".to_owned());
+        return Err("images have positions of their own".to_owned());
     }
     context.try_group(spare, model.bos_token().unwrap_or(0))
 }
@@ -232,7 +235,7 @@ impl Runner for LlamaRunner {
 
     fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
         if let Some(row) = self.context.position_gap(plan, self.memory) {
-            let reason = format!("the plan breaks a rule: row {row} looks back at tokens that its restored sequence lacks");
+            let reason = format!("invalid plan: the window of row {row} includes tokens that its restored sequence lacks");
             return Err(DecodeError { reason });
         }
         self.context.decode(plan)
@@ -253,7 +256,7 @@ impl Runner for LlamaRunner {
 
     fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32) {
         let seq_len = self.context.seq_len(from);
-        assert!(self.can_fork(from, seq_len, n_tokens), "{n_tokens} of {seq_len} tokens of sequence {} cannot be forked", from.0);
+        assert!(self.can_fork(from, seq_len, n_tokens), "cannot fork {n_tokens} of {seq_len} tokens of sequence {}", from.0);
         self.context.fork(from, to, n_tokens);
     }
 

@@ -226,7 +226,7 @@ impl Bench {
     fn new(model: &Arc<Model>, config: &ResolvedConfig, flash: Option<bool>, n_threads: u32) -> Result<Self> {
         let n_ctx_train = model.n_ctx_train();
         if n_ctx_train < 2 * N_RUN + CHUNKS[0] {
-            let reason = format!("it was trained on {n_ctx_train} tokens, too few to time it");
+            let reason = format!("its training context of {n_ctx_train} tokens is too short for the measurement");
             return Err(Error::ModelLoad { path: model.path().to_owned(), reason });
         }
         let n_seq_max = u32::from(FIRST_BRANCH + N_BRANCHES);

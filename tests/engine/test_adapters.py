@@ -125,12 +125,12 @@ async def test_what_is_no_set_of_adapters_is_refused(adapted: weft.Engine, adapt
 
 async def test_a_file_that_is_no_adapter_of_the_model_ends_the_start(tmp_path: Path) -> None:
     cases = {
-        "made for the architecture": write_adapter(tmp_path / "arch.gguf", seed=1, architecture="qwen2"),
+        "trained for the architecture": write_adapter(tmp_path / "arch.gguf", seed=1, architecture="qwen2"),
         "does not fit that matrix": write_adapter(tmp_path / "shape.gguf", seed=1, n_embd=64),
-        "its invocation has token 2048, but the vocabulary has 2048 pieces": write_adapter(
+        "token 2048 of its invocation is outside of the vocabulary of 2048 pieces": write_adapter(
             tmp_path / "alora.gguf", seed=1, invoked_by=[3, 2048]
         ),
-        "it is no LoRA adapter": Path(weft.DEMO_MODEL),
+        "it is not a LoRA adapter": Path(weft.DEMO_MODEL),
         "there is no such file": tmp_path / "nothing.gguf",
     }
     for words, path in cases.items():
@@ -229,7 +229,7 @@ async def test_an_encoder_reads_a_text_at_once_and_takes_no_activated_adapter(tm
         async with weft.Engine(tmp_path / "bert.gguf", n_threads=1, lora=lora) as engine:
             vectors.append((await engine.embed([[5, 7, 8, 9]])).vectors.tolist())
     assert vectors[0] != vectors[1]
-    with pytest.raises(weft.InvalidConfig, match=r"an activated one \(aLoRA\).* reads all of a text at once") as caught:
+    with pytest.raises(weft.InvalidConfig, match=r"an activated adapter \(aLoRA\).* computes the whole text in one pass") as caught:
         await weft.Engine(tmp_path / "bert.gguf", n_threads=1, lora=[activated]).start()
     assert caught.value.param == "lora"
 

@@ -59,7 +59,7 @@ async def test_a_locked_model_stays_in_memory(tmp_path: Path, caplog: pytest.Log
 
 @pytest.mark.parametrize("asked", [{"n_gpu_layers": 99}, {"tensor_split": (1.0,)}, {"split_mode": "row"}], ids=str)
 async def test_whoever_asks_for_gpus_where_there_are_none_is_told(asked: EngineOptions, caplog: pytest.LogCaptureFixture) -> None:
-    told = "llama.cpp finds no GPU: all of the model is computed by the CPU, whatever GPUs are asked to hold"
+    told = "llama.cpp found no GPU: the CPU computes the whole model, and the settings for GPUs have no effect"
     with caplog.at_level(logging.WARNING):
         async with weft.Engine(config=SMALL):
             pass
@@ -143,4 +143,4 @@ except weft.ModelLoadError as error:
 """
     first, second = printed(sys.executable, "-c", program, strategy).splitlines()
     assert first == "2"
-    assert second.endswith(f": this process has bound its threads already, with {name}")
+    assert second.endswith(f"this process already uses {name}")

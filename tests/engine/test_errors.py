@@ -362,7 +362,7 @@ async def test_an_engine_closed_while_it_loads_does_not_start() -> None:
         weft.ContextOverflow(600, 512),
         weft.ContextOverflow(600, 512, is_least=True),
         weft.QueueFull(8),
-        weft.PrefixFileError("a.bin", "it is cut short"),
+        weft.PrefixFileError("a.bin", "it is truncated"),
         weft.PrefixSaveError("its state is not known"),
         weft.PinsFull(3, 2, 4),
         weft.AnswerTooLarge(2**20),

@@ -304,7 +304,7 @@ async def test_prompts_with_media_are_checked_as_others(seeing: weft.Engine) -> 
     with pytest.raises(weft.InvalidRequest, match="token"):
         await seeing.complete([1, -2, 3], **GREEDY)
     most = seeing.vector_stats().max_tokens
-    with pytest.raises(weft.InvalidRequest, match=rf"text 1 has \d+ tokens; at most {most} are computed together"):
+    with pytest.raises(weft.InvalidRequest, match=rf"text 1 has \d+ tokens; it may have at most {most}"):
         await seeing.embed(["a", [media] * (most // media.n_tokens + 1)])
     with pytest.raises(weft.InvalidRequest, match="token -2 of text 0 is outside"):
         await seeing.embed([[media, -2]])
@@ -346,7 +346,7 @@ async def test_whoever_leaves_while_a_picture_is_looked_at_leaves_nothing_behind
 async def test_an_encoder_makes_no_vectors_of_pictures(folder: Path) -> None:
     async with engine_of("llava", folder, kv_overrides={"llama.attention.causal": False}) as engine:
         assert (await engine.embed("a text")).vectors.shape == (1, 64)
-        with pytest.raises(weft.NotSupported, match="the model reads all of a text at once"):
+        with pytest.raises(weft.NotSupported, match="encoder, which computes embeddings of texts only"):
             await engine.embed([["a", await engine.read_media(png_of(1))]])
 
 
@@ -401,7 +401,7 @@ async def test_what_is_loaded_is_bounded_until_its_vectors_are_there(folder: Pat
                 refused = str(full)
                 break
         assert len(held) > 10
-        assert "bytes of pictures and sounds); retry later" in refused
+        assert "bytes of images and audio); retry later" in refused
         # Equal ones have the vectors of the first.
         for media in held[:4]:
             await engine.complete(["", media, "?"], max_tokens=1)

@@ -46,7 +46,7 @@ async def test_a_saved_prefix_is_loaded_with_the_same_metadata_alone(tmp_path: P
         await engine.save_prefix("Once upon a time,", path)
         await engine.load_prefix(path)
     async with weft.Engine(config=SMALL) as engine:
-        with pytest.raises(weft.PrefixFileError, match="or metadata"):
+        with pytest.raises(weft.PrefixFileError, match="and metadata"):
             await engine.load_prefix(path)
 
 
@@ -57,7 +57,7 @@ async def test_a_saved_prefix_is_loaded_with_the_same_metadata_alone(tmp_path: P
         ({"general.name": "ü" * 64}, "the string for general.name has 128 bytes; it must have at most 127"),
         ({"a": 2**32}, "a is 4294967296; an integer must be"),
         ({"a": 2**80}, "a is 1208925819614629174706176; it must be True or False, an integer of 32 bits"),
-        ({"llama.context_length": "many"}, "llama.context_length is given as str, but in the file it is int"),
+        ({"llama.context_length": "many"}, "llama.context_length is given as str, but in the model file it is int"),
         ({"llama.block_count": 1000}, "llama.block_count is 1000; it must be 1 to 512"),
         ({"llama.rope.scaling.type": "none at all"}, "it must be none, linear, yarn or longrope"),
     ],
@@ -116,16 +116,16 @@ async def test_llama_cpp_moves_the_tensors_that_are_named_and_no_others(
 
 async def test_a_pattern_that_moves_nothing_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     await logprobs_of(tensor_overrides={"ffn_down": "CPU"})
-    assert "no tensor" not in caplog.text
+    assert "matches no tensor" not in caplog.text
     await logprobs_of(cpu_moe=True)
-    await wait_until(lambda: r'no tensor of the model has a name with "\\.ffn_(up|down|gate|gate_up)_(ch|)exps"' in caplog.text)
+    await wait_until(lambda: r'the pattern "\\.ffn_(up|down|gate|gate_up)_(ch|)exps" matches no tensor' in caplog.text)
 
 
 @pytest.mark.parametrize(
     ("pattern", "memory", "message"),
     [
-        ("ffn", "Abacus0", 'there is no memory "Abacus0" for tensors; there is CPU'),
-        ("ffn_(up", "CPU", r'"ffn_\(up" is no pattern of tensors: '),
+        ("ffn", "Abacus0", 'there is no buffer type "Abacus0"; available are CPU'),
+        ("ffn_(up", "CPU", r'"ffn_\(up" is not a valid regular expression: '),
         ("(" * 2000, "CPU", "a tensor name pattern has 2000 bytes; it must have 1 to 1024"),
     ],
 )

@@ -42,7 +42,7 @@ async def test_a_placement_out_of_range_names_its_setting(placement: EngineOptio
 
 
 async def test_a_device_that_is_not_there_is_named() -> None:
-    with pytest.raises(weft.ModelLoadError, match='there is no device "Abacus0" beside the CPU'):
+    with pytest.raises(weft.ModelLoadError, match='there is no device "Abacus0" other than the CPU'):
         await weft.Engine(devices=["Abacus0"]).start()
 
 

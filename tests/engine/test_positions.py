@@ -101,7 +101,7 @@ async def test_a_saved_prefix_is_loaded_with_the_same_positions_alone(plain: Pat
         await engine.save_prefix(PROMPT, path)
     for other in ({}, {"rope_freq_scale": 0.25}, {"rope_freq_scale": 0.5, "rope_freq_base": 50_000.0}):
         async with engine_of(plain, **other) as engine:
-            with pytest.raises(weft.PrefixFileError, match="or with other positions"):
+            with pytest.raises(weft.PrefixFileError, match="the same position encoding"):
                 await engine.load_prefix(path)
     async with engine_of(plain, rope_freq_scale=0.5) as engine:
         await engine.load_prefix(path)
@@ -113,4 +113,4 @@ async def test_a_model_without_rotations_says_that_nothing_changes(tmp_path: Pat
     write_tiny_model("positions", path)
     async with weft.Engine(path, n_slots=1, n_threads=1, rope_freq_scale=0.5) as engine:
         assert engine.limits.n_ctx_slot == engine.model.n_ctx_train
-    await wait_until(lambda: "rope_freq_scale 0.5 changes nothing" in caplog.text)
+    await wait_until(lambda: "rope_freq_scale 0.5 has no effect" in caplog.text)

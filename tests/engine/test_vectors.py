@@ -119,7 +119,7 @@ async def test_every_encoder_makes_the_vectors_of_its_architecture(tmp_path: Pat
         alone = np.concatenate([np.asarray((await engine.embed([text])).vectors) for text in asked[:10]])
         most = engine.vector_stats().max_tokens
         assert (await engine.embed([[7] * most])).vectors.shape == (1, 32)
-        with pytest.raises(weft.InvalidRequest, match=f"text 0 has {most + 1} tokens; at most {most} are computed together"):
+        with pytest.raises(weft.InvalidRequest, match=f"text 0 has {most + 1} tokens; it may have at most {most}, so shorten it"):
             await engine.embed([[7] * (most + 1)])
         with pytest.raises(weft.NotSupported, match=re.escape(f"the model ({kind}) is an encoder")):
             await engine.complete("a")
@@ -145,9 +145,9 @@ async def test_rows_of_an_encoders_tokens_come_to_its_vector(tmp_path: Path, kin
     [
         ("t5encoder", {"n_buckets": 2}, "relative_buckets_count is 2; it must be 4 to 511"),
         ("t5", {"n_buckets": 512}, "relative_buckets_count is 512; it must be 4 to 511"),
-        ("t5", {"without": ["enc.blk.0.attn_rel_b.weight"]}, "it has no enc.blk.0.attn_rel_b.weight"),
-        ("gemma-embedding", {"without": ["dense_3.weight"]}, "its vectors would have 40 numbers, which must be 32"),
-        ("gemma-embedding", {"without": ["dense_2.weight"]}, "its dense_3 reads 40 numbers, but there are 32"),
+        ("t5", {"without": ["enc.blk.0.attn_rel_b.weight"]}, "its tensor enc.blk.0.attn_rel_b.weight is missing"),
+        ("gemma-embedding", {"without": ["dense_3.weight"]}, "the output of its dense layers has length 40; it must be 32"),
+        ("gemma-embedding", {"without": ["dense_2.weight"]}, "its dense_3_feat_in is 40; it must be 32"),
         ("modern-bert", {"without": ["output_norm.weight"]}, "tensor 'output_norm.weight' not found"),
     ],
 )
@@ -312,9 +312,9 @@ async def test_a_window_shares_what_it_still_sees_and_a_state_is_computed_whole(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "there are no texts"),
+        ([], "texts is empty; it must have at least one text"),
         ([[]], "text 0 is empty"),
-        ([[5], [5] * (N_POSITIONS + 1)], f"text 1 has 129 tokens; at most {N_POSITIONS}"),
+        ([[5], [5] * (N_POSITIONS + 1)], f"text 1 has 129 tokens; it may have at most {N_POSITIONS}"),
         ([[5_000]], "outside of the vocabulary"),
     ],
     ids=["none", "empty", "long", "token"],

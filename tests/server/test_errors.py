@@ -54,8 +54,8 @@ ERRORS: dict[Exception, dict[str, object]] = {
     QueueFull(9): error_of(429, "the queue is full (9 requests); retry later", "rate_limit_error"),
     EngineStopped(): error_of(503, "the engine has stopped", "unavailable_error"),
     DecodeError("out of memory"): error_of(500, "decoding failed: out of memory", "server_error"),
-    PrefixFileError("a.bin", "it is cut short"): error_of(
-        400, "cannot load the prefix in a.bin: it is cut short", "invalid_request_error"
+    PrefixFileError("a.bin", "it is truncated"): error_of(
+        400, "cannot load the prefix in a.bin: it is truncated", "invalid_request_error"
     ),
     PinsFull(3, 2, 4): error_of(
         409, "cannot pin the prefix of 3 bytes: of at most 4 bytes, 2 are pinned; unpin another prefix", "conflict_error"

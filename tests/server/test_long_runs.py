@@ -37,7 +37,7 @@ async def test_a_run_that_is_too_long_is_refused_and_a_shorter_one_is_read(clien
     refused = await client.post("/tokenize", json={"content": run * 1_000_000})
     error = refused.json()["error"]
     assert (refused.status_code, error["type"], error["param"]) == (400, "invalid_request_error", "text")
-    assert "1000000 characters of one kind in a row" in error["message"]
+    assert "1000000 consecutive characters of one class" in error["message"]
     assert "at most 262144" in error["message"]
     read = await client.post("/tokenize", json={"content": run * 100_000})
     assert len(read.json()["tokens"]) == 100_000 * len(run.encode())

@@ -437,7 +437,7 @@ async def test_a_chat_holds_sounds(hearing: Client) -> None:
         (at("ftp://a/b"), "messages[0].content[0].image_url.url: 'ftp://a/b' is no base64; a file that is not "),
         (
             at("data:;base64,aGFsbG8="),
-            "messages[0].content[0].image_url.url: cannot read the medium: it must be a picture in PNG",
+            "messages[0].content[0].image_url.url: cannot read the medium: it must be an image (PNG",
         ),
     ],
 )

@@ -65,20 +65,26 @@ impl Plan {
     /// If sizes are inconsistent, or if there is no kernel for `level` (see [`covers`](super::covers)).
     pub fn make(&mut self, level: Level, n_threads: usize, shape: &Shape, mask: Option<&Mask>, order: Option<&MaskOrder>) {
         let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = *shape;
-        assert!(level.is_available(), "the processor lacks {level}");
-        assert!(n_threads >= 1, "nobody computes");
-        assert!(n_rows >= 1 && n_cells >= 1, "there is nothing to compute");
-        assert!(n_kv_heads >= 1 && n_heads.is_multiple_of(n_kv_heads) && n_heads >= 1, "{n_heads} heads over {n_kv_heads}");
-        assert!(key_size.is_multiple_of(8) && key_size >= 8, "keys of {key_size}");
-        assert!(value_size >= 8, "values of {value_size}");
+        assert!(level.is_available(), "the processor does not support {level}");
+        assert!(n_threads >= 1, "n_threads must be at least 1");
+        assert!(n_rows >= 1 && n_cells >= 1, "n_rows ({n_rows}) and n_cells ({n_cells}) must be at least 1");
+        assert!(
+            n_kv_heads >= 1 && n_heads.is_multiple_of(n_kv_heads) && n_heads >= 1,
+            "n_heads ({n_heads}) must be a multiple of n_kv_heads ({n_kv_heads})"
+        );
+        assert!(key_size.is_multiple_of(8) && key_size >= 8, "key_size ({key_size}) must be a multiple of 8");
+        assert!(value_size >= 8, "value_size ({value_size}) must be at least 8");
         let kernels = AttentionTable::of(level, value_size).expect("a level with kernels for values of this size");
-        assert!(u32::try_from(n_rows).is_ok() && u32::try_from(n_cells).is_ok(), "rows and cells are counted in 32 bits");
+        assert!(
+            u32::try_from(n_rows).is_ok() && u32::try_from(n_cells).is_ok(),
+            "n_rows ({n_rows}) and n_cells ({n_cells}) must fit 32 bits"
+        );
         assert!(mask.is_none_or(|mask| mask.holds(n_rows, n_cells)), "the mask ends before its last row");
         if let Some(order) = order {
-            assert!(order.sequence_of_row.len() >= n_rows, "there are rows without a sequence");
+            assert!(order.sequence_of_row.len() >= n_rows, "sequence_of_row is shorter than n_rows");
             assert!(
                 order.position_of_cell.is_none_or(|positions| positions.len() >= n_cells),
-                "there are cells without a position"
+                "position_of_cell is shorter than n_cells"
             );
         }
         // If anything below panics, the plan stays unusable.

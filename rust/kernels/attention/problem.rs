@@ -158,8 +158,8 @@ impl Attention<'_> {
     pub(super) fn check(&self, plan: &Plan, out: &AttentionOutput) {
         let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = self.shape;
         assert_eq!(&self.shape, plan.shape(), "the plan was made for another shape");
-        assert_eq!(self.keys.head_size, key_size, "keys are of another size");
-        assert_eq!(self.values.head_size, value_size, "values are of another size");
+        assert_eq!(self.keys.head_size, key_size, "the head size of the keys is not key_size");
+        assert_eq!(self.values.head_size, value_size, "the head size of the values is not value_size");
         assert!(self.keys.holds(n_cells, n_kv_heads), "keys end before their last cell");
         assert!(self.values.holds(n_cells, n_kv_heads), "values end before their last cell");
         let last = (n_rows - 1).saturating_mul(self.queries.row_stride);

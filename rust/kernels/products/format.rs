@@ -105,7 +105,11 @@ impl Format {
     /// Returns the bytes of a row of `n_in` weights. `n_in` must be a multiple of the block length.
     #[must_use]
     pub fn row_bytes(self, n_in: usize) -> usize {
-        assert!(n_in.is_multiple_of(self.block_len()), "{self:?} has blocks of {}, and rows of {n_in}", self.block_len());
+        assert!(
+            n_in.is_multiple_of(self.block_len()),
+            "rows of {n_in} weights are not divisible into blocks of {} of {self:?}",
+            self.block_len()
+        );
         n_in / self.block_len() * self.block_bytes()
     }
 

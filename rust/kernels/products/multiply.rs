@@ -80,7 +80,12 @@ pub fn multiply_by_expert(
     choices.check(weights.n_experts);
     let n_pairs = choices.n_pairs();
     let is_shared = rows.n_rows == choices.n_tokens;
-    assert!(is_shared || rows.n_rows == n_pairs, "{} rows for {} tokens and {n_pairs} pairs", rows.n_rows, choices.n_tokens);
+    assert!(
+        is_shared || rows.n_rows == n_pairs,
+        "{} rows of activations; there must be one for each of {} tokens or {n_pairs} pairs",
+        rows.n_rows,
+        choices.n_tokens
+    );
     let size = size_by_expert(weights, n_pairs, team.size());
     let Some(mut product) = Product::new(level, &weights.weights, rows, out, scratch, &size, team) else { return };
     product.group_stride = weights.expert_stride;
@@ -144,13 +149,13 @@ impl<'a> Product<'a> {
         team: &dyn Team,
     ) -> Option<Self> {
         let is_covered = covers(level, weights.format, weights.n_in, weights.n_out);
-        assert!(is_covered, "no product of {:?} with {} weights in a row on {level}", weights.format, weights.n_in);
+        assert!(is_covered, "no kernel of {level} supports {:?} with {} weights per row", weights.format, weights.n_in);
         let kernels = ProductTable::of(level, weights.format).expect("it is covered");
         rows.check(weights.n_in);
         out.check(size.n_columns, weights.n_out);
         let layout = Layout::of(&kernels, size);
         let needed = layout.bytes(team.size());
-        assert!(scratch.len() >= needed, "{needed} bytes of scratch memory are needed, {} are there", scratch.len());
+        assert!(scratch.len() >= needed, "the scratch memory must have {needed} bytes, not {}", scratch.len());
         let start = scratch.as_mut_ptr();
         Some(Self {
             kernels,

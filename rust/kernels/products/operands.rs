@@ -70,10 +70,10 @@ fn fit(n: usize, len: usize, stride: usize, available: usize) -> bool {
 impl Weights<'_> {
     pub(super) fn check(&self) {
         let Self { bytes, format, n_in, n_out, row_stride } = *self;
-        assert!(n_in > 0 && n_out > 0, "{n_out} rows of {n_in} weights");
+        assert!(n_in > 0 && n_out > 0, "the weights must not be empty: {n_out} rows of {n_in}");
         assert!(
             fit(n_out, format.row_bytes(n_in), row_stride, bytes.len()),
-            "{n_out} rows of {n_in} weights of {format:?}, {row_stride} bytes apart, are more than {} bytes",
+            "{n_out} rows of {n_in} weights of {format:?} with a stride of {row_stride} bytes do not fit in {} bytes",
             bytes.len()
         );
     }
@@ -86,7 +86,7 @@ impl Experts<'_> {
         let matrix = (n_out - 1) * row_stride + format.row_bytes(n_in);
         assert!(
             self.n_experts > 0 && fit(self.n_experts, matrix, self.expert_stride, bytes.len()),
-            "{} matrices of {matrix} bytes, {} bytes apart, are more than {} bytes",
+            "{} matrices of {matrix} bytes with a stride of {} bytes do not fit in {} bytes",
             self.n_experts,
             self.expert_stride,
             bytes.len()
@@ -99,13 +99,13 @@ impl ExpertChoices<'_> {
         let Self { experts, n_tokens, n_used, stride } = *self;
         assert!(
             fit(n_tokens, n_used, stride, experts.len()),
-            "{n_tokens} times {n_used} choices are more than {}",
+            "{n_used} choices for each of {n_tokens} tokens do not fit in {} entries",
             experts.len()
         );
         for token in 0..n_tokens {
             for &expert in &experts[token * stride..token * stride + n_used] {
                 let exists = usize::try_from(expert).is_ok_and(|expert| expert < n_experts);
-                assert!(exists, "token {token} asks for expert {expert} of {n_experts}");
+                assert!(exists, "token {token} has expert {expert}, which must be below {n_experts}");
             }
         }
     }
@@ -125,7 +125,7 @@ impl Rows<'_> {
     pub(super) fn check(&self, n_in: usize) {
         assert!(
             fit(self.n_rows, n_in, self.row_stride, self.values.len()),
-            "{} rows of {n_in} activations, {} apart, are more than {}",
+            "{} rows of {n_in} activations with a stride of {} do not fit in {} values",
             self.n_rows,
             self.row_stride,
             self.values.len()
@@ -135,14 +135,10 @@ impl Rows<'_> {
 
 impl ProductOutput<'_> {
     pub(super) fn check(&self, n_rows: usize, n_out: usize) {
-        assert!(
-            n_rows < 2 || n_out <= self.row_stride,
-            "rows of {n_out} products overlap where they are {} apart",
-            self.row_stride
-        );
+        assert!(n_rows < 2 || n_out <= self.row_stride, "rows of {n_out} products overlap with a stride of {}", self.row_stride);
         assert!(
             fit(n_rows, n_out, self.row_stride, self.values.len()),
-            "{n_rows} rows of {n_out} products, {} apart, are more than {}",
+            "{n_rows} rows of {n_out} products with a stride of {} do not fit in {} values",
             self.row_stride,
             self.values.len()
         );

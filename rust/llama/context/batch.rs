@@ -70,7 +70,7 @@ impl Batch {
         if result.is_err() {
             self.clear();
         }
-        result.map_err(|reason| DecodeError { reason: format!("the plan breaks a rule: {reason}") })
+        result.map_err(|reason| DecodeError { reason: format!("invalid plan: {reason}") })
     }
 
     fn try_fill(&mut self, plan: &Plan, seq_lens: &[u32], position_of: impl Fn(usize, u32) -> u32) -> Result<(), String> {
@@ -85,11 +85,11 @@ impl Batch {
         }
         self.order.extend(end..plan.rows.len());
         if self.order.len() > n_rows {
-            return Err(format!("it has {} rows, more than the {n_rows} of one decode", self.order.len()));
+            return Err(format!("it has {} rows; a decode has at most {n_rows}", self.order.len()));
         }
         let n_wanted = plan.rows.iter().filter(|row| row.wants_logits).count();
         if n_wanted > n_outputs {
-            return Err(format!("{n_wanted} rows want logits, more than the {n_outputs} of one decode"));
+            return Err(format!("{n_wanted} rows request logits; at most {n_outputs} rows of a decode may"));
         }
         self.seq_lens_after.extend_from_slice(seq_lens);
         if is_by_id {
@@ -102,17 +102,18 @@ impl Batch {
             self.batch_indices[i] = index;
             let KvSeqId(id) = row.sequence;
             if usize::from(id) >= n_seq_max {
-                return Err(format!("row {i} belongs to sequence {id}, but there are {n_seq_max} sequences"));
+                return Err(format!("row {i} belongs to sequence {id}; sequence ids must be below {n_seq_max}"));
             }
             if usize::try_from(row.token).map_or(true, |token| token >= n_vocab) {
-                return Err(format!("row {i} is token {}, outside of the vocabulary of {n_vocab} pieces", row.token));
+                return Err(format!("row {i} has token {}, which is outside of the vocabulary of {n_vocab} pieces", row.token));
             }
             let next = &mut self.seq_lens_after[usize::from(id)];
             if row.position != *next {
-                return Err(format!("row {i} is at position {} of sequence {id}, which goes on at {next}", row.position));
+                return Err(format!("row {i} is at position {} of sequence {id}, whose next position is {next}", row.position));
             }
             let position = position_of(usize::from(id), row.position);
-            let position = i32::try_from(position).map_err(|_| format!("row {i} is at position {position}"))?;
+            let position =
+                i32::try_from(position).map_err(|_| format!("row {i} is at position {position}, beyond the limit of 2³¹ - 1"))?;
             *next += 1;
             self.tokens.push(row.token);
             self.positions.push(position);
@@ -224,12 +225,12 @@ mod tests {
         assert!(refusal(&rows_of(id(0), 3, &[10])).contains("token 10"));
         assert!(refusal(&rows_of(id(0), 3, &[-1])).contains("token -1"));
         assert!(refusal(&rows_of(id(0), 4, &[0])).contains("position 4"));
-        assert!(refusal(&rows_of(id(0), 2, &[0])).contains("goes on at 3"));
+        assert!(refusal(&rows_of(id(0), 2, &[0])).contains("next position is 3"));
         let mut gap = rows_of(id(1), 0, &[0, 0]);
         gap.rows[1].position = 2;
         assert!(refusal(&gap).contains("position 2"));
         let mut two_outputs = rows_of(id(1), 0, &[0, 0]);
         two_outputs.rows[0].wants_logits = true;
-        assert!(refusal(&two_outputs).contains("2 rows want logits"));
+        assert!(refusal(&two_outputs).contains("2 rows request logits"));
     }
 }

@@ -4,9 +4,9 @@ pub(in crate::llama) mod batch;
 pub(in crate::llama) mod kv_size;
 pub(in crate::llama) mod memory;
 pub(in crate::llama) mod pages;
-pub(in crate::llama) mod piece;
 pub(in crate::llama) mod positions;
 pub(in crate::llama) mod prefix_file;
+pub(in crate::llama) mod saved_state;
 pub(in crate::llama) mod state;
 
 use std::ops::Range;
@@ -123,12 +123,12 @@ impl Context {
             model,
         };
         if context.memory().is_null() {
-            let reason = "its architecture keeps no memory of a text, so it cannot continue one".to_owned();
+            let reason = "its architecture has no KV cache or recurrent state, so it cannot generate text".to_owned();
             return Err(Error::ModelLoad { path: context.model.path().to_owned(), reason });
         }
         // SAFETY: the context is alive.
         let n_ctx_of_one = unsafe { sys::llama_n_ctx_seq(raw.as_ptr()) };
-        assert_eq!(n_ctx_of_one, limits.n_ctx, "one sequence may use the whole pool, so the pool is unified");
+        assert_eq!(n_ctx_of_one, limits.n_ctx, "the KV cache is unified: one sequence may use all of it");
         // SAFETY: the memory lives as long as the context, and is still as llama.cpp initialized it: zeros.
         unsafe { pages::release_zero_pages(context.memory()) };
         let may_reduce = config.fewer_threads_under_contention && n_threads.min(n_threads_batch) > 1;
@@ -251,7 +251,7 @@ impl Context {
 
     fn decode_group(&mut self, plan: &Plan, group: &[MediaRows], sees_ahead: bool) -> std::result::Result<(), DecodeError> {
         let result = self.media.fill(plan, group, &self.seq_lens, &self.positions);
-        result.map_err(|reason| DecodeError { reason: format!("the plan breaks a rule: {reason}") })?;
+        result.map_err(|reason| DecodeError { reason: format!("invalid plan: {reason}") })?;
         let batch = self.media.as_raw();
         // Some rows then see other tokens than those up to their own: our attention kernel reads the mask.
         let is_causal = group.iter().all(|rows| !rows.media.is_whole());
@@ -299,11 +299,11 @@ impl Context {
     /// Returns the logits after row `row` of the last plan.
     pub(in crate::llama) fn logits(&self, row: usize) -> &[f32] {
         let index = self.batch.output(row);
-        let index = index.unwrap_or_else(|| panic!("row {row} of the last plan did not want logits"));
-        let index = i32::try_from(index).expect("a plan has fewer rows than the pool has cells");
+        let index = index.unwrap_or_else(|| panic!("row {row} of the last plan did not request logits"));
+        let index = i32::try_from(index).expect("a plan has fewer rows than the device cache has cells");
         // SAFETY: the last decode succeeded, or the batch would be empty. llama.cpp expects the row's index in the batch.
         let logits = unsafe { sys::llama_get_logits_ith(self.raw.as_ptr(), index) };
-        assert!(!logits.is_null(), "llama.cpp has no logits for row {row}, which wanted them");
+        assert!(!logits.is_null(), "llama.cpp returned no logits for row {row}, which requested them");
         // SAFETY: a row is as long as the vocabulary; it is not written before the next decode, which takes `self` mutably.
         unsafe { std::slice::from_raw_parts(logits, self.model.n_vocab()) }
     }
@@ -339,9 +339,9 @@ impl Context {
     /// Shares the cells of `[0, n_tokens)` of `from` with `to`. Sharing part of a sequence requires a memory that allows it.
     pub(in crate::llama) fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32) {
         let seq_len = self.seq_len(from);
-        assert!(from != to, "sequence {} was forked to itself", from.0);
-        assert!(n_tokens <= seq_len, "{n_tokens} tokens of sequence {} were forked, which holds {seq_len}", from.0);
-        assert_eq!(self.seq_len(to), 0, "sequence {} holds tokens already", to.0);
+        assert!(from != to, "cannot fork sequence {} to itself", from.0);
+        assert!(n_tokens <= seq_len, "cannot fork {n_tokens} tokens of sequence {}, which has {seq_len}", from.0);
+        assert_eq!(self.seq_len(to), 0, "cannot fork to sequence {}, which is not empty", to.0);
         if n_tokens == 0 {
             return;
         }
@@ -390,8 +390,11 @@ impl Context {
     /// must start where the grouped tokens end. The next decode rotates the keys, in a pass over all cells.
     pub(in crate::llama) fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         let (n_grouped, seq_len) = (self.n_grouped(id), self.seq_len(id));
-        assert!(range.start == n_grouped && range.end <= seq_len, "tokens {range:?} follow {n_grouped} of {seq_len}");
-        assert!(range.start.is_multiple_of(n) && range.end.is_multiple_of(n), "groups of {n} in {range:?}");
+        assert!(
+            range.start == n_grouped && range.end <= seq_len,
+            "cannot group tokens {range:?} of {seq_len}, of which the first {n_grouped} are grouped"
+        );
+        assert!(range.start.is_multiple_of(n) && range.end.is_multiple_of(n), "{range:?} is not divisible into groups of {n}");
         let signed = u32::cast_signed;
         let (first, n_fewer, n_fewer_then) = (range.start / n, range.start - range.start / n, range.end - range.end / n);
         let (memory, raw_id) = (self.memory(), self.checked(id));
@@ -418,7 +421,7 @@ impl Context {
     pub(in crate::llama) fn try_group(&mut self, id: KvSeqId, token: Token) -> std::result::Result<(), String> {
         // SAFETY: the memory is alive.
         if !unsafe { sys::llama_memory_can_shift(self.memory()) } {
-            return Err("this model's memory cannot move tokens to other positions".to_owned());
+            return Err("the KV cache of this model cannot shift positions".to_owned());
         }
         let failed = |error: DecodeError| error.reason;
         self.decode(&rows_of(id, 0, &[token, token, token])).map_err(failed)?;
@@ -429,13 +432,11 @@ impl Context {
             sys::llama_memory_seq_add(self.memory(), self.checked(id), 3, -1, -1);
         }
         self.decode(&rows_of(id, 3, &[token])).map_err(failed)?;
-        assert!(self.truncate(id, 3), "a memory that moves tokens can be cut");
+        assert!(self.truncate(id, 3), "a KV cache that shifts positions can be truncated");
         let after = self.read_state(id).map_err(|error| error.to_string())?;
         self.clear();
         let is_unchanged = before == after;
-        is_unchanged
-            .then_some(())
-            .ok_or_else(|| "tokens that stay where they are would change with every group (YaRN)".to_owned())
+        is_unchanged.then_some(()).ok_or_else(|| "with YaRN, grouping would change the keys of other tokens".to_owned())
     }
 
     /// Removes all tokens of all sequences.
@@ -460,7 +461,7 @@ impl Context {
         let (start, end) = (range.start.cast_signed(), range.end.cast_signed());
         // SAFETY: the id is in range.
         let is_done = unsafe { sys::llama_memory_seq_rm(self.memory(), self.checked(id), start, end) };
-        assert!(is_done, "a memory that can be cut was found to be so when it was made");
+        assert!(is_done, "the memory was found to support truncation when it was created");
     }
 
     /// Removes all cells from `id` without changing its length.
@@ -491,7 +492,7 @@ impl Context {
         let (n_written, more_errors) =
             logging::errors_during(|| unsafe { sys::llama_state_seq_get_data(self.raw.as_ptr(), buffer, n_bytes, id) });
         if n_bytes == 0 || n_written != n_bytes {
-            return Err(state_error("llama.cpp could not copy the cells", &[errors, more_errors].concat()));
+            return Err(state_error("llama.cpp could not save the cells", &[errors, more_errors].concat()));
         }
         // SAFETY: llama.cpp reported that it wrote `n_bytes` bytes, contiguously from the start.
         Ok(unsafe { bytes.assume_init() })
@@ -511,7 +512,7 @@ impl Context {
             sys::llama_state_seq_set_data(self.raw.as_ptr(), bytes.as_ptr(), bytes.len(), id)
         });
         if n_read != bytes.len() {
-            return Err(state_error("llama.cpp could not place the cells", &errors));
+            return Err(state_error("llama.cpp could not restore the cells", &errors));
         }
         Ok(())
     }
@@ -530,7 +531,7 @@ impl Context {
 
     /// Converts `id` to llama.cpp's type, after a range check.
     fn checked(&self, KvSeqId(id): KvSeqId) -> sys::llama_seq_id {
-        assert!(usize::from(id) < self.seq_lens.len(), "sequence {id} is none of the {}", self.seq_lens.len());
+        assert!(usize::from(id) < self.seq_lens.len(), "sequence {id} does not exist; there are {}", self.seq_lens.len());
         sys::llama_seq_id::from(id)
     }
 
@@ -598,12 +599,12 @@ fn params(config: &ResolvedConfig, n_seq_max: u32) -> sys::llama_context_params 
 /// Describes why a decode of `n_rows` rows with `n_ctx` cells failed with `code`.
 pub(in crate::llama) fn reason_of(code: i32, errors: &[String], n_ctx: u32, n_rows: usize) -> String {
     let words = match code {
-        1 => format!("the pool of {n_ctx} cells has no room for {n_rows} more"),
+        1 => format!("the KV cache of {n_ctx} cells has no room for {n_rows} more tokens"),
         2 => "the computation was aborted".to_owned(),
         -1 => "llama.cpp refused the batch".to_owned(),
-        -2 => "there was not enough memory".to_owned(),
-        -3 => "the backend failed to compute".to_owned(),
-        code => format!("llama.cpp answered {code}"),
+        -2 => "there is not enough memory".to_owned(),
+        -3 => "the backend failed".to_owned(),
+        code => format!("llama.cpp returned the error code {code}"),
     };
     logging::reason(errors).map_or_else(|| words.clone(), |why| format!("{words}: {why}"))
 }

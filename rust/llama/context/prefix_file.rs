@@ -67,7 +67,7 @@ pub enum PrefixFileError {
         source: io::Error,
     },
     /// The model's own file is missing or has changed since it was loaded, so that the weights cannot be identified.
-    #[error("cannot tell which weights the model has: {source}")]
+    #[error("cannot identify the weights of the model: {source}")]
     Model {
         /// The model's file, as configured.
         path: PathBuf,
@@ -110,7 +110,7 @@ impl PrefixFiles {
     pub fn write(&self, path: &Path, prefix: &SavedPrefix) -> Result<u64, PrefixFileError> {
         let failed = |source| PrefixFileError::Io { verb: "write", path: path.to_owned(), source };
         if path.file_name().is_none() {
-            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file")));
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "the path must end with a file name")));
         }
         let identity = self.identity()?;
         let adapters = if prefix.adapters.is_empty() { Vec::new() } else { self.adapters()? };
@@ -189,7 +189,11 @@ impl PrefixFiles {
     /// Returns all bytes before the saved states.
     fn header(&self, prefix: &SavedPrefix, identity: &Identity, adapters: &[Identity]) -> io::Result<Vec<u8>> {
         let logits = prefix.logits.as_deref().unwrap_or_default();
-        let number = |n: usize| u32::try_from(n).map_err(|_| io::Error::other(format!("{n} items do not fit into the format")));
+        let number = |n: usize| {
+            u32::try_from(n).map_err(|_| {
+                io::Error::other(format!("the prefix has {n} items of one kind; the format supports fewer than 2³²"))
+            })
+        };
         let mut rest = Vec::new();
         rest.extend(identity);
         rest.extend(ggml_type(self.type_k).to_le_bytes());
@@ -233,14 +237,18 @@ impl PrefixFiles {
             // Clients of a server read this: include the file's name, but not its folder.
             let name = self.model.path().file_name().unwrap_or_default().display();
             return Err(format!(
-                "it was saved with other weights than those of {name}, or with other positions (--rope-…, --yarn-…) or metadata \
-                 (--override-kv); a prefix can be loaded only by the model that computed it"
+                "it was not computed by {name} with the same position encoding (--rope-…, --yarn-…) and metadata (--override-kv); load \
+                 it with the model and the options that it was saved with"
             ));
         }
         for (what, own) in [("K", self.type_k), ("V", self.type_v)] {
             let found = reader.u32()?;
             if found != ggml_type(own) {
-                return Err(format!("its {what} is {}; this engine's is {}", format_name(found), format_name(ggml_type(own))));
+                return Err(format!(
+                    "the format of its {what} is {}; that of this engine is {}",
+                    format_name(found),
+                    format_name(ggml_type(own))
+                ));
             }
         }
         let [n_tokens, n_states, n_logits] = [reader.size()?, reader.size()?, reader.size()?];
@@ -249,21 +257,21 @@ impl PrefixFiles {
         let n_vocab = self.model.n_vocab();
         let tokens: Vec<Token> = reader.numbers(n_tokens)?.map(Token::from_le_bytes).collect();
         if let Some(token) = tokens.iter().find(|&&token| usize::try_from(token).map_or(true, |token| token >= n_vocab)) {
-            return Err(format!("it holds token {token}, but the vocabulary has {n_vocab} pieces"));
+            return Err(format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
         }
         let table = Reader(reader.take(n_states.checked_mul(16).ok_or(TOO_SHORT)?)?);
         let logits: Vec<f32> = reader.numbers(n_logits)?.map(f32::from_le_bytes).collect();
         if ![0, n_vocab].contains(&n_logits) {
-            return Err(format!("it holds {n_logits} logits, but the vocabulary has {n_vocab} pieces"));
+            return Err(format!("it has {n_logits} logits, but the vocabulary has {n_vocab} pieces"));
         }
         let states = read_states(table, n_states, &mut reader)?;
         let end = states.last().map_or(0, |state| state.range.end);
         if end as usize != n_tokens || n_tokens == 0 {
-            return Err(format!("it holds {n_tokens} tokens, but its pieces end at {end}"));
+            return Err(format!("it has {n_tokens} tokens, but its saved states end at {end}"));
         }
         match reader.0.len() {
             0 => Ok(SavedPrefix { tokens, pieces: states, logits: (n_logits > 0).then_some(logits), adapters, invoked_at }),
-            n => Err(format!("it holds {n} bytes that belong to nothing")),
+            n => Err(format!("it has {n} extra bytes at its end")),
         }
     }
 }
@@ -277,7 +285,7 @@ fn read_adapters(reader: &mut Reader, loaded: &[Identity]) -> Result<Vec<(u32, f
         let id = (0..).zip(loaded).find(|(_, loaded)| **loaded == identity).map(|(id, _)| id);
         let id = id.ok_or("it was computed with an adapter that is not loaded here; start with the same --lora")?;
         if !scale.is_finite() || adapters.iter().any(|&(other, _)| other == id) {
-            return Err("its list of adapters names one twice, or a scale that is no number".to_owned());
+            return Err("its list of adapters has a duplicate, or a scale that is not finite".to_owned());
         }
         adapters.push((id, scale));
     }
@@ -291,7 +299,7 @@ fn read_states(mut table: Reader, n_states: usize, reader: &mut Reader) -> Resul
     for _ in 0..n_states {
         let range = table.u32()?..table.u32()?;
         if range.start != end || range.is_empty() {
-            return Err(format!("a piece of tokens {range:?} follows the first {end}"));
+            return Err(format!("a saved state has the tokens {range:?}, where it must start at {end}"));
         }
         end = range.end;
         let n_bytes = u64::from_le_bytes(table.array()?);
@@ -309,12 +317,12 @@ fn other_format(start: &[u8; START_BYTES]) -> String {
     let (magic, version) = (reader.u32().unwrap_or_default(), reader.u32().unwrap_or_default());
     let (what, writer) = match magic {
         SEQUENCE => ("a slot file of llama-server", "POST /slots/ID?action=save"),
-        SESSION => ("a session file of llama.cpp", "its --prompt-cache"),
-        _ => return "it is no saved prefix: it does not begin with \"weftpref\"".to_owned(),
+        SESSION => ("a session file of llama.cpp", "--prompt-cache"),
+        _ => return "it is not a saved prefix: it does not begin with \"weftpref\"".to_owned(),
     };
     format!(
-        "it is {what}, format version {version}, as {writer} there writes it; none of its versions can be read here, only Weft's \
-         saved prefixes, versions {VERSION} to {VERSION_ACTIVATED}: compute the prompt again and save it here"
+        "it is {what}, format version {version}, written by {writer}; only saved prefixes of Weft, versions {VERSION} to \
+         {VERSION_ACTIVATED}, can be read: compute the prompt again and save it with Weft"
     )
 }
 
@@ -329,7 +337,7 @@ fn read_checked(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PrefixFileError>
     }
     let mut start = [0; START_BYTES];
     if metadata.len() < START_BYTES as u64 {
-        return refuse(format!("it is {} bytes long, too short for a saved prefix", metadata.len()));
+        return refuse(format!("it has {} bytes, too few for a saved prefix", metadata.len()));
     }
     file.read_exact(&mut start).map_err(failed)?;
     let mut reader = Reader(&start);
@@ -339,17 +347,17 @@ fn read_checked(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PrefixFileError>
     let (version, n_bytes) = (reader.u32().unwrap_or_default(), reader.array().map(u64::from_le_bytes).unwrap_or_default());
     if ![VERSION, VERSION_ADAPTED, VERSION_ACTIVATED].contains(&version) {
         let supported = format!("only versions {VERSION} to {VERSION_ACTIVATED} can be read");
-        return refuse(format!("its format is version {version}; {supported}"));
+        return refuse(format!("its format version is {version}; {supported}"));
     }
     if metadata.len() != n_bytes {
-        let what = if metadata.len() < n_bytes { "it is cut short" } else { "it has bytes too many" };
-        return refuse(format!("{what}: it is {} bytes long and should be {n_bytes}", metadata.len()));
+        let what = if metadata.len() < n_bytes { "it is truncated" } else { "it has extra bytes at its end" };
+        return refuse(format!("{what}: it has {} bytes and should have {n_bytes}", metadata.len()));
     }
     if n_bytes < (START_BYTES + HEADER_BYTES + CHECKSUM_BYTES) as u64 {
-        return refuse(format!("it is {n_bytes} bytes long, too short for a saved prefix"));
+        return refuse(format!("it has {n_bytes} bytes, too few for a saved prefix"));
     }
     if n_bytes > max_bytes {
-        return refuse(format!("it is {n_bytes} bytes long; no prefix of this model and context takes more than {max_bytes}"));
+        return refuse(format!("it has {n_bytes} bytes; a prefix of this model and context has at most {max_bytes}"));
     }
     // Bounded by the file's length, so no number in the file can request more memory than that.
     let mut bytes = Vec::new();
@@ -361,7 +369,7 @@ fn read_checked(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PrefixFileError>
     if bytes.len() as u64 != n_bytes
         || blake3::hash(&bytes[..n_hashed]) != *<&[u8; 32]>::try_from(&bytes[n_hashed..]).unwrap_or(&[0; 32])
     {
-        return refuse("it is damaged: its checksum is not that of its bytes".to_owned());
+        return refuse("it is damaged: its checksum does not match".to_owned());
     }
     Ok(bytes)
 }
@@ -459,7 +467,7 @@ impl Write for Hashing {
     }
 }
 
-const TOO_SHORT: &str = "its numbers ask for more bytes than it has";
+const TOO_SHORT: &str = "its sizes exceed its length";
 
 struct Reader<'a>(&'a [u8]);
 

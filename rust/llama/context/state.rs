@@ -8,29 +8,31 @@ use std::sync::Arc;
 
 use crate::engine::runner::{ForkRule, KvSeqId, MemoryKind, RelocateError, StateError};
 use crate::llama::LlamaRunner;
-use crate::llama::context::piece::{CheckedPiece, Layout, PiecePositions};
+use crate::llama::context::saved_state::{CheckedState, Layout, SavedPositions};
 
 impl LlamaRunner {
     /// Saves the tokens `range`; see [`crate::engine::runner::Runner::save`].
     pub(in crate::llama) fn save_state(&mut self, id: KvSeqId, range: &Range<u32>) -> Result<Arc<[u8]>, StateError> {
         let seq_len = self.context.seq_len(id);
         if range.is_empty() || range.end > seq_len {
-            return refuse(format!("tokens {range:?} of sequence {} were to be saved, which holds {seq_len}", id.0));
+            return refuse(format!("cannot save tokens {range:?} of sequence {}, which has {seq_len}", id.0));
         }
         if self.context.n_grouped(id) > 0 {
-            return refuse(format!("tokens of sequence {} are grouped, so it is not saved", id.0));
+            return refuse(format!("cannot save sequence {}: some of its tokens are grouped", id.0));
         }
         let positions = self.context.positions(id).prefix(range.end);
         let saved_positions =
-            if positions.are_token_indices() { None } else { Some(PiecePositions { range: range.clone(), positions }) };
-        if let Some(PiecePositions { positions, .. }) = &saved_positions
+            if positions.are_token_indices() { None } else { Some(SavedPositions { range: range.clone(), positions }) };
+        if let Some(SavedPositions { positions, .. }) = &saved_positions
             && (self.memory.forks == ForkRule::InWindow || positions.cuts(range.start) || positions.cuts(range.end))
         {
             return Err(StateError::OwnPositions);
         }
         let bytes = if self.memory.forks == ForkRule::AtEnd {
             if *range != (0..seq_len) {
-                return refuse(format!("a state is saved whole: 0..{seq_len}, not {range:?}"));
+                return refuse(format!(
+                    "cannot save tokens {range:?} of a recurrent state; it is saved as a whole, 0..{seq_len}"
+                ));
             }
             self.context.read_state(id)?
         } else {
@@ -50,7 +52,7 @@ impl LlamaRunner {
         }
         let found = layout.check(&saved).map_err(|reason| bad_state(&reason))?.range;
         if found != *range {
-            return refuse(format!("of tokens {range:?} only {found:?} could be saved"));
+            return refuse(format!("only {found:?} of tokens {range:?} could be saved"));
         }
         Ok(saved)
     }
@@ -59,14 +61,14 @@ impl LlamaRunner {
     pub(in crate::llama) fn restore_state(&mut self, id: KvSeqId, saved: &[u8], part: &Range<u32>) -> Result<(), StateError> {
         let seq_len = self.context.seq_len(id);
         if part.is_empty() || part.start != seq_len {
-            return refuse(format!("tokens {part:?} were to be appended to sequence {}, which holds {seq_len}", id.0));
+            return refuse(format!("cannot restore tokens {part:?} to sequence {}, which has {seq_len}", id.0));
         }
-        if let Some((saved_positions, saved)) = PiecePositions::read(saved).map_err(|reason| bad_state(&reason))? {
+        if let Some((saved_positions, saved)) = SavedPositions::read(saved).map_err(|reason| bad_state(&reason))? {
             return self.restore_with_positions(id, &saved_positions, saved, part);
         }
-        let CheckedPiece { range, whole_from, bytes } = self.layout()?.check(saved).map_err(|reason| bad_state(&reason))?;
+        let CheckedState { range, whole_from, bytes } = self.layout()?.check(saved).map_err(|reason| bad_state(&reason))?;
         if part.start < range.start || part.end > range.end {
-            return refuse(format!("tokens {part:?} were to be restored from a piece that holds {range:?}"));
+            return refuse(format!("cannot restore tokens {part:?} from a saved state of {range:?}"));
         }
         let is_whole = match self.memory.forks {
             ForkRule::Anywhere => whole_from == range.start,
@@ -78,11 +80,15 @@ impl LlamaRunner {
             },
         };
         if !is_whole {
-            return refuse(format!("one cache of the piece of tokens {range:?} begins at {whole_from}"));
+            return refuse(format!(
+                "the saved state of tokens {range:?} is incomplete: one of its caches begins at {whole_from}"
+            ));
         }
         if self.memory.forks == ForkRule::AtEnd {
             if range != *part {
-                return refuse(format!("a state is restored whole: {range:?}, not {part:?}"));
+                return refuse(format!(
+                    "cannot restore tokens {part:?} of a recurrent state; it is restored as a whole, {range:?}"
+                ));
             }
             // SAFETY: the bytes were checked.
             let result = unsafe { self.context.write_state(id, &bytes) };
@@ -110,18 +116,18 @@ impl LlamaRunner {
     fn restore_with_positions(
         &mut self,
         id: KvSeqId,
-        saved_positions: &PiecePositions,
+        saved_positions: &SavedPositions,
         saved: &[u8],
         part: &Range<u32>,
     ) -> Result<(), StateError> {
-        let PiecePositions { range, positions } = saved_positions;
+        let SavedPositions { range, positions } = saved_positions;
         let is_valid_part =
             range.start <= part.start && part.end <= range.end && !positions.cuts(part.start) && !positions.cuts(part.end);
         if !is_valid_part || (self.memory.forks == ForkRule::AtEnd && range != part) || self.memory.forks == ForkRule::InWindow {
-            return refuse(format!("tokens {part:?} were to be restored from a piece that holds {range:?}, with pictures"));
+            return refuse(format!("cannot restore tokens {part:?} from a saved state of {range:?} with images"));
         }
         if *self.context.positions(id) != positions.prefix(part.start) {
-            return refuse(format!("other pictures stand before tokens {part:?} than where they were saved"));
+            return refuse(format!("the images before tokens {part:?} differ from those in the saved state"));
         }
         let expected: Vec<u32> = saved_positions.iter().collect();
         let bytes = self.layout()?.check_positions(saved, &expected).map_err(|reason| bad_state(&reason))?;
@@ -146,7 +152,7 @@ impl LlamaRunner {
     pub(in crate::llama) fn relocate_cells(&mut self, ids: &[KvSeqId], range: &Range<u32>) -> Result<(), RelocateError> {
         let Some(&first) = ids.first() else { return Ok(()) };
         if self.memory.forks != ForkRule::Anywhere {
-            return refuse_move(format!("the cells of a memory that forks {:?} stay where they are", self.memory.forks));
+            return refuse_move(format!("cannot relocate the cells of a memory that forks {:?}", self.memory.forks));
         }
         let positions = self.context.positions(first).prefix(range.end);
         if positions.cuts(range.start) || positions.cuts(self.context.seq_len(first).min(range.end)) {
@@ -154,14 +160,14 @@ impl LlamaRunner {
         }
         if let Some(id) = ids.iter().find(|&&id| self.context.seq_len(id) < range.end) {
             let seq_len = self.context.seq_len(*id);
-            return refuse_move(format!("tokens {range:?} of sequence {} were to be moved, which holds {seq_len}", id.0));
+            return refuse_move(format!("cannot relocate tokens {range:?} of sequence {}, which has {seq_len}", id.0));
         }
         let saved = self.save_state(first, range).map_err(RelocateError::Refused)?;
         let positions_range = positions.at(range.start)..positions.at(range.end);
         for &id in ids {
             self.context.unshare(id, positions_range.clone());
         }
-        let own = PiecePositions::read(&saved).ok().flatten().map_or(&saved[..], |(_, saved)| saved);
+        let own = SavedPositions::read(&saved).ok().flatten().map_or(&saved[..], |(_, saved)| saved);
         // SAFETY: `save_state` has checked the bytes that it returned.
         let result = unsafe { self.context.write_state(self.spare, own) };
         for &id in ids {
@@ -178,7 +184,10 @@ impl LlamaRunner {
 
     fn layout(&self) -> Result<&Layout, StateError> {
         self.layout.as_ref().ok_or_else(|| {
-            StateError::Refused(format!("the memory of {} models is not known, so it is not saved", self.model.architecture()))
+            StateError::Refused(format!(
+                "cannot save the memory of {} models: its format is not supported",
+                self.model.architecture()
+            ))
         })
     }
 }
@@ -192,5 +201,5 @@ fn refuse_move<T>(reason: String) -> Result<T, RelocateError> {
 }
 
 fn bad_state(reason: &str) -> StateError {
-    StateError::Refused(format!("the piece does not fit this memory: {reason}"))
+    StateError::Refused(format!("the saved state does not match this memory: {reason}"))
 }

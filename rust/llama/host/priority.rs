@@ -71,7 +71,7 @@ impl PriorityGuard {
         let _ = set(ThreadPriority::Normal);
         if !self.was_refused {
             tracing::warn!(
-                "threads compute with the normal priority, since the system refuses another ({error}); above it, it takes the \
+                "the system refused the thread priority ({error}), so threads run with the normal one; a higher priority needs the \
                  capability CAP_SYS_NICE or a limit (ulimit -r) of 40, 80 or 90"
             );
         }

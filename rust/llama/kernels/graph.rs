@@ -38,7 +38,7 @@ impl Graph {
         let params = sys::ggml_init_params { mem_size: N_BYTES, mem_buffer: null_mut(), no_alloc: true };
         // SAFETY: plain data; ggml ends the process if it cannot allocate memory.
         let context = unsafe { sys::ggml_init(params) };
-        assert!(!context.is_null(), "ggml makes a context of {N_BYTES} bytes");
+        assert!(!context.is_null(), "ggml cannot allocate a context of {N_BYTES} bytes");
         Self { context, buffer: null_mut() }
     }
 
@@ -55,19 +55,19 @@ impl Graph {
 
     /// Allocates the memory of every tensor. Must be called once, after all are created.
     pub(in crate::llama) fn allocate(&mut self) {
-        assert!(self.buffer.is_null(), "memory is given once");
+        assert!(self.buffer.is_null(), "a graph is allocated once");
         // SAFETY: the context is alive; the buffer is freed on drop.
         unsafe {
             self.buffer = sys::ggml_backend_alloc_ctx_tensors_from_buft(self.context, sys::ggml_backend_cpu_buffer_type());
-            assert!(!self.buffer.is_null(), "there is memory for a small graph");
+            assert!(!self.buffer.is_null(), "ggml cannot allocate the tensors of a graph");
             sys::ggml_backend_buffer_set_usage(self.buffer, sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
         }
     }
 
     /// Writes `values`, one for each element, in the tensor's format.
     pub(in crate::llama) fn fill(&mut self, tensor: Tensor, values: &[f32]) {
-        assert!(!self.buffer.is_null(), "memory was given");
-        assert_eq!(values.len(), tensor.n_elements(), "every element has a value");
+        assert!(!self.buffer.is_null(), "the graph is not allocated");
+        assert_eq!(values.len(), tensor.n_elements(), "the tensor has another number of elements");
         // SAFETY: the tensor is alive, and `allocate` allocated its elements.
         unsafe {
             let sys::ggml_tensor { type_, ne, data, .. } = *tensor.0;
@@ -79,8 +79,8 @@ impl Graph {
     /// Writes integers into a tensor of `GGML_TYPE_I32`.
     #[cfg(test)]
     pub(in crate::llama) fn fill_integers(&mut self, tensor: Tensor, values: &[i32]) {
-        assert!(!self.buffer.is_null(), "memory was given");
-        assert_eq!(values.len(), tensor.n_elements(), "every element has a value");
+        assert!(!self.buffer.is_null(), "the graph is not allocated");
+        assert_eq!(values.len(), tensor.n_elements(), "the tensor has another number of elements");
         // SAFETY: as for `fill`; the tensor has four bytes for each element.
         unsafe {
             assert_eq!((*tensor.0).type_, sys::GGML_TYPE_I32);
@@ -90,7 +90,7 @@ impl Graph {
 
     /// Computes `result`, an f32 tensor, on `n_threads` threads with the kernels `enabled`.
     pub(in crate::llama) fn compute(&self, result: Tensor, n_threads: u32, enabled: EnabledKernels) -> Vec<f32> {
-        assert!(!self.buffer.is_null(), "memory was given");
+        assert!(!self.buffer.is_null(), "the graph is not allocated");
         let pool = ThreadPool::new(n_threads, &Threads::default(), 0, enabled);
         // SAFETY: context, tensors and pool are alive; the work buffer has the size that the plan requires.
         let status = deciding(enabled, None, || unsafe {
@@ -101,7 +101,7 @@ impl Graph {
             plan.work_data = work.as_mut_ptr();
             sys::ggml_graph_compute(graph, &raw mut plan)
         });
-        assert_eq!(status, sys::GGML_STATUS_SUCCESS, "ggml computes a small graph");
+        assert_eq!(status, sys::GGML_STATUS_SUCCESS, "ggml could not compute the graph");
         // SAFETY: the result is contiguous and of f32.
         unsafe { std::slice::from_raw_parts((*result.0).data.cast::<f32>(), result.n_elements()) }.to_vec()
     }

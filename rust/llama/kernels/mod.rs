@@ -67,11 +67,11 @@ pub fn install() -> &'static Installed {
         let level = level();
         let nothing = |reason: &str| Installed { usable: EnabledKernels::NONE, level, why_not: Some(reason.to_owned()) };
         if level == Level::Portable {
-            return nothing("the processor has none of the instruction sets that they are written for");
+            return nothing("the processor has none of the required instruction sets");
         }
         // SAFETY: the callbacks live forever, and no thread computes yet: the backend is started before any model is loaded.
         if !unsafe { weft_kernels_install(&raw const CALLBACKS) } {
-            return nothing("this build of llama.cpp has no place for them");
+            return nothing("this build of llama.cpp has no hook for them");
         }
         trial::run(level)
     })
@@ -85,8 +85,8 @@ fn level() -> Level {
         let Ok(name) = std::env::var("WEFT_INSTRUCTIONS") else { return Level::detect() };
         match name.parse::<Level>() {
             Ok(level) if level.is_available() => return level,
-            Ok(level) => tracing::warn!("WEFT_INSTRUCTIONS is {level}, which the processor lacks"),
-            Err(error) => tracing::warn!("WEFT_INSTRUCTIONS: {error}"),
+            Ok(level) => tracing::warn!("WEFT_INSTRUCTIONS is {level}, which this processor does not support; it is ignored"),
+            Err(error) => tracing::warn!("WEFT_INSTRUCTIONS is ignored: {error}"),
         }
         Level::detect()
     })
@@ -132,7 +132,7 @@ impl Pool {
     pub(super) fn register(pool: *const sys::ggml_threadpool, enabled: EnabledKernels) -> Self {
         let address = pool.addr();
         change_pools(|pools| {
-            assert!(pools.iter().all(|(existing, _)| *existing != address), "a pool is registered once");
+            assert!(pools.iter().all(|(existing, _)| *existing != address), "the thread pool is registered already");
             pools.push((address, enabled));
         });
         Self(address)

@@ -52,7 +52,7 @@ pub(super) unsafe fn result(op: &sys::ggml_tensor) -> Shared<'_, f32> {
 
 /// Returns an operation's header, of [`HEADER`] bytes, and the scratch after it.
 pub(super) fn scratch(params: &ComputeParams) -> (*mut u8, Shared<'_, u8>) {
-    assert!(params.wsize >= HEADER, "ggml gave {} bytes, fewer than it was asked for", params.wsize);
+    assert!(params.wsize >= HEADER, "ggml provided {} bytes of scratch memory, fewer than requested", params.wsize);
     let header = params.wdata.cast::<u8>();
     // SAFETY: the work buffer has `wsize` bytes and belongs to the operation that is computed.
     (header, unsafe { Shared::from_raw_parts(header.add(HEADER), params.wsize - HEADER) })

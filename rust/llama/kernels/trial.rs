@@ -17,7 +17,7 @@ const TOLERANCE: f32 = 2e-2;
 pub(super) fn run(level: Level) -> Installed {
     let started = Instant::now();
     let results = [compare(attend), compare(multiply)];
-    tracing::debug!("our kernels were tried out in {:.1?}", started.elapsed());
+    tracing::debug!("the trial of our kernels took {:.1?}", started.elapsed());
     let usable = EnabledKernels { attention: results[0].is_ok(), products: results[1].is_ok() };
     let reasons: Vec<String> = ["attention", "products"]
         .into_iter()
@@ -33,11 +33,11 @@ fn compare(compute: impl Fn(EnabledKernels) -> Vec<f32>) -> Result<(), &'static 
     let theirs = compute(EnabledKernels::NONE);
     let (ours, counts) = counting(|| compute(EnabledKernels::ALL));
     if !counts.are_all_ours() {
-        return Err("it is not reached");
+        return Err("llama.cpp does not call it");
     }
     let largest = theirs.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
     let is_close = |(a, b): (&f32, &f32)| (a - b).abs() <= TOLERANCE * largest;
-    if ours.iter().zip(&theirs).all(is_close) { Ok(()) } else { Err("it computes something else than llama.cpp") }
+    if ours.iter().zip(&theirs).all(is_close) { Ok(()) } else { Err("its results differ from llama.cpp's") }
 }
 
 /// Pseudo-random numbers between -1 and 1.

@@ -55,21 +55,22 @@ impl MediaBatch {
         let mut dimensions = [const { Vec::new() }; 4];
         for MediaRows { rows, media, start } in group {
             let medium_rows = plan.rows.get(rows.clone()).filter(|rows| !rows.is_empty());
-            let medium_rows = medium_rows.ok_or_else(|| format!("rows {rows:?} of a medium are none of the plan's"))?;
+            let medium_rows = medium_rows.ok_or_else(|| format!("rows {rows:?} of a medium are not in the plan"))?;
             let KvSeqId(id) = medium_rows[0].sequence;
-            let seq_len =
-                *seq_lens.get(usize::from(id)).ok_or_else(|| format!("a medium belongs to sequence {id} of {n_seq_max}"))?;
+            let seq_len = *seq_lens
+                .get(usize::from(id))
+                .ok_or_else(|| format!("a medium belongs to sequence {id}; sequence ids must be below {n_seq_max}"))?;
             let is_contiguous = (seq_len..).zip(medium_rows).all(|(index, row)| row.sequence.0 == id && row.position == index);
             if !is_contiguous || medium_rows.iter().any(|row| row.wants_logits != outputs_all) {
-                let logits = if outputs_all { "to be put out" } else { "without logits" };
-                return Err(format!("the rows of a medium do not go on at {seq_len} of sequence {id} {logits}"));
+                let logits = if outputs_all { "request" } else { "do not request" };
+                return Err(format!("the rows of a medium must continue sequence {id} at {seq_len} and {logits} logits"));
             }
             let (n, n_total, n_before, start) = (rows.len(), media.n_tokens() as usize, *start, *start as usize);
             if start + n > n_total || (media.sees_ahead() && n != n_total) {
-                return Err(format!("{n} places from {start} on of a medium of {n_total} cannot be computed by themselves"));
+                return Err(format!("positions {start} to {} of a medium of {n_total} cannot be computed separately", start + n));
             }
             let vectors = media.vectors().filter(|vectors| vectors.len() == n_total * n_embd);
-            let vectors = vectors.ok_or_else(|| format!("a medium has not {n_total} vectors of {n_embd} numbers"))?;
+            let vectors = vectors.ok_or_else(|| format!("a medium does not have {n_total} embeddings of {n_embd} numbers"))?;
             self.vectors.extend_from_slice(&vectors[start * n_embd..(start + n) * n_embd]);
             self.ids.resize(self.ids.len() + n, i32::from(id));
             let positions = &positions[usize::from(id)];
@@ -81,7 +82,7 @@ impl MediaBatch {
                         positions.extend(own[start..start + n].iter().map(|position| position[dimension].cast_signed()));
                     }
                 }
-                Some(own) => return Err(format!("a medium of {n_total} places has {} positions", own.len())),
+                Some(own) => return Err(format!("a medium of {n_total} tokens has {} positions", own.len())),
                 None => {
                     let last = first + u32::try_from(n).map_err(|_| "a medium is too long")?;
                     for positions in &mut dimensions {
@@ -91,7 +92,7 @@ impl MediaBatch {
             }
         }
         if self.ids.len() > n_rows {
-            return Err(format!("{} places of media are more than the {n_rows} rows of one decode", self.ids.len()));
+            return Err(format!("it has {} rows of media; a decode has at most {n_rows}", self.ids.len()));
         }
         self.positions.clear();
         dimensions[..n_positions].iter().for_each(|positions| self.positions.extend(positions));

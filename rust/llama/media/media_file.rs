@@ -69,7 +69,7 @@ pub(in crate::llama) fn kind_of(file: &[u8]) -> Result<MediaKind, String> {
         Ok(ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::Gif | ImageFormat::Bmp | ImageFormat::WebP) => {
             Ok(MediaKind::Image)
         }
-        _ => Err("it must be a picture in PNG, JPEG, GIF, BMP or WebP, or a sound in WAV, MP3, FLAC or Ogg Vorbis".to_owned()),
+        _ => Err("it must be an image (PNG, JPEG, GIF, BMP or WebP) or audio (WAV, MP3, FLAC or Ogg Vorbis)".to_owned()),
     }
 }
 
@@ -78,7 +78,7 @@ pub(in crate::llama) fn kind_of(file: &[u8]) -> Result<MediaKind, String> {
 /// # Errors
 /// The problem with the file.
 pub(in crate::llama) fn decode_image(file: &[u8]) -> Result<Image, String> {
-    let damaged = |error: image::ImageError| format!("the picture is damaged: {error}");
+    let damaged = |error: image::ImageError| format!("the image is damaged: {error}");
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(MAX_DECODER_BYTES);
     let mut reader = ImageReader::new(Cursor::new(file)).with_guessed_format().map_err(|error| error.to_string())?;
@@ -87,13 +87,15 @@ pub(in crate::llama) fn decode_image(file: &[u8]) -> Result<Image, String> {
     let (width, height) = decoder.dimensions();
     let (long, short) = (u64::from(width.max(height)), u64::from(width.min(height)));
     if short == 0 {
-        return Err(format!("a picture of {width} × {height} pixels shows nothing"));
+        return Err(format!("the image of {width} × {height} pixels is empty"));
     }
     if long * short > MAX_PIXELS {
-        return Err(format!("a picture of {width} × {height} pixels is too large; it may have {MAX_PIXELS} of them"));
+        return Err(format!("the image of {width} × {height} pixels is too large; it may have at most {MAX_PIXELS} pixels"));
     }
     if long > MAX_RATIO * short {
-        return Err(format!("a picture of {width} × {height} pixels is too narrow; one side may be {MAX_RATIO} times the other"));
+        return Err(format!(
+            "the image of {width} × {height} pixels is too narrow; its aspect ratio may be at most {MAX_RATIO} to 1"
+        ));
     }
     let orientation = decoder.orientation().map_err(damaged)?;
     let mut image = DynamicImage::from_decoder(decoder).map_err(damaged)?;
@@ -109,7 +111,7 @@ pub(in crate::llama) fn decode_image(file: &[u8]) -> Result<Image, String> {
 pub(in crate::llama) fn decode_audio(file: &[u8], rate: u32) -> Result<Vec<f32>, String> {
     let (own_rate, mut samples) = decoded(file)?;
     if samples.is_empty() {
-        return Err("the sound is empty".to_owned());
+        return Err("the audio is empty".to_owned());
     }
     for sample in &mut samples {
         *sample = sample.clamp(-1.0, 1.0);
@@ -124,15 +126,15 @@ pub(in crate::llama) fn decode_audio(file: &[u8], rate: u32) -> Result<Vec<f32>,
 
 /// Returns the sample rate and the mean of all channels.
 fn decoded(file: &[u8]) -> Result<(u32, Vec<f32>), String> {
-    let damaged = |error: AudioError| format!("the sound is damaged: {error}");
+    let damaged = |error: AudioError| format!("the audio is damaged: {error}");
     let bytes: Box<[u8]> = file.into();
     let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), MediaSourceStreamOptions::default());
     let probe = symphonia::default::get_probe();
     let mut format = probe.probe(&Hint::new(), stream, FormatOptions::default(), MetadataOptions::default()).map_err(damaged)?;
-    let track = format.default_track(TrackType::Audio).ok_or("the file holds no sound")?;
+    let track = format.default_track(TrackType::Audio).ok_or("the file contains no audio track")?;
     let id = track.id;
     let params =
-        track.codec_params.as_ref().and_then(|params| params.audio()).ok_or("the file does not say what its sound is")?;
+        track.codec_params.as_ref().and_then(|params| params.audio()).ok_or("the codec of the audio track is unknown")?;
     let codecs = symphonia::default::get_codecs();
     let mut decoder = codecs.make_audio_decoder(params, &AudioDecoderOptions::default()).map_err(damaged)?;
     let mut samples = Vec::new();
@@ -154,7 +156,7 @@ fn decoded(file: &[u8]) -> Result<(u32, Vec<f32>), String> {
         let n_channels = buffer.spec().channels().count().max(1);
         if !RATES.contains(&buffer.spec().rate()) || rate.is_some_and(|rate| rate != buffer.spec().rate()) {
             return Err(format!(
-                "the sound has {} samples a second; they must be {} to {}, and the same throughout",
+                "the audio has a sample rate of {} Hz; it must be {} to {} Hz, and constant",
                 buffer.spec().rate(),
                 RATES.start(),
                 RATES.end()
@@ -166,22 +168,22 @@ fn decoded(file: &[u8]) -> Result<(u32, Vec<f32>), String> {
         #[expect(clippy::cast_precision_loss, reason = "there are few channels")]
         samples.extend(packet_samples.chunks_exact(n_channels).map(|frame| frame.iter().sum::<f32>() / n_channels as f32));
         if packet_samples.iter().any(|sample| !sample.is_finite()) {
-            return Err("the sound is damaged: it has samples that are no numbers".to_owned());
+            return Err("the audio is damaged: it has samples that are not finite".to_owned());
         }
         let n_samples = samples.len() as u64;
         if n_samples > MAX_SAMPLES || n_samples / u64::from(buffer.spec().rate()) > MAX_SECONDS {
-            return Err(format!("the sound is longer than {MAX_SECONDS} seconds, or has more than {MAX_SAMPLES} samples"));
+            return Err(format!("the audio is too long; it may have at most {MAX_SECONDS} seconds and {MAX_SAMPLES} samples"));
         }
     }
     match (rate, failure) {
         (Some(rate), _) => Ok((rate, samples)),
-        (None, Some(reason)) => Err(format!("the sound is damaged: {reason}")),
-        (None, None) => Err("the sound is empty".to_owned()),
+        (None, Some(reason)) => Err(format!("the audio is damaged: {reason}")),
+        (None, None) => Err("the audio is empty".to_owned()),
     }
 }
 
 fn resampled(samples: &[f32], from: u32, to: u32) -> Result<Vec<f32>, String> {
-    let refuse = |reason: &dyn std::fmt::Display| format!("{from} samples a second cannot be turned to {to}: {reason}");
+    let refuse = |reason: &dyn std::fmt::Display| format!("the audio of {from} Hz cannot be resampled to {to} Hz: {reason}");
     let mut resampler = Fft::<f32>::new(from as usize, to as usize, CHUNK, 1, FixedSync::Both).map_err(|error| refuse(&error))?;
     let input = InterleavedSlice::new(samples, 1, samples.len()).map_err(|error| refuse(&error))?;
     let output = resampler.process_all(&input, samples.len(), None).map_err(|error| refuse(&error))?;
@@ -301,7 +303,7 @@ mod tests {
         let short = decode_audio(&wav_of(16_000, 4, 4), 16_000).expect("the file is valid");
         assert_eq!((short.len(), short[2..].iter().all(|&sample| sample == 0.0)), (1_600, true));
         assert!(decode_audio(&wav_of(16_000, 0, 0), 16_000).is_err_and(|reason| reason.contains("empty")));
-        assert!(decode_audio(&wav_of(10, 400, 400), 16_000).is_err_and(|reason| reason.contains("10 samples a second")));
+        assert!(decode_audio(&wav_of(10, 400, 400), 16_000).is_err_and(|reason| reason.contains("sample rate of 10 Hz")));
     }
 
     #[test]
@@ -320,7 +322,7 @@ mod tests {
     fn overlong_audio_is_rejected() {
         let n_bytes = 2 * 1_000 * u32::try_from(MAX_SECONDS + 2).expect("small");
         let refused = decode_audio(&wav_of(1_000, n_bytes, n_bytes as usize), 16_000);
-        assert!(refused.is_err_and(|reason| reason.contains("900 seconds")));
+        assert!(refused.is_err_and(|reason| reason.contains("at most 900 seconds")));
     }
 
     #[test]

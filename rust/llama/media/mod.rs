@@ -190,7 +190,7 @@ impl Projector {
         let (queue, receiver) = mpsc::channel();
         let encoder = Encoder { raw: Arc::clone(&raw), shared: Arc::clone(&shared), n_embd };
         let thread = thread::Builder::new().name("weft-media".into()).spawn(move || encoder.run(&receiver));
-        thread.map_err(|error| refuse(format!("no thread can be started: {error}")))?;
+        thread.map_err(|error| refuse(format!("cannot start its thread: {error}")))?;
         let (number, path) = (N_PROJECTORS.fetch_add(1, Ordering::Relaxed), config.path.clone());
         Ok(Self { number, raw, rate, n_embd, n_raw_bytes, n_bytes, path, modalities, chunk_ids: Mutex::default(), shared, queue })
     }
@@ -238,11 +238,11 @@ impl Projector {
             |reason: String| Error::InvalidRequest { param: "media", message: format!("cannot read the medium: {reason}") };
         let kind = media_file::kind_of(file).map_err(refuse)?;
         let (is_read, what) = match kind {
-            MediaKind::Image => (self.modalities.vision, "pictures"),
-            MediaKind::Audio => (self.modalities.audio, "sounds"),
+            MediaKind::Image => (self.modalities.vision, "images"),
+            MediaKind::Audio => (self.modalities.audio, "audio"),
         };
         if !is_read {
-            return Err(refuse(format!("{} does not read {what}", self.path.display())));
+            return Err(refuse(format!("the projector {} does not support {what}", self.path.display())));
         }
         self.check_loaded_bytes()?;
         let decode = || match kind {
@@ -265,7 +265,7 @@ impl Projector {
         let n_bytes = self.shared.n_loaded_bytes.load(Ordering::Relaxed);
         if n_bytes > MAX_LOADED_BYTES {
             let n_waiting = usize::try_from(n_bytes).unwrap_or(usize::MAX);
-            return Err(Error::QueueFull { n_waiting, unit: "bytes of pictures and sounds" });
+            return Err(Error::QueueFull { n_waiting, unit: "bytes of images and audio" });
         }
         Ok(())
     }
@@ -319,7 +319,7 @@ impl Projector {
             let copy = NonNull::new(copy).map(RawChunk).ok_or("there is not enough memory")?;
             // SAFETY: projector and chunk are alive.
             let sees_ahead = unsafe { sys::mtmd_decode_use_non_causal(self.raw.0.as_ptr(), chunk) };
-            let n_tokens = u32::try_from(n_tokens).ok().filter(|&n| n > 0).ok_or("nothing of it is left to see")?;
+            let n_tokens = u32::try_from(n_tokens).ok().filter(|&n| n > 0).ok_or("it has no embeddings after preprocessing")?;
             let n_positions = u32::try_from(n_positions).map_err(|_| "it has no positions")?;
             // SAFETY: as above.
             let has_grid = kind == sys::MTMD_INPUT_CHUNK_TYPE_IMAGE && unsafe { sys::mtmd_decode_use_mrope(self.raw.0.as_ptr()) };
@@ -361,11 +361,11 @@ impl ChunkIds {
         if let Some(&id) = self.ids.get(&key) {
             return Ok(id);
         }
-        let n = Token::try_from(n_tokens).map_err(|_| "it has too many places".to_owned())?;
+        let n = Token::try_from(n_tokens).map_err(|_| "it has too many tokens".to_owned())?;
         // One id more than the chunk has tokens, to separate consecutive chunks.
         let next = |lowest: Token| lowest.checked_sub(n + 1).filter(|&next| next > LAST_ID);
         let lowest = LOWEST_ID.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        let lowest = lowest.map_err(|_| "this process has read so many that it has no names left; start it again".to_owned())?;
+        let lowest = lowest.map_err(|_| "this process has used up the ids for media; restart it".to_owned())?;
         if self.ids.len() >= MAX_CHUNK_IDS {
             self.ids.clear();
         }
@@ -517,7 +517,7 @@ impl Medium for Chunk {
                 }
                 None if self.queue.send(self.own.clone()).is_ok() => (State::Queued(raw), Encoding::Pending),
                 None => {
-                    let reason = "the thread that reads pictures and sounds has ended".to_owned();
+                    let reason = "the encoder thread for images and audio has ended; restart the process".to_owned();
                     (State::Idle(raw), Encoding::Failed(reason))
                 }
             },
@@ -706,7 +706,7 @@ fn path_of(path: &Path) -> std::result::Result<CString, String> {
     // llama.cpp would block on opening a pipe. Missing files and directories are reported when the header is read.
     let is_other = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
     let path = path.to_str().filter(|_| !is_other).ok_or("it is not a regular file with a path in UTF-8")?;
-    CString::new(path).map_err(|_| "its path holds a NUL byte".to_owned())
+    CString::new(path).map_err(|_| "its path contains a NUL byte".to_owned())
 }
 
 /// Rejects a file that exceeds free memory: it is read completely, and Linux would grant the memory and end the process on use.
@@ -717,7 +717,7 @@ fn check_memory(path: &Path, offload: bool) -> std::result::Result<(), String> {
     if n_bytes <= n_free {
         return Ok(());
     }
-    Err(format!("it takes {n_bytes} bytes of memory, but {n_free} are free"))
+    Err(format!("it needs {n_bytes} bytes of memory, but only {n_free} are free"))
 }
 
 /// Bytes of the pixels per embedding: three 32-bit numbers per pixel.
@@ -735,22 +735,23 @@ fn check(file: &Metadata) -> std::result::Result<(), String> {
     const N_FRAMES: u32 = 3_000;
     let architecture = file.string("general.architecture").unwrap_or_default();
     if architecture != "clip" {
-        let what = "it is no projector, which is the mmproj-*.gguf beside the model";
-        return Err(format!("{what}: its general.architecture is {architecture:?}, not \"clip\""));
+        return Err(format!(
+            "it is not a projector: its general.architecture is {architecture:?}, not \"clip\"; give the model's mmproj-*.gguf"
+        ));
     }
     let kinds = ["clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type"];
     let kinds: Vec<String> = kinds.iter().filter_map(|key| file.string(key)).collect();
     let is_one_of = |names: &[&str]| kinds.iter().find(|kind| names.contains(&kind.as_str()));
     if let Some(kind) = is_one_of(&CONTEXT_DEPENDENT) {
         return Err(format!(
-            "projectors of the kind {kind} read no picture by itself, and so share none; they are not supported"
+            "projectors of the type {kind} are not supported: their encoding of an image depends on the text before it"
         ));
     }
     let Some(stack) = file.u32("clip.audio.projector.stack_factor") else { return Ok(()) };
     let rounds_twice = is_one_of(&["ultravox", "voxtral", "meralion"]).is_some() && stack != 1;
     let rounds_down = is_one_of(&["glma"]).is_some();
     if stack == 0 && (rounds_twice || rounds_down) {
-        return Err("its stack factor is 0; it must be at least 1".to_owned());
+        return Err("its clip.audio.projector.stack_factor is 0; it must be at least 1".to_owned());
     }
     // The projector pads the last group of stacked frames; llama.cpp's count rounds differently.
     let n_made = (N_FRAMES / 2).div_ceil(stack.max(1));
@@ -764,7 +765,7 @@ fn check(file: &Metadata) -> std::result::Result<(), String> {
     if n_counted == n_made {
         return Ok(());
     }
-    Err(format!("llama.cpp counts {n_counted} places for a sound of which this projector makes {n_made}, so it reads none"))
+    Err(format!("llama.cpp expects {n_counted} embeddings where this projector produces {n_made}, so it cannot encode audio"))
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ pub(in crate::llama) unsafe fn load(
         return Ok(Vec::new());
     }
     if adapters.len() > MAX_ADAPTERS {
-        return Err(refuse(format!("there are {} adapters; at most {MAX_ADAPTERS} can be loaded", adapters.len())));
+        return Err(refuse(format!("lora has {} adapters; at most {MAX_ADAPTERS} can be loaded", adapters.len())));
     }
     let base = Base::read(base);
     let load = |config: &AdapterConfig| {
@@ -93,8 +93,8 @@ pub(in crate::llama) unsafe fn load(
     let loaded = adapters.iter().map(load).collect::<Result<Vec<_>>>()?;
     if let Some(adapter) = loaded.iter().find(|adapter| is_encoder && !adapter.invocation.is_empty()) {
         return Err(refuse(format!(
-            "cannot load the adapter {}: it is an activated one (aLoRA), which counts from some place of a text on, but this model \
-             reads all of a text at once",
+            "cannot load the adapter {}: it is an activated adapter (aLoRA), which applies from a position in the text, but this \
+             model is an encoder, which computes the whole text in one pass",
             adapter.path.display()
         )));
     }
@@ -102,8 +102,8 @@ pub(in crate::llama) unsafe fn load(
     if let (Some(first), Some(second)) = (activated.next(), activated.next()) {
         let [first, second] = [first, second].map(|adapter| adapter.path.display());
         return Err(refuse(format!(
-            "{first} and {second} are activated adapters (aLoRA), and a text has at most one that is on: give all but one the scale 0 \
-             (--lora-scaled {second}:0, or --lora-init-without-apply), and let requests turn them on",
+            "{first} and {second} are both activated adapters (aLoRA); at most one may be active: set the scale of the others to 0 \
+             (--lora-scaled {second}:0, or --lora-init-without-apply), and activate them by request",
         )));
     }
     Ok(loaded)
@@ -124,7 +124,12 @@ pub(in crate::llama) unsafe fn activate(
 ) -> std::result::Result<(), String> {
     let resolve = |(id, scale): (u32, f32)| {
         let adapter = loaded.get(id as usize).filter(|_| scale.is_finite());
-        let unknown = || format!("the plan breaks a rule: adapter {id} with a scale of {scale} is none of the {}", loaded.len());
+        let unknown = || {
+            format!(
+                "invalid plan: adapter {id} with scale {scale}; there are {} adapters, and scales must be finite",
+                loaded.len()
+            )
+        };
         adapter.map(|adapter| (adapter.as_ptr(), scale)).ok_or_else(unknown)
     };
     let adapters = adapter_set.adapters().map(resolve).collect::<std::result::Result<Vec<_>, _>>()?;
@@ -152,11 +157,11 @@ unsafe fn load_one(
     let file = Metadata::open(path)?;
     let n_bytes = base.check(&file)?;
     let files = ModelFiles::of(path, 1).map_err(|error| error.to_string())?;
-    let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| "its path holds a NUL byte")?;
+    let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| "its path contains a NUL byte")?;
     // SAFETY: the caller guarantees the model; the path is NUL-terminated, and the file's metadata was checked.
     let (raw, errors) = logging::errors_during(|| unsafe { sys::llama_adapter_lora_init(model, name.as_ptr()) });
     let reason = || {
-        let reason = logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned());
+        let reason = logging::reason(&errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned());
         reason.trim_start_matches("failed to apply lora adapter: ").to_owned()
     };
     let raw = NonNull::new(raw).ok_or_else(reason)?;
@@ -167,7 +172,7 @@ unsafe fn load_one(
     // SAFETY: the caller guarantees the model.
     let n_vocab = unsafe { sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(model)) };
     if let Some(token) = invocation.iter().find(|token| !(0..n_vocab).contains(*token)) {
-        return Err(format!("its invocation has token {token}, but the vocabulary has {n_vocab} pieces"));
+        return Err(format!("token {token} of its invocation is outside of the vocabulary of {n_vocab} pieces"));
     }
     Ok(Adapter { raw, files, path: path.clone(), scale: *scale, n_bytes, task_name, prompt_prefix, invocation })
 }
@@ -209,23 +214,23 @@ impl Base {
         for (name, tensor) in file.named_tensors() {
             let Some((changed, half)) = split(&name) else {
                 if name.ends_with("_norm.weight") {
-                    tracing::warn!("the adapter changes {name}, which llama.cpp leaves as the model has it");
+                    tracing::warn!("the adapter's change of {name} has no effect: llama.cpp does not support it");
                     continue;
                 }
-                return Err(format!("its tensor {name} is neither of the two halves (.lora_a, .lora_b) of a change"));
+                return Err(format!("its tensor {name} is neither a .lora_a nor a .lora_b"));
             };
             if !FORMATS.contains(&tensor.format) {
-                return Err(format!("its tensor {name} is not in F32, F16, BF16 or Q8_0"));
+                return Err(format!("the format of its tensor {name} must be F32, F16, BF16 or Q8_0"));
             }
             n_bytes += tensor.n_bytes;
             pairs.entry(changed.to_owned()).or_default()[half] = Some(tensor);
         }
         if pairs.is_empty() {
-            return Err("it changes nothing: it holds no pair of tensors".to_owned());
+            return Err("it contains no pair of .lora_a and .lora_b tensors".to_owned());
         }
         for (name, pair) in &pairs {
             let [Some(a), Some(b)] = pair else {
-                return Err(format!("of its change of {name}, one of the two halves is missing"));
+                return Err(format!("the .lora_a or the .lora_b of {name} is missing"));
             };
             self.check_pair(name, a, b)?;
         }
@@ -236,18 +241,18 @@ impl Base {
         for (key, expected) in [("general.type", "adapter"), ("adapter.type", "lora")] {
             let found = file.string(key).unwrap_or_default();
             if found != expected {
-                return Err(format!("it is no LoRA adapter: its {key} is {found:?}, not {expected:?}"));
+                return Err(format!("it is not a LoRA adapter: its {key} is {found:?}, not {expected:?}"));
             }
         }
         let architecture = file.string("general.architecture").unwrap_or_default();
         if architecture != self.architecture {
             return Err(format!(
-                "it was made for the architecture {architecture:?}; that of this model is {:?}",
+                "it was trained for the architecture {architecture:?}; that of this model is {:?}",
                 self.architecture
             ));
         }
         if file.has("adapter.lora.alpha") && !file.f32("adapter.lora.alpha").is_some_and(f32::is_finite) {
-            return Err("its adapter.lora.alpha is no finite number of 32 bits".to_owned());
+            return Err("its adapter.lora.alpha must be a finite 32-bit float".to_owned());
         }
         Ok(())
     }
@@ -255,16 +260,16 @@ impl Base {
     /// Checks that `b · a` can be added to the model's matrix `name`, and that llama.cpp's graphs do only that with it.
     fn check_pair(&self, name: &str, a: &Tensor, b: &Tensor) -> std::result::Result<(), String> {
         let Some(weights) = self.tensors.get(name) else {
-            return Err(format!("it changes {name}, which this model lacks: it was made for another one"));
+            return Err(format!("it changes {name}, which this model does not have; it was trained for another model"));
         };
         // Tied embeddings: llama.cpp would mix up the halves of a change of the input table and of the output table.
         let is_embedding = name.ends_with("token_embd.weight");
         let other = if is_embedding { "output.weight" } else { "token_embd.weight" };
         if matches!(name, "token_embd.weight" | "output.weight") && !self.tensors.contains_key(other) {
-            return Err(format!("it changes {name}, which this model has for its input and its output at once"));
+            return Err(format!("it changes {name}, which this model uses for both input and output (tied embeddings)"));
         }
         if weights.format == sys::GGML_TYPE_NVFP4 {
-            return Err(format!("it changes {name}, whose format, NVFP4, takes no adapters"));
+            return Err(format!("it changes {name}, whose format, NVFP4, does not support adapters"));
         }
         let ([n_in, n_out, n_experts, n], rank) = (weights.sizes, b.sizes[0]);
         let expected = if is_embedding { [rank, n_out, n_experts, n] } else { [n_in, rank, n_experts, n] };
@@ -272,7 +277,7 @@ impl Base {
         if [a.sizes, b.sizes] != expected || rank == 0 || n != 1 {
             let [a, b, of] = [a.sizes, b.sizes, weights.sizes].map(|sizes| sizes.map(|n| n.to_string()).join(" × "));
             return Err(format!(
-                "its change of {name} ({a} and {b}) does not fit that matrix ({of}): it was made for another model"
+                "its change of {name} ({a} and {b}) does not fit that matrix ({of}); it was trained for another model"
             ));
         }
         Ok(())

@@ -51,12 +51,12 @@ impl Metadata {
     pub(in crate::llama) fn open(path: &Path) -> Result<Self, String> {
         check_header(path)?;
         let path = path.to_str().ok_or("its path is not UTF-8")?;
-        let path = CString::new(path).map_err(|_| "its path holds a NUL byte")?;
+        let path = CString::new(path).map_err(|_| "its path contains a NUL byte")?;
         let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
         // SAFETY: the path is NUL-terminated; with `no_alloc` and no target for tensors only the metadata is read.
         let (file, errors) = logging::errors_during(|| unsafe { sys::gguf_init_from_file(path.as_ptr(), params) });
         let reason = || logging::reason(&errors).map_or_else(String::new, |reason| format!(": {reason}"));
-        NonNull::new(file).map(Self).ok_or_else(|| format!("its metadata is damaged or cut short{}", reason()))
+        NonNull::new(file).map(Self).ok_or_else(|| format!("its metadata is damaged or truncated{}", reason()))
     }
 
     /// Returns the string under `key`; `None` if it is absent or of another type.
@@ -128,7 +128,7 @@ impl Metadata {
             sys::GGUF_TYPE_BOOL => "bool",
             sys::GGUF_TYPE_STRING => "str",
             sys::GGUF_TYPE_FLOAT32 | sys::GGUF_TYPE_FLOAT64 => "float",
-            sys::GGUF_TYPE_ARRAY => "an array, which cannot be replaced",
+            sys::GGUF_TYPE_ARRAY => "an array, which cannot be overridden",
             _ => "int",
         })
     }
@@ -155,7 +155,7 @@ impl Metadata {
     }
 
     pub(in crate::llama) fn has_tensor(&self, name: &str) -> bool {
-        let name = CString::new(name).expect("a tensor's name holds no NUL byte");
+        let name = CString::new(name).expect("a tensor's name contains no NUL byte");
         // SAFETY: the context is alive and the name NUL-terminated.
         unsafe { sys::gguf_find_tensor(self.0.as_ptr(), name.as_ptr()) >= 0 }
     }

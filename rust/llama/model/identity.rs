@@ -134,7 +134,7 @@ pub(in crate::llama) fn tensors(path: &Path, n_header: u64) -> io::Result<Vec<Ra
     let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
     // SAFETY: the path is NUL-terminated; with `no_alloc` and no target for tensors only the metadata is read.
     let file = NonNull::new(unsafe { sys::gguf_init_from_file(path.as_ptr(), params) });
-    let file = file.ok_or_else(|| io::Error::other("its metadata is damaged or cut short"))?;
+    let file = file.ok_or_else(|| io::Error::other("its metadata is damaged or truncated"))?;
     // SAFETY: the context is alive until it is freed below, only here, and each index is below the count.
     unsafe {
         let range = |index| {

@@ -50,15 +50,15 @@ pub(in crate::llama) fn check_file(path: &Path, file: &Metadata) -> Result<(), S
     let architecture = file.string("general.architecture").unwrap_or_default();
     check_purpose(file, &architecture)?;
     let kind = match architecture.as_str() {
-        "wavtokenizer-dec" | "clef" => Some("a part of another model, which reads no text"),
+        "wavtokenizer-dec" | "clef" => Some("a component of another model, which is not a language model"),
         _ => None,
     };
     if let Some(kind) = kind {
-        return Err(format!("its architecture, {architecture}, is that of {kind}"));
+        return Err(format!("its architecture, {architecture}, is {kind}"));
     }
     // Names that llama.cpp's converter gives to the tokenizer of a model without one.
     match file.string("tokenizer.ggml.model").as_deref() {
-        None | Some("no_vocab" | "none") => Err("it holds no vocabulary, so it cannot read a text".to_owned()),
+        None | Some("no_vocab" | "none") => Err("it has no vocabulary, so it cannot process text".to_owned()),
         Some(_) => check_encoder(file, &architecture),
     }
 }
@@ -75,7 +75,7 @@ fn check_part(path: &Path, file: &Metadata) -> Result<(), String> {
         None => format!("NAME-00001-of-{n_parts:05}.gguf"),
     };
     if part == 0 {
-        return Err(format!("it is part 1 of {n_parts} of a model, and its parts must be named {first} and so on"));
+        return Err(format!("it is part 1 of {n_parts} of a model; name it {first}, and the other parts accordingly"));
     }
     Err(format!("it is part {number} of {n_parts} of a model; give the first part, {first}, with the others in the same folder"))
 }
@@ -85,11 +85,11 @@ fn check_purpose(file: &Metadata, architecture: &str) -> Result<(), String> {
     let purpose = match (file.string("general.type").as_deref(), architecture) {
         (Some("adapter"), _) => "an adapter of a model (lora)",
         (Some("mmproj"), _) | (_, "clip") => "a projector that reads images or audio for a model (mmproj)",
-        (Some("imatrix"), _) => "an importance matrix, which quantizing a model reads",
+        (Some("imatrix"), _) => "an importance matrix, for quantizing a model",
         (_, "controlvector") => "a control vector of a model",
         _ => return Ok(()),
     };
-    Err(format!("it is {purpose}, not a model by itself"))
+    Err(format!("it is {purpose}, not a model"))
 }
 
 /// Rejects dimensions of encoders at which llama.cpp would end the process, in a file of one part.
@@ -102,12 +102,12 @@ fn check_encoder(file: &Metadata, architecture: &str) -> Result<(), String> {
     let lengths = ["attention.key_length", "attention.value_length"].map(|name| number(name).unwrap_or(n_embd / n_heads.max(1)));
     if lengths[0] != lengths[1] {
         return Err(format!(
-            "its heads have {} numbers of a key and {} of a value, which must be as many",
+            "its attention.key_length is {} and its attention.value_length {}; they must be equal",
             lengths[0], lengths[1]
         ));
     }
     if architecture != "gemma-embedding" && n_heads.checked_mul(lengths[0]) != Some(n_embd) {
-        return Err(format!("its {n_heads} heads of {} numbers do not make up its {n_embd} numbers of a token", lengths[0]));
+        return Err(format!("its {n_heads} heads of length {} do not add up to its embedding_length, {n_embd}", lengths[0]));
     }
     if is_t5(architecture) {
         return check_t5(file, n_heads, number);
@@ -116,7 +116,7 @@ fn check_encoder(file: &Metadata, architecture: &str) -> Result<(), String> {
         let n_ff = number("feed_forward_length").map_or(0, i64::from);
         let ups = file.named_tensors().filter(|(name, _)| name.ends_with(".ffn_up.weight"));
         if let Some((name, up)) = ups.into_iter().find(|(_, up)| up.sizes[1] != n_ff && up.sizes[1] != 2 * n_ff) {
-            return Err(format!("its {name} has {} rows, which must be {n_ff} or twice that", up.sizes[1]));
+            return Err(format!("its {name} has {} rows; it must have {n_ff} or twice as many", up.sizes[1]));
         }
     }
     // The dense layers of the embedding must fit together, and return as many numbers as they receive.
@@ -124,11 +124,11 @@ fn check_encoder(file: &Metadata, architecture: &str) -> Result<(), String> {
     for nth in [2, 3].into_iter().filter(|nth| file.has_tensor(&format!("dense_{nth}.weight"))) {
         let (n_in, n_out) = (number(&format!("dense_{nth}_feat_in")), number(&format!("dense_{nth}_feat_out")));
         if n_in != Some(width) {
-            return Err(format!("its dense_{nth} reads {} numbers, but there are {width}", n_in.unwrap_or(0)));
+            return Err(format!("its dense_{nth}_feat_in is {}; it must be {width}", n_in.unwrap_or(0)));
         }
         width = n_out.unwrap_or(0);
     }
-    if width == n_embd { Ok(()) } else { Err(format!("its vectors would have {width} numbers, which must be {n_embd}")) }
+    if width == n_embd { Ok(()) } else { Err(format!("the output of its dense layers has length {width}; it must be {n_embd}")) }
 }
 
 /// Checks dimensions that only T5 has: it looks up the distance of two tokens in a table.
@@ -143,10 +143,10 @@ fn check_t5(file: &Metadata, n_heads: u32, number: impl Fn(&str) -> Option<u32>)
         ));
     }
     if number("attention.head_count_kv").is_some_and(|n| n != n_heads) {
-        return Err(format!("its attention.head_count_kv must be its attention.head_count, {n_heads}"));
+        return Err(format!("its attention.head_count_kv must equal its attention.head_count, {n_heads}"));
     }
     let table = "enc.blk.0.attn_rel_b.weight";
-    if file.has_tensor(table) { Ok(()) } else { Err(format!("it has no {table}")) }
+    if file.has_tensor(table) { Ok(()) } else { Err(format!("its tensor {table} is missing")) }
 }
 
 /// Rejects kinds of models that only a loaded model reveals. `model` must be alive.
@@ -157,9 +157,9 @@ pub(in crate::llama) fn check_model(model: *const sys::llama_model, architecture
     // SAFETY: the model is alive.
     let (has_encoder, is_diffusion) = unsafe { (sys::llama_model_has_encoder(model), sys::llama_model_is_diffusion(model)) };
     let kind = match (is_diffusion, has_encoder && !is_t5(architecture)) {
-        (true, _) => "a diffusion model, which does not write one token after another",
-        (_, true) => "a draft model for another one, which cannot run alone",
+        (true, _) => "a diffusion model, which does not generate token by token",
+        (_, true) => "a draft model, which cannot run without its target model",
         _ => return Ok(()),
     };
-    Err(format!("its architecture, {architecture}, is that of {kind}"))
+    Err(format!("its architecture, {architecture}, is {kind}"))
 }

@@ -35,7 +35,7 @@ impl KvOverrides {
         let kind = value.kind();
         match file.kind(key) {
             Some(file_kind) if file_kind != kind => {
-                return Err(format!("{key} is given as {kind}, but in the file it is {file_kind}"));
+                return Err(format!("{key} is given as {kind}, but in the model file it is {file_kind}"));
             }
             _ => {}
         }
@@ -61,7 +61,10 @@ impl KvOverrides {
             }
         }
         if key == "tokenizer.ggml.model" && file.string(key).is_some_and(|own| own != value.shown()) {
-            return Err(format!("{key} is {:?}; the file has the vocabulary of another tokenizer", value.shown()));
+            return Err(format!(
+                "{key} is {:?}; it cannot be changed, because it must match the vocabulary in the file",
+                value.shown()
+            ));
         }
         if has_suffix(".block_count") && !(1..=i64::from(MAX_LAYERS)).contains(&number(key).unwrap_or_default()) {
             return Err(format!("{key} is {}; it must be 1 to {MAX_LAYERS}", value.shown()));
@@ -71,7 +74,7 @@ impl KvOverrides {
             let n = number(&format!("{prefix}count")).unwrap_or_default();
             let n_used = number(&format!("{prefix}used_count")).unwrap_or_default();
             if n < 0 || n_used > n || (n > 0) != (n_used > 0) {
-                return Err(format!("{n_used} experts are used of {n}; at least 1 must be, and none that is not there"));
+                return Err(format!("expert_used_count is {n_used}; it must be 1 to expert_count, {n}"));
             }
         }
         Ok(())
@@ -196,9 +199,12 @@ mod tests {
     #[test]
     fn values_of_another_type_or_that_llama_cpp_asserts_are_rejected() {
         let wrong = refusal("llama.context_length", KvValue::Float(1.0));
-        assert_eq!(wrong, "llama.context_length is given as float, but in the file it is int");
+        assert_eq!(wrong, "llama.context_length is given as float, but in the model file it is int");
         let array = refusal("tokenizer.ggml.tokens", KvValue::Text("a".to_owned()));
-        assert_eq!(array, "tokenizer.ggml.tokens is given as str, but in the file it is an array, which cannot be replaced");
+        assert_eq!(
+            array,
+            "tokenizer.ggml.tokens is given as str, but in the model file it is an array, which cannot be overridden"
+        );
         assert!(refusal("llama.block_count", KvValue::Int(513)).ends_with("it must be 1 to 512"));
         let scaling = refusal("llama.rope.scaling.type", KvValue::Text("quadratic".to_owned()));
         assert!(scaling.ends_with("it must be none, linear, yarn or longrope"), "{scaling}");
@@ -207,7 +213,7 @@ mod tests {
         assert!(refusal("llama.rope.freq_base", KvValue::Float(0.0)).ends_with("it must be greater than 0"));
         assert_eq!(
             refusal("llama.expert_used_count", KvValue::Int(2)),
-            "2 experts are used of 0; at least 1 must be, and none that is not there"
+            "expert_used_count is 2; it must be 1 to expert_count, 0"
         );
     }
 }

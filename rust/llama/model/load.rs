@@ -78,7 +78,7 @@ pub(in crate::llama) fn load<F: FnMut(f32)>(
     mut progress: F,
 ) -> Result<LlamaModel, String> {
     let path = config.path.to_str().ok_or("its path is not UTF-8")?;
-    let path = CString::new(path).map_err(|_| "its path holds a NUL byte")?;
+    let path = CString::new(path).map_err(|_| "its path contains a NUL byte")?;
     let placement = &config.placement;
     bind_threads(placement.numa)?;
     let mut devices = placement.devices.as_deref().map(find_devices).transpose()?;
@@ -86,7 +86,7 @@ pub(in crate::llama) fn load<F: FnMut(f32)>(
     let requests_gpus = placement.names_gpus() || config.n_gpu_layers.is_some_and(|n| n > 0);
     // SAFETY: it only reports whether there are such devices.
     if requests_gpus && !unsafe { sys::llama_supports_gpu_offload() } {
-        tracing::warn!("llama.cpp finds no GPU: all of the model is computed by the CPU, whatever GPUs are asked to hold");
+        tracing::warn!("llama.cpp found no GPU: the CPU computes the whole model, and the settings for GPUs have no effect");
     }
     // SAFETY: it only returns numbers.
     let mut params = unsafe { sys::llama_model_default_params() };
@@ -121,7 +121,7 @@ pub(in crate::llama) fn load<F: FnMut(f32)>(
     // SAFETY: the path is NUL-terminated; the lists of devices and overrides are terminated, `shares` is as long as llama.cpp
     // reads, and all outlive the call, as does `progress`, which `report` casts back to its own type.
     let (model, errors) = logging::errors_during(|| unsafe { sys::llama_model_load_from_file(path.as_ptr(), params) });
-    let reason = || logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned());
+    let reason = || logging::reason(&errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned());
     let model = NonNull::new(model).ok_or_else(reason)?;
     // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`. Nothing
     // else frees the model.
@@ -138,13 +138,13 @@ unsafe extern "C" fn report<F: FnMut(f32)>(fraction: f32, progress: *mut c_void)
 /// Returns the devices of these names, followed by the null that terminates the list.
 fn find_devices(names: &[String]) -> Result<Vec<sys::ggml_backend_dev_t>, String> {
     let find = |name: &String| {
-        let text = CString::new(name.as_str()).map_err(|_| format!("the device {name:?} holds a NUL byte"))?;
+        let text = CString::new(name.as_str()).map_err(|_| format!("the device {name:?} contains a NUL byte"))?;
         // SAFETY: the name is NUL-terminated, and a registered device is never freed.
         let device = unsafe { sys::ggml_backend_dev_by_name(text.as_ptr()) };
         // SAFETY: called only for a device that was found.
         let is_cpu = !device.is_null() && unsafe { sys::ggml_backend_dev_type(device) } == sys::GGML_BACKEND_DEVICE_TYPE_CPU;
         if device.is_null() || is_cpu {
-            return Err(format!("there is no device {name:?} beside the CPU"));
+            return Err(format!("there is no device {name:?} other than the CPU"));
         }
         Ok(device)
     };
@@ -160,7 +160,7 @@ fn shares(placement: &Placement) -> Result<Option<Vec<f32>>, String> {
     // SAFETY: it only returns a number.
     let n_devices = unsafe { sys::llama_max_devices() };
     if given.len() > n_devices {
-        return Err(format!("there are {} shares in the tensor split; there can be at most {n_devices} devices", given.len()));
+        return Err(format!("tensor_split has {} entries; at most {n_devices} devices are supported", given.len()));
     }
     let mut shares = given.clone();
     shares.resize(n_devices, 0.0);
@@ -181,5 +181,5 @@ fn bind_threads(numa: Option<Numa>) -> Result<(), String> {
         unsafe { sys::llama_numa_init(strategy) };
         numa
     });
-    if *bound == numa { Ok(()) } else { Err(format!("this process has bound its threads already, with {bound:?}")) }
+    if *bound == numa { Ok(()) } else { Err(format!("numa cannot be changed to {numa:?}: this process already uses {bound:?}")) }
 }

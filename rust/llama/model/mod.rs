@@ -148,7 +148,7 @@ impl Model {
     /// [`Error::ModelLoad`] if only the vocabulary was loaded.
     pub(in crate::llama) fn check_weights(&self) -> Result<()> {
         if self.config.vocabulary_only {
-            let reason = "only its vocabulary was loaded, which continues no text".to_owned();
+            let reason = "only its vocabulary was loaded, so it cannot generate text".to_owned();
             return Err(Error::ModelLoad { path: self.config.path.clone(), reason });
         }
         Ok(())

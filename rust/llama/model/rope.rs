@@ -56,9 +56,9 @@ impl Model {
         let words = rope.describe();
         if self.has_rotations() {
             let (reach, n_ctx_train) = (self.reach(rope), self.n_ctx_train());
-            tracing::info!("positions: {words}; texts of up to {reach} tokens, trained on {n_ctx_train}");
+            tracing::info!("position encoding: {words}; context of up to {reach} tokens, trained with {n_ctx_train}");
         } else {
-            tracing::warn!("{words} changes nothing: the positions of this model, {}, are no rotations", self.architecture());
+            tracing::warn!("{words} has no effect: models of the architecture {} do not use RoPE", self.architecture());
         }
     }
 }

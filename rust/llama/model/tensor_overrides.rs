@@ -43,11 +43,13 @@ impl TensorOverrides {
         for TensorOverride { pattern, buffer } in overrides {
             let kind = available.iter().find(|(name, _)| *name == buffer).map(|(_, kind)| *kind).ok_or_else(|| {
                 let names: Vec<&str> = available.iter().map(|(name, _)| name.as_str()).collect();
-                refusal(format!("there is no memory {buffer:?} for tensors; there is {}", names.join(", ")))
+                refusal(format!("there is no buffer type {buffer:?}; available are {}", names.join(", ")))
             })?;
-            let text = CString::new(pattern.as_str()).expect("it was checked to hold no NUL byte");
-            if !finds(&text, &names).map_err(|reason| refusal(format!("{pattern:?} is no pattern of tensors: {reason}")))? {
-                tracing::warn!("no tensor of the model has a name with {pattern:?}, so none goes to {buffer}");
+            let text = CString::new(pattern.as_str()).expect("it was checked to contain no NUL byte");
+            if !finds(&text, &names)
+                .map_err(|reason| refusal(format!("{pattern:?} is not a valid regular expression: {reason}")))?
+            {
+                tracing::warn!("the pattern {pattern:?} matches no tensor of the model, so no tensor is moved to {buffer}");
             }
             entries.push(sys::llama_model_tensor_buft_override { pattern: text.as_ptr(), buft: kind });
             patterns.push(text);
@@ -142,8 +144,8 @@ mod tests {
             Err(Error::InvalidConfig { param: "tensor_overrides", message }) => message,
             other => panic!("{other:?}"),
         };
-        assert!(message(read("ffn", "Abacus0")).starts_with("there is no memory \"Abacus0\" for tensors; there is CPU"));
-        assert!(message(read("(", "CPU")).starts_with("\"(\" is no pattern of tensors: "));
+        assert!(message(read("ffn", "Abacus0")).starts_with("there is no buffer type \"Abacus0\"; available are CPU"));
+        assert!(message(read("(", "CPU")).starts_with("\"(\" is not a valid regular expression: "));
         assert!(message(read("", "CPU")).contains("has 0 bytes"));
         assert!(TensorOverrides::read(&Placement::default(), &[]).expect("the placement is valid").is_none());
     }

@@ -1,7 +1,7 @@
 //! Compares whole chains, including the draw.
 
 use super::cases::{Cases, for_cases};
-use super::theirs::LlamaSampler;
+use super::llama_sampler::LlamaSampler;
 use super::{N_CTX, demo_token_strings};
 use crate::request::{Mirostat, SamplerKind, SamplingParams};
 use crate::sampling::Sampler;
@@ -11,21 +11,21 @@ use crate::sampling::Sampler;
 fn check(cases: &mut Cases, mut row: Vec<f32>, params: &SamplingParams, n_tokens: usize) {
     let (token_strings, seed) = (demo_token_strings(), cases.seed());
     let mut ours = Sampler::new(params, seed, &token_strings, N_CTX);
-    let theirs = LlamaSampler::server_chain(row.len(), params, seed, token_strings.end_tokens());
+    let expected_chain = LlamaSampler::server_chain(row.len(), params, seed, token_strings.end_tokens());
     let history = cases.history(row.len());
     ours.accept_prompt(history.as_slice());
-    theirs.accept_all(&history);
+    expected_chain.accept_all(&history);
     for i in 0..n_tokens {
         let drawn = ours.sample(&row);
-        assert_eq!(Some(drawn), theirs.apply(&row).selected, "draw {i}, seed {seed}, {} pieces, {params:?}", row.len());
+        assert_eq!(Some(drawn), expected_chain.apply(&row).selected, "draw {i}, seed {seed}, {} tokens, {params:?}", row.len());
         // Simulates a grammar that rejects the token: another one is drawn, and only that one is accepted.
         let is_refused = cases.below(10) == 0;
         let drawn = if is_refused { ours.sample(&row) } else { drawn };
         if is_refused {
-            assert_eq!(Some(drawn), theirs.apply(&row).selected, "second draw {i}, seed {seed}, {params:?}");
+            assert_eq!(Some(drawn), expected_chain.apply(&row).selected, "second draw {i}, seed {seed}, {params:?}");
         }
         ours.accept(drawn);
-        theirs.accept(drawn);
+        expected_chain.accept(drawn);
         row.rotate_right(1);
     }
 }
@@ -142,10 +142,10 @@ fn greedy_sampling_takes_the_likeliest_token_after_penalties() {
         let history = cases.history(row.len());
         let mut ours = Sampler::new(&params, 1, &token_strings, N_CTX);
         ours.accept_prompt(history.as_slice());
-        let theirs =
+        let expected_chain =
             LlamaSampler::steps(&[SamplerKind::Penalties, SamplerKind::Dry], row.len(), &params, 1, token_strings.end_tokens());
-        theirs.accept_all(&history);
-        let penalised = theirs.apply(&row).list;
+        expected_chain.accept_all(&history);
+        let penalised = expected_chain.apply(&row).list;
         let mut expected = row.clone();
         expected.fill(f32::NEG_INFINITY);
         for (token, logit) in penalised {

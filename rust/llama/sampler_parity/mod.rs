@@ -4,10 +4,10 @@
 
 mod cases;
 mod chains;
+mod llama_sampler;
 mod penalties;
 mod steps;
 mod text;
-mod theirs;
 
 use crate::llama::tests::demo;
 use crate::llama::vocabulary::token_strings::token_strings;

@@ -1,7 +1,7 @@
 //! Compares the steps that depend on previous tokens.
 
 use super::cases::for_cases;
-use super::theirs::LlamaSampler;
+use super::llama_sampler::LlamaSampler;
 use super::{N_CTX, demo_token_strings};
 use crate::request::{SamplerKind, SamplingParams};
 use crate::sampling::candidates::Candidates;
@@ -15,17 +15,17 @@ fn check_kinds(kinds: &[SamplerKind], n_cases: usize, seed: u32) {
         let params = cases.params(row.len());
         let history = cases.history(row.len());
         let mut ours = Chain::new(kinds, &params, 1, &token_strings, N_CTX);
-        let theirs = LlamaSampler::steps(kinds, row.len(), &params, 1, token_strings.end_tokens());
+        let expected_chain = LlamaSampler::steps(kinds, row.len(), &params, 1, token_strings.end_tokens());
         let n_prompt = cases.below(history.len() + 1);
         ours.accept_prompt(&history[..n_prompt].into());
         for &token in &history[n_prompt..] {
             ours.accept(token);
         }
-        theirs.accept_all(&history);
+        expected_chain.accept_all(&history);
         let mut candidates = Candidates::default();
         ours.apply(&row, &mut candidates);
         let list: Vec<_> = candidates.list.iter().map(|candidate| (candidate.token, candidate.logit)).collect();
-        let expected = theirs.apply(&row);
+        let expected = expected_chain.apply(&row);
         assert_eq!(list, expected.list, "{params:?}\n{history:?}");
         assert_eq!(candidates.n_all(), expected.n_all);
     });
@@ -65,17 +65,17 @@ fn newlines_can_be_exempt_and_penalties_can_use_another_prompt() {
         let kinds = [SamplerKind::Penalties];
         let mut ours = Chain::new(&kinds, &params, 1, &token_strings, N_CTX);
         let plain = SamplingParams { penalize_nl: true, penalty_prompt: None, ..params.clone() };
-        let theirs = LlamaSampler::steps(&kinds, row.len(), &plain, 1, token_strings.end_tokens());
+        let expected_chain = LlamaSampler::steps(&kinds, row.len(), &plain, 1, token_strings.end_tokens());
         ours.accept_prompt(&prompt.as_slice().into());
         for &token in &answer {
             ours.accept(token);
         }
-        theirs.accept_all(&penalty_prompt.unwrap_or(prompt));
-        theirs.accept_all(&answer);
+        expected_chain.accept_all(&penalty_prompt.unwrap_or(prompt));
+        expected_chain.accept_all(&answer);
         let mut candidates = Candidates::default();
         ours.apply(&row, &mut candidates);
         let biased = LlamaSampler::steps(&[], row.len(), &plain, 1, token_strings.end_tokens()).apply(&row).list;
-        let mut expected = theirs.apply(&row).list;
+        let mut expected = expected_chain.apply(&row).list;
         if !params.penalize_nl {
             let unpenalized = biased.iter().find(|(token, _)| *token == newline);
             expected.iter_mut().filter(|(token, _)| *token == newline).for_each(|(_, logit)| *logit = unpenalized.unwrap().1);

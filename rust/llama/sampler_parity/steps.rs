@@ -1,7 +1,7 @@
 //! Compares each step alone, and after a step that leaves another kind of list.
 
 use super::cases::{Cases, for_cases};
-use super::theirs::LlamaSampler;
+use super::llama_sampler::LlamaSampler;
 use super::{N_CTX, demo_token_strings};
 use crate::request::{SamplerKind, SamplingParams};
 use crate::sampling::candidates::Candidates;
@@ -11,21 +11,21 @@ use crate::sampling::chain::Chain;
 fn check(kinds: &[SamplerKind], row: &[f32], params: &SamplingParams, seed: u32, n_times: usize) {
     let token_strings = demo_token_strings();
     let mut ours = Chain::new(kinds, params, seed, &token_strings, N_CTX);
-    let theirs = LlamaSampler::steps(kinds, row.len(), params, seed, token_strings.end_tokens());
+    let expected_chain = LlamaSampler::steps(kinds, row.len(), params, seed, token_strings.end_tokens());
     let mut candidates = Candidates::default();
     for i in 0..n_times {
         ours.apply(row, &mut candidates);
-        let expected = theirs.apply(row);
+        let expected = expected_chain.apply(row);
         // If a temperature makes llama.cpp's logits overflow, several become infinite; ours keeps only the likeliest token.
         if expected.list.iter().any(|(_, logit)| logit.is_infinite()) {
             assert_eq!(candidates.list.len(), 1);
             continue;
         }
         let list: Vec<_> = candidates.list.iter().map(|candidate| (candidate.token, candidate.logit)).collect();
-        assert_eq!(list, expected.list, "{kinds:?}, time {i}, {} pieces, {params:?}", row.len());
+        assert_eq!(list, expected.list, "{kinds:?}, time {i}, {} tokens, {params:?}", row.len());
         // The count excludes masked ends and the tokens removed by a temperature of 0: no later step depends on them.
         if params.temperature > 0.0 && !kinds.contains(&SamplerKind::Infill) {
-            assert_eq!(candidates.n_all(), expected.n_all, "{kinds:?}, {} pieces, {params:?}", row.len());
+            assert_eq!(candidates.n_all(), expected.n_all, "{kinds:?}, {} tokens, {params:?}", row.len());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Generates texts with the demo model, and runs llama.cpp's chain on the same logits with the same seed and prompt.
 
-use super::theirs::LlamaSampler;
+use super::llama_sampler::LlamaSampler;
 use super::{N_CTX, demo_token_strings};
 use crate::config::EngineConfig;
 use crate::engine::runner::{KvSeqId, Runner};
@@ -17,18 +17,18 @@ fn text_of(runner: &mut LlamaRunner, params: &SamplingParams, seed: u32) -> Vec<
     let token_strings = demo_token_strings();
     let prompt = demo().tokenize(b"Once upon a time, there was a little girl who loved to", true, true).unwrap();
     let mut ours = Sampler::new(params, seed, &token_strings, N_CTX);
-    let theirs = LlamaSampler::server_chain(runner.n_vocab(), params, seed, token_strings.end_tokens());
+    let expected_chain = LlamaSampler::server_chain(runner.n_vocab(), params, seed, token_strings.end_tokens());
     ours.accept_prompt(prompt.as_slice());
-    theirs.accept_all(&prompt);
+    expected_chain.accept_all(&prompt);
     let (id, mut position) = (KvSeqId(0), 0);
     let (mut planned, mut generated) = (prompt, Vec::new());
     for _ in 0..N_TOKENS {
         runner.decode(&rows_of(id, position, &planned)).expect("the plan is valid");
         let logits = runner.logits(planned.len() - 1);
         let token = ours.sample(logits);
-        assert_eq!(Some(token), theirs.apply(logits).selected, "after {generated:?}, seed {seed}, {params:?}");
+        assert_eq!(Some(token), expected_chain.apply(logits).selected, "after {generated:?}, seed {seed}, {params:?}");
         ours.accept(token);
-        theirs.accept(token);
+        expected_chain.accept(token);
         generated.push(token);
         position += u32::try_from(planned.len()).unwrap();
         planned = vec![token];

@@ -5,10 +5,10 @@ use std::{fs, process};
 
 use llama_cpp_sys_2 as sys;
 
+use super::embeddings::{cosine, embed_tokens, worker_with};
 use super::gguf_writer::{Header, Tensor, TensorType, padding};
 use super::runner::prompt;
 use super::tiny::{Chance, Kind, write_tiny};
-use super::vectors::{cosine, embed_tokens, worker_with};
 use super::{demo_path, load};
 use crate::config::{AdapterConfig, EngineConfig, ModelConfig, Pooling};
 use crate::engine::runner::{AdapterSet, DecodeError, DefaultAdapters, KvSeqId, Plan, Runner};
@@ -326,7 +326,7 @@ fn an_adapter_that_is_not_loaded_is_rejected() {
     let mut runner = start(&model);
     let plan = Plan { variant: AdapterSet::with_adapters([(2, 1.0)]), ..rows_of(KvSeqId(0), 0, &prompt(4)) };
     let Err(DecodeError { reason }) = runner.decode(&plan) else { panic!("adapter 2 is none of the 2") };
-    assert_eq!(reason, "the plan breaks a rule: adapter 2 with a scale of 1 is none of the 2");
+    assert_eq!(reason, "invalid plan: adapter 2 with scale 1; there are 2 adapters, and scales must be finite");
 }
 
 #[test]
@@ -347,14 +347,17 @@ fn files_that_do_not_fit_the_model_are_rejected_by_name() {
     let cases: Vec<(Toy, &str)> = vec![
         (
             Toy::new("qwen2").change(matrix, N_EMBD, N_EMBD),
-            "made for the architecture \"qwen2\"; that of this model is \"llama\"",
+            "trained for the architecture \"qwen2\"; that of this model is \"llama\"",
         ),
         (without(&[("general.architecture", "llama")]), "its general.type is \"\", not \"adapter\""),
         (without(&[("general.type", "adapter"), ("adapter.type", "ia3")]), "its adapter.type is \"ia3\", not \"lora\""),
-        (Toy::new("llama"), "it holds no pair of tensors"),
-        (Toy::new("llama").half(&format!("{matrix}.lora_a"), &[N_EMBD, 4]), "one of the two halves is missing"),
-        (Toy::new("llama").half(matrix, &[N_EMBD, 4]), "neither of the two halves"),
-        (Toy::new("llama").change("blk.9.attn_q.weight", N_EMBD, N_EMBD), "which this model lacks"),
+        (Toy::new("llama"), "it contains no pair of"),
+        (
+            Toy::new("llama").half(&format!("{matrix}.lora_a"), &[N_EMBD, 4]),
+            "the .lora_a or the .lora_b of blk.0.attn_q.weight is missing",
+        ),
+        (Toy::new("llama").half(matrix, &[N_EMBD, 4]), "neither a .lora_a nor a .lora_b"),
+        (Toy::new("llama").change("blk.9.attn_q.weight", N_EMBD, N_EMBD), "which this model does not have"),
         (Toy::new("llama").change(matrix, N_EMBD, 64), "does not fit that matrix (192 × 192 × 1 × 1)"),
         (Toy::new("llama").change(matrix, 64, N_EMBD), "does not fit that matrix"),
         (
@@ -366,12 +369,12 @@ fn files_that_do_not_fit_the_model_are_rejected_by_name() {
         ),
         (
             Toy::new("llama").half("token_embd.weight.lora_a", &[4, 2048]).half("token_embd.weight.lora_b", &[4, N_EMBD]),
-            "which this model has for its input and its output at once",
+            "which this model uses for both input and output",
         ),
         (with(|header| header.i32s("adapter.alora.invocation_tokens", [5, 6].into_iter())), "invalid gguf element type"),
         (
             with(|header| header.u32s("adapter.alora.invocation_tokens", [5, 2048].into_iter())),
-            "its invocation has token 2048, but the vocabulary has 2048 pieces",
+            "token 2048 of its invocation is outside of the vocabulary of 2048 pieces",
         ),
         (
             {
@@ -382,7 +385,7 @@ fn files_that_do_not_fit_the_model_are_rejected_by_name() {
                 header.string("adapter.lora.alpha", "8");
                 Toy { header, seed: 1 }.change(matrix, N_EMBD, N_EMBD)
             },
-            "its adapter.lora.alpha is no finite number of 32 bits",
+            "its adapter.lora.alpha must be a finite 32-bit float",
         ),
     ];
     for (i, (toy, words)) in cases.iter().enumerate() {
@@ -402,7 +405,7 @@ fn missing_damaged_and_model_files_are_rejected() {
     let refusal = |path: &Path| load_with(&[path]).expect_err("it is no adapter").to_string();
     assert!(refusal(Path::new("/nowhere.gguf")).contains("there is no such file"));
     assert!(refusal(Path::new("/dev/null")).contains("it is not a regular file"));
-    assert!(refusal(&demo_path()).contains("it is no LoRA adapter"));
+    assert!(refusal(&demo_path()).contains("it is not a LoRA adapter"));
     for n_kept in [0, 3, 100, whole.len() / 2, whole.len() - 40] {
         fs::write(&path, &whole[..n_kept]).expect("the folder is writable");
         let reason = refusal(&path);

@@ -231,7 +231,7 @@ fn unsupported_grouping_is_rejected_with_the_reason() {
     };
     for kind in [Kind::Recurrent, Kind::Hybrid, Kind::Window] {
         let message = refused(&tiny(kind));
-        assert!(message.contains("is a state or sees through a window"), "{kind:?}: {message}");
+        assert!(message.contains("have a recurrent state or a sliding window"), "{kind:?}: {message}");
     }
     assert!(refused(&tiny(Kind::Grid)).contains("positions of their own"));
     let refused = |change: fn(&mut EngineConfig)| try_start(change).map(|_| ()).expect_err("it is refused");

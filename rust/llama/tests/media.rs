@@ -8,10 +8,10 @@ use std::{fs, ptr};
 
 use llama_cpp_sys_2 as sys;
 
+use super::embeddings::{cosine, embed, reference, worker};
 use super::gguf_writer::{Header, Tensor, TensorType};
 use super::resolve_llama_cpp;
 use super::tiny::{Chance, Kind, write, write_tiny};
-use super::vectors::{cosine, embed, reference, worker};
 use crate::config::{EngineConfig, MediaConfig, ModelConfig, Pooling};
 use crate::engine::Engine;
 use crate::engine::runner::{KvSeqId, MediaRows, Plan, RelocateError, Row, Runner, StateError};
@@ -451,8 +451,8 @@ fn files_that_are_not_projectors_are_rejected() {
     let text = write_tiny(Toy::Llava.text());
     let refusal = |path: &Path| load(&text, path).err().map(|error| error.to_string()).unwrap_or_default();
     let is_model = refusal(&text);
-    assert!(is_model.contains("it is no projector, which is the mmproj-*.gguf beside the model"), "{is_model}");
-    assert!(is_model.ends_with("its general.architecture is \"gemma2\", not \"clip\""), "{is_model}");
+    assert!(is_model.starts_with(&format!("cannot load the projector {}: it is not a projector", text.display())), "{is_model}");
+    assert!(is_model.contains("its general.architecture is \"gemma2\", not \"clip\""), "{is_model}");
     for (path, words) in
         [("/nowhere.gguf", "there is no such file"), ("/", "it is a directory"), ("/dev/null", "not a regular file")]
     {
@@ -503,7 +503,7 @@ fn a_projector_that_llama_cpp_miscounts_is_rejected() {
     let refused = load(&text, &projector).err();
     fs::remove_file(text).and_then(|()| fs::remove_file(projector)).expect("they were just written");
     assert!(
-        matches!(&refused, Some(Error::InvalidConfig { param: "mmproj", message }) if message.contains("187 places")),
+        matches!(&refused, Some(Error::InvalidConfig { param: "mmproj", message }) if message.contains("expects 187 embeddings")),
         "{refused:?}"
     );
 }
@@ -544,10 +544,10 @@ fn a_text_after_an_image_is_restored_with_its_positions() {
         let text: Vec<Token> = (3..).take(picture.end() as usize).collect();
         runner.decode(&crate::llama::context::batch::rows_of(KvSeqId(2), 0, &text)).expect("the plan is valid");
         let refused = runner.restore(KvSeqId(2), &pieces[2], parts[2].clone()).expect_err("another text is before it");
-        assert!(refused.to_string().contains("other pictures stand before"), "{refused}");
+        assert!(refused.to_string().contains("the images before tokens"), "{refused}");
         assert!(runner.truncate(KvSeqId(2), parts[1].start));
         let refused = runner.restore(KvSeqId(2), &pieces[1], parts[1].start..picture.end() - 1);
-        assert!(refused.expect_err("a part of a picture").to_string().contains("with pictures"));
+        assert!(refused.expect_err("a part of a picture").to_string().contains("with images"));
         // The text before the image can be restored anywhere.
         runner.restore(KvSeqId(2), &pieces[1], parts[1].start..picture.start).expect("it is restored");
         runner.drop_sequence(KvSeqId(2));

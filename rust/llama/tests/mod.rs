@@ -3,6 +3,7 @@
 mod adapters;
 mod cells;
 mod changes;
+mod embeddings;
 #[allow(dead_code, reason = "the benchmarks, which own this file, use more of it")]
 #[path = "../../benches/support/gguf.rs"]
 mod gguf_writer;
@@ -13,16 +14,15 @@ mod kernels;
 mod media;
 mod memories;
 mod model;
-mod piece;
 mod prefix_file;
 mod quantised;
 mod runner;
 mod same_rows;
+mod saved_state;
 mod start;
 mod state;
 mod tiny;
 mod tokenizer;
-mod vectors;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

@@ -188,17 +188,17 @@ fn a_model_loads_with_every_load_mode_and_placement() {
     }
     // Threads are bound per process, so the rejection is tested here, after they were bound.
     let message = refused(&placed(Placement { numa: Some(Numa::Isolate), ..Placement::default() }));
-    assert!(message.contains("bound its threads already, with Distribute"), "{message}");
+    assert!(message.contains("numa cannot be changed to Isolate: this process already uses Distribute"), "{message}");
 }
 
 #[test]
 fn an_impossible_placement_is_rejected() {
     let unknown = refused(&placed(Placement { devices: Some(vec!["Abacus0".to_owned()]), ..Placement::default() }));
-    assert_eq!(unknown, "there is no device \"Abacus0\" beside the CPU");
+    assert_eq!(unknown, "there is no device \"Abacus0\" other than the CPU");
     let cpu = refused(&placed(Placement { devices: Some(vec!["CPU".to_owned()]), ..Placement::default() }));
-    assert_eq!(cpu, "there is no device \"CPU\" beside the CPU");
+    assert_eq!(cpu, "there is no device \"CPU\" other than the CPU");
     let many = refused(&placed(Placement { tensor_split: vec![1.0; 1000], ..Placement::default() }));
-    assert!(many.starts_with("there are 1000 shares in the tensor split; there can be at most "), "{many}");
+    assert!(many.starts_with("tensor_split has 1000 entries; at most "), "{many}");
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_truncated_file_is_reported_as_such() {
     assert!(in_tensors.contains("not within the file bounds"), "{in_tensors}");
     for length in [4, 20, 30, 1000, 20_000] {
         let in_metadata = refusal(&TempFile::new(&format!("cut-at-{length}"), &whole[..length]).0);
-        assert!(in_metadata.contains("cut short"), "{in_metadata}");
+        assert!(in_metadata.contains("truncated"), "{in_metadata}");
     }
 }
 
@@ -239,13 +239,13 @@ fn an_unsupported_architecture_is_named() {
     let unknown = refusal(&TempFile::new("unknown", &with_architecture(*b"lemma")).0);
     assert!(unknown.contains("unknown model architecture: 'lemma'"), "{unknown}");
     let reason = refusal(&TempFile(write_hollow("clef", "llama")).0);
-    assert!(reason.contains("architecture, clef, is that of a part of another model"), "{reason}");
+    assert!(reason.contains("architecture, clef, is a component of another model"), "{reason}");
 }
 
 #[test]
 fn a_file_without_a_vocabulary_is_rejected() {
     let file = TempFile(write_hollow("llama", "no_vocab"));
-    assert_eq!(refusal(&file.0), "it holds no vocabulary, so it cannot read a text");
+    assert_eq!(refusal(&file.0), "it has no vocabulary, so it cannot process text");
 }
 
 /// Writes a part of a split model as llama.cpp does: all but the first contain only their number and tensors.
@@ -265,7 +265,7 @@ fn a_later_part_of_a_split_model_is_rejected_with_the_first_parts_name() {
     let reason = refusal(&part("renamed.gguf", 3, 3).0);
     assert!(reason.starts_with("it is part 3 of 3 of a model; give the first part, NAME-00001-of-00003.gguf"), "{reason}");
     let reason = refusal(&part("first.gguf", 1, 3).0);
-    assert_eq!(reason, "it is part 1 of 3 of a model, and its parts must be named NAME-00001-of-00003.gguf and so on");
+    assert_eq!(reason, "it is part 1 of 3 of a model; name it NAME-00001-of-00003.gguf, and the other parts accordingly");
 }
 
 #[test]
@@ -274,13 +274,13 @@ fn a_file_that_complements_a_model_is_described() {
         ("general.type", "adapter", "an adapter of a model (lora)"),
         ("general.type", "mmproj", "a projector that reads images or audio for a model (mmproj)"),
         ("general.architecture", "clip", "a projector that reads images or audio for a model (mmproj)"),
-        ("general.type", "imatrix", "an importance matrix, which quantizing a model reads"),
+        ("general.type", "imatrix", "an importance matrix, for quantizing a model"),
         ("general.architecture", "controlvector", "a control vector of a model"),
     ] {
         let mut header = Header::default();
         header.string(key, value);
         let file = TempFile::new(&format!("{value}.gguf"), &header.to_bytes());
-        assert_eq!(refusal(&file.0), format!("it is {expected}, not a model by itself"));
+        assert_eq!(refusal(&file.0), format!("it is {expected}, not a model"));
     }
 }
 

@@ -138,7 +138,7 @@ fn damaged_files_are_rejected() {
         damaged[bit / 8] ^= 1 << (bit % 8);
         let reason = refusal_of(&damaged);
         let words = match bit / 8 {
-            0..8 => "no saved prefix",
+            0..8 => "not a saved prefix",
             // One flipped bit gives another supported version.
             8..12 if damaged[8..12] != [3, 0, 0, 0] => "only versions 1 to 3",
             12..20 => "bytes",
@@ -148,13 +148,13 @@ fn damaged_files_are_rejected() {
     }
     for n_kept in 0..whole.len() {
         let reason = refusal_of(&whole[..n_kept]);
-        let words = if n_kept < 20 { "too short" } else { "cut short" };
+        let words = if n_kept < 20 { "too few for" } else { "truncated" };
         assert!(reason.contains(words), "{n_kept} bytes: {reason}");
     }
-    assert!(refusal_of(&[&whole[..], &[0]].concat()).contains("bytes too many"));
+    assert!(refusal_of(&[&whole[..], &[0]].concat()).contains("extra bytes"));
     let mut of_next_version = whole.clone();
     of_next_version[8] = 4;
-    assert_eq!(refusal_of(&of_next_version), "its format is version 4; only versions 1 to 3 can be read");
+    assert_eq!(refusal_of(&of_next_version), "its format version is 4; only versions 1 to 3 can be read");
     fs::write(&path, &whole).expect("the folder is writable");
     files.read(&path).expect("it is whole again");
 }
@@ -214,7 +214,7 @@ fn a_file_of_another_cache_or_model_is_rejected() {
     let other = files_of(other.into(), EngineConfig::default());
     let reason = refusal(&other, &path);
     let name = model.file_name().expect("it is a file").to_string_lossy();
-    assert!(reason.contains(&format!("other weights than those of {name}, or ")), "{reason}");
+    assert!(reason.contains(&format!("not computed by {name} with the same ")), "{reason}");
     // The reverse: a file of the other model is rejected by this one.
     let saved = SavedPrefix { tokens: vec![1; 60], ..prefix(60, None) };
     other.write(&path, &saved).expect("the folder is writable");
@@ -232,7 +232,7 @@ fn a_file_with_other_positions_is_rejected() {
     for (one, other) in [(&files(), &scaled), (&scaled, &files())] {
         one.write(&path, &prefix(60, None)).expect("the folder is writable");
         let reason = refusal(other, &path);
-        assert!(reason.contains("or with other positions (--rope-…, --yarn-…) or metadata"), "{reason}");
+        assert!(reason.contains("the same position encoding (--rope-…, --yarn-…) and metadata"), "{reason}");
         one.read(&path).expect("it was just written");
     }
     refusal(&with(RopeConfig { freq_scale: Some(0.25), ..RopeConfig::default() }), &path);
@@ -286,12 +286,12 @@ fn an_overlong_file_allocates_no_memory() {
     let path = folder.path_of("a.prefix");
     let file = fs::File::create(&path).expect("the folder is writable");
     file.set_len(1 << 43).expect("a hole takes no room");
-    assert!(refusal(&files, &path).contains("no saved prefix"));
+    assert!(refusal(&files, &path).contains("not a saved prefix"));
     for n_bytes in [1_u64 << 43, 1 << 30] {
         file.set_len(n_bytes).expect("a hole takes no room");
         file.write_all_at(&[b"weftpref", &1_u32.to_le_bytes()[..], &n_bytes.to_le_bytes()].concat(), 0).expect("it is open");
         let reason = refusal(&files, &path);
-        assert!(reason.starts_with(&format!("it is {n_bytes} bytes long; no prefix of this model")), "{reason}");
+        assert!(reason.starts_with(&format!("it has {n_bytes} bytes; a prefix of this model")), "{reason}");
     }
 }
 

@@ -260,7 +260,7 @@ fn invalid_requests_are_rejected_without_side_effects() {
     }
     refusals.push(runner.restore(id(1), &piece, 30..60));
     let words =
-        ["holds 100", "holds 100", "holds 0", "holds 30", "holds 30", "holds 10..60", "holds 10..60", "holds 30", "50 available"];
+        ["has 100", "has 100", "has 0", "has 30", "has 30", "state of 10..60", "state of 10..60", "has 30", "50 available"];
     for (refusal, words) in refusals.into_iter().zip(words) {
         let reason = refusal.expect_err("it cannot be done").to_string();
         assert!(reason.contains(words), "{reason}");

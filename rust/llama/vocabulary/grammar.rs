@@ -51,7 +51,7 @@ impl Grammars {
     pub(in crate::llama) fn compile_json_schema(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
         self.get_or_compile(GrammarSource::JsonSchema, text, || {
             Grammar::new(&schema_grammar(text)?, model, self.spellings(model)).map_err(|ParseError { message, .. }| {
-                refusal("json_schema", format!("the JSON schema asks for what no grammar can hold a text to: {message}"))
+                refusal("json_schema", format!("the JSON schema cannot be converted to a grammar: {message}"))
             })
         })
     }
@@ -68,14 +68,13 @@ impl Grammars {
         let as_token = |trigger: &Trigger| match trigger {
             Trigger::Word(word) => match model.spelt(word) {
                 Some(token) if preserved.contains(&token) => Ok(Trigger::Token(token)),
-                Some(_) => {
-                    Err(refuse(format!("grammar_triggers has the word '{word}', a token; name it in preserved_tokens too")))
-                }
+                Some(_) => Err(refuse(format!("the word '{word}' in grammar_triggers is a token; add it to preserved_tokens"))),
                 None => Ok(trigger.clone()),
             },
-            Trigger::Token(token) if usize::try_from(*token).map_or(true, |id| id >= model.n_vocab()) => {
-                Err(refuse(format!("grammar_triggers has the token {token}, which the vocabulary has not")))
-            }
+            Trigger::Token(token) if usize::try_from(*token).map_or(true, |id| id >= model.n_vocab()) => Err(refuse(format!(
+                "token {token} in grammar_triggers is outside of the vocabulary of {} pieces",
+                model.n_vocab()
+            ))),
             other => Ok(other.clone()),
         };
         let triggers = triggers.iter().map(as_token).collect::<Result<Vec<_>>>()?;
@@ -118,7 +117,7 @@ impl Grammars {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<CachedGrammar>> {
-        self.cached.lock().expect("nothing that holds the list can panic")
+        self.cached.lock().expect("no code that holds the lock panics")
     }
 }
 

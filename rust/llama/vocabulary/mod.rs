@@ -153,7 +153,7 @@ unsafe fn append_spelling(vocab: *const sys::llama_vocab, token: Token, bytes: &
 unsafe fn check_byte_tokens(vocab: *const sys::llama_vocab) -> Result<(), String> {
     // SAFETY: guaranteed by the caller.
     match unsafe { sys::llama_vocab_type(vocab) } {
-        sys::LLAMA_VOCAB_TYPE_NONE => return Err("it holds no vocabulary, so it cannot read a text".to_owned()),
+        sys::LLAMA_VOCAB_TYPE_NONE => return Err("it has no vocabulary, so it cannot process text".to_owned()),
         sys::LLAMA_VOCAB_TYPE_SPM => {}
         _ => return Ok(()),
     }
@@ -168,7 +168,7 @@ unsafe fn check_byte_tokens(vocab: *const sys::llama_vocab) -> Result<(), String
     }
     match is_spelt.iter().filter(|&&is_spelt| is_spelt).count() {
         256 => Ok(()),
-        n_bytes => Err(format!("its vocabulary has {n_bytes} of 256 byte tokens, so it cannot spell every text")),
+        n_bytes => Err(format!("its vocabulary has only {n_bytes} of 256 byte tokens, so it cannot encode every text")),
     }
 }
 

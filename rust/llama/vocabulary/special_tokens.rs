@@ -58,7 +58,7 @@ impl SpecialTokens {
         let mut seen = HashSet::new();
         let tokens: Vec<SpecialToken<'a>> = tokens.filter(|token| seen.insert(token.spelling)).collect();
         let finder = AhoCorasick::new(tokens.iter().map(|token| token.spelling))
-            .map_err(|error| format!("its special tokens are too many: {error}"))?;
+            .map_err(|error| format!("its special tokens are too many or too long: {error}"))?;
         let ranks = (0..).zip(&tokens).map(|(rank, token)| {
             let n_bytes = token.spelling.len();
             let others = finder.find_overlapping_iter(token.spelling).filter(|found| found.end() == n_bytes);

@@ -111,7 +111,7 @@ impl Splitter {
         thread::scope(|scope| {
             let reader = thread::Builder::new().name("weft-splitter".into()).stack_size(n_bytes).spawn_scoped(scope, read);
             let reader = reader.map_err(|error| {
-                let message = format!("a run of {n_run} characters needs a stack of {n_bytes} bytes to be tokenized: {error}");
+                let message = format!("cannot start a thread with a stack of {n_bytes} bytes, which tokenizing a run of {n_run} characters needs: {error}");
                 Error::NotSupported { message }
             })?;
             Ok(reader.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked)))
@@ -213,8 +213,8 @@ impl LongestRun {
         }
         let (n, last) = (self.n, self.last);
         let message = format!(
-            "the text has {n} characters of one kind in a row, up to byte {last} of a stretch between special tokens; this model's \
-             tokenizer reads at most {limit}, so break them by white space, a digit or a letter, or leave some out"
+            "the text has {n} consecutive characters of one class, up to byte {last} of a part between special tokens; this model's \
+             tokenizer supports at most {limit}, so shorten the run or separate it by white space, a digit or a letter"
         );
         Err(Error::InvalidRequest { param: "text", message })
     }

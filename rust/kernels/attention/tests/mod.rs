@@ -186,7 +186,7 @@ fn inconsistent_sizes_are_rejected() {
     assert!(panics_with("another mask", || attend_with(|a| a.mask = None, 2 * size, enough, size)));
     assert!(panics_with("mask ends", || attend_with(|a| a.mask.as_mut().unwrap().row_stride += 1, 2 * size, enough, size)));
     assert!(panics_with("sinks", || attend_with(|a| a.sinks = Some(&[]), 2 * size, enough, size)));
-    assert!(panics_with("another team", || {
+    assert!(panics_with("another number of threads", || {
         let mut plan = Plan::new();
         case.plan(&mut plan, ComputeOptions { n_threads: 2, ..options });
         case.compute_with_plan(&plan, 1);

@@ -35,13 +35,13 @@ fn an_operand_that_is_one_short_is_rejected() {
 }
 
 #[test]
-#[should_panic(expected = "has blocks of 32")]
+#[should_panic(expected = "into blocks of 32")]
 fn a_partial_block_is_rejected() {
     multiply_with_lengths(Format::Q8_0, Level::Portable, 48, enough());
 }
 
 #[test]
-#[should_panic(expected = "token 1 asks for expert 2 of 2")]
+#[should_panic(expected = "token 1 has expert 2, which must be below 2")]
 fn a_missing_expert_is_rejected() {
     let bytes = vec![0; 2 * 68 * 20];
     let weights = Weights { bytes: &bytes, format: Format::Q8_0, n_in: 64, n_out: 20, row_stride: 68 };

@@ -215,7 +215,7 @@ fn cells_beyond_the_free_memory_are_rejected_before_allocation() {
     let config = resolve(&demo(), &EngineConfig::default(), None).expect("it is valid");
     let refused = EmbeddingContext::new(demo(), &config, shape(1 << 31), DefaultAdapters::default()).err();
     let Some(Error::Decode { reason }) = refused else { panic!("there is memory for cells of {} bytes", 1_u64 << 41) };
-    assert!(reason.contains("a context of 2147483648 tokens for vectors takes"), "{reason}");
+    assert!(reason.contains("a context of 2147483648 tokens for embeddings needs"), "{reason}");
     assert!(reason.contains("are free"), "{reason}");
 }
 
@@ -227,7 +227,7 @@ fn rows_beyond_the_free_memory_are_rejected_and_fewer_are_computed() {
     let mut context = EmbeddingContext::new(demo(), &config, shape(n_batch), DefaultAdapters::default()).expect("it is small");
     let too_many = usize::try_from(memory::free_on_host()).expect("64 bits") / 2048;
     let refused = context.check_memory(too_many).expect_err("the logits alone are four times as many bytes as are free");
-    assert!(refused.contains(&format!("computing {too_many} tokens of texts together takes")), "{refused}");
+    assert!(refused.contains(&format!("a batch of {too_many} tokens needs")), "{refused}");
     assert_eq!(context.encode(&[vec![5; n_batch]]).expect("there is memory for a thousand").n_computed, n_batch);
     assert!(context.check_memory(n_batch).is_ok(), "what was taken once is not asked for again");
 }

@@ -1,6 +1,6 @@
 //! Tests saved states of memories that no toy model has, assembled by hand.
 
-use crate::llama::context::piece::Layout;
+use crate::llama::context::saved_state::Layout;
 
 /// Format 1 is F16.
 const F16: i32 = 1;

@@ -85,7 +85,7 @@ impl Cells {
     pub(super) fn compare(&self, found: &Self) -> Result<(), String> {
         for (what, own, found) in [("K", &self.keys, &found.keys), ("V", &self.values, &found.values)] {
             if own.len() != found.len() {
-                return Err(format!("it has {} layers of {what}, this cache {}", found.len(), own.len()));
+                return Err(format!("it has {} layers of {what}; this cache has {}", found.len(), own.len()));
             }
             if let Some(layer) = (0..own.len()).find(|&layer| own[layer] != found[layer]) {
                 let expected = own[layer];
@@ -94,11 +94,11 @@ impl Cells {
                     format!("format {format}, {n_bytes} bytes"),
                     format!("format {}, {} bytes", expected.format, expected.n_bytes),
                 );
-                return Err(format!("layer {layer} of its {what} has another shape than this cache ({found}; {own})"));
+                return Err(format!("the shape of its {what} in layer {layer} ({found}) does not match this cache ({own})"));
             }
         }
         if self.rotations != found.rotations {
-            return Err(format!("its K and V are rotated by {:?}, those of this cache by {:?}", found.rotations, self.rotations));
+            return Err(format!("its K and V are rotated by {:?}; those of this cache by {:?}", found.rotations, self.rotations));
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ impl View<'_> {
             View::Cells(CellsView { positions, .. }) => {
                 let first = positions[0];
                 match (first..).zip(positions).find(|(expected, position)| expected != *position) {
-                    Some((expected, position)) => Err(format!("position {position} is where {expected} should be")),
+                    Some((expected, position)) => Err(format!("it has position {position} where {expected} is expected")),
                     None => Ok(Some(first..positions[positions.len() - 1] + 1)),
                 }
             }
@@ -127,13 +127,13 @@ impl CellsView<'_> {
     pub(super) fn whole_from(&self, range: &Range<u32>) -> Result<u32, String> {
         let mut pairs = self.positions.iter().zip(self.positions.iter().skip(1));
         if let Some((before, after)) = pairs.find(|(before, after)| before >= after) {
-            return Err(format!("position {after} comes after {before}"));
+            return Err(format!("position {after} follows position {before}"));
         }
         if let Some(position) = self.positions.iter().find(|position| !range.contains(position)) {
-            return Err(format!("one of its caches holds position {position}, another one {range:?}"));
+            return Err(format!("one of its caches has position {position}, another one the positions {range:?}"));
         }
         let run = range.clone().rev().zip(self.positions.iter().rev()).take_while(|(expected, found)| expected == *found);
-        Ok(range.end - u32::try_from(run.count()).expect("a piece has fewer than 2³² cells"))
+        Ok(range.end - u32::try_from(run.count()).expect("a saved state has fewer than 2³² cells"))
     }
 }
 

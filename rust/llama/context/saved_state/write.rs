@@ -1,6 +1,6 @@
 //! Serializes a saved state: cells sorted by position, V in rows or in columns.
 
-use crate::llama::context::piece::parts::{CellsView, Tensor};
+use crate::llama::context::saved_state::parts::{CellsView, Tensor};
 
 impl CellsView<'_> {
     /// Appends the part in llama.cpp's format, with cells sorted by position, and V in columns or in rows.
@@ -44,7 +44,7 @@ impl CellsView<'_> {
             put_rows(out, bytes, row, order);
             return Ok(());
         }
-        let element = tensor.element().ok_or("a quantised V lies in rows only")?;
+        let element = tensor.element().ok_or("a quantised V can only be stored in rows")?;
         let n_columns = row / element;
         let put_number = |out: &mut Vec<u8>, cell: usize, column: usize| {
             let start =

@@ -7,7 +7,7 @@
 //! rows or in columns, as the current cache requires (rows with flash attention, columns without).
 
 mod parts;
-mod placed;
+mod saved_positions;
 mod write;
 
 use std::borrow::Cow;
@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parts::{Cells, Part, Reader, Tensor, View, read_cells, read_parts, read_state};
-pub(in crate::llama) use placed::PiecePositions;
+pub(in crate::llama) use saved_positions::SavedPositions;
 
 /// Time to copy one run of cells, in nanoseconds: two calls, a record of 32 bytes, another cache line. Measured by the `state`
 /// bench: 55 if the cells are 30 MB, 17 if they fit into the processor's cache.
@@ -40,7 +40,7 @@ pub(in crate::llama) struct Layout {
 }
 
 /// A saved state that llama.cpp may read.
-pub(in crate::llama) struct CheckedPiece<'a> {
+pub(in crate::llama) struct CheckedState<'a> {
     /// The positions of its cells.
     pub(in crate::llama) range: Range<u32>,
     /// First position from which all caches, including a sliding window's, have every position; `range.end` if a cache is empty.
@@ -107,22 +107,25 @@ impl Layout {
     ///
     /// # Errors
     /// The problem with the saved state.
-    pub(in crate::llama) fn check<'a>(&self, saved: &'a [u8]) -> Result<CheckedPiece<'a>, String> {
+    pub(in crate::llama) fn check<'a>(&self, saved: &'a [u8]) -> Result<CheckedState<'a>, String> {
         let views = self.view(saved)?;
         // The first part with cells contains the whole text; a window's part follows it.
-        let range = views.iter().find_map(|view| view.range().transpose()).ok_or("it holds no cells")??;
+        let range = views.iter().find_map(|view| view.range().transpose()).ok_or("it contains no cells")??;
         let mut whole_from = range.start;
         for view in &views {
             match view {
                 View::State(state) if state.position + 1 == range.end => {}
                 View::State(state) => {
-                    return Err(format!("its state is at {}, its cells end at {}", state.position, range.end));
+                    return Err(format!(
+                        "its recurrent state is at position {}, but its cells end at {}",
+                        state.position, range.end
+                    ));
                 }
                 View::NoCells => whole_from = range.end,
                 View::Cells(cells) => whole_from = whole_from.max(cells.whole_from(&range)?),
             }
         }
-        Ok(CheckedPiece { range, whole_from, bytes: self.convert_values(saved, &views)? })
+        Ok(CheckedState { range, whole_from, bytes: self.convert_values(saved, &views)? })
     }
 
     /// Checks a saved state whose cells must have these `positions`, which may repeat. Returns its bytes, with V in the layout of
@@ -139,7 +142,7 @@ impl Layout {
                 View::Cells(cells) => cells.positions == positions,
             };
             if !has_positions {
-                return Err("its cells have other positions than it says".to_owned());
+                return Err("the positions of its cells do not match its header".to_owned());
             }
         }
         self.convert_values(saved, &views)
@@ -166,11 +169,11 @@ impl Layout {
     fn view<'a>(&self, saved: &'a [u8]) -> Result<Vec<View<'a>>, String> {
         let mut reader = Reader(saved);
         if reader.u32() != Some(self.magic) || reader.u32().is_none() {
-            return Err("it is no piece of llama.cpp's memory".to_owned());
+            return Err("it is not a sequence state of llama.cpp".to_owned());
         }
         let mut views = Vec::with_capacity(self.parts.len());
         for part in &self.parts {
-            let truncated = || "it is cut short or damaged".to_owned();
+            let truncated = || "it is truncated or damaged".to_owned();
             let view = match part {
                 Part::Cells(own) => {
                     let view = read_cells(&mut reader, own.n_ext, !own.values.is_empty()).ok_or_else(truncated)?;
@@ -182,7 +185,7 @@ impl Layout {
                 Part::State(own) => {
                     let view = read_state(&mut reader).ok_or_else(truncated)?;
                     if view.shape != *own {
-                        return Err("its state has other layers or formats than this memory".to_owned());
+                        return Err("the layers or formats of its recurrent state do not match this memory".to_owned());
                     }
                     View::State(view)
                 }
@@ -191,7 +194,7 @@ impl Layout {
         }
         match reader.0.len() {
             0 => Ok(views),
-            n => Err(format!("it has {n} bytes too many")),
+            n => Err(format!("it has {n} extra bytes at its end")),
         }
     }
 

@@ -4,27 +4,27 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::llama::context::piece::parts::Reader;
 use crate::llama::context::positions::Positions;
+use crate::llama::context::saved_state::parts::Reader;
 
 /// llama.cpp's saved states never begin with these bytes.
 const MAGIC: u32 = u32::from_le_bytes(*b"WPOS");
 
 /// Token range of a saved state, and the positions of the tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::llama) struct PiecePositions {
+pub(in crate::llama) struct SavedPositions {
     /// The range of token indices.
     pub(in crate::llama) range: Range<u32>,
     /// The positions of all tokens up to the end of the range.
     pub(in crate::llama) positions: Positions,
 }
 
-impl PiecePositions {
+impl SavedPositions {
     /// Serializes the header and appends llama.cpp's bytes.
     pub(in crate::llama) fn write(&self, saved: &[u8]) -> Arc<[u8]> {
         let Self { range, positions } = self;
         let dense = positions.dense();
-        let n_dense = u32::try_from(dense.len()).expect("a text has few pictures");
+        let n_dense = u32::try_from(dense.len()).expect("a text has few images");
         let numbers = [MAGIC, range.start, range.end, n_dense].into_iter().chain(dense.flatten());
         let mut bytes = Vec::with_capacity(16 + 12 * n_dense as usize + saved.len());
         bytes.extend(numbers.flat_map(u32::to_le_bytes));
@@ -41,7 +41,7 @@ impl PiecePositions {
         if reader.u32() != Some(MAGIC) {
             return Ok(None);
         }
-        let damaged = || "what it says of its pictures is damaged".to_owned();
+        let damaged = || "its header of image positions is damaged".to_owned();
         let mut number = || reader.u32().ok_or_else(damaged);
         let (range, n_dense) = (number()?..number()?, number()?);
         // The capacity is not reserved: so the count cannot make it allocate more than the bytes present.
@@ -54,7 +54,7 @@ impl PiecePositions {
             return Err(damaged());
         }
         if positions.cuts(range.start) || positions.cuts(range.end) {
-            return Err("it holds a part of a picture".to_owned());
+            return Err("it contains only a part of an image".to_owned());
         }
         Ok(Some((Self { range, positions }, reader.0)))
     }
@@ -74,18 +74,18 @@ impl PiecePositions {
 mod tests {
     use super::*;
 
-    fn example() -> PiecePositions {
-        PiecePositions {
+    fn example() -> SavedPositions {
+        SavedPositions {
             range: 8..40,
-            positions: Positions::with_dense([[10, 12, 4], [30, 6, 3]].into_iter()).expect("two pictures"),
+            positions: Positions::with_dense([[10, 12, 4], [30, 6, 3]].into_iter()).expect("two images"),
         }
     }
 
     #[test]
     fn headers_round_trip_and_states_without_one_are_recognized() {
         let bytes = example().write(&[7; 20]);
-        assert_eq!(PiecePositions::read(&bytes), Ok(Some((example(), &[7; 20][..]))));
-        assert_eq!(PiecePositions::read(&[7; 20]), Ok(None));
+        assert_eq!(SavedPositions::read(&bytes), Ok(Some((example(), &[7; 20][..]))));
+        assert_eq!(SavedPositions::read(&[7; 20]), Ok(None));
         assert_eq!(example().iter().take(5).collect::<Vec<_>>(), [8, 9, 10, 10, 10]);
         assert_eq!([example().positions_of(&(8..22)), example().positions_of(&(22..40))], [8..14, 14..29]);
     }
@@ -94,14 +94,14 @@ mod tests {
     fn damaged_headers_are_rejected() {
         let bytes = example().write(&[]);
         for n_kept in 4..bytes.len() {
-            assert!(PiecePositions::read(&bytes[..n_kept]).is_err(), "{n_kept} bytes");
+            assert!(SavedPositions::read(&bytes[..n_kept]).is_err(), "{n_kept} bytes");
         }
         for range in [8..20, 11..40, 8..8, 8..30, 8..u32::MAX] {
-            let other = PiecePositions { range, ..example() };
-            assert!(PiecePositions::read(&other.write(&[])).is_err(), "{other:?}");
+            let other = SavedPositions { range, ..example() };
+            assert!(SavedPositions::read(&other.write(&[])).is_err(), "{other:?}");
         }
         let mut endless = bytes.to_vec();
         endless[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(PiecePositions::read(&endless).is_err(), "more pictures than bytes");
+        assert!(SavedPositions::read(&endless).is_err(), "more images than bytes");
     }
 }
