@@ -51,6 +51,7 @@
 //! | `python` | the classes of `weft._native` |
 //! | [`config`] | limits and settings, validated |
 //! | [`fake_runner`] | a model for tests: its next token is a function of the prefix |
+//! | `worker_thread` | starts, names and joins the threads of the engine and of embeddings |
 //!
 //! A new sampler is a step in `sampling/chain.rs`; a new branch search begins at `engine/features/beams.rs` and `sampling/beams.rs`; a
 //! new tier of the cache at `cache/host_cache.rs` and `cache/path_removal.rs`.
@@ -130,6 +131,8 @@ pub mod kernels;
 pub mod llama;
 
 pub mod fake_runner;
+
+mod worker_thread;
 
 #[cfg(feature = "python")]
 mod python;

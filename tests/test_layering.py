@@ -26,7 +26,9 @@ RULES = {
     "the cache names no engine but its words": Rule("rust/cache", r"\bengine::(?!runner::KvSeqId\b)|\bllama::|\bpython::"),
     "only its kinds tell kinds of memory apart": Rule("rust/cache", r"\bForkRule::", ("rust/cache/kinds", "rust/cache/tests")),
     "sampling names no engine": Rule("rust/sampling", r"\bengine::|\bcache::|\bllama::|\bpython::"),
-    "vectors name no model": Rule("rust/embedding", r"\bcrate::(?!embedding\b|cache\b|request\b|config\b|error\b)"),
+    "vectors name no model": Rule(
+        "rust/embedding", r"\bcrate::(?!embedding\b|cache\b|request\b|config\b|error\b|worker_thread\b)"
+    ),
     "grammars name only requests": Rule("rust/grammar", r"\bcrate::(?!grammar\b|request\b)"),
     "llama names of the engine only its seam": Rule(
         "rust/llama", r"\bengine::(?!runner\b)", ("rust/llama/tests", "rust/llama/start.rs")
@@ -36,6 +38,7 @@ RULES = {
     "requests name nobody": Rule("rust/request", r"\bcrate::(?!request\b|config\b|error\b)"),
     "limits name nobody": Rule("rust/config/*.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
     "errors name nobody": Rule("rust/error.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
+    "worker threads name only errors": Rule("rust/worker_thread.rs", r"\bcrate::(?!error\b)"),
     "only the server names litestar": Rule("python/weft", r"\blitestar\b", ("python/weft/server",)),
     "only models by name need the hub's library": Rule(
         "python/weft", r"\bhuggingface_hub\b|\bhttpx2\b", ("python/weft/hub", "python/weft/serving/fetching.py")

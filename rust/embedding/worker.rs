@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::embedding::queue::{Batch, BatchText, Queue};
 use crate::embedding::{EmbedderShape, Embeddings, EncodedBatch, Encoder, Normalization};
 use crate::error::{Error, Result};
 use crate::request::Prompt;
+use crate::worker_thread::WorkerThread;
 
 /// Polling interval while an image or audio is encoded, which takes tens of milliseconds and more.
 const MEDIA_POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -40,16 +40,11 @@ pub struct Stats {
 /// The handle of the worker; dropping it stops the worker.
 pub struct Embedder {
     shared: Arc<Shared>,
-    thread: Mutex<Thread>,
+    /// Taken when the thread is started, for the first request, or when the worker is stopped before.
+    make: Mutex<Option<EncoderFactory>>,
+    thread: OnceLock<WorkerThread>,
     n_submitted: AtomicU64,
     on_done: OnDone,
-}
-
-enum Thread {
-    /// No request has arrived yet.
-    NotStarted(EncoderFactory),
-    Running(JoinHandle<()>),
-    Stopped,
 }
 
 struct Shared {
@@ -98,8 +93,13 @@ impl Embedder {
     ) -> Self {
         let state = State { queue: Queue::new(shape), is_stopped: false, stats: Stats::default(), answers: HashMap::new() };
         let shared = Shared { shape, state: Mutex::new(state), wake: Condvar::new() };
-        let thread = Mutex::new(Thread::NotStarted(Box::new(make)));
-        Self { shared: Arc::new(shared), thread, n_submitted: AtomicU64::new(0), on_done: Arc::new(on_done) }
+        Self {
+            shared: Arc::new(shared),
+            make: Mutex::new(Some(Box::new(make))),
+            thread: OnceLock::new(),
+            n_submitted: AtomicU64::new(0),
+            on_done: Arc::new(on_done),
+        }
     }
 
     /// The shape of the context.
@@ -136,16 +136,15 @@ impl Embedder {
         Ok(pending)
     }
 
+    /// Starts the thread, unless it was started or stopped before.
     fn start(&self) -> Result<()> {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *thread, Thread::Stopped) {
-            Thread::NotStarted(make) => {
-                let (shared, on_done) = (Arc::clone(&self.shared), Arc::clone(&self.on_done));
-                let run = move || Worker { shared, make, on_done, encoder: None }.run();
-                let started = thread::Builder::new().name("weft-embedding".into()).spawn(run);
-                *thread = Thread::Running(started.map_err(|_| Error::Stopped)?);
-            }
-            other => *thread = other,
+        let mut make = self.make.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(make) = make.take() {
+            let (shared, on_done) = (Arc::clone(&self.shared), Arc::clone(&self.on_done));
+            let run = move || Worker { shared, make, on_done, encoder: None }.run();
+            let thread = WorkerThread::spawn("weft-embedding", run);
+            let thread = thread.inspect_err(|_| self.shared.lock().is_stopped = true)?;
+            self.thread.set(thread).expect("`make` is taken once");
         }
         Ok(())
     }
@@ -161,10 +160,10 @@ impl Embedder {
     pub fn stop(&self) {
         self.shared.lock().is_stopped = true;
         self.shared.wake.notify_one();
-        let ended = std::mem::replace(&mut *self.thread.lock().unwrap_or_else(PoisonError::into_inner), Thread::Stopped);
-        if let Thread::Running(thread) = ended {
+        drop(self.make.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(thread) = self.thread.get() {
             // The worker's drop has answered all requests, even after a panic.
-            let _ = thread.join();
+            thread.join();
         }
     }
 }
@@ -402,7 +401,7 @@ mod tests {
         });
         let pending = submit(&embedder, &[&[1]]);
         while embedder.stats().n_waiting > 0 {
-            thread::yield_now();
+            std::thread::yield_now();
         }
         drop(submit(&embedder, &[&[2, 2], &[2]]));
         assert_eq!(embedder.stats().n_waiting, 0);
