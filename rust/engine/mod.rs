@@ -40,7 +40,6 @@ mod worker;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle, ThreadId};
 
 pub use output::stream::{
     Completions, Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ForkTextBoundary, MAX_BYTES_BEHIND, MAX_ENDED_BYTES,
@@ -57,6 +56,7 @@ use crate::config::Limits;
 use crate::error::{Error, Result, each_branch};
 use crate::request::{AdapterScale, PinnedPrefix, Request, SlotContents, Task};
 use crate::sampling::TokenStrings;
+use crate::worker_thread::WorkerThread;
 use control::open_stream;
 use model_info::ModelInfo;
 use output::SharedState;
@@ -82,10 +82,7 @@ struct Inner {
     /// Unbounded, but holds at most [`Limits::max_queue`] requests, because `n_waiting` counts them.
     commands: mpsc::Sender<Command>,
     published: Arc<SharedState>,
-    worker: Mutex<Option<JoinHandle<()>>>,
-    worker_id: ThreadId,
-    /// Id of the process that started the worker. A forked child has no worker thread to join.
-    process_id: u32,
+    worker: WorkerThread,
 }
 
 /// Marks the worker as running until dropped, which also happens if the worker panics.
@@ -117,30 +114,24 @@ impl Engine {
     {
         limits.validate()?;
         let (commands, received) = mpsc::channel();
-        let (reply, started) = mpsc::sync_channel(1);
         let published = Arc::new(SharedState::default());
-        let worker = {
+        let (worker, (model, adapters)) = WorkerThread::start("weft-worker", {
             let published = Arc::clone(&published);
-            thread::Builder::new().name("weft-worker".into()).spawn(move || match build() {
-                Ok(runner) => {
-                    let model = (ModelInfo::of(&runner), runner.default_adapters());
-                    let _alive = AliveGuard::new(&published);
-                    let worker = Worker::new(runner, limits, received, published);
-                    if reply.send(Ok(model)).is_ok() {
-                        worker.run();
-                    }
-                }
-                // If the caller of `start` has stopped waiting, the error is dropped.
-                Err(error) => drop(reply.send(Err(error))),
-            })
-        };
-        let worker = worker.map_err(|_| Error::Stopped)?;
-        let (model, adapters) = started.recv().map_err(|_| Error::Stopped)??;
+            move || {
+                let runner = build()?;
+                let model = (ModelInfo::of(&runner), runner.default_adapters());
+                let alive = AliveGuard::new(&published);
+                let worker = Worker::new(runner, limits, received, published);
+                let run = move || {
+                    let _alive = alive;
+                    worker.run();
+                };
+                Ok((model, run))
+            }
+        })?;
         let adapters = Arc::new(Mutex::new(adapters));
-        let (worker_id, worker) = (worker.thread().id(), Mutex::new(Some(worker)));
-        let process_id = std::process::id();
         let n_submitted = AtomicU64::new(0);
-        let inner = Inner { limits, model, adapters, n_submitted, commands, published, worker, worker_id, process_id };
+        let inner = Inner { limits, model, adapters, n_submitted, commands, published, worker };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -377,19 +368,12 @@ impl Inner {
     }
 
     fn stop(&self) {
-        if std::process::id() != self.process_id {
-            return;
+        if self.worker.is_of_this_process() {
+            // If the worker has already ended, so have its streams.
+            drop(self.commands.send(Command::Stop));
+            // Returns immediately if a wake handle that owns the engine stops it on the worker thread.
+            self.worker.join();
         }
-        // If the worker has already ended, so have its streams.
-        drop(self.commands.send(Command::Stop));
-        if thread::current().id() == self.worker_id {
-            // A wake handle that owns the engine stops it from the worker thread, which ends after the handle returns.
-            return;
-        }
-        // Locked while joining, so that concurrent calls wait as well. A panic of the worker was already reported by its own
-        // thread.
-        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(worker.take().map(JoinHandle::join));
     }
 }
 
