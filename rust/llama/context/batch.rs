@@ -20,7 +20,54 @@ pub(in crate::llama) struct Bounds {
     pub is_by_id: bool,
 }
 
-/// The arrays of a `llama_batch`, allocated once for the largest plan.
+/// The arrays of a `llama_batch` other than its tokens or embeddings, with one element per row unless stated otherwise.
+#[derive(Debug, Default)]
+pub(in crate::llama) struct RowArrays {
+    /// The positions of all rows, in one dimension after the other.
+    pub(in crate::llama) positions: Vec<sys::llama_pos>,
+    pub(in crate::llama) ids: Vec<sys::llama_seq_id>,
+    pub(in crate::llama) wants_logits: Vec<i8>,
+    /// Always one per row: llama.cpp couples the sequences of a row that has more.
+    n_ids: Vec<i32>,
+    id_pointers: Vec<*mut sys::llama_seq_id>,
+}
+
+impl RowArrays {
+    fn with_capacity(n_rows: usize) -> Self {
+        Self {
+            positions: Vec::with_capacity(n_rows),
+            ids: Vec::with_capacity(n_rows),
+            wants_logits: Vec::with_capacity(n_rows),
+            n_ids: Vec::with_capacity(n_rows),
+            id_pointers: Vec::with_capacity(n_rows),
+        }
+    }
+
+    pub(in crate::llama) fn clear(&mut self) {
+        self.positions.clear();
+        self.ids.clear();
+        self.wants_logits.clear();
+    }
+
+    /// Returns the arrays with these tokens or embeddings for llama.cpp, which only reads them. Valid until the arrays are
+    /// changed or moved.
+    pub(in crate::llama) fn as_raw(&mut self, token: *mut sys::llama_token, embd: *mut f32) -> sys::llama_batch {
+        self.n_ids.resize(self.ids.len(), 1);
+        self.id_pointers.clear();
+        self.id_pointers.extend(self.ids.iter_mut().map(std::ptr::from_mut));
+        sys::llama_batch {
+            n_tokens: i32::try_from(self.ids.len()).expect("n_rows is at most n_ctx, which is a 32-bit number"),
+            token,
+            embd,
+            pos: self.positions.as_mut_ptr(),
+            n_seq_id: self.n_ids.as_mut_ptr(),
+            seq_id: self.id_pointers.as_mut_ptr(),
+            logits: self.wants_logits.as_mut_ptr(),
+        }
+    }
+}
+
+/// The token rows of a plan, allocated once for the largest plan.
 pub(in crate::llama) struct Batch {
     bounds: Bounds,
     /// The plan's rows in llama.cpp's order.
@@ -28,12 +75,7 @@ pub(in crate::llama) struct Batch {
     /// The index in llama.cpp's batch of each row of the plan.
     batch_indices: Vec<usize>,
     tokens: Vec<sys::llama_token>,
-    positions: Vec<sys::llama_pos>,
-    ids: Vec<sys::llama_seq_id>,
-    wants_logits: Vec<i8>,
-    /// Always one per row: llama.cpp couples the sequences of a row that has more.
-    n_ids: Vec<i32>,
-    id_pointers: Vec<*mut sys::llama_seq_id>,
+    rows: RowArrays,
     /// The length of each sequence after the rows that have been checked.
     seq_lens_after: Vec<u32>,
 }
@@ -45,11 +87,7 @@ impl Batch {
             order: Vec::with_capacity(bounds.n_rows),
             batch_indices: Vec::with_capacity(bounds.n_rows),
             tokens: Vec::with_capacity(bounds.n_rows),
-            positions: Vec::with_capacity(bounds.n_rows),
-            ids: Vec::with_capacity(bounds.n_rows),
-            wants_logits: Vec::with_capacity(bounds.n_rows),
-            n_ids: vec![1; bounds.n_rows],
-            id_pointers: Vec::with_capacity(bounds.n_rows),
+            rows: RowArrays::with_capacity(bounds.n_rows),
             seq_lens_after: Vec::with_capacity(bounds.n_seq_max),
         }
     }
@@ -116,9 +154,9 @@ impl Batch {
                 i32::try_from(position).map_err(|_| format!("row {i} is at position {position}, beyond the limit of 2³¹ - 1"))?;
             *next += 1;
             self.tokens.push(row.token);
-            self.positions.push(position);
-            self.ids.push(i32::from(id));
-            self.wants_logits.push(i8::from(row.wants_logits));
+            self.rows.positions.push(position);
+            self.rows.ids.push(i32::from(id));
+            self.rows.wants_logits.push(i8::from(row.wants_logits));
         }
         Ok(())
     }
@@ -127,15 +165,13 @@ impl Batch {
         self.order.clear();
         self.batch_indices.clear();
         self.tokens.clear();
-        self.positions.clear();
-        self.ids.clear();
-        self.wants_logits.clear();
+        self.rows.clear();
         self.seq_lens_after.clear();
     }
 
     /// Returns the index in llama.cpp's batch of the plan's row `row`, if that row is in the batch and wants logits.
     pub(in crate::llama) fn output(&self, row: usize) -> Option<usize> {
-        self.batch_indices.get(row).copied().filter(|&index| self.wants_logits.get(index).is_some_and(|&wants| wants != 0))
+        self.batch_indices.get(row).copied().filter(|&index| self.rows.wants_logits.get(index).is_some_and(|&wants| wants != 0))
     }
 
     #[cfg(test)]
@@ -150,22 +186,12 @@ impl Batch {
 
     /// The sequence ids of the rows, one per row.
     pub(in crate::llama) fn ids(&self) -> &[sys::llama_seq_id] {
-        &self.ids
+        &self.rows.ids
     }
 
     /// Returns the arrays for llama.cpp, which only reads them. Valid until the batch is changed or moved.
     pub(in crate::llama) fn as_raw(&mut self) -> sys::llama_batch {
-        self.id_pointers.clear();
-        self.id_pointers.extend(self.ids.iter_mut().map(std::ptr::from_mut));
-        sys::llama_batch {
-            n_tokens: i32::try_from(self.tokens.len()).expect("n_rows is at most n_ctx, which is a 32-bit number"),
-            token: self.tokens.as_mut_ptr(),
-            embd: std::ptr::null_mut(),
-            pos: self.positions.as_mut_ptr(),
-            n_seq_id: self.n_ids.as_mut_ptr(),
-            seq_id: self.id_pointers.as_mut_ptr(),
-            logits: self.wants_logits.as_mut_ptr(),
-        }
+        self.rows.as_raw(self.tokens.as_mut_ptr(), std::ptr::null_mut())
     }
 }
 

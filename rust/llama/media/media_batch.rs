@@ -4,6 +4,7 @@
 use llama_cpp_sys_2 as sys;
 
 use crate::engine::runner::{KvSeqId, MediaRows, Plan};
+use crate::llama::context::batch::RowArrays;
 use crate::llama::context::positions::Positions;
 
 /// Limits of a batch of embeddings.
@@ -23,19 +24,14 @@ pub(in crate::llama) struct Bounds {
 #[derive(Debug)]
 pub(in crate::llama) struct MediaBatch {
     bounds: Bounds,
-    vectors: Vec<f32>,
-    /// Temporal positions of all rows, then the positions in each further dimension.
-    positions: Vec<sys::llama_pos>,
-    ids: Vec<sys::llama_seq_id>,
-    wants_logits: Vec<i8>,
-    n_ids: Vec<i32>,
-    id_pointers: Vec<*mut sys::llama_seq_id>,
+    embeddings: Vec<f32>,
+    /// Their positions are the temporal ones, then those in each further dimension.
+    rows: RowArrays,
 }
 
 impl MediaBatch {
     pub(in crate::llama) fn new(bounds: Bounds) -> Self {
-        let (vectors, positions, ids) = (Vec::new(), Vec::new(), Vec::new());
-        Self { bounds, vectors, positions, ids, wants_logits: Vec::new(), n_ids: Vec::new(), id_pointers: Vec::new() }
+        Self { bounds, embeddings: Vec::new(), rows: RowArrays::default() }
     }
 
     /// Takes the rows of `group`. Sequence `i` has `seq_lens[i]` tokens with the positions `positions[i]`.
@@ -50,8 +46,8 @@ impl MediaBatch {
         positions: &[Positions],
     ) -> Result<(), String> {
         let Bounds { n_seq_max, n_rows, n_embd, n_positions, outputs_all } = self.bounds;
-        self.vectors.clear();
-        self.ids.clear();
+        self.embeddings.clear();
+        self.rows.clear();
         let mut dimensions = [const { Vec::new() }; 4];
         for MediaRows { rows, media, start } in group {
             let medium_rows = plan.rows.get(rows.clone()).filter(|rows| !rows.is_empty());
@@ -71,8 +67,8 @@ impl MediaBatch {
             }
             let vectors = media.vectors().filter(|vectors| vectors.len() == n_total * n_embd);
             let vectors = vectors.ok_or_else(|| format!("a medium does not have {n_total} embeddings of {n_embd} numbers"))?;
-            self.vectors.extend_from_slice(&vectors[start * n_embd..(start + n) * n_embd]);
-            self.ids.resize(self.ids.len() + n, i32::from(id));
+            self.embeddings.extend_from_slice(&vectors[start * n_embd..(start + n) * n_embd]);
+            self.rows.ids.resize(self.rows.ids.len() + n, i32::from(id));
             let positions = &positions[usize::from(id)];
             let first = positions.at(seq_len);
             // Its own positions continue from its start.
@@ -91,34 +87,22 @@ impl MediaBatch {
                 }
             }
         }
-        if self.ids.len() > n_rows {
-            return Err(format!("it has {} rows of media; a decode has at most {n_rows}", self.ids.len()));
+        let n = self.rows.ids.len();
+        if n > n_rows {
+            return Err(format!("it has {n} rows of media; a decode has at most {n_rows}"));
         }
-        self.positions.clear();
-        dimensions[..n_positions].iter().for_each(|positions| self.positions.extend(positions));
-        self.wants_logits.clear();
-        self.wants_logits.resize(self.ids.len(), i8::from(outputs_all));
-        self.n_ids.resize(self.ids.len(), 1);
+        dimensions[..n_positions].iter().for_each(|positions| self.rows.positions.extend(positions));
+        self.rows.wants_logits.resize(n, i8::from(outputs_all));
         Ok(())
     }
 
     /// The sequence ids of the rows, one per row.
     pub(in crate::llama) fn ids(&self) -> &[sys::llama_seq_id] {
-        &self.ids
+        &self.rows.ids
     }
 
     /// Returns the arrays for llama.cpp, which only reads them. Valid until the batch is changed or moved.
     pub(in crate::llama) fn as_raw(&mut self) -> sys::llama_batch {
-        self.id_pointers.clear();
-        self.id_pointers.extend(self.ids.iter_mut().map(std::ptr::from_mut));
-        sys::llama_batch {
-            n_tokens: i32::try_from(self.ids.len()).expect("at most n_rows, which is a 32-bit number"),
-            token: std::ptr::null_mut(),
-            embd: self.vectors.as_mut_ptr(),
-            pos: self.positions.as_mut_ptr(),
-            n_seq_id: self.n_ids.as_mut_ptr(),
-            seq_id: self.id_pointers.as_mut_ptr(),
-            logits: self.wants_logits.as_mut_ptr(),
-        }
+        self.rows.as_raw(std::ptr::null_mut(), self.embeddings.as_mut_ptr())
     }
 }
