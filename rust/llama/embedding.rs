@@ -218,7 +218,7 @@ impl EmbeddingContext {
         rope::apply(&config.rope, &mut params);
         let (raw, errors) = make(&model, params);
         let raw = raw.ok_or_else(|| {
-            let reason = logging::reason(&errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned());
+            let reason = logging::reason_or_none(&errors);
             Error::Decode { reason: format!("cannot create the context for embeddings: {reason}") }
         })?;
         let pool = ThreadPool::new(n_threads, &config.threads_batch, 0, enabled_kernels);

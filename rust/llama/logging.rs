@@ -55,6 +55,11 @@ pub(super) fn reason(errors: &[String]) -> Option<String> {
     (!messages.is_empty()).then(|| messages.join("; "))
 }
 
+/// Returns the [`reason`] of a failure, or that there is none.
+pub(super) fn reason_or_none(errors: &[String]) -> String {
+    reason(errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned())
+}
+
 /// Log callback of llama.cpp, called with a line or a piece of one.
 unsafe extern "C" fn receive(level: sys::ggml_log_level, text: *const c_char, _user_data: *mut c_void) {
     if text.is_null() {

@@ -6,6 +6,7 @@ pub(in crate::llama) mod memory;
 pub(in crate::llama) mod pages;
 pub(in crate::llama) mod positions;
 pub(in crate::llama) mod prefix_file;
+pub(in crate::llama) mod reader;
 pub(in crate::llama) mod saved_state;
 pub(in crate::llama) mod state;
 
@@ -616,7 +617,7 @@ fn state_error(words: &str, errors: &[String]) -> StateError {
 
 /// Converts llama.cpp's failure to create a context to an error that names the setting to change.
 fn refusal(model: &Model, limits: &Limits, errors: &[String]) -> Error {
-    let reason = logging::reason(errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned());
+    let reason = logging::reason_or_none(errors);
     let is_about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
     if is_about(&["V cache"]) {
         Error::InvalidConfig { param: "type_v", message: reason }

@@ -36,6 +36,7 @@ use std::time::{Duration, SystemTime};
 use crate::config::{KvType, ResolvedConfig};
 use crate::error::Error;
 use crate::llama::context::kv_size::ggml_type;
+use crate::llama::context::reader::Reader;
 use crate::llama::model::identity::{Identity, with_change};
 use crate::llama::{Adapter, Model};
 use crate::request::{SavedPiece, SavedPrefix, Token};
@@ -138,7 +139,7 @@ impl PrefixFiles {
         let bytes = read_checked(path, self.max_bytes())?;
         let identity = self.identity()?;
         let refuse = |reason| PrefixFileError::Refused(Error::PrefixFile { path: path.to_owned(), reason });
-        let version = Reader(&bytes[MAGIC.len()..]).u32().map_err(refuse)?;
+        let version = Reader(&bytes[MAGIC.len()..]).u32().expect("the length was checked");
         let adapters = if version == VERSION { Vec::new() } else { self.adapters()? };
         let parsed = self.parse(&bytes[START_BYTES..bytes.len() - CHECKSUM_BYTES], version, &identity, &adapters);
         let prefix = parsed.map_err(refuse)?;
@@ -233,7 +234,7 @@ impl PrefixFiles {
     /// version has a list of adapters.
     fn parse(&self, bytes: &[u8], version: u32, identity: &Identity, loaded: &[Identity]) -> Result<SavedPrefix, String> {
         let mut reader = Reader(bytes);
-        if reader.take(32)? != identity {
+        if reader.take(32).ok_or(TOO_SHORT)? != identity {
             // Clients of a server read this: include the file's name, but not its folder.
             let name = self.model.path().file_name().unwrap_or_default().display();
             return Err(format!(
@@ -242,7 +243,7 @@ impl PrefixFiles {
             ));
         }
         for (what, own) in [("K", self.type_k), ("V", self.type_v)] {
-            let found = reader.u32()?;
+            let found = reader.u32().ok_or(TOO_SHORT)?;
             if found != ggml_type(own) {
                 return Err(format!(
                     "the format of its {what} is {}; that of this engine is {}",
@@ -251,16 +252,17 @@ impl PrefixFiles {
                 ));
             }
         }
-        let [n_tokens, n_states, n_logits] = [reader.size()?, reader.size()?, reader.size()?];
+        let [n_tokens, n_states, n_logits] =
+            [reader.size().ok_or(TOO_SHORT)?, reader.size().ok_or(TOO_SHORT)?, reader.size().ok_or(TOO_SHORT)?];
         let adapters = if version == VERSION { Vec::new() } else { read_adapters(&mut reader, loaded)? };
-        let invoked_at = if version == VERSION_ACTIVATED { Some(reader.u32()?) } else { None };
+        let invoked_at = if version == VERSION_ACTIVATED { Some(reader.u32().ok_or(TOO_SHORT)?) } else { None };
         let n_vocab = self.model.n_vocab();
-        let tokens: Vec<Token> = reader.numbers(n_tokens)?.map(Token::from_le_bytes).collect();
+        let tokens: Vec<Token> = read_numbers(&mut reader, n_tokens).ok_or(TOO_SHORT)?.map(Token::from_le_bytes).collect();
         if let Some(token) = tokens.iter().find(|&&token| usize::try_from(token).map_or(true, |token| token >= n_vocab)) {
             return Err(format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
         }
-        let table = Reader(reader.take(n_states.checked_mul(16).ok_or(TOO_SHORT)?)?);
-        let logits: Vec<f32> = reader.numbers(n_logits)?.map(f32::from_le_bytes).collect();
+        let table = n_states.checked_mul(16).and_then(|n_bytes| reader.take(n_bytes)).map(Reader).ok_or(TOO_SHORT)?;
+        let logits: Vec<f32> = read_numbers(&mut reader, n_logits).ok_or(TOO_SHORT)?.map(f32::from_le_bytes).collect();
         if ![0, n_vocab].contains(&n_logits) {
             return Err(format!("it has {n_logits} logits, but the vocabulary has {n_vocab} pieces"));
         }
@@ -278,10 +280,11 @@ impl PrefixFiles {
 
 /// Reads the list of adapters, each of which must be in `loaded`.
 fn read_adapters(reader: &mut Reader, loaded: &[Identity]) -> Result<Vec<(u32, f32)>, String> {
-    let n = reader.size()?;
+    let n = reader.size().ok_or(TOO_SHORT)?;
     let mut adapters = Vec::new();
     for _ in 0..n {
-        let (identity, scale): (Identity, _) = (reader.array()?, f32::from_le_bytes(reader.array()?));
+        let identity: Identity = reader.array().ok_or(TOO_SHORT)?;
+        let scale = f32::from_le_bytes(reader.array().ok_or(TOO_SHORT)?);
         let id = (0..).zip(loaded).find(|(_, loaded)| **loaded == identity).map(|(id, _)| id);
         let id = id.ok_or("it was computed with an adapter that is not loaded here; start with the same --lora")?;
         if !scale.is_finite() || adapters.iter().any(|&(other, _)| other == id) {
@@ -297,13 +300,12 @@ fn read_states(mut table: Reader, n_states: usize, reader: &mut Reader) -> Resul
     let mut states = Vec::with_capacity(n_states);
     let mut end = 0;
     for _ in 0..n_states {
-        let range = table.u32()?..table.u32()?;
+        let range = table.u32().ok_or(TOO_SHORT)?..table.u32().ok_or(TOO_SHORT)?;
         if range.start != end || range.is_empty() {
             return Err(format!("a saved state has the tokens {range:?}, where it must start at {end}"));
         }
         end = range.end;
-        let n_bytes = u64::from_le_bytes(table.array()?);
-        let bytes = reader.take(usize::try_from(n_bytes).map_err(|_| TOO_SHORT)?)?;
+        let bytes = table.long_size().and_then(|n_bytes| reader.take(n_bytes)).ok_or(TOO_SHORT)?;
         states.push(SavedPiece { range, bytes: bytes.into() });
     }
     Ok(states)
@@ -341,7 +343,7 @@ fn read_checked(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PrefixFileError>
     }
     file.read_exact(&mut start).map_err(failed)?;
     let mut reader = Reader(&start);
-    if reader.array() != Ok(MAGIC) {
+    if reader.array() != Some(MAGIC) {
         return refuse(other_format(&start));
     }
     let (version, n_bytes) = (reader.u32().unwrap_or_default(), reader.array().map(u64::from_le_bytes).unwrap_or_default());
@@ -469,30 +471,8 @@ impl Write for Hashing {
 
 const TOO_SHORT: &str = "its sizes exceed its length";
 
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, n: usize) -> Result<&'a [u8], String> {
-        let (taken, rest) = self.0.split_at_checked(n).ok_or(TOO_SHORT)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        Ok(self.take(N)?.try_into().expect("`N` bytes were taken"))
-    }
-
-    fn u32(&mut self) -> Result<u32, String> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn size(&mut self) -> Result<usize, String> {
-        usize::try_from(self.u32()?).map_err(|_| TOO_SHORT.to_owned())
-    }
-
-    /// Returns the next `n` numbers of four bytes.
-    fn numbers(&mut self, n: usize) -> Result<impl Iterator<Item = [u8; 4]>, String> {
-        let bytes = self.take(n.checked_mul(4).ok_or(TOO_SHORT)?)?;
-        Ok(bytes.chunks_exact(4).map(|four| four.try_into().expect("chunks of four")))
-    }
+/// Returns the next `n` numbers of four bytes.
+fn read_numbers<'a>(reader: &mut Reader<'a>, n: usize) -> Option<impl Iterator<Item = [u8; 4]> + use<'a>> {
+    let bytes = reader.take(n.checked_mul(4)?)?;
+    Some(bytes.chunks_exact(4).map(|four| four.try_into().expect("chunks of four")))
 }

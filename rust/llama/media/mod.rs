@@ -28,7 +28,7 @@ use crate::llama::host::niceness;
 use crate::llama::host::threads;
 use crate::llama::logging;
 use crate::llama::media::media_file::{Image, MediaKind};
-use crate::llama::model::gguf::Metadata;
+use crate::llama::model::gguf::{Metadata, c_path};
 use crate::request::{Encoding, Media, Medium, Run, Token};
 
 /// Limit of the embeddings cached for later prompts, in bytes.
@@ -162,7 +162,7 @@ impl Projector {
         let file = Metadata::open(&config.path).map_err(refuse)?;
         check(&file).map_err(refuse)?;
         let n_raw_bytes = raw_bytes(&file);
-        let n_bytes = file.tensors().map(|(_, n_bytes)| n_bytes).sum();
+        let n_bytes = file.named_tensors().map(|(_, tensor)| tensor.n_bytes).sum();
         check_memory(&config.path, config.offload).map_err(refuse)?;
         // SAFETY: plain data.
         let mut params = unsafe { sys::mtmd_context_params_default() };
@@ -177,9 +177,7 @@ impl Projector {
         let (raw, errors) = logging::errors_during(|| unsafe { sys::mtmd_init_from_file(path.as_ptr(), model, params) });
         // Later lines only repeat that the file could not be loaded.
         let errors = errors.first().cloned().into_iter().collect::<Vec<_>>();
-        let raw = NonNull::new(raw)
-            .map(RawProjector)
-            .ok_or_else(|| refuse(logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned())))?;
+        let raw = NonNull::new(raw).map(RawProjector).ok_or_else(|| refuse(logging::reason_or_none(&errors)))?;
         let context = raw.0.as_ptr();
         // SAFETY: the projector is alive.
         let modalities =
@@ -614,7 +612,7 @@ impl ExceptionText {
     fn message(&self, errors: &[String]) -> String {
         let own = CStr::from_bytes_until_nul(&self.0).ok().filter(|own| !own.is_empty());
         let own = own.map(|own| own.to_string_lossy().into_owned());
-        own.or_else(|| logging::reason(errors)).unwrap_or_else(|| "llama.cpp does not say why".to_owned())
+        own.unwrap_or_else(|| logging::reason_or_none(errors))
     }
 }
 
@@ -705,8 +703,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn path_of(path: &Path) -> std::result::Result<CString, String> {
     // llama.cpp would block on opening a pipe. Missing files and directories are reported when the header is read.
     let is_other = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
-    let path = path.to_str().filter(|_| !is_other).ok_or("it is not a regular file with a path in UTF-8")?;
-    CString::new(path).map_err(|_| "its path contains a NUL byte".to_owned())
+    if is_other { Err("it is not a regular file".to_owned()) } else { c_path(path) }
 }
 
 /// Rejects a file that exceeds free memory: it is read completely, and Linux would grant the memory and end the process on use.

@@ -4,7 +4,6 @@
 //! file is checked against the model before llama.cpp loads it. A loaded adapter belongs to the model and is freed with it.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +15,7 @@ use crate::config::{AdapterConfig, MAX_ADAPTERS};
 use crate::engine::runner::AdapterSet;
 use crate::error::{Error, Result};
 use crate::llama::logging;
-use crate::llama::model::gguf::{Metadata, Tensor};
+use crate::llama::model::gguf::{Metadata, Tensor, c_path};
 use crate::llama::model::identity::{Identity, ModelFiles};
 use crate::request::Token;
 
@@ -157,11 +156,11 @@ unsafe fn load_one(
     let file = Metadata::open(path)?;
     let n_bytes = base.check(&file)?;
     let files = ModelFiles::of(path, 1).map_err(|error| error.to_string())?;
-    let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| "its path contains a NUL byte")?;
+    let name = c_path(path)?;
     // SAFETY: the caller guarantees the model; the path is NUL-terminated, and the file's metadata was checked.
     let (raw, errors) = logging::errors_during(|| unsafe { sys::llama_adapter_lora_init(model, name.as_ptr()) });
     let reason = || {
-        let reason = logging::reason(&errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned());
+        let reason = logging::reason_or_none(&errors);
         reason.trim_start_matches("failed to apply lora adapter: ").to_owned()
     };
     let raw = NonNull::new(raw).ok_or_else(reason)?;

@@ -3,12 +3,22 @@
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
+use std::ops::Range;
 use std::path::Path;
 use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
 use crate::llama::logging;
+
+/// Converts a path for llama.cpp.
+///
+/// # Errors
+/// If it is not UTF-8, or contains a NUL byte.
+pub(in crate::llama) fn c_path(path: &Path) -> Result<CString, String> {
+    let path = path.to_str().ok_or("its path is not UTF-8")?;
+    CString::new(path).map_err(|_| "its path contains a NUL byte".to_owned())
+}
 
 /// Checks that `path` is a GGUF file; llama.cpp's own messages for these cases name neither the cause nor the remedy.
 ///
@@ -45,13 +55,13 @@ pub(in crate::llama) struct Tensor {
 pub(in crate::llama) struct Metadata(NonNull<sys::gguf_context>);
 
 impl Metadata {
+    /// Reads the metadata of the file at `path`.
     ///
     /// # Errors
     /// The problem with the file, for [`crate::error::Error::ModelLoad`].
     pub(in crate::llama) fn open(path: &Path) -> Result<Self, String> {
         check_header(path)?;
-        let path = path.to_str().ok_or("its path is not UTF-8")?;
-        let path = CString::new(path).map_err(|_| "its path contains a NUL byte")?;
+        let path = c_path(path)?;
         let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
         // SAFETY: the path is NUL-terminated; with `no_alloc` and no target for tensors only the metadata is read.
         let (file, errors) = logging::errors_during(|| unsafe { sys::gguf_init_from_file(path.as_ptr(), params) });
@@ -84,18 +94,20 @@ impl Metadata {
         values.iter().map(|&value| u32::try_from(value).ok()).collect()
     }
 
-    /// Format and size in bytes of every tensor.
-    pub(in crate::llama) fn tensors(&self) -> impl Iterator<Item = (sys::ggml_type, u64)> {
+    /// Returns the byte range of each tensor in the file.
+    pub(in crate::llama) fn tensor_ranges(&self) -> impl Iterator<Item = Range<u64>> {
         // SAFETY: the context is alive.
         let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
         (0..n).map(|i| {
             // SAFETY: the context is alive, and `i` below the number of its tensors.
-            let (format, n_bytes) =
-                unsafe { (sys::gguf_get_tensor_type(self.0.as_ptr(), i), sys::gguf_get_tensor_size(self.0.as_ptr(), i)) };
-            (format, n_bytes as u64)
+            let (offset, n_bytes) =
+                unsafe { (sys::gguf_get_tensor_offset(self.0.as_ptr(), i), sys::gguf_get_tensor_size(self.0.as_ptr(), i)) };
+            let start = self.data_offset() + offset as u64;
+            start..start + n_bytes as u64
         })
     }
 
+    /// Returns every tensor with its name.
     pub(in crate::llama) fn named_tensors(&self) -> impl Iterator<Item = (String, Tensor)> {
         // SAFETY: the context is alive.
         let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };

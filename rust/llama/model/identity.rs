@@ -1,15 +1,11 @@
 //! Identity of a model's weights, as a hash that files can carry.
 
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::time::SystemTime;
-
-use llama_cpp_sys_2 as sys;
 
 use crate::llama::model::gguf::Metadata;
 
@@ -99,9 +95,10 @@ impl Part {
         if self.n_bytes <= n_whole {
             hash_range(hasher, &mut file, 0..self.n_bytes)?;
         } else {
-            let n_header = Metadata::open(&self.path).map_err(io::Error::other)?.data_offset().min(self.n_bytes);
+            let metadata = Metadata::open(&self.path).map_err(io::Error::other)?;
+            let n_header = metadata.data_offset().min(self.n_bytes);
             hash_range(hasher, &mut file, 0..n_header)?;
-            let blocks = tensors(&self.path, n_header)?.into_iter().flat_map(|tensor| sample_blocks(&tensor, 3));
+            let blocks = metadata.tensor_ranges().flat_map(|tensor| sample_blocks(&tensor, 3));
             for block in blocks.chain(sample_blocks(&(n_header..self.n_bytes), N_SAMPLED_BLOCKS)) {
                 hash_range(hasher, &mut file, block)?;
             }
@@ -126,25 +123,6 @@ fn sample_blocks(range: &Range<u64>, n: u64) -> Vec<Range<u64>> {
         range.start + u64::try_from(from_start).expect("at most the length of the file")
     };
     (0..n).map(|block| start_of(block)..start_of(block) + BLOCK_BYTES).collect()
-}
-
-/// Returns the byte range of each tensor in the file at `path`, whose metadata ends at `n_header`.
-pub(in crate::llama) fn tensors(path: &Path, n_header: u64) -> io::Result<Vec<Range<u64>>> {
-    let path = CString::new(path.as_os_str().as_encoded_bytes())?;
-    let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
-    // SAFETY: the path is NUL-terminated; with `no_alloc` and no target for tensors only the metadata is read.
-    let file = NonNull::new(unsafe { sys::gguf_init_from_file(path.as_ptr(), params) });
-    let file = file.ok_or_else(|| io::Error::other("its metadata is damaged or truncated"))?;
-    // SAFETY: the context is alive until it is freed below, only here, and each index is below the count.
-    unsafe {
-        let range = |index| {
-            let start = n_header + sys::gguf_get_tensor_offset(file.as_ptr(), index) as u64;
-            start..start + sys::gguf_get_tensor_size(file.as_ptr(), index) as u64
-        };
-        let ranges = (0..sys::gguf_get_n_tensors(file.as_ptr())).map(range).collect();
-        sys::gguf_free(file.as_ptr());
-        Ok(ranges)
-    }
 }
 
 fn hash_range(hasher: &mut blake3::Hasher, file: &mut File, range: Range<u64>) -> io::Result<()> {

@@ -12,7 +12,7 @@ use crate::llama::context::memory;
 use crate::llama::host::machine;
 use crate::llama::kernels::{self, coverage};
 use crate::llama::logging;
-use crate::llama::model::gguf::Metadata;
+use crate::llama::model::gguf::{Metadata, Tensor, c_path};
 use crate::llama::model::identity::other_parts;
 use crate::llama::model::kv_overrides::KvOverrides;
 use crate::llama::model::tensor_overrides::TensorOverrides;
@@ -45,7 +45,7 @@ pub(in crate::llama) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadF
     let has_amx = machine::has_amx();
     let (mut n_covered, mut n_bytes, mut can_be_rearranged) = (0, 0, has_amx);
     let can_repack = can_repack();
-    for (format, bytes) in files.iter().flat_map(Metadata::tensors) {
+    for (_, Tensor { format, n_bytes: bytes, .. }) in files.iter().flat_map(Metadata::named_tensors) {
         n_bytes += bytes;
         n_covered += if coverage::covers_weights(format) { bytes } else { 0 };
         can_be_rearranged |= can_repack && REPACKABLE.contains(&format);
@@ -77,8 +77,7 @@ pub(in crate::llama) fn load<F: FnMut(f32)>(
     tensors: Option<&TensorOverrides>,
     mut progress: F,
 ) -> Result<LlamaModel, String> {
-    let path = config.path.to_str().ok_or("its path is not UTF-8")?;
-    let path = CString::new(path).map_err(|_| "its path contains a NUL byte")?;
+    let path = c_path(&config.path)?;
     let placement = &config.placement;
     bind_threads(placement.numa)?;
     let mut devices = placement.devices.as_deref().map(find_devices).transpose()?;
@@ -121,7 +120,7 @@ pub(in crate::llama) fn load<F: FnMut(f32)>(
     // SAFETY: the path is NUL-terminated; the lists of devices and overrides are terminated, `shares` is as long as llama.cpp
     // reads, and all outlive the call, as does `progress`, which `report` casts back to its own type.
     let (model, errors) = logging::errors_during(|| unsafe { sys::llama_model_load_from_file(path.as_ptr(), params) });
-    let reason = || logging::reason(&errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned());
+    let reason = || logging::reason_or_none(&errors);
     let model = NonNull::new(model).ok_or_else(reason)?;
     // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`. Nothing
     // else frees the model.

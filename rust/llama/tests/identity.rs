@@ -1,10 +1,11 @@
 //! Tests the identity of a model's weights.
 
 use std::fs;
+use std::ops::Range;
 
 use super::tiny::{Kind, write_hollow, write_tiny};
 use crate::llama::model::gguf::Metadata;
-use crate::llama::model::identity::{ModelFiles, tensors};
+use crate::llama::model::identity::ModelFiles;
 
 #[test]
 fn every_byte_of_a_small_file_affects_its_identity() {
@@ -51,8 +52,8 @@ fn a_replaced_file_has_no_identity() {
 fn every_tensor_of_a_large_file_affects_its_identity() {
     let path = write_tiny(Kind::Window);
     let mut content = fs::read(&path).expect("it was just written");
-    let n_header = Metadata::open(&path).expect("it is a GGUF file").data_offset();
-    let tensors = tensors(&path, n_header).expect("it is a GGUF file");
+    let metadata = Metadata::open(&path).expect("it is a GGUF file");
+    let (n_header, tensors) = (metadata.data_offset(), metadata.tensor_ranges().collect::<Vec<Range<u64>>>());
     assert_eq!(tensors.last().expect("the file has tensors").end.next_multiple_of(32), content.len() as u64);
     content.resize(content.len() + (32 << 20), 0);
     let identity_of = |content: &[u8]| {

@@ -3,7 +3,7 @@
 use llama_cpp_sys_2 as sys;
 
 use crate::error::Result;
-use crate::llama::model::Model;
+use crate::llama::model::{Model, some_token};
 use crate::request::Token;
 
 /// Returns the tokens of the query paired with each text: by the model's rerank template if it has one, else as BERT's sentence
@@ -53,7 +53,6 @@ struct PairSeparators {
 
 impl PairSeparators {
     fn of(model: &Model) -> Self {
-        let some = |token: sys::llama_token| (token >= 0).then_some(token);
         let vocab = model.vocab();
         // SAFETY: the vocabulary lives as long as the model.
         let (adds_bos, adds_eos, adds_sep, sep) = unsafe {
@@ -61,7 +60,7 @@ impl PairSeparators {
                 sys::llama_vocab_get_add_bos(vocab),
                 sys::llama_vocab_get_add_eos(vocab),
                 sys::llama_vocab_get_add_sep(vocab),
-                some(sys::llama_vocab_sep(vocab)),
+                some_token(sys::llama_vocab_sep(vocab)),
             )
         };
         let end = model.eos_token().or(sep);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::llama::model::Model;
+use crate::llama::model::{Model, some_token};
 use crate::request::Token;
 use crate::sampling::{TokenStrings, Vocabulary};
 
@@ -52,8 +52,7 @@ impl Vocabulary for ModelVocabulary {
 
     fn newline(&self) -> Option<Token> {
         // SAFETY: the model is alive.
-        let newline = unsafe { sys::llama_vocab_nl(self.0.vocab()) };
-        (newline >= 0).then_some(newline)
+        some_token(unsafe { sys::llama_vocab_nl(self.0.vocab()) })
     }
 
     fn opening(&self) -> Option<Token> {

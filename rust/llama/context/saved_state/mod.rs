@@ -14,8 +14,10 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parts::{Cells, Part, Reader, Tensor, View, read_cells, read_parts, read_state};
+use parts::{Cells, Part, Tensor, View, read_cells, read_parts, read_state};
 pub(in crate::llama) use saved_positions::SavedPositions;
+
+use crate::llama::context::reader::Reader;
 
 /// Time to copy one run of cells, in nanoseconds: two calls, a record of 32 bytes, another cache line. Measured by the `state`
 /// bench: 55 if the cells are 30 MB, 17 if they fit into the processor's cache.

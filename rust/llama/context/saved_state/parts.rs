@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use llama_cpp_sys_2 as sys;
 
+use crate::llama::context::reader::Reader;
+
 /// Size of llama.cpp's `llama_kv_cell_ext`, which the cells of some models have: two more coordinates and a token.
 const N_EXT: usize = 12;
 
@@ -219,32 +221,4 @@ pub(super) fn read_state<'a>(reader: &mut Reader<'a>) -> Option<StateView<'a>> {
         rows.push(row);
     }
     Some(StateView { shape: State { n_layer, rows }, position: u32::try_from(position).ok()?, bytes })
-}
-
-/// The unread bytes. llama.cpp writes numbers in native byte order, which is little-endian.
-#[derive(Clone, Copy)]
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(n)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
-    }
-
-    pub(super) fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn size(&mut self) -> Option<usize> {
-        usize::try_from(self.u32()?).ok()
-    }
-
-    fn long_size(&mut self) -> Option<usize> {
-        usize::try_from(u64::from_le_bytes(self.array()?)).ok()
-    }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::llama::context::positions::Positions;
-use crate::llama::context::saved_state::parts::Reader;
+use crate::llama::context::reader::Reader;
 
 /// llama.cpp's saved states never begin with these bytes.
 const MAGIC: u32 = u32::from_le_bytes(*b"WPOS");
