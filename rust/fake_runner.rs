@@ -453,7 +453,7 @@ impl Runner for FakeRunner {
         self.logits.clear();
         let n_wanted = plan.rows.iter().filter(|row| row.wants_logits).count();
         assert!(n_wanted <= self.sequences.len(), "{n_wanted} rows request logits, more than there are sequence ids");
-        let change = adapter_change(&plan.variant);
+        let change = adapter_change(&plan.adapter_set);
         for id in 0..self.sequences.len() {
             self.recycle_window(id);
         }
@@ -667,7 +667,7 @@ impl Runner for FakeRunner {
         &[SUPPRESSED]
     }
 
-    fn lexicon(&self) -> TokenStrings {
+    fn token_strings(&self) -> TokenStrings {
         self.token_strings.clone()
     }
 }

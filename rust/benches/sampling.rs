@@ -45,7 +45,7 @@ fn rows(n_vocab: usize) -> Vec<Vec<f32>> {
 struct Words(Vec<Vec<u8>>);
 
 impl Words {
-    fn lexicon(n_vocab: usize) -> TokenStrings {
+    fn token_strings(n_vocab: usize) -> TokenStrings {
         let word = |mut number: usize| {
             let mut word = vec![b' '];
             while number > 0 {
@@ -113,7 +113,7 @@ fn benchmark(c: &mut Criterion) {
         let rows = rows(n_vocab);
         let mut group = c.benchmark_group(format!("sample/{n_vocab}"));
         for (name, params) in &cases {
-            let mut sampler = Sampler::new(params, 1, &Words::lexicon(n_vocab), 4_096);
+            let mut sampler = Sampler::new(params, 1, &Words::token_strings(n_vocab), 4_096);
             sampler.accept_prompt(history(n_vocab));
             let mut turn = rows.iter().cycle();
             group.bench_function(BenchmarkId::from_parameter(name), |b| {
@@ -172,10 +172,10 @@ fn alone() -> Vec<(&'static str, SamplingParams)> {
 fn each_sampler(c: &mut Criterion) {
     for n_vocab in [152_064, 2_048] {
         let rows = rows(n_vocab);
-        let lexicon = Words::lexicon(n_vocab);
+        let token_strings = Words::token_strings(n_vocab);
         let mut group = c.benchmark_group(format!("sampler/{n_vocab}"));
         for (name, params) in alone() {
-            let mut ours = Sampler::new(&params, 1, &lexicon, 4_096);
+            let mut ours = Sampler::new(&params, 1, &token_strings, 4_096);
             ours.accept_prompt(history(n_vocab));
             let mut turn = rows.iter().cycle();
             group.bench_function(BenchmarkId::new(name, "ours"), |b| {
@@ -196,8 +196,8 @@ fn each_sampler(c: &mut Criterion) {
         let params = SamplingParams { dry, ..SamplingParams::default() };
         group.bench_function("breakers of dry, looked up", |b| {
             b.iter_batched_ref(
-                || Words::lexicon(n_vocab),
-                |lexicon| Sampler::new(&params, 1, black_box(lexicon), 4_096),
+                || Words::token_strings(n_vocab),
+                |token_strings| Sampler::new(&params, 1, black_box(token_strings), 4_096),
                 criterion::BatchSize::PerIteration,
             );
         });
@@ -245,12 +245,12 @@ fn long_windows(n_vocab: usize) -> Vec<(&'static str, SamplingParams, Vec<Token>
 /// request; and of sampling and accepting a token.
 fn long_contexts(c: &mut Criterion) {
     let n_vocab = VOCABULARIES[0];
-    let (rows, lexicon) = (rows(n_vocab), Words::lexicon(n_vocab));
+    let (rows, token_strings) = (rows(n_vocab), Words::token_strings(n_vocab));
     let mut group = c.benchmark_group(format!("context of {N_LONG}"));
     for (name, params, prompt) in long_windows(n_vocab) {
         let prompt: Arc<[Token]> = prompt.into();
         let request = || {
-            let mut sampler = Sampler::new(&params, 1, &lexicon, N_LONG);
+            let mut sampler = Sampler::new(&params, 1, &token_strings, N_LONG);
             sampler.accept_prompt(Arc::clone(&prompt));
             sampler
         };
@@ -285,7 +285,7 @@ fn many_rows(c: &mut Criterion) {
         let rows = rows(n_vocab);
         let mut group = c.benchmark_group(format!("rows/{n_rows} x {n_vocab}"));
         for (name, params) in [("threads", SamplingParams::default()), ("threads, with penalties", penalties())] {
-            let mut sampler = Sampler::new(&params, 1, &Words::lexicon(n_vocab), 4_096);
+            let mut sampler = Sampler::new(&params, 1, &Words::token_strings(n_vocab), 4_096);
             sampler.accept_prompt(history(n_vocab));
             for n_threads in [1, 2, 4, 8].into_iter().filter(|&n| n <= n_cores) {
                 let taken: Vec<_> = rows.iter().cycle().take(n_rows).map(|row| (sampler.clone(), row, 0)).collect();

@@ -212,7 +212,7 @@ impl KvCache {
                 self.counts.n_evicted += if is_on_device { 0 } else { node.tokens.len() as u64 };
                 // The cells of a path through a state's node hold a longer state, which is no copy of this one.
                 if !is_on_device || (self.kind.is_a_state() && node.tips.is_empty()) {
-                    self.log_eviction(id, EvictionCause::Store);
+                    self.log_eviction(id, EvictionCause::HostCache);
                 }
                 self.drop_host_entry(id);
             }

@@ -89,7 +89,7 @@ impl Inner {
             || request.prompt_logprobs.is_some()
             || request.reports_progress
             || request.explains_cache
-            || !request.snapshots_at.is_empty()
+            || !request.checkpoints_at.is_empty()
             || request.task != Task::Complete;
         if has_prompt_fields {
             let message = "a fork has the prompt and the adapters of its branch; leave out prompt, adapters, prompt logprobs, progress and tasks".to_owned();

@@ -143,7 +143,7 @@ impl Engine {
 
     /// Returns the vocabulary, which maps token ids to bytes.
     #[must_use]
-    pub fn lexicon(&self) -> &TokenStrings {
+    pub fn token_strings(&self) -> &TokenStrings {
         &self.inner.model.token_strings
     }
 

@@ -26,7 +26,7 @@ impl ModelInfo {
             n_vocab: runner.n_vocab(),
             n_adapters: runner.n_adapters(),
             invocations: (0..runner.n_adapters()).map(|id| runner.invocation(id).to_vec()).collect(),
-            token_strings: runner.lexicon(),
+            token_strings: runner.token_strings(),
             memory: runner.memory_kind(),
             is_repeatable: runner.is_repeatable(),
             uses_own_kernels: runner.uses_own_kernels(),

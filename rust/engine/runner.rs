@@ -43,7 +43,7 @@ pub struct Plan {
     /// Which rows are of media, in order.
     pub media: Vec<MediaRows>,
     /// Active adapters of all rows. A change costs graph rebuilds, so it is not made in every decode.
-    pub variant: AdapterSet,
+    pub adapter_set: AdapterSet,
 }
 
 impl Plan {
@@ -193,7 +193,7 @@ pub trait Runner {
     fn suppressed_tokens(&self) -> &[Token];
 
     /// Returns the vocabulary, which samplers use on other threads.
-    fn lexicon(&self) -> TokenStrings;
+    fn token_strings(&self) -> TokenStrings;
 
     /// Returns true if a row's logits depend only on the tokens of its sequence, bit for bit: not on other rows of the
     /// decode, the location of cells, prompt chunking or the number of threads.

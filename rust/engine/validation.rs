@@ -12,11 +12,11 @@ use crate::request::{BeamSearch, MAX_COMPLETIONS, Prompt, Request, Run, Task, To
 use crate::sampling::Sampler;
 
 /// Adds a checkpoint position, sorted; a position of 0 needs none.
-fn add_checkpoint(snapshots_at: &mut Vec<u32>, position: Option<u32>) {
+fn add_checkpoint(checkpoints_at: &mut Vec<u32>, position: Option<u32>) {
     if let Some(position) = position.filter(|&position| position > 0)
-        && let Err(at) = snapshots_at.binary_search(&position)
+        && let Err(at) = checkpoints_at.binary_search(&position)
     {
-        snapshots_at.insert(at, position);
+        checkpoints_at.insert(at, position);
     }
 }
 
@@ -95,11 +95,11 @@ impl Inner {
         let (generated_ranges, invoked_at) = self.retokenize_answers(&mut request, &requested_adapters, invoked_at);
         let adapter_schedule = model.adapter_schedule(&adapters, invoked_at, &request.prompt, &request.suffix)?;
         if model.memory.is_a_state() {
-            add_checkpoint(&mut request.snapshots_at, adapter_schedule.change());
+            add_checkpoint(&mut request.checkpoints_at, adapter_schedule.change());
             // Checkpoints at the end of the shared prompt and before the first token whose logprobs are reported.
             let n_shared = u32::try_from(request.prompt.n_tokens()).ok().filter(|_| !request.suffix.is_empty());
-            add_checkpoint(&mut request.snapshots_at, n_shared);
-            add_checkpoint(&mut request.snapshots_at, request.prompt_logprobs_from.checked_sub(1));
+            add_checkpoint(&mut request.checkpoints_at, n_shared);
+            add_checkpoint(&mut request.checkpoints_at, request.prompt_logprobs_from.checked_sub(1));
         }
         let (n_prompt, n_ctx) = (request.n_tokens(), limits.n_ctx_slot as usize);
         if n_prompt >= n_ctx {
@@ -162,7 +162,7 @@ impl Inner {
         else {
             return unchanged;
         };
-        request.snapshots_at = request.snapshots_at.iter().filter_map(|&at| retokenized.map_position(at)).collect();
+        request.checkpoints_at = request.checkpoints_at.iter().filter_map(|&at| retokenized.map_position(at)).collect();
         request.system_end = request.system_end.and_then(|at| retokenized.map_position(at));
         let invoked_at = invoked_at.and_then(|at| retokenized.map_position(at));
         if let Some(shift) = &mut request.context_shift {

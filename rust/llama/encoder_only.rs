@@ -104,7 +104,7 @@ impl Runner for EncoderOnlyRunner {
         self.0.suppressed_tokens()
     }
 
-    fn lexicon(&self) -> TokenStrings {
+    fn token_strings(&self) -> TokenStrings {
         token_strings(&self.0)
     }
 

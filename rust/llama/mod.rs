@@ -169,7 +169,7 @@ fn probe(context: &mut Context, spare: KvSeqId, model: &Model) -> Result<Probe> 
     if !model.adapters().is_empty() {
         // All adapters: the largest demand on the context that a request can make shows now.
         let all = (0..).zip(model.adapters()).map(|(id, _)| (id, 1.0));
-        let adapted = Plan { variant: AdapterSet::with_adapters(all), ..plan.clone() };
+        let adapted = Plan { adapter_set: AdapterSet::with_adapters(all), ..plan.clone() };
         let (decoded, kernel_counts) = kernels::counting(|| context.decode(&adapted));
         decoded.map_err(failed)?;
         n_left_of_adapters = kernel_counts.n_products_left;
@@ -320,7 +320,7 @@ impl Runner for LlamaRunner {
         self.model.suppressed_tokens()
     }
 
-    fn lexicon(&self) -> TokenStrings {
+    fn token_strings(&self) -> TokenStrings {
         self.token_strings.clone()
     }
 

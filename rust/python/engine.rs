@@ -96,7 +96,7 @@ impl PyEngine {
         };
         let (completions, seed) = detached(py, submit)?;
         let n_prompt = completions.n_prompt();
-        let stream = Stream::new(completions, Arc::clone(&self.wakers), engine.lexicon().clone());
+        let stream = Stream::new(completions, Arc::clone(&self.wakers), engine.token_strings().clone());
         Ok(PyStream::new(stream, settings, seed, n_prompt))
     }
 }

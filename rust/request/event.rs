@@ -122,7 +122,7 @@ pub struct Finished {
     /// True if the context was full: the context was shifted, or the branch ended for lack of context.
     pub is_truncated: bool,
     /// Result of a task other than [`Task::Complete`] and [`Task::Load`].
-    pub made: Option<Box<TaskResult>>,
+    pub result: Option<Box<TaskResult>>,
     /// Rank of the branch in a beam search: the logarithm of its text's probability, divided by its number of tokens raised to
     /// [`BeamSearch::length_penalty`](crate::request::BeamSearch::length_penalty); the plain logarithm if the search is
     /// stochastic. `None` for branches of other requests, and for branches that the search could not fill.

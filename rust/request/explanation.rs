@@ -115,7 +115,7 @@ pub enum Cause {
     /// The sliding window of the cached sequence has moved past this position.
     Window,
     /// A recurrent state can only be continued at a checkpoint, and this position has none.
-    NoSnapshot,
+    NoCheckpoint,
     /// Earlier positions are grouped for one prompt alone (self-extend).
     Grouped,
     /// An image or audio differs here, or is cached only in part and must be computed as a whole.
@@ -131,9 +131,9 @@ pub enum Cause {
 pub enum EvictionCause {
     /// Its cells or its sequence id were needed, and the host cache did not take it: the host cache is off, too small, or full
     /// of more valuable entries, or a GPU computes the range faster than it is copied.
-    Pool,
+    DeviceCache,
     /// Its host cache bytes were needed.
-    Store,
+    HostCache,
     /// A client erased it.
     Erased,
     /// Its state became invalid: a decode failed, or cells were lost.
@@ -145,8 +145,8 @@ impl EvictionCause {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Pool => "pool",
-            Self::Store => "store",
+            Self::DeviceCache => "pool",
+            Self::HostCache => "store",
             Self::Erased => "erased",
             Self::Failed => "failed",
         }
@@ -176,7 +176,7 @@ impl Cause {
             Self::Evicted(_) => "evicted",
             Self::NotRestored => "not_restored",
             Self::Window => "window",
-            Self::NoSnapshot => "no_snapshot",
+            Self::NoCheckpoint => "no_snapshot",
             Self::Grouped => "grouped",
             Self::Media => "media",
             Self::Computing => "computing",

@@ -51,7 +51,7 @@ pub const MAX_PRIORITY: i32 = 100;
 /// Maximum of [`Request::max_token_gap`].
 pub const LONGEST_GAP: Duration = Duration::from_secs(60);
 
-/// Maximum number of [`Request::snapshots_at`]; each checkpoint saves a whole state.
+/// Maximum number of [`Request::checkpoints_at`]; each checkpoint saves a whole state.
 pub const MAX_CHECKPOINTS: usize = 16;
 
 /// Maximum number of [`Request::preserved_tokens`].
@@ -299,7 +299,7 @@ pub struct Request {
     /// that cannot be truncated; at most [`MAX_CHECKPOINTS`]. A later prompt that shares only the tokens before such a position
     /// resumes there. A sliding-window memory keeps the window at the end of every prompt; a position listed here stays in the
     /// device cache. Other memories resume anywhere.
-    pub snapshots_at: Vec<u32>,
+    pub checkpoints_at: Vec<u32>,
     /// Replaces text of the prompt that was generated for earlier requests of the same owner with this flag by the tokens that
     /// were generated. That text then matches the cache even if the tokenizer splits it differently.
     pub keeps_answers: bool,
@@ -386,7 +386,7 @@ impl Request {
             prompt_logprobs: None,
             prompt_logprobs_from: 0,
             reports_progress: false,
-            snapshots_at: Vec::new(),
+            checkpoints_at: Vec::new(),
             keeps_answers: false,
             explains_cache: false,
             owner: None,
@@ -411,7 +411,7 @@ impl Request {
         prompt_fields(self) == prompt_fields(other)
             && self.task == other.task
             && self.suffix == other.suffix
-            && self.snapshots_at == other.snapshots_at
+            && self.checkpoints_at == other.checkpoints_at
             && self.prompt == other.prompt
     }
 
@@ -484,14 +484,14 @@ impl Request {
     }
 
     fn validate_checkpoints(&self) -> Result<()> {
-        let (positions, n_prompt) = (&self.snapshots_at, self.n_tokens());
-        validate_len("snapshots_at", positions.len(), "positions", MAX_CHECKPOINTS)?;
+        let (positions, n_prompt) = (&self.checkpoints_at, self.n_tokens());
+        validate_len("checkpoints_at", positions.len(), "positions", MAX_CHECKPOINTS)?;
         if !positions.is_sorted_by(|a, b| a < b) {
-            return reject("snapshots_at", "snapshots_at must be in ascending order without duplicates");
+            return reject("checkpoints_at", "checkpoints_at must be in ascending order without duplicates");
         }
         if let Some(at) = positions.iter().find(|&&at| at == 0 || at as usize >= n_prompt) {
             let limits = format!("a position must be above 0 and below the prompt's {n_prompt} tokens");
-            return reject("snapshots_at", format!("snapshots_at has {at}; {limits}"));
+            return reject("checkpoints_at", format!("checkpoints_at has {at}; {limits}"));
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ impl BeamScore {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Proposal {
     pub(crate) token: Token,
-    pub(crate) worth: BeamScore,
+    pub(crate) score: BeamScore,
 }
 
 /// A beam's text with one more token.
@@ -39,7 +39,7 @@ pub(crate) struct Successor {
     /// Index among the beam's proposals.
     pub(crate) nth: usize,
     pub(crate) token: Token,
-    pub(crate) worth: BeamScore,
+    pub(crate) score: BeamScore,
 }
 
 /// Result of a selection.
@@ -55,7 +55,7 @@ pub(crate) struct BeamSelection<E> {
 pub(crate) fn likeliest(distribution: &[(Token, f64)], parent: BeamScore, n: usize) -> Vec<Proposal> {
     let proposal = |&(token, logprob): &(Token, f64)| {
         let logprob = parent.logprob + logprob;
-        Proposal { token, worth: BeamScore { logprob, rank: logprob } }
+        Proposal { token, score: BeamScore { logprob, rank: logprob } }
     };
     best(distribution.iter().map(proposal).collect(), n)
 }
@@ -70,7 +70,7 @@ pub(crate) fn drawn(distribution: &[(Token, f64)], parent: BeamScore, n: usize, 
         // Appendix B.3: avoids overflow and the logarithm of a difference of nearly equal numbers.
         let v = parent.rank - perturbed + log_1m_exp(perturbed - greatest);
         let rank = parent.rank - v.max(0.0) - (-v.abs()).exp().ln_1p();
-        Proposal { token, worth: BeamScore { logprob: parent.logprob + logprob, rank } }
+        Proposal { token, score: BeamScore { logprob: parent.logprob + logprob, rank } }
     };
     best(distribution.iter().zip(perturbed).map(proposal).collect(), n)
 }
@@ -81,7 +81,7 @@ fn log_1m_exp(x: f64) -> f64 {
 }
 
 fn best(mut proposals: Vec<Proposal>, n: usize) -> Vec<Proposal> {
-    let order = |a: &Proposal, b: &Proposal| b.worth.rank.total_cmp(&a.worth.rank).then(a.token.cmp(&b.token));
+    let order = |a: &Proposal, b: &Proposal| b.score.rank.total_cmp(&a.score.rank).then(a.token.cmp(&b.token));
     if n < proposals.len() && n > 0 {
         proposals.select_nth_unstable_by(n - 1, order);
     }
@@ -93,7 +93,7 @@ fn best(mut proposals: Vec<Proposal>, n: usize) -> Vec<Proposal> {
 /// Returns all proposed successors, best first; ties go to the lower beam.
 fn in_order(proposals: &[Vec<Proposal>]) -> Vec<Successor> {
     let of_beam = |(parent, proposals): (usize, &Vec<Proposal>)| {
-        let one = move |(nth, &Proposal { token, worth })| Successor { parent, nth, token, worth };
+        let one = move |(nth, &Proposal { token, score })| Successor { parent, nth, token, score };
         proposals.iter().enumerate().map(one).collect::<Vec<_>>()
     };
     let mut all: Vec<Successor> = proposals.iter().enumerate().flat_map(of_beam).collect();
@@ -102,7 +102,7 @@ fn in_order(proposals: &[Vec<Proposal>]) -> Vec<Successor> {
 }
 
 fn compare(a: &Successor, b: &Successor) -> Ordering {
-    b.worth.rank.total_cmp(&a.worth.rank).then(a.parent.cmp(&b.parent)).then(a.nth.cmp(&b.nth))
+    b.score.rank.total_cmp(&a.score.rank).then(a.parent.cmp(&b.parent)).then(a.nth.cmp(&b.nth))
 }
 
 /// Selects the `width` likeliest successors that do not end a text. A successor that ends its text is kept if it is among the
@@ -135,7 +135,7 @@ pub(crate) fn choose_drawn<E>(
 ) -> BeamSelection<E> {
     let mut chosen = BeamSelection { live: Vec::new(), ended: Vec::new() };
     for (position, successor) in in_order(proposals).into_iter().enumerate() {
-        let n_before = position + ranks.iter().filter(|&&rank| rank >= successor.worth.rank).count();
+        let n_before = position + ranks.iter().filter(|&&rank| rank >= successor.score.rank).count();
         if n_before >= width {
             break;
         }
@@ -191,23 +191,23 @@ mod tests {
     fn search(width: usize, mut seed: Option<u32>) -> Vec<(Vec<Token>, BeamScore)> {
         let (mut live, mut ended) = (vec![(Vec::new(), BeamScore::EMPTY)], Vec::<(Vec<Token>, BeamScore)>::new());
         while !live.is_empty() {
-            let propose = |(text, worth): &(Vec<Token>, BeamScore)| match &mut seed {
-                None => likeliest(&distribution_after(text), *worth, 2 * width),
+            let propose = |(text, score): &(Vec<Token>, BeamScore)| match &mut seed {
+                None => likeliest(&distribution_after(text), *score, 2 * width),
                 Some(seed) => {
                     *seed = seed.wrapping_add(1_000_003);
-                    drawn(&distribution_after(text), *worth, width, &mut Mt19937::derived(*seed, 1, 2))
+                    drawn(&distribution_after(text), *score, width, &mut Mt19937::derived(*seed, 1, 2))
                 }
             };
             let proposals: Vec<_> = live.iter().map(propose).collect();
             let text = |of: &Successor| [&live[of.parent].0[..], &[of.token]].concat();
             let ends = |of: &Successor| is_complete(&text(of)).then_some(());
-            let ranks: Vec<f64> = ended.iter().map(|(_, worth)| worth.rank).collect();
+            let ranks: Vec<f64> = ended.iter().map(|(_, score)| score.rank).collect();
             let chosen = match seed {
                 None => choose_likeliest(&proposals, width, ends),
                 Some(_) => choose_drawn(&proposals, &ranks, width, ends),
             };
-            ended.extend(chosen.ended.iter().map(|(of, ())| (text(of), of.worth)));
-            live = chosen.live.iter().map(|of| (text(of), of.worth)).collect();
+            ended.extend(chosen.ended.iter().map(|(of, ())| (text(of), of.score)));
+            live = chosen.live.iter().map(|of| (text(of), of.score)).collect();
             ended.sort_by(|(_, a), (_, b)| b.rank.total_cmp(&a.rank));
             ended.truncate(width);
         }
@@ -219,9 +219,9 @@ mod tests {
         let mut all = complete_texts();
         all.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         let found = search(64, None);
-        for ((text, worth), (best, logprob)) in found.iter().zip(&all).take(10) {
+        for ((text, score), (best, logprob)) in found.iter().zip(&all).take(10) {
             assert_eq!(text, best);
-            assert!((worth.logprob - logprob).abs() < 1e-12);
+            assert!((score.logprob - logprob).abs() < 1e-12);
         }
     }
 
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_successor_that_ends_a_text_counts_among_the_first_and_is_not_replaced() {
-        let proposal = |token, rank| Proposal { token, worth: BeamScore { logprob: rank, rank } };
+        let proposal = |token, rank| Proposal { token, score: BeamScore { logprob: rank, rank } };
         let proposals =
             [vec![proposal(0, -1.0), proposal(5, -2.0), proposal(6, -5.0)], vec![proposal(7, -3.0), proposal(0, -4.0)]];
         let chosen = choose_likeliest(&proposals, 2, |of| (of.token == 0).then_some("end"));
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn texts_that_ended_keep_their_ranks_among_drawn_texts() {
-        let proposal = |token, rank| Proposal { token, worth: BeamScore { logprob: -9.0, rank } };
+        let proposal = |token, rank| Proposal { token, score: BeamScore { logprob: -9.0, rank } };
         let proposals = [vec![proposal(1, 3.0), proposal(2, 1.0)], vec![proposal(0, 2.0), proposal(3, 0.0)]];
         let chosen = choose_drawn(&proposals, &[2.5, -1.0], 3, |of| (of.token == 0).then_some(()));
         assert_eq!(chosen.live.iter().map(|of| of.token).collect::<Vec<_>>(), [1]);
@@ -261,8 +261,8 @@ mod tests {
         for seed in 0..200 {
             let parent = BeamScore { logprob: -f64::from(seed) / 10.0, rank: f64::from(seed % 17) - 8.0 };
             let proposals = drawn(&distribution_after(&[1]), parent, 4, &mut rng);
-            assert!((proposals[0].worth.rank - parent.rank).abs() < 1e-9, "{proposals:?} after {parent:?}");
-            assert!(proposals.iter().all(|of| of.worth.rank.is_finite()));
+            assert!((proposals[0].score.rank - parent.rank).abs() < 1e-9, "{proposals:?} after {parent:?}");
+            assert!(proposals.iter().all(|of| of.score.rank.is_finite()));
         }
     }
 

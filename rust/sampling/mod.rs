@@ -21,7 +21,7 @@ pub(crate) mod token_strings;
 pub(crate) use constrained::{AllowedTokens, draw_allowed, next_allowed};
 pub(crate) use draw::distinct::DistinctFirstTokens;
 pub use logprobs::logprobs;
-pub(crate) use reasoning::Thinking;
+pub(crate) use reasoning::ReasoningConstraint;
 pub use threads::Threads;
 pub use token_strings::{TokenStrings, Vocabulary};
 
@@ -492,7 +492,7 @@ mod tests {
             [0.0, 1.0, -1.0, 20.0, f32::MAX, f32::MIN, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::NEG_INFINITY];
         let mut rng = Mt19937::new(8);
         let pieces: Vec<String> = (0..70).map(|i| format!("word{i}")).collect();
-        let token_strings = Pieces::lexicon(&pieces.iter().map(String::as_str).collect::<Vec<_>>(), 0);
+        let token_strings = Pieces::token_strings(&pieces.iter().map(String::as_str).collect::<Vec<_>>(), 0);
         for i in 0..20_000_u32 {
             let params = extreme(&mut rng);
             assert_eq!(params.validate(100), Ok(()), "{params:?}");

@@ -109,7 +109,7 @@ pub(crate) mod tests {
     }
 
     impl Pieces {
-        pub(crate) fn lexicon(pieces: &[&str], n_ends: usize) -> TokenStrings {
+        pub(crate) fn token_strings(pieces: &[&str], n_ends: usize) -> TokenStrings {
             TokenStrings::new(Self {
                 pieces: pieces.iter().map(|piece| piece.as_bytes().to_vec()).collect(),
                 ends: (0..).take(n_ends).collect(),
@@ -180,7 +180,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_list_is_looked_up_once_and_only_the_latest_are_cached() {
-        let token_strings = Pieces::lexicon(&["a", "b", "ab"], 0);
+        let token_strings = Pieces::token_strings(&["a", "b", "ab"], 0);
         let list = |text: &str| vec![text.to_owned()];
         let first = token_strings.breakers(&list("a"));
         assert!(Arc::ptr_eq(&first, &token_strings.clone().breakers(&list("a"))));

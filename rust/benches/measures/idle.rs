@@ -96,7 +96,7 @@ fn save(lab: &Lab) -> Result<SavedPrefix, String> {
     watch.submit(Request::for_task(prompt, Task::Save { computes: true }))?;
     watch.read_all()?;
     let end = watch.streams[0].branches[0].end.take();
-    match end.and_then(|end| end.made).map(|made| *made) {
+    match end.and_then(|end| end.result).map(|made| *made) {
         Some(TaskResult::Saved(saved)) if saved.tokens.len() == lab.sizes.n_idle_each => Ok(saved),
         _ => Err("the prefix was not saved".into()),
     }

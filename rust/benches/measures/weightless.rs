@@ -117,7 +117,7 @@ impl Weightless {
             bytes_per_token: 1,
             idle_cost: MEMORY.idle_cost,
             logits,
-            token_strings: FakeRunner::new(256, 2).0.lexicon(),
+            token_strings: FakeRunner::new(256, 2).0.token_strings(),
         }
     }
 }
@@ -207,7 +207,7 @@ impl Runner for Weightless {
         &[]
     }
 
-    fn lexicon(&self) -> TokenStrings {
+    fn token_strings(&self) -> TokenStrings {
         self.token_strings.clone()
     }
 

@@ -69,7 +69,7 @@ impl MemoryRules for AttentionRules {
     fn remove(&self, cache: &mut KvCache, _: KvSeqId, node: NodeId) {
         if cache.tree.node(node).host_entry.is_none() {
             cache.counts.n_evicted += cache.tree.node(node).tokens.len() as u64;
-            cache.log_eviction(node, EvictionCause::Pool);
+            cache.log_eviction(node, EvictionCause::DeviceCache);
         }
         for id in cache.tree.node(node).tips.clone() {
             cache.drop_last_node(id);

@@ -72,7 +72,7 @@ impl MemoryRules for RecurrentRules {
         let is_last_state = tip.tips.len() == 1 && tip.host_entry.is_none();
         cache.counts.n_evicted += if is_lost { tip.tokens.len() as u64 } else { 0 };
         if is_last_state {
-            cache.log_eviction(node, EvictionCause::Pool);
+            cache.log_eviction(node, EvictionCause::DeviceCache);
         }
         cache.drop_path(id);
     }

@@ -81,7 +81,7 @@ impl MemoryRules for SlidingWindowRules {
         let evicted: Vec<NodeId> = cache.tree.upwards(cache.path(id).tip).filter(is_lost).collect();
         for node in evicted {
             cache.counts.n_evicted += cache.tree.node(node).tokens.len() as u64;
-            cache.log_eviction(node, EvictionCause::Pool);
+            cache.log_eviction(node, EvictionCause::DeviceCache);
         }
         cache.drop_path(id);
     }

@@ -36,7 +36,7 @@ pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMan
         scheduler.stats_mut().n_predicted += (selection.live.len() + selection.ended.len()) as u64;
         for (successor, reason) in selection.ended {
             let chosen = take_token(&mut proposed, &successor);
-            add_finished_text(scheduler, all[0], live[successor.parent], Some(chosen), successor.worth, reason);
+            add_finished_text(scheduler, all[0], live[successor.parent], Some(chosen), successor.score, reason);
         }
         trim(scheduler, all[0]);
         match arrange(scheduler, cache, &all, &live, &selection.live, &mut proposed) {
@@ -178,7 +178,7 @@ fn arrange<R: Runner>(
     }
     for ((successor, key), rank) in successors.iter().zip(slots_of_children).zip(0..) {
         let chosen = take_token(proposed, successor);
-        scheduler.at_mut(key).sequence.write(chosen, successor.worth, rank, cache.model());
+        scheduler.at_mut(key).sequence.write(chosen, successor.score, rank, cache.model());
     }
     Ok(())
 }
@@ -305,7 +305,7 @@ fn end_branch(scheduler: &mut Scheduler, request_id: u64, first: SchedulingKey, 
     (usage.n_predicted, usage.n_held) = (n_predicted, n_prompt + n_predicted.saturating_sub(1));
     let explanation = sequence.explanation.take().map(|explanation| Box::new(explanation.with_excerpts()));
     let is_truncated = reason == FinishReason::ContextFull;
-    let finished = Finished { index, slot, reason, text, usage, is_truncated, made: None, score, explanation };
+    let finished = Finished { index, slot, reason, text, usage, is_truncated, result: None, score, explanation };
     scheduler.emit(request_id, Event::Finished(finished));
 }
 
@@ -367,7 +367,7 @@ pub(crate) fn cancel_search(scheduler: &mut Scheduler, stream_id: u64, index: u3
         let usage = preempted.first().map_or(Usage::default(), |of| Usage { n_predicted, ..of.sequence.usage(of.n_held, true) });
         let slot = preempted.first().map(|of| of.slot);
         let finished =
-            Finished { index, slot, reason, text, usage, is_truncated: false, made: None, score: None, explanation: None };
+            Finished { index, slot, reason, text, usage, is_truncated: false, result: None, score: None, explanation: None };
         scheduler.emit(request_id, Event::Finished(finished));
     }
     leave_slots(scheduler, request_id);

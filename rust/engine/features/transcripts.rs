@@ -245,7 +245,7 @@ mod tests {
     }
 
     fn retokenized_with(transcripts: &TranscriptCache, prompt: &[&str]) -> Option<RetokenizedPrompt> {
-        retokenize(&transcripts.texts(None, &AdapterSet::default()), &tokens(prompt), &Pieces::lexicon(&PIECES, 1))
+        retokenize(&transcripts.texts(None, &AdapterSet::default()), &tokens(prompt), &Pieces::token_strings(&PIECES, 1))
     }
 
     #[test]
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn retokenization_never_changes_the_text() {
-        let token_strings = Pieces::lexicon(&PIECES, 1);
+        let token_strings = Pieces::token_strings(&PIECES, 1);
         let spelling =
             |tokens: &[Token]| tokens.iter().flat_map(|&token| token_strings.spelling(token).to_vec()).collect::<Vec<u8>>();
         let length = |tokens: &[Token]| u32::try_from(tokens.len()).expect("small");

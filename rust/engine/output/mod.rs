@@ -154,7 +154,7 @@ struct UnreadPin {
 impl UnreadPin {
     fn of(group: &RequestGroup) -> Option<Self> {
         let pin_of = |event: &Event| match event {
-            Event::Finished(finished) => finished.made.as_deref().and_then(pin_id),
+            Event::Finished(finished) => finished.result.as_deref().and_then(pin_id),
             Event::Token(_) | Event::Progress(_) | Event::PromptLogprobs(_) => None,
         };
         Some(Self { id: group.events.iter().find_map(pin_of)?, receipt: group.sender.receipt() })

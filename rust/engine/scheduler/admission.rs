@@ -172,7 +172,7 @@ fn start<R: Runner>(
     let path = place(scheduler, cache, &sequence, &matched);
     count_hit(cache, scheduler.queue.group(request_id), path.id(), &matched);
     let idle_beams = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
-    scheduler.start_branches(Start { sequence, slot, path, matched, idle_beams }, &cache.model().lexicon());
+    scheduler.start_branches(Start { sequence, slot, path, matched, idle_beams }, &cache.model().token_strings());
     true
 }
 

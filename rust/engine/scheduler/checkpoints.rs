@@ -51,7 +51,7 @@ pub(crate) fn checkpoint_positions<R: Runner>(
         positions.end = end_window(cache, group, n_found, &positions);
         return positions;
     }
-    let mut positions = CheckpointPositions { at: group.request.snapshots_at.clone(), ..CheckpointPositions::default() };
+    let mut positions = CheckpointPositions { at: group.request.checkpoints_at.clone(), ..CheckpointPositions::default() };
     if !may_add || !saves_states(cache) {
         return positions;
     }
@@ -103,7 +103,7 @@ fn end_window<R: Runner>(
         return PromptEndWindow::NotCopied;
     }
     let n_new = group.n_prompt() - positions.at.last().copied().unwrap_or(n_found);
-    if !group.request.snapshots_at.is_empty() {
+    if !group.request.checkpoints_at.is_empty() {
         // In a chat, another answer is usually requested soon, while the cells are still in the device cache.
         PromptEndWindow::InDeviceCache
     } else if saves_windows(cache) && n_new >= cache.kind().n_window.max(MIN_SHARED) {
@@ -146,7 +146,7 @@ fn add_evenly_spaced<R: Runner>(
     }
     let n_prompt = group.n_prompt();
     let step = (n_prompt - n_found).div_ceil(n_most + 1).max(min_step).max(spacing.min_step);
-    let token_strings = cache.model().lexicon();
+    let token_strings = cache.model().token_strings();
     for at in (n_found..n_prompt).step_by(step as usize).skip(1).take(n_most as usize) {
         let mut near = line_ends_near(at, step, &group.prompt, &token_strings).chain([at]);
         near.find(|&position| positions.add(position, spacing.distance, group, n_found));

@@ -36,7 +36,7 @@ impl Scheduler {
         self.features.on_finish(self.queue.group(sequence.request_id), &sequence, &reason);
         self.queue.group_mut(sequence.request_id).set(sequence.index, Branch::Finished);
         let finished =
-            Finished { index: sequence.branch, slot, reason, text, usage, is_truncated, made: result, score: None, explanation };
+            Finished { index: sequence.branch, slot, reason, text, usage, is_truncated, result, score: None, explanation };
         self.emit(sequence.request_id, Event::Finished(finished));
     }
 
@@ -80,7 +80,7 @@ impl Scheduler {
                     text: "".into(),
                     usage: Usage::default(),
                     is_truncated: false,
-                    made: None,
+                    result: None,
                     score: None,
                     explanation: None,
                 };

@@ -25,7 +25,7 @@ pub(crate) fn new_sequence<R: Runner>(
     index: u32,
     matched: &PrefixMatch,
 ) -> Sequence {
-    let (group, token_strings) = (scheduler.queue.group(request_id), cache.model().lexicon());
+    let (group, token_strings) = (scheduler.queue.group(request_id), cache.model().token_strings());
     let mut sequence = Sequence::new(group, index, scheduler.limits.n_ctx_slot, &token_strings, Instant::now());
     scheduler.features.on_new_sequence(&mut sequence);
     sequence.checkpoint_positions = checkpoint_positions(scheduler, cache, group, matched.n_tokens());

@@ -72,9 +72,9 @@ impl Planner {
         let rows = planned_sequences.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
         cache.kv_mut().extend(rows);
         self.fill(scheduler.slots.running(), |_| true);
-        self.changes_adapters = !self.plan.rows.is_empty() && self.plan.variant != *self.adapters.current();
+        self.changes_adapters = !self.plan.rows.is_empty() && self.plan.adapter_set != *self.adapters.current();
         if self.changes_adapters {
-            self.plan.variant = self.adapters.current().clone();
+            self.plan.adapter_set = self.adapters.current().clone();
         }
     }
 

@@ -327,7 +327,7 @@ fn a_task_has_no_branch_to_cancel() {
     let pinning = engine.submit(task(&prompt(1, 60), Task::Pin), None).unwrap();
     pinning.cancel_branch(0);
     control.allow(None);
-    assert!(told(pinning)[0].finished.made.is_some());
+    assert!(told(pinning)[0].finished.result.is_some());
 }
 
 #[test]

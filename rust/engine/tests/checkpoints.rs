@@ -3,7 +3,7 @@
 use super::*;
 
 fn with_snapshots(prompt: &str, places: &[u32]) -> Request {
-    Request { snapshots_at: places.to_vec(), ..greedy(prompt, 5) }
+    Request { checkpoints_at: places.to_vec(), ..greedy(prompt, 5) }
 }
 
 pub(super) fn n_computed_for(engine: &Engine, control: &FakeControl, request: Request) -> usize {
@@ -67,20 +67,20 @@ fn invalid_checkpoint_positions_are_refused() {
     let too_many: Vec<u32> = (1..18).collect();
     for places in [&too_many[..], &[20, 10], &[10, 10], &[0], &[30], &[31]] {
         let refused = engine.submit(with_snapshots(&prompt(1, 30), places), None).err();
-        assert!(matches!(refused, Some(Error::InvalidRequest { param: "snapshots_at", .. })), "{places:?}: {refused:?}");
+        assert!(matches!(refused, Some(Error::InvalidRequest { param: "checkpoints_at", .. })), "{places:?}: {refused:?}");
     }
     run(&engine, with_snapshots(&prompt(1, 30), &too_many[..16]));
 }
 
 #[test]
 fn the_window_at_the_end_of_a_chat_prompt_is_kept() {
-    for (max_store_bytes, snapshots_at, n_expected) in
+    for (max_store_bytes, checkpoints_at, n_expected) in
         [(STORE, vec![100], 41), (Some(0), vec![100], 41), (Some(0), Vec::new(), 41)]
     {
         let limits = Limits { max_store_bytes, ..limits(2, 2048) };
         let memory = MemoryKind { forks: ForkRule::InWindow, n_window: 32, ..MEMORY };
         let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
-        run(&engine, Request { snapshots_at: snapshots_at.clone(), ..greedy(&prompt(1, 300), 60) });
+        run(&engine, Request { checkpoints_at: checkpoints_at.clone(), ..greedy(&prompt(1, 300), 60) });
         if max_store_bytes == STORE {
             wait_until(&engine, |stats| stats.n_cells_used == 0);
         }
@@ -88,7 +88,11 @@ fn the_window_at_the_end_of_a_chat_prompt_is_kept() {
         let before = control.n_computed();
         let branch = run(&engine, greedy(&other, 1)).remove(0);
         assert_eq!(branch.tokens, expected(&other, 1), "another answer than the first");
-        assert_eq!(control.n_computed() - before, n_expected, "with places {snapshots_at:?} and a store of {max_store_bytes:?}");
+        assert_eq!(
+            control.n_computed() - before,
+            n_expected,
+            "with places {checkpoints_at:?} and a store of {max_store_bytes:?}"
+        );
     }
 }
 

@@ -471,7 +471,7 @@ fn cases() -> Vec<Case> {
             "a snapshot before the edit",
             || {
                 let (engine, edited) = (recurrent().0, joined(&[&text('A', 1, 60), &text('Q', 2, 60)]));
-                let earlier = Request { snapshots_at: vec![40], ..greedy(&text('A', 1, 100), 4) };
+                let earlier = Request { checkpoints_at: vec![40], ..greedy(&text('A', 1, 100), 4) };
                 after_requests(&engine, [earlier], asking(&edited))
             },
             &[("no_snapshot", 40, 60, 40), ("differs", 60, 120, 60)],
@@ -480,7 +480,7 @@ fn cases() -> Vec<Case> {
             "a snapshot at the edit",
             || {
                 let (engine, edited) = (recurrent().0, joined(&[&text('A', 1, 60), &text('Q', 2, 60)]));
-                let earlier = Request { snapshots_at: vec![60], ..greedy(&text('A', 1, 100), 4) };
+                let earlier = Request { checkpoints_at: vec![60], ..greedy(&text('A', 1, 100), 4) };
                 after_requests(&engine, [earlier], asking(&edited))
             },
             &[("differs", 60, 120, 60)],
@@ -593,14 +593,14 @@ fn the_reason_and_age_of_an_eviction_are_reported() {
     };
     let all = cases();
     let planted = |name: &str| all.iter().find(|case| case.0 == name).expect("it is planted").1();
-    assert_eq!(why(&planted("pushed out of the pool")), Some(EvictionCause::Pool));
-    assert_eq!(why(&planted("a state that was pushed out")), Some(EvictionCause::Pool));
+    assert_eq!(why(&planted("pushed out of the pool")), Some(EvictionCause::DeviceCache));
+    assert_eq!(why(&planted("a state that was pushed out")), Some(EvictionCause::DeviceCache));
     assert_eq!(why(&planted("erased")), Some(EvictionCause::Erased));
     assert_eq!(why(&planted("failed after it was computed")), Some(EvictionCause::Failed));
     let (engine, _) = start(Limits { max_store_bytes: Some(8_000), ..limits(1, 512) });
     let others = (2..9).map(|seed| greedy(&text('B', seed, 250), 4));
     let told = after_requests(&engine, [greedy(&text('A', 1, 200), 1)].into_iter().chain(others), asking(&text('A', 1, 200)));
-    assert_eq!(why(&told), Some(EvictionCause::Store), "{told:?}");
+    assert_eq!(why(&told), Some(EvictionCause::HostCache), "{told:?}");
 }
 
 #[test]
@@ -837,7 +837,7 @@ fn the_history_is_bounded() {
     history.add_request(&group(20_000, MAX_HISTORY_TOKENS + 1));
     assert_eq!(history.size(), (0, 0), "what is longer than all that is remembered is not");
     history.add_evictions(
-        (0..10_000).map(|_| crate::cache::EvictedRun { request_id: 0, range: 0..1, cause: EvictionCause::Pool }),
+        (0..10_000).map(|_| crate::cache::EvictedRun { request_id: 0, range: 0..1, cause: EvictionCause::DeviceCache }),
         std::time::Instant::now(),
     );
     assert_eq!(history.n_evicted(), crate::cache::MAX_EVICTED_RUNS);

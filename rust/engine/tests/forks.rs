@@ -973,7 +973,7 @@ fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
             13 if pins.len() < 2 && dice.below(20) == 0 => {
                 let pin = task(&prompt(dice.below(3).into(), 20), Task::Pin);
                 if let Ok(branches) = collect(submitted(engine, &mut open, &[pin]))
-                    && let Some(TaskResult::Pinned(pinned)) = branches[0].finished.made.as_deref()
+                    && let Some(TaskResult::Pinned(pinned)) = branches[0].finished.result.as_deref()
                 {
                     pins.push(pinned.id);
                 }

@@ -484,7 +484,7 @@ impl Player {
         self.wait(|player| player.streams[stream].told.has_ended)?;
         self.control.allow(Some(0));
         let finished = self.streams[stream].told.branches.first_mut().and_then(|(_, finished)| finished.as_mut());
-        Ok(finished.and_then(|finished| finished.made.take()).map(|made| *made))
+        Ok(finished.and_then(|finished| finished.result.take()).map(|made| *made))
     }
 
     fn nth_from_last(&self, n: usize) -> Option<usize> {

@@ -183,7 +183,7 @@ fn continued(prompt: &str, branch: &Branch, n_more: u32) -> Request {
 
 /// Returns the result of a task.
 fn made(engine: &Engine, request: Request) -> TaskResult {
-    *run(engine, request).remove(0).finished.made.expect("the task makes something")
+    *run(engine, request).remove(0).finished.result.expect("the task makes something")
 }
 
 fn task(prompt: &str, task: Task) -> Request {

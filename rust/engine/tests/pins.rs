@@ -13,7 +13,7 @@ fn start_with_host_cache(kind: MemoryKind) -> (Engine, FakeControl) {
 fn pin(engine: &Engine, prompt: &str) -> Result<PinnedPrefix, Error> {
     let request = Request::for_task(Prompt::from_tokens(tokens_of(prompt)), Task::Pin);
     let finished = collect(engine.submit(request, None).expect("the request is valid"))?.remove(0).finished;
-    match *finished.made.expect("a pin makes something") {
+    match *finished.result.expect("a pin makes something") {
         TaskResult::Pinned(pinned) => Ok(pinned),
         TaskResult::Saved(_) => panic!("a pin saves nothing"),
     }

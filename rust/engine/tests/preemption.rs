@@ -105,7 +105,7 @@ fn a_preempted_save_of_an_uncached_prompt_saves_nothing() {
         control.hold();
         let urgent = engine.submit(with_priority(9, greedy(&prompt(3, 20), 5)), None).unwrap();
         control.allow(None);
-        let Some(TaskResult::Saved(saved)) = collect(save).unwrap().remove(0).finished.made.map(|made| *made) else {
+        let Some(TaskResult::Saved(saved)) = collect(save).unwrap().remove(0).finished.result.map(|made| *made) else {
             panic!("a save makes a saved prefix")
         };
         assert!(saved.tokens.is_empty());

@@ -42,9 +42,9 @@ impl Dice {
             let n_keep = (self.below(4) > 0).then(|| self.number(250));
             request.context_shift = Some(ContextShift { n_keep, n_discard: self.number(2) * self.number(100) });
         }
-        request.snapshots_at = (0..self.number(4)).map(|_| 1 + self.number(n_prompt - 1)).collect();
-        request.snapshots_at.sort_unstable();
-        request.snapshots_at.dedup();
+        request.checkpoints_at = (0..self.number(4)).map(|_| 1 + self.number(n_prompt - 1)).collect();
+        request.checkpoints_at.sort_unstable();
+        request.checkpoints_at.dedup();
         (text, request)
     }
 }

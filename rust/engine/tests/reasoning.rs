@@ -22,7 +22,7 @@ impl TokenLookup for Words {
 }
 
 fn spellings() -> Arc<Spellings> {
-    let token_strings = FakeRunner::new(64, 1).0.lexicon();
+    let token_strings = FakeRunner::new(64, 1).0.token_strings();
     let words: Vec<Vec<u8>> =
         (0..N_VOCAB).map(|token| token_strings.spelling(Token::try_from(token).unwrap()).to_vec()).collect();
     Arc::new(Spellings::new(words.iter().map(Vec::as_slice), &[END]))

@@ -107,7 +107,7 @@ fn removing_a_last_paragraph_reuses_the_prompt_from_the_second_request_on() {
 fn another_answer_to_a_chat_computes_one_token() {
     for (name, engine, control) in engines() {
         let turns = [prompt(1, 200), prompt(2, 40), prompt(3, 25)].concat();
-        let chat = |n, places: &[u32]| Request { snapshots_at: places.to_vec(), ..greedy(&turns[..n], 50) };
+        let chat = |n, places: &[u32]| Request { checkpoints_at: places.to_vec(), ..greedy(&turns[..n], 50) };
         let n_computed = |request: Request| n_for_prompt(&engine, &control, name, &request);
         assert_eq!(n_computed(chat(240, &[200])), 240, "{name}");
         assert_eq!(n_computed(chat(240, &[200])), 1, "{name}");
@@ -236,7 +236,7 @@ fn the_end_of_a_prompt_is_kept_even_if_idle_prefixes_use_all_ids() {
     for seed in 2..8 {
         run(&engine, greedy(&prompt(seed, 100), 40));
     }
-    let chat = Request { snapshots_at: vec![100], ..greedy(&prompt(1, 300), 60) };
+    let chat = Request { checkpoints_at: vec![100], ..greedy(&prompt(1, 300), 60) };
     for n_expected in [300, 1, 1] {
         assert_eq!(n_for_prompt(&engine, &control, "busy store", &chat), n_expected);
     }

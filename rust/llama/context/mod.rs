@@ -199,7 +199,7 @@ impl Context {
     /// # Errors
     /// [`DecodeError`] if a row breaks a rule (then nothing was computed) or llama.cpp failed.
     pub(in crate::llama) fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
-        self.use_adapters(&plan.variant)?;
+        self.use_adapters(&plan.adapter_set)?;
         self.use_threads_for(plan);
         match self.thread_pools[0].1.caller_affinity() {
             Some(caller) => self.affinity.pin(caller),

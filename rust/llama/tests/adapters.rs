@@ -324,7 +324,7 @@ fn our_kernels_compute_adapters_so_that_texts_are_repeatable() {
 fn an_adapter_that_is_not_loaded_is_rejected() {
     let (model, _) = adapted();
     let mut runner = start(&model);
-    let plan = Plan { variant: AdapterSet::with_adapters([(2, 1.0)]), ..rows_of(KvSeqId(0), 0, &prompt(4)) };
+    let plan = Plan { adapter_set: AdapterSet::with_adapters([(2, 1.0)]), ..rows_of(KvSeqId(0), 0, &prompt(4)) };
     let Err(DecodeError { reason }) = runner.decode(&plan) else { panic!("adapter 2 is none of the 2") };
     assert_eq!(reason, "invalid plan: adapter 2 with scale 1; there are 2 adapters, and scales must be finite");
 }

@@ -109,7 +109,7 @@ mod tests {
         let logits: Vec<f32> = probabilities.iter().map(|p| p.ln()).collect();
         let mut candidates = Candidates::default();
         candidates.keep_all(Row { logits: &logits, patches: &[] });
-        infill(&mut candidates, &*Pieces::lexicon(&PIECES, 2));
+        infill(&mut candidates, &*Pieces::token_strings(&PIECES, 2));
         candidates.list.iter().map(|candidate| candidate.token).collect()
     }
 
@@ -157,7 +157,7 @@ mod tests {
                     }
                 }
             }
-            merge(&mut merged, &*Pieces::lexicon(&pieces, 0));
+            merge(&mut merged, &*Pieces::token_strings(&pieces, 0));
             assert_eq!(merged.iter().map(|m| m.p).collect::<Vec<f32>>(), expected, "{pieces:?}");
         }
     }

@@ -107,7 +107,7 @@ mod tests {
 
     fn penalties(dry: &Dry, history: &[Token]) -> Vec<(Token, f32)> {
         let dry = Dry { sequence_breakers: vec![".".to_owned()], ..dry.clone() };
-        let mut repetitions = Repetitions::new(&dry, &Pieces::lexicon(&PIECES, 0), 100).unwrap();
+        let mut repetitions = Repetitions::new(&dry, &Pieces::token_strings(&PIECES, 0), 100).unwrap();
         repetitions.begin(history.into());
         repetitions.penalties().unwrap_or_default().to_vec()
     }
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn parameters_without_effect_give_none() {
-        let token_strings = Pieces::lexicon(&PIECES, 0);
+        let token_strings = Pieces::token_strings(&PIECES, 0);
         for off in [Dry::default(), Dry { base: 0.9, ..dry() }, Dry { penalty_last_n: 0, ..dry() }] {
             assert!(Repetitions::new(&off, &token_strings, 100).is_none());
         }
@@ -170,7 +170,7 @@ mod tests {
     fn tokens_added_one_by_one_or_together_give_equal_penalties() {
         let history: Vec<Token> = (0..500).map(|i| i * i % 5).collect();
         let dry = Dry { penalty_last_n: 30, ..dry() };
-        let token_strings = Pieces::lexicon(&PIECES, 0);
+        let token_strings = Pieces::token_strings(&PIECES, 0);
         let mut one_by_one = Repetitions::new(&dry, &token_strings, 100).unwrap();
         for (i, &token) in history.iter().enumerate() {
             one_by_one.accept(token);

@@ -112,7 +112,7 @@ mod tests {
 
     fn breakers(texts: &[&str]) -> SequenceBreakers {
         let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
-        SequenceBreakers::new(&texts, &*Pieces::lexicon(&PIECES, 0))
+        SequenceBreakers::new(&texts, &*Pieces::token_strings(&PIECES, 0))
     }
 
     fn n_after_last(breakers: &SequenceBreakers, history: &[Token]) -> usize {

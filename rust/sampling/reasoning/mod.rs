@@ -26,7 +26,7 @@ const MAX_TRIED: usize = 256;
 
 /// Enforces the budget of one branch's reasoning, and a constraint outside of it.
 #[derive(Clone)]
-pub(crate) struct Thinking {
+pub(crate) struct ReasoningConstraint {
     reasoning: Arc<Reasoning>,
     token_strings: TokenStrings,
     source: Option<SharedConstraint>,
@@ -75,7 +75,7 @@ enum Ending {
     Forcing(usize),
 }
 
-impl Thinking {
+impl ReasoningConstraint {
     /// Starts a branch with an empty text, constrained by `source` outside of reasoning.
     pub(crate) fn new(reasoning: Arc<Reasoning>, source: Option<SharedConstraint>, token_strings: TokenStrings) -> Self {
         let constraint = source.as_ref().map(|source| source.0.start());
@@ -292,7 +292,7 @@ fn marker_tokens<'a>(reasoning: &'a Reasoning, token_strings: &'a TokenStrings) 
     })
 }
 
-impl Constraint for Thinking {
+impl Constraint for ReasoningConstraint {
     fn allows(&mut self, token: Token) -> bool {
         match &self.phase {
             ReasoningPhase::Inside(_) => self.allows_inside(token),

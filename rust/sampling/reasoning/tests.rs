@@ -54,13 +54,13 @@ fn inside() -> Reasoning {
     Reasoning { begins_inside: true, ..reasoning() }
 }
 
-fn thinking(reasoning: Reasoning, source: impl Into<Option<SharedConstraint>>) -> Thinking {
+fn thinking(reasoning: Reasoning, source: impl Into<Option<SharedConstraint>>) -> ReasoningConstraint {
     assert_eq!(reasoning.validate(PIECES.len()), Ok(()));
-    Thinking::new(Arc::new(reasoning), source.into(), Pieces::lexicon(&PIECES, 1))
+    ReasoningConstraint::new(Arc::new(reasoning), source.into(), Pieces::token_strings(&PIECES, 1))
 }
 
 /// Generates these tokens, which must be allowed and match a forced token.
-fn generate(branch: &mut Thinking, pieces: &[&str]) {
+fn generate(branch: &mut ReasoningConstraint, pieces: &[&str]) {
     for &piece in pieces {
         assert!(branch.forced().is_none_or(|forced| forced == token(piece)), "{piece:?} is not forced");
         assert!(branch.allows(token(piece)), "{piece:?} is not allowed");
@@ -69,7 +69,7 @@ fn generate(branch: &mut Thinking, pieces: &[&str]) {
 }
 
 /// Returns the allowed tokens that are not empty, and asserts that the mask agrees.
-fn next(branch: &mut Thinking) -> Vec<&'static str> {
+fn next(branch: &mut ReasoningConstraint) -> Vec<&'static str> {
     let mut row = vec![1.0; PIECES.len()];
     branch.mask(&mut row);
     let unmasked: Vec<&str> = PIECES.into_iter().zip(&row).filter(|&(_, &logit)| logit > 0.0).map(|(piece, _)| piece).collect();
@@ -78,7 +78,7 @@ fn next(branch: &mut Thinking) -> Vec<&'static str> {
     unmasked.into_iter().filter(|piece| !piece.is_empty()).collect()
 }
 
-fn forced(branch: &mut Thinking) -> Vec<&'static str> {
+fn forced(branch: &mut ReasoningConstraint) -> Vec<&'static str> {
     let mut pieces = Vec::new();
     while let Some(token) = branch.forced() {
         assert!(branch.allows(token));
@@ -131,7 +131,7 @@ fn a_character_is_completed_before_reasoning_is_ended() {
     let token_strings = Pieces::of_bytes(&[b"</s>", b"\xC3", b"\xA9", b"x", b"</think>", b"\xF0"], 1);
     let reasoning = Reasoning { budget: Some(2), closing: vec![4], ..inside() };
     let generate = |tokens: &[Token]| {
-        let mut branch = Thinking::new(Arc::new(reasoning.clone()), None, token_strings.clone());
+        let mut branch = ReasoningConstraint::new(Arc::new(reasoning.clone()), None, token_strings.clone());
         for &token in tokens {
             branch.accept(token);
         }

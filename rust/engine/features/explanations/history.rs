@@ -382,11 +382,11 @@ mod tests {
             }
         }
         assert_eq!(n_common(&history), None, "the newest {n_texts} texts are all that one explanation compares");
-        let lost = EvictedRun { request_id: 0, range: 0..40, cause: crate::request::EvictionCause::Pool };
+        let lost = EvictedRun { request_id: 0, range: 0..40, cause: crate::request::EvictionCause::DeviceCache };
         history.add_evictions([lost].into_iter(), Instant::now());
         assert!(history.find_eviction(&prompt, 0, 40, false).is_some());
         let with_other_adapters =
-            |request_id| EvictedRun { request_id, range: 0..40, cause: crate::request::EvictionCause::Pool };
+            |request_id| EvictedRun { request_id, range: 0..40, cause: crate::request::EvictionCause::DeviceCache };
         history.add_evictions((1..=u64::from(n_texts / 256)).map(with_other_adapters), Instant::now());
         assert!(history.find_eviction(&prompt, 0, 40, false).is_none(), "losses are compared within the same bound");
     }

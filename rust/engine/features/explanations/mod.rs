@@ -107,7 +107,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         if self.is_being_computed(n_known) {
             return (Cause::Computing, nearest);
         }
-        (if kind.is_a_state() { Cause::NoSnapshot } else { Cause::Evicted(None) }, nearest)
+        (if kind.is_a_state() { Cause::NoCheckpoint } else { Cause::Evicted(None) }, nearest)
     }
 
     /// Returns true if another sequence of the same owner is about to complete the first `n_same` tokens.
@@ -131,7 +131,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
     /// Returns the kind of difference, the text from which the prompt differs, and the position.
     fn difference(&self, at: u32) -> (Cause, Option<NearestText<'_>>, u32) {
         let (group, history) = (self.group, &self.scheduler.features().history);
-        let token_strings = self.cache.model().lexicon();
+        let token_strings = self.cache.model().token_strings();
         let nearest = self.history.nearest.filter(|nearest| nearest.n_common == at);
         let adapters_change_here =
             nearest.is_some_and(|nearest| nearest.record.adapter_schedule.n_common(&group.adapter_schedule) == at);
@@ -177,7 +177,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         let NearestText { record, tokens, .. } = nearest?;
         let end = tokens.len();
         let range: Range<u32> = at.min(end)..(at + N_TOKENS_AFTER).min(end);
-        let text = token_bytes(&tokens.slices(range).concat(), &self.cache.model().lexicon()).concat();
+        let text = token_bytes(&tokens.slices(range).concat(), &self.cache.model().token_strings()).concat();
         Some(EarlierRequest { request_id: record.stream_id, text: excerpt(&text), is_in_answer: at >= record.n_prompt })
     }
 }

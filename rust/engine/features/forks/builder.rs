@@ -240,7 +240,7 @@ impl ForkReplay {
                 *held_back = fork_state.pending();
             }
             fork_state.append(part, &source.branch_spec.request).map_err(|token| {
-                let piece = String::from_utf8_lossy(runner.lexicon().spelling(token)).into_owned();
+                let piece = String::from_utf8_lossy(runner.token_strings().spelling(token)).into_owned();
                 refused("append", format!("the grammar of the branch does not allow the appended text from {piece:?} on"))
             })?;
             for &token in part {
@@ -355,7 +355,7 @@ fn initial_state(source: &ForkSource, runner: &impl Runner) -> Result<ForkState>
         let message = "the context of the branch was shifted, so that its grammar cannot be continued; give the forks a request of their own";
         return Err(refused("at", message.to_owned()));
     }
-    let start = || ForkState::new(request, Arc::clone(stops), &runner.lexicon());
+    let start = || ForkState::new(request, Arc::clone(stops), &runner.token_strings());
     Ok(match source.fork_state.as_deref().filter(|_| source.shifted_at.is_none()) {
         None => start(),
         Some(fork_state @ ForkState::Continue { .. }) => fork_state.copy(),
@@ -392,7 +392,7 @@ fn fork_request(request: &Request, n: u32, seed: u32) -> Request {
         prompt_logprobs_from: 0,
         reports_progress: false,
         explains_cache: false,
-        snapshots_at: Vec::new(),
+        checkpoints_at: Vec::new(),
         system_end: None,
         ..request.clone()
     }

@@ -19,7 +19,7 @@ use crate::engine::scheduler::checkpoint_positions::CheckpointPositions;
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::request::{Constraint, Diversity, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
-use crate::sampling::{self, AllowedTokens, DistinctFirstTokens, Sampler, Thinking, TokenStrings};
+use crate::sampling::{self, AllowedTokens, DistinctFirstTokens, ReasoningConstraint, Sampler, TokenStrings};
 pub(crate) use beam::{Beam, BeamToken, FinishedText, ProposedToken, SearchResults};
 use clock::Clock;
 use context_window::ContextWindow;
@@ -327,7 +327,7 @@ impl Sequence {
 /// Appends the text of `token` in a branch of `request`.
 pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner, bytes: &mut Vec<u8>) {
     if request.preserved_tokens.contains(&token) {
-        bytes.extend_from_slice(runner.lexicon().spelling(token));
+        bytes.extend_from_slice(runner.token_strings().spelling(token));
     } else if !runner.is_end(token) {
         runner.append_piece(token, bytes);
     }
@@ -337,7 +337,9 @@ pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner,
 fn constraint(request: &Request, token_strings: &TokenStrings) -> Option<Box<dyn Constraint>> {
     match &request.thought {
         None => request.constraint.as_ref().map(|constraint| constraint.0.start()),
-        Some(thought) => Some(Box::new(Thinking::new(Arc::clone(thought), request.constraint.clone(), token_strings.clone()))),
+        Some(thought) => {
+            Some(Box::new(ReasoningConstraint::new(Arc::clone(thought), request.constraint.clone(), token_strings.clone())))
+        }
     }
 }
 
