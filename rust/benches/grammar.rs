@@ -178,8 +178,9 @@ fn measure_cases(folder: &Path, n_rounds: usize) {
         let read = |kind: &str| fs::read_to_string(folder.join(format!("{number}.{kind}"))).ok();
         let Some(tokens) = read("tokens") else { return };
         let tokens: Vec<Token> = tokens.split(' ').map(|token| token.parse().expect("a token")).collect();
+        let (gbnf, schema) = (read("gbnf"), read("schema").unwrap_or_default());
         let compile = || {
-            let gbnf = read("gbnf").unwrap_or_else(|| to_gbnf(&read("schema").expect("a grammar")).expect("a valid schema"));
+            let gbnf = gbnf.clone().unwrap_or_else(|| to_gbnf(&schema).expect("a valid schema"));
             Grammar::new(&gbnf, &vocabulary, Arc::clone(&spellings)).expect("a valid grammar")
         };
         let rounds: Vec<_> = (0..n_rounds).map(|_| measure_round(compile, &tokens, vocabulary.n_vocab())).collect();

@@ -5,17 +5,17 @@
 //! invalid documents can be generated, and 302 schemas are refused; llguidance 1.9.1 generates 1,943 and 57, and refuses 670.
 //!
 //! Cost beside llguidance 1.9.1 in µs, with a byte-level vocabulary of 128,000 tokens and empty caches, on one core of an Intel
-//! Xeon (Emerald Rapids); `scripts/bench_grammar.py`, the best of five rounds. A mask of ours is a row of logits, one of llguidance
+//! Xeon (Emerald Rapids); `scripts/bench_grammar.py`, the best of eleven rounds. A mask of ours is a row of logits, one of llguidance
 //! a bitmask. The engine checks the sampled token in each step, which is included in "accept", and computes a mask only if that
 //! token is rejected. llguidance's figures include up to 1 µs of Python per call.
 //!
 //! | document | tokens | compile | llguidance | mask | llguidance | accept | llguidance |
 //! | --- | --- | --- | --- | --- | --- | --- | --- |
-//! | flat object | 77 | 208 | 448 | 2,865 | 11 | 0.8 | 2.0 |
-//! | array of orders | 688 | 752 | 1,035 | 2,318 | 11 | 0.4 | 1.0 |
-//! | recursive tree | 359 | 147 | 351 | 2,231 | 12 | 1.2 | 1.1 |
-//! | any object | 691 | 116 | 394 | 3,543 | 18 | 0.4 | 1.0 |
-//! | JSON in GBNF | 691 | 65 | 2,260 | 2,740 | 23 | 0.4 | 0.9 |
+//! | flat object | 72 | 247 | 476 | 2,723 | 11 | 0.9 | 2.2 |
+//! | array of orders | 660 | 1,166 | 1,047 | 2,070 | 12 | 0.6 | 1.0 |
+//! | recursive tree | 359 | 209 | 373 | 2,059 | 13 | 1.8 | 1.2 |
+//! | any object | 663 | 187 | 415 | 2,963 | 23 | 0.5 | 1.1 |
+//! | JSON in GBNF | 663 | 95 | 2,353 | 2,448 | 25 | 0.5 | 1.0 |
 //!
 //! | file | contents |
 //! | --- | --- |
