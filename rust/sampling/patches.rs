@@ -2,8 +2,8 @@
 //!
 //! Copying every row instead takes 1.5 times as long in total with the default samplers (55 µs instead of 35 for 152,064 logits,
 //! 13 instead of 9 for 32,000), and 1.9 times with greedy sampling. Copying only rows with penalties takes 1.4 to 1.5 times as long
-//! for these rows (55 µs instead of 37, 16 instead of 12). Eight samplers that take turns on one thread have the same ratios at
-//! 152,064 logits, 1.3 to 1.5. Measured with `cargo bench --bench sampling` on an Intel Xeon (Emerald Rapids) with two shared cores:
+//! for these rows (55 µs instead of 37, 16 instead of 12). Eight samplers that take turns on one thread: 1.5 to 1.9 times
+//! at 152,064 logits. Measured with `cargo bench --bench sampling` on an Intel Xeon (Emerald Rapids) with two shared cores:
 //! the best of nine turns each, old and new alternating.
 
 use std::cell::Cell;
