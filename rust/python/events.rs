@@ -97,7 +97,7 @@ pub(super) fn logprob<'py>(
 }
 
 fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
-    let Finished { index, slot, reason, text, usage, is_truncated, made, score, explanation } = event;
+    let Finished { index, slot, reason, text, usage, is_truncated, result: made, score, explanation } = event;
     let (reason, stop) = match reason {
         FinishReason::End => (intern!(py, "end"), None),
         FinishReason::Stop(stop) => (intern!(py, "stop"), Some(stop)),

@@ -95,7 +95,7 @@ fn start(model: &std::sync::Arc<Model>) -> LlamaRunner {
 
 fn decode(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token], adapters: &[AdapterScale]) -> Vec<f32> {
     let variant = AdapterSet::with_adapters(adapters.iter().copied());
-    runner.decode(&Plan { variant, ..rows_of(KvSeqId(id), position, tokens) }).expect("the plan is valid");
+    runner.decode(&Plan { adapter_set: variant, ..rows_of(KvSeqId(id), position, tokens) }).expect("the plan is valid");
     runner.logits(tokens.len() - 1).to_vec()
 }
 
