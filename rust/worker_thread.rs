@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle, ThreadId};
 
 use crate::error::{Error, Result};
 
-/// A running thread. The owner tells it to stop over a channel of its own, then calls [`WorkerThread::join`].
+/// A running thread. The owner sends it a message to stop, then calls [`WorkerThread::join`].
 #[derive(Debug)]
 pub(crate) struct WorkerThread {
     /// `None` after it was joined.

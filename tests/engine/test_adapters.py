@@ -229,7 +229,9 @@ async def test_an_encoder_reads_a_text_at_once_and_takes_no_activated_adapter(tm
         async with weft.Engine(tmp_path / "bert.gguf", n_threads=1, lora=lora) as engine:
             vectors.append((await engine.embed([[5, 7, 8, 9]])).vectors.tolist())
     assert vectors[0] != vectors[1]
-    with pytest.raises(weft.InvalidConfig, match=r"an activated adapter \(aLoRA\).* computes the whole text in one pass") as caught:
+    with pytest.raises(
+        weft.InvalidConfig, match=r"an activated adapter \(aLoRA\).* computes the whole text in one pass"
+    ) as caught:
         await weft.Engine(tmp_path / "bert.gguf", n_threads=1, lora=[activated]).start()
     assert caught.value.param == "lora"
 
