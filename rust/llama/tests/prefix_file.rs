@@ -45,11 +45,11 @@ impl Drop for Folder {
 }
 
 fn files() -> PrefixFiles {
-    files_of(demo(), EngineConfig::default())
+    files_of(demo(), &EngineConfig::default())
 }
 
-fn files_of(model: Arc<Model>, config: EngineConfig) -> PrefixFiles {
-    let config = resolve(&model, &config, None).expect("the configuration is valid");
+fn files_of(model: Arc<Model>, config: &EngineConfig) -> PrefixFiles {
+    let config = resolve(&model, config, None).expect("the configuration is valid");
     PrefixFiles::new(model, &config)
 }
 
@@ -207,11 +207,11 @@ fn a_file_of_another_cache_or_model_is_rejected() {
     let path = folder.path_of("a.prefix");
     files().write(&path, &prefix(60, None)).expect("the folder is writable");
     let quantized = EngineConfig { type_v: KvType::Q8_0, ..EngineConfig::default() };
-    let reason = refusal(&files_of(demo(), quantized), &path);
+    let reason = refusal(&files_of(demo(), &quantized), &path);
     assert_eq!(reason, "its V is F16; this engine's is Q8_0");
     let model = write_tiny(Kind::Window);
     let other = load(&model).expect("the toy model loads");
-    let other = files_of(other.into(), EngineConfig::default());
+    let other = files_of(other.into(), &EngineConfig::default());
     let reason = refusal(&other, &path);
     let name = model.file_name().expect("it is a file").to_string_lossy();
     assert!(reason.contains(&format!("not computed by {name} with the same ")), "{reason}");
@@ -227,7 +227,7 @@ fn a_file_of_another_cache_or_model_is_rejected() {
 fn a_file_with_other_positions_is_rejected() {
     let folder = Folder::new();
     let path = folder.path_of("a.prefix");
-    let with = |rope| files_of(demo(), EngineConfig { rope, ..EngineConfig::default() });
+    let with = |rope| files_of(demo(), &EngineConfig { rope, ..EngineConfig::default() });
     let scaled = with(RopeConfig { freq_scale: Some(0.5), ..RopeConfig::default() });
     for (one, other) in [(&files(), &scaled), (&scaled, &files())] {
         one.write(&path, &prefix(60, None)).expect("the folder is writable");
@@ -271,7 +271,7 @@ fn problems_of_the_models_file_are_not_reported_as_the_prefixs() {
         assert_eq!(folder.names(), ["a.prefix"]);
     };
     let path = write_tiny(Kind::Recurrent);
-    let files = files_of(load(&path).expect("the toy model loads").into(), EngineConfig::default());
+    let files = files_of(load(&path).expect("the toy model loads").into(), &EngineConfig::default());
     let longer = [&fs::read(&path).expect("it exists")[..], &[0]].concat();
     fs::write(&path, longer).expect("the folder is writable");
     fails(&files, &path, "it has changed since it was loaded");
@@ -305,7 +305,7 @@ fn a_prefix_may_fill_the_context() {
         let n_bytes = usize::try_from(demo().kv_bytes_per_token(type_k, type_k)).expect("kilobytes") * n_tokens as usize;
         let pieces = vec![SavedPiece { range: 0..n_tokens, bytes: vec![1; n_bytes].into() }];
         let longest = SavedPrefix { tokens: vec![1; n_tokens as usize], pieces, ..SavedPrefix::default() };
-        let files = files_of(demo(), config);
+        let files = files_of(demo(), &config);
         files.write(&path, &longest).expect("the folder is writable");
         assert_eq!(files.read(&path).expect("it was just written").0, longest);
     }
