@@ -9,13 +9,13 @@
 //!
 //!   receive    requests, cancellations and queries arrive
 //!   schedule   sequences enter slots over their longest cached prefix; entries are reloaded and idle prefixes offloaded;
-//!              each sequence gets rows in the next decode, and cells for them
+//!              tasks (saves, loads, pins) end; each sequence gets rows in the next decode, and cells for them
 //!   execute    the runner (llama.cpp, or FakeRunner) decodes the rows; checkpoints are saved, prompts reported
 //!   sample     logits become tokens and text; sequences that end leave their slots, which are filled again
 //!   publish    events and metrics become visible to their readers
 //! ```
 //!
-//! From `submit` to the event, a reader crosses these files of [`engine`]:
+//! From `submit` to the event, a reader crosses mainly these files of [`engine`]:
 //!
 //! | file | what happens there |
 //! | --- | --- |
@@ -24,20 +24,20 @@
 //! | `scheduler/queue.rs`, `scheduler/request_group.rs` | the request waits, and is next |
 //! | `scheduler/admission.rs` | a branch enters a slot, or resumes |
 //! | `scheduler/prefix_match.rs` | the cached prefix that it starts on; who decides that it waits for one |
-//! | `scheduler/tier_moves.rs`, `cache_manager/mod.rs` | saved cells are reloaded; idle prefixes leave the device cache |
+//! | `cache_manager/mod.rs`, `scheduler/tier_moves.rs` | idle prefixes leave the device cache; saved cells are reloaded |
 //! | `scheduler/planning.rs` | its rows in the next decode, and their cells |
 //! | `execute.rs` | the decode |
 //! | `scheduler/sample.rs`, `scheduler/sequence/mod.rs` | its token is sampled and detokenized |
-//! | `scheduler/lifecycle.rs` | every way out of a slot |
+//! | `scheduler/lifecycle.rs` | sequences finish, fail, are cancelled, preempted or removed, and release their slots |
 //! | `publish.rs`, `output/stream.rs` | its events reach the reader |
 //!
-//! Its documentation lists all files, and which may use which. A sequence whose logits are stored enters its slot, or ends its reload,
-//! as ready to sample. So that no first token takes an additional step, `sample` fills the slots that became free, and those of
+//! The documentation of [`engine`] lists its files and their allowed dependencies. A sequence whose logits are stored enters its slot, or ends its reload,
+//! as ready to sample. So that no first token takes an additional step, `sample` fills the slots that became free, and starts the
 //! branches whose prompt this step has computed, and samples for them too.
 //!
-//! Cells and sequence ids are held by guards (`cache_manager/guards.rs`): a sequence that leaves releases them by dropping its guard.
-//! Where a sequence needs more of either, `scheduler/room.rs` evicts idle prefixes, and preempts junior sequences. When a client disconnects,
-//! `Completions` is dropped, which sends `Command::Cancel`; `Scheduler::remove_stream` releases what the stream holds.
+//! Cells and sequence ids are held by guards (`cache_manager/guards.rs`), which release them when they are dropped. If cells or ids are
+//! short, `scheduler/room.rs` evicts idle prefixes, then releases held prompts; for cells, it then preempts junior sequences. When a client disconnects,
+//! `Completions` is dropped, which sends `Command::Cancel` (`control.rs`); `Scheduler::remove_stream` releases what the stream holds.
 //!
 //! | part | purpose |
 //! | --- | --- |

@@ -36,15 +36,14 @@ pub(super) fn execute<R: Runner>(
 }
 
 /// Recovers from a failed decode: undoes its rows, retries once without the rows of prompts, and fails the requests that still
-/// cannot be computed. Returns the duration of the retry if it succeeded.
+/// cannot be computed. Returns true if the retry succeeded.
 pub(super) fn recover<R: Runner>(
     scheduler: &mut Scheduler,
     cache: &mut CacheManager<R>,
     planner: &mut Planner,
     error: DecodeError,
-) -> Option<Duration> {
+) -> bool {
     let error = Error::Decode { reason: error.reason };
-    let started = Instant::now();
     let planned = |running: &&RunningSequence| running.n_planned > 0;
     let (decoding, prefilling): (Vec<u64>, Vec<u64>) = {
         let (decoding, prefilling): (Vec<&RunningSequence>, Vec<&RunningSequence>) =
@@ -61,13 +60,13 @@ pub(super) fn recover<R: Runner>(
         planner.fill(scheduler.running(), RunningSequence::takes_one_row);
         if cache.decode(&planner.plan).is_ok() {
             scheduler.count_decode();
-            return Some(started.elapsed());
+            return true;
         }
         undo_rows(scheduler, cache, RunningSequence::takes_one_row);
     }
     scheduler.fail(&prefilling, &error);
     scheduler.fail(&decoding, &error);
-    None
+    false
 }
 
 /// Undoes the planned rows of the sequences that pass `filter`. Returns `false` if the model's memory cannot.

@@ -141,6 +141,7 @@ impl<R: Runner> Worker<R> {
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
         let Self { scheduler, cache, planner, .. } = self;
         scheduler.fail_unencodable();
+        cache.settle();
         planner.divide(scheduler, cache);
         planner.grant_cells(scheduler, cache);
         planner.take_cells(scheduler, cache);
@@ -160,12 +161,13 @@ impl<R: Runner> Worker<R> {
         let decode_time = if planner.plan.rows.is_empty() {
             None
         } else {
+            let started_at = Instant::now();
             match execute(scheduler, cache, planner) {
                 Ok(took) => {
                     scheduler.count_full_decode(count(planner.plan.rows.iter()));
                     Some(took)
                 }
-                Err(error) => recover(scheduler, cache, planner, error),
+                Err(error) => recover(scheduler, cache, planner, error).then(|| started_at.elapsed()),
             }
         };
         lap(&mut self.stopwatch, cache, |times| &mut times.decode);
@@ -319,7 +321,7 @@ impl<R: Runner> Worker<R> {
     /// Checks that nothing is in use while there is no work.
     fn check_idle(&self) {
         self.cache.kv().check_integrity();
-        assert!(self.cache.kv().is_idle(), "cells are pinned, but nobody runs");
+        assert!(self.cache.kv().is_idle(), "cells are pinned, but no sequence is running");
         let is_idle = self.scheduler.running().is_empty() && self.scheduler.queue().preempted().is_empty();
         assert!(is_idle, "a sequence outlives its request");
     }

@@ -108,7 +108,9 @@ impl<R: Runner> CacheManager<R> {
                 Release::Truncate(id, n_kept) => {
                     self.apply_ops();
                     self.cache.truncate(id, n_kept);
-                    self.runner.truncate(id, n_kept);
+                    if !self.runner.truncate(id, n_kept) {
+                        tracing::debug!("the memory cannot drop the tokens of sequence {} from {n_kept} on", id.0);
+                    }
                 }
                 Release::Discard(id) => self.cache.discard(id),
                 Release::DiscardFailed(id) => self.cache.discard_failed(id),
@@ -389,6 +391,7 @@ impl<R: Runner> CacheManager<R> {
     /// more expensive than moving them out and back. With [`IdleCost::Scores`], prefixes that are older than the newest start are
     /// offloaded too. Without a host cache they stay: computing them again is far more expensive.
     pub(crate) fn offload_early(&mut self, is_idle: bool) -> bool {
+        self.settle();
         let cost = self.kind().idle_cost;
         let can_offload = cost != IdleCost::Nothing && self.cache.has_host_cache();
         if !can_offload || self.move_budget.is_refused_at(self.cache.now()) {
@@ -411,7 +414,7 @@ impl<R: Runner> CacheManager<R> {
             return RelocationOutcome::Unchanged;
         };
         self.flush();
-        let sharer = *relocation.ids.first().expect("somebody holds what is moved");
+        let sharer = *relocation.ids.first().expect("moved cells have a holder");
         relocation.range = self.runner.widened(sharer, relocation.range);
         let started = Instant::now();
         let moved = self.runner.relocate(&relocation.ids, relocation.range.clone());

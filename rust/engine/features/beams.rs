@@ -138,8 +138,15 @@ fn arrange<R: Runner>(
     successors: &[Successor],
     proposed: &mut [Vec<ProposedToken>],
 ) -> Result<(), Error> {
-    let has_successor = |key: SchedulingKey| successors.iter().any(|successor| live[successor.parent] == key);
-    let mut spare: Vec<SchedulingKey> = all.iter().copied().filter(|&key| !has_successor(key)).collect();
+    let n_successors = |key: SchedulingKey| successors.iter().filter(|successor| live[successor.parent] == key).count();
+    for &parent in live.iter().filter(|&&parent| n_successors(parent) > 1) {
+        let running = scheduler.at(parent);
+        if !cache.can_fork(running.id(), running.n_held) {
+            let message = "the memory of this model cannot be forked at the end of a beam; omit beam_width".to_owned();
+            return Err(Error::InvalidRequest { param: "beam_width", message });
+        }
+    }
+    let mut spare: Vec<SchedulingKey> = all.iter().copied().filter(|&key| n_successors(key) == 0).collect();
     for &key in &spare {
         let running = scheduler.at_mut(key);
         running.path.discard();
@@ -162,10 +169,6 @@ fn arrange<R: Runner>(
         let key = spare.pop().expect("there are as many slots as beams");
         let running = scheduler.at(parent);
         let (from, n_held, prefix) = (running.id(), running.n_held, running.sequence.prefix());
-        if !cache.can_fork(from, n_held) {
-            let message = "the memory of this model cannot be forked at the end of a beam; omit beam_width".to_owned();
-            return Err(Error::InvalidRequest { param: "beam_width", message });
-        }
         let (matched, child) = (PrefixMatch::on_device(from, n_held), scheduler.at_mut(key));
         cache.replace(&mut child.path, &child.sequence.adapter_schedule, Some(&matched), provenance.clone());
         (child.phase, child.n_held) = (Phase::Decoding, n_held);

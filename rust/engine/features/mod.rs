@@ -1,5 +1,5 @@
-//! Features: what requests can ask for beyond tokens, and the hooks at which the stages of a step call them. The hooks on which
-//! only their own state changes are in `state`.
+//! Features beyond the generation of tokens, and the hooks at which the stages of a step call them. The hooks that change the state of
+//! the features are in `state`.
 //!
 //! | feature | purpose |
 //! | --- | --- |
@@ -20,7 +20,7 @@ pub(crate) mod transcripts;
 
 /// After tokens were sampled: advances beam searches.
 pub(crate) use beams::advance as after_sampling;
-/// Ends a request that fills the device cache by itself. Returns `false` if it cannot.
+/// Ends a beam search that fills the device cache by itself. Returns `false` if it cannot.
 pub(crate) use beams::end_full as end_oversized;
 /// Before sequences are admitted: builds forks within the limits of a step.
 pub(crate) use forks::commands::advance_forks as before_admission;

@@ -38,29 +38,28 @@ fn n_due(grouping: Grouping, running: &RunningSequence) -> u32 {
 pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
     let mut next = scheduler.next_key(None).filter(|_| scheduler.limits().grouping.is_some());
     while let Some(key) = next {
-        next = scheduler.next_key(Some(key));
         let running = scheduler.at(key);
-        let Some(grouping) = grouping_of(scheduler, running) else { continue };
-        if running.n_ready() == 0 || n_until_grouped(scheduler, running) > 0 {
-            continue;
-        }
-        if running.n_grouped.is_none() {
-            let n_held = running.n_held;
-            while !free_ids(scheduler, cache, 1, Urgency::WithinMoveTime) {
+        let is_due = running.n_ready() > 0 && n_until_grouped(scheduler, running) == 0;
+        if let Some(grouping) = grouping_of(scheduler, running).filter(|_| is_due) {
+            let (n_held, is_shared) = (running.n_held, running.n_grouped.is_none());
+            let needs_id = |cache: &mut CacheManager<R>| is_shared && cache.n_free_ids() == 0;
+            while needs_id(cache) && !free_ids(scheduler, cache, 1, Urgency::WithinMoveTime) {
                 if cache.is_out_of_time() || !scheduler.preempt_most_junior(key) {
                     break;
                 }
             }
-            if cache.n_free_ids() == 0 {
-                continue;
-            }
-            let has_room = free_cells(scheduler, cache, key, n_held, Urgency::Now) == n_held;
-            scheduler.mark_changed();
-            if !make_private(cache, scheduler.at_mut(key), has_room) {
-                scheduler.lower_n_cached(key);
+            if !needs_id(cache) {
+                if is_shared {
+                    let has_cells = free_cells(scheduler, cache, key, n_held, Urgency::Now) == n_held;
+                    scheduler.mark_changed();
+                    if !make_private(cache, scheduler.at_mut(key), has_cells) {
+                        scheduler.lower_n_cached(key);
+                    }
+                }
+                group_tokens(cache, grouping, scheduler.at_mut(key));
             }
         }
-        group_tokens(cache, grouping, scheduler.at_mut(key));
+        // Only now: the next one may have been preempted.
         next = scheduler.next_key(Some(key));
     }
 }
@@ -74,11 +73,12 @@ fn group_tokens<R: Runner>(cache: &mut CacheManager<R>, grouping: Grouping, runn
     }
 }
 
-/// Gives a running sequence a private path, with a copy of its cells if it `has_room` and the memory permits it. Otherwise it computes
+/// Gives a running sequence a private path, with a copy of its cells if it `has_cells` and the memory permits it. Otherwise it computes
 /// all of them again. Returns true if they were copied.
-fn make_private<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence, has_room: bool) -> bool {
+fn make_private<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence, has_cells: bool) -> bool {
     let own = cache.place_private(&running.sequence.adapter_schedule).expect("an id was freed before");
-    let copied = if has_room { cache.copy(running.id(), own.id(), &running.computed_tokens()).map(|()| true) } else { Ok(false) };
+    let copied =
+        if has_cells { cache.copy(running.id(), own.id(), &running.computed_tokens()).map(|()| true) } else { Ok(false) };
     let is_copied = copied.unwrap_or_else(|error| {
         tracing::warn!("the cells of a sequence could not be copied, so they are computed again: {error}");
         false

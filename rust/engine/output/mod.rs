@@ -56,7 +56,7 @@ impl SharedState {
     }
 }
 
-/// Readers of published events: who lags, and who is woken when.
+/// Slow consumers, wake handles and unread pins.
 pub(crate) struct Output {
     slow_consumers: SlowConsumers,
     /// Wake handles of the readers of published events.

@@ -209,6 +209,9 @@ impl Scheduler {
             // Its last token is computed again.
             beam.proposals = None;
         }
+        if let Phase::ReadyToSample(logits) = phase {
+            sequence.kept_logits = Some(logits);
+        }
         self.queue.push_preempted(Preempted { sequence, reservation: path.reserve(None), slot, n_held });
     }
 
@@ -278,7 +281,7 @@ impl Scheduler {
 
     /// Ends the requests that run on `ids`, whose cells were lost, with an error. Prompts that were held there are computed again.
     pub(crate) fn fail_lost(&mut self, ids: &[KvSeqId], reason: &str) {
-        // Includes requests that have failed already or fail below: removing one would release an id that no longer exists.
+        // Also of requests that have failed: their guards would release a path that was dropped.
         for request_id in self.queue.held_on(ids) {
             let group = self.queue.group_mut(request_id);
             if let PromptHolder::Path(path) = &mut group.prompt_holder {

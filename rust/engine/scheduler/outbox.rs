@@ -1,4 +1,4 @@
-//! What the running step has to publish.
+//! Events and ends of streams of the running step.
 
 use crate::engine::scheduler::request_group::{QueuePermit, RequestGroup};
 use crate::error::Error;

@@ -132,7 +132,8 @@ impl Scheduler {
             self.stats.n_cached += u64::from(matched.n_tokens().min(sequence.n_prompt));
         }
         let n_device = matched.n_device;
-        self.enter(slot, sequence, Phase::for_match(matched), path, n_device);
+        let phase = Phase::for_match(matched, &mut sequence);
+        self.enter(slot, sequence, phase, path, n_device);
     }
 
     /// Counts the sources of the first `n_found` prompt tokens of a group whose branch starts, each token once.

@@ -36,7 +36,7 @@ enum File {
     AwaitingPrefix(PendingPrefix),
     /// Waits for this slot.
     AwaitingSlot(u32),
-    /// Some branches were in a slot and some were not; or none was, and the logits after its prompt are known.
+    /// At least one branch waits; the others have started, or the logits after the prompt are stored.
     Open,
     /// Every branch was in a slot, or the parameters of its branches are not known yet.
     Started,

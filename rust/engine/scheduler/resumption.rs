@@ -19,7 +19,7 @@ use crate::engine::scheduler::running_sequence::{Phase, PrefixDependency, Runnin
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 
-/// How one sequence resumes.
+/// Placement of one sequence that resumes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SequencePlacement {
     /// The more senior sequence that provides its prefix, and the length of the prefix.
@@ -184,7 +184,8 @@ pub(crate) fn find_preempted<R: Runner>(
 /// Finds the longest cached prefix of a sequence, of at most `at_most` tokens.
 fn find<R: Runner>(cache: &mut CacheManager<R>, group: &RequestGroup, sequence: &Sequence, at_most: u32) -> PrefixMatch {
     let tokens = sequence.tokens.first(sequence.n_tokens());
-    let at_most = sequence.max_reusable().min(group.grouped_from).min(at_most);
+    let n_reusable = if sequence.kept_logits.is_some() { sequence.n_tokens() } else { sequence.max_reusable() };
+    let at_most = n_reusable.min(group.grouped_from).min(at_most);
     let query = PrefixQuery { adapters: &sequence.adapter_schedule, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
     cache.find_match(&query, &group.media)
 }

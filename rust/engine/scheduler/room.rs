@@ -1,5 +1,5 @@
-//! Room for running sequences: free cells and sequence ids, taken from idle prefixes first, then from held prompts, then from the
-//! most junior sequences.
+//! Room for running sequences: free cells and sequence ids. Idle prefixes are evicted first, then held prompts released; for cells,
+//! the most junior sequences are preempted too.
 
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::Runner;
@@ -37,7 +37,7 @@ pub(crate) fn free_cells<R: Runner>(
 /// Frees `n` sequence ids. Returns `false` if they are not available yet, or this step has no time left to save the paths that
 /// use them.
 ///
-/// A sequence in a slot that has no id gets one in any case: there are at least as many ids as slots, pinned prefixes leave one for
+/// With [`Urgency::Now`] this succeeds for sequences in slots: there are at least as many ids as slots, pinned prefixes leave one for
 /// each slot, and held prompts release theirs.
 pub(crate) fn free_ids<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, n: usize, urgency: Urgency) -> bool {
     while cache.n_free_ids() < n {

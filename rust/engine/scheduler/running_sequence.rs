@@ -48,10 +48,16 @@ pub(crate) struct PrefixDependency {
 }
 
 impl Phase {
-    /// Returns the first phase of a sequence that starts on `matched`.
-    pub(crate) fn for_match(matched: PrefixMatch) -> Self {
+    /// Returns the first phase of `sequence`, which starts or resumes on `matched`. If these are all of its tokens, it samples from
+    /// the logits that it kept.
+    pub(crate) fn for_match(matched: PrefixMatch, sequence: &mut Sequence) -> Self {
+        let kept_logits = sequence.kept_logits.take().filter(|_| matched.n_tokens() == sequence.n_tokens());
         let PrefixMatch { reloads, logits, .. } = matched;
-        if reloads.is_empty() { Self::Prefilling } else { Self::Reloading { entries: VecDeque::from(reloads), logits } }
+        if reloads.is_empty() {
+            kept_logits.map_or(Self::Prefilling, Self::ReadyToSample)
+        } else {
+            Self::Reloading { entries: VecDeque::from(reloads), logits: logits.or(kept_logits) }
+        }
     }
 
     /// Returns the name for logs.
@@ -214,4 +220,46 @@ pub(crate) fn headroom(sequence: &Sequence) -> u32 {
 /// Returns a number of rows or sequences.
 pub(crate) fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).expect("a decode has fewer than 2³² rows")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::engine::output::stream;
+    use crate::engine::scheduler::request_group::{QueuePermit, RequestGroup};
+    use crate::request::{Prompt, Request};
+    use crate::sampling::Sampler;
+    use crate::sampling::token_strings::tests::Pieces;
+
+    /// Creates a sequence with a prompt of 20 tokens that was preempted before it sampled from stored logits.
+    fn preempted() -> Sequence {
+        let permit = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+        let (sender, _) = stream::stream(0, 1, None, Box::new(|_| {}));
+        let request = Request::new(Prompt::from_tokens(vec![1; 20]), 0);
+        let token_strings = Pieces::none(&[]);
+        let sampler = Sampler::new(&request.sampling, 0, &token_strings, 0);
+        let group = RequestGroup::new(0, vec![(0, request, sampler)], Arc::new(sender), permit);
+        let mut sequence = Sequence::new(&group, 0, 100, &token_strings, Instant::now());
+        sequence.kept_logits = Some([0.5].into());
+        sequence
+    }
+
+    #[test]
+    fn a_sequence_that_resumes_with_all_of_its_tokens_samples_from_the_logits_that_it_kept() {
+        let mut sequence = preempted();
+        let phase = Phase::for_match(PrefixMatch::on_device(KvSeqId(0), 20), &mut sequence);
+        assert!(matches!(phase, Phase::ReadyToSample(logits) if *logits == [0.5]));
+        assert!(sequence.kept_logits.is_none());
+    }
+
+    #[test]
+    fn a_sequence_that_resumes_with_fewer_tokens_computes_the_rest() {
+        let mut sequence = preempted();
+        let phase = Phase::for_match(PrefixMatch::on_device(KvSeqId(0), 19), &mut sequence);
+        assert!(matches!(phase, Phase::Prefilling));
+        assert!(sequence.kept_logits.is_none());
+    }
 }

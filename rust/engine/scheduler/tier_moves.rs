@@ -54,7 +54,8 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
 /// Makes `running` continue from `matched`.
 fn start_on<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence, matched: PrefixMatch, provenance: Provenance) {
     cache.replace(&mut running.path, &running.sequence.adapter_schedule, Some(&matched), provenance);
-    (running.n_held, running.phase) = (matched.n_device, Phase::for_match(matched));
+    running.n_held = matched.n_device;
+    running.phase = Phase::for_match(matched, &mut running.sequence);
 }
 
 /// Moves cells down if the used ones are scattered. Returns `false` if nothing was moved.
@@ -92,8 +93,7 @@ fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>
         if cache.is_out_of_time() || !scheduler.is_most_senior(key) {
             return Reloaded::None;
         }
-        // The most senior sequence, or search, gets all cells that are not pinned; if those are not enough, only computing is
-        // left.
+        // Even the most senior sequence, or search, cannot get enough cells: its tokens are computed instead.
         let running = scheduler.slots.at(key);
         let n_ctx = (running.n_held + cache.n_free()) as usize;
         return Reloaded::Impossible(Error::ContextOverflow { n_prompt: running.sequence.tokens.len() as usize, n_ctx });

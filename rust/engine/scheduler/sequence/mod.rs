@@ -78,6 +78,8 @@ pub(crate) struct Sequence {
     pub(crate) checkpoint_positions: CheckpointPositions,
     /// Pending reports of its prompt.
     pub(crate) pending_report: PendingPromptReport,
+    /// Logits after all of its tokens, if it was preempted before it sampled from them.
+    pub(crate) kept_logits: Option<Arc<[f32]>>,
     /// Explanation of its cache use, if requested.
     pub(crate) explanation: Option<Arc<SharedExplanation>>,
 }
@@ -118,6 +120,7 @@ impl Sequence {
             n_reached: 0,
             checkpoint_positions: CheckpointPositions::default(),
             pending_report: PendingPromptReport::default(),
+            kept_logits: None,
             explanation: None,
             request,
         }
