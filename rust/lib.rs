@@ -31,13 +31,14 @@
 //! | `scheduler/lifecycle.rs` | sequences finish, fail, are cancelled, preempted or removed, and release their slots |
 //! | `publish.rs`, `output/stream.rs` | its events reach the reader |
 //!
-//! The documentation of [`engine`] lists its files and their allowed dependencies. A sequence whose logits are stored enters its slot, or ends its reload,
-//! as ready to sample. So that no first token takes an additional step, `sample` fills the slots that became free, and starts the
-//! branches whose prompt this step has computed, and samples for them too.
+//! The documentation of [`engine`] lists its files and their allowed dependencies. A sequence whose logits are stored enters its
+//! slot, or ends its reload, as ready to sample. So that no first token takes an additional step, `sample` fills the slots that
+//! became free, and starts the branches whose prompt this step has computed, and samples for them too.
 //!
-//! Cells and sequence ids are held by guards (`cache_manager/guards.rs`), which release them when they are dropped. If cells or ids are
-//! short, `scheduler/room.rs` evicts idle prefixes, then releases held prompts; for cells, it then preempts junior sequences. When a client disconnects,
-//! `Completions` is dropped, which sends `Command::Cancel` (`control.rs`); `Scheduler::remove_stream` releases what the stream holds.
+//! Cells and sequence ids are held by guards (`cache_manager/guards.rs`), which release them when they are dropped. If cells or
+//! ids are short, `scheduler/room.rs` evicts idle prefixes, then releases held prompts; for cells, it then preempts junior
+//! sequences. When a client disconnects, `Completions` is dropped, which sends `Command::Cancel` (`control.rs`);
+//! `Scheduler::remove_stream` releases what the stream holds.
 //!
 //! | part | purpose |
 //! | --- | --- |

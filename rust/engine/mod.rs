@@ -1,9 +1,9 @@
 //! The engine: a handle for callers, and the worker thread that owns the runner and schedules its decodes.
 //!
-//! [`worker`] runs the loop: receive, schedule, execute, sample, publish. Three owners hold the state, each in a folder whose files
-//! alone see its fields: the [`scheduler`] (requests, slots, sequences), the [`cache_manager`] (the runner, its cells, both tiers)
-//! and the [`output`] (readers of streams). [`features`] lists the hooks at which the stages of a step call the features. A file uses only files that
-//! precede it in this table:
+//! [`worker`] runs the loop: receive, schedule, execute, sample, publish. Three owners hold the state, each in a folder whose
+//! files alone see its fields: the [`scheduler`] (requests, slots, sequences), the [`cache_manager`] (the runner, its cells, both
+//! tiers) and the [`output`] (readers of streams). [`features`] lists the hooks at which the stages of a step call the features.
+//! A file uses only files that precede it in this table:
 //!
 //! | files | content |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! Features beyond the generation of tokens, and the hooks at which the stages of a step call them. The hooks that change the state of
-//! the features are in `state`.
+//! Features beyond the generation of tokens, and the hooks at which the stages of a step call them. The hooks that change the
+//! state of the features are in `state`.
 //!
 //! | feature | purpose |
 //! | --- | --- |
