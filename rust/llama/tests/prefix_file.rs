@@ -208,7 +208,7 @@ fn a_file_of_another_cache_or_model_is_rejected() {
     files().write(&path, &prefix(60, None)).expect("the folder is writable");
     let quantized = EngineConfig { type_v: KvType::Q8_0, ..EngineConfig::default() };
     let reason = refusal(&files_of(demo(), &quantized), &path);
-    assert_eq!(reason, "its V is F16; this engine's is Q8_0");
+    assert_eq!(reason, "the format of its V is F16; that of this engine is Q8_0");
     let model = write_tiny(Kind::Window);
     let other = load(&model).expect("the toy model loads");
     let other = files_of(other.into(), &EngineConfig::default());
