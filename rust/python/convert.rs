@@ -231,7 +231,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         prompt_logprobs: field!("prompt_logprobs", "an integer from 0 to 1000"),
         prompt_logprobs_from: field!("prompt_logprobs_from", "an integer from 0 to 2³² − 1"),
         reports_progress: field!("report_progress", "True or False"),
-        checkpoints_at: field!("checkpoints_at", "a sequence of integers from 0 to 2³² − 1"),
+        checkpoints_at: field!("snapshots_at", "a sequence of integers from 0 to 2³² − 1"),
         keeps_answers: field!("keep_answers", "True or False"),
         explains_cache: field!("explain_cache", "True or False"),
         owner: owner.as_deref().map(Into::into),
