@@ -188,7 +188,7 @@ async def test_a_prompt_without_the_invocation_is_the_models_own(activated: weft
     alone = await text_of(activated)
     assert await text_of(activated, adapters=[(0, 1.0)]) == alone
     assert await text_of(adapted, adapters=[(0, 1.0)]) != alone
-    with pytest.raises(weft.InvalidRequest, match="adapters has 0 and 1; of activated adapters"):
+    with pytest.raises(weft.InvalidRequest, match="adapters has 0 and 1, but a text can have at most one activated adapter"):
         await activated.complete(PROMPT, adapters=[(0, 1.0), (1, 1.0), (2, 1.0)])
 
 

@@ -256,13 +256,13 @@ async def test_damaged_files_are_read_or_refused(projector: Projector, folder: P
     ("data", "reason"),
     [
         (b"", "PNG"),
-        (b"GIF89a", "picture is damaged"),
+        (b"GIF89a", "image is damaged"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "PNG"),
-        (png_of(1, width=32, height=32)[:40], "picture is damaged"),
-        (png_of(1, width=32, height=32)[:-40], "picture is damaged"),
+        (png_of(1, width=32, height=32)[:40], "image is damaged"),
+        (png_of(1, width=32, height=32)[:-40], "image is damaged"),
         (FILES["quarters.bmp"][:18] + (30_000).to_bytes(4, "little") * 2 + FILES["quarters.bmp"][26:], "too large"),
         (png_of(1, width=2_010, height=10), "narrow"),
-        (wav_of(1), "sounds"),
+        (wav_of(1), "does not support audio"),
     ],
 )
 async def test_what_cannot_be_read_is_refused_with_the_reason(seeing: weft.Engine, data: bytes, reason: str) -> None:

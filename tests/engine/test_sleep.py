@@ -71,7 +71,9 @@ async def test_adapters_that_cannot_count_as_they_did_leave_it_asleep(tmp_path: 
         for file in files:
             write_adapter(file, seed=3, invoked_by=[7])
         for _ in range(2):
-            with pytest.raises(weft.InvalidRequest, match="adapters has 0 and 1; of activated adapters"):
+            with pytest.raises(
+                weft.InvalidRequest, match="adapters has 0 and 1, but a text can have at most one activated adapter"
+            ):
                 await engine.wake()
             assert engine.is_asleep
         write_adapter(files[0], seed=1)

@@ -351,7 +351,7 @@ async def test_a_text_that_pictures_make_too_long_is_refused_with_the_limit(seei
     assert (await embed(seeing, content="a" * (most - 20), image_data=[])).status_code == 200
     status, param, told = refusal(await embed(seeing, content="[img-1][img-1]" + "a" * (most - 20), image_data=image_data))
     assert (status, param) == (400, "content")
-    assert f"at most {most} are computed together" in told
+    assert f"it may have at most {most}" in told
 
 
 async def test_a_model_that_reads_no_pictures_says_so_for_vectors_too() -> None:

@@ -367,8 +367,8 @@ async def test_a_budget_that_is_used_up_ends_the_thought(thinking: httpx.AsyncCl
     ("message", "said"),
     [
         ("Enough.</think>", "reasoning_budget_message contains '</think>', which ends the thought"),
-        ("x" * 20_000, "it may have 16384"),
-        ("a b " * 3_000, "may have 4096"),
+        ("x" * 20_000, "it must have at most 16384"),
+        ("a b " * 3_000, "at most 4096 are allowed"),
     ],
 )
 async def test_a_message_that_cannot_be_said_before_the_end_is_refused(

@@ -59,7 +59,7 @@ async def test_a_file_of_llama_cpps_is_refused_by_its_format_and_version(
     (folder / "old.bin").write_bytes(start + bytes(100))
     answer = await act(saving, 0, "restore", "old.bin")
     expected = (
-        rf"cannot restore old\.bin: it is {name}, format version {version}, .* only Weft's saved prefixes, versions 1 to 3.*"
+        rf"cannot restore old\.bin: it is {name}, format version {version}, .* only saved prefixes of Weft, versions 1 to 3.*"
     )
     assert (answer.status_code, answer.json()) == (400, wrong("filename", matching(expected)))
 
