@@ -255,7 +255,11 @@ mod tests {
         let Err(Error::InvalidRequest { param: "text", message }) = Splitter::named("gpt-4o").check(text.as_bytes()) else {
             panic!("the text was accepted")
         };
-        assert!(message.contains("262145 consecutive characters") && message.contains("byte 524289") && message.contains("at most 262144"));
+        assert!(
+            message.contains("262145 consecutive characters")
+                && message.contains("byte 524289")
+                && message.contains("at most 262144")
+        );
         assert_eq!(Splitter::named("gpt-4o").check(&text.as_bytes()[1..=MAX_RUN]), Ok(MAX_RUN - 1));
     }
 
