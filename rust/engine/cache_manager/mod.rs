@@ -115,7 +115,10 @@ impl<R: Runner> CacheManager<R> {
                 Release::Discard(id) => self.cache.discard(id),
                 Release::DiscardFailed(id) => self.cache.discard_failed(id),
                 Release::Reserve(id, n_kept, number) => {
-                    let reservation = self.cache.reserve_first(id, n_kept.unwrap_or(self.cache.n_held(id)));
+                    let reservation = match n_kept {
+                        Some(n_kept) => self.cache.reserve_first(id, n_kept),
+                        None => self.cache.reserve(id),
+                    };
                     self.reservations.insert(number, reservation);
                 }
                 Release::EndReservation(number) => {
