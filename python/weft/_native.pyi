@@ -735,7 +735,7 @@ class Limits:
         """Sequence ids, at most 256: those of the slots and of cached branches."""
 
     @property
-    def max_store_bytes(self) -> int | None:
+    def max_host_cache_bytes(self) -> int | None:
         """Most bytes of saved pieces in host memory; None is no limit, 0 keeps none."""
 
     @property

@@ -130,7 +130,7 @@ def _check(tasks: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], n_voc
                 raise InvalidRequest("continuations", f"continuation {position} holds no tokens; give at least one")
             for token in (min(continuation), max(continuation)):
                 if not 0 <= token < n_vocab:
-                    message = f"continuation {position} has token {token}, outside of the vocabulary of {n_vocab} pieces"
+                    message = f"continuation {position} has token {token}, which is not in the vocabulary ({n_vocab} tokens)"
                     raise InvalidRequest("continuations", message)
 
 

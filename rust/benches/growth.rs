@@ -193,7 +193,7 @@ fn start(n_slots: u32, n_ctx: u32, decode: Duration, decodes: &Decodes) -> Engin
         grouping: None,
         n_seq_max: (n_slots + 64).min(256),
         n_outputs: (n_slots + 64).min(256),
-        max_store_bytes: Some(0),
+        max_host_cache_bytes: Some(0),
         max_queue: 1_024,
         max_token_gap: TokenGap::Auto,
         checkpoints: Checkpoints::NONE,

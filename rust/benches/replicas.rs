@@ -83,7 +83,7 @@ fn numbers<const N: usize>(input: &mut impl Read) -> io::Result<[u32; N]> {
     Ok(all)
 }
 
-fn limits(n_slots: u32, n_cells: u32, max_store_bytes: u64) -> Limits {
+fn limits(n_slots: u32, n_cells: u32, max_host_cache_bytes: u64) -> Limits {
     Limits {
         n_slots,
         n_ctx: n_cells,
@@ -92,7 +92,7 @@ fn limits(n_slots: u32, n_cells: u32, max_store_bytes: u64) -> Limits {
         grouping: None,
         n_seq_max: n_slots + 64,
         n_outputs: n_slots + 64,
-        max_store_bytes: Some(max_store_bytes),
+        max_host_cache_bytes: Some(max_host_cache_bytes),
         max_queue: 1_024,
         max_token_gap: TokenGap::Auto,
         slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,

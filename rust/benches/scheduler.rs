@@ -55,7 +55,7 @@ fn time_worker(n: u32) -> Duration {
         grouping: None,
         n_seq_max: n_ids(n),
         n_outputs: n_ids(n),
-        max_store_bytes: Some(0),
+        max_host_cache_bytes: Some(0),
         max_queue: 1,
         max_token_gap: TokenGap::Auto,
         checkpoints: Checkpoints::NONE,

@@ -15,7 +15,7 @@ pub const MAX_EVICTED_RUNS: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provenance {
     /// Number of the request.
-    pub request_id: u64,
+    pub group_id: u64,
     /// Cache owner that the request names, if any.
     pub owner: Option<Arc<str>>,
 }
@@ -24,7 +24,7 @@ pub struct Provenance {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EvictedRun {
     /// The request that computed or used the run last; its text identifies the tokens.
-    pub request_id: u64,
+    pub group_id: u64,
     /// Range of the run in that text.
     pub range: Range<u32>,
     /// Why it was evicted.
@@ -57,16 +57,16 @@ impl KvCache {
 
     pub(super) fn log_eviction(&mut self, node: NodeId, cause: EvictionCause) {
         let node = self.tree.node(node);
-        if let Some(Provenance { request_id, .. }) = node.provenance {
-            self.eviction_log.push(EvictedRun { request_id, range: node.start..node.end(), cause });
+        if let Some(Provenance { group_id, .. }) = node.provenance {
+            self.eviction_log.push(EvictedRun { group_id, range: node.start..node.end(), cause });
         }
     }
 
     /// Logs that all tokens of `id` became invalid.
     pub(super) fn log_failure(&mut self, id: KvSeqId) {
         let n_held = self.n_held(id);
-        if let Some(request_id) = self.path(id).provenance.as_ref().filter(|_| n_held > 0).map(|by| by.request_id) {
-            self.eviction_log.push(EvictedRun { request_id, range: 0..n_held, cause: EvictionCause::Failed });
+        if let Some(group_id) = self.path(id).provenance.as_ref().filter(|_| n_held > 0).map(|by| by.group_id) {
+            self.eviction_log.push(EvictedRun { group_id, range: 0..n_held, cause: EvictionCause::Failed });
         }
     }
 }

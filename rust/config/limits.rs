@@ -46,7 +46,7 @@ pub struct Limits {
     /// Maximum number of rows with logits in one decode; at least one per slot.
     pub n_outputs: u32,
     /// Size limit of the host cache in bytes; `None` is unlimited, 0 disables it.
-    pub max_store_bytes: Option<u64>,
+    pub max_host_cache_bytes: Option<u64>,
     /// Maximum number of queued requests.
     pub max_queue: u32,
     /// See [`EngineConfig::max_token_gap`].
@@ -101,7 +101,7 @@ impl Limits {
             grouping,
             n_seq_max: n_ids.min(n_ids_max),
             n_outputs: n_ids.min(n_ids_max),
-            max_store_bytes: match config.cache_ram {
+            max_host_cache_bytes: match config.cache_ram {
                 CacheRam::Default => Some(DEFAULT_HOST_CACHE_BYTES.min(total_bytes / 4)),
                 CacheRam::Unlimited => None,
                 CacheRam::Bytes(n) => Some(n),

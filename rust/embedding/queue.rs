@@ -175,7 +175,7 @@ impl Queue {
             let is_unknown = |token: &Token| !usize::try_from(*token).is_ok_and(|token| token < n_vocab);
             if let Some(token) = tokens.flatten().copied().find(is_unknown) {
                 return Err(invalid_texts(format!(
-                    "token {token} of text {text_index} is outside of the vocabulary of {n_vocab} pieces"
+                    "token {token} of text {text_index} is not in the vocabulary ({n_vocab} tokens)"
                 )));
             }
         }

@@ -13,30 +13,30 @@ use crate::error::{Error, Result};
 use crate::request::{MAX_COMPLETIONS, Prompt, Request, Task};
 use crate::sampling::Sampler;
 
-/// Returns both ends of a new stream of `n` branches, which the request groups from `stream_id` on write to.
+/// Returns both ends of a new stream of `n` branches, which the request groups from `request_id` on write to.
 pub(super) fn open_stream(
     inner: &Arc<Inner>,
-    stream_id: u64,
+    request_id: u64,
     n: u32,
     wake_handle: Option<Arc<dyn WakeHandle>>,
 ) -> (stream::Sender, Completions) {
     let canceller = inner.commands.clone();
     // If the worker has stopped, there is nothing to cancel.
     let cancel = move |branch: Option<u32>| {
-        let command = branch.map_or(Command::Cancel(stream_id), |index| Command::CancelBranch(stream_id, index));
+        let command = branch.map_or(Command::Cancel(request_id), |index| Command::CancelBranch(request_id, index));
         canceller.send(command).unwrap_or_default();
     };
-    let (sender, mut completions) = stream::stream(stream_id, n, wake_handle, Box::new(cancel));
+    let (sender, mut completions) = stream::stream(request_id, n, wake_handle, Box::new(cancel));
     // A weak reference: an open stream does not keep the engine running.
     let engine = Arc::downgrade(inner);
-    completions.set_fork(Box::new(move |fork_spec, wake_handle| request_fork(&engine, stream_id, fork_spec, wake_handle)));
+    completions.set_fork(Box::new(move |fork_spec, wake_handle| request_fork(&engine, request_id, fork_spec, wake_handle)));
     (sender, completions)
 }
 
 /// Sends a fork command to the worker. `wake_handle` is called when it was answered.
 fn request_fork(
     engine: &Weak<Inner>,
-    stream_id: u64,
+    request_id: u64,
     fork: Fork,
     wake_handle: Option<Arc<dyn WakeHandle>>,
 ) -> Result<PendingFork> {
@@ -46,16 +46,16 @@ fn request_fork(
     let (branches, n) = inner.validate_forks(kind)?;
     let permit = QueuePermit::acquire(&inner.published.n_waiting, inner.limits.max_queue as usize);
     let permit = permit.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
-    let request_id = inner.n_submitted.fetch_add(1, Ordering::Relaxed);
+    let group_id = inner.n_submitted.fetch_add(1, Ordering::Relaxed);
     let (sender, own_stream) = match destination {
         ForkDestination::SameStream => (None, None),
         ForkDestination::OwnStream(wake_handle) => {
-            let (sender, completions) = open_stream(&inner, request_id, n, wake_handle);
+            let (sender, completions) = open_stream(&inner, group_id, n, wake_handle);
             (Some(Arc::new(sender)), Some(completions))
         }
     };
     let (answer, receiver) = mpsc::sync_channel(1);
-    let spec = ForkSpec { stream_id, branch, at, append, branches, request_id, own_stream: sender, permit };
+    let spec = ForkSpec { request_id, branch, at, append, branches, group_id, own_stream: sender, permit };
     let request = ForkRequest { spec, answer: ForkAnswer::new(answer, wake_handle) };
     inner.commands.send(Command::Fork(Box::new(request))).map_err(|_| Error::Stopped)?;
     Ok(PendingFork::new(ForkCommand { receiver, answer: None, stream: own_stream }))

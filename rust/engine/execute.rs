@@ -48,7 +48,7 @@ pub(super) fn recover<R: Runner>(
     let (decoding, prefilling): (Vec<u64>, Vec<u64>) = {
         let (decoding, prefilling): (Vec<&RunningSequence>, Vec<&RunningSequence>) =
             scheduler.running().iter().filter(planned).partition(|running| running.takes_one_row());
-        let ids = |of: Vec<&RunningSequence>| of.into_iter().map(|running| running.sequence.request_id).collect();
+        let ids = |of: Vec<&RunningSequence>| of.into_iter().map(|running| running.sequence.group_id).collect();
         (ids(decoding), ids(prefilling))
     };
     let is_undone = undo_rows(scheduler, cache, |_| true);

@@ -13,7 +13,7 @@
 //! | `scheduler/request_group` `scheduler/checkpoint_positions` `scheduler/sequence` `scheduler/running_sequence` | a request, its checkpoint positions, one completion, a completion in a slot |
 //! | `scheduler/queue` `scheduler/slots` `scheduler/outbox` | the parts of the scheduler: waiting requests, slots, events of the step |
 //! | `features/forks/request` `features/forks/builder` `features/forks` `features/explanations/history` `features/transcripts` `output` `features/state` | state of the features; published events and who reads them |
-//! | `scheduler` `scheduler/lifecycle` `scheduler/streams` `scheduler/room` `scheduler/sample` | the scheduler; how sequences leave; paused streams; room for sequences; sampling |
+//! | `scheduler` `scheduler/lifecycle` `scheduler/streams` `scheduler/reclaim` `scheduler/sample` | the scheduler; how sequences leave; paused streams; room for sequences; sampling |
 //! | `features/beams` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features` | the features, and their hooks |
 //! | `scheduler/step_cost` `scheduler/step_budget` `scheduler/adapter_round_robin` | rules on plain values: cost and size of a step, adapter round-robin |
 //! | `scheduler/checkpoints` `scheduler/prefix_match` `scheduler/resumption` `scheduler/placement` `scheduler/admission` `scheduler/tasks` `scheduler/tier_moves` `scheduler/planning` | the parts of the stage `schedule`, and checkpoints |
@@ -194,11 +194,11 @@ impl Engine {
         let acquire_permit = |_: &_| QueuePermit::acquire(&published.n_waiting, limits.max_queue as usize);
         let permits = prompt_groups.iter().map(acquire_permit).collect::<std::result::Result<Vec<QueuePermit>, usize>>();
         let permits = permits.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
-        let stream_id = n_submitted.fetch_add(prompt_groups.len() as u64, Ordering::Relaxed);
-        let (sender, mut completions) = open_stream(&self.inner, stream_id, n, wake_handle);
+        let request_id = n_submitted.fetch_add(prompt_groups.len() as u64, Ordering::Relaxed);
+        let (sender, mut completions) = open_stream(&self.inner, request_id, n, wake_handle);
         completions.set_prompt(prompt_groups[0].0[0].1.request.prompt.n_tokens());
         let sender = Arc::new(sender);
-        let groups = (stream_id..).zip(prompt_groups).zip(permits).map(|((request_id, PromptGroup(same_beginning)), permit)| {
+        let groups = (request_id..).zip(prompt_groups).zip(permits).map(|((group_id, PromptGroup(same_beginning)), permit)| {
             let mut requests = Vec::with_capacity(same_beginning.len());
             let mut shared = None;
             for (first, ValidatedRequest { mut request, adapter_schedule, requested_adapters, generated_ranges }) in
@@ -208,11 +208,11 @@ impl Engine {
                 requests.push((first, request, sampler));
                 shared.get_or_insert((adapter_schedule, requested_adapters, generated_ranges));
             }
-            let mut group = RequestGroup::new(request_id, requests, Arc::clone(&sender), permit);
+            let mut group = RequestGroup::new(group_id, requests, Arc::clone(&sender), permit);
             (group.adapter_schedule, group.requested_adapters, group.generated_ranges) =
                 shared.expect("there is a request of each kind");
-            group.stream_id = stream_id;
-            if request_id != stream_id {
+            group.request_id = request_id;
+            if group_id != request_id {
                 group.pending_report = None;
             }
             if let Some(grouping) = limits.grouping.filter(|_| group.request.task == Task::Complete) {

@@ -14,9 +14,9 @@ pub(super) fn publish_events(scheduler: &mut Scheduler, output: &mut Output, mut
     scheduler.outbox_mut().admitted.clear();
     let mut updated = std::mem::take(&mut scheduler.outbox_mut().groups_with_events);
     let n_streams = updated.len();
-    for request_id in updated.drain(..) {
-        if scheduler.queue().get(request_id).is_some() {
-            output.send(scheduler.group_mut(request_id));
+    for group_id in updated.drain(..) {
+        if scheduler.queue().get(group_id).is_some() {
+            output.send(scheduler.group_mut(group_id));
         }
     }
     scheduler.outbox_mut().groups_with_events = updated;
@@ -27,7 +27,7 @@ pub(super) fn publish_events(scheduler: &mut Scheduler, output: &mut Output, mut
     }
     for (group, outcome) in ended {
         // A stream ends with its last group.
-        if outcome.is_err() || scheduler.queue().groups_of(group.stream_id).is_empty() {
+        if outcome.is_err() || scheduler.queue().groups_of(group.request_id).is_empty() {
             group.sender.end(outcome);
         }
     }
@@ -56,7 +56,7 @@ pub(super) fn publish_metrics<R: Runner>(scheduler: &Scheduler, cache: &mut Cach
     stats.host_cache = HostCacheStats { n_bytes, max_bytes, n_entries, n_offloaded, n_reloaded, n_evicted, n_relocated };
     for RunningSequence { sequence, slot, n_held, .. } in scheduler.running() {
         stats.slots[*slot as usize].running = Some(RunningStats {
-            request_id: sequence.stream_id,
+            request_id: sequence.request_id,
             index: sequence.branch,
             n_prompt: sequence.n_prompt,
             n_computed: (*n_held).min(sequence.n_prompt).saturating_sub(sequence.n_cached()),

@@ -140,7 +140,7 @@ fn reply<T>(channel: &SyncSender<T>, answer: T) {
 
 /// Returns the contents of `slot` and their adapters: of the sequence that runs there, or else of the last one.
 fn slot_contents(scheduler: &Scheduler, slot: u32) -> SlotContents {
-    let keeps_contents = |running: &&RunningSequence| scheduler.group(running.sequence.request_id).keeps_contents_of(slot);
+    let keeps_contents = |running: &&RunningSequence| scheduler.group(running.sequence.group_id).keeps_contents_of(slot);
     let (adapter_schedule, tokens) = match scheduler.slots().running_in(slot).filter(keeps_contents) {
         Some(running) => (&running.sequence.adapter_schedule, running.computed_tokens()),
         None => scheduler.slots().contents_of(slot),

@@ -49,9 +49,9 @@ impl StallDetector {
         let state = describe(scheduler, cache);
         assert!(!is_checked(), "no step makes progress: {state}");
         tracing::error!("the scheduler made no progress in {MAX_IDLE_STEPS} steps, so a request is ended: {state}");
-        let Some(request_id) = most_senior(scheduler) else { return };
+        let Some(group_id) = most_senior(scheduler) else { return };
         let reason = "the scheduler found no way to continue this request; this is a fault of the engine".to_owned();
-        scheduler.fail_request(request_id, Error::Decode { reason });
+        scheduler.fail_request(group_id, Error::Decode { reason });
     }
 }
 
@@ -71,8 +71,8 @@ fn waits_for_external_event(scheduler: &Scheduler) -> bool {
 
 /// Returns the most senior request.
 fn most_senior(scheduler: &Scheduler) -> Option<u64> {
-    let running = scheduler.running().first().map(|running| running.sequence.request_id);
-    let preempted = || scheduler.queue().preempted().first().map(|preempted| preempted.sequence.request_id);
+    let running = scheduler.running().first().map(|running| running.sequence.group_id);
+    let preempted = || scheduler.queue().preempted().first().map(|preempted| preempted.sequence.group_id);
     running.or_else(preempted).or_else(|| scheduler.queue().next(|_| true))
 }
 
@@ -80,8 +80,8 @@ fn most_senior(scheduler: &Scheduler) -> Option<u64> {
 fn describe<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>) -> String {
     let running = scheduler.running().iter().map(|running| {
         let (sequence, n_held) = (&running.sequence, running.n_held);
-        let (request_id, index, n_tokens) = (sequence.request_id, sequence.index, sequence.n_tokens());
-        format!("{request_id}.{index} holds {n_held} of {n_tokens} tokens ({})", running.phase.name())
+        let (group_id, index, n_tokens) = (sequence.group_id, sequence.index, sequence.n_tokens());
+        format!("{group_id}.{index} holds {n_held} of {n_tokens} tokens ({})", running.phase.name())
     });
     let running = running.collect::<Vec<_>>().join(", ");
     let cache = cache.kv();

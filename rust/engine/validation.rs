@@ -211,7 +211,7 @@ impl Inner {
         let n_vocab = self.model.n_vocab;
         let is_outside = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);
         let Some(token) = tokens.iter().find(is_outside) else { return Ok(()) };
-        let message = format!("token {token} is outside of the vocabulary of {n_vocab} pieces");
+        let message = format!("token {token} is not in the vocabulary ({n_vocab} tokens)");
         Err(Error::InvalidRequest { param, message })
     }
 

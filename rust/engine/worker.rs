@@ -128,7 +128,7 @@ impl<R: Runner> Worker<R> {
         planner.begin_moving(scheduler, cache);
         scheduler.begin_step();
         let slow =
-            output.review_slow_consumers(scheduler.limits().slow_consumer_timeout, |stream_id| scheduler.backlog_of(stream_id));
+            output.review_slow_consumers(scheduler.limits().slow_consumer_timeout, |request_id| scheduler.backlog_of(request_id));
         scheduler.pause(slow);
         features::before_admission(scheduler, cache.model());
         admit(scheduler, cache, budget);
@@ -298,19 +298,19 @@ impl<R: Runner> Worker<R> {
         match command {
             Command::Submit(groups) => {
                 for group in groups {
-                    let (request_id, n_prompt, is_pin) = (group.request_id, group.n_prompt(), group.request.task == Task::Pin);
+                    let (group_id, n_prompt, is_pin) = (group.group_id, group.n_prompt(), group.request.task == Task::Pin);
                     scheduler.queue_mut().push(group);
                     if is_pin && let Err(error) = cache.kv_mut().check_pin(n_prompt) {
                         // It fails before anything is computed for it.
-                        scheduler.fail_request(request_id, error);
+                        scheduler.fail_request(group_id, error);
                     }
                 }
             }
-            Command::Cancel(stream_id) => {
-                drop(scheduler.remove_stream(stream_id));
-                scheduler.features_mut().on_remove_stream(stream_id);
+            Command::Cancel(request_id) => {
+                drop(scheduler.remove_stream(request_id));
+                scheduler.features_mut().on_remove_stream(request_id);
             }
-            Command::CancelBranch(stream_id, index) => cancel_in_order(scheduler, stream_id, index),
+            Command::CancelBranch(request_id, index) => cancel_in_order(scheduler, request_id, index),
             Command::Fork(command) => fork(scheduler, cache.model(), *command),
             Command::Ask(query) => self.queries.push(query),
             Command::Stop => return false,

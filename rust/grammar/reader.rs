@@ -284,10 +284,7 @@ impl<'a> Reader<'a> {
                 match id.parse().ok().filter(|&token: &Token| usize::try_from(token).is_ok_and(|token| token < n_vocab)) {
                     Some(token) => token,
                     None => {
-                        return refuse_at(
-                            start,
-                            format!("token {} is outside of the vocabulary of {n_vocab} pieces", excerpt(id)),
-                        );
+                        return refuse_at(start, format!("token {} is not in the vocabulary ({n_vocab} tokens)", excerpt(id)));
                     }
                 }
             }

@@ -248,7 +248,7 @@ fn errors_are_reported_with_their_position() {
         ("root ::= \"\\q\"", "line 1, column 11: the escape \\q is unknown; write \\\\ for a backslash"),
         ("root ::= \"\\x4\"", "line 1, column 11: \\x must be followed by 2 hexadecimal digits"),
         ("root ::= [\\u12é4]", "line 1, column 11: \\u must be followed by 4 hexadecimal digits"),
-        ("root ::= <[384]>", "line 1, column 10: token 384 is outside of the vocabulary of 384 pieces"),
+        ("root ::= <[384]>", "line 1, column 10: token 384 is not in the vocabulary (384 tokens)"),
         ("root ::= <[x]>", "line 1, column 10: <[x]> is not a token id; write it like <[7]>"),
         ("root ::= !<no>", "line 1, column 11: the vocabulary has no token '<no>'"),
         ("root ::= !x", "line 1, column 11: expected < after !, found 'x'"),

@@ -218,7 +218,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         adapters: adapters::set(&get(intern!(py, "adapters"))?)?,
         invoked_at: None,
         constraint: None,
-        thought: None,
+        reasoning: None,
         preserved_tokens: Vec::new(),
         context_shift: context_shift
             .then_some(ContextShift { n_keep, n_discard: field!("n_discard", "an integer from 0 to 2³² − 1") }),

@@ -13,7 +13,7 @@ pub(super) struct PyLimits {
     n_ctx_slot: u32,
     n_ubatch: u32,
     n_seq_max: u32,
-    max_store_bytes: Option<u64>,
+    max_host_cache_bytes: Option<u64>,
     max_queue: u32,
     forks_anywhere: bool,
 }
@@ -27,7 +27,7 @@ impl PyLimits {
             n_ctx_slot: limits.n_ctx_slot,
             n_ubatch: limits.n_ubatch,
             n_seq_max: limits.n_seq_max,
-            max_store_bytes: limits.max_store_bytes,
+            max_host_cache_bytes: limits.max_host_cache_bytes,
             max_queue: limits.max_queue,
             forks_anywhere: engine.memory_kind().forks == ForkRule::Anywhere,
         }

@@ -339,7 +339,7 @@ impl PyModel {
     fn token_bytes<'py>(&self, py: Python<'py>, token: Token) -> PyResult<Bound<'py, PyBytes>> {
         let model = self.loaded()?;
         let bytes = model.piece(token).ok_or_else(|| {
-            let message = format!("token {token} is outside of the vocabulary of {} pieces", model.n_vocab());
+            let message = format!("token {token} is not in the vocabulary ({} tokens)", model.n_vocab());
             InvalidRequest::new_err(("token", message))
         })?;
         Ok(PyBytes::new(py, bytes))

@@ -23,7 +23,7 @@ pub(super) struct OutputRules {
     triggers: Option<Vec<Trigger>>,
     preserved: Vec<String>,
     /// Reasoning without its closing tokens, and the message that precedes its end marker.
-    thought: Option<(Reasoning, String)>,
+    reasoning: Option<(Reasoning, String)>,
 }
 
 impl OutputRules {
@@ -39,7 +39,7 @@ impl OutputRules {
             let message = format!("preserved_tokens has {n} strings of {n_bytes} bytes; it must have {limit}");
             return Err(Error::InvalidRequest { param: "preserved_tokens", message });
         }
-        if let Some((_, message)) = &self.thought
+        if let Some((_, message)) = &self.reasoning
             && message.len() > MAX_MESSAGE_BYTES
         {
             let message = format!("the message of thought has {} bytes; it must have at most {MAX_MESSAGE_BYTES}", message.len());
@@ -55,13 +55,13 @@ impl OutputRules {
             (Some(constraint), Some(triggers)) => Some(model.lazy(constraint, &triggers, &preserved_tokens)?),
             (constraint, _) => constraint,
         };
-        let thought = self.thought.map(|(thought, message)| {
-            let end_marker = thought.ends.first().map(|end| tokens(end)).transpose()?.unwrap_or_default();
-            let closing = if thought.budget.is_some() { [tokens(&message)?, end_marker].concat() } else { Vec::new() };
-            Ok::<_, Error>(Arc::new(Reasoning { closing, ..thought }))
+        let reasoning = self.reasoning.map(|(reasoning, message)| {
+            let end_marker = reasoning.ends.first().map(|end| tokens(end)).transpose()?.unwrap_or_default();
+            let closing = if reasoning.budget.is_some() { [tokens(&message)?, end_marker].concat() } else { Vec::new() };
+            Ok::<_, Error>(Arc::new(Reasoning { closing, ..reasoning }))
         });
-        let thought = thought.transpose()?;
-        Ok(Request { constraint, thought, preserved_tokens, ..request })
+        let reasoning = reasoning.transpose()?;
+        Ok(Request { constraint, reasoning, preserved_tokens, ..request })
     }
 }
 
@@ -80,9 +80,9 @@ pub(super) fn read(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<
         return Err(InvalidRequest::new_err(("grammar_lazy", message)));
     }
     let preserved = field("preserved_tokens", "a sequence of strings", &object.getattr(intern!(py, "preserved_tokens"))?)?;
-    let thought = object.getattr(intern!(py, "thought"))?;
-    let thought = if thought.is_none() { None } else { Some(read_reasoning(&thought)?) };
-    Ok(OutputRules { triggers: is_lazy.then_some(triggers), preserved, thought })
+    let reasoning = object.getattr(intern!(py, "thought"))?;
+    let reasoning = if reasoning.is_none() { None } else { Some(read_reasoning(&reasoning)?) };
+    Ok(OutputRules { triggers: is_lazy.then_some(triggers), preserved, reasoning })
 }
 
 fn trigger(value: &Bound<'_, PyAny>) -> PyResult<Trigger> {
@@ -111,12 +111,12 @@ fn read_reasoning(value: &Bound<'_, PyAny>) -> PyResult<(Reasoning, String)> {
         || InvalidRequest::new_err(("thought", format!("thought is {}; it must be a weft.Thought or None", shown(value))));
     let get = |name: &str| value.getattr(name).map_err(|_| reject());
     let texts = |name: &str| get(name)?.extract::<Vec<String>>().map_err(|_| reject());
-    let thought = Reasoning {
+    let reasoning = Reasoning {
         starts: texts("starts")?,
         ends: texts("ends")?,
         begins_inside: get("begins_inside")?.extract().map_err(|_| reject())?,
         budget: get("budget")?.extract().map_err(|_| reject())?,
         closing: Vec::new(),
     };
-    Ok((thought, get("message")?.extract().map_err(|_| reject())?))
+    Ok((reasoning, get("message")?.extract().map_err(|_| reject())?))
 }

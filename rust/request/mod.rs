@@ -268,7 +268,7 @@ pub struct Request {
     /// the end of the reasoning: see [`Request::thought`].
     pub constraint: Option<SharedConstraint>,
     /// Markers that delimit the reasoning in a completion, and its token budget.
-    pub thought: Option<Arc<Reasoning>>,
+    pub reasoning: Option<Arc<Reasoning>>,
     /// Tokens that appear in the text even if they are control or end tokens; at most [`MAX_PRESERVED`].
     pub preserved_tokens: Vec<Token>,
     /// Shifts a full context if set; otherwise a full context ends the completion.
@@ -330,7 +330,7 @@ fn validate_len(param: &'static str, n: usize, unit: &str, max: usize) -> Result
 /// Checks that all tokens of the field `param` are in the vocabulary.
 fn validate_tokens<'a>(param: &'static str, tokens: impl IntoIterator<Item = &'a Token>, n_vocab: usize) -> Result<()> {
     match tokens.into_iter().find(|&&token| usize::try_from(token).map_or(true, |id| id >= n_vocab)) {
-        Some(token) => reject(param, format!("token {token} is outside of the vocabulary of {n_vocab} pieces")),
+        Some(token) => reject(param, format!("token {token} is not in the vocabulary ({n_vocab} tokens)")),
         None => Ok(()),
     }
 }
@@ -374,7 +374,7 @@ impl Request {
             adapters: None,
             invoked_at: None,
             constraint: None,
-            thought: None,
+            reasoning: None,
             preserved_tokens: Vec::new(),
             context_shift: None,
             priority: 0,
@@ -478,7 +478,7 @@ impl Request {
         self.validate_checkpoints()?;
         validate_len("preserved_tokens", self.preserved_tokens.len(), "tokens", MAX_PRESERVED)?;
         validate_tokens("preserved_tokens", &self.preserved_tokens, n_vocab)?;
-        self.thought.as_ref().map_or(Ok(()), |thought| thought.validate(n_vocab))?;
+        self.reasoning.as_ref().map_or(Ok(()), |reasoning| reasoning.validate(n_vocab))?;
         self.diversity.validate(self)?;
         self.sampling.validate(n_vocab)
     }

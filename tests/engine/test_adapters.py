@@ -127,7 +127,7 @@ async def test_a_file_that_is_no_adapter_of_the_model_ends_the_start(tmp_path: P
     cases = {
         "trained for the architecture": write_adapter(tmp_path / "arch.gguf", seed=1, architecture="qwen2"),
         "does not fit that matrix": write_adapter(tmp_path / "shape.gguf", seed=1, n_embd=64),
-        "token 2048 of its invocation is outside of the vocabulary of 2048 pieces": write_adapter(
+        "token 2048 of its invocation is not in the vocabulary (2048 tokens)": write_adapter(
             tmp_path / "alora.gguf", seed=1, invoked_by=[3, 2048]
         ),
         "it is not a LoRA adapter": Path(weft.DEMO_MODEL),

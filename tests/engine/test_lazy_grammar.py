@@ -103,7 +103,7 @@ async def test_triggers_are_not_looked_for_in_thoughts(engine: weft.Engine, how:
         ([GrammarTrigger("word", "a!")] * 65, "65 triggers"),
         ([GrammarTrigger("word", "a!" * 8193)], "16386 bytes"),
         ([GrammarTrigger("word", "</s>")], "preserved_tokens"),
-        ([GrammarTrigger("token", token=10**6)], "is outside of the vocabulary"),
+        ([GrammarTrigger("token", token=10**6)], "is not in the vocabulary"),
         ([GrammarTrigger("token")], "must be a weft.GrammarTrigger"),
         ([GrammarTrigger("glyph", "a")], "kind 'glyph'"),  # type: ignore[arg-type]
         (["a"], "must be a weft.GrammarTrigger"),

@@ -39,7 +39,7 @@ async def test_a_pinned_prefix_survives_pressure_until_it_is_unpinned(tight: wef
     assert await tight.unpin(prefix)
     assert await tight.prefixes() == []
     await flood(tight, "second")
-    n_forgotten = 0 if tight.limits.max_store_bytes is not None and tight.limits.max_store_bytes > 2**20 else 200
+    n_forgotten = 0 if tight.limits.max_host_cache_bytes is not None and tight.limits.max_host_cache_bytes > 2**20 else 200
     assert (await tight.complete([*prompt, 402, 403], max_tokens=1)).n_computed == 2 + n_forgotten
 
 

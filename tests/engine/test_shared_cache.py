@@ -84,7 +84,7 @@ async def test_what_left_the_pool_comes_back_without_computing() -> None:
 
 async def test_a_store_of_its_limit_keeps_what_was_used_last() -> None:
     async with weft.Engine(n_slots=1, n_ctx=512, n_threads=1, cache_ram=1) as engine:
-        assert engine.limits.max_store_bytes == engine.stats().store.max_bytes == 2**20
+        assert engine.limits.max_host_cache_bytes == engine.stats().store.max_bytes == 2**20
         for i in range(10):
             await engine.complete(prompt_of(300, f"limit {i}"), max_tokens=1)
             assert engine.stats().store.n_bytes <= 2**20
@@ -95,7 +95,7 @@ async def test_a_store_of_its_limit_keeps_what_was_used_last() -> None:
 
 async def test_a_store_without_a_limit_has_none() -> None:
     async with weft.Engine(n_slots=1, n_ctx=256, n_threads=1, cache_ram=-1) as engine:
-        assert engine.limits.max_store_bytes is engine.stats().store.max_bytes is None
+        assert engine.limits.max_host_cache_bytes is engine.stats().store.max_bytes is None
 
 
 async def test_the_tree_tells_what_is_cached_and_where(engine: weft.Engine) -> None:

@@ -315,7 +315,7 @@ async def test_a_window_shares_what_it_still_sees_and_a_state_is_computed_whole(
         ([], "texts is empty; it must have at least one text"),
         ([[]], "text 0 is empty"),
         ([[5], [5] * (N_POSITIONS + 1)], f"text 1 has 129 tokens; it may have at most {N_POSITIONS}"),
-        ([[5_000]], "outside of the vocabulary"),
+        ([[5_000]], "not in the vocabulary"),
     ],
     ids=["none", "empty", "long", "token"],
 )

@@ -563,9 +563,9 @@ async def test_a_wrong_field_is_named(client: httpx.AsyncClient, path: str, body
         ({"samplers": "kz"}, matching("samplers: 'z' in 'kz' is not one of e d s k f .*")),
         ({"dry_sequence_breakers": []}, "dry_sequence_breakers is empty; it must be a list of one text or more"),
         ({"grammar": "a", "json_schema": {}}, "json_schema cannot stand beside grammar; give one of them"),
-        ({"logit_bias": [[5000, 1]]}, "token 5000 is outside of the vocabulary of 2048 pieces"),
-        ({"penalty_prompt": [5000]}, "token 5000 is outside of the vocabulary of 2048 pieces"),
-        ({"logit_bias": [[1, 1]] * 2049}, "there are 2049 biases; the vocabulary has 2048 pieces"),
+        ({"logit_bias": [[5000, 1]]}, "token 5000 is not in the vocabulary (2048 tokens)"),
+        ({"penalty_prompt": [5000]}, "token 5000 is not in the vocabulary (2048 tokens)"),
+        ({"logit_bias": [[1, 1]] * 2049}, "there are 2049 biases; the vocabulary has 2048 tokens"),
     ],
     ids=lambda value: str(value)[:80],
 )

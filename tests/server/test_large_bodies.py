@@ -232,7 +232,7 @@ async def test_escapes_of_pairs_are_characters(full: Full, path: str) -> None:
 
 async def test_tokens_outside_of_the_vocabulary_are_found_in_a_large_body(full: Full) -> None:
     error = await refused(full, "/tokenize", {"content": [*IDS, 100_000]})
-    assert error["message"] == "token 100000 is outside of the vocabulary of 100000 pieces"
+    assert error["message"] == "token 100000 is not in the vocabulary (100000 tokens)"
 
 
 async def test_a_large_body_goes_through_the_other_routes(client: httpx.AsyncClient) -> None:

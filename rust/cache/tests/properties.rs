@@ -94,7 +94,7 @@ impl Run {
             }
             15 => {
                 let tokens = self.words(30);
-                self.bench.cache.count_hit(&self.bench.adapters, &tokens, &Provenance { request_id: 0, owner: None });
+                self.bench.cache.count_hit(&self.bench.adapters, &tokens, &Provenance { group_id: 0, owner: None });
             }
             16 => {
                 let limit = 1 + self.below(40) as u64;

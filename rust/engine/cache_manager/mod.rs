@@ -57,7 +57,7 @@ pub(crate) enum RelocationOutcome {
 
 impl<R: Runner> CacheManager<R> {
     pub(crate) fn new(runner: R, limits: &Limits) -> Self {
-        let cache = KvCache::new(limits.n_ctx, limits.n_seq_max, runner.memory_kind(), limits.max_store_bytes)
+        let cache = KvCache::new(limits.n_ctx, limits.n_seq_max, runner.memory_kind(), limits.max_host_cache_bytes)
             .with_ids_for_slots(limits.n_slots);
         Self {
             runner,

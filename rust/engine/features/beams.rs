@@ -11,8 +11,8 @@ use crate::cache::PrefixMatch;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::request_group::Branch;
-use crate::engine::scheduler::room::{Urgency, free_ids};
+use crate::engine::scheduler::reclaim::{Urgency, free_ids};
+use crate::engine::scheduler::request_group::BranchState;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::{Beam, BeamToken, FinishedText, ProposedToken, SearchResults};
@@ -24,10 +24,10 @@ use crate::sampling::beams::{BeamScore, BeamSelection, Proposal, Successor, choo
 pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
     let running = scheduler.running();
     let first = running.iter().filter(|running| running.sequence.index == 0 && running.sequence.beam.is_some());
-    let due = first.map(|running| running.sequence.request_id).filter(|&request_id| is_due(running, request_id));
-    for request_id in due.collect::<Vec<u64>>() {
-        let all = beams_of(scheduler, request_id);
-        scheduler.at_mut(all[0]).sequence.record_token(now);
+    let due = first.map(|running| running.sequence.group_id).filter(|&group_id| is_due(running, group_id));
+    for group_id in due.collect::<Vec<u64>>() {
+        let all = beams_of(scheduler, group_id);
+        scheduler.sequence_mut(all[0]).sequence.record_token(now);
         let mut live: Vec<SchedulingKey> = all.iter().copied().filter(|&key| beam(scheduler, key).is_live).collect();
         live.sort_by_key(|&key| beam(scheduler, key).rank);
         let mut proposed: Vec<Vec<ProposedToken>> =
@@ -40,16 +40,16 @@ pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMan
         }
         trim(scheduler, all[0]);
         match arrange(scheduler, cache, &all, &live, &selection.live, &mut proposed) {
-            Err(error) => scheduler.fail_request(request_id, error),
-            Ok(()) if is_finished(scheduler, &all) => finish_search(scheduler, cache.model(), request_id, &all),
-            Ok(()) => publish_settled(scheduler, cache.model(), request_id, &all),
+            Err(error) => scheduler.fail_request(group_id, error),
+            Ok(()) if is_finished(scheduler, &all) => finish_search(scheduler, cache.model(), group_id, &all),
+            Ok(()) => publish_settled(scheduler, cache.model(), group_id, &all),
         }
     }
 }
 
 /// Returns true if all beams of a search are in slots and have proposed successors.
-fn is_due(running: &[RunningSequence], request_id: u64) -> bool {
-    let beams = running.iter().filter(|running| running.sequence.request_id == request_id);
+fn is_due(running: &[RunningSequence], group_id: u64) -> bool {
+    let beams = running.iter().filter(|running| running.sequence.group_id == group_id);
     let mut n_left = None;
     for (running, beam) in beams.filter_map(|running| Some((running, running.sequence.beam.as_ref()?))) {
         if beam.is_live && (beam.proposals.is_none() || running.n_uncomputed() > 0) {
@@ -61,17 +61,17 @@ fn is_due(running: &[RunningSequence], request_id: u64) -> bool {
 }
 
 /// Returns the keys of the beams of a search that are in slots, in order.
-fn beams_of(scheduler: &Scheduler, request_id: u64) -> Vec<SchedulingKey> {
+fn beams_of(scheduler: &Scheduler, group_id: u64) -> Vec<SchedulingKey> {
     let running = scheduler.running().iter();
-    running.filter(|running| running.sequence.request_id == request_id).map(RunningSequence::key).collect()
+    running.filter(|running| running.sequence.group_id == group_id).map(RunningSequence::key).collect()
 }
 
 fn beam(scheduler: &Scheduler, key: SchedulingKey) -> &Beam {
-    scheduler.at(key).sequence.beam.as_ref().expect("every sequence of a search is a beam")
+    scheduler.sequence(key).sequence.beam.as_ref().expect("every sequence of a search is a beam")
 }
 
 fn beam_mut(scheduler: &mut Scheduler, key: SchedulingKey) -> &mut Beam {
-    scheduler.at_mut(key).sequence.beam.as_mut().expect("every sequence of a search is a beam")
+    scheduler.sequence_mut(key).sequence.beam.as_mut().expect("every sequence of a search is a beam")
 }
 
 /// Returns the results of the search whose first beam is `first`.
@@ -90,7 +90,7 @@ fn choose(
     let BeamSearch { width, is_stochastic, .. } = beam(scheduler, all[0]).search;
     let proposals: Vec<Vec<Proposal>> =
         proposed.iter().map(|of_one| of_one.iter().map(|proposed| proposed.proposal).collect()).collect();
-    let ends = |successor: &Successor| scheduler.at(live[successor.parent]).sequence.end_with(successor.token, runner);
+    let ends = |successor: &Successor| scheduler.sequence(live[successor.parent]).sequence.end_with(successor.token, runner);
     if !is_stochastic {
         return choose_likeliest(&proposals, width as usize, ends);
     }
@@ -114,7 +114,7 @@ fn add_finished_text(
     reason: FinishReason,
 ) {
     let BeamSearch { length_penalty, is_stochastic, .. } = beam(scheduler, first).search;
-    let n_tokens = scheduler.at(key).sequence.n_predicted() + u32::from(chosen.is_some());
+    let n_tokens = scheduler.sequence(key).sequence.n_predicted() + u32::from(chosen.is_some());
     let unpublished: Vec<BeamToken> = beam(scheduler, key).unpublished.iter().cloned().chain(chosen).collect();
     let normalized = score(beam_score.logprob, n_tokens, length_penalty);
     let (rank, score) = if is_stochastic { (beam_score.rank, beam_score.logprob) } else { (normalized, normalized) };
@@ -140,7 +140,7 @@ fn arrange<R: Runner>(
 ) -> Result<(), Error> {
     let n_successors = |key: SchedulingKey| successors.iter().filter(|successor| live[successor.parent] == key).count();
     for &parent in live.iter().filter(|&&parent| n_successors(parent) > 1) {
-        let running = scheduler.at(parent);
+        let running = scheduler.sequence(parent);
         if !cache.can_fork(running.id(), running.n_held) {
             let message = "the memory of this model cannot be forked at the end of a beam; omit beam_width".to_owned();
             return Err(Error::InvalidRequest { param: "beam_width", message });
@@ -148,7 +148,7 @@ fn arrange<R: Runner>(
     }
     let mut spare: Vec<SchedulingKey> = all.iter().copied().filter(|&key| n_successors(key) == 0).collect();
     for &key in &spare {
-        let running = scheduler.at_mut(key);
+        let running = scheduler.sequence_mut(key);
         running.path.discard();
         (running.phase, running.n_held) = (Phase::IdleBeam, 0);
         running.sequence.drop_text();
@@ -167,21 +167,21 @@ fn arrange<R: Runner>(
             continue;
         }
         let key = spare.pop().expect("there are as many slots as beams");
-        let running = scheduler.at(parent);
+        let running = scheduler.sequence(parent);
         let (from, n_held, prefix) = (running.id(), running.n_held, running.sequence.prefix());
-        let (matched, child) = (PrefixMatch::on_device(from, n_held), scheduler.at_mut(key));
+        let (matched, child) = (PrefixMatch::on_device(from, n_held), scheduler.sequence_mut(key));
         cache.replace(&mut child.path, &child.sequence.adapter_schedule, Some(&matched), provenance.clone());
         (child.phase, child.n_held) = (Phase::Decoding, n_held);
         child.sequence.adopt_prefix(prefix);
         slots_of_children.push(key);
     }
     for key in spare {
-        let idle = scheduler.at_mut(key);
+        let idle = scheduler.sequence_mut(key);
         cache.replace(&mut idle.path, &idle.sequence.adapter_schedule, None, provenance.clone());
     }
     for ((successor, key), rank) in successors.iter().zip(slots_of_children).zip(0..) {
         let chosen = take_token(proposed, successor);
-        scheduler.at_mut(key).sequence.write(chosen, successor.score, rank, cache.model());
+        scheduler.sequence_mut(key).sequence.write(chosen, successor.score, rank, cache.model());
     }
     Ok(())
 }
@@ -194,14 +194,14 @@ fn is_finished(scheduler: &Scheduler, all: &[SchedulingKey]) -> bool {
     let (Some(best), Some(first)) = (best, all.iter().find(|&&key| beam(scheduler, key).is_live)) else { return true };
     let Beam { search, results, .. } = beam(scheduler, all[0]);
     let texts = results.as_ref().map_or(&[][..], |results| &results.texts[..]);
-    let n_tokens = scheduler.at(*first).sequence.n_predicted();
+    let n_tokens = scheduler.sequence(*first).sequence.n_predicted();
     let ranks_above = |text: &FinishedText| text.rank >= score(best, n_tokens, search.length_penalty);
     !search.is_stochastic && texts.len() >= search.width as usize && texts.last().is_some_and(ranks_above)
 }
 
 /// Publishes the tokens that all remaining texts have in common.
-fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64, all: &[SchedulingKey]) {
-    let n = scheduler.group(request_id).request.n as usize;
+fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64, all: &[SchedulingKey]) {
+    let n = scheduler.group(group_id).request.n as usize;
     // Texts beyond the first `n` are never published.
     for text in results_mut(scheduler, all[0]).texts.iter_mut().skip(n) {
         text.unpublished.clear();
@@ -227,14 +227,14 @@ fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, request_id: 
     }
     for chosen in settled {
         results_mut(scheduler, all[0]).published.push(chosen.token);
-        publish_token(scheduler, runner, request_id, all[0], &chosen);
+        publish_token(scheduler, runner, group_id, all[0], &chosen);
     }
 }
 
 /// Publishes a token to all branches.
-fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64, first: SchedulingKey, chosen: &BeamToken) {
-    let n = scheduler.group(request_id).request.n;
-    let RunningSequence { sequence, slot, .. } = scheduler.at_mut(first);
+fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64, first: SchedulingKey, chosen: &BeamToken) {
+    let n = scheduler.group(group_id).request.n;
+    let RunningSequence { sequence, slot, .. } = scheduler.sequence_mut(first);
     let slot = *slot;
     let Some(mut results) = sequence.beam.as_mut().and_then(|beam| beam.results.take()) else { return };
     let text = results.cursor.advance(sequence, chosen.token, false, runner);
@@ -243,13 +243,13 @@ fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u6
     for index in 0..n {
         let (text, logprobs) = (text.clone(), chosen.logprobs.clone());
         let event = TokenEvent { index, token: chosen.token, text, slot, n_predicted, logprobs };
-        scheduler.emit(request_id, Event::Token(event));
+        scheduler.emit(group_id, Event::Token(event));
     }
 }
 
 /// Finishes a search: its branches get the best texts, and all of its slots are free.
-fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64, all: &[SchedulingKey]) {
-    let n = scheduler.group(request_id).request.n;
+fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64, all: &[SchedulingKey]) {
+    let n = scheduler.group(group_id).request.n;
     let Some(results) = beam_mut(scheduler, all[0]).results.take() else { return };
     let SearchResults { cursor, published, texts } = *results;
     let mut texts = texts.into_iter();
@@ -263,28 +263,28 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u6
         };
         let n_unpublished = unpublished.len();
         for (nth, BeamToken { token, logprobs }) in unpublished.into_iter().enumerate() {
-            let RunningSequence { sequence, slot, .. } = scheduler.at(all[0]);
+            let RunningSequence { sequence, slot, .. } = scheduler.sequence(all[0]);
             let text = cursor.advance(sequence, token, nth + 1 == n_unpublished, runner);
             tokens.push(token);
             let event = TokenEvent { index, token, text, slot: *slot, n_predicted: cursor.n_published, logprobs };
-            scheduler.emit(request_id, Event::Token(event));
+            scheduler.emit(group_id, Event::Token(event));
         }
-        let first = &scheduler.at(all[0]).sequence;
+        let first = &scheduler.sequence(all[0]).sequence;
         let mut text_tokens = first.tokens_of_prompt();
         for token in tokens {
             text_tokens.push(token);
         }
         if score.is_some() {
-            scheduler.features().on_text(scheduler.group(request_id), &text_tokens);
+            scheduler.features().on_text(scheduler.group(group_id), &text_tokens);
         }
         end_branch(
             scheduler,
-            request_id,
+            group_id,
             all[0],
             BeamEnd { index, n_predicted: cursor.n_published, text: cursor.remaining_text(), reason, score },
         );
     }
-    leave_slots(scheduler, request_id);
+    leave_slots(scheduler, group_id);
 }
 
 /// End of a branch of a search.
@@ -297,9 +297,9 @@ struct BeamEnd {
 }
 
 /// Publishes the end of a branch of the search whose first beam is `first`.
-fn end_branch(scheduler: &mut Scheduler, request_id: u64, first: SchedulingKey, ended: BeamEnd) {
+fn end_branch(scheduler: &mut Scheduler, group_id: u64, first: SchedulingKey, ended: BeamEnd) {
     let BeamEnd { index, n_predicted, text, reason, score } = ended;
-    let RunningSequence { sequence, slot, n_held, .. } = scheduler.at_mut(first);
+    let RunningSequence { sequence, slot, n_held, .. } = scheduler.sequence_mut(first);
     let (n_prompt, slot) = (sequence.n_prompt, Some(*slot));
     let mut usage = sequence.usage(*n_held, reason == FinishReason::Cancelled);
     if index > 0 {
@@ -309,23 +309,23 @@ fn end_branch(scheduler: &mut Scheduler, request_id: u64, first: SchedulingKey, 
     let explanation = sequence.explanation.take().map(|explanation| Box::new(explanation.with_excerpts()));
     let is_truncated = reason == FinishReason::ContextFull;
     let finished = Finished { index, slot, reason, text, usage, is_truncated, result: None, score, explanation };
-    scheduler.emit(request_id, Event::Finished(finished));
+    scheduler.emit(group_id, Event::Finished(finished));
 }
 
 /// Releases the slots of all beams of a search and marks its branches as finished.
-fn leave_slots(scheduler: &mut Scheduler, request_id: u64) {
-    for running in scheduler.slots_mut().take_all(|running| running.sequence.request_id == request_id) {
+fn leave_slots(scheduler: &mut Scheduler, group_id: u64) {
+    for running in scheduler.slots_mut().take_all(|running| running.sequence.group_id == group_id) {
         scheduler.leave_slot(&running);
     }
-    scheduler.group_mut(request_id).branches.fill(Branch::Finished);
+    scheduler.group_mut(group_id).branches.fill(BranchState::Finished);
 }
 
 /// Finishes a search that fills the device cache by itself with the texts that its beams have. Returns `false` if a live
 /// beam has no token yet.
-pub(crate) fn end_full(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64) -> bool {
-    let all = beams_of(scheduler, request_id);
+pub(crate) fn end_full(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64) -> bool {
+    let all = beams_of(scheduler, group_id);
     let live: Vec<SchedulingKey> = all.iter().copied().filter(|&key| beam(scheduler, key).is_live).collect();
-    if live.iter().any(|&key| scheduler.at(key).sequence.n_predicted() == 0) {
+    if live.iter().any(|&key| scheduler.sequence(key).sequence.n_predicted() == 0) {
         return false;
     }
     for key in live {
@@ -333,28 +333,28 @@ pub(crate) fn end_full(scheduler: &mut Scheduler, runner: &impl Runner, request_
         add_finished_text(scheduler, all[0], key, None, beam_score, FinishReason::ContextFull);
     }
     trim(scheduler, all[0]);
-    finish_search(scheduler, runner, request_id, &all);
+    finish_search(scheduler, runner, group_id, &all);
     true
 }
 
 /// Cancels the search of this branch, with all of its branches. Returns `false` if the branch is not part of a search.
-pub(crate) fn cancel_search(scheduler: &mut Scheduler, stream_id: u64, index: u32) -> bool {
-    let Some((request_id, _)) = scheduler.queue().find_branch(stream_id, index) else { return false };
-    let group = scheduler.group(request_id);
+pub(crate) fn cancel_search(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
+    let Some((group_id, _)) = scheduler.queue().find_branch(request_id, index) else { return false };
+    let group = scheduler.group(group_id);
     if group.request.diversity.beams().is_none() {
         return false;
     }
     if index >= group.request.n || group.is_done() {
         return true;
     }
-    let (n, waiting) = (group.request.n, (0..).zip(&group.branches).filter(|&(_, &branch)| branch == Branch::Waiting));
+    let (n, waiting) = (group.request.n, (0..).zip(&group.branches).filter(|&(_, &branch)| branch == BranchState::Waiting));
     let waiting: Vec<u32> = waiting.map(|(index, _)| index).collect();
     scheduler.mark_changed();
     for index in waiting {
-        drop(scheduler.queue_mut().drop_waiting(request_id, index));
+        drop(scheduler.queue_mut().drop_waiting(group_id, index));
     }
-    let preempted = scheduler.queue_mut().remove_preempted(request_id);
-    let all = beams_of(scheduler, request_id);
+    let preempted = scheduler.queue_mut().remove_preempted(group_id);
+    let all = beams_of(scheduler, group_id);
     let mut results = None;
     if let Some(&first) = all.first() {
         results = beam_mut(scheduler, first).results.take();
@@ -364,15 +364,15 @@ pub(crate) fn cancel_search(scheduler: &mut Scheduler, stream_id: u64, index: u3
     for index in 0..n {
         let (text, reason) = (text.clone(), FinishReason::Cancelled);
         if let Some(&first) = all.first() {
-            end_branch(scheduler, request_id, first, BeamEnd { index, n_predicted, text, reason, score: None });
+            end_branch(scheduler, group_id, first, BeamEnd { index, n_predicted, text, reason, score: None });
             continue;
         }
         let usage = preempted.first().map_or(Usage::default(), |of| Usage { n_predicted, ..of.sequence.usage(of.n_held, true) });
         let slot = preempted.first().map(|of| of.slot);
         let finished =
             Finished { index, slot, reason, text, usage, is_truncated: false, result: None, score: None, explanation: None };
-        scheduler.emit(request_id, Event::Finished(finished));
+        scheduler.emit(group_id, Event::Finished(finished));
     }
-    leave_slots(scheduler, request_id);
+    leave_slots(scheduler, group_id);
     true
 }

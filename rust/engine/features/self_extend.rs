@@ -11,7 +11,7 @@ use crate::config::Grouping;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::room::{Urgency, free_cells, free_ids};
+use crate::engine::scheduler::reclaim::{Urgency, free_cells, free_ids};
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::request::Task;
 
@@ -38,7 +38,7 @@ fn n_due(grouping: Grouping, running: &RunningSequence) -> u32 {
 pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
     let mut next = scheduler.next_key(None).filter(|_| scheduler.limits().grouping.is_some());
     while let Some(key) = next {
-        let running = scheduler.at(key);
+        let running = scheduler.sequence(key);
         let is_due = running.n_ready() > 0 && n_until_grouped(scheduler, running) == 0;
         if let Some(grouping) = grouping_of(scheduler, running).filter(|_| is_due) {
             let (n_held, is_shared) = (running.n_held, running.n_grouped.is_none());
@@ -52,11 +52,11 @@ pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
                 if is_shared {
                     let has_cells = free_cells(scheduler, cache, key, n_held, Urgency::Now) == n_held;
                     scheduler.mark_changed();
-                    if !make_private(cache, scheduler.at_mut(key), has_cells) {
+                    if !make_private(cache, scheduler.sequence_mut(key), has_cells) {
                         scheduler.lower_n_cached(key);
                     }
                 }
-                group_tokens(cache, grouping, scheduler.at_mut(key));
+                group_tokens(cache, grouping, scheduler.sequence_mut(key));
             }
         }
         // Only now: the next one may have been preempted.

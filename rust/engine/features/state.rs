@@ -34,25 +34,25 @@ impl Features {
 
     /// A branch of `group` starts: it continues from a state of its own.
     pub(crate) fn on_new_sequence(&self, sequence: &mut Sequence) {
-        if let Some(fork_state) = self.forks.state_of(sequence.request_id) {
+        if let Some(fork_state) = self.forks.state_of(sequence.group_id) {
             sequence.resume_from(fork_state);
         }
     }
 
     /// A sequence with `tokens` leaves its slot; `n_held` of them are computed.
     pub(crate) fn on_leave(&mut self, sequence: &Sequence, tokens: &Tokens, n_held: u32) {
-        self.history.update_text(sequence.request_id, sequence.index, tokens, n_held);
+        self.history.update_text(sequence.group_id, sequence.index, tokens, n_held);
     }
 
     /// A branch of `group` ends.
     pub(crate) fn on_finish(&mut self, group: &RequestGroup, sequence: &Sequence, reason: &FinishReason) {
         self.on_text(group, &sequence.tokens);
         if group.request.task == Task::Complete {
-            let fork_state = self.forks.state_of(group.request_id).cloned();
+            let fork_state = self.forks.state_of(group.group_id).cloned();
             let mut source = ForkSource::new(group, sequence.index, fork_state).advanced_to(sequence);
             // The event of a cancelled branch does not publish text that was held back.
             source.has_published_all = sequence.n_predicted() > 0 && *reason != FinishReason::Cancelled;
-            self.forks.end(group.stream_id, sequence.branch, source, &group.sender);
+            self.forks.end(group.request_id, sequence.branch, source, &group.sender);
         }
     }
 
@@ -66,13 +66,13 @@ impl Features {
 
     /// Branch `index` of `group` is cancelled before it was ever in a slot.
     pub(crate) fn on_cancel_waiting(&mut self, group: &RequestGroup, index: u32) {
-        let source = ForkSource::new(group, index, self.forks.state_of(group.request_id).cloned());
-        self.forks.end(group.stream_id, group.index_in_stream(index), source, &group.sender);
+        let source = ForkSource::new(group, index, self.forks.state_of(group.group_id).cloned());
+        self.forks.end(group.request_id, group.index_in_stream(index), source, &group.sender);
     }
 
     /// The context of a sequence is shifted: its text is another one.
     pub(crate) fn on_shift(&mut self, sequence: &Sequence) {
-        self.forks.drop_due(sequence.request_id, sequence.index);
+        self.forks.drop_due(sequence.group_id, sequence.index);
     }
 
     /// Prefixes were evicted.
@@ -81,12 +81,12 @@ impl Features {
     }
 
     /// A request is removed.
-    pub(crate) fn on_remove(&mut self, request_id: u64) {
-        self.forks.remove_group(request_id);
+    pub(crate) fn on_remove(&mut self, group_id: u64) {
+        self.forks.remove_group(group_id);
     }
 
     /// A stream has lost its reader.
-    pub(crate) fn on_remove_stream(&mut self, stream_id: u64) {
-        self.forks.remove_stream(stream_id);
+    pub(crate) fn on_remove_stream(&mut self, request_id: u64) {
+        self.forks.remove_stream(request_id);
     }
 }

@@ -81,7 +81,7 @@ impl Output {
         let PublishOutcome { wake_handle, backlog } = group.sender.send(&mut group.events);
         self.wake_handles.extend(wake_handle);
         if backlog.is_over_limit() {
-            self.slow_consumers.add(group.stream_id, &backlog, Instant::now());
+            self.slow_consumers.add(group.request_id, &backlog, Instant::now());
         }
         if let Some(wake_handle) = group.sender.wake_handle()
             && !self.wake_handles.iter().any(|other| Arc::ptr_eq(other, wake_handle))

@@ -30,8 +30,8 @@ struct SlowConsumer {
 
 impl SlowConsumers {
     /// Adds a stream that is over its limit.
-    pub(crate) fn add(&mut self, stream_id: u64, backlog: &Backlog, now: Instant) {
-        self.by_stream.entry(stream_id).or_insert(SlowConsumer { n_read: backlog.n_read, since: now });
+    pub(crate) fn add(&mut self, request_id: u64, backlog: &Backlog, now: Instant) {
+        self.by_stream.entry(request_id).or_insert(SlowConsumer { n_read: backlog.n_read, since: now });
     }
 
     /// Updates the progress of the readers; `backlog_of` returns `None` for ended streams. Removes readers that have caught up, and
@@ -43,13 +43,13 @@ impl SlowConsumers {
         backlog_of: impl Fn(u64) -> Option<Backlog>,
     ) -> SlowStreams {
         let mut expired = Vec::new();
-        self.by_stream.retain(|&stream_id, consumer| {
-            let Some(backlog) = backlog_of(stream_id).filter(|backlog| !backlog.is_caught_up()) else { return false };
+        self.by_stream.retain(|&request_id, consumer| {
+            let Some(backlog) = backlog_of(request_id).filter(|backlog| !backlog.is_caught_up()) else { return false };
             if backlog.n_read != consumer.n_read {
                 (consumer.n_read, consumer.since) = (backlog.n_read, now);
             }
             if now.duration_since(consumer.since) >= patience {
-                expired.push((stream_id, backlog.error()));
+                expired.push((request_id, backlog.error()));
             }
             true
         });

@@ -6,9 +6,9 @@ use crate::engine::runner::Runner;
 use crate::engine::scheduler::placement::{Start, count_hit, new_sequence, place, place_empty};
 use crate::engine::scheduler::prefix_match::{find_match, find_pending_prefix, hold_prompts};
 use crate::engine::scheduler::queue::Preempted;
+use crate::engine::scheduler::reclaim::{Urgency, free_ids};
 use crate::engine::scheduler::request_group::{BeamSharing, RequestGroup};
 use crate::engine::scheduler::resumption::{find_preempted, plan_resumption};
-use crate::engine::scheduler::room::{Urgency, free_ids};
 use crate::engine::scheduler::running_sequence::{HEADROOM, Phase, PrefixDependency, RunningSequence, n_reserved};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
@@ -56,14 +56,14 @@ pub(crate) fn admit<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
         if scheduler.slots.are_full() && !scheduler.has_junior() {
             return;
         }
-        let next = scheduler.queue.next(|slot| scheduler.slots.is_free(slot)).map(|request_id| scheduler.queue.group(request_id));
+        let next = scheduler.queue.next(|slot| scheduler.slots.is_free(slot)).map(|group_id| scheduler.queue.group(group_id));
         let resumed = scheduler.queue.preempted().first();
         let is_next = |resumed: &&Preempted| !next.is_some_and(|next| precedes(next, &resumed.sequence));
         let is_started = match (resumed.filter(is_next), next) {
             (Some(_), _) => !scheduler.slots.are_full() && resume(scheduler, cache, budget),
             (None, Some(group)) => {
-                let request_id = group.request_id;
-                start(scheduler, cache, request_id, budget)
+                let group_id = group.group_id;
+                start(scheduler, cache, group_id, budget)
             }
             (None, None) => false,
         };
@@ -80,7 +80,7 @@ impl Scheduler {
         queue.unblock(|owner| {
             let running = slots.get(owner)?;
             // A request does not wait for a sequence that is held back for its slow reader.
-            Some(running.n_held).filter(|_| !paused.contains(&running.sequence.stream_id))
+            Some(running.n_held).filter(|_| !paused.contains(&running.sequence.request_id))
         });
     }
 
@@ -103,21 +103,16 @@ fn precedes(group: &RequestGroup, sequence: &Sequence) -> bool {
 
 /// Starts the next branch of a group, or blocks it on a prefix that another sequence is computing. Returns `false` if it cannot
 /// start yet.
-fn start<R: Runner>(
-    scheduler: &mut Scheduler,
-    cache: &mut CacheManager<R>,
-    request_id: u64,
-    budget: &mut AdmissionBudget,
-) -> bool {
-    let group = scheduler.queue.group(request_id);
+fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, group_id: u64, budget: &mut AdmissionBudget) -> bool {
+    let group = scheduler.queue.group(group_id);
     let index = group.next_branch().expect("only what waits starts");
     let (key, n_prompt, is_held) = (group.scheduling_key(index), group.n_prompt(), group.prompt_holder.id().is_some());
     if is_refused(scheduler, cache, key) {
         return false;
     }
-    let n_together = scheduler.queue.group(request_id).n_together() as usize;
+    let n_together = scheduler.queue.group(group_id).n_together() as usize;
     // Requests that need several slots wait for them before any lookup.
-    if n_together > 1 && scheduler.slots.n_idle() + scheduler.junior_to(scheduler.queue.group(request_id)).count() < n_together {
+    if n_together > 1 && scheduler.slots.n_idle() + scheduler.junior_to(scheduler.queue.group(group_id)).count() < n_together {
         return false;
     }
     budget.spend(if is_held { 1 } else { n_prompt.into() });
@@ -128,16 +123,16 @@ fn start<R: Runner>(
     if !free_ids(scheduler, cache, n_together, Urgency::WithinMoveTime) {
         return false;
     }
-    let matched = find_match(scheduler, cache, request_id);
-    let (pending_prefix, n_compared) = find_pending_prefix(scheduler, cache, request_id, matched.n_tokens());
+    let matched = find_match(scheduler, cache, group_id);
+    let (awaited_prefix, n_compared) = find_pending_prefix(scheduler, cache, group_id, matched.n_tokens());
     scheduler.stats.n_compared += n_compared;
     budget.n_compared = budget.n_compared.saturating_sub(n_compared);
-    if let Some(pending_prefix) = pending_prefix {
-        scheduler.queue.block_on_prefix(request_id, pending_prefix);
+    if let Some(awaited_prefix) = awaited_prefix {
+        scheduler.queue.block_on_prefix(group_id, awaited_prefix);
         scheduler.has_changed = true;
         return true;
     }
-    let group = scheduler.queue.group(request_id);
+    let group = scheduler.queue.group(group_id);
     if !scheduler.slots.are_full() && scheduler.slots.free_slot(group).is_none() {
         return false;
     }
@@ -151,26 +146,26 @@ fn start<R: Runner>(
     let n_kept = scheduler.slots.running().len() - n_to_preempt;
     // Preempting a beam preempts its whole search.
     while scheduler.slots.running().len() > n_kept {
-        let junior = scheduler.junior_to(scheduler.queue.group(request_id)).next().expect("as many were counted").key();
+        let junior = scheduler.junior_to(scheduler.queue.group(group_id)).next().expect("as many were counted").key();
         scheduler.preempt(junior);
     }
     if scheduler.slots.n_free() < n_together {
         return false;
     }
-    let Some(slot) = scheduler.slots.free_slot(scheduler.queue.group(request_id)) else { return false };
+    let Some(slot) = scheduler.slots.free_slot(scheduler.queue.group(group_id)) else { return false };
     // The preempted sequences may have released the matched id, or the prompt's holder.
-    let mut matched = if n_to_preempt == 0 { matched } else { find_match(scheduler, cache, request_id) };
+    let mut matched = if n_to_preempt == 0 { matched } else { find_match(scheduler, cache, group_id) };
     if takes_cached_only {
-        let group = scheduler.queue.group_mut(request_id);
+        let group = scheduler.queue.group_mut(group_id);
         group.prompt = group.prompt[..matched.n_tokens() as usize].into();
     }
-    if let Task::Load(saved) = &scheduler.queue.group(request_id).request.task {
+    if let Task::Load(saved) = &scheduler.queue.group(group_id).request.task {
         matched.take_from(saved, cache.kind().forks);
     }
     scheduler.features.on_eviction(cache.kv_mut().take_evicted());
-    let sequence = new_sequence(scheduler, cache, request_id, index, &matched);
+    let sequence = new_sequence(scheduler, cache, group_id, index, &matched);
     let path = place(scheduler, cache, &sequence, &matched);
-    count_hit(cache, scheduler.queue.group(request_id), path.id(), &matched);
+    count_hit(cache, scheduler.queue.group(group_id), path.id(), &matched);
     let idle_beams = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
     scheduler.start_branches(Start { sequence, slot, path, matched, idle_beams }, &cache.model().token_strings());
     true
@@ -220,8 +215,8 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
     if !free_ids(scheduler, cache, n_together, Urgency::WithinMoveTime) {
         return false;
     }
-    let request_id = scheduler.queue.preempted()[0].sequence.request_id;
-    let mut is_recomputed = scheduler.queue.group(request_id).sharing == BeamSharing::Recomputed;
+    let group_id = scheduler.queue.preempted()[0].sequence.group_id;
+    let mut is_recomputed = scheduler.queue.group(group_id).sharing == BeamSharing::Recomputed;
     let mut resumption = plan_resumption(scheduler, cache, n_together, is_recomputed);
     if resumption.n_cells > scheduler.n_unreserved(cache) {
         if !scheduler.slots.running().is_empty() {
@@ -234,8 +229,7 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
         }
     }
     if n_together > 1 && !cache.kind().forks.can_truncate() {
-        scheduler.queue.group_mut(request_id).sharing =
-            if is_recomputed { BeamSharing::Recomputed } else { BeamSharing::Separate };
+        scheduler.queue.group_mut(group_id).sharing = if is_recomputed { BeamSharing::Recomputed } else { BeamSharing::Separate };
     }
     for placement in resumption.placements {
         // Sequences that resumed earlier may share more of its text by now.

@@ -207,7 +207,7 @@ fn save_windows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
 /// which the least recently used idle path is offloaded if there is a host cache, and is evicted like any idle path.
 fn share_cells<R: Runner>(cache: &mut CacheManager<R>, running: &RunningSequence, mut positions: RangeInclusive<u32>) {
     let (id, sequence) = (running.id(), &running.sequence);
-    let provenance = Provenance { request_id: sequence.request_id, owner: sequence.request().owner.clone() };
+    let provenance = Provenance { group_id: sequence.group_id, owner: sequence.request().owner.clone() };
     let Some(n_kept) = positions.find(|&n| cache.can_fork(id, n)) else { return };
     while cache.n_free_ids() == 0 && saves_windows(cache) && !cache.is_out_of_time() && cache.evict() {}
     let Some(kept) = cache.place(&sequence.adapter_schedule, Some(&PrefixMatch::on_device(id, n_kept))) else { return };

@@ -4,7 +4,7 @@
 use crate::engine::runner::{AdapterSchedule, KvSeqId};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::Preempted;
-use crate::engine::scheduler::request_group::{Branch, PromptHolder, RequestGroup};
+use crate::engine::scheduler::request_group::{BranchState, PromptHolder, RequestGroup};
 use crate::engine::scheduler::running_sequence::{Phase, PrefixDependency, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::{Sequence, Tokens};
@@ -33,17 +33,17 @@ impl Scheduler {
         let text = sequence.remaining_text();
         let explanation = sequence.explanation.take().map(|explanation| Box::new(explanation.with_excerpts()));
         self.count_shared(&sequence, &usage);
-        self.features.on_finish(self.queue.group(sequence.request_id), &sequence, &reason);
-        self.queue.group_mut(sequence.request_id).set(sequence.index, Branch::Finished);
+        self.features.on_finish(self.queue.group(sequence.group_id), &sequence, &reason);
+        self.queue.group_mut(sequence.group_id).set(sequence.index, BranchState::Finished);
         let finished =
             Finished { index: sequence.branch, slot, reason, text, usage, is_truncated, result, score: None, explanation };
-        self.emit(sequence.request_id, Event::Finished(finished));
+        self.emit(sequence.group_id, Event::Finished(finished));
     }
 
     /// Counts the shared prompt tokens of a branch that is not the first of its stream, or of a fork.
     fn count_shared(&mut self, sequence: &Sequence, usage: &Usage) {
         if sequence.request().task == Task::Complete
-            && (sequence.branch > 0 || self.features.forks.state_of(sequence.request_id).is_some())
+            && (sequence.branch > 0 || self.features.forks.state_of(sequence.group_id).is_some())
         {
             self.stats.branches.n_computed += u64::from(usage.n_computed);
             self.stats.branches.n_shared += u64::from(usage.n_cached);
@@ -52,27 +52,27 @@ impl Scheduler {
 
     /// Cancels branch `index` of a stream; the others continue. Does nothing if there is no such branch, if it has ended, or for a
     /// task.
-    pub(crate) fn cancel_branch(&mut self, stream_id: u64, index: u32) {
-        let Some((request_id, index_in_group)) = self.queue.find_branch(stream_id, index) else { return };
-        let group = self.queue.group(request_id);
+    pub(crate) fn cancel_branch(&mut self, request_id: u64, index: u32) {
+        let Some((group_id, index_in_group)) = self.queue.find_branch(request_id, index) else { return };
+        let group = self.queue.group(group_id);
         if group.request.task != Task::Complete {
             return;
         }
         self.has_changed = true;
-        self.stats.branches.n_cancelled += u64::from(group.branches[index_in_group as usize] != Branch::Finished);
+        self.stats.branches.n_cancelled += u64::from(group.branches[index_in_group as usize] != BranchState::Finished);
         match group.branches[index_in_group as usize] {
-            Branch::Finished => {}
-            Branch::Running => self.cancel_running(request_id, index_in_group),
-            Branch::Preempted => {
-                let preempted = self.queue.take_preempted(request_id, index_in_group).expect("a branch is where its group says");
+            BranchState::Finished => {}
+            BranchState::Running => self.cancel_running(group_id, index_in_group),
+            BranchState::Preempted => {
+                let preempted = self.queue.take_preempted(group_id, index_in_group).expect("a branch is where its group says");
                 let Preempted { mut sequence, slot, n_held, .. } = preempted;
                 self.return_pending_report(&mut sequence);
                 self.end_branch(sequence, Some(slot), n_held, FinishReason::Cancelled, None);
             }
-            Branch::Waiting => {
+            BranchState::Waiting => {
                 self.features.on_cancel_waiting(group, index_in_group);
                 // So that the queue length is correct immediately.
-                drop(self.queue.drop_waiting(request_id, index_in_group));
+                drop(self.queue.drop_waiting(group_id, index_in_group));
                 let finished = Finished {
                     index,
                     slot: None,
@@ -84,18 +84,18 @@ impl Scheduler {
                     score: None,
                     explanation: None,
                 };
-                self.emit(request_id, Event::Finished(finished));
+                self.emit(group_id, Event::Finished(finished));
             }
         }
-        if !self.queue.group(request_id).has_waiting() {
-            self.queue.group_mut(request_id).prompt_logits = None;
-            self.release_holder(request_id);
+        if !self.queue.group(group_id).has_waiting() {
+            self.queue.group_mut(group_id).prompt_logits = None;
+            self.release_holder(group_id);
         }
     }
 
-    fn cancel_running(&mut self, request_id: u64, index_in_group: u32) {
+    fn cancel_running(&mut self, group_id: u64, index_in_group: u32) {
         let matches =
-            |running: &RunningSequence| running.sequence.request_id == request_id && running.sequence.index == index_in_group;
+            |running: &RunningSequence| running.sequence.group_id == group_id && running.sequence.index == index_in_group;
         for mut running in self.slots.take_all(matches) {
             drop_partial_media(&mut running);
             self.return_pending_report(&mut running.sequence);
@@ -106,81 +106,81 @@ impl Scheduler {
     /// Returns pending reports of the prompt to the group, for the next branch that starts.
     fn return_pending_report(&mut self, sequence: &mut Sequence) {
         if sequence.n_predicted() == 0 && (sequence.pending_report.reports_progress || sequence.reports_prompt()) {
-            self.queue.group_mut(sequence.request_id).pending_report = Some(std::mem::take(&mut sequence.pending_report));
+            self.queue.group_mut(sequence.group_id).pending_report = Some(std::mem::take(&mut sequence.pending_report));
         }
     }
 
     /// Ends the request of a running sequence with an error, and drops the cells of the sequence.
     pub(crate) fn fail_sequence(&mut self, key: SchedulingKey, error: Error) {
         let running = self.slots.take(key);
-        let request_id = running.sequence.request_id;
+        let group_id = running.sequence.group_id;
         self.drop_sequence(running);
-        self.fail_request(request_id, error);
+        self.fail_request(group_id, error);
     }
 
     /// Ends requests with `error`, and drops the cells of their running sequences.
     pub(crate) fn fail(&mut self, request_ids: &[u64], error: &Error) {
-        for &request_id in request_ids {
-            for running in self.slots.take_all(|running| running.sequence.request_id == request_id) {
+        for &group_id in request_ids {
+            for running in self.slots.take_all(|running| running.sequence.group_id == group_id) {
                 self.drop_sequence(running);
             }
-            self.fail_request(request_id, error.clone());
+            self.fail_request(group_id, error.clone());
         }
     }
 
     /// Ends a request, and all groups of its stream, with an error at the end of the step; nothing of the stream starts any more.
-    pub(crate) fn fail_request(&mut self, request_id: u64, error: Error) {
-        self.fail_stream(self.queue.group(request_id).stream_id, error);
+    pub(crate) fn fail_request(&mut self, group_id: u64, error: Error) {
+        self.fail_stream(self.queue.group(group_id).request_id, error);
     }
 
     /// As [`Scheduler::fail_request`], for a stream.
-    pub(crate) fn fail_stream(&mut self, stream_id: u64, error: Error) {
+    pub(crate) fn fail_stream(&mut self, request_id: u64, error: Error) {
         self.has_changed = true;
-        for request_id in self.queue.groups_of(stream_id) {
-            self.release_holder(request_id);
-            self.queue.block_starts(request_id);
+        for group_id in self.queue.groups_of(request_id) {
+            self.release_holder(group_id);
+            self.queue.block_starts(group_id);
         }
-        self.outbox.failed.push((stream_id, error));
+        self.outbox.failed.push((request_id, error));
     }
 
     /// Removes all groups of a stream and releases their resources.
-    pub(crate) fn remove_stream(&mut self, stream_id: u64) -> Vec<RequestGroup> {
-        self.queue.groups_of(stream_id).into_iter().filter_map(|request_id| self.remove(request_id)).collect()
+    pub(crate) fn remove_stream(&mut self, request_id: u64) -> Vec<RequestGroup> {
+        self.queue.groups_of(request_id).into_iter().filter_map(|group_id| self.remove(group_id)).collect()
     }
 
     /// Removes a group and releases its resources.
-    pub(crate) fn remove(&mut self, request_id: u64) -> Option<RequestGroup> {
-        self.queue.get(request_id)?;
-        for mut running in self.slots.take_all(|running| running.sequence.request_id == request_id) {
+    pub(crate) fn remove(&mut self, group_id: u64) -> Option<RequestGroup> {
+        self.queue.get(group_id)?;
+        for mut running in self.slots.take_all(|running| running.sequence.group_id == group_id) {
             drop_partial_media(&mut running);
             self.leave_slot(&running);
             self.count_shared(&running.sequence, &running.sequence.usage(running.n_held, true));
         }
-        for preempted in self.queue.remove_preempted(request_id) {
+        for preempted in self.queue.remove_preempted(group_id) {
             self.count_shared(&preempted.sequence, &preempted.sequence.usage(preempted.n_held, true));
         }
-        self.release_holder(request_id);
-        self.features.on_remove(request_id);
-        self.queue.remove(request_id)
+        self.release_holder(group_id);
+        self.features.on_remove(group_id);
+        self.queue.remove(group_id)
     }
 
     /// Preempts a sequence. It keeps its text and its sampler; its cells can be evicted, after others. A load keeps neither: it
     /// returns to its position in the queue and starts again. The beams of a search are preempted together.
     pub(crate) fn preempt(&mut self, key: SchedulingKey) {
-        let running = self.slots.at(key);
+        let running = self.slots.sequence(key);
         if running.sequence.beam.is_none() {
             let running = self.slots.take(key);
             return self.preempt_one(running);
         }
-        let request_id = running.sequence.request_id;
-        for running in self.slots.take_all(|running| running.sequence.request_id == request_id) {
+        let group_id = running.sequence.group_id;
+        for running in self.slots.take_all(|running| running.sequence.group_id == group_id) {
             self.preempt_one(running);
         }
     }
 
     /// Preempts the most junior running sequence, or search, if it is junior to the sequence of `key`. Returns `false` otherwise.
     pub(crate) fn preempt_most_junior(&mut self, key: SchedulingKey) -> bool {
-        let running = self.slots.at(key);
+        let running = self.slots.sequence(key);
         let last = self.slots.running().last().filter(|last| last.key() > key && !last.is_in_same_search(running));
         let last = last.map(RunningSequence::key);
         if let Some(last) = last {
@@ -201,8 +201,8 @@ impl Scheduler {
             return;
         }
         if matches!(sequence.request().task, Task::Load(_)) {
-            self.queue.reset(sequence.request_id);
-            self.queue.group_mut(sequence.request_id).pending_report = Some(sequence.pending_report);
+            self.queue.reset(sequence.group_id);
+            self.queue.group_mut(sequence.group_id).pending_report = Some(sequence.pending_report);
             return;
         }
         if let Some(beam) = &mut sequence.beam {
@@ -230,7 +230,7 @@ impl Scheduler {
     /// the whole device cache at the next decode, and lose precision if the cache is quantised. The sequence therefore waits to
     /// resume like a preempted one: from the tokens that it kept, or from a checkpoint; the rest is an ordinary prompt.
     pub(crate) fn shift(&mut self, key: SchedulingKey) -> bool {
-        let sequence = &mut self.slots.at_mut(key).sequence;
+        let sequence = &mut self.slots.sequence_mut(key).sequence;
         let (tokens, adapter_schedule) = (sequence.tokens.clone(), sequence.adapter_schedule.clone());
         let Some(n_kept) = sequence.shift() else { return false };
         let running = self.slots.take(key);
@@ -260,7 +260,7 @@ impl Scheduler {
         if n_held > 0 {
             self.features.on_leave(&running.sequence, &tokens, n_held);
         }
-        let group = self.queue.group(running.sequence.request_id);
+        let group = self.queue.group(running.sequence.group_id);
         if group.keeps_contents_of(running.slot) {
             self.slots.set_contents(running.slot, adapter_schedule, tokens, n_held.min(group.grouped_from));
         }
@@ -269,28 +269,28 @@ impl Scheduler {
     /// Releases the held prompt of the most junior request that has one; `false` if no request has.
     pub(crate) fn release_junior_holder(&mut self) -> bool {
         let holding = self.queue.open().filter(|group| group.prompt_holder.id().is_some());
-        let junior = holding.max_by_key(|group| group.scheduling_key(0)).map(|group| group.request_id);
-        junior.is_some_and(|request_id| self.release_holder(request_id))
+        let junior = holding.max_by_key(|group| group.scheduling_key(0)).map(|group| group.group_id);
+        junior.is_some_and(|group_id| self.release_holder(group_id))
     }
 
     /// Releases the held prompt of a request; `false` if it has none.
-    pub(crate) fn release_holder(&mut self, request_id: u64) -> bool {
-        let prompt_holder = std::mem::replace(&mut self.queue.group_mut(request_id).prompt_holder, PromptHolder::Empty);
+    pub(crate) fn release_holder(&mut self, group_id: u64) -> bool {
+        let prompt_holder = std::mem::replace(&mut self.queue.group_mut(group_id).prompt_holder, PromptHolder::Empty);
         prompt_holder.id().is_some()
     }
 
     /// Ends the requests that run on `ids`, whose cells were lost, with an error. Prompts that were held there are computed again.
     pub(crate) fn fail_lost(&mut self, ids: &[KvSeqId], reason: &str) {
         // Also of requests that have failed: their guards would release a path that was dropped.
-        for request_id in self.queue.held_on(ids) {
-            let group = self.queue.group_mut(request_id);
+        for group_id in self.queue.held_on(ids) {
+            let group = self.queue.group_mut(group_id);
             if let PromptHolder::Path(path) = &mut group.prompt_holder {
                 path.take();
             }
             group.prompt_holder = PromptHolder::Empty;
         }
         let failed = self.slots.running().iter().filter(|running| ids.contains(&running.id()));
-        let mut failed: Vec<u64> = failed.map(|running| running.sequence.request_id).collect();
+        let mut failed: Vec<u64> = failed.map(|running| running.sequence.group_id).collect();
         failed.dedup();
         self.fail(&failed, &Error::Decode { reason: reason.to_owned() });
     }

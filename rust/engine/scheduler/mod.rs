@@ -10,9 +10,9 @@ pub(crate) mod placement;
 pub(crate) mod planning;
 pub(crate) mod prefix_match;
 pub(crate) mod queue;
+pub(crate) mod reclaim;
 pub(crate) mod request_group;
 pub(crate) mod resumption;
-pub(crate) mod room;
 pub(crate) mod running_sequence;
 pub(crate) mod sample;
 pub(crate) mod scheduling_key;
@@ -94,14 +94,14 @@ impl Scheduler {
         self.slots.running()
     }
 
-    /// Returns the running sequence of this key, see [`Slots::at`].
-    pub(crate) fn at(&self, key: SchedulingKey) -> &RunningSequence {
-        self.slots.at(key)
+    /// Returns the running sequence of this key, see [`Slots::sequence`].
+    pub(crate) fn sequence(&self, key: SchedulingKey) -> &RunningSequence {
+        self.slots.sequence(key)
     }
 
-    /// As [`Scheduler::at`].
-    pub(crate) fn at_mut(&mut self, key: SchedulingKey) -> &mut RunningSequence {
-        self.slots.at_mut(key)
+    /// As [`Scheduler::sequence`].
+    pub(crate) fn sequence_mut(&mut self, key: SchedulingKey) -> &mut RunningSequence {
+        self.slots.sequence_mut(key)
     }
 
     /// Returns the next running sequence, see [`Slots::next_key`].
@@ -110,13 +110,13 @@ impl Scheduler {
     }
 
     /// Returns a request that has not ended, see [`Queue::group`].
-    pub(crate) fn group(&self, request_id: u64) -> &RequestGroup {
-        self.queue.group(request_id)
+    pub(crate) fn group(&self, group_id: u64) -> &RequestGroup {
+        self.queue.group(group_id)
     }
 
     /// As [`Scheduler::group`], see [`Queue::group_mut`].
-    pub(crate) fn group_mut(&mut self, request_id: u64) -> &mut RequestGroup {
-        self.queue.group_mut(request_id)
+    pub(crate) fn group_mut(&mut self, group_id: u64) -> &mut RequestGroup {
+        self.queue.group_mut(group_id)
     }
 
     pub(crate) fn queue(&self) -> &Queue {
@@ -167,8 +167,8 @@ impl Scheduler {
 
     /// Returns the parts that reports of a sequence's prompt change.
     pub(crate) fn prompt_report_parts(&mut self, key: SchedulingKey) -> (&mut Sequence, &RequestGroup, &mut PromptLogprobCache) {
-        let sequence = &mut self.slots.at_mut(key).sequence;
-        let group = self.queue.group(sequence.request_id);
+        let sequence = &mut self.slots.sequence_mut(key).sequence;
+        let group = self.queue.group(sequence.group_id);
         (sequence, group, &mut self.features.logprob_cache)
     }
 
@@ -193,12 +193,12 @@ impl Scheduler {
 
     /// Returns the task of a running sequence.
     pub(crate) fn task(&self, key: SchedulingKey) -> &Task {
-        &self.slots.at(key).sequence.request().task
+        &self.slots.sequence(key).sequence.request().task
     }
 
     /// Returns the group of a running sequence.
     pub(crate) fn group_of(&self, key: SchedulingKey) -> &RequestGroup {
-        self.queue.group(self.slots.at(key).sequence.request_id)
+        self.queue.group(self.slots.sequence(key).sequence.group_id)
     }
 
     /// Returns the headroom: free and evictable cells, minus those reserved for running sequences.
@@ -210,13 +210,13 @@ impl Scheduler {
     }
 
     /// Returns true if a stream is not computed until its reader has caught up.
-    pub(crate) fn is_paused(&self, stream_id: u64) -> bool {
-        self.paused.contains(&stream_id)
+    pub(crate) fn is_paused(&self, request_id: u64) -> bool {
+        self.paused.contains(&request_id)
     }
 
     /// Returns the number of tokens of a sequence that the next decode could compute: 0 while its reader lags.
     pub(crate) fn n_ready(&self, running: &RunningSequence) -> u32 {
-        if self.is_paused(running.sequence.stream_id) { 0 } else { running.n_ready() }
+        if self.is_paused(running.sequence.request_id) { 0 } else { running.n_ready() }
     }
 
     /// Returns the first prompt position whose logits the next branch of a group needs for prompt logprobs; earlier ones
@@ -238,8 +238,8 @@ impl Scheduler {
     }
 
     /// Queues an event for a stream; it is published when the step ends.
-    pub(crate) fn emit(&mut self, request_id: u64, event: Event) {
-        self.outbox.add(self.queue.group_mut(request_id), event);
+    pub(crate) fn emit(&mut self, group_id: u64, event: Event) {
+        self.outbox.add(self.queue.group_mut(group_id), event);
     }
 
     /// Counts a decode of the running sequences that computed the rows of all of them.

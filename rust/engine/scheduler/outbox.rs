@@ -23,7 +23,7 @@ impl Outbox {
     pub(crate) fn add(&mut self, group: &mut RequestGroup, event: Event) {
         self.is_urgent |= !matches!(&event, Event::Token(token) if token.n_predicted > 1);
         if group.events.is_empty() {
-            self.groups_with_events.push(group.request_id);
+            self.groups_with_events.push(group.group_id);
         }
         group.events.push(event);
     }

@@ -21,16 +21,16 @@ use crate::sampling::TokenStrings;
 pub(crate) fn new_sequence<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
-    request_id: u64,
+    group_id: u64,
     index: u32,
     matched: &PrefixMatch,
 ) -> Sequence {
-    let (group, token_strings) = (scheduler.queue.group(request_id), cache.model().token_strings());
+    let (group, token_strings) = (scheduler.queue.group(group_id), cache.model().token_strings());
     let mut sequence = Sequence::new(group, index, scheduler.limits.n_ctx_slot, &token_strings, Instant::now());
     scheduler.features.on_new_sequence(&mut sequence);
     sequence.checkpoint_positions = checkpoint_positions(scheduler, cache, group, matched.n_tokens());
-    if !group.has_started && group.request.explains_cache && request_id == group.stream_id {
-        let explanation = explain(scheduler, cache, request_id, matched);
+    if !group.has_started && group.request.explains_cache && group_id == group.request_id {
+        let explanation = explain(scheduler, cache, group_id, matched);
         let explanation = Arc::new(SharedExplanation::new(explanation, Arc::clone(&group.prompt), token_strings));
         group.sender.explain(Arc::clone(&explanation));
         sequence.explanation = Some(explanation);
@@ -46,7 +46,7 @@ pub(crate) fn place<R: Runner>(
     matched: &PrefixMatch,
 ) -> PathGuard {
     let path = cache.place(&sequence.adapter_schedule, Some(matched)).expect("an id was freed before");
-    cache.kv_mut().set_provenance(path.id(), scheduler.queue.group(sequence.request_id).provenance());
+    cache.kv_mut().set_provenance(path.id(), scheduler.queue.group(sequence.group_id).provenance());
     cache.record_start();
     path
 }
@@ -80,9 +80,9 @@ impl Scheduler {
     /// Starts a branch, and the other beams of its search.
     pub(crate) fn start_branches(&mut self, start: Start, token_strings: &TokenStrings) {
         let Start { mut sequence, slot, path, matched, idle_beams } = start;
-        let (key, request_id, index) = (sequence.scheduling_key(), sequence.request_id, sequence.index);
+        let (key, group_id, index) = (sequence.scheduling_key(), sequence.group_id, sequence.index);
         let (n_device, n_found) = (matched.n_device, matched.n_tokens());
-        let group = self.queue.group_mut(request_id);
+        let group = self.queue.group_mut(group_id);
         sequence.pending_report = group.pending_report.take().unwrap_or_default();
         let is_complete = group.request.task == Task::Complete;
         let logits = group.prompt_logits.clone().filter(|_| is_complete && n_device == sequence.n_tokens());
@@ -92,26 +92,26 @@ impl Scheduler {
         let indices = index..=index + length(&idle_beams);
         self.enter_on(slot, sequence, path, matched);
         for (index, path) in (1..).zip(idle_beams) {
-            let group = self.queue.group(request_id);
+            let group = self.queue.group(group_id);
             let sequence = Sequence::new(group, index, self.limits.n_ctx_slot, token_strings, Instant::now());
             let slot = self.slots.free_slot(group).expect("as many slots are free");
             self.enter(slot, sequence, Phase::IdleBeam, path, 0);
         }
         self.report_start(key);
         if is_complete {
-            self.count_cached(request_id, n_device, n_found);
+            self.count_cached(group_id, n_device, n_found);
             self.stats.branches.n_started += u64::try_from(indices.clone().count()).expect("a search has few beams");
         }
         for index in indices {
-            self.outbox.admitted.extend(self.queue.start(request_id, index));
+            self.outbox.admitted.extend(self.queue.start(group_id, index));
         }
         if let Some(logits) = logits {
-            self.slots.at_mut(key).phase = Phase::ReadyToSample(logits);
+            self.slots.sequence_mut(key).phase = Phase::ReadyToSample(logits);
         }
-        let group = self.queue.group_mut(request_id);
+        let group = self.queue.group_mut(group_id);
         if !group.has_waiting() {
             group.prompt_logits = None;
-            self.release_holder(request_id);
+            self.release_holder(group_id);
         } else if group.prompt_logits.is_some() {
             group.prompt_holder.request_holder();
         }
@@ -120,7 +120,7 @@ impl Scheduler {
     /// Puts `sequence` into `slot`; its first `n_held` tokens are in `path`.
     pub(crate) fn enter(&mut self, slot: u32, sequence: Sequence, phase: Phase, path: PathGuard, n_held: u32) {
         self.has_changed = true;
-        if self.queue.group(sequence.request_id).keeps_contents_of(slot) {
+        if self.queue.group(sequence.group_id).keeps_contents_of(slot) {
             self.slots.clear_contents(slot);
         }
         self.slots.enter(RunningSequence::new(sequence, slot, phase, path, n_held));
@@ -137,8 +137,8 @@ impl Scheduler {
     }
 
     /// Counts the sources of the first `n_found` prompt tokens of a group whose branch starts, each token once.
-    fn count_cached(&mut self, request_id: u64, n_device: u32, n_found: u32) {
-        let awaited = self.queue.group(request_id).awaited_range(n_found);
+    fn count_cached(&mut self, group_id: u64, n_device: u32, n_found: u32) {
+        let awaited = self.queue.group(group_id).awaited_range(n_found);
         let n_counted_twice = awaited.end.saturating_sub(awaited.start.max(n_device));
         self.stats.n_awaited += u64::from(awaited.end - awaited.start);
         self.stats.n_reloaded += u64::from(n_found - n_device - n_counted_twice);

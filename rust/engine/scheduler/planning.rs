@@ -8,8 +8,8 @@ use crate::engine::runner::{MediaRows, Plan, Row, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::adapter_round_robin::{AdapterDemand, AdapterRoundRobin};
 use crate::engine::scheduler::checkpoints::n_until_checkpoint;
+use crate::engine::scheduler::reclaim::{Urgency, free_cells};
 use crate::engine::scheduler::resumption::n_until_fork;
-use crate::engine::scheduler::room::{Urgency, free_cells};
 use crate::engine::scheduler::running_sequence::{RunningSequence, count};
 use crate::engine::scheduler::step_budget::{RowDemand, StepBudget, StreamLoad};
 use crate::error::Error;
@@ -158,12 +158,12 @@ impl Planner {
         // Sequences that yield their cells are junior to the ones that were granted theirs, so that the positions stay valid.
         for nth in 0.. {
             let Some(key) = next else { break };
-            let (n_wanted, running) = (self.n_rows[nth], scheduler.slots.at(key));
+            let (n_wanted, running) = (self.n_rows[nth], scheduler.slots.sequence(key));
             let takes_all = running.takes_all_available();
             let urgency = if running.n_ready() == 1 { Urgency::Now } else { Urgency::WithinMoveTime };
             let n = free_cells(scheduler, cache, key, n_planned + n_wanted, urgency).saturating_sub(n_planned);
             let n = if n < n_wanted && takes_all { 0 } else { n };
-            scheduler.slots.at_mut(key).n_planned = n.min(n_wanted);
+            scheduler.slots.sequence_mut(key).n_planned = n.min(n_wanted);
             if n == 0 && n_wanted > 0 && !is_freed_later(cache, urgency) {
                 let running = scheduler.slots.running();
                 if running.iter().skip(1).all(|other| other.is_in_same_search(&running[0])) {
@@ -244,12 +244,12 @@ impl Scheduler {
         for running in self.slots.running() {
             for placed in running.sequence.media_from(running.n_held).iter().take(N_AHEAD) {
                 if let Encoding::Failed(reason) = placed.media.encoding() {
-                    failed.push((running.sequence.request_id, reason));
+                    failed.push((running.sequence.group_id, reason));
                 }
             }
         }
-        for (request_id, reason) in failed {
-            self.fail(&[request_id], &Error::Decode { reason });
+        for (group_id, reason) in failed {
+            self.fail(&[group_id], &Error::Decode { reason });
         }
     }
 }
@@ -315,9 +315,9 @@ fn is_freed_later<R: Runner>(cache: &mut CacheManager<R>, urgency: Urgency) -> b
 /// Ends the only running sequence, or search, which does not fit because pinned prefixes take the rest of the device cache.
 fn end_oversized<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>) {
     let running = &scheduler.slots.running()[0];
-    let (key, request_id, n_predicted) = (running.key(), running.sequence.request_id, running.sequence.n_predicted());
+    let (key, group_id, n_predicted) = (running.key(), running.sequence.group_id, running.sequence.n_predicted());
     if running.sequence.beam.is_some()
-        && (scheduler.reshare_cells(key) || features::end_oversized(scheduler, cache.model(), request_id))
+        && (scheduler.reshare_cells(key) || features::end_oversized(scheduler, cache.model(), group_id))
     {
         return;
     }
@@ -330,6 +330,6 @@ fn end_oversized<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>) 
         return;
     }
     let (n_prompt, n_ctx) = (running.sequence.n_prompt as usize, running.n_held as usize);
-    scheduler.fail_request(request_id, Error::ContextOverflow { n_prompt, n_ctx });
+    scheduler.fail_request(group_id, Error::ContextOverflow { n_prompt, n_ctx });
     scheduler.leave_slot(&running);
 }

@@ -4,23 +4,23 @@ use crate::cache::{MIN_SHARED, PrefixMatch, PrefixQuery};
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::request_group::{PendingPrefix, PromptHolder, RequestGroup};
+use crate::engine::scheduler::request_group::{AwaitedPrefix, PromptHolder, RequestGroup};
 use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::request::Task;
 
 /// Returns the longest prefix of a group's prompt that can be shared. At least its last token is left to compute, for its
 /// logits, unless they are known or not needed.
-pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, request_id: u64) -> PrefixMatch {
-    let group = scheduler.queue.group(request_id);
+pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, group_id: u64) -> PrefixMatch {
+    let group = scheduler.queue.group(group_id);
     if let Some(prompt_holder) = group.prompt_holder.id() {
         return PrefixMatch::on_device(prompt_holder, group.n_prompt());
     }
     if group.prompt_logits.is_some()
-        && let Some(whole) = find_whole(scheduler, cache, request_id)
+        && let Some(whole) = find_whole(scheduler, cache, group_id)
     {
         return whole;
     }
-    let group = scheduler.queue.group(request_id);
+    let group = scheduler.queue.group(group_id);
     if !group.uses_cache() {
         return PrefixMatch::default();
     }
@@ -41,8 +41,8 @@ pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheMana
 }
 
 /// Returns a match for the whole prompt in the device cache.
-fn find_whole<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, request_id: u64) -> Option<PrefixMatch> {
-    let group = scheduler.queue.group(request_id);
+fn find_whole<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, group_id: u64) -> Option<PrefixMatch> {
+    let group = scheduler.queue.group(group_id);
     let n = group.n_prompt();
     let query =
         PrefixQuery { adapters: &group.adapter_schedule, tokens: &group.prompt, at_least: n, at_most: n, takes_logits: false };
@@ -58,9 +58,9 @@ pub(crate) fn hold_prompts<R: Runner>(scheduler: &Scheduler, cache: &mut CacheMa
         if cache.n_free_ids() == 0 {
             break;
         }
-        let matched = find_whole(scheduler, cache, group.request_id);
+        let matched = find_whole(scheduler, cache, group.group_id);
         let path = matched.and_then(|matched| cache.place(&group.adapter_schedule, Some(&matched)));
-        holders.push((group.request_id, path.map_or(PromptHolder::Empty, PromptHolder::Path)));
+        holders.push((group.group_id, path.map_or(PromptHolder::Empty, PromptHolder::Path)));
     }
     holders
 }
@@ -68,8 +68,8 @@ pub(crate) fn hold_prompts<R: Runner>(scheduler: &Scheduler, cache: &mut CacheMa
 impl Scheduler {
     /// Sets the holders of prompts.
     pub(crate) fn set_holders(&mut self, holders: Vec<(u64, PromptHolder)>) {
-        for (request_id, prompt_holder) in holders {
-            self.queue.group_mut(request_id).prompt_holder = prompt_holder;
+        for (group_id, prompt_holder) in holders {
+            self.queue.group_mut(group_id).prompt_holder = prompt_holder;
         }
     }
 }
@@ -79,19 +79,19 @@ impl Scheduler {
 pub(crate) fn find_pending_prefix<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
-    request_id: u64,
+    group_id: u64,
     n_known: u32,
-) -> (Option<PendingPrefix>, u64) {
-    let group = scheduler.queue.group(request_id);
+) -> (Option<AwaitedPrefix>, u64) {
+    let group = scheduler.queue.group(group_id);
     let is_known = group.prompt_logits.is_some() || matches!(group.request.task, Task::Save { computes: false } | Task::Load(_));
     if is_known || !group.uses_cache() {
         return (None, 0);
     }
     let n = group.n_prompt();
     let first_uncached = scheduler.first_uncached_logprob(group);
-    let (mut best, mut n_compared): (Option<PendingPrefix>, u64) = (None, 0);
+    let (mut best, mut n_compared): (Option<AwaitedPrefix>, u64) = (None, 0);
     let can_share = |running: &&RunningSequence| {
-        let is_held_back = scheduler.is_paused(running.sequence.stream_id);
+        let is_held_back = scheduler.is_paused(running.sequence.request_id);
         // A sequence of lower priority may have to yield, and delay the requests that wait for it.
         let is_slow = running.sequence.request().priority < group.request.priority;
         running.n_uncomputed() >= MIN_SHARED && running.n_grouped.is_none() && !is_held_back && !is_slow
@@ -100,7 +100,7 @@ pub(crate) fn find_pending_prefix<R: Runner>(
         let n_common = running.sequence.tokens.common_prefix(&group.prompt);
         n_compared += u64::from(n_common);
         let n_same_adapters = running.sequence.adapter_schedule.n_common(&group.adapter_schedule);
-        let grouped_from = scheduler.queue.group(running.sequence.request_id).grouped_from;
+        let grouped_from = scheduler.queue.group(running.sequence.group_id).grouped_from;
         let n_common = n_common.min(n_same_adapters).min(group.grouped_from).min(grouped_from);
         let n_common =
             first_uncached.map_or(n_common, |first_uncached| n_common.min(n_usable(running, group, first_uncached, n_common)));
@@ -112,7 +112,7 @@ pub(crate) fn find_pending_prefix<R: Runner>(
         let n_best = best.map_or(0, |best| best.n_tokens);
         let is_more = n_tokens > n_best && n_tokens >= n_known + MIN_SHARED && n_tokens > running.n_held;
         if is_more {
-            best = Some(PendingPrefix { owner: running.sequence.scheduling_key(), n_tokens, n_known });
+            best = Some(AwaitedPrefix { owner: running.sequence.scheduling_key(), n_tokens, n_known });
         }
         if best.is_some_and(|best| best.n_tokens >= n - 1) {
             break;

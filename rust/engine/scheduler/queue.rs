@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::engine::cache_manager::guards::ReservationGuard;
 use crate::engine::runner::KvSeqId;
-use crate::engine::scheduler::request_group::{Branch, BranchSpec, PendingPrefix, QueuePermit, RequestGroup};
+use crate::engine::scheduler::request_group::{AwaitedPrefix, BranchSpec, BranchState, QueuePermit, RequestGroup};
 use crate::engine::scheduler::scheduling_key::{SchedulingKey, rank};
 use crate::engine::scheduler::sequence::Sequence;
 
@@ -27,13 +27,13 @@ pub(crate) struct Preempted {
     pub(crate) n_held: u32,
 }
 
-/// Index in which a request is filed.
+/// The condition that a request waits for, which selects its index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum File {
+enum WaitState {
     /// No branch was ever in a slot, and one could start.
     NotStarted,
     /// Waits until a running sequence has computed its prefix.
-    AwaitingPrefix(PendingPrefix),
+    AwaitingPrefix(AwaitedPrefix),
     /// Waits for this slot.
     AwaitingSlot(u32),
     /// At least one branch waits; the others have started, or the logits after the prompt are stored.
@@ -55,7 +55,7 @@ struct NotStarted {
 #[derive(Default)]
 pub(crate) struct Queue {
     /// By request id, which is the order of submission.
-    groups: BTreeMap<u64, (RequestGroup, File)>,
+    groups: BTreeMap<u64, (RequestGroup, WaitState)>,
     /// Groups of each stream that has several.
     streams: BTreeMap<u64, BTreeSet<u64>>,
     not_started: BTreeMap<i32, NotStarted>,
@@ -87,56 +87,56 @@ impl Queue {
     pub(crate) fn push(&mut self, mut group: RequestGroup) {
         group.arrived = self.n_starts;
         group.last_served = group.arrived;
-        let request_id = group.request_id;
-        let file = file_of(&group);
-        self.insert_into_file(&group, file);
-        if group.stream_id != request_id {
-            self.streams.entry(group.stream_id).or_insert_with(|| BTreeSet::from([group.stream_id])).insert(request_id);
+        let group_id = group.group_id;
+        let state = wait_state_of(&group);
+        self.index(&group, state);
+        if group.request_id != group_id {
+            self.streams.entry(group.request_id).or_insert_with(|| BTreeSet::from([group.request_id])).insert(group_id);
         }
-        self.groups.insert(request_id, (group, file));
+        self.groups.insert(group_id, (group, state));
     }
 
     /// Returns the groups of a stream that have not ended, in order.
-    pub(crate) fn groups_of(&self, stream_id: u64) -> Vec<u64> {
-        match self.streams.get(&stream_id) {
+    pub(crate) fn groups_of(&self, request_id: u64) -> Vec<u64> {
+        match self.streams.get(&request_id) {
             Some(groups) => groups.iter().copied().collect(),
-            None => self.groups.get(&stream_id).map(|(group, _)| group.request_id).into_iter().collect(),
+            None => self.groups.get(&request_id).map(|(group, _)| group.group_id).into_iter().collect(),
         }
     }
 
     /// Returns the number of running branches of a stream.
-    fn n_running_of(&self, stream_id: u64) -> usize {
-        match self.streams.get(&stream_id) {
-            Some(groups) => groups.iter().map(|&request_id| self.group(request_id).n_running()).sum(),
-            None => self.get(stream_id).map_or(0, RequestGroup::n_running),
+    fn n_running_of(&self, request_id: u64) -> usize {
+        match self.streams.get(&request_id) {
+            Some(groups) => groups.iter().map(|&group_id| self.group(group_id).n_running()).sum(),
+            None => self.get(request_id).map_or(0, RequestGroup::n_running),
         }
     }
 
-    pub(crate) fn get(&self, request_id: u64) -> Option<&RequestGroup> {
-        self.groups.get(&request_id).map(|(group, _)| group)
+    pub(crate) fn get(&self, group_id: u64) -> Option<&RequestGroup> {
+        self.groups.get(&group_id).map(|(group, _)| group)
     }
 
     /// # Panics
     /// If the request has ended: a group outlives its sequences.
-    pub(crate) fn group(&self, request_id: u64) -> &RequestGroup {
-        self.get(request_id).expect("a group outlives its sequences")
+    pub(crate) fn group(&self, group_id: u64) -> &RequestGroup {
+        self.get(group_id).expect("a group outlives its sequences")
     }
 
-    /// Returns a request to change parts that do not affect its file.
+    /// Returns a request to change parts that do not affect its wait state.
     ///
     /// # Panics
     /// As [`Queue::group`].
-    pub(crate) fn group_mut(&mut self, request_id: u64) -> &mut RequestGroup {
-        &mut self.groups.get_mut(&request_id).expect("a group outlives its sequences").0
+    pub(crate) fn group_mut(&mut self, group_id: u64) -> &mut RequestGroup {
+        &mut self.groups.get_mut(&group_id).expect("a group outlives its sequences").0
     }
 
-    /// Changes a request and moves it to the file that `change` returns.
-    fn refile<T>(&mut self, request_id: u64, change: impl FnOnce(&mut RequestGroup) -> (File, T)) -> T {
-        let (mut group, old) = self.groups.remove(&request_id).expect("a group outlives its sequences");
-        self.remove_from_file(&group, old);
-        let (file, changed) = change(&mut group);
-        self.insert_into_file(&group, file);
-        self.groups.insert(request_id, (group, file));
+    /// Changes a request and its wait state to the one that `change` returns.
+    fn update<T>(&mut self, group_id: u64, change: impl FnOnce(&mut RequestGroup) -> (WaitState, T)) -> T {
+        let (mut group, old) = self.groups.remove(&group_id).expect("a group outlives its sequences");
+        self.unindex(&group, old);
+        let (state, changed) = change(&mut group);
+        self.index(&group, state);
+        self.groups.insert(group_id, (group, state));
         changed
     }
 
@@ -148,52 +148,49 @@ impl Queue {
     /// [`STARTS_PER_PRIORITY`](crate::engine::scheduler::scheduling_key::STARTS_PER_PRIORITY).
     pub(crate) fn next(&self, is_free: impl Fn(u32) -> bool) -> Option<u64> {
         let not_started = self.not_started.iter().flat_map(|(&priority, not_started)| {
-            let several = not_started.several.first().filter(|_| self.may_open(priority));
-            not_started.single.first().into_iter().chain(several).map(|&(_, request_id)| request_id)
+            let several = not_started.several.first().filter(|_| self.may_start_group(priority));
+            not_started.single.first().into_iter().chain(several).map(|&(_, group_id)| group_id)
         });
         let awaiting_slot =
             self.awaiting_slot.iter().filter(|&(&slot, _)| is_free(slot)).filter_map(|(_, waiting)| waiting.first());
-        let open = self.open.values().flatten().copied().filter(|&request_id| self.group(request_id).can_start());
+        let open = self.open.values().flatten().copied().filter(|&group_id| self.group(group_id).can_start());
         let mut best: BTreeMap<i32, (usize, u64, u64)> = BTreeMap::new();
-        for request_id in not_started.chain(awaiting_slot.map(|&(_, request_id)| request_id)).chain(open) {
-            let group = self.group(request_id);
-            let key = (self.n_running_of(group.stream_id), group.last_served, request_id);
+        for group_id in not_started.chain(awaiting_slot.map(|&(_, group_id)| group_id)).chain(open) {
+            let group = self.group(group_id);
+            let key = (self.n_running_of(group.request_id), group.last_served, group_id);
             let best_of_priority = best.entry(group.request.priority).or_insert(key);
             *best_of_priority = key.min(*best_of_priority);
         }
         let senior = best.iter().min_by_key(|&(&priority, &(_, last_served, _))| (rank(last_served, priority), -priority));
-        senior.map(|(_, &(_, _, request_id))| request_id)
+        senior.map(|(_, &(_, _, group_id))| group_id)
     }
 
     /// Returns true if another request of `priority` may be open. Requests of lower priority do not count, up to a limit.
-    fn may_open(&self, priority: i32) -> bool {
+    fn may_start_group(&self, priority: i32) -> bool {
         let n_open = |of: std::ops::RangeFrom<i32>| self.open.range(of).map(|(_, open)| open.len()).sum::<usize>();
         n_open(priority..) < self.max_open && n_open(i32::MIN..) < MAX_OPEN_FACTOR * self.max_open
     }
 
     /// Returns the highest priority among requests that wait for a slot.
     pub(crate) fn highest_waiting(&self) -> Option<i32> {
-        let awaiting_slot = self
-            .awaiting_slot
-            .values()
-            .filter_map(BTreeSet::first)
-            .map(|&(_, request_id)| self.group(request_id).request.priority);
+        let awaiting_slot =
+            self.awaiting_slot.values().filter_map(BTreeSet::first).map(|&(_, group_id)| self.group(group_id).request.priority);
         let others = [self.not_started.keys().next_back(), self.open.keys().next_back()];
         others.into_iter().flatten().copied().chain(awaiting_slot).max()
     }
 
     /// Blocks a request without started branches until a running sequence has computed its prefix.
-    pub(crate) fn block_on_prefix(&mut self, request_id: u64, pending_prefix: PendingPrefix) {
-        self.refile(request_id, |group| {
-            group.pending_prefix = Some(pending_prefix);
-            (File::AwaitingPrefix(pending_prefix), ())
+    pub(crate) fn block_on_prefix(&mut self, group_id: u64, awaited_prefix: AwaitedPrefix) {
+        self.update(group_id, |group| {
+            group.awaited_prefix = Some(awaited_prefix);
+            (WaitState::AwaitingPrefix(awaited_prefix), ())
         });
     }
 
     /// Returns the requests that wait until `owner` has computed exactly `n_tokens` tokens.
     pub(crate) fn blocked(&self, owner: SchedulingKey, n_tokens: u32) -> impl Iterator<Item = &RequestGroup> {
         let blocked = self.awaiting_prefix.range((owner, n_tokens, 0)..=(owner, n_tokens, u64::MAX));
-        blocked.map(|&(_, _, request_id)| self.group(request_id))
+        blocked.map(|&(_, _, group_id)| self.group(group_id))
     }
 
     /// Returns the number of requests that wait for a prefix.
@@ -210,10 +207,10 @@ impl Queue {
             let unblocked: Vec<u64> = self
                 .awaiting_prefix
                 .range((owner, 0, 0)..=(owner, n_computed, u64::MAX))
-                .map(|&(_, _, request_id)| request_id)
+                .map(|&(_, _, group_id)| group_id)
                 .collect();
-            for request_id in unblocked {
-                self.refile(request_id, |group| (file_of(group), ()));
+            for group_id in unblocked {
+                self.update(group_id, |group| (wait_state_of(group), ()));
             }
             next = self.awaiting_prefix.range((Excluded((owner, u32::MAX, u64::MAX)), Unbounded)).next().copied();
         }
@@ -221,91 +218,89 @@ impl Queue {
 
     /// Marks branch `index` of a request as running for the first time; returns the request's permit if no branch is left
     /// waiting. Counts as service for its whole stream.
-    pub(crate) fn start(&mut self, request_id: u64, index: u32) -> Option<QueuePermit> {
+    pub(crate) fn start(&mut self, group_id: u64, index: u32) -> Option<QueuePermit> {
         self.n_starts += 1;
         let n_starts = self.n_starts;
-        let stream_id = self.group(request_id).stream_id;
-        for other in self.streams.get(&stream_id).into_iter().flatten().copied().collect::<Vec<u64>>() {
-            let file = self.groups[&other].1;
-            self.refile(other, |group| {
+        let request_id = self.group(group_id).request_id;
+        for other in self.streams.get(&request_id).into_iter().flatten().copied().collect::<Vec<u64>>() {
+            let state = self.groups[&other].1;
+            self.update(other, |group| {
                 group.last_served = n_starts;
-                (file, ())
+                (state, ())
             });
         }
-        self.refile(request_id, |group| {
-            group.set(index, Branch::Running);
+        self.update(group_id, |group| {
+            group.set(index, BranchState::Running);
             group.has_started = true;
             group.last_served = n_starts;
-            group.pending_prefix = None;
+            group.awaited_prefix = None;
             let permit = if group.has_waiting() { None } else { group.permit.take() };
-            (file_of(group), permit)
+            (wait_state_of(group), permit)
         })
     }
 
     /// Resets a request that was in a slot, as if it had never started.
-    pub(crate) fn reset(&mut self, request_id: u64) {
-        self.refile(request_id, |group| {
-            group.branches.fill(Branch::Waiting);
+    pub(crate) fn reset(&mut self, group_id: u64) {
+        self.update(group_id, |group| {
+            group.branches.fill(BranchState::Waiting);
             group.has_started = false;
-            (file_of(group), ())
+            (wait_state_of(group), ())
         });
     }
 
     /// Returns the group of the stream's branch `index`, and its index there.
-    pub(crate) fn find_branch(&self, stream_id: u64, index: u32) -> Option<(u64, u32)> {
-        self.groups_of(stream_id)
-            .into_iter()
-            .find_map(|request_id| Some((request_id, self.group(request_id).index_in_group(index)?)))
+    pub(crate) fn find_branch(&self, request_id: u64, index: u32) -> Option<(u64, u32)> {
+        self.groups_of(request_id).into_iter().find_map(|group_id| Some((group_id, self.group(group_id).index_in_group(index)?)))
     }
 
     /// Ends branch `index` of a request that was never in a slot; returns the request's permit if no branch is left waiting.
-    pub(crate) fn drop_waiting(&mut self, request_id: u64, index: u32) -> Option<QueuePermit> {
-        self.refile(request_id, |group| {
-            group.set(index, Branch::Finished);
+    pub(crate) fn drop_waiting(&mut self, group_id: u64, index: u32) -> Option<QueuePermit> {
+        self.update(group_id, |group| {
+            group.set(index, BranchState::Finished);
             let permit = if group.has_waiting() { None } else { group.permit.take() };
-            (file_of(group), permit)
+            (wait_state_of(group), permit)
         })
     }
 
     /// Sets the `logits` after the prompt of a request before any of its branches starts, if there is room to hold them.
-    pub(crate) fn set_prompt_logits(&mut self, request_id: u64, logits: &Arc<[f32]>) {
+    pub(crate) fn set_prompt_logits(&mut self, group_id: u64, logits: &Arc<[f32]>) {
         let could_start = |group: &&RequestGroup| group.has_waiting() || group.is_unbuilt();
         let is_not_started = |group: &&RequestGroup| !group.has_started && could_start(group) && group.prompt_logits.is_none();
-        let Some(group) = self.get(request_id).filter(is_not_started) else { return };
-        if !self.may_open(group.request.priority) {
+        let Some(group) = self.get(group_id).filter(is_not_started) else { return };
+        if !self.may_start_group(group.request.priority) {
             return;
         }
-        self.refile(request_id, |group| {
-            group.pending_prefix = None;
+        self.update(group_id, |group| {
+            group.awaited_prefix = None;
             group.prompt_logits = Some(Arc::clone(logits));
             group.prompt_holder.request_holder();
-            (file_of(group), ())
+            (wait_state_of(group), ())
         });
     }
 
     /// Sets the parameters of the branches of a request: they may start, once an awaited prefix is computed.
-    pub(crate) fn set_branch_specs(&mut self, request_id: u64, branch_specs: Vec<BranchSpec>) {
-        let file = self.groups.get(&request_id).map(|&(_, file)| file);
-        self.refile(request_id, |group| {
+    pub(crate) fn set_branch_specs(&mut self, group_id: u64, branch_specs: Vec<BranchSpec>) {
+        let state = self.groups.get(&group_id).map(|&(_, state)| state);
+        self.update(group_id, |group| {
             group.set_branch_specs(branch_specs);
-            let pending_prefix = file.filter(|file| matches!(file, File::AwaitingPrefix(_)));
-            (pending_prefix.unwrap_or_else(|| file_of(group)), ())
+            let awaited_prefix = state.filter(|state| matches!(state, WaitState::AwaitingPrefix(_)));
+            (awaited_prefix.unwrap_or_else(|| wait_state_of(group)), ())
         });
     }
 
     /// Prevents further starts of a request, which ends with an error.
-    pub(crate) fn block_starts(&mut self, request_id: u64) {
-        self.refile(request_id, |_| (File::Started, ()));
+    pub(crate) fn block_starts(&mut self, group_id: u64) {
+        self.update(group_id, |_| (WaitState::Started, ()));
     }
 
     /// Removes a request.
-    pub(crate) fn remove(&mut self, request_id: u64) -> Option<RequestGroup> {
-        let (group, file) = self.groups.remove(&request_id)?;
-        self.remove_from_file(&group, file);
-        if let Some(groups) = self.streams.get_mut(&group.stream_id) {
-            groups.remove(&request_id);
+    pub(crate) fn remove(&mut self, group_id: u64) -> Option<RequestGroup> {
+        let (group, state) = self.groups.remove(&group_id)?;
+        self.unindex(&group, state);
+        if let Some(groups) = self.streams.get_mut(&group.request_id) {
+            groups.remove(&group_id);
             if groups.is_empty() {
-                self.streams.remove(&group.stream_id);
+                self.streams.remove(&group.request_id);
             }
         }
         Some(group)
@@ -313,13 +308,13 @@ impl Queue {
 
     /// Returns the requests that hold their prompt's cells, or should, for waiting branches.
     pub(crate) fn open(&self) -> impl Iterator<Item = &RequestGroup> {
-        self.open.values().flatten().map(|&request_id| self.group(request_id))
+        self.open.values().flatten().map(|&group_id| self.group(group_id))
     }
 
     /// Returns the requests whose prompts are held on one of `ids`, including failed requests. O(number of requests).
     pub(crate) fn held_on(&self, ids: &[KvSeqId]) -> Vec<u64> {
         let is_held_there = |group: &&RequestGroup| group.prompt_holder.id().is_some_and(|id| ids.contains(&id));
-        self.groups.values().map(|(group, _)| group).filter(is_held_there).map(|group| group.request_id).collect()
+        self.groups.values().map(|(group, _)| group).filter(is_held_there).map(|group| group.group_id).collect()
     }
 
     /// Returns the sequences that wait to resume, most senior first.
@@ -331,13 +326,13 @@ impl Queue {
     pub(crate) fn resuming(&self) -> &[Preempted] {
         let Some(first) = self.preempted.first() else { return &[] };
         let is_beam = first.sequence.beam.is_some();
-        let is_same_search = |other: &&Preempted| is_beam && other.sequence.request_id == first.sequence.request_id;
+        let is_same_search = |other: &&Preempted| is_beam && other.sequence.group_id == first.sequence.group_id;
         &self.preempted[..self.preempted.iter().take_while(is_same_search).count().max(1)]
     }
 
     pub(crate) fn push_preempted(&mut self, preempted: Preempted) {
-        let group = self.group_mut(preempted.sequence.request_id);
-        group.set(preempted.sequence.index, Branch::Preempted);
+        let group = self.group_mut(preempted.sequence.group_id);
+        group.set(preempted.sequence.index, BranchState::Preempted);
         let scheduling_key = preempted.sequence.scheduling_key();
         let at = self.preempted.partition_point(|other| other.sequence.scheduling_key() < scheduling_key);
         self.preempted.insert(at, preempted);
@@ -346,53 +341,61 @@ impl Queue {
     /// Removes the most senior sequence that waits to resume.
     pub(crate) fn pop_preempted(&mut self) -> Preempted {
         let preempted = self.preempted.remove(0);
-        self.group_mut(preempted.sequence.request_id).set(preempted.sequence.index, Branch::Running);
+        self.group_mut(preempted.sequence.group_id).set(preempted.sequence.index, BranchState::Running);
         preempted
     }
 
     /// Removes branch `index` of a request, which waits to resume.
-    pub(crate) fn take_preempted(&mut self, request_id: u64, index: u32) -> Option<Preempted> {
-        let matches = |of: &Preempted| of.sequence.request_id == request_id && of.sequence.index == index;
+    pub(crate) fn take_preempted(&mut self, group_id: u64, index: u32) -> Option<Preempted> {
+        let matches = |of: &Preempted| of.sequence.group_id == group_id && of.sequence.index == index;
         let at = self.preempted.iter().position(matches)?;
         Some(self.preempted.remove(at))
     }
 
     /// Removes the sequences of a request that wait to resume.
-    pub(crate) fn remove_preempted(&mut self, request_id: u64) -> Vec<Preempted> {
-        self.preempted.extract_if(.., |preempted| preempted.sequence.request_id == request_id).collect()
+    pub(crate) fn remove_preempted(&mut self, group_id: u64) -> Vec<Preempted> {
+        self.preempted.extract_if(.., |preempted| preempted.sequence.group_id == group_id).collect()
     }
 
-    fn insert_into_file(&mut self, group: &RequestGroup, file: File) {
-        let key = (group.last_served, group.request_id);
-        match file {
-            File::NotStarted => self.insert_not_started(group.request.priority, group.branches.len(), key),
-            File::AwaitingPrefix(prefix) => drop(self.awaiting_prefix.insert((prefix.owner, prefix.n_tokens, group.request_id))),
-            File::AwaitingSlot(slot) => drop(self.awaiting_slot.entry(slot).or_default().insert(seniority_of(group))),
-            File::Open => drop(self.open.entry(group.request.priority).or_default().insert(group.request_id)),
-            File::Started => {}
+    fn index(&mut self, group: &RequestGroup, state: WaitState) {
+        let key = (group.last_served, group.group_id);
+        match state {
+            WaitState::NotStarted => self.insert_not_started(group.request.priority, group.branches.len(), key),
+            WaitState::AwaitingPrefix(prefix) => {
+                self.awaiting_prefix.insert((prefix.owner, prefix.n_tokens, group.group_id));
+            }
+            WaitState::AwaitingSlot(slot) => {
+                self.awaiting_slot.entry(slot).or_default().insert(seniority_of(group));
+            }
+            WaitState::Open => {
+                self.open.entry(group.request.priority).or_default().insert(group.group_id);
+            }
+            WaitState::Started => {}
         }
     }
 
-    fn remove_from_file(&mut self, group: &RequestGroup, file: File) {
-        let key = (group.last_served, group.request_id);
-        match file {
-            File::NotStarted => self.remove_not_started(group.request.priority, group.branches.len(), key),
-            File::AwaitingPrefix(prefix) => drop(self.awaiting_prefix.remove(&(prefix.owner, prefix.n_tokens, group.request_id))),
-            File::AwaitingSlot(slot) => {
+    fn unindex(&mut self, group: &RequestGroup, state: WaitState) {
+        let key = (group.last_served, group.group_id);
+        match state {
+            WaitState::NotStarted => self.remove_not_started(group.request.priority, group.branches.len(), key),
+            WaitState::AwaitingPrefix(prefix) => {
+                self.awaiting_prefix.remove(&(prefix.owner, prefix.n_tokens, group.group_id));
+            }
+            WaitState::AwaitingSlot(slot) => {
                 let waiting = self.awaiting_slot.get_mut(&slot).expect("it was filed there");
                 waiting.remove(&seniority_of(group));
                 if waiting.is_empty() {
                     self.awaiting_slot.remove(&slot);
                 }
             }
-            File::Open => {
+            WaitState::Open => {
                 let open = self.open.get_mut(&group.request.priority).expect("it was filed there");
-                open.remove(&group.request_id);
+                open.remove(&group.group_id);
                 if open.is_empty() {
                     self.open.remove(&group.request.priority);
                 }
             }
-            File::Started => {}
+            WaitState::Started => {}
         }
     }
 
@@ -412,22 +415,22 @@ impl Queue {
 
 /// Order of requests that wait for the same slot.
 fn seniority_of(group: &RequestGroup) -> (i64, u64) {
-    (rank(group.last_served, group.request.priority), group.request_id)
+    (rank(group.last_served, group.request.priority), group.group_id)
 }
 
-/// Returns the file of a request that waits for no prefix.
-fn file_of(group: &RequestGroup) -> File {
+/// Returns the wait state of a request that waits for no prefix.
+fn wait_state_of(group: &RequestGroup) -> WaitState {
     if group.is_unbuilt() && group.prompt_logits.is_some() {
         // No branch starts yet, but its prompt's cells are held.
-        return File::Open;
+        return WaitState::Open;
     }
     if !group.has_waiting() {
-        return File::Started;
+        return WaitState::Started;
     }
     match (group.has_started || group.prompt_logits.is_some(), group.required_slot()) {
-        (false, None) => File::NotStarted,
-        (false, Some(slot)) => File::AwaitingSlot(slot),
-        (true, _) => File::Open,
+        (false, None) => WaitState::NotStarted,
+        (false, Some(slot)) => WaitState::AwaitingSlot(slot),
+        (true, _) => WaitState::Open,
     }
 }
 
@@ -442,30 +445,30 @@ mod tests {
     use crate::sampling::Sampler;
     use crate::sampling::token_strings::tests::Pieces;
 
-    fn group(request_id: u64, n: u32, priority: i32) -> RequestGroup {
+    fn group(group_id: u64, n: u32, priority: i32) -> RequestGroup {
         let waiting = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, _) = stream::stream(request_id, n, None, Box::new(|_| {}));
+        let (sender, _) = stream::stream(group_id, n, None, Box::new(|_| {}));
         let request = Request { n, priority, ..Request::new(Prompt::from_tokens(vec![1; 20]), 0) };
         let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
-        RequestGroup::new(request_id, vec![(0, request, sampler)], Arc::new(sender), waiting)
+        RequestGroup::new(group_id, vec![(0, request, sampler)], Arc::new(sender), waiting)
     }
 
     /// Creates requests with these numbers of completions and priorities, numbered from 0.
     fn queue(max_open: u32, requests: &[(u32, i32)]) -> Queue {
         let mut queue = Queue::new(max_open);
-        for (request_id, &(n, priority)) in (0..).zip(requests) {
-            queue.push(group(request_id, n, priority));
+        for (group_id, &(n, priority)) in (0..).zip(requests) {
+            queue.push(group(group_id, n, priority));
         }
         queue
     }
 
     /// Starts the next request; its prompt is computed as soon as its first branch has started.
     fn start(queue: &mut Queue) -> Option<u64> {
-        let request_id = queue.next(|_| true)?;
-        let index = queue.group(request_id).next_branch().expect("what is next waits");
-        queue.start(request_id, index);
-        queue.group_mut(request_id).prompt_logits = Some([0.0].into());
-        Some(request_id)
+        let group_id = queue.next(|_| true)?;
+        let index = queue.group(group_id).next_branch().expect("what is next waits");
+        queue.start(group_id, index);
+        queue.group_mut(group_id).prompt_logits = Some([0.0].into());
+        Some(group_id)
     }
 
     fn starts(queue: &mut Queue, n: usize) -> Vec<u64> {
@@ -494,8 +497,8 @@ mod tests {
     fn a_low_priority_eventually_starts_despite_arrivals_of_a_higher_one() {
         let mut queue = queue(9, &[(1, 0)]);
         let mut n_before = 0;
-        for request_id in 1.. {
-            queue.push(group(request_id, 1, 1));
+        for group_id in 1.. {
+            queue.push(group(group_id, 1, 1));
             if start(&mut queue) == Some(0) {
                 break;
             }
@@ -506,12 +509,12 @@ mod tests {
 
     #[test]
     fn a_blocked_request_is_not_next_until_its_prefix_is_computed_or_the_owner_is_gone() {
-        let owner = |request_id| SchedulingKey::new(0, 0, request_id, 0);
-        let pending_prefix = |request_id, n_tokens| PendingPrefix { owner: owner(request_id), n_tokens, n_known: 0 };
+        let owner = |group_id| SchedulingKey::new(0, 0, group_id, 0);
+        let awaited_prefix = |group_id, n_tokens| AwaitedPrefix { owner: owner(group_id), n_tokens, n_known: 0 };
         let mut queue = queue(9, &[(1, 0), (1, 0), (1, 0), (1, 0)]);
-        queue.block_on_prefix(0, pending_prefix(77, 50));
-        queue.block_on_prefix(1, pending_prefix(77, 20));
-        queue.block_on_prefix(2, pending_prefix(88, 50));
+        queue.block_on_prefix(0, awaited_prefix(77, 50));
+        queue.block_on_prefix(1, awaited_prefix(77, 20));
+        queue.block_on_prefix(2, awaited_prefix(88, 50));
         let n_computed = |of: SchedulingKey| if of == owner(77) { Some(20) } else { Some(49) };
         queue.unblock(n_computed);
         assert_eq!(starts(&mut queue, 9), [1, 3]);
@@ -525,9 +528,9 @@ mod tests {
     fn a_removed_request_is_in_no_index() {
         let mut queue = queue(9, &[(1, 0), (2, 3), (2, 0), (1, 0)]);
         start(&mut queue);
-        queue.block_on_prefix(3, PendingPrefix { owner: SchedulingKey::new(0, 0, 9, 0), n_tokens: 20, n_known: 0 });
-        for request_id in 0..4 {
-            assert_eq!(queue.remove(request_id).map(|group| group.request_id), Some(request_id));
+        queue.block_on_prefix(3, AwaitedPrefix { owner: SchedulingKey::new(0, 0, 9, 0), n_tokens: 20, n_known: 0 });
+        for group_id in 0..4 {
+            assert_eq!(queue.remove(group_id).map(|group| group.group_id), Some(group_id));
         }
         assert!(queue.is_empty() && queue.remove(0).is_none() && queue.next(|_| true).is_none());
         assert!(
@@ -568,8 +571,8 @@ mod tests {
     #[test]
     fn the_load_of_higher_priority_gets_a_contested_slot_first() {
         let mut queue = Queue::new(9);
-        for (request_id, priority) in [(0, 0), (1, 1)] {
-            let mut load = group(request_id, 1, priority);
+        for (group_id, priority) in [(0, 0), (1, 1)] {
+            let mut load = group(group_id, 1, priority);
             load.request =
                 Arc::new(Request { slot: Some(2), task: crate::request::Task::Load(Arc::default()), ..(*load.request).clone() });
             queue.push(load);

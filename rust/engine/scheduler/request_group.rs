@@ -21,9 +21,9 @@ use crate::sampling::{DistinctFirstTokens, Sampler};
 /// A request, from its submission to the end of its last branch.
 pub(crate) struct RequestGroup {
     /// Id of the group. The id of a stream's first group is also the id of the stream.
-    pub(crate) request_id: u64,
+    pub(crate) group_id: u64,
     /// Id of its stream, which is what the reader knows as the request.
-    pub(crate) stream_id: u64,
+    pub(crate) request_id: u64,
     /// The part of the request that all branches share: never read for the parameters of a branch.
     pub(crate) request: Arc<Request>,
     /// Parameters of its branches, in order.
@@ -39,7 +39,7 @@ pub(crate) struct RequestGroup {
     /// Shared by the groups of its stream.
     pub(crate) sender: Arc<Sender>,
     /// State of each branch.
-    pub(crate) branches: Vec<Branch>,
+    pub(crate) branches: Vec<BranchState>,
     /// Whether any branch was ever in a slot.
     pub(crate) has_started: bool,
     /// Held until its last branch is in a slot.
@@ -49,7 +49,7 @@ pub(crate) struct RequestGroup {
     /// Ranges of the prompt that this engine generated for earlier requests, in their original tokens.
     pub(crate) generated_ranges: Vec<Range<u32>>,
     /// Prefix that it waits for instead of computing it too.
-    pub(crate) pending_prefix: Option<PendingPrefix>,
+    pub(crate) awaited_prefix: Option<AwaitedPrefix>,
     /// Number of branches, of any request, that had started when it arrived.
     pub(crate) arrived: u64,
     /// The same, when it arrived or last got a slot, whichever is later.
@@ -125,7 +125,7 @@ impl BranchSpec {
 
 /// State of a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Branch {
+pub(crate) enum BranchState {
     /// Never in a slot so far.
     Waiting,
     /// It is in a slot.
@@ -173,7 +173,7 @@ impl RequestGroup {
     /// # Panics
     /// If there are no requests.
     pub(crate) fn new(
-        request_id: u64,
+        group_id: u64,
         mut requests: Vec<(u32, Request, Sampler)>,
         sender: Arc<Sender>,
         permit: QueuePermit,
@@ -189,7 +189,7 @@ impl RequestGroup {
         let pending_report = PendingPromptReport::new(first);
         let branch_spec = |(first, request, sampler)| BranchSpec::new(first, request, sampler, Arc::clone(&can_be_sampled));
         let branch_specs: Vec<BranchSpec> = requests.into_iter().map(branch_spec).collect();
-        let mut group = Self::unbuilt_fork(request_id, Arc::clone(&branch_specs[0].request), prompt, sender, permit);
+        let mut group = Self::unbuilt_fork(group_id, Arc::clone(&branch_specs[0].request), prompt, sender, permit);
         group.set_branch_specs(branch_specs);
         Self { media, pending_report: Some(pending_report), ..group }
     }
@@ -198,15 +198,15 @@ impl RequestGroup {
     /// and the prompt's cells if they are computed, until [`RequestGroup::set_branch_specs`]. It reports nothing about the
     /// prompt.
     pub(crate) fn unbuilt_fork(
-        request_id: u64,
+        group_id: u64,
         request: Arc<Request>,
         prompt: Arc<[Token]>,
         sender: Arc<Sender>,
         permit: QueuePermit,
     ) -> Self {
         Self {
-            request_id,
-            stream_id: request_id,
+            group_id,
+            request_id: group_id,
             request,
             branch_specs: Vec::new(),
             prompt,
@@ -219,7 +219,7 @@ impl RequestGroup {
             permit: Some(permit),
             grouped_from: u32::MAX,
             generated_ranges: Vec::new(),
-            pending_prefix: None,
+            awaited_prefix: None,
             arrived: 0,
             last_served: 0,
             prompt_logits: None,
@@ -236,7 +236,7 @@ impl RequestGroup {
     /// If `branch_specs` is empty.
     pub(crate) fn set_branch_specs(&mut self, branch_specs: Vec<BranchSpec>) {
         self.request = Arc::clone(&branch_specs[0].request);
-        self.branches = vec![Branch::Waiting; branch_specs.iter().map(|branch_spec| branch_spec.n as usize).sum()];
+        self.branches = vec![BranchState::Waiting; branch_specs.iter().map(|branch_spec| branch_spec.n as usize).sum()];
         self.branch_specs = branch_specs.into_iter().map(Arc::new).collect();
     }
 
@@ -262,13 +262,13 @@ impl RequestGroup {
 
     /// Returns the next branch that was never in a slot.
     pub(crate) fn next_branch(&self) -> Option<u32> {
-        let at = self.branches.iter().position(|&branch| branch == Branch::Waiting)?;
+        let at = self.branches.iter().position(|&branch| branch == BranchState::Waiting)?;
         Some(u32::try_from(at).expect("a request has few branches"))
     }
 
     /// Returns true if some branch was never in a slot.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.branches.contains(&Branch::Waiting)
+        self.branches.contains(&BranchState::Waiting)
     }
 
     /// Returns the number of branches that must start together.
@@ -277,21 +277,21 @@ impl RequestGroup {
     }
 
     pub(crate) fn n_running(&self) -> usize {
-        self.branches.iter().filter(|&&branch| branch == Branch::Running).count()
+        self.branches.iter().filter(|&&branch| branch == BranchState::Running).count()
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.branches.iter().all(|&branch| branch == Branch::Finished)
+        self.branches.iter().all(|&branch| branch == BranchState::Finished)
     }
 
-    pub(crate) fn set(&mut self, index: u32, branch: Branch) {
+    pub(crate) fn set(&mut self, index: u32, branch: BranchState) {
         self.branches[index as usize] = branch;
     }
 
     /// Returns true if a waiting branch could start: any branch if none is running or preempted, if the prompt is computed, or
     /// if each branch computes its own prompt.
     pub(crate) fn can_start(&self) -> bool {
-        let is_computing = || self.branches.iter().any(|branch| matches!(branch, Branch::Running | Branch::Preempted));
+        let is_computing = || self.branches.iter().any(|branch| matches!(branch, BranchState::Running | BranchState::Preempted));
         self.has_waiting() && (self.prompt_logits.is_some() || !is_computing() || !self.shares_prompt())
     }
 
@@ -350,23 +350,23 @@ impl RequestGroup {
 
     /// Returns the part of its first `n_found` prompt tokens that it waited for.
     pub(crate) fn awaited_range(&self, n_found: u32) -> Range<u32> {
-        self.pending_prefix.map_or(0..0, |awaited| awaited.n_known.min(n_found)..awaited.n_tokens.min(n_found))
+        self.awaited_prefix.map_or(0..0, |awaited| awaited.n_known.min(n_found)..awaited.n_tokens.min(n_found))
     }
 
     /// Returns who computes and uses its cached prefixes.
     pub(crate) fn provenance(&self) -> Provenance {
-        Provenance { request_id: self.request_id, owner: self.request.owner.clone() }
+        Provenance { group_id: self.group_id, owner: self.request.owner.clone() }
     }
 
     /// Returns the scheduling key of branch `index`.
     pub(crate) fn scheduling_key(&self, index: u32) -> SchedulingKey {
-        SchedulingKey::new(self.arrived, self.request.priority, self.request_id, index)
+        SchedulingKey::new(self.arrived, self.request.priority, self.group_id, index)
     }
 }
 
 /// A prefix that a running sequence is still computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PendingPrefix {
+pub(crate) struct AwaitedPrefix {
     /// The sequence that computes it.
     pub(crate) owner: SchedulingKey,
     /// Length of the prefix, in prompt tokens.

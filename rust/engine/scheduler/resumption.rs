@@ -148,7 +148,7 @@ fn can_provide<R: Runner>(
     running: &RunningSequence,
     sequence: &Sequence,
 ) -> bool {
-    let is_held_back = scheduler.is_paused(running.sequence.stream_id);
+    let is_held_back = scheduler.is_paused(running.sequence.request_id);
     let has_priority = running.sequence.request().priority >= sequence.request().priority;
     // A reload may extend beyond the position where another sequence could be forked.
     let will_stop = cache.kind().forks.can_truncate() || running.n_ready() > 0;
@@ -158,7 +158,7 @@ fn can_provide<R: Runner>(
 
 /// Returns the length of the common prefix of two sequences with equal adapters at which `second` could be forked from `first`.
 fn n_common(scheduler: &Scheduler, first: &Sequence, second: &Sequence) -> u32 {
-    let (first_group, second_group) = (scheduler.queue.group(first.request_id), scheduler.queue.group(second.request_id));
+    let (first_group, second_group) = (scheduler.queue.group(first.group_id), scheduler.queue.group(second.group_id));
     let n_same_adapters =
         first.adapter_schedule.n_common(&second.adapter_schedule).min(first_group.grouped_from).min(second_group.grouped_from);
     let mut n = first.tokens.n_common(&second.tokens).min(n_same_adapters).min(second.max_reusable());
@@ -178,7 +178,7 @@ pub(crate) fn find_preempted<R: Runner>(
 ) -> Option<PrefixMatch> {
     let Preempted { sequence, .. } = &scheduler.queue.preempted()[nth];
     let is_live = sequence.beam.as_ref().is_none_or(|beam| beam.is_live);
-    is_live.then(|| find(cache, scheduler.queue.group(sequence.request_id), sequence, at_most))
+    is_live.then(|| find(cache, scheduler.queue.group(sequence.group_id), sequence, at_most))
 }
 
 /// Finds the longest cached prefix of a sequence, of at most `at_most` tokens.
@@ -199,7 +199,7 @@ pub(crate) fn find_awaited<R: Runner>(
 ) -> Option<PrefixMatch> {
     let &PrefixDependency { provider, n_tokens, .. } = running.prefix_dependency()?;
     let is_available =
-        |source: &&RunningSequence| !scheduler.is_paused(source.sequence.stream_id) && source.sequence.n_tokens() >= n_tokens;
+        |source: &&RunningSequence| !scheduler.is_paused(source.sequence.request_id) && source.sequence.n_tokens() >= n_tokens;
     let source = scheduler.slots.get(provider).filter(is_available);
     // A context that was shifted is another text.
     let has_same_prefix = |source: &&RunningSequence| n_common(scheduler, &source.sequence, &running.sequence) >= n_tokens;
@@ -208,7 +208,7 @@ pub(crate) fn find_awaited<R: Runner>(
         return None;
     }
     let source = source.filter(has_same_prefix);
-    let group = scheduler.queue.group(running.sequence.request_id);
+    let group = scheduler.queue.group(running.sequence.group_id);
     let is_recomputed = group.sharing == BeamSharing::Recomputed;
     if let Some(source) = source.filter(|source| is_recomputed && source.n_held == n_tokens)
         && cache.can_fork(source.id(), n_tokens)
@@ -225,11 +225,11 @@ impl Scheduler {
     /// Makes a search resume whose beams were reloaded separately and hold cells that they could share. Returns `false` if they
     /// share them already. `key` is one of its beams.
     pub(crate) fn reshare_cells(&mut self, key: SchedulingKey) -> bool {
-        let request_id = self.slots.at(key).sequence.request_id;
-        if self.queue.group(request_id).sharing != BeamSharing::Separate {
+        let group_id = self.slots.sequence(key).sequence.group_id;
+        if self.queue.group(group_id).sharing != BeamSharing::Separate {
             return false;
         }
-        self.queue.group_mut(request_id).sharing = BeamSharing::Recomputed;
+        self.queue.group_mut(group_id).sharing = BeamSharing::Recomputed;
         self.preempt(key);
         true
     }

@@ -33,7 +33,7 @@ pub(crate) enum Phase {
     /// It is reserved for a beam, and without cells until its search assigns one.
     IdleBeam,
     /// Fully computed, and being copied into a [`SavedPrefix`] part by part.
-    Copying(SavedPrefix),
+    Saving(SavedPrefix),
 }
 
 /// A prefix that a more senior running sequence is computing or reloading.
@@ -69,7 +69,7 @@ impl Phase {
             Self::ReadyToSample(_) => "ready to sample",
             Self::Decoding => "decoding",
             Self::IdleBeam => "waiting for a beam",
-            Self::Copying(_) => "saving",
+            Self::Saving(_) => "saving",
         }
     }
 }
@@ -90,13 +90,13 @@ pub(crate) struct RunningSequence {
     /// Number of consecutive steps in which it yielded to others.
     pub(crate) n_skipped: u32,
     /// Finish reason, if it finishes with this step.
-    pub(crate) end: Option<FinishReason>,
+    pub(crate) finish_reason: Option<FinishReason>,
 }
 
 impl RunningSequence {
     /// Creates a sequence that enters `slot`; its tokens `[0, n_held)` are in `path`.
     pub(crate) fn new(sequence: Sequence, slot: u32, phase: Phase, path: PathGuard, n_held: u32) -> Self {
-        Self { sequence, slot, phase, path, n_grouped: None, n_held, n_planned: 0, n_skipped: 0, end: None }
+        Self { sequence, slot, phase, path, n_grouped: None, n_held, n_planned: 0, n_skipped: 0, finish_reason: None }
     }
 
     /// Returns its key, which identifies it as long as it runs or waits to resume.
@@ -131,18 +131,16 @@ impl RunningSequence {
 
     /// Returns true if `other` is a beam of the same search; such beams leave their slots together.
     pub(crate) fn is_in_same_search(&self, other: &Self) -> bool {
-        self.sequence.beam.is_some() && self.sequence.request_id == other.sequence.request_id
+        self.sequence.beam.is_some() && self.sequence.group_id == other.sequence.group_id
     }
 
     /// Returns the number of tokens that the next decode could compute.
     pub(crate) fn n_ready(&self) -> u32 {
         match self.phase {
             Phase::Prefilling | Phase::Decoding => self.n_uncomputed(),
-            Phase::Reloading { .. }
-            | Phase::AwaitingPrefix(_)
-            | Phase::ReadyToSample(_)
-            | Phase::IdleBeam
-            | Phase::Copying(_) => 0,
+            Phase::Reloading { .. } | Phase::AwaitingPrefix(_) | Phase::ReadyToSample(_) | Phase::IdleBeam | Phase::Saving(_) => {
+                0
+            }
         }
     }
 

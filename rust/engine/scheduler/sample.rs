@@ -29,7 +29,7 @@ pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, sam
     let mut due = slots.running_mut().iter_mut().filter_map(|running| {
         let logits = take_logits(running, &mut n_rows, runner)?;
         if running.sequence.n_predicted() == 0 {
-            let group = queue.group_mut(running.sequence.request_id);
+            let group = queue.group_mut(running.sequence.group_id);
             if group.has_waiting() && group.shares_prompt() {
                 group.prompt_logits.get_or_insert_with(|| logits.to_stored());
                 group.prompt_holder.request_holder();
@@ -37,8 +37,8 @@ pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, sam
         }
         pass_logits_to_forks(queue, &mut features.forks, &running.sequence, || logits.to_stored());
         running.phase = Phase::Decoding;
-        running.end = running.sequence.end_without_token(now);
-        running.end.is_none().then_some((&mut running.sequence, logits))
+        running.finish_reason = running.sequence.end_without_token(now);
+        running.finish_reason.is_none().then_some((&mut running.sequence, logits))
     });
     loop {
         let mut rows: [Option<(&mut Sequence, Logits<'_>)>; BLOCK] = [const { None }; BLOCK];
@@ -59,18 +59,18 @@ impl Scheduler {
         let Self { slots, queue, outbox, stats, .. } = self;
         for running in slots.running_mut() {
             let Some(SampledToken { event, finished }) = running.sequence.detokenize(runner, running.slot, now) else { continue };
-            running.end = finished;
+            running.finish_reason = finished;
             if let Some(event) = event {
                 stats.n_predicted += 1;
-                outbox.add(queue.group_mut(running.sequence.request_id), Event::Token(event));
+                outbox.add(queue.group_mut(running.sequence.group_id), Event::Token(event));
             }
         }
     }
 
     /// Finishes the sequences that end with the token that they sampled.
     pub(crate) fn finish_ended(&mut self) {
-        for mut running in self.slots.take_all(|running| running.end.is_some()) {
-            let reason = running.end.take().expect("it was taken out because it has one");
+        for mut running in self.slots.take_all(|running| running.finish_reason.is_some()) {
+            let reason = running.finish_reason.take().expect("it was taken out because it has one");
             self.finish(running, reason, None);
         }
     }
@@ -114,11 +114,11 @@ impl Logits<'_> {
 
 /// Passes `logits` to forks at the end of a sequence, which sample their first token from them.
 fn pass_logits_to_forks(queue: &mut Queue, forks: &mut ForkRegistry, sequence: &Sequence, logits: impl FnOnce() -> Arc<[f32]>) {
-    let due = forks.take_due(sequence.request_id, sequence.index, sequence.n_tokens());
+    let due = forks.take_due(sequence.group_id, sequence.index, sequence.n_tokens());
     if !due.is_empty() {
         let logits = logits();
-        for request_id in due {
-            queue.set_prompt_logits(request_id, &logits);
+        for group_id in due {
+            queue.set_prompt_logits(group_id, &logits);
         }
     }
 }

@@ -11,14 +11,14 @@ pub const STARTS_PER_PRIORITY: i64 = 1_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SchedulingKey {
     rank: i64,
-    request_id: u64,
+    group_id: u64,
     index: u32,
 }
 
 impl SchedulingKey {
     /// Creates the key of branch `index` of a request that arrived after `arrived` branch starts.
-    pub(crate) fn new(arrived: u64, priority: i32, request_id: u64, index: u32) -> Self {
-        Self { rank: rank(arrived, priority), request_id, index }
+    pub(crate) fn new(arrived: u64, priority: i32, group_id: u64, index: u32) -> Self {
+        Self { rank: rank(arrived, priority), group_id, index }
     }
 }
 

@@ -76,12 +76,12 @@ impl Slots {
     ///
     /// # Panics
     /// If it does not run.
-    pub(crate) fn at(&self, key: SchedulingKey) -> &RunningSequence {
+    pub(crate) fn sequence(&self, key: SchedulingKey) -> &RunningSequence {
         self.get(key).expect("the sequence runs")
     }
 
-    /// As [`Slots::at`].
-    pub(crate) fn at_mut(&mut self, key: SchedulingKey) -> &mut RunningSequence {
+    /// As [`Slots::sequence`].
+    pub(crate) fn sequence_mut(&mut self, key: SchedulingKey) -> &mut RunningSequence {
         let at = self.position(key);
         self.running.get_mut(at).filter(|running| running.key() == key).expect("the sequence runs")
     }

@@ -8,29 +8,29 @@ use crate::engine::scheduler::running_sequence::Phase;
 
 impl Scheduler {
     /// Returns the unread events of a stream; `None` if it has ended.
-    pub(crate) fn backlog_of(&self, stream_id: u64) -> Option<Backlog> {
-        self.queue.groups_of(stream_id).first().map(|&request_id| self.queue.group(request_id).sender.backlog())
+    pub(crate) fn backlog_of(&self, request_id: u64) -> Option<Backlog> {
+        self.queue.groups_of(request_id).first().map(|&group_id| self.queue.group(group_id).sender.backlog())
     }
 
     /// Pauses the streams whose readers lag, resumes the others, and fails those whose readers made no progress for
     /// [`Limits::slow_consumer_timeout`](crate::config::Limits::slow_consumer_timeout).
     pub(crate) fn pause(&mut self, slow: SlowStreams) {
         self.paused = slow.paused;
-        for (stream_id, error) in slow.expired {
-            self.fail_stream(stream_id, error);
+        for (request_id, error) in slow.expired {
+            self.fail_stream(request_id, error);
         }
     }
 
     /// Removes the requests that end with this step.
     pub(crate) fn take_ended(&mut self) -> Vec<EndedGroup> {
         let mut ended = Vec::new();
-        for (stream_id, error) in std::mem::take(&mut self.outbox.failed) {
-            ended.extend(self.remove_stream(stream_id).into_iter().map(|group| (group, Err(error.clone()))));
+        for (request_id, error) in std::mem::take(&mut self.outbox.failed) {
+            ended.extend(self.remove_stream(request_id).into_iter().map(|group| (group, Err(error.clone()))));
         }
         let updated = std::mem::take(&mut self.outbox.groups_with_events);
-        for &request_id in &updated {
-            if self.queue.get(request_id).is_some_and(RequestGroup::is_done) {
-                ended.extend(self.remove(request_id).map(|group| (group, Ok(()))));
+        for &group_id in &updated {
+            if self.queue.get(group_id).is_some_and(RequestGroup::is_done) {
+                ended.extend(self.remove(group_id).map(|group| (group, Ok(()))));
             }
         }
         self.outbox.groups_with_events = updated;

@@ -15,7 +15,7 @@ pub(crate) fn finish_tasks<R: Runner>(scheduler: &mut Scheduler, cache: &mut Cac
     let mut next = scheduler.slots.next_key(None);
     while let Some(key) = next {
         next = scheduler.slots.next_key(Some(key));
-        let running = scheduler.slots.at_mut(key);
+        let running = scheduler.slots.sequence_mut(key);
         let task = &running.sequence.request().task;
         if *task == Task::Complete || running.n_uncomputed() > 0 {
             continue;
@@ -30,7 +30,7 @@ pub(crate) fn finish_tasks<R: Runner>(scheduler: &mut Scheduler, cache: &mut Cac
                     }
                     Err(error) => {
                         scheduler.leave_slot(&running);
-                        scheduler.outbox.failed.push((running.sequence.stream_id, error));
+                        scheduler.outbox.failed.push((running.sequence.request_id, error));
                     }
                 }
             }
@@ -42,11 +42,11 @@ pub(crate) fn finish_tasks<R: Runner>(scheduler: &mut Scheduler, cache: &mut Cac
 
 /// Saves further entries of a prefix. Returns true when all of it is saved.
 fn save_more<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<bool> {
-    if !matches!(running.phase, Phase::Copying(_)) {
-        running.phase = Phase::Copying(SavedPrefix::default());
+    if !matches!(running.phase, Phase::Saving(_)) {
+        running.phase = Phase::Saving(SavedPrefix::default());
     }
     let id = running.id();
-    let Phase::Copying(saved) = &mut running.phase else { return Ok(true) };
+    let Phase::Saving(saved) = &mut running.phase else { return Ok(true) };
     loop {
         let start = saved.pieces.last().map_or(0, |piece| piece.range.end);
         if start == running.n_held {
@@ -80,7 +80,7 @@ fn result_of<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequen
             let tokens = running.computed_tokens();
             let adapter_schedule = running.sequence.adapter_schedule.prefix(running.n_held);
             let logits = cache.kv_mut().checkpoint_logits(&adapter_schedule, &tokens).flatten().map(|logits| logits.to_vec());
-            let Phase::Copying(saved) = &mut running.phase else { unreachable!("the phase of a save is Copying") };
+            let Phase::Saving(saved) = &mut running.phase else { unreachable!("the phase of a save is Copying") };
             let (adapters, invoked_at) = (adapter_schedule.adapters().collect(), adapter_schedule.change());
             Ok(Some(TaskResult::Saved(SavedPrefix { tokens, logits, adapters, invoked_at, ..std::mem::take(saved) })))
         }

@@ -4,8 +4,8 @@ use crate::cache::{PrefixMatch, Provenance};
 use crate::engine::cache_manager::{CacheManager, RelocationOutcome};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::reclaim::{Urgency, free_cells};
 use crate::engine::scheduler::resumption::find_awaited;
-use crate::engine::scheduler::room::{Urgency, free_cells};
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::tasks::finish_tasks;
@@ -17,9 +17,9 @@ use crate::request::Task;
 pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
     let mut next = scheduler.slots.next_key(None);
     while let Some(key) = next {
-        if let Some(matched) = find_awaited(scheduler, cache, scheduler.slots.at(key)) {
+        if let Some(matched) = find_awaited(scheduler, cache, scheduler.slots.sequence(key)) {
             let provenance = scheduler.group_of(key).provenance();
-            start_on(cache, scheduler.slots.at_mut(key), matched, provenance);
+            start_on(cache, scheduler.slots.sequence_mut(key), matched, provenance);
             scheduler.has_changed = true;
         }
         while !cache.is_out_of_time() {
@@ -32,12 +32,12 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
                 }
                 Reloaded::Impossible(error) => {
                     tracing::warn!("a saved prefix cannot be reloaded and is computed again: {error}");
-                    compute_instead(cache, scheduler.slots.at_mut(key));
+                    compute_instead(cache, scheduler.slots.sequence_mut(key));
                     scheduler.lower_n_cached(key);
                     break;
                 }
-                Reloaded::WithoutRoom => {
-                    compute_instead(cache, scheduler.slots.at_mut(key));
+                Reloaded::NoSpace => {
+                    compute_instead(cache, scheduler.slots.sequence_mut(key));
                     scheduler.lower_n_cached(key);
                     break;
                 }
@@ -77,13 +77,13 @@ enum Reloaded {
     /// No entry is left, or it must wait.
     None,
     /// The entry has no room: its tokens are computed.
-    WithoutRoom,
+    NoSpace,
     Impossible(Error),
 }
 
 /// Reloads the next entry of a running sequence.
 fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> Reloaded {
-    let Some(next) = scheduler.slots.at(key).next_reload() else { return Reloaded::None };
+    let Some(next) = scheduler.slots.sequence(key).next_reload() else { return Reloaded::None };
     let (n_entry, n_kept) = (length(&next.range), length(&next.kept));
     let must_load = matches!(scheduler.task(key), Task::Load(_));
     // Junior sequences yield cells that this one will keep, as they would if it computed them. For cells that the entry needs
@@ -94,12 +94,12 @@ fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>
             return Reloaded::None;
         }
         // Even the most senior sequence, or search, cannot get enough cells: its tokens are computed instead.
-        let running = scheduler.slots.at(key);
+        let running = scheduler.slots.sequence(key);
         let n_ctx = (running.n_held + cache.n_free()) as usize;
         return Reloaded::Impossible(Error::ContextOverflow { n_prompt: running.sequence.tokens.len() as usize, n_ctx });
     }
     if cache.free_idle_cells(n_entry) {
-        return match reload_entry(cache, scheduler.slots.at_mut(key)) {
+        return match reload_entry(cache, scheduler.slots.sequence_mut(key)) {
             Ok(()) => Reloaded::One,
             Err(error) => Reloaded::Impossible(error),
         };
@@ -108,7 +108,7 @@ fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>
         return Reloaded::None;
     }
     tracing::debug!("a host cache entry of {n_entry} tokens has no room: {n_kept} of them are computed");
-    Reloaded::WithoutRoom
+    Reloaded::NoSpace
 }
 
 /// Reloads the next entry of `running`.
@@ -138,13 +138,13 @@ fn compute_instead<R: Runner>(cache: &mut CacheManager<R>, running: &mut Running
 impl Scheduler {
     /// Returns true if no running sequence of another search is senior to that of `key`.
     fn is_most_senior(&self, key: SchedulingKey) -> bool {
-        let running = self.slots.at(key);
+        let running = self.slots.sequence(key);
         self.slots.running().iter().take_while(|senior| senior.key() < key).all(|senior| senior.is_in_same_search(running))
     }
 
     /// Lowers the number of cached prompt tokens of a sequence to those it has: the rest is computed.
     pub(crate) fn lower_n_cached(&mut self, key: SchedulingKey) {
-        let running = self.slots.at_mut(key);
+        let running = self.slots.sequence_mut(key);
         let n_lost = u64::from(running.sequence.lower_n_cached(running.n_held));
         if *self.task(key) == Task::Complete {
             self.stats.n_cached = self.stats.n_cached.saturating_sub(n_lost);

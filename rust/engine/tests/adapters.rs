@@ -6,7 +6,7 @@ use crate::request::{AdapterScale, ContextShift, SlotContents};
 
 /// Three adapters, off unless a request names them.
 fn start_adapted(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
-    let limits = Limits { max_store_bytes: STORE, ..limits(n_slots, n_ctx) };
+    let limits = Limits { max_host_cache_bytes: STORE, ..limits(n_slots, n_ctx) };
     start_with(limits, |runner| runner.with_adapters(&[0.0, 0.0, 0.0]))
 }
 
@@ -61,7 +61,7 @@ fn equal_adapter_sets_share_cells_and_different_ones_do_not() {
 
 #[test]
 fn requests_without_adapters_use_the_latest_default_and_share_with_equal_sets() {
-    let limits = Limits { max_store_bytes: STORE, ..limits(2, 4096) };
+    let limits = Limits { max_host_cache_bytes: STORE, ..limits(2, 4096) };
     let (engine, control) = start_with(limits, |runner| runner.with_adapters(&[1.0, 0.0]));
     let text = prompt(1, 200);
     assert_eq!(engine.adapters(), [(0, 1.0), (1, 0.0)]);
@@ -208,7 +208,7 @@ fn random_adapter_sets_never_mix_their_texts() {
 
 /// Two adapters, off unless a request names them; the second one applies from `#` on.
 fn start_activated(n_slots: u32, n_ctx: u32, forks: ForkRule) -> (Engine, FakeControl) {
-    let limits = Limits { max_store_bytes: STORE, ..limits(n_slots, n_ctx) };
+    let limits = Limits { max_host_cache_bytes: STORE, ..limits(n_slots, n_ctx) };
     start_with(limits, move |runner| {
         let memory = MemoryKind { forks, bytes_per_state: if forks.is_a_state() { 64 } else { 0 }, ..MEMORY };
         runner.with_memory(memory).with_adapters(&[0.0, 0.0]).invoked_by(1, &tokens_of("#!"))

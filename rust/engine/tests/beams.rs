@@ -239,7 +239,7 @@ fn a_search_waits_for_all_of_its_slots_and_takes_them_together() {
 #[test]
 fn a_search_is_preempted_and_resumes_as_a_whole() {
     for store in [Some(0), STORE] {
-        let limits = Limits { max_store_bytes: store, ..limits(4, 4096) };
+        let limits = Limits { max_host_cache_bytes: store, ..limits(4, 4096) };
         let (engine, control) = start_with(limits, FakeRunner::without_end);
         control.allow(Some(6));
         let search = engine.submit(beams(&prompt(1, 50), 4, 24, SEARCH), None).unwrap();
@@ -287,7 +287,7 @@ fn a_search_that_fills_the_device_cache_ends_with_its_current_texts() {
 
 #[test]
 fn beams_are_the_same_with_memory_that_forks_only_at_its_end() {
-    let limits = Limits { max_store_bytes: STORE, n_seq_max: 6, ..limits(4, 4096) };
+    let limits = Limits { max_host_cache_bytes: STORE, n_seq_max: 6, ..limits(4, 4096) };
     let prepare = |runner: FakeRunner| runner.without_end().with_memory(MemoryKind { forks: ForkRule::AtEnd, ..MEMORY });
     let (engine, control) = start_with(limits, prepare);
     let found = run(&engine, beams(&prompt(1, 100), 4, 20, SEARCH));
@@ -350,12 +350,12 @@ fn more_beams_than_slots_are_refused() {
 }
 
 /// Returns the results of a search that is alone in the engine.
-fn expected_search(limits: Limits, request: Request, memory: MemoryKind) -> Vec<Branch> {
+fn expected_search(limits: Limits, request: Request, memory: MemoryKind) -> Vec<BranchState> {
     let (engine, _) = start_with(limits, move |runner| runner.without_end().with_memory(memory));
     run(&engine, request)
 }
 
-fn assert_same_texts(found: &[Branch], alone: &[Branch], case: &str) {
+fn assert_same_texts(found: &[BranchState], alone: &[BranchState], case: &str) {
     for (branch, expected) in found.iter().zip(alone) {
         assert_eq!((&branch.tokens, &branch.finished.reason), (&expected.tokens, &expected.finished.reason), "{case}");
     }
@@ -364,12 +364,12 @@ fn assert_same_texts(found: &[Branch], alone: &[Branch], case: &str) {
 #[test]
 fn a_preempted_search_whose_texts_exceed_the_device_cache_finds_the_same_texts() {
     for forks in [ForkRule::Anywhere, ForkRule::InWindow, ForkRule::AtEnd] {
-        for max_store_bytes in [Some(0), Some(3_000), STORE] {
+        for max_host_cache_bytes in [Some(0), Some(3_000), STORE] {
             for max_tokens in [190, 245] {
-                let case = format!("{forks:?}, a store of {max_store_bytes:?} bytes, {max_tokens} tokens");
+                let case = format!("{forks:?}, a store of {max_host_cache_bytes:?} bytes, {max_tokens} tokens");
                 let n_window = if forks == ForkRule::InWindow { 8 } else { 0 };
                 let memory = MemoryKind { forks, n_window, ..MEMORY };
-                let limits = Limits { max_store_bytes, n_ctx_slot: 400, n_seq_max: 12, ..limits(6, 512) };
+                let limits = Limits { max_host_cache_bytes, n_ctx_slot: 400, n_seq_max: 12, ..limits(6, 512) };
                 let search = beams(&prompt(1, 150), 4, max_tokens, SEARCH);
                 let alone = expected_search(limits, search.clone(), memory);
                 let (engine, control) = start_with(limits, move |runner| runner.without_end().with_memory(memory));

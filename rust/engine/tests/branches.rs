@@ -4,11 +4,11 @@ use super::*;
 use crate::request::AdapterScale;
 
 /// Reads the stream of several requests to its end.
-fn run_branches(engine: &Engine, requests: Vec<Request>) -> Vec<Branch> {
+fn run_branches(engine: &Engine, requests: Vec<Request>) -> Vec<BranchState> {
     collect(engine.submit_branches(requests, None).expect("the requests are valid")).expect("nothing fails")
 }
 
-fn n_computed(branches: &[Branch]) -> Vec<u32> {
+fn n_computed(branches: &[BranchState]) -> Vec<u32> {
     branches.iter().map(|branch| branch.finished.usage.n_computed).collect()
 }
 
@@ -226,7 +226,7 @@ fn invalid_branches_are_refused() {
 }
 
 /// Returns the events of each branch up to the end of the stream.
-fn told(completions: Completions) -> Vec<Branch> {
+fn told(completions: Completions) -> Vec<BranchState> {
     collect(completions).expect("nothing fails")
 }
 

@@ -74,14 +74,14 @@ fn invalid_checkpoint_positions_are_refused() {
 
 #[test]
 fn the_window_at_the_end_of_a_chat_prompt_is_kept() {
-    for (max_store_bytes, checkpoints_at, n_expected) in
+    for (max_host_cache_bytes, checkpoints_at, n_expected) in
         [(STORE, vec![100], 41), (Some(0), vec![100], 41), (Some(0), Vec::new(), 41)]
     {
-        let limits = Limits { max_store_bytes, ..limits(2, 2048) };
+        let limits = Limits { max_host_cache_bytes, ..limits(2, 2048) };
         let memory = MemoryKind { forks: ForkRule::InWindow, n_window: 32, ..MEMORY };
         let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
         run(&engine, Request { checkpoints_at: checkpoints_at.clone(), ..greedy(&prompt(1, 300), 60) });
-        if max_store_bytes == STORE {
+        if max_host_cache_bytes == STORE {
             wait_until(&engine, |stats| stats.n_cells_used == 0);
         }
         let other = format!("{}{}", prompt(1, 300), prompt(2, 40));
@@ -91,14 +91,14 @@ fn the_window_at_the_end_of_a_chat_prompt_is_kept() {
         assert_eq!(
             control.n_computed() - before,
             n_expected,
-            "with places {checkpoints_at:?} and a store of {max_store_bytes:?}"
+            "with places {checkpoints_at:?} and a store of {max_host_cache_bytes:?}"
         );
     }
 }
 
 /// Memory with a window of 32 tokens, and a host cache.
 pub(super) fn start_windowed(checkpoints: Checkpoints) -> (Engine, FakeControl) {
-    let limits = Limits { max_store_bytes: STORE, checkpoints, ..limits(4, 8192) };
+    let limits = Limits { max_host_cache_bytes: STORE, checkpoints, ..limits(4, 8192) };
     start_with(limits, |runner| runner.with_memory(MemoryKind { forks: ForkRule::InWindow, n_window: 32, ..MEMORY }))
 }
 
@@ -198,25 +198,25 @@ fn another_answer_continues_from_the_prompts_end_after_the_window_has_moved_on()
 #[test]
 fn windows_of_a_prompt_are_bounded_in_number_and_host_cache_share() {
     const WINDOW_BYTES: u64 = 32 * 200;
-    for (n_most, max_store_bytes, n_expected) in
+    for (n_most, max_host_cache_bytes, n_expected) in
         [(8, None, 9), (0, None, 1), (99, None, 21), (8, Some(8 * 7 * WINDOW_BYTES), 8), (8, Some(7 * WINDOW_BYTES), 1)]
     {
-        let limits = Limits { checkpoints: Checkpoints { n_most, min_step: 16 }, max_store_bytes, ..limits(2, 4096) };
+        let limits = Limits { checkpoints: Checkpoints { n_most, min_step: 16 }, max_host_cache_bytes, ..limits(2, 4096) };
         let memory =
             MemoryKind { forks: ForkRule::InWindow, n_window: 32, idle_cost: IdleCost::Nothing, bytes_per_token: 200, ..MEMORY };
         let (engine, _) = start_with(limits, move |runner| runner.with_memory(memory));
         run(&engine, greedy(&prompt(1, 2000), 1));
         // The last of them is at the prompt's end.
-        assert_eq!(engine.stats().host_cache.n_entries, n_expected, "of {n_most} in {max_store_bytes:?} bytes");
+        assert_eq!(engine.stats().host_cache.n_entries, n_expected, "of {n_most} in {max_host_cache_bytes:?} bytes");
     }
 }
 
 /// Bytes of a state of any length.
 const STATE_BYTES: u64 = 50_000;
 
-/// Memory that cannot be cut, with a host cache of `max_store_bytes`.
-fn start_with_checkpoints(checkpoints: Checkpoints, max_store_bytes: Option<u64>) -> (Engine, FakeControl) {
-    let limits = Limits { checkpoints, max_store_bytes, n_seq_max: 4, ..limits(2, 4096) };
+/// Memory that cannot be cut, with a host cache of `max_host_cache_bytes`.
+fn start_with_checkpoints(checkpoints: Checkpoints, max_host_cache_bytes: Option<u64>) -> (Engine, FakeControl) {
+    let limits = Limits { checkpoints, max_host_cache_bytes, n_seq_max: 4, ..limits(2, 4096) };
     let memory = MemoryKind { forks: ForkRule::AtEnd, bytes_per_token: 0, bytes_per_state: STATE_BYTES, ..MEMORY };
     start_with(limits, move |runner| runner.with_memory(memory))
 }
@@ -232,14 +232,14 @@ fn a_diverging_prompt_continues_from_the_last_checkpoint_and_adds_one_there() {
 
 #[test]
 fn checkpoints_are_bounded_in_number_and_host_cache_share() {
-    for (n_most, max_store_bytes, n_expected) in
+    for (n_most, max_host_cache_bytes, n_expected) in
         [(8, None, 8), (0, None, 0), (8, Some(8 * 5 * STATE_BYTES), 5), (8, Some(7 * STATE_BYTES), 0)]
     {
-        let (engine, _) = start_with_checkpoints(Checkpoints { n_most, min_step: 16 }, max_store_bytes);
+        let (engine, _) = start_with_checkpoints(Checkpoints { n_most, min_step: 16 }, max_host_cache_bytes);
         run(&engine, greedy(&prompt(1, 2000), 1));
         // In addition there is the state at the prompt's end.
         let n_pieces = engine.stats().host_cache.n_entries;
-        assert_eq!(n_pieces, n_expected + 1, "of {n_most} in {max_store_bytes:?} bytes");
+        assert_eq!(n_pieces, n_expected + 1, "of {n_most} in {max_host_cache_bytes:?} bytes");
     }
 }
 

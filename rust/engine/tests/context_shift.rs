@@ -44,9 +44,9 @@ fn shifting(text: &str, n: u32, n_keep: Option<u32>, n_discard: u32) -> Request 
 
 const KINDS: [ForkRule; 2] = [ForkRule::Anywhere, ForkRule::AtEnd];
 
-fn start_kind(n_slots: u32, n_ctx: u32, forks: ForkRule, max_store_bytes: Option<u64>) -> (Engine, FakeControl) {
+fn start_kind(n_slots: u32, n_ctx: u32, forks: ForkRule, max_host_cache_bytes: Option<u64>) -> (Engine, FakeControl) {
     let n_seq_max = n_slots + if forks == ForkRule::AtEnd { 2 } else { 64 };
-    let limits = Limits { n_seq_max, max_store_bytes, ..limits(n_slots, n_ctx) };
+    let limits = Limits { n_seq_max, max_host_cache_bytes, ..limits(n_slots, n_ctx) };
     start_with(limits, move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }))
 }
 
@@ -106,8 +106,8 @@ fn a_prompt_that_fills_the_context_is_refused_even_with_context_shift() {
 #[test]
 fn every_branch_shifts_separately_and_shared_cells_stay() {
     for forks in KINDS {
-        for max_store_bytes in [STORE, Some(0)] {
-            let (engine, control) = start_kind(3, 1024, forks, max_store_bytes);
+        for max_host_cache_bytes in [STORE, Some(0)] {
+            let (engine, control) = start_kind(3, 1024, forks, max_host_cache_bytes);
             let (engine, control) = (&engine, &control);
             let request = Request { n: 7, ..shifting(&prompt(1, 200), 1_200, Some(50), 0) };
             let branches = run(engine, request.clone());
@@ -118,7 +118,7 @@ fn every_branch_shifts_separately_and_shared_cells_stay() {
             let before = control.n_computed();
             let short = run(engine, greedy(&prompt(1, 200), 2)).remove(0);
             assert_eq!(short.tokens, expected(&prompt(1, 200), 2));
-            if max_store_bytes == STORE {
+            if max_host_cache_bytes == STORE {
                 assert!(control.n_computed() - before <= 2, "{forks:?}: {}", control.n_computed() - before);
             }
         }

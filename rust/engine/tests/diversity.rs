@@ -10,7 +10,7 @@ fn open(prompt: &str, n: u32, max_tokens: u32, diversity: Diversity) -> Request 
     request
 }
 
-fn firsts(branches: &[Branch]) -> Vec<Token> {
+fn firsts(branches: &[BranchState]) -> Vec<Token> {
     branches.iter().filter_map(|branch| branch.tokens.first().copied()).collect()
 }
 

@@ -78,8 +78,8 @@ fn stored() -> Engine {
 }
 
 /// Returns memory with a window of `n` tokens.
-fn windowed(n_window: u32, max_store_bytes: Option<u64>) -> (Engine, FakeControl) {
-    let limits = Limits { max_store_bytes, ..limits(2, 2048) };
+fn windowed(n_window: u32, max_host_cache_bytes: Option<u64>) -> (Engine, FakeControl) {
+    let limits = Limits { max_host_cache_bytes, ..limits(2, 2048) };
     start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: ForkRule::InWindow, n_window, ..MEMORY }))
 }
 
@@ -284,7 +284,8 @@ fn cases() -> Vec<Case> {
             "with other adapters",
             || {
                 let engine =
-                    start_with(Limits { max_store_bytes: STORE, ..limits(2, 4096) }, |runner| runner.with_adapters(&[0.0])).0;
+                    start_with(Limits { max_host_cache_bytes: STORE, ..limits(2, 4096) }, |runner| runner.with_adapters(&[0.0]))
+                        .0;
                 after_requests(&engine, [greedy(&text('A', 1, 100), 4)], adapted(&[(0, 1.0)], asking(&text('A', 1, 100))))
             },
             &[("other_adapters", 0, 100, 0)],
@@ -293,7 +294,8 @@ fn cases() -> Vec<Case> {
             "with another scale",
             || {
                 let engine =
-                    start_with(Limits { max_store_bytes: STORE, ..limits(2, 4096) }, |runner| runner.with_adapters(&[0.0])).0;
+                    start_with(Limits { max_host_cache_bytes: STORE, ..limits(2, 4096) }, |runner| runner.with_adapters(&[0.0]))
+                        .0;
                 let earlier = adapted(&[(0, 0.5)], greedy(&text('A', 1, 100), 4));
                 after_requests(&engine, [earlier], adapted(&[(0, 1.0)], asking(&joined(&[&text('A', 1, 60), &text('Q', 2, 40)]))))
             },
@@ -303,7 +305,8 @@ fn cases() -> Vec<Case> {
             "further with other adapters",
             || {
                 let engine =
-                    start_with(Limits { max_store_bytes: STORE, ..limits(2, 4096) }, |runner| runner.with_adapters(&[0.0])).0;
+                    start_with(Limits { max_host_cache_bytes: STORE, ..limits(2, 4096) }, |runner| runner.with_adapters(&[0.0]))
+                        .0;
                 let own = adapted(&[(0, 1.0)], greedy(&joined(&[&text('A', 1, 30), &text('Q', 2, 40)]), 1));
                 after_requests(&engine, [own, greedy(&text('A', 1, 100), 4)], adapted(&[(0, 1.0)], asking(&text('A', 1, 100))))
             },
@@ -519,7 +522,7 @@ fn cases() -> Vec<Case> {
             "grouped for another",
             || {
                 let grouping = Some(Grouping { n: 4, width: 32, n_batch: 50 });
-                let engine = start(Limits { grouping, max_store_bytes: STORE, ..limits(2, 1024) }).0;
+                let engine = start(Limits { grouping, max_host_cache_bytes: STORE, ..limits(2, 1024) }).0;
                 let told = after_requests(&engine, [greedy(&text('A', 1, 200), 4)], asking(&text('A', 1, 200)));
                 Explanation {
                     computed: told
@@ -597,7 +600,7 @@ fn the_reason_and_age_of_an_eviction_are_reported() {
     assert_eq!(why(&planted("a state that was pushed out")), Some(EvictionCause::DeviceCache));
     assert_eq!(why(&planted("erased")), Some(EvictionCause::Erased));
     assert_eq!(why(&planted("failed after it was computed")), Some(EvictionCause::Failed));
-    let (engine, _) = start(Limits { max_store_bytes: Some(8_000), ..limits(1, 512) });
+    let (engine, _) = start(Limits { max_host_cache_bytes: Some(8_000), ..limits(1, 512) });
     let others = (2..9).map(|seed| greedy(&text('B', seed, 250), 4));
     let told = after_requests(&engine, [greedy(&text('A', 1, 200), 1)].into_iter().chain(others), asking(&text('A', 1, 200)));
     assert_eq!(why(&told), Some(EvictionCause::HostCache), "{told:?}");
@@ -614,7 +617,7 @@ fn explanations_never_reveal_texts_of_other_owners() {
     let owners = [Some("a"), Some("b"), None];
     let letters = ['a', 'b', 'c'];
     for memory in [MEMORY, MemoryKind { forks: ForkRule::AtEnd, ..MEMORY }] {
-        let limits = Limits { max_store_bytes: Some(30_000), n_seq_max: 6, ..limits(2, 1024) };
+        let limits = Limits { max_host_cache_bytes: Some(30_000), n_seq_max: 6, ..limits(2, 1024) };
         let (engine, _) = start_with(limits, move |runner| runner.with_memory(memory));
         let mut requests: Vec<(u64, usize)> = Vec::new();
         let mut n_told = 0;
@@ -837,7 +840,7 @@ fn the_history_is_bounded() {
     history.add_request(&group(20_000, MAX_HISTORY_TOKENS + 1));
     assert_eq!(history.size(), (0, 0), "what is longer than all that is remembered is not");
     history.add_evictions(
-        (0..10_000).map(|_| crate::cache::EvictedRun { request_id: 0, range: 0..1, cause: EvictionCause::DeviceCache }),
+        (0..10_000).map(|_| crate::cache::EvictedRun { group_id: 0, range: 0..1, cause: EvictionCause::DeviceCache }),
         std::time::Instant::now(),
     );
     assert_eq!(history.n_evicted(), crate::cache::MAX_EVICTED_RUNS);

@@ -127,7 +127,7 @@ fn bytes_of(tokens: &[Token]) -> Vec<u8> {
     tokens.iter().flat_map(|&token| spelling_of(token)).copied().collect()
 }
 
-fn n_computed(branch: &Branch) -> u32 {
+fn n_computed(branch: &BranchState) -> u32 {
     branch.finished.usage.n_computed
 }
 
@@ -300,7 +300,7 @@ fn forks_with_new_parameters_restart_after_the_text() {
     let mut begun = tokens_of(&text);
     begun.extend(&branches[0].tokens[..5]);
     let asked = ways.into_iter().map(|params| Request { prompt: Prompt::from_tokens(begun.clone()), ..params });
-    let alone: Vec<Branch> = asked.flat_map(|request| run(&engine, request)).collect();
+    let alone: Vec<BranchState> = asked.flat_map(|request| run(&engine, request)).collect();
     for (fork, alone) in branches[1..].iter().zip(&alone) {
         assert_eq!((&fork.tokens, &fork.text), (&alone.tokens, &alone.text));
         assert_eq!(fork.finished.reason, alone.finished.reason);
@@ -407,7 +407,7 @@ fn held_back_text_is_found_behind_a_bounded_number_of_tokens_without_text() {
 }
 
 /// Reads a fork with a separate stream and one branch to its end.
-fn only_branch(forked: ForkResult) -> Branch {
+fn only_branch(forked: ForkResult) -> BranchState {
     let mut branches = collect(forked.stream.expect("the fork has a stream of its own")).unwrap();
     assert_eq!(branches.len(), 1);
     branches.remove(0)
@@ -474,7 +474,7 @@ fn a_fork_of_a_fork_completes_a_stop_string_that_its_branch_began() {
     let fork_stream = fork.stream.unwrap();
     for (n_drawn, text) in [(1, "X"), (2, ""), (3, ""), (4, "")] {
         let second = fork_stream.fork(in_own_stream(Fork { at: ForkPoint::Token(n_drawn), ..same_params(1) })).unwrap();
-        let Branch { text: shown, finished, .. } = only_branch(second);
+        let BranchState { text: shown, finished, .. } = only_branch(second);
         assert_eq!((&*shown, finished.reason), (text, FinishReason::Stop("Yé".into())), "after {n_drawn} tokens");
     }
 }
@@ -996,8 +996,9 @@ fn a_hundred_thousand_random_tree_operations_lose_no_cell() {
     let tiers = [(Some(0), 400), (STORE, 400), (Some(20_000), 240), (STORE, 2_000)];
     let n_each = 100_000_usize.div_ceil(kinds.len() * tiers.len() * 2);
     for (kind, (forks, n_more)) in (1_u64..).zip(kinds) {
-        for (tier, (max_store_bytes, n_ctx)) in (1_u64..).zip(tiers) {
-            let limits = Limits { n_ctx_slot: 160, n_seq_max: 3 + n_more, max_store_bytes, max_queue: 64, ..paced(3, n_ctx) };
+        for (tier, (max_host_cache_bytes, n_ctx)) in (1_u64..).zip(tiers) {
+            let limits =
+                Limits { n_ctx_slot: 160, n_seq_max: 3 + n_more, max_host_cache_bytes, max_queue: 64, ..paced(3, n_ctx) };
             let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));
             let made: Vec<(usize, usize)> = std::thread::scope(|scope| {
                 let growing: Vec<_> = (1..3)
@@ -1012,7 +1013,7 @@ fn a_hundred_thousand_random_tree_operations_lose_no_cell() {
             // The idle worker checks the cache, and that no cells are in use.
             let stats = settled(&engine, &control);
             assert!(engine.is_running());
-            assert!(max_store_bytes.is_none_or(|max| max > 20_000) || stats.n_preempted > 0, "the pool was never short");
+            assert!(max_host_cache_bytes.is_none_or(|max| max > 20_000) || stats.n_preempted > 0, "the pool was never short");
             assert_eq!(run(&engine, greedy("still there, and serving?", 3))[0].tokens, expected("still there, and serving?", 3));
         }
     }

@@ -62,7 +62,7 @@ struct Setup {
     n_ctx_slot: u32,
     n_ids: u32,
     n_ubatch: u32,
-    max_store_bytes: Option<u64>,
+    max_host_cache_bytes: Option<u64>,
     forks: ForkRule,
     n_window: u32,
     /// Pins take room from other requests: what fits the cache alone may not fit with pins.
@@ -83,11 +83,11 @@ impl Setup {
             n_ctx_slot,
             n_ids: n_slots + dice.of(&[1, 2, 3, 8]),
             n_ubatch: dice.of(&[16, 64, 512]),
-            max_store_bytes: match dice.of(&[Some(0), Some(4_000), Some(20_000), STORE]) {
+            max_host_cache_bytes: match dice.of(&[Some(0), Some(4_000), Some(20_000), STORE]) {
                 // The 512 bytes of overhead per entry and the logits of pinned prefixes are not counted, so that several small
                 // pins may not fit.
                 Some(4_000) if has_pins => Some(20_000),
-                max_store_bytes => max_store_bytes,
+                max_host_cache_bytes => max_host_cache_bytes,
             },
             forks,
             n_window: if forks == ForkRule::InWindow { 4 + dice.number(40) } else { 0 },
@@ -102,7 +102,7 @@ impl Setup {
             n_ctx_slot: room.n_ctx_slot,
             n_seq_max: room.n_ids,
             n_ubatch: room.n_ubatch,
-            max_store_bytes: if ample { STORE } else { room.max_store_bytes },
+            max_host_cache_bytes: if ample { STORE } else { room.max_host_cache_bytes },
             ..limits(room.n_slots, room.n_ctx)
         };
         let kind = MemoryKind { forks: self.forks, n_window: self.n_window, ..MEMORY };
@@ -667,7 +667,7 @@ fn is_crowded_by_pins(setup: &Setup, stream: &Stream) -> bool {
     let is_full = |(_, finished): &(Vec<Token>, Option<Finished>)| {
         finished.as_ref().is_some_and(|finished| finished.reason == FinishReason::ContextFull)
     };
-    is_search && setup.has_pins && setup.max_store_bytes == Some(0) && stream.told.branches.iter().any(is_full)
+    is_search && setup.has_pins && setup.max_host_cache_bytes == Some(0) && stream.told.branches.iter().any(is_full)
 }
 
 /// Checks that each prompt token was either computed or cached.

@@ -8,7 +8,7 @@ use crate::request::ContextShift;
 const GROUPING: Grouping = Grouping { n: 4, width: 32, n_batch: 50 };
 
 fn grouped(n_slots: u32, n_ctx: u32) -> Limits {
-    Limits { grouping: Some(GROUPING), max_store_bytes: STORE, ..limits(n_slots, n_ctx) }
+    Limits { grouping: Some(GROUPING), max_host_cache_bytes: STORE, ..limits(n_slots, n_ctx) }
 }
 
 /// Returns the expected greedy continuation of `text` by `n` tokens, if all of `text` is a prompt.
@@ -26,7 +26,7 @@ fn expected_of(grouping: Grouping, text: &str, n: usize) -> Vec<Token> {
 }
 
 /// Returns the cached and the computed tokens of a branch's prompt.
-fn found(branch: &Branch) -> (u32, u32) {
+fn found(branch: &BranchState) -> (u32, u32) {
     let usage = branch.finished.usage;
     (usage.n_cached, usage.n_computed)
 }
@@ -112,8 +112,8 @@ fn a_request_waits_only_for_the_ungrouped_part_of_a_pending_prefix() {
 
 #[test]
 fn texts_that_do_not_fit_together_alternate() {
-    for max_store_bytes in [Some(0), STORE] {
-        let (engine, control) = start(Limits { max_store_bytes, ..grouped(4, 256) });
+    for max_host_cache_bytes in [Some(0), STORE] {
+        let (engine, control) = start(Limits { max_host_cache_bytes, ..grouped(4, 256) });
         control.allow(Some(0));
         let texts: Vec<String> = (0..4).map(|seed| prompt(seed, 40 + 40 * usize::try_from(seed).unwrap())).collect();
         let streams: Vec<_> = texts.iter().map(|text| engine.submit(greedy(text, 90), None).unwrap()).collect();
@@ -199,9 +199,9 @@ fn concurrent_texts_are_the_same_as_separate_ones() {
     };
     for round in 0..60 {
         let n_ctx = 256 + 256 * u32::try_from(below(3)).unwrap();
-        let max_store_bytes = [Some(0), STORE][usize::try_from(below(2)).unwrap()];
+        let max_host_cache_bytes = [Some(0), STORE][usize::try_from(below(2)).unwrap()];
         let (engine, control) =
-            start(Limits { max_store_bytes, n_seq_max: 6, max_token_gap: TokenGap::Auto, ..grouped(4, n_ctx) });
+            start(Limits { max_host_cache_bytes, n_seq_max: 6, max_token_gap: TokenGap::Auto, ..grouped(4, n_ctx) });
         let mut waiting = Vec::new();
         for _ in 0..12 {
             let n_of = |n| usize::try_from(n).unwrap();

@@ -1,6 +1,6 @@
 use super::*;
 
-fn n_computed(branches: &[Branch]) -> Vec<u32> {
+fn n_computed(branches: &[BranchState]) -> Vec<u32> {
     branches.iter().map(|branch| branch.finished.usage.n_computed).collect()
 }
 

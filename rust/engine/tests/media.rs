@@ -199,8 +199,8 @@ fn a_picture_that_cannot_be_encoded_ends_only_its_request() {
 #[test]
 fn a_preempted_picture_resumes() {
     for kind in KINDS {
-        for max_store_bytes in [Some(0), STORE] {
-            let (engine, _control) = start(Limits { max_store_bytes, ..limits(4, 512) });
+        for max_host_cache_bytes in [Some(0), STORE] {
+            let (engine, _control) = start(Limits { max_host_cache_bytes, ..limits(4, 512) });
             let streams: Vec<_> = (0..6)
                 .map(|nth| {
                     let media = Picture { kind, ..Picture::new(-1 - 1_000 * nth, 100) }.into_media();

@@ -51,7 +51,7 @@ use crate::request::{
 
 /// Events of one branch.
 #[derive(Debug, Clone, PartialEq)]
-struct Branch {
+struct BranchState {
     text: String,
     tokens: Vec<Token>,
     finished: Finished,
@@ -67,7 +67,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
         grouping: None,
         n_seq_max: n_slots + 64,
         n_outputs: n_slots + 64,
-        max_store_bytes: Some(0),
+        max_host_cache_bytes: Some(0),
         max_queue: 256,
         max_token_gap: TokenGap::AtMost(Duration::from_secs(3600)),
         checkpoints: Checkpoints::NONE,
@@ -97,7 +97,7 @@ const STORE: Option<u64> = Some(16 << 20);
 
 /// With a host cache.
 fn start_with_host_cache(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
-    start(Limits { max_store_bytes: STORE, ..limits(n_slots, n_ctx) })
+    start(Limits { max_host_cache_bytes: STORE, ..limits(n_slots, n_ctx) })
 }
 
 /// Recurrent memory: two ids in addition to those of the slots.
@@ -107,7 +107,7 @@ fn start_recurrent(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
 
 /// As above, with other limits.
 fn start_recurrent_with(limits: Limits) -> (Engine, FakeControl) {
-    let limits = Limits { max_store_bytes: STORE, n_seq_max: limits.n_slots + 2, ..limits };
+    let limits = Limits { max_host_cache_bytes: STORE, n_seq_max: limits.n_slots + 2, ..limits };
     start_with(limits, |runner| runner.with_memory(MemoryKind { forks: ForkRule::AtEnd, ..MEMORY }))
 }
 
@@ -138,7 +138,7 @@ fn prompt(seed: u64, n: usize) -> String {
 }
 
 /// Reads a stream to its end.
-fn collect(completions: Completions) -> Result<Vec<Branch>, Error> {
+fn collect(completions: Completions) -> Result<Vec<BranchState>, Error> {
     let mut texts: Vec<(String, Vec<Token>, Option<Finished>)> = Vec::new();
     for event in completions {
         let event = event?;
@@ -163,17 +163,20 @@ fn collect(completions: Completions) -> Result<Vec<Branch>, Error> {
             Event::Progress(_) | Event::PromptLogprobs(_) => unreachable!("they are of no branch"),
         }
     }
-    let branch =
-        |(text, tokens, finished): (_, _, Option<_>)| Branch { text, tokens, finished: finished.expect("every branch ends") };
+    let branch = |(text, tokens, finished): (_, _, Option<_>)| BranchState {
+        text,
+        tokens,
+        finished: finished.expect("every branch ends"),
+    };
     Ok(texts.into_iter().map(branch).collect())
 }
 
-fn run(engine: &Engine, request: Request) -> Vec<Branch> {
+fn run(engine: &Engine, request: Request) -> Vec<BranchState> {
     collect(engine.submit(request, None).expect("the request is valid")).expect("nothing fails")
 }
 
 /// Creates a greedy request for `n_more` tokens after the text of a branch.
-fn continued(prompt: &str, branch: &Branch, n_more: u32) -> Request {
+fn continued(prompt: &str, branch: &BranchState, n_more: u32) -> Request {
     let mut tokens = tokens_of(prompt);
     tokens.extend(&branch.tokens);
     let mut request = greedy("", n_more);
@@ -275,6 +278,6 @@ fn settled(engine: &Engine, control: &FakeControl) -> Stats {
     wait_until(engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used())
 }
 
-fn reasons(branches: &[Branch]) -> Vec<FinishReason> {
+fn reasons(branches: &[BranchState]) -> Vec<FinishReason> {
     branches.iter().map(|branch| branch.finished.reason.clone()).collect()
 }

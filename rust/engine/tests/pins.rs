@@ -6,7 +6,7 @@ use crate::fake_runner::MEMORY;
 use crate::request::{BeamSearch, Diversity, PinnedPrefix, Task, TaskResult};
 
 fn start_with_host_cache(kind: MemoryKind) -> (Engine, FakeControl) {
-    let limits = Limits { max_store_bytes: Some(16 << 20), ..limits(2, 1024) };
+    let limits = Limits { max_host_cache_bytes: Some(16 << 20), ..limits(2, 1024) };
     start_with(limits, move |runner| runner.with_memory(kind))
 }
 

@@ -105,7 +105,7 @@ fn check_from(text: &str, from: usize, completions: Completions) {
 #[test]
 fn many_continuations_of_one_prompt_compute_it_once_and_run_together() {
     for kind in [ForkRule::Anywhere, ForkRule::AtEnd] {
-        let limits = Limits { max_store_bytes: STORE, ..limits(8, 4096) };
+        let limits = Limits { max_host_cache_bytes: STORE, ..limits(8, 4096) };
         let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: kind, ..MEMORY }));
         control.allow(Some(0));
         let document = prompt(1, 400);
@@ -152,7 +152,7 @@ fn cached_prompt_logprobs_are_reported_without_computing() {
 
 #[test]
 fn recurrent_memory_computes_unreported_tokens_after_one_checkpoint() {
-    let limits = Limits { max_store_bytes: STORE, checkpoints: Checkpoints { n_most: 4, min_step: 64 }, ..limits(4, 2048) };
+    let limits = Limits { max_host_cache_bytes: STORE, checkpoints: Checkpoints { n_most: 4, min_step: 64 }, ..limits(4, 2048) };
     let memory = MemoryKind { forks: ForkRule::AtEnd, ..MEMORY };
     let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
     let document = prompt(1, 300);
@@ -240,7 +240,7 @@ fn a_short_prompt_with_logprobs_does_not_wait_for_a_long_one() {
 #[test]
 fn a_preempted_prompt_reports_each_token_once() {
     for kind in [ForkRule::Anywhere, ForkRule::AtEnd] {
-        let limits = Limits { max_store_bytes: STORE, n_seq_max: 4, ..limits(2, 512) };
+        let limits = Limits { max_host_cache_bytes: STORE, n_seq_max: 4, ..limits(2, 512) };
         let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: kind, ..MEMORY }));
         // When it resumes, all of its prompt is cached, but not its logprobs.
         run(&engine, greedy(&prompt(2, 210), 1));

@@ -182,7 +182,7 @@ fn decodes_that_fail_at_random_release_everything() {
         let limits = Limits {
             n_ctx_slot: u32::try_from(N_CTX_SLOT).unwrap(),
             n_seq_max: 4 + n_more,
-            max_store_bytes: Some(20_000),
+            max_host_cache_bytes: Some(20_000),
             ..paced(4, 512)
         };
         let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));
@@ -196,12 +196,12 @@ fn decodes_that_fail_at_random_release_everything() {
 fn random_requests_get_exactly_the_fields_they_ask_for() {
     let kinds = [(ForkRule::Anywhere, 64), (ForkRule::InWindow, 64), (ForkRule::AtEnd, 2)];
     for (forks, n_more) in kinds {
-        for (max_store_bytes, n_ctx) in [(STORE, 512), (Some(20_000), 512), (Some(0), 256), (STORE, 1024)] {
+        for (max_host_cache_bytes, n_ctx) in [(STORE, 512), (Some(20_000), 512), (Some(0), 256), (STORE, 1024)] {
             let n_slots = 4;
             let limits = Limits {
                 n_ctx_slot: u32::try_from(N_CTX_SLOT).unwrap(),
                 n_seq_max: n_slots + n_more,
-                max_store_bytes,
+                max_host_cache_bytes,
                 ..paced(n_slots, n_ctx)
             };
             let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));

@@ -49,7 +49,7 @@ fn inside(budget: u32) -> Reasoning {
 
 /// Returns the request with the first tokens that it would sample anyway, then with reasoning of `budget` tokens.
 fn thinking(request: Request, budget: u32) -> Request {
-    Request { thought: Some(Arc::new(inside(budget))), ..request }
+    Request { reasoning: Some(Arc::new(inside(budget))), ..request }
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn tokens_without_text_are_published_only_if_preserved() {
 #[test]
 fn invalid_reasoning_options_are_refused() {
     let (engine, _) = start(limits(1, 4096));
-    let thought = Reasoning { ends: Vec::new(), ..inside(3) };
-    let refused = engine.submit(Request { thought: Some(Arc::new(thought)), ..greedy("a", 5) }, None).err();
+    let reasoning = Reasoning { ends: Vec::new(), ..inside(3) };
+    let refused = engine.submit(Request { reasoning: Some(Arc::new(reasoning)), ..greedy("a", 5) }, None).err();
     assert!(matches!(refused, Some(Error::InvalidRequest { param: "thought", .. })), "{refused:?}");
 }

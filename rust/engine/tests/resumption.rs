@@ -8,9 +8,9 @@ use crate::request::{BeamSearch, ContextShift, Diversity};
 fn memories() -> Vec<(String, MemoryKind, Option<u64>)> {
     let kinds = [(ForkRule::Anywhere, 0), (ForkRule::InWindow, 8), (ForkRule::AtEnd, 0)];
     let with_stores = kinds.into_iter().flat_map(|kind| [(kind, STORE), (kind, Some(0))]);
-    let memory = |((forks, n_window), max_store_bytes)| {
-        let name = format!("{forks:?}, {}", if max_store_bytes == STORE { "a host cache" } else { "no host cache" });
-        (name, MemoryKind { forks, n_window, ..MEMORY }, max_store_bytes)
+    let memory = |((forks, n_window), max_host_cache_bytes)| {
+        let name = format!("{forks:?}, {}", if max_host_cache_bytes == STORE { "a host cache" } else { "no host cache" });
+        (name, MemoryKind { forks, n_window, ..MEMORY }, max_host_cache_bytes)
     };
     with_stores.map(memory).collect()
 }
@@ -41,7 +41,7 @@ const N_DRAWN: u32 = 40;
 
 /// Cost of a group after its preemption.
 struct Resumed {
-    branches: Vec<Branch>,
+    branches: Vec<BranchState>,
     /// Tokens that it computed again.
     n_again: u32,
     /// Tokens that were reloaded.
@@ -84,7 +84,7 @@ fn preempt_and_resume(engine: &Engine, control: &FakeControl, group: Completions
 }
 
 /// Checks the text of a group, and that common prefixes were computed or reloaded once.
-fn check(name: &str, memory: MemoryKind, resumed: &Resumed, alone: &[Branch]) {
+fn check(name: &str, memory: MemoryKind, resumed: &Resumed, alone: &[BranchState]) {
     let Resumed { branches, n_again, n_restored, n_together, n_held } = resumed;
     assert_eq!(branches.len(), alone.len(), "{name}");
     for (branch, alone) in branches.iter().zip(alone) {
@@ -100,11 +100,11 @@ fn check(name: &str, memory: MemoryKind, resumed: &Resumed, alone: &[Branch]) {
 
 #[test]
 fn completions_of_one_request_share_their_common_prefix_when_they_resume() {
-    for (name, memory, max_store_bytes) in memories() {
+    for (name, memory, max_host_cache_bytes) in memories() {
         let request = drawn(&prompt(1, N_PROMPT as usize), N_BRANCHES, N_DRAWN);
-        let (engine, _) = start_kind(Limits { max_store_bytes, ..limits(5, 4096) }, memory);
+        let (engine, _) = start_kind(Limits { max_host_cache_bytes, ..limits(5, 4096) }, memory);
         let alone = run(&engine, request.clone());
-        let (engine, control) = start_kind(Limits { max_store_bytes, ..limits(5, N_CELLS) }, memory);
+        let (engine, control) = start_kind(Limits { max_host_cache_bytes, ..limits(5, N_CELLS) }, memory);
         control.allow(Some(0));
         let group = engine.submit(request, None).unwrap();
         step_until(&engine, &control, |stats| {
@@ -133,14 +133,14 @@ fn forked(engine: &Engine, control: &FakeControl, at: Option<u32>) -> (Completio
 
 #[test]
 fn forks_share_their_common_prefix_when_they_resume() {
-    for (name, memory, max_store_bytes) in memories() {
-        let (engine, control) = start_kind(Limits { max_store_bytes, ..limits(5, N_CELLS) }, memory);
+    for (name, memory, max_host_cache_bytes) in memories() {
+        let (engine, control) = start_kind(Limits { max_host_cache_bytes, ..limits(5, N_CELLS) }, memory);
         let (group, n_sampled) = forked(&engine, &control, None);
         step_until(&engine, &control, |stats| {
             running(stats).filter(|running| running.n_predicted >= 10).count() == N_BRANCHES as usize
         });
         let resumed = preempt_and_resume(&engine, &control, group);
-        let (engine, control) = start_kind(Limits { max_store_bytes, ..limits(5, 4096) }, memory);
+        let (engine, control) = start_kind(Limits { max_host_cache_bytes, ..limits(5, 4096) }, memory);
         let (alone, _) = forked(&engine, &control, Some(n_sampled));
         control.allow(None);
         check(&name, memory, &resumed, &collect(alone).unwrap());
@@ -202,7 +202,7 @@ fn n_sequences(control: &FakeControl, n_before: usize) -> Vec<usize> {
 
 #[test]
 fn a_sequence_that_waits_for_a_prefix_continues_from_what_its_cancelled_provider_had_computed() {
-    for (name, memory, _) in memories().into_iter().filter(|(_, _, max_store_bytes)| *max_store_bytes != STORE) {
+    for (name, memory, _) in memories().into_iter().filter(|(_, _, max_host_cache_bytes)| *max_host_cache_bytes != STORE) {
         let Waiting { engine, control, provider, other } = waiting(memory, 3);
         let (n_before, n_plans) = (control.n_computed(), control.plans().len());
         step(&engine, &control);
@@ -277,7 +277,7 @@ fn prompt_tokens_computed_before_a_preemption_count_when_a_sequence_that_waits_f
 fn a_search_over_a_pinned_prefix_finds_ids_for_its_beams_where_a_step_has_no_time_to_move_cells() {
     let memory = MemoryKind { idle_cost: IdleCost::Nothing, ..MEMORY };
     let max_token_gap = TokenGap::AtMost(Duration::from_nanos(1));
-    let limits = Limits { max_store_bytes: STORE, n_seq_max: 6, max_token_gap, ..limits(5, 4096) };
+    let limits = Limits { max_host_cache_bytes: STORE, n_seq_max: 6, max_token_gap, ..limits(5, 4096) };
     let (engine, control) = start_with(limits, move |runner| runner.without_end().with_memory(memory));
     let pinned = prompt(1, 200);
     pin(&engine, &pinned);

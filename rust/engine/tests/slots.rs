@@ -122,7 +122,7 @@ fn saves_pins_and_loads_do_not_change_slot_contents() {
 #[test]
 fn a_slot_in_which_a_prompt_is_pinned_reports_its_former_contents() {
     // In chunks so small that a long prompt takes many steps.
-    let (engine, control) = start(Limits { max_store_bytes: STORE, n_ubatch: 32, ..limits(1, 4096) });
+    let (engine, control) = start(Limits { max_host_cache_bytes: STORE, n_ubatch: 32, ..limits(1, 4096) });
     run(&engine, greedy(&prompt(1, 60), 1));
     control.allow(Some(0));
     let pinning = engine.submit(task(&prompt(2, 3000), Task::Pin), None).unwrap();
@@ -175,7 +175,7 @@ fn a_preempted_load_is_loaded_again_and_not_computed() {
     let saved = in_small_pieces(&save(&other, &prompt(5, 200)));
     // While streams run there is time for one entry per step, even if a busy machine takes long for a decode.
     let (engine, control) =
-        start(Limits { max_store_bytes: STORE, max_token_gap: TokenGap::AtMost(Duration::from_nanos(1)), ..limits(3, 512) });
+        start(Limits { max_host_cache_bytes: STORE, max_token_gap: TokenGap::AtMost(Duration::from_nanos(1)), ..limits(3, 512) });
     control.slow_reloads(Duration::from_millis(1));
     control.allow(Some(0));
     let old: Vec<_> = [1, 2].map(|seed| engine.submit(greedy(&prompt(seed, 40), 170), None).unwrap()).into();

@@ -26,7 +26,7 @@ fn idle_prefixes_are_offloaded_when_nothing_runs() {
 fn a_thousand_branches_survive_in_the_host_cache() {
     let (engine, control) = start_with_host_cache(8, 1024);
     let prompts: Vec<String> = (0..50).map(|seed| prompt(seed, 100)).collect();
-    let branches: Vec<Vec<Branch>> = prompts.iter().map(|prompt| run(&engine, drawn(prompt, 8, 30))).collect();
+    let branches: Vec<Vec<BranchState>> = prompts.iter().map(|prompt| run(&engine, drawn(prompt, 8, 30))).collect();
     for (prompt, branches) in prompts.iter().zip(&branches) {
         for branch in branches {
             let before = control.n_computed();
@@ -298,7 +298,7 @@ fn pinned_prefixes_of_other_texts_leave_ids_for_all_slots() {
 
 #[test]
 fn a_pinned_prompt_stays_while_others_evict_each_other() {
-    let (engine, control) = start(Limits { max_store_bytes: Some(40_000), ..limits(2, 1024) });
+    let (engine, control) = start(Limits { max_host_cache_bytes: Some(40_000), ..limits(2, 1024) });
     let system = prompt(1, 300);
     let pinned = pin(&engine, &system);
     assert_eq!((pinned.tokens.len(), pinned.n_bytes), (300, 300 * MEMORY.bytes_per_token));
@@ -334,8 +334,8 @@ fn a_saved_prefix_loads_into_another_engine() {
     let saved = save(&engine, &text);
     assert_eq!(saved.tokens, tokens_of(&text));
     assert_eq!(saved.pieces.last().map(|piece| piece.range.end), Some(300));
-    for max_store_bytes in [STORE, Some(0)] {
-        let (other, control) = start(Limits { max_store_bytes, ..limits(2, 1024) });
+    for max_host_cache_bytes in [STORE, Some(0)] {
+        let (other, control) = start(Limits { max_host_cache_bytes, ..limits(2, 1024) });
         run(&other, task(&text, Task::Load(saved.clone().into())));
         assert_eq!(control.n_computed(), 0);
         assert_eq!(run(&other, greedy(&text, 4))[0].tokens, expected(&text, 4));
@@ -377,7 +377,7 @@ fn a_save_without_computing_saves_only_cached_tokens() {
 #[test]
 fn the_listing_reports_the_tier_of_each_node() {
     // In chunks so small that a long prompt takes many steps.
-    let (engine, control) = start(Limits { max_store_bytes: STORE, n_ubatch: 32, ..limits(2, 8192) });
+    let (engine, control) = start(Limits { max_host_cache_bytes: STORE, n_ubatch: 32, ..limits(2, 8192) });
     run(&engine, greedy(&format!("{}{}", prompt(1, 100), prompt(2, 50)), 1));
     run(&engine, greedy(&format!("{}{}", prompt(1, 100), prompt(3, 60)), 1));
     wait_until(&engine, |stats| stats.n_cells_used == 0);
@@ -405,7 +405,7 @@ fn the_listing_reports_the_tier_of_each_node() {
 
 #[test]
 fn idle_prefixes_are_offloaded_while_streams_run() {
-    let (engine, control) = start(Limits { max_store_bytes: STORE, ..paced(2, 2048) });
+    let (engine, control) = start(Limits { max_host_cache_bytes: STORE, ..paced(2, 2048) });
     control.allow(Some(0));
     let stream = engine.submit(greedy(&prompt(1, 50), 400), None).unwrap();
     let other = engine.submit(greedy(&prompt(2, 1000), 2), None).unwrap();
@@ -420,7 +420,7 @@ fn idle_prefixes_are_offloaded_while_streams_run() {
 
 #[test]
 fn idle_prefixes_that_only_lengthen_the_mask_are_offloaded_late() {
-    let limits = Limits { max_store_bytes: STORE, ..limits(2, 2048) };
+    let limits = Limits { max_host_cache_bytes: STORE, ..limits(2, 2048) };
     let (engine, control) = start_with(limits, |runner| runner.with_memory(MemoryKind { idle_cost: IdleCost::Mask, ..MEMORY }));
     control.allow(Some(0));
     let stream = engine.submit(greedy(&prompt(1, 50), 500), None).unwrap();
@@ -438,7 +438,7 @@ fn idle_prefixes_that_only_lengthen_the_mask_are_offloaded_late() {
 #[test]
 fn idle_prefixes_are_offloaded_even_if_every_decode_exceeds_the_gap() {
     // Idle cells may be what makes decodes slow: if offloading them waited for time, they would stay.
-    let limits = Limits { max_store_bytes: STORE, max_token_gap: TokenGap::AtMost(Duration::ZERO), ..limits(2, 2048) };
+    let limits = Limits { max_host_cache_bytes: STORE, max_token_gap: TokenGap::AtMost(Duration::ZERO), ..limits(2, 2048) };
     let (engine, control) = start(limits);
     control.allow(Some(0));
     let stream = engine.submit(greedy(&prompt(1, 50), 900), None).unwrap();
@@ -514,7 +514,7 @@ fn lost_cells_of_a_held_prompt_end_their_request_and_not_the_worker() {
 
 #[test]
 fn idle_cells_that_cost_nothing_stay_in_the_device_cache() {
-    let limits = Limits { max_store_bytes: STORE, ..limits(2, 1024) };
+    let limits = Limits { max_host_cache_bytes: STORE, ..limits(2, 1024) };
     let (engine, control) =
         start_with(limits, |runner| runner.with_memory(MemoryKind { idle_cost: IdleCost::Nothing, ..MEMORY }));
     run(&engine, greedy(&prompt(1, 200), 1));
@@ -611,8 +611,8 @@ fn unpin_one(engine: &Engine) {
 
 #[test]
 fn random_requests_in_two_tiers_generate_the_same_text_as_with_an_empty_cache() {
-    for (max_store_bytes, n_ctx) in [(STORE, 512), (Some(20_000), 512), (STORE, 256), (Some(0), 512)] {
-        let (engine, control) = start(Limits { max_store_bytes, ..paced(4, n_ctx) });
+    for (max_host_cache_bytes, n_ctx) in [(STORE, 512), (Some(20_000), 512), (STORE, 256), (Some(0), 512)] {
+        let (engine, control) = start(Limits { max_host_cache_bytes, ..paced(4, n_ctx) });
         random_requests(&engine);
         // The cache and the model agree on the cells and the highest one, once idle cells have stopped moving.
         wait_until(&engine, |stats| {
@@ -636,7 +636,7 @@ const ON_GPU: MemoryKind = MemoryKind { idle_cost: IdleCost::Nothing, ..MEMORY }
 fn written_together(kind: MemoryKind) -> (CacheManager<FakeRunner>, [PathGuard; 2]) {
     let (runner, _) = FakeRunner::new(400, 8);
     let kind = MemoryKind { tokens_per_run: 1_000, ..kind };
-    let limits = Limits { max_store_bytes: STORE, n_seq_max: 8, n_outputs: 8, ..limits(4, 400) };
+    let limits = Limits { max_host_cache_bytes: STORE, n_seq_max: 8, n_outputs: 8, ..limits(4, 400) };
     let mut memory = CacheManager::new(runner.with_memory(kind), &limits);
     let paths = [(); 2].map(|()| memory.place(&AdapterSchedule::default(), None).expect("an id is free"));
     let ids = paths.each_ref().map(PathGuard::id);

@@ -14,8 +14,8 @@ const WINDOWED: MemoryKind = MemoryKind { forks: ForkRule::InWindow, n_window: N
 /// with one that is used only under pressure, and without one.
 fn engines() -> [(&'static str, Engine, FakeControl); 3] {
     [("store", STORE, IdleCost::Scores), ("busy store", STORE, IdleCost::Nothing), ("no store", Some(0), IdleCost::Scores)].map(
-        |(name, max_store_bytes, idle_cost)| {
-            let limits = Limits { max_store_bytes, checkpoints: Checkpoints::default(), ..limits(4, 8192) };
+        |(name, max_host_cache_bytes, idle_cost)| {
+            let limits = Limits { max_host_cache_bytes, checkpoints: Checkpoints::default(), ..limits(4, 8192) };
             let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { idle_cost, ..WINDOWED }));
             (name, engine, control)
         },
@@ -194,8 +194,9 @@ fn the_window_of_the_last_token_takes_one_more_token_of_the_host_cache() {
 
 #[test]
 fn prompt_ends_fit_a_small_host_cache_without_changing_texts() {
-    for max_store_bytes in [4_000, 10_000, 20_000] {
-        let limits = Limits { max_store_bytes: Some(max_store_bytes), checkpoints: Checkpoints::default(), ..limits(2, 600) };
+    for max_host_cache_bytes in [4_000, 10_000, 20_000] {
+        let limits =
+            Limits { max_host_cache_bytes: Some(max_host_cache_bytes), checkpoints: Checkpoints::default(), ..limits(2, 600) };
         let (engine, control) = start_with(limits, |runner| runner.with_memory(WINDOWED));
         for round in 0..3 {
             for seed in 0..6 {
@@ -203,7 +204,7 @@ fn prompt_ends_fit_a_small_host_cache_without_changing_texts() {
                 for n in [330, 300, 300] {
                     n_computed_for(&engine, &control, greedy(&text[..n], 40));
                     let n_bytes = engine.stats().host_cache.n_bytes;
-                    assert!(n_bytes <= max_store_bytes, "{n_bytes} of {max_store_bytes} in round {round}");
+                    assert!(n_bytes <= max_host_cache_bytes, "{n_bytes} of {max_host_cache_bytes} in round {round}");
                 }
             }
         }
@@ -213,8 +214,8 @@ fn prompt_ends_fit_a_small_host_cache_without_changing_texts() {
 
 #[test]
 fn repeated_prompts_generate_the_same_text_under_pressure() {
-    for max_store_bytes in [STORE, Some(0)] {
-        let limits = Limits { max_store_bytes, checkpoints: Checkpoints::default(), ..limits(4, 512) };
+    for max_host_cache_bytes in [STORE, Some(0)] {
+        let limits = Limits { max_host_cache_bytes, checkpoints: Checkpoints::default(), ..limits(4, 512) };
         let (engine, control) = start_with(limits, |runner| runner.with_memory(WINDOWED));
         let texts: Vec<String> = (0..4).map(|seed| prompt(seed, 100)).collect();
         for _ in 0..3 {
@@ -230,7 +231,7 @@ fn repeated_prompts_generate_the_same_text_under_pressure() {
 
 #[test]
 fn the_end_of_a_prompt_is_kept_even_if_idle_prefixes_use_all_ids() {
-    let limits = Limits { max_store_bytes: STORE, n_seq_max: 4, checkpoints: Checkpoints::default(), ..limits(2, 8192) };
+    let limits = Limits { max_host_cache_bytes: STORE, n_seq_max: 4, checkpoints: Checkpoints::default(), ..limits(2, 8192) };
     let memory = MemoryKind { idle_cost: IdleCost::Nothing, ..WINDOWED };
     let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
     for seed in 2..8 {

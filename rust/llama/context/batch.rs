@@ -143,7 +143,7 @@ impl Batch {
                 return Err(format!("row {i} belongs to sequence {id}; sequence ids must be below {n_seq_max}"));
             }
             if usize::try_from(row.token).map_or(true, |token| token >= n_vocab) {
-                return Err(format!("row {i} has token {}, which is outside of the vocabulary of {n_vocab} pieces", row.token));
+                return Err(format!("row {i} has token {}, which is not in the vocabulary ({n_vocab} tokens)", row.token));
             }
             let next = &mut self.seq_lens_after[usize::from(id)];
             if row.position != *next {

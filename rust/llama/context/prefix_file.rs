@@ -259,12 +259,12 @@ impl PrefixFiles {
         let n_vocab = self.model.n_vocab();
         let tokens: Vec<Token> = read_numbers(&mut reader, n_tokens).ok_or(TOO_SHORT)?.map(Token::from_le_bytes).collect();
         if let Some(token) = tokens.iter().find(|&&token| usize::try_from(token).map_or(true, |token| token >= n_vocab)) {
-            return Err(format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
+            return Err(format!("token {token} is not in the vocabulary ({n_vocab} tokens)"));
         }
         let table = n_states.checked_mul(16).and_then(|n_bytes| reader.take(n_bytes)).map(Reader).ok_or(TOO_SHORT)?;
         let logits: Vec<f32> = read_numbers(&mut reader, n_logits).ok_or(TOO_SHORT)?.map(f32::from_le_bytes).collect();
         if ![0, n_vocab].contains(&n_logits) {
-            return Err(format!("it has {n_logits} logits, but the vocabulary has {n_vocab} pieces"));
+            return Err(format!("it has {n_logits} logits, but the vocabulary has {n_vocab} tokens"));
         }
         let states = read_states(table, n_states, &mut reader)?;
         let end = states.last().map_or(0, |state| state.range.end);

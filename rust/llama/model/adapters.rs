@@ -171,7 +171,7 @@ unsafe fn load_one(
     // SAFETY: the caller guarantees the model.
     let n_vocab = unsafe { sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(model)) };
     if let Some(token) = invocation.iter().find(|token| !(0..n_vocab).contains(*token)) {
-        return Err(format!("token {token} of its invocation is outside of the vocabulary of {n_vocab} pieces"));
+        return Err(format!("token {token} of its invocation is not in the vocabulary ({n_vocab} tokens)"));
     }
     Ok(Adapter { raw, files, path: path.clone(), scale: *scale, n_bytes, task_name, prompt_prefix, invocation })
 }

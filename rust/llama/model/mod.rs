@@ -358,7 +358,7 @@ impl Model {
             }
             text.extend_from_slice(self.piece(token).ok_or_else(|| Error::InvalidRequest {
                 param: "tokens",
-                message: format!("token {token} is outside of the vocabulary of {} pieces", self.n_vocab()),
+                message: format!("token {token} is not in the vocabulary ({} tokens)", self.n_vocab()),
             })?);
         }
         Ok(text)

@@ -374,7 +374,7 @@ fn files_that_do_not_fit_the_model_are_rejected_by_name() {
         (with(|header| header.i32s("adapter.alora.invocation_tokens", [5, 6].into_iter())), "invalid gguf element type"),
         (
             with(|header| header.u32s("adapter.alora.invocation_tokens", [5, 2048].into_iter())),
-            "token 2048 of its invocation is outside of the vocabulary of 2048 pieces",
+            "token 2048 of its invocation is not in the vocabulary (2048 tokens)",
         ),
         (
             {

@@ -71,10 +71,9 @@ impl Grammars {
                 Some(_) => Err(refuse(format!("the word '{word}' in grammar_triggers is a token; add it to preserved_tokens"))),
                 None => Ok(trigger.clone()),
             },
-            Trigger::Token(token) if usize::try_from(*token).map_or(true, |id| id >= model.n_vocab()) => Err(refuse(format!(
-                "token {token} in grammar_triggers is outside of the vocabulary of {} pieces",
-                model.n_vocab()
-            ))),
+            Trigger::Token(token) if usize::try_from(*token).map_or(true, |id| id >= model.n_vocab()) => {
+                Err(refuse(format!("token {token} in grammar_triggers is not in the vocabulary ({} tokens)", model.n_vocab())))
+            }
             other => Ok(other.clone()),
         };
         let triggers = triggers.iter().map(as_token).collect::<Result<Vec<_>>>()?;

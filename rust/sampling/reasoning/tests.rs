@@ -287,7 +287,7 @@ fn invalid_reasoning_settings_are_rejected() {
         (Reasoning { starts: vec!["x".into(); 17], ..reasoning() }, "thought.starts has 17 markers; at most 16"),
         (Reasoning { budget: Some(1), closing: vec![], ..reasoning() }, "thought.budget needs tokens"),
         (Reasoning { closing: vec![3; 4_097], ..reasoning() }, "4097 tokens"),
-        (Reasoning { closing: vec![22], ..reasoning() }, "outside of the vocabulary"),
+        (Reasoning { closing: vec![22], ..reasoning() }, "not in the vocabulary"),
     ] {
         let message = rejection(reasoning);
         assert!(message.contains(expected), "{message}");

@@ -25,7 +25,7 @@ def content(data: TokenizeBody, n_vocab: int) -> Sequence[Piece]:
     if isinstance(data.content, str):
         return [data.content]
     if (wrong := _outside(data.content, n_vocab)) is not None:
-        raise InvalidRequest("content", f"token {wrong} is outside of the vocabulary of {n_vocab} pieces")
+        raise InvalidRequest("content", f"token {wrong} is not in the vocabulary ({n_vocab} tokens)")
     return data.content
 
 
@@ -90,7 +90,7 @@ def text(tokens: Sequence[int], model: Model) -> list[bytes]:
     """
     # The engine takes those below 0 for places of pictures.
     if (wrong := _outside(tokens, model.n_vocab)) is not None:
-        raise InvalidRequest("tokens", f"token {wrong} is outside of the vocabulary of {model.n_vocab} pieces")
+        raise InvalidRequest("tokens", f"token {wrong} is not in the vocabulary ({model.n_vocab} tokens)")
     spelt = model.detokenize(tokens)
     result = msgspec.json.encode(DetokenizeResult(content=cast("str", GAP), prompt=cast("str", GAP)))
     written = json_text(spelt)

@@ -87,5 +87,5 @@ def _key(key: str) -> Piece:
     if re.fullmatch("-?[0-9]+", key) is None:
         return key
     if len(key) > MAX_DIGITS:
-        raise InvalidRequest("logit_bias", f"a token of {len(key)} digits is outside of the vocabulary")
+        raise InvalidRequest("logit_bias", f"a token of {len(key)} digits is not in the vocabulary")
     return int(key)

@@ -621,7 +621,7 @@ class Service:
     def _biases(self, biases: Sequence[tuple[Piece, float]]) -> Sequence[tuple[int, float]]:
         n_vocab = self.engine.model.n_vocab
         if len(biases) > n_vocab:
-            raise InvalidRequest("logit_bias", f"there are {len(biases)} biases; the vocabulary has {n_vocab} pieces")
+            raise InvalidRequest("logit_bias", f"there are {len(biases)} biases; the vocabulary has {n_vocab} tokens")
         if isinstance(biases, Biases):
             # Written now, and not when the event loop needs it.
             biases.json()
@@ -630,7 +630,7 @@ class Service:
             (token, bias) for piece, bias in biases for token in self._tokens([piece], add_special=False, parse_special=False)
         ]
         if len(result) > n_vocab:
-            raise InvalidRequest("logit_bias", f"there are biases of {len(result)} tokens; the vocabulary has {n_vocab} pieces")
+            raise InvalidRequest("logit_bias", f"there are biases of {len(result)} tokens; the vocabulary has {n_vocab} tokens")
         return self._biases(Biases(result)) if len(result) > LONG_TEXT else result
 
     def _penalty_prompt(self, pieces: Sequence[Piece] | None) -> Sequence[int] | None:

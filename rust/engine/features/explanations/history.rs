@@ -47,7 +47,7 @@ pub(crate) struct History {
 /// A request that was started.
 pub(crate) struct RequestRecord {
     /// Id of its stream.
-    pub(crate) stream_id: u64,
+    pub(crate) request_id: u64,
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) adapter_schedule: AdapterSchedule,
     pub(crate) n_prompt: u32,
@@ -122,7 +122,7 @@ impl History {
     /// Records a request that starts.
     pub(crate) fn add_request(&mut self, group: &RequestGroup) {
         let mut record = RequestRecord {
-            stream_id: group.stream_id,
+            request_id: group.request_id,
             owner: group.request.owner.clone(),
             adapter_schedule: group.adapter_schedule.clone(),
             n_prompt: group.n_prompt(),
@@ -131,15 +131,15 @@ impl History {
         };
         record.set_text(0, Tokens::new(Arc::clone(&group.prompt)).view(), 0);
         self.n_tokens += record.n_tokens();
-        if let Some(previous) = self.records.insert(group.request_id, record) {
+        if let Some(previous) = self.records.insert(group.group_id, record) {
             self.n_tokens -= previous.n_tokens();
         }
         self.drop_oldest();
     }
 
     /// Records that branch `index` of a request has computed the first `n_held` of its `tokens`.
-    pub(crate) fn update_text(&mut self, request_id: u64, index: u32, tokens: &Tokens, n_held: u32) {
-        let Some(record) = self.records.get_mut(&request_id) else { return };
+    pub(crate) fn update_text(&mut self, group_id: u64, index: u32, tokens: &Tokens, n_held: u32) {
+        let Some(record) = self.records.get_mut(&group_id) else { return };
         self.n_tokens -= record.n_tokens();
         record.set_text(index, tokens.view(), n_held);
         self.n_tokens += record.n_tokens();
@@ -168,7 +168,7 @@ impl History {
         &'a self,
         group: &'group RequestGroup,
     ) -> impl Iterator<Item = &'a RequestRecord> + use<'a, 'group> {
-        let is_own = |record: &&RequestRecord| record.stream_id != group.stream_id && record.owner == group.request.owner;
+        let is_own = |record: &&RequestRecord| record.request_id != group.request_id && record.owner == group.request.owner;
         self.records.values().rev().filter(is_own)
     }
 
@@ -225,7 +225,7 @@ impl History {
             let is_own = |record: &&RequestRecord| {
                 record.owner == group.request.owner && record.adapter_schedule.n_common(&group.adapter_schedule) >= n_least
             };
-            overlaps && self.records.get(&run.request_id).filter(is_own).is_some_and(had_computed)
+            overlaps && self.records.get(&run.group_id).filter(is_own).is_some_and(had_computed)
         })
     }
 
@@ -356,12 +356,12 @@ mod tests {
     use crate::sampling::token_strings::tests::Pieces;
 
     /// Creates a group with the prompt `tokens`.
-    fn group(request_id: u64, tokens: &[Token]) -> RequestGroup {
+    fn group(group_id: u64, tokens: &[Token]) -> RequestGroup {
         let place = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, _) = stream::stream(request_id, 1, None, Box::new(|_| {}));
+        let (sender, _) = stream::stream(group_id, 1, None, Box::new(|_| {}));
         let request = Request::new(Prompt::from_tokens(tokens.to_vec()), 0);
         let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
-        RequestGroup::new(request_id, vec![(0, request, sampler)], Arc::new(sender), place)
+        RequestGroup::new(group_id, vec![(0, request, sampler)], Arc::new(sender), place)
     }
 
     #[test]
@@ -374,19 +374,19 @@ mod tests {
         let n_common = |history: &History| history.lookup(&prompt).nearest.map(|nearest| nearest.n_common);
         assert_eq!(n_common(&history), Some(40));
         let n_texts = u32::try_from(MAX_COMPARED / MIN_COST).expect("few");
-        for (request_id, first) in (1..).zip((0..n_texts).step_by(256)) {
-            let other = group(request_id, &[2]);
+        for (group_id, first) in (1..).zip((0..n_texts).step_by(256)) {
+            let other = group(group_id, &[2]);
             history.add_request(&other);
             for index in 0..256.min(n_texts - first) {
-                history.update_text(request_id, index, &Tokens::new(Arc::clone(&other.prompt)), 1);
+                history.update_text(group_id, index, &Tokens::new(Arc::clone(&other.prompt)), 1);
             }
         }
         assert_eq!(n_common(&history), None, "the newest {n_texts} texts are all that one explanation compares");
-        let lost = EvictedRun { request_id: 0, range: 0..40, cause: crate::request::EvictionCause::DeviceCache };
+        let lost = EvictedRun { group_id: 0, range: 0..40, cause: crate::request::EvictionCause::DeviceCache };
         history.add_evictions([lost].into_iter(), Instant::now());
         assert!(history.find_eviction(&prompt, 0, 40, false).is_some());
         let with_other_adapters =
-            |request_id| EvictedRun { request_id, range: 0..40, cause: crate::request::EvictionCause::DeviceCache };
+            |group_id| EvictedRun { group_id, range: 0..40, cause: crate::request::EvictionCause::DeviceCache };
         history.add_evictions((1..=u64::from(n_texts / 256)).map(with_other_adapters), Instant::now());
         assert!(history.find_eviction(&prompt, 0, 40, false).is_none(), "losses are compared within the same bound");
     }

@@ -23,10 +23,10 @@ const MAX_COMPARED: u32 = 64;
 pub(crate) fn explain<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
-    request_id: u64,
+    group_id: u64,
     matched: &PrefixMatch,
 ) -> Explanation {
-    let group = scheduler.group(request_id);
+    let group = scheduler.group(group_id);
     let (n_prompt, n_found) = (group.n_prompt(), matched.n_tokens());
     let awaited = group.awaited_range(n_found);
     let n_awaited = awaited.end - awaited.start;
@@ -45,7 +45,7 @@ pub(crate) fn explain<R: Runner>(
     } else {
         ExplanationBuilder { scheduler, cache, group, n_found, history: scheduler.features().history.lookup(group) }.runs()
     };
-    Explanation { request_id: group.stream_id, n_prompt, n_found, n_awaited, computed }
+    Explanation { request_id: group.request_id, n_prompt, n_found, n_awaited, computed }
 }
 
 /// Inputs of an explanation.
@@ -114,7 +114,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
     fn is_being_computed(&self, n_same: u32) -> bool {
         let group = self.group;
         self.scheduler.running().iter().any(|running| {
-            let is_same_owner = self.scheduler.group(running.sequence.request_id).request.owner == group.request.owner;
+            let is_same_owner = self.scheduler.group(running.sequence.group_id).request.owner == group.request.owner;
             let will_compute_it =
                 running.n_held < n_same && running.sequence.adapter_schedule.n_common(&group.adapter_schedule) >= n_same;
             is_same_owner && will_compute_it && running.sequence.tokens.common_prefix(&group.prompt) >= n_same
@@ -178,7 +178,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         let end = tokens.len();
         let range: Range<u32> = at.min(end)..(at + N_TOKENS_AFTER).min(end);
         let text = token_bytes(&tokens.slices(range).concat(), &self.cache.model().token_strings()).concat();
-        Some(EarlierRequest { request_id: record.stream_id, text: excerpt(&text), is_in_answer: at >= record.n_prompt })
+        Some(EarlierRequest { request_id: record.request_id, text: excerpt(&text), is_in_answer: at >= record.n_prompt })
     }
 }
 

@@ -58,10 +58,10 @@ pub(crate) enum BuildStage {
 
 impl ForkBuild {
     /// Returns the id of their group.
-    pub(crate) fn request_id(&self) -> u64 {
+    pub(crate) fn group_id(&self) -> u64 {
         match &self.stage {
-            BuildStage::Searching(search) => search.spec.request_id,
-            BuildStage::Replaying(replay) => replay.request_id,
+            BuildStage::Searching(search) => search.spec.group_id,
+            BuildStage::Replaying(replay) => replay.group_id,
         }
     }
 }
@@ -129,7 +129,7 @@ impl CutSearch {
 pub(crate) struct ForkReplay {
     pub(crate) cut: ForkCut,
     /// Id of their group.
-    pub(crate) request_id: u64,
+    pub(crate) group_id: u64,
     /// Whether they have their own stream.
     pub(crate) has_own_stream: bool,
     pub(crate) append: Vec<Token>,
@@ -166,7 +166,7 @@ impl ForkReplay {
         runner: &impl Runner,
         cut: ForkCut,
         running: Option<&Sequence>,
-        (request_id, has_own_stream): (u64, bool),
+        (group_id, has_own_stream): (u64, bool),
         branches: ForkBranches,
         append: Vec<Token>,
         prompt: &Arc<[Token]>,
@@ -194,7 +194,7 @@ impl ForkReplay {
                 (initial_state(source, runner)?, source.sampled_range(cut.n_sampled), branches)
             }
         };
-        Ok(Self { cut, request_id, has_own_stream, append, fork_state, branches, held_back, unreplayed, n_appended: 0 })
+        Ok(Self { cut, group_id, has_own_stream, append, fork_state, branches, held_back, unreplayed, n_appended: 0 })
     }
 
     /// Returns how the text of the forks continues the text of their branch, once the replay is complete.
@@ -350,7 +350,7 @@ fn can_be_sampled(source: &ForkSource, prompt: &Arc<[Token]>) -> Arc<[Token]> {
 /// Returns the state of a branch before its first sampled token.
 fn initial_state(source: &ForkSource, runner: &impl Runner) -> Result<ForkState> {
     let BranchSpec { request, stops, .. } = &*source.branch_spec;
-    let has_constraint = request.constraint.is_some() || request.thought.is_some();
+    let has_constraint = request.constraint.is_some() || request.reasoning.is_some();
     if has_constraint && source.shifted_at.is_some() {
         let message = "the context of the branch was shifted, so that its grammar cannot be continued; give the forks a request of their own";
         return Err(refused("at", message.to_owned()));

@@ -11,7 +11,7 @@ use crate::engine::features::forks::request::{ForkBranches, ForkRequest, ForkSou
 use crate::engine::output::stream::{ForkOutcome, ForkPoint, Sender};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::request_group::{Branch, BranchSpec, PendingPrefix, RequestGroup};
+use crate::engine::scheduler::request_group::{AwaitedPrefix, BranchSpec, BranchState, RequestGroup};
 use crate::engine::scheduler::sequence::Sequence;
 use crate::error::{Error, Result};
 use crate::request::{MAX_COMPLETIONS, Task};
@@ -19,59 +19,59 @@ use crate::request::{MAX_COMPLETIONS, Task};
 /// Handles a fork command: it waits behind earlier ones of the same stream, and [`advance_forks`] builds it.
 pub(crate) fn fork(scheduler: &mut Scheduler, runner: &impl Runner, request: ForkRequest) {
     let ForkRequest { spec, answer } = request;
-    let stream_id = spec.stream_id;
-    let stage = find_source(scheduler, stream_id, spec.branch).and_then(|source| match spec.at {
+    let request_id = spec.request_id;
+    let stage = find_source(scheduler, request_id, spec.branch).and_then(|source| match spec.at {
         ForkPoint::Byte(at) => CutSearch::new(spec, source, at).map(|search| BuildStage::Searching(Box::new(search))),
         ForkPoint::End | ForkPoint::Token(_) => start_build(scheduler, runner, spec, source),
     });
     match stage {
-        Ok(stage) => scheduler.features_mut().forks.enqueue(stream_id, QueuedFork::Fork(ForkBuild { answer, stage })),
+        Ok(stage) => scheduler.features_mut().forks.enqueue(request_id, QueuedFork::Fork(ForkBuild { answer, stage })),
         Err(error) => answer.send(Err(error)),
     }
 }
 
 /// Builds forks, stream by stream, within the limits of a step, and handles the commands queued behind them.
 pub(crate) fn advance_forks(scheduler: &mut Scheduler, runner: &impl Runner) {
-    while let Some((stream_id, next)) = scheduler.features_mut().forks.next_command() {
+    while let Some((request_id, next)) = scheduler.features_mut().forks.next_command() {
         scheduler.mark_changed();
         match next {
-            QueuedFork::CancelBranch(index) => cancel(scheduler, stream_id, index),
-            QueuedFork::Fork(build) => advance_build(scheduler, runner, stream_id, build),
+            QueuedFork::CancelBranch(index) => cancel(scheduler, request_id, index),
+            QueuedFork::Fork(build) => advance_build(scheduler, runner, request_id, build),
         }
     }
 }
 
 /// Cancels a branch of a stream after earlier forks of the stream are built.
-pub(crate) fn cancel_in_order(scheduler: &mut Scheduler, stream_id: u64, index: u32) {
-    if scheduler.features().forks.has_queue(stream_id) {
-        scheduler.features_mut().forks.enqueue(stream_id, QueuedFork::CancelBranch(index));
+pub(crate) fn cancel_in_order(scheduler: &mut Scheduler, request_id: u64, index: u32) {
+    if scheduler.features().forks.has_queue(request_id) {
+        scheduler.features_mut().forks.enqueue(request_id, QueuedFork::CancelBranch(index));
     } else {
-        cancel(scheduler, stream_id, index);
+        cancel(scheduler, request_id, index);
     }
 }
 
-fn cancel(scheduler: &mut Scheduler, stream_id: u64, index: u32) {
-    if !cancel_search(scheduler, stream_id, index) {
-        scheduler.cancel_branch(stream_id, index);
+fn cancel(scheduler: &mut Scheduler, request_id: u64, index: u32) {
+    if !cancel_search(scheduler, request_id, index) {
+        scheduler.cancel_branch(request_id, index);
     }
 }
 
 /// Builds forks as far as this step permits: afterwards they are answered, or at the front of their queue again.
-fn advance_build(scheduler: &mut Scheduler, runner: &impl Runner, stream_id: u64, build: ForkBuild) {
+fn advance_build(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64, build: ForkBuild) {
     let ForkBuild { answer, stage } = build;
     let progress = match stage {
         BuildStage::Searching(search) => continue_search(scheduler, runner, search).map(ForkProgress::Unfinished),
         BuildStage::Replaying(replay) => {
-            let request_id = replay.request_id;
+            let group_id = replay.group_id;
             let progress = continue_replay(scheduler, runner, replay);
             if progress.is_err() {
-                fail_unbuilt(scheduler, request_id);
+                fail_unbuilt(scheduler, group_id);
             }
             progress
         }
     };
     match progress {
-        Ok(ForkProgress::Unfinished(stage)) => scheduler.features_mut().forks.push_front(stream_id, ForkBuild { answer, stage }),
+        Ok(ForkProgress::Unfinished(stage)) => scheduler.features_mut().forks.push_front(request_id, ForkBuild { answer, stage }),
         Ok(ForkProgress::Done(outcome)) => answer.send(Ok(outcome)),
         Err(error) => answer.send(Err(error)),
     }
@@ -84,10 +84,10 @@ enum ForkProgress {
 }
 
 /// Fails forks while they are built: their group is removed when the step ends, and its stream too if that was its last group.
-fn fail_unbuilt(scheduler: &mut Scheduler, request_id: u64) {
+fn fail_unbuilt(scheduler: &mut Scheduler, group_id: u64) {
     // So that the queue length is correct immediately.
-    drop(scheduler.group_mut(request_id).permit.take());
-    scheduler.outbox_mut().groups_with_events.push(request_id);
+    drop(scheduler.group_mut(group_id).permit.take());
+    scheduler.outbox_mut().groups_with_events.push(group_id);
 }
 
 /// Continues the search for a byte position; once it is found, starts to build the forks.
@@ -101,7 +101,7 @@ fn continue_search(scheduler: &mut Scheduler, runner: &impl Runner, mut search: 
     let Some(n_sampled) = found else { return Ok(BuildStage::Searching(search)) };
     let CutSearch { spec, branch: source, .. } = *search;
     // The branch may have advanced, ended, or lost its reader in the meantime.
-    let source = find_source(scheduler, spec.stream_id, spec.branch).unwrap_or(source);
+    let source = find_source(scheduler, spec.request_id, spec.branch).unwrap_or(source);
     start_build(scheduler, runner, ForkSpec { at: ForkPoint::Token(n_sampled), ..spec }, source)
 }
 
@@ -112,8 +112,8 @@ fn start_build(
     spec: ForkSpec,
     source: (ForkSource, Arc<Sender>),
 ) -> Result<BuildStage> {
-    let ForkSpec { stream_id, branch, at, append, branches, request_id, own_stream, permit } = spec;
-    let cut = find_cut(scheduler, runner, (stream_id, branch), at, source)?;
+    let ForkSpec { request_id, branch, at, append, branches, group_id, own_stream, permit } = spec;
+    let cut = find_cut(scheduler, runner, (request_id, branch), at, source)?;
     check_options(&cut.source, &branches)?;
     let (n_prompt, n_ctx) = (cut.n_tokens as usize + append.len(), scheduler.limits().n_ctx_slot as usize);
     if n_prompt >= n_ctx {
@@ -126,11 +126,11 @@ fn start_build(
     let prompt = cut.source.tokens.first_with(cut.n_tokens, &append);
     scheduler.features_mut().forks.count_copied(n_prompt);
     let running = cut.running_branch.and_then(|branch| sequence_of(scheduler, branch));
-    let replay = ForkReplay::new(runner, cut, running, (request_id, has_own_stream), branches, append, &prompt)?;
+    let replay = ForkReplay::new(runner, cut, running, (group_id, has_own_stream), branches, append, &prompt)?;
     let ForkReplay { cut: ForkCut { source, sender, n_tokens, is_end, .. }, append, .. } = &replay;
     let sender = own_stream.unwrap_or_else(|| Arc::clone(sender));
-    let mut group = RequestGroup::unbuilt_fork(request_id, Arc::clone(&source.branch_spec.request), prompt, sender, permit);
-    group.stream_id = if has_own_stream { request_id } else { stream_id };
+    let mut group = RequestGroup::unbuilt_fork(group_id, Arc::clone(&source.branch_spec.request), prompt, sender, permit);
+    group.request_id = if has_own_stream { group_id } else { request_id };
     group.generated_ranges.clone_from(&source.generated_ranges);
     if source.shifted_at.is_none() && *n_tokens > source.n_prompt {
         group.generated_ranges.push(source.n_prompt..*n_tokens);
@@ -144,7 +144,7 @@ fn start_build(
     scheduler.queue_mut().push(group);
     scheduler.mark_changed();
     if *is_end && shares_all {
-        follow_branch(scheduler, request_id, stream_id, branch, append.is_empty());
+        follow_branch(scheduler, group_id, request_id, branch, append.is_empty());
     }
     Ok(BuildStage::Replaying(Box::new(replay)))
 }
@@ -161,7 +161,7 @@ fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: 
         return Ok(ForkProgress::Unfinished(BuildStage::Replaying(replay)));
     }
     let text_boundary = replay.text_boundary();
-    let ForkReplay { cut, request_id, has_own_stream, append, fork_state, branches: fork_branches, .. } = *replay;
+    let ForkReplay { cut, group_id, has_own_stream, append, fork_state, branches: fork_branches, .. } = *replay;
     let (n_prompt, n) = (cut.n_tokens as usize + append.len(), fork_branches.n());
     // Nothing may fail after the indices are assigned.
     let (branches, seed_offset) = assign_indices(&cut.sender, n, has_own_stream)?;
@@ -169,8 +169,8 @@ fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: 
     let specs =
         fork_branches.into_specs(&cut.source, branches.start, request.seed.wrapping_sub(*first).wrapping_add(seed_offset));
     let seed = specs[0].request.seed;
-    scheduler.features_mut().forks.set_initial_state(request_id, fork_state);
-    scheduler.queue_mut().set_branch_specs(request_id, specs);
+    scheduler.features_mut().forks.set_initial_state(group_id, fork_state);
+    scheduler.queue_mut().set_branch_specs(group_id, specs);
     scheduler.stats_mut().branches.n_forked += u64::from(n);
     Ok(ForkProgress::Done(ForkOutcome { branches, seed, n_sampled: cut.n_sampled, text_boundary, n_prompt }))
 }
@@ -179,7 +179,7 @@ fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: 
 fn find_cut(
     scheduler: &Scheduler,
     runner: &impl Runner,
-    (stream_id, branch): (u64, u32),
+    (request_id, branch): (u64, u32),
     at: ForkPoint,
     source: (ForkSource, Arc<Sender>),
 ) -> Result<ForkCut> {
@@ -193,7 +193,7 @@ fn find_cut(
         return Err(refused("at", message));
     };
     let running_branch =
-        scheduler.queue().find_branch(stream_id, branch).filter(|&found| is_end && sequence_of(scheduler, found).is_some());
+        scheduler.queue().find_branch(request_id, branch).filter(|&found| is_end && sequence_of(scheduler, found).is_some());
     Ok(ForkCut { source, sender, running_branch, n_sampled, n_tokens, is_end })
 }
 
@@ -231,30 +231,30 @@ fn assign_indices(sender: &Sender, n: u32, has_own_stream: bool) -> Result<(Rang
 
 /// Makes a fork at the end of a branch (`is_next`), or after tokens appended there, wait for the next tokens that the branch
 /// computes.
-fn follow_branch(scheduler: &mut Scheduler, request_id: u64, stream_id: u64, branch: u32, is_next: bool) {
-    let Some((of, index)) = scheduler.queue().find_branch(stream_id, branch) else { return };
+fn follow_branch(scheduler: &mut Scheduler, group_id: u64, request_id: u64, branch: u32, is_next: bool) {
+    let Some((of, index)) = scheduler.queue().find_branch(request_id, branch) else { return };
     let group = scheduler.group(of);
     match group.branches[index as usize] {
-        Branch::Waiting if is_next => {
+        BranchState::Waiting if is_next => {
             if let Some(logits) = group.prompt_logits.clone() {
-                scheduler.queue_mut().set_prompt_logits(request_id, &logits);
+                scheduler.queue_mut().set_prompt_logits(group_id, &logits);
             }
         }
-        Branch::Running if !scheduler.is_paused(stream_id) => {
+        BranchState::Running if !scheduler.is_paused(request_id) => {
             let Some(sequence) = sequence_of(scheduler, (of, index)) else { return };
             let (owner, n_tokens) = (sequence.scheduling_key(), sequence.n_tokens());
             if is_next {
-                scheduler.features_mut().forks.wait_for_logits(request_id, (of, index), n_tokens);
+                scheduler.features_mut().forks.wait_for_logits(group_id, (of, index), n_tokens);
             }
-            scheduler.queue_mut().block_on_prefix(request_id, PendingPrefix { owner, n_tokens, n_known: n_tokens });
+            scheduler.queue_mut().block_on_prefix(group_id, AwaitedPrefix { owner, n_tokens, n_known: n_tokens });
         }
-        Branch::Waiting | Branch::Running | Branch::Preempted | Branch::Finished => {}
+        BranchState::Waiting | BranchState::Running | BranchState::Preempted | BranchState::Finished => {}
     }
 }
 
 /// Returns a branch of a stream, and the worker's end of the stream.
-fn find_source(scheduler: &Scheduler, stream_id: u64, branch: u32) -> Result<(ForkSource, Arc<Sender>)> {
-    if let Some((source, sender)) = scheduler.features().forks.ended(stream_id, branch) {
+fn find_source(scheduler: &Scheduler, request_id: u64, branch: u32) -> Result<(ForkSource, Arc<Sender>)> {
+    if let Some((source, sender)) = scheduler.features().forks.ended(request_id, branch) {
         return Ok((reject_beams(source.clone())?, Arc::clone(sender)));
     }
     let unknown = || {
@@ -263,13 +263,13 @@ fn find_source(scheduler: &Scheduler, stream_id: u64, branch: u32) -> Result<(Fo
             format!("branch is {branch}, but the stream has no such branch, or its text was dropped after it ended"),
         )
     };
-    let (request_id, index) = scheduler.queue().find_branch(stream_id, branch).ok_or_else(unknown)?;
-    let group = scheduler.group(request_id);
-    if group.request.task != Task::Complete || group.branches[index as usize] == Branch::Finished {
+    let (group_id, index) = scheduler.queue().find_branch(request_id, branch).ok_or_else(unknown)?;
+    let group = scheduler.group(group_id);
+    if group.request.task != Task::Complete || group.branches[index as usize] == BranchState::Finished {
         return Err(unknown());
     }
-    let mut source = ForkSource::new(group, index, scheduler.features().forks.state_of(request_id).cloned());
-    if let Some(sequence) = sequence_of(scheduler, (request_id, index)) {
+    let mut source = ForkSource::new(group, index, scheduler.features().forks.state_of(group_id).cloned());
+    if let Some(sequence) = sequence_of(scheduler, (group_id, index)) {
         source = source.advanced_to(sequence);
     }
     Ok((reject_beams(source)?, Arc::clone(&group.sender)))
@@ -286,10 +286,10 @@ fn reject_beams(source: ForkSource) -> Result<ForkSource> {
 }
 
 /// Returns a branch of a group that was in a slot and has not ended.
-pub(crate) fn sequence_of(scheduler: &Scheduler, (request_id, index): (u64, u32)) -> Option<&Sequence> {
+pub(crate) fn sequence_of(scheduler: &Scheduler, (group_id, index): (u64, u32)) -> Option<&Sequence> {
     let running = scheduler.running().iter().map(|running| &running.sequence);
     let preempted = scheduler.queue().preempted().iter().map(|preempted| &preempted.sequence);
-    running.chain(preempted).find(|sequence| sequence.request_id == request_id && sequence.index == index)
+    running.chain(preempted).find(|sequence| sequence.group_id == group_id && sequence.index == index)
 }
 
 /// Returns the number of sampled tokens before the fork position.

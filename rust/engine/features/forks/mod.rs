@@ -17,7 +17,7 @@ use crate::engine::scheduler::sequence::ForkState;
 /// A fork at the end of a running branch. It samples its first token from the logits after `n_tokens` tokens of that branch.
 struct DueFork {
     /// Group of the fork.
-    request_id: u64,
+    group_id: u64,
     /// Group of the branch, and its index there.
     of: (u64, u32),
     n_tokens: u32,
@@ -43,7 +43,7 @@ pub(crate) struct ForkRegistry {
     /// Queued commands for branches, by stream, from the first unbuilt fork on.
     queues: BTreeMap<u64, VecDeque<QueuedFork>>,
     /// Stream id from which on queues are served next.
-    next_stream_id: u64,
+    next_request_id: u64,
     /// Tokens copied in this step.
     n_copied: usize,
     /// Tokens replayed in this step.
@@ -82,13 +82,13 @@ impl ForkRegistry {
     }
 
     /// Returns true while forks of branches of this stream are being built.
-    pub(crate) fn has_queue(&self, stream_id: u64) -> bool {
-        self.queues.contains_key(&stream_id)
+    pub(crate) fn has_queue(&self, request_id: u64) -> bool {
+        self.queues.contains_key(&request_id)
     }
 
     /// Appends a command for branches of this stream.
-    pub(crate) fn enqueue(&mut self, stream_id: u64, command: QueuedFork) {
-        self.queues.entry(stream_id).or_default().push_back(command);
+    pub(crate) fn enqueue(&mut self, request_id: u64, command: QueuedFork) {
+        self.queues.entry(request_id).or_default().push_back(command);
     }
 
     /// Takes the next command, round-robin over the streams, as long as this step may replay tokens.
@@ -96,58 +96,58 @@ impl ForkRegistry {
         if self.n_replayable() == 0 {
             return None;
         }
-        let next = self.queues.range(self.next_stream_id..).next().or_else(|| self.queues.first_key_value());
-        let stream_id = *next?.0;
-        self.next_stream_id = stream_id + 1;
-        let queue = self.queues.get_mut(&stream_id)?;
+        let next = self.queues.range(self.next_request_id..).next().or_else(|| self.queues.first_key_value());
+        let request_id = *next?.0;
+        self.next_request_id = request_id + 1;
+        let queue = self.queues.get_mut(&request_id)?;
         let first = queue.pop_front()?;
         if queue.is_empty() {
-            self.queues.remove(&stream_id);
+            self.queues.remove(&request_id);
         }
-        Some((stream_id, first))
+        Some((request_id, first))
     }
 
     /// Puts unbuilt forks back at the front of their queue.
-    pub(crate) fn push_front(&mut self, stream_id: u64, build: ForkBuild) {
-        self.queues.entry(stream_id).or_default().push_front(QueuedFork::Fork(build));
+    pub(crate) fn push_front(&mut self, request_id: u64, build: ForkBuild) {
+        self.queues.entry(request_id).or_default().push_front(QueuedFork::Fork(build));
     }
 
     /// Sets the state that the branches of a group begin with.
-    pub(crate) fn set_initial_state(&mut self, request_id: u64, fork_state: ForkState) {
-        self.states.insert(request_id, Rc::new(fork_state));
+    pub(crate) fn set_initial_state(&mut self, group_id: u64, fork_state: ForkState) {
+        self.states.insert(group_id, Rc::new(fork_state));
     }
 
     /// Returns the state that the branches of a group begin with, if they are forks.
-    pub(crate) fn state_of(&self, request_id: u64) -> Option<&Rc<ForkState>> {
-        self.states.get(&request_id)
+    pub(crate) fn state_of(&self, group_id: u64) -> Option<&Rc<ForkState>> {
+        self.states.get(&group_id)
     }
 
     /// Makes a fork wait for the logits after the first `n_tokens` tokens of a branch.
-    pub(crate) fn wait_for_logits(&mut self, request_id: u64, of: (u64, u32), n_tokens: u32) {
-        self.due.push(DueFork { request_id, of, n_tokens });
+    pub(crate) fn wait_for_logits(&mut self, group_id: u64, of: (u64, u32), n_tokens: u32) {
+        self.due.push(DueFork { group_id, of, n_tokens });
     }
 
     /// Removes and returns the forks that wait for the logits after the first `n_tokens` tokens of a branch.
-    pub(crate) fn take_due(&mut self, request_id: u64, index: u32, n_tokens: u32) -> Vec<u64> {
-        let matches = |due: &mut DueFork| due.of == (request_id, index) && due.n_tokens == n_tokens;
-        self.due.extract_if(.., matches).map(|due| due.request_id).collect()
+    pub(crate) fn take_due(&mut self, group_id: u64, index: u32, n_tokens: u32) -> Vec<u64> {
+        let matches = |due: &mut DueFork| due.of == (group_id, index) && due.n_tokens == n_tokens;
+        self.due.extract_if(.., matches).map(|due| due.group_id).collect()
     }
 
     /// Cancels the waits for the logits of a branch whose context was shifted. Its later text may reach the same length.
-    pub(crate) fn drop_due(&mut self, request_id: u64, index: u32) {
-        self.due.retain(|due| due.of != (request_id, index));
+    pub(crate) fn drop_due(&mut self, group_id: u64, index: u32) {
+        self.due.retain(|due| due.of != (group_id, index));
     }
 
     /// Removes a group that has ended.
-    pub(crate) fn remove_group(&mut self, request_id: u64) {
-        self.states.remove(&request_id);
-        self.due.retain(|due| due.request_id != request_id && due.of.0 != request_id);
-        self.cancel_unbuilt(request_id);
+    pub(crate) fn remove_group(&mut self, group_id: u64) {
+        self.states.remove(&group_id);
+        self.due.retain(|due| due.group_id != group_id && due.of.0 != group_id);
+        self.cancel_unbuilt(group_id);
     }
 
     /// Removes forks that are not built yet, and answers their command with an error.
-    fn cancel_unbuilt(&mut self, request_id: u64) {
-        let matches = |command: &QueuedFork| matches!(command, QueuedFork::Fork(build) if build.request_id() == request_id);
+    fn cancel_unbuilt(&mut self, group_id: u64) {
+        let matches = |command: &QueuedFork| matches!(command, QueuedFork::Fork(build) if build.group_id() == group_id);
         for queue in self.queues.values_mut() {
             let removed = queue.iter().position(matches).and_then(|at| queue.remove(at));
             if let Some(QueuedFork::Fork(build)) = removed {
@@ -158,10 +158,10 @@ impl ForkRegistry {
     }
 
     /// Adds an ended branch, which may be forked while the stream has a reader.
-    pub(crate) fn end(&mut self, stream_id: u64, branch: u32, source: ForkSource, sender: &Arc<Sender>) {
+    pub(crate) fn end(&mut self, request_id: u64, branch: u32, source: ForkSource, sender: &Arc<Sender>) {
         self.drop_unread_streams();
         let new = || EndedBranches { sender: Arc::clone(sender), branches: BTreeMap::new(), n_bytes: 0 };
-        let branches_of_stream = self.ended.entry(stream_id).or_insert_with(new);
+        let branches_of_stream = self.ended.entry(request_id).or_insert_with(new);
         let n_bytes = source.n_own_bytes() + source.n_shared_bytes(&branches_of_stream.branches.values());
         branches_of_stream.n_bytes += n_bytes;
         branches_of_stream.branches.insert(branch, source);
@@ -173,14 +173,14 @@ impl ForkRegistry {
     }
 
     /// Returns an ended branch and the worker's end of its stream.
-    pub(crate) fn ended(&self, stream_id: u64, branch: u32) -> Option<(&ForkSource, &Arc<Sender>)> {
-        let branches_of_stream = self.ended.get(&stream_id)?;
+    pub(crate) fn ended(&self, request_id: u64, branch: u32) -> Option<(&ForkSource, &Arc<Sender>)> {
+        let branches_of_stream = self.ended.get(&request_id)?;
         Some((branches_of_stream.branches.get(&branch)?, &branches_of_stream.sender))
     }
 
     /// Removes the ended branches of a stream without a reader.
-    pub(crate) fn remove_stream(&mut self, stream_id: u64) {
-        self.n_bytes -= self.ended.remove(&stream_id).map_or(0, |ended| ended.n_bytes);
+    pub(crate) fn remove_stream(&mut self, request_id: u64) {
+        self.n_bytes -= self.ended.remove(&request_id).map_or(0, |ended| ended.n_bytes);
     }
 
     fn drop_unread_streams(&mut self) {
@@ -205,18 +205,18 @@ mod tests {
     use crate::sampling::token_strings::tests::Pieces;
 
     /// Creates a group of `n` branches after `n_prompt` tokens, and its reader.
-    fn group(request_id: u64, n: u32, n_prompt: usize) -> (RequestGroup, Completions) {
+    fn group(group_id: u64, n: u32, n_prompt: usize) -> (RequestGroup, Completions) {
         let place = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, reader) = stream::stream(request_id, n, None, Box::new(|_| {}));
+        let (sender, reader) = stream::stream(group_id, n, None, Box::new(|_| {}));
         let request = Request { n, ..Request::new(Prompt::from_tokens(vec![1; n_prompt]), 0) };
         let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
-        (RequestGroup::new(request_id, vec![(0, request, sampler)], Arc::new(sender), place), reader)
+        (RequestGroup::new(group_id, vec![(0, request, sampler)], Arc::new(sender), place), reader)
     }
 
     fn end(forks: &mut ForkRegistry, group: &RequestGroup, branch: u32, n_drawn: u32) {
         let mut source = ForkSource::new(group, 0, None);
         (0..n_drawn).for_each(|token| source.tokens.push(Token::try_from(token).expect("small")));
-        forks.end(group.stream_id, branch, source, &group.sender);
+        forks.end(group.request_id, branch, source, &group.sender);
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
         // Forks that joined the stream have their own prompt and parameters.
         let n_before = forks.n_bytes;
         let (mut fork, _) = group(1, 1, 50_000);
-        fork.stream_id = 0;
+        fork.request_id = 0;
         forks.end(0, 3, ForkSource::new(&fork, 0, None), &first.sender);
         assert_eq!(forks.n_bytes - n_before, n_first - 400);
     }
@@ -282,8 +282,8 @@ mod tests {
     #[test]
     fn a_picture_counts_once_for_all_branches_of_a_stream() {
         let picture = |first_id, n_bytes| Media(Arc::new(Picture(first_id, n_bytes)));
-        let with = |request_id: u64, media: &[&Media]| {
-            let (mut group, reader) = group(request_id, 2, 20);
+        let with = |group_id: u64, media: &[&Media]| {
+            let (mut group, reader) = group(group_id, 2, 20);
             group.media = media.iter().map(|&media| PlacedMedia { start: 0, media: media.clone() }).collect();
             (group, reader)
         };
@@ -296,7 +296,7 @@ mod tests {
         assert!((MAX_ENDED_BYTES / 3..MAX_ENDED_BYTES / 2).contains(&forks.n_bytes), "{} bytes", forks.n_bytes);
         // Further groups of the stream have the same picture, and another one.
         let (mut further, _) = with(1, &[&one, &other]);
-        further.stream_id = 0;
+        further.request_id = 0;
         forks.end(0, 2, ForkSource::new(&further, 0, None), &first.sender);
         assert!((MAX_ENDED_BYTES / 3 * 2..MAX_ENDED_BYTES / 4 * 3).contains(&forks.n_bytes), "{} bytes", forks.n_bytes);
         // The ones of another stream count separately, which together exceeds the limit.

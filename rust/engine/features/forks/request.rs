@@ -29,14 +29,14 @@ pub(crate) struct ForkRequest {
 
 /// Parameters of a fork command.
 pub(crate) struct ForkSpec {
-    pub(crate) stream_id: u64,
+    pub(crate) request_id: u64,
     /// Index in the stream.
     pub(crate) branch: u32,
     pub(crate) at: ForkPoint,
     pub(crate) append: Vec<Token>,
     pub(crate) branches: ForkBranches,
     /// Id of the group that the forks become.
-    pub(crate) request_id: u64,
+    pub(crate) group_id: u64,
     /// Their new stream, if any.
     pub(crate) own_stream: Option<Arc<Sender>>,
     pub(crate) permit: QueuePermit,

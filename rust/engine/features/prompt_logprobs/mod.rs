@@ -25,7 +25,7 @@ pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, sa
     let mut next = scheduler.next_key(None);
     while let Some(key) = next {
         next = scheduler.next_key(Some(key));
-        let running = scheduler.at(key);
+        let running = scheduler.sequence(key);
         let (n_planned, n_computed) = (running.n_planned, running.n_held + running.n_planned);
         if n_planned == 0 {
             continue;
@@ -81,7 +81,7 @@ fn computed_logprobs(
 impl Scheduler {
     /// Reports progress and cached logprobs for a sequence that starts.
     pub(crate) fn report_start(&mut self, key: SchedulingKey) {
-        let sequence = &self.at(key).sequence;
+        let sequence = &self.sequence(key).sequence;
         let n_cached = sequence.n_cached();
         if sequence.pending_report.reports_progress {
             self.report_progress(key, n_cached);
@@ -97,11 +97,11 @@ impl Scheduler {
 
     /// Reports the `logprobs` of the next prompt tokens of a sequence, and caches the `scored` ones.
     fn report_logprobs(&mut self, key: SchedulingKey, scored: &[ScoredToken], logprobs: Vec<(f32, Vec<(Token, f32)>)>) {
-        let (Sequence { pending_report, request_id, .. }, group, logprob_cache) = self.prompt_report_parts(key);
+        let (Sequence { pending_report, group_id, .. }, group, logprob_cache) = self.prompt_report_parts(key);
         let Some(PendingPromptLogprobs { n_probs, n_reported, cache_position, .. }) = &mut pending_report.logprobs else {
             return;
         };
-        let (request_id, n_probs, start) = (*request_id, *n_probs, *n_reported);
+        let (group_id, n_probs, start) = (*group_id, *n_probs, *n_reported);
         // The first token has no logprob.
         let first = start.max(1);
         if logprobs.is_empty() && (start == first || group.prompt.len() > 1) {
@@ -119,16 +119,16 @@ impl Scheduler {
         while !events.as_slice().is_empty() {
             let part: Vec<_> = events.by_ref().take(n_per_event).collect();
             let next = start + count(&part);
-            self.emit(request_id, Event::PromptLogprobs(PromptLogprobs { start, logprobs: part }));
+            self.emit(group_id, Event::PromptLogprobs(PromptLogprobs { start, logprobs: part }));
             start = next;
         }
     }
 
     fn report_progress(&mut self, key: SchedulingKey, n_processed: u32) {
-        let sequence = &self.at(key).sequence;
+        let sequence = &self.sequence(key).sequence;
         let (n_prompt, n_cached, ms) = (sequence.n_prompt, sequence.n_cached(), sequence.elapsed_ms(Instant::now()));
-        let request_id = sequence.request_id;
-        self.emit(request_id, Event::Progress(Progress { n_prompt, n_cached, n_processed, ms }));
+        let group_id = sequence.group_id;
+        self.emit(group_id, Event::Progress(Progress { n_prompt, n_cached, n_processed, ms }));
     }
 }
 

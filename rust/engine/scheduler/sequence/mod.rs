@@ -34,9 +34,9 @@ pub(crate) use tokens::{Tokens, TokensView};
 /// Its slot and phase are part of [`RunningSequence`](crate::engine::scheduler::running_sequence::RunningSequence).
 pub(crate) struct Sequence {
     /// Id of its group.
-    pub(crate) request_id: u64,
+    pub(crate) group_id: u64,
     /// Id of its stream.
-    pub(crate) stream_id: u64,
+    pub(crate) request_id: u64,
     /// Branch index in the group.
     pub(crate) index: u32,
     /// Branch index in the stream.
@@ -95,8 +95,8 @@ impl Sequence {
             sampler.draw_by_code_point(request.seed, nth, spec.n);
         }
         Self {
+            group_id: group.group_id,
             request_id: group.request_id,
-            stream_id: group.stream_id,
             index,
             branch: spec.first + nth,
             adapter_schedule: group.adapter_schedule.clone(),
@@ -338,10 +338,10 @@ pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner,
 
 /// Creates the constraint on the tokens of a branch.
 fn constraint(request: &Request, token_strings: &TokenStrings) -> Option<Box<dyn Constraint>> {
-    match &request.thought {
+    match &request.reasoning {
         None => request.constraint.as_ref().map(|constraint| constraint.0.start()),
-        Some(thought) => {
-            Some(Box::new(ReasoningConstraint::new(Arc::clone(thought), request.constraint.clone(), token_strings.clone())))
+        Some(reasoning) => {
+            Some(Box::new(ReasoningConstraint::new(Arc::clone(reasoning), request.constraint.clone(), token_strings.clone())))
         }
     }
 }
