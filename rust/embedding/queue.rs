@@ -406,7 +406,7 @@ mod tests {
             (vec![], "at least one text"),
             (vec![vec![]], "text 0 is empty"),
             (vec![vec![7], vec![7; 601]], "text 1 has 601 tokens; it may have at most 600"),
-            (vec![vec![100]], "token 100 of text 0 is outside"),
+            (vec![vec![100]], "token 100 of text 0 is not in the vocabulary"),
         ] {
             let error = queue.push(1, prompts(texts), Normalization::None, None).expect_err(words);
             assert!(error.to_string().contains(words), "{error}");
