@@ -132,6 +132,14 @@ pub struct Finished {
     pub explanation: Option<Box<Explanation>>,
 }
 
+impl Finished {
+    /// The end of a branch that computed nothing.
+    pub(crate) fn without_tokens(index: u32, reason: FinishReason) -> Self {
+        let (text, usage) = (SmolStr::default(), Usage::default());
+        Self { index, slot: None, reason, text, usage, is_truncated: false, result: None, score: None, explanation: None }
+    }
+}
+
 /// Result of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TaskResult {

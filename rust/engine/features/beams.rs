@@ -369,8 +369,7 @@ pub(crate) fn cancel_search(scheduler: &mut Scheduler, request_id: u64, index: u
         }
         let usage = preempted.first().map_or(Usage::default(), |of| Usage { n_predicted, ..of.sequence.usage(of.n_held, true) });
         let slot = preempted.first().map(|of| of.slot);
-        let finished =
-            Finished { index, slot, reason, text, usage, is_truncated: false, result: None, score: None, explanation: None };
+        let finished = Finished { slot, text, usage, ..Finished::without_tokens(index, reason) };
         scheduler.emit(group_id, Event::Finished(finished));
     }
     leave_slots(scheduler, group_id);

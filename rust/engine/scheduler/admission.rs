@@ -56,15 +56,12 @@ pub(crate) fn admit<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
         if scheduler.slots.are_full() && !scheduler.has_junior() {
             return;
         }
-        let next = scheduler.queue.next(|slot| scheduler.slots.is_free(slot)).map(|group_id| scheduler.queue.group(group_id));
+        let next = scheduler.queue.next(|slot| scheduler.slots.is_free(slot));
         let resumed = scheduler.queue.preempted().first();
-        let is_next = |resumed: &&Preempted| !next.is_some_and(|next| precedes(next, &resumed.sequence));
+        let is_next = |resumed: &&Preempted| !next.is_some_and(|next| precedes(scheduler.queue.group(next), &resumed.sequence));
         let is_started = match (resumed.filter(is_next), next) {
             (Some(_), _) => !scheduler.slots.are_full() && resume(scheduler, cache, budget),
-            (None, Some(group)) => {
-                let group_id = group.group_id;
-                start(scheduler, cache, group_id, budget)
-            }
+            (None, Some(next)) => start(scheduler, cache, next, budget),
             (None, None) => false,
         };
         if !is_started {

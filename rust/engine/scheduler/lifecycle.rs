@@ -58,9 +58,10 @@ impl Scheduler {
         if group.request.task != Task::Complete {
             return;
         }
+        let state = group.branches[index_in_group as usize];
         self.has_changed = true;
-        self.stats.branches.n_cancelled += u64::from(group.branches[index_in_group as usize] != BranchState::Finished);
-        match group.branches[index_in_group as usize] {
+        self.stats.branches.n_cancelled += u64::from(state != BranchState::Finished);
+        match state {
             BranchState::Finished => {}
             BranchState::Running => self.cancel_running(group_id, index_in_group),
             BranchState::Preempted => {
@@ -73,18 +74,7 @@ impl Scheduler {
                 self.features.on_cancel_waiting(group, index_in_group);
                 // So that the queue length is correct immediately.
                 drop(self.queue.drop_waiting(group_id, index_in_group));
-                let finished = Finished {
-                    index,
-                    slot: None,
-                    reason: FinishReason::Cancelled,
-                    text: "".into(),
-                    usage: Usage::default(),
-                    is_truncated: false,
-                    result: None,
-                    score: None,
-                    explanation: None,
-                };
-                self.emit(group_id, Event::Finished(finished));
+                self.emit(group_id, Event::Finished(Finished::without_tokens(index, FinishReason::Cancelled)));
             }
         }
         if !self.queue.group(group_id).has_waiting() {
@@ -94,9 +84,8 @@ impl Scheduler {
     }
 
     fn cancel_running(&mut self, group_id: u64, index_in_group: u32) {
-        let matches =
-            |running: &RunningSequence| running.sequence.group_id == group_id && running.sequence.index == index_in_group;
-        for mut running in self.slots.take_all(matches) {
+        let is_branch = |sequence: &Sequence| (sequence.group_id, sequence.index) == (group_id, index_in_group);
+        for mut running in self.slots.take_all(|running| is_branch(&running.sequence)) {
             drop_partial_media(&mut running);
             self.return_pending_report(&mut running.sequence);
             self.finish(running, FinishReason::Cancelled, None);
@@ -119,8 +108,8 @@ impl Scheduler {
     }
 
     /// Ends requests with `error`, and drops the cells of their running sequences.
-    pub(crate) fn fail(&mut self, request_ids: &[u64], error: &Error) {
-        for &group_id in request_ids {
+    pub(crate) fn fail(&mut self, group_ids: &[u64], error: &Error) {
+        for &group_id in group_ids {
             for running in self.slots.take_all(|running| running.sequence.group_id == group_id) {
                 self.drop_sequence(running);
             }
@@ -182,11 +171,7 @@ impl Scheduler {
     pub(crate) fn preempt_most_junior(&mut self, key: SchedulingKey) -> bool {
         let running = self.slots.sequence(key);
         let last = self.slots.running().last().filter(|last| last.key() > key && !last.is_in_same_search(running));
-        let last = last.map(RunningSequence::key);
-        if let Some(last) = last {
-            self.preempt(last);
-        }
-        last.is_some()
+        last.map(RunningSequence::key).inspect(|&last| self.preempt(last)).is_some()
     }
 
     fn preempt_one(&mut self, mut running: RunningSequence) {
@@ -275,8 +260,7 @@ impl Scheduler {
 
     /// Releases the held prompt of a request; `false` if it has none.
     pub(crate) fn release_holder(&mut self, group_id: u64) -> bool {
-        let prompt_holder = std::mem::replace(&mut self.queue.group_mut(group_id).prompt_holder, PromptHolder::Empty);
-        prompt_holder.id().is_some()
+        std::mem::replace(&mut self.queue.group_mut(group_id).prompt_holder, PromptHolder::Empty).id().is_some()
     }
 
     /// Ends the requests that run on `ids`, whose cells were lost, with an error. Prompts that were held there are computed again.

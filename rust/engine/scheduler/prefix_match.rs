@@ -20,7 +20,6 @@ pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheMana
     {
         return whole;
     }
-    let group = scheduler.queue.group(group_id);
     if !group.uses_cache() {
         return PrefixMatch::default();
     }
@@ -66,7 +65,6 @@ pub(crate) fn hold_prompts<R: Runner>(scheduler: &Scheduler, cache: &mut CacheMa
 }
 
 impl Scheduler {
-    /// Sets the holders of prompts.
     pub(crate) fn set_holders(&mut self, holders: Vec<(u64, PromptHolder)>) {
         for (group_id, prompt_holder) in holders {
             self.queue.group_mut(group_id).prompt_holder = prompt_holder;

@@ -42,29 +42,21 @@ enum WaitState {
     Started,
 }
 
-/// Requests of one priority without a branch that was ever in a slot, least recently served first.
-#[derive(Debug, Default)]
-struct NotStarted {
-    /// With one completion.
-    single: BTreeSet<(u64, u64)>,
-    /// With several completions: none of these starts while too many requests are open.
-    several: BTreeSet<(u64, u64)>,
-}
-
 /// All requests that have not ended, and all sequences that wait to resume.
 #[derive(Default)]
 pub(crate) struct Queue {
     /// By request id, which is the order of submission.
     groups: BTreeMap<u64, (RequestGroup, WaitState)>,
     /// Groups of each stream that has several.
-    streams: BTreeMap<u64, BTreeSet<u64>>,
-    not_started: BTreeMap<i32, NotStarted>,
+    streams: Index<u64, u64>,
+    /// By priority, and whether they have several completions; least recently served first.
+    not_started: Index<(i32, bool), (u64, u64)>,
     /// By the awaited sequence and the awaited number of tokens.
     awaiting_prefix: BTreeSet<(SchedulingKey, u32, u64)>,
     /// By slot; the most senior request first.
-    awaiting_slot: BTreeMap<u32, BTreeSet<(i64, u64)>>,
+    awaiting_slot: Index<u32, (i64, u64)>,
     /// By priority.
-    open: BTreeMap<i32, BTreeSet<u64>>,
+    open: Index<i32, u64>,
     /// Most senior first.
     preempted: Vec<Preempted>,
     /// Number of branches that were started.
@@ -91,7 +83,8 @@ impl Queue {
         let state = wait_state_of(&group);
         self.index(&group, state);
         if group.request_id != group_id {
-            self.streams.entry(group.request_id).or_insert_with(|| BTreeSet::from([group.request_id])).insert(group_id);
+            insert(&mut self.streams, group.request_id, group.request_id);
+            insert(&mut self.streams, group.request_id, group_id);
         }
         self.groups.insert(group_id, (group, state));
     }
@@ -140,22 +133,21 @@ impl Queue {
         changed
     }
 
-    /// Returns the request whose next branch starts; `is_free` reports whether a required slot is available.
+    /// Returns the request whose next branch starts; `is_free` is true for slots that a request may require.
     ///
     /// At equal priority, the request with the fewest running branches is next, then the least recently served one. A request
     /// with many completions thus takes the free slots, a request for one completion gets the next one, and if both wait, they
     /// alternate. At different priorities, the senior one is next; see
     /// [`STARTS_PER_PRIORITY`](crate::engine::scheduler::scheduling_key::STARTS_PER_PRIORITY).
     pub(crate) fn next(&self, is_free: impl Fn(u32) -> bool) -> Option<u64> {
-        let not_started = self.not_started.iter().flat_map(|(&priority, not_started)| {
-            let several = not_started.several.first().filter(|_| self.may_start_group(priority));
-            not_started.single.first().into_iter().chain(several).map(|&(_, group_id)| group_id)
-        });
-        let awaiting_slot =
-            self.awaiting_slot.iter().filter(|&(&slot, _)| is_free(slot)).filter_map(|(_, waiting)| waiting.first());
+        // A request with several completions does not start while too many are open.
+        let may_start = |&(&(priority, is_several), _): &(&(i32, bool), _)| !is_several || self.may_open(priority);
+        let not_started = self.not_started.iter().filter(may_start).filter_map(|(_, waiting)| Some(waiting.first()?.1));
+        let awaiting_slot = self.awaiting_slot.iter().filter(|&(&slot, _)| is_free(slot));
+        let awaiting_slot = awaiting_slot.filter_map(|(_, waiting)| Some(waiting.first()?.1));
         let open = self.open.values().flatten().copied().filter(|&group_id| self.group(group_id).can_start());
         let mut best: BTreeMap<i32, (usize, u64, u64)> = BTreeMap::new();
-        for group_id in not_started.chain(awaiting_slot.map(|&(_, group_id)| group_id)).chain(open) {
+        for group_id in not_started.chain(awaiting_slot).chain(open) {
             let group = self.group(group_id);
             let key = (self.n_running_of(group.request_id), group.last_served, group_id);
             let best_of_priority = best.entry(group.request.priority).or_insert(key);
@@ -166,17 +158,17 @@ impl Queue {
     }
 
     /// Returns true if another request of `priority` may be open. Requests of lower priority do not count, up to a limit.
-    fn may_start_group(&self, priority: i32) -> bool {
+    fn may_open(&self, priority: i32) -> bool {
         let n_open = |of: std::ops::RangeFrom<i32>| self.open.range(of).map(|(_, open)| open.len()).sum::<usize>();
         n_open(priority..) < self.max_open && n_open(i32::MIN..) < MAX_OPEN_FACTOR * self.max_open
     }
 
     /// Returns the highest priority among requests that wait for a slot.
     pub(crate) fn highest_waiting(&self) -> Option<i32> {
-        let awaiting_slot =
-            self.awaiting_slot.values().filter_map(BTreeSet::first).map(|&(_, group_id)| self.group(group_id).request.priority);
-        let others = [self.not_started.keys().next_back(), self.open.keys().next_back()];
-        others.into_iter().flatten().copied().chain(awaiting_slot).max()
+        let awaiting_slot = self.awaiting_slot.values().filter_map(BTreeSet::first);
+        let awaiting_slot = awaiting_slot.map(|&(_, group_id)| self.group(group_id).request.priority);
+        let not_started = self.not_started.keys().next_back().map(|&(priority, _)| priority);
+        awaiting_slot.chain(not_started).chain(self.open.keys().next_back().copied()).max()
     }
 
     /// Blocks a request without started branches until a running sequence has computed its prefix.
@@ -204,12 +196,8 @@ impl Queue {
         let mut next = self.awaiting_prefix.first().copied();
         while let Some((owner, ..)) = next {
             let n_computed = n_computed(owner).unwrap_or(u32::MAX);
-            let unblocked: Vec<u64> = self
-                .awaiting_prefix
-                .range((owner, 0, 0)..=(owner, n_computed, u64::MAX))
-                .map(|&(_, _, group_id)| group_id)
-                .collect();
-            for group_id in unblocked {
+            let unblocked = self.awaiting_prefix.range((owner, 0, 0)..=(owner, n_computed, u64::MAX));
+            for group_id in unblocked.map(|&(_, _, group_id)| group_id).collect::<Vec<u64>>() {
                 self.update(group_id, |group| (wait_state_of(group), ()));
             }
             next = self.awaiting_prefix.range((Excluded((owner, u32::MAX, u64::MAX)), Unbounded)).next().copied();
@@ -234,8 +222,7 @@ impl Queue {
             group.has_started = true;
             group.last_served = n_starts;
             group.awaited_prefix = None;
-            let permit = if group.has_waiting() { None } else { group.permit.take() };
-            (wait_state_of(group), permit)
+            (wait_state_of(group), group.take_permit_if_started())
         })
     }
 
@@ -257,8 +244,7 @@ impl Queue {
     pub(crate) fn drop_waiting(&mut self, group_id: u64, index: u32) -> Option<QueuePermit> {
         self.update(group_id, |group| {
             group.set(index, BranchState::Finished);
-            let permit = if group.has_waiting() { None } else { group.permit.take() };
-            (wait_state_of(group), permit)
+            (wait_state_of(group), group.take_permit_if_started())
         })
     }
 
@@ -267,7 +253,7 @@ impl Queue {
         let could_start = |group: &&RequestGroup| group.has_waiting() || group.is_unbuilt();
         let is_not_started = |group: &&RequestGroup| !group.has_started && could_start(group) && group.prompt_logits.is_none();
         let Some(group) = self.get(group_id).filter(is_not_started) else { return };
-        if !self.may_start_group(group.request.priority) {
+        if !self.may_open(group.request.priority) {
             return;
         }
         self.update(group_id, |group| {
@@ -297,12 +283,7 @@ impl Queue {
     pub(crate) fn remove(&mut self, group_id: u64) -> Option<RequestGroup> {
         let (group, state) = self.groups.remove(&group_id)?;
         self.unindex(&group, state);
-        if let Some(groups) = self.streams.get_mut(&group.request_id) {
-            groups.remove(&group_id);
-            if groups.is_empty() {
-                self.streams.remove(&group.request_id);
-            }
-        }
+        remove(&mut self.streams, group.request_id, &group_id);
         Some(group)
     }
 
@@ -358,58 +339,48 @@ impl Queue {
     }
 
     fn index(&mut self, group: &RequestGroup, state: WaitState) {
-        let key = (group.last_served, group.group_id);
+        let (priority, group_id) = (group.request.priority, group.group_id);
         match state {
-            WaitState::NotStarted => self.insert_not_started(group.request.priority, group.branches.len(), key),
+            WaitState::NotStarted => {
+                insert(&mut self.not_started, (priority, group.branches.len() > 1), (group.last_served, group_id));
+            }
             WaitState::AwaitingPrefix(prefix) => {
-                self.awaiting_prefix.insert((prefix.owner, prefix.n_tokens, group.group_id));
+                self.awaiting_prefix.insert((prefix.owner, prefix.n_tokens, group_id));
             }
-            WaitState::AwaitingSlot(slot) => {
-                self.awaiting_slot.entry(slot).or_default().insert(seniority_of(group));
-            }
-            WaitState::Open => {
-                self.open.entry(group.request.priority).or_default().insert(group.group_id);
-            }
+            WaitState::AwaitingSlot(slot) => insert(&mut self.awaiting_slot, slot, seniority_of(group)),
+            WaitState::Open => insert(&mut self.open, priority, group_id),
             WaitState::Started => {}
         }
     }
 
     fn unindex(&mut self, group: &RequestGroup, state: WaitState) {
-        let key = (group.last_served, group.group_id);
+        let (priority, group_id) = (group.request.priority, group.group_id);
         match state {
-            WaitState::NotStarted => self.remove_not_started(group.request.priority, group.branches.len(), key),
+            WaitState::NotStarted => {
+                remove(&mut self.not_started, (priority, group.branches.len() > 1), &(group.last_served, group_id));
+            }
             WaitState::AwaitingPrefix(prefix) => {
-                self.awaiting_prefix.remove(&(prefix.owner, prefix.n_tokens, group.group_id));
+                self.awaiting_prefix.remove(&(prefix.owner, prefix.n_tokens, group_id));
             }
-            WaitState::AwaitingSlot(slot) => {
-                let waiting = self.awaiting_slot.get_mut(&slot).expect("it was filed there");
-                waiting.remove(&seniority_of(group));
-                if waiting.is_empty() {
-                    self.awaiting_slot.remove(&slot);
-                }
-            }
-            WaitState::Open => {
-                let open = self.open.get_mut(&group.request.priority).expect("it was filed there");
-                open.remove(&group.group_id);
-                if open.is_empty() {
-                    self.open.remove(&group.request.priority);
-                }
-            }
+            WaitState::AwaitingSlot(slot) => remove(&mut self.awaiting_slot, slot, &seniority_of(group)),
+            WaitState::Open => remove(&mut self.open, priority, &group_id),
             WaitState::Started => {}
         }
     }
+}
 
-    fn insert_not_started(&mut self, priority: i32, n: usize, key: (u64, u64)) {
-        let not_started = self.not_started.entry(priority).or_default();
-        if n == 1 { &mut not_started.single } else { &mut not_started.several }.insert(key);
-    }
+/// An index: sets of requests by a key, none of which is empty.
+type Index<K, V> = BTreeMap<K, BTreeSet<V>>;
 
-    fn remove_not_started(&mut self, priority: i32, n: usize, key: (u64, u64)) {
-        let not_started = self.not_started.get_mut(&priority).expect("it was filed there");
-        if n == 1 { &mut not_started.single } else { &mut not_started.several }.remove(&key);
-        if not_started.single.is_empty() && not_started.several.is_empty() {
-            self.not_started.remove(&priority);
-        }
+fn insert<K: Ord, V: Ord>(index: &mut Index<K, V>, key: K, value: V) {
+    index.entry(key).or_default().insert(value);
+}
+
+fn remove<K: Ord, V: Ord>(index: &mut Index<K, V>, key: K, value: &V) {
+    let Some(values) = index.get_mut(&key) else { return };
+    values.remove(value);
+    if values.is_empty() {
+        index.remove(&key);
     }
 }
 

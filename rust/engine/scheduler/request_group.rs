@@ -271,6 +271,11 @@ impl RequestGroup {
         self.branches.contains(&BranchState::Waiting)
     }
 
+    /// Takes its permit once no branch is waiting for its first slot.
+    pub(crate) fn take_permit_if_started(&mut self) -> Option<QueuePermit> {
+        if self.has_waiting() { None } else { self.permit.take() }
+    }
+
     /// Returns the number of branches that must start together.
     pub(crate) fn n_together(&self) -> u32 {
         self.request.diversity.beams().map_or(1, |beams| beams.width)

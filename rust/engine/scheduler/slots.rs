@@ -15,7 +15,7 @@ use crate::request::Token;
 /// Time for which a free slot is reserved for a client that tried to erase it while it was busy.
 const ERASE_WAIT: Duration = Duration::from_millis(200);
 
-/// Contents that the last sequence left in a slot.
+/// What the last sequence left in a slot.
 #[derive(Debug, Default)]
 struct SlotRecord {
     /// Order in which slots were vacated.
@@ -67,7 +67,6 @@ impl Slots {
         at
     }
 
-    /// Returns the running sequence of this key.
     pub(crate) fn get(&self, key: SchedulingKey) -> Option<&RunningSequence> {
         self.running.get(self.position(key)).filter(|running| running.key() == key)
     }
@@ -80,7 +79,6 @@ impl Slots {
         self.get(key).expect("the sequence runs")
     }
 
-    /// As [`Slots::sequence`].
     pub(crate) fn sequence_mut(&mut self, key: SchedulingKey) -> &mut RunningSequence {
         let at = self.position(key);
         self.running.get_mut(at).filter(|running| running.key() == key).expect("the sequence runs")
@@ -93,7 +91,6 @@ impl Slots {
         self.running[first..].iter().map(RunningSequence::key).find(|&key| Some(key) != previous)
     }
 
-    /// Inserts a running sequence.
     pub(crate) fn enter(&mut self, running: RunningSequence) {
         let at = self.position(running.key());
         self.is_taken[running.slot as usize] = true;
@@ -111,9 +108,8 @@ impl Slots {
         running
     }
 
-    /// Removes the sequences for which `is_over` returns true.
-    pub(crate) fn take_all(&mut self, is_over: impl Fn(&RunningSequence) -> bool) -> Vec<RunningSequence> {
-        let taken: Vec<RunningSequence> = self.running.extract_if(.., |running| is_over(running)).collect();
+    pub(crate) fn take_all(&mut self, is_taken: impl Fn(&RunningSequence) -> bool) -> Vec<RunningSequence> {
+        let taken: Vec<RunningSequence> = self.running.extract_if(.., |running| is_taken(running)).collect();
         for running in &taken {
             self.is_taken[running.slot as usize] = false;
         }
@@ -178,9 +174,9 @@ impl Slots {
     /// Records that a sequence leaves `slot`: the first `n_held` of its `tokens` are the contents until the next sequence.
     pub(crate) fn set_contents(&mut self, slot: u32, adapter_schedule: &AdapterSchedule, tokens: Tokens, n_held: u32) {
         self.n_vacated += 1;
-        let contents = &mut self.contents[slot as usize];
-        (contents.vacated_at, contents.adapter_schedule, contents.tokens, contents.n_held) =
-            (self.n_vacated, adapter_schedule.clone(), tokens, n_held);
+        let record = &mut self.contents[slot as usize];
+        let (vacated_at, erase_by) = (self.n_vacated, record.erase_by);
+        *record = SlotRecord { vacated_at, adapter_schedule: adapter_schedule.clone(), tokens, n_held, erase_by };
     }
 
     /// Returns the contents of an idle `slot` and their adapters.
@@ -189,7 +185,6 @@ impl Slots {
         (&contents.adapter_schedule, contents.tokens.first(contents.n_held))
     }
 
-    /// Clears the contents of `slot`.
     pub(crate) fn clear_contents(&mut self, slot: u32) {
         let contents = &mut self.contents[slot as usize];
         (contents.tokens, contents.n_held) = (Tokens::default(), 0);

@@ -30,13 +30,10 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
                     scheduler.fail_sequence(key, error);
                     break;
                 }
-                Reloaded::Impossible(error) => {
-                    tracing::warn!("a saved prefix cannot be reloaded and is computed again: {error}");
-                    compute_instead(cache, scheduler.slots.sequence_mut(key));
-                    scheduler.lower_n_cached(key);
-                    break;
-                }
-                Reloaded::NoSpace => {
+                outcome => {
+                    if let Reloaded::Impossible(error) = outcome {
+                        tracing::warn!("a saved prefix cannot be reloaded and is computed again: {error}");
+                    }
                     compute_instead(cache, scheduler.slots.sequence_mut(key));
                     scheduler.lower_n_cached(key);
                     break;
@@ -99,10 +96,7 @@ fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>
         return Reloaded::Impossible(Error::ContextOverflow { n_prompt: running.sequence.tokens.len() as usize, n_ctx });
     }
     if cache.free_idle_cells(n_entry) {
-        return match reload_entry(cache, scheduler.slots.sequence_mut(key)) {
-            Ok(()) => Reloaded::One,
-            Err(error) => Reloaded::Impossible(error),
-        };
+        return reload_entry(cache, scheduler.slots.sequence_mut(key)).map_or_else(Reloaded::Impossible, |()| Reloaded::One);
     }
     if cache.has_idle_cells(n_entry) && cache.is_out_of_time() {
         return Reloaded::None;
