@@ -46,7 +46,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz watchdog bench bench-quick bench-loads bench-start bench-abuse bench-against bench-beside bench-fanout bench-forks bench-levels bench-all clients ray compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test test-portable fuzz watchdog bench bench-quick bench-loads bench-start bench-abuse bench-against bench-beside bench-fanout bench-forks bench-levels bench-all clients ray compare wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -170,6 +170,11 @@ test-arm: ## The kernels' tests for ARM, where its emulator is installed (ARGS="
 	RUSTFLAGS= CC_aarch64_unknown_linux_musl='$(CC)' CFLAGS_aarch64_unknown_linux_musl='-ffreestanding -nostdlibinc' \
 		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64 \
 		cargo test $(CARGO_FLAGS) --quiet --no-default-features --lib --target aarch64-unknown-linux-musl kernels::$(ARGS)
+
+test-portable: .venv/synced ## Check the engine for Windows and macOS, and that the package imports there (installs two targets of Rust)
+	rustup target add x86_64-pc-windows-gnu aarch64-apple-darwin
+	RUSTFLAGS= cargo check --locked --no-default-features --lib --target x86_64-pc-windows-gnu --target aarch64-apple-darwin
+	pytest --quiet tests/test_portable.py
 
 # Plain Rust is what it can run: an instruction set that is only detected is not there for it.
 test-miri: ## The kernels' small cases under Miri, which watches each access to memory (ten minutes; installs a nightly Rust)

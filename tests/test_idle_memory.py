@@ -155,7 +155,7 @@ def test_a_heap_is_left_alone_while_somebody_waits() -> None:
 def test_freed_memory_in_the_middle_of_the_heap_goes_back_to_the_system() -> None:
     script = """
         from weft._native import trim_heap
-        from weft.serving.idle_memory import resident_bytes
+        from weft.installed.platform import resident_bytes
         # Larger than what Python has an allocator of its own for; each second one stays.
         blocks = [b"x" * (16_000 + number % 2) for number in range(8_000)]
         del blocks[::2]

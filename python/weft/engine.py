@@ -31,12 +31,12 @@ from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
 from weft.embedding import Embedding
 from weft.errors import EngineStopped, InvalidRequest, WeftError
+from weft.installed.platform import free_memory_bytes
 from weft.prefix import PrefixFile
 from weft.request import Prompt, Request, RequestOptions
 from weft.request.branches import branch_requests
 from weft.work import tuning
 from weft.work.cache import CacheWork
-from weft.work.memory import free_bytes
 from weft.work.threads import LONG_TEXT, For, Threads
 
 if TYPE_CHECKING:
@@ -571,7 +571,7 @@ class Engine(Embedding):
         Raises:
             EngineStopped: The engine was closed, before or meanwhile.
         """
-        max_bytes = min(self.stats().store.n_bytes, free_bytes() // 2)
+        max_bytes = min(self.stats().store.n_bytes, free_memory_bytes() // 2)
         return await self._work().copies(max_bytes, goes_on)
 
     async def load_copies(self, copies: Sequence[SavedPrefix]) -> None:

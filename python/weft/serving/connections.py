@@ -9,21 +9,19 @@ down is what its client could have done, which every layer above knows how to he
 
 import asyncio
 import os
-import resource
 import socket
 import stat
-import struct
-import termios
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
-from fcntl import ioctl
 from ipaddress import IPv6Address
 from typing import Any, Protocol, Self
 
 import msgspec
+
+from weft.installed.platform import can_list_handles, open_handles, unacknowledged_bytes
 
 __all__ = ["App", "Connections", "Cuts", "Send"]
 
@@ -135,7 +133,12 @@ class Connections:
                 work.ended_at = time.monotonic()
 
     def start(self, cuts: Cuts, loop: asyncio.AbstractEventLoop) -> None:
-        """Looks at them on a thread of its own, as long as the loop lives that requests are answered on."""
+        """Inspects the connections periodically on a thread of its own, until `loop` is closed.
+
+        On Windows, where the handles of a process cannot be listed, none is cut: Granian's own time limits apply.
+        """
+        if not can_list_handles():
+            return
         threading.Thread(target=self._run, args=(cuts, loop), name="weft-connections", daemon=True).start()
 
     def _run(self, cuts: Cuts, loop: asyncio.AbstractEventLoop) -> None:
@@ -206,7 +209,7 @@ class Connections:
         """The handle of each connection, by its inode; which there are is known afterwards."""
         handles: dict[int, int] = {}
         known: dict[int, _Connection] = {}
-        for handle in _handles():
+        for handle in open_handles():
             try:
                 status = os.fstat(handle)
             except OSError:  # Closed since.
@@ -241,7 +244,7 @@ class Connections:
             # The handle may be another's by now.
             if held is None or _client(held) != connection.client:
                 return None
-            n_unread = _n_unread(held)
+            n_unread = unacknowledged_bytes(held)
             if unread and n_unread > 0:
                 return None
             with self._lock:
@@ -263,7 +266,7 @@ class _Hand:
     """One handle that other handles' sockets are taken up with, so that it can be done where no handle is left."""
 
     def __enter__(self) -> Self:
-        self._empty = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._empty = os.open(os.devnull, os.O_RDONLY)
         self._handle = os.dup(self._empty)
         return self
 
@@ -287,14 +290,6 @@ class _Hand:
             os.dup2(self._empty, self._handle, inheritable=False)
 
 
-def _handles() -> Iterable[int]:
-    """The numbers of this process's open handles, and perhaps some others."""
-    try:
-        return map(int, os.listdir("/dev/fd"))  # noqa: PTH208 (names are all that is wanted)
-    except OSError:  # It takes one to list them, and there is none: TLS handshakes count as no connection of Granian's.
-        return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-
-
 def _youngest(idle: dict[int, _Connection], inodes: Iterable[int], n: int) -> list[int]:
     """At most `n` of these connections, of those that are idle."""
     if n <= 0:
@@ -314,8 +309,3 @@ def _network(address: str) -> str:
         return address
     parsed = IPv6Address(address)
     return str(parsed.ipv4_mapped) if parsed.ipv4_mapped is not None else parsed.packed[:8].hex()
-
-
-def _n_unread(held: socket.socket) -> int:
-    """Bytes of an answer that the client's machine has not confirmed."""
-    return int(struct.unpack("i", ioctl(held, termios.TIOCOUTQ, struct.pack("i", 0)))[0])

@@ -1,6 +1,6 @@
 """How many connections the process may hold: as many as there are handles of files for, which it asks for first."""
 
-import resource
+from weft.installed.platform import raise_open_files
 
 __all__ = ["n_connections"]
 
@@ -25,15 +25,5 @@ def n_connections(n_places: int, max_queue: int) -> int:
     handles (`ulimit -n`) is raised as far as is wanted and allowed.
     """
     n_wanted = max(MAX_CONNECTIONS, max_queue + BESIDE_QUEUE)
-    n_handles = _raise_limit(n_places * n_wanted + N_OTHERS + N_HANDSHAKES)
+    n_handles = raise_open_files(n_places * n_wanted + N_OTHERS + N_HANDSHAKES)
     return max(1, min(n_wanted, (n_handles - N_OTHERS) // n_places))
-
-
-def _raise_limit(n_wanted: int) -> int:
-    """The limit of handles afterwards."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= n_wanted:
-        return n_wanted
-    soft = n_wanted if hard == resource.RLIM_INFINITY else min(n_wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return soft

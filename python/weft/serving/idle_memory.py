@@ -5,14 +5,12 @@ When nobody waits; and where somebody always does, the objects are looked for se
 
 import asyncio
 import gc
-import os
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 
 from weft._native import trim_heap
+from weft.installed.platform import resident_bytes
 
 __all__ = ["Collector"]
 
@@ -33,15 +31,6 @@ NEVER = 1 << 30
 
 GROWN = 4 << 20
 """The growth since the last time, in bytes of resident memory, from which on the heap is trimmed while nobody waits."""
-
-STATM = Path("/proc/self/statm")
-
-
-def resident_bytes() -> int:
-    """What this process holds of the machine's memory; 0 where the system does not tell it in Linux's way."""
-    with suppress(OSError):
-        return int(STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 class Collector:

@@ -6,12 +6,12 @@ import socket
 import ssl
 import stat
 from contextlib import ExitStack
-from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 
 from weft.errors import InvalidConfig
+from weft.installed.platform import can_list_handles, claim_name, open_handles, set_shared_port, unix_socket
 from weft.settings import Settings
 
 __all__ = ["Address", "CannotListenError", "claim", "is_listening", "tls"]
@@ -85,7 +85,11 @@ def _claim_port(address: Address, claims: ExitStack, *, reuse_port: bool) -> Add
     """The address with the port that was found for it."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if reuse_port else socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            set_shared_port(probe)
+        else:
+            # On Windows the option would let the probe share the port with a server that listens already.
+            probe.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR), 1)
         probe.bind((address.host, address.port))
         found = Address(address.host, probe.getsockname()[1])
         if not reuse_port:
@@ -100,7 +104,7 @@ def _claim_path(address: Address, claims: ExitStack) -> None:
     _claim_name(address.name, claims)
     if path.exists():
         _remove_abandoned(path)
-    with socket.socket(socket.AF_UNIX) as probe:
+    with unix_socket() as probe:
         probe.bind(str(path))
     path.unlink()
     claims.callback(path.unlink, missing_ok=True)
@@ -110,25 +114,29 @@ def _remove_abandoned(path: Path) -> None:
     """Removes a socket that a process left behind that is no more."""
     if not stat.S_ISSOCK(path.stat().st_mode):
         raise FileExistsError(errno.EEXIST, "there is a file of this name, and it is no socket")
-    with socket.socket(socket.AF_UNIX) as probe:
+    with unix_socket() as probe:
         if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     path.unlink()
 
 
 def _claim_name(name: str, claims: ExitStack) -> None:
-    held = claims.enter_context(socket.socket(socket.AF_UNIX))
-    # The zero makes it a name without a file (unix(7), abstract sockets), which goes with the process. Paths may be longer
-    # than such a name.
-    held.bind(f"\0weft-{sha256(name.encode()).hexdigest()}")
+    if (claimed := claim_name(name)) is not None:
+        claims.enter_context(claimed)
 
 
 def is_listening(address: Address) -> bool:
-    """Whether this process listens there, whoever in it made the socket."""
+    """Returns true if this process listens there, no matter which part of it made the socket.
+
+    On Windows, where the handles of a process cannot be listed, any process that accepts connections there counts.
+    """
+    if not can_list_handles():
+        with socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET) as probe:
+            return probe.connect_ex((address.host, address.port)) == 0
     place = str(address.path) if address.path is not None else (address.host, address.port)
-    for number in os.listdir("/dev/fd"):  # noqa: PTH208 (names are all that is wanted)
+    for number in open_handles():
         try:
-            held = socket.socket(fileno=int(number))
+            held = socket.socket(fileno=number)
         except OSError:  # No socket, or closed since.
             continue
         try:

@@ -7,7 +7,6 @@ and all of HTTP (`weft.serving.worker`): the supervisor is there at once, and sm
 
 import logging
 import logging.config
-import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from granian.server.mp import MPServer
 
 from weft.demo import DEMO_MODEL
 from weft.errors import InvalidConfig
+from weft.installed.platform import is_hangup_ignored
 from weft.serving.handles import n_connections
 from weft.serving.line import KILL_AFTER_S, LOADING, READY, STOP, reason_of
 from weft.serving.listening import CannotListenError, claim, tls
@@ -68,7 +68,7 @@ def _supervise(settings: Settings, places: Sequence[Place], config: dict[str, An
     ours, workers = Pipe()
     server = _Server("weft", interface=Interfaces.ASGI, workers_kill_timeout=KILL_AFTER_S, **places[0].granian(settings, config))
     server.line = ours
-    server.is_hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    server.is_hangup_ignored = is_hangup_ignored()
     supervision = _Supervision(server)
     supervision.start()
     is_dead = False

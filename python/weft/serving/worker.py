@@ -23,6 +23,7 @@ from weft._native import answer_at_once, trim_allocator
 from weft.demo import DEMO_MODEL
 from weft.engine import Engine
 from weft.errors import EngineStopped
+from weft.installed.platform import ignore_hangup
 from weft.serving.connections import App, Connections
 from weft.serving.idle_memory import Collector
 from weft.serving.line import KILL_AFTER_S, LOADING, READY, reason_of
@@ -55,7 +56,7 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
     trim_allocator()
     answer_at_once()  # Granian's threads, which are started later, as well.
     # A terminal that closes tells every process; what is to happen then, the supervisor decides.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    ignore_hangup()
     began = time.monotonic()
     fetched: dict[str, Any] = {}
     engine = _engine(settings, fetched)

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from weft import Engine, InvalidRequest, Media
 from weft.fields.shown import shown
+from weft.installed.platform import OPEN_WITHOUT_WAITING
 from weft.server.errors import NotSupportedError, TextsWaitingError
 from weft.server.run.aside import Aside, Purpose
 from weft.server.run.media_files import MAX_FILES, MediaFile, UnreadableError
@@ -207,7 +208,7 @@ def _contents(path: Path, max_bytes: int) -> bytes:
     """What is in a file, which may have become another one meanwhile."""
     try:
         # Of a pipe, opening would wait for who writes.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        with os.fdopen(os.open(path, OPEN_WITHOUT_WAITING), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise UnreadableError("it is no regular file")
             data = file.read(max_bytes + 1)
