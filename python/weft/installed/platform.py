@@ -112,8 +112,8 @@ def claim_name(name: str) -> socket.socket | None:
     """Claims a name that one process at a time can hold, until the socket is closed or the process ends.
 
     Returns:
-        The claim: a socket with an abstract address (unix(7)). None on other systems than Linux: two servers that start at the same
-        moment detect each other there when the second one binds.
+        The claim: a socket with an abstract address (unix(7)). None on other systems than Linux: two servers that start at the
+        same moment detect each other there when the second one binds.
 
     Raises:
         OSError: Another process holds the name.
