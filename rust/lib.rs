@@ -36,7 +36,7 @@
 //! became free, and starts the branches whose prompt this step has computed, and samples for them too.
 //!
 //! Cells and sequence ids are held by guards (`cache_manager/guards.rs`), which release them when they are dropped. If cells or
-//! ids are short, `scheduler/reclaim.rs` evicts idle prefixes, then releases held prompts; for cells, it then preempts junior
+//! ids are short, `cache_manager/reclaim.rs` evicts idle prefixes, then the scheduler releases held prompts and, for cells, preempts junior
 //! sequences. When a client disconnects, `Completions` is dropped, which sends `Command::Cancel` (`control.rs`);
 //! `Scheduler::remove_stream` releases what the stream holds.
 //!

@@ -8,12 +8,12 @@
 //! | files | content |
 //! | --- | --- |
 //! | `runner` `stats` `scheduler/scheduling_key` `features/explanations/shared` `features/prompt_logprobs/cache` `features/prompt_logprobs/pending` | shared types: the model trait, metrics, the priority order, cache explanations, prompt logprobs and their reports |
-//! | `cache_manager/move_budget` `cache_manager/guards` `cache_manager` | the runner, the bookkeeping of its cells, guards that release cells, the budget for tier moves |
+//! | `cache_manager/move_budget` `cache_manager/guards` `cache_manager` `cache_manager/reclaim` | the runner, the bookkeeping of its cells, guards that release cells, the budget for tier moves, free cells and ids |
 //! | `output/stream` `output/slow_consumers` | streams, and the ones whose readers lag |
 //! | `scheduler/request_group` `scheduler/checkpoint_positions` `scheduler/sequence` `scheduler/running_sequence` | a request, its checkpoint positions, one completion, a completion in a slot |
 //! | `scheduler/queue` `scheduler/slots` `scheduler/outbox` | the parts of the scheduler: waiting requests, slots, events of the step |
 //! | `features/forks/request` `features/forks/builder` `features/forks` `features/explanations/history` `features/transcripts` `output` `features/state` | state of the features; published events and who reads them |
-//! | `scheduler` `scheduler/lifecycle` `scheduler/streams` `scheduler/reclaim` `scheduler/sample` | the scheduler; how sequences leave; paused streams; room for sequences; sampling |
+//! | `scheduler` `scheduler/lifecycle` `scheduler/streams` `scheduler/sample` | the scheduler; how sequences leave; paused streams; sampling |
 //! | `features/beams` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features` | the features, and their hooks |
 //! | `scheduler/step_cost` `scheduler/step_budget` `scheduler/adapter_round_robin` | rules on plain values: cost and size of a step, adapter round-robin |
 //! | `scheduler/checkpoints` `scheduler/prefix_match` `scheduler/resumption` `scheduler/placement` `scheduler/admission` `scheduler/tasks` `scheduler/tier_moves` `scheduler/planning` | the parts of the stage `schedule`, and checkpoints |

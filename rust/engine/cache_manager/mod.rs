@@ -2,6 +2,7 @@
 
 pub(crate) mod guards;
 pub(crate) mod move_budget;
+pub(crate) mod reclaim;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use crate::cache::PrefixMatch;
 use crate::engine::cache_manager::CacheManager;
+use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::reclaim::{Urgency, free_ids};
 use crate::engine::scheduler::request_group::BranchState;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
@@ -154,7 +154,7 @@ fn arrange<R: Runner>(
         running.sequence.drop_text();
     }
     // A pinned prefix that no other sequence holds keeps its id.
-    let are_free = free_ids(scheduler, cache, spare.len(), Urgency::Now);
+    let are_free = cache.free_ids(spare.len(), Urgency::Now, || scheduler.release_junior_holder());
     assert!(are_free, "pinned prefixes leave an id for each slot");
     let provenance = scheduler.group_of(all[0]).provenance();
     // All forks come before the first token: they share the current cells of their parents.

@@ -9,9 +9,9 @@
 
 use crate::config::Grouping;
 use crate::engine::cache_manager::CacheManager;
+use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::reclaim::{Urgency, free_cells, free_ids};
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::request::Task;
 
@@ -43,14 +43,14 @@ pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
         if let Some(grouping) = grouping_of(scheduler, running).filter(|_| is_due) {
             let (n_held, is_shared) = (running.n_held, running.n_grouped.is_none());
             let needs_id = |cache: &mut CacheManager<R>| is_shared && cache.n_free_ids() == 0;
-            while needs_id(cache) && !free_ids(scheduler, cache, 1, Urgency::WithinMoveTime) {
+            while needs_id(cache) && !cache.free_ids(1, Urgency::WithinMoveTime, || scheduler.release_junior_holder()) {
                 if cache.is_out_of_time() || !scheduler.preempt_most_junior(key) {
                     break;
                 }
             }
             if !needs_id(cache) {
                 if is_shared {
-                    let has_cells = free_cells(scheduler, cache, key, n_held, Urgency::Now) == n_held;
+                    let has_cells = cache.free_cells(n_held, Urgency::Now, || scheduler.release_cells(key)) == n_held;
                     scheduler.mark_changed();
                     if !make_private(cache, scheduler.sequence_mut(key), has_cells) {
                         scheduler.lower_n_cached(key);

@@ -2,13 +2,13 @@
 
 use crate::cache::PrefixMatch;
 use crate::engine::cache_manager::CacheManager;
+use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::placement::{Start, count_hit, new_sequence, place, place_empty};
 use crate::engine::scheduler::prefix_match::{find_match, find_pending_prefix, hold_prompts};
 use crate::engine::scheduler::queue::Preempted;
-use crate::engine::scheduler::reclaim::{Urgency, free_ids};
 use crate::engine::scheduler::request_group::{BeamSharing, RequestGroup};
-use crate::engine::scheduler::resumption::{find_preempted, plan_resumption};
+use crate::engine::scheduler::resumption::{SequencePlacement, find_preempted, plan_resumption};
 use crate::engine::scheduler::running_sequence::{HEADROOM, Phase, PrefixDependency, RunningSequence, n_reserved};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
@@ -53,6 +53,7 @@ pub(crate) fn admit<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
     scheduler.set_holders(holders);
     scheduler.unblock();
     while !budget.is_spent() {
+        cache.settle();
         if scheduler.slots.are_full() && !scheduler.has_junior() {
             return;
         }
@@ -102,22 +103,22 @@ fn precedes(group: &RequestGroup, sequence: &Sequence) -> bool {
 /// start yet.
 fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, group_id: u64, budget: &mut AdmissionBudget) -> bool {
     let group = scheduler.queue.group(group_id);
-    let index = group.next_branch().expect("only what waits starts");
-    let (key, n_prompt, is_held) = (group.scheduling_key(index), group.n_prompt(), group.prompt_holder.id().is_some());
-    if is_refused(scheduler, cache, key) {
-        return false;
-    }
-    let n_together = scheduler.queue.group(group_id).n_together() as usize;
+    let n_together = group.n_together() as usize;
     // Requests that need several slots wait for them before any lookup.
-    if n_together > 1 && scheduler.slots.n_idle() + scheduler.junior_to(scheduler.queue.group(group_id)).count() < n_together {
+    let lacks_slots = n_together > 1 && scheduler.slots.n_idle() + scheduler.junior_to(group).count() < n_together;
+    let key = group.scheduling_key(group.next_branch().expect("only what waits starts"));
+    if lacks_slots || is_refused(scheduler, cache, key) {
         return false;
     }
-    budget.spend(if is_held { 1 } else { n_prompt.into() });
-    if !is_held {
+    let group = scheduler.queue.group(group_id);
+    if group.prompt_holder.id().is_some() {
+        budget.spend(1);
+    } else {
+        budget.spend(group.n_prompt().into());
         // Touches the prefix first, so that freeing an id does not evict it.
         cache.kv_mut().touch(&group.adapter_schedule, &group.prompt);
     }
-    if !free_ids(scheduler, cache, n_together, Urgency::WithinMoveTime) {
+    if !cache.free_ids(n_together, Urgency::WithinMoveTime, || scheduler.release_junior_holder()) {
         return false;
     }
     let matched = find_match(scheduler, cache, group_id);
@@ -129,53 +130,68 @@ fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, grou
         scheduler.has_changed = true;
         return true;
     }
-    let group = scheduler.queue.group(group_id);
-    if !scheduler.slots.are_full() && scheduler.slots.free_slot(group).is_none() {
-        return false;
-    }
-    let takes_cached_only = group.request.task == Task::Save { computes: false };
-    let n_tokens = if takes_cached_only { matched.n_tokens() } else { n_prompt };
-    let n_other_beams = i64::from((group.n_together() - 1) * HEADROOM);
-    let Some(n_to_preempt) = n_to_preempt(scheduler, cache, group, n_needed(cache, n_tokens, &matched) + n_other_beams) else {
-        scheduler.refused = Some(RefusedSequence { key, n_unreserved: scheduler.n_unreserved(cache) });
-        return false;
-    };
-    let n_kept = scheduler.slots.running().len() - n_to_preempt;
-    // Preempting a beam preempts its whole search.
-    while scheduler.slots.running().len() > n_kept {
-        let junior = scheduler.junior_to(scheduler.queue.group(group_id)).next().expect("as many were counted").key();
-        scheduler.preempt(junior);
-    }
-    if scheduler.slots.n_free() < n_together {
-        return false;
-    }
-    let Some(slot) = scheduler.slots.free_slot(scheduler.queue.group(group_id)) else { return false };
+    cache.settle();
+    let Some((slot, has_preempted)) = scheduler.make_space(cache, group_id, &matched) else { return false };
     // The preempted sequences may have released the matched id, or the prompt's holder.
-    let mut matched = if n_to_preempt == 0 { matched } else { find_match(scheduler, cache, group_id) };
-    if takes_cached_only {
-        let group = scheduler.queue.group_mut(group_id);
-        group.prompt = group.prompt[..matched.n_tokens() as usize].into();
+    let matched = if has_preempted { find_match(scheduler, cache, group_id) } else { matched };
+    start_in(scheduler, cache, group_id, slot, matched);
+    true
+}
+
+/// Starts the next branch of a group in `slot`, on top of `matched`.
+fn start_in<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &mut CacheManager<R>,
+    group_id: u64,
+    slot: u32,
+    mut matched: PrefixMatch,
+) {
+    let group = scheduler.queue.group_mut(group_id);
+    match &group.request.task {
+        Task::Save { computes: false } => group.prompt = group.prompt[..matched.n_tokens() as usize].into(),
+        Task::Load(saved) => matched.take_from(saved, cache.kind().forks),
+        _ => {}
     }
-    if let Task::Load(saved) = &scheduler.queue.group(group_id).request.task {
-        matched.take_from(saved, cache.kind().forks);
-    }
+    let (index, n_together) = (group.next_branch().expect("only what waits starts"), group.n_together());
     scheduler.features.on_eviction(cache.kv_mut().take_evicted());
     let sequence = new_sequence(scheduler, cache, group_id, index, &matched);
     let path = place(scheduler, cache, &sequence, &matched);
     count_hit(cache, scheduler.queue.group(group_id), path.id(), &matched);
     let idle_beams = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
     scheduler.start_branches(Start { sequence, slot, path, matched, idle_beams }, &cache.model().token_strings());
-    true
+}
+
+impl Scheduler {
+    /// Preempts junior sequences, if that makes space for the next branch of a group on `matched`. Returns its slot, and whether any
+    /// sequence was preempted; `None` if it cannot start yet.
+    fn make_space<R: Runner>(&mut self, cache: &CacheManager<R>, group_id: u64, matched: &PrefixMatch) -> Option<(u32, bool)> {
+        let group = self.queue.group(group_id);
+        if !self.slots.are_full() && self.slots.free_slot(group).is_none() {
+            return None;
+        }
+        let takes_cached_only = group.request.task == Task::Save { computes: false };
+        let n_tokens = if takes_cached_only { matched.n_tokens() } else { group.n_prompt() };
+        let n_other_beams = i64::from((group.n_together() - 1) * HEADROOM);
+        let Some(n_to_preempt) = n_to_preempt(self, cache, group, n_needed(cache, n_tokens, matched) + n_other_beams) else {
+            let key = group.scheduling_key(group.next_branch().expect("only what waits starts"));
+            self.refused = Some(RefusedSequence { key, n_unreserved: self.n_unreserved(cache) });
+            return None;
+        };
+        let n_kept = self.slots.running().len() - n_to_preempt;
+        // Preempting a beam preempts its whole search.
+        while self.slots.running().len() > n_kept {
+            let junior = self.junior_to(self.queue.group(group_id)).next().expect("as many were counted").key();
+            self.preempt(junior);
+        }
+        let group = self.queue.group(group_id);
+        let slot = self.slots.free_slot(group).filter(|_| self.slots.n_free() >= group.n_together() as usize)?;
+        Some((slot, n_to_preempt > 0))
+    }
 }
 
 /// Returns how many running sequences must be preempted so that a group gets its slots and `n_needed` cells. `None`, so that
 /// none is preempted, if preempting all of them is not enough.
-fn n_to_preempt<R: Runner>(
-    scheduler: &Scheduler,
-    cache: &mut CacheManager<R>,
-    group: &RequestGroup,
-    n_needed: i64,
-) -> Option<usize> {
+fn n_to_preempt<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group: &RequestGroup, n_needed: i64) -> Option<usize> {
     let n_least = (group.n_together() as usize).saturating_sub(scheduler.slots.n_idle());
     if n_least == 0 && (scheduler.slots.running().is_empty() || n_needed <= scheduler.n_unreserved(cache)) {
         return Some(0);
@@ -209,7 +225,7 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
         budget.spend(sequence.n_tokens().into());
         cache.kv_mut().touch(&sequence.adapter_schedule, &tokens);
     }
-    if !free_ids(scheduler, cache, n_together, Urgency::WithinMoveTime) {
+    if !cache.free_ids(n_together, Urgency::WithinMoveTime, || scheduler.release_junior_holder()) {
         return false;
     }
     let group_id = scheduler.queue.preempted()[0].sequence.group_id;
@@ -229,28 +245,33 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
         scheduler.queue.group_mut(group_id).sharing = if is_recomputed { BeamSharing::Recomputed } else { BeamSharing::Separate };
     }
     for placement in resumption.placements {
-        // Sequences that resumed earlier may share more of its text by now.
-        let matched = placement.and_then(|placement| find_preempted(scheduler, cache, 0, placement.at_most));
-        let slot = scheduler.slots.free_slot_or_idle(scheduler.queue.preempted()[0].slot).expect("as many are free");
-        let Preempted { sequence, reservation, .. } = scheduler.queue.pop_preempted();
-        match (placement.and_then(|placement| placement.provider), matched) {
-            // Its reservation ends when it has the awaited prefix.
-            (Some((provider, n_tokens)), _) => {
-                let phase = Phase::AwaitingPrefix(PrefixDependency { provider, n_tokens, reservation });
-                let path = place_empty(cache, &sequence);
-                scheduler.enter(slot, sequence, phase, path, 0);
-            }
-            (None, Some(matched)) => {
-                let path = place(scheduler, cache, &sequence, &matched);
-                scheduler.enter_on(slot, sequence, path, matched);
-            }
-            (None, None) => {
-                let path = place_empty(cache, &sequence);
-                scheduler.enter(slot, sequence, Phase::IdleBeam, path, 0);
-            }
-        }
+        resume_one(scheduler, cache, placement);
     }
     true
+}
+
+/// Resumes the most senior preempted sequence as planned.
+fn resume_one<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, placement: Option<SequencePlacement>) {
+    // Sequences that resumed earlier may share more of its text by now.
+    let matched = placement.and_then(|placement| find_preempted(scheduler, cache, 0, placement.at_most));
+    let slot = scheduler.slots.free_slot_or_idle(scheduler.queue.preempted()[0].slot).expect("as many are free");
+    let Preempted { sequence, reservation, .. } = scheduler.queue.pop_preempted();
+    match (placement.and_then(|placement| placement.provider), matched) {
+        // Its reservation ends when it has the awaited prefix.
+        (Some((provider, n_tokens)), _) => {
+            let phase = Phase::AwaitingPrefix(PrefixDependency { provider, n_tokens, reservation });
+            let path = place_empty(cache, &sequence);
+            scheduler.enter(slot, sequence, phase, path, 0);
+        }
+        (None, Some(matched)) => {
+            let path = place(scheduler, cache, &sequence, &matched);
+            scheduler.enter_on(slot, sequence, path, matched);
+        }
+        (None, None) => {
+            let path = place_empty(cache, &sequence);
+            scheduler.enter(slot, sequence, Phase::IdleBeam, path, 0);
+        }
+    }
 }
 
 /// Returns the number of cells that a sequence of `n_tokens` takes from the headroom: those it must compute or reload, and
@@ -262,7 +283,7 @@ fn n_needed<R: Runner>(cache: &CacheManager<R>, n_tokens: u32, matched: &PrefixM
 
 /// Returns true if a sequence was refused for lack of cells and the headroom has not grown since. A sequence alone is never
 /// refused.
-fn is_refused<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> bool {
+fn is_refused<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, key: SchedulingKey) -> bool {
     let is_same = |refused: RefusedSequence| refused.key == key && scheduler.n_unreserved(cache) <= refused.n_unreserved;
     !scheduler.slots.running().is_empty() && scheduler.refused.is_some_and(is_same)
 }

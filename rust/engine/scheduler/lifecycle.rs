@@ -167,6 +167,12 @@ impl Scheduler {
         }
     }
 
+    /// Releases cells for the sequence of `key`, without taking any from more senior ones: those of a held prompt, or else those of the
+    /// most junior sequence. Returns `false` if there are none.
+    pub(crate) fn release_cells(&mut self, key: SchedulingKey) -> bool {
+        self.release_junior_holder() || self.preempt_most_junior(key)
+    }
+
     /// Preempts the most junior running sequence, or search, if it is junior to the sequence of `key`. Returns `false` otherwise.
     pub(crate) fn preempt_most_junior(&mut self, key: SchedulingKey) -> bool {
         let running = self.slots.sequence(key);

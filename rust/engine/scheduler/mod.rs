@@ -10,7 +10,6 @@ pub(crate) mod placement;
 pub(crate) mod planning;
 pub(crate) mod prefix_match;
 pub(crate) mod queue;
-pub(crate) mod reclaim;
 pub(crate) mod request_group;
 pub(crate) mod resumption;
 pub(crate) mod running_sequence;
@@ -202,9 +201,9 @@ impl Scheduler {
     }
 
     /// Returns the headroom: free and evictable cells, minus those reserved for running sequences.
-    pub(crate) fn n_unreserved<R: Runner>(&self, cache: &mut CacheManager<R>) -> i64 {
+    pub(crate) fn n_unreserved<R: Runner>(&self, cache: &CacheManager<R>) -> i64 {
         let n_reserved_cells: i64 = self.slots.running().iter().map(n_reserved).sum();
-        let kv = cache.kv_mut();
+        let kv = cache.kv();
         let n_available = kv.n_free() + kv.n_evictable();
         i64::try_from(n_available).expect("a device cache has fewer than 2³² cells") - n_reserved_cells
     }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::engine::cache_manager::CacheManager;
+use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::features;
 use crate::engine::runner::{MediaRows, Plan, Row, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::adapter_round_robin::{AdapterDemand, AdapterRoundRobin};
 use crate::engine::scheduler::checkpoints::n_until_checkpoint;
-use crate::engine::scheduler::reclaim::{Urgency, free_cells};
 use crate::engine::scheduler::resumption::n_until_fork;
 use crate::engine::scheduler::running_sequence::{RunningSequence, count};
 use crate::engine::scheduler::step_budget::{RowDemand, StepBudget, StreamLoad};
@@ -161,7 +161,7 @@ impl Planner {
             let (n_wanted, running) = (self.n_rows[nth], scheduler.slots.sequence(key));
             let takes_all = running.takes_all_available();
             let urgency = if running.n_ready() == 1 { Urgency::Now } else { Urgency::WithinMoveTime };
-            let n = free_cells(scheduler, cache, key, n_planned + n_wanted, urgency).saturating_sub(n_planned);
+            let n = cache.free_cells(n_planned + n_wanted, urgency, || scheduler.release_cells(key)).saturating_sub(n_planned);
             let n = if n < n_wanted && takes_all { 0 } else { n };
             scheduler.slots.sequence_mut(key).n_planned = n.min(n_wanted);
             if n == 0 && n_wanted > 0 && !is_freed_later(cache, urgency) {

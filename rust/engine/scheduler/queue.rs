@@ -83,8 +83,7 @@ impl Queue {
         let state = wait_state_of(&group);
         self.index(&group, state);
         if group.request_id != group_id {
-            insert(&mut self.streams, group.request_id, group.request_id);
-            insert(&mut self.streams, group.request_id, group_id);
+            self.streams.entry(group.request_id).or_insert_with(|| BTreeSet::from([group.request_id])).insert(group_id);
         }
         self.groups.insert(group_id, (group, state));
     }

@@ -1,10 +1,10 @@
 //! Moves between the device cache and the host cache, within the time budget of a step.
 
 use crate::cache::{PrefixMatch, Provenance};
+use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::cache_manager::{CacheManager, RelocationOutcome};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::reclaim::{Urgency, free_cells};
 use crate::engine::scheduler::resumption::find_awaited;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
@@ -86,7 +86,7 @@ fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>
     // Junior sequences yield cells that this one will keep, as they would if it computed them. For cells that the entry needs
     // only temporarily they yield only if the entry cannot be computed.
     let n_wanted = if must_load { n_entry } else { n_kept };
-    if free_cells(scheduler, cache, key, n_wanted, Urgency::WithinMoveTime) < n_wanted {
+    if cache.free_cells(n_wanted, Urgency::WithinMoveTime, || scheduler.release_cells(key)) < n_wanted {
         if cache.is_out_of_time() || !scheduler.is_most_senior(key) {
             return Reloaded::None;
         }
