@@ -1,6 +1,5 @@
 //! The context that computes embeddings: a second one on a model's weights, or the only one of an encoder.
 
-use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError};
 
 use llama_cpp_sys_2 as sys;
@@ -14,17 +13,16 @@ use crate::error::{Error, Result};
 use crate::llama::context::batch::{Batch, Bounds};
 use crate::llama::context::memory;
 use crate::llama::context::positions::Positions;
-use crate::llama::context::{make, reason_of};
+use crate::llama::context::{RawContext, base_params, reason_of};
 use crate::llama::host::affinity::AffinityGuard;
 use crate::llama::host::niceness;
 use crate::llama::host::threads::ThreadPool;
-use crate::llama::kernels;
+use crate::llama::kernels::{self, DecodeHints};
 use crate::llama::logging;
 use crate::llama::media::media_batch::{self, MediaBatch};
 use crate::llama::model::Model;
 use crate::llama::model::adapters::{self, Adapter};
 use crate::llama::model::kinds::is_t5;
-use crate::llama::model::rope;
 use crate::request::{AdapterScale, Prompt, Run, Token};
 
 /// Maximum number of sequence ids for models where each id needs a whole state.
@@ -34,8 +32,8 @@ const MAX_STATES: u32 = 8;
 /// more levels and permanently busy streams, a third as many embeddings were computed.
 const NICENESS: i32 = 5;
 
-/// Creates the embedding worker of `model`. It allocates nothing until the first request. `on_done` is called on its thread
-/// whenever requests are answered. `adapters` are the engine's default adapters, read when a batch is computed.
+/// Creates the embedding worker of `model`, which allocates nothing until the first request. It calls `on_done` on its thread
+/// whenever requests are answered, and reads the engine's default `adapters` when it computes a batch.
 #[must_use]
 pub fn embedder(
     model: &Arc<Model>,
@@ -75,7 +73,7 @@ pub fn has_repeatable_embeddings(model: &Model, config: &ResolvedConfig, engine_
         && !(keeps_states || has_shared_windows || is_mean_of_llama_cpp)
 }
 
-/// Returns whether shared prefixes of texts are computed once: if the embedding depends on the last token's row alone.
+/// Returns whether shared prefixes of texts are computed once: if an embedding depends on the last token's row alone.
 fn shares_prefixes(model: &Model, pooling: Pooling) -> bool {
     let keeps_states = model.is_recurrent() || model.is_hybrid();
     !model.is_encoder() && !keeps_states && matches!(pooling, Pooling::Last | Pooling::Rank)
@@ -110,9 +108,10 @@ impl EmbeddingAttention {
     }
 }
 
-/// A context whose decodes return embeddings. Stays on the thread that created it.
+/// A context whose decodes return embeddings, used on the thread that created it.
 pub(super) struct EmbeddingContext {
-    raw: NonNull<sys::llama_context>,
+    // Dropped first: it uses the threads and the model.
+    raw: RawContext,
     batch: Batch,
     media: MediaBatch,
     shape: EmbedderShape,
@@ -125,16 +124,14 @@ pub(super) struct EmbeddingContext {
     enabled_kernels: EnabledKernels,
     /// T5's encoder has a KV memory too, and is computed by `llama_encode`.
     is_t5: bool,
-    /// Cached prefixes, if sequences share the cells of their prefixes.
+    /// Set if sequences share the cells of their prefixes.
     prefix_cache: Option<PrefixCache>,
     memory_kind: MemoryKind,
     seq_lens: Vec<u32>,
-    /// The adapters that the context is set to.
     applied_adapters: AdapterSet,
     adapters: DefaultAdapters,
     /// Maximum number of rows computed so far: llama.cpp keeps buffers for as many.
     n_rows_max: usize,
-    // Dropped after `raw` is freed, which uses the threads.
     _pool: ThreadPool,
     /// Keeps the thread that created the context, which decodes, off the processors of the others.
     _affinity: AffinityGuard,
@@ -149,14 +146,14 @@ impl EmbeddingContext {
         shape: EmbedderShape,
         adapters: DefaultAdapters,
     ) -> Result<Self> {
-        let enabled_kernels = config.embedding_kernels;
-        let mut context = Self::make(Arc::clone(&model), config, enabled_kernels, shape, Arc::clone(&adapters))?;
-        if !enabled_kernels.attention || memory::is_offloaded(&model) || !context.leaves_attention()? {
+        let mut context = Self::make(Arc::clone(&model), config, shape, Arc::clone(&adapters))?;
+        if !config.embedding_kernels.attention || memory::is_offloaded(&model) || !context.leaves_attention()? {
             return Ok(context);
         }
         tracing::warn!("embeddings use llama.cpp's attention: Weft's kernels do not support every layer of this model");
         drop(context);
-        Self::make(model, config, EnabledKernels { attention: false, ..enabled_kernels }, shape, adapters)
+        let embedding_kernels = EnabledKernels { attention: false, ..config.embedding_kernels };
+        Self::make(model, &ResolvedConfig { embedding_kernels, ..config.clone() }, shape, adapters)
     }
 
     /// Returns whether an attention operation of a short text is left to llama.cpp's fused kernel.
@@ -168,14 +165,8 @@ impl EmbeddingContext {
         Ok(counted.n_attentions_left > 0)
     }
 
-    fn make(
-        model: Arc<Model>,
-        config: &ResolvedConfig,
-        enabled_kernels: EnabledKernels,
-        shape: EmbedderShape,
-        adapters: DefaultAdapters,
-    ) -> Result<Self> {
-        let n_threads = config.n_threads_batch;
+    fn make(model: Arc<Model>, config: &ResolvedConfig, shape: EmbedderShape, adapters: DefaultAdapters) -> Result<Self> {
+        let (n_threads, enabled_kernels) = (config.n_threads_batch, config.embedding_kernels);
         niceness::compute(if model.is_encoder() { 0 } else { NICENESS });
         let shares = shares_prefixes(&model, shape.pooling);
         let computes_mean = shape.pooling == Pooling::Mean && !model.has_dense_layers();
@@ -183,12 +174,11 @@ impl EmbeddingContext {
         let n_ctx = if shares { PrefixCache::n_cells(&shape) } else { shape.n_batch };
         check_cells(&model, config, n_ctx)?;
         let number = |n: usize| u32::try_from(n).expect("a shape is made of 32-bit numbers");
-        // SAFETY: plain data.
-        let mut params = unsafe { sys::llama_context_default_params() };
+        let mut params = base_params(config);
         params.n_ctx = number(n_ctx);
+        params.n_batch = number(shape.n_batch);
         // llama.cpp asserts that a batch fits in one `n_ubatch`, and outputs every row of it.
-        (params.n_batch, params.n_ubatch, params.n_outputs_max) =
-            (number(shape.n_batch), number(shape.n_batch), number(shape.n_batch));
+        (params.n_ubatch, params.n_outputs_max) = (params.n_batch, params.n_batch);
         params.n_seq_max = number(n_sequences);
         params.n_threads = n_threads.cast_signed();
         params.n_threads_batch = n_threads.cast_signed();
@@ -210,14 +200,7 @@ impl EmbeddingContext {
         if attention == EmbeddingAttention::ByRow {
             params.type_v = sys::GGML_TYPE_BF16;
         }
-        params.kv_unified = true;
-        params.swa_full = true;
-        params.no_perf = true;
-        params.offload_kqv = config.offload_kqv;
-        params.op_offload = config.op_offload;
-        rope::apply(&config.rope, &mut params);
-        let (raw, errors) = make(&model, params);
-        let raw = raw.ok_or_else(|| {
+        let raw = RawContext::new(&model, params).map_err(|errors| {
             let reason = logging::reason_or_none(&errors);
             Error::Decode { reason: format!("cannot create the context for embeddings: {reason}") }
         })?;
@@ -283,8 +266,8 @@ impl EmbeddingContext {
         if *adapter_set == self.applied_adapters {
             return Ok(());
         }
-        // SAFETY: the context is alive, and belongs to this model.
-        unsafe { adapters::activate(self.raw, self.model.adapters(), adapter_set) }?;
+        // SAFETY: the context belongs to this model.
+        unsafe { adapters::activate(&self.raw, self.model.adapters(), adapter_set) }?;
         self.applied_adapters = adapter_set.clone();
         Ok(())
     }
@@ -304,21 +287,15 @@ impl EmbeddingContext {
         Ok(())
     }
 
-    /// Computes the `n_rows` tokens in the batch.
     fn run_tokens(&mut self, n_rows: usize) -> std::result::Result<(), String> {
         let batch = self.batch.as_raw();
         // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
-        let hints = unsafe { kernels::DecodeHints::new(self.batch.ids(), self.memory()) };
+        let hints = unsafe { DecodeHints::new(self.batch.ids(), self.memory()) };
         self.run(n_rows, batch, Some(hints))
     }
 
     /// Computes the `n_rows` of a batch. `hints` describes these rows; `None` for rows of media that share positions.
-    fn run(
-        &mut self,
-        n_rows: usize,
-        batch: sys::llama_batch,
-        hints: Option<kernels::DecodeHints>,
-    ) -> std::result::Result<(), String> {
+    fn run(&mut self, n_rows: usize, batch: sys::llama_batch, hints: Option<DecodeHints>) -> std::result::Result<(), String> {
         self.check_memory(n_rows)?;
         self.n_rows_max = self.n_rows_max.max(n_rows);
         // SAFETY: the code that filled the batch checked every rule that llama.cpp asserts but one: all rows are outputs, and fit
@@ -326,17 +303,11 @@ impl EmbeddingContext {
         let compute = || unsafe {
             if self.is_t5 { sys::llama_encode(self.raw.as_ptr(), batch) } else { sys::llama_decode(self.raw.as_ptr(), batch) }
         };
-        let (code, errors) = logging::errors_during(|| kernels::deciding(self.enabled_kernels, hints, compute));
-        if code != 0 {
-            return Err(reason_of(code, &errors, self.n_ctx, n_rows));
-        }
-        // SAFETY: the context is alive.
-        unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
-        Ok(())
+        let computed = self.raw.compute(self.enabled_kernels, hints, compute);
+        computed.map_err(|(code, errors)| reason_of(code, &errors, self.n_ctx, n_rows))
     }
 
-    /// Rejects rows that would exceed free memory: Linux would grant it and end the process on use. Buffers are not freed after
-    /// use.
+    /// Rejects rows that would exceed free memory: Linux would grant it and end the process on use. Buffers stay after use.
     pub(super) fn check_memory(&self, n_rows: usize) -> std::result::Result<(), String> {
         if n_rows <= self.n_rows_max {
             return Ok(());
@@ -366,7 +337,7 @@ impl EmbeddingContext {
     ) -> std::result::Result<EncodedBatch, String> {
         let own = usize::from(id.0);
         let mut positions = vec![Positions::NONE; self.seq_lens.len()];
-        let (mut rows, n) = (TextEmbedding::new(self.shape.pooling), prompt.n_tokens());
+        let mut runs = Vec::new();
         for run in prompt.runs() {
             self.use_adapters(schedule.at(self.seq_lens[own]))?;
             let row_at = |token, position| Row { sequence: id, token, position, wants_logits: true };
@@ -390,7 +361,7 @@ impl EmbeddingContext {
                     self.media.fill(&plan, &whole, &self.seq_lens, &positions)?;
                     let batch = self.media.as_raw();
                     // SAFETY: as for the batch of tokens.
-                    let hints = unsafe { kernels::DecodeHints::new(self.media.ids(), self.memory()) };
+                    let hints = unsafe { DecodeHints::new(self.media.ids(), self.memory()) };
                     // SAFETY: the context is alive, and its model uses causal attention by default.
                     unsafe { sys::llama_set_causal_attn(self.raw.as_ptr(), !media.sees_ahead()) };
                     let result = self.run(n_rows, batch, (!media.is_whole()).then_some(hints));
@@ -401,34 +372,24 @@ impl EmbeddingContext {
                 }
             }
             self.seq_lens[own] += u32::try_from(n_rows).expect("it fits in the context");
-            rows.add(n_rows, self.rows(id, 0, n_rows));
+            runs.push((n_rows, self.rows(id, 0, n_rows)));
         }
-        Ok(EncodedBatch { vectors: vec![rows.pooled(n)], n_computed: n })
+        Ok(EncodedBatch { vectors: vec![pool(self.shape.pooling, runs)], n_computed: prompt.n_tokens() })
     }
 
-    /// Computes texts that share no prefix, and clears the context.
+    /// Computes texts that share no prefix, and clears the context after each decode.
     fn encode_alone(&mut self, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
-        let sequences: Vec<(KvSeqId, &[Token])> = (0..).map(KvSeqId).zip(texts.iter().map(Vec::as_slice)).collect();
-        let computed = self.compute_rows(&sequences);
-        let vectors = computed.map(|()| {
-            let mut first_row = 0;
-            let rows = sequences.iter().map(|&(id, text)| {
-                let rows = self.rows(id, first_row, text.len());
-                first_row += text.len();
-                rows
-            });
-            rows.collect()
-        });
-        self.clear();
-        Ok(EncodedBatch { vectors: vectors?, n_computed: texts.iter().map(Vec::len).sum() })
-    }
-
-    fn encode_singly(&mut self, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
         let mut all = EncodedBatch::default();
-        for text in texts {
-            let EncodedBatch { vectors, n_computed } = self.encode_alone(std::slice::from_ref(text))?;
-            all.vectors.extend(vectors);
-            all.n_computed += n_computed;
+        for texts in texts.chunks(if self.is_single_text { 1 } else { texts.len().max(1) }) {
+            let sequences: Vec<(KvSeqId, &[Token])> = (0..).map(KvSeqId).zip(texts.iter().map(Vec::as_slice)).collect();
+            self.compute_rows(&sequences)?;
+            let mut first_row = 0;
+            for (id, text) in sequences {
+                all.vectors.push(self.rows(id, first_row, text.len()));
+                first_row += text.len();
+            }
+            all.n_computed += first_row;
+            self.clear();
         }
         Ok(all)
     }
@@ -482,8 +443,7 @@ impl EmbeddingContext {
 
     /// Returns the context's memory; null for an encoder.
     fn memory(&self) -> sys::llama_memory_t {
-        // SAFETY: the context is alive.
-        unsafe { sys::llama_get_memory(self.raw.as_ptr()) }
+        self.raw.memory()
     }
 }
 
@@ -531,7 +491,7 @@ impl EmbeddingContext {
     fn encode_with(&mut self, adapter_set: &AdapterSet, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
         self.use_adapters(adapter_set)?;
         let Some(mut prefix_cache) = self.prefix_cache.take() else {
-            return if self.is_single_text { self.encode_singly(texts) } else { self.encode_alone(texts) };
+            return self.encode_alone(texts);
         };
         let encoded = prefix_cache.encode(self, adapter_set, texts);
         self.prefix_cache = Some(prefix_cache);
@@ -561,29 +521,17 @@ impl EmbeddingContext {
         }
         Ok(all)
     }
-
-    /// Clears the context after a failure, which leaves its contents unknown.
-    fn clear_on_error(
-        &mut self,
-        encoded: std::result::Result<EncodedBatch, String>,
-    ) -> std::result::Result<EncodedBatch, String> {
-        if encoded.is_err() {
-            self.clear();
-        }
-        encoded
-    }
 }
 
 impl Encoder for EmbeddingContext {
+    // A failure leaves the contents of the context unknown.
     fn encode(&mut self, texts: &[Vec<Token>]) -> std::result::Result<EncodedBatch, String> {
-        let encoded = self.encode_texts(texts);
-        self.clear_on_error(encoded)
+        self.encode_texts(texts).inspect_err(|_| self.clear())
     }
 
     fn encode_mixed(&mut self, prompt: &Prompt) -> std::result::Result<EncodedBatch, String> {
         let schedule = self.active_adapters().schedule(prompt.ids());
-        let encoded = self.encode_runs(prompt, &schedule);
-        self.clear_on_error(encoded)
+        self.encode_runs(prompt, &schedule).inspect_err(|_| self.clear())
     }
 
     fn n_bytes(&self) -> u64 {
@@ -648,38 +596,23 @@ fn mean<'a>(rows: impl ExactSizeIterator<Item = &'a [f32]>, width: usize) -> Vec
     sums.into_iter().map(|sum| (sum / f64::from(n_rows)) as f32).collect()
 }
 
-/// Combines the embeddings of the runs of a text into one.
-struct TextEmbedding {
-    pooling: Pooling,
-    values: Vec<f32>,
-}
-
-impl TextEmbedding {
-    fn new(pooling: Pooling) -> Self {
-        Self { pooling, values: Vec::new() }
-    }
-
-    /// Adds the pooled embedding of the next run, of `n_rows` rows.
-    #[expect(clippy::cast_precision_loss, reason = "a context has fewer cells than 2²⁴")]
-    fn add(&mut self, n_rows: usize, run_embedding: Vec<f32>) {
-        match self.pooling {
-            Pooling::None => self.values.extend(run_embedding),
-            Pooling::Cls if !self.values.is_empty() => {}
-            Pooling::Cls | Pooling::Last | Pooling::Rank => self.values = run_embedding,
-            Pooling::Mean => {
-                self.values.resize(run_embedding.len(), 0.0);
-                self.values.iter_mut().zip(run_embedding).for_each(|(sum, mean)| *sum += mean * n_rows as f32);
+/// Combines the embeddings of a text's runs, each with its number of rows, into the embedding of all rows.
+#[expect(clippy::cast_precision_loss, reason = "a context has fewer cells than 2²⁴")]
+fn pool(pooling: Pooling, runs: Vec<(usize, Vec<f32>)>) -> Vec<f32> {
+    let n: usize = runs.iter().map(|(n_rows, _)| n_rows).sum();
+    let runs = runs.into_iter();
+    match pooling {
+        Pooling::None => runs.flat_map(|(_, rows)| rows).collect(),
+        Pooling::Cls => runs.map(|(_, first)| first).next().unwrap_or_default(),
+        Pooling::Last | Pooling::Rank => runs.map(|(_, last)| last).next_back().unwrap_or_default(),
+        Pooling::Mean => {
+            let mut sums = Vec::new();
+            for (n_rows, mean) in runs {
+                sums.resize(mean.len(), 0.0);
+                sums.iter_mut().zip(mean).for_each(|(sum, mean)| *sum += mean * n_rows as f32);
             }
+            sums.iter().map(|sum: &f32| sum / n as f32).collect()
         }
-    }
-
-    /// Returns the pooled embedding of all `n` rows.
-    #[expect(clippy::cast_precision_loss, reason = "as above")]
-    fn pooled(mut self, n: usize) -> Vec<f32> {
-        if self.pooling == Pooling::Mean {
-            self.values.iter_mut().for_each(|sum| *sum /= n as f32);
-        }
-        self.values
     }
 }
 
@@ -701,13 +634,6 @@ fn check_free(n_bytes: u64, n_free: u64, purpose: impl FnOnce() -> String) -> st
     }
     let purpose = purpose();
     Err(format!("{purpose} needs {n_bytes} bytes of memory, but only {n_free} are free; set a smaller n_ctx or cache_ram"))
-}
-
-impl Drop for EmbeddingContext {
-    fn drop(&mut self) {
-        // SAFETY: created by `llama_init_from_model` and freed only here; threads and model are dropped after it.
-        unsafe { sys::llama_free(self.raw.as_ptr()) }
-    }
 }
 
 unsafe extern "C" {

@@ -11,30 +11,19 @@ use crate::request::{AdapterScale, Token};
 use crate::sampling::TokenStrings;
 
 /// An encoder. It has no cells.
-pub(super) struct EncoderOnlyRunner(pub(super) Arc<Model>);
+pub(super) struct EncoderOnlyRunner {
+    pub(super) model: Arc<Model>,
+}
 
 impl EncoderOnlyRunner {
     fn refusal(&self) -> String {
-        format!("the architecture of the model, {}, only computes embeddings and cannot generate text", self.0.architecture())
+        let architecture = self.model.architecture();
+        format!("the architecture of the model, {architecture}, only computes embeddings and cannot generate text")
     }
 }
 
 impl Runner for EncoderOnlyRunner {
-    fn n_vocab(&self) -> usize {
-        self.0.n_vocab()
-    }
-
-    fn n_adapters(&self) -> u32 {
-        u32::try_from(self.0.adapters().len()).expect("there are few adapters")
-    }
-
-    fn invocation(&self, adapter: u32) -> &[Token] {
-        &self.0.adapters()[adapter as usize].invocation
-    }
-
-    fn default_adapters(&self) -> Vec<AdapterScale> {
-        self.0.default_adapters()
-    }
+    runner_functions_of_model!();
 
     fn n_threads(&self) -> usize {
         1
@@ -88,24 +77,8 @@ impl Runner for EncoderOnlyRunner {
         Err(RelocateError::Refused(StateError::Refused(self.refusal())))
     }
 
-    fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {
-        bytes.extend_from_slice(self.0.text_piece(token).unwrap_or_default());
-    }
-
-    fn is_end(&self, token: Token) -> bool {
-        self.0.is_end(token)
-    }
-
-    fn end_tokens(&self) -> &[Token] {
-        self.0.end_tokens()
-    }
-
-    fn suppressed_tokens(&self) -> &[Token] {
-        self.0.suppressed_tokens()
-    }
-
     fn token_strings(&self) -> TokenStrings {
-        token_strings(&self.0)
+        token_strings(&self.model)
     }
 
     fn is_repeatable(&self) -> bool {

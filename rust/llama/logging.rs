@@ -10,7 +10,7 @@ use std::sync::Once;
 use llama_cpp_sys_2 as sys;
 use tracing::Level;
 
-/// Log state of a thread. llama.cpp logs on the thread that calls it, so nothing is shared.
+/// Log state of a thread: llama.cpp logs on the thread that calls it.
 #[derive(Default)]
 struct ThreadLog {
     /// The incomplete line and its level; llama.cpp may send a line in pieces.
@@ -55,9 +55,16 @@ pub(super) fn reason(errors: &[String]) -> Option<String> {
     (!messages.is_empty()).then(|| messages.join("; "))
 }
 
-/// Returns the [`reason`] of a failure, or that there is none.
+/// As [`reason`], with words for a failure without one.
 pub(super) fn reason_or_none(errors: &[String]) -> String {
     reason(errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned())
+}
+/// Runs `call` with a buffer for the message of a C++ exception and its size. Returns its result and the message.
+pub(super) fn with_exception_text<T>(call: impl FnOnce(*mut c_char, usize) -> T) -> (T, String) {
+    let mut message = [0_u8; 256];
+    let result = call(message.as_mut_ptr().cast(), message.len());
+    let text = CStr::from_bytes_until_nul(&message).unwrap_or_default().to_string_lossy().into_owned();
+    (result, text)
 }
 
 /// Log callback of llama.cpp, called with a line or a piece of one.

@@ -16,6 +16,58 @@
 //! | `embedding`, `encoder_only` | the context for embeddings, and models that cannot generate |
 //! | `start`, `tune` | from a configuration to a running engine; timing of a model's steps on this machine |
 
+/// Declares a type that owns one of llama.cpp's pointers and frees it when it is dropped. Nothing else may free it.
+macro_rules! owned_pointer {
+    ($(#[$attribute:meta])* $visibility:vis struct $name:ident($raw:ty), freed by $free:path) => {
+        $(#[$attribute])*
+        $visibility struct $name(std::ptr::NonNull<$raw>);
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: the pointer is valid, and is freed only here.
+                unsafe { $free(self.0.as_ptr()) }
+            }
+        }
+    };
+}
+
+/// Implements the functions of [`Runner`](crate::engine::runner::Runner) that return properties of `self.model`.
+macro_rules! runner_functions_of_model {
+    () => {
+        fn n_vocab(&self) -> usize {
+            self.model.n_vocab()
+        }
+
+        fn n_adapters(&self) -> u32 {
+            u32::try_from(self.model.adapters().len()).expect("there are few adapters")
+        }
+
+        fn invocation(&self, adapter: u32) -> &[Token] {
+            &self.model.adapters()[adapter as usize].invocation
+        }
+
+        fn default_adapters(&self) -> Vec<AdapterScale> {
+            self.model.default_adapters()
+        }
+
+        fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {
+            bytes.extend_from_slice(self.model.text_piece(token).unwrap_or_default());
+        }
+
+        fn is_end(&self, token: Token) -> bool {
+            self.model.is_end(token)
+        }
+
+        fn end_tokens(&self) -> &[Token] {
+            self.model.end_tokens()
+        }
+
+        fn suppressed_tokens(&self) -> &[Token] {
+            self.model.suppressed_tokens()
+        }
+    };
+}
+
 mod backend;
 mod context;
 mod embedding;
@@ -213,21 +265,7 @@ fn try_grouping(context: &mut Context, spare: KvSeqId, model: &Model, memory: Me
 }
 
 impl Runner for LlamaRunner {
-    fn n_vocab(&self) -> usize {
-        self.model.n_vocab()
-    }
-
-    fn n_adapters(&self) -> u32 {
-        u32::try_from(self.model.adapters().len()).expect("there are few adapters")
-    }
-
-    fn invocation(&self, adapter: u32) -> &[Token] {
-        &self.model.adapters()[adapter as usize].invocation
-    }
-
-    fn default_adapters(&self) -> Vec<AdapterScale> {
-        self.model.default_adapters()
-    }
+    runner_functions_of_model!();
 
     fn n_threads(&self) -> usize {
         self.n_threads as usize
@@ -302,22 +340,6 @@ impl Runner for LlamaRunner {
 
     fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         self.context.group(id, range, n);
-    }
-
-    fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {
-        bytes.extend_from_slice(self.model.text_piece(token).unwrap_or_default());
-    }
-
-    fn is_end(&self, token: Token) -> bool {
-        self.model.is_end(token)
-    }
-
-    fn end_tokens(&self) -> &[Token] {
-        self.model.end_tokens()
-    }
-
-    fn suppressed_tokens(&self) -> &[Token] {
-        self.model.suppressed_tokens()
     }
 
     fn token_strings(&self) -> TokenStrings {

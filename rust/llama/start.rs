@@ -45,7 +45,7 @@ pub fn start_resolved(model: &Arc<Model>, config: &ResolvedConfig) -> Result<Eng
     model.log_scaling(&config.rope);
     let (model, limits) = (Arc::clone(model), config.limits);
     if model.is_encoder() {
-        return Engine::start(limits, move || Ok(EncoderOnlyRunner(model)));
+        return Engine::start(limits, move || Ok(EncoderOnlyRunner { model }));
     }
     let config = config.clone();
     Engine::start(limits, move || {

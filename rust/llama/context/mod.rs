@@ -27,7 +27,7 @@ use crate::llama::host::affinity::AffinityGuard;
 use crate::llama::host::contention::{ContentionTuner, ThreadShare};
 use crate::llama::host::priority::PriorityGuard;
 use crate::llama::host::threads::ThreadPool;
-use crate::llama::kernels;
+use crate::llama::kernels::{self, DecodeHints};
 use crate::llama::logging;
 use crate::llama::media::media_batch::{self, MediaBatch};
 use crate::llama::model::Model;
@@ -42,10 +42,55 @@ use crate::request::Token;
 /// polls for less than 10 ms, 50 for more than 100 ms.
 const POLL: u32 = 1;
 
+owned_pointer! {
+    /// llama.cpp's context. It uses its model and its thread pools, which must outlive it.
+    pub(in crate::llama) struct RawContext(sys::llama_context), freed by sys::llama_free
+}
+
+impl RawContext {
+    /// Creates a context of `model`. The error consists of llama.cpp's error lines.
+    pub(in crate::llama) fn new(model: &Model, params: sys::llama_context_params) -> std::result::Result<Self, Vec<String>> {
+        // Creating a context may write to the model, so contexts are created one at a time.
+        static MAKING: Mutex<()> = Mutex::new(());
+        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the model is alive, and the parameters are complete.
+        let (raw, errors) = logging::errors_during(|| unsafe { sys::llama_init_from_model(model.as_ptr(), params) });
+        NonNull::new(raw).map(Self).ok_or(errors)
+    }
+
+    pub(in crate::llama) fn as_ptr(&self) -> *mut sys::llama_context {
+        self.0.as_ptr()
+    }
+
+    /// Its memory, valid while the context lives; null for an encoder without cells.
+    pub(in crate::llama) fn memory(&self) -> sys::llama_memory_t {
+        // SAFETY: the context is alive.
+        unsafe { sys::llama_get_memory(self.as_ptr()) }
+    }
+
+    /// Runs `decode` with these kernels, and waits for its result. The error is llama.cpp's code with its error lines.
+    pub(in crate::llama) fn compute(
+        &self,
+        enabled_kernels: EnabledKernels,
+        hints: Option<DecodeHints>,
+        decode: impl FnOnce() -> i32,
+    ) -> std::result::Result<(), (i32, Vec<String>)> {
+        let (code, errors) = logging::errors_during(|| kernels::deciding(enabled_kernels, hints, decode));
+        if code != 0 {
+            return Err((code, errors));
+        }
+        // Waits here rather than at the first read of the results, so that callers can measure the time of a decode.
+        // SAFETY: the context is alive.
+        unsafe { sys::llama_synchronize(self.as_ptr()) };
+        Ok(())
+    }
+}
+
 /// A model's device cache and the threads that compute it. Stays on the thread that made it: llama.cpp's context is not
 /// thread-safe.
 pub(in crate::llama) struct Context {
-    raw: NonNull<sys::llama_context>,
+    // Dropped first: it uses the pools and the model.
+    raw: RawContext,
     batch: Batch,
     media: MediaBatch,
     /// Number of tokens in each sequence. llama.cpp has this number too, but would have to be asked for every row.
@@ -63,7 +108,6 @@ pub(in crate::llama) struct Context {
     thread_configs: Vec<Threads>,
     enabled_kernels: EnabledKernels,
     /// Thread pools by number of threads and index into `thread_configs`; the pool of the last decode is first.
-    // Dropped in this order, after `raw` is freed, which uses the pools.
     thread_pools: Vec<((u32, usize), ThreadPool)>,
     priority: PriorityGuard,
     /// Reduces the number of threads while other processes compete for the processors, if enabled.
@@ -74,17 +118,12 @@ pub(in crate::llama) struct Context {
 }
 
 impl Context {
-    /// Creates a device cache of `config.limits.n_ctx` cells for `n_seq_max` sequences.
-    ///
-    /// # Errors
-    /// [`Error::InvalidConfig`] or [`Error::ModelLoad`] with llama.cpp's reason.
+    /// Creates a device cache of `config.limits.n_ctx` cells for `n_seq_max` sequences. The error is [`Error::InvalidConfig`] or
+    /// [`Error::ModelLoad`].
     pub(in crate::llama) fn new(model: Arc<Model>, config: &ResolvedConfig, n_seq_max: u32) -> Result<Self> {
         let &ResolvedConfig { ref limits, n_threads, n_threads_batch, .. } = config;
-        let mut params = params(config, n_seq_max);
-        params.n_threads = n_threads.cast_signed();
-        params.n_threads_batch = n_threads_batch.cast_signed();
-        let (raw, errors) = make(&model, params);
-        let raw = raw.ok_or_else(|| refusal(&model, limits, &errors))?;
+        let params = params(config, n_seq_max);
+        let raw = RawContext::new(&model, params).map_err(|errors| refusal(&model, limits, &errors))?;
         let bounds = Bounds {
             n_vocab: model.n_vocab(),
             n_seq_max: n_seq_max as usize,
@@ -92,8 +131,7 @@ impl Context {
             n_outputs: limits.n_outputs as usize,
             is_by_id: model.is_recurrent(),
         };
-        let (seq_lens, whole_from) = (vec![0; n_seq_max as usize], vec![0; n_seq_max as usize]);
-        let (batch, n_ctx, enabled_kernels) = (Batch::new(bounds), limits.n_ctx, config.kernels);
+        let n_sequences = bounds.n_seq_max;
         let media = MediaBatch::new(media_batch::Bounds {
             n_seq_max: bounds.n_seq_max,
             n_rows: bounds.n_rows,
@@ -101,23 +139,22 @@ impl Context {
             n_positions: model.n_positions(),
             outputs_all: false,
         });
-        let thread_pools = Vec::new();
         let mut thread_configs = vec![config.threads.clone(), config.threads_batch.clone()];
         thread_configs.dedup();
         let mut context = Self {
             raw,
-            batch,
+            batch: Batch::new(bounds),
             media,
-            seq_lens,
-            whole_from,
-            positions: vec![Positions::NONE; n_seq_max as usize],
-            n_ctx,
+            seq_lens: vec![0; n_sequences],
+            whole_from: vec![0; n_sequences],
+            positions: vec![Positions::NONE; n_sequences],
+            n_ctx: limits.n_ctx,
             active_adapters: AdapterSet::default(),
             n_threads,
             n_threads_batch,
             thread_configs,
-            enabled_kernels,
-            thread_pools,
+            enabled_kernels: config.kernels,
+            thread_pools: Vec::new(),
             contention_tuner: None,
             priority: PriorityGuard::default(),
             affinity: AffinityGuard::default(),
@@ -128,7 +165,7 @@ impl Context {
             return Err(Error::ModelLoad { path: context.model.path().to_owned(), reason });
         }
         // SAFETY: the context is alive.
-        let n_ctx_of_one = unsafe { sys::llama_n_ctx_seq(raw.as_ptr()) };
+        let n_ctx_of_one = unsafe { sys::llama_n_ctx_seq(context.raw.as_ptr()) };
         assert_eq!(n_ctx_of_one, limits.n_ctx, "the KV cache is unified: one sequence may use all of it");
         // SAFETY: the memory lives as long as the context, and is still as llama.cpp initialized it: zeros.
         unsafe { pages::release_zero_pages(context.memory()) };
@@ -151,20 +188,18 @@ impl Context {
         let is_decoding = plan.rows.iter().all(|row| row.wants_logits);
         let (n_threads, kind) = if is_decoding { (self.n_threads, 0) } else { (self.n_threads_batch, 1) };
         let share = self.contention_tuner.as_mut().map_or(ThreadShare::All, |tuner| tuner.thread_share(plan.rows.len()));
-        self.use_threads(if share == ThreadShare::All { n_threads } else { reduced_threads(n_threads) }, kind);
+        let is_reduced = share == ThreadShare::Half;
+        self.use_threads(if is_reduced { n_threads.div_ceil(2) } else { n_threads }, kind);
     }
 
     /// Activates these adapters for the following decodes. llama.cpp then rebuilds its graphs, so it is called only when they
-    /// change.
-    ///
-    /// # Errors
-    /// [`DecodeError`] if one of them is not loaded; nothing changes then.
+    /// change. If one of them is not loaded, nothing changes.
     fn use_adapters(&mut self, adapter_set: &AdapterSet) -> std::result::Result<(), DecodeError> {
         if self.active_adapters == *adapter_set {
             return Ok(());
         }
-        // SAFETY: the context is alive, and belongs to this model.
-        let activated = unsafe { adapters::activate(self.raw, self.model.adapters(), adapter_set) };
+        // SAFETY: the context belongs to this model.
+        let activated = unsafe { adapters::activate(&self.raw, self.model.adapters(), adapter_set) };
         activated.map_err(|reason| DecodeError { reason })?;
         self.active_adapters = adapter_set.clone();
         Ok(())
@@ -194,10 +229,7 @@ impl Context {
         unsafe { sys::llama_set_n_threads(self.raw.as_ptr(), n_threads, n_threads) };
     }
 
-    /// Computes the rows of `plan` in one decode.
-    ///
-    /// # Errors
-    /// [`DecodeError`] if a row breaks a rule (then nothing was computed) or llama.cpp failed.
+    /// Computes the rows of `plan` in one decode. If a row breaks a rule, nothing is computed.
     pub(in crate::llama) fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
         self.use_adapters(&plan.adapter_set)?;
         self.use_threads_for(plan);
@@ -216,17 +248,13 @@ impl Context {
         // SAFETY: `fill` checked every rule that llama.cpp asserts; the arrays live in `self.batch` and are only read.
         let decode = || unsafe { sys::llama_decode(self.raw.as_ptr(), batch) };
         // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
-        let hints = unsafe { kernels::DecodeHints::new(self.batch.ids(), self.memory()) };
+        let hints = unsafe { DecodeHints::new(self.batch.ids(), self.memory()) };
         let started = Instant::now();
-        let (code, errors) = logging::errors_during(|| kernels::deciding(self.enabled_kernels, Some(hints), decode));
-        if code != 0 {
+        if let Err((code, errors)) = self.raw.compute(self.enabled_kernels, Some(hints), decode) {
             let ids = self.batch.ids().to_vec();
             self.batch.clear();
             return Err(self.failed(&ids, code, &errors));
         }
-        // Waits here rather than at the first read of the logits, so that callers can measure the time of a decode.
-        // SAFETY: the context is alive.
-        unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
         if let Some(tuner) = self.contention_tuner.as_mut().filter(|_| plan.media.is_empty()) {
             tuner.observe(plan.rows.len(), started.elapsed());
         }
@@ -237,7 +265,7 @@ impl Context {
     /// Returns whether our attention kernel receives the positions of this memory's cells.
     pub(in crate::llama) fn has_explicit_positions(&self) -> bool {
         // SAFETY: the memory lives as long as the context.
-        unsafe { kernels::DecodeHints::new(&[], self.memory()) }.has_positions()
+        unsafe { DecodeHints::new(&[], self.memory()) }.has_positions()
     }
 
     /// Computes the rows of `plan` that hold media embeddings: one decode per medium with non-causal attention, one for all
@@ -265,14 +293,11 @@ impl Context {
             code
         };
         // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
-        let hints = is_causal.then(|| unsafe { kernels::DecodeHints::new(self.media.ids(), self.memory()) });
-        let (code, errors) = logging::errors_during(|| kernels::deciding(self.enabled_kernels, hints, decode));
-        if code != 0 {
+        let hints = is_causal.then(|| unsafe { DecodeHints::new(self.media.ids(), self.memory()) });
+        if let Err((code, errors)) = self.raw.compute(self.enabled_kernels, hints, decode) {
             let ids = self.media.ids().to_vec();
             return Err(self.failed(&ids, code, &errors));
         }
-        // SAFETY: the context is alive.
-        unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
         for MediaRows { rows, media, start } in group {
             let id = usize::from(plan.rows[rows.start].sequence.0);
             if *start == 0 {
@@ -317,7 +342,7 @@ impl Context {
         &self.positions[usize::from(id.0)]
     }
 
-    /// Sets the positions of `id`, which holds no tokens beyond them.
+    /// `id` must hold no tokens beyond these positions.
     pub(in crate::llama) fn set_positions(&mut self, id: KvSeqId, positions: Positions) {
         self.positions[usize::from(id.0)] = positions;
     }
@@ -414,11 +439,8 @@ impl Context {
         self.positions[usize::from(id.0)].group(range.end, n);
     }
 
-    /// Checks that keys can be rotated to other positions without changing a bit of the keys that stay. `id` is empty before
-    /// and after.
-    ///
-    /// # Errors
-    /// The reason why grouping is impossible.
+    /// Checks that keys can be rotated to other positions without changing a bit of the keys that stay; the error is the reason
+    /// why not. `id` is empty before and after.
     pub(in crate::llama) fn try_group(&mut self, id: KvSeqId, token: Token) -> std::result::Result<(), String> {
         // SAFETY: the memory is alive.
         if !unsafe { sys::llama_memory_can_shift(self.memory()) } {
@@ -436,11 +458,9 @@ impl Context {
         assert!(self.truncate(id, 3), "a KV cache that shifts positions can be truncated");
         let after = self.read_state(id).map_err(|error| error.to_string())?;
         self.clear();
-        let is_unchanged = before == after;
-        is_unchanged.then_some(()).ok_or_else(|| "with YaRN, grouping would change the keys of other tokens".to_owned())
+        if before == after { Ok(()) } else { Err("with YaRN, grouping would change the keys of other tokens".to_owned()) }
     }
 
-    /// Removes all tokens of all sequences.
     pub(in crate::llama) fn clear(&mut self) {
         // SAFETY: the memory is alive. The cells' bytes may stay: no sequence owns them.
         unsafe { sys::llama_memory_clear(self.memory(), false) };
@@ -479,9 +499,6 @@ impl Context {
     }
 
     /// Returns a copy of the state of `id`, in llama.cpp's format.
-    ///
-    /// # Errors
-    /// llama.cpp's reason.
     pub(in crate::llama) fn read_state(&mut self, id: KvSeqId) -> std::result::Result<Arc<[u8]>, StateError> {
         let id = self.checked(id);
         // SAFETY: the context is alive and the id in range.
@@ -499,10 +516,7 @@ impl Context {
         Ok(unsafe { bytes.assume_init() })
     }
 
-    /// Replaces the state of `id` by `bytes`, without changing its recorded length.
-    ///
-    /// # Errors
-    /// llama.cpp's reason; a part of the state may have been written.
+    /// Replaces the state of `id` by `bytes`, without changing its recorded length. After an error, a part may have been written.
     ///
     /// # Safety
     /// `bytes` were written by [`Context::read_state`] of a context of the same kind, or are indistinguishable from such bytes.
@@ -530,47 +544,22 @@ impl Context {
         }
     }
 
-    /// Converts `id` to llama.cpp's type, after a range check.
     fn checked(&self, KvSeqId(id): KvSeqId) -> sys::llama_seq_id {
         assert!(usize::from(id) < self.seq_lens.len(), "sequence {id} does not exist; there are {}", self.seq_lens.len());
         sys::llama_seq_id::from(id)
     }
 
     fn memory(&self) -> sys::llama_memory_t {
-        // SAFETY: the context is alive.
-        unsafe { sys::llama_get_memory(self.raw.as_ptr()) }
+        self.raw.memory()
     }
 }
 
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: made by `llama_init_from_model` and freed only here; threads and model are dropped after it.
-        unsafe { sys::llama_free(self.raw.as_ptr()) }
-    }
-}
-
-/// Number of threads to use, of `n`, under contention.
-const fn reduced_threads(n: u32) -> u32 {
-    n.div_ceil(2)
-}
-
-/// Creates a context of `model`, which must outlive it. Also returns llama.cpp's error lines.
-pub(in crate::llama) fn make(
-    model: &Model,
-    params: sys::llama_context_params,
-) -> (Option<NonNull<sys::llama_context>>, Vec<String>) {
-    // Creating a context may write to the model, so contexts are created one at a time.
-    static MAKING: Mutex<()> = Mutex::new(());
-    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the caller keeps the model alive for longer than the context; the parameters are complete.
-    logging::errors_during(|| NonNull::new(unsafe { sys::llama_init_from_model(model.as_ptr(), params) }))
-}
-
-/// llama.cpp's parameters for `config`, without the numbers of threads.
+/// llama.cpp's parameters for a context of `config` with `n_seq_max` sequences.
 fn params(config: &ResolvedConfig, n_seq_max: u32) -> sys::llama_context_params {
     let limits = &config.limits;
-    // SAFETY: plain data.
-    let mut params = unsafe { sys::llama_context_default_params() };
+    let mut params = base_params(config);
+    params.n_threads = config.n_threads.cast_signed();
+    params.n_threads_batch = config.n_threads_batch.cast_signed();
     params.n_ctx = limits.n_ctx;
     // llama.cpp asserts that a decode has at most `n_batch` rows and `n_outputs_max` rows with logits, and that each sequence
     // may have one of them.
@@ -586,6 +575,13 @@ fn params(config: &ResolvedConfig, n_seq_max: u32) -> sys::llama_context_params 
     };
     params.type_k = ggml_type(config.type_k);
     params.type_v = ggml_type(config.type_v);
+    params
+}
+
+/// llama.cpp's parameters that are the same for generating and for embeddings.
+pub(in crate::llama) fn base_params(config: &ResolvedConfig) -> sys::llama_context_params {
+    // SAFETY: plain data.
+    let mut params = unsafe { sys::llama_context_default_params() };
     params.offload_kqv = config.offload_kqv;
     params.op_offload = config.op_offload;
     rope::apply(&config.rope, &mut params);
@@ -597,7 +593,7 @@ fn params(config: &ResolvedConfig, n_seq_max: u32) -> sys::llama_context_params 
     params
 }
 
-/// Describes why a decode of `n_rows` rows with `n_ctx` cells failed with `code`.
+/// Describes why a decode failed with `code`.
 pub(in crate::llama) fn reason_of(code: i32, errors: &[String], n_ctx: u32, n_rows: usize) -> String {
     let words = match code {
         1 => format!("the KV cache of {n_ctx} cells has no room for {n_rows} more tokens"),

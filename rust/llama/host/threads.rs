@@ -17,7 +17,6 @@ pub(in crate::llama) fn n_cores() -> u32 {
     n_cores_for(&Threads::default())
 }
 
-/// Number of physical cores that `threads` may use.
 pub(in crate::llama) fn n_cores_for(threads: &Threads) -> u32 {
     let cores = Affinity::current().map(|own| one_per_core(&usable(threads, &own)).len());
     let n = cores.and_then(|n| u32::try_from(n).ok()).filter(|&n| n > 0);
@@ -75,8 +74,7 @@ pub(in crate::llama) struct ThreadPool {
     raw: RawPool,
 }
 
-/// A thread pool of ggml, freed on drop.
-struct RawPool(NonNull<sys::ggml_threadpool>);
+owned_pointer!(struct RawPool(sys::ggml_threadpool), freed by sys::ggml_threadpool_free);
 
 impl ThreadPool {
     /// Starts `n_threads - 1` threads with the settings of `threads`; the decoding thread is one too, and they inherit its
@@ -124,13 +122,6 @@ impl ThreadPool {
 
     pub(in crate::llama) fn as_ptr(&self) -> *mut sys::ggml_threadpool {
         self.raw.0.as_ptr()
-    }
-}
-
-impl Drop for RawPool {
-    fn drop(&mut self) {
-        // SAFETY: created by `ggml_threadpool_new` and freed only here; the context that used it has been freed before.
-        unsafe { sys::ggml_threadpool_free(self.0.as_ptr()) }
     }
 }
 

@@ -8,7 +8,7 @@ pub(in crate::llama) mod media_batch;
 pub(in crate::llama) mod media_file;
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::c_char;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
@@ -40,13 +40,12 @@ pub const MAX_LOADED_BYTES: u64 = 1 << 30;
 /// Maximum number of chunk ids that are stored. When it is reached all are dropped, and known chunks are encoded again.
 const MAX_CHUNK_IDS: usize = 65_536;
 
-/// Lower bound of ids (exclusive).
+/// Ids are above this.
 const LAST_ID: Token = Token::MIN / 2;
 
-/// Ids below this are free; shared by all projectors.
+/// Ids below this are free, for all projectors.
 static LOWEST_ID: AtomicI32 = AtomicI32::new(0);
 
-/// Number of the next projector.
 static N_PROJECTORS: AtomicU64 = AtomicU64::new(0);
 
 /// Niceness of the encoder thread relative to the threads that generate tokens.
@@ -78,7 +77,7 @@ pub struct MediaStats {
     pub n_projector_bytes: u64,
 }
 
-/// A loaded file, as it appears in a prompt.
+/// A loaded file.
 #[derive(Debug, Clone)]
 pub struct LoadedMedia {
     /// Image or audio.
@@ -93,20 +92,15 @@ pub struct LoadedMedia {
     pub runs: Vec<Run>,
 }
 
-/// llama.cpp's projector. Any thread may cut files into chunks; one thread encodes.
-struct RawProjector(NonNull<sys::mtmd_context>);
+owned_pointer! {
+    /// llama.cpp's projector. Any thread may cut files into chunks; one thread encodes.
+    struct RawProjector(sys::mtmd_context), freed by sys::mtmd_free
+}
 
 // SAFETY: `mtmd` supports any number of threads that cut files into chunks while one encodes, which `Projector` ensures.
 unsafe impl Send for RawProjector {}
 // SAFETY: as above.
 unsafe impl Sync for RawProjector {}
-
-impl Drop for RawProjector {
-    fn drop(&mut self) {
-        // SAFETY: created by `mtmd_init_from_file` and freed only here.
-        unsafe { sys::mtmd_free(self.0.as_ptr()) }
-    }
-}
 
 /// A projector loaded for a model. Must not outlive the model.
 pub struct Projector {
@@ -146,10 +140,8 @@ struct Shared {
 }
 
 impl Projector {
-    /// Loads the projector that `config` names for `model`, whose embeddings have `n_embd` numbers.
-    ///
-    /// # Errors
-    /// [`Error::InvalidConfig`] describes the problem with the file.
+    /// Loads the projector that `config` names for `model`, whose embeddings have `n_embd` numbers. The error is
+    /// [`Error::InvalidConfig`].
     ///
     /// # Safety
     /// `model` is alive for as long as the projector.
@@ -158,8 +150,8 @@ impl Projector {
             let message = format!("cannot load the projector {}: {reason}", config.path.display());
             Error::InvalidConfig { param: "mmproj", message }
         };
-        let path = path_of(&config.path).map_err(refuse)?;
-        let file = Metadata::open(&config.path).map_err(refuse)?;
+        let file = Metadata::open_regular(&config.path).map_err(refuse)?;
+        let path = c_path(&config.path).map_err(refuse)?;
         check(&file).map_err(refuse)?;
         let n_raw_bytes = raw_bytes(&file);
         let n_bytes = file.named_tensors().map(|(_, tensor)| tensor.n_bytes).sum();
@@ -176,7 +168,7 @@ impl Projector {
         // SAFETY: path and parameters live during the call, and the caller guarantees the model.
         let (raw, errors) = logging::errors_during(|| unsafe { sys::mtmd_init_from_file(path.as_ptr(), model, params) });
         // Later lines only repeat that the file could not be loaded.
-        let errors = errors.first().cloned().into_iter().collect::<Vec<_>>();
+        let errors: Vec<String> = errors.into_iter().take(1).collect();
         let raw = NonNull::new(raw).map(RawProjector).ok_or_else(|| refuse(logging::reason_or_none(&errors)))?;
         let context = raw.0.as_ptr();
         // SAFETY: the projector is alive.
@@ -211,7 +203,7 @@ impl Projector {
         self.modalities
     }
 
-    /// Returns the statistics since the projector was loaded.
+    /// Statistics since the projector was loaded.
     #[must_use]
     pub fn stats(&self) -> MediaStats {
         let Shared { cache, n_encoded, n_reused, encode_us, n_waiting_bytes, .. } = &*self.shared;
@@ -268,34 +260,24 @@ impl Projector {
         Ok(())
     }
 
-    /// Cuts `bitmap` into the model's chunks.
     fn cut(&self, bitmap: &Bitmap) -> std::result::Result<Chunks, String> {
         // SAFETY: allocated and freed here.
         let chunks = Chunks(NonNull::new(unsafe { sys::mtmd_input_chunks_init() }).ok_or("there is not enough memory")?);
         let part = sys::mtmd_input_part { text: null(), bitmap: bitmap.0.as_ptr() };
-        let parts = [&raw const part];
-        let mut exception = ExceptionText::default();
+        let part = &raw const part;
         // SAFETY: everything is alive during the call, and only the list is changed.
-        let (code, errors) = logging::errors_during(|| unsafe {
-            weft_media_tokenize(
-                self.raw.0.as_ptr(),
-                chunks.0.as_ptr(),
-                parts.as_ptr(),
-                parts.len(),
-                exception.as_mut_ptr(),
-                EXCEPTION_BYTES,
-            )
-        });
-        if code == 0 { Ok(chunks) } else { Err(exception.message(&errors)) }
+        call_mtmd(|message, n_message_bytes| unsafe {
+            weft_media_tokenize(self.raw.0.as_ptr(), chunks.0.as_ptr(), &raw const part, 1, message, n_message_bytes)
+        })?;
+        Ok(chunks)
     }
 
-    /// Returns the prompt runs for `chunks` of the file `digest`.
     fn runs(&self, chunks: &Chunks, digest: &str) -> std::result::Result<Vec<Run>, String> {
         // SAFETY: the list is alive.
         let n = unsafe { sys::mtmd_input_chunks_size(chunks.0.as_ptr()) };
         let mut runs = Vec::with_capacity(n);
         for index in 0..n {
-            // SAFETY: the list is alive, and `i` is below its length.
+            // SAFETY: the list is alive, and `index` is below its length.
             let chunk = unsafe { sys::mtmd_input_chunks_get(chunks.0.as_ptr(), index) };
             // SAFETY: the chunk is alive as long as the list.
             let kind = unsafe { sys::mtmd_input_chunk_get_type(chunk) };
@@ -372,10 +354,11 @@ impl ChunkIds {
     }
 }
 
-/// Cache of embeddings, the most recently used last.
+/// The most recently used embeddings.
 #[derive(Debug, Default)]
 struct EmbeddingCache {
     vectors: HashMap<Token, Arc<[f32]>>,
+    /// The most recently used is last.
     order: VecDeque<Token>,
     n_bytes: u64,
 }
@@ -412,7 +395,7 @@ struct Chunk {
     /// Multi-dimensional positions (M-RoPE), if the model uses them.
     grid: Option<Grid>,
     sees_ahead: bool,
-    /// Bytes counted for it: its embeddings, and until these exist their input.
+    /// Bytes of its embeddings, and until these exist of their input.
     n_bytes: AtomicU64,
     /// The same number of bytes until its embeddings exist, then 0.
     n_waiting_bytes: AtomicU64,
@@ -459,7 +442,7 @@ impl Drop for Chunk {
 }
 
 impl Chunk {
-    /// Releases the encoder input and returns the state with `vectors`.
+    /// Returns the state with `vectors`, after counting the input as released.
     fn finish(&self, vectors: Arc<[f32]>) -> State {
         self.n_bytes.fetch_sub(self.n_raw_bytes, Ordering::Relaxed);
         self.shared.n_loaded_bytes.fetch_sub(self.n_raw_bytes, Ordering::Relaxed);
@@ -467,7 +450,6 @@ impl Chunk {
         State::Ready(vectors)
     }
 
-    /// Removes this chunk from the bytes that wait for the projector.
     fn remove_from_waiting(&self) {
         let n_bytes = self.n_waiting_bytes.swap(0, Ordering::Relaxed);
         self.shared.n_waiting_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
@@ -573,13 +555,9 @@ impl Encoder {
     fn encode(&self, chunk: &Chunk, raw: &RawChunk) -> std::result::Result<Arc<[f32]>, String> {
         let started = Instant::now();
         let (context, part) = (self.raw.0.as_ptr(), raw.0.as_ptr());
-        let mut exception = ExceptionText::default();
         // SAFETY: both are alive, and no other thread encodes.
-        let (code, errors) =
-            logging::errors_during(|| unsafe { weft_media_encode(context, part, exception.as_mut_ptr(), EXCEPTION_BYTES) });
-        if code != 0 {
-            return Err(format!("cannot encode the medium: {}", exception.message(&errors)));
-        }
+        call_mtmd(|message, n_message_bytes| unsafe { weft_media_encode(context, part, message, n_message_bytes) })
+            .map_err(|reason| format!("cannot encode the medium: {reason}"))?;
         let n = self.n_embd * chunk.n_tokens as usize;
         // SAFETY: the output of the last chunk has `n` numbers, and is valid until the next chunk is encoded.
         let vectors: Arc<[f32]> = unsafe { std::slice::from_raw_parts(sys::mtmd_get_output_embd(context), n) }.into();
@@ -591,28 +569,13 @@ impl Encoder {
     }
 }
 
-/// Size of the buffer for an exception's message, in bytes.
-const EXCEPTION_BYTES: usize = 256;
-
-/// Buffer that C++ writes an exception's message to.
-struct ExceptionText([u8; EXCEPTION_BYTES]);
-
-impl Default for ExceptionText {
-    fn default() -> Self {
-        Self([0; EXCEPTION_BYTES])
-    }
-}
-
-impl ExceptionText {
-    fn as_mut_ptr(&mut self) -> *mut c_char {
-        self.0.as_mut_ptr().cast()
-    }
-
-    /// Returns the message, or llama.cpp's error log if it is empty.
-    fn message(&self, errors: &[String]) -> String {
-        let own = CStr::from_bytes_until_nul(&self.0).ok().filter(|own| !own.is_empty());
-        let own = own.map(|own| own.to_string_lossy().into_owned());
-        own.unwrap_or_else(|| logging::reason_or_none(errors))
+/// Runs a function of `mtmd` that gets a buffer for the message of an exception. The error is that message, or llama.cpp's log.
+fn call_mtmd(call: impl FnOnce(*mut c_char, usize) -> i32) -> std::result::Result<(), String> {
+    let ((code, message), errors) = logging::errors_during(|| logging::with_exception_text(call));
+    match code {
+        0 => Ok(()),
+        _ if message.is_empty() => Err(logging::reason_or_none(&errors)),
+        _ => Err(message),
     }
 }
 
@@ -633,7 +596,7 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-struct Bitmap(NonNull<sys::mtmd_bitmap>);
+owned_pointer!(struct Bitmap(sys::mtmd_bitmap), freed by sys::mtmd_bitmap_free);
 
 impl Bitmap {
     fn from_image(image: &Image) -> Option<Self> {
@@ -649,26 +612,12 @@ impl Bitmap {
     }
 }
 
-impl Drop for Bitmap {
-    fn drop(&mut self) {
-        // SAFETY: freed only here.
-        unsafe { sys::mtmd_bitmap_free(self.0.as_ptr()) }
-    }
-}
+owned_pointer!(struct Chunks(sys::mtmd_input_chunks), freed by sys::mtmd_input_chunks_free);
 
-struct Chunks(NonNull<sys::mtmd_input_chunks>);
-
-impl Drop for Chunks {
-    fn drop(&mut self) {
-        // SAFETY: freed only here.
-        unsafe { sys::mtmd_input_chunks_free(self.0.as_ptr()) }
-    }
-}
-
-struct RawChunk(NonNull<sys::mtmd_input_chunk>);
+owned_pointer!(struct RawChunk(sys::mtmd_input_chunk), freed by sys::mtmd_input_chunk_free);
 
 impl RawChunk {
-    /// Reads the positions of an image of `n_tokens` tokens.
+    /// The positions of an image of `n_tokens` tokens.
     fn grid(&self, n_tokens: u32) -> Grid {
         let position = |first: i32, index: u32| {
             // SAFETY: the chunk is an alive image, and `index` is below the number of its tokens.
@@ -689,21 +638,8 @@ unsafe impl Send for RawChunk {}
 // SAFETY: as above.
 unsafe impl Sync for RawChunk {}
 
-impl Drop for RawChunk {
-    fn drop(&mut self) {
-        // SAFETY: the copy is ours, and freed only here.
-        unsafe { sys::mtmd_input_chunk_free(self.0.as_ptr()) }
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn path_of(path: &Path) -> std::result::Result<CString, String> {
-    // llama.cpp would block on opening a pipe. Missing files and directories are reported when the header is read.
-    let is_other = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
-    if is_other { Err("it is not a regular file".to_owned()) } else { c_path(path) }
 }
 
 /// Rejects a file that exceeds free memory: it is read completely, and Linux would grant the memory and end the process on use.

@@ -4,7 +4,6 @@
 //! file is checked against the model before llama.cpp loads it. A loaded adapter belongs to the model and is freed with it.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::ptr::NonNull;
@@ -14,12 +13,13 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{AdapterConfig, MAX_ADAPTERS};
 use crate::engine::runner::AdapterSet;
 use crate::error::{Error, Result};
+use crate::llama::context::RawContext;
 use crate::llama::logging;
 use crate::llama::model::gguf::{Metadata, Tensor, c_path};
 use crate::llama::model::identity::{Identity, ModelFiles};
 use crate::request::Token;
 
-/// Tensor formats of adapters that are supported: all that converters write.
+/// Supported tensor formats of adapters: all that converters write.
 const FORMATS: [sys::ggml_type; 4] = [sys::GGML_TYPE_F32, sys::GGML_TYPE_F16, sys::GGML_TYPE_BF16, sys::GGML_TYPE_Q8_0];
 
 /// A loaded adapter.
@@ -48,25 +48,14 @@ unsafe impl Send for Adapter {}
 unsafe impl Sync for Adapter {}
 
 impl Adapter {
-    /// llama.cpp's pointer, valid while the model lives.
-    pub(in crate::llama) fn as_ptr(&self) -> *mut sys::llama_adapter_lora {
-        self.raw.as_ptr()
-    }
-
-    /// Returns the identity of the adapter's contents.
-    ///
-    /// # Errors
-    /// If the file can no longer be read, or has changed since it was loaded.
+    /// Returns the identity of the adapter's contents. Fails if the file can no longer be read, or has changed since it was loaded.
     pub(in crate::llama) fn identity(&self) -> io::Result<Identity> {
         self.files.identity()
     }
 }
 
-/// Loads `adapters` for `model`, which was read from the files `base`. `is_encoder` models read a whole text in one pass.
-///
-/// # Errors
-/// [`Error::InvalidConfig`] names the first file that is not an adapter of this model, with the reason, or two that cannot both
-/// be active.
+/// Loads `adapters` for `model`, which was read from the files `base`. `is_encoder` models read a whole text in one pass. The error
+/// names the first file that is not an adapter of this model, or two that cannot both be active.
 ///
 /// # Safety
 /// `model` is alive, and no other thread loads an adapter for it or computes with it.
@@ -109,15 +98,12 @@ pub(in crate::llama) unsafe fn load(
 }
 
 /// Activates the adapters of `adapter_set`, which are indices into `loaded`, for the following decodes of `context`. llama.cpp
-/// then rebuilds its graphs.
-///
-/// # Errors
-/// If an adapter is not loaded, or its scale is not finite; nothing changes then.
+/// then rebuilds its graphs. If an adapter is not loaded, or its scale is not finite, nothing changes.
 ///
 /// # Safety
-/// `context` is alive, and belongs to the model that the adapters were loaded for.
+/// `context` belongs to the model that the adapters were loaded for.
 pub(in crate::llama) unsafe fn activate(
-    context: NonNull<sys::llama_context>,
+    context: &RawContext,
     loaded: &[Adapter],
     adapter_set: &AdapterSet,
 ) -> std::result::Result<(), String> {
@@ -129,12 +115,12 @@ pub(in crate::llama) unsafe fn activate(
                 loaded.len()
             )
         };
-        adapter.map(|adapter| (adapter.as_ptr(), scale)).ok_or_else(unknown)
+        adapter.map(|adapter| (adapter.raw.as_ptr(), scale)).ok_or_else(unknown)
     };
     let adapters = adapter_set.adapters().map(resolve).collect::<std::result::Result<Vec<_>, _>>()?;
     let (mut adapters, mut scales): (Vec<_>, Vec<_>) = adapters.into_iter().unzip();
     let n = adapters.len();
-    // SAFETY: the caller guarantees the context; adapters live as long as the model; both lists have `n` entries and are only
+    // SAFETY: the context is alive; adapters live as long as the model; both lists have `n` entries and are only
     // read.
     let code = unsafe { sys::llama_set_adapters_lora(context.as_ptr(), adapters.as_mut_ptr(), n, scales.as_mut_ptr()) };
     assert_eq!(code, 0, "llama.cpp only stores which adapters are active");
@@ -149,11 +135,7 @@ unsafe fn load_one(
     if !scale.is_finite() {
         return Err(format!("its scale is {scale}; it must be a finite number"));
     }
-    // Opening a pipe would block until another process writes to it.
-    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
-        return Err("it is not a regular file".to_owned());
-    }
-    let file = Metadata::open(path)?;
+    let file = Metadata::open_regular(path)?;
     let n_bytes = base.check(&file)?;
     let files = ModelFiles::of(path, 1).map_err(|error| error.to_string())?;
     let name = c_path(path)?;
@@ -176,7 +158,7 @@ unsafe fn load_one(
     Ok(Adapter { raw, files, path: path.clone(), scale: *scale, n_bytes, task_name, prompt_prefix, invocation })
 }
 
-/// Returns the invocation tokens of an adapter; empty if it is active from the beginning.
+/// Returns the invocation tokens of an adapter that is active from their last occurrence on; empty for others.
 ///
 /// # Safety
 /// `adapter` is alive.
@@ -198,14 +180,12 @@ struct Base {
 }
 
 impl Base {
-    /// Reads the tensor table of a model from the metadata of its files.
     fn read(files: &[Metadata]) -> Self {
         let tensors = files.iter().flat_map(Metadata::named_tensors).collect();
         Self { architecture: files[0].string("general.architecture").unwrap_or_default(), tensors }
     }
 
-    /// Checks that llama.cpp can compute with the adapter in `file` on these weights. Returns the size of its tensors, in
-    /// bytes.
+    /// Checks that llama.cpp can compute with the adapter in `file` on these weights. Returns the size of its tensors, in bytes.
     fn check(&self, file: &Metadata) -> std::result::Result<u64, String> {
         self.check_metadata(file)?;
         let mut pairs: BTreeMap<String, [Option<Tensor>; 2]> = BTreeMap::new();

@@ -11,19 +11,13 @@ use llama_cpp_sys_2 as sys;
 
 use crate::llama::logging;
 
-/// Converts a path for llama.cpp.
-///
-/// # Errors
-/// If it is not UTF-8, or contains a NUL byte.
+/// Converts a path for llama.cpp; it must be UTF-8 without NUL bytes.
 pub(in crate::llama) fn c_path(path: &Path) -> Result<CString, String> {
     let path = path.to_str().ok_or("its path is not UTF-8")?;
     CString::new(path).map_err(|_| "its path contains a NUL byte".to_owned())
 }
 
 /// Checks that `path` is a GGUF file; llama.cpp's own messages for these cases name neither the cause nor the remedy.
-///
-/// # Errors
-/// The problem, for [`crate::error::Error::ModelLoad`].
 fn check_header(path: &Path) -> Result<(), String> {
     let describe = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => "there is no such file".to_owned(),
@@ -51,14 +45,22 @@ pub(in crate::llama) struct Tensor {
     pub(in crate::llama) n_bytes: u64,
 }
 
-/// A file's metadata and tensor table.
-pub(in crate::llama) struct Metadata(NonNull<sys::gguf_context>);
+owned_pointer! {
+    /// A file's metadata and tensor table.
+    pub(in crate::llama) struct Metadata(sys::gguf_context), freed by sys::gguf_free
+}
 
 impl Metadata {
-    /// Reads the metadata of the file at `path`.
-    ///
-    /// # Errors
-    /// The problem with the file, for [`crate::error::Error::ModelLoad`].
+    /// As [`Metadata::open`], but rejects a pipe, whose opening would block until another process writes to it.
+    pub(in crate::llama) fn open_regular(path: &Path) -> Result<Self, String> {
+        // Missing files and directories are reported by `open`.
+        if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
+            return Err("it is not a regular file".to_owned());
+        }
+        Self::open(path)
+    }
+
+    /// Reads the metadata of the file at `path`. The error is for [`crate::error::Error::ModelLoad`].
     pub(in crate::llama) fn open(path: &Path) -> Result<Self, String> {
         check_header(path)?;
         let path = c_path(path)?;
@@ -69,7 +71,7 @@ impl Metadata {
         NonNull::new(file).map(Self).ok_or_else(|| format!("its metadata is damaged or truncated{}", reason()))
     }
 
-    /// Returns the string under `key`; `None` if it is absent or of another type.
+    /// Returns the string under `key`; `None`, as in the following functions, if it is absent or of another type.
     pub(in crate::llama) fn string(&self, key: &str) -> Option<String> {
         let index = self.find(key, sys::GGUF_TYPE_STRING)?;
         // SAFETY: `index` is a string of this file, NUL-terminated and alive as long as `self`.
@@ -94,7 +96,7 @@ impl Metadata {
         values.iter().map(|&value| u32::try_from(value).ok()).collect()
     }
 
-    /// Returns the byte range of each tensor in the file.
+    /// The byte range of each tensor in the file.
     pub(in crate::llama) fn tensor_ranges(&self) -> impl Iterator<Item = Range<u64>> {
         // SAFETY: the context is alive.
         let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
@@ -107,7 +109,7 @@ impl Metadata {
         })
     }
 
-    /// Returns every tensor with its name.
+    /// Every tensor with its name.
     pub(in crate::llama) fn named_tensors(&self) -> impl Iterator<Item = (String, Tensor)> {
         // SAFETY: the context is alive.
         let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
@@ -123,18 +125,12 @@ impl Metadata {
     }
 
     pub(in crate::llama) fn has(&self, key: &str) -> bool {
-        // SAFETY: the context is alive and the key NUL-terminated.
-        CString::new(key).is_ok_and(|key| unsafe { sys::gguf_find_key(self.0.as_ptr(), key.as_ptr()) } >= 0)
+        self.index(key).is_some()
     }
 
     /// Returns the name of the type (of [`crate::config::KvValue`]) of the value under `key`; `None` if `key` is absent.
     pub(in crate::llama) fn kind(&self, key: &str) -> Option<&'static str> {
-        let key = CString::new(key).ok()?;
-        // SAFETY: the context is alive and the key NUL-terminated.
-        let index = unsafe { sys::gguf_find_key(self.0.as_ptr(), key.as_ptr()) };
-        if index < 0 {
-            return None;
-        }
+        let index = self.index(key)?;
         // SAFETY: `index` is one of the file's keys.
         Some(match unsafe { sys::gguf_get_kv_type(self.0.as_ptr(), index) } {
             sys::GGUF_TYPE_BOOL => "bool",
@@ -145,21 +141,18 @@ impl Metadata {
         })
     }
 
-    /// Returns the unsigned 32-bit integer under `key`; `None` if it is absent or of another type.
     pub(in crate::llama) fn u32(&self, key: &str) -> Option<u32> {
         let index = self.find(key, sys::GGUF_TYPE_UINT32)?;
         // SAFETY: `index` is a 32-bit integer of this file.
         Some(unsafe { sys::gguf_get_val_u32(self.0.as_ptr(), index) })
     }
 
-    /// Returns the unsigned 16-bit integer under `key`; `None` if it is absent or of another type.
     pub(in crate::llama) fn u16(&self, key: &str) -> Option<u16> {
         let index = self.find(key, sys::GGUF_TYPE_UINT16)?;
         // SAFETY: `index` is a 16-bit integer of this file.
         Some(unsafe { sys::gguf_get_val_u16(self.0.as_ptr(), index) })
     }
 
-    /// Returns the 32-bit float under `key`; `None` if it is absent or of another type.
     pub(in crate::llama) fn f32(&self, key: &str) -> Option<f32> {
         let index = self.find(key, sys::GGUF_TYPE_FLOAT32)?;
         // SAFETY: `index` is a 32-bit float of this file.
@@ -178,19 +171,16 @@ impl Metadata {
         unsafe { sys::gguf_get_data_offset(self.0.as_ptr()) as u64 }
     }
 
-    /// Returns the index of `key`, if its value is of the type `kind`.
-    fn find(&self, key: &str, kind: sys::gguf_type) -> Option<i64> {
+    fn index(&self, key: &str) -> Option<i64> {
         let key = CString::new(key).ok()?;
         // SAFETY: the context is alive and the key NUL-terminated.
         let index = unsafe { sys::gguf_find_key(self.0.as_ptr(), key.as_ptr()) };
-        // SAFETY: `index` is one of the file's keys.
-        (index >= 0 && unsafe { sys::gguf_get_kv_type(self.0.as_ptr(), index) } == kind).then_some(index)
+        (index >= 0).then_some(index)
     }
-}
 
-impl Drop for Metadata {
-    fn drop(&mut self) {
-        // SAFETY: made by `gguf_init_from_file`, and freed only here.
-        unsafe { sys::gguf_free(self.0.as_ptr()) }
+    /// Returns the index of `key`, if its value is of the type `kind`.
+    fn find(&self, key: &str, kind: sys::gguf_type) -> Option<i64> {
+        // SAFETY: `index` is one of the file's keys.
+        self.index(key).filter(|&index| unsafe { sys::gguf_get_kv_type(self.0.as_ptr(), index) } == kind)
     }
 }

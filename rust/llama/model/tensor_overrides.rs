@@ -7,6 +7,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::{Placement, TensorOverride};
 use crate::error::{Error, Result};
+use crate::llama::logging;
 use crate::llama::model::gguf::Metadata;
 
 /// Patterns with their buffer types, in llama.cpp's format.
@@ -19,11 +20,8 @@ pub(in crate::llama) struct TensorOverrides {
 }
 
 impl TensorOverrides {
-    /// Resolves the overrides in `placement` for the tensors in `files`; `None` without overrides. The backend must have been
-    /// started.
-    ///
-    /// # Errors
-    /// [`Error::InvalidConfig`] for an invalid pattern or an unknown buffer type.
+    /// Resolves the overrides in `placement` for the tensors in `files`; `None` without overrides. Rejects an invalid pattern and
+    /// an unknown buffer type. The backend must have been started.
     pub(in crate::llama) fn read(placement: &Placement, files: &[Metadata]) -> Result<Option<Self>> {
         for given in &placement.tensors {
             given.validate()?;
@@ -68,19 +66,14 @@ fn refusal(message: String) -> Error {
     Error::InvalidConfig { param: "tensor_overrides", message }
 }
 
-/// Returns whether `pattern` matches any of `names`.
-///
-/// # Errors
-/// The message of the C++ standard library for an invalid pattern.
+/// Returns whether `pattern` matches any of `names`; the error is the C++ standard library's message for an invalid pattern.
 fn finds(pattern: &CStr, names: &[CString]) -> std::result::Result<bool, String> {
     let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
-    let mut message = [0_u8; 256];
-    // SAFETY: pattern and names are NUL-terminated, there are `names.len()` names, and `message.len()` bytes are writable.
-    let found =
-        unsafe { weft_pattern_find(pattern.as_ptr(), names.as_ptr(), names.len(), message.as_mut_ptr().cast(), message.len()) };
-    let error =
-        || CStr::from_bytes_until_nul(&message).map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned());
-    if found < 0 { Err(error()) } else { Ok(found == 1) }
+    // SAFETY: pattern and names are NUL-terminated, there are `names.len()` names, and `n_bytes` bytes of `message` are writable.
+    let (found, error) = logging::with_exception_text(|message, n_bytes| unsafe {
+        weft_pattern_find(pattern.as_ptr(), names.as_ptr(), names.len(), message, n_bytes)
+    });
+    if found < 0 { Err(error) } else { Ok(found == 1) }
 }
 
 /// Returns the buffer type of each device, with ggml's name for it.
