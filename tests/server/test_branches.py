@@ -140,7 +140,7 @@ async def test_what_no_branch_can_have_is_refused_by_name(client: httpx.AsyncCli
 @pytest.mark.parametrize(
     ("message", "wrong"),
     [
-        (r"branches\[2\]: the grammar is wrong in line 1.*", {"grammar": "root ::= ("}),
+        (r"branches\[2\]: invalid grammar: line 1.*", {"grammar": "root ::= ("}),
         (r"branches\[2\]: token 1000000 is outside.*", {"suffix_prompt": [10**6]}),
         (r"branches\[2\]: n_predict is -2; .*", {"n_predict": -2}),
         (r"branches\[2\]: samplers: 'bogus' is not one of .*", {"samplers": ["bogus"]}),
@@ -166,7 +166,7 @@ async def test_what_is_wrong_in_one_of_several_branches_is_told_with_its_place(
         ("repeat_penalty", r"repeat_penalty is 0; .*", {"repeat_penalty": 0}),
         ("n_predict", r"n_predict is -2; .*", {"n_predict": -2}),
         ("n_probs", r"n_probs is 5000; .*", {"n_probs": 5_000}),
-        ("grammar", r"the grammar is wrong in line 1.*", {"grammar": "root ::= ("}),
+        ("grammar", r"invalid grammar: line 1.*", {"grammar": "root ::= ("}),
         ("samplers", r"samplers: 'bogus' is not one of .*", {"samplers": ["bogus"]}),
     ],
     ids=lambda value: str(value)[:40],

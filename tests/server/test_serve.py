@@ -136,7 +136,7 @@ def test_settings_are_named_as_a_user_spells_them_and_nothing_else_is(param: str
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--grammar", "root ::= ("), "--grammar: the grammar is wrong in line 1, column 11: expected ), found the end"),
+        (("--grammar", "root ::= ("), "--grammar: invalid grammar: line 1, column 11: expected ), found the end"),
         (("-j", '{"type": "word"}'), "-j/--json-schema: the JSON schema is refused in line 1, column 10: "),
         (("-l", "99999+1"), "-l/--logit-bias: token 99999 is not in the vocabulary (2048 tokens)"),
     ],

@@ -357,9 +357,9 @@ fn refusal(result: crate::error::Result<SharedConstraint>) -> (&'static str, Str
 fn an_invalid_grammar_or_schema_is_rejected_with_its_position() {
     let model = demo();
     for (text, expected) in [
-        ("root ::= \"a\"\nother ::= [", "the grammar is wrong in line 2, column 11: this character class is not closed"),
-        ("root ::= <|im_start|> <nope>", "the grammar is wrong in line 1, column 23: the vocabulary has no token '<nope>'"),
-        ("root ::= <[2048]>", "the grammar is wrong in line 1, column 10: token 2048 is not in the vocabulary (2048 tokens)"),
+        ("root ::= \"a\"\nother ::= [", "invalid grammar: line 2, column 11: this character class is not closed"),
+        ("root ::= <|im_start|> <nope>", "invalid grammar: line 1, column 23: the vocabulary has no token '<nope>'"),
+        ("root ::= <[2048]>", "invalid grammar: line 1, column 10: token 2048 is not in the vocabulary (2048 tokens)"),
     ] {
         assert_eq!(refusal(model.grammar(text)), ("grammar", expected.to_owned()));
     }

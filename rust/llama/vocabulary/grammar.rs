@@ -44,7 +44,7 @@ impl Grammars {
     pub(in crate::llama) fn compile_gbnf(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
         self.get_or_compile(GrammarSource::Gbnf, text, || {
             let grammar = Grammar::new(text, model, self.spellings(model));
-            grammar.map_err(|error| refusal("grammar", format!("the grammar is wrong in {error}")))
+            grammar.map_err(|error| refusal("grammar", format!("invalid grammar: {error}")))
         })
     }
 
