@@ -4,10 +4,15 @@
 //! panic or an error. It places tokens in cells as llama.cpp does. Saved state includes a digest of the preceding text:
 //! reloading it at the wrong position changes everything that is sampled afterwards.
 
-use std::borrow::Cow;
+mod control;
+mod vocabulary;
+
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::Arc;
+
+pub use control::{FailureMode, FakeControl};
+pub(crate) use vocabulary::spelling_of;
+pub use vocabulary::{END, N_VOCAB, NEWLINE, OPENING, SUPPRESSED, tokens_of};
 
 use crate::config::Grouping;
 use crate::engine::runner::{
@@ -15,182 +20,48 @@ use crate::engine::runner::{
     StateError,
 };
 use crate::request::{AdapterScale, Token, is_of_medium};
-use crate::sampling::{TokenStrings, Vocabulary};
-
-/// Size of the vocabulary: 0 is the end token, 1 and 2 are the halves of "é", the last is a newline, the others are printable
-/// characters.
-pub const N_VOCAB: usize = 96;
-/// The end token.
-pub const END: Token = 0;
-
-/// The BOS token, if a test puts it at the beginning: `{`.
-pub const OPENING: Token = 94;
-
-/// A new line.
-pub const NEWLINE: Token = 95;
-
-/// A token that is never sampled, however likely.
-pub const SUPPRESSED: Token = 3;
-
-/// Maximum time that a decode waits for permission.
-const MAX_WAIT: Duration = Duration::from_secs(15);
-
-/// A test's handle on a [`FakeRunner`]: observes and controls it.
-#[derive(Clone, Default)]
-pub struct FakeControl {
-    shared: Arc<(Mutex<State>, Condvar)>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Minimum duration of each reload.
-    reload_duration: Duration,
-    /// Minimum duration of each row of a decode.
-    row_duration: Duration,
-    plans: Vec<Plan>,
-    /// Number of decodes that may still run; `None` is unlimited.
-    n_allowed: Option<u64>,
-    /// True while a decode waits for permission.
-    is_blocked: bool,
-    /// Decodes that fail from now on.
-    failing: Option<FailureMode>,
-    n_cells_used: usize,
-    n_cells_reached: usize,
-    n_saves: usize,
-    n_reloads: usize,
-    /// Makes saving and reloading fail from now on.
-    fails_state_io: bool,
-    /// From now on, relocating cells loses them if at least this many sequence ids share them.
-    min_ids_to_lose: Option<usize>,
-}
-
-/// Selects the decodes that fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailureMode {
-    /// Decodes of more than this many rows.
-    MoreRowsThan(usize),
-    /// All decodes.
-    All,
-}
-
-impl FakeControl {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.shared.0.lock().expect("no code that holds the state can panic")
-    }
-
-    /// Lets `n` more decodes run and blocks the next one; `None`, the initial state, lets all run.
-    pub fn allow(&self, n: Option<u64>) {
-        self.lock().n_allowed = n;
-        self.shared.1.notify_all();
-    }
-
-    /// Blocks the next decode, and waits until one is blocked: all requests that are submitted then are received in the same
-    /// step, after that decode.
-    pub fn hold(&self) {
-        let mut state = self.lock();
-        state.n_allowed = Some(0);
-        while !state.is_blocked {
-            let (woken, timeout) = self.shared.1.wait_timeout(state, MAX_WAIT).expect("no code that holds the state can panic");
-            assert!(!timeout.timed_out(), "no decode started within {MAX_WAIT:?}");
-            state = woken;
-        }
-    }
-
-    /// Returns whether a decode is waiting for permission.
-    #[must_use]
-    pub fn is_waiting(&self) -> bool {
-        let state = self.lock();
-        state.is_blocked && state.n_allowed == Some(0)
-    }
-
-    /// Selects the decodes that fail from now on; `None` disables failures.
-    pub fn fail(&self, failing: Option<FailureMode>) {
-        self.lock().failing = failing;
-    }
-
-    /// Returns the number of tokens computed so far.
-    #[must_use]
-    pub fn n_computed(&self) -> usize {
-        self.lock().plans.iter().map(|plan| plan.rows.len()).sum()
-    }
-
-    /// Returns every plan that was decoded.
-    #[must_use]
-    pub fn plans(&self) -> Vec<Plan> {
-        self.lock().plans.clone()
-    }
-
-    /// Returns the number of cells in use.
-    #[must_use]
-    pub fn n_cells_used(&self) -> usize {
-        self.lock().n_cells_used
-    }
-
-    /// Returns the highest cell in use, plus one.
-    #[must_use]
-    pub fn n_cells_reached(&self) -> usize {
-        self.lock().n_cells_reached
-    }
-
-    /// Returns the number of saves so far.
-    #[must_use]
-    pub fn n_saves(&self) -> usize {
-        self.lock().n_saves
-    }
-
-    /// Returns the number of reloads so far.
-    #[must_use]
-    pub fn n_reloads(&self) -> usize {
-        self.lock().n_reloads
-    }
-
-    /// Makes relocation lose cells from now on.
-    pub fn lose_cells(&self) {
-        self.lock().min_ids_to_lose = Some(1);
-    }
-
-    /// Makes relocation lose cells that several sequence ids share from now on.
-    pub fn lose_shared_cells(&self) {
-        self.lock().min_ids_to_lose = Some(2);
-    }
-
-    /// Sets the minimum duration of each reload from now on.
-    pub fn slow_reloads(&self, each: Duration) {
-        self.lock().reload_duration = each;
-    }
-
-    /// Sets the minimum duration of each row of a decode from now on.
-    pub fn slow_rows(&self, each: Duration) {
-        self.lock().row_duration = each;
-    }
-
-    /// Makes saving and reloading fail from now on, or succeed again.
-    pub fn fail_states(&self, fails: bool) {
-        self.lock().fails_state_io = fails;
-    }
-}
+use crate::sampling::TokenStrings;
+use vocabulary::FakeVocabulary;
 
 /// A runner without a model, see the [module](self).
 pub struct FakeRunner {
     control: FakeControl,
-    sequences: Vec<Vec<FakeToken>>,
-    /// Number of grouped tokens at the beginning of each sequence.
-    n_grouped: Vec<u32>,
-    /// First position of each sequence from which everything that a sliding window sees is present; 0 for other memories.
-    whole_from: Vec<u32>,
+    sequences: Vec<FakeSequence>,
     /// Number of sequences that share each cell.
     n_owners: Vec<u16>,
     logits: Vec<Option<Vec<f32>>>,
     /// A sequence of this many tokens is followed by [`END`].
     ends_at: Option<usize>,
-    /// The tokens that end a text.
-    end_tokens: &'static [Token],
     keeps_plans: bool,
     memory: MemoryKind,
     token_strings: TokenStrings,
     adapters: Vec<AdapterScale>,
     /// Invocation tokens of each adapter; empty unless it is an activated `LoRA`.
     invocations: Vec<Vec<Token>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct FakeSequence {
+    tokens: Vec<FakeToken>,
+    /// Number of grouped tokens at the beginning.
+    n_grouped: u32,
+    /// First position from which everything that a sliding window sees is present; 0 for other memories.
+    whole_from: u32,
+}
+
+impl FakeSequence {
+    fn len(&self) -> u32 {
+        u32::try_from(self.tokens.len()).expect("a context has fewer than 2³² tokens")
+    }
+
+    /// Digest of all tokens.
+    fn digest(&self) -> u64 {
+        self.tokens.last().map_or(0, |token| token.digest)
+    }
+
+    fn assert_ungrouped(&self) {
+        assert_eq!(self.n_grouped, 0, "grouped tokens cannot be shared, saved or relocated");
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -224,13 +95,10 @@ impl FakeRunner {
         let control = FakeControl::default();
         let runner = Self {
             control: control.clone(),
-            sequences: vec![Vec::new(); n_ids as usize],
-            n_grouped: vec![0; n_ids as usize],
-            whole_from: vec![0; n_ids as usize],
+            sequences: vec![FakeSequence::default(); n_ids as usize],
             n_owners: vec![0; n_cells as usize],
             logits: Vec::new(),
             ends_at: None,
-            end_tokens: &[END],
             keeps_plans: true,
             memory: MEMORY,
             token_strings: TokenStrings::new(FakeVocabulary { end_tokens: &[END] }),
@@ -250,7 +118,6 @@ impl FakeRunner {
     /// Removes the end token from the end tokens.
     #[must_use]
     pub fn without_end(mut self) -> Self {
-        self.end_tokens = &[];
         self.token_strings = TokenStrings::new(FakeVocabulary { end_tokens: &[] });
         self
     }
@@ -284,7 +151,7 @@ impl FakeRunner {
         self
     }
 
-    /// Returns the token that follows `tokens` under greedy sampling.
+    /// The token that follows `tokens` under greedy sampling.
     #[must_use]
     pub fn next_token(tokens: &[Token]) -> Token {
         Self::next_token_with(&AdapterSchedule::default(), tokens)
@@ -296,9 +163,7 @@ impl FakeRunner {
         let digest = (0..)
             .zip(tokens)
             .fold(0, |digest, (position, &token)| extend_digest(digest ^ adapter_change(adapters.at(position)), token));
-        let mut logits = row(digest, false);
-        logits[3] = f32::NEG_INFINITY;
-        argmax(&logits)
+        greedy_token(digest)
     }
 
     /// Returns the token that follows `tokens` under greedy sampling, with a prompt of `n_prompt` tokens and this grouping.
@@ -313,9 +178,7 @@ impl FakeRunner {
             }
             digest = extend_digest(digest, token);
         }
-        let mut logits = row(digest, false);
-        logits[3] = f32::NEG_INFINITY;
-        argmax(&logits)
+        greedy_token(digest)
     }
 
     /// Returns the logits after `tokens`.
@@ -324,11 +187,11 @@ impl FakeRunner {
         row(tokens.iter().fold(0, |digest, &token| extend_digest(digest, token)), false)
     }
 
-    fn assert_ungrouped(&self, id: KvSeqId) {
-        assert_eq!(self.n_grouped[usize::from(id.0)], 0, "the grouped tokens of {id:?} cannot be shared, saved or relocated");
+    fn sequence(&self, id: KvSeqId) -> &FakeSequence {
+        &self.sequences[usize::from(id.0)]
     }
 
-    fn sequence_mut(&mut self, id: KvSeqId) -> &mut Vec<FakeToken> {
+    fn sequence_mut(&mut self, id: KvSeqId) -> &mut FakeSequence {
         &mut self.sequences[usize::from(id.0)]
     }
 
@@ -338,11 +201,11 @@ impl FakeRunner {
         if self.memory.n_window == 0 {
             return;
         }
-        let sequence = &self.sequences[id];
-        let n_unseen = self.memory.window_from(length(sequence)) as usize;
-        let last_lost = sequence[..n_unseen].iter().rposition(|token| self.n_owners[token.cell] == 1);
-        let n_lost = last_lost.map_or(0, |last| length(&sequence[..=last]));
-        self.whole_from[id] = n_lost.max(self.whole_from[id]);
+        let sequence = &mut self.sequences[id];
+        let n_unseen = self.memory.window_from(sequence.len()) as usize;
+        let last_lost = (0_u32..).zip(&sequence.tokens[..n_unseen]).filter(|(_, token)| self.n_owners[token.cell] == 1).last();
+        let n_lost = last_lost.map_or(0, |(last, _)| last + 1);
+        sequence.whole_from = n_lost.max(sequence.whole_from);
     }
 
     fn release(&mut self, tokens: &[FakeToken]) {
@@ -375,22 +238,6 @@ impl FakeRunner {
             return Err(StateError::Refused("told to fail".into()));
         }
         Ok(())
-    }
-
-    fn wait_for_permission(&self) {
-        let mut state = self.control.lock();
-        while state.n_allowed == Some(0) {
-            state.is_blocked = true;
-            self.control.shared.1.notify_all();
-            let (woken, timeout) =
-                self.control.shared.1.wait_timeout(state, MAX_WAIT).expect("no code that holds the state can panic");
-            assert!(!timeout.timed_out(), "a decode waited {MAX_WAIT:?} for permission");
-            state = woken;
-        }
-        state.is_blocked = false;
-        if let Some(n) = &mut state.n_allowed {
-            *n -= 1;
-        }
     }
 }
 
@@ -436,7 +283,7 @@ impl Runner for FakeRunner {
     }
 
     fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
-        self.wait_for_permission();
+        self.control.wait_for_permission();
         let (failing, row_duration) = {
             let state = self.control.lock();
             (state.failing, state.row_duration)
@@ -468,16 +315,16 @@ impl Runner for FakeRunner {
             if fails && n > 0 {
                 return Err(DecodeError { reason: "told to fail".into() });
             }
-            let sequence = &self.sequences[usize::from(row_of.sequence.0)];
-            assert_eq!(sequence.len(), row_of.position as usize, "a gap in the positions of {:?}", row_of.sequence);
-            let whole_from = self.whole_from[usize::from(row_of.sequence.0)];
-            assert!(self.memory.holds_window(whole_from, row_of.position), "{:?} lacks a part of its window", row_of.sequence);
-            let digest = extend_digest(sequence.last().map_or(0, |token| token.digest) ^ change, row_of.token);
-            let ends = self.ends_at.is_some_and(|n| sequence.len() + 1 >= n);
+            let id = row_of.sequence;
+            let sequence = self.sequence(id);
+            assert_eq!(sequence.len(), row_of.position, "a gap in the positions of {id:?}");
+            assert!(self.memory.holds_window(sequence.whole_from, row_of.position), "{id:?} lacks a part of its window");
+            let digest = extend_digest(sequence.digest() ^ change, row_of.token);
+            let ends = self.ends_at.is_some_and(|n| sequence.tokens.len() + 1 >= n);
             let cell = cells[n];
             self.n_owners[cell] = 1;
-            self.recycle_window(usize::from(row_of.sequence.0));
-            self.sequence_mut(row_of.sequence).push(FakeToken { cell, digest });
+            self.recycle_window(usize::from(id.0));
+            self.sequence_mut(id).tokens.push(FakeToken { cell, digest });
             self.logits.push(row_of.wants_logits.then(|| row(digest, ends)));
         }
         self.count_cells();
@@ -495,47 +342,43 @@ impl Runner for FakeRunner {
     }
 
     fn can_fork(&self, from: KvSeqId, n_held: u32, n_tokens: u32) -> bool {
-        assert_eq!(self.sequences[usize::from(from.0)].len(), n_held as usize, "the cache and the model agree on {from:?}");
+        let sequence = self.sequence(from);
+        assert_eq!(sequence.len(), n_held, "the cache and the model agree on {from:?}");
         match self.memory.forks {
             ForkRule::Anywhere => n_tokens <= n_held,
-            ForkRule::InWindow => n_tokens <= n_held && self.memory.holds_window(self.whole_from[usize::from(from.0)], n_tokens),
+            ForkRule::InWindow => n_tokens <= n_held && self.memory.holds_window(sequence.whole_from, n_tokens),
             ForkRule::AtEnd => n_tokens == n_held,
         }
     }
 
     fn fork(&mut self, from: KvSeqId, to: KvSeqId, n_tokens: u32) {
-        self.assert_ungrouped(from);
-        let shared = self.sequences[usize::from(from.0)][..n_tokens as usize].to_vec();
-        for token in &shared {
+        let mut shared = self.sequence(from).clone();
+        shared.assert_ungrouped();
+        shared.tokens.truncate(n_tokens as usize);
+        for token in &shared.tokens {
             self.n_owners[token.cell] += 1;
         }
         let sequence = self.sequence_mut(to);
-        assert!(sequence.is_empty(), "{to:?} is empty before a fork");
+        assert!(sequence.tokens.is_empty(), "{to:?} is empty before a fork");
         *sequence = shared;
-        self.whole_from[usize::from(to.0)] = self.whole_from[usize::from(from.0)];
     }
 
     fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
         let is_state = self.memory.forks == ForkRule::AtEnd;
-        let n_grouped = self.n_grouped[usize::from(id.0)];
-        assert!(n_kept >= n_grouped, "the {n_grouped} grouped tokens of {id:?} are not truncated");
         let sequence = self.sequence_mut(id);
-        if is_state && n_kept > 0 && (n_kept as usize) < sequence.len() {
+        assert!(n_kept >= sequence.n_grouped, "the {} grouped tokens of {id:?} are not truncated", sequence.n_grouped);
+        if is_state && n_kept > 0 && n_kept < sequence.len() {
             return false;
         }
-        let removed = sequence.split_off(sequence.len().min(n_kept as usize));
-        let n_kept = length(sequence);
-        let whole_from = &mut self.whole_from[usize::from(id.0)];
-        *whole_from = n_kept.min(*whole_from);
+        let removed = sequence.tokens.split_off(sequence.tokens.len().min(n_kept as usize));
+        sequence.whole_from = sequence.len().min(sequence.whole_from);
         self.release(&removed);
         true
     }
 
     fn drop_sequence(&mut self, id: KvSeqId) {
         let removed = std::mem::take(self.sequence_mut(id));
-        self.n_grouped[usize::from(id.0)] = 0;
-        self.whole_from[usize::from(id.0)] = 0;
-        self.release(&removed);
+        self.release(&removed.tokens);
     }
 
     fn memory_kind(&self) -> MemoryKind {
@@ -547,18 +390,18 @@ impl Runner for FakeRunner {
     }
 
     fn save(&mut self, id: KvSeqId, range: Range<u32>) -> Result<Arc<[u8]>, StateError> {
-        self.assert_ungrouped(id);
+        self.sequence(id).assert_ungrouped();
         self.check_states()?;
-        let sequence = &self.sequences[usize::from(id.0)];
+        let sequence = self.sequence(id);
         let is_state = self.memory.forks == ForkRule::AtEnd;
-        assert!(!is_state || (range.start == 0 && range.end as usize == sequence.len()), "a recurrent state is saved as a whole");
+        assert!(!is_state || range == (0..sequence.len()), "a recurrent state is saved as a whole");
         let whole_from = self.whole_from(id, &range);
         let mut bytes = Vec::with_capacity(range.len() * SAVED_TOKEN_BYTES);
         for position in range {
-            let before = position.checked_sub(1).map_or(0, |before| sequence[before as usize].digest);
+            let before = position.checked_sub(1).map_or(0, |before| sequence.tokens[before as usize].digest);
             let marked = if position < whole_from { position | OUTSIDE_WINDOW } else { position };
             bytes.extend(marked.to_le_bytes());
-            bytes.extend(sequence[position as usize].digest.to_le_bytes());
+            bytes.extend(sequence.tokens[position as usize].digest.to_le_bytes());
             bytes.extend(before.to_le_bytes());
         }
         self.control.lock().n_saves += 1;
@@ -571,11 +414,11 @@ impl Runner for FakeRunner {
         }
         // As in llama.cpp, saved state omits cells that its last token does not see.
         let last_window = range.end.saturating_sub(self.memory.n_window);
-        self.whole_from[usize::from(id.0)].max(last_window).clamp(range.start, range.end)
+        self.sequence(id).whole_from.max(last_window).clamp(range.start, range.end)
     }
 
     fn restore(&mut self, id: KvSeqId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError> {
-        self.assert_ungrouped(id);
+        self.sequence(id).assert_ungrouped();
         self.check_states()?;
         let duration = self.control.lock().reload_duration;
         if !duration.is_zero() {
@@ -595,28 +438,22 @@ impl Runner for FakeRunner {
                 self.release(&[FakeToken { cell, digest }]);
                 continue;
             }
-            if marked != position {
-                self.whole_from[usize::from(id.0)] = position + 1;
-            }
             let sequence = self.sequence_mut(id);
-            assert_eq!(sequence.len(), position as usize, "a piece continues the tokens of {id:?}");
-            assert_eq!(
-                sequence.last().map_or(0, |token| token.digest),
-                before,
-                "a piece is restored after the same text as when it was saved"
-            );
-            sequence.push(FakeToken { cell, digest });
+            if marked != position {
+                sequence.whole_from = position + 1;
+            }
+            assert_eq!(sequence.len(), position, "a piece continues the tokens of {id:?}");
+            assert_eq!(sequence.digest(), before, "a piece is restored after the same text as when it was saved");
+            sequence.tokens.push(FakeToken { cell, digest });
         }
-        assert_eq!(self.sequences[usize::from(id.0)].len(), kept.end as usize, "the piece contains all kept tokens");
+        assert_eq!(self.sequence(id).len(), kept.end, "the piece contains all kept tokens");
         self.count_cells();
         self.control.lock().n_reloads += 1;
         Ok(())
     }
 
     fn relocate(&mut self, ids: &[KvSeqId], range: Range<u32>) -> Result<(), RelocateError> {
-        for &id in ids {
-            self.assert_ungrouped(id);
-        }
+        ids.iter().for_each(|&id| self.sequence(id).assert_ungrouped());
         if self.control.lock().min_ids_to_lose.is_some_and(|n_ids| ids.len() >= n_ids) {
             for &id in ids {
                 self.truncate(id, range.start);
@@ -626,14 +463,14 @@ impl Runner for FakeRunner {
         self.check_states().map_err(RelocateError::Refused)?;
         let positions = range.start as usize..range.end as usize;
         for &id in ids {
-            let sequence: Vec<FakeToken> = self.sequences[usize::from(id.0)][positions.clone()].to_vec();
-            self.release(&sequence);
+            let moved = self.sequence(id).tokens[positions.clone()].to_vec();
+            self.release(&moved);
         }
         let cells = self.find_cells(positions.len()).expect("as many cells were just released");
         for (position, cell) in positions.zip(cells) {
             self.n_owners[cell] = u16::try_from(ids.len()).expect("there are at most 256 ids");
             for &id in ids {
-                self.sequence_mut(id)[position].cell = cell;
+                self.sequence_mut(id).tokens[position].cell = cell;
             }
         }
         self.count_cells();
@@ -641,13 +478,14 @@ impl Runner for FakeRunner {
     }
 
     fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
-        let (sequence, n_grouped) = (&self.sequences[usize::from(id.0)], self.n_grouped[usize::from(id.0)]);
-        assert_eq!(range.start, n_grouped, "{id:?} groups the tokens after its groups");
-        assert!(!range.is_empty() && range.end as usize <= sequence.len(), "{range:?} of {} tokens of {id:?}", sequence.len());
+        let sequence = self.sequence(id);
+        assert_eq!(range.start, sequence.n_grouped, "{id:?} groups the tokens after its groups");
+        assert!(!range.is_empty() && range.end <= sequence.len(), "{range:?} of {} tokens of {id:?}", sequence.len());
         assert!(range.start.is_multiple_of(n) && range.end.is_multiple_of(n), "{range:?} consists of whole groups of {n}");
-        assert!(sequence.iter().all(|token| self.n_owners[token.cell] == 1), "{id:?} shares no cells");
-        self.n_grouped[usize::from(id.0)] = range.end;
-        let last = self.sequence_mut(id).last_mut().expect("the range is not empty");
+        assert!(sequence.tokens.iter().all(|token| self.n_owners[token.cell] == 1), "{id:?} shares no cells");
+        let sequence = self.sequence_mut(id);
+        sequence.n_grouped = range.end;
+        let last = sequence.tokens.last_mut().expect("the range is not empty");
         last.digest = group_digest(last.digest, range.end, n);
     }
 
@@ -656,11 +494,11 @@ impl Runner for FakeRunner {
     }
 
     fn is_end(&self, token: Token) -> bool {
-        self.end_tokens.contains(&token)
+        self.token_strings.is_end(token)
     }
 
     fn end_tokens(&self) -> &[Token] {
-        self.end_tokens
+        self.token_strings.end_tokens()
     }
 
     fn suppressed_tokens(&self) -> &[Token] {
@@ -670,84 +508,6 @@ impl Runner for FakeRunner {
     fn token_strings(&self) -> TokenStrings {
         self.token_strings.clone()
     }
-}
-
-/// The vocabulary of a fake runner.
-struct FakeVocabulary {
-    end_tokens: &'static [Token],
-}
-
-/// Spelling of every token but [`END`], one byte each.
-const BYTES: [u8; N_VOCAB] = {
-    let mut bytes = [0; N_VOCAB];
-    (bytes[1], bytes[2], bytes[N_VOCAB - 1]) = (0xC3, 0xA9, b'\n');
-    let mut byte = 32;
-    while byte < 124 {
-        bytes[byte as usize - 29] = byte;
-        byte += 1;
-    }
-    bytes
-};
-
-pub(crate) fn spelling_of(token: Token) -> &'static [u8] {
-    let id = usize::try_from(token).expect("a token of the vocabulary");
-    if token == END { &[] } else { &BYTES[id..=id] }
-}
-
-impl Vocabulary for FakeVocabulary {
-    fn n_vocab(&self) -> usize {
-        N_VOCAB
-    }
-
-    fn spelling(&self, token: Token) -> &[u8] {
-        spelling_of(token)
-    }
-
-    fn spelling_alone(&self, token: Token) -> Cow<'_, [u8]> {
-        Cow::Borrowed(self.spelling(token))
-    }
-
-    fn piece(&self, token: Token) -> &[u8] {
-        self.spelling(token)
-    }
-
-    fn tokenize(&self, text: &[u8]) -> Vec<Token> {
-        let token = |byte| (1..).zip(&BYTES[1..]).find(|&(_, known)| known == byte).map(|(token, _)| token);
-        text.iter().filter_map(token).collect()
-    }
-
-    fn newline(&self) -> Option<Token> {
-        Some(NEWLINE)
-    }
-
-    fn opening(&self) -> Option<Token> {
-        Some(OPENING)
-    }
-
-    fn is_end(&self, token: Token) -> bool {
-        self.end_tokens.contains(&token)
-    }
-
-    fn end_tokens(&self) -> &[Token] {
-        self.end_tokens
-    }
-
-    fn end_of_turn(&self) -> Option<Token> {
-        self.end_tokens.first().copied()
-    }
-}
-
-/// Returns the tokens of ASCII `text` without control characters except newlines.
-///
-/// # Panics
-/// If `text` contains any other character.
-#[must_use]
-pub fn tokens_of(text: &str) -> Vec<Token> {
-    let token = |byte: u8| {
-        assert!((32..124).contains(&byte) || byte == b'\n', "the vocabulary has no token for byte {byte}");
-        if byte == b'\n' { NEWLINE } else { Token::from(byte) - 29 }
-    };
-    text.bytes().map(token).collect()
 }
 
 /// Returns the change that adapters make to every digest: 0 if none is active.
@@ -789,12 +549,10 @@ fn row(digest: u64, ends: bool) -> Vec<f32> {
     logits
 }
 
-fn length(sequence: &[FakeToken]) -> u32 {
-    u32::try_from(sequence.len()).expect("a context has fewer than 2³² tokens")
-}
-
-fn argmax(logits: &[f32]) -> Token {
-    // The first of equally likely tokens wins, as in a sampler.
-    let best = logits.iter().enumerate().rev().max_by(|(_, a), (_, b)| a.total_cmp(b)).map_or(0, |(token, _)| token);
-    Token::try_from(best).expect("a token of the vocabulary")
+/// Returns the likeliest token after a prefix with this digest; the first of equally likely tokens wins, as in a sampler.
+fn greedy_token(digest: u64) -> Token {
+    let mut logits = row(digest, false);
+    logits[3] = f32::NEG_INFINITY;
+    let likelier = |best: (Token, f32), other: (Token, f32)| if other.1 > best.1 { other } else { best };
+    (0..).zip(logits).reduce(likelier).expect("the vocabulary is not empty").0
 }

@@ -1,0 +1,161 @@
+//! A test's handle on a fake runner.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use crate::engine::runner::Plan;
+
+/// Maximum time that a decode waits for permission.
+const MAX_WAIT: Duration = Duration::from_secs(15);
+
+/// A test's handle on a [`FakeRunner`](super::FakeRunner): observes and controls it.
+#[derive(Clone, Default)]
+pub struct FakeControl {
+    shared: Arc<(Mutex<State>, Condvar)>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// Minimum duration of each reload.
+    pub(super) reload_duration: Duration,
+    /// Minimum duration of each row of a decode.
+    pub(super) row_duration: Duration,
+    pub(super) plans: Vec<Plan>,
+    /// Number of decodes that may still run; `None` is unlimited.
+    n_allowed: Option<u64>,
+    /// True while a decode waits for permission.
+    is_blocked: bool,
+    /// Decodes that fail from now on.
+    pub(super) failing: Option<FailureMode>,
+    pub(super) n_cells_used: usize,
+    pub(super) n_cells_reached: usize,
+    pub(super) n_saves: usize,
+    pub(super) n_reloads: usize,
+    /// Makes saving and reloading fail from now on.
+    pub(super) fails_state_io: bool,
+    /// From now on, relocating cells loses them if at least this many sequence ids share them.
+    pub(super) min_ids_to_lose: Option<usize>,
+}
+
+/// Selects the decodes that fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureMode {
+    /// Decodes of more than this many rows.
+    MoreRowsThan(usize),
+    /// All decodes.
+    All,
+}
+
+impl FakeControl {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.0.lock().expect("no code that holds the state can panic")
+    }
+
+    fn wait_while(&self, is_waiting: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let waited = self.shared.1.wait_timeout_while(self.lock(), MAX_WAIT, |state| is_waiting(state));
+        let (state, timeout) = waited.expect("no code that holds the state can panic");
+        assert!(!timeout.timed_out(), "a test or a decode waited {MAX_WAIT:?} for the other");
+        state
+    }
+
+    /// Lets `n` more decodes run and blocks the next one; `None`, the initial state, lets all run.
+    pub fn allow(&self, n: Option<u64>) {
+        self.lock().n_allowed = n;
+        self.shared.1.notify_all();
+    }
+
+    /// Blocks the next decode, and waits until one is blocked: all requests that are submitted then are received in the same
+    /// step, after that decode.
+    pub fn hold(&self) {
+        self.lock().n_allowed = Some(0);
+        drop(self.wait_while(|state| !state.is_blocked));
+    }
+
+    /// Returns whether a decode is waiting for permission.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        let state = self.lock();
+        state.is_blocked && state.n_allowed == Some(0)
+    }
+
+    /// Waits until a decode may run.
+    pub(super) fn wait_for_permission(&self) {
+        let mut state = self.lock();
+        if state.n_allowed == Some(0) {
+            state.is_blocked = true;
+            self.shared.1.notify_all();
+        }
+        drop(state);
+        let mut state = self.wait_while(|state| state.n_allowed == Some(0));
+        state.is_blocked = false;
+        if let Some(n) = &mut state.n_allowed {
+            *n -= 1;
+        }
+    }
+
+    /// Selects the decodes that fail from now on; `None` disables failures.
+    pub fn fail(&self, failing: Option<FailureMode>) {
+        self.lock().failing = failing;
+    }
+
+    /// Number of tokens computed so far.
+    #[must_use]
+    pub fn n_computed(&self) -> usize {
+        self.lock().plans.iter().map(|plan| plan.rows.len()).sum()
+    }
+
+    /// Every plan that was decoded.
+    #[must_use]
+    pub fn plans(&self) -> Vec<Plan> {
+        self.lock().plans.clone()
+    }
+
+    /// Number of cells in use.
+    #[must_use]
+    pub fn n_cells_used(&self) -> usize {
+        self.lock().n_cells_used
+    }
+
+    /// The highest cell in use, plus one.
+    #[must_use]
+    pub fn n_cells_reached(&self) -> usize {
+        self.lock().n_cells_reached
+    }
+
+    /// Number of saves so far.
+    #[must_use]
+    pub fn n_saves(&self) -> usize {
+        self.lock().n_saves
+    }
+
+    /// Number of reloads so far.
+    #[must_use]
+    pub fn n_reloads(&self) -> usize {
+        self.lock().n_reloads
+    }
+
+    /// Makes relocation lose cells from now on.
+    pub fn lose_cells(&self) {
+        self.lock().min_ids_to_lose = Some(1);
+    }
+
+    /// Makes relocation lose cells that several sequence ids share from now on.
+    pub fn lose_shared_cells(&self) {
+        self.lock().min_ids_to_lose = Some(2);
+    }
+
+    /// Sets the minimum duration of each reload from now on.
+    pub fn slow_reloads(&self, each: Duration) {
+        self.lock().reload_duration = each;
+    }
+
+    /// Sets the minimum duration of each row of a decode from now on.
+    pub fn slow_rows(&self, each: Duration) {
+        self.lock().row_duration = each;
+    }
+
+    /// Makes saving and reloading fail from now on, or succeed again.
+    pub fn fail_states(&self, fails: bool) {
+        self.lock().fails_state_io = fails;
+    }
+}
