@@ -22,12 +22,6 @@ impl AdapterSet {
     pub fn adapters(&self) -> impl Iterator<Item = (u32, f32)> {
         self.adapters.iter().map(|&(adapter, bits)| (adapter, f32::from_bits(bits)))
     }
-
-    /// Returns whether no adapter is active.
-    #[must_use]
-    pub fn is_base(&self) -> bool {
-        self.adapters.is_empty()
-    }
 }
 
 /// The adapter set of each token of a text: one for all tokens or, for an activated adapter, another one from some position on.

@@ -90,6 +90,15 @@ impl KvCache {
         (listing.with_slots(&running), self.tree.n_below_roots() + n_computing)
     }
 
+    /// The tokens of the path of `id`.
+    #[must_use]
+    pub fn tokens_of(&self, id: KvSeqId) -> Vec<Token> {
+        let path = self.path(id);
+        let mut tokens = self.tree.tokens_to(path.tip);
+        tokens.extend_from_slice(&path.tail);
+        tokens
+    }
+
     /// Ids of running sequences, each with its slot.
     fn running(&self, slot_of: impl Fn(KvSeqId) -> Option<u32>) -> Vec<(KvSeqId, u32)> {
         self.paths().filter_map(|(id, _)| Some((id, slot_of(id)?))).collect()
@@ -219,16 +228,5 @@ impl<'a> Listing<'a> {
             node.slots.sort_unstable();
         }
         self.nodes
-    }
-}
-
-impl KvCache {
-    /// The tokens of the path of `id`.
-    #[must_use]
-    pub fn tokens_of(&self, id: KvSeqId) -> Vec<Token> {
-        let path = self.path(id);
-        let mut tokens = self.tree.tokens_to(path.tip);
-        tokens.extend_from_slice(&path.tail);
-        tokens
     }
 }

@@ -235,12 +235,6 @@ impl KvCache {
         self.cell_runs.freed_by(ids)
     }
 
-    /// Returns whether an id is free, so that a path can be placed.
-    #[must_use]
-    pub fn has_free_id(&self) -> bool {
-        !self.free_ids.is_empty()
-    }
-
     /// Number of paths that can be placed.
     #[must_use]
     pub fn n_free_ids(&self) -> usize {
@@ -460,7 +454,7 @@ impl KvCache {
         let n_tips: usize = self.tree.nodes().map(|(_, node)| node.tips.len()).sum();
         assert_eq!(n_tips, self.n_ids_used(), "every path ends once");
         let pins: Vec<NodeId> = self.pins.values().map(|pin| pin.node).collect();
-        assert_eq!(self.pins.values().map(pins::Pin::n_bytes).sum::<u64>(), self.n_pinned_bytes, "bytes of pinned prefixes");
+        assert_eq!(self.pins.values().map(|pin| pin.n_bytes).sum::<u64>(), self.n_pinned_bytes, "bytes of pinned prefixes");
         self.tree.check_integrity(&pins, |id| self.is_pinned(id));
         self.host_cache.check_integrity(self.tree.nodes().filter_map(|(_, node)| node.host_entry));
         for (id, node) in self.tree.nodes() {

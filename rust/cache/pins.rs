@@ -14,13 +14,7 @@ pub(super) struct Pin {
     pub(super) holder: Option<KvSeqId>,
     /// Adapters that it was computed with.
     adapters: AdapterSchedule,
-    n_bytes: u64,
-}
-
-impl Pin {
-    pub(super) fn n_bytes(&self) -> u64 {
-        self.n_bytes
-    }
+    pub(super) n_bytes: u64,
 }
 
 /// The cached tokens of a preempted sequence, which are evicted last except for pinned prefixes.
@@ -176,15 +170,11 @@ impl KvCache {
         }
     }
 
-    /// Makes the path of `id` idle and reserves its tokens for a sequence that will resume.
-    pub fn reserve(&mut self, id: KvSeqId) -> Reservation {
-        self.reserve_first(id, self.n_held(id))
-    }
-
-    /// Makes the path of `id` idle and reserves its first `n_kept` tokens for a sequence that will resume. Reserves nothing of
-    /// a private path.
-    pub fn reserve_first(&mut self, id: KvSeqId, n_kept: u32) -> Reservation {
-        let node = self.cut_at(id, if self.is_private(id) { 0 } else { n_kept });
+    /// Makes the path of `id` idle and reserves its first `n_kept` tokens, or all, for a sequence that will resume. Reserves
+    /// nothing of a private path.
+    pub fn reserve(&mut self, id: KvSeqId, n_kept: Option<u32>) -> Reservation {
+        let n_kept = if self.is_private(id) { 0 } else { n_kept.unwrap_or_else(|| self.n_held(id)) };
+        let node = self.cut_at(id, n_kept);
         self.tree.change_upwards(node, |node| node.n_reserved += 1);
         self.unpin(id);
         self.refresh_upwards(node, None);

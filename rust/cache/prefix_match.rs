@@ -52,9 +52,7 @@ impl PrefixMatch {
     pub fn n_tokens(&self) -> u32 {
         self.reloads.last().map_or(self.n_device, |last| last.kept.end)
     }
-}
 
-impl PrefixMatch {
     /// Extends the match by the tokens that `saved` holds of the same text beyond it.
     pub fn take_from(&mut self, saved: &SavedPrefix, forks: ForkRule) {
         let n_tokens = self.n_tokens();

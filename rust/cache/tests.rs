@@ -180,7 +180,7 @@ impl Bench {
     /// cells or ids.
     fn write(&mut self, tokens: &[Token]) -> Option<KvSeqId> {
         self.cache.touch(&self.adapters, tokens);
-        while !self.cache.has_free_id() {
+        while self.cache.n_free_ids() == 0 {
             if !self.evict(u64::MAX) {
                 return None;
             }
@@ -311,7 +311,7 @@ fn a_private_path_shares_no_cells_and_is_dropped_when_it_ends() {
     assert_eq!((bench.cache.n_used(), bench.cache.n_ids_used()), (40, 1));
     let private = bench.place_private();
     bench.grow(private, &text(2, 60));
-    let reservation = bench.cache.reserve(private);
+    let reservation = bench.cache.reserve(private, None);
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!((bench.cache.n_used(), bench.find(&text(2, 60), 1).n_tokens()), (40, 0));

@@ -150,7 +150,7 @@ fn listed_blocks_match_the_listing_of_the_tree() {
                     cache.remove_tail(&removal, saved, EvictionReason::Pressed);
                 }
             }
-            _ if running.len() < 8 && cache.has_free_id() => {
+            _ if running.len() < 8 && cache.n_free_ids() > 0 => {
                 // Texts start with one of three beginnings and continue in one of many ways, so that they diverge late.
                 let (kind, seed) = (draw(3) as usize, draw(3));
                 let mut tokens = text(seed, 50 + draw(400) as usize);

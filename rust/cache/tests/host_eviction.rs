@@ -16,7 +16,7 @@ fn no_entry_is_dropped_if_dropping_all_evictable_ones_is_not_enough() {
     assert!(bench.evict(u64::MAX));
     // A preempted sequence reserves this text.
     let id = bench.write(&text(2, 30)).expect("cells and ids are free");
-    let reservation = bench.cache.reserve(id);
+    let reservation = bench.cache.reserve(id, None);
     assert!(bench.evict(u64::MAX));
     assert_eq!(bench.cache.host_cache_size().2, 2);
     // Both entries would have to be dropped.
@@ -47,7 +47,7 @@ fn an_entry_that_is_larger_than_estimated_drops_no_others_in_vain() {
         if seed == 1 {
             bench.end(id);
         } else {
-            bench.cache.reserve(id);
+            bench.cache.reserve(id, None);
         }
         assert!(bench.evict(u64::MAX));
     }

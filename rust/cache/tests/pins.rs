@@ -107,7 +107,7 @@ fn a_preempted_window_is_reloaded_completely_if_another_path_holds_its_prefix() 
     let trunk = text(1, 70);
     let short = [&trunk[..], &text(2, 5)].concat();
     let id = bench.write(&short).expect("cells and ids are free");
-    let reservation = bench.cache.reserve(id);
+    let reservation = bench.cache.reserve(id, None);
     pass(&mut bench, &[&trunk[..], &text(3, 50)].concat());
     empty_device_cache(&mut bench);
     assert_eq!(bench.find(&short, 1).n_tokens(), 75);

@@ -114,7 +114,7 @@ impl Run {
     /// Places or ends a private path.
     fn step_private_path(&mut self) {
         match self.private.take() {
-            None if self.bench.cache.has_free_id() => {
+            None if self.bench.cache.n_free_ids() > 0 => {
                 let id = self.bench.place_private();
                 self.private = Some(id);
                 let tokens = self.words(12);
@@ -127,7 +127,7 @@ impl Run {
                 0 => self.bench.end(id),
                 1 => self.bench.cache.discard_failed(id),
                 _ => {
-                    let reservation = self.bench.cache.reserve(id);
+                    let reservation = self.bench.cache.reserve(id, None);
                     self.bench.cache.release(reservation);
                 }
             },
@@ -167,7 +167,7 @@ impl Run {
             (5, Some(at)) if self.reserved.len() < 3 => {
                 let id = self.running.swap_remove(at);
                 let n_kept = self.below(self.bench.cache.n_held(id) as usize + 1);
-                self.reserved.push(self.bench.cache.reserve_first(id, u32::try_from(n_kept).expect("small")));
+                self.reserved.push(self.bench.cache.reserve(id, Some(u32::try_from(n_kept).expect("small"))));
             }
             (5..=6, _) if !self.reserved.is_empty() => {
                 let index = self.below(self.reserved.len());

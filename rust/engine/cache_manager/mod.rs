@@ -116,11 +116,7 @@ impl<R: Runner> CacheManager<R> {
                 Release::Discard(id) => self.cache.discard(id),
                 Release::DiscardFailed(id) => self.cache.discard_failed(id),
                 Release::Reserve(id, n_kept, number) => {
-                    let reservation = match n_kept {
-                        Some(n_kept) => self.cache.reserve_first(id, n_kept),
-                        None => self.cache.reserve(id),
-                    };
-                    self.reservations.insert(number, reservation);
+                    self.reservations.insert(number, self.cache.reserve(id, n_kept));
                 }
                 Release::EndReservation(number) => {
                     let reservation = self.reservations.remove(&number).expect("a reservation ends once");
