@@ -2,24 +2,25 @@
 //!
 //! [`worker`] runs the loop: receive, schedule, execute, sample, publish. Three owners hold the state, each in a folder whose
 //! files alone see its fields: the [`scheduler`] (requests, slots, sequences), the [`cache_manager`] (the runner, its cells, both
-//! tiers) and the [`output`] (readers of streams). [`features`] lists the hooks at which the stages of a step call the features.
-//! A file uses only files that precede it in this table:
+//! tiers) and the [`output`] (readers of streams). The [`features`] are called at
+//! `features/hooks` and attach their state by `features/state`, which every file may use.
+//! Any other file uses only files that precede it in this table:
 //!
 //! | files | content |
 //! | --- | --- |
-//! | `runner` `stats` `scheduler/scheduling_key` `features/explanations/shared` `features/prompt_logprobs/cache` `features/prompt_logprobs/pending` | shared types: the model trait, metrics, the priority order, cache explanations, prompt logprobs and their reports |
+//! | `features` `runner` `stats` `scheduler/scheduling_key` | the list of features; shared types: the model trait, metrics, the priority order |
 //! | `cache_manager/move_budget` `cache_manager/guards` `cache_manager` `cache_manager/reclaim` | the runner, the bookkeeping of its cells, guards that release cells, the budget for tier moves, free cells and ids |
 //! | `output/stream` `output/slow_consumers` | streams, and the ones whose readers lag |
 //! | `scheduler/request_group` `scheduler/checkpoint_positions` `scheduler/sequence` `scheduler/running_sequence` | a request, its checkpoint positions, one completion, a completion in a slot |
 //! | `scheduler/queue` `scheduler/slots` `scheduler/outbox` | the parts of the scheduler: waiting requests, slots, events of the step |
-//! | `features/forks/request` `features/forks/builder` `features/forks` `features/explanations/history` `features/transcripts` `output` `features/state` | state of the features; published events and who reads them |
+//! | `features/forks/fork_state` `features/forks/request` `features/forks/builder` `features/forks` `features/explanations/history` `features/explanations/shared` `features/prompt_logprobs/cache` `features/prompt_logprobs/pending` `features/transcripts` `output` `features/state` | state of the features; published events and who reads them |
 //! | `scheduler` `scheduler/lifecycle` `scheduler/streams` `scheduler/sample` | the scheduler; how sequences leave; paused streams; sampling |
-//! | `features/beams` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features` | the features, and their hooks |
+//! | `features/beams/beam` `features/beams` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features/hooks` | the features, and their hooks |
 //! | `scheduler/step_cost` `scheduler/step_budget` `scheduler/adapter_round_robin` | rules on plain values: cost and size of a step, adapter round-robin |
 //! | `scheduler/checkpoints` `scheduler/prefix_match` `scheduler/resumption` `scheduler/placement` `scheduler/admission` `scheduler/tasks` `scheduler/tier_moves` `scheduler/planning` | the parts of the stage `schedule`, and checkpoints |
 //! | `execute` `publish` `queries` `stall_detector` `stopwatch` | the decode, events and metrics, queries between steps, the check that each step makes progress, time per stage |
 //! | `worker` | the loop |
-//! | `model_info` `validation` `control` | properties of the model, checks of requests, commands of stream readers |
+//! | `model_info` `validation` `control` `features/forks/control` | properties of the model, checks of requests, streams and commands of their readers |
 
 mod cache_manager;
 mod control;
@@ -54,10 +55,12 @@ pub use stats::{
 use crate::cache::{DigestCursor, MAX_KEY_BYTES, PrefixDigest};
 use crate::config::Limits;
 use crate::error::{Error, Result, each_branch};
-use crate::request::{AdapterScale, PinnedPrefix, Request, SlotContents, Task};
+use crate::request::{AdapterScale, PinnedPrefix, Request, SlotContents};
 use crate::sampling::TokenStrings;
 use crate::worker_thread::WorkerThread;
 use control::open_stream;
+use features::hooks;
+use features::state::SequenceFeatures;
 use model_info::ModelInfo;
 use output::SharedState;
 use queries::Query;
@@ -201,23 +204,18 @@ impl Engine {
         let groups = (request_id..).zip(prompt_groups).zip(permits).map(|((group_id, PromptGroup(same_beginning)), permit)| {
             let mut requests = Vec::with_capacity(same_beginning.len());
             let mut shared = None;
-            for (first, ValidatedRequest { mut request, adapter_schedule, requested_adapters, generated_ranges }) in
-                same_beginning
-            {
+            for (first, ValidatedRequest { mut request, adapter_schedule, requested_adapters, features }) in same_beginning {
                 let sampler = self.inner.sampler(&mut request);
                 requests.push((first, request, sampler));
-                shared.get_or_insert((adapter_schedule, requested_adapters, generated_ranges));
+                shared.get_or_insert((adapter_schedule, requested_adapters, features));
             }
             let mut group = RequestGroup::new(group_id, requests, Arc::clone(&sender), permit);
-            (group.adapter_schedule, group.requested_adapters, group.generated_ranges) =
-                shared.expect("there is a request of each kind");
+            (group.adapter_schedule, group.requested_adapters, group.features) = shared.expect("there is a request of each kind");
             group.request_id = request_id;
             if group_id != request_id {
-                group.pending_report = None;
+                group.pending = SequenceFeatures::default();
             }
-            if let Some(grouping) = limits.grouping.filter(|_| group.request.task == Task::Complete) {
-                group.grouped_from = grouping.first(group.n_prompt());
-            }
+            hooks::on_new_group(limits, &mut group);
             group
         });
         commands.send(Command::Submit(groups.collect())).map_err(|_| Error::Stopped)?;

@@ -1,14 +1,12 @@
 //! Checks of requests against an engine, on the caller's thread.
 
-use std::ops::Range;
-
 use super::Inner;
-use crate::config::Limits;
-use crate::engine::features::transcripts::{self, RetokenizedPrompt};
+use crate::engine::features::hooks;
+use crate::engine::features::state::GroupFeatures;
 use crate::engine::model_info::ModelInfo;
 use crate::engine::runner::{AdapterSchedule, AdapterSet};
 use crate::error::{Error, Result};
-use crate::request::{BeamSearch, MAX_COMPLETIONS, Prompt, Request, Run, Task, Token};
+use crate::request::{MAX_COMPLETIONS, Request, Task, Token};
 use crate::sampling::Sampler;
 
 /// Adds a checkpoint position, sorted; a position of 0 needs none.
@@ -27,8 +25,7 @@ pub(super) struct ValidatedRequest {
     pub(super) adapter_schedule: AdapterSchedule,
     /// The adapters that were requested, regardless of where each applies from.
     pub(super) requested_adapters: AdapterSet,
-    /// Ranges of the prompt that this engine generated for earlier requests.
-    pub(super) generated_ranges: Vec<Range<u32>>,
+    pub(super) features: GroupFeatures,
 }
 
 /// Requests of one stream with an equal beginning, each with the index of its first branch in the stream; never empty.
@@ -83,7 +80,7 @@ impl Inner {
     pub(super) fn validate(&self, mut request: Request) -> Result<ValidatedRequest> {
         let Self { limits, model, .. } = self;
         request.validate(model.n_vocab)?;
-        let (adapters, invoked_at) = match (&request.task, request.adapters.take()) {
+        let (adapters, mut invoked_at) = match (&request.task, request.adapters.take()) {
             (Task::Load(saved), _) => (saved.adapters.clone(), saved.invoked_at),
             (_, Some(adapters)) => (adapters, request.invoked_at),
             (_, None) => (self.default_adapters(), request.invoked_at),
@@ -92,7 +89,10 @@ impl Inner {
         self.check_branch_options(&request)?;
         let requested_adapters = AdapterSet::with_adapters(adapters.iter().copied());
         // Must precede the adapter schedule: `invoked_at` is a position in the retokenized prompt.
-        let (generated_ranges, invoked_at) = self.retokenize_answers(&mut request, &requested_adapters, invoked_at);
+        let mut features = GroupFeatures::default();
+        let model_limits = (&model.token_strings, limits.n_ctx_slot);
+        let shared = &self.published.features;
+        hooks::on_validate(shared, &mut request, &mut features, &requested_adapters, &mut invoked_at, model_limits);
         let adapter_schedule = model.adapter_schedule(&adapters, invoked_at, &request.prompt, &request.suffix)?;
         if model.memory.is_a_state() {
             add_checkpoint(&mut request.checkpoints_at, adapter_schedule.change());
@@ -113,64 +113,8 @@ impl Inner {
             );
             return Err(Error::InvalidRequest { param: "prompt", message });
         }
-        self.validate_beams(&mut request)?;
-        Ok(ValidatedRequest { request, adapter_schedule, requested_adapters, generated_ranges })
-    }
-
-    /// Checks that a beam search fits into the slots.
-    ///
-    /// # Errors
-    /// As [`Inner::validate`].
-    fn validate_beams(&self, request: &mut Request) -> Result<()> {
-        let Limits { n_slots, grouping, .. } = &self.limits;
-        let refuse = |message: String| Err(Error::InvalidRequest { param: "beam_width", message });
-        let Some(&BeamSearch { width, .. }) = request.diversity.beams() else { return Ok(()) };
-        if width > *n_slots {
-            return refuse(format!(
-                "beam_width is {width}; it may be at most {n_slots}, the number of slots, because all beams run at once"
-            ));
-        }
-        if grouping.is_some() {
-            return refuse("contexts cannot be forked with self-extend (grp_attn_n above 1), which beam_width requires; omit beam_width, or set grp_attn_n to 1".to_owned());
-        }
-        // Beam search samples nothing, so temperature 0 must not reduce it to one text: it ranks by the model's probabilities.
-        if request.sampling.temperature <= 0.0 {
-            request.sampling.temperature = 1.0;
-        }
-        Ok(())
-    }
-
-    /// Replaces text that was generated for earlier requests with the same adapters by its original tokens, if the prompt
-    /// contains it and the request permits it. Returns the ranges of those tokens and the new `invoked_at`.
-    fn retokenize_answers(
-        &self,
-        request: &mut Request,
-        requested_adapters: &AdapterSet,
-        invoked_at: Option<u32>,
-    ) -> (Vec<Range<u32>>, Option<u32>) {
-        let unchanged = (Vec::new(), invoked_at);
-        let [Run::Tokens(prompt)] = request.prompt.runs() else { return unchanged };
-        // Prompt logprobs are reported for the submitted tokens.
-        if !request.keeps_answers || request.prompt_logprobs.is_some() {
-            return unchanged;
-        }
-        let (owner, token_strings) = (request.owner.as_deref(), &self.model.token_strings);
-        let texts = self.published.transcripts().texts(owner, requested_adapters);
-        let retokenized = transcripts::retokenize(&texts, prompt, token_strings);
-        // The original tokens may be more than the tokenizer's.
-        let Some(retokenized) = retokenized.filter(|retokenized| retokenized.tokens.len() < self.limits.n_ctx_slot as usize)
-        else {
-            return unchanged;
-        };
-        request.checkpoints_at = request.checkpoints_at.iter().filter_map(|&at| retokenized.map_position(at)).collect();
-        request.system_end = request.system_end.and_then(|at| retokenized.map_position(at));
-        let invoked_at = invoked_at.and_then(|at| retokenized.map_position(at));
-        if let Some(shift) = &mut request.context_shift {
-            shift.n_keep = shift.n_keep.map(|n| retokenized.map_position(n).unwrap_or(n));
-        }
-        let RetokenizedPrompt { tokens, generated_ranges, .. } = retokenized;
-        request.prompt = Prompt::from_tokens(tokens);
-        (generated_ranges, invoked_at)
+        hooks::check_request(limits, &mut request)?;
+        Ok(ValidatedRequest { request, adapter_schedule, requested_adapters, features })
     }
 
     /// Checks the parts of a request that depend on the configuration of this engine, other than the prompt.

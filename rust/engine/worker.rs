@@ -8,11 +8,8 @@ use crate::config::Limits;
 use crate::engine::cache_manager::move_budget::MAX_ENTRY_TIME;
 use crate::engine::cache_manager::{CacheManager, CopyTime};
 use crate::engine::execute::{execute, recover};
-use crate::engine::features::forks::request::ForkRequest;
-use crate::engine::features::{
-    self,
-    forks::commands::{cancel_in_order, fork},
-};
+use crate::engine::features::hooks;
+use crate::engine::features::state::FeatureCommand;
 use crate::engine::output::{Output, SharedState};
 use crate::engine::publish::{publish_events, publish_metrics};
 use crate::engine::queries::{Query, QueryQueue, answer};
@@ -44,8 +41,7 @@ pub(crate) enum Command {
     Cancel(u64),
     /// Cancels a branch of a stream, by its index there.
     CancelBranch(u64, u32),
-    /// Forks a branch; counted in [`SharedState::n_waiting`].
-    Fork(Box<ForkRequest>),
+    Feature(FeatureCommand),
     /// Answered between two steps, after the commands that are queued.
     Ask(Query),
     /// Ends the worker.
@@ -130,14 +126,14 @@ impl<R: Runner> Worker<R> {
         let slow =
             output.review_slow_consumers(scheduler.limits().slow_consumer_timeout, |request_id| scheduler.backlog_of(request_id));
         scheduler.pause(slow);
-        features::before_admission(scheduler, cache.model());
+        hooks::before_admission(scheduler, cache.model());
         admit(scheduler, cache, budget);
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
         let Self { scheduler, cache, .. } = self;
         move_between_tiers(scheduler, cache);
         let holders = hold_prompts(scheduler, cache);
         scheduler.set_holders(holders);
-        features::before_planning(scheduler, cache);
+        hooks::before_planning(scheduler, cache);
         lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.place);
         let Self { scheduler, cache, planner, .. } = self;
         scheduler.fail_unencodable();
@@ -174,7 +170,7 @@ impl<R: Runner> Worker<R> {
         if decode_time.is_some() {
             save_checkpoints(scheduler, cache);
             let started_at = Instant::now();
-            let n_reported = features::after_decode(scheduler, cache.model(), samplers);
+            let n_reported = hooks::after_decode(scheduler, cache.model(), samplers);
             if n_reported > 0 {
                 planner.budget.observe_prompt_logprobs(n_reported, started_at.elapsed());
             }
@@ -192,7 +188,7 @@ impl<R: Runner> Worker<R> {
             let sampled_at = lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.sample);
             let Self { scheduler, cache, .. } = self;
             scheduler.emit_tokens(cache.model(), sampled_at);
-            features::after_sampling(scheduler, cache, sampled_at);
+            hooks::after_sampling(scheduler, cache, sampled_at);
             scheduler.finish_ended();
             scheduler.shift_full();
             lap(&mut self.stopwatch, &mut self.cache, |times| &mut times.text);
@@ -211,7 +207,7 @@ impl<R: Runner> Worker<R> {
     }
 
     fn publish_metrics(&mut self) {
-        self.scheduler.features_mut().on_eviction(self.cache.kv_mut().take_evicted());
+        hooks::on_eviction(self.scheduler.features_mut(), self.cache.kv_mut().take_evicted());
         publish_metrics(&self.scheduler, &mut self.cache, self.stopwatch.times());
     }
 
@@ -242,7 +238,7 @@ impl<R: Runner> Worker<R> {
     /// As [`Worker::receive`], but answers queries only while the engine is idle. Once the prompts of forks fill the copying
     /// limit of a step, later commands wait for the next step.
     fn take_commands(&mut self, sleep: Option<Duration>) -> Option<Instant> {
-        self.scheduler.features_mut().forks.begin_step();
+        hooks::begin_step(self.scheduler.features_mut());
         if let Some(sleep) = sleep.filter(|_| self.scheduler.is_busy() && !self.queries.are_waiting()) {
             match self.commands.recv_timeout(sleep) {
                 Ok(command) => self.handle_command(command).then_some(())?,
@@ -252,7 +248,7 @@ impl<R: Runner> Worker<R> {
         }
         let mut started_at = begin_step(&mut self.stopwatch, &mut self.cache);
         loop {
-            if self.scheduler.features().forks.is_step_full() && self.scheduler.is_busy() {
+            if hooks::is_step_full(self.scheduler.features()) && self.scheduler.is_busy() {
                 return Some(started_at);
             }
             let command = match self.commands.try_recv() {
@@ -308,10 +304,14 @@ impl<R: Runner> Worker<R> {
             }
             Command::Cancel(request_id) => {
                 drop(scheduler.remove_stream(request_id));
-                scheduler.features_mut().on_remove_stream(request_id);
+                hooks::on_remove_stream(scheduler.features_mut(), request_id);
             }
-            Command::CancelBranch(request_id, index) => cancel_in_order(scheduler, request_id, index),
-            Command::Fork(command) => fork(scheduler, cache.model(), *command),
+            Command::CancelBranch(request_id, index) => {
+                if !hooks::defer_cancel(scheduler, request_id, index) {
+                    scheduler.cancel_branch(request_id, index);
+                }
+            }
+            Command::Feature(command) => hooks::on_command(scheduler, cache.model(), command),
             Command::Ask(query) => self.queries.push(query),
             Command::Stop => return false,
         }

@@ -7,13 +7,21 @@
 //!
 //! [`Grouping`]: crate::config::Grouping
 
-use crate::config::Grouping;
+use crate::config::{Grouping, Limits};
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::request::Task;
+
+/// Limits the cells that the branches of a completion share.
+pub(crate) fn on_new_group(limits: &Limits, group: &mut RequestGroup) {
+    if let Some(grouping) = limits.grouping.filter(|_| group.request.task == Task::Complete) {
+        group.grouped_from = grouping.first(group.n_prompt());
+    }
+}
 
 /// Returns the configuration of self-extend, if it applies to `running`.
 fn grouping_of(scheduler: &Scheduler, running: &RunningSequence) -> Option<Grouping> {

@@ -1,92 +1,56 @@
-//! State of the features, and the hooks on which only this state changes.
+//! State that features attach to the scheduler, to requests, to sequences and to streams. A field has the name of its feature.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
 
-use crate::cache::EvictedRun;
-use crate::engine::features::explanations::history::History;
-use crate::engine::features::forks::ForkRegistry;
-use crate::engine::features::forks::request::ForkSource;
-use crate::engine::features::prompt_logprobs::cache::PromptLogprobCache;
-use crate::engine::features::transcripts;
-use crate::engine::output::SharedState;
-use crate::engine::scheduler::request_group::RequestGroup;
-use crate::engine::scheduler::sequence::{Sequence, Tokens};
-use crate::request::{FinishReason, Task};
+use crate::engine::features::{beams, explanations, forks, prompt_logprobs, transcripts};
 
-/// State of the features. The scheduler owns it.
-pub(crate) struct Features {
-    pub(crate) history: History,
-    pub(crate) forks: ForkRegistry,
-    pub(crate) logprob_cache: PromptLogprobCache,
-    shared: Arc<SharedState>,
+/// Command of a stream's reader to a feature.
+pub(crate) enum FeatureCommand {
+    /// Counted in [`SharedState::n_waiting`](crate::engine::output::SharedState::n_waiting).
+    Forks(Box<forks::request::ForkRequest>),
 }
 
-impl Features {
-    pub(crate) fn new(shared: Arc<SharedState>) -> Self {
-        Self { history: History::default(), forks: ForkRegistry::default(), logprob_cache: PromptLogprobCache::default(), shared }
-    }
+/// State of the whole engine. The scheduler owns it.
+#[derive(Default)]
+pub(crate) struct SchedulerFeatures {
+    pub(crate) explanations: explanations::history::History,
+    pub(crate) forks: forks::ForkRegistry,
+    pub(crate) prompt_logprobs: prompt_logprobs::cache::PromptLogprobCache,
+}
 
-    /// The first branch of a request starts.
-    pub(crate) fn on_start(&mut self, group: &RequestGroup) {
-        self.history.add_request(group);
-    }
+/// State that the worker shares with other threads.
+#[derive(Default)]
+pub(crate) struct SharedFeatures {
+    pub(crate) transcripts: Mutex<transcripts::TranscriptCache>,
+}
 
-    /// A branch of `group` starts: it continues from a state of its own.
-    pub(crate) fn on_new_sequence(&self, sequence: &mut Sequence) {
-        if let Some(fork_state) = self.forks.state_of(sequence.group_id) {
-            sequence.resume_from(fork_state);
-        }
-    }
+/// State of a stream, which its reader sees.
+#[derive(Clone, Default)]
+pub(crate) struct StreamFeatures {
+    pub(crate) explanations: Option<Arc<explanations::shared::SharedExplanation>>,
+}
 
-    /// A sequence with `tokens` leaves its slot; `n_held` of them are computed.
-    pub(crate) fn on_leave(&mut self, sequence: &Sequence, tokens: &Tokens, n_held: u32) {
-        self.history.update_text(sequence.group_id, sequence.index, tokens, n_held);
-    }
+/// State of a request group, which its forks inherit.
+#[derive(Clone, Default)]
+pub(crate) struct GroupFeatures {
+    /// Ranges of the prompt that this engine generated for earlier requests, in their original tokens.
+    pub(crate) transcripts: Vec<Range<u32>>,
+}
 
-    /// A branch of `group` ends.
-    pub(crate) fn on_finish(&mut self, group: &RequestGroup, sequence: &Sequence, reason: &FinishReason) {
-        self.on_text(group, &sequence.tokens);
-        if group.request.task == Task::Complete {
-            let fork_state = self.forks.state_of(group.group_id).cloned();
-            let mut source = ForkSource::new(group, sequence.index, fork_state).advanced_to(sequence);
-            // The event of a cancelled branch does not publish text that was held back.
-            source.has_published_all = sequence.n_predicted() > 0 && *reason != FinishReason::Cancelled;
-            self.forks.end(group.request_id, sequence.branch, source, &group.sender);
-        }
+impl GroupFeatures {
+    /// Returns the size on the heap, in bytes.
+    pub(crate) fn n_heap_bytes(&self) -> usize {
+        let mut n = 0;
+        n += size_of_val(&self.transcripts[..]);
+        n
     }
+}
 
-    /// A request has generated a text, which follows its prompt in `tokens`.
-    pub(crate) fn on_text(&self, group: &RequestGroup, tokens: &Tokens) {
-        if let Some(generated_ranges) = transcripts::generated_ranges(group, tokens) {
-            let (owner, adapters) = (group.request.owner.clone(), group.requested_adapters.clone());
-            self.shared.transcripts().add(owner, adapters, tokens.clone(), generated_ranges);
-        }
-    }
-
-    /// Branch `index` of `group` is cancelled before it was ever in a slot.
-    pub(crate) fn on_cancel_waiting(&mut self, group: &RequestGroup, index: u32) {
-        let source = ForkSource::new(group, index, self.forks.state_of(group.group_id).cloned());
-        self.forks.end(group.request_id, group.index_in_stream(index), source, &group.sender);
-    }
-
-    /// The context of a sequence is shifted: its text is another one.
-    pub(crate) fn on_shift(&mut self, sequence: &Sequence) {
-        self.forks.drop_due(sequence.group_id, sequence.index);
-    }
-
-    /// Prefixes were evicted.
-    pub(crate) fn on_eviction(&mut self, evicted: impl Iterator<Item = EvictedRun>) {
-        self.history.add_evictions(evicted, Instant::now());
-    }
-
-    /// A request is removed.
-    pub(crate) fn on_remove(&mut self, group_id: u64) {
-        self.forks.remove_group(group_id);
-    }
-
-    /// A stream has lost its reader.
-    pub(crate) fn on_remove_stream(&mut self, request_id: u64) {
-        self.forks.remove_stream(request_id);
-    }
+/// State of a sequence. A group has the state that its next sequence begins with.
+#[derive(Default)]
+pub(crate) struct SequenceFeatures {
+    pub(crate) beams: Option<Box<beams::beam::Beam>>,
+    pub(crate) prompt_logprobs: prompt_logprobs::pending::PendingPromptReport,
+    pub(crate) explanations: Option<Arc<explanations::shared::SharedExplanation>>,
 }

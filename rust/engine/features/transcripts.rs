@@ -6,12 +6,13 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use crate::cache::AdapterSet;
+use crate::engine::features::state::{GroupFeatures, SharedFeatures};
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::sequence::Tokens;
-use crate::request::Token;
+use crate::request::{Prompt, Request, Run, Token};
 use crate::sampling::TokenStrings;
 
 /// Maximum tokens of all transcripts, of four bytes each.
@@ -69,16 +70,48 @@ impl RetokenizedPrompt {
     }
 }
 
-/// Returns the ranges of `tokens` that were generated, if the request of `group` keeps its answers and `tokens` are its prompt and
-/// an answer.
-pub(crate) fn generated_ranges(group: &RequestGroup, tokens: &Tokens) -> Option<Vec<Range<u32>>> {
+/// Adds the text of a branch, if its request keeps its answers and `tokens` are its prompt and an answer.
+pub(crate) fn on_text(shared: &SharedFeatures, group: &RequestGroup, tokens: &Tokens) {
     let (n_prompt, n_tokens) = (group.n_prompt(), tokens.len());
-    if !group.request.keeps_answers || n_tokens == n_prompt || !tokens.has_prompt(n_prompt) {
-        return None;
+    if group.request.keeps_answers && n_tokens > n_prompt && tokens.has_prompt(n_prompt) {
+        let mut generated_ranges = group.features.transcripts.clone();
+        generated_ranges.push(n_prompt..n_tokens);
+        let (owner, adapters) = (group.request.owner.clone(), group.requested_adapters.clone());
+        lock(shared).add(owner, adapters, tokens.clone(), generated_ranges);
     }
-    let mut generated_ranges = group.generated_ranges.clone();
-    generated_ranges.push(n_prompt..n_tokens);
-    Some(generated_ranges)
+}
+
+/// Replaces text that was generated for earlier requests with the same adapters by its original tokens, if the prompt contains it,
+/// the request permits it, and the prompt has less than `n_ctx` tokens then. `invoked_at` is a position in the prompt.
+pub(crate) fn on_validate(
+    shared: &SharedFeatures,
+    request: &mut Request,
+    features: &mut GroupFeatures,
+    adapters: &AdapterSet,
+    invoked_at: &mut Option<u32>,
+    (token_strings, n_ctx): (&TokenStrings, u32),
+) {
+    let [Run::Tokens(prompt)] = request.prompt.runs() else { return };
+    // Prompt logprobs are reported for the submitted tokens.
+    if !request.keeps_answers || request.prompt_logprobs.is_some() {
+        return;
+    }
+    let texts = lock(shared).texts(request.owner.as_deref(), adapters);
+    // The original tokens may be more than the tokenizer's.
+    let fits = |retokenized: &RetokenizedPrompt| retokenized.tokens.len() < n_ctx as usize;
+    let Some(retokenized) = retokenize(&texts, prompt, token_strings).filter(fits) else { return };
+    request.checkpoints_at = request.checkpoints_at.iter().filter_map(|&at| retokenized.map_position(at)).collect();
+    request.system_end = request.system_end.and_then(|at| retokenized.map_position(at));
+    *invoked_at = invoked_at.and_then(|at| retokenized.map_position(at));
+    if let Some(shift) = &mut request.context_shift {
+        shift.n_keep = shift.n_keep.map(|n| retokenized.map_position(n).unwrap_or(n));
+    }
+    request.prompt = Prompt::from_tokens(retokenized.tokens);
+    features.transcripts = retokenized.generated_ranges;
+}
+
+fn lock(shared: &SharedFeatures) -> MutexGuard<'_, TranscriptCache> {
+    shared.transcripts.lock().expect("no code that holds the transcripts can panic")
 }
 
 impl TranscriptCache {

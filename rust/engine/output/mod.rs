@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::cache::KvCache;
-use crate::engine::features::transcripts::TranscriptCache;
+use crate::engine::features::state::SharedFeatures;
 use crate::engine::output::slow_consumers::{SlowConsumers, SlowStreams};
 use crate::engine::output::stream::{Backlog, PublishOutcome, ReadReceipt, WakeHandle};
 use crate::engine::scheduler::request_group::{EndedGroup, RequestGroup};
@@ -24,7 +24,7 @@ const MAX_RECEIPTS: usize = 16;
 pub(crate) struct SharedState {
     stats: Mutex<Stats>,
     recent: Mutex<VecDeque<RecentStep>>,
-    transcripts: Mutex<TranscriptCache>,
+    pub(crate) features: SharedFeatures,
     /// Requests with a branch that was never in a slot.
     pub(crate) n_waiting: Arc<AtomicUsize>,
     pub(crate) is_running: AtomicBool,
@@ -34,11 +34,6 @@ impl SharedState {
     /// Metrics as of the last step, except the number of waiting requests.
     pub(crate) fn stats(&self) -> MutexGuard<'_, Stats> {
         self.stats.lock().expect("no code that holds the stats can panic")
-    }
-
-    /// Returns the texts that were generated in chats.
-    pub(crate) fn transcripts(&self) -> MutexGuard<'_, TranscriptCache> {
-        self.transcripts.lock().expect("no code that holds the transcripts can panic")
     }
 
     /// Returns the last steps, oldest first.

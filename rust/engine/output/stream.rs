@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use crate::engine::features::explanations::shared::SharedExplanation;
+use crate::engine::features::hooks;
+use crate::engine::features::state::StreamFeatures;
 use crate::error::{BacklogUnit, Error, Result};
 use crate::request::{Event, Explanation, MAX_COMPLETIONS, Request, Token};
 
@@ -73,8 +74,8 @@ struct UnreadEvents {
     n_waiting: usize,
     /// True if the worker is about to wake them.
     will_wake: bool,
-    /// Why parts of the prompt must be computed; read separately from the events.
-    explanation: Option<Arc<SharedExplanation>>,
+    /// Read separately from the events.
+    features: StreamFeatures,
 }
 
 impl UnreadEvents {
@@ -368,8 +369,9 @@ impl Completions {
     /// [`Finished::explanation`]: crate::request::Finished::explanation
     #[must_use]
     pub fn explanation(&self) -> Option<Explanation> {
-        let explanation = self.shared.lock().explanation.clone();
-        explanation.map(|explanation| explanation.with_excerpts())
+        // Not under the lock, which the worker takes too.
+        let features = self.shared.lock().features.clone();
+        hooks::explanation_of(&features)
     }
 
     /// Cancels the request: its slots are free before the next decode, and the stream has ended.
@@ -488,9 +490,9 @@ impl Sender {
         self.shared.lock().end.is_some()
     }
 
-    /// Makes the explanation available to the reader.
-    pub(crate) fn explain(&self, explanation: Arc<SharedExplanation>) {
-        self.shared.lock().explanation = Some(explanation);
+    /// Changes the state that features attach to the stream.
+    pub(crate) fn change_features(&self, change: impl FnOnce(&mut StreamFeatures)) {
+        change(&mut self.shared.lock().features);
     }
 
     fn max_events(&self) -> usize {

@@ -3,6 +3,7 @@
 use crate::cache::PrefixMatch;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
+use crate::engine::features::hooks;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::placement::{Start, count_hit, new_sequence, place, place_empty};
 use crate::engine::scheduler::prefix_match::{find_match, find_pending_prefix, hold_prompts};
@@ -153,7 +154,7 @@ fn start_in<R: Runner>(
         _ => {}
     }
     let (index, n_together) = (group.next_branch().expect("only what waits starts"), group.n_together());
-    scheduler.features.on_eviction(cache.kv_mut().take_evicted());
+    hooks::on_eviction(&mut scheduler.features, cache.kv_mut().take_evicted());
     let sequence = new_sequence(scheduler, cache, group_id, index, &matched);
     let path = place(scheduler, cache, &sequence, &matched);
     count_hit(cache, scheduler.queue.group(group_id), path.id(), &matched);

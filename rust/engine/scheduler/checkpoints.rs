@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use crate::cache::{MIN_SHARED, PrefixMatch, Provenance};
 use crate::config::Checkpoints;
 use crate::engine::cache_manager::CacheManager;
+use crate::engine::features::hooks;
 use crate::engine::runner::{MemoryKind, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::checkpoint_positions::{CheckpointPositions, PromptEndWindow};
@@ -57,7 +58,7 @@ pub(crate) fn checkpoint_positions<R: Runner>(
     }
     positions.add(cache.kv().n_computed_prefix(&group.adapter_schedule, &group.prompt), 1, group, n_found);
     // The first reported logprob needs the preceding row.
-    if let Some(first_uncached) = scheduler.first_uncached_logprob(group) {
+    if let Some(first_uncached) = hooks::first_needed(scheduler.features(), group) {
         positions.add(first_uncached - 1, 1, group, n_found);
     }
     let n_bytes = cache.kind().bytes_of(group.n_prompt());

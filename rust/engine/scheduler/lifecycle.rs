@@ -1,6 +1,7 @@
 //! Lifecycle: how sequences leave their slots, and requests the scheduler. The cells of a sequence that leaves are released by
 //! the guards that it holds.
 
+use crate::engine::features::hooks;
 use crate::engine::runner::{AdapterSchedule, KvSeqId};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::Preempted;
@@ -31,19 +32,19 @@ impl Scheduler {
         let is_truncated = sequence.is_truncated() || reason == FinishReason::ContextFull;
         let (usage, result) = (sequence.usage(n_held, reason == FinishReason::Cancelled), result.map(Box::new));
         let text = sequence.remaining_text();
-        let explanation = sequence.explanation.take().map(|explanation| Box::new(explanation.with_excerpts()));
         self.count_shared(&sequence, &usage);
-        self.features.on_finish(self.queue.group(sequence.group_id), &sequence, &reason);
+        let index = sequence.branch;
+        let mut finished = Finished { index, slot, reason, text, usage, is_truncated, result, score: None, explanation: None };
+        let group = self.queue.group(sequence.group_id);
+        hooks::on_finish(&mut self.features, &self.shared.features, group, &mut sequence, &mut finished);
         self.queue.group_mut(sequence.group_id).set(sequence.index, BranchState::Finished);
-        let finished =
-            Finished { index: sequence.branch, slot, reason, text, usage, is_truncated, result, score: None, explanation };
         self.emit(sequence.group_id, Event::Finished(finished));
     }
 
     /// Counts the shared prompt tokens of a branch that is not the first of its stream, or of a fork.
     fn count_shared(&mut self, sequence: &Sequence, usage: &Usage) {
         if sequence.request().task == Task::Complete
-            && (sequence.branch > 0 || self.features.forks.state_of(sequence.group_id).is_some())
+            && (sequence.branch > 0 || hooks::continues_others(&self.features, sequence.group_id))
         {
             self.stats.branches.n_computed += u64::from(usage.n_computed);
             self.stats.branches.n_shared += u64::from(usage.n_cached);
@@ -53,6 +54,9 @@ impl Scheduler {
     /// Cancels branch `index` of a stream; the others continue. Does nothing if there is no such branch, if it has ended, or for a
     /// task.
     pub(crate) fn cancel_branch(&mut self, request_id: u64, index: u32) {
+        if hooks::cancel_together(self, request_id, index) {
+            return;
+        }
         let Some((group_id, index_in_group)) = self.queue.find_branch(request_id, index) else { return };
         let group = self.queue.group(group_id);
         if group.request.task != Task::Complete {
@@ -67,11 +71,11 @@ impl Scheduler {
             BranchState::Preempted => {
                 let preempted = self.queue.take_preempted(group_id, index_in_group).expect("a branch is where its group says");
                 let Preempted { mut sequence, slot, n_held, .. } = preempted;
-                self.return_pending_report(&mut sequence);
+                hooks::on_end_early(&mut sequence, &mut self.queue.group_mut(group_id).pending);
                 self.end_branch(sequence, Some(slot), n_held, FinishReason::Cancelled, None);
             }
             BranchState::Waiting => {
-                self.features.on_cancel_waiting(group, index_in_group);
+                hooks::on_cancel_waiting(&mut self.features, group, index_in_group);
                 // So that the queue length is correct immediately.
                 drop(self.queue.drop_waiting(group_id, index_in_group));
                 self.emit(group_id, Event::Finished(Finished::without_tokens(index, FinishReason::Cancelled)));
@@ -87,15 +91,8 @@ impl Scheduler {
         let is_branch = |sequence: &Sequence| (sequence.group_id, sequence.index) == (group_id, index_in_group);
         for mut running in self.slots.take_all(|running| is_branch(&running.sequence)) {
             drop_partial_media(&mut running);
-            self.return_pending_report(&mut running.sequence);
+            hooks::on_end_early(&mut running.sequence, &mut self.queue.group_mut(group_id).pending);
             self.finish(running, FinishReason::Cancelled, None);
-        }
-    }
-
-    /// Returns pending reports of the prompt to the group, for the next branch that starts.
-    fn return_pending_report(&mut self, sequence: &mut Sequence) {
-        if sequence.n_predicted() == 0 && (sequence.pending_report.reports_progress || sequence.reports_prompt()) {
-            self.queue.group_mut(sequence.group_id).pending_report = Some(std::mem::take(&mut sequence.pending_report));
         }
     }
 
@@ -149,7 +146,7 @@ impl Scheduler {
             self.count_shared(&preempted.sequence, &preempted.sequence.usage(preempted.n_held, true));
         }
         self.release_holder(group_id);
-        self.features.on_remove(group_id);
+        hooks::on_remove(&mut self.features, group_id);
         self.queue.remove(group_id)
     }
 
@@ -157,7 +154,7 @@ impl Scheduler {
     /// returns to its position in the queue and starts again. The beams of a search are preempted together.
     pub(crate) fn preempt(&mut self, key: SchedulingKey) {
         let running = self.slots.sequence(key);
-        if running.sequence.beam.is_none() {
+        if !running.sequence.runs_together {
             let running = self.slots.take(key);
             return self.preempt_one(running);
         }
@@ -192,14 +189,12 @@ impl Scheduler {
             return;
         }
         if matches!(sequence.request().task, Task::Load(_)) {
-            self.queue.reset(sequence.group_id);
-            self.queue.group_mut(sequence.group_id).pending_report = Some(sequence.pending_report);
+            let group_id = sequence.group_id;
+            self.queue.reset(group_id);
+            hooks::on_end_early(&mut sequence, &mut self.queue.group_mut(group_id).pending);
             return;
         }
-        if let Some(beam) = &mut sequence.beam {
-            // Its last token is computed again.
-            beam.proposals = None;
-        }
+        hooks::on_preempt(&mut sequence.features);
         if let Phase::ReadyToSample(logits) = phase {
             sequence.kept_logits = Some(logits);
         }
@@ -225,7 +220,7 @@ impl Scheduler {
         let (tokens, adapter_schedule) = (sequence.tokens.clone(), sequence.adapter_schedule.clone());
         let Some(n_kept) = sequence.shift() else { return false };
         let running = self.slots.take(key);
-        self.features.on_shift(&running.sequence);
+        hooks::on_shift(&mut self.features, &running.sequence);
         self.leave_slot_as(&running, &adapter_schedule, tokens, running.n_held);
         let RunningSequence { sequence, slot, path, n_held, .. } = running;
         let reservation = path.reserve(Some(n_held.min(n_kept)));
@@ -241,7 +236,7 @@ impl Scheduler {
     /// As [`Scheduler::leave_slot`], but neither slot nor cache keep the computed tokens.
     fn drop_sequence(&mut self, mut running: RunningSequence) {
         let RunningSequence { sequence, n_held, .. } = &running;
-        self.features.on_leave(sequence, &sequence.tokens, *n_held);
+        hooks::on_leave(&mut self.features, sequence, &sequence.tokens, *n_held);
         self.leave_slot_as(&running, &AdapterSchedule::default(), Tokens::default(), 0);
         running.path.discard_failed();
     }
@@ -249,7 +244,7 @@ impl Scheduler {
     fn leave_slot_as(&mut self, running: &RunningSequence, adapter_schedule: &AdapterSchedule, tokens: Tokens, n_held: u32) {
         self.has_changed = true;
         if n_held > 0 {
-            self.features.on_leave(&running.sequence, &tokens, n_held);
+            hooks::on_leave(&mut self.features, &running.sequence, &tokens, n_held);
         }
         let group = self.queue.group(running.sequence.group_id);
         if group.keeps_contents_of(running.slot) {

@@ -28,8 +28,8 @@ use std::sync::Arc;
 
 use crate::config::Limits;
 use crate::engine::cache_manager::CacheManager;
-use crate::engine::features::prompt_logprobs::cache::PromptLogprobCache;
-use crate::engine::features::state::Features;
+use crate::engine::features::hooks;
+use crate::engine::features::state::SchedulerFeatures;
 use crate::engine::output::SharedState;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::outbox::Outbox;
@@ -48,7 +48,7 @@ pub(crate) struct Scheduler {
     queue: Queue,
     slots: Slots,
     outbox: Outbox,
-    features: Features,
+    features: SchedulerFeatures,
     shared: Arc<SharedState>,
     /// Streams that are not computed until their readers have caught up.
     paused: BTreeSet<u64>,
@@ -74,7 +74,7 @@ impl Scheduler {
             queue: Queue::new(limits.n_slots),
             slots: Slots::new(limits.n_slots),
             outbox: Outbox::default(),
-            features: Features::new(Arc::clone(&shared)),
+            features: SchedulerFeatures::default(),
             shared,
             paused: BTreeSet::new(),
             stats: Stats { n_cells: limits.n_ctx as usize, n_ids: limits.n_seq_max as usize, ..Stats::default() },
@@ -142,11 +142,11 @@ impl Scheduler {
         &mut self.outbox
     }
 
-    pub(crate) fn features(&self) -> &Features {
+    pub(crate) fn features(&self) -> &SchedulerFeatures {
         &self.features
     }
 
-    pub(crate) fn features_mut(&mut self) -> &mut Features {
+    pub(crate) fn features_mut(&mut self) -> &mut SchedulerFeatures {
         &mut self.features
     }
 
@@ -164,11 +164,11 @@ impl Scheduler {
         !self.paused.is_empty()
     }
 
-    /// Returns the parts that reports of a sequence's prompt change.
-    pub(crate) fn prompt_report_parts(&mut self, key: SchedulingKey) -> (&mut Sequence, &RequestGroup, &mut PromptLogprobCache) {
+    /// Returns a running sequence, its group, and the state of the features.
+    pub(crate) fn parts_of(&mut self, key: SchedulingKey) -> (&mut Sequence, &RequestGroup, &mut SchedulerFeatures) {
         let sequence = &mut self.slots.sequence_mut(key).sequence;
         let group = self.queue.group(sequence.group_id);
-        (sequence, group, &mut self.features.logprob_cache)
+        (sequence, group, &mut self.features)
     }
 
     pub(crate) fn stats_mut(&mut self) -> &mut Stats {
@@ -218,22 +218,9 @@ impl Scheduler {
         if self.is_paused(running.sequence.request_id) { 0 } else { running.n_ready() }
     }
 
-    /// Returns the first prompt position whose logits the next branch of a group needs for prompt logprobs; earlier ones
-    /// are cached. `None` if the group reports none. At least 1.
-    pub(crate) fn first_uncached_logprob(&self, group: &RequestGroup) -> Option<u32> {
-        let from = group.logprobs_from()?;
-        Some(
-            from + if group.uses_logprob_cache() {
-                self.features.logprob_cache.n_cached(&group.adapter_schedule, &group.prompt, from)
-            } else {
-                0
-            },
-        )
-    }
-
     /// Returns true if there is work.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.queue.is_empty() || self.features.forks.is_building()
+        !self.queue.is_empty() || hooks::is_busy(&self.features)
     }
 
     /// Queues an event for a stream; it is published when the step ends.

@@ -1,13 +1,11 @@
 //! Placement: how a sequence enters a slot, and on which cells.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cache::PrefixMatch;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::guards::PathGuard;
-use crate::engine::features::explanations::explain;
-use crate::engine::features::explanations::shared::SharedExplanation;
+use crate::engine::features::hooks;
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::checkpoints::checkpoint_positions;
@@ -17,7 +15,7 @@ use crate::engine::scheduler::sequence::Sequence;
 use crate::request::Task;
 use crate::sampling::TokenStrings;
 
-/// Creates branch `index` of a group, which starts on `matched`, with its checkpoint positions and its cache explanation.
+/// Creates branch `index` of a group, which starts on `matched`, with its checkpoint positions.
 pub(crate) fn new_sequence<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
@@ -27,14 +25,8 @@ pub(crate) fn new_sequence<R: Runner>(
 ) -> Sequence {
     let (group, token_strings) = (scheduler.queue.group(group_id), cache.model().token_strings());
     let mut sequence = Sequence::new(group, index, scheduler.limits.n_ctx_slot, &token_strings, Instant::now());
-    scheduler.features.on_new_sequence(&mut sequence);
     sequence.checkpoint_positions = checkpoint_positions(scheduler, cache, group, matched.n_tokens());
-    if !group.has_started && group.request.explains_cache && group_id == group.request_id {
-        let explanation = explain(scheduler, cache, group_id, matched);
-        let explanation = Arc::new(SharedExplanation::new(explanation, Arc::clone(&group.prompt), token_strings));
-        group.sender.explain(Arc::clone(&explanation));
-        sequence.explanation = Some(explanation);
-    }
+    hooks::on_new_sequence(scheduler, cache, &mut sequence, matched);
     sequence
 }
 
@@ -83,11 +75,11 @@ impl Scheduler {
         let (key, group_id, index) = (sequence.scheduling_key(), sequence.group_id, sequence.index);
         let (n_device, n_found) = (matched.n_device, matched.n_tokens());
         let group = self.queue.group_mut(group_id);
-        sequence.pending_report = group.pending_report.take().unwrap_or_default();
+        hooks::on_start_sequence(&mut group.pending, &mut sequence);
         let is_complete = group.request.task == Task::Complete;
         let logits = group.prompt_logits.clone().filter(|_| is_complete && n_device == sequence.n_tokens());
         if !group.has_started {
-            self.features.on_start(group);
+            hooks::on_start(&mut self.features, group);
         }
         let indices = index..=index + length(&idle_beams);
         self.enter_on(slot, sequence, path, matched);
@@ -97,7 +89,7 @@ impl Scheduler {
             let slot = self.slots.free_slot(group).expect("as many slots are free");
             self.enter(slot, sequence, Phase::IdleBeam, path, 0);
         }
-        self.report_start(key);
+        hooks::after_start(self, key);
         if is_complete {
             self.count_cached(group_id, n_device, n_found);
             self.stats.branches.n_started += u64::try_from(indices.clone().count()).expect("a search has few beams");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
-use crate::engine::features;
+use crate::engine::features::hooks;
 use crate::engine::runner::{MediaRows, Plan, Row, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::adapter_round_robin::{AdapterDemand, AdapterRoundRobin};
@@ -13,7 +13,7 @@ use crate::engine::scheduler::resumption::n_until_fork;
 use crate::engine::scheduler::running_sequence::{RunningSequence, count};
 use crate::engine::scheduler::step_budget::{RowDemand, StepBudget, StreamLoad};
 use crate::error::Error;
-use crate::request::{Encoding, FinishReason, Logprobs};
+use crate::request::{Encoding, FinishReason};
 
 /// Plans steps. Kept between steps to reuse its allocations.
 #[derive(Debug)]
@@ -186,25 +186,19 @@ impl Planner {
         let n_affordable = self.budget.max_prompt_logprobs(streams(scheduler, |_| true), self.n_cells);
         let n_more = fair_share(
             (scheduler.limits.n_outputs - count(running.iter())).min(n_affordable),
-            running.iter().filter(|running| running.sequence.reports_prompt()).map(n_report_rows),
+            running.iter().filter_map(hooks::rows_wanted),
         );
         self.demands.clear();
         self.demands.extend(running.iter().map(|running| {
-            let most = if running.sequence.reports_prompt() {
-                running.sequence.n_until_report(running.n_held).saturating_add(1 + n_more.min(n_reported_per_step(running)))
-            } else {
-                u32::MAX
-            };
             let request = running.sequence.request();
-            let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
+            let most = hooks::max_chunk(running, n_more).min(request.max_chunk.unwrap_or(u32::MAX));
             let most = if running.takes_all_available() { u32::MAX } else { most };
             let until = n_until_checkpoint(cache, running)
-                .min(features::max_rows(scheduler, running))
+                .min(hooks::max_rows(scheduler, running))
                 .min(n_until_fork(scheduler, cache, running));
             let n_alike = running.sequence.adapter_schedule.n_unchanged(running.n_held);
             let n_ready = scheduler.n_ready(running).min(until).min(most).min(n_until_media_boundary(running)).min(n_alike);
-            // The beams of a search advance together.
-            let n_skipped = running.sequence.beam.is_none().then_some(running.n_skipped);
+            let n_skipped = (!running.sequence.runs_together).then_some(running.n_skipped);
             RowDemand { n_ready, is_all: n_ready == running.n_uncomputed(), priority: request.priority, n_skipped }
         }));
     }
@@ -218,7 +212,7 @@ impl Planner {
                 sequence: running.id(),
                 token: running.sequence.tokens.at(position),
                 position,
-                wants_logits: (samples && position + 1 == last) || running.sequence.reports_after(position),
+                wants_logits: (samples && position + 1 == last) || hooks::wants_logits(&running.sequence, position),
             })
         });
         self.plan.rows.clear();
@@ -265,14 +259,6 @@ fn n_until_media_boundary(running: &RunningSequence) -> u32 {
     }
 }
 
-/// Maximum bytes of prompt logprobs reported per step: a reader that keeps up never exceeds the limits of its stream.
-const MAX_REPORTED_BYTES: usize = 4 << 20;
-
-/// Returns the number of uncomputed prompt rows of a sequence with logprobs, except the last.
-fn n_report_rows(running: &RunningSequence) -> u32 {
-    running.n_uncomputed().saturating_sub(running.sequence.n_until_report(running.n_held) + 1)
-}
-
 /// Returns the largest share of `n` per item such that items that want less leave the rest to the others.
 fn fair_share(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
     let mut wanted: Vec<u32> = wanted.collect();
@@ -286,12 +272,6 @@ fn fair_share(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
         n_others -= 1;
     }
     u32::MAX
-}
-
-/// Returns for how many of its tokens a step may report logprobs.
-fn n_reported_per_step(running: &RunningSequence) -> u32 {
-    let n_probs = running.sequence.request().prompt_logprobs.unwrap_or(0) as usize;
-    u32::try_from(MAX_REPORTED_BYTES / Logprobs::n_bytes(n_probs)).expect("a few million at most")
 }
 
 /// Returns the load of the streams that pass `filter` and could get a token in the next decode.
@@ -316,8 +296,8 @@ fn is_freed_later<R: Runner>(cache: &mut CacheManager<R>, urgency: Urgency) -> b
 fn end_oversized<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>) {
     let running = &scheduler.slots.running()[0];
     let (key, group_id, n_predicted) = (running.key(), running.sequence.group_id, running.sequence.n_predicted());
-    if running.sequence.beam.is_some()
-        && (scheduler.reshare_cells(key) || features::end_oversized(scheduler, cache.model(), group_id))
+    if running.sequence.runs_together
+        && (scheduler.reshare_cells(key) || hooks::end_oversized(scheduler, cache.model(), group_id))
     {
         return;
     }

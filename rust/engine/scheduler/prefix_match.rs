@@ -2,9 +2,10 @@
 
 use crate::cache::{MIN_SHARED, PrefixMatch, PrefixQuery};
 use crate::engine::cache_manager::CacheManager;
+use crate::engine::features::hooks;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::request_group::{AwaitedPrefix, PromptHolder, RequestGroup};
+use crate::engine::scheduler::request_group::{AwaitedPrefix, PromptHolder};
 use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::request::Task;
 
@@ -24,7 +25,7 @@ pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheMana
         return PrefixMatch::default();
     }
     let n = group.n_prompt();
-    let reports = scheduler.first_uncached_logprob(group).filter(|&first_uncached| first_uncached < n);
+    let reports = hooks::first_needed(&scheduler.features, group).filter(|&first_uncached| first_uncached < n);
     let query = PrefixQuery {
         adapters: &group.adapter_schedule,
         tokens: &group.prompt,
@@ -86,7 +87,7 @@ pub(crate) fn find_pending_prefix<R: Runner>(
         return (None, 0);
     }
     let n = group.n_prompt();
-    let first_uncached = scheduler.first_uncached_logprob(group);
+    let first_uncached = hooks::first_needed(&scheduler.features, group);
     let (mut best, mut n_compared): (Option<AwaitedPrefix>, u64) = (None, 0);
     let can_share = |running: &&RunningSequence| {
         let is_held_back = scheduler.is_paused(running.sequence.request_id);
@@ -100,8 +101,7 @@ pub(crate) fn find_pending_prefix<R: Runner>(
         let n_same_adapters = running.sequence.adapter_schedule.n_common(&group.adapter_schedule);
         let grouped_from = scheduler.queue.group(running.sequence.group_id).grouped_from;
         let n_common = n_common.min(n_same_adapters).min(group.grouped_from).min(grouped_from);
-        let n_common =
-            first_uncached.map_or(n_common, |first_uncached| n_common.min(n_usable(running, group, first_uncached, n_common)));
+        let n_common = first_uncached.map_or(n_common, |first| hooks::n_usable(running, group, first, n_common));
         let n_tokens = if cache.kind().is_a_state() {
             last_checkpoint(cache, running, n_common, n).unwrap_or(0)
         } else {
@@ -117,16 +117,6 @@ pub(crate) fn find_pending_prefix<R: Runner>(
         }
     }
     (best, n_compared)
-}
-
-/// Returns how many tokens of a prompt are usable for a branch whose first uncached logprob is at `first_uncached`, if
-/// `running` computes the first `n_common` of them: the logprobs that `running` reports will be cached too, but the row before
-/// the first uncached one must be computed.
-fn n_usable(running: &RunningSequence, group: &RequestGroup, first_uncached: u32, n_common: u32) -> u32 {
-    let report = running.sequence.pending_report.logprobs.as_ref().filter(|report| report.from <= first_uncached);
-    let will_be_cached =
-        if group.uses_logprob_cache() { report.map_or(0, |_| n_common.min(running.sequence.n_prompt)) } else { 0 };
-    will_be_cached.max(first_uncached) - 1
 }
 
 /// Returns the position of the last checkpoint of a sequence in its prompt that is usable for a prompt of `n` tokens with

@@ -302,12 +302,12 @@ impl Queue {
         &self.preempted
     }
 
-    /// Returns the sequences that resume together with the most senior one: of a beam search, all that wait.
+    /// Returns the sequences that resume together with the most senior one.
     pub(crate) fn resuming(&self) -> &[Preempted] {
         let Some(first) = self.preempted.first() else { return &[] };
-        let is_beam = first.sequence.beam.is_some();
-        let is_same_search = |other: &&Preempted| is_beam && other.sequence.group_id == first.sequence.group_id;
-        &self.preempted[..self.preempted.iter().take_while(is_same_search).count().max(1)]
+        let Sequence { runs_together, group_id, .. } = first.sequence;
+        let resumes_too = |other: &&Preempted| runs_together && other.sequence.group_id == group_id;
+        &self.preempted[..self.preempted.iter().take_while(resumes_too).count().max(1)]
     }
 
     pub(crate) fn push_preempted(&mut self, preempted: Preempted) {

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::cache::{AdapterSchedule, AdapterSet, Provenance};
 use crate::engine::cache_manager::guards::PathGuard;
-use crate::engine::features::prompt_logprobs::pending::PendingPromptReport;
+use crate::engine::features::hooks;
+use crate::engine::features::state::{GroupFeatures, SequenceFeatures};
 use crate::engine::output::stream::Sender;
 use crate::engine::runner::KvSeqId;
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
@@ -46,8 +47,7 @@ pub(crate) struct RequestGroup {
     pub(crate) permit: Option<QueuePermit>,
     /// First position at which its branches share no cells, because tokens before it are grouped (self-extend).
     pub(crate) grouped_from: u32,
-    /// Ranges of the prompt that this engine generated for earlier requests, in their original tokens.
-    pub(crate) generated_ranges: Vec<Range<u32>>,
+    pub(crate) features: GroupFeatures,
     /// Prefix that it waits for instead of computing it too.
     pub(crate) awaited_prefix: Option<AwaitedPrefix>,
     /// Number of branches, of any request, that had started when it arrived.
@@ -58,8 +58,8 @@ pub(crate) struct RequestGroup {
     pub(crate) prompt_logits: Option<Arc<[f32]>>,
     /// Holder of the prompt's cells until the last branch has started.
     pub(crate) prompt_holder: PromptHolder,
-    /// Pending reports of the prompt, until a branch starts that sends them.
-    pub(crate) pending_report: Option<PendingPromptReport>,
+    /// State that the next branch begins with.
+    pub(crate) pending: SequenceFeatures,
     /// Events of the running step.
     pub(crate) events: Vec<Event>,
     /// Whether the beams of a search share cells.
@@ -109,7 +109,7 @@ impl BranchSpec {
         (request.prompt, request.suffix) = (Prompt::default(), Vec::new());
         (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
         let stops = std::mem::take(&mut request.stop).into();
-        let n = request.diversity.beams().map_or(request.n, |beams| beams.width);
+        let n = request.n.max(hooks::n_together(&request));
         let is_distinct = request.diversity == Diversity::Distinct;
         let first_tokens = is_distinct.then(|| Arc::new(DistinctFirstTokens::new(&sampler, request.seed, n)));
         Self { first, n, request: Arc::new(request), stops, sampler, first_tokens }
@@ -186,12 +186,13 @@ impl RequestGroup {
         // Penalties apply to tokens that can be sampled.
         let can_be_sampled =
             if media.is_empty() { Arc::clone(&prompt) } else { prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect() };
-        let pending_report = PendingPromptReport::new(first);
+        let mut pending = SequenceFeatures::default();
+        hooks::on_new_request(first, &mut pending);
         let branch_spec = |(first, request, sampler)| BranchSpec::new(first, request, sampler, Arc::clone(&can_be_sampled));
         let branch_specs: Vec<BranchSpec> = requests.into_iter().map(branch_spec).collect();
         let mut group = Self::unbuilt_fork(group_id, Arc::clone(&branch_specs[0].request), prompt, sender, permit);
         group.set_branch_specs(branch_specs);
-        Self { media, pending_report: Some(pending_report), ..group }
+        Self { media, pending, ..group }
     }
 
     /// Creates a group of forks before their parameters are known, except for `request`: it keeps its position in the queue,
@@ -218,13 +219,13 @@ impl RequestGroup {
             has_started: false,
             permit: Some(permit),
             grouped_from: u32::MAX,
-            generated_ranges: Vec::new(),
+            features: GroupFeatures::default(),
             awaited_prefix: None,
             arrived: 0,
             last_served: 0,
             prompt_logits: None,
             prompt_holder: PromptHolder::Empty,
-            pending_report: None,
+            pending: SequenceFeatures::default(),
             events: Vec::new(),
             sharing: BeamSharing::default(),
         }
@@ -278,7 +279,7 @@ impl RequestGroup {
 
     /// Returns the number of branches that must start together.
     pub(crate) fn n_together(&self) -> u32 {
-        self.request.diversity.beams().map_or(1, |beams| beams.width)
+        hooks::n_together(&self.request)
     }
 
     pub(crate) fn n_running(&self) -> usize {
@@ -336,17 +337,6 @@ impl RequestGroup {
     /// Returns true if the next branch may reuse cached cells.
     pub(crate) fn uses_cache(&self) -> bool {
         self.request.uses_cache
-    }
-
-    /// Returns the first prompt token whose logprob the next branch reports, if any. At least 1: the first token has none.
-    pub(crate) fn logprobs_from(&self) -> Option<u32> {
-        let logprobs = self.pending_report.as_ref()?.logprobs.as_ref()?;
-        Some(logprobs.n_reported.max(1))
-    }
-
-    /// Returns true if the reported logprobs may come from the logprob cache, which has only the best token.
-    pub(crate) fn uses_logprob_cache(&self) -> bool {
-        self.request.prompt_logprobs.is_some_and(|n| n <= 1) && self.request.uses_cache
     }
 
     pub(crate) fn n_prompt(&self) -> u32 {

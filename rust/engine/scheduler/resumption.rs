@@ -11,6 +11,7 @@
 
 use crate::cache::{MIN_SHARED, PrefixMatch, PrefixQuery};
 use crate::engine::cache_manager::CacheManager;
+use crate::engine::features::hooks;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::Preempted;
@@ -177,8 +178,7 @@ pub(crate) fn find_preempted<R: Runner>(
     at_most: u32,
 ) -> Option<PrefixMatch> {
     let Preempted { sequence, .. } = &scheduler.queue.preempted()[nth];
-    let is_live = sequence.beam.as_ref().is_none_or(|beam| beam.is_live);
-    is_live.then(|| find(cache, scheduler.queue.group(sequence.group_id), sequence, at_most))
+    (!hooks::is_idle(&sequence.features)).then(|| find(cache, scheduler.queue.group(sequence.group_id), sequence, at_most))
 }
 
 /// Finds the longest cached prefix of a sequence, of at most `at_most` tokens.

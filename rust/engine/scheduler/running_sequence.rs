@@ -131,7 +131,7 @@ impl RunningSequence {
 
     /// Returns true if `other` is a beam of the same search; such beams leave their slots together.
     pub(crate) fn is_in_same_search(&self, other: &Self) -> bool {
-        self.sequence.beam.is_some() && self.sequence.group_id == other.sequence.group_id
+        self.sequence.runs_together && self.sequence.group_id == other.sequence.group_id
     }
 
     /// Returns the number of tokens that the next decode could compute.

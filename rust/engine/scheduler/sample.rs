@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::engine::features::forks::ForkRegistry;
+use crate::engine::features::hooks;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::queue::Queue;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::sequence::{SampledToken, Sequence};
 use crate::request::{Event, Task};
@@ -35,7 +34,7 @@ pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, sam
                 group.prompt_holder.request_holder();
             }
         }
-        pass_logits_to_forks(queue, &mut features.forks, &running.sequence, || logits.to_stored());
+        hooks::on_logits(features, queue, &running.sequence, || logits.to_stored());
         running.phase = Phase::Decoding;
         running.finish_reason = running.sequence.end_without_token(now);
         running.finish_reason.is_none().then_some((&mut running.sequence, logits))
@@ -108,17 +107,6 @@ impl Logits<'_> {
         match self {
             Self::Computed(row) => Arc::from(*row),
             Self::Stored(row) => Arc::clone(row),
-        }
-    }
-}
-
-/// Passes `logits` to forks at the end of a sequence, which sample their first token from them.
-fn pass_logits_to_forks(queue: &mut Queue, forks: &mut ForkRegistry, sequence: &Sequence, logits: impl FnOnce() -> Arc<[f32]>) {
-    let due = forks.take_due(sequence.group_id, sequence.index, sequence.n_tokens());
-    if !due.is_empty() {
-        let logits = logits();
-        for group_id in due {
-            queue.set_prompt_logits(group_id, &logits);
         }
     }
 }

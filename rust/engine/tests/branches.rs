@@ -187,6 +187,7 @@ fn with_recurrent_memory_branches_continue_from_the_checkpoint_after_their_commo
     }
 }
 
+// feature: explanations, prompt_logprobs
 #[test]
 fn the_prompt_is_reported_once() {
     let (engine, _) = start(limits(4, 4096));
@@ -274,6 +275,7 @@ fn a_waiting_branch_can_be_cancelled_and_returns_its_queue_permit() {
     assert_eq!(wait_until(&engine, is_idle).n_waiting, 0);
 }
 
+// feature: prompt_logprobs
 #[test]
 fn the_next_branch_continues_the_prompt_of_a_cancelled_one() {
     for n_slots in [1, 3] {

@@ -161,11 +161,12 @@ fn text_of((family, n): (u64, usize)) -> String {
 
 impl Spec {
     fn new(dice: &mut Dice, setup: &Setup) -> Self {
-        let beams = (setup.n_slots > 1 && dice.one_in(4)).then(|| BeamSearch {
-            width: 2 + dice.number(setup.n_slots - 1),
-            length_penalty: 1.0,
-            is_stochastic: dice.one_in(2),
-        });
+        let mut beams = None;
+        // feature: beams
+        if setup.n_slots > 1 && dice.one_in(4) {
+            let width = 2 + dice.number(setup.n_slots - 1);
+            beams = Some(BeamSearch { width, length_penalty: 1.0, is_stochastic: dice.one_in(2) });
+        }
         let (n_most, longest) = (beams.map_or(3, |beams| beams.width), dice.of(&[20, setup.n_ctx_slot]));
         let stem = (dice.below(3), 10 + usize::try_from(dice.below(40)).unwrap());
         let shift = ContextShift { n_keep: dice.one_in(2).then(|| dice.number(60)), n_discard: dice.number(2) * dice.number(40) };
@@ -271,7 +272,7 @@ fn operations(dice: &mut Dice, setup: &Setup) -> Vec<Op> {
         let text = (dice.below(3), 16 + usize::try_from(dice.below(30)).unwrap());
         ops.push(match dice.below(20) {
             0..=5 => Op::Submit(Spec::new(dice, setup)),
-            6..=8 => Op::Fork(stream, ForkSpec::new(dice, setup)),
+            6..=8 => Op::Fork(stream, ForkSpec::new(dice, setup)), // feature: forks
             9 => Op::CancelBranch(stream, dice.number(4)),
             10 => Op::Drop(stream),
             11 if setup.has_pins => Op::Pin(text),

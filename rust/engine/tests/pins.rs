@@ -98,6 +98,7 @@ fn without_a_host_cache_pinned_states_take_at_most_half_of_the_sequence_ids() {
     }
 }
 
+// feature: beams
 #[test]
 fn pins_leave_an_id_for_every_slot_so_that_a_search_over_all_slots_starts() {
     let memory = MemoryKind { forks: ForkRule::AtEnd, bytes_per_state: 100_000, ..MEMORY };

@@ -35,8 +35,8 @@ impl Dice {
         request.n = 1 + self.number(3);
         request.uses_cache = self.below(4) > 0;
         request.priority = [-1, 0, 0, 1, 5][self.size(5)];
-        request.reports_progress = self.below(3) == 0;
-        request.prompt_logprobs = (self.below(4) == 0).then(|| self.number(4));
+        request.reports_progress = self.below(3) == 0; // feature: prompt_logprobs
+        request.prompt_logprobs = (self.below(4) == 0).then(|| self.number(4)); // feature: prompt_logprobs
         request.prompt_logprobs_from = request.prompt_logprobs.map_or(0, |_| self.number(2) * self.number(n_prompt));
         if self.below(2) == 0 {
             let n_keep = (self.below(4) > 0).then(|| self.number(250));

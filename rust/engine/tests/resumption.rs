@@ -115,6 +115,7 @@ fn completions_of_one_request_share_their_common_prefix_when_they_resume() {
     }
 }
 
+// feature: forks
 /// Returns a stream of one branch that is forked into three more, after at least ten tokens or at `at`, and the fork position.
 /// Decodes are held.
 fn forked(engine: &Engine, control: &FakeControl, at: Option<u32>) -> (Completions, u32) {
@@ -131,6 +132,7 @@ fn forked(engine: &Engine, control: &FakeControl, at: Option<u32>) -> (Completio
     (completions, fork.wait().unwrap().n_sampled)
 }
 
+// feature: forks
 #[test]
 fn forks_share_their_common_prefix_when_they_resume() {
     for (name, memory, max_host_cache_bytes) in memories() {
@@ -273,6 +275,7 @@ fn prompt_tokens_computed_before_a_preemption_count_when_a_sequence_that_waits_f
     assert_eq!(collect(provider).unwrap()[0].tokens, expected(&text_of_provider(), 100));
 }
 
+// feature: beams
 #[test]
 fn a_search_over_a_pinned_prefix_finds_ids_for_its_beams_where_a_step_has_no_time_to_move_cells() {
     let memory = MemoryKind { idle_cost: IdleCost::Nothing, ..MEMORY };

@@ -97,6 +97,7 @@ fn a_prompt_that_another_sequence_computes_is_not_a_step_behind() {
     assert_eq!(n_decodes_of_two(&engine, &control, greedy(&text(), 5), greedy(&text(), 5)), N_PROMPT.div_ceil(32) + 5);
 }
 
+// feature: forks
 #[test]
 fn a_fork_at_the_end_of_a_branch_samples_in_the_same_step_as_the_branch() {
     let (engine, control) = warm(start(limits(4, 1024)));
@@ -124,6 +125,7 @@ fn a_fork_at_the_end_of_a_branch_samples_in_the_same_step_as_the_branch() {
     );
 }
 
+// feature: beams
 #[test]
 fn a_search_takes_a_step_for_each_token() {
     let (engine, control) = warm(start_with(limits(4, 1024), FakeRunner::without_end));

@@ -117,6 +117,7 @@ fn another_answer_to_a_chat_computes_one_token() {
     }
 }
 
+// feature: forks
 #[test]
 fn completions_and_forks_at_the_end_of_a_prompt_compute_its_last_token_once() {
     for (name, engine, control) in engines() {
@@ -161,6 +162,7 @@ fn requests_for_one_prompt_at_the_same_time_compute_it_once() {
     }
 }
 
+// feature: beams
 #[test]
 fn beams_of_a_repeated_prompt_compute_only_its_last_token() {
     for (name, engine, control) in engines() {

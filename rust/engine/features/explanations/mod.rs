@@ -4,28 +4,57 @@ pub(crate) mod history;
 pub(crate) mod shared;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::cache::{ForkRule, MIN_SHARED, PrefixMatch};
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::explanations::history::{NearestText, PromptHistory};
-use crate::engine::features::explanations::shared::{N_TOKENS_AFTER, excerpt, token_bytes};
+use crate::engine::features::explanations::shared::{N_TOKENS_AFTER, SharedExplanation, excerpt, token_bytes};
+use crate::engine::features::hooks;
+use crate::engine::features::state::{SequenceFeatures, StreamFeatures};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::request_group::RequestGroup;
-use crate::engine::scheduler::sequence::TokensView;
-use crate::request::{BEGINNING, Cause, ComputedRun, EarlierRequest, Explanation, PlacedMedia, Token, is_of_medium};
+use crate::engine::scheduler::sequence::{Sequence, TokensView};
+use crate::request::{BEGINNING, Cause, ComputedRun, EarlierRequest, Explanation, Finished, PlacedMedia, Token, is_of_medium};
 use crate::sampling::TokenStrings;
 
 /// Maximum tokens compared by bytes to detect equal text in other tokens.
 const MAX_COMPARED: u32 = 64;
 
-/// Explains why the prompt of a request that starts on `matched` must be computed after it.
-pub(crate) fn explain<R: Runner>(
+/// Explains the prompt of the first branch of a request, if requested.
+pub(crate) fn on_new_sequence<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
-    group_id: u64,
+    sequence: &mut Sequence,
     matched: &PrefixMatch,
-) -> Explanation {
+) {
+    let group = scheduler.group(sequence.group_id);
+    if !group.has_started && group.request.explains_cache && group.group_id == group.request_id {
+        let explanation = explain(scheduler, cache, group.group_id, matched);
+        let shared = SharedExplanation::new(explanation, Arc::clone(&group.prompt), cache.model().token_strings());
+        sequence.features.explanations = Some(Arc::new(shared));
+        group.sender.change_features(|features| features.explanations.clone_from(&sequence.features.explanations));
+    }
+}
+
+pub(crate) fn on_lower_n_cached(features: &SequenceFeatures, n_cached: u32) {
+    if let Some(explanation) = &features.explanations {
+        explanation.lower(n_cached);
+    }
+}
+
+pub(crate) fn add_to(features: &mut SequenceFeatures, finished: &mut Finished) {
+    finished.explanation = features.explanations.take().map(|explanation| Box::new(explanation.with_excerpts()));
+}
+
+/// Returns the explanation that a reader sees.
+pub(crate) fn explanation_of(features: &StreamFeatures) -> Option<Explanation> {
+    features.explanations.as_ref().map(|explanation| explanation.with_excerpts())
+}
+
+/// Explains why the prompt of a request that starts on `matched` must be computed after it.
+fn explain<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group_id: u64, matched: &PrefixMatch) -> Explanation {
     let group = scheduler.group(group_id);
     let (n_prompt, n_found) = (group.n_prompt(), matched.n_tokens());
     let awaited = group.awaited_range(n_found);
@@ -34,8 +63,7 @@ pub(crate) fn explain<R: Runner>(
         Vec::new()
     } else if !group.uses_cache() {
         vec![ComputedRun::new(0..n_prompt, Cause::CacheUnused)]
-    } else if scheduler
-        .first_uncached_logprob(group)
+    } else if hooks::first_needed(scheduler.features(), group)
         .is_some_and(|first_uncached| first_uncached < n_prompt && n_found + 1 >= first_uncached)
     {
         // The rest is computed for its logprobs.
@@ -43,7 +71,7 @@ pub(crate) fn explain<R: Runner>(
     } else if n_found == n_prompt - 1 {
         vec![ComputedRun::new(n_found..n_prompt, if n_awaited > 0 { Cause::Awaited } else { Cause::LastToken })]
     } else {
-        ExplanationBuilder { scheduler, cache, group, n_found, history: scheduler.features().history.lookup(group) }.runs()
+        ExplanationBuilder { scheduler, cache, group, n_found, history: scheduler.features().explanations.lookup(group) }.runs()
     };
     Explanation { request_id: group.request_id, n_prompt, n_found, n_awaited, computed }
 }
@@ -101,7 +129,8 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         if kind.forks == ForkRule::InWindow && n_there > n_found {
             return (Cause::Window, nearest);
         }
-        if let Some((at, run)) = self.scheduler.features().history.find_eviction(group, n_found, n_known, kind.is_a_state()) {
+        if let Some((at, run)) = self.scheduler.features().explanations.find_eviction(group, n_found, n_known, kind.is_a_state())
+        {
             return (Cause::Evicted(Some((run.cause, at.elapsed()))), nearest);
         }
         if self.is_being_computed(n_known) {
@@ -130,7 +159,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
 
     /// Returns the kind of difference, the text from which the prompt differs, and the position.
     fn difference(&self, at: u32) -> (Cause, Option<NearestText<'_>>, u32) {
-        let (group, history) = (self.group, &self.scheduler.features().history);
+        let (group, history) = (self.group, &self.scheduler.features().explanations);
         let token_strings = self.cache.model().token_strings();
         let nearest = self.history.nearest.filter(|nearest| nearest.n_common == at);
         let adapters_change_here =

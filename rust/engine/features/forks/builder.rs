@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::engine::features::forks::fork_state::ForkState;
 use crate::engine::features::forks::request::{ForkAnswer, ForkBranches, ForkSource, ForkSpec, REPLAY_COST};
 use crate::engine::output::stream::{ForkTextBoundary, Sender};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::request_group::BranchSpec;
-use crate::engine::scheduler::sequence::{ForkState, Sequence, append_text, incomplete_tail};
+use crate::engine::scheduler::sequence::{Sequence, append_text, incomplete_tail};
 use crate::error::{Error, Result};
 use crate::request::{Request, Token, is_of_medium};
 use crate::sampling::Sampler;

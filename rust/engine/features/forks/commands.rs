@@ -3,14 +3,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::engine::features::beams::cancel_search;
+use crate::engine::features::forks::ForkRegistry;
 use crate::engine::features::forks::builder::{
     BuildStage, CutSearch, ForkBuild, ForkCut, ForkReplay, QueuedFork, refused, stream_has_ended,
 };
 use crate::engine::features::forks::request::{ForkBranches, ForkRequest, ForkSource, ForkSpec};
+use crate::engine::features::hooks;
 use crate::engine::output::stream::{ForkOutcome, ForkPoint, Sender};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::queue::Queue;
 use crate::engine::scheduler::request_group::{AwaitedPrefix, BranchSpec, BranchState, RequestGroup};
 use crate::engine::scheduler::sequence::Sequence;
 use crate::error::{Error, Result};
@@ -35,25 +37,38 @@ pub(crate) fn advance_forks(scheduler: &mut Scheduler, runner: &impl Runner) {
     while let Some((request_id, next)) = scheduler.features_mut().forks.next_command() {
         scheduler.mark_changed();
         match next {
-            QueuedFork::CancelBranch(index) => cancel(scheduler, request_id, index),
+            QueuedFork::CancelBranch(index) => scheduler.cancel_branch(request_id, index),
             QueuedFork::Fork(build) => advance_build(scheduler, runner, request_id, build),
         }
     }
 }
 
-/// Cancels a branch of a stream after earlier forks of the stream are built.
-pub(crate) fn cancel_in_order(scheduler: &mut Scheduler, request_id: u64, index: u32) {
-    if scheduler.features().forks.has_queue(request_id) {
-        scheduler.features_mut().forks.enqueue(request_id, QueuedFork::CancelBranch(index));
-    } else {
-        cancel(scheduler, request_id, index);
+/// Branches of forks continue from a state of their own.
+pub(crate) fn on_new_sequence(scheduler: &Scheduler, sequence: &mut Sequence) {
+    if let Some(fork_state) = scheduler.features().forks.state_of(sequence.group_id) {
+        sequence.resume_from(fork_state);
     }
 }
 
-fn cancel(scheduler: &mut Scheduler, request_id: u64, index: u32) {
-    if !cancel_search(scheduler, request_id, index) {
-        scheduler.cancel_branch(request_id, index);
+/// Passes `logits` to forks at the end of a sequence, which sample their first token from them.
+pub(crate) fn pass_logits(forks: &mut ForkRegistry, queue: &mut Queue, sequence: &Sequence, logits: impl FnOnce() -> Arc<[f32]>) {
+    let due = forks.take_due(sequence.group_id, sequence.index, sequence.n_tokens());
+    if !due.is_empty() {
+        let logits = logits();
+        for group_id in due {
+            queue.set_prompt_logits(group_id, &logits);
+        }
     }
+}
+
+/// Queues a cancellation behind earlier forks of the stream. Returns `false` if there are none.
+pub(crate) fn defer_cancel(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
+    let forks = &mut scheduler.features_mut().forks;
+    let has_queue = forks.has_queue(request_id);
+    if has_queue {
+        forks.enqueue(request_id, QueuedFork::CancelBranch(index));
+    }
+    has_queue
 }
 
 /// Builds forks as far as this step permits: afterwards they are answered, or at the front of their queue again.
@@ -131,15 +146,13 @@ fn start_build(
     let sender = own_stream.unwrap_or_else(|| Arc::clone(sender));
     let mut group = RequestGroup::unbuilt_fork(group_id, Arc::clone(&source.branch_spec.request), prompt, sender, permit);
     group.request_id = if has_own_stream { group_id } else { request_id };
-    group.generated_ranges.clone_from(&source.generated_ranges);
+    group.features = source.features.clone();
     if source.shifted_at.is_none() && *n_tokens > source.n_prompt {
-        group.generated_ranges.push(source.n_prompt..*n_tokens);
+        hooks::on_generated_prompt(&mut group.features, source.n_prompt..*n_tokens);
     }
     (group.adapter_schedule, group.requested_adapters, group.media) =
         (source.adapter_schedule.clone(), source.requested_adapters.clone(), Arc::clone(&source.media));
-    if let Some(grouping) = scheduler.limits().grouping {
-        group.grouped_from = grouping.first(group.n_prompt());
-    }
+    hooks::on_new_group(scheduler.limits(), &mut group);
     let shares_all = group.shares_prompt();
     scheduler.queue_mut().push(group);
     scheduler.mark_changed();

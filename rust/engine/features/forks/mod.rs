@@ -3,6 +3,8 @@
 
 pub(crate) mod builder;
 pub(crate) mod commands;
+pub(crate) mod control;
+pub(crate) mod fork_state;
 pub(crate) mod request;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -10,9 +12,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::engine::features::forks::builder::{ForkBuild, QueuedFork, stream_has_ended};
+use crate::engine::features::forks::fork_state::ForkState;
 use crate::engine::features::forks::request::{ForkSource, MAX_COPIED_TOKENS, REPLAY_COST};
 use crate::engine::output::stream::{MAX_ENDED_BYTES, Sender};
-use crate::engine::scheduler::sequence::ForkState;
+use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::sequence::Sequence;
+use crate::request::{FinishReason, Task};
 
 /// A fork at the end of a running branch. It samples its first token from the logits after `n_tokens` tokens of that branch.
 struct DueFork {
@@ -157,6 +162,23 @@ impl ForkRegistry {
         self.queues.retain(|_, queue| !queue.is_empty());
     }
 
+    /// A branch of `group` ends.
+    pub(crate) fn on_finish(&mut self, group: &RequestGroup, sequence: &Sequence, reason: &FinishReason) {
+        if group.request.task == Task::Complete {
+            let fork_state = self.state_of(group.group_id).cloned();
+            let mut source = ForkSource::new(group, sequence.index, fork_state).advanced_to(sequence);
+            // The event of a cancelled branch does not publish text that was held back.
+            source.has_published_all = sequence.n_predicted() > 0 && *reason != FinishReason::Cancelled;
+            self.end(group.request_id, sequence.branch, source, &group.sender);
+        }
+    }
+
+    /// Branch `index` of `group` is cancelled before it was ever in a slot.
+    pub(crate) fn on_cancel_waiting(&mut self, group: &RequestGroup, index: u32) {
+        let source = ForkSource::new(group, index, self.state_of(group.group_id).cloned());
+        self.end(group.request_id, group.index_in_stream(index), source, &group.sender);
+    }
+
     /// Adds an ended branch, which may be forked while the stream has a reader.
     pub(crate) fn end(&mut self, request_id: u64, branch: u32, source: ForkSource, sender: &Arc<Sender>) {
         self.drop_unread_streams();
@@ -199,7 +221,7 @@ mod tests {
 
     use super::*;
     use crate::engine::output::stream::{self, Completions};
-    use crate::engine::scheduler::request_group::{QueuePermit, RequestGroup};
+    use crate::engine::scheduler::request_group::QueuePermit;
     use crate::request::{Encoding, Media, Medium, PlacedMedia, Prompt, Request, Token};
     use crate::sampling::Sampler;
     use crate::sampling::token_strings::tests::Pieces;

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use crate::cache::{AdapterSchedule, AdapterSet};
+use crate::engine::features::forks::fork_state::ForkState;
+use crate::engine::features::state::GroupFeatures;
 use crate::engine::output::stream::{ForkOutcome, ForkPoint, Sender, WakeHandle};
 use crate::engine::scheduler::request_group::{BranchSpec, QueuePermit, RequestGroup};
-use crate::engine::scheduler::sequence::{ForkState, Sequence, Tokens};
+use crate::engine::scheduler::sequence::{Sequence, Tokens};
 use crate::error::Result;
 use crate::request::{Media, PlacedMedia, Request, Token};
 use crate::sampling::Sampler;
@@ -88,7 +90,7 @@ pub(crate) struct ForkSource {
     pub(crate) adapter_schedule: AdapterSchedule,
     pub(crate) requested_adapters: AdapterSet,
     pub(crate) media: Arc<[PlacedMedia]>,
-    pub(crate) generated_ranges: Vec<Range<u32>>,
+    pub(crate) features: GroupFeatures,
     pub(crate) branch_spec: Arc<BranchSpec>,
     /// State that it began with, if it is a fork itself.
     pub(crate) fork_state: Option<Rc<ForkState>>,
@@ -107,7 +109,7 @@ impl ForkSource {
             adapter_schedule: group.adapter_schedule.clone(),
             requested_adapters: group.requested_adapters.clone(),
             media: Arc::clone(&group.media),
-            generated_ranges: group.generated_ranges.clone(),
+            features: group.features.clone(),
             branch_spec: Arc::clone(group.branch_spec(index).0),
             fork_state,
             has_published_all: false,
@@ -140,7 +142,7 @@ impl ForkSource {
 
     /// Returns the approximate size of what it does not share, in bytes.
     pub(crate) fn n_own_bytes(&self) -> usize {
-        size_of::<Self>() + size_of::<Token>() * self.tokens.n_own() + size_of_val(&self.generated_ranges[..])
+        size_of::<Self>() + size_of::<Token>() * self.tokens.n_own() + self.features.n_heap_bytes()
     }
 
     fn has_medium(&self, media: &Media) -> bool {

@@ -6,7 +6,7 @@ pub(crate) mod pending;
 use std::time::Instant;
 
 use crate::engine::features::prompt_logprobs::cache::ScoredToken;
-use crate::engine::features::prompt_logprobs::pending::PendingPromptLogprobs;
+use crate::engine::features::prompt_logprobs::pending::{PendingPromptLogprobs, uses_cache};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::running_sequence::RunningSequence;
@@ -30,18 +30,18 @@ pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, sa
         if n_planned == 0 {
             continue;
         }
-        let reports_progress = running.sequence.pending_report.reports_progress && running.sequence.n_predicted() == 0;
-        if running.sequence.reports_prompt() {
+        let reports_progress = running.sequence.features.prompt_logprobs.reports_progress && running.sequence.n_predicted() == 0;
+        if running.sequence.features.prompt_logprobs.n_reported(running.sequence.n_prompt).is_some() {
             let logprobs = computed_logprobs(running, first_row, runner, samplers);
             n_reported += u32::try_from(logprobs.len()).expect("a decode has fewer than 2³² rows");
             // Only consecutive tokens from the first on are cached.
             let to_scored =
                 |(logprob, top): &(f32, Vec<(Token, f32)>)| Some(ScoredToken { logprob: *logprob, best: *top.first()? });
             let scored: Vec<ScoredToken> = logprobs.iter().map_while(to_scored).collect();
-            scheduler.report_logprobs(key, &scored, logprobs);
+            report_logprobs(scheduler, key, &scored, logprobs);
         }
         if reports_progress {
-            scheduler.report_progress(key, n_computed);
+            report_progress(scheduler, key, n_computed);
         }
         first_row += n_planned as usize;
     }
@@ -57,9 +57,9 @@ fn computed_logprobs(
     samplers: &Threads,
 ) -> Vec<(f32, Vec<(Token, f32)>)> {
     let sequence = &running.sequence;
-    let Some(PendingPromptLogprobs { n_probs, .. }) = sequence.pending_report.logprobs else { return Vec::new() };
+    let Some(PendingPromptLogprobs { n_probs, .. }) = sequence.features.prompt_logprobs.logprobs else { return Vec::new() };
     let computed = running.n_held..running.n_held + running.n_planned;
-    let tokens: Vec<u32> = sequence.pending_report.reported_range(&computed, sequence.n_prompt).collect();
+    let tokens: Vec<u32> = sequence.features.prompt_logprobs.reported_range(&computed, sequence.n_prompt).collect();
     let mut logprobs = Vec::with_capacity(tokens.len());
     for block in tokens.chunks(BLOCK) {
         let mut rows: Vec<LogitRow<'_>> = (block.iter())
@@ -78,58 +78,61 @@ fn computed_logprobs(
     logprobs
 }
 
-impl Scheduler {
-    /// Reports progress and cached logprobs for a sequence that starts.
-    pub(crate) fn report_start(&mut self, key: SchedulingKey) {
-        let sequence = &self.sequence(key).sequence;
-        let n_cached = sequence.n_cached();
-        if sequence.pending_report.reports_progress {
-            self.report_progress(key, n_cached);
-        }
-        let (sequence, group, logprob_cache) = self.prompt_report_parts(key);
-        let Some(PendingPromptLogprobs { n_reported, .. }) = sequence.pending_report.logprobs else { return };
-        if group.uses_logprob_cache() {
-            let scored = logprob_cache.get(&group.adapter_schedule, &group.prompt, n_reported.max(1));
-            let logprobs = scored.iter().map(|scored| (scored.logprob, vec![scored.best])).collect();
-            self.report_logprobs(key, &scored, logprobs);
-        }
+/// Reports progress and cached logprobs for a sequence that starts.
+pub(crate) fn report_start(scheduler: &mut Scheduler, key: SchedulingKey) {
+    let sequence = &scheduler.sequence(key).sequence;
+    let n_cached = sequence.n_cached();
+    if sequence.features.prompt_logprobs.reports_progress {
+        report_progress(scheduler, key, n_cached);
     }
+    let (sequence, group, features) = scheduler.parts_of(key);
+    let Some(PendingPromptLogprobs { n_reported, .. }) = sequence.features.prompt_logprobs.logprobs else { return };
+    if uses_cache(group) {
+        let scored = features.prompt_logprobs.get(&group.adapter_schedule, &group.prompt, n_reported.max(1));
+        let logprobs = scored.iter().map(|scored| (scored.logprob, vec![scored.best])).collect();
+        report_logprobs(scheduler, key, &scored, logprobs);
+    }
+}
 
-    /// Reports the `logprobs` of the next prompt tokens of a sequence, and caches the `scored` ones.
-    fn report_logprobs(&mut self, key: SchedulingKey, scored: &[ScoredToken], logprobs: Vec<(f32, Vec<(Token, f32)>)>) {
-        let (Sequence { pending_report, group_id, .. }, group, logprob_cache) = self.prompt_report_parts(key);
-        let Some(PendingPromptLogprobs { n_probs, n_reported, cache_position, .. }) = &mut pending_report.logprobs else {
-            return;
-        };
-        let (group_id, n_probs, start) = (*group_id, *n_probs, *n_reported);
-        // The first token has no logprob.
-        let first = start.max(1);
-        if logprobs.is_empty() && (start == first || group.prompt.len() > 1) {
-            return;
-        }
-        logprob_cache.insert(&group.adapter_schedule, &group.prompt, first, scored, cache_position);
-        let mut events: Vec<Option<Logprobs>> = vec![None; (first - start) as usize];
-        events.extend(logprobs.into_iter().zip(first..).map(|((logprob, mut top), at)| {
-            top.truncate(n_probs);
-            Some(to_logprobs((logprob, top), group.prompt[at as usize]))
-        }));
-        *n_reported = start + count(&events);
-        let n_per_event = (MAX_EVENT_BYTES / Logprobs::n_bytes(n_probs)).max(1);
-        let (mut start, mut events) = (start, events.into_iter());
-        while !events.as_slice().is_empty() {
-            let part: Vec<_> = events.by_ref().take(n_per_event).collect();
-            let next = start + count(&part);
-            self.emit(group_id, Event::PromptLogprobs(PromptLogprobs { start, logprobs: part }));
-            start = next;
-        }
+/// Reports the `logprobs` of the next prompt tokens of a sequence, and caches the `scored` ones.
+fn report_logprobs(
+    scheduler: &mut Scheduler,
+    key: SchedulingKey,
+    scored: &[ScoredToken],
+    logprobs: Vec<(f32, Vec<(Token, f32)>)>,
+) {
+    let (Sequence { features: owed, group_id, .. }, group, features) = scheduler.parts_of(key);
+    let Some(PendingPromptLogprobs { n_probs, n_reported, cache_position, .. }) = &mut owed.prompt_logprobs.logprobs else {
+        return;
+    };
+    let (group_id, n_probs, start) = (*group_id, *n_probs, *n_reported);
+    // The first token has no logprob.
+    let first = start.max(1);
+    if logprobs.is_empty() && (start == first || group.prompt.len() > 1) {
+        return;
     }
+    features.prompt_logprobs.insert(&group.adapter_schedule, &group.prompt, first, scored, cache_position);
+    let mut events: Vec<Option<Logprobs>> = vec![None; (first - start) as usize];
+    events.extend(logprobs.into_iter().zip(first..).map(|((logprob, mut top), at)| {
+        top.truncate(n_probs);
+        Some(to_logprobs((logprob, top), group.prompt[at as usize]))
+    }));
+    *n_reported = start + count(&events);
+    let n_per_event = (MAX_EVENT_BYTES / Logprobs::n_bytes(n_probs)).max(1);
+    let (mut start, mut events) = (start, events.into_iter());
+    while !events.as_slice().is_empty() {
+        let part: Vec<_> = events.by_ref().take(n_per_event).collect();
+        let next = start + count(&part);
+        scheduler.emit(group_id, Event::PromptLogprobs(PromptLogprobs { start, logprobs: part }));
+        start = next;
+    }
+}
 
-    fn report_progress(&mut self, key: SchedulingKey, n_processed: u32) {
-        let sequence = &self.sequence(key).sequence;
-        let (n_prompt, n_cached, ms) = (sequence.n_prompt, sequence.n_cached(), sequence.elapsed_ms(Instant::now()));
-        let group_id = sequence.group_id;
-        self.emit(group_id, Event::Progress(Progress { n_prompt, n_cached, n_processed, ms }));
-    }
+fn report_progress(scheduler: &mut Scheduler, key: SchedulingKey, n_processed: u32) {
+    let sequence = &scheduler.sequence(key).sequence;
+    let (n_prompt, n_cached, ms) = (sequence.n_prompt, sequence.n_cached(), sequence.elapsed_ms(Instant::now()));
+    let group_id = sequence.group_id;
+    scheduler.emit(group_id, Event::Progress(Progress { n_prompt, n_cached, n_processed, ms }));
 }
 
 fn count(logprobs: &[Option<Logprobs>]) -> u32 {

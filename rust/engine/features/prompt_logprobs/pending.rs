@@ -2,8 +2,15 @@
 
 use std::ops::Range;
 
-use crate::engine::features::prompt_logprobs::cache::LogprobPosition;
-use crate::request::Request;
+use crate::engine::features::prompt_logprobs::cache::{LogprobPosition, PromptLogprobCache};
+use crate::engine::features::state::SequenceFeatures;
+use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::running_sequence::RunningSequence;
+use crate::engine::scheduler::sequence::Sequence;
+use crate::request::{Logprobs, Request};
+
+/// Maximum bytes of prompt logprobs reported per step: a reader that keeps up never exceeds the limits of its stream.
+const MAX_REPORTED_BYTES: usize = 4 << 20;
 
 /// Pending report of a prompt: progress and logprobs. Only the first branch of a stream has one.
 #[derive(Debug, Default)]
@@ -41,4 +48,73 @@ impl PendingPromptReport {
         let n_reported = self.logprobs.as_ref().map_or(n_prompt, |logprobs| logprobs.n_reported);
         (computed.start + 1).max(n_reported)..(computed.end + 1).min(n_prompt)
     }
+
+    /// Returns the number of tokens whose logprobs were reported, if more of `n_prompt` are still to be reported.
+    pub(crate) fn n_reported(&self, n_prompt: u32) -> Option<u32> {
+        self.logprobs.as_ref().map(|logprobs| logprobs.n_reported).filter(|&n_reported| n_reported < n_prompt)
+    }
+}
+
+/// Returns the number of reported prompt tokens of a sequence that reports more.
+fn n_reported(sequence: &Sequence) -> Option<u32> {
+    sequence.features.prompt_logprobs.n_reported(sequence.n_prompt)
+}
+
+/// The next branch of a group reports what the first one would.
+pub(crate) fn on_start(pending: &mut SequenceFeatures, sequence: &mut Sequence) {
+    sequence.features.prompt_logprobs = std::mem::take(&mut pending.prompt_logprobs);
+}
+
+/// Returns the pending report of a sequence that ends before its first token to its group, for the next branch that starts.
+pub(crate) fn on_end(sequence: &mut Sequence, pending: &mut SequenceFeatures) {
+    let report = &sequence.features.prompt_logprobs;
+    if sequence.n_predicted() == 0 && (report.reports_progress || report.n_reported(sequence.n_prompt).is_some()) {
+        pending.prompt_logprobs = std::mem::take(&mut sequence.features.prompt_logprobs);
+    }
+}
+
+/// Returns true if the logits after the token at `position` are needed to report the next prompt token.
+pub(crate) fn wants_logits(sequence: &Sequence, position: u32) -> bool {
+    !sequence.features.prompt_logprobs.reported_range(&(position..position + 1), sequence.n_prompt).is_empty()
+}
+
+/// Returns how many cached tokens a sequence may reuse: the first token that it reports needs the preceding logits.
+pub(crate) fn max_reusable(sequence: &Sequence) -> u32 {
+    n_reported(sequence).map_or(u32::MAX, |n_reported| n_reported.saturating_sub(1))
+}
+
+/// Returns the number of uncomputed prompt rows whose logits are reported, except the last.
+pub(crate) fn n_rows_wanted(running: &RunningSequence) -> Option<u32> {
+    let n_reported = n_reported(&running.sequence)?;
+    Some(running.n_uncomputed().saturating_sub(n_reported.saturating_sub(running.n_held + 1) + 1))
+}
+
+/// Returns the maximum number of rows of the next decode, of which `n_more` may have logits in addition to the last.
+pub(crate) fn max_rows(running: &RunningSequence, n_more: u32) -> u32 {
+    let Some(n_reported) = n_reported(&running.sequence) else { return u32::MAX };
+    let n_probs = running.sequence.request().prompt_logprobs.unwrap_or(0) as usize;
+    let n_per_step = u32::try_from(MAX_REPORTED_BYTES / Logprobs::n_bytes(n_probs)).expect("a few million at most");
+    n_reported.saturating_sub(running.n_held + 1).saturating_add(1 + n_more.min(n_per_step))
+}
+
+/// Returns true if the reported logprobs may come from the logprob cache, which has only the best token.
+pub(crate) fn uses_cache(group: &RequestGroup) -> bool {
+    group.request.prompt_logprobs.is_some_and(|n| n <= 1) && group.request.uses_cache
+}
+
+/// Returns the first prompt position whose logits the next branch of a group needs; earlier logprobs are cached. At least 1.
+pub(crate) fn first_uncached(cache: &PromptLogprobCache, group: &RequestGroup) -> Option<u32> {
+    // The first token has no logprob.
+    let from = group.pending.prompt_logprobs.logprobs.as_ref()?.n_reported.max(1);
+    Some(from + if uses_cache(group) { cache.n_cached(&group.adapter_schedule, &group.prompt, from) } else { 0 })
+}
+
+/// Returns how many tokens of a prompt are usable for a branch whose first uncached logprob is at `first_uncached`, if
+/// `running` computes the first `n_common` of them: the logprobs that `running` reports will be cached too, but the row before
+/// the first uncached one must be computed.
+pub(crate) fn n_usable(running: &RunningSequence, group: &RequestGroup, first_uncached: u32, n_common: u32) -> u32 {
+    let Sequence { features, n_prompt, .. } = &running.sequence;
+    let reports_before = features.prompt_logprobs.logprobs.as_ref().is_some_and(|report| report.from <= first_uncached);
+    let will_be_cached = if uses_cache(group) && reports_before { n_common.min(*n_prompt) } else { 0 };
+    will_be_cached.max(first_uncached) - 1
 }

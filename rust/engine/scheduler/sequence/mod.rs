@@ -1,29 +1,26 @@
 //! A completion being generated.
 
-mod beam;
 mod clock;
 mod context_window;
-mod fork_state;
 mod indentation;
-mod pending_prompt_report;
-mod text;
+pub(crate) mod text;
 mod tokens;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::engine::features::explanations::shared::SharedExplanation;
-use crate::engine::features::prompt_logprobs::pending::PendingPromptReport;
+use crate::engine::features::hooks;
+use crate::engine::features::state::SequenceFeatures;
 use crate::engine::runner::{AdapterSchedule, Runner};
 use crate::engine::scheduler::checkpoint_positions::CheckpointPositions;
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
-use crate::request::{Constraint, Diversity, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
+use crate::request::{
+    Constraint, Diversity, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Task, Token, TokenEvent, Usage,
+};
 use crate::sampling::{self, AllowedTokens, DistinctFirstTokens, ReasoningConstraint, Sampler, TokenStrings};
-pub(crate) use beam::{Beam, BeamToken, FinishedText, ProposedToken, SearchResults};
 use clock::Clock;
 use context_window::ContextWindow;
-pub(crate) use fork_state::ForkState;
 use smol_str::SmolStr;
 pub(crate) use text::incomplete_tail;
 use text::{Text, TextDelta};
@@ -41,7 +38,7 @@ pub(crate) struct Sequence {
     pub(crate) index: u32,
     /// Branch index in the stream.
     pub(crate) branch: u32,
-    request: Arc<Request>,
+    pub(crate) request: Arc<Request>,
     /// Adapters by position.
     pub(crate) adapter_schedule: AdapterSchedule,
     scheduling_key: SchedulingKey,
@@ -51,37 +48,34 @@ pub(crate) struct Sequence {
     media: Arc<[PlacedMedia]>,
     /// Length of the prompt, including tokens that context shifts dropped.
     pub(crate) n_prompt: u32,
-    n_predicted: u32,
-    window: ContextWindow,
+    pub(crate) n_predicted: u32,
+    pub(crate) window: ContextWindow,
     /// Position of the last context shift: the tokens after it are its newest.
     shifted_at: Option<u32>,
-    sampler: Sampler,
+    pub(crate) sampler: Sampler,
     /// Source of its first token and its index there, if it must differ from the first tokens of other branches.
     first_token: Option<(Arc<DistinctFirstTokens>, u32)>,
-    /// State of a beam, for a beam search.
-    pub(crate) beam: Option<Box<Beam>>,
+    /// Whether it starts, is preempted and resumes together with the other sequences of its group.
+    pub(crate) runs_together: bool,
     /// Constraint on its tokens.
-    constraint: Option<Box<dyn Constraint>>,
+    pub(crate) constraint: Option<Box<dyn Constraint>>,
     /// Token that ends it when the constraint allows no other.
-    end_token: Option<Token>,
+    pub(crate) end_token: Option<Token>,
     /// Whether the constraint allows no token and there is no end token.
     is_stuck: bool,
-    text: Text,
+    pub(crate) text: Text,
     /// Sampled token that is not detokenized yet.
     sampled: Option<ScoredChoice>,
-    clock: Clock,
+    pub(crate) clock: Clock,
     /// Cached tokens at its first start; `None` before. Later starts do not change it.
     n_cached: Option<u32>,
     /// Maximum number of tokens that were computed when it was preempted.
     n_reached: u32,
     /// Checkpoint positions in its prompt, for recurrent and windowed memory, besides the end.
     pub(crate) checkpoint_positions: CheckpointPositions,
-    /// Pending reports of its prompt.
-    pub(crate) pending_report: PendingPromptReport,
     /// Logits after all of its tokens, if it was preempted before it sampled from them.
     pub(crate) kept_logits: Option<Arc<[f32]>>,
-    /// Explanation of its cache use, if requested.
-    pub(crate) explanation: Option<Arc<SharedExplanation>>,
+    pub(crate) features: SequenceFeatures,
 }
 
 impl Sequence {
@@ -94,7 +88,7 @@ impl Sequence {
         if request.diversity == Diversity::Arithmetic {
             sampler.draw_by_code_point(request.seed, nth, spec.n);
         }
-        Self {
+        let mut sequence = Self {
             group_id: group.group_id,
             request_id: group.request_id,
             index,
@@ -108,7 +102,7 @@ impl Sequence {
             window: ContextWindow::new(n_ctx_slot, request.context_shift),
             shifted_at: None,
             sampler,
-            beam: request.diversity.beams().map(|&search| Box::new(Beam::new(search, nth, &text))),
+            runs_together: group.n_together() > 1,
             first_token: spec.first_tokens.clone().map(|first_tokens| (first_tokens, nth)),
             constraint: constraint(&request, token_strings),
             end_token: token_strings.end_tokens().first().copied(),
@@ -119,11 +113,12 @@ impl Sequence {
             n_cached: None,
             n_reached: 0,
             checkpoint_positions: CheckpointPositions::default(),
-            pending_report: PendingPromptReport::default(),
             kept_logits: None,
-            explanation: None,
+            features: SequenceFeatures::default(),
             request,
-        }
+        };
+        hooks::on_create(&mut sequence, nth);
+        sequence
     }
 
     /// Returns its request.
@@ -153,6 +148,13 @@ impl Sequence {
         let left = self.request.max_tokens.map(|n| n - self.n_predicted);
         let n_in_window = self.window.n_more(self.n_tokens());
         left.into_iter().chain(n_in_window).min()
+    }
+
+    /// Returns the maximum number of cached tokens that it may reuse: a completion needs the logits after its last one. Tasks
+    /// sample nothing and may reuse all of their tokens.
+    pub(crate) fn max_reusable(&self) -> u32 {
+        let n_last = u32::from(self.request.task == Task::Complete);
+        self.n_tokens().saturating_sub(n_last).min(hooks::max_reusable(self))
     }
 
     /// Drops a part of its context, if permitted; returns the number of preceding tokens, which stay in place.
@@ -199,18 +201,16 @@ impl Sequence {
         }
         let found = self.n_cached.unwrap_or(0);
         self.n_cached = Some(found.min(n_cached));
-        if let Some(explanation) = &self.explanation {
-            explanation.lower(n_cached);
-        }
+        hooks::on_lower_n_cached(&self.features, n_cached);
         found.saturating_sub(n_cached)
     }
 
     /// Samples the next token from the `logits` after its last one, on any thread; [`Sequence::detokenize`] returns it.
     ///
-    /// A beam instead proposes several tokens, from which its search chooses.
+    /// A feature may do something else instead.
     pub(crate) fn sample(&mut self, logits: &[f32]) {
-        if self.beam.is_some() {
-            return self.propose(logits);
+        if hooks::sample(self, logits) {
+            return;
         }
         let is_first = self.first_token.is_some();
         let sampled = match (self.first_token.take(), &mut self.constraint) {
@@ -337,7 +337,7 @@ pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner,
 }
 
 /// Creates the constraint on the tokens of a branch.
-fn constraint(request: &Request, token_strings: &TokenStrings) -> Option<Box<dyn Constraint>> {
+pub(crate) fn constraint(request: &Request, token_strings: &TokenStrings) -> Option<Box<dyn Constraint>> {
     match &request.reasoning {
         None => request.constraint.as_ref().map(|constraint| constraint.0.start()),
         Some(reasoning) => {

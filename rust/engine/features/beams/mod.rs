@@ -5,25 +5,86 @@
 //! A fork copies and computes nothing, so that a search of width w over T tokens computes its prompt and at most w tokens per
 //! step.
 
+pub(crate) mod beam;
+
 use std::time::Instant;
 
 use crate::cache::PrefixMatch;
+use crate::config::Limits;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
+use crate::engine::features::beams::beam::{Beam, BeamToken, FinishedText, ProposedToken, SearchResults};
+use crate::engine::features::hooks;
+use crate::engine::features::state::SequenceFeatures;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::request_group::BranchState;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
-use crate::engine::scheduler::sequence::{Beam, BeamToken, FinishedText, ProposedToken, SearchResults};
+use crate::engine::scheduler::sequence::Sequence;
 use crate::error::Error;
-use crate::request::{BeamSearch, Event, FinishReason, Finished, TokenEvent, Usage};
+use crate::request::{BeamSearch, Event, FinishReason, Finished, Request, TokenEvent, Usage};
 use crate::sampling::beams::{BeamScore, BeamSelection, Proposal, Successor, choose_drawn, choose_likeliest, score};
+
+/// Returns the number of beams of a request.
+pub(crate) fn width(request: &Request) -> u32 {
+    request.diversity.beams().map_or(1, |search| search.width)
+}
+
+/// Checks that a search fits into the slots.
+///
+/// # Errors
+/// [`Error::InvalidRequest`].
+pub(crate) fn on_validate(limits: &Limits, request: &mut Request) -> Result<(), Error> {
+    let Limits { n_slots, grouping, .. } = limits;
+    let refuse = |message: String| Err(Error::InvalidRequest { param: "beam_width", message });
+    let Some(&BeamSearch { width, .. }) = request.diversity.beams() else { return Ok(()) };
+    if width > *n_slots {
+        return refuse(format!(
+            "beam_width is {width}; it may be at most {n_slots}, the number of slots, because all beams run at once"
+        ));
+    }
+    if grouping.is_some() {
+        return refuse("contexts cannot be forked with self-extend (grp_attn_n above 1), which beam_width requires; omit beam_width, or set grp_attn_n to 1".to_owned());
+    }
+    // Beam search samples nothing, so temperature 0 must not reduce it to one text: it ranks by the model's probabilities.
+    if request.sampling.temperature <= 0.0 {
+        request.sampling.temperature = 1.0;
+    }
+    Ok(())
+}
+
+/// Makes sequence `nth` of a search a beam.
+pub(crate) fn on_create(sequence: &mut Sequence, nth: u32) {
+    let search = sequence.request().diversity.beams().copied();
+    sequence.features.beams = search.map(|search| Box::new(Beam::new(search, nth, &sequence.text)));
+}
+
+/// Proposes several tokens instead of sampling one. Returns `false` if the sequence is no beam.
+pub(crate) fn sample(sequence: &mut Sequence, logits: &[f32]) -> bool {
+    let is_beam = sequence.features.beams.is_some();
+    if is_beam {
+        sequence.propose(logits);
+    }
+    is_beam
+}
+
+/// A beam is preempted: its last token is computed again.
+pub(crate) fn on_preempt(features: &mut SequenceFeatures) {
+    if let Some(beam) = &mut features.beams {
+        beam.proposals = None;
+    }
+}
+
+/// Returns true if a sequence is a beam without a text.
+pub(crate) fn is_idle(features: &SequenceFeatures) -> bool {
+    features.beams.as_ref().is_some_and(|beam| !beam.is_live)
+}
 
 /// Advances the searches all of whose beams have computed their last tokens, at `now`.
 pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
     let running = scheduler.running();
-    let first = running.iter().filter(|running| running.sequence.index == 0 && running.sequence.beam.is_some());
+    let first = running.iter().filter(|running| running.sequence.index == 0 && running.sequence.features.beams.is_some());
     let due = first.map(|running| running.sequence.group_id).filter(|&group_id| is_due(running, group_id));
     for group_id in due.collect::<Vec<u64>>() {
         let all = beams_of(scheduler, group_id);
@@ -51,7 +112,7 @@ pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMan
 fn is_due(running: &[RunningSequence], group_id: u64) -> bool {
     let beams = running.iter().filter(|running| running.sequence.group_id == group_id);
     let mut n_left = None;
-    for (running, beam) in beams.filter_map(|running| Some((running, running.sequence.beam.as_ref()?))) {
+    for (running, beam) in beams.filter_map(|running| Some((running, running.sequence.features.beams.as_ref()?))) {
         if beam.is_live && (beam.proposals.is_none() || running.n_uncomputed() > 0) {
             return false;
         }
@@ -67,11 +128,11 @@ fn beams_of(scheduler: &Scheduler, group_id: u64) -> Vec<SchedulingKey> {
 }
 
 fn beam(scheduler: &Scheduler, key: SchedulingKey) -> &Beam {
-    scheduler.sequence(key).sequence.beam.as_ref().expect("every sequence of a search is a beam")
+    scheduler.sequence(key).sequence.features.beams.as_ref().expect("every sequence of a search is a beam")
 }
 
 fn beam_mut(scheduler: &mut Scheduler, key: SchedulingKey) -> &mut Beam {
-    scheduler.sequence_mut(key).sequence.beam.as_mut().expect("every sequence of a search is a beam")
+    scheduler.sequence_mut(key).sequence.features.beams.as_mut().expect("every sequence of a search is a beam")
 }
 
 /// Returns the results of the search whose first beam is `first`.
@@ -236,7 +297,7 @@ fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
     let n = scheduler.group(group_id).request.n;
     let RunningSequence { sequence, slot, .. } = scheduler.sequence_mut(first);
     let slot = *slot;
-    let Some(mut results) = sequence.beam.as_mut().and_then(|beam| beam.results.take()) else { return };
+    let Some(mut results) = sequence.features.beams.as_mut().and_then(|beam| beam.results.take()) else { return };
     let text = results.cursor.advance(sequence, chosen.token, false, runner);
     let n_predicted = results.cursor.n_published;
     beam_mut(scheduler, first).results = Some(results);
@@ -275,7 +336,7 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
             text_tokens.push(token);
         }
         if score.is_some() {
-            scheduler.features().on_text(scheduler.group(group_id), &text_tokens);
+            hooks::on_text(&scheduler.shared().features, scheduler.group(group_id), &text_tokens);
         }
         end_branch(
             scheduler,
@@ -306,9 +367,9 @@ fn end_branch(scheduler: &mut Scheduler, group_id: u64, first: SchedulingKey, en
         (usage.n_computed, usage.n_cached) = (0, usage.n_computed + usage.n_cached);
     }
     (usage.n_predicted, usage.n_held) = (n_predicted, n_prompt + n_predicted.saturating_sub(1));
-    let explanation = sequence.explanation.take().map(|explanation| Box::new(explanation.with_excerpts()));
     let is_truncated = reason == FinishReason::ContextFull;
-    let finished = Finished { index, slot, reason, text, usage, is_truncated, result: None, score, explanation };
+    let mut finished = Finished { index, slot, reason, text, usage, is_truncated, result: None, score, explanation: None };
+    hooks::add_reports(&mut sequence.features, &mut finished);
     scheduler.emit(group_id, Event::Finished(finished));
 }
 

@@ -2,8 +2,7 @@
 
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::sequence::text::{Text, TextDelta};
-use crate::engine::scheduler::sequence::tokens::Tokens;
-use crate::engine::scheduler::sequence::{Sequence, append_text, to_logprobs};
+use crate::engine::scheduler::sequence::{Sequence, Tokens, append_text, to_logprobs};
 use crate::request::{BeamSearch, Constraint, FinishReason, Logprobs, Token};
 use crate::sampling::beams::{BeamScore, Proposal, drawn, likeliest};
 use crate::sampling::draw::rng::Mt19937;
@@ -84,8 +83,8 @@ impl Sequence {
     /// all beams.
     pub(crate) fn propose(&mut self, logits: &[f32]) {
         let distribution = self.distribution(logits);
-        let (seed, n_predicted) = (self.request.seed, self.n_predicted);
-        let Some(beam) = &mut self.beam else { return };
+        let (seed, n_predicted) = (self.request().seed, self.n_predicted);
+        let Some(beam) = &mut self.features.beams else { return };
         let width = beam.search.width as usize;
         let proposals = if beam.search.is_stochastic {
             // Beams that continue the same text sample independently.
@@ -96,7 +95,7 @@ impl Sequence {
         let proposed =
             proposals.into_iter().map(|proposal| ProposedToken { proposal, logprobs: self.logprobs_of(proposal.token, logits) });
         let proposed = proposed.collect();
-        if let Some(beam) = &mut self.beam {
+        if let Some(beam) = &mut self.features.beams {
             beam.proposals = Some(proposed);
         }
     }
@@ -119,7 +118,7 @@ impl Sequence {
 
     /// Returns the logprobs of a token, if requested.
     fn logprobs_of(&self, token: Token, logits: &[f32]) -> Option<Box<Logprobs>> {
-        let params = &self.request.sampling;
+        let params = &self.request().sampling;
         let n = params.n_probs as usize;
         (n > 0).then(|| {
             let scored =
@@ -135,7 +134,7 @@ impl Sequence {
         match end {
             Some(end) => Some(end),
             None if is_end => Some(FinishReason::End),
-            None if self.request.max_tokens == Some(self.n_predicted + 1) => Some(FinishReason::Length),
+            None if self.request().max_tokens == Some(self.n_predicted + 1) => Some(FinishReason::Length),
             None if self.window.is_final(self.n_prompt, self.n_tokens() + 1) => Some(FinishReason::ContextFull),
             None => None,
         }
@@ -147,10 +146,10 @@ impl Sequence {
             tokens: self.tokens.clone(),
             n_predicted: self.n_predicted,
             // Without the state of the last row; a beam takes no number from its generator.
-            sampler: self.sampler.branch(self.request.seed),
+            sampler: self.sampler.branch(self.request().seed),
             constraint: self.constraint.as_ref().map(|constraint| constraint.copy()),
             text: self.text.clone(),
-            unpublished: self.beam.as_ref().map(|beam| beam.unpublished.clone()).unwrap_or_default(),
+            unpublished: self.features.beams.as_ref().map(|beam| beam.unpublished.clone()).unwrap_or_default(),
         }
     }
 
@@ -159,14 +158,14 @@ impl Sequence {
         let BeamPrefix { tokens, n_predicted, sampler, constraint, text, unpublished } = prefix;
         (self.tokens, self.n_predicted, self.sampler, self.constraint, self.text) =
             (tokens, n_predicted, sampler, constraint, text);
-        if let Some(beam) = &mut self.beam {
+        if let Some(beam) = &mut self.features.beams {
             (beam.is_live, beam.unpublished, beam.proposals) = (true, unpublished, None);
         }
     }
 
     /// Drops its text; its slot waits for another one to continue.
     pub(crate) fn drop_text(&mut self) {
-        if let Some(beam) = &mut self.beam {
+        if let Some(beam) = &mut self.features.beams {
             (beam.is_live, beam.proposals) = (false, None);
             beam.unpublished.clear();
         }
@@ -182,7 +181,7 @@ impl Sequence {
             constraint.accept(token);
         }
         self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
-        if let Some(beam) = &mut self.beam {
+        if let Some(beam) = &mut self.features.beams {
             beam.unpublished.push(chosen);
             (beam.score, beam.rank, beam.proposals) = (score, rank, None);
         }

@@ -323,6 +323,7 @@ fn cases() -> Vec<Case> {
             },
             &[("cache_unused", 0, 100, 0)],
         ),
+        // feature: prompt_logprobs
         (
             "log-probabilities of the prompt",
             || {
@@ -518,6 +519,7 @@ fn cases() -> Vec<Case> {
             },
             &[("differs", 80, 84, 80)],
         ),
+        // feature: self_extend
         (
             "grouped for another",
             || {
@@ -743,6 +745,7 @@ fn a_preemption_does_not_change_the_explanation() {
     assert!(urgent.into_iter().all(|stream| collect(stream).is_ok()));
 }
 
+// feature: beams
 #[test]
 fn beam_searches_and_branches_of_several_requests_are_explained_while_they_run() {
     let search = BeamSearch { width: 3, length_penalty: 1.0, is_stochastic: false };

@@ -1,0 +1,95 @@
+//! Fork commands of a stream's reader, on its thread: checked, and sent to the worker.
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::sync::{Arc, Weak};
+
+use crate::engine::Inner;
+use crate::engine::control::open_stream;
+use crate::engine::features::forks::request::{ForkAnswer, ForkBranches, ForkRequest, ForkSpec};
+use crate::engine::features::state::FeatureCommand;
+use crate::engine::output::stream::{Completions, Fork, ForkCommand, ForkDestination, ForkKind, PendingFork, WakeHandle};
+use crate::engine::scheduler::request_group::QueuePermit;
+use crate::engine::worker::Command;
+use crate::error::{Error, Result};
+use crate::request::{MAX_COMPLETIONS, Prompt, Request, Task};
+use crate::sampling::Sampler;
+
+/// Lets the reader of a stream fork its branches.
+pub(in crate::engine) fn on_open_stream(inner: &Arc<Inner>, request_id: u64, completions: &mut Completions) {
+    // A weak reference: an open stream does not keep the engine running.
+    let engine = Arc::downgrade(inner);
+    completions.set_fork(Box::new(move |fork_spec, wake_handle| request_fork(&engine, request_id, fork_spec, wake_handle)));
+}
+
+/// Sends a fork command to the worker. `wake_handle` is called when it was answered.
+fn request_fork(
+    engine: &Weak<Inner>,
+    request_id: u64,
+    fork: Fork,
+    wake_handle: Option<Arc<dyn WakeHandle>>,
+) -> Result<PendingFork> {
+    let inner = engine.upgrade().ok_or(Error::Stopped)?;
+    let Fork { branch, at, append, kind, destination } = fork;
+    inner.check_tokens("append", &append)?;
+    let (branches, n) = inner.validate_forks(kind)?;
+    let permit = QueuePermit::acquire(&inner.published.n_waiting, inner.limits.max_queue as usize);
+    let permit = permit.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
+    let group_id = inner.n_submitted.fetch_add(1, Ordering::Relaxed);
+    let (sender, own_stream) = match destination {
+        ForkDestination::SameStream => (None, None),
+        ForkDestination::OwnStream(wake_handle) => {
+            let (sender, completions) = open_stream(&inner, group_id, n, wake_handle);
+            (Some(Arc::new(sender)), Some(completions))
+        }
+    };
+    let (answer, receiver) = mpsc::sync_channel(1);
+    let spec = ForkSpec { request_id, branch, at, append, branches, group_id, own_stream: sender, permit };
+    let request = ForkRequest { spec, answer: ForkAnswer::new(answer, wake_handle) };
+    inner.commands.send(Command::Feature(FeatureCommand::Forks(Box::new(request)))).map_err(|_| Error::Stopped)?;
+    Ok(PendingFork::new(ForkCommand { receiver, answer: None, stream: own_stream }))
+}
+
+impl Inner {
+    /// Checks the parameters of forks and returns their number.
+    fn validate_forks(&self, kind: ForkKind) -> Result<(ForkBranches, u32)> {
+        let refuse = |param: &'static str, message: String| Err(Error::InvalidRequest { param, message });
+        let n = match &kind {
+            ForkKind::Continue(n) => u64::from(*n),
+            ForkKind::Restart { requests, .. } => requests.iter().map(|request| u64::from(request.n)).sum(),
+        };
+        let Some(n) = u32::try_from(n).ok().filter(|n| (1..=MAX_COMPLETIONS).contains(n)) else {
+            return refuse("n", format!("n is {n}; it must be 1 to {MAX_COMPLETIONS}"));
+        };
+        let (requests, with_own_seeds) = match kind {
+            ForkKind::Continue(n) => return Ok((ForkBranches::Continue(n), n)),
+            ForkKind::Restart { requests, with_own_seeds } => (requests, with_own_seeds),
+        };
+        let requests = requests.into_iter().map(|request| self.validate_fork_request(request)).collect::<Result<_>>()?;
+        Ok((ForkBranches::Restart { requests, with_own_seeds }, n))
+    }
+
+    /// Validates the request of a fork, which must not have a prompt, and creates its sampler.
+    fn validate_fork_request(&self, mut request: Request) -> Result<(Request, Sampler)> {
+        let has_prompt_fields = request.prompt.n_tokens() > 0
+            || !request.suffix.is_empty()
+            || request.adapters.is_some()
+            || request.invoked_at.is_some()
+            || request.prompt_logprobs.is_some()
+            || request.reports_progress
+            || request.explains_cache
+            || !request.checkpoints_at.is_empty()
+            || request.task != Task::Complete;
+        if has_prompt_fields {
+            let message = "a fork has the prompt and the adapters of its branch; leave out prompt, adapters, prompt logprobs, progress and tasks".to_owned();
+            return Err(Error::InvalidRequest { param: "prompt", message });
+        }
+        // A placeholder: the branch's prompt is not known here.
+        request.prompt = Prompt::from_tokens(vec![0]);
+        request.validate(self.model.n_vocab)?;
+        request.prompt = Prompt::default();
+        self.check_branch_options(&request)?;
+        let sampler = self.sampler(&mut request);
+        Ok((request, sampler))
+    }
+}

@@ -1,0 +1,332 @@
+//! Hooks: the moments at which the stages of a step call the features, each call in a line of its own.
+//!
+//! *Architecture invariant:* outside of `features`, the engine names no feature but by these hooks and by [`state`].
+//!
+//! [`state`]: crate::engine::features::state
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::cache::{AdapterSet, EvictedRun, PrefixMatch};
+use crate::config::Limits;
+use crate::engine::Inner;
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::features::state::{
+    FeatureCommand, GroupFeatures, SchedulerFeatures, SequenceFeatures, SharedFeatures, StreamFeatures,
+};
+use crate::engine::features::{beams, explanations, forks, prompt_logprobs, self_extend, transcripts};
+use crate::engine::output::stream::Completions;
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::queue::Queue;
+use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::running_sequence::RunningSequence;
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
+use crate::engine::scheduler::sequence::{Sequence, Tokens};
+use crate::error::Result;
+use crate::request::{Explanation, Finished, Request};
+use crate::sampling::{Threads, TokenStrings};
+
+/// A request with `adapters` is validated; `invoked_at` is a position in its prompt. On the caller's thread.
+pub(crate) fn on_validate(
+    shared: &SharedFeatures,
+    request: &mut Request,
+    features: &mut GroupFeatures,
+    adapters: &AdapterSet,
+    invoked_at: &mut Option<u32>,
+    (token_strings, n_ctx): (&TokenStrings, u32),
+) {
+    transcripts::on_validate(shared, request, features, adapters, invoked_at, (token_strings, n_ctx));
+}
+
+/// The first request of a group was validated: `pending` is what its first branch begins with. On the caller's thread.
+pub(crate) fn on_new_request(request: &Request, pending: &mut SequenceFeatures) {
+    pending.prompt_logprobs = prompt_logprobs::pending::PendingPromptReport::new(request);
+}
+
+/// A group was created. On any thread.
+pub(crate) fn on_new_group(limits: &Limits, group: &mut RequestGroup) {
+    self_extend::on_new_group(limits, group);
+}
+
+/// A branch has generated `range` of the prompt of a group.
+pub(crate) fn on_generated_prompt(features: &mut GroupFeatures, range: Range<u32>) {
+    features.transcripts.push(range);
+}
+
+/// Checks a request that was validated. On the caller's thread.
+///
+/// # Errors
+/// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest).
+pub(crate) fn check_request(limits: &Limits, request: &mut Request) -> Result<()> {
+    beams::on_validate(limits, request)?;
+    Ok(())
+}
+
+/// Returns the number of sequences of a request that run together: they start, are preempted and resume together.
+pub(crate) fn n_together(request: &Request) -> u32 {
+    let mut n = 1;
+    n = n.max(beams::width(request));
+    n
+}
+
+/// A stream was opened. On the caller's thread.
+pub(in crate::engine) fn on_open_stream(inner: &Arc<Inner>, request_id: u64, completions: &mut Completions) {
+    forks::control::on_open_stream(inner, request_id, completions);
+}
+
+/// Handles a command of a stream's reader.
+pub(crate) fn on_command(scheduler: &mut Scheduler, runner: &impl Runner, command: FeatureCommand) {
+    match command {
+        FeatureCommand::Forks(request) => forks::commands::fork(scheduler, runner, *request),
+    }
+}
+
+/// Before the commands of a step are handled.
+pub(crate) fn begin_step(features: &mut SchedulerFeatures) {
+    features.forks.begin_step();
+}
+
+/// Returns true if further commands must wait for the next step.
+pub(crate) fn is_step_full(features: &SchedulerFeatures) -> bool {
+    let mut is_full = false;
+    is_full |= features.forks.is_step_full();
+    is_full
+}
+
+/// Returns true if a feature has work for the next step.
+pub(crate) fn is_busy(features: &SchedulerFeatures) -> bool {
+    let mut is_busy = false;
+    is_busy |= features.forks.is_building();
+    is_busy
+}
+
+/// Before sequences are admitted.
+pub(crate) fn before_admission(scheduler: &mut Scheduler, runner: &impl Runner) {
+    forks::commands::advance_forks(scheduler, runner);
+}
+
+/// Sequence `nth` of those with equal parameters was created.
+pub(crate) fn on_create(sequence: &mut Sequence, nth: u32) {
+    beams::on_create(sequence, nth);
+}
+
+/// A branch was created that starts on `matched`.
+pub(crate) fn on_new_sequence<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &CacheManager<R>,
+    sequence: &mut Sequence,
+    matched: &PrefixMatch,
+) {
+    forks::commands::on_new_sequence(scheduler, sequence);
+    explanations::on_new_sequence(scheduler, cache, sequence, matched);
+}
+
+/// The first branch of a request starts.
+pub(crate) fn on_start(features: &mut SchedulerFeatures, group: &RequestGroup) {
+    features.explanations.add_request(group);
+}
+
+/// A branch starts in a slot for the first time, with what is `pending` in its group.
+pub(crate) fn on_start_sequence(pending: &mut SequenceFeatures, sequence: &mut Sequence) {
+    prompt_logprobs::pending::on_start(pending, sequence);
+}
+
+/// A branch has started in a slot.
+pub(crate) fn after_start(scheduler: &mut Scheduler, key: SchedulingKey) {
+    prompt_logprobs::report_start(scheduler, key);
+}
+
+/// A sequence is cancelled, or will start again: what is `pending` in its group goes to the next branch.
+pub(crate) fn on_end_early(sequence: &mut Sequence, pending: &mut SequenceFeatures) {
+    prompt_logprobs::pending::on_end(sequence, pending);
+}
+
+/// Returns the first prompt position whose logits the next branch of a group needs, besides the last; at least 1.
+pub(crate) fn first_needed(features: &SchedulerFeatures, group: &RequestGroup) -> Option<u32> {
+    let mut first = None;
+    first = first.or_else(|| prompt_logprobs::pending::first_uncached(&features.prompt_logprobs, group));
+    first
+}
+
+/// Returns how many of `n_common` tokens that `running` computes are usable for a group that needs logits from `first_needed` on.
+pub(crate) fn n_usable(running: &RunningSequence, group: &RequestGroup, first_needed: u32, n_common: u32) -> u32 {
+    let mut n = n_common;
+    n = n.min(prompt_logprobs::pending::n_usable(running, group, first_needed, n_common));
+    n
+}
+
+/// Returns the maximum number of cached tokens that a sequence may reuse.
+pub(crate) fn max_reusable(sequence: &Sequence) -> u32 {
+    let mut n = u32::MAX;
+    n = n.min(prompt_logprobs::pending::max_reusable(sequence));
+    n
+}
+
+/// Returns true if features need the logits after the token at `position`.
+pub(crate) fn wants_logits(sequence: &Sequence, position: u32) -> bool {
+    let mut is_wanted = false;
+    is_wanted |= prompt_logprobs::pending::wants_logits(sequence, position);
+    is_wanted
+}
+
+/// Returns the number of uncomputed rows whose logits features need, except the last.
+pub(crate) fn rows_wanted(running: &RunningSequence) -> Option<u32> {
+    let mut n = None;
+    n = n.or_else(|| prompt_logprobs::pending::n_rows_wanted(running));
+    n
+}
+
+/// Returns true if the prompts of a group are computed or shared by other branches first.
+pub(crate) fn continues_others(features: &SchedulerFeatures, group_id: u64) -> bool {
+    let mut continues = false;
+    continues |= features.forks.state_of(group_id).is_some();
+    continues
+}
+
+/// The logits after all tokens of `sequence` are known.
+pub(crate) fn on_logits(
+    features: &mut SchedulerFeatures,
+    queue: &mut Queue,
+    sequence: &Sequence,
+    logits: impl FnOnce() -> Arc<[f32]>,
+) {
+    forks::commands::pass_logits(&mut features.forks, queue, sequence, logits);
+}
+
+/// A sequence can use only the first `n_cached` of its cached tokens.
+pub(crate) fn on_lower_n_cached(features: &SequenceFeatures, n_cached: u32) {
+    explanations::on_lower_n_cached(features, n_cached);
+}
+
+/// Before the next decode is planned.
+pub(crate) fn before_planning<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+    self_extend::group(scheduler, cache);
+}
+
+/// Returns the maximum number of rows of a sequence in the next decode, if `n_more` may have logits in addition to the last.
+pub(crate) fn max_chunk(running: &RunningSequence, n_more: u32) -> u32 {
+    let mut n = u32::MAX;
+    n = n.min(prompt_logprobs::pending::max_rows(running, n_more));
+    n
+}
+
+/// Returns how many tokens a sequence may compute in the next decode.
+pub(crate) fn max_rows(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
+    let mut n = u32::MAX;
+    n = n.min(self_extend::n_until_grouped(scheduler, running));
+    n
+}
+
+/// After a decode. Returns the number of tokens whose logprobs were reported.
+pub(crate) fn after_decode(scheduler: &mut Scheduler, runner: &impl Runner, samplers: &Threads) -> u32 {
+    let mut n_reported = 0;
+    n_reported += prompt_logprobs::report_prompts(scheduler, runner, samplers);
+    n_reported
+}
+
+/// Samples a sequence from `logits`, on any thread. Returns false if no feature does.
+pub(crate) fn sample(sequence: &mut Sequence, logits: &[f32]) -> bool {
+    let mut is_sampled = false;
+    is_sampled = is_sampled || beams::sample(sequence, logits);
+    is_sampled
+}
+
+/// Returns true if a sequence has no text and waits for one.
+pub(crate) fn is_idle(features: &SequenceFeatures) -> bool {
+    let mut is_idle = false;
+    is_idle |= beams::is_idle(features);
+    is_idle
+}
+
+/// A sequence is preempted.
+pub(crate) fn on_preempt(features: &mut SequenceFeatures) {
+    beams::on_preempt(features);
+}
+
+/// After tokens were sampled, at `now`.
+pub(crate) fn after_sampling<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
+    beams::advance(scheduler, cache, now);
+}
+
+/// A group fills the device cache by itself. Returns true if a feature has ended it.
+pub(crate) fn end_oversized(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64) -> bool {
+    let mut has_ended = false;
+    has_ended |= beams::end_full(scheduler, runner, group_id);
+    has_ended
+}
+
+/// A reader cancels a branch of its stream. Returns true if that happens later.
+pub(crate) fn defer_cancel(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
+    let mut is_deferred = false;
+    is_deferred |= forks::commands::defer_cancel(scheduler, request_id, index);
+    is_deferred
+}
+
+/// A branch is cancelled. Returns true if a feature has cancelled it, with all branches of its group.
+pub(crate) fn cancel_together(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
+    let mut is_cancelled = false;
+    is_cancelled |= beams::cancel_search(scheduler, request_id, index);
+    is_cancelled
+}
+
+/// A sequence with `tokens` leaves its slot; `n_held` of them are computed.
+pub(crate) fn on_leave(features: &mut SchedulerFeatures, sequence: &Sequence, tokens: &Tokens, n_held: u32) {
+    features.explanations.update_text(sequence.group_id, sequence.index, tokens, n_held);
+}
+
+/// A branch of `group` ends; `finished` is published.
+pub(crate) fn on_finish(
+    features: &mut SchedulerFeatures,
+    shared: &SharedFeatures,
+    group: &RequestGroup,
+    sequence: &mut Sequence,
+    finished: &mut Finished,
+) {
+    on_text(shared, group, &sequence.tokens);
+    features.forks.on_finish(group, sequence, &finished.reason);
+    add_reports(&mut sequence.features, finished);
+}
+
+/// A branch ends: adds reports to its last event.
+pub(crate) fn add_reports(features: &mut SequenceFeatures, finished: &mut Finished) {
+    explanations::add_to(features, finished);
+}
+
+/// A request has generated a text, which follows its prompt in `tokens`.
+pub(crate) fn on_text(shared: &SharedFeatures, group: &RequestGroup, tokens: &Tokens) {
+    transcripts::on_text(shared, group, tokens);
+}
+
+/// Branch `index` of `group` is cancelled before it was ever in a slot.
+pub(crate) fn on_cancel_waiting(features: &mut SchedulerFeatures, group: &RequestGroup, index: u32) {
+    features.forks.on_cancel_waiting(group, index);
+}
+
+/// The context of a sequence is shifted: its text is another one.
+pub(crate) fn on_shift(features: &mut SchedulerFeatures, sequence: &Sequence) {
+    features.forks.drop_due(sequence.group_id, sequence.index);
+}
+
+/// Prefixes were evicted.
+pub(crate) fn on_eviction(features: &mut SchedulerFeatures, evicted: impl Iterator<Item = EvictedRun>) {
+    features.explanations.add_evictions(evicted, Instant::now());
+}
+
+/// A request is removed.
+pub(crate) fn on_remove(features: &mut SchedulerFeatures, group_id: u64) {
+    features.forks.remove_group(group_id);
+}
+
+/// A stream has lost its reader.
+pub(crate) fn on_remove_stream(features: &mut SchedulerFeatures, request_id: u64) {
+    features.forks.remove_stream(request_id);
+}
+
+/// Returns the explanation of a stream's prompt, for its reader.
+pub(crate) fn explanation_of(features: &StreamFeatures) -> Option<Explanation> {
+    let mut explanation = None;
+    explanation = explanation.or_else(|| explanations::explanation_of(features));
+    explanation
+}
