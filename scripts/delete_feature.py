@@ -286,12 +286,20 @@ def copy(root: Path, into: Path) -> None:
             shutil.copy2(source, into / name)
 
 
-def check(root: Path, *, with_tests: bool) -> int:
-    """Compiles the crate at `root` without llama.cpp, and runs the tests of the engine. Returns the exit code of cargo."""
-    command = ["test" if with_tests else "check", "--locked", "--no-default-features", "--lib"]
-    target = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))
-    environment = {**os.environ, "CARGO_TARGET_DIR": target}
-    return subprocess.run(["cargo", *command, *(["engine::"] if with_tests else [])], cwd=root, env=environment, check=False).returncode
+def check(root: Path, *, with_tests: bool) -> bool:
+    """Compiles the crate at `root` without llama.cpp, and runs the tests of the engine. Returns whether that succeeds.
+
+    What only the deleted feature used is left, and no error: cargo's warnings about it are counted.
+    """
+    command = ["cargo", "test" if with_tests else "check", "--locked", "--no-default-features", "--lib"]
+    environment = {**os.environ, "CARGO_TARGET_DIR": os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))}
+    command += ["engine::"] if with_tests else []
+    done = subprocess.run(
+        command, cwd=root, env=environment, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    results = re.findall(r"^(?:warning: `weft`.*generated \d+ warnings|test result: .*)", done.stdout, flags=re.MULTILINE)
+    sys.stdout.write("".join(f"    {line}\n" for line in results) if done.returncode == 0 else done.stdout)
+    return done.returncode == 0
 
 
 def summary(name: str, deletion: Deletion) -> str:
@@ -324,7 +332,7 @@ def main(arguments: Sequence[str]) -> int:
             copy(options.root, Path(folder))
             sys.stdout.write(summary(name, delete(Path(folder), name)))
             sys.stdout.flush()
-            if (options.check or options.test) and check(Path(folder), with_tests=options.test) != 0:
+            if (options.check or options.test) and not check(Path(folder), with_tests=options.test):
                 failed.append(name)
     if failed:
         sys.stderr.write(f"The crate needs {', '.join(failed)}.\n")

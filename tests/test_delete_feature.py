@@ -45,8 +45,9 @@ def test_nothing_that_is_left_names_a_deleted_feature(name: str, tmp_path: Path)
 
 
 def test_only_tests_are_marked() -> None:
-    marked = [path for path, text in texts_of(ROOT).items() if list(SCRIPT["marks"](text))]
-    assert [path for path in marked if "/tests/" not in path] == []
+    marks = {path: list(SCRIPT["marks"](text)) for path, text in texts_of(ROOT).items()}
+    assert {name for found in marks.values() for _, names in found for name in names} <= set(FEATURES)
+    assert [path for path, found in marks.items() if found and "/tests/" not in path] == []
 
 
 def texts_of(root: Path) -> dict[str, str]:
@@ -55,7 +56,13 @@ def texts_of(root: Path) -> dict[str, str]:
 
 FILES = {
     "rust/engine/mod.rs": "//! | `features/beams` `worker` | files |\nmod features;\n",
-    "rust/engine/features/mod.rs": "//! | `beams` | search |\n//! | `forks` | forks |\n\npub(crate) mod beams;\npub(crate) mod forks;\n",
+    "rust/engine/features/mod.rs": """\
+//! | `beams` | search |
+//! | `forks` | forks |
+
+pub(crate) mod beams;
+pub(crate) mod forks;
+""",
     "rust/engine/features/beams.rs": "pub(crate) struct Beam;\n",
     "rust/engine/features/forks.rs": "use crate::engine::features::beams::Beam;\n\npub(crate) struct Fork;\n",
     "rust/engine/features/state.rs": """\
