@@ -54,8 +54,8 @@
 //! | [`fake_runner`] | a model for tests: its next token is a function of the prefix |
 //! | `worker_thread` | starts, names and joins the threads of the engine and of embeddings |
 //!
-//! A new sampler is a step in `sampling/chain.rs`; a new branch search begins at `engine/features/beams.rs` and `sampling/beams.rs`; a
-//! new tier of the cache at `cache/host_cache.rs` and `cache/path_removal.rs`.
+//! A new sampler is a step in `sampling/chain.rs`; a new feature is a file of `engine/features` that is called in
+//! `engine/features/hooks.rs`; a new tier of the cache begins at `cache/host_cache.rs` and `cache/path_removal.rs`.
 //!
 //! # Glossary
 //!

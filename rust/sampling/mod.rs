@@ -3,7 +3,6 @@
 //! Each step computes what llama.cpp's sampler of the same name computes, at a fraction of its cost: the row is read once, is
 //! not copied if the first steps determine which tokens they need, and only the candidates are sorted.
 
-pub(crate) mod beams;
 pub(crate) mod candidates;
 pub(crate) mod chain;
 mod constrained;
@@ -19,7 +18,6 @@ pub mod threads;
 pub(crate) mod token_strings;
 
 pub(crate) use constrained::{AllowedTokens, draw_allowed, next_allowed};
-pub(crate) use draw::distinct::DistinctFirstTokens;
 pub use logprobs::logprobs;
 pub(crate) use reasoning::ReasoningConstraint;
 pub use threads::Threads;

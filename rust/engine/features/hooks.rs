@@ -13,20 +13,20 @@ use crate::config::Limits;
 use crate::engine::Inner;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::state::{
-    FeatureCommand, GroupFeatures, SchedulerFeatures, SequenceFeatures, SharedFeatures, StreamFeatures,
+    FeatureCommand, GroupFeatures, SchedulerFeatures, SequenceFeatures, SharedFeatures, SpecFeatures, StreamFeatures,
 };
-use crate::engine::features::{beams, explanations, forks, prompt_logprobs, self_extend, transcripts};
+use crate::engine::features::{beams, diversity, explanations, forks, prompt_logprobs, self_extend, transcripts};
 use crate::engine::output::stream::Completions;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::Queue;
-use crate::engine::scheduler::request_group::RequestGroup;
+use crate::engine::scheduler::request_group::{BranchSpec, RequestGroup};
 use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::{Sequence, Tokens};
 use crate::error::Result;
 use crate::request::{Explanation, Finished, Request};
-use crate::sampling::{Threads, TokenStrings};
+use crate::sampling::{Sampler, Threads, TokenStrings};
 
 /// A request with `adapters` is validated; `invoked_at` is a position in its prompt. On the caller's thread.
 pub(crate) fn on_validate(
@@ -107,8 +107,14 @@ pub(crate) fn before_admission(scheduler: &mut Scheduler, runner: &impl Runner) 
     forks::commands::advance_forks(scheduler, runner);
 }
 
-/// Sequence `nth` of those with equal parameters was created.
-pub(crate) fn on_create(sequence: &mut Sequence, nth: u32) {
+/// The parameters of `n` branches are known. On any thread.
+pub(crate) fn on_new_spec(features: &mut SpecFeatures, request: &Request, sampler: &Sampler, n: u32) {
+    diversity::on_new_spec(features, request, sampler, n);
+}
+
+/// Sequence `nth` with the parameters `spec` was created.
+pub(crate) fn on_create(sequence: &mut Sequence, spec: &BranchSpec, nth: u32) {
+    diversity::on_create(sequence, spec, nth);
     beams::on_create(sequence, nth);
 }
 
@@ -229,6 +235,7 @@ pub(crate) fn after_decode(scheduler: &mut Scheduler, runner: &impl Runner, samp
 /// Samples a sequence from `logits`, on any thread. Returns false if no feature does.
 pub(crate) fn sample(sequence: &mut Sequence, logits: &[f32]) -> bool {
     let mut is_sampled = false;
+    is_sampled = is_sampled || diversity::sample(sequence, logits);
     is_sampled = is_sampled || beams::sample(sequence, logits);
     is_sampled
 }

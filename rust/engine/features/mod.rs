@@ -3,6 +3,7 @@
 //! | feature | purpose |
 //! | --- | --- |
 //! | `beams` | beam search |
+//! | `diversity` | distinct first tokens, and arithmetic sampling |
 //! | `explanations` | why parts of a prompt were computed although similar prompts were cached |
 //! | `forks` | further branches from any position of a branch |
 //! | `prompt_logprobs` | progress and logprobs of prompts |
@@ -10,6 +11,7 @@
 //! | `transcripts` | generated texts keep their tokens when a later chat contains them |
 
 pub(crate) mod beams;
+pub(crate) mod diversity;
 pub(crate) mod explanations;
 pub(crate) mod forks;
 pub(crate) mod hooks;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use crate::engine::features::{beams, explanations, forks, prompt_logprobs, transcripts};
+use crate::engine::features::{beams, diversity, explanations, forks, prompt_logprobs, transcripts};
 
 /// Command of a stream's reader to a feature.
 pub(crate) enum FeatureCommand {
@@ -47,10 +47,17 @@ impl GroupFeatures {
     }
 }
 
+/// State of branches with equal parameters.
+#[derive(Default)]
+pub(crate) struct SpecFeatures {
+    pub(crate) diversity: Option<Arc<diversity::distinct::DistinctFirstTokens>>,
+}
+
 /// State of a sequence. A group has the state that its next sequence begins with.
 #[derive(Default)]
 pub(crate) struct SequenceFeatures {
     pub(crate) beams: Option<Box<beams::beam::Beam>>,
+    pub(crate) diversity: Option<diversity::FirstToken>,
     pub(crate) prompt_logprobs: prompt_logprobs::pending::PendingPromptReport,
     pub(crate) explanations: Option<Arc<explanations::shared::SharedExplanation>>,
 }

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::cache::{AdapterSchedule, AdapterSet, Provenance};
 use crate::engine::cache_manager::guards::PathGuard;
 use crate::engine::features::hooks;
-use crate::engine::features::state::{GroupFeatures, SequenceFeatures};
+use crate::engine::features::state::{GroupFeatures, SequenceFeatures, SpecFeatures};
 use crate::engine::output::stream::Sender;
 use crate::engine::runner::KvSeqId;
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::error::Result;
-use crate::request::{Diversity, Event, PlacedMedia, Prompt, Request, Task, Token, is_of_medium};
-use crate::sampling::{DistinctFirstTokens, Sampler};
+use crate::request::{Event, PlacedMedia, Prompt, Request, Task, Token, is_of_medium};
+use crate::sampling::Sampler;
 
 /// A request, from its submission to the end of its last branch.
 pub(crate) struct RequestGroup {
@@ -92,8 +92,7 @@ pub(crate) struct BranchSpec {
     pub(crate) stops: Arc<[String]>,
     /// Template of the branches' samplers; it has accepted the prompt.
     pub(crate) sampler: Sampler,
-    /// Distribution of the first tokens, if they must be distinct.
-    pub(crate) first_tokens: Option<Arc<DistinctFirstTokens>>,
+    pub(crate) features: SpecFeatures,
 }
 
 impl BranchSpec {
@@ -110,9 +109,9 @@ impl BranchSpec {
         (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
         let stops = std::mem::take(&mut request.stop).into();
         let n = request.n.max(hooks::n_together(&request));
-        let is_distinct = request.diversity == Diversity::Distinct;
-        let first_tokens = is_distinct.then(|| Arc::new(DistinctFirstTokens::new(&sampler, request.seed, n)));
-        Self { first, n, request: Arc::new(request), stops, sampler, first_tokens }
+        let mut features = SpecFeatures::default();
+        hooks::on_new_spec(&mut features, &request, &sampler, n);
+        Self { first, n, request: Arc::new(request), stops, sampler, features }
     }
 
     /// Returns the approximate size in bytes, without the prompt.

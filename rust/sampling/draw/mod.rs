@@ -2,7 +2,6 @@
 
 pub(in crate::sampling) mod adaptive;
 pub(in crate::sampling) mod arithmetic;
-pub(in crate::sampling) mod distinct;
 pub(in crate::sampling) mod mirostat;
 pub(crate) mod rng;
 

@@ -1,10 +1,10 @@
 //! A completion that is a beam of a search.
 
+use crate::engine::features::beams::selection::{BeamScore, Proposal, drawn, likeliest};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::sequence::text::{Text, TextDelta};
 use crate::engine::scheduler::sequence::{Sequence, Tokens, append_text, to_logprobs};
 use crate::request::{BeamSearch, Constraint, FinishReason, Logprobs, Token};
-use crate::sampling::beams::{BeamScore, Proposal, drawn, likeliest};
 use crate::sampling::draw::rng::Mt19937;
 use crate::sampling::{self, AllowedTokens, Sampler};
 use smol_str::SmolStr;

@@ -6,6 +6,7 @@
 //! step.
 
 pub(crate) mod beam;
+pub(crate) mod selection;
 
 use std::time::Instant;
 
@@ -14,6 +15,9 @@ use crate::config::Limits;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::features::beams::beam::{Beam, BeamToken, FinishedText, ProposedToken, SearchResults};
+use crate::engine::features::beams::selection::{
+    BeamScore, BeamSelection, Proposal, Successor, choose_drawn, choose_likeliest, score,
+};
 use crate::engine::features::hooks;
 use crate::engine::features::state::SequenceFeatures;
 use crate::engine::runner::Runner;
@@ -24,7 +28,6 @@ use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::error::Error;
 use crate::request::{BeamSearch, Event, FinishReason, Finished, Request, TokenEvent, Usage};
-use crate::sampling::beams::{BeamScore, BeamSelection, Proposal, Successor, choose_drawn, choose_likeliest, score};
 
 /// Returns the number of beams of a request.
 pub(crate) fn width(request: &Request) -> u32 {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::engine::features::forks::fork_state::ForkState;
 use crate::engine::features::forks::request::{ForkAnswer, ForkBranches, ForkSource, ForkSpec, REPLAY_COST};
+use crate::engine::features::state::SpecFeatures;
 use crate::engine::output::stream::{ForkTextBoundary, Sender};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::request_group::BranchSpec;
@@ -291,7 +292,7 @@ impl ReplayedBranches {
                     request,
                     stops: Arc::clone(&source.branch_spec.stops),
                     sampler: *sampler,
-                    first_tokens: None,
+                    features: SpecFeatures::default(),
                 }]
             }
             Self::Restart { replayed, with_own_seeds, .. } => {

@@ -15,10 +15,8 @@ use crate::engine::runner::{AdapterSchedule, Runner};
 use crate::engine::scheduler::checkpoint_positions::CheckpointPositions;
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
-use crate::request::{
-    Constraint, Diversity, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Task, Token, TokenEvent, Usage,
-};
-use crate::sampling::{self, AllowedTokens, DistinctFirstTokens, ReasoningConstraint, Sampler, TokenStrings};
+use crate::request::{Constraint, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Task, Token, TokenEvent, Usage};
+use crate::sampling::{self, ReasoningConstraint, Sampler, TokenStrings};
 use clock::Clock;
 use context_window::ContextWindow;
 use smol_str::SmolStr;
@@ -53,8 +51,6 @@ pub(crate) struct Sequence {
     /// Position of the last context shift: the tokens after it are its newest.
     shifted_at: Option<u32>,
     pub(crate) sampler: Sampler,
-    /// Source of its first token and its index there, if it must differ from the first tokens of other branches.
-    first_token: Option<(Arc<DistinctFirstTokens>, u32)>,
     /// Whether it starts, is preempted and resumes together with the other sequences of its group.
     pub(crate) runs_together: bool,
     /// Constraint on its tokens.
@@ -84,10 +80,6 @@ impl Sequence {
         let (spec, nth) = group.branch_spec(index);
         let request = Arc::clone(&spec.request);
         let text = Text::new(Arc::clone(&spec.stops), request.n_indent);
-        let mut sampler = spec.sampler.branch(request.seed.wrapping_add(nth));
-        if request.diversity == Diversity::Arithmetic {
-            sampler.draw_by_code_point(request.seed, nth, spec.n);
-        }
         let mut sequence = Self {
             group_id: group.group_id,
             request_id: group.request_id,
@@ -101,9 +93,8 @@ impl Sequence {
             n_predicted: 0,
             window: ContextWindow::new(n_ctx_slot, request.context_shift),
             shifted_at: None,
-            sampler,
+            sampler: spec.sampler.branch(request.seed.wrapping_add(nth)),
             runs_together: group.n_together() > 1,
-            first_token: spec.first_tokens.clone().map(|first_tokens| (first_tokens, nth)),
             constraint: constraint(&request, token_strings),
             end_token: token_strings.end_tokens().first().copied(),
             is_stuck: false,
@@ -117,7 +108,7 @@ impl Sequence {
             features: SequenceFeatures::default(),
             request,
         };
-        hooks::on_create(&mut sequence, nth);
+        hooks::on_create(&mut sequence, spec, nth);
         sequence
     }
 
@@ -212,13 +203,16 @@ impl Sequence {
         if hooks::sample(self, logits) {
             return;
         }
-        let is_first = self.first_token.is_some();
-        let sampled = match (self.first_token.take(), &mut self.constraint) {
-            (Some((first_tokens, nth)), _) => self.sample_first(&first_tokens, nth, logits),
-            (None, None) => Some(self.sampler.sample(logits)),
-            (None, Some(constraint)) => sampling::draw_allowed(&mut self.sampler, &mut **constraint, logits),
+        let sampled = match &mut self.constraint {
+            None => Some(self.sampler.sample(logits)),
+            Some(constraint) => sampling::draw_allowed(&mut self.sampler, &mut **constraint, logits),
         };
-        let Some(token) = sampled.or(self.end_token.filter(|_| !is_first)) else {
+        self.append_sampled(sampled.or(self.end_token), logits);
+    }
+
+    /// Appends a token that was sampled from `logits`; `None` if none can be.
+    pub(crate) fn append_sampled(&mut self, token: Option<Token>, logits: &[f32]) {
+        let Some(token) = token else {
             self.is_stuck = true;
             return;
         };
@@ -231,22 +225,6 @@ impl Sequence {
         self.n_predicted += 1;
         self.sampler.accept(token);
         self.sampled = Some(ScoredChoice { token, logprobs });
-    }
-
-    /// Samples a first token that no other branch has; `None` if all possible ones are taken.
-    fn sample_first(&mut self, first_tokens: &DistinctFirstTokens, nth: u32, logits: &[f32]) -> Option<Token> {
-        let token = match sampling::next_allowed(self.constraint.as_deref_mut(), logits) {
-            AllowedTokens::Forced(token) => (nth == 0).then_some(token)?,
-            AllowedTokens::Any(row) => {
-                // The reported logprobs are read from the sampler's own chain.
-                self.sampler.distribution(&row);
-                first_tokens.draw(nth, &row)?
-            }
-        };
-        if let Some(constraint) = &mut self.constraint {
-            constraint.accept(token);
-        }
-        Some(token)
     }
 
     /// Detokenizes the token that was sampled before `now` and determines whether it is the last one. `None` if there is no new
