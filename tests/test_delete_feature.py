@@ -38,7 +38,7 @@ def test_nothing_that_is_left_names_a_deleted_feature(name: str, tmp_path: Path)
     SCRIPT["copy"](ROOT, tmp_path)
     types = types_of(sources(tmp_path), name)
     SCRIPT["delete"](tmp_path, name)
-    named = re.compile(rf"\bfeatures(?:\.|::){name}\b|\b{name}::|\b(?:{'|'.join(sorted(types)) or '$^'})\b")
+    named = re.compile(rf"\bfeatures(?:\.|::){name}\b|\b(?:{'|'.join(sorted(types)) or '$^'})\b")
     assert name not in SCRIPT["features"](tmp_path)
     left = {path: match[0] for path, text in sources(tmp_path).items() if (match := named.search(text))}
     assert left == {}

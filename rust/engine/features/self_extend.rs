@@ -19,7 +19,7 @@ use crate::request::Task;
 /// Limits the cells that the branches of a completion share.
 pub(crate) fn on_new_group(limits: &Limits, group: &mut RequestGroup) {
     if let Some(grouping) = limits.grouping.filter(|_| group.request.task == Task::Complete) {
-        group.grouped_from = grouping.first(group.n_prompt());
+        group.shared_until = grouping.first(group.n_prompt());
     }
 }
 
@@ -28,10 +28,15 @@ fn grouping_of(scheduler: &Scheduler, running: &RunningSequence) -> Option<Group
     scheduler.limits().grouping.filter(|_| running.sequence.request().task == Task::Complete)
 }
 
+/// Returns the number of first tokens of a sequence that are grouped.
+fn n_grouped(running: &RunningSequence) -> u32 {
+    if running.shares_cells { 0 } else { running.sequence.features.self_extend }
+}
+
 /// Returns how many tokens a sequence may compute until more are grouped; 0 if grouping is due.
 pub(crate) fn n_until_grouped(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
     let Some(grouping) = grouping_of(scheduler, running) else { return u32::MAX };
-    if n_due(grouping, running) > running.n_grouped.unwrap_or(0) {
+    if n_due(grouping, running) > n_grouped(running) {
         return 0;
     }
     grouping.n_until_next(running.n_held, running.sequence.n_prompt)
@@ -49,7 +54,7 @@ pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
         let running = scheduler.sequence(key);
         let is_due = running.n_ready() > 0 && n_until_grouped(scheduler, running) == 0;
         if let Some(grouping) = grouping_of(scheduler, running).filter(|_| is_due) {
-            let (n_held, is_shared) = (running.n_held, running.n_grouped.is_none());
+            let (n_held, is_shared) = (running.n_held, running.shares_cells);
             let needs_id = |cache: &mut CacheManager<R>| is_shared && cache.n_free_ids() == 0;
             while needs_id(cache) && !cache.free_ids(1, Urgency::WithinMoveTime, || scheduler.release_junior_holder()) {
                 if cache.is_out_of_time() || !scheduler.preempt_most_junior(key) {
@@ -75,7 +80,7 @@ pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
 /// Groups the due tokens of `running`, which shares no cells.
 fn group_tokens<R: Runner>(cache: &mut CacheManager<R>, grouping: Grouping, running: &mut RunningSequence) {
     let n_due = n_due(grouping, running);
-    let n_before = running.n_grouped.replace(n_due).unwrap_or(0);
+    let n_before = std::mem::replace(&mut running.sequence.features.self_extend, n_due);
     if n_before < n_due {
         cache.group(running.id(), n_before..n_due, grouping.n);
     }
@@ -91,7 +96,7 @@ fn make_private<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSeq
         tracing::warn!("the cells of a sequence could not be copied, so they are computed again: {error}");
         false
     });
-    (running.path, running.n_grouped) = (own, Some(0));
+    (running.path, running.shares_cells, running.sequence.features.self_extend) = (own, false, 0);
     if !is_copied {
         (running.n_held, running.phase) = (0, Phase::Prefilling);
     }

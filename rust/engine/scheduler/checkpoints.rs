@@ -186,7 +186,7 @@ pub(crate) fn save_checkpoints<R: Runner>(scheduler: &Scheduler, cache: &mut Cac
 fn save_windows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
     for running in scheduler.slots.running() {
         let (id, n_tokens) = (running.id(), running.n_held + running.n_planned);
-        let is_in_prompt = running.n_planned > 0 && running.sequence.n_predicted() == 0 && running.n_grouped.is_none();
+        let is_in_prompt = running.n_planned > 0 && running.sequence.n_predicted() == 0 && running.shares_cells;
         if !is_in_prompt || n_tokens < MIN_SHARED {
             continue;
         }

@@ -248,7 +248,7 @@ impl Scheduler {
         }
         let group = self.queue.group(running.sequence.group_id);
         if group.keeps_contents_of(running.slot) {
-            self.slots.set_contents(running.slot, adapter_schedule, tokens, n_held.min(group.grouped_from));
+            self.slots.set_contents(running.slot, adapter_schedule, tokens, n_held.min(group.shared_until));
         }
     }
 

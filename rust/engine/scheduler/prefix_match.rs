@@ -31,8 +31,8 @@ pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheMana
         tokens: &group.prompt,
         at_least: if matches!(group.request.task, Task::Save { .. }) { 1 } else { MIN_SHARED },
         at_most: match reports {
-            Some(first_uncached) => (first_uncached - 1).min(group.grouped_from),
-            None if group.request.task == Task::Complete => (n - 1).min(group.grouped_from),
+            Some(first_uncached) => (first_uncached - 1).min(group.shared_until),
+            None if group.request.task == Task::Complete => (n - 1).min(group.shared_until),
             None => n,
         },
         takes_logits: reports.is_none(),
@@ -93,14 +93,14 @@ pub(crate) fn find_pending_prefix<R: Runner>(
         let is_held_back = scheduler.is_paused(running.sequence.request_id);
         // A sequence of lower priority may have to yield, and delay the requests that wait for it.
         let is_slow = running.sequence.request().priority < group.request.priority;
-        running.n_uncomputed() >= MIN_SHARED && running.n_grouped.is_none() && !is_held_back && !is_slow
+        running.n_uncomputed() >= MIN_SHARED && running.shares_cells && !is_held_back && !is_slow
     };
     for running in scheduler.slots.running().iter().filter(can_share) {
         let n_common = running.sequence.tokens.common_prefix(&group.prompt);
         n_compared += u64::from(n_common);
         let n_same_adapters = running.sequence.adapter_schedule.n_common(&group.adapter_schedule);
-        let grouped_from = scheduler.queue.group(running.sequence.group_id).grouped_from;
-        let n_common = n_common.min(n_same_adapters).min(group.grouped_from).min(grouped_from);
+        let shared_until = scheduler.queue.group(running.sequence.group_id).shared_until;
+        let n_common = n_common.min(n_same_adapters).min(group.shared_until).min(shared_until);
         let n_common = first_uncached.map_or(n_common, |first| hooks::n_usable(running, group, first, n_common));
         let n_tokens = if cache.kind().is_a_state() {
             last_checkpoint(cache, running, n_common, n).unwrap_or(0)

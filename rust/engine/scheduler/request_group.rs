@@ -45,8 +45,8 @@ pub(crate) struct RequestGroup {
     pub(crate) has_started: bool,
     /// Held until its last branch is in a slot.
     pub(crate) permit: Option<QueuePermit>,
-    /// First position at which its branches share no cells, because tokens before it are grouped (self-extend).
-    pub(crate) grouped_from: u32,
+    /// First position at which its branches share no cells.
+    pub(crate) shared_until: u32,
     pub(crate) features: GroupFeatures,
     /// Prefix that it waits for instead of computing it too.
     pub(crate) awaited_prefix: Option<AwaitedPrefix>,
@@ -217,7 +217,7 @@ impl RequestGroup {
             branches: Vec::new(),
             has_started: false,
             permit: Some(permit),
-            grouped_from: u32::MAX,
+            shared_until: u32::MAX,
             features: GroupFeatures::default(),
             awaited_prefix: None,
             arrived: 0,
@@ -318,9 +318,9 @@ impl RequestGroup {
         branch_spec.first + nth
     }
 
-    /// Returns true if all branches share the cells of the whole prompt: no part of it is grouped before all of it is computed.
+    /// Returns true if all branches share the cells of the whole prompt.
     pub(crate) fn shares_prompt(&self) -> bool {
-        self.grouped_from >= self.n_prompt()
+        self.shared_until >= self.n_prompt()
     }
 
     /// Returns the slot that it must run in, if any.

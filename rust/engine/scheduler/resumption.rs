@@ -154,14 +154,14 @@ fn can_provide<R: Runner>(
     // A reload may extend beyond the position where another sequence could be forked.
     let will_stop = cache.kind().forks.can_truncate() || running.n_ready() > 0;
     let is_senior = running.sequence.scheduling_key() < sequence.scheduling_key();
-    running.n_grouped.is_none() && !running.is_idle_beam() && !is_held_back && has_priority && will_stop && is_senior
+    running.shares_cells && !running.is_idle_beam() && !is_held_back && has_priority && will_stop && is_senior
 }
 
 /// Returns the length of the common prefix of two sequences with equal adapters at which `second` could be forked from `first`.
 fn n_common(scheduler: &Scheduler, first: &Sequence, second: &Sequence) -> u32 {
     let (first_group, second_group) = (scheduler.queue.group(first.group_id), scheduler.queue.group(second.group_id));
     let n_same_adapters =
-        first.adapter_schedule.n_common(&second.adapter_schedule).min(first_group.grouped_from).min(second_group.grouped_from);
+        first.adapter_schedule.n_common(&second.adapter_schedule).min(first_group.shared_until).min(second_group.shared_until);
     let mut n = first.tokens.n_common(&second.tokens).min(n_same_adapters).min(second.max_reusable());
     while let Some(cut) = second_group.media.iter().find(|placed| placed.is_cut_at(n)) {
         n = cut.start;
@@ -185,7 +185,7 @@ pub(crate) fn find_preempted<R: Runner>(
 fn find<R: Runner>(cache: &mut CacheManager<R>, group: &RequestGroup, sequence: &Sequence, at_most: u32) -> PrefixMatch {
     let tokens = sequence.tokens.first(sequence.n_tokens());
     let n_reusable = if sequence.kept_logits.is_some() { sequence.n_tokens() } else { sequence.max_reusable() };
-    let at_most = n_reusable.min(group.grouped_from).min(at_most);
+    let at_most = n_reusable.min(group.shared_until).min(at_most);
     let query = PrefixQuery { adapters: &sequence.adapter_schedule, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
     cache.find_match(&query, &group.media)
 }

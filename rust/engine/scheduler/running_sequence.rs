@@ -81,8 +81,8 @@ pub(crate) struct RunningSequence {
     pub(crate) phase: Phase,
     /// Its cells.
     pub(crate) path: PathGuard,
-    /// Number of its first tokens that are grouped (self-extend); `None` if it may share cells.
-    pub(crate) n_grouped: Option<u32>,
+    /// Whether it may share cells with other sequences.
+    pub(crate) shares_cells: bool,
     /// Its tokens `[0, n_held)` are computed.
     pub(crate) n_held: u32,
     /// Number of tokens that the next decode computes.
@@ -96,7 +96,7 @@ pub(crate) struct RunningSequence {
 impl RunningSequence {
     /// Creates a sequence that enters `slot`; its tokens `[0, n_held)` are in `path`.
     pub(crate) fn new(sequence: Sequence, slot: u32, phase: Phase, path: PathGuard, n_held: u32) -> Self {
-        Self { sequence, slot, phase, path, n_grouped: None, n_held, n_planned: 0, n_skipped: 0, finish_reason: None }
+        Self { sequence, slot, phase, path, shares_cells: true, n_held, n_planned: 0, n_skipped: 0, finish_reason: None }
     }
 
     /// Returns its key, which identifies it as long as it runs or waits to resume.

@@ -123,7 +123,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         if group.media.iter().any(splits_picture) {
             return (Cause::Media, nearest);
         }
-        if n_found >= group.grouped_from.min(n_known) {
+        if n_found >= group.shared_until.min(n_known) {
             return (Cause::Grouped, nearest);
         }
         if kind.forks == ForkRule::InWindow && n_there > n_found {
