@@ -241,10 +241,10 @@ pub(crate) fn sample(sequence: &mut Sequence, logits: &[f32]) -> bool {
 }
 
 /// Returns true if a sequence has no text and waits for one.
-pub(crate) fn is_idle(features: &SequenceFeatures) -> bool {
-    let mut is_idle = false;
-    is_idle |= beams::is_idle(features);
-    is_idle
+pub(crate) fn is_reserved(features: &SequenceFeatures) -> bool {
+    let mut is_reserved = false;
+    is_reserved |= beams::is_reserved(features);
+    is_reserved
 }
 
 /// A sequence is preempted.

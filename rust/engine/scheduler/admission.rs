@@ -8,7 +8,7 @@ use crate::engine::runner::Runner;
 use crate::engine::scheduler::placement::{Start, count_hit, new_sequence, place, place_empty};
 use crate::engine::scheduler::prefix_match::{find_match, find_pending_prefix, hold_prompts};
 use crate::engine::scheduler::queue::Preempted;
-use crate::engine::scheduler::request_group::{BeamSharing, RequestGroup};
+use crate::engine::scheduler::request_group::{CellSharing, RequestGroup};
 use crate::engine::scheduler::resumption::{SequencePlacement, find_preempted, plan_resumption};
 use crate::engine::scheduler::running_sequence::{HEADROOM, Phase, PrefixDependency, RunningSequence, n_reserved};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
@@ -158,8 +158,8 @@ fn start_in<R: Runner>(
     let sequence = new_sequence(scheduler, cache, group_id, index, &matched);
     let path = place(scheduler, cache, &sequence, &matched);
     count_hit(cache, scheduler.queue.group(group_id), path.id(), &matched);
-    let idle_beams = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
-    scheduler.start_branches(Start { sequence, slot, path, matched, idle_beams }, &cache.model().token_strings());
+    let reserved = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
+    scheduler.start_branches(Start { sequence, slot, path, matched, reserved }, &cache.model().token_strings());
 }
 
 impl Scheduler {
@@ -172,14 +172,14 @@ impl Scheduler {
         }
         let takes_cached_only = group.request.task == Task::Save { computes: false };
         let n_tokens = if takes_cached_only { matched.n_tokens() } else { group.n_prompt() };
-        let n_other_beams = i64::from((group.n_together() - 1) * HEADROOM);
-        let Some(n_to_preempt) = n_to_preempt(self, cache, group, n_needed(cache, n_tokens, matched) + n_other_beams) else {
+        let n_other = i64::from((group.n_together() - 1) * HEADROOM);
+        let Some(n_to_preempt) = n_to_preempt(self, cache, group, n_needed(cache, n_tokens, matched) + n_other) else {
             let key = group.scheduling_key(group.next_branch().expect("only what waits starts"));
             self.refused = Some(RefusedSequence { key, n_unreserved: self.n_unreserved(cache) });
             return None;
         };
         let n_kept = self.slots.running().len() - n_to_preempt;
-        // Preempting a beam preempts its whole search.
+        // Sequences that run together are preempted together.
         while self.slots.running().len() > n_kept {
             let junior = self.junior_to(self.queue.group(group_id)).next().expect("as many were counted").key();
             self.preempt(junior);
@@ -230,7 +230,7 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
         return false;
     }
     let group_id = scheduler.queue.preempted()[0].sequence.group_id;
-    let mut is_recomputed = scheduler.queue.group(group_id).sharing == BeamSharing::Recomputed;
+    let mut is_recomputed = scheduler.queue.group(group_id).sharing == CellSharing::Recomputed;
     let mut resumption = plan_resumption(scheduler, cache, n_together, is_recomputed);
     if resumption.n_cells > scheduler.n_unreserved(cache) {
         if !scheduler.slots.running().is_empty() {
@@ -243,7 +243,7 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
         }
     }
     if n_together > 1 && !cache.kind().forks.can_truncate() {
-        scheduler.queue.group_mut(group_id).sharing = if is_recomputed { BeamSharing::Recomputed } else { BeamSharing::Separate };
+        scheduler.queue.group_mut(group_id).sharing = if is_recomputed { CellSharing::Recomputed } else { CellSharing::Separate };
     }
     for placement in resumption.placements {
         resume_one(scheduler, cache, placement);
@@ -270,7 +270,7 @@ fn resume_one<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>,
         }
         (None, None) => {
             let path = place_empty(cache, &sequence);
-            scheduler.enter(slot, sequence, Phase::IdleBeam, path, 0);
+            scheduler.enter(slot, sequence, Phase::Reserved, path, 0);
         }
     }
 }

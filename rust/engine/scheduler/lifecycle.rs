@@ -151,7 +151,7 @@ impl Scheduler {
     }
 
     /// Preempts a sequence. It keeps its text and its sampler; its cells can be evicted, after others. A load keeps neither: it
-    /// returns to its position in the queue and starts again. The beams of a search are preempted together.
+    /// returns to its position in the queue and starts again. Sequences that run together are preempted together.
     pub(crate) fn preempt(&mut self, key: SchedulingKey) {
         let running = self.slots.sequence(key);
         if !running.sequence.runs_together {
@@ -173,7 +173,7 @@ impl Scheduler {
     /// Preempts the most junior running sequence, or search, if it is junior to the sequence of `key`. Returns `false` otherwise.
     pub(crate) fn preempt_most_junior(&mut self, key: SchedulingKey) -> bool {
         let running = self.slots.sequence(key);
-        let last = self.slots.running().last().filter(|last| last.key() > key && !last.is_in_same_search(running));
+        let last = self.slots.running().last().filter(|last| last.key() > key && !last.runs_with(running));
         last.map(RunningSequence::key).inspect(|&last| self.preempt(last)).is_some()
     }
 

@@ -64,14 +64,14 @@ pub(crate) struct Start {
     pub(crate) slot: u32,
     pub(crate) path: PathGuard,
     pub(crate) matched: PrefixMatch,
-    /// Paths of the other beams of its search, which start with it.
-    pub(crate) idle_beams: Vec<PathGuard>,
+    /// Paths of the other sequences of its group, which start with it and have no text yet.
+    pub(crate) reserved: Vec<PathGuard>,
 }
 
 impl Scheduler {
-    /// Starts a branch, and the other beams of its search.
+    /// Starts a branch, and reserves slots for the other sequences that run together with it.
     pub(crate) fn start_branches(&mut self, start: Start, token_strings: &TokenStrings) {
-        let Start { mut sequence, slot, path, matched, idle_beams } = start;
+        let Start { mut sequence, slot, path, matched, reserved } = start;
         let (key, group_id, index) = (sequence.scheduling_key(), sequence.group_id, sequence.index);
         let (n_device, n_found) = (matched.n_device, matched.n_tokens());
         let group = self.queue.group_mut(group_id);
@@ -81,18 +81,18 @@ impl Scheduler {
         if !group.has_started {
             hooks::on_start(&mut self.features, group);
         }
-        let indices = index..=index + length(&idle_beams);
+        let indices = index..=index + length(&reserved);
         self.enter_on(slot, sequence, path, matched);
-        for (index, path) in (1..).zip(idle_beams) {
+        for (index, path) in (1..).zip(reserved) {
             let group = self.queue.group(group_id);
             let sequence = Sequence::new(group, index, self.limits.n_ctx_slot, token_strings, Instant::now());
             let slot = self.slots.free_slot(group).expect("as many slots are free");
-            self.enter(slot, sequence, Phase::IdleBeam, path, 0);
+            self.enter(slot, sequence, Phase::Reserved, path, 0);
         }
         hooks::after_start(self, key);
         if is_complete {
             self.count_cached(group_id, n_device, n_found);
-            self.stats.branches.n_started += u64::try_from(indices.clone().count()).expect("a search has few beams");
+            self.stats.branches.n_started += u64::try_from(indices.clone().count()).expect("few sequences run together");
         }
         for index in indices {
             self.outbox.admitted.extend(self.queue.start(group_id, index));
@@ -138,5 +138,5 @@ impl Scheduler {
 }
 
 fn length<T>(items: &[T]) -> u32 {
-    u32::try_from(items.len()).expect("a search has few beams")
+    u32::try_from(items.len()).expect("few sequences run together")
 }

@@ -166,7 +166,7 @@ impl Planner {
             scheduler.slots.sequence_mut(key).n_planned = n.min(n_wanted);
             if n == 0 && n_wanted > 0 && !is_freed_later(cache, urgency) {
                 let running = scheduler.slots.running();
-                if running.iter().skip(1).all(|other| other.is_in_same_search(&running[0])) {
+                if running.iter().skip(1).all(|other| other.runs_with(&running[0])) {
                     end_oversized(scheduler, cache);
                 } else {
                     scheduler.preempt(running[running.len() - 1].key());

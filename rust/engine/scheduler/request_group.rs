@@ -62,16 +62,16 @@ pub(crate) struct RequestGroup {
     pub(crate) pending: SequenceFeatures,
     /// Events of the running step.
     pub(crate) events: Vec<Event>,
-    /// Whether the beams of a search share cells.
-    pub(crate) sharing: BeamSharing,
+    /// Whether sequences that run together share cells.
+    pub(crate) sharing: CellSharing,
 }
 
 /// A request that ends with this step: well, or with an error that ends its stream.
 pub(crate) type EndedGroup = (RequestGroup, Result<()>);
 
-/// Whether the beams of a search share the cells of the common prefixes of their texts.
+/// Whether sequences that run together share the cells of the common prefixes of their texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum BeamSharing {
+pub(crate) enum CellSharing {
     /// They share all cells of their common prefixes.
     #[default]
     Forked,
@@ -85,7 +85,7 @@ pub(crate) enum BeamSharing {
 pub(crate) struct BranchSpec {
     /// Index of the first of these branches in the stream.
     pub(crate) first: u32,
-    /// Number of these branches; of a beam search, one per beam.
+    /// Number of these branches, or of the sequences that run together for them.
     pub(crate) n: u32,
     /// The request without its prompt, stop strings, adapters, biases, and penalty prompt.
     pub(crate) request: Arc<Request>,
@@ -189,7 +189,7 @@ impl RequestGroup {
         hooks::on_new_request(first, &mut pending);
         let branch_spec = |(first, request, sampler)| BranchSpec::new(first, request, sampler, Arc::clone(&can_be_sampled));
         let branch_specs: Vec<BranchSpec> = requests.into_iter().map(branch_spec).collect();
-        let mut group = Self::unbuilt_fork(group_id, Arc::clone(&branch_specs[0].request), prompt, sender, permit);
+        let mut group = Self::unbuilt(group_id, Arc::clone(&branch_specs[0].request), prompt, sender, permit);
         group.set_branch_specs(branch_specs);
         Self { media, pending, ..group }
     }
@@ -197,7 +197,7 @@ impl RequestGroup {
     /// Creates a group of forks before their parameters are known, except for `request`: it keeps its position in the queue,
     /// and the prompt's cells if they are computed, until [`RequestGroup::set_branch_specs`]. It reports nothing about the
     /// prompt.
-    pub(crate) fn unbuilt_fork(
+    pub(crate) fn unbuilt(
         group_id: u64,
         request: Arc<Request>,
         prompt: Arc<[Token]>,
@@ -226,7 +226,7 @@ impl RequestGroup {
             prompt_holder: PromptHolder::Empty,
             pending: SequenceFeatures::default(),
             events: Vec::new(),
-            sharing: BeamSharing::default(),
+            sharing: CellSharing::default(),
         }
     }
 

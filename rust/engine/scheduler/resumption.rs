@@ -7,7 +7,7 @@
 //!
 //! Memory that can be forked anywhere is forked as soon as the prefix is there, also if it is reloaded. The other kinds are
 //! saved and reloaded as whole texts, and are forked only where a sequence ends: the beams of a search are reloaded separately
-//! if there is room for that, and otherwise computed, each common prefix once ([`BeamSharing::Recomputed`]).
+//! if there is room for that, and otherwise computed, each common prefix once ([`CellSharing::Recomputed`]).
 
 use crate::cache::{MIN_SHARED, PrefixMatch, PrefixQuery};
 use crate::engine::cache_manager::CacheManager;
@@ -15,7 +15,7 @@ use crate::engine::features::hooks;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::Preempted;
-use crate::engine::scheduler::request_group::{BeamSharing, RequestGroup};
+use crate::engine::scheduler::request_group::{CellSharing, RequestGroup};
 use crate::engine::scheduler::running_sequence::{Phase, PrefixDependency, RunningSequence, headroom};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
@@ -33,7 +33,7 @@ pub(crate) struct SequencePlacement {
 
 /// How a group of sequences resumes together.
 pub(crate) struct Resumption {
-    /// In order; `None` for a beam without a text.
+    /// In order; `None` for a sequence without a text.
     pub(crate) placements: Vec<Option<SequencePlacement>>,
     /// Their demand for free or evictable cells, including headroom.
     pub(crate) n_cells: i64,
@@ -154,7 +154,7 @@ fn can_provide<R: Runner>(
     // A reload may extend beyond the position where another sequence could be forked.
     let will_stop = cache.kind().forks.can_truncate() || running.n_ready() > 0;
     let is_senior = running.sequence.scheduling_key() < sequence.scheduling_key();
-    running.shares_cells && !running.is_idle_beam() && !is_held_back && has_priority && will_stop && is_senior
+    running.shares_cells && !running.is_reserved() && !is_held_back && has_priority && will_stop && is_senior
 }
 
 /// Returns the length of the common prefix of two sequences with equal adapters at which `second` could be forked from `first`.
@@ -178,7 +178,7 @@ pub(crate) fn find_preempted<R: Runner>(
     at_most: u32,
 ) -> Option<PrefixMatch> {
     let Preempted { sequence, .. } = &scheduler.queue.preempted()[nth];
-    (!hooks::is_idle(&sequence.features)).then(|| find(cache, scheduler.queue.group(sequence.group_id), sequence, at_most))
+    (!hooks::is_reserved(&sequence.features)).then(|| find(cache, scheduler.queue.group(sequence.group_id), sequence, at_most))
 }
 
 /// Finds the longest cached prefix of a sequence, of at most `at_most` tokens.
@@ -209,7 +209,7 @@ pub(crate) fn find_awaited<R: Runner>(
     }
     let source = source.filter(has_same_prefix);
     let group = scheduler.queue.group(running.sequence.group_id);
-    let is_recomputed = group.sharing == BeamSharing::Recomputed;
+    let is_recomputed = group.sharing == CellSharing::Recomputed;
     if let Some(source) = source.filter(|source| is_recomputed && source.n_held == n_tokens)
         && cache.can_fork(source.id(), n_tokens)
     {
@@ -226,10 +226,10 @@ impl Scheduler {
     /// share them already. `key` is one of its beams.
     pub(crate) fn reshare_cells(&mut self, key: SchedulingKey) -> bool {
         let group_id = self.slots.sequence(key).sequence.group_id;
-        if self.queue.group(group_id).sharing != BeamSharing::Separate {
+        if self.queue.group(group_id).sharing != CellSharing::Separate {
             return false;
         }
-        self.queue.group_mut(group_id).sharing = BeamSharing::Recomputed;
+        self.queue.group_mut(group_id).sharing = CellSharing::Recomputed;
         self.preempt(key);
         true
     }

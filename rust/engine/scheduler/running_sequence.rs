@@ -30,8 +30,8 @@ pub(crate) enum Phase {
     ReadyToSample(Arc<[f32]>),
     /// Its last token is computed in each step, and the next one sampled.
     Decoding,
-    /// It is reserved for a beam, and without cells until its search assigns one.
-    IdleBeam,
+    /// Its slot is reserved: it has no text and no cells until a feature gives it some.
+    Reserved,
     /// Fully computed, and being copied into a [`SavedPrefix`] part by part.
     Saving(SavedPrefix),
 }
@@ -68,7 +68,7 @@ impl Phase {
             Self::Prefilling => "prefilling",
             Self::ReadyToSample(_) => "ready to sample",
             Self::Decoding => "decoding",
-            Self::IdleBeam => "waiting for a beam",
+            Self::Reserved => "waiting for a beam",
             Self::Saving(_) => "saving",
         }
     }
@@ -111,7 +111,7 @@ impl RunningSequence {
 
     /// Returns the number of tokens to be computed or reloaded: the last sampled token, or the rest of a prompt.
     pub(crate) fn n_uncomputed(&self) -> u32 {
-        if self.is_idle_beam() { 0 } else { self.sequence.n_tokens() - self.n_held }
+        if self.is_reserved() { 0 } else { self.sequence.n_tokens() - self.n_held }
     }
 
     /// Returns true if this step samples a token for it without computing any.
@@ -119,9 +119,9 @@ impl RunningSequence {
         matches!(self.phase, Phase::ReadyToSample(_))
     }
 
-    /// Returns true if it is reserved for a beam and has none.
-    pub(crate) fn is_idle_beam(&self) -> bool {
-        matches!(self.phase, Phase::IdleBeam)
+    /// Returns true if it has no text and waits for one.
+    pub(crate) fn is_reserved(&self) -> bool {
+        matches!(self.phase, Phase::Reserved)
     }
 
     /// Returns the prefix that it waits for.
@@ -129,8 +129,8 @@ impl RunningSequence {
         if let Phase::AwaitingPrefix(prefix) = &self.phase { Some(prefix) } else { None }
     }
 
-    /// Returns true if `other` is a beam of the same search; such beams leave their slots together.
-    pub(crate) fn is_in_same_search(&self, other: &Self) -> bool {
+    /// Returns true if both start, are preempted and resume together.
+    pub(crate) fn runs_with(&self, other: &Self) -> bool {
         self.sequence.runs_together && self.sequence.group_id == other.sequence.group_id
     }
 
@@ -138,7 +138,7 @@ impl RunningSequence {
     pub(crate) fn n_ready(&self) -> u32 {
         match self.phase {
             Phase::Prefilling | Phase::Decoding => self.n_uncomputed(),
-            Phase::Reloading { .. } | Phase::AwaitingPrefix(_) | Phase::ReadyToSample(_) | Phase::IdleBeam | Phase::Saving(_) => {
+            Phase::Reloading { .. } | Phase::AwaitingPrefix(_) | Phase::ReadyToSample(_) | Phase::Reserved | Phase::Saving(_) => {
                 0
             }
         }

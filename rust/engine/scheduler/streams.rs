@@ -39,6 +39,6 @@ impl Scheduler {
 
     /// Returns true if no sequence did anything but sample one token.
     pub(crate) fn only_decodes(&self) -> bool {
-        self.slots.running().iter().all(|running| matches!(running.phase, Phase::Decoding | Phase::IdleBeam))
+        self.slots.running().iter().all(|running| matches!(running.phase, Phase::Decoding | Phase::Reserved))
     }
 }

@@ -90,7 +90,7 @@ fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>
         if cache.is_out_of_time() || !scheduler.is_most_senior(key) {
             return Reloaded::None;
         }
-        // Even the most senior sequence, or search, cannot get enough cells: its tokens are computed instead.
+        // Even the most senior sequence, or group that runs together, cannot get enough cells: its tokens are computed instead.
         let running = scheduler.slots.sequence(key);
         let n_ctx = (running.n_held + cache.n_free()) as usize;
         return Reloaded::Impossible(Error::ContextOverflow { n_prompt: running.sequence.tokens.len() as usize, n_ctx });
@@ -133,7 +133,7 @@ impl Scheduler {
     /// Returns true if no running sequence of another search is senior to that of `key`.
     fn is_most_senior(&self, key: SchedulingKey) -> bool {
         let running = self.slots.sequence(key);
-        self.slots.running().iter().take_while(|senior| senior.key() < key).all(|senior| senior.is_in_same_search(running))
+        self.slots.running().iter().take_while(|senior| senior.key() < key).all(|senior| senior.runs_with(running))
     }
 
     /// Lowers the number of cached prompt tokens of a sequence to those it has: the rest is computed.

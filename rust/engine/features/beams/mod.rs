@@ -80,7 +80,7 @@ pub(crate) fn on_preempt(features: &mut SequenceFeatures) {
 }
 
 /// Returns true if a sequence is a beam without a text.
-pub(crate) fn is_idle(features: &SequenceFeatures) -> bool {
+pub(crate) fn is_reserved(features: &SequenceFeatures) -> bool {
     features.beams.as_ref().is_some_and(|beam| !beam.is_live)
 }
 
@@ -214,7 +214,7 @@ fn arrange<R: Runner>(
     for &key in &spare {
         let running = scheduler.sequence_mut(key);
         running.path.discard();
-        (running.phase, running.n_held) = (Phase::IdleBeam, 0);
+        (running.phase, running.n_held) = (Phase::Reserved, 0);
         running.sequence.drop_text();
     }
     // A pinned prefix that no other sequence holds keeps its id.

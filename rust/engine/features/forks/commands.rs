@@ -144,7 +144,7 @@ fn start_build(
     let replay = ForkReplay::new(runner, cut, running, (group_id, has_own_stream), branches, append, &prompt)?;
     let ForkReplay { cut: ForkCut { source, sender, n_tokens, is_end, .. }, append, .. } = &replay;
     let sender = own_stream.unwrap_or_else(|| Arc::clone(sender));
-    let mut group = RequestGroup::unbuilt_fork(group_id, Arc::clone(&source.branch_spec.request), prompt, sender, permit);
+    let mut group = RequestGroup::unbuilt(group_id, Arc::clone(&source.branch_spec.request), prompt, sender, permit);
     group.request_id = if has_own_stream { group_id } else { request_id };
     group.features = source.features.clone();
     if source.shifted_at.is_none() && *n_tokens > source.n_prompt {
