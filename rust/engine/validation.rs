@@ -90,9 +90,7 @@ impl Inner {
         let requested_adapters = AdapterSet::with_adapters(adapters.iter().copied());
         // Must precede the adapter schedule: `invoked_at` is a position in the retokenized prompt.
         let mut features = GroupFeatures::default();
-        let model_limits = (&model.token_strings, limits.n_ctx_slot);
-        let shared = &self.published.features;
-        hooks::on_validate(shared, &mut request, &mut features, &requested_adapters, &mut invoked_at, model_limits);
+        hooks::on_validate(self, &mut request, &mut features, &requested_adapters, &mut invoked_at)?;
         let adapter_schedule = model.adapter_schedule(&adapters, invoked_at, &request.prompt, &request.suffix)?;
         if model.memory.is_a_state() {
             add_checkpoint(&mut request.checkpoints_at, adapter_schedule.change());
@@ -113,7 +111,6 @@ impl Inner {
             );
             return Err(Error::InvalidRequest { param: "prompt", message });
         }
-        hooks::check_request(limits, &mut request)?;
         Ok(ValidatedRequest { request, adapter_schedule, requested_adapters, features })
     }
 

@@ -26,18 +26,22 @@ use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::{Sequence, Tokens};
 use crate::error::Result;
 use crate::request::{Explanation, Finished, Request};
-use crate::sampling::{Sampler, Threads, TokenStrings};
+use crate::sampling::{Sampler, Threads};
 
-/// A request with `adapters` is validated; `invoked_at` is a position in its prompt. On the caller's thread.
-pub(crate) fn on_validate(
-    shared: &SharedFeatures,
+/// A request with `adapters` is validated, on the caller's thread; `invoked_at` is a position in its prompt.
+///
+/// # Errors
+/// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest).
+pub(in crate::engine) fn on_validate(
+    inner: &Inner,
     request: &mut Request,
     features: &mut GroupFeatures,
     adapters: &AdapterSet,
     invoked_at: &mut Option<u32>,
-    (token_strings, n_ctx): (&TokenStrings, u32),
-) {
-    transcripts::on_validate(shared, request, features, adapters, invoked_at, (token_strings, n_ctx));
+) -> Result<()> {
+    beams::on_validate(&inner.limits, request)?;
+    transcripts::on_validate(inner, request, features, adapters, invoked_at);
+    Ok(())
 }
 
 /// The first request of a group was validated: `pending` is what its first branch begins with. On the caller's thread.
@@ -53,15 +57,6 @@ pub(crate) fn on_new_group(limits: &Limits, group: &mut RequestGroup) {
 /// A branch has generated `range` of the prompt of a group.
 pub(crate) fn on_generated_prompt(features: &mut GroupFeatures, range: Range<u32>) {
     features.transcripts.push(range);
-}
-
-/// Checks a request that was validated. On the caller's thread.
-///
-/// # Errors
-/// [`Error::InvalidRequest`](crate::error::Error::InvalidRequest).
-pub(crate) fn check_request(limits: &Limits, request: &mut Request) -> Result<()> {
-    beams::on_validate(limits, request)?;
-    Ok(())
 }
 
 /// Returns the number of sequences of a request that run together: they start, are preempted and resume together.
@@ -129,14 +124,10 @@ pub(crate) fn on_new_sequence<R: Runner>(
     explanations::on_new_sequence(scheduler, cache, sequence, matched);
 }
 
-/// The first branch of a request starts.
-pub(crate) fn on_start(features: &mut SchedulerFeatures, group: &RequestGroup) {
-    features.explanations.add_request(group);
-}
-
-/// A branch starts in a slot for the first time, with what is `pending` in its group.
-pub(crate) fn on_start_sequence(pending: &mut SequenceFeatures, sequence: &mut Sequence) {
-    prompt_logprobs::pending::on_start(pending, sequence);
+/// A branch of a group starts in a slot for the first time.
+pub(crate) fn on_start(features: &mut SchedulerFeatures, group: &mut RequestGroup, sequence: &mut Sequence) {
+    prompt_logprobs::pending::on_start(group, sequence);
+    features.explanations.on_start(group);
 }
 
 /// A branch has started in a slot.

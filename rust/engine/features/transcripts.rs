@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
 
 use crate::cache::AdapterSet;
+use crate::engine::Inner;
 use crate::engine::features::state::{GroupFeatures, SharedFeatures};
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::sequence::Tokens;
@@ -82,24 +83,23 @@ pub(crate) fn on_text(shared: &SharedFeatures, group: &RequestGroup, tokens: &To
 }
 
 /// Replaces text that was generated for earlier requests with the same adapters by its original tokens, if the prompt contains it,
-/// the request permits it, and the prompt has less than `n_ctx` tokens then. `invoked_at` is a position in the prompt.
-pub(crate) fn on_validate(
-    shared: &SharedFeatures,
+/// the request permits it, and it fits the context then. `invoked_at` is a position in the prompt.
+pub(in crate::engine) fn on_validate(
+    inner: &Inner,
     request: &mut Request,
     features: &mut GroupFeatures,
     adapters: &AdapterSet,
     invoked_at: &mut Option<u32>,
-    (token_strings, n_ctx): (&TokenStrings, u32),
 ) {
     let [Run::Tokens(prompt)] = request.prompt.runs() else { return };
     // Prompt logprobs are reported for the submitted tokens.
     if !request.keeps_answers || request.prompt_logprobs.is_some() {
         return;
     }
-    let texts = lock(shared).texts(request.owner.as_deref(), adapters);
+    let texts = lock(&inner.published.features).texts(request.owner.as_deref(), adapters);
     // The original tokens may be more than the tokenizer's.
-    let fits = |retokenized: &RetokenizedPrompt| retokenized.tokens.len() < n_ctx as usize;
-    let Some(retokenized) = retokenize(&texts, prompt, token_strings).filter(fits) else { return };
+    let fits = |retokenized: &RetokenizedPrompt| retokenized.tokens.len() < inner.limits.n_ctx_slot as usize;
+    let Some(retokenized) = retokenize(&texts, prompt, &inner.model.token_strings).filter(fits) else { return };
     request.checkpoints_at = request.checkpoints_at.iter().filter_map(|&at| retokenized.map_position(at)).collect();
     request.system_end = request.system_end.and_then(|at| retokenized.map_position(at));
     *invoked_at = invoked_at.and_then(|at| retokenized.map_position(at));

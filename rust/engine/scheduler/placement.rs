@@ -75,12 +75,9 @@ impl Scheduler {
         let (key, group_id, index) = (sequence.scheduling_key(), sequence.group_id, sequence.index);
         let (n_device, n_found) = (matched.n_device, matched.n_tokens());
         let group = self.queue.group_mut(group_id);
-        hooks::on_start_sequence(&mut group.pending, &mut sequence);
+        hooks::on_start(&mut self.features, group, &mut sequence);
         let is_complete = group.request.task == Task::Complete;
         let logits = group.prompt_logits.clone().filter(|_| is_complete && n_device == sequence.n_tokens());
-        if !group.has_started {
-            hooks::on_start(&mut self.features, group);
-        }
         let indices = index..=index + length(&reserved);
         self.enter_on(slot, sequence, path, matched);
         for (index, path) in (1..).zip(reserved) {

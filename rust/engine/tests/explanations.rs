@@ -806,7 +806,7 @@ fn the_history_keeps_the_latest_text_of_a_branch() {
         tokens
     };
     let mut history = History::default();
-    history.add_request(&group(0, 2));
+    history.on_start(&group(0, 2));
     for (index, own) in [(0, &[5, 6][..]), (1, &[7]), (2, &[8, 9]), (0, &[5, 6, 10]), (1, &[7, 11, 12])] {
         history.update_text(0, index, &drawn(own), 2);
     }
@@ -825,7 +825,7 @@ fn the_history_keeps_the_latest_text_of_a_branch() {
 fn the_history_is_bounded() {
     let mut history = History::default();
     for request_id in 0..2 * MAX_HISTORY_REQUESTS as u64 {
-        history.add_request(&group(request_id, 10));
+        history.on_start(&group(request_id, 10));
     }
     assert_eq!(history.size(), (10 * MAX_HISTORY_REQUESTS, MAX_HISTORY_REQUESTS));
     let mut drawn = Tokens::new(group(0, 10).prompt);
@@ -837,10 +837,10 @@ fn the_history_is_bounded() {
     let n_drawn = history.size().0 - 10 * MAX_HISTORY_REQUESTS;
     assert!((9_000..11_250).contains(&n_drawn), "{n_drawn} for 9,000 that were drawn");
     for request_id in 10_000..10_008 {
-        history.add_request(&group(request_id, MAX_HISTORY_TOKENS / 4));
+        history.on_start(&group(request_id, MAX_HISTORY_TOKENS / 4));
     }
     assert_eq!(history.size(), (MAX_HISTORY_TOKENS, 4));
-    history.add_request(&group(20_000, MAX_HISTORY_TOKENS + 1));
+    history.on_start(&group(20_000, MAX_HISTORY_TOKENS + 1));
     assert_eq!(history.size(), (0, 0), "what is longer than all that is remembered is not");
     history.add_evictions(
         (0..10_000).map(|_| crate::cache::EvictedRun { group_id: 0, range: 0..1, cause: EvictionCause::DeviceCache }),

@@ -120,7 +120,10 @@ pub(crate) struct PromptHistory<'a> {
 
 impl History {
     /// Records a request that starts.
-    pub(crate) fn add_request(&mut self, group: &RequestGroup) {
+    pub(crate) fn on_start(&mut self, group: &RequestGroup) {
+        if group.has_started {
+            return;
+        }
         let mut record = RequestRecord {
             request_id: group.request_id,
             owner: group.request.owner.clone(),
@@ -369,14 +372,14 @@ mod tests {
         let mut history = History::default();
         let prompt = group(u64::MAX, &[1; 40]);
         let earlier = group(0, &[1; 40]);
-        history.add_request(&earlier);
+        history.on_start(&earlier);
         history.update_text(0, 0, &Tokens::new(Arc::clone(&earlier.prompt)), 40);
         let n_common = |history: &History| history.lookup(&prompt).nearest.map(|nearest| nearest.n_common);
         assert_eq!(n_common(&history), Some(40));
         let n_texts = u32::try_from(MAX_COMPARED / MIN_COST).expect("few");
         for (group_id, first) in (1..).zip((0..n_texts).step_by(256)) {
             let other = group(group_id, &[2]);
-            history.add_request(&other);
+            history.on_start(&other);
             for index in 0..256.min(n_texts - first) {
                 history.update_text(group_id, index, &Tokens::new(Arc::clone(&other.prompt)), 1);
             }

@@ -61,8 +61,8 @@ fn n_reported(sequence: &Sequence) -> Option<u32> {
 }
 
 /// The next branch of a group reports what the first one would.
-pub(crate) fn on_start(pending: &mut SequenceFeatures, sequence: &mut Sequence) {
-    sequence.features.prompt_logprobs = std::mem::take(&mut pending.prompt_logprobs);
+pub(crate) fn on_start(group: &mut RequestGroup, sequence: &mut Sequence) {
+    sequence.features.prompt_logprobs = std::mem::take(&mut group.pending.prompt_logprobs);
 }
 
 /// Returns the pending report of a sequence that ends before its first token to its group, for the next branch that starts.
