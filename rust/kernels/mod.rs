@@ -15,6 +15,18 @@
 //! work is divided among them. Only the row decides the order of summation: attention sums in blocks of the row's own
 //! positions, products along a row of weights. A row computed alone and the same row among hundreds are equal bit by bit.
 
+/// Defines inlined functions of one expression, for traits whose callers guarantee the instruction set and the pointers.
+macro_rules! primitives {
+    ($($name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)? = $value:expr;)*) => {$(
+        #[inline(always)]
+        #[allow(unused_unsafe, reason = "some expressions are plain Rust")]
+        unsafe fn $name($($arg: $type),*) $(-> $out)? {
+            // SAFETY: the caller guarantees the instruction set, and pointers that are valid for the accesses.
+            unsafe { $value }
+        }
+    )*};
+}
+
 pub mod attention;
 mod half;
 mod level;

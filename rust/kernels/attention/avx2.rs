@@ -1,15 +1,6 @@
 //! AVX2 with FMA and F16C: 8 lanes, 16 registers.
 
-use std::arch::x86_64::{
-    __m128i, __m256, __m256i, _CMP_NLE_UQ, _mm_cvtph_ps, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_set1_epi16,
-    _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps_si256,
-    _mm256_castsi128_si256, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpeq_epi16, _mm256_cmpeq_epi32, _mm256_cvtepi8_epi32,
-    _mm256_cvtepi32_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_div_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
-    _mm256_loadu_si256, _mm256_max_ps, _mm256_movemask_epi8, _mm256_mul_ps, _mm256_or_ps, _mm256_packs_epi16,
-    _mm256_permute2x128_si256, _mm256_permute4x64_epi64, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
-    _mm256_setzero_si256, _mm256_slli_epi32, _mm256_srai_epi32, _mm256_storeu_ps, _mm256_sub_ps, _mm256_unpackhi_epi32,
-    _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
-};
+use std::arch::x86_64::*;
 
 use super::Format;
 use super::kernels::{ScoreBlock, ValueBlock, kernels};
@@ -53,7 +44,7 @@ unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
 
 /// Loads one value in half precision; unaligned.
 #[inline(always)]
-unsafe fn half(from: *const u8) -> f32 {
+pub(super) unsafe fn half(from: *const u8) -> f32 {
     // SAFETY: the caller guarantees the instruction set and the element.
     unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned()))) }
 }
@@ -130,132 +121,41 @@ impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = LANES;
 
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> __m256 {
-        // SAFETY: the caller guarantees the instruction set, here and below.
-        unsafe { _mm256_set1_ps(value) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> __m256 {
-        // SAFETY: as above; the caller guarantees the lanes.
-        unsafe { _mm256_loadu_ps(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(to: *mut f32, v: __m256) {
-        // SAFETY: as above; the caller guarantees the lanes.
-        unsafe { _mm256_storeu_ps(to, v) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_sub_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn div(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_div_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn max(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_max_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn abs(v: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_andnot_ps(_mm256_set1_ps(-0.0), v) }
-    }
-
-    #[inline(always)]
-    unsafe fn with_sign(v: __m256, sign: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_or_ps(v, _mm256_and_ps(_mm256_set1_ps(-0.0), sign)) }
-    }
-
-    #[inline(always)]
-    unsafe fn scale_by_power(v: __m256, shifted: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe {
+    primitives! {
+        splat(value: f32) -> __m256 = _mm256_set1_ps(value);
+        load(from: *const f32) -> __m256 = _mm256_loadu_ps(from);
+        store(to: *mut f32, v: __m256) = _mm256_storeu_ps(to, v);
+        add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
+        sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
+        mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
+        div(a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
+        fma(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
+        max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
+        abs(v: __m256) -> __m256 = _mm256_andnot_ps(_mm256_set1_ps(-0.0), v);
+        with_sign(v: __m256, sign: __m256) -> __m256 = _mm256_or_ps(v, _mm256_and_ps(_mm256_set1_ps(-0.0), sign));
+        scale_by_power(v: __m256, shifted: __m256) -> __m256 = {
             let power = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
             _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(v), power))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn where_above(x: __m256, limit: __m256, v: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLE_UQ>(x, limit), v) }
-    }
-
-    #[inline(always)]
-    unsafe fn hide(v: __m256, visible: u32) -> __m256 {
-        // SAFETY: as above.
-        unsafe {
+        };
+        where_above(x: __m256, limit: __m256, v: __m256) -> __m256 = _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLE_UQ>(x, limit), v);
+        hide(v: __m256, visible: u32) -> __m256 = {
             let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
             let is_visible = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(visible.cast_signed()), bits), bits);
             _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), v, _mm256_castsi256_ps(is_visible))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn reduce_max(v: __m256) -> f32 {
-        let mut lanes = [0.0_f32; LANES];
-        // SAFETY: as above.
-        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), v) };
-        lanes.into_iter().fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
-    }
-
-    #[inline(always)]
-    unsafe fn sum(v: __m256) -> f32 {
-        let mut lanes = [0.0_f32; LANES];
-        // SAFETY: as above.
-        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), v) };
-        let half: [f32; 4] = std::array::from_fn(|lane| lanes[lane] + lanes[lane + 4]);
-        (half[0] + half[2]) + (half[1] + half[3])
-    }
-
-    #[inline(always)]
-    unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> __m256 {
-        // SAFETY: as above; the caller guarantees the lanes.
-        unsafe {
-            match format {
-                Format::F32 => _mm256_loadu_ps(cell.cast::<f32>().add(at)),
-                Format::F16 => _mm256_cvtph_ps(_mm_loadu_si128(cell.add(2 * at).cast::<__m128i>())),
-                Format::Bf16 => {
-                    let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(cell.add(2 * at).cast::<__m128i>()));
-                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-                }
-                Format::Q8_0 => {
-                    let block = cell.add(at / 32 * 34);
-                    let bytes = _mm_loadl_epi64(block.add(2 + at % 32).cast::<__m128i>());
-                    _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_set1_ps(half(block)))
-                }
+        };
+        load_cell(format: Format, cell: *const u8, at: usize) -> __m256 = match format {
+            Format::F32 => _mm256_loadu_ps(cell.cast::<f32>().add(at)),
+            Format::F16 => _mm256_cvtph_ps(_mm_loadu_si128(cell.add(2 * at).cast())),
+            Format::Bf16 => {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(cell.add(2 * at).cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
             }
-        }
+            Format::Q8_0 => {
+                let block = cell.add(at / 32 * 34);
+                let bytes = _mm_loadl_epi64(block.add(2 + at % 32).cast());
+                _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_set1_ps(half(block)))
+            }
+        };
     }
 
     #[inline(always)]
@@ -266,7 +166,7 @@ impl Simd for Avx2 {
             Format::F16 | Format::Bf16 => 2,
             Format::Q8_0 => 4,
         };
-        // SAFETY: as above; fewer than eight remaining units are exactly four, and only those are read.
+        // SAFETY: the caller guarantees the cells; fewer than eight remaining units are exactly four, and only those are read.
         unsafe {
             for first in (0..size).step_by(8 * per_unit) {
                 let n_units = ((size - first) / per_unit).min(8);
@@ -281,9 +181,9 @@ impl Simd for Avx2 {
                         cell.add(first * (4 / per_unit))
                     };
                     units[lane] = if n_units == 8 {
-                        _mm256_loadu_si256(from.cast::<__m256i>())
+                        _mm256_loadu_si256(from.cast())
                     } else {
-                        _mm256_castsi128_si256(_mm_loadu_si128(from.cast::<__m128i>()))
+                        _mm256_castsi128_si256(_mm_loadu_si128(from.cast()))
                     };
                 }
                 let factors = _mm256_loadu_ps(factors.as_ptr());

@@ -1,17 +1,9 @@
 //! AVX-512: 16 lanes, 32 registers.
 
-use std::arch::x86_64::{
-    __m128i, __m256i, __m512, __m512i, _CMP_NLE_UQ, _mm_cvtph_ps, _mm_cvtss_f32, _mm_loadu_si128, _mm_set1_epi16,
-    _mm256_loadu_si256, _mm256_maskz_loadu_epi32, _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512,
-    _mm512_castps_si512, _mm512_castsi256_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cmpneq_epi16_mask,
-    _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_div_ps, _mm512_fmadd_ps,
-    _mm512_inserti64x4, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_mov_ps,
-    _mm512_max_ps, _mm512_mul_ps, _mm512_or_si512, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512,
-    _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_srai_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_testn_epi16_mask,
-    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
-};
+use std::arch::x86_64::*;
 
 use super::Format;
+use super::avx2::half;
 use super::kernels::{ScoreBlock, ValueBlock, kernels};
 use super::prefetch::CellPrefetch;
 use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
@@ -38,13 +30,6 @@ unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
     let visible = join(_mm512_cmpneq_epi16_mask(low, hidden), _mm512_cmpneq_epi16_mask(high, hidden));
     let zero = join(_mm512_testn_epi16_mask(low, magnitude), _mm512_testn_epi16_mask(high, magnitude));
     (visible, zero)
-}
-
-/// Loads one value in half precision; unaligned.
-#[inline(always)]
-unsafe fn half(from: *const u8) -> f32 {
-    // SAFETY: the caller guarantees the instruction set and the element.
-    unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned()))) }
 }
 
 /// Transposes a 16 × 16 matrix of 32-bit units.
@@ -126,140 +111,46 @@ impl Simd for Avx512 {
     type V = __m512;
     const LANES: usize = LANES;
 
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> __m512 {
-        // SAFETY: the caller guarantees the instruction set, here and below.
-        unsafe { _mm512_set1_ps(value) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> __m512 {
-        // SAFETY: as above; the caller guarantees the lanes.
-        unsafe { _mm512_loadu_ps(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(to: *mut f32, v: __m512) {
-        // SAFETY: as above; the caller guarantees the lanes.
-        unsafe { _mm512_storeu_ps(to, v) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_sub_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn div(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_div_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn max(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_max_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn abs(v: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_abs_ps(v) }
-    }
-
-    #[inline(always)]
-    unsafe fn with_sign(v: __m512, sign: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe {
+    primitives! {
+        splat(value: f32) -> __m512 = _mm512_set1_ps(value);
+        load(from: *const f32) -> __m512 = _mm512_loadu_ps(from);
+        store(to: *mut f32, v: __m512) = _mm512_storeu_ps(to, v);
+        add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
+        sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
+        mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
+        div(a: __m512, b: __m512) -> __m512 = _mm512_div_ps(a, b);
+        fma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
+        max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
+        abs(v: __m512) -> __m512 = _mm512_abs_ps(v);
+        with_sign(v: __m512, sign: __m512) -> __m512 = {
             let bit = _mm512_and_si512(_mm512_castps_si512(sign), _mm512_set1_epi32(i32::MIN));
             _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(v), bit))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn scale_by_power(v: __m512, shifted: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe {
+        };
+        scale_by_power(v: __m512, shifted: __m512) -> __m512 = {
             let power = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
             _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(v), power))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn where_above(x: __m512, limit: __m512, v: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLE_UQ>(x, limit), v) }
-    }
-
-    #[inline(always)]
-    unsafe fn hide(v: __m512, visible: u32) -> __m512 {
-        // SAFETY: as above.
-        #[expect(clippy::cast_possible_truncation, reason = "there are sixteen lanes")]
-        unsafe {
-            _mm512_mask_blend_ps(visible as u16, _mm512_set1_ps(f32::NEG_INFINITY), v)
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn reduce_max(v: __m512) -> f32 {
-        // SAFETY: as above.
-        unsafe { std::arch::x86_64::_mm512_reduce_max_ps(v) }
-    }
-
-    #[inline(always)]
-    unsafe fn sum(v: __m512) -> f32 {
-        // Summed in an explicit order, because the reduction intrinsic does not guarantee one.
-        let mut lanes = [0.0_f32; LANES];
-        // SAFETY: as above.
-        unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), v) };
-        let mut n = LANES / 2;
-        while n > 0 {
-            for lane in 0..n {
-                lanes[lane] += lanes[lane + n];
+        };
+        where_above(x: __m512, limit: __m512, v: __m512) -> __m512 =
+            _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLE_UQ>(x, limit), v);
+        hide(v: __m512, visible: u32) -> __m512 = {
+            #[expect(clippy::cast_possible_truncation, reason = "there are sixteen lanes")]
+            let visible = visible as u16;
+            _mm512_mask_blend_ps(visible, _mm512_set1_ps(f32::NEG_INFINITY), v)
+        };
+        reduce_max(v: __m512) -> f32 = _mm512_reduce_max_ps(v);
+        load_cell(format: Format, cell: *const u8, at: usize) -> __m512 = match format {
+            Format::F32 => _mm512_loadu_ps(cell.cast::<f32>().add(at)),
+            Format::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(cell.add(2 * at).cast())),
+            Format::Bf16 => {
+                let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(cell.add(2 * at).cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
             }
-            n /= 2;
-        }
-        lanes[0]
-    }
-
-    #[inline(always)]
-    unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> __m512 {
-        // SAFETY: as above; the caller guarantees the lanes.
-        unsafe {
-            match format {
-                Format::F32 => _mm512_loadu_ps(cell.cast::<f32>().add(at)),
-                Format::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(cell.add(2 * at).cast::<__m256i>())),
-                Format::Bf16 => {
-                    let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(cell.add(2 * at).cast::<__m256i>()));
-                    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
-                }
-                Format::Q8_0 => {
-                    let block = cell.add(at / 32 * 34);
-                    let bytes = _mm_loadu_si128(block.add(2 + at % 32).cast::<__m128i>());
-                    let factor = half(block);
-                    _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), _mm512_set1_ps(factor))
-                }
+            Format::Q8_0 => {
+                let block = cell.add(at / 32 * 34);
+                let bytes = _mm_loadu_si128(block.add(2 + at % 32).cast());
+                _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), _mm512_set1_ps(half(block)))
             }
-        }
+        };
     }
 
     #[inline(always)]
@@ -270,7 +161,7 @@ impl Simd for Avx512 {
             Format::F16 | Format::Bf16 => 2,
             Format::Q8_0 => 4,
         };
-        // SAFETY: as above; where fewer than sixteen units remain, only those are read.
+        // SAFETY: the caller guarantees the cells; where fewer than sixteen units remain, only those are read.
         unsafe {
             for first in (0..size).step_by(16 * per_unit) {
                 let n_units = ((size - first) / per_unit).min(16);
@@ -280,7 +171,7 @@ impl Simd for Avx512 {
                     let mut scales = [[0_u16; 16]; 2];
                     for (lane, &cell) in cells.iter().enumerate() {
                         let block = cell.add(first / 32 * 34);
-                        let low = _mm256_loadu_si256(block.add(2).cast::<__m256i>());
+                        let low = _mm256_loadu_si256(block.add(2).cast());
                         scales[0][lane] = block.cast::<u16>().read_unaligned();
                         units[lane] = _mm512_castsi256_si512(low);
                         if n_units == 16 {
@@ -289,7 +180,7 @@ impl Simd for Avx512 {
                             units[lane] = _mm512_inserti64x4::<1>(units[lane], high);
                         }
                     }
-                    factors = scales.map(|scales| _mm512_cvtph_ps(_mm256_loadu_si256(scales.as_ptr().cast::<__m256i>())));
+                    factors = scales.map(|scales| _mm512_cvtph_ps(_mm256_loadu_si256(scales.as_ptr().cast())));
                 } else {
                     let bytes = first * (4 / per_unit);
                     let load_mask = u16::MAX >> (16 - n_units);

@@ -1,13 +1,6 @@
 //! NEON: pairs of 4-lane registers as vectors of 8 lanes; 32 registers.
 
-use std::arch::aarch64::{
-    float32x4_t, uint32x4_t, vabsq_f32, vaddq_f32, vaddq_u32, vandq_u8, vandq_u16, vbicq_u32, vbslq_f32, vceqq_u16, vceqzq_u16,
-    vcgtq_f32, vcleq_f32, vcombine_u8, vcvtq_f32_s32, vdivq_f32, vdup_n_u16, vdupq_n_f32, vdupq_n_u16, vdupq_n_u32, vfmaq_f32,
-    vget_low_s16, vget_low_u16, vgetq_lane_u64, vld1_s8, vld1q_f32, vld1q_u8, vld1q_u16, vld1q_u32, vmovl_high_s16, vmovl_s8,
-    vmovl_s16, vmovn_u16, vmulq_f32, vmvnq_u16, vpaddq_u8, vreinterpretq_f32_u32, vreinterpretq_f32_u64, vreinterpretq_u32_f32,
-    vreinterpretq_u64_f32, vreinterpretq_u64_u8, vshll_high_n_u16, vshll_n_u16, vshlq_n_u32, vst1q_f32, vsubq_f32, vtrn1q_f32,
-    vtrn1q_u64, vtrn2q_f32, vtrn2q_u64, vtstq_u32,
-};
+use std::arch::aarch64::*;
 
 use super::Format;
 use super::kernels::{ScoreBlock, ValueBlock, kernels};
@@ -70,157 +63,61 @@ fn each(a: Pair, b: Pair, f: impl Fn(float32x4_t, float32x4_t) -> float32x4_t) -
     Pair(f(a.0, b.0), f(a.1, b.1))
 }
 
-#[inline(always)]
-unsafe fn as_bits(v: float32x4_t) -> uint32x4_t {
-    // SAFETY: no memory is accessed.
-    unsafe { vreinterpretq_u32_f32(v) }
-}
-
-#[inline(always)]
-unsafe fn as_floats(bits: uint32x4_t) -> float32x4_t {
-    // SAFETY: no memory is accessed.
-    unsafe { vreinterpretq_f32_u32(bits) }
-}
-
 impl Simd for Neon {
     type V = Pair;
     const LANES: usize = LANES;
 
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Pair {
-        // SAFETY: no memory is accessed, here and below unless stated.
-        unsafe { Pair(vdupq_n_f32(value), vdupq_n_f32(value)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Pair {
-        // SAFETY: the caller guarantees the lanes.
-        unsafe { Pair(vld1q_f32(from), vld1q_f32(from.add(4))) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(to: *mut f32, v: Pair) {
-        // SAFETY: the caller guarantees the lanes.
-        unsafe {
+    primitives! {
+        splat(value: f32) -> Pair = Pair(vdupq_n_f32(value), vdupq_n_f32(value));
+        load(from: *const f32) -> Pair = Pair(vld1q_f32(from), vld1q_f32(from.add(4)));
+        store(to: *mut f32, v: Pair) = {
             vst1q_f32(to, v.0);
             vst1q_f32(to.add(4), v.1);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: Pair, b: Pair) -> Pair {
-        // SAFETY: as above.
-        each(a, b, |a, b| unsafe { vaddq_f32(a, b) })
-    }
-
-    #[inline(always)]
-    unsafe fn sub(a: Pair, b: Pair) -> Pair {
-        // SAFETY: as above.
-        each(a, b, |a, b| unsafe { vsubq_f32(a, b) })
-    }
-
-    #[inline(always)]
-    unsafe fn mul(a: Pair, b: Pair) -> Pair {
-        // SAFETY: as above.
-        each(a, b, |a, b| unsafe { vmulq_f32(a, b) })
-    }
-
-    #[inline(always)]
-    unsafe fn div(a: Pair, b: Pair) -> Pair {
-        // SAFETY: as above.
-        each(a, b, |a, b| unsafe { vdivq_f32(a, b) })
-    }
-
-    #[inline(always)]
-    unsafe fn fma(a: Pair, b: Pair, c: Pair) -> Pair {
-        // SAFETY: as above.
-        unsafe { Pair(vfmaq_f32(c.0, a.0, b.0), vfmaq_f32(c.1, a.1, b.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn max(a: Pair, b: Pair) -> Pair {
+        };
+        add(a: Pair, b: Pair) -> Pair = each(a, b, |a, b| vaddq_f32(a, b));
+        sub(a: Pair, b: Pair) -> Pair = each(a, b, |a, b| vsubq_f32(a, b));
+        mul(a: Pair, b: Pair) -> Pair = each(a, b, |a, b| vmulq_f32(a, b));
+        div(a: Pair, b: Pair) -> Pair = each(a, b, |a, b| vdivq_f32(a, b));
+        fma(a: Pair, b: Pair, c: Pair) -> Pair = Pair(vfmaq_f32(c.0, a.0, b.0), vfmaq_f32(c.1, a.1, b.1));
         // The maximum instruction returns NaN where either operand is NaN; this must return `b`.
-        // SAFETY: as above.
-        each(a, b, |a, b| unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) })
-    }
-
-    #[inline(always)]
-    unsafe fn abs(v: Pair) -> Pair {
-        // SAFETY: as above.
-        unsafe { Pair(vabsq_f32(v.0), vabsq_f32(v.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn with_sign(v: Pair, sign: Pair) -> Pair {
-        // SAFETY: as above.
-        each(v, sign, |v, sign| unsafe { vbslq_f32(vdupq_n_u32(1 << 31), sign, v) })
-    }
-
-    #[inline(always)]
-    unsafe fn scale_by_power(v: Pair, shifted: Pair) -> Pair {
-        // SAFETY: as above.
-        each(v, shifted, |v, shifted| unsafe { as_floats(vaddq_u32(as_bits(v), vshlq_n_u32::<23>(as_bits(shifted)))) })
-    }
-
-    #[inline(always)]
-    unsafe fn where_above(x: Pair, limit: Pair, v: Pair) -> Pair {
-        // SAFETY: as above.
-        let four = |x, limit, v| unsafe { as_floats(vbicq_u32(as_bits(v), vcleq_f32(x, limit))) };
-        Pair(four(x.0, limit.0, v.0), four(x.1, limit.1, v.1))
-    }
-
-    #[inline(always)]
-    unsafe fn hide(v: Pair, visible: u32) -> Pair {
-        const BITS: [u32; LANES] = [1, 2, 4, 8, 16, 32, 64, 128];
-        // SAFETY: as above; there are as many bits as lanes.
-        unsafe {
+        max(a: Pair, b: Pair) -> Pair = each(a, b, |a, b| vbslq_f32(vcgtq_f32(a, b), a, b));
+        abs(v: Pair) -> Pair = Pair(vabsq_f32(v.0), vabsq_f32(v.1));
+        with_sign(v: Pair, sign: Pair) -> Pair = each(v, sign, |v, sign| vbslq_f32(vdupq_n_u32(1 << 31), sign, v));
+        scale_by_power(v: Pair, shifted: Pair) -> Pair = each(v, shifted, |v, shifted| {
+            let power = vshlq_n_u32::<23>(vreinterpretq_u32_f32(shifted));
+            vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(v), power))
+        });
+        where_above(x: Pair, limit: Pair, v: Pair) -> Pair = {
+            let four = |x, limit, v| vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(v), vcleq_f32(x, limit)));
+            Pair(four(x.0, limit.0, v.0), four(x.1, limit.1, v.1))
+        };
+        hide(v: Pair, visible: u32) -> Pair = {
+            const BITS: [u32; LANES] = [1, 2, 4, 8, 16, 32, 64, 128];
             let four = |v, at| {
                 let is_visible = vtstq_u32(vdupq_n_u32(visible), vld1q_u32(BITS.as_ptr().add(at)));
                 vbslq_f32(is_visible, v, vdupq_n_f32(f32::NEG_INFINITY))
             };
             Pair(four(v.0, 0), four(v.1, 4))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn reduce_max(v: Pair) -> f32 {
-        let mut lanes = [0.0_f32; LANES];
-        // SAFETY: the array has room for all lanes.
-        unsafe { Self::store(lanes.as_mut_ptr(), v) };
-        lanes.into_iter().fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
-    }
-
-    #[inline(always)]
-    unsafe fn sum(v: Pair) -> f32 {
-        let mut half = [0.0_f32; 4];
-        // SAFETY: the array has room for four lanes.
-        unsafe { vst1q_f32(half.as_mut_ptr(), vaddq_f32(v.0, v.1)) };
-        (half[0] + half[2]) + (half[1] + half[3])
-    }
-
-    #[inline(always)]
-    unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> Pair {
-        // SAFETY: the caller guarantees the lanes.
-        unsafe {
-            match format {
-                Format::F32 => Self::load(cell.cast::<f32>().add(at)),
-                Format::F16 => {
-                    let halves = vld1q_u16(cell.cast::<u16>().add(at));
-                    Pair(low_singles(halves), high_singles(halves))
-                }
-                Format::Bf16 => {
-                    let upper = vld1q_u16(cell.cast::<u16>().add(at));
-                    Pair(as_floats(vshll_n_u16::<16>(vget_low_u16(upper))), as_floats(vshll_high_n_u16::<16>(upper)))
-                }
-                Format::Q8_0 => {
-                    let block = cell.add(at / 32 * 34);
-                    let factor = four_singles(vdup_n_u16(block.cast::<u16>().read_unaligned()));
-                    let bytes = vmovl_s8(vld1_s8(block.add(2 + at % 32).cast()));
-                    let (low, high) = (vmovl_s16(vget_low_s16(bytes)), vmovl_high_s16(bytes));
-                    Pair(vmulq_f32(vcvtq_f32_s32(low), factor), vmulq_f32(vcvtq_f32_s32(high), factor))
-                }
+        };
+        load_cell(format: Format, cell: *const u8, at: usize) -> Pair = match format {
+            Format::F32 => Self::load(cell.cast::<f32>().add(at)),
+            Format::F16 => {
+                let halves = vld1q_u16(cell.cast::<u16>().add(at));
+                Pair(low_singles(halves), high_singles(halves))
             }
-        }
+            Format::Bf16 => {
+                let upper = vld1q_u16(cell.cast::<u16>().add(at));
+                let (low, high) = (vshll_n_u16::<16>(vget_low_u16(upper)), vshll_high_n_u16::<16>(upper));
+                Pair(vreinterpretq_f32_u32(low), vreinterpretq_f32_u32(high))
+            }
+            Format::Q8_0 => {
+                let block = cell.add(at / 32 * 34);
+                let factor = four_singles(vdup_n_u16(block.cast::<u16>().read_unaligned()));
+                let bytes = vmovl_s8(vld1_s8(block.add(2 + at % 32).cast()));
+                let (low, high) = (vmovl_s16(vget_low_s16(bytes)), vmovl_high_s16(bytes));
+                Pair(vmulq_f32(vcvtq_f32_s32(low), factor), vmulq_f32(vcvtq_f32_s32(high), factor))
+            }
+        };
     }
 
     #[inline(always)]

@@ -1,5 +1,7 @@
 //! Plain Rust: the reference for every other instruction set, and the code that runs under Miri.
 
+use std::array::from_fn;
+
 use super::Format;
 use super::kernels::{ScoreBlock, ValueBlock, kernels};
 use super::prefetch::CellPrefetch;
@@ -43,89 +45,36 @@ unsafe fn element(format: Format, cell: *const u8, at: usize) -> f32 {
     }
 }
 
-fn map(a: [f32; LANES], f: impl Fn(f32) -> f32) -> [f32; LANES] {
-    a.map(f)
-}
+type Lanes = [f32; LANES];
 
-fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
-    std::array::from_fn(|lane| f(a[lane], b[lane]))
+fn zip(a: Lanes, b: Lanes, f: impl Fn(f32, f32) -> f32) -> Lanes {
+    from_fn(|lane| f(a[lane], b[lane]))
 }
 
 impl Simd for Portable {
-    type V = [f32; LANES];
+    type V = Lanes;
     const LANES: usize = LANES;
 
-    unsafe fn splat(value: f32) -> Self::V {
-        [value; LANES]
-    }
-
-    unsafe fn load(from: *const f32) -> Self::V {
-        // SAFETY: the caller guarantees all lanes.
-        unsafe { from.cast::<Self::V>().read_unaligned() }
-    }
-
-    unsafe fn store(to: *mut f32, v: Self::V) {
-        // SAFETY: the caller guarantees all lanes.
-        unsafe { to.cast::<Self::V>().write_unaligned(v) };
-    }
-
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| a + b)
-    }
-
-    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| a - b)
-    }
-
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| a * b)
-    }
-
-    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| a / b)
-    }
-
-    // Rounds twice: without a hardware instruction, a single rounding needs a library call.
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        std::array::from_fn(|lane| a[lane] * b[lane] + c[lane])
-    }
-
-    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| if a > b { a } else { b })
-    }
-
-    unsafe fn abs(v: Self::V) -> Self::V {
-        map(v, f32::abs)
-    }
-
-    unsafe fn with_sign(v: Self::V, sign: Self::V) -> Self::V {
-        zip(v, sign, f32::copysign)
-    }
-
-    unsafe fn scale_by_power(v: Self::V, shifted: Self::V) -> Self::V {
-        zip(v, shifted, |v, shifted| f32::from_bits(v.to_bits().wrapping_add(shifted.to_bits() << 23)))
-    }
-
-    unsafe fn where_above(x: Self::V, limit: Self::V, v: Self::V) -> Self::V {
-        std::array::from_fn(|lane| if x[lane] <= limit[lane] { 0.0 } else { v[lane] })
-    }
-
-    unsafe fn hide(v: Self::V, visible: u32) -> Self::V {
-        std::array::from_fn(|lane| if visible >> lane & 1 == 1 { v[lane] } else { f32::NEG_INFINITY })
-    }
-
-    unsafe fn reduce_max(v: Self::V) -> f32 {
-        v.into_iter().fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
-    }
-
-    unsafe fn sum(v: Self::V) -> f32 {
-        let half: [f32; 4] = std::array::from_fn(|lane| v[lane] + v[lane + 4]);
-        (half[0] + half[2]) + (half[1] + half[3])
-    }
-
-    unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> Self::V {
-        // SAFETY: the caller guarantees all lanes.
-        std::array::from_fn(|lane| unsafe { element(format, cell, at + lane) })
+    primitives! {
+        splat(value: f32) -> Lanes = [value; LANES];
+        load(from: *const f32) -> Lanes = from.cast::<Lanes>().read_unaligned();
+        store(to: *mut f32, v: Lanes) = to.cast::<Lanes>().write_unaligned(v);
+        add(a: Lanes, b: Lanes) -> Lanes = zip(a, b, |a, b| a + b);
+        sub(a: Lanes, b: Lanes) -> Lanes = zip(a, b, |a, b| a - b);
+        mul(a: Lanes, b: Lanes) -> Lanes = zip(a, b, |a, b| a * b);
+        div(a: Lanes, b: Lanes) -> Lanes = zip(a, b, |a, b| a / b);
+        // Rounds twice: without a hardware instruction, a single rounding needs a library call.
+        fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes = from_fn(|lane| a[lane] * b[lane] + c[lane]);
+        max(a: Lanes, b: Lanes) -> Lanes = zip(a, b, |a, b| if a > b { a } else { b });
+        abs(v: Lanes) -> Lanes = v.map(f32::abs);
+        with_sign(v: Lanes, sign: Lanes) -> Lanes = zip(v, sign, f32::copysign);
+        scale_by_power(v: Lanes, shifted: Lanes) -> Lanes =
+            zip(v, shifted, |v, shifted| f32::from_bits(v.to_bits().wrapping_add(shifted.to_bits() << 23)));
+        where_above(x: Lanes, limit: Lanes, v: Lanes) -> Lanes =
+            from_fn(|lane| if x[lane] <= limit[lane] { 0.0 } else { v[lane] });
+        hide(v: Lanes, visible: u32) -> Lanes =
+            from_fn(|lane| if visible >> lane & 1 == 1 { v[lane] } else { f32::NEG_INFINITY });
+        load_cell(format: Format, cell: *const u8, at: usize) -> Lanes = from_fn(|lane| element(format, cell, at + lane));
     }
 
     unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {

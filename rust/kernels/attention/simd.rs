@@ -38,13 +38,41 @@ pub(super) trait Simd: Copy {
     unsafe fn where_above(x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
     /// Returns `v` in lanes whose bit is set, negative infinity in the others.
     unsafe fn hide(v: Self::V, visible: u32) -> Self::V;
-    unsafe fn reduce_max(v: Self::V) -> f32;
-    /// Returns the sum of the lanes, always in the same order.
-    unsafe fn sum(v: Self::V) -> f32;
     /// Loads a vector of elements of a cell, from element `at` on, a multiple of the lanes.
     unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> Self::V;
     /// Writes the first `size` elements of `LANES` cells transposed: element `d` of all cells goes to `to + d * stride`.
     unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize);
+
+    /// Returns the lanes, followed by zeros.
+    #[inline(always)]
+    unsafe fn to_array(v: Self::V) -> [f32; MAX_LANES] {
+        let mut lanes = [0.0; MAX_LANES];
+        // SAFETY: the caller guarantees the instruction set, and the array has room for all lanes.
+        unsafe { Self::store(lanes.as_mut_ptr(), v) };
+        lanes
+    }
+
+    #[inline(always)]
+    unsafe fn reduce_max(v: Self::V) -> f32 {
+        // SAFETY: the caller guarantees the instruction set.
+        let lanes = unsafe { Self::to_array(v) };
+        lanes[..Self::LANES].iter().fold(f32::NEG_INFINITY, |a, &b| if a > b { a } else { b })
+    }
+
+    /// Returns the sum of the lanes, by adding halves until one lane is left.
+    #[inline(always)]
+    unsafe fn sum(v: Self::V) -> f32 {
+        // SAFETY: the caller guarantees the instruction set.
+        let mut lanes = unsafe { Self::to_array(v) };
+        let mut n = Self::LANES / 2;
+        while n > 0 {
+            for lane in 0..n {
+                lanes[lane] += lanes[lane + n];
+            }
+            n /= 2;
+        }
+        lanes[0]
+    }
 }
 
 /// Computes 2ˣ for `x <= 0`: within 2 units in the last place, and 0 below 2⁻¹²⁶.
@@ -219,10 +247,8 @@ pub(super) unsafe fn softmax<S: Simd>(row: *mut f32, params: SoftmaxParams) -> (
 /// Computes 2ˣ of one value, `x <= 0`.
 #[inline(always)]
 unsafe fn exp2_of<S: Simd>(x: f32) -> f32 {
-    let mut lanes = [0.0; MAX_LANES];
-    // SAFETY: the caller guarantees the instruction set; the array has room for the lanes of any vector.
-    unsafe { S::store(lanes.as_mut_ptr(), exp2::<S>(S::splat(x))) };
-    lanes[0]
+    // SAFETY: the caller guarantees the instruction set.
+    unsafe { S::to_array(exp2::<S>(S::splat(x)))[0] }
 }
 
 /// State of a row's online softmax: the maximum score in base 2, and the sum of weights relative to it.

@@ -45,7 +45,7 @@ pub(super) unsafe fn tile<L: Lanes, F: Form, const N: usize>(product: &TileProdu
         for _ in 0..n {
             let mut unit_sums = begin_unit::<L, F, N>(panel, tile, &sums);
             for b in 0..F::LEN / 32 {
-                prefetch.issue::<L>(F::LEN / 32);
+                prefetch.issue(F::LEN / 32);
                 let words = panel.add(8 * L::VECTOR * b);
                 for i in 0..scales_of_block::<F>() {
                     let int_sums = dot_block::<L, F, N>(tile, b, i, |j| L::load(words.add(L::VECTOR * j)));

@@ -5,7 +5,6 @@ use super::form::{Form, MAX_COLUMNS, MAX_PACKED_COLUMNS};
 use super::format::Format;
 use super::lanes::Lanes;
 use super::plain::{self, FloatFormat, FloatTileProduct};
-use super::prefetch;
 use super::quantise::{self, ActivationSpan};
 use super::unpack::{self, PackedPanel, Unpack};
 use crate::kernels::Level;
@@ -38,8 +37,6 @@ pub(super) struct QuantisedTable {
     /// Maximum columns of a tile.
     pub(super) columns: usize,
     pub(super) quantise: unsafe fn(&ActivationSpan),
-    /// Prefetches the start of a range of bytes.
-    pub(super) prefetch_start: fn(*const u8, usize),
     pub(super) unpack: unsafe fn(&PackedPanel, *mut u8),
     /// By number of columns, starting with 1.
     pub(super) tiles: [unsafe fn(&TileProduct); MAX_COLUMNS],
@@ -133,7 +130,6 @@ macro_rules! level {
                     offset: U::offset::<$lanes>(),
                     columns: <$lanes>::COLUMNS,
                     quantise: quantise::<U::Form>,
-                    prefetch_start: prefetch::prefetch_start::<$lanes>,
                     unpack: unpack::<U>,
                     tiles: [
                         tile::<U::Form, 1>,

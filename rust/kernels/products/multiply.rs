@@ -10,7 +10,7 @@ use super::kernels::{ProductTable, QuantisedTable};
 use super::operands::{ExpertChoices, Experts, ProductOutput, Rows, Weights};
 use super::plain::FloatTileProduct;
 use super::plan::{Chunk, Layout, Plan, ProductSize, Tiles};
-use super::prefetch::BytePrefetch;
+use super::prefetch::{BytePrefetch, prefetch_start};
 use super::quantise::ActivationSpan;
 use super::unpack::PackedPanel;
 use crate::kernels::{Level, Shared, Team};
@@ -187,7 +187,7 @@ impl<'a> Product<'a> {
         if let ProductTable::Quantised(quantised) = &self.kernels {
             // Memory is idle while activations are quantised and threads synchronise.
             if let Some(first) = chunk {
-                (quantised.prefetch_start)(self.panel(first.group, first.panels.0), self.weights.row_stride * quantised.rows);
+                prefetch_start(self.panel(first.group, first.panels.0), self.weights.row_stride * quantised.rows);
             }
             self.quantise(quantised, &plan, starts, &row, team);
         }

@@ -7,13 +7,8 @@ use super::{LanePair, Lanes, RowLanes, opaque};
 /// AVX2, FMA and F16C, and AVX-VNNI if `VNNI`.
 pub(in crate::kernels::products) struct Avx2<const VNNI: bool>;
 
-/// Prefetches a cache line exactly here: the compiler may group intrinsics, and a processor that receives many requests together
-/// stalls until its queue has room.
-#[inline(always)]
-pub(super) fn prefetch(at: *const u8) {
-    // SAFETY: a prefetch never faults.
-    unsafe { std::arch::asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags)) };
-}
+type Ints = LanePair<__m256i>;
+type Floats = LanePair<__m256>;
 
 /// Transposes a 4 × 4 matrix of dwords in each half of the registers.
 #[inline(always)]
@@ -83,82 +78,62 @@ unsafe fn dot_8(sums: __m256i, w: [__m256i; 4], a: [__m256i; 4], bits: u32) -> _
     }
 }
 
-macro_rules! simple {
-    ($($name:ident ($($arg:ident: $type:ty),*) $(-> $out:ty)? = $value:expr;)*) => {$(
-        #[inline(always)]
-        unsafe fn $name($($arg: $type),*) $(-> $out)? {
-            // SAFETY: the caller guarantees AVX2, FMA and F16C, and pointers that are valid for 16 lanes.
-            unsafe { $value }
-        }
-    )*};
-}
-
 impl<const VNNI: bool> Lanes for Avx2<VNNI> {
-    type Ints = LanePair<__m256i>;
-    type Floats = LanePair<__m256>;
+    type Ints = Ints;
+    type Floats = Floats;
 
     const ROWS: usize = 16;
     const SIGNED: bool = !VNNI;
     const COLUMNS: usize = 4;
 
-    simple! {
-        splat(value: i32) -> LanePair<__m256i> = LanePair(_mm256_set1_epi32(value), _mm256_set1_epi32(value));
-        load(from: *const u8) -> LanePair<__m256i> = LanePair(_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast()));
-        store(ints: LanePair<__m256i>, to: *mut u8) = {
+    primitives! {
+        splat(value: i32) -> Ints = LanePair(_mm256_set1_epi32(value), _mm256_set1_epi32(value));
+        load(from: *const u8) -> Ints = LanePair(_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast()));
+        store(ints: Ints, to: *mut u8) = {
             _mm256_storeu_si256(to.cast(), ints.0);
             _mm256_storeu_si256(to.add(32).cast(), ints.1);
         };
-        and(a: LanePair<__m256i>, b: LanePair<__m256i>) -> LanePair<__m256i> = LanePair(_mm256_and_si256(a.0, b.0), _mm256_and_si256(a.1, b.1));
-        or(a: LanePair<__m256i>, b: LanePair<__m256i>) -> LanePair<__m256i> = LanePair(_mm256_or_si256(a.0, b.0), _mm256_or_si256(a.1, b.1));
-        xor(a: LanePair<__m256i>, b: LanePair<__m256i>) -> LanePair<__m256i> = LanePair(_mm256_xor_si256(a.0, b.0), _mm256_xor_si256(a.1, b.1));
-        shl(a: LanePair<__m256i>, n: u32) -> LanePair<__m256i> = {
+        and(a: Ints, b: Ints) -> Ints = LanePair(_mm256_and_si256(a.0, b.0), _mm256_and_si256(a.1, b.1));
+        or(a: Ints, b: Ints) -> Ints = LanePair(_mm256_or_si256(a.0, b.0), _mm256_or_si256(a.1, b.1));
+        xor(a: Ints, b: Ints) -> Ints = LanePair(_mm256_xor_si256(a.0, b.0), _mm256_xor_si256(a.1, b.1));
+        shl(a: Ints, n: u32) -> Ints = {
             let n = _mm_cvtsi32_si128(n.cast_signed());
             LanePair(_mm256_sll_epi32(a.0, n), _mm256_sll_epi32(a.1, n))
         };
-        shr(a: LanePair<__m256i>, n: u32) -> LanePair<__m256i> = {
+        shr(a: Ints, n: u32) -> Ints = {
             let n = _mm_cvtsi32_si128(n.cast_signed());
             LanePair(_mm256_srl_epi32(a.0, n), _mm256_srl_epi32(a.1, n))
         };
-        shr_signed(a: LanePair<__m256i>, n: u32) -> LanePair<__m256i> = {
+        shr_signed(a: Ints, n: u32) -> Ints = {
             let n = _mm_cvtsi32_si128(n.cast_signed());
             LanePair(_mm256_sra_epi32(a.0, n), _mm256_sra_epi32(a.1, n))
         };
-        sub(a: LanePair<__m256i>, b: LanePair<__m256i>) -> LanePair<__m256i> = LanePair(_mm256_sub_epi32(a.0, b.0), _mm256_sub_epi32(a.1, b.1));
-        look_up(table: &[i8; 16], indices: LanePair<__m256i>) -> LanePair<__m256i> = {
+        sub(a: Ints, b: Ints) -> Ints = LanePair(_mm256_sub_epi32(a.0, b.0), _mm256_sub_epi32(a.1, b.1));
+        look_up(table: &[i8; 16], indices: Ints) -> Ints = {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
             LanePair(_mm256_shuffle_epi8(table, indices.0), _mm256_shuffle_epi8(table, indices.1))
         };
-        splat_float(value: f32) -> LanePair<__m256> = LanePair(_mm256_set1_ps(value), _mm256_set1_ps(value));
-        load_floats(from: *const f32) -> LanePair<__m256> = LanePair(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8)));
-        store_floats(floats: LanePair<__m256>, to: *mut f32) = {
+        splat_float(value: f32) -> Floats = LanePair(_mm256_set1_ps(value), _mm256_set1_ps(value));
+        load_floats(from: *const f32) -> Floats = LanePair(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8)));
+        store_floats(floats: Floats, to: *mut f32) = {
             _mm256_storeu_ps(to, floats.0);
             _mm256_storeu_ps(to.add(8), floats.1);
         };
-        mul(a: LanePair<__m256>, b: LanePair<__m256>) -> LanePair<__m256> = LanePair(_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1));
-        fma(a: LanePair<__m256>, b: LanePair<__m256>, c: LanePair<__m256>) -> LanePair<__m256> =
+        mul(a: Floats, b: Floats) -> Floats = LanePair(_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1));
+        fma(a: Floats, b: Floats, c: Floats) -> Floats =
             LanePair(_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1));
-        to_floats(ints: LanePair<__m256i>) -> LanePair<__m256> = LanePair(_mm256_cvtepi32_ps(ints.0), _mm256_cvtepi32_ps(ints.1));
-        as_floats(ints: LanePair<__m256i>) -> LanePair<__m256> = LanePair(_mm256_castsi256_ps(ints.0), _mm256_castsi256_ps(ints.1));
-        load_halves(from: *const u16) -> LanePair<__m256> =
+        to_floats(ints: Ints) -> Floats = LanePair(_mm256_cvtepi32_ps(ints.0), _mm256_cvtepi32_ps(ints.1));
+        as_floats(ints: Ints) -> Floats = LanePair(_mm256_castsi256_ps(ints.0), _mm256_castsi256_ps(ints.1));
+        load_halves(from: *const u16) -> Floats =
             LanePair(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())));
-    }
-
-    #[inline(always)]
-    unsafe fn low_halves(ints: LanePair<__m256i>) -> LanePair<__m256> {
-        // SAFETY: the caller guarantees AVX2 and F16C.
-        unsafe {
+        low_halves(ints: Ints) -> Floats = {
             let low = _mm256_set1_epi32(0xffff);
             // Each half of the packed register has four of the first eight lanes, then four of the last eight.
             let packed = _mm256_packus_epi32(_mm256_and_si256(ints.0, low), _mm256_and_si256(ints.1, low));
             let ordered = _mm256_permute4x64_epi64(packed, 0b11_01_10_00);
             LanePair(_mm256_cvtph_ps(_mm256_castsi256_si128(ordered)), _mm256_cvtph_ps(_mm256_extracti128_si256(ordered, 1)))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn spread(bits: LanePair<__m256i>, j: u32) -> LanePair<__m256i> {
-        // SAFETY: the caller guarantees AVX2.
-        unsafe {
+        };
+        spread(bits: Ints, j: u32) -> Ints = {
             let byte = (j / 2).cast_signed();
             let four = |lane: i32| (4 * lane + byte) * 0x0101_0101;
             let copies = _mm256_broadcastsi128_si256(_mm_setr_epi32(four(0), four(1), four(2), four(3)));
@@ -168,30 +143,24 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
                 _mm256_and_si256(set, _mm256_set1_epi8(16))
             };
             LanePair(eight(bits.0), eight(bits.1))
-        }
+        };
+        transpose_16_bytes(from: *const u8, stride: usize) -> [Ints; 4] = {
+            let (a, b) = (transpose_eight_rows(from, stride), transpose_eight_rows(opaque(from.add(8 * stride)), stride));
+            [LanePair(a[0], b[0]), LanePair(a[1], b[1]), LanePair(a[2], b[2]), LanePair(a[3], b[3])]
+        };
+        transpose_32_bytes(from: *const u8, stride: usize) -> [Ints; 8] = {
+            let (low, high) = (Self::transpose_16_bytes(from, stride), Self::transpose_16_bytes(from.add(16), stride));
+            [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
+        };
+        dot_pairs(sums: Ints, halves: Ints, pair: i32) -> Ints = {
+            let pair = _mm256_set1_epi32(pair);
+            let eight = |sums, halves| _mm256_add_epi32(sums, _mm256_madd_epi16(halves, pair));
+            LanePair(eight(sums.0, halves.0), eight(sums.1, halves.1))
+        };
     }
 
     #[inline(always)]
-    unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [LanePair<__m256i>; 4] {
-        // SAFETY: the caller guarantees AVX2, and sixteen rows of 16 bytes.
-        let (a, b) = unsafe { (transpose_eight_rows(from, stride), transpose_eight_rows(opaque(from.add(8 * stride)), stride)) };
-        [LanePair(a[0], b[0]), LanePair(a[1], b[1]), LanePair(a[2], b[2]), LanePair(a[3], b[3])]
-    }
-
-    #[inline(always)]
-    unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [LanePair<__m256i>; 8] {
-        // SAFETY: the caller guarantees AVX2, and sixteen rows of 32 bytes.
-        let (low, high) = unsafe { (Self::transpose_16_bytes(from, stride), Self::transpose_16_bytes(from.add(16), stride)) };
-        [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
-    }
-
-    #[inline(always)]
-    unsafe fn dot<const N: usize>(
-        sums: &mut [LanePair<__m256i>; N],
-        words: impl Fn(usize) -> LanePair<__m256i>,
-        activations: *const u8,
-        bits: u32,
-    ) {
+    unsafe fn dot<const N: usize>(sums: &mut [Ints; N], words: impl Fn(usize) -> Ints, activations: *const u8, bits: u32) {
         // SAFETY: the caller guarantees AVX2, AVX-VNNI if `VNNI`, and 16 bytes of each column.
         unsafe {
             let four = |c: usize, j: usize| _mm256_set1_epi32(activations.add(32 * c + 4 * j).cast::<i32>().read_unaligned());
@@ -218,42 +187,22 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
             }
         }
     }
-
-    #[inline(always)]
-    unsafe fn dot_pairs(sums: LanePair<__m256i>, halves: LanePair<__m256i>, pair: i32) -> LanePair<__m256i> {
-        // SAFETY: the caller guarantees AVX2.
-        unsafe {
-            let pair = _mm256_set1_epi32(pair);
-            let eight = |sums, halves| _mm256_add_epi32(sums, _mm256_madd_epi16(halves, pair));
-            LanePair(eight(sums.0, halves.0), eight(sums.1, halves.1))
-        }
-    }
-
-    #[inline(always)]
-    fn opaque(pointer: *const u8) -> *const u8 {
-        opaque(pointer)
-    }
-
-    #[inline(always)]
-    fn prefetch(at: *const u8) {
-        prefetch(at);
-    }
 }
 
 impl<const VNNI: bool> RowLanes for Avx2<VNNI> {
-    type Sixteen = LanePair<__m256>;
+    type Sixteen = Floats;
 
     const SUMS: usize = 4;
 
-    simple! {
-        zero() -> LanePair<__m256> = <Self as Lanes>::splat_float(0.0);
-        singles(from: *const f32) -> LanePair<__m256> = <Self as Lanes>::load_floats(from);
-        halves(from: *const u16) -> LanePair<__m256> = <Self as Lanes>::load_halves(from);
-        upper_halves(from: *const u16) -> LanePair<__m256> = {
+    primitives! {
+        zero() -> Floats = <Self as Lanes>::splat_float(0.0);
+        singles(from: *const f32) -> Floats = <Self as Lanes>::load_floats(from);
+        halves(from: *const u16) -> Floats = <Self as Lanes>::load_halves(from);
+        upper_halves(from: *const u16) -> Floats = {
             let eight = |from: *const u16| _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast())));
             LanePair(_mm256_castsi256_ps(eight(from)), _mm256_castsi256_ps(eight(from.add(8))))
         };
-        add_product(a: LanePair<__m256>, b: LanePair<__m256>, c: LanePair<__m256>) -> LanePair<__m256> = <Self as Lanes>::fma(a, b, c);
-        sum(floats: LanePair<__m256>) -> f32 = sum_8(_mm256_add_ps(floats.0, floats.1));
+        add_product(a: Floats, b: Floats, c: Floats) -> Floats = <Self as Lanes>::fma(a, b, c);
+        sum(floats: Floats) -> f32 = sum_8(_mm256_add_ps(floats.0, floats.1));
     }
 }

@@ -2,11 +2,14 @@
 
 use std::arch::x86_64::*;
 
-use super::avx2::{prefetch, sum_8};
+use super::avx2::sum_8;
 use super::{LanePair, Lanes, RowLanes, opaque};
 
 /// Requires AVX-512 F, BW, DQ, VL and VNNI.
 pub(in crate::kernels::products) struct Avx512;
+
+type Ints = LanePair<__m512i>;
+type Floats = LanePair<__m512>;
 
 /// Sixteen dwords: dword `n` has the four bits of `n`, each as bit 4 of a byte.
 const SPREAD: [i32; 16] = {
@@ -44,16 +47,6 @@ unsafe fn transpose_quarters(r: [__m512i; 4]) -> [__m512i; 4] {
             _mm512_unpackhi_epi64(high.0, high.1),
         ]
     }
-}
-
-macro_rules! simple {
-    ($($name:ident ($($arg:ident: $type:ty),*) $(-> $out:ty)? = $value:expr;)*) => {$(
-        #[inline(always)]
-        unsafe fn $name($($arg: $type),*) $(-> $out)? {
-            // SAFETY: the caller guarantees AVX-512 with VNNI, and pointers that are valid for the lanes.
-            unsafe { $value }
-        }
-    )*};
 }
 
 /// Transposes sixteen rows of 16 bytes: vector `j` has dword `j` of each.
@@ -98,90 +91,75 @@ unsafe fn transpose_32(from: *const u8, stride: usize) -> [__m512i; 8] {
 }
 
 impl Lanes for Avx512 {
-    type Ints = LanePair<__m512i>;
-    type Floats = LanePair<__m512>;
+    type Ints = Ints;
+    type Floats = Floats;
 
     const ROWS: usize = 32;
     const SIGNED: bool = false;
     const COLUMNS: usize = 6;
 
-    simple! {
-        splat(value: i32) -> LanePair<__m512i> = LanePair(_mm512_set1_epi32(value), _mm512_set1_epi32(value));
-        load(from: *const u8) -> LanePair<__m512i> = LanePair(_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(64).cast()));
-        store(ints: LanePair<__m512i>, to: *mut u8) = {
+    primitives! {
+        splat(value: i32) -> Ints = LanePair(_mm512_set1_epi32(value), _mm512_set1_epi32(value));
+        load(from: *const u8) -> Ints = LanePair(_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(64).cast()));
+        store(ints: Ints, to: *mut u8) = {
             _mm512_storeu_si512(to.cast(), ints.0);
             _mm512_storeu_si512(to.add(64).cast(), ints.1);
         };
-        and(a: LanePair<__m512i>, b: LanePair<__m512i>) -> LanePair<__m512i> = LanePair(_mm512_and_si512(a.0, b.0), _mm512_and_si512(a.1, b.1));
-        or(a: LanePair<__m512i>, b: LanePair<__m512i>) -> LanePair<__m512i> = LanePair(_mm512_or_si512(a.0, b.0), _mm512_or_si512(a.1, b.1));
-        xor(a: LanePair<__m512i>, b: LanePair<__m512i>) -> LanePair<__m512i> = LanePair(_mm512_xor_si512(a.0, b.0), _mm512_xor_si512(a.1, b.1));
-        shl(a: LanePair<__m512i>, n: u32) -> LanePair<__m512i> = {
+        and(a: Ints, b: Ints) -> Ints = LanePair(_mm512_and_si512(a.0, b.0), _mm512_and_si512(a.1, b.1));
+        or(a: Ints, b: Ints) -> Ints = LanePair(_mm512_or_si512(a.0, b.0), _mm512_or_si512(a.1, b.1));
+        xor(a: Ints, b: Ints) -> Ints = LanePair(_mm512_xor_si512(a.0, b.0), _mm512_xor_si512(a.1, b.1));
+        shl(a: Ints, n: u32) -> Ints = {
             let n = _mm_cvtsi32_si128(n.cast_signed());
             LanePair(_mm512_sll_epi32(a.0, n), _mm512_sll_epi32(a.1, n))
         };
-        shr(a: LanePair<__m512i>, n: u32) -> LanePair<__m512i> = {
+        shr(a: Ints, n: u32) -> Ints = {
             let n = _mm_cvtsi32_si128(n.cast_signed());
             LanePair(_mm512_srl_epi32(a.0, n), _mm512_srl_epi32(a.1, n))
         };
-        shr_signed(a: LanePair<__m512i>, n: u32) -> LanePair<__m512i> = {
+        shr_signed(a: Ints, n: u32) -> Ints = {
             let n = _mm_cvtsi32_si128(n.cast_signed());
             LanePair(_mm512_sra_epi32(a.0, n), _mm512_sra_epi32(a.1, n))
         };
-        sub(a: LanePair<__m512i>, b: LanePair<__m512i>) -> LanePair<__m512i> = LanePair(_mm512_sub_epi32(a.0, b.0), _mm512_sub_epi32(a.1, b.1));
-        look_up(table: &[i8; 16], indices: LanePair<__m512i>) -> LanePair<__m512i> = {
+        sub(a: Ints, b: Ints) -> Ints = LanePair(_mm512_sub_epi32(a.0, b.0), _mm512_sub_epi32(a.1, b.1));
+        look_up(table: &[i8; 16], indices: Ints) -> Ints = {
             let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
             LanePair(_mm512_shuffle_epi8(table, indices.0), _mm512_shuffle_epi8(table, indices.1))
         };
-        splat_float(value: f32) -> LanePair<__m512> = LanePair(_mm512_set1_ps(value), _mm512_set1_ps(value));
-        load_floats(from: *const f32) -> LanePair<__m512> = LanePair(_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
-        store_floats(floats: LanePair<__m512>, to: *mut f32) = {
+        splat_float(value: f32) -> Floats = LanePair(_mm512_set1_ps(value), _mm512_set1_ps(value));
+        load_floats(from: *const f32) -> Floats = LanePair(_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
+        store_floats(floats: Floats, to: *mut f32) = {
             _mm512_storeu_ps(to, floats.0);
             _mm512_storeu_ps(to.add(16), floats.1);
         };
-        mul(a: LanePair<__m512>, b: LanePair<__m512>) -> LanePair<__m512> = LanePair(_mm512_mul_ps(a.0, b.0), _mm512_mul_ps(a.1, b.1));
-        fma(a: LanePair<__m512>, b: LanePair<__m512>, c: LanePair<__m512>) -> LanePair<__m512> =
+        mul(a: Floats, b: Floats) -> Floats = LanePair(_mm512_mul_ps(a.0, b.0), _mm512_mul_ps(a.1, b.1));
+        fma(a: Floats, b: Floats, c: Floats) -> Floats =
             LanePair(_mm512_fmadd_ps(a.0, b.0, c.0), _mm512_fmadd_ps(a.1, b.1, c.1));
-        to_floats(ints: LanePair<__m512i>) -> LanePair<__m512> = LanePair(_mm512_cvtepi32_ps(ints.0), _mm512_cvtepi32_ps(ints.1));
-        as_floats(ints: LanePair<__m512i>) -> LanePair<__m512> = LanePair(_mm512_castsi512_ps(ints.0), _mm512_castsi512_ps(ints.1));
-        low_halves(ints: LanePair<__m512i>) -> LanePair<__m512> =
+        to_floats(ints: Ints) -> Floats = LanePair(_mm512_cvtepi32_ps(ints.0), _mm512_cvtepi32_ps(ints.1));
+        as_floats(ints: Ints) -> Floats = LanePair(_mm512_castsi512_ps(ints.0), _mm512_castsi512_ps(ints.1));
+        low_halves(ints: Ints) -> Floats =
             LanePair(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(ints.0)), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(ints.1)));
-        load_halves(from: *const u16) -> LanePair<__m512> = LanePair(Self::halves(from), Self::halves(from.add(16)));
-        dot_pairs(sums: LanePair<__m512i>, halves: LanePair<__m512i>, pair: i32) -> LanePair<__m512i> = {
+        load_halves(from: *const u16) -> Floats = LanePair(Self::halves(from), Self::halves(from.add(16)));
+        dot_pairs(sums: Ints, halves: Ints, pair: i32) -> Ints = {
             let pair = _mm512_set1_epi32(pair);
             LanePair(_mm512_dpwssd_epi32(sums.0, halves.0, pair), _mm512_dpwssd_epi32(sums.1, halves.1, pair))
+        };
+        spread(bits: Ints, j: u32) -> Ints = {
+            // The permutation uses only the low four bits of each index.
+            let (bits, table) = (Self::shr(bits, 4 * j), _mm512_loadu_si512(SPREAD.as_ptr().cast()));
+            LanePair(_mm512_permutexvar_epi32(bits.0, table), _mm512_permutexvar_epi32(bits.1, table))
+        };
+        transpose_16_bytes(from: *const u8, stride: usize) -> [Ints; 4] = {
+            let (a, b) = (transpose_16(from, stride), transpose_16(opaque(from.add(16 * stride)), stride));
+            [LanePair(a[0], b[0]), LanePair(a[1], b[1]), LanePair(a[2], b[2]), LanePair(a[3], b[3])]
+        };
+        transpose_32_bytes(from: *const u8, stride: usize) -> [Ints; 8] = {
+            let (a, b) = (transpose_32(from, stride), transpose_32(opaque(from.add(16 * stride)), stride));
+            std::array::from_fn(|j| LanePair(a[j], b[j]))
         };
     }
 
     #[inline(always)]
-    unsafe fn spread(bits: LanePair<__m512i>, j: u32) -> LanePair<__m512i> {
-        // SAFETY: the caller guarantees AVX-512. The permutation uses only the low four bits of each index.
-        unsafe {
-            let (bits, table) = (Self::shr(bits, 4 * j), _mm512_loadu_si512(SPREAD.as_ptr().cast()));
-            LanePair(_mm512_permutexvar_epi32(bits.0, table), _mm512_permutexvar_epi32(bits.1, table))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [LanePair<__m512i>; 4] {
-        // SAFETY: the caller guarantees AVX-512, and 32 rows of 16 bytes.
-        let (a, b) = unsafe { (transpose_16(from, stride), transpose_16(opaque(from.add(16 * stride)), stride)) };
-        [LanePair(a[0], b[0]), LanePair(a[1], b[1]), LanePair(a[2], b[2]), LanePair(a[3], b[3])]
-    }
-
-    #[inline(always)]
-    unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [LanePair<__m512i>; 8] {
-        // SAFETY: the caller guarantees AVX-512, and 32 rows of 32 bytes.
-        let (a, b) = unsafe { (transpose_32(from, stride), transpose_32(opaque(from.add(16 * stride)), stride)) };
-        std::array::from_fn(|j| LanePair(a[j], b[j]))
-    }
-
-    #[inline(always)]
-    unsafe fn dot<const N: usize>(
-        sums: &mut [LanePair<__m512i>; N],
-        words: impl Fn(usize) -> LanePair<__m512i>,
-        activations: *const u8,
-        _bits: u32,
-    ) {
+    unsafe fn dot<const N: usize>(sums: &mut [Ints; N], words: impl Fn(usize) -> Ints, activations: *const u8, _bits: u32) {
         for j in 0..4 {
             // SAFETY: the caller guarantees AVX-512 with VNNI, and 16 bytes of each column.
             unsafe {
@@ -193,16 +171,6 @@ impl Lanes for Avx512 {
             }
         }
     }
-
-    #[inline(always)]
-    fn opaque(pointer: *const u8) -> *const u8 {
-        opaque(pointer)
-    }
-
-    #[inline(always)]
-    fn prefetch(at: *const u8) {
-        prefetch(at);
-    }
 }
 
 impl RowLanes for Avx512 {
@@ -210,7 +178,7 @@ impl RowLanes for Avx512 {
 
     const SUMS: usize = 24;
 
-    simple! {
+    primitives! {
         zero() -> __m512 = _mm512_setzero_ps();
         singles(from: *const f32) -> __m512 = _mm512_loadu_ps(from);
         halves(from: *const u16) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()));

@@ -10,12 +10,18 @@ pub(super) mod avx512;
 pub(super) mod neon;
 pub(super) mod portable;
 
-/// Returns the pointer unchanged, but opaque to the compiler.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+/// Returns the pointer unchanged, but opaque to the compiler. This makes it increment addresses instead of keeping the addresses
+/// of all rows in memory.
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 #[inline(always)]
-fn opaque(mut pointer: *const u8) -> *const u8 {
+pub(super) fn opaque(mut pointer: *const u8) -> *const u8 {
     // SAFETY: the assembly is empty.
     unsafe { std::arch::asm!("/* {} */", inout(reg) pointer, options(pure, readonly, nostack, preserves_flags)) };
+    pointer
+}
+
+#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+pub(super) fn opaque(pointer: *const u8) -> *const u8 {
     pointer
 }
 
@@ -89,16 +95,6 @@ pub(super) trait Lanes {
     unsafe fn low_halves(ints: Self::Ints) -> Self::Floats;
     /// Loads one half per lane and converts it to single precision.
     unsafe fn load_halves(from: *const u16) -> Self::Floats;
-
-    /// Returns the pointer unchanged, but opaque to the compiler. This makes it increment addresses instead of keeping the
-    /// addresses of all rows in memory.
-    #[inline(always)]
-    fn opaque(pointer: *const u8) -> *const u8 {
-        pointer
-    }
-
-    /// Prefetches the cache line at `at`, which may be any address.
-    fn prefetch(at: *const u8);
 }
 
 /// Sixteen lanes along a row.

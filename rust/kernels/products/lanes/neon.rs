@@ -75,16 +75,6 @@ unsafe fn dot_4(sums: int32x4_t, w: LaneQuad<int8x16_t>, a: LaneQuad<int8x16_t>,
     }
 }
 
-macro_rules! simple {
-    ($($name:ident ($($arg:ident: $type:ty),*) $(-> $out:ty)? = $value:expr;)*) => {$(
-        #[inline(always)]
-        unsafe fn $name($($arg: $type),*) $(-> $out)? {
-            // SAFETY: every AArch64 processor has NEON, and the caller pointers that are valid for 16 lanes.
-            unsafe { $value }
-        }
-    )*};
-}
-
 /// Applies an expression to each of the four registers.
 macro_rules! four {
     ($i:ident => $value:expr) => {
@@ -117,7 +107,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
     const SIGNED: bool = true;
     const COLUMNS: usize = 4;
 
-    simple! {
+    primitives! {
         splat(value: i32) -> Ints = [vdupq_n_s32(value); 4];
         load(from: *const u8) -> Ints = four!(i => vreinterpretq_s32_s8(vld1q_s8(from.add(16 * i).cast())));
         store(ints: Ints, to: *mut u8) = {
@@ -167,26 +157,18 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
                 vaddq_s32(sums[i], vpaddq_s32(low, vmull_high_s16(halves, pair)))
             })
         };
-    }
-
-    #[inline(always)]
-    unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [Ints; 4] {
-        // SAFETY: the caller guarantees sixteen rows of 16 bytes.
-        unsafe {
+        transpose_16_bytes(from: *const u8, stride: usize) -> [Ints; 4] = {
             let rows = |i: usize| {
                 let from = opaque(from.add(4 * i * stride));
                 transposed(four!(row => vreinterpretq_s32_s8(vld1q_s8(from.add(row * stride).cast()))))
             };
             let r = four!(i => rows(i));
             four!(j => four!(i => r[i][j]))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [Ints; 8] {
-        // SAFETY: the caller guarantees sixteen rows of 32 bytes.
-        let (low, high) = unsafe { (Self::transpose_16_bytes(from, stride), Self::transpose_16_bytes(from.add(16), stride)) };
-        [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
+        };
+        transpose_32_bytes(from: *const u8, stride: usize) -> [Ints; 8] = {
+            let (low, high) = (Self::transpose_16_bytes(from, stride), Self::transpose_16_bytes(from.add(16), stride));
+            [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
+        };
     }
 
     #[inline(always)]
@@ -217,18 +199,6 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
             }
         }
     }
-
-    #[inline(always)]
-    fn opaque(pointer: *const u8) -> *const u8 {
-        opaque(pointer)
-    }
-
-    /// Issued exactly here, as with AVX2.
-    #[inline(always)]
-    fn prefetch(at: *const u8) {
-        // SAFETY: a prefetch never faults.
-        unsafe { asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags)) };
-    }
 }
 
 /// For each byte, the index of its lane's first byte.
@@ -239,7 +209,7 @@ impl<const DOT: bool> RowLanes for Neon<DOT> {
 
     const SUMS: usize = 4;
 
-    simple! {
+    primitives! {
         zero() -> Floats = [vdupq_n_f32(0.0); 4];
         singles(from: *const f32) -> Floats = <Self as Lanes>::load_floats(from);
         halves(from: *const u16) -> Floats = <Self as Lanes>::load_halves(from);

@@ -7,7 +7,7 @@ pub(super) use blocks::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 pub(super) use super_blocks::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 
 use super::form::{Form, MAX_ROWS};
-use super::lanes::Lanes;
+use super::lanes::{Lanes, opaque};
 use super::prefetch::BytePrefetch;
 
 /// Conversion of a format to units.
@@ -77,7 +77,7 @@ impl<L: Lanes> Sink<L> for UnitWriter {
     unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) {
         for (j, word) in words.into_iter().enumerate() {
             if j.is_multiple_of(2) {
-                self.prefetch.issue::<L>(self.portions);
+                self.prefetch.issue(self.portions);
             }
             // SAFETY: the caller guarantees the instruction set, and room for a unit.
             unsafe { L::store(word, self.to.add(L::VECTOR * (8 * b + j))) };
@@ -131,7 +131,7 @@ unsafe fn column<L: Lanes, T: Copy + Default>(at: *const u8, stride: usize) -> [
             // SAFETY: the caller guarantees a readable `T` there in each row.
             *number = unsafe { first.add(row * stride).cast::<T>().read_unaligned() };
         }
-        first = L::opaque(first.wrapping_add(4 * stride));
+        first = opaque(first.wrapping_add(4 * stride));
     }
     values
 }
