@@ -1,5 +1,35 @@
 //! Converts weights from file formats to units of panels.
 
+/// Defines formats: form of the units, bytes of a block, offset, use of registers; and the two functions of [`Unpack`], whose
+/// callers guarantee the instruction set, a panel's readable blocks, and room for a unit or a sink that accepts it.
+macro_rules! formats {
+    ($($(#[$doc:meta])* $name:ident: $form:ident, $block:literal, $offset:literal, $in_registers:literal;
+        scales($at:ident, $stride:ident, $to:ident) { $($scales:tt)* }
+        words($words_at:ident, $words_stride:ident, $sink:ident) { $($words:tt)* })*) => {$(
+        $(#[$doc])*
+        pub(in super::super) struct $name;
+
+        impl Unpack for $name {
+            type Form = $form;
+            const BLOCK: usize = $block;
+            const OFFSET: i32 = $offset;
+            const IN_REGISTERS: bool = $in_registers;
+
+            #[inline(always)]
+            unsafe fn scales<L: Lanes>($at: *const u8, $stride: usize, $to: *mut u8) {
+                // SAFETY: guaranteed by the caller.
+                unsafe { $($scales)* }
+            }
+
+            #[inline(always)]
+            unsafe fn words<L: Lanes, S: Sink<L>>($words_at: *const u8, $words_stride: usize, $sink: &mut S) {
+                // SAFETY: guaranteed by the caller.
+                unsafe { $($words)* }
+            }
+        }
+    )*};
+}
+
 mod blocks;
 mod super_blocks;
 
@@ -16,12 +46,16 @@ pub(super) trait Unpack {
     type Form: Form;
     /// Bytes of a block, which becomes a unit.
     const BLOCK: usize;
+    /// Offset that makes the weights' bytes unsigned.
+    const OFFSET: i32;
     /// True if one or two columns are multiplied while weights are unpacked. This needs registers, and blocks that are produced
     /// one after another. Enabled where it was measured to be faster.
     const IN_REGISTERS: bool;
 
-    /// Returns the offset that is added to the weights' bytes.
-    fn offset<L: Lanes>() -> i32;
+    /// Returns the offset that is added to the weights' bytes: 8-bit weights stay signed if the byte products are.
+    fn offset<L: Lanes>() -> i32 {
+        if Self::Form::BITS == 8 && L::SIGNED { 0 } else { Self::OFFSET }
+    }
 
     /// Writes the scales and minima of one block per row of a panel to their positions in the unit at `to`. `block` is the
     /// first row's block; rows are `stride` bytes apart.
@@ -119,6 +153,20 @@ pub(super) unsafe fn span<L: Lanes, U: Unpack>(packed: &PackedPanel, to: *mut u8
             sink.to = sink.to.add(U::Form::VECTORS * L::VECTOR);
         };
     }
+}
+
+/// Returns the position of scale `i` of the unit at `to`.
+#[inline(always)]
+unsafe fn scale_at<L: Lanes, F: Form>(to: *mut u8, i: usize) -> *mut u8 {
+    // SAFETY: the caller guarantees room for a unit.
+    unsafe { to.add(L::VECTOR * (F::SCALES_AT + i)) }
+}
+
+/// Returns the position of vector `i` of the minima of the unit at `to`.
+#[inline(always)]
+unsafe fn min_at<L: Lanes, F: Form>(to: *mut u8, i: usize) -> *mut u8 {
+    // SAFETY: the caller guarantees room for a unit.
+    unsafe { to.add(L::VECTOR * (F::MINS_AT + i)) }
 }
 
 /// Gathers one value of each row.
