@@ -33,7 +33,12 @@ mod level;
 pub mod products;
 mod shared;
 mod team;
+#[cfg(test)]
+mod test_teams;
 
 pub use level::Level;
 pub use shared::Shared;
-pub use team::{SoloTeam, Team, ThreadTeam};
+pub use team::Team;
+
+#[cfg(test)]
+use test_teams::{SoloTeam, ThreadTeam};
